@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kargs compares kernel arguments as ordered multisets and says which to delete and which to append, so that
+// what a configuration asks for is on the command line and nothing that is not ours leaves it.
+//
+// An argument is text, compared as it is written. Its key is the text before the first '='. The order among arguments
+// of one key means something (the last console= is /dev/console); that among different keys does not, except for
+// hugepagesz, hugepages and default_hugepagesz, which form one group and are only ever replaced together.
+//
+// What is appended goes to the end of the command line, and of equal arguments the last one is deleted. So arguments
+// that we added stand behind equal ones of the base image, and deleting ours never takes the base's.
+package kargs
+
+import (
+	"slices"
+	"strings"
+)
+
+// Split cuts a command line into arguments at white space outside of double quotes, as the kernel does. Quotes stay
+// part of the argument; one that is never closed reaches to the end of the line.
+func Split(line string) []string {
+	quoted := false
+	return strings.FieldsFunc(line, func(r rune) bool {
+		switch r {
+		case '"':
+			quoted = !quoted
+		case ' ', '\t', '\n', '\v', '\f', '\r':
+			return !quoted
+		}
+		return false
+	})
+}
+
+// Join is the inverse of Split.
+func Join(args []string) string { return strings.Join(args, " ") }
+
+// Apply deletes for each element of del the last equal argument of the command line, then appends app. Deleting what
+// is not there changes nothing.
+func Apply(cmdline, del, app []string) []string {
+	out := slices.Clone(cmdline)
+	for _, arg := range del {
+		for i, have := range slices.Backward(out) {
+			if have == arg {
+				out = slices.Delete(out, i, i+1)
+				break
+			}
+		}
+	}
+	return append(out, app...)
+}
+
+// Diff says what turns the arguments that an old configuration added, in their order, into those of a new one: after
+// Apply the arguments of each group are the new ones in the new order. Arguments that can stay where they are stay.
+func Diff(old, desired []string) (del, app []string) {
+	del, app, _ = Own(old, old, desired)
+	return del, app
+}
+
+// Own says what makes a host's command line satisfy the desired arguments, given those which we added to it earlier,
+// and which of the result are ours afterwards, in the order in which they then stand on the command line.
+//
+// An argument that is there and not ours satisfies a desired one without being added and without becoming ours; it is
+// never deleted. Where the order of the others can't satisfy the desired one within a group, ours are appended.
+// After Apply, Missing finds nothing, each argument of ours is desired, and a second Own with the result is empty.
+func Own(cmdline, owned, desired []string) (del, app, now []string) {
+	ours := mark(cmdline, owned)
+	have, want := byGroup(cmdline), byGroup(desired)
+	drop := make([]bool, len(cmdline))
+	add := make([]bool, len(desired))
+	for name, at := range have {
+		line := make([]argument, len(at))
+		for i, pos := range at {
+			line[i] = argument{text: cmdline[pos], ours: ours[pos]}
+		}
+		wanted := pick(desired, want[name])
+		var keep int
+		if name == hugepages {
+			keep = settleWhole(line, wanted)
+		} else {
+			keep = settle(line, wanted)
+		}
+		for i, pos := range at {
+			drop[pos] = line[i].drop
+		}
+		for _, pos := range want[name][keep:] {
+			add[pos] = true
+		}
+	}
+	for name, at := range want {
+		if _, ok := have[name]; !ok {
+			for _, pos := range at {
+				add[pos] = true
+			}
+		}
+	}
+	for i, arg := range cmdline {
+		switch {
+		case drop[i]:
+			del = append(del, arg)
+		case ours[i]:
+			now = append(now, arg)
+		}
+	}
+	for i, arg := range desired {
+		if add[i] {
+			app = append(app, arg)
+		}
+	}
+	return del, app, append(now, app...)
+}
+
+// Missing returns the wanted arguments that the command line does not have, in the order within their group that is
+// wanted, counting duplicates; in the order of want.
+func Missing(cmdline, want []string) []string {
+	have := byGroup(cmdline)
+	absent := make([]bool, len(want))
+	for name, at := range byGroup(want) {
+		line, wanted := pick(cmdline, have[name]), pick(want, at)
+		if name == hugepages {
+			if run(line, wanted) < 0 {
+				for _, pos := range at {
+					absent[pos] = true
+				}
+			}
+			continue
+		}
+		for i, found := range common(line, wanted) {
+			absent[at[i]] = !found
+		}
+	}
+	var out []string
+	for i, arg := range want {
+		if absent[i] {
+			out = append(out, arg)
+		}
+	}
+	return out
+}
+
+// hugepages is the name of the group whose order means something across its keys.
+const hugepages = "hugepages"
+
+func group(arg string) string {
+	// The kernel also takes a quote around the whole argument: "key=value with spaces".
+	key, _, _ := strings.Cut(strings.TrimPrefix(arg, `"`), "=")
+	switch key {
+	case "hugepagesz", "default_hugepagesz":
+		return hugepages
+	}
+	return key
+}
+
+func byGroup(args []string) map[string][]int {
+	groups := make(map[string][]int, len(args))
+	for i, arg := range args {
+		name := group(arg)
+		groups[name] = append(groups[name], i)
+	}
+	return groups
+}
+
+func pick(args []string, at []int) []string {
+	out := make([]string, len(at))
+	for i, pos := range at {
+		out[i] = args[pos]
+	}
+	return out
+}
+
+// mark says which arguments of the command line are ours: of equal ones the last, as many as we added.
+func mark(cmdline, owned []string) []bool {
+	left := make(map[string]int, len(owned))
+	for _, arg := range owned {
+		left[arg]++
+	}
+	ours := make([]bool, len(cmdline))
+	for i, arg := range slices.Backward(cmdline) {
+		if left[arg] > 0 {
+			left[arg]--
+			ours[i] = true
+		}
+	}
+	return ours
+}
+
+type argument struct {
+	text       string
+	ours, drop bool
+}
+
+// settle marks what to drop of one group of a command line and returns how many of the wanted arguments, from the
+// first, what remains provides; the others are to be appended. What is appended stands behind everything, so only a
+// prefix of what is wanted can be provided, and the longest way to do so costs the fewest changes.
+func settle(line []argument, wanted []string) int {
+	best, bestCost := 0, len(wanted)
+	for i := range line {
+		line[i].drop = line[i].ours
+		if line[i].ours {
+			bestCost++
+		}
+	}
+	bestLine := slices.Clone(line)
+	for prefix := len(wanted); prefix > 0 && len(wanted)-prefix < bestCost; prefix-- {
+		// Ours can stand for all wanted arguments, or only for those which the others don't provide.
+		for _, othersFirst := range []bool{false, true} {
+			cost := len(wanted) - prefix + retain(line, wanted[:prefix], othersFirst)
+			if cost < bestCost && provides(line, wanted[:prefix]) {
+				best, bestCost = prefix, cost
+				copy(bestLine, line)
+			}
+		}
+	}
+	copy(line, bestLine)
+	return best
+}
+
+// retain marks ours to be dropped except for those that are wanted, of equal ones the first, and returns how many it
+// marked.
+func retain(line []argument, wanted []string, othersFirst bool) (dropped int) {
+	room := make(map[string]int, len(wanted))
+	for _, arg := range wanted {
+		room[arg]++
+	}
+	if othersFirst {
+		for _, arg := range line {
+			if !arg.ours {
+				room[arg.text]--
+			}
+		}
+	}
+	for i := range line {
+		if !line[i].ours {
+			continue
+		}
+		line[i].drop = room[line[i].text] <= 0
+		room[line[i].text]--
+		if line[i].drop {
+			dropped++
+		}
+	}
+	return dropped
+}
+
+// provides reports whether the wanted arguments are found in this order among what is not dropped, all of ours being
+// among them.
+func provides(line []argument, wanted []string) bool {
+	// reach[n]: the arguments seen so far can stand for the first n wanted ones.
+	reach := make([]bool, len(wanted)+1)
+	reach[0] = true
+	for _, arg := range line {
+		if arg.drop {
+			continue
+		}
+		for n := len(wanted); n >= 0; n-- {
+			match := n > 0 && reach[n-1] && wanted[n-1] == arg.text
+			reach[n] = match || reach[n] && !arg.ours
+		}
+	}
+	return reach[len(wanted)]
+}
+
+// settleWhole is settle for a group that is kept, or dropped and appended, as a whole.
+func settleWhole(line []argument, wanted []string) int {
+	all := make([]string, len(line))
+	for i, arg := range line {
+		all[i] = arg.text
+	}
+	if start := run(all, wanted); start >= 0 {
+		stray := func(a argument) bool { return a.ours }
+		if !slices.ContainsFunc(line[:start], stray) && !slices.ContainsFunc(line[start+len(wanted):], stray) {
+			return len(wanted)
+		}
+	}
+	var others []string
+	for i := range line {
+		line[i].drop = line[i].ours
+		if !line[i].ours {
+			others = append(others, line[i].text)
+		}
+	}
+	if run(others, wanted) >= 0 {
+		return len(wanted)
+	}
+	return 0
+}
+
+// run returns where the wanted arguments stand on the line one directly after the other, or -1; the last such place,
+// which is where ours are.
+func run(line, wanted []string) int {
+	for start := len(line) - len(wanted); start >= 0; start-- {
+		if slices.Equal(line[start:start+len(wanted)], wanted) {
+			return start
+		}
+	}
+	return -1
+}
+
+// common says which of the wanted arguments belong to a longest common subsequence with the line.
+func common(line, wanted []string) []bool {
+	// length[i][j] is that of line[i:] and wanted[j:].
+	length := make([][]int, len(line)+1)
+	for i := range length {
+		length[i] = make([]int, len(wanted)+1)
+	}
+	for i, have := range slices.Backward(line) {
+		for j, arg := range slices.Backward(wanted) {
+			if have == arg {
+				length[i][j] = length[i+1][j+1] + 1
+			} else {
+				length[i][j] = max(length[i+1][j], length[i][j+1])
+			}
+		}
+	}
+	found := make([]bool, len(wanted))
+	for i, j := 0, 0; i < len(line) && j < len(wanted); {
+		switch {
+		case line[i] == wanted[j]:
+			found[j] = true
+			i, j = i+1, j+1
+		case length[i+1][j] >= length[i][j+1]:
+			i++
+		default:
+			j++
+		}
+	}
+	return found
+}
