@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Entry is a boot loader entry, read as a boot loader would.
+type Entry struct {
+	Options    string // the kernel command line, ostree= included
+	Deployment string // OS/CHECKSUM.SERIAL
+	Dir        string // the deployment's directory, relative to the sysroot
+}
+
+// OS is the operating system that the entry boots.
+func (e Entry) OS() string {
+	os, _, _ := strings.Cut(e.Deployment, "/")
+	return os
+}
+
+// DefaultEntry is what a boot loader would boot from the disk at sysroot: the entry with the highest version.
+func DefaultEntry(sysroot string) (Entry, error) {
+	paths, err := filepath.Glob(filepath.Join(sysroot, "boot/loader/entries/*.conf"))
+	if err != nil {
+		return Entry{}, fmt.Errorf("reading boot loader entries: %w", err)
+	}
+	best, options := -1, ""
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return Entry{}, fmt.Errorf("reading boot loader entries: %w", err)
+		}
+		version, line := -1, ""
+		for field := range strings.Lines(string(text)) {
+			key, value, _ := strings.Cut(strings.TrimSpace(field), " ")
+			switch key {
+			case "version":
+				if version, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
+					return Entry{}, fmt.Errorf("reading boot loader entry %s: version: %w", path, err)
+				}
+			case "options":
+				line = strings.TrimSpace(value)
+			}
+		}
+		if version > best {
+			best, options = version, line
+		}
+	}
+	if best < 0 {
+		return Entry{}, fmt.Errorf("reading boot loader entries: none in %s/boot/loader/entries", sysroot)
+	}
+	for _, option := range splitOptions(options) {
+		link, ok := strings.CutPrefix(option, "ostree=")
+		if !ok {
+			continue
+		}
+		// The link may lead over boot.0 or boot.1, which is itself a link that ostree swaps.
+		target, err := filepath.EvalSymlinks(filepath.Join(sysroot, link))
+		if err != nil {
+			return Entry{}, fmt.Errorf("resolving %s: %w", option, err)
+		}
+		root, err := filepath.EvalSymlinks(sysroot)
+		if err != nil {
+			return Entry{}, fmt.Errorf("resolving %s: %w", option, err)
+		}
+		dir, err := filepath.Rel(root, target)
+		if err != nil {
+			return Entry{}, fmt.Errorf("resolving %s: %w", option, err)
+		}
+		parts := strings.Split(dir, "/")
+		if len(parts) != 5 || parts[0] != "ostree" || parts[1] != "deploy" || parts[3] != "deploy" {
+			return Entry{}, fmt.Errorf("resolving %s: %s is no deployment", option, dir)
+		}
+		return Entry{Options: options, Deployment: parts[2] + "/" + parts[4], Dir: dir}, nil
+	}
+	return Entry{}, fmt.Errorf("reading boot loader entries: no ostree= in %q", options)
+}
+
+// splitOptions splits a kernel command line at spaces outside double quotes and keeps the quotes, so that the arguments
+// of PID 1 joined by spaces are the command line again.
+func splitOptions(options string) []string {
+	quoted := false
+	return strings.FieldsFunc(options, func(r rune) bool {
+		if r == '"' {
+			quoted = !quoted
+		}
+		return !quoted && (r == ' ' || r == '\t' || r == '\n')
+	})
+}

@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// guestRemote is where a host finds the archive that its remote names.
+const guestRemote = "/run/lab/remote"
+
+// poll is how often a condition is looked at that nothing announces: an eighth of the quickest boot or less.
+const poll = 10 * time.Millisecond
+
+// ErrOff is returned by what needs a running host when it is switched off.
+var ErrOff = errors.New("the host is switched off")
+
+// Options are what hosts may differ in; the zero value is a host as Fedora CoreOS would have it.
+type Options struct {
+	// Name is for people, in the names of files, and the host name where Hostname is empty; "host" if empty.
+	Name     string
+	Hostname string
+	// WritableSysroot mounts /sysroot and /boot read-write. Otherwise they are read-only, and ostree remounts them in a
+	// mount namespace of its own.
+	WritableSysroot bool
+	// HostNetwork leaves the host in this machine's network. Otherwise it has a loopback interface and nothing else.
+	HostNetwork bool
+}
+
+// Host is one machine. It is safe for concurrent use.
+type Host struct {
+	base    *Base
+	dir     string
+	options Options
+	machine registered
+	closing sync.Once
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced whenever something below changes
+	on      bool          // from power on to power off, reboots included
+	cut     bool          // the plug is pulled: no further boot
+	leader  int           // PID 1 of the running boot, as this process sees it; 0 between boots
+	up      bool          // the running boot answers on D-Bus
+	boots   int
+	booted  Entry
+	failure error // why the host went off by itself, other than a power off
+}
+
+// NewHost makes a host that is switched off, in dir, which it creates; an empty dir means one in the cache, which is
+// quickest. Close removes it. What the hosts have in common and never write (the objects of the repository, and /usr)
+// is hard-linked from the Base where the file system allows: nobody may remount /usr of a host and write into it.
+func (b *Base) NewHost(ctx context.Context, dir string, options Options) (*Host, error) {
+	if options.Name == "" {
+		options.Name = "host"
+	}
+	if options.Hostname == "" {
+		options.Hostname = options.Name
+	}
+	id := newID(options.Name)
+	if dir == "" {
+		dir = filepath.Join(b.cache, "hosts", id)
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("making host %s: %w", options.Name, err)
+	}
+	machine, err := register(b.cache, id, dir)
+	if err != nil {
+		return nil, fmt.Errorf("making host %s: %w", options.Name, err)
+	}
+	h := &Host{base: b, dir: dir, options: options, machine: machine, changed: make(chan struct{})}
+	if err := h.furnish(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("making host %s: %w", options.Name, err), h.Close())
+	}
+	return h, nil
+}
+
+// furnish copies the sysroot and makes what the firmware needs around it.
+func (h *Host) furnish(ctx context.Context) error {
+	for _, dir := range []string{"empty", "boot", "boot.work"} {
+		if err := os.MkdirAll(filepath.Join(h.dir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(h.dir, "booted"), nil, 0o644); err != nil {
+		return err
+	}
+	if err := copySysroot(ctx, filepath.Join(h.base.dir, "sysroot"), h.Sysroot()); err != nil {
+		return err
+	}
+	entry, err := DefaultEntry(h.Sysroot())
+	if err != nil {
+		return err
+	}
+	etc := filepath.Join(h.Sysroot(), entry.Dir, "etc")
+	digest := sha256.Sum256([]byte(h.machine.id))
+	machineID := hex.EncodeToString(digest[:16])
+	if err := os.WriteFile(filepath.Join(etc, "machine-id"), []byte(machineID+"\n"), 0o444); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(etc, "hostname"), []byte(h.options.Hostname+"\n"), 0o644); err != nil {
+		return err
+	}
+	return setImmutable(filepath.Join(h.Sysroot(), entry.Dir), true)
+}
+
+// Sysroot is the root of the host's disk as this machine sees it: ostree/, boot/.
+func (h *Host) Sysroot() string { return filepath.Join(h.dir, "sysroot") }
+
+// HostPath says where this machine finds a path of the host, running or not. Paths outside /boot, /ostree, /sysroot
+// and what lives in /var are those of the deployment that is booted or, on a host that is off, of the one that would
+// be. /run and everything else that is not on the disk is not found.
+func (h *Host) HostPath(path string) string {
+	path = filepath.Clean("/" + path)
+	for _, place := range []struct{ at, on string }{
+		{"/sysroot", ""},
+		{"/boot", "boot"},
+		{"/ostree", "ostree"},
+		{"/var", "ostree/deploy/" + OS + "/var"},
+		{"/home", "ostree/deploy/" + OS + "/var/home"},
+		{"/root", "ostree/deploy/" + OS + "/var/roothome"},
+		{"/opt", "ostree/deploy/" + OS + "/var/opt"},
+		{"/srv", "ostree/deploy/" + OS + "/var/srv"},
+		{"/mnt", "ostree/deploy/" + OS + "/var/mnt"},
+		{"/usr/local", "ostree/deploy/" + OS + "/var/usrlocal"},
+	} {
+		if path == place.at || strings.HasPrefix(path, place.at+"/") {
+			return filepath.Join(h.Sysroot(), place.on, strings.TrimPrefix(path, place.at))
+		}
+	}
+	h.mu.Lock()
+	entry, running := h.booted, h.leader != 0
+	h.mu.Unlock()
+	if !running {
+		if next, err := DefaultEntry(h.Sysroot()); err == nil {
+			entry = next
+		}
+	}
+	return filepath.Join(h.Sysroot(), entry.Dir, path)
+}
+
+// Boots is how many times the host has begun to boot.
+func (h *Host) Boots() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.boots
+}
+
+// BootedDeployment is the deployment of the latest boot as OS/CHECKSUM.SERIAL, "" before the first one.
+func (h *Host) BootedDeployment() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.booted.Deployment
+}
+
+// Kargs is the kernel command line of the latest boot, as the boot loader passed it.
+func (h *Host) Kargs() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.booted.Options
+}
+
+// Leader is PID 1 of the running host as this machine sees it, 0 if it is off.
+func (h *Host) Leader() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.leader
+}
+
+// PowerOn switches the host on and does not wait.
+func (h *Host) PowerOn() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.on {
+		return fmt.Errorf("switching on %s: it is on", h.options.Name)
+	}
+	h.on, h.cut, h.failure = true, false, nil
+	go h.firmware()
+	return nil
+}
+
+// Start switches the host on and waits until everything that starts at boot has started or failed.
+func (h *Host) Start(ctx context.Context) error {
+	next := h.Boots() + 1
+	if err := h.PowerOn(); err != nil {
+		return err
+	}
+	if err := h.WaitBoot(ctx, next); err != nil {
+		return err
+	}
+	_, err := h.WaitRunning(ctx)
+	return err
+}
+
+// WaitBoot waits until boot number n, the first being 1, or a later one answers on D-Bus. Services may still be starting. It
+// fails when the host goes off.
+func (h *Host) WaitBoot(ctx context.Context, n int) error {
+	err := h.wait(ctx, func() (bool, error) {
+		if h.boots >= n && h.up {
+			return true, nil
+		}
+		if !h.on {
+			return false, errors.Join(ErrOff, h.failure)
+		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for boot %d of %s: %w", n, h.options.Name, err)
+	}
+	return nil
+}
+
+// WaitRunning waits until the start-up of the present boot is over, and returns what systemd says then: running, or
+// degraded when something failed.
+func (h *Host) WaitRunning(ctx context.Context) (string, error) {
+	stdout, stderr, _, err := h.Exec(ctx, nil, "systemctl", "is-system-running", "--wait")
+	state := strings.TrimSpace(string(stdout))
+	if err != nil {
+		return "", err
+	}
+	if state != "running" && state != "degraded" {
+		return state, fmt.Errorf("waiting for %s to be running: state %q: %s", h.options.Name, state, bytes.TrimSpace(stderr))
+	}
+	return state, nil
+}
+
+// WaitOff waits until the host is off, by whatever way.
+func (h *Host) WaitOff(ctx context.Context) error {
+	err := h.wait(ctx, func() (bool, error) { return !h.on, nil })
+	if err != nil {
+		return fmt.Errorf("waiting for %s to be off: %w", h.options.Name, err)
+	}
+	return nil
+}
+
+// Reboot asks systemd for an orderly reboot and waits as Start does.
+func (h *Host) Reboot(ctx context.Context) error {
+	next := h.Boots() + 1
+	// systemctl may be stopped with everything else before it can say how it went.
+	_, stderr, exit, err := h.Exec(ctx, nil, "systemctl", "reboot", "--no-block")
+	if err != nil {
+		return fmt.Errorf("rebooting %s: %w", h.options.Name, err)
+	}
+	if exit > 0 && len(stderr) > 0 {
+		return fmt.Errorf("rebooting %s: %s", h.options.Name, bytes.TrimSpace(stderr))
+	}
+	if err := h.WaitBoot(ctx, next); err != nil {
+		return err
+	}
+	_, err = h.WaitRunning(ctx)
+	return err
+}
+
+// PowerCut pulls the plug: everything that runs is killed at once, and the host stays off. It returns when nothing of it is
+// left running.
+func (h *Host) PowerCut() error {
+	h.mu.Lock()
+	if !h.on {
+		h.mu.Unlock()
+		return nil
+	}
+	h.cut = true
+	h.mu.Unlock()
+	// A boot that is just being started isn't in the cgroup yet; so it is killed until the firmware has seen the end.
+	for {
+		if err := h.machine.kill(); err != nil {
+			return fmt.Errorf("pulling the plug of %s: %w", h.options.Name, err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*poll)
+		err := h.WaitOff(ctx)
+		cancel()
+		if err == nil {
+			return nil
+		}
+	}
+}
+
+// Close pulls the plug and removes everything that belongs to the host. Further calls do nothing.
+func (h *Host) Close() (err error) {
+	h.closing.Do(func() {
+		if err = h.PowerCut(); err != nil {
+			return
+		}
+		if err = h.machine.remove(); err != nil {
+			err = fmt.Errorf("removing %s: %w", h.options.Name, err)
+		}
+	})
+	return err
+}
+
+// Command is argv to be run on the host as root, with a clean environment in which TERM is ours: for the caller to
+// connect and to start. It fails at once with ErrOff on a host that is off.
+func (h *Host) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
+	leader := h.Leader()
+	if leader == 0 {
+		return nil, fmt.Errorf("running %s on %s: %w", argv[0], h.options.Name, ErrOff)
+	}
+	args := append([]string{"--target=" + strconv.Itoa(leader),
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}, argv...)
+	cmd := exec.CommandContext(ctx, "nsenter", args...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/root", "USER=root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}
+	return cmd, nil
+}
+
+// Exec runs argv on the host as root, with a clean environment, and returns what it wrote and its exit status. That a
+// program fails is no error; -1 is the status of one that was killed, as when the host goes down under it.
+func (h *Host) Exec(ctx context.Context, stdin io.Reader, argv ...string) (stdout, stderr []byte, exit int, err error) {
+	cmd, err := h.Command(ctx, argv...)
+	if err != nil {
+		return nil, nil, -1, err
+	}
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
+	// nsenter forks into the PID namespace, so its group has to go and not nsenter alone.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	err = cmd.Run()
+	var status *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return out.Bytes(), errs.Bytes(), -1, fmt.Errorf("running %s on %s: %w", argv[0], h.options.Name, context.Cause(ctx))
+	case errors.As(err, &status):
+		return out.Bytes(), errs.Bytes(), status.ExitCode(), nil
+	case err != nil:
+		return out.Bytes(), errs.Bytes(), -1, fmt.Errorf("running %s on %s: %w", argv[0], h.options.Name, err)
+	}
+	return out.Bytes(), errs.Bytes(), 0, nil
+}
+
+// Output runs argv as Exec does and returns its standard output; that the program fails is an error that has its
+// standard error.
+func (h *Host) Output(ctx context.Context, argv ...string) (string, error) {
+	stdout, stderr, exit, err := h.Exec(ctx, nil, argv...)
+	if err != nil {
+		return string(stdout), err
+	}
+	if exit != 0 {
+		return string(stdout), fmt.Errorf("running %s on %s: exit status %d: %s",
+			strings.Join(argv, " "), h.options.Name, exit, bytes.TrimSpace(stderr))
+	}
+	return string(stdout), nil
+}
+
+// Journal is what all boots of the host have logged so far, running or not.
+func (h *Host) Journal(ctx context.Context) (string, error) {
+	output, err := exec.CommandContext(ctx, "journalctl", "--directory="+h.HostPath("/var/log/journal"),
+		"--no-pager", "--output=short-precise").Output()
+	if err != nil {
+		return "", fmt.Errorf("reading the journal of %s: %w", h.options.Name, err)
+	}
+	return string(output), nil
+}
+
+// Console is what the boots of the host have written to the console.
+func (h *Host) Console() (string, error) {
+	text, err := os.ReadFile(filepath.Join(h.dir, "console.log"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("reading the console of %s: %w", h.options.Name, err)
+	}
+	return string(text), nil
+}
+
+// wait blocks until condition, called with the lock held after every change, is true or fails.
+func (h *Host) wait(ctx context.Context, condition func() (bool, error)) error {
+	for {
+		h.mu.Lock()
+		done, err := condition()
+		changed := h.changed
+		h.mu.Unlock()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		}
+	}
+}
+
+// update changes the state and wakes whoever waits for it.
+func (h *Host) update(change func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change()
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// The exit status of nspawn for a container that wants to boot again.
+const exitReboot = 133
+
+// firmware boots what the boot loader's entries say, again and again, until the host goes off.
+func (h *Host) firmware() {
+	var failure error
+	for failure == nil {
+		exit, err := h.boot()
+		h.mu.Lock()
+		cut := h.cut
+		h.mu.Unlock()
+		if cut || err == nil && exit == 0 {
+			break
+		}
+		if err == nil && exit != exitReboot {
+			err = fmt.Errorf("the container ended with status %d", exit)
+		}
+		if err != nil {
+			console, _ := h.Console()
+			failure = fmt.Errorf("%w; the console's end: %s", err, console[max(0, len(console)-2000):])
+		}
+	}
+	h.update(func() { h.on, h.failure = false, failure })
+}
+
+// nspawnScript is PID 1 of the namespaces around one boot: whoever kills it, or the process that started it, kills the
+// host with it, and every mount made here goes with the mount namespace.
+//
+// ostree freezes and thaws the file system of /boot. On an overlay that fails harmlessly (ostree falls back to syncfs);
+// on the directory itself it would freeze this machine's own disk, for good if the plug is pulled between the two.
+const nspawnScript = `
+set -e
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mkdir -p /run/systemd
+mount -t tmpfs -o mode=0755 lab /run/systemd
+mkdir /run/systemd/lab /run/systemd/remote
+mount --rbind "$1" /run/systemd/lab
+mount --rbind "$2" /run/systemd/remote
+mount -t tmpfs lab /tmp
+cd /run/systemd/lab
+mount -t overlay -o lowerdir=empty,upperdir=sysroot/boot,workdir=boot.work overlay boot
+cd /
+shift 2
+systemd-nspawn "$@" &
+wait $! || exit $?
+`
+
+// boot boots the default entry and returns the container's exit status when it ends.
+func (h *Host) boot() (int, error) {
+	entry, err := DefaultEntry(h.Sysroot())
+	if err != nil {
+		return 0, err
+	}
+	console, err := os.OpenFile(filepath.Join(h.dir, "console.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	defer console.Close()
+	if err := h.machine.makeCgroup(); err != nil {
+		return 0, err
+	}
+	defer h.machine.removeCgroup()
+	cgroup, err := os.Open(h.machine.cgroup)
+	if err != nil {
+		return 0, err
+	}
+	defer cgroup.Close()
+
+	const here = "/run/systemd/lab"
+	disk, root := here+"/sysroot", here+"/sysroot/"+entry.Dir
+	bind := "--bind-ro="
+	if h.options.WritableSysroot {
+		bind = "--bind="
+	}
+	args := []string{"--fork", "--kill-child", "--pid", "--mount-proc", "--cgroup", "--",
+		"sh", "-c", nspawnScript, "sh", h.dir, filepath.Join(h.base.dir, "remote"),
+		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe", "--link-journal=no", "--resolv-conf=off", "--timezone=off",
+		"--machine=" + h.options.Hostname, "--directory=" + root,
+		bind + disk + ":/sysroot:norbind", bind + here + "/boot:/boot",
+		"--bind=" + disk + "/ostree/deploy/" + entry.OS() + "/var:/var:norbind",
+		"--bind-ro=" + root + "/usr:/usr:norbind",
+		"--bind-ro=" + here + "/booted:/run/ostree-booted",
+		"--bind-ro=/run/systemd/remote:" + guestRemote,
+	}
+	if !h.options.HostNetwork {
+		args = append(args, "--private-network")
+	}
+	args = append(args, "--")
+	args = append(args, splitOptions(entry.Options)...)
+	cmd := exec.Command("unshare", args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_LOCK=0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"}
+	cmd.Stdout, cmd.Stderr = console, console
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Pdeathsig:   syscall.SIGKILL,
+		UseCgroupFD: true,
+		CgroupFD:    int(cgroup.Fd()),
+		Setpgid:     true,
+	}
+	// The death of the thread that started a process counts as the parent's, so this one stays.
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			// What the error would say is in ProcessState.
+			_ = cmd.Wait()
+			close(ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return 0, fmt.Errorf("starting the container: %w", err)
+	}
+	h.update(func() { h.boots, h.booted = h.boots+1, entry })
+	h.follow(ended)
+	<-ended
+	h.update(func() { h.leader, h.up = 0, false })
+	if err := h.machine.waitEmpty(); err != nil {
+		return 0, err
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}
+
+// follow finds the leader of the boot and sees it come up on D-Bus.
+func (h *Host) follow(ended <-chan struct{}) {
+	leader := 0
+	for {
+		if leader == 0 {
+			if leader = h.machine.findLeader(); leader != 0 {
+				h.update(func() { h.leader = leader })
+			}
+		}
+		if leader != 0 {
+			bus, err := net.Dial("unix", fmt.Sprintf("/proc/%d/root/run/dbus/system_bus_socket", leader))
+			if err == nil {
+				bus.Close()
+				h.update(func() { h.up = true })
+				return
+			}
+		}
+		select {
+		case <-ended:
+			return
+		case <-time.After(poll):
+		}
+	}
+}
