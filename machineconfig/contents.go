@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/coreos/ignition/v2/config/util"
+	"github.com/coreos/ignition/v2/config/v3_6/types"
+	"github.com/vincent-petithory/dataurl"
+)
+
+// maxFileSize, in bytes, bounds what a compressed file may grow to, so that a document that fits into an API object
+// can't exhaust the memory of whoever reads it.
+const maxFileSize = 64 << 20
+
+// contents holds the decoded and decompressed contents of resources, by the address of their source. Ignition's merge
+// moves that address along with the resource, so what one document said is decoded once however often it is merged.
+type contents map[*string][]byte
+
+// contentsDecoder decodes the resources of one configuration; it keeps what is costly to make anew for each file.
+type contentsDecoder struct {
+	gunzip   *gzip.Reader
+	prefixes map[string]encoding
+}
+
+type encoding int
+
+const (
+	encodingUnknown encoding = iota // the library has to look at the whole of it
+	encodingBase64
+	encodingText
+)
+
+// urlCharacter is what the data URL library accepts in data that is not base64.
+var urlCharacter = func() (ok [256]bool) {
+	for c := byte(0x21); c < 0x7f; c++ {
+		ok[c] = !strings.ContainsRune("<>#\"{}|\\^[]`", rune(c))
+	}
+	return ok
+}()
+
+// data decodes a data URL without the library's lexer, which costs more than all else in reading a configuration.
+// It returns false for whatever it does not know for certain to be valid: then the library has to decide.
+func (d *contentsDecoder) data(source string) ([]byte, bool) {
+	comma := strings.IndexByte(source, ',')
+	if comma < 0 {
+		return nil, false
+	}
+	prefix, body := source[:comma+1], source[comma+1:]
+	switch d.encoding(prefix) {
+	case encodingBase64:
+		// The decoder would skip line breaks, a URL may not have them.
+		if strings.ContainsAny(body, "\r\n") {
+			return nil, false
+		}
+		data, err := base64.StdEncoding.DecodeString(body)
+		return data, err == nil
+	case encodingText:
+		for i := range len(body) {
+			if !urlCharacter[body[i]] {
+				return nil, false
+			}
+		}
+		data, err := dataurl.Unescape(body)
+		return data, err == nil
+	default:
+		return nil, false
+	}
+}
+
+func (d *contentsDecoder) encoding(prefix string) encoding {
+	if e, ok := d.prefixes[prefix]; ok {
+		return e
+	}
+	e := encodingUnknown
+	plain := !strings.ContainsFunc(strings.TrimSuffix(strings.TrimPrefix(prefix, "data:"), ","), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("/;=.+_-", r)
+	})
+	if u, err := dataurl.DecodeString(prefix); plain && err == nil {
+		e = encodingText
+		if u.Encoding == dataurl.EncodingBase64 {
+			e = encodingBase64
+		}
+	}
+	if d.prefixes == nil {
+		d.prefixes = map[string]encoding{}
+	}
+	d.prefixes[prefix] = e
+	return e
+}
+
+// resource returns what a resource stands for, decompressed and verified, and whether its source is valid beyond doubt.
+// No source means no contents. The error begins with the field of the resource that is wrong.
+func (d *contentsDecoder) resource(res types.Resource) (data []byte, certain bool, err error) {
+	if util.NilOrEmpty(res.Source) {
+		if util.NotEmpty(res.Verification.Hash) {
+			return nil, false, verify(nil, *res.Verification.Hash)
+		}
+		return nil, false, nil
+	}
+	if data, certain = d.data(*res.Source); !certain {
+		if scheme, _, _ := strings.Cut(*res.Source, ":"); scheme != "data" {
+			return nil, false, fmt.Errorf("source: contents must be in the document itself as a data: URL, not at %q", scheme+":")
+		}
+		u, err := dataurl.DecodeString(*res.Source)
+		if err != nil {
+			return nil, false, fmt.Errorf("source: decoding data URL: %w", err)
+		}
+		data = u.Data
+	}
+	if util.NotEmpty(res.Compression) {
+		if data, err = d.decompress(data); err != nil {
+			return nil, false, fmt.Errorf("compression: decompressing: %w", err)
+		}
+	}
+	if util.NotEmpty(res.Verification.Hash) {
+		if err := verify(data, *res.Verification.Hash); err != nil {
+			return nil, false, err
+		}
+	}
+	return data, certain, nil
+}
+
+func (d *contentsDecoder) decompress(data []byte) ([]byte, error) {
+	if d.gunzip == nil {
+		d.gunzip = new(gzip.Reader)
+	}
+	if err := d.gunzip.Reset(bytes.NewReader(data)); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	n, err := io.Copy(&out, io.LimitReader(d.gunzip, maxFileSize+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case n > maxFileSize:
+		return nil, fmt.Errorf("grows beyond %d MiB", maxFileSize>>20)
+	}
+	return out.Bytes(), nil
+}
+
+// verify compares contents, decompressed as Ignition has it, with a hash such as sha256-<hex digits>.
+func verify(data []byte, want string) error {
+	function, sum, _ := strings.Cut(want, "-")
+	var got string
+	switch function {
+	case "sha256":
+		s := sha256.Sum256(data)
+		got = hex.EncodeToString(s[:])
+	case "sha512":
+		s := sha512.Sum512(data)
+		got = hex.EncodeToString(s[:])
+	default:
+		return fmt.Errorf("verification.hash: function %q is neither sha256 nor sha512", function)
+	}
+	if !strings.EqualFold(got, sum) {
+		return errors.New("verification.hash: does not match the contents")
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"hash"
+	"io"
+	"maps"
+	"slices"
+)
+
+// digest is the identity of a configuration: a hash over the decoded content in canonical order. Every string goes in
+// with its length and every list with its count, so that no two contents run into the same bytes. A field added to
+// Config must be added here; changing the order or the form of what is here renames every rendered configuration.
+func digest(c *Config, firstBoot []byte) string {
+	d := digester{hash: sha256.New()}
+	d.text(c.OSImageURL)
+	d.text(c.ExtensionsImage)
+	d.list(c.KernelArguments)
+	d.text(c.KernelType)
+	d.list(slices.Sorted(slices.Values(c.Extensions)))
+	d.flag(&c.FIPS)
+	d.number(len(c.Directories))
+	for _, e := range c.Directories {
+		d.text(e.Path)
+		d.number(int(e.Mode))
+		d.owner(e.Owner)
+	}
+	d.number(len(c.Files))
+	for _, f := range c.Files {
+		d.text(f.Path)
+		d.number(int(f.Mode))
+		d.owner(f.Owner)
+		d.flag(&f.Append)
+		d.bytes(f.Contents)
+	}
+	d.number(len(c.Links))
+	for _, l := range c.Links {
+		d.text(l.Path)
+		d.text(l.Target)
+		d.flag(&l.Hard)
+		d.owner(l.Owner)
+	}
+	d.number(len(c.Units))
+	for _, u := range c.Units {
+		d.text(u.Name)
+		d.text(u.Contents)
+		d.flag(u.Enabled)
+		d.flag(u.Mask)
+		d.number(len(u.Dropins))
+		for _, e := range u.Dropins {
+			d.text(e.Name)
+			d.text(e.Contents)
+		}
+	}
+	d.number(len(c.Users))
+	for _, u := range c.Users {
+		d.text(u.Name)
+		d.list(u.Keys)
+		if u.PasswordHash == nil {
+			d.number(0)
+		} else {
+			d.number(1)
+			d.text(*u.PasswordHash)
+		}
+		d.object(u.Other)
+	}
+	d.object(c.Provision)
+	d.bytes(firstBoot)
+	return hex.EncodeToString(d.hash.Sum(nil))
+}
+
+type digester struct{ hash hash.Hash }
+
+func (d digester) number(n int) {
+	d.hash.Write(binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(n)))
+}
+
+func (d digester) bytes(b []byte) {
+	d.number(len(b))
+	d.hash.Write(b)
+}
+
+func (d digester) text(s string) {
+	d.number(len(s))
+	io.WriteString(d.hash, s) //nolint:errcheck // a hash never fails
+}
+
+func (d digester) list(l []string) {
+	d.number(len(l))
+	for _, s := range l {
+		d.text(s)
+	}
+}
+
+// flag tells apart not said, false and true.
+func (d digester) flag(b *bool) {
+	switch {
+	case b == nil:
+		d.number(0)
+	case !*b:
+		d.number(1)
+	default:
+		d.number(2)
+	}
+}
+
+// owner takes root in whatever spelling for the same.
+func (d digester) owner(o Owner) {
+	one := func(id *int, name string) {
+		switch {
+		case name != "" && name != "root":
+			d.text(name)
+			d.number(-1)
+		case id != nil:
+			d.text("")
+			d.number(*id)
+		default:
+			d.text("")
+			d.number(0)
+		}
+	}
+	one(o.UID, o.User)
+	one(o.GID, o.Group)
+}
+
+func (d digester) object(m map[string]json.RawMessage) {
+	d.number(len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		d.text(k)
+		d.bytes(m[k])
+	}
+}

@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coreos/go-semver/semver"
+	"github.com/coreos/ignition/v2/config/util"
+	types3_0 "github.com/coreos/ignition/v2/config/v3_0/types"
+	types3_1 "github.com/coreos/ignition/v2/config/v3_1/types"
+	types3_2 "github.com/coreos/ignition/v2/config/v3_2/types"
+	types3_3 "github.com/coreos/ignition/v2/config/v3_3/types"
+	types3_4 "github.com/coreos/ignition/v2/config/v3_4/types"
+	types3_5 "github.com/coreos/ignition/v2/config/v3_5/types"
+	"github.com/coreos/ignition/v2/config/v3_6"
+	"github.com/coreos/ignition/v2/config/v3_6/types"
+	"github.com/coreos/ignition/v2/config/validate"
+	"github.com/coreos/vcontext/path"
+	"github.com/coreos/vcontext/report"
+	kjson "sigs.k8s.io/json"
+)
+
+// specialBits are setuid, setgid and sticky, which Ignition applies from 3.6 on and silently drops before.
+const specialBits = 0o7000
+
+// ignitionTypes makes the root of each version that is read, by minor version of 3.
+var ignitionTypes = []func() any{
+	func() any { return new(types3_0.Config) },
+	func() any { return new(types3_1.Config) },
+	func() any { return new(types3_2.Config) },
+	func() any { return new(types3_3.Config) },
+	func() any { return new(types3_4.Config) },
+	func() any { return new(types3_5.Config) },
+	func() any { return new(types.Config) },
+}
+
+// ignition is one Ignition config on its way in: its JSON is well formed and its fields have the right types.
+type ignition struct {
+	raw   []byte
+	minor int64 // of version 3
+	cfg   types.Config
+	// exact says that cfg is what Ignition's own parser makes of raw, if raw is valid. It holds for what all versions
+	// have in common, which is nearly every document; the rest takes the library's chain of translations, which
+	// parses the document once for each version.
+	exact    bool
+	warnings []string // found so far, each beginning with a field
+}
+
+// decodeIgnition reads an Ignition config of any version without judging its contents. Fields in errors are relative to
+// the config.
+func decodeIgnition(raw []byte) (*ignition, error) {
+	ign := &ignition{raw: raw}
+	unknown, err := kjson.UnmarshalStrict(raw, &ign.cfg)
+	var version *semver.Version
+	if err == nil && len(unknown) == 0 {
+		version, err = semver.NewVersion(ign.cfg.Ignition.Version)
+	} else {
+		var v semver.Version
+		if v, _, err = util.GetConfigVersion(raw); err == nil {
+			version = &v
+		}
+		unknown = []error{errors.New("not all fields are known")}
+	}
+	if err != nil {
+		if err := typeError(raw, new(struct {
+			Ignition struct{ Version string }
+		})); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("ignition.version: %q is not a version", ign.cfg.Ignition.Version)
+	}
+	switch {
+	case version.Major == 2 && (version.Minor == 2 || version.Minor == 3) && version.Patch == 0 && version.PreRelease == "":
+		return convertIgnition2(raw, version.Minor)
+	case version.Major == 3 && version.Minor <= types.MaxVersion.Minor && version.Patch == 0 && version.PreRelease == "":
+		ign.minor = version.Minor
+	default:
+		return nil, fmt.Errorf("ignition.version: %s is not supported; 2.2.0, 2.3.0 and 3.0.0 to %s are", version, types.MaxVersion)
+	}
+	if ign.exact = len(unknown) == 0 && ign.common(); !ign.exact {
+		return ign, typeError(raw, ignitionTypes[ign.minor]())
+	}
+	return ign, nil
+}
+
+// common says whether the config keeps to what every 3.x version spells, means and checks in the same way.
+func (ign *ignition) common() bool {
+	resource := func(r types.Resource) bool {
+		return r.HTTPHeaders == nil && (ign.minor > 0 || r.Verification.Hash == nil)
+	}
+	mode := func(m *int) bool {
+		return ign.minor == types.MaxVersion.Minor || m == nil || *m&specialBits == 0
+	}
+	c := &ign.cfg
+	if !onlyCommon(c) {
+		return false
+	}
+	for i := range c.Passwd.Users {
+		if c.Passwd.Users[i].ShouldExist != nil && ign.minor < 2 {
+			return false
+		}
+	}
+	for i := range c.Storage.Files {
+		f := &c.Storage.Files[i]
+		if !mode(f.Mode) || !resource(f.Contents) {
+			return false
+		}
+		for _, a := range f.Append {
+			if !resource(a) {
+				return false
+			}
+		}
+	}
+	for i := range c.Storage.Directories {
+		if !mode(c.Storage.Directories[i].Mode) {
+			return false
+		}
+	}
+	for i := range c.Storage.Links {
+		if util.NilOrEmpty(c.Storage.Links[i].Target) {
+			return false
+		}
+	}
+	return true
+}
+
+// withoutCommon is what a config holds beside files, directories, links, units and users.
+func withoutCommon(cfg *types.Config) types.Config {
+	rest := *cfg
+	rest.Ignition.Version = ""
+	rest.Passwd.Users = nil
+	rest.Storage.Files, rest.Storage.Directories, rest.Storage.Links = nil, nil, nil
+	rest.Systemd.Units = nil
+	return rest
+}
+
+func onlyCommon(cfg *types.Config) bool {
+	return reflect.ValueOf(withoutCommon(cfg)).IsZero()
+}
+
+// parse validates as Ignition does and returns the config as one of 3.6, with warnings; and the contents of its files,
+// decoded. The error has one line for each wrong field.
+func (ign *ignition) parse() (types.Config, contents, []string, error) {
+	if ign.exact {
+		ign.cfg.Ignition.Version = types.MaxVersion.String()
+		decoded, known, problems := decodeContents(&ign.cfg)
+		warnings, err := judge(&ign.cfg, validateIgnition(&ign.cfg, known), problems)
+		return ign.cfg, decoded, append(ign.warnings, warnings...), err
+	}
+	cfg, rpt, err := v3_6.ParseCompatibleVersion(ign.raw)
+	// Only for the names of things in messages, so it does not matter if not all of it fits.
+	_ = json.Unmarshal(ign.raw, &ign.cfg)
+	problems := ign.droppedBits()
+	if err != nil {
+		if !rpt.IsFatal() {
+			return cfg, nil, nil, err
+		}
+		_, err := judge(&ign.cfg, rpt, problems)
+		return cfg, nil, nil, err
+	}
+	decoded, _, more := decodeContents(&cfg)
+	warnings, err := judge(&ign.cfg, rpt, append(problems, more...))
+	return cfg, decoded, append(ign.warnings, warnings...), err
+}
+
+// droppedBits reports modes that the library would quietly change.
+func (ign *ignition) droppedBits() (problems []string) {
+	if ign.minor == types.MaxVersion.Minor {
+		return nil
+	}
+	check := func(list string, i int, path string, mode *int) {
+		if mode != nil && *mode&specialBits != 0 && *mode&^0o7777 == 0 {
+			problems = append(problems, fmt.Sprintf("storage.%s[%d].mode (%s): setuid, setgid and sticky bits (%#o) need ignition.version %s",
+				list, i, path, *mode, types.MaxVersion))
+		}
+	}
+	for i, f := range ign.cfg.Storage.Files {
+		check("files", i, f.Path, f.Mode)
+	}
+	for i, d := range ign.cfg.Storage.Directories {
+		check("directories", i, d.Path, d.Mode)
+	}
+	return problems
+}
+
+// decodeContents decodes every file's contents. In known are the sources that need no second look by the library; each
+// problem begins with the field.
+func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool, problems []string) {
+	var dec contentsDecoder
+	decoded = make(contents, len(cfg.Storage.Files))
+	known = make(map[*string]bool, len(cfg.Storage.Files))
+	one := func(res types.Resource, field, path string) {
+		data, certain, err := dec.resource(res)
+		if err != nil {
+			name, rest, _ := strings.Cut(err.Error(), ": ")
+			problems = append(problems, fmt.Sprintf("%s.%s (%s): %s", field, name, path, rest))
+			return
+		}
+		if res.Source != nil {
+			decoded[res.Source] = data
+			known[res.Source] = certain
+		}
+	}
+	for i := range cfg.Storage.Files {
+		f := &cfg.Storage.Files[i]
+		one(f.Contents, "storage.files["+strconv.Itoa(i)+"].contents", f.Path)
+		for j, a := range f.Append {
+			one(a, fmt.Sprintf("storage.files[%d].append[%d]", i, j), f.Path)
+		}
+	}
+	return decoded, known, problems
+}
+
+// validateIgnition has the library validate all but the sources of files that are known to be valid.
+func validateIgnition(cfg *types.Config, known map[*string]bool) report.Report {
+	light := *cfg
+	light.Storage.Files = slices.Clone(cfg.Storage.Files)
+	short := "data:,"
+	replace := func(source *string) *string {
+		if known[source] {
+			return &short
+		}
+		return source
+	}
+	for i := range light.Storage.Files {
+		f := &light.Storage.Files[i]
+		f.Contents.Source = replace(f.Contents.Source)
+		f.Append = slices.Clone(f.Append)
+		for j := range f.Append {
+			f.Append[j].Source = replace(f.Append[j].Source)
+		}
+	}
+	if clean(&light) {
+		return report.Report{}
+	}
+	return validate.ValidateWithContext(light, nil)
+}
+
+// clean asks the library's own rules about a config that keeps to what is common, type by type. The library finds them
+// by reflection, which takes several times as long as the rules themselves; that is left to configs that do not pass.
+func clean(cfg *types.Config) bool {
+	at := path.New("json")
+	ok := func(r report.Report) bool { return len(r.Entries) == 0 }
+	if !ok(cfg.Validate(at)) || !ok(cfg.Ignition.Validate(at)) || !ok(cfg.Storage.Validate(at)) || !ok(cfg.Systemd.Validate(at)) {
+		return false
+	}
+	n := len(cfg.Storage.Files) + len(cfg.Storage.Directories) + len(cfg.Storage.Links)
+	paths := make(map[string]bool, n)
+	node := func(n *types.Node) bool {
+		again := paths[n.Path]
+		paths[n.Path] = true
+		return !again && ok(n.Validate(at)) && ok(n.User.Validate(at)) && ok(n.Group.Validate(at))
+	}
+	resource := func(r *types.Resource) bool {
+		return r.HTTPHeaders == nil && ok(r.Validate(at)) && ok(r.Verification.Validate(at))
+	}
+	for i := range cfg.Storage.Files {
+		f := &cfg.Storage.Files[i]
+		if !node(&f.Node) || !ok(f.Validate(at)) || !resource(&f.Contents) {
+			return false
+		}
+		for j := range f.Append {
+			if !resource(&f.Append[j]) {
+				return false
+			}
+		}
+	}
+	for i := range cfg.Storage.Directories {
+		if d := &cfg.Storage.Directories[i]; !node(&d.Node) || !ok(d.Validate(at)) {
+			return false
+		}
+	}
+	for i := range cfg.Storage.Links {
+		if !node(&cfg.Storage.Links[i].Node) {
+			return false
+		}
+	}
+	for i := range cfg.Systemd.Units {
+		u := &cfg.Systemd.Units[i]
+		if !ok(u.Validate(at)) || !distinct(u.Dropins) {
+			return false
+		}
+		for j := range u.Dropins {
+			if !ok(u.Dropins[j].Validate(at)) {
+				return false
+			}
+		}
+	}
+	for i := range cfg.Passwd.Users {
+		u := &cfg.Passwd.Users[i]
+		if repeats(u.SSHAuthorizedKeys) || repeats(u.Groups) {
+			return false
+		}
+	}
+	return distinct(cfg.Systemd.Units) && distinct(cfg.Passwd.Users)
+}
+
+func distinct[T util.Keyed](list []T) bool {
+	seen := make(map[string]bool, len(list))
+	for _, e := range list {
+		seen[e.Key()] = true
+	}
+	return len(seen) == len(list)
+}
+
+func repeats[T comparable](list []T) bool {
+	seen := make(map[T]bool, len(list))
+	for _, e := range list {
+		seen[e] = true
+	}
+	return len(seen) < len(list)
+}
+
+// judge turns a report and further problems into warnings and one error.
+func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []string, err error) {
+	var fatal []string
+	for _, e := range rpt.Entries {
+		text := field(cfg, e.Context) + ": " + strings.ReplaceAll(e.Message, "\n", " ")
+		if e.Kind.IsFatal() {
+			fatal = append(fatal, text)
+		} else {
+			warnings = append(warnings, text)
+		}
+	}
+	seen := map[string]bool{}
+	for _, text := range fatal {
+		name, _, _ := strings.Cut(text, " ")
+		seen[name] = true
+	}
+	for _, text := range problems {
+		// What the library has already refused needs no second explanation.
+		if name, _, _ := strings.Cut(text, " "); !seen[name] {
+			fatal = append(fatal, text)
+		}
+	}
+	if len(fatal) > 0 {
+		return warnings, errors.New(strings.Join(fatal, "\n"))
+	}
+	return warnings, nil
+}
+
+// field spells the place of an entry of a report, storage.files[3].mode (/etc/x).
+func field(cfg *types.Config, at path.ContextPath) string {
+	var b strings.Builder
+	for _, e := range at.Path {
+		switch e := e.(type) {
+		case int:
+			fmt.Fprintf(&b, "[%d]", e)
+		default:
+			if b.Len() > 0 {
+				b.WriteByte('.')
+			}
+			fmt.Fprint(&b, e)
+		}
+	}
+	if name := entryName(cfg, at.Path); name != "" {
+		fmt.Fprintf(&b, " (%s)", name)
+	}
+	if b.Len() == 0 {
+		return "ignition"
+	}
+	return b.String()
+}
+
+// entryName is the path or name of the list entry that a place in a report lies in.
+func entryName(cfg *types.Config, at []any) string {
+	if len(at) < 3 {
+		return ""
+	}
+	section, _ := at[0].(string)
+	list, _ := at[1].(string)
+	i, ok := at[2].(int)
+	if !ok || i < 0 {
+		return ""
+	}
+	switch {
+	case section == "storage" && list == "files" && i < len(cfg.Storage.Files):
+		return cfg.Storage.Files[i].Path
+	case section == "storage" && list == "directories" && i < len(cfg.Storage.Directories):
+		return cfg.Storage.Directories[i].Path
+	case section == "storage" && list == "links" && i < len(cfg.Storage.Links):
+		return cfg.Storage.Links[i].Path
+	case section == "systemd" && list == "units" && i < len(cfg.Systemd.Units):
+		return cfg.Systemd.Units[i].Name
+	case section == "passwd" && list == "users" && i < len(cfg.Passwd.Users):
+		return cfg.Passwd.Users[i].Name
+	}
+	return ""
+}
+
+// typeError is what keeps JSON from going into a value, with the field it happened in.
+func typeError(raw []byte, into any) error {
+	err := json.Unmarshal(raw, into)
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		if at := fieldAt(raw, wrong.Offset); at != "" {
+			return fmt.Errorf("%s: should be %s, is %s", at, jsonKind(wrong.Type), wrong.Value)
+		}
+	}
+	return err
+}
+
+func jsonKind(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "a boolean"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	default:
+		return "an integer"
+	}
+}
+
+// fieldAt is the field in which a JSON document is being read at an offset, spec.config.storage.files[3].mode.
+func fieldAt(raw []byte, offset int64) string {
+	type level struct {
+		list bool
+		n    int
+		key  string
+	}
+	var stack []level
+	spell := func() string {
+		var b strings.Builder
+		for _, l := range stack {
+			if l.list {
+				fmt.Fprintf(&b, "[%d]", l.n)
+				continue
+			}
+			if b.Len() > 0 && l.key != "" {
+				b.WriteByte('.')
+			}
+			b.WriteString(l.key)
+		}
+		return b.String()
+	}
+	wantKey := false
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	// next moves on after a value has ended.
+	next := func() {
+		if len(stack) > 0 {
+			top := &stack[len(stack)-1]
+			top.n++
+			wantKey = !top.list
+		}
+	}
+	for {
+		tok, err := dec.Token()
+		if err != nil {
+			return spell()
+		}
+		if key, ok := tok.(string); ok && wantKey {
+			stack[len(stack)-1].key = key
+			wantKey = false
+			continue
+		}
+		delim, _ := tok.(json.Delim)
+		if delim != '}' && delim != ']' && dec.InputOffset() >= offset {
+			return spell()
+		}
+		switch delim {
+		case '{', '[':
+			stack = append(stack, level{list: delim == '['})
+			wantKey = delim == '{'
+		case '}', ']':
+			stack = stack[:len(stack)-1]
+			next()
+		default:
+			next()
+		}
+	}
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coreos/ign-converter/translate/v23tov30"
+	"github.com/coreos/ignition/config/v2_3"
+	"github.com/coreos/ignition/config/v2_3/types"
+	"github.com/coreos/ignition/config/validate/report"
+)
+
+// convertIgnition2 takes a config of version 2.2 or 2.3 to 3.0. Version 2 lets later entries repeat earlier ones, which
+// version 3 refuses; so repeated files, units, users are first brought together as version 2 would have applied them.
+func convertIgnition2(raw []byte, minor int64) (*ignition, error) {
+	cfg, rpt, err := v2_3.Parse(raw)
+	var warnings, fatal []string
+	for _, e := range rpt.Entries {
+		text := e.Message
+		if e.Line > 0 {
+			text = fmt.Sprintf("line %d: %s", e.Line, e.Message)
+		}
+		if e.Kind == report.EntryError {
+			fatal = append(fatal, text)
+		} else {
+			warnings = append(warnings, text)
+		}
+	}
+	if err != nil {
+		if len(fatal) == 0 {
+			fatal = []string{err.Error()}
+		}
+		return nil, fmt.Errorf("ignition version 2.%d: %s", minor, strings.Join(fatal, "; "))
+	}
+	if err := onRoot(cfg); err != nil {
+		return nil, err
+	}
+	dedupe2(&cfg)
+	v3, err := v23tov30.Translate(cfg, nil)
+	if err != nil {
+		return nil, fmt.Errorf("converting from ignition version 2.%d: %w", minor, err)
+	}
+	out, err := json.Marshal(v3)
+	if err != nil {
+		return nil, fmt.Errorf("converting from ignition version 2.%d: %w", minor, err)
+	}
+	ign, err := decodeIgnition(out)
+	if err != nil {
+		return nil, fmt.Errorf("converting from ignition version 2.%d: %w", minor, err)
+	}
+	ign.warnings = warnings
+	return ign, nil
+}
+
+// onRoot refuses what lies on another file system than the root, as version 3 has no name for those.
+func onRoot(cfg types.Config) error {
+	check := func(list string, i int, n types.Node) error {
+		if n.Filesystem != "root" {
+			return fmt.Errorf("storage.%s[%d].filesystem (%s): must be \"root\", is %q", list, i, n.Path, n.Filesystem)
+		}
+		return nil
+	}
+	var errs []error
+	for i, f := range cfg.Storage.Files {
+		errs = append(errs, check("files", i, f.Node))
+	}
+	for i, d := range cfg.Storage.Directories {
+		errs = append(errs, check("directories", i, d.Node))
+	}
+	for i, l := range cfg.Storage.Links {
+		errs = append(errs, check("links", i, l.Node))
+	}
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dedupe2 brings repeated entries together: the last file, directory or link at a path, the last contents of a unit with
+// the drop-ins of all (the last of each name), the last entry of a user with the keys of all.
+func dedupe2(cfg *types.Config) {
+	if r := cfg.Ignition.Config.Replace; r != nil && r.Source == "" {
+		cfg.Ignition.Config.Replace = nil
+	}
+	cfg.Storage.Files = lastBy(cfg.Storage.Files, func(f types.File) string { return f.Path })
+	cfg.Storage.Directories = lastBy(cfg.Storage.Directories, func(d types.Directory) string { return d.Path })
+	cfg.Storage.Links = lastBy(cfg.Storage.Links, func(l types.Link) string { return l.Path })
+
+	at := map[string]int{}
+	units := []types.Unit{}
+	for _, u := range cfg.Systemd.Units {
+		if u.Enable && u.Enabled == nil {
+			enabled := true
+			u.Enabled = &enabled
+		}
+		u.Enable = false
+		i, ok := at[u.Name]
+		if !ok {
+			at[u.Name] = len(units)
+			units = append(units, u)
+			continue
+		}
+		had := &units[i]
+		had.Dropins = append(slices.Clip(had.Dropins), u.Dropins...)
+		if u.Contents != "" {
+			had.Contents = u.Contents
+		}
+		if u.Enabled != nil {
+			had.Enabled = u.Enabled
+		}
+		had.Mask = had.Mask || u.Mask
+	}
+	for i := range units {
+		units[i].Dropins = lastBy(units[i].Dropins, func(d types.SystemdDropin) string { return d.Name })
+	}
+	cfg.Systemd.Units = units
+
+	clear(at)
+	users := []types.PasswdUser{}
+	for _, u := range cfg.Passwd.Users {
+		i, ok := at[u.Name]
+		if !ok {
+			at[u.Name] = len(users)
+			users = append(users, u)
+			continue
+		}
+		had := users[i]
+		u.SSHAuthorizedKeys = append(slices.Clip(had.SSHAuthorizedKeys), u.SSHAuthorizedKeys...)
+		if u.PasswordHash == nil {
+			u.PasswordHash = had.PasswordHash
+		}
+		users[i] = u
+	}
+	for i := range users {
+		users[i].SSHAuthorizedKeys = lastBy(users[i].SSHAuthorizedKeys, func(k types.SSHAuthorizedKey) string { return string(k) })
+	}
+	cfg.Passwd.Users = users
+}
+
+// lastBy keeps the last entry of each key, where the first one stood.
+func lastBy[T any](list []T, key func(T) string) []T {
+	at := make(map[string]int, len(list))
+	var out []T
+	for _, e := range list {
+		k := key(e)
+		if i, ok := at[k]; ok {
+			out[i] = e
+			continue
+		}
+		at[k] = len(out)
+		out = append(out, e)
+	}
+	return out
+}

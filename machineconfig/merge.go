@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	cjson "github.com/clarketm/json"
+	"github.com/coreos/ignition/v2/config/util"
+	"github.com/coreos/ignition/v2/config/v3_6"
+	"github.com/coreos/ignition/v2/config/v3_6/types"
+	"github.com/coreos/ignition/v2/config/validate"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+const (
+	// roleLabel says which role's nodes a MachineConfig is for.
+	roleLabel  = "machineconfiguration.openshift.io/role"
+	roleWorker = "worker"
+
+	// nameDigits is how many hex digits of the digest go into a name.
+	nameDigits = 32
+
+	// maxObjectSize, in bytes of JSON, is what an API server's store takes for one object.
+	maxObjectSize = 1572864
+
+	// Rendered configs are written in the oldest version that can say all of it, for the sake of older readers.
+	writtenVersion = "3.5.0"
+	newestMinor    = 6
+)
+
+// plainRoles are the pools that exist in every cluster; the nodes of any other pool are workers as well.
+var plainRoles = map[string]bool{"master": true, roleWorker: true, "arbiter": true}
+
+// Render selects a pool's documents and merges them over base, which may be nil.
+func Render(pool string, docs *Documents, base *Document) (*mcfgv1.MachineConfig, []string, error) {
+	selected, err := Select(pool, docs)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, warnings, err := Merge(pool, selected, base)
+	if err != nil {
+		return nil, warnings, err
+	}
+	return c.Object, warnings, nil
+}
+
+// Select returns the documents of a pool: what the machineConfigSelector of the pool's object matches; where there is
+// no such object, what has the pool as its role, and what has the role worker if the pool is not one of the three that
+// every cluster has. Documents without labels always belong. It is an error if nothing is selected.
+func Select(pool string, docs *Documents) ([]*Document, error) {
+	var selector labels.Selector
+	by := "no " + kindPool + " of that name is given, so by role label"
+	for _, p := range docs.Pools {
+		if p.Object.Name != pool {
+			continue
+		}
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(p.Object.Spec.MachineConfigSelector); err != nil {
+			return nil, fmt.Errorf("%s: spec.machineConfigSelector: %w", p, err)
+		}
+		by = p.String() + " by spec.machineConfigSelector"
+	}
+	if selector == nil {
+		roles := []string{pool}
+		if !plainRoles[pool] {
+			roles = append(roles, roleWorker)
+		}
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: roleLabel, Operator: metav1.LabelSelectorOpIn, Values: roles},
+		}}); err != nil {
+			return nil, fmt.Errorf("selecting for pool %s: %w", pool, err)
+		}
+	}
+	var selected []*Document
+	for _, d := range docs.Configs {
+		if d.Bare || selector.Matches(labels.Set(d.Object.Labels)) {
+			selected = append(selected, d)
+		}
+	}
+	if len(selected) == 0 {
+		return nil, fmt.Errorf("selecting for pool %s: none of %d documents matches (%s: %s)", pool, len(docs.Configs), by, describe(selector))
+	}
+	return selected, nil
+}
+
+func describe(s labels.Selector) string {
+	if _, selectable := s.Requirements(); !selectable {
+		return "nothing"
+	}
+	return cmp.Or(s.String(), "everything")
+}
+
+// Merge validates documents, merges them over base (of lowest precedence, may be nil) into the configuration of a pool,
+// and validates the outcome. Documents with the role worker come first, then all others, each by name; a later one wins,
+// by Ignition's rules for spec.config and, for the other fields, as said at accumulator.add. Warnings name documents.
+func Merge(pool string, docs []*Document, base *Document) (*Config, []string, error) {
+	docs = slices.SortedStableFunc(slices.Values(docs), func(a, b *Document) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Object.Name, b.Object.Name))
+	})
+	if base != nil {
+		docs = append([]*Document{base}, docs...)
+	}
+	var warnings []string
+	parts := make([]*parsed, len(docs))
+	for i, d := range docs {
+		p, more, err := d.parse()
+		if err != nil {
+			return nil, warnings, fmt.Errorf("merging for pool %s: %w", pool, err)
+		}
+		warnings = append(warnings, more...)
+		parts[i] = p
+	}
+	whole := merge(parts)
+	if err := whole.check(); err != nil {
+		return nil, warnings, fmt.Errorf("merging for pool %s: %w; each document is valid, together these are not: %s",
+			pool, oneLine(err), names(culprits(parts)))
+	}
+	c, err := whole.config()
+	if err != nil {
+		return nil, warnings, fmt.Errorf("merging for pool %s: %w", pool, err)
+	}
+	c.Name = "rendered-" + pool + "-" + c.Digest[:nameDigits]
+	if c.Object, err = whole.object(c.Name); err != nil {
+		return nil, warnings, fmt.Errorf("merging for pool %s: %w", pool, err)
+	}
+	small := *c.Object
+	small.Spec.Config.Raw = nil
+	raw, err := json.Marshal(small)
+	if err != nil {
+		return nil, warnings, fmt.Errorf("merging for pool %s: %w", pool, err)
+	}
+	size := len(raw) + len(c.Object.Spec.Config.Raw)
+	switch {
+	case size > maxObjectSize:
+		return nil, warnings, fmt.Errorf("merging for pool %s: MachineConfig/%s is %d bytes large, at most %d can be stored; largest are %s",
+			pool, c.Name, size, maxObjectSize, largest(docs))
+	case size > maxObjectSize/5*4:
+		warnings = append(warnings, fmt.Sprintf("MachineConfig/%s is %d bytes large, %d %% of the %d that can be stored; largest are %s",
+			c.Name, size, size*100/maxObjectSize, maxObjectSize, largest(docs)))
+	}
+	return c, warnings, nil
+}
+
+func rank(d *Document) int {
+	if d.Object.Labels[roleLabel] == roleWorker {
+		return 0
+	}
+	return 1
+}
+
+func names(docs []*Document) string {
+	var out []string
+	for _, d := range docs {
+		out = append(out, d.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+// largest names the three documents that take the most room.
+func largest(docs []*Document) string {
+	docs = slices.SortedStableFunc(slices.Values(docs), func(a, b *Document) int {
+		return cmp.Compare(len(b.Object.Spec.Config.Raw), len(a.Object.Spec.Config.Raw))
+	})
+	var out []string
+	for _, d := range docs[:min(3, len(docs))] {
+		out = append(out, fmt.Sprintf("%s with %d", d, len(d.Object.Spec.Config.Raw)))
+	}
+	return strings.Join(out, ", ")
+}
+
+// culprits is a smallest set of documents that is still invalid when merged: halves, then ever smaller pieces, are left
+// out as long as the rest stays invalid.
+func culprits(parts []*parsed) []*Document {
+	for size := (len(parts) + 1) / 2; size > 0; size /= 2 {
+		for from := 0; from < len(parts); {
+			rest := slices.Concat(parts[:from], parts[min(from+size, len(parts)):])
+			if len(rest) > 0 && merge(rest).check() != nil {
+				parts = rest
+				continue
+			}
+			from += size
+		}
+	}
+	var docs []*Document
+	for _, p := range parts {
+		docs = append(docs, p.doc)
+	}
+	return docs
+}
+
+// merge brings documents together in time linear in their size: only entries that meet at one key go through Ignition's
+// merge, which otherwise copies the whole result so far for each further document.
+func merge(parts []*parsed) *parsed {
+	a := accumulator{
+		files: map[string]types.File{}, dirs: map[string]types.Directory{}, links: map[string]types.Link{},
+		units: map[string]types.Unit{}, users: map[string]types.PasswdUser{}, contents: contents{},
+	}
+	for _, p := range parts {
+		a.add(p)
+	}
+	return a.result()
+}
+
+// accumulator is the merged configuration so far, entries by key. rest is what is neither a file, directory or link nor
+// a unit nor a user: few, rarely changed things.
+type accumulator struct {
+	spec     mcfgv1.MachineConfigSpec
+	minor    int64
+	files    map[string]types.File
+	dirs     map[string]types.Directory
+	links    map[string]types.Link
+	units    map[string]types.Unit
+	users    map[string]types.PasswdUser
+	rest     types.Config
+	contents contents
+}
+
+// add merges one more document over what is there. Images and kernel type: the last that says anything, so that an
+// explicit default wins over a lower realtime. FIPS: any. Kernel arguments: one after the other. Extensions: all, once.
+func (a *accumulator) add(p *parsed) {
+	a.spec.OSImageURL = cmp.Or(p.spec.OSImageURL, a.spec.OSImageURL)
+	a.spec.BaseOSExtensionsContainerImage = cmp.Or(p.spec.BaseOSExtensionsContainerImage, a.spec.BaseOSExtensionsContainerImage)
+	a.spec.KernelType = cmp.Or(p.spec.KernelType, a.spec.KernelType)
+	a.spec.FIPS = a.spec.FIPS || p.spec.FIPS
+	a.spec.KernelArguments = append(a.spec.KernelArguments, p.spec.KernelArguments...)
+	a.spec.Extensions = append(a.spec.Extensions, p.spec.Extensions...)
+	a.minor = max(a.minor, p.minor)
+	maps.Copy(a.contents, p.contents)
+
+	var parent, child types.Config
+	// meets moves whatever stands at a path to the parent of a merge.
+	meets := func(path string) bool {
+		if f, ok := a.files[path]; ok {
+			parent.Storage.Files = append(parent.Storage.Files, f)
+			delete(a.files, path)
+			return true
+		}
+		if d, ok := a.dirs[path]; ok {
+			parent.Storage.Directories = append(parent.Storage.Directories, d)
+			delete(a.dirs, path)
+			return true
+		}
+		if l, ok := a.links[path]; ok {
+			parent.Storage.Links = append(parent.Storage.Links, l)
+			delete(a.links, path)
+			return true
+		}
+		return false
+	}
+	for _, f := range p.cfg.Storage.Files {
+		if !meets(f.Path) {
+			a.files[f.Path] = f
+			continue
+		}
+		// Contents come as a whole, or a lower document's compression and hash would apply to a higher one's source.
+		if n := len(parent.Storage.Files); n > 0 && parent.Storage.Files[n-1].Path == f.Path && f.Contents.Source != nil {
+			parent.Storage.Files[n-1].Contents = types.Resource{}
+		}
+		if f.Contents.Source == nil {
+			f.Contents = types.Resource{}
+		}
+		child.Storage.Files = append(child.Storage.Files, f)
+	}
+	for _, d := range p.cfg.Storage.Directories {
+		if meets(d.Path) {
+			child.Storage.Directories = append(child.Storage.Directories, d)
+		} else {
+			a.dirs[d.Path] = d
+		}
+	}
+	for _, l := range p.cfg.Storage.Links {
+		if meets(l.Path) {
+			child.Storage.Links = append(child.Storage.Links, l)
+		} else {
+			a.links[l.Path] = l
+		}
+	}
+	for _, u := range p.cfg.Systemd.Units {
+		had, ok := a.units[u.Name]
+		if ok {
+			parent.Systemd.Units = append(parent.Systemd.Units, had)
+			child.Systemd.Units = append(child.Systemd.Units, u)
+		} else {
+			a.units[u.Name] = u
+		}
+	}
+	for _, u := range p.cfg.Passwd.Users {
+		had, ok := a.users[u.Name]
+		if ok {
+			parent.Passwd.Users = append(parent.Passwd.Users, had)
+			child.Passwd.Users = append(child.Passwd.Users, u)
+		} else {
+			a.users[u.Name] = u
+		}
+	}
+	if child.Storage.Files != nil || child.Storage.Directories != nil || child.Storage.Links != nil ||
+		child.Systemd.Units != nil || child.Passwd.Users != nil {
+		merged := v3_6.Merge(parent, child)
+		for _, f := range merged.Storage.Files {
+			a.files[f.Path] = f
+		}
+		for _, d := range merged.Storage.Directories {
+			a.dirs[d.Path] = d
+		}
+		for _, l := range merged.Storage.Links {
+			a.links[l.Path] = l
+		}
+		for _, u := range merged.Systemd.Units {
+			a.units[u.Name] = u
+		}
+		for _, u := range merged.Passwd.Users {
+			a.users[u.Name] = u
+		}
+	}
+
+	if !onlyCommon(&p.cfg) {
+		a.rest = v3_6.Merge(a.rest, withoutCommon(&p.cfg))
+	}
+}
+
+// result is the merged configuration in canonical order.
+func (a *accumulator) result() *parsed {
+	p := &parsed{doc: &Document{Object: newObject("")}, spec: a.spec, minor: a.minor, cfg: a.rest, contents: a.contents}
+	p.spec.KernelType = cmp.Or(p.spec.KernelType, KernelDefault)
+	p.spec.Extensions = append([]string{}, unique(p.spec.Extensions)...)
+	p.spec.KernelArguments = append([]string{}, p.spec.KernelArguments...)
+	p.cfg.Ignition.Version = types.MaxVersion.String()
+	p.cfg.Storage.Files = ordered(a.files)
+	for i := range p.cfg.Storage.Files {
+		f := &p.cfg.Storage.Files[i]
+		// Ignition refuses overwrite for a file that has no contents to overwrite with.
+		if f.Overwrite == nil && f.Contents.Source != nil && len(f.Append) == 0 {
+			f.Overwrite = util.BoolToPtr(true)
+		}
+	}
+	p.cfg.Storage.Directories = ordered(a.dirs)
+	p.cfg.Storage.Links = ordered(a.links)
+	p.cfg.Systemd.Units = ordered(a.units)
+	for i := range p.cfg.Systemd.Units {
+		u := &p.cfg.Systemd.Units[i]
+		u.Dropins = byKey(u.Dropins)
+	}
+	p.cfg.Passwd.Users = ordered(a.users)
+	return p
+}
+
+func ordered[T any](m map[string]T) []T {
+	var out []T
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, m[k])
+	}
+	return out
+}
+
+// check validates a merged configuration. Its contents were decoded and its units parsed with their documents.
+func (p *parsed) check() error {
+	light := p.cfg
+	short, section := "data:,", "[Unit]\n"
+	light.Storage.Files = slices.Clone(p.cfg.Storage.Files)
+	for i := range light.Storage.Files {
+		if f := &light.Storage.Files[i]; f.Contents.Source != nil {
+			f.Contents.Source = &short
+		}
+	}
+	light.Systemd.Units = slices.Clone(p.cfg.Systemd.Units)
+	for i := range light.Systemd.Units {
+		u := &light.Systemd.Units[i]
+		if util.NotEmpty(u.Contents) {
+			u.Contents, u.Enabled = &section, nil
+		}
+		u.Dropins = slices.Clone(u.Dropins)
+		for j := range u.Dropins {
+			if util.NotEmpty(u.Dropins[j].Contents) {
+				u.Dropins[j].Contents = &section
+			}
+		}
+	}
+	var err error
+	if !onlyCommon(&light) || !clean(&light) {
+		_, err = judge(&p.cfg, validate.ValidateWithContext(light, nil), nil)
+	}
+	if err = errors.Join(err, checkTogether(&p.cfg)); err != nil {
+		return fmt.Errorf("spec.config.%s", strings.ReplaceAll(err.Error(), "\n", "; spec.config."))
+	}
+	return checkSpec(&p.spec)
+}
+
+// object writes a merged configuration as a MachineConfig.
+func (p *parsed) object(name string) (*mcfgv1.MachineConfig, error) {
+	cfg := p.cfg
+	if p.minor < newestMinor {
+		cfg.Ignition.Version = writtenVersion
+	}
+	raw, err := cjson.Marshal(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("writing MachineConfig/%s: %w", name, err)
+	}
+	mc := newObject(name)
+	mc.Spec = p.spec
+	mc.Spec.Config.Raw = raw
+	return mc, nil
+}

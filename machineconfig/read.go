@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	butane "github.com/coreos/butane/config"
+	"github.com/coreos/butane/config/common"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	kindConfig = "MachineConfig"
+	kindPool   = "MachineConfigPool"
+)
+
+// suffixes are the files that are read from a directory.
+var suffixes = map[string]bool{".yaml": true, ".yml": true, ".json": true, ".bu": true, ".ign": true}
+
+// Document is one MachineConfig and where it came from.
+type Document struct {
+	Object *mcfgv1.MachineConfig
+	// Origin is the file, and which of its documents, "a.yaml, document 2"; empty for an object of a cluster.
+	Origin string
+	// Bare marks an Ignition config, or a Butane config that makes one. It has no labels, so it belongs to whichever
+	// pool is rendered; its name is that of its file without the suffix, with "-2" and so on from the second on.
+	Bare bool
+
+	ignition *ignition // decoded when the document was read
+}
+
+// String names the document as people do in messages, MachineConfig/50-a (a.yaml, document 2).
+func (d *Document) String() string {
+	switch {
+	case d.Bare:
+		return "Ignition config " + d.Origin
+	case d.Origin == "":
+		return kindConfig + "/" + d.Object.Name
+	default:
+		return fmt.Sprintf("%s/%s (%s)", kindConfig, d.Object.Name, d.Origin)
+	}
+}
+
+// prefix is what stands before the fields of the document's Ignition config.
+func (d *Document) prefix() string {
+	if d.Bare {
+		return ""
+	}
+	return "spec.config."
+}
+
+// fieldErrors names the document before errors of its Ignition config, one a line, and spells each field in full.
+func (d *Document) fieldErrors(err error) error {
+	return fmt.Errorf("%s: %s", d, strings.ReplaceAll(d.prefix()+err.Error(), "\n", "; "+d.prefix()))
+}
+
+// PoolDocument is one MachineConfigPool and where it came from.
+type PoolDocument struct {
+	Object *mcfgv1.MachineConfigPool
+	Origin string
+}
+
+func (p *PoolDocument) String() string {
+	if p.Origin == "" {
+		return kindPool + "/" + p.Object.Name
+	}
+	return fmt.Sprintf("%s/%s (%s)", kindPool, p.Object.Name, p.Origin)
+}
+
+// Documents is what was found in files, in the order of reading.
+type Documents struct {
+	Configs []*Document
+	Pools   []*PoolDocument
+}
+
+// Read reads files and, recursively and in lexical order, directories. Documents are parsed and no more: whether a
+// selected one makes sense is for Merge to say. Whatever is passed over is in the warnings.
+func Read(paths ...string) (*Documents, []string, error) {
+	r := &reader{}
+	for _, p := range paths {
+		if err := r.path(p); err != nil {
+			return nil, r.warnings, err
+		}
+	}
+	seen := map[string]fmt.Stringer{}
+	again := func(key string, d fmt.Stringer) error {
+		if first, ok := seen[key]; ok {
+			return fmt.Errorf("%s: metadata.name: the same name as %s", d, first)
+		}
+		seen[key] = d
+		return nil
+	}
+	for _, d := range r.docs.Configs {
+		if err := again(kindConfig+"/"+d.Object.Name, d); err != nil {
+			return nil, r.warnings, err
+		}
+	}
+	for _, p := range r.docs.Pools {
+		if err := again(kindPool+"/"+p.Object.Name, p); err != nil {
+			return nil, r.warnings, err
+		}
+	}
+	return &r.docs, r.warnings, nil
+}
+
+// ReadConfig reads a file that holds exactly one MachineConfig, Ignition config or Butane config. A document without a
+// name is named after its digest.
+func ReadConfig(path string) (*Config, []string, error) {
+	d, warnings, err := ReadDocument(path)
+	if err != nil {
+		return nil, warnings, err
+	}
+	p, more, err := d.parse()
+	warnings = append(warnings, more...)
+	if err != nil {
+		return nil, warnings, err
+	}
+	c, err := p.config()
+	if err != nil {
+		return nil, warnings, fmt.Errorf("%s: %w", d, err)
+	}
+	if d.Bare {
+		d.Object.Name = "config-" + c.Digest[:nameDigits]
+	}
+	c.Name, c.Object = d.Object.Name, d.Object
+	return c, warnings, nil
+}
+
+// ReadDocument reads a file that holds exactly one configuration, as for the base of Render.
+func ReadDocument(path string) (*Document, []string, error) {
+	r := &reader{}
+	if err := r.file(path); err != nil {
+		return nil, r.warnings, err
+	}
+	if n := len(r.docs.Configs); n != 1 {
+		return nil, r.warnings, fmt.Errorf("reading %s: there should be exactly one MachineConfig, Ignition or Butane document, there are %d", path, n)
+	}
+	for _, p := range r.docs.Pools {
+		r.warn("%s: is of no use here", p)
+	}
+	return r.docs.Configs[0], r.warnings, nil
+}
+
+type reader struct {
+	docs     Documents
+	warnings []string
+	// bare counts the documents without a name in the file that is being read.
+	bare int
+}
+
+func (r *reader) warn(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+func (r *reader) path(p string) error {
+	info, err := os.Stat(p)
+	if err != nil {
+		return fmt.Errorf("reading documents: %w", err)
+	}
+	if !info.IsDir() {
+		return r.file(p)
+	}
+	err = filepath.WalkDir(p, func(at string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case at == p:
+			return nil
+		case strings.HasPrefix(entry.Name(), "."):
+			// Two dots are how a mounted ConfigMap keeps its own versions; its documents are linked beside them.
+			if !strings.HasPrefix(entry.Name(), "..") {
+				r.warn("%s: hidden, passed over", at)
+			}
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case entry.IsDir():
+			return nil
+		}
+		info, err := os.Stat(at)
+		switch {
+		case err != nil:
+			return err
+		case info.IsDir():
+			r.warn("%s: a link to a directory, not followed", at)
+			return nil
+		case !info.Mode().IsRegular():
+			r.warn("%s: not a regular file, passed over", at)
+			return nil
+		case !suffixes[filepath.Ext(at)]:
+			r.warn("%s: passed over, as it ends with none of .yaml, .yml, .json, .bu, .ign", at)
+			return nil
+		}
+		return r.file(at)
+	})
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		return fmt.Errorf("reading documents: %w", err)
+	}
+	return err
+}
+
+func (r *reader) file(name string) error {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("reading documents: %w", err)
+	}
+	return r.data(name, data)
+}
+
+// data reads the documents of one file.
+func (r *reader) data(name string, data []byte) error {
+	r.bare = 0
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	ext := filepath.Ext(name)
+	if ext == ".bu" {
+		return r.each(name, splitYAML(data), func(origin string, doc []byte) error { return r.butane(name, origin, doc) })
+	}
+	if ext == ".json" || ext == ".ign" || bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) {
+		docs, err := splitJSON(data)
+		if err == nil {
+			return r.each(name, docs, func(origin string, doc []byte) error { return r.json(name, origin, doc) })
+		}
+		// In a file called YAML a brace may as well begin a flow mapping.
+		if ext == ".json" || ext == ".ign" {
+			return fmt.Errorf("reading %s, document %d: %w", name, len(docs)+1, err)
+		}
+	}
+	return r.each(name, splitYAML(data), func(origin string, doc []byte) error {
+		var head struct {
+			Variant string          `json:"variant"`
+			Kind    json.RawMessage `json:"kind"`
+		}
+		raw, err := yaml.YAMLToJSONStrict(doc)
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", origin, err)
+		}
+		if string(raw) == "null" {
+			return nil
+		}
+		if err := json.Unmarshal(raw, &head); err == nil && head.Kind == nil && head.Variant != "" {
+			return r.butane(name, origin, doc)
+		}
+		return r.json(name, origin, raw)
+	})
+}
+
+// each hands on the documents with their origins; a file with one document is not numbered.
+func (r *reader) each(name string, docs [][]byte, one func(origin string, doc []byte) error) error {
+	for i, doc := range docs {
+		origin := name
+		if len(docs) > 1 {
+			origin = fmt.Sprintf("%s, document %d", name, i+1)
+		}
+		if err := one(origin, doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// splitJSON cuts a stream of JSON values apart; with an error come those before it.
+func splitJSON(data []byte) (docs [][]byte, err error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	for {
+		var doc json.RawMessage
+		switch err := dec.Decode(&doc); {
+		case err == io.EOF:
+			return docs, nil
+		case err != nil:
+			return docs, err
+		}
+		docs = append(docs, doc)
+	}
+}
+
+// splitYAML cuts at the lines that begin with three dashes. What is empty but for comments is no document.
+func splitYAML(data []byte) (docs [][]byte) {
+	var doc []byte
+	content := false
+	flush := func() {
+		if content {
+			docs = append(docs, doc)
+		}
+		doc, content = nil, false
+	}
+	for line := range bytes.Lines(data) {
+		if rest, ok := bytes.CutPrefix(line, []byte("---")); ok && (len(rest) == 0 || strings.ContainsRune(" \t\r\n", rune(rest[0]))) {
+			flush()
+			// A document may begin on the line of its dashes.
+			line = append([]byte("   "), rest...)
+		}
+		if text := bytes.TrimSpace(line); len(text) > 0 && text[0] != '#' {
+			content = true
+		}
+		doc = append(doc, line...)
+	}
+	flush()
+	return docs
+}
+
+// kindOf reads a JSON object up to where it is clear what it is, which is at its beginning in nearly every document.
+func kindOf(doc []byte) (apiVersion, kind string, ignition, object bool) {
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
+		return "", "", false, false
+	}
+	for dec.More() && (apiVersion == "" || kind == "") {
+		key, err := dec.Token()
+		if err != nil {
+			break
+		}
+		var into any = new(json.RawMessage)
+		switch key {
+		case "apiVersion":
+			into = &apiVersion
+		case "kind":
+			into = &kind
+		case "ignition":
+			return "", "", true, true
+		}
+		if err := dec.Decode(into); err != nil {
+			break
+		}
+	}
+	return apiVersion, kind, false, true
+}
+
+func (r *reader) json(name, origin string, doc []byte) error {
+	apiVersion, kind, isIgnition, isObject := kindOf(doc)
+	switch {
+	case !isObject:
+		return fmt.Errorf("reading %s: a document must be an object", origin)
+	case isIgnition:
+		return r.ignition(name, origin, doc)
+	case kind == "":
+		return fmt.Errorf("reading %s: kind: is required, unless the document is an Ignition config", origin)
+	case kind == "List" || kind == kindConfig+"List" || kind == kindPool+"List":
+		var list struct {
+			Items []json.RawMessage `json:"items"`
+		}
+		if err := typeError(doc, &list); err != nil {
+			return fmt.Errorf("reading %s: %w", origin, err)
+		}
+		for i, item := range list.Items {
+			if err := r.json(name, fmt.Sprintf("%s, item %d", origin, i+1), item); err != nil {
+				return err
+			}
+		}
+		return nil
+	case kind != kindConfig && kind != kindPool:
+		r.warn("%s: passed over, as its kind is %s", origin, kind)
+		return nil
+	case apiVersion != mcfgv1.GroupVersion.String():
+		return fmt.Errorf("reading %s: apiVersion: of a %s must be %s, is %q", origin, kind, mcfgv1.GroupVersion, apiVersion)
+	case kind == kindPool:
+		pool := &PoolDocument{Object: new(mcfgv1.MachineConfigPool), Origin: origin}
+		if err := r.strict(doc, pool.Object, &pool.Object.Name, pool); err != nil {
+			return err
+		}
+		r.docs.Pools = append(r.docs.Pools, pool)
+		return nil
+	default:
+		d := &Document{Object: new(mcfgv1.MachineConfig), Origin: origin}
+		if err := r.strict(doc, d.Object, &d.Object.Name, d); err != nil {
+			return err
+		}
+		return r.add(d)
+	}
+}
+
+// strict decodes an object. A field that its kind does not have is an error, for it is a misspelt one; except in the
+// parts that clusters of other versions write themselves, metadata and status.
+func (r *reader) strict(doc []byte, into any, name *string, object fmt.Stringer) error {
+	unknown, err := kjson.UnmarshalStrict(doc, into)
+	if err != nil {
+		if typed := typeError(doc, into); typed != nil {
+			err = typed
+		}
+		return fmt.Errorf("reading %s: %w", object, err)
+	}
+	var wrong []string
+	for _, u := range unknown {
+		text := u.Error()
+		if strings.Contains(text, `"metadata.`) || strings.Contains(text, `"status.`) {
+			r.warn("%s: %s", object, text)
+			continue
+		}
+		wrong = append(wrong, text)
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("reading %s: %s", object, strings.Join(wrong, "; "))
+	}
+	if why := validation.IsDNS1123Subdomain(*name); len(why) > 0 {
+		return fmt.Errorf("reading %s: metadata.name: %q is not a name: %s", object, *name, why[0])
+	}
+	return nil
+}
+
+// ignition takes an Ignition config for a MachineConfig without labels.
+func (r *reader) ignition(name, origin string, raw []byte) error {
+	r.bare++
+	base := filepath.Base(name)
+	base = strings.TrimSuffix(base, filepath.Ext(base))
+	if r.bare > 1 {
+		base = fmt.Sprintf("%s-%d", base, r.bare)
+	}
+	d := &Document{Object: newObject(base), Origin: origin, Bare: true}
+	d.Object.Spec.Config.Raw = raw
+	return r.add(d)
+}
+
+func (r *reader) add(d *Document) error {
+	var err error
+	if d.ignition, err = d.decode(); err != nil {
+		return fmt.Errorf("reading %w", err)
+	}
+	r.docs.Configs = append(r.docs.Configs, d)
+	return nil
+}
+
+// butane translates a Butane config; the files that it includes lie beside it.
+func (r *reader) butane(name, origin string, doc []byte) error {
+	out, rpt, err := butane.TranslateBytes(doc, common.TranslateBytesOptions{
+		TranslateOptions: common.TranslateOptions{FilesDir: filepath.Dir(name)},
+	})
+	var fatal []string
+	for _, e := range rpt.Entries {
+		if e.Kind.IsFatal() {
+			fatal = append(fatal, e.String())
+		} else {
+			r.warn("Butane config %s: %s", origin, e.String())
+		}
+	}
+	if err != nil {
+		if len(fatal) == 0 {
+			fatal = []string{err.Error()}
+		}
+		return fmt.Errorf("reading Butane config %s: %s", origin, strings.Join(fatal, "; "))
+	}
+	raw, err := yaml.YAMLToJSON(out)
+	if err != nil {
+		return fmt.Errorf("reading Butane config %s: %w", origin, err)
+	}
+	return r.json(name, origin, raw)
+}
