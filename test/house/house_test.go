@@ -77,8 +77,8 @@ func TestClientGoIsReachedOnlyFromFoldersThatMay(t *testing.T) {
 	deps := map[string][]string{}
 	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
 		var pkg struct {
-			ImportPath string
-			Deps       []string
+			ImportPath string   `json:"ImportPath"` //nolint:tagliatelle // the go command's own spelling
+			Deps       []string `json:"Deps"`       //nolint:tagliatelle // likewise
 		}
 		if err := decoder.Decode(&pkg); errors.Is(err, io.EOF) {
 			break

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Each recipe is one bash script. Everything it makes goes to bin/ or .cache/, which git ignores.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+# What a binary says its version is. A tree without history (a source archive) can be given one: make VERSION=1.2.3.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# How long make fuzz spends on each target.
+FUZZTIME ?= 10s
+
+# The longest that one test binary may take. The labs build a root file system on their first run.
+TEST_TIMEOUT ?= 30m
+
+CACHE := .cache
+LINTER := $(CACHE)/golangci-lint
+
+# Every Go file of the tree, in the nested modules too, each ended by a NUL.
+GO_FILES = find . -path './.?*' -prune -o -path ./bin -prune -o -name '*.go' -type f -print0
+
+# The folders in which a file, its name like the glob $(1), has a line that matches the extended regular expression $(2).
+folders-with = { grep -rlE --include='$(1)' --exclude-dir=testdata --exclude-dir='.?*' '$(2)' . || true; } \
+	| xargs -r dirname | sort -u
+
+# What a package does that the race detector is there for.
+CONCURRENT := ^[[:space:]]+go [[:alnum:]_.]+\(|"sync(/atomic)?"|golang.org/x/sync
+
+.PHONY: help
+help: ## Shows this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Builds the static binaries of cmd/ into bin/
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+
+.PHONY: deps
+deps: ## Installs the Debian packages that the labs need (as root; does nothing when all are there)
+	@export PATH="$$PATH:/usr/sbin:/sbin"
+	packages=()
+	while read -r command package; do
+		command -v "$$command" >/dev/null || packages+=("$$package")
+	done <<-'END'
+		systemd-nspawn systemd-container
+		mmdebstrap mmdebstrap
+		ostree ostree
+		strace strace
+		mkfs.ext4 e2fsprogs
+	END
+	if ((!$${#packages[@]})); then exit 0; fi
+	if ((EUID)) || ! command -v apt-get >/dev/null; then
+		echo "deps: the labs lack: $${packages[*]} (Debian's names); installing them takes root and apt-get" >&2
+		[[ $${LAB:-} != require ]]
+		exit
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get -q -o Acquire::Retries=3 update
+	apt-get -q -y -o Acquire::Retries=3 install --no-install-recommends "$${packages[@]}"
+
+.PHONY: test
+test: deps ## Runs every test that needs no VM; LAB=require makes a lab that cannot run a failure
+	@mkdir -p $(CACHE)
+	status=0
+	go test -timeout $(TEST_TIMEOUT) ./... 2>&1 | tee $(CACHE)/test.log || status=$$?
+	awk -v status=$$status '
+		/^ok  \t/ { ok++ }
+		/^FAIL\t/ { failed++ }
+		END { printf "test: %d packages passed, %d failed (go test: exit %d)\n", ok, failed, status }' $(CACHE)/test.log
+	exit $$status
+
+.PHONY: race
+race: ## Runs the tests of the packages that start goroutines or share memory under the race detector
+	@command -v "$$(go env CC)" >/dev/null || { echo "race: the detector needs a C compiler ($$(go env CC))" >&2; exit 1; }
+	packages=$$($(call folders-with,*.go,$(CONCURRENT)) | sed -E '/^\.\/(test|cmd)(\/|$$)/d')
+	if [[ -z $$packages ]]; then echo "race: no package starts a goroutine"; exit 0; fi
+	CGO_ENABLED=1 go test -race -timeout $(TEST_TIMEOUT) $$packages
+
+.PHONY: fuzz
+fuzz: ## Runs each fuzz target for FUZZTIME
+	@$(call folders-with,*_test.go,^func Fuzz) | while read -r folder; do
+		targets=$$(go test -list '^Fuzz' "$$folder" | awk '/^Fuzz/')
+		for target in $$targets; do
+			echo "fuzz: $$folder $$target"
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$folder" </dev/null
+		done
+	done
+
+# On one processor, so that a name has no suffix that depends on the machine. The first figure has the benchmark's own
+# name, each further one its unit after a dot.
+.PHONY: bench
+bench: build ## Prints what things cost, a line each: "bench: <name> <value> <unit>"
+	@folders=$$($(call folders-with,*_test.go,^func Benchmark))
+	if [[ $$folders ]]; then
+		go test -run '^$$' -bench . -benchmem -cpu 1 $$folders | awk '
+			/^(FAIL|panic:|---)/ { print > "/dev/stderr" }
+			/^pkg: / { n = split($$2, part, "/"); pkg = part[n] }
+			/^Benchmark/ {
+				for (i = 3; i < NF; i += 2) {
+					unit = $$(i + 1)
+					sub(/\/.*/, "", unit)
+					print "bench: " pkg "." substr($$1, 10) (i > 3 ? "." unit : ""), $$i, $$(i + 1)
+				}
+			}'
+	fi
+	go run ./test/bench
+
+.PHONY: demo
+demo: build deps ## Rolls a pool of nodes from one configuration to the next on this machine, and shows it (as root)
+	@go run ./test/demo
+
+# The binary is rebuilt when its pin moves; nothing else in the tree decides what it is.
+$(LINTER): tools/go.mod tools/go.sum
+	@mkdir -p $(CACHE)
+	echo "building golangci-lint, once"
+	CGO_ENABLED=0 go -C tools build -trimpath -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	touch $@
+
+.PHONY: lint
+lint: $(LINTER) ## Checks formatting, vet, the linters, both modules and, where shellcheck is installed, the scripts
+	@status=0
+	wrong=$$($(GO_FILES) | xargs -0 -r gofmt -l)
+	if [[ $$wrong ]]; then
+		printf 'gofmt wants to change %s\n' $$wrong >&2
+		status=1
+	fi
+	go mod tidy -diff || status=1
+	go -C tools mod tidy -diff || status=1
+	go vet ./... || status=1
+	go vet -tags faults ./... || status=1
+	$(LINTER) run || status=1
+	if command -v shellcheck >/dev/null; then
+		git ls-files -z --cached --others --exclude-standard -- '*.sh' .ci/run | xargs -0 -r shellcheck || status=1
+	fi
+	exit $$status
+
+.PHONY: generate
+generate: ## Writes all generated code anew
+	go generate ./...
+
+# Compared with the state before, not with the last commit, so that work in progress is no obstacle.
+.PHONY: check-dirty
+check-dirty: ## Fails, and names the files, when generate, tidy or gofmt change anything (the change is left in place)
+	@state() { git ls-files -z --cached --others --exclude-standard | { xargs -0 -r sha256sum 2>/dev/null || true; } | sort -k 2; }
+	before=$$(state)
+	go generate ./...
+	go mod tidy
+	go -C tools mod tidy
+	$(GO_FILES) | xargs -0 -r gofmt -w
+	changed=$$(diff <(echo "$$before") <(state) | awk '/^[<>]/ { $$1 = $$2 = ""; print substr($$0, 3) }' | sort -u || true)
+	if [[ $$changed ]]; then
+		echo "check-dirty: generate, tidy or gofmt changed these files; commit what they look like now:" >&2
+		echo "$$changed" >&2
+		exit 1
+	fi
+
+.PHONY: clean
+clean: ## Removes bin/ and .cache/
+	rm -rf bin $(CACHE)
