@@ -23,13 +23,13 @@ const (
 
 // Node is what stands, or should stand, at one path.
 type Node struct {
-	Type   Type
-	Mode   uint32 // permission bits and setuid, setgid, sticky; without meaning for a Symlink
-	UID    int
-	GID    int
-	Label  string // SELinux context; "" means not managed, as on a host without a policy
-	Target string // of a Symlink
-	Data   []byte // of a Regular file that is wanted; nil in a Node that was found
+	Type   Type   `json:"type"`
+	Mode   uint32 `json:"mode"` // permission bits and setuid, setgid, sticky; without meaning for a Symlink
+	UID    int    `json:"uid"`
+	GID    int    `json:"gid"`
+	Label  string `json:"label,omitempty"`  // SELinux context; "" means not managed, as on a host without a policy
+	Target string `json:"target,omitempty"` // of a Symlink
+	Data   []byte `json:"-"`                // of a Regular file that is wanted; nil in a Node that was found
 }
 
 // What names the aspects in which a found Node can differ from the wanted one.

@@ -306,17 +306,17 @@ func (r *Root) WriteRecord(name string, data []byte, mode uint32) error {
 	if err := r.Stage(dir, tmp, Node{Type: Regular, Mode: mode, Data: data}); err != nil {
 		return err
 	}
-	if err := r.fsync(dir + tmp); err != nil {
+	if err := r.Fsync(dir + tmp); err != nil {
 		return err
 	}
 	if err := r.Replace(dir, tmp, name); err != nil {
 		return err
 	}
-	return r.fsync(dir)
+	return r.Fsync(dir)
 }
 
 // Fsync makes the file or directory name durable by itself.
-func (r *Root) fsync(name string) error {
+func (r *Root) Fsync(name string) error {
 	h, err := r.openDir(name)
 	if err != nil {
 		return err
