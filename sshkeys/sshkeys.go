@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sshkeys knows what managed users come down to on a host: the files that hold their authorised keys (Wants)
+// and their lines in /etc/shadow (Shadow). Accounts are the host's own; nothing here makes or removes one.
+package sshkeys
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+// User is an account whose keys and password a configuration manages.
+type User struct {
+	Name string
+	Keys []string // authorized_keys lines
+	// PasswordHash is nil where the configuration says nothing about the password. "" is a password that nobody can
+	// log in with, as in Ignition.
+	PasswordHash *string
+}
+
+// Host is what Wants asks of the host's file system: what stands at an absolute path, its final link not followed.
+type Host interface {
+	Inspect(path string) (files.Node, error)
+}
+
+// Accounts are the host's users.
+type Accounts interface {
+	User(name string) (files.Account, bool)
+}
+
+// Wants returns the key files that users want, and Absent for those of previous that are needed no more: of a user
+// without keys who had some, and of a user who has left. For each user the parents come before the file. A user that the
+// host does not have is an error, unless it has left anyway.
+//
+// Keys stand in <home>/.ssh/authorized_keys.d/ignition, so that what a person keeps in authorized_keys is never touched.
+// Below a home its owner decides where links lead, and root would follow; so a link there that is not root's own is an
+// error, and a removal below one is not asked for.
+func Wants(host Host, accounts Accounts, users, previous []User) ([]files.Want, error) {
+	var missing []string
+	for _, u := range users {
+		if _, ok := accounts.User(u.Name); !ok {
+			missing = append(missing, fmt.Sprintf("passwd.users: user %q does not exist on this host", u.Name))
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("%s", strings.Join(missing, "; "))
+	}
+
+	var wants []files.Want
+	hadKeys := map[string]bool{}
+	for _, p := range previous {
+		hadKeys[p.Name] = len(p.Keys) > 0
+	}
+	stays := map[string]bool{}
+	for _, u := range users {
+		stays[u.Name] = true
+		account, _ := accounts.User(u.Name)
+		data := keyLines(u.Keys)
+		if len(data) == 0 && !hadKeys[u.Name] {
+			continue
+		}
+		ssh, dir, err := keyDirs(account)
+		if err != nil {
+			return nil, err
+		}
+		link, err := foreignLink(host, ssh, dir)
+		if err != nil {
+			return nil, err
+		}
+		if len(data) == 0 {
+			if link == "" {
+				wants = append(wants, absent(dir, u.Name))
+			}
+			continue
+		}
+		if link != "" {
+			return nil, fmt.Errorf("passwd.users: user %q: %s is a link that is not root's, so no keys can be kept below it", u.Name, link)
+		}
+		node := files.Node{Type: files.Directory, Mode: 0o700, UID: account.UID, GID: account.GID}
+		for _, d := range []string{ssh, dir} {
+			wants = append(wants, files.Want{Path: d, Node: node, Kind: "sshkeys", Name: u.Name, Exists: true})
+		}
+		node = files.Node{Type: files.Regular, Mode: 0o600, UID: account.UID, GID: account.GID, Data: data}
+		wants = append(wants, files.Want{Path: dir + "/" + keyFile, Node: node, Kind: "sshkeys", Name: u.Name})
+	}
+	for _, p := range previous {
+		account, exists := accounts.User(p.Name)
+		if stays[p.Name] || !exists {
+			continue
+		}
+		ssh, dir, err := keyDirs(account)
+		if err != nil {
+			// It never had keys of ours.
+			continue
+		}
+		link, err := foreignLink(host, ssh, dir)
+		if err != nil {
+			return nil, err
+		}
+		if link == "" {
+			wants = append(wants, absent(dir, p.Name))
+		}
+	}
+	return wants, nil
+}
+
+const keyFile = "ignition"
+
+func absent(dir, user string) files.Want {
+	return files.Want{Path: dir + "/" + keyFile, Node: files.Node{Type: files.Absent}, Kind: "sshkeys", Name: user}
+}
+
+func keyDirs(a files.Account) (ssh, dir string, err error) {
+	home := path.Clean(a.Home)
+	if !path.IsAbs(home) || home == "/" {
+		return "", "", fmt.Errorf("passwd.users: user %q has no home directory of its own on this host (%q)", a.Name, a.Home)
+	}
+	ssh = home + "/.ssh"
+	return ssh, ssh + "/authorized_keys.d", nil
+}
+
+// foreignLink returns the first of dirs that is a link which somebody else than root made, "" if none is.
+func foreignLink(host Host, dirs ...string) (string, error) {
+	for _, d := range dirs {
+		n, err := host.Inspect(d)
+		if err != nil {
+			return "", err
+		}
+		if n.Type == files.Symlink && n.UID != 0 {
+			return d, nil
+		}
+	}
+	return "", nil
+}
+
+// keyLines is exactly the keys, one a line.
+func keyLines(keys []string) []byte {
+	var b strings.Builder
+	for _, k := range keys {
+		if k = strings.Trim(k, "\r\n"); k != "" {
+			b.WriteString(k + "\n")
+		}
+	}
+	return []byte(b.String())
+}
