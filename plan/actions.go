@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// crio reads registries.conf anew when it is reloaded.
+const crio = "crio.service"
+
+// step is an action without the reason for it.
+type step struct {
+	action  ActionType
+	service string
+}
+
+// decide says which actions the changes take, each once, in the order in which they run: the drain before anything is
+// disturbed, systemd's view of the units before the services that they describe, the services as they were first
+// decided. A reboot does all of these but the drain, and always comes with one.
+func decide(changes []Change, policy *Policy, current, desired *machineconfig.Config) []Action {
+	var order []step
+	why := make(map[step]*reason)
+	for _, c := range changes {
+		rule, steps := policy.decide(c, current, desired)
+		for _, s := range steps {
+			if why[s] == nil {
+				why[s] = &reason{object: c.object(), rule: rule, last: c.object()}
+				order = append(order, s)
+			} else if why[s].last != c.object() {
+				why[s].more++
+				why[s].last = c.object()
+			}
+		}
+	}
+	actions := []Action{}
+	take := func(s step) { actions = append(actions, Action{s.action, s.service, why[s].String()}) }
+	drain, reboot := step{action: ActionDrain}, step{action: ActionReboot}
+	if why[reboot] != nil {
+		if why[drain] == nil {
+			why[drain] = why[reboot]
+		}
+		take(drain)
+		take(reboot)
+		return actions
+	}
+	for _, s := range []step{drain, {action: ActionDaemonReload}} {
+		if why[s] != nil {
+			take(s)
+		}
+	}
+	for _, s := range order {
+		if s.action == ActionRestart || s.action == ActionReload && why[step{ActionRestart, s.service}] == nil {
+			take(s)
+		}
+	}
+	if none := (step{action: ActionNone}); len(actions) == 0 && why[none] != nil {
+		take(none)
+	}
+	return actions
+}
+
+// reason is the first change that asked for an action, by which rule, and how many more did.
+type reason struct {
+	object, rule string
+	more         int
+	last         string
+}
+
+func (r *reason) String() string {
+	s := r.object + ": " + r.rule
+	switch r.more {
+	case 0:
+		return s
+	case 1:
+		return s + " (and 1 more change)"
+	}
+	return fmt.Sprintf("%s (and %d more changes)", s, r.more)
+}
+
+// object names what a change is about.
+func (c Change) object() string {
+	switch c.Kind {
+	case File, Directory, Link:
+		return string(c.Kind) + " " + c.Path
+	case Unit, Dropin:
+		return string(c.Kind) + " " + c.Name
+	case User:
+		return "user " + c.User
+	case SSHKeys:
+		return "SSH keys of " + c.User
+	case Password:
+		return "password of " + c.User
+	case Kargs:
+		return "kernel arguments"
+	case KernelType:
+		return "kernel type"
+	case OSImage:
+		return "OS image"
+	}
+	return string(c.Kind)
+}
+
+// decide returns the rule for a change and what it asks for. What no rule covers needs a reboot, because nobody said
+// that less is enough.
+func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why string, steps []step) {
+	var r *rule
+	switch c.Kind {
+	case File, Directory, Link:
+		r = p.forPath(c.Path)
+	case Unit:
+		r = p.units[c.Name]
+	case Dropin:
+		unit, _, _ := strings.Cut(c.Name, "/")
+		r = p.units[unit]
+	case User, SSHKeys, Password:
+		r = p.sshkey
+	default:
+		return "a change of the OS takes effect with a reboot", []step{{action: ActionReboot}}
+	}
+	if r == nil {
+		return "no policy covers it", []step{{action: ActionReboot}}
+	}
+	if !r.registries {
+		return r.name, r.steps
+	}
+	reload := step{ActionReload, crio}
+	unsafe := "it is no regular file"
+	if c.Kind == File {
+		unsafe = unsafeRegistries(contentsOf(current, c.Path), contentsOf(desired, c.Path))
+	}
+	if unsafe == "" {
+		return r.name + ", a change that is safe for running pods", []step{reload}
+	}
+	return r.name + ", not safe for running pods: " + unsafe, []step{{action: ActionDrain}, reload}
+}
+
+// forPath finds the rule of the longest prefix of whole path components.
+func (p *Policy) forPath(name string) *rule {
+	for name = path.Clean(name); ; name = path.Dir(name) {
+		if r, ok := p.files[name]; ok {
+			return r
+		}
+		if name == path.Dir(name) {
+			return nil
+		}
+	}
+}
+
+func contentsOf(c *machineconfig.Config, name string) []byte {
+	at := slices.IndexFunc(c.Files, func(f machineconfig.File) bool { return f.Path == name })
+	if at < 0 {
+		return nil
+	}
+	return c.Files[at].Contents
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	operatorv1 "github.com/openshift/api/operator/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	strictjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// Policy is a node disruption policy merged over the default one, with the irreconcilable validation overrides.
+type Policy struct {
+	files     map[string]*rule // by clean path
+	units     map[string]*rule
+	sshkey    *rule
+	overrides map[string]bool // by the words of irreconcilableValidationOverrides.storage
+}
+
+// rule is what a policy says about one path, one unit, or SSH keys.
+type rule struct {
+	name  string // as people read it
+	steps []step
+	// registries means that the contents of the change decide.
+	registries bool
+}
+
+// defaultPolicy is what holds where no policy says otherwise: OpenShift's default table.
+func defaultPolicy() *Policy {
+	const (
+		caTrust = "coreos-update-ca-trust.service"
+		iri     = "iri-registry.service"
+		kubelet = "kubelet.service"
+	)
+	var (
+		none         = step{action: ActionNone}
+		daemonReload = step{action: ActionDaemonReload}
+		reloadCrio   = step{ActionReload, crio}
+		restart      = func(service string) step { return step{ActionRestart, service} }
+	)
+	p := &Policy{files: map[string]*rule{}, units: map[string]*rule{}, overrides: map[string]bool{}}
+	for name, steps := range map[string][]step{
+		"/var/lib/kubelet/config.json":                                         {none},
+		"/etc/machine-config-daemon/no-reboot/containers-gpg.pub":              {reloadCrio},
+		"/etc/containers/policy.json":                                          {reloadCrio},
+		"/etc/containers/registries.conf":                                      nil,
+		"/etc/containers/registries.d":                                         {reloadCrio},
+		"/etc/crio/policies":                                                   {reloadCrio},
+		"/etc/nmstate/openshift":                                               {none},
+		"/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt": {restart(caTrust), restart(crio)},
+		"/etc/kubernetes/credential-providers":                                 {restart(kubelet)},
+		"/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf": {daemonReload, restart(kubelet)},
+		"/etc/iri-registry":                                {restart(iri)},
+		"/usr/local/bin/load-registry-image.sh":            {restart(iri)},
+		"/etc/pki/ca-trust/source/anchors/iri-root-ca.crt": {restart(caTrust)},
+	} {
+		p.files[name] = &rule{name: "default policy for file " + name, steps: steps}
+	}
+	p.files["/etc/containers/registries.conf"].registries = true
+	p.units[iri] = &rule{name: "default policy for unit " + iri, steps: []step{daemonReload, restart(iri)}}
+	p.sshkey = &rule{name: "default policy for sshkey", steps: []step{none}}
+	return p
+}
+
+// What a MachineConfiguration says about nodes, with what is absent told from what is empty.
+type (
+	policyDocument struct {
+		APIVersion string      `json:"apiVersion"`
+		Kind       string      `json:"kind"`
+		Spec       *policySpec `json:"spec"`
+	}
+	policySpec struct {
+		NodeDisruptionPolicy *struct {
+			Files  []policyEntry `json:"files"`
+			Units  []policyEntry `json:"units"`
+			SSHKey *policyEntry  `json:"sshkey"`
+		} `json:"nodeDisruptionPolicy"`
+		Overrides *struct {
+			Storage *[]string `json:"storage"`
+		} `json:"irreconcilableValidationOverrides"`
+	}
+	policyEntry struct {
+		Path    *string         `json:"path"` // files
+		Name    *string         `json:"name"` // units
+		Actions *[]policyAction `json:"actions"`
+	}
+	policyAction struct {
+		Type    *string        `json:"type"`
+		Reload  *policyService `json:"reload"`
+		Restart *policyService `json:"restart"`
+	}
+	policyService struct {
+		ServiceName *string `json:"serviceName"`
+	}
+)
+
+// The limits and patterns of the MachineConfiguration's schema.
+const (
+	maxEntries     = 50
+	maxActions     = 10
+	maxServiceName = 255 // characters
+)
+
+var (
+	serviceType = regexp.MustCompile(`\.(service|socket|device|mount|automount|swap|target|path|timer|snapshot|slice|scope)$`)
+	serviceStem = regexp.MustCompile(`^[a-zA-Z0-9:._\\-]+\..`)
+
+	actionTypes   = []ActionType{ActionReboot, ActionDrain, ActionReload, ActionRestart, ActionDaemonReload, ActionNone}
+	overrideWords = []operatorv1.IrreconcilableValidationOverridesStorage{
+		operatorv1.IrreconcilableValidationOverridesStorageDisks,
+		operatorv1.IrreconcilableValidationOverridesStorageFileSystems,
+		operatorv1.IrreconcilableValidationOverridesStorageRaid,
+	}
+)
+
+// ParsePolicy reads one MachineConfiguration of operator.openshift.io/v1, YAML or JSON, and merges its policies over
+// the default ones: the same path or name replaces, and sshkey replaces. What a node reads of it is validated as the
+// API's schema would, the rest for unknown fields and types only. Errors name each wrong field by its path.
+func ParsePolicy(data []byte) (*Policy, error) {
+	doc, err := readPolicy(data)
+	if err != nil {
+		return nil, fmt.Errorf("reading MachineConfiguration: %s", strings.ReplaceAll(err.Error(), "\n", " "))
+	}
+	if errs := doc.validate(); len(errs) > 0 {
+		return nil, fmt.Errorf("validating MachineConfiguration: %w", errs.ToAggregate())
+	}
+	p := defaultPolicy()
+	if ndp := doc.Spec.NodeDisruptionPolicy; ndp != nil {
+		for _, e := range ndp.Files {
+			p.files[path.Clean(*e.Path)] = &rule{name: "policy for file " + *e.Path, steps: e.steps()}
+		}
+		for _, e := range ndp.Units {
+			p.units[*e.Name] = &rule{name: "policy for unit " + *e.Name, steps: e.steps()}
+		}
+		if ndp.SSHKey != nil {
+			p.sshkey = &rule{name: "policy for sshkey", steps: ndp.SSHKey.steps()}
+		}
+	}
+	if o := doc.Spec.Overrides; o != nil && o.Storage != nil {
+		for _, word := range *o.Storage {
+			p.overrides[word] = true
+		}
+	}
+	return p, nil
+}
+
+// readPolicy finds the one document and checks it against the API's types. An error can have several lines.
+func readPolicy(data []byte) (*policyDocument, error) {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	var text []byte
+	for {
+		part, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		var content any
+		if err := yaml.Unmarshal(part, &content); err == nil && content == nil {
+			continue // comments only
+		}
+		if text != nil {
+			return nil, errors.New("more than one document")
+		}
+		text = part
+	}
+	if text == nil {
+		return nil, errors.New("no document")
+	}
+	text, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, err
+	}
+	strict, err := strictjson.UnmarshalStrict(text, &operatorv1.MachineConfiguration{})
+	if err == nil {
+		err = errors.Join(strict...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var doc policyDocument
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return nil, err
+	}
+	return &doc, nil
+}
+
+func (d *policyDocument) validate() (errs field.ErrorList) {
+	if want := operatorv1.GroupVersion.String(); d.APIVersion != want {
+		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), d.APIVersion, []string{want}))
+	}
+	if d.Kind != "MachineConfiguration" {
+		errs = append(errs, field.NotSupported(field.NewPath("kind"), d.Kind, []string{"MachineConfiguration"}))
+	}
+	spec := field.NewPath("spec")
+	if d.Spec == nil {
+		return append(errs, field.Required(spec, ""))
+	}
+	if ndp := d.Spec.NodeDisruptionPolicy; ndp != nil {
+		at := spec.Child("nodeDisruptionPolicy")
+		errs = append(errs, validateEntries(at.Child("files"), "path", ndp.Files, func(e policyEntry) *string { return e.Path })...)
+		units := at.Child("units")
+		errs = append(errs, validateEntries(units, "name", ndp.Units, func(e policyEntry) *string { return e.Name })...)
+		for i, e := range ndp.Units {
+			if e.Name != nil {
+				errs = append(errs, validateService(units.Index(i).Child("name"), *e.Name)...)
+			}
+		}
+		if ndp.SSHKey != nil {
+			errs = append(errs, validateActions(at.Child("sshkey", "actions"), ndp.SSHKey.Actions)...)
+		}
+	}
+	if o := d.Spec.Overrides; o != nil {
+		at := spec.Child("irreconcilableValidationOverrides")
+		if o.Storage == nil {
+			return append(errs, field.Required(at.Child("storage"), "an override must say what it overrides"))
+		}
+		errs = append(errs, validateOverrides(at.Child("storage"), *o.Storage)...)
+	}
+	return errs
+}
+
+func validateEntries(at *field.Path, key string, entries []policyEntry, value func(policyEntry) *string) (errs field.ErrorList) {
+	if len(entries) > maxEntries {
+		errs = append(errs, field.TooMany(at, len(entries), maxEntries))
+	}
+	seen := make(map[string]bool)
+	for i, e := range entries {
+		if v := value(e); v == nil {
+			errs = append(errs, field.Required(at.Index(i).Child(key), ""))
+		} else {
+			if seen[*v] {
+				errs = append(errs, field.Duplicate(at.Index(i).Child(key), *v))
+			}
+			seen[*v] = true
+		}
+		errs = append(errs, validateActions(at.Index(i).Child("actions"), e.Actions)...)
+	}
+	return errs
+}
+
+func validateActions(at *field.Path, actions *[]policyAction) (errs field.ErrorList) {
+	if actions == nil {
+		return append(errs, field.Required(at, ""))
+	}
+	if len(*actions) > maxActions {
+		errs = append(errs, field.TooMany(at, len(*actions), maxActions))
+	}
+	for i, a := range *actions {
+		at := at.Index(i)
+		if a.Type == nil {
+			errs = append(errs, field.Required(at.Child("type"), ""))
+			continue
+		}
+		action := ActionType(*a.Type)
+		if !slices.Contains(actionTypes, action) {
+			errs = append(errs, field.NotSupported(at.Child("type"), action, actionTypes))
+			continue
+		}
+		if (action == ActionReboot || action == ActionNone) && len(*actions) > 1 {
+			errs = append(errs, field.Invalid(at.Child("type"), *a.Type, "must be the only action, because it overrides all others"))
+		}
+		errs = append(errs, validateTarget(at.Child("reload"), a.Reload, action == ActionReload, action)...)
+		errs = append(errs, validateTarget(at.Child("restart"), a.Restart, action == ActionRestart, action)...)
+	}
+	return errs
+}
+
+func validateTarget(at *field.Path, target *policyService, wanted bool, action ActionType) field.ErrorList {
+	switch {
+	case target == nil && !wanted:
+		return nil
+	case target == nil:
+		return field.ErrorList{field.Required(at, fmt.Sprintf("with type %s", action))}
+	case !wanted:
+		return field.ErrorList{field.Forbidden(at, fmt.Sprintf("with type %s", action))}
+	case target.ServiceName == nil:
+		return field.ErrorList{field.Required(at.Child("serviceName"), "")}
+	}
+	return validateService(at.Child("serviceName"), *target.ServiceName)
+}
+
+func validateService(at *field.Path, name string) (errs field.ErrorList) {
+	if utf8.RuneCountInString(name) > maxServiceName {
+		errs = append(errs, field.TooLongCharacters(at, name, maxServiceName))
+	}
+	if !serviceType.MatchString(name) {
+		errs = append(errs, field.Invalid(at, name, "must end in .service, .socket, .device, .mount, .automount, .swap, .target, .path, .timer, .snapshot, .slice or .scope"))
+	}
+	if !serviceStem.MatchString(name) {
+		errs = append(errs, field.Invalid(at, name, `must have a name of letters, digits, ":", "-", "_", "." and "\" before its type`))
+	}
+	return errs
+}
+
+func validateOverrides(at *field.Path, words []string) (errs field.ErrorList) {
+	if len(words) == 0 {
+		errs = append(errs, field.TooFew(at, 0, 1))
+	}
+	if len(words) > len(overrideWords) {
+		errs = append(errs, field.TooMany(at, len(words), len(overrideWords)))
+	}
+	for i, word := range words {
+		w := operatorv1.IrreconcilableValidationOverridesStorage(word)
+		if !slices.Contains(overrideWords, w) {
+			errs = append(errs, field.NotSupported(at.Index(i), w, overrideWords))
+		}
+		if slices.Contains(words[:i], word) {
+			errs = append(errs, field.Duplicate(at.Index(i), word))
+		}
+	}
+	return errs
+}
+
+// steps are those of a valid entry.
+func (e policyEntry) steps() (out []step) {
+	for _, a := range *e.Actions {
+		s := step{action: ActionType(*a.Type)}
+		switch s.action {
+		case ActionReload:
+			s.service = *a.Reload.ServiceName
+		case ActionRestart:
+			s.service = *a.Restart.ServiceName
+		}
+		out = append(out, s)
+	}
+	return out
+}

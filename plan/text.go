@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/noderefit/noderefit/kargs"
+)
+
+// WriteText writes the plan for people: a line for each change, action and obstacle. Names and settings are shown,
+// contents of files and hashes never.
+func (p *Plan) WriteText(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "%s -> %s\n", cmp.Or(p.Current, "(never configured)"), p.Desired)
+	section := func(title string, lines []string) {
+		if len(lines) > 0 {
+			fmt.Fprintf(out, "\n%s\n  %s\n", title, strings.Join(lines, "\n  "))
+		}
+	}
+	var changes, skipped, actions, obstacles []string
+	for _, c := range p.Changes {
+		changes = append(changes, c.String())
+	}
+	for _, c := range p.Skipped {
+		skipped = append(skipped, c.String())
+	}
+	for i, a := range p.Actions {
+		actions = append(actions, fmt.Sprintf("%d. %s", i+1, a))
+	}
+	for _, u := range p.Unreconcilable {
+		obstacles = append(obstacles, u.Field+": "+u.Reason)
+	}
+	section("Cannot be done on this host, so nothing will be:", obstacles)
+	section("Changes:", changes)
+	section("Skipped, still to be done to the OS:", skipped)
+	section("Actions:", actions)
+	switch {
+	case len(p.Changes) == 0 && len(p.Unreconcilable) == 0:
+		fmt.Fprint(out, "\nNothing to do.\n")
+	case len(p.Changes) > 0 && len(p.Actions) == 0:
+		fmt.Fprint(out, "\nNo action is needed: no drain, no reboot.\n")
+	case len(p.Changes) > 0 && !p.Drain:
+		fmt.Fprint(out, "\nNo drain, no reboot.\n")
+	}
+	return out.Flush()
+}
+
+// String is one line: + for what is added, - for what goes, ~ for what changes.
+func (c Change) String() string {
+	switch c.Kind {
+	case Kargs:
+		var parts []string
+		if len(c.Delete) > 0 {
+			parts = append(parts, "delete "+kargs.Join(c.Delete))
+		}
+		if len(c.Append) > 0 {
+			parts = append(parts, "append "+kargs.Join(c.Append))
+		}
+		return "~ kernel arguments: " + strings.Join(parts, "; ")
+	case KernelType, OSImage:
+		return fmt.Sprintf("~ %s: %s -> %s", c.object(), cmp.Or(c.From, "(unknown)"), c.To)
+	case Extensions:
+		var parts []string
+		if len(c.Install) > 0 {
+			parts = append(parts, "install "+c.withPackages(c.Install))
+		}
+		if len(c.Uninstall) > 0 {
+			parts = append(parts, "uninstall "+c.withPackages(c.Uninstall))
+		}
+		return "~ extensions: " + strings.Join(parts, "; ")
+	}
+	sign := map[Op]string{Add: "+", Modify: "~", Remove: "-"}[c.Op]
+	line := sign + " " + c.object()
+	if len(c.What) > 0 && (c.Kind != SSHKeys && c.Kind != Password) {
+		words := make([]string, len(c.What))
+		for i, w := range c.What {
+			words[i] = string(w)
+		}
+		line += " (" + strings.Join(words, ", ") + ")"
+	}
+	return line
+}
+
+// withPackages names extensions, each with its packages where these are not just its name.
+func (c Change) withPackages(names []string) string {
+	parts := make([]string, len(names))
+	for i, name := range names {
+		parts[i] = name
+		if p := c.Packages[name]; len(p) != 1 || p[0] != name {
+			parts[i] += " (" + strings.Join(p, ", ") + ")"
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (a Action) String() string {
+	return strings.TrimSpace(string(a.Type)+" "+a.Service) + ", because of " + a.Because
+}

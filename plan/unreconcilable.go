@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// overridden names, for each section that irreconcilableValidationOverrides can release, its word for it.
+var overridden = map[string]string{
+	"storage.disks":       "Disks",
+	"storage.filesystems": "FileSystems",
+	"storage.raid":        "Raid",
+}
+
+// forceFile tells the OpenShift daemon to skip its checks, so a configuration must not carry it.
+const forceFile = "/run/machine-config-daemon-force"
+
+// provisioned finds what differs between two configurations and can only be set when a machine is made.
+func provisioned(current, desired *machineconfig.Config, policy *Policy) (out []Unreconcilable) {
+	if current.FIPS != desired.FIPS {
+		out = append(out, Unreconcilable{"fips", fmt.Sprintf(
+			"FIPS mode is set when a machine is installed and can't go from %t to %t; provision a new machine", current.FIPS, desired.FIPS)})
+	}
+	for _, change := range rawChanges(current.Provision, desired.Provision) {
+		word := overridden[change.field]
+		if word != "" && policy.overrides[word] {
+			continue
+		}
+		reason := change.field + " " + change.verb + "; only provisioning a new machine can do that"
+		if word != "" {
+			reason += ", and irreconcilableValidationOverrides.storage with " + word + " lets this machine stay as it is"
+		}
+		if change.field == "kernelArguments" {
+			reason = "Ignition's kernelArguments " + change.verb + "; only provisioning a new machine can do that, use the MachineConfig's spec.kernelArguments"
+		}
+		out = append(out, Unreconcilable{change.field, reason})
+	}
+	old := make(map[string]machineconfig.User)
+	for _, u := range current.Users {
+		old[u.Name] = u
+	}
+	for _, u := range desired.Users {
+		for _, change := range rawChanges(old[u.Name].Other, u.Other) {
+			out = append(out, Unreconcilable{"passwd.users." + change.field, fmt.Sprintf(
+				"%s of user %s %s; of an account only sshAuthorizedKeys and passwordHash can be changed on a living host",
+				change.field, u.Name, change.verb)})
+		}
+	}
+	return out
+}
+
+// impossible finds what can't be reconciled whatever was before.
+func impossible(desired *machineconfig.Config) (out []Unreconcilable) {
+	for _, f := range desired.Files {
+		if f.Append {
+			out = append(out, Unreconcilable{"storage.files.append", fmt.Sprintf(
+				"file %s is appended to, which can't be done twice or undone; give its whole contents instead", f.Path)})
+		}
+		if f.Path == forceFile {
+			out = append(out, Unreconcilable{"storage.files", fmt.Sprintf("file %s can't be part of a configuration", f.Path)})
+		}
+	}
+	return out
+}
+
+// withoutOS says that a host which can't change its operating system can't make this change.
+func withoutOS(c Change) Unreconcilable {
+	field := map[Kind]string{
+		Kargs: "kernelArguments", KernelType: "kernelType", Extensions: "extensions", OSImage: "osImageURL",
+	}[c.Kind]
+	return Unreconcilable{field, strings.TrimPrefix(c.String(), "~ ") +
+		": this host can't change its operating system; --skip-os applies the rest"}
+}
+
+type rawChange struct{ field, verb string }
+
+// rawChanges compares canonical JSON by field.
+func rawChanges(old, desired map[string]json.RawMessage) (out []rawChange) {
+	for field, was := range old {
+		if is, ok := desired[field]; !ok {
+			out = append(out, rawChange{field, "was removed"})
+		} else if !bytes.Equal(was, is) {
+			out = append(out, rawChange{field, "was changed"})
+		}
+	}
+	for field := range desired {
+		if _, ok := old[field]; !ok {
+			out = append(out, rawChange{field, "was added"})
+		}
+	}
+	return out
+}
+
+func byField(a, b Unreconcilable) int {
+	return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Reason, b.Reason))
+}
