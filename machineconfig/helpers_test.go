@@ -7,6 +7,9 @@ import (
 	"compress/gzip"
 )
 
+// gzippedZ is the letter z.
+const gzippedZ = "H4sIAAAAAAACA6sCAK930mIBAAAA"
+
 func gzipped(data []byte) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/coreos/go-semver/semver"
+	types2_3 "github.com/coreos/ignition/config/v2_3/types"
 	"github.com/coreos/ignition/v2/config/util"
 	types3_0 "github.com/coreos/ignition/v2/config/v3_0/types"
 	types3_1 "github.com/coreos/ignition/v2/config/v3_1/types"
@@ -45,13 +46,13 @@ var ignitionTypes = []func() any{
 // ignition is one Ignition config on its way in: its JSON is well formed and its fields have the right types.
 type ignition struct {
 	raw   []byte
+	two   bool  // of version 2, so still to be converted
 	minor int64 // of version 3
 	cfg   types.Config
 	// exact says that cfg is what Ignition's own parser makes of raw, if raw is valid. It holds for what all versions
 	// have in common, which is nearly every document; the rest takes the library's chain of translations, which
 	// parses the document once for each version.
-	exact    bool
-	warnings []string // found so far, each beginning with a field
+	exact bool
 }
 
 // decodeIgnition reads an Ignition config of any version without judging its contents. Fields in errors are relative to
@@ -79,7 +80,8 @@ func decodeIgnition(raw []byte) (*ignition, error) {
 	}
 	switch {
 	case version.Major == 2 && (version.Minor == 2 || version.Minor == 3) && version.Patch == 0 && version.PreRelease == "":
-		return convertIgnition2(raw, version.Minor)
+		ign.two = true
+		return ign, typeError(raw, new(types2_3.Config))
 	case version.Major == 3 && version.Minor <= types.MaxVersion.Minor && version.Patch == 0 && version.PreRelease == "":
 		ign.minor = version.Minor
 	default:
@@ -149,11 +151,19 @@ func onlyCommon(cfg *types.Config) bool {
 // parse validates as Ignition does and returns the config as one of 3.6, with warnings; and the contents of its files,
 // decoded. The error has one line for each wrong field.
 func (ign *ignition) parse() (types.Config, contents, []string, error) {
+	if ign.two {
+		three, warnings, err := convertIgnition2(ign.raw)
+		if err != nil {
+			return types.Config{}, nil, warnings, err
+		}
+		cfg, decoded, more, err := three.parse()
+		return cfg, decoded, append(warnings, more...), err
+	}
 	if ign.exact {
 		ign.cfg.Ignition.Version = types.MaxVersion.String()
 		decoded, known, problems := decodeContents(&ign.cfg)
 		warnings, err := judge(&ign.cfg, validateIgnition(&ign.cfg, known), problems)
-		return ign.cfg, decoded, append(ign.warnings, warnings...), err
+		return ign.cfg, decoded, warnings, err
 	}
 	cfg, rpt, err := v3_6.ParseCompatibleVersion(ign.raw)
 	// Only for the names of things in messages, so it does not matter if not all of it fits.
@@ -168,7 +178,7 @@ func (ign *ignition) parse() (types.Config, contents, []string, error) {
 	}
 	decoded, _, more := decodeContents(&cfg)
 	warnings, err := judge(&ign.cfg, rpt, append(problems, more...))
-	return cfg, decoded, append(ign.warnings, warnings...), err
+	return cfg, decoded, warnings, err
 }
 
 // droppedBits reports modes that the library would quietly change.
@@ -222,6 +232,7 @@ func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool
 // validateIgnition has the library validate all but the sources of files that are known to be valid.
 func validateIgnition(cfg *types.Config, known map[*string]bool) report.Report {
 	light := *cfg
+	light.Ignition.Version = types.MaxVersion.String() // any version that reached this point is a supported one
 	light.Storage.Files = slices.Clone(cfg.Storage.Files)
 	short := "data:,"
 	replace := func(source *string) *string {
@@ -249,7 +260,11 @@ func validateIgnition(cfg *types.Config, known map[*string]bool) report.Report {
 func clean(cfg *types.Config) bool {
 	at := path.New("json")
 	ok := func(r report.Report) bool { return len(r.Entries) == 0 }
-	if !ok(cfg.Validate(at)) || !ok(cfg.Ignition.Validate(at)) || !ok(cfg.Storage.Validate(at)) || !ok(cfg.Systemd.Validate(at)) {
+	if !ok(cfg.Validate(at)) || !ok(cfg.Ignition.Validate(at)) || !ok(cfg.Storage.Validate(at)) {
+		return false
+	}
+	// The rule of a list of units is about instances of templates, and compiles an expression each time.
+	if slices.ContainsFunc(cfg.Systemd.Units, func(u types.Unit) bool { return strings.Contains(u.Name, "@") }) && !ok(cfg.Systemd.Validate(at)) {
 		return false
 	}
 	n := len(cfg.Storage.Files) + len(cfg.Storage.Directories) + len(cfg.Storage.Links)

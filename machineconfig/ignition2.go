@@ -3,7 +3,9 @@
 package machineconfig
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,13 +18,13 @@ import (
 
 // convertIgnition2 takes a config of version 2.2 or 2.3 to 3.0. Version 2 lets later entries repeat earlier ones, which
 // version 3 refuses; so repeated files, units, users are first brought together as version 2 would have applied them.
-func convertIgnition2(raw []byte, minor int64) (*ignition, error) {
+func convertIgnition2(raw []byte) (*ignition, []string, error) {
 	cfg, rpt, err := v2_3.Parse(raw)
 	var warnings, fatal []string
 	for _, e := range rpt.Entries {
 		text := e.Message
-		if e.Line > 0 {
-			text = fmt.Sprintf("line %d: %s", e.Line, e.Message)
+		if at := fieldAt(raw, offset(raw, e.Line, e.Column)); at != "" && e.Line > 0 {
+			text = at + ": " + text
 		}
 		if e.Kind == report.EntryError {
 			fatal = append(fatal, text)
@@ -34,26 +36,38 @@ func convertIgnition2(raw []byte, minor int64) (*ignition, error) {
 		if len(fatal) == 0 {
 			fatal = []string{err.Error()}
 		}
-		return nil, fmt.Errorf("ignition version 2.%d: %s", minor, strings.Join(fatal, "; "))
+		return nil, warnings, errors.New(strings.Join(fatal, "\n"))
 	}
 	if err := onRoot(cfg); err != nil {
-		return nil, err
+		return nil, warnings, err
 	}
 	dedupe2(&cfg)
 	v3, err := v23tov30.Translate(cfg, nil)
 	if err != nil {
-		return nil, fmt.Errorf("converting from ignition version 2.%d: %w", minor, err)
+		return nil, warnings, fmt.Errorf("ignition: converting from version 2: %s", strings.Join(strings.Fields(err.Error()), " "))
 	}
 	out, err := json.Marshal(v3)
 	if err != nil {
-		return nil, fmt.Errorf("converting from ignition version 2.%d: %w", minor, err)
+		return nil, warnings, fmt.Errorf("ignition: converting from version 2: %w", err)
 	}
 	ign, err := decodeIgnition(out)
 	if err != nil {
-		return nil, fmt.Errorf("converting from ignition version 2.%d: %w", minor, err)
+		return nil, warnings, fmt.Errorf("ignition: converting from version 2: %w", err)
 	}
-	ign.warnings = warnings
-	return ign, nil
+	return ign, warnings, nil
+}
+
+// offset is that of a line and column, both counted from one.
+func offset(raw []byte, line, column int) int64 {
+	at := 0
+	for ; line > 1; line-- {
+		n := bytes.IndexByte(raw[at:], '\n')
+		if n < 0 {
+			break
+		}
+		at += n + 1
+	}
+	return int64(at + column)
 }
 
 // onRoot refuses what lies on another file system than the root, as version 3 has no name for those.

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command machine-config-controller renders the configuration of a pool of nodes.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// usageError is a command line that says nothing sensible; everything else that goes wrong is a failure.
+type usageError struct{ error }
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintf(os.Stderr, "error: %s\n", oneLine(err.Error()))
+		var usage usageError
+		if errors.As(err, &usage) {
+			os.Exit(2)
+		}
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "machine-config-controller",
+		Short:         "Renders the configuration of pools of nodes",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unknown command %q", args[0])}
+			}
+			return nil
+		},
+		RunE: func(*cobra.Command, []string) error { return usageError{errors.New("a command is required")} },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(render(), version())
+	return root
+}
+
+func render() *cobra.Command {
+	var pool, base string
+	cmd := &cobra.Command{
+		Use:   "render --pool NAME [--base FILE] FILE|DIR...",
+		Short: "Print the merged configuration of a pool, from files, without a cluster",
+		Args: func(_ *cobra.Command, args []string) error {
+			if pool == "" {
+				return usageError{errors.New("--pool is required")}
+			}
+			if why := validation.IsDNS1123Subdomain(pool); len(why) > 0 {
+				return usageError{fmt.Errorf("--pool: %q is not a name: %s", pool, why[0])}
+			}
+			if len(args) == 0 {
+				return usageError{errors.New("at least one file or directory is required")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			warn := func(warnings []string) {
+				for _, w := range warnings {
+					fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", oneLine(w))
+				}
+			}
+			docs, warnings, err := machineconfig.Read(paths...)
+			warn(warnings)
+			if err != nil {
+				return err
+			}
+			var lowest *machineconfig.Document
+			if base != "" {
+				lowest, warnings, err = machineconfig.ReadDocument(base)
+				warn(warnings)
+				if err != nil {
+					return err
+				}
+			}
+			rendered, warnings, err := machineconfig.Render(pool, docs, lowest)
+			warn(warnings)
+			if err != nil {
+				return err
+			}
+			out, err := yaml.Marshal(rendered)
+			if err != nil {
+				return fmt.Errorf("printing MachineConfig/%s: %w", rendered.Name, err)
+			}
+			if _, err := cmd.OutOrStdout().Write(out); err != nil {
+				return fmt.Errorf("printing MachineConfig/%s: %w", rendered.Name, err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&pool, "pool", "", "name of the pool to render")
+	cmd.Flags().StringVar(&base, "base", "", "MachineConfig of lowest precedence, such as the default OS image")
+	return cmd
+}
+
+func version() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := "unknown"
+			if info, ok := debug.ReadBuildInfo(); ok {
+				v = info.Main.Version
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "machine-config-controller %s\n", v)
+			return err
+		},
+	}
+}
+
+// oneLine keeps a message on the one line that scripts read.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
