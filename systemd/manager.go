@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+)
+
+// Manager talks to the running systemd and logind over the system bus. Its methods are safe for concurrent use; a
+// cancelled context ends the wait, not the job that systemd has accepted.
+type Manager struct {
+	conn  *dbus.Conn
+	buses []*godbus.Conn // what conn was made of: the one for calls, then the one for signals
+}
+
+// explainTimeout bounds the questions that follow a failed job, whose own context may have ended.
+const explainTimeout = 5 * time.Second
+
+// caTrustUnit is asked for by OpenShift's default policies, and only there on Fedora-based systems of some age.
+const caTrustUnit = "coreos-update-ca-trust.service"
+
+// Connect opens the system bus (DBUS_SYSTEM_BUS_ADDRESS, else the well-known socket). ctx bounds the connecting only.
+func Connect(ctx context.Context) (*Manager, error) {
+	type result struct {
+		m   *Manager
+		err error
+	}
+	// The handshake has no deadline of its own, and a context given to the connection would close it later.
+	dialling, stop := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan result, 1)
+	go func() {
+		m := &Manager{}
+		conn, err := dbus.NewConnection(func() (*godbus.Conn, error) {
+			c, err := godbus.ConnectSystemBus(godbus.WithContext(dialling))
+			if err == nil {
+				m.buses = append(m.buses, c)
+			}
+			return c, err
+		})
+		if err == nil {
+			m.conn = conn
+			if err = conn.Subscribe(); err != nil {
+				conn.Close()
+			}
+		}
+		done <- result{m, err}
+	}()
+	select {
+	case <-ctx.Done():
+		stop()
+		return nil, fmt.Errorf("connecting to the system bus: %w", ctx.Err())
+	case r := <-done:
+		if r.err != nil {
+			stop()
+			return nil, fmt.Errorf("connecting to the system bus: %w", r.err)
+		}
+		context.AfterFunc(r.m.buses[0].Context(), stop)
+		return r.m, nil
+	}
+}
+
+// Close closes the connection.
+func (m *Manager) Close() { m.conn.Close() }
+
+// Reload makes systemd read its unit files again (daemon-reload), and returns when it has.
+func (m *Manager) Reload(ctx context.Context) error {
+	if err := m.conn.ReloadContext(ctx); err != nil {
+		return fmt.Errorf("reloading systemd: %w", err)
+	}
+	return nil
+}
+
+// RestartUnit restarts a unit, or starts one that does not run, and waits until systemd is done with it.
+// coreos-update-ca-trust.service, where it does not exist, is replaced by the command that it would run.
+func (m *Manager) RestartUnit(ctx context.Context, name string) error {
+	err := m.job(ctx, "restarting", name, m.conn.RestartUnitContext)
+	if name != caTrustUnit || !noSuchUnit(err) {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "update-ca-trust", "extract").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("updating the CA trust in place of %s: update-ca-trust extract: %w: %s", name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// ReloadUnit asks a running unit to read its configuration again, and waits until it has. It is an error if the unit
+// does not run or can't reload.
+func (m *Manager) ReloadUnit(ctx context.Context, name string) error {
+	return m.job(ctx, "reloading", name, m.conn.ReloadUnitContext)
+}
+
+// StartUnit starts a unit and waits until it has started.
+func (m *Manager) StartUnit(ctx context.Context, name string) error {
+	return m.job(ctx, "starting", name, m.conn.StartUnitContext)
+}
+
+type jobFunc func(ctx context.Context, name, mode string, result chan<- string) (int, error)
+
+func (m *Manager) job(ctx context.Context, doing, name string, enqueue jobFunc) error {
+	done := make(chan string, 1)
+	if _, err := enqueue(ctx, name, "replace", done); err != nil {
+		return fmt.Errorf("%s %s: %w", doing, name, err)
+	}
+	select {
+	case result := <-done:
+		if result == "done" {
+			return nil
+		}
+		return fmt.Errorf("%s %s: the job ended as %q: %s", doing, name, result, m.explain(ctx, name))
+	case <-ctx.Done():
+		return fmt.Errorf("%s %s: %w: %s", doing, name, ctx.Err(), m.explain(ctx, name))
+	case <-m.buses[1].Context().Done():
+		return fmt.Errorf("%s %s: the connection to the system bus was lost", doing, name)
+	}
+}
+
+// condition is what systemd says of a unit, for people.
+type condition struct {
+	load, active, sub string
+	result            string // why it failed: exit-code, timeout, oom-kill, ...; "" where its type has none
+	exitStatus        int32  // of a service's main process
+}
+
+func (c condition) String() string {
+	if c.load != "" && c.load != "loaded" {
+		return "its unit file is " + c.load
+	}
+	s := fmt.Sprintf("it is %s (%s)", c.active, c.sub)
+	if c.result != "" && c.result != "success" {
+		s += ", result " + c.result
+		if c.exitStatus != 0 {
+			s += fmt.Sprintf(", main process exited with %d", c.exitStatus)
+		}
+	}
+	return s
+}
+
+// explain says what became of a unit. It can't fail: an error is there to be reported already.
+func (m *Manager) explain(ctx context.Context, name string) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), explainTimeout)
+	defer cancel()
+	props, err := m.conn.GetUnitPropertiesContext(ctx, name)
+	if err != nil {
+		return fmt.Sprintf("its state is unknown (%v)", err)
+	}
+	var c condition
+	c.load, _ = props["LoadState"].(string)
+	c.active, _ = props["ActiveState"].(string)
+	c.sub, _ = props["SubState"].(string)
+	if typ := splitName(name).typ; typ != "" {
+		iface := strings.ToUpper(typ[:1]) + typ[1:]
+		if p, err := m.conn.GetUnitTypePropertyContext(ctx, name, iface, "Result"); err == nil {
+			c.result, _ = p.Value.Value().(string)
+		}
+		if p, err := m.conn.GetUnitTypePropertyContext(ctx, name, iface, "ExecMainStatus"); err == nil {
+			c.exitStatus, _ = p.Value.Value().(int32)
+		}
+	}
+	return c.String()
+}
+
+func noSuchUnit(err error) bool {
+	var e godbus.Error
+	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.NoSuchUnit"
+}
+
+// FailedUnits returns the sorted names of the units that are in the state failed.
+func (m *Manager) FailedUnits(ctx context.Context) ([]string, error) {
+	units, err := m.conn.ListUnitsByPatternsContext(ctx, []string{"failed"}, []string{})
+	if err != nil {
+		return nil, fmt.Errorf("listing failed units: %w", err)
+	}
+	var names []string
+	for _, u := range units {
+		names = append(names, u.Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Settled says whether systemd has finished booting, whatever came of it, and is not shutting down. While it has not,
+// waiting holds the sorted names of the units that it still works on.
+func (m *Manager) Settled(ctx context.Context) (settled bool, waiting []string, err error) {
+	p, err := m.conn.SystemStateContext(ctx)
+	if err != nil {
+		return false, nil, fmt.Errorf("asking systemd for its state: %w", err)
+	}
+	if s, _ := p.Value.Value().(string); s == "running" || s == "degraded" {
+		return true, nil, nil
+	}
+	jobs, err := m.conn.ListJobsContext(ctx)
+	if err != nil {
+		return false, nil, fmt.Errorf("listing systemd's jobs: %w", err)
+	}
+	for _, j := range jobs {
+		waiting = append(waiting, j.Unit)
+	}
+	slices.Sort(waiting)
+	return false, slices.Compact(waiting), nil
+}
+
+// ActiveState returns the active state of each unit by name: active, reloading, inactive, failed, activating,
+// deactivating; and not-found for a unit that systemd does not know.
+func (m *Manager) ActiveState(ctx context.Context, names ...string) (map[string]string, error) {
+	units, err := m.conn.ListUnitsByNamesContext(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("asking for the state of %s: %w", strings.Join(names, ", "), err)
+	}
+	states := map[string]string{}
+	for _, n := range names {
+		states[n] = "not-found"
+	}
+	for _, u := range units {
+		if u.LoadState != "not-found" {
+			states[u.Name] = u.ActiveState
+		}
+	}
+	return states, nil
+}
+
+const (
+	loginName    = "org.freedesktop.login1"
+	loginPath    = "/org/freedesktop/login1"
+	loginManager = loginName + ".Manager."
+)
+
+// Inhibitor is somebody who asks logind for something not to happen.
+type Inhibitor struct {
+	What string // shutdown:sleep:...
+	Who  string
+	Why  string
+	Mode string // block, block-weak or delay
+	UID  uint32
+	PID  uint32
+}
+
+// blocksShutdown: delays are logind's business, which waits for them.
+func (i Inhibitor) blocksShutdown() bool {
+	return strings.HasPrefix(i.Mode, "block") && slices.Contains(strings.Split(i.What, ":"), "shutdown")
+}
+
+func (i Inhibitor) String() string { return fmt.Sprintf("%s (pid %d): %s", i.Who, i.PID, i.Why) }
+
+// InhibitedError says that somebody blocks a reboot.
+type InhibitedError struct{ By []Inhibitor }
+
+func (e *InhibitedError) Error() string {
+	var by []string
+	for _, i := range e.By {
+		by = append(by, i.String())
+	}
+	return "a reboot is inhibited by " + strings.Join(by, "; ")
+}
+
+// BlockInhibitors returns who blocks a shutdown or reboot, in logind's order.
+func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
+	var all []Inhibitor
+	login := m.buses[0].Object(loginName, loginPath)
+	if err := login.CallWithContext(ctx, loginManager+"ListInhibitors", 0).Store(&all); err != nil {
+		return nil, fmt.Errorf("listing logind's inhibitors: %w", err)
+	}
+	return slices.DeleteFunc(all, func(i Inhibitor) bool { return !i.blocksShutdown() }), nil
+}
+
+// Reboot asks logind for an orderly reboot and returns once it is under way. logind lets root pass most inhibitors, so
+// they are asked for first: an InhibitedError means that nothing was done.
+func (m *Manager) Reboot(ctx context.Context) error {
+	by, err := m.BlockInhibitors(ctx)
+	if err != nil {
+		return fmt.Errorf("rebooting: %w", err)
+	}
+	if len(by) > 0 {
+		return fmt.Errorf("rebooting: %w", &InhibitedError{By: by})
+	}
+	login := m.buses[0].Object(loginName, loginPath)
+	if err := login.CallWithContext(ctx, loginManager+"Reboot", 0, false).Store(); err != nil {
+		return fmt.Errorf("rebooting: %w", err)
+	}
+	return nil
+}

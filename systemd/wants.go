@@ -1,0 +1,631 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package systemd knows what units come down to on a host: which files and links a configuration wants (Wants, pure
+// but for reading the host), and how a running systemd and logind are told (Manager, over D-Bus).
+package systemd
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+// Unit is a unit as a configuration has it.
+type Unit struct {
+	Name     string
+	Contents string // "": the unit file is not ours
+	Enabled  *bool
+	Mask     *bool // nil: not said; false: a mask must go
+	Dropins  []Dropin
+	// Preset says that the unit is new or changed and that Enabled is nil, so that the host's presets decide now.
+	Preset bool
+}
+
+// Dropin is NAME in /etc/systemd/system/UNIT.d; empty Contents means that no such file may be there.
+type Dropin struct {
+	Name     string
+	Contents string
+}
+
+// fate is what has been decided on one unit's enablement.
+type fate struct {
+	enable bool
+	by     string // the unit of the configuration that decided
+	direct bool   // not through Also=
+	preset bool
+}
+
+// decider collects the fates of all units before any link is judged, because one unit's Also= may name another.
+type decider struct {
+	tree     *tree
+	fates    map[string]fate
+	files    map[string]*unitFile // of the enabled ones
+	order    []string             // of the enabled ones
+	kept     map[string]bool      // units of the configuration whose links are not touched
+	warnings []string
+}
+
+// Wants returns which paths units come down to on host, sorted by path, each path once. released are units that the
+// last configuration had and this one has not: their files and drop-ins are the caller's to let go, and are judged as
+// if gone already; only their enablement is decided here. warnings are sentences about units that can't be had as asked
+// for, each naming its unit; they are not errors, as they are none to systemctl's users upstream.
+//
+// Enablement is computed as systemd's own install logic would (the behaviour of version 257; systemctl --root of
+// whatever version is installed is the tests' measure), with these differences, all on the careful side:
+//
+//   - The links are those of the new configuration wholly: enabling also removes links of an [Install] that is no more.
+//     Another instance of an enabled template is a unit of its own and keeps its links.
+//   - A unit that the configuration names directly is not enabled or disabled by another's Also=.
+//   - A link to /dev/null is a mask, and never taken for enablement; nor is default.target, which is the machine's choice.
+//   - A link that already leads where systemd's would is wanted as it is: /lib for /usr/lib (what Debian 12 writes), or a
+//     relative target. systemctl leaves those alone too.
+//   - Generated and transient units are no unit files.
+//
+// A link that storage.links of the same configuration wants goes before an Absent of this list.
+func Wants(host Host, units []Unit, released []string) (wants []files.Want, warnings []string, err error) {
+	t := newTree(host)
+	w := &wantSet{at: map[string]files.Want{}}
+	for _, u := range units {
+		if err := Validate(u); err != nil {
+			return nil, nil, err
+		}
+		if err := w.unit(t, u); err != nil {
+			return nil, nil, fmt.Errorf("unit %s: %w", u.Name, err)
+		}
+	}
+	named := map[string]bool{}
+	for _, u := range units {
+		named[u.Name] = true
+	}
+	released = slices.DeleteFunc(slices.Clone(released), func(r string) bool {
+		return named[r] || splitName(r).kind == invalidName
+	})
+	slices.Sort(released)
+	released = slices.Compact(released)
+	for _, r := range released {
+		if err := w.release(t, r); err != nil {
+			return nil, nil, fmt.Errorf("unit %s: %w", r, err)
+		}
+	}
+	if err := t.overlay(w.over()); err != nil {
+		return nil, nil, err
+	}
+
+	d := &decider{tree: t, fates: map[string]fate{}, files: map[string]*unitFile{}, kept: map[string]bool{}}
+	for _, u := range units {
+		if err := d.decideUnit(u); err != nil {
+			return nil, nil, fmt.Errorf("unit %s: %w", u.Name, err)
+		}
+	}
+	var fromDefaults []files.Want
+	for _, r := range released {
+		back, err := d.decideReleased(r)
+		if err != nil {
+			return nil, nil, fmt.Errorf("unit %s: %w", r, err)
+		}
+		fromDefaults = append(fromDefaults, back...)
+	}
+	if len(d.fates) > 0 {
+		if err := d.decideAlso(); err != nil {
+			return nil, nil, err
+		}
+		if err := d.enablement(w, fromDefaults); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, p := range sortedKeys(w.at) {
+		wants = append(wants, w.at[p])
+	}
+	return wants, d.warnings, nil
+}
+
+// wantSet is what is wanted so far, by path.
+type wantSet struct {
+	at      map[string]files.Want
+	gone    []string // paths that the caller lets go
+	goneDir []string
+}
+
+func (w *wantSet) add(want files.Want) { w.at[want.Path] = want }
+
+// unit adds what a unit wants apart from enablement.
+func (w *wantSet) unit(t *tree, u Unit) error {
+	at := configDir + "/" + u.Name
+	want := files.Want{Path: at, Kind: "unit", Name: u.Name}
+	switch {
+	case u.masked():
+		want.Node, want.Aspect = files.Node{Type: files.Symlink, Target: "/dev/null"}, files.Masked
+		w.add(want)
+	case u.Contents != "":
+		want.Node = files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(u.Contents)}
+		w.add(want)
+	case u.Mask != nil:
+		// Only a mask has to go: what else stands there is an administrator's.
+		n, err := t.host.Inspect(at)
+		if err != nil {
+			return err
+		}
+		if n.Type == files.Symlink && path.Clean(n.Target) == "/dev/null" {
+			want.Node, want.Aspect = files.Node{Type: files.Absent}, files.Masked
+			w.add(want)
+		}
+	}
+	for _, d := range u.Dropins {
+		want := files.Want{Path: at + ".d/" + d.Name, Kind: "dropin", Name: u.Name + "/" + d.Name}
+		want.Node = files.Node{Type: files.Absent}
+		if d.Contents != "" {
+			want.Node = files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(d.Contents)}
+		}
+		w.add(want)
+	}
+	return nil
+}
+
+func (u Unit) masked() bool { return u.Mask != nil && *u.Mask }
+
+// release notes that a unit's own files go.
+func (w *wantSet) release(t *tree, name string) error {
+	w.gone = append(w.gone, configDir+"/"+name)
+	w.goneDir = append(w.goneDir, configDir+"/"+name+".d")
+	n, err := t.host.Inspect(defaultDir + "/" + name)
+	if err != nil || n.Type == files.Absent {
+		return err
+	}
+	// It will be the deployment's own again.
+	if n.Type == files.Regular {
+		if n.Data, err = t.host.ReadFile(defaultDir + "/" + name); err != nil {
+			return err
+		}
+	}
+	t.over[configDir+"/"+name] = n
+	return nil
+}
+
+// over is what the tree looks like once these wants are met.
+func (w *wantSet) over() (map[string]files.Node, []string) {
+	over := map[string]files.Node{}
+	for _, p := range w.gone {
+		over[p] = files.Node{Type: files.Absent}
+	}
+	for p, want := range w.at {
+		over[p] = want.Node
+	}
+	return over, w.goneDir
+}
+
+// overlay lets the tree look as it will: it must be told before anything is read.
+func (t *tree) overlay(over map[string]files.Node, hidden []string) error {
+	for _, dir := range []string{"/etc", "/etc/systemd", configDir} {
+		n, err := t.node(dir)
+		if err != nil {
+			return err
+		}
+		if n.Type == files.Absent {
+			t.over[dir] = files.Node{Type: files.Directory}
+		}
+	}
+	for p, n := range over {
+		if _, ours := t.over[p]; ours && n.Type == files.Absent {
+			continue
+		}
+		t.over[p] = n
+		if dir := path.Dir(p); dir != configDir && n.Type != files.Absent {
+			t.over[dir] = files.Node{Type: files.Directory}
+		}
+	}
+	for _, dir := range hidden {
+		t.hidden[dir] = true
+	}
+	return nil
+}
+
+func (d *decider) warn(unit, format string, a ...any) {
+	d.warnings = append(d.warnings, fmt.Sprintf("unit %s: %s", unit, fmt.Sprintf(format, a...)))
+}
+
+// set notes a direct decision; the first one on a unit stands, except that a unit's own name goes before an alias.
+func (d *decider) set(unit string, f fate, u *unitFile) {
+	if old, ok := d.fates[unit]; ok && (old.by == unit || f.by != unit) {
+		if old.enable != f.enable {
+			d.warn(f.by, "it is %s, which the configuration treats otherwise under the name %s: that one counts", unit, old.by)
+		}
+		return
+	}
+	if f.enable {
+		if _, again := d.files[unit]; !again {
+			d.order = append(d.order, unit)
+		}
+		d.files[unit] = u
+	} else {
+		delete(d.files, unit)
+	}
+	d.fates[unit] = f
+}
+
+func (d *decider) decideUnit(u Unit) error {
+	name := u.Name
+	f := fate{by: name, direct: true}
+	switch {
+	case u.masked() && u.Enabled != nil:
+		if *u.Enabled {
+			d.warn(name, "it is both masked and enabled: the mask counts")
+		}
+		d.set(name, f, nil)
+		return nil
+	case u.masked() || u.Enabled == nil && !u.Preset:
+		d.kept[name] = true
+		return nil
+	case u.Enabled == nil:
+		return d.preset(name)
+	case !*u.Enabled:
+		return d.disable(name)
+	}
+
+	f.enable = true
+	found, err := d.tree.traverse(name, true, false)
+	switch {
+	case errors.Is(err, errMissing):
+		d.warn(name, "enabled, but it has neither contents nor a unit file on this host: skipped")
+	case asRefusal(err):
+		d.warn(name, "enabled, but %v: skipped", err)
+	case err != nil:
+		return err
+	case found.empty() && u.Contents == "":
+		d.warn(name, "enabled, but it has no [Install] section: nothing to do")
+	default:
+		if found.empty() {
+			d.warn(name, "enabled, but its contents have no [Install] section: nothing to do")
+		}
+		d.set(found.name, f, found)
+		return nil
+	}
+	d.kept[name] = true
+	return nil
+}
+
+// brought says whether the file at p is one that the configuration brings.
+func (t *tree) brought(p string) bool { return t.over[p].Type == files.Regular }
+
+func (d *decider) disable(name string) error {
+	f := fate{by: name, direct: true}
+	found, err := d.tree.traverse(name, false, false)
+	switch {
+	case errors.Is(err, errMasked):
+		// A mask of an administrator's; systemctl disable leaves such a unit's links too.
+		d.kept[name] = true
+	case asRefusal(err):
+		// Links may be left of a unit file that is no more.
+		d.set(name, f, nil)
+	case err != nil:
+		return err
+	default:
+		d.set(found.name, f, nil)
+	}
+	return nil
+}
+
+// preset does what the host's presets say. What can't be done is passed over in silence, as upstream: nobody asked.
+func (d *decider) preset(name string) error {
+	found, err := d.tree.traverse(name, false, false)
+	if err != nil && !asRefusal(err) {
+		return err
+	}
+	if err != nil || found.name != name {
+		d.kept[name] = true
+		return nil
+	}
+	rules, err := d.tree.presets()
+	if err != nil {
+		return fmt.Errorf("reading presets: %w", err)
+	}
+	action, instances := decide(rules, name)
+	if action == presetEnable && found.empty() && !d.tree.brought(found.path) {
+		d.kept[name] = true
+		return nil
+	}
+	switch action {
+	case presetIgnore:
+		d.kept[name] = true
+		return nil
+	case presetDisable:
+		return d.disable(name)
+	}
+	targets := instances
+	if len(instances) == 0 {
+		targets = []string{name}
+	}
+	for _, target := range targets {
+		u, err := d.tree.traverse(target, true, false)
+		if err != nil && !asRefusal(err) {
+			return err
+		}
+		if err != nil {
+			d.kept[target] = true
+			continue
+		}
+		d.set(u.name, fate{enable: true, by: name, direct: true, preset: true}, u)
+	}
+	return nil
+}
+
+// decideReleased gives a unit's enablement back: the deployment's own where it has one, else the presets', else none.
+func (d *decider) decideReleased(name string) ([]files.Want, error) {
+	if _, node, err := d.tree.follow(defaultDir); err != nil {
+		return nil, err
+	} else if node.Type == files.Directory {
+		found, err := d.tree.enablementLinks(defaultDir)
+		if err != nil {
+			return nil, err
+		}
+		d.set(name, fate{by: name, direct: true}, nil)
+		var back []files.Want
+		for _, e := range found {
+			if e.names(d.tree, name) {
+				at := configDir + strings.TrimPrefix(e.path, defaultDir)
+				back = append(back, enablementWant(at, name, files.Node{Type: files.Symlink, Target: e.target}))
+			}
+		}
+		return back, nil
+	}
+	if _, err := d.tree.traverse(name, false, false); err == nil {
+		return nil, d.preset(name)
+	} else if !asRefusal(err) {
+		return nil, err
+	}
+	return nil, d.disable(name)
+}
+
+// decideAlso carries decisions over to the units that Also= names. Being enabled by one unit goes before being disabled
+// by another: what is enabled in the end must work.
+func (d *decider) decideAlso() error {
+	for i := 0; i < len(d.order); i++ {
+		u := d.files[d.order[i]]
+		if u == nil {
+			continue
+		}
+		by := d.fates[u.name]
+		for _, also := range u.also {
+			a, err := d.tree.traverse(also, true, true)
+			switch {
+			case asRefusal(err):
+				d.warn(by.by, "Also=%s: %v: skipped", also, err)
+				continue
+			case err != nil:
+				return fmt.Errorf("unit %s: %w", also, err)
+			}
+			if f, ok := d.fates[a.name]; ok {
+				if f.direct && !f.enable {
+					d.warn(by.by, "Also=%s: the configuration says that it is not enabled: it stays so", also)
+				}
+				continue
+			}
+			if !d.kept[a.name] {
+				d.set(a.name, fate{enable: true, by: by.by, preset: by.preset}, a)
+			}
+		}
+	}
+	for queue := sortedKeys(d.fates); len(queue) > 0; queue = queue[1:] {
+		f := d.fates[queue[0]]
+		if f.enable {
+			continue
+		}
+		u, err := d.tree.traverse(queue[0], false, false)
+		if asRefusal(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("unit %s: %w", queue[0], err)
+		}
+		for _, also := range u.also {
+			name := also
+			a, err := d.tree.traverse(also, false, false)
+			switch {
+			case errors.Is(err, errMasked):
+				continue
+			case err == nil:
+				name = a.name
+			case !asRefusal(err):
+				return fmt.Errorf("unit %s: %w", also, err)
+			}
+			if _, ok := d.fates[name]; !ok && !d.kept[name] {
+				d.set(name, fate{by: f.by}, nil)
+				queue = append(queue, name)
+			}
+		}
+	}
+	return nil
+}
+
+// existing is a link found in a directory of units.
+type existing struct {
+	path, target string
+	dependency   bool // in a .wants, .requires or .upholds directory
+}
+
+// enablementLinks lists the links below dir that can have to do with enablement: masks and default.target have not.
+func (t *tree) enablementLinks(dir string) ([]existing, error) {
+	var all []existing
+	visit := func(d, name string, dependency bool) error {
+		if splitName(name).kind == invalidName {
+			return nil
+		}
+		if !dependency && name == "default.target" {
+			return nil
+		}
+		real, node, err := t.chase(d+"/"+name, false)
+		if err != nil || node.Type != files.Symlink || path.Clean(node.Target) == "/dev/null" {
+			return err
+		}
+		if _, ours := t.over[real]; !ours {
+			all = append(all, existing{d + "/" + name, node.Target, dependency})
+		}
+		return nil
+	}
+	names, err := t.list(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		if suffix := path.Ext(n); suffix != ".wants" && suffix != ".requires" && suffix != ".upholds" {
+			if err := visit(dir, n, false); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		inside, err := t.list(dir + "/" + n)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range inside {
+			if err := visit(dir+"/"+n, i, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// end is the name of what the link leads to after all links, "" where they go round in circles.
+func (e existing) end(t *tree) string {
+	real, _, err := t.follow(e.absTarget())
+	if err != nil {
+		return ""
+	}
+	return path.Base(real)
+}
+
+func (e existing) absTarget() string {
+	if path.IsAbs(e.target) {
+		return e.target
+	}
+	return path.Dir(e.path) + "/" + e.target
+}
+
+// names says whether the link is part of the enablement of unit, by systemd's rules for disabling.
+func (e existing) names(t *tree, unit string) bool {
+	base := path.Base(e.path)
+	return base == unit || splitName(base).template() == unit || e.end(t) == unit
+}
+
+// decidedBy returns the fate under which the link falls, if any.
+func (d *decider) decidedBy(e existing) (fate, bool) {
+	base := path.Base(e.path)
+	if d.kept[base] {
+		return fate{}, false
+	}
+	if f, ok := d.fates[base]; ok {
+		return f, true
+	}
+	n := splitName(base)
+	for _, name := range []string{n.template(), e.end(d.tree)} {
+		f, ok := d.fates[name]
+		if !ok || name == "" {
+			continue
+		}
+		// An instance of an enabled template has an enablement of its own.
+		if f.enable && n.kind == instance && splitName(name).kind == template {
+			return fate{}, false
+		}
+		return f, true
+	}
+	return fate{}, false
+}
+
+// equivalent says whether systemd takes two targets of one link for the same.
+func (t *tree) equivalent(a, b string) bool {
+	ra, _, errA := t.follow(a)
+	rb, _, errB := t.follow(b)
+	if errA == nil && errB == nil && ra == rb {
+		return true
+	}
+	ca, cb := path.Clean(a), path.Clean(b)
+	return path.Base(ca) == path.Base(cb) && inSearchPath(ca) && inSearchPath(cb)
+}
+
+func enablementWant(at, unit string, n files.Node) files.Want {
+	return files.Want{Path: at, Node: n, Kind: "unit", Name: unit, Aspect: files.Enabled}
+}
+
+// enablement adds the links of the enabled units, and Absent for those that no decision wants any more.
+func (d *decider) enablement(w *wantSet, fromDefaults []files.Want) error {
+	found, err := d.tree.enablementLinks(configDir)
+	if err != nil {
+		return err
+	}
+	at := map[string]existing{}
+	for _, e := range found {
+		at[e.path] = e
+	}
+	for _, name := range d.order {
+		u, f := d.files[name], d.fates[name]
+		if u == nil {
+			continue
+		}
+		links, problems, err := d.tree.links(u, f.preset)
+		if err != nil {
+			return fmt.Errorf("unit %s: %w", name, err)
+		}
+		for _, p := range problems {
+			d.warn(f.by, "not wholly enabled: %s", p)
+		}
+		for _, l := range links {
+			if err := d.place(w, at, l, f.by); err != nil {
+				return fmt.Errorf("unit %s: %w", name, err)
+			}
+		}
+	}
+	for _, b := range fromDefaults {
+		if old, taken := w.at[b.Path]; !taken || old.Node.Type == files.Absent {
+			w.add(b)
+		}
+	}
+	for _, e := range found {
+		if _, wanted := w.at[e.path]; wanted {
+			continue
+		}
+		if f, ok := d.decidedBy(e); ok {
+			w.add(enablementWant(e.path, f.by, files.Node{Type: files.Absent}))
+		}
+	}
+	return nil
+}
+
+// place wants the link l, unless something that is not ours to replace has its place.
+func (d *decider) place(w *wantSet, at map[string]existing, l link, by string) error {
+	target := l.target
+	if old, taken := w.at[l.path]; taken && old.Node.Type != files.Absent {
+		if old.Node.Type != files.Symlink || !d.tree.equivalent(old.Node.Target, target) {
+			d.warn(by, "not wholly enabled: %s belongs to %s in this configuration", l.path, old.Name)
+		}
+		return nil
+	}
+	e, isLink := at[l.path]
+	switch {
+	case isLink && d.tree.equivalent(e.absTarget(), target):
+		target = e.target
+	case isLink && l.alias:
+		_, end, err := d.tree.follow(e.absTarget())
+		if err != nil && !errors.Is(err, errLoop) {
+			return err
+		}
+		if _, decided := d.decidedBy(e); !decided && err == nil && end.Type != files.Absent {
+			d.warn(by, "not wholly enabled: %s is a link to %s already", l.path, e.target)
+			return nil
+		}
+	case !isLink:
+		_, n, err := d.tree.chase(l.path, false)
+		if err != nil {
+			return err
+		}
+		if n.Type != files.Absent && (n.Type != files.Symlink || l.alias) {
+			d.warn(by, "not wholly enabled: %s exists and is no link of an enabled unit", l.path)
+			return nil
+		}
+	}
+	w.add(enablementWant(l.path, by, files.Node{Type: files.Symlink, Target: target}))
+	return nil
+}
