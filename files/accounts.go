@@ -3,8 +3,7 @@
 package files
 
 import (
-	"errors"
-	"io/fs"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -36,23 +35,32 @@ func (a *Accounts) Group(name string) (int, bool) {
 	return g, ok
 }
 
-// Accounts reads the host's users and groups. Lines that make no sense are passed over, as the C library does.
+// Accounts reads the host's users and groups. Lines that make no sense are passed over, as the C library does; what a
+// line lacks at its end is empty.
 func (r *Root) Accounts() (*Accounts, error) {
 	a := &Accounts{users: map[string]Account{}, groups: map[string]int{}}
 	for _, dir := range []string{"/etc", "/usr/lib"} {
-		err := r.eachRecord(dir+"/passwd", 7, func(f []string) {
-			uid, err1 := strconv.Atoi(f[2])
-			gid, err2 := strconv.Atoi(f[3])
-			if _, seen := a.users[f[0]]; err1 == nil && err2 == nil && !seen {
+		err := r.eachLine(dir+"/passwd", func(line string) {
+			f, ok := record(line, 7)
+			if !ok {
+				return
+			}
+			uid, okUID := parseID(f[2])
+			gid, okGID := parseID(f[3])
+			if _, seen := a.users[f[0]]; okUID && okGID && !seen {
 				a.users[f[0]] = Account{Name: f[0], UID: uid, GID: gid, Home: f[5]}
 			}
 		})
 		if err != nil {
 			return nil, err
 		}
-		err = r.eachRecord(dir+"/group", 4, func(f []string) {
-			gid, err := strconv.Atoi(f[2])
-			if _, seen := a.groups[f[0]]; err == nil && !seen {
+		err = r.eachLine(dir+"/group", func(line string) {
+			f, ok := record(line, 4)
+			if !ok {
+				return
+			}
+			gid, okGID := parseID(f[2])
+			if _, seen := a.groups[f[0]]; okGID && !seen {
 				a.groups[f[0]] = gid
 			}
 		})
@@ -63,18 +71,17 @@ func (r *Root) Accounts() (*Accounts, error) {
 	return a, nil
 }
 
-func (r *Root) eachRecord(name string, fields int, do func([]string)) error {
-	data, err := r.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// record splits a line into that many fields. A name that starts with + or - asks NIS, and # starts a comment.
+func record(line string, fields int) ([]string, bool) {
+	f := strings.SplitN(strings.TrimLeft(line, " \t"), ":", fields)
+	if f[0] == "" || strings.ContainsRune("+-#", rune(f[0][0])) {
+		return nil, false
 	}
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(data)) {
-		if f := strings.Split(strings.TrimRight(line, "\n"), ":"); len(f) == fields && f[0] != "" {
-			do(f)
-		}
-	}
-	return nil
+	return append(f, make([]string, fields-len(f))...), true
+}
+
+// parseID takes no 4294967295: chown means "leave it" by that.
+func parseID(s string) (int, bool) {
+	id, err := strconv.ParseUint(s, 10, 32)
+	return int(id), err == nil && id != math.MaxUint32
 }

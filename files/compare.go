@@ -7,19 +7,25 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // Compare returns in which aspects the host does not match w; none means that nothing has to be done for it.
 func (r *Root) Compare(w Want) ([]Difference, error) {
-	found, st, err := r.inspect(w.Path)
+	h, found, st, err := r.inspect(w.Path)
 	if err != nil {
 		return nil, err
 	}
+	if h != nil {
+		defer func() { _ = h.Close() }()
+	}
 	if w.Exists {
-		if r.IsDir(w.Path) {
+		if found.Type == Directory || r.IsDir(w.Path) {
 			return nil, nil
 		}
 		if found.Type == Absent {
@@ -45,7 +51,7 @@ func (r *Root) Compare(w Want) ([]Difference, error) {
 			out = append(out, w.differ(Target, w.Node.Target, found.Target)...)
 		}
 	case Regular:
-		same, sum, err := r.sameBytes(w.Path, st.Size, w.Node.Data)
+		same, sum, err := sameBytes(h, w.Path, st.Size, w.Node.Data)
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +65,7 @@ func (r *Root) Compare(w Want) ([]Difference, error) {
 	if found.UID != w.Node.UID || found.GID != w.Node.GID {
 		out = append(out, w.differ(Owner, ownerText(w.Node), ownerText(found))...)
 	}
-	if w.Node.Label != "" && found.Label != w.Node.Label {
+	if w.Node.Label != "" && !sameLabel(found.Label, w.Node.Label) {
 		out = append(out, w.differ(Label, w.Node.Label, found.Label)...)
 	}
 	return out, nil
@@ -69,9 +75,12 @@ func (r *Root) compareHard(w Want, found Node, st unix.Stat_t) ([]Difference, er
 	if found.Type == Absent {
 		return w.differ(Missing, "hard link to "+w.HardTo, string(Absent)), nil
 	}
-	target, tst, err := r.inspect(w.HardTo)
+	h, target, tst, err := r.inspect(w.HardTo)
 	if err != nil {
 		return nil, err
+	}
+	if h != nil {
+		_ = h.Close()
 	}
 	if target.Type == Regular && tst.Dev == st.Dev && tst.Ino == st.Ino {
 		return nil, nil
@@ -86,22 +95,45 @@ func (w Want) differ(what What, expected, found string) []Difference {
 	return []Difference{{Want: w, What: what, Expected: expected, Found: found}}
 }
 
-// sameBytes compares the file at name with data; the digest of what was found is made only where they differ.
-func (r *Root) sameBytes(name string, size int64, data []byte) (bool, string, error) {
-	b, err := r.Contents(name)
+// sameBytes compares the file of the handle h with data; the digest of what was found is made only where they differ,
+// and a file of another size is not held in memory.
+func sameBytes(h *os.File, name string, size int64, data []byte) (bool, string, error) {
+	if size == int64(len(data)) {
+		b, err := contents(h, name)
+		if err != nil {
+			return false, "", err
+		}
+		if bytes.Equal(b, data) {
+			return true, "", nil
+		}
+		return false, Sum(b), nil
+	}
+	f, err := reopen(h, name, unix.O_RDONLY)
 	if err != nil {
 		return false, "", err
 	}
-	if size == int64(len(data)) && bytes.Equal(b, data) {
-		return true, "", nil
+	defer func() { _ = f.Close() }()
+	d := sha256.New()
+	if _, err := io.Copy(d, f); err != nil {
+		return false, "", pathError("read", name, err)
 	}
-	return false, Sum(b), nil
+	return false, digest(d.Sum(nil)), nil
 }
 
 // Sum is the digest of contents as verify shows it.
 func Sum(data []byte) string {
 	s := sha256.Sum256(data)
-	return "sha256:" + hex.EncodeToString(s[:])
+	return digest(s[:])
+}
+
+func digest(sum []byte) string { return "sha256:" + hex.EncodeToString(sum) }
+
+// sameLabel ignores the SELinux user, which says who made a file and not what it is; so do matchpathcon -V and
+// restorecon.
+func sameLabel(a, b string) bool {
+	_, a, _ = strings.Cut(a, ":")
+	_, b, _ = strings.Cut(b, ":")
+	return a == b
 }
 
 func modeText(mode uint32) string { return fmt.Sprintf("%04o", mode) }

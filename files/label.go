@@ -8,25 +8,21 @@ import (
 	"os"
 	"path"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
 const labelXattr = "security.selinux"
 
-// procPath names the entry base of an open directory for the calls that have no *at form; it does not leave the
-// directory, and the l-forms that it is used with do not follow base.
-func procPath(dir *os.File, base string) string {
-	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base
-}
-
-func labelAt(dir *os.File, base string) (string, error) {
-	buf := make([]byte, 512)
-	n, err := unix.Lgetxattr(procPath(dir, base), labelXattr, buf)
+// labelOf returns the SELinux context of what h stands for, "" on a file system or a kernel that knows of none.
+func labelOf(h *os.File) (string, error) {
+	buf := make([]byte, 4096) // the kernel's own bound of a context is a page
+	n, err := unix.Getxattr(procPath(h), labelXattr, buf)
 	switch {
-	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
+	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
 		return "", nil
 	case err != nil:
 		return "", err
@@ -34,21 +30,17 @@ func labelAt(dir *os.File, base string) (string, error) {
 	return strings.TrimRight(string(buf[:n]), "\x00"), nil
 }
 
-func setLabelAt(dir *os.File, base, label string) error {
-	if label == "" {
-		return nil
-	}
-	return unix.Lsetxattr(procPath(dir, base), labelXattr, append([]byte(label), 0), 0)
-}
-
-// Labels answers which SELinux context a path should have, from the host's own policy (selabel_file(5)).
+// Labels answers which SELinux context a path should have, from the host's own policy (selabel_file(5)). It is for one
+// goroutine at a time.
 type Labels struct {
-	specs []labelSpec // in rising precedence
-	subs  [][2]string // prefix -> the prefix that the specs are written for
+	specs     []labelSpec // in rising precedence
+	local     [][2]string // the admin's substitutions, a prefix and what the specs are written for
+	distSubst [][2]string // the policy's, applied after them
 }
 
 type labelSpec struct {
 	stem    string // literal start of every path that can match
+	exact   bool   // no pattern at all
 	expr    string
 	re      *regexp.Regexp // made when the stem first matches: a policy has thousands of specs, an update few paths
 	bad     bool
@@ -66,65 +58,81 @@ func (r *Root) Labels() (*Labels, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := map[string]string{}
+	settings := map[string]string{"SELINUXTYPE": "targeted"}
 	for line := range strings.Lines(string(conf)) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(k, "#") {
 			settings[strings.TrimSpace(k)] = strings.TrimSpace(v)
 		}
 	}
-	if settings["SELINUX"] == "disabled" || settings["SELINUXTYPE"] == "" {
+	if strings.EqualFold(settings["SELINUX"], "disabled") {
 		return nil, nil
 	}
 	base := path.Join("/etc/selinux", settings["SELINUXTYPE"], "contexts/files/file_contexts")
 	l := &Labels{}
 	var exact []labelSpec
 	for _, suffix := range []string{"", ".homedirs", ".local"} {
-		data, err := r.ReadFile(base + suffix)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		for line := range strings.Lines(string(data)) {
+		err := r.eachLine(base+suffix, func(line string) {
 			spec, ok := parseLabelSpec(line)
 			switch {
 			case !ok:
-			case spec.stem == spec.expr:
+			case spec.exact:
 				exact = append(exact, spec)
 			default:
 				l.specs = append(l.specs, spec)
 			}
-		}
-	}
-	l.specs = append(l.specs, exact...) // a path without metacharacters beats every pattern
-	for _, suffix := range []string{".subs", ".subs_dist"} {
-		data, err := r.ReadFile(base + suffix)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		})
 		if err != nil {
 			return nil, err
 		}
-		for line := range strings.Lines(string(data)) {
-			if f := strings.Fields(line); len(f) == 2 && !strings.HasPrefix(f[0], "#") {
-				l.subs = append(l.subs, [2]string{f[0], f[1]})
-			}
-		}
 	}
+	l.specs = append(l.specs, exact...) // a path without metacharacters beats every pattern
 	if len(l.specs) == 0 {
 		return nil, nil
 	}
-	return l, nil
+	if l.local, err = r.substitutions(base + ".subs"); err != nil {
+		return nil, err
+	}
+	l.distSubst, err = r.substitutions(base + ".subs_dist")
+	return l, err
 }
 
+// substitutions reads pairs of prefixes. The last line that fits counts, so they are returned last first.
+func (r *Root) substitutions(name string) ([][2]string, error) {
+	var out [][2]string
+	err := r.eachLine(name, func(line string) {
+		if f := strings.Fields(line); len(f) >= 2 && !strings.HasPrefix(f[0], "#") {
+			out = append(out, [2]string{f[0], f[1]})
+		}
+	})
+	slices.Reverse(out)
+	return out, err
+}
+
+// eachLine calls do for each line of the file name, and not at all where there is none.
+func (r *Root) eachLine(name string, do func(string)) error {
+	data, err := r.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(data)) {
+		do(strings.TrimSuffix(line, "\n"))
+	}
+	return nil
+}
+
+// parseLabelSpec reads "pattern [type] context". Lines that libselinux refuses, with the whole policy, are passed over.
 func parseLabelSpec(line string) (labelSpec, bool) {
 	f := strings.Fields(line)
-	if len(f) < 2 || strings.HasPrefix(f[0], "#") {
+	if len(f) < 2 || strings.HasPrefix(f[0], "#") ||
+		strings.ContainsFunc(f[0], func(c rune) bool { return c >= utf8.RuneSelf }) {
 		return labelSpec{}, false
 	}
-	s := labelSpec{expr: f[0], context: f[len(f)-1]}
+	s := labelSpec{expr: f[0], context: f[1]}
 	if len(f) > 2 {
+		s.context = f[2]
 		switch f[1] {
 		case "--":
 			s.typ = Regular
@@ -132,21 +140,47 @@ func parseLabelSpec(line string) (labelSpec, bool) {
 			s.typ = Directory
 		case "-l":
 			s.typ = Symlink
-		default:
+		case "-b", "-c", "-p", "-s":
 			s.typ = Other
+		default:
+			return labelSpec{}, false
 		}
 	}
 	if s.context == "<<none>>" {
 		s.context = ""
 	}
-	s.stem = s.expr
-	if i := strings.IndexAny(s.expr, `.^$?*+|[({\`); i >= 0 {
-		s.stem = s.expr[:i]
-		if i > 0 && strings.ContainsRune("?*{", rune(s.expr[i])) {
-			s.stem = s.expr[:i-1] // the character before may be missing
-		}
-	}
+	s.stem, s.exact = literalStart(s.expr)
 	return s, true
+}
+
+// literalStart returns what every path that expr matches starts with, and whether that is all there is to it.
+func literalStart(expr string) (string, bool) {
+	var b []byte
+	for i := 0; i < len(expr); i++ {
+		c := expr[i]
+		switch {
+		case c == '\\' && i+1 < len(expr) && !isAlphanumeric(expr[i+1]):
+			i++
+			b = append(b, expr[i])
+			continue
+		case strings.IndexByte(`.^$?*+|[({\`, c) < 0:
+			b = append(b, c)
+			continue
+		case strings.ContainsRune("?*{", rune(c)) && len(b) > 0:
+			b = b[:len(b)-1] // the character before may be missing
+		}
+		if strings.Contains(expr[i:], "|") {
+			// An alternative may be one to everything before it, but for the directory: libselinux itself looks specs up
+			// by that.
+			b = b[:1+strings.LastIndexByte(string(b), '/')]
+		}
+		return string(b), false
+	}
+	return string(b), true
+}
+
+func isAlphanumeric(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
 // Of returns the context for what stands at name, a path with its parents' links resolved; "" where the policy says
@@ -155,19 +189,20 @@ func (l *Labels) Of(name string, t Type) string {
 	if l == nil {
 		return ""
 	}
-	for _, s := range l.subs {
-		if name == s[0] || strings.HasPrefix(name, s[0]+"/") {
-			name = path.Clean(s[1] + strings.TrimPrefix(name, s[0]))
-			break
-		}
-	}
+	name = substitute(l.distSubst, substitute(l.local, name))
 	for i := len(l.specs) - 1; i >= 0; i-- {
 		s := &l.specs[i]
 		if s.typ != "" && s.typ != t || !strings.HasPrefix(name, s.stem) || s.bad {
 			continue
 		}
+		if s.exact {
+			if name == s.stem {
+				return s.context
+			}
+			continue
+		}
 		if s.re == nil {
-			re, err := regexp.Compile("^(?:" + s.expr + ")$")
+			re, err := regexp.Compile("(?s)^(?:" + s.expr + ")$")
 			if err != nil {
 				s.bad = true // a PCRE construct that policies do not use; the next spec decides, as if it were absent
 				continue
@@ -179,4 +214,13 @@ func (l *Labels) Of(name string, t Type) string {
 		}
 	}
 	return ""
+}
+
+func substitute(prefixes [][2]string, name string) string {
+	for _, s := range prefixes {
+		if rest, ok := strings.CutPrefix(name, s[0]); ok && (rest == "" || rest[0] == '/') {
+			return path.Clean(s[1] + rest)
+		}
+	}
+	return name
 }

@@ -3,14 +3,17 @@
 package files
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
@@ -27,6 +30,10 @@ type Root struct {
 
 // Open returns the host at dir, "/" for the one we run on.
 func Open(dir string) (*Root, error) {
+	dir, err := absolute(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening root: %w", err)
+	}
 	f, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening root: %w", err)
@@ -38,6 +45,10 @@ func Open(dir string) (*Root, error) {
 // read-only (/sysroot). The host's own mounts stay as they are, and the private one is gone with Close. Mounts below
 // dir are not part of it. It needs Linux 5.12 and CAP_SYS_ADMIN.
 func OpenWritable(dir string) (*Root, error) {
+	dir, err := absolute(dir)
+	if err != nil {
+		return nil, fmt.Errorf("opening root: %w", err)
+	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("cloning the mount of %s: %w", dir, err)
@@ -50,10 +61,19 @@ func OpenWritable(dir string) (*Root, error) {
 	return &Root{dir: os.NewFile(uintptr(fd), dir), path: dir}, nil
 }
 
+// absolute makes a root's directory independent of the working directory. An empty one is a flag that somebody forgot
+// to fill in, and not the working directory.
+func absolute(dir string) (string, error) {
+	if dir == "" {
+		return "", pathError("open", dir, unix.ENOENT)
+	}
+	return filepath.Abs(dir)
+}
+
 // Close releases the root.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// Path is the directory that the root was opened with, for messages and for tools that take a path of ours.
+// Path is the directory that the root was opened with, absolute, for messages and for tools that take a path of ours.
 func (r *Root) Path() string { return r.path }
 
 // Resolve returns name with every link in its parent directories followed, as a path of the host. The last component
@@ -64,40 +84,124 @@ func (r *Root) Resolve(name string) (string, error) {
 	if name == "/" {
 		return name, nil
 	}
-	dir, err := securejoin.SecureJoin(r.path, path.Dir(name))
+	root := procPath(r.dir)
+	dir, err := securejoin.SecureJoin(root, path.Dir(name))
 	if err != nil {
-		return "", fmt.Errorf("resolving %s: %w", name, err)
+		return "", pathError("resolving", name, err)
 	}
-	rel := strings.TrimPrefix(dir, strings.TrimSuffix(r.path, "/"))
-	return path.Join("/", rel, path.Base(name)), nil
+	return path.Join("/", strings.TrimPrefix(dir, root), path.Base(name)), nil
+}
+
+// The kernel refuses a lookup that a rename or a mount crosses, and expects to be asked again; somebody who renames
+// without pause gets an error, not an endless loop.
+const lookupAttempts = 256
+
+// open opens name inside the root. Links are followed, the last one only without O_NOFOLLOW.
+func (r *Root) open(name string, flags int) (*os.File, error) {
+	name = path.Clean("/" + name)
+	how := unix.OpenHow{
+		Flags:   uint64(flags | unix.O_CLOEXEC),
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	for attempt := 1; ; attempt++ {
+		fd, err := unix.Openat2(int(r.dir.Fd()), name, &how)
+		switch {
+		case err == nil:
+			return os.NewFile(uintptr(fd), name), nil
+		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+			return r.openStepwise(name, flags)
+		case attempt < lookupAttempts &&
+			(errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINTR)):
+			continue
+		}
+		return nil, pathError("open", name, err)
+	}
+}
+
+// openStepwise is open for a kernel, or a seccomp filter, without openat2: component by component.
+func (r *Root) openStepwise(name string, flags int) (*os.File, error) {
+	dir, last := name, ""
+	if flags&unix.O_NOFOLLOW != 0 {
+		dir, last = path.Split(name)
+	}
+	h, err := pathrs.OpenatInRoot(r.dir, dir)
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	defer func() { _ = h.Close() }()
+	if last == "" {
+		return reopen(h, name, flags)
+	}
+	fd, err := unix.Openat(int(h.Fd()), last, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// procPath names what an open handle stands for, for the calls that want a path. The kernel goes straight to it: a
+// handle of a symbolic link means the link.
+func procPath(h *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(h.Fd())) }
+
+// reopen turns a handle into an open file. A FIFO does not block.
+func reopen(h *os.File, name string, flags int) (*os.File, error) {
+	fd, err := unix.Open(procPath(h), flags&^unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // openDir returns a handle of the directory name, links followed.
 func (r *Root) openDir(name string) (*os.File, error) {
-	f, err := pathrs.OpenatInRoot(r.dir, strings.TrimPrefix(path.Clean("/"+name), "/"))
-	if err != nil {
-		return nil, pathError("open", name, err)
-	}
-	return f, nil
+	return r.open(name, unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// openEntry returns a handle of what stands at name itself, and opens nothing: no device wakes up, no FIFO blocks.
+func (r *Root) openEntry(name string) (*os.File, error) {
+	return r.open(name, unix.O_PATH|unix.O_NOFOLLOW)
 }
 
 // openParent returns a handle of the directory that holds name, and the last component.
 func (r *Root) openParent(name string) (*os.File, string, error) {
 	name = path.Clean("/" + name)
 	if name == "/" {
-		return nil, "", pathError("open", name, unix.EBUSY)
+		return nil, "", pathError("changing", name, unix.EBUSY)
 	}
 	dir, err := r.openDir(path.Dir(name))
 	return dir, path.Base(name), err
 }
 
+// openFor returns a handle of the directory dir in which an entry name is wanted: one component, so that it stays
+// there.
+func (r *Root) openFor(dir, name string) (*os.File, error) {
+	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') {
+		return nil, pathError(fmt.Sprintf("using %q as a file name in", name), dir, unix.EINVAL)
+	}
+	return r.openDir(dir)
+}
+
 // ReadFile returns the contents of the regular file name, links followed.
 func (r *Root) ReadFile(name string) ([]byte, error) {
-	h, err := r.openDir(name)
+	h, err := r.open(name, unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
+	return contents(h, name)
+}
+
+// Contents returns the bytes of the regular file that stands at name itself: a link there is not followed.
+func (r *Root) Contents(name string) ([]byte, error) {
+	h, err := r.openEntry(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = h.Close() }()
+	return contents(h, name)
+}
+
+func contents(h *os.File, name string) ([]byte, error) {
 	st, err := h.Stat()
 	if err != nil {
 		return nil, pathError("stat", name, err)
@@ -105,42 +209,24 @@ func (r *Root) ReadFile(name string) ([]byte, error) {
 	if !st.Mode().IsRegular() {
 		return nil, pathError("read", name, errors.New("not a regular file"))
 	}
-	f, err := pathrs.Reopen(h, unix.O_RDONLY|unix.O_CLOEXEC)
+	f, err := reopen(h, name, unix.O_RDONLY)
 	if err != nil {
-		return nil, pathError("open", name, err)
+		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	b := make([]byte, 0, st.Size()+1)
-	return readAll(f, b)
-}
-
-// readAll is io.ReadAll into a buffer of the expected size.
-func readAll(f io.Reader, b []byte) ([]byte, error) {
-	for {
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
-		}
-		n, err := f.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if errors.Is(err, io.EOF) {
-			return b, nil
-		}
-		if err != nil {
-			return b, err
-		}
+	var b bytes.Buffer
+	b.Grow(int(st.Size()) + bytes.MinRead)
+	if _, err := b.ReadFrom(f); err != nil {
+		return nil, pathError("read", name, err)
 	}
+	return b.Bytes(), nil
 }
 
 // ReadDir returns the sorted names in the directory name, links followed.
 func (r *Root) ReadDir(name string) ([]string, error) {
-	h, err := r.openDir(name)
+	f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
-	}
-	defer func() { _ = h.Close() }()
-	f, err := pathrs.Reopen(h, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
-	if err != nil {
-		return nil, pathError("open", name, err)
 	}
 	defer func() { _ = f.Close() }()
 	names, err := f.Readdirnames(-1)
@@ -157,39 +243,41 @@ func (r *Root) IsDir(name string) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = h.Close() }()
-	st, err := h.Stat()
-	return err == nil && st.IsDir()
+	_ = h.Close()
+	return true
 }
 
 // Inspect returns what stands at name, the last link not followed, without contents. A path that does not exist, or
 // that lies below something that is not a directory, is Absent.
 func (r *Root) Inspect(name string) (Node, error) {
-	n, _, err := r.inspect(name)
+	h, n, _, err := r.inspect(name)
+	if h != nil {
+		_ = h.Close()
+	}
 	return n, err
 }
 
-func (r *Root) inspect(name string) (Node, unix.Stat_t, error) {
+// inspect is Inspect that also returns a handle, nil where nothing stands, and what the kernel says.
+func (r *Root) inspect(name string) (*os.File, Node, unix.Stat_t, error) {
 	var st unix.Stat_t
-	dir, base, err := r.openParent(name)
+	h, err := r.openEntry(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return Node{Type: Absent}, st, nil
+		return nil, Node{Type: Absent}, st, nil
 	}
 	if err != nil {
-		return Node{}, st, err
+		return nil, Node{}, st, err
 	}
-	defer func() { _ = dir.Close() }()
-	return inspectAt(dir, base, name)
+	n, err := nodeOf(h, name, &st)
+	if err != nil {
+		_ = h.Close()
+		return nil, Node{}, st, err
+	}
+	return h, n, st, nil
 }
 
-func inspectAt(dir *os.File, base, name string) (Node, unix.Stat_t, error) {
-	var st unix.Stat_t
-	err := unix.Fstatat(int(dir.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return Node{Type: Absent}, st, nil
-	}
-	if err != nil {
-		return Node{}, st, pathError("stat", name, err)
+func nodeOf(h *os.File, name string, st *unix.Stat_t) (Node, error) {
+	if err := unix.Fstat(int(h.Fd()), st); err != nil {
+		return Node{}, pathError("stat", name, err)
 	}
 	n := Node{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid)}
 	switch st.Mode & unix.S_IFMT {
@@ -199,49 +287,20 @@ func inspectAt(dir *os.File, base, name string) (Node, unix.Stat_t, error) {
 		n.Type = Directory
 	case unix.S_IFLNK:
 		n.Type, n.Mode = Symlink, 0
-		if n.Target, err = readlinkAt(dir, base); err != nil {
-			return Node{}, st, pathError("readlink", name, err)
+		buf := make([]byte, unix.PathMax)
+		size, err := unix.Readlinkat(int(h.Fd()), "", buf)
+		if err != nil {
+			return Node{}, pathError("readlink", name, err)
 		}
+		n.Target = string(buf[:size])
 	default:
 		n.Type = Other
 	}
-	n.Label, err = labelAt(dir, base)
-	if err != nil {
-		return Node{}, st, pathError("reading label of", name, err)
+	var err error
+	if n.Label, err = labelOf(h); err != nil {
+		return Node{}, pathError("reading label of", name, err)
 	}
-	return n, st, nil
-}
-
-func readlinkAt(dir *os.File, base string) (string, error) {
-	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(int(dir.Fd()), base, buf)
-	if err != nil {
-		return "", err
-	}
-	return string(buf[:n]), nil
-}
-
-// Contents returns the bytes of the regular file that stands at name itself: a link there is not followed.
-func (r *Root) Contents(name string) ([]byte, error) {
-	dir, base, err := r.openParent(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }()
-	fd, err := unix.Openat(int(dir.Fd()), base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, pathError("open", name, err)
-	}
-	f := os.NewFile(uintptr(fd), name)
-	defer func() { _ = f.Close() }()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, pathError("stat", name, err)
-	}
-	if !st.Mode().IsRegular() {
-		return nil, pathError("read", name, errors.New("not a regular file"))
-	}
-	return readAll(f, make([]byte, 0, st.Size()+1))
+	return n, nil
 }
 
 // Space is what is free on a file system for an ordinary writer.
@@ -266,7 +325,7 @@ func (r *Root) Space(name string) (Space, error) {
 	if err := unix.Fstatfs(int(h.Fd()), &sf); err != nil {
 		return Space{}, pathError("statfs", name, err)
 	}
-	s := Space{Device: st.Dev, Bytes: sf.Bavail * uint64(sf.Bsize), Inodes: sf.Ffree}
+	s := Space{Device: st.Dev, Bytes: sf.Bavail * uint64(sf.Frsize), Inodes: sf.Ffree}
 	if sf.Files == 0 {
 		s.Inodes = 1 << 62 // btrfs and vfat make them as needed
 	}
@@ -278,26 +337,20 @@ func (r *Root) Space(name string) (Space, error) {
 func (r *Root) Ancestor(name string) (string, error) {
 	for dir := path.Dir(path.Clean("/" + name)); ; dir = path.Dir(dir) {
 		h, err := r.openDir(dir)
-		switch {
-		case err == nil:
-			st, err := h.Stat()
-			_ = h.Close()
-			if err != nil {
-				return "", pathError("stat", dir, err)
-			}
-			if !st.IsDir() {
-				return "", pathError("using as a directory", dir, unix.ENOTDIR)
-			}
-			return dir, nil
-		case errors.Is(err, unix.ENOTDIR):
-			continue // a file further up; the loop gets there and names it
-		case !errors.Is(err, fs.ErrNotExist):
+		if err == nil {
+			return dir, h.Close()
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			return "", err
 		}
-		if n, err := r.Inspect(dir); err != nil {
-			return "", err
-		} else if n.Type == Symlink {
-			return "", pathError("using as a directory", dir, fmt.Errorf("link to %s, which does not exist", n.Target))
+		n, inspectErr := r.Inspect(dir)
+		switch {
+		case inspectErr != nil:
+			return "", inspectErr
+		case n.Type == Symlink:
+			return "", pathError("using as a directory", dir, fmt.Errorf("link to %s: %w", n.Target, errors.Unwrap(err)))
+		case n.Type != Absent:
+			return "", pathError("using as a directory", dir, unix.ENOTDIR)
 		}
 	}
 }
@@ -312,4 +365,57 @@ func pathError(op, name string, err error) error {
 		err = le.Err
 	}
 	return &fs.PathError{Op: op, Path: name, Err: err}
+}
+
+// Stamps returns, for everything below the directory dir, a text that changes whenever its bytes, owner, mode or
+// attributes do.
+func (r *Root) Stamps(dir string) (map[string]string, error) {
+	out := map[string]string{}
+	return out, r.stamps(dir, out)
+}
+
+func (r *Root) stamps(dir string, out map[string]string) error {
+	names, err := r.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h, err := r.openDir(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }()
+	for _, name := range names {
+		var st unix.Stat_t
+		if err := unix.Fstatat(int(h.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			if errors.Is(err, unix.ENOENT) {
+				continue
+			}
+			return pathError("stat", path.Join(dir, name), err)
+		}
+		at := path.Join(dir, name)
+		out[at] = fmt.Sprintf("%d %d.%d", st.Ino, st.Ctim.Sec, st.Ctim.Nsec)
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if err := r.stamps(at, out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// SizeAndTime returns the size in bytes and the modification time of the file at name, links followed.
+func (r *Root) SizeAndTime(name string) (int64, time.Time, error) {
+	h, err := r.openDir(name)
+	if err != nil {
+		return 0, time.Time{}, err
+	}
+	defer func() { _ = h.Close() }()
+	st, err := h.Stat()
+	if err != nil {
+		return 0, time.Time{}, pathError("stat", name, err)
+	}
+	return st.Size(), st.ModTime(), nil
 }

@@ -5,99 +5,114 @@ package files
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"strings"
 	"time"
 
-	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
 )
 
 // StagePrefix starts the name of everything that a transaction puts beside its targets until it is done.
 const StagePrefix = ".noderefit-"
 
-// Stage makes n under name in the existing directory dir, with owner, mode and label. Nothing may be there yet. It is
-// durable only after SyncFS.
+// Stage makes n under name in the existing directory dir, with owner, mode and label. Nothing may be there yet, and
+// nothing is there after an error. It is durable only after SyncFS.
 func (r *Root) Stage(dir, name string, n Node) error {
-	at := path.Join(dir, name)
-	h, err := r.openDir(dir)
+	h, err := r.openFor(dir, name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = h.Close() }()
-	fd := int(h.Fd())
+	return wrapPath("staging", path.Join(dir, name), makeAt(int(h.Fd()), name, n))
+}
+
+// makeAt makes n as the entry base of an open directory, or leaves nothing.
+func makeAt(dirfd int, base string, n Node) error {
+	var err error
 	switch n.Type {
 	case Regular:
-		err = writeAt(fd, name, n.Data)
+		return createAt(dirfd, base, func(f *os.File) error {
+			if _, err := f.Write(n.Data); err != nil {
+				return err
+			}
+			return setMeta(f, n)
+		})
 	case Symlink:
-		err = unix.Symlinkat(n.Target, fd, name)
+		err = unix.Symlinkat(n.Target, dirfd, base)
 	case Directory:
-		err = unix.Mkdirat(fd, name, 0o700)
+		err = unix.Mkdirat(dirfd, base, 0o700)
 	default:
-		err = fmt.Errorf("can't make a node of type %s", n.Type)
+		err = fmt.Errorf("can't make a node of type %q", n.Type)
 	}
-	if err == nil {
-		err = setMetaAt(h, name, n)
-	}
-	return wrapPath("staging", at, err)
-}
-
-func writeAt(dirfd int, name string, data []byte) error {
-	fd, err := unix.Openat(dirfd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	_, err = f.Write(data)
-	return errors.Join(err, f.Close())
-}
-
-// setMetaAt gives base the owner, mode and label of n. The order matters: a change of owner clears setuid bits.
-func setMetaAt(dir *os.File, base string, n Node) error {
-	fd := int(dir.Fd())
-	if err := unix.Fchownat(fd, base, n.UID, n.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
-	}
-	if n.Type != Symlink {
-		if err := chmodAt(fd, base, n.Mode); err != nil {
-			return err
-		}
-	}
-	return setLabelAt(dir, base, n.Label)
-}
-
-// chmodAt changes base itself: a link that was put there meanwhile is refused, not followed.
-func chmodAt(dirfd int, base string, mode uint32) error {
 	fd, err := unix.Openat(dirfd, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == nil {
+		f := os.NewFile(uintptr(fd), base)
+		err = errors.Join(setMeta(f, n), f.Close())
+	}
+	if err != nil {
+		_ = removeAt(dirfd, base)
+	}
+	return err
+}
+
+// createAt makes a regular file that only root can read until fill has given it bytes and mode, or leaves nothing.
+func createAt(dirfd int, base string, fill func(*os.File) error) error {
+	fd, err := unix.Openat(dirfd, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }()
+	f := os.NewFile(uintptr(fd), base)
+	if err := errors.Join(fill(f), f.Close()); err != nil {
+		_ = unix.Unlinkat(dirfd, base, 0)
+		return err
+	}
+	return nil
+}
+
+// setMeta gives what h stands for the owner, mode and label of n. The order matters: a change of owner clears setuid
+// bits. A symbolic link is changed only where n is one, so that a link put there meanwhile is refused.
+func setMeta(h *os.File, n Node) error {
+	fd := int(h.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		return unix.ELOOP
+	if isLink := st.Mode&unix.S_IFMT == unix.S_IFLNK; isLink != (n.Type == Symlink) {
+		return fmt.Errorf("not a node of type %q: %w", n.Type, unix.EINVAL)
 	}
-	return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode)
+	if err := unix.Fchownat(fd, "", n.UID, n.GID, unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	if n.Type != Symlink {
+		if err := unix.Chmod(procPath(h), n.Mode); err != nil {
+			return err
+		}
+	}
+	if n.Label == "" {
+		return nil
+	}
+	return unix.Setxattr(procPath(h), labelXattr, append([]byte(n.Label), 0), 0)
 }
 
 // SetMeta changes owner, mode and label of what stands at name, and touches no bytes.
 func (r *Root) SetMeta(name string, n Node) error {
-	dir, base, err := r.openParent(name)
+	h, err := r.openEntry(name)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }()
-	return wrapPath("changing mode and owner of", name, setMetaAt(dir, base, n))
+	defer func() { _ = h.Close() }()
+	return wrapPath("changing mode and owner of", name, setMeta(h, n))
 }
 
 // Replace renames the entry name of the directory dir to the path to, in one step, over what is there.
 func (r *Root) Replace(dir, name, to string) error {
-	from, err := r.openDir(dir)
+	from, err := r.openFor(dir, name)
 	if err != nil {
 		return err
 	}
@@ -118,17 +133,17 @@ func (r *Root) Link(target, dir, name string) error {
 		return err
 	}
 	defer func() { _ = from.Close() }()
-	to, err := r.openDir(dir)
+	to, err := r.openFor(dir, name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = to.Close() }()
 	err = unix.Linkat(int(from.Fd()), base, int(to.Fd()), name, 0)
-	return wrapPath("linking to", target, err)
+	return wrapPath("linking "+target+" as", path.Join(dir, name), err)
 }
 
 // Preserve keeps what stands at target, a file or a symbolic link, under name in the directory dir: the same inode
-// where the file system has hard links, and a copy with mode, owner, label and times elsewhere.
+// where the file system has hard links, and a copy with mode, owner, extended attributes and times elsewhere.
 func (r *Root) Preserve(target, dir, name string) error {
 	err := r.Link(target, dir, name)
 	switch {
@@ -137,19 +152,72 @@ func (r *Root) Preserve(target, dir, name string) error {
 	default:
 		return err
 	}
-	n, st, err := r.inspect(target)
+	from, n, st, err := r.inspect(target)
 	if err != nil {
 		return err
 	}
-	if n.Type == Regular {
-		if n.Data, err = r.Contents(target); err != nil {
-			return err
-		}
+	if from == nil {
+		return pathError("keeping", target, unix.ENOENT)
 	}
-	if err := r.Stage(dir, name, n); err != nil {
+	defer func() { _ = from.Close() }()
+	to, err := r.openFor(dir, name)
+	if err != nil {
 		return err
 	}
-	return r.setTimes(path.Join(dir, name), st.Atim, st.Mtim)
+	defer func() { _ = to.Close() }()
+	at := path.Join(dir, name)
+	switch n.Type {
+	case Regular:
+		err = createAt(int(to.Fd()), name, func(f *os.File) error { return copyFile(f, from, target, n) })
+	case Symlink:
+		err = makeAt(int(to.Fd()), name, n)
+	default:
+		err = fmt.Errorf("can't copy a node of type %q", n.Type)
+	}
+	if err != nil {
+		return pathError("keeping "+target+" as", at, err)
+	}
+	return r.setTimes(at, st.Atim, st.Mtim)
+}
+
+// copyFile makes to a copy of the regular file of the handle from. Extended attributes come last, because a write and a
+// change of owner take a file's capabilities away.
+func copyFile(to, from *os.File, name string, n Node) error {
+	src, err := reopen(from, name, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = src.Close() }()
+	if _, err := io.Copy(to, src); err != nil {
+		return err
+	}
+	if err := setMeta(to, n); err != nil {
+		return err
+	}
+	return copyXattrs(to, from)
+}
+
+// copyXattrs copies what the other file system can hold.
+func copyXattrs(to, from *os.File) error {
+	list := make([]byte, 64<<10) // XATTR_LIST_MAX, as is the bound of one value
+	size, err := unix.Listxattr(procPath(from), list)
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	value := make([]byte, 64<<10)
+	for name := range strings.SplitSeq(strings.TrimRight(string(list[:max(size, 0)]), "\x00"), "\x00") {
+		if name == "" || name == labelXattr {
+			continue
+		}
+		size, err := unix.Getxattr(procPath(from), name, value)
+		if err == nil {
+			err = unix.Setxattr(procPath(to), name, value[:size], 0)
+		}
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return fmt.Errorf("copying attribute %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // Touch sets the modification time of what stands at name back to t; a directory's, after something in it came and
@@ -163,31 +231,19 @@ func (r *Root) Touch(name string, t time.Time) error {
 }
 
 func (r *Root) setTimes(name string, atime, mtime unix.Timespec) error {
-	if path.Clean("/"+name) == "/" {
-		return wrapPath("setting times of", name, unix.UtimesNanoAt(unix.AT_FDCWD, procPath(r.dir, "."),
-			[]unix.Timespec{atime, mtime}, 0))
-	}
-	dir, base, err := r.openParent(name)
+	h, err := r.openEntry(name)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }()
-	err = unix.UtimesNanoAt(int(dir.Fd()), base, []unix.Timespec{atime, mtime}, unix.AT_SYMLINK_NOFOLLOW)
+	defer func() { _ = h.Close() }()
+	err = unix.UtimesNanoAt(unix.AT_FDCWD, procPath(h), []unix.Timespec{atime, mtime}, 0)
 	return wrapPath("setting times of", name, err)
 }
 
 // ModTime returns when the directory name, links followed, last changed.
 func (r *Root) ModTime(name string) (time.Time, error) {
-	h, err := r.openDir(name)
-	if err != nil {
-		return time.Time{}, err
-	}
-	defer func() { _ = h.Close() }()
-	st, err := h.Stat()
-	if err != nil {
-		return time.Time{}, pathError("stat", name, err)
-	}
-	return st.ModTime(), nil
+	_, t, err := r.SizeAndTime(name)
+	return t, err
 }
 
 // Mkdir makes the directory name with owner, mode and label of n.
@@ -197,10 +253,8 @@ func (r *Root) Mkdir(name string, n Node) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	if err := unix.Mkdirat(int(dir.Fd()), base, 0o700); err != nil {
-		return wrapPath("making directory", name, err)
-	}
-	return wrapPath("making directory", name, setMetaAt(dir, base, n))
+	n.Type = Directory
+	return wrapPath("making directory", name, makeAt(int(dir.Fd()), base, n))
 }
 
 // MkdirAll makes name and its missing parents for root with mode; what exists stays as it is.
@@ -229,35 +283,55 @@ func (r *Root) Remove(name string) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	err = unix.Unlinkat(int(dir.Fd()), base, 0)
+	return wrapPath("removing", name, removeAt(int(dir.Fd()), base))
+}
+
+func removeAt(dirfd int, base string) error {
+	err := unix.Unlinkat(dirfd, base, 0)
 	if errors.Is(err, unix.EISDIR) {
-		err = unix.Unlinkat(int(dir.Fd()), base, unix.AT_REMOVEDIR)
+		err = unix.Unlinkat(dirfd, base, unix.AT_REMOVEDIR)
 	}
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	return wrapPath("removing", name, err)
+	return err
 }
 
-// RemoveAll removes the directory name of the agent's own state with everything in it. Links in it are removed, not
-// followed.
+// RemoveAll removes what stands at name, a directory of the agent's own state with everything in it. Links in it are
+// removed, not followed. Nothing there is no error.
 func (r *Root) RemoveAll(name string) error {
-	n, err := r.Inspect(name)
-	if err != nil || n.Type == Absent {
+	dir, base, err := r.openParent(name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	if n.Type == Directory {
-		names, err := r.ReadDir(name)
-		if err != nil {
+	defer func() { _ = dir.Close() }()
+	return removeTreeAt(int(dir.Fd()), base, path.Clean("/"+name))
+}
+
+func removeTreeAt(dirfd int, base, name string) error {
+	err := removeAt(dirfd, base)
+	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		return wrapPath("removing", name, err)
+	}
+	fd, err := unix.Openat(dirfd, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return pathError("open", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer func() { _ = f.Close() }()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return pathError("read", name, err)
+	}
+	for _, e := range names {
+		if err := removeTreeAt(fd, e, path.Join(name, e)); err != nil {
 			return err
 		}
-		for _, e := range names {
-			if err := r.RemoveAll(path.Join(name, e)); err != nil {
-				return err
-			}
-		}
 	}
-	return r.Remove(name)
+	return wrapPath("removing", name, removeAt(dirfd, base))
 }
 
 // SyncFS makes everything durable that was written to the file systems of the directories names: one syncfs for each
@@ -265,34 +339,29 @@ func (r *Root) RemoveAll(name string) error {
 func (r *Root) SyncFS(names ...string) error {
 	done := map[uint64]bool{}
 	for _, name := range names {
-		h, err := r.openDir(name)
+		f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		err = syncfs(h, done)
-		_ = h.Close()
+		err = syncfs(int(f.Fd()), done)
+		_ = f.Close()
 		if err != nil {
-			return wrapPath("syncing the file system of", name, err)
+			return pathError("syncing the file system of", name, err)
 		}
 	}
 	return nil
 }
 
-func syncfs(h *os.File, done map[uint64]bool) error {
+func syncfs(fd int, done map[uint64]bool) error {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(h.Fd()), &st); err != nil || done[st.Dev] {
+	if err := unix.Fstat(fd, &st); err != nil || done[st.Dev] {
 		return err
 	}
-	f, err := pathrs.Reopen(h, unix.O_RDONLY|unix.O_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
 	done[st.Dev] = true
-	return unix.Syncfs(int(f.Fd()))
+	return unix.Syncfs(fd)
 }
 
 // WriteRecord writes data to name so that, at any instant and after a power cut, the old or the new bytes are there:
@@ -306,32 +375,29 @@ func (r *Root) WriteRecord(name string, data []byte, mode uint32) error {
 	if err := r.Stage(dir, tmp, Node{Type: Regular, Mode: mode, Data: data}); err != nil {
 		return err
 	}
-	if err := r.Fsync(dir + tmp); err != nil {
-		return err
+	err := r.Fsync(dir + tmp)
+	if err == nil {
+		err = r.Replace(dir, tmp, name)
 	}
-	if err := r.Replace(dir, tmp, name); err != nil {
-		return err
+	if err != nil {
+		return errors.Join(err, r.Remove(dir+tmp))
 	}
 	return r.Fsync(dir)
 }
 
 // Fsync makes the file or directory name durable by itself.
 func (r *Root) Fsync(name string) error {
-	h, err := r.openDir(name)
+	f, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return err
-	}
-	defer func() { _ = h.Close() }()
-	f, err := pathrs.Reopen(h, unix.O_RDONLY|unix.O_CLOEXEC)
-	if err != nil {
-		return pathError("open", name, err)
 	}
 	defer func() { _ = f.Close() }()
 	return wrapPath("syncing", name, f.Sync())
 }
 
-// Lock takes the lock file name for the process's life, or until the returned file is closed. Another holder is an
-// error that satisfies errors.Is(err, unix.EWOULDBLOCK) and carries what the holder wrote into the file.
+// Lock takes the lock file name for the process's life, or until the returned file, which the caller keeps, is closed.
+// Another holder is an error that satisfies errors.Is(err, unix.EWOULDBLOCK) and carries what the holder wrote into the
+// file.
 func (r *Root) Lock(name, holder string) (*os.File, error) {
 	dir, base, err := r.openParent(name)
 	if err != nil {
@@ -344,10 +410,10 @@ func (r *Root) Lock(name, holder string) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		who, _ := readAll(f, make([]byte, 0, 128))
+		who, _ := io.ReadAll(io.LimitReader(f, 4096))
 		_ = f.Close()
 		if len(who) > 0 {
-			return nil, fmt.Errorf("%w: held by %s", err, strings.TrimSpace(string(who)))
+			err = fmt.Errorf("%w: held by %s", err, strings.TrimSpace(string(who)))
 		}
 		return nil, pathError("lock", name, err)
 	}

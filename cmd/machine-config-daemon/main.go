@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command machine-config-daemon moves the host that it runs on from one configuration to the next.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// version is set by the build.
+var version = "dev"
+
+// Exit codes (CONTRACT, "Exit codes, everywhere").
+const (
+	exitFailed         = 1
+	exitUsage          = 2
+	exitUnreconcilable = 3
+	exitDrift          = 4
+	exitRefused        = 5
+)
+
+// usageError is a command line that can't be meant.
+type usageError struct{ error }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := root().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+		fmt.Fprintln(os.Stderr, "error:", text)
+		os.Exit(exitCode(err))
+	}
+}
+
+func exitCode(err error) int {
+	var usage usageError
+	var unreachable *daemon.UnreachableError
+	var drift *daemon.DriftError
+	var refused *daemon.Refused
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &unreachable):
+		return exitUnreconcilable
+	case errors.As(err, &drift):
+		return exitDrift
+	case errors.As(err, &refused):
+		return exitRefused
+	}
+	return exitFailed
+}
+
+// options are the flags that several commands share.
+type options struct {
+	root   string
+	os     string
+	output string
+}
+
+func (o *options) json() bool { return o.output == "json" }
+
+func (o *options) check() error {
+	if o.output != "text" && o.output != "json" {
+		return usageError{fmt.Errorf("flag -o: %q is neither text nor json", o.output)}
+	}
+	switch daemon.OS(o.os) {
+	case daemon.OSAuto, daemon.OSRpmOstree, daemon.OSBootc, daemon.OSOstree, daemon.OSNone:
+		return nil
+	}
+	return usageError{fmt.Errorf("flag --os: %q is none of auto, rpm-ostree, bootc, ostree, none", o.os)}
+}
+
+func (o *options) open(say func(phase, what string)) (*daemon.Host, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	return daemon.Open(o.root, daemon.OS(o.os), say)
+}
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "machine-config-daemon",
+		Short: "Move a host from one whole configuration to the next, in one transaction",
+		Long: `machine-config-daemon moves a host from one whole configuration (files, units, SSH keys, kernel arguments, OS image)
+to the next in one transaction that survives a power cut at any instant, proves itself after the boot, and comes back
+by itself when it is bad.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached from here, 4 the host does not match its
+configuration, 5 refused because another operation or manager is at work.`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{errors.New("a command is needed; see machine-config-daemon --help")}
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.AddCommand(planCommand(), applyCommand(), statusCommand(), verifyCommand(), recoverCommand(), rollbackCommand(), proveCommand())
+	return cmd
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+	}
+	return nil
+}
+
+func (o *options) flags(cmd *cobra.Command) {
+	cmd.Args = noArgs
+	cmd.Flags().StringVar(&o.root, "root", "/", "directory that looks like a host")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	o.os = string(daemon.OSAuto)
+}
+
+func (o *options) osFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.os, "os", string(daemon.OSAuto), "how the OS is managed: auto, rpm-ostree, bootc, ostree or none")
+}
+
+func readConfig(flag, path string) (*machineconfig.Config, error) {
+	if path == "" {
+		return nil, usageError{fmt.Errorf("flag --%s is required", flag)}
+	}
+	cfg, warnings, err := machineconfig.ReadConfig(path)
+	for _, w := range warnings {
+		fmt.Fprintln(os.Stderr, "warning:", w)
+	}
+	return cfg, err
+}
+
+func readPolicy(path string) (*plan.Policy, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading policy: %w", err)
+	}
+	p, err := plan.ParsePolicy(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func planCommand() *cobra.Command {
+	var o options
+	var current, desired, policyFile string
+	cmd := &cobra.Command{
+		Use:   "plan --desired FILE",
+		Short: "Show what would change, and what it would disrupt",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			want, err := readConfig("desired", desired)
+			if err != nil {
+				return err
+			}
+			policy, err := readPolicy(policyFile)
+			if err != nil {
+				return err
+			}
+			var p *plan.Plan
+			if current != "" {
+				from, err := readConfig("current", current)
+				if err != nil {
+					return err
+				}
+				p, err = plan.Make(from, want, plan.Options{Policy: policy})
+				if err != nil {
+					return err
+				}
+			} else {
+				h, err := o.open(func(string, string) {})
+				if err != nil {
+					return err
+				}
+				defer h.Close()
+				if p, err = h.Plan(cmd.Context(), want, daemon.ApplyOptions{Policy: policy}); err != nil {
+					return err
+				}
+			}
+			if o.json() {
+				err = printJSON(os.Stdout, p)
+			} else {
+				err = p.WriteText(os.Stdout)
+			}
+			return errors.Join(err, daemon.Unreconcilable(p))
+		},
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVar(&current, "current", "", "configuration to start from; by default the host's committed one")
+	cmd.Flags().StringVar(&desired, "desired", "", "configuration to go to")
+	cmd.Flags().StringVar(&policyFile, "policy", "", "MachineConfiguration with the node disruption policies")
+	return cmd
+}
+
+func applyCommand() *cobra.Command {
+	var o options
+	var a daemon.ApplyOptions
+	var config, policyFile string
+	cmd := &cobra.Command{
+		Use:   "apply --config FILE",
+		Short: "Move the host to a configuration as one transaction",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			cfg, err := readConfig("config", config)
+			if err != nil {
+				return err
+			}
+			if a.Policy, err = readPolicy(policyFile); err != nil {
+				return err
+			}
+			return o.act("apply", func(h *daemon.Host) (*daemon.Result, error) { return h.Apply(cmd.Context(), cfg, a) })
+		},
+	}
+	o.flags(cmd)
+	o.osFlag(cmd)
+	cmd.Flags().StringVar(&config, "config", "", "rendered MachineConfig, Ignition or Butane document")
+	cmd.Flags().StringVar(&policyFile, "policy", "", "MachineConfiguration with the node disruption policies")
+	rebootFlags(cmd, &a)
+	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
+	cmd.Flags().BoolVar(&a.Strict, "strict", false, "refuse a host that does not match its configuration, instead of overwriting what differs")
+	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false, "try a configuration again that failed its verdict on this host")
+	return cmd
+}
+
+func rebootFlags(cmd *cobra.Command, a *daemon.ApplyOptions) {
+	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
+	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", transaction.DefaultTimeout,
+		"how long the host may take to prove healthy after the boot")
+}
+
+func rollbackCommand() *cobra.Command {
+	var o options
+	var a daemon.ApplyOptions
+	cmd := &cobra.Command{
+		Use:   "rollback",
+		Short: "Go back to the previous committed configuration",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.act("rollback", func(h *daemon.Host) (*daemon.Result, error) { return h.Rollback(cmd.Context(), a) })
+		},
+	}
+	o.flags(cmd)
+	o.osFlag(cmd)
+	rebootFlags(cmd, &a)
+	return cmd
+}
+
+func recoverCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "recover",
+		Short: "Bring the host to one side of whatever was interrupted; what the boot unit runs",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.act("recover", func(h *daemon.Host) (*daemon.Result, error) { return h.Recover(cmd.Context()) })
+		},
+	}
+	o.flags(cmd)
+	o.osFlag(cmd)
+	return cmd
+}
+
+// act runs a command that changes the host and prints its result.
+func (o *options) act(verb string, do func(*daemon.Host) (*daemon.Result, error)) error {
+	p := newProgress(os.Stderr)
+	defer p.done()
+	h, err := o.open(p.say)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := h.Lock(verb); err != nil {
+		return err
+	}
+	res, err := do(h)
+	p.done()
+	for _, w := range res.Warnings {
+		fmt.Fprintln(os.Stderr, "warning:", w)
+	}
+	if o.json() {
+		return errors.Join(err, printJSON(os.Stdout, res))
+	}
+	if err != nil {
+		return err
+	}
+	return res.WriteText(os.Stdout)
+}
+
+func statusCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show which configuration the host has, which it is on the way to, and why not",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := o.open(func(string, string) {})
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			s, err := h.Status(cmd.Context())
+			if o.json() {
+				return errors.Join(err, printJSON(os.Stdout, s))
+			}
+			return errors.Join(err, s.WriteText(os.Stdout))
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+func verifyCommand() *cobra.Command {
+	var o options
+	var config string
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Compare the host with its configuration",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var cfg *machineconfig.Config
+			if config != "" {
+				var err error
+				if cfg, err = readConfig("config", config); err != nil {
+					return err
+				}
+			}
+			h, err := o.open(func(string, string) {})
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			v, err := h.Verify(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if o.json() {
+				err = printJSON(os.Stdout, v)
+			} else {
+				err = v.WriteText(os.Stdout)
+			}
+			return errors.Join(err, v.Err())
+		},
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVar(&config, "config", "", "configuration to compare with; by default the host's committed one")
+	return cmd
+}
+
+func proveCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "prove",
+		Short: "Give the verdict on a configuration that has booted; what the host's unit runs",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p := newProgress(os.Stderr)
+			defer p.done()
+			h, err := o.open(p.say)
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			return h.Prove(cmd.Context())
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}

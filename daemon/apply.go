@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// ApplyOptions are what apply can be told.
+type ApplyOptions struct {
+	Policy   *plan.Policy
+	NoReboot bool
+	// SkipOS applies the rest of a configuration whose OS changes the host can't make.
+	SkipOS bool
+	// Strict refuses a host that drifted, instead of overwriting what did.
+	Strict bool
+	// Lift takes the configuration out of quarantine first.
+	Lift bool
+	// Timeout is how long the host may take to prove healthy after the boot.
+	Timeout time.Duration
+}
+
+// Reboot says what an operation did about a reboot.
+type Reboot string
+
+// The values of "reboot" in the output of apply, recover and rollback.
+const (
+	RebootNone    Reboot = "none"
+	RebootNeeded  Reboot = "needed"
+	RebootStarted Reboot = "started"
+)
+
+// Result is what apply, recover and rollback print with -o json.
+type Result struct {
+	Plan   *plan.Plan `json:"plan,omitempty"`
+	Status *Status    `json:"status"`
+	Reboot Reboot     `json:"reboot"`
+	// Warnings are for people: drift that was overwritten, units that could not be enabled.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Apply moves the host to cfg as one transaction. The result is never nil, and says how far it came.
+func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	err = h.apply(ctx, r, cfg, o, res)
+	return h.result(ctx, res, r), err
+}
+
+func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
+	res.Status = h.statusOf(ctx, r)
+	return res
+}
+
+func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions, res *Result) error {
+	done, err := h.recoverFirst(ctx, r, cfg, o, res)
+	if err != nil || done {
+		return err
+	}
+	if err := h.quarantine(r, cfg, o); err != nil {
+		return err
+	}
+	u, err := h.prepare(ctx, r, cfg, o, res)
+	if err != nil {
+		var unreachable *UnreachableError
+		switch {
+		case errors.As(err, &unreachable):
+			h.engine().Fail(r, transaction.Unreconcilable, err)
+		case !errors.As(err, new(*DriftError)) && !errors.As(err, new(*Refused)):
+			h.engine().Fail(r, transaction.Degraded, err)
+		}
+		return err
+	}
+	if u == nil {
+		if r.State != transaction.Done || r.Reason != "" {
+			h.engine().Fail(r, transaction.Done, errors.New(""))
+		}
+		return nil
+	}
+	if err := h.run(ctx, r, u, o, res); err != nil {
+		if r.Pending == nil && r.State != transaction.RolledBack {
+			h.engine().Fail(r, transaction.Degraded, err)
+		}
+		return err
+	}
+	return nil
+}
+
+// recoverFirst brings unfinished work to an end, and takes back a commit that has not booted when something else is
+// asked for. It says whether nothing is left to do.
+func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions, res *Result) (bool, error) {
+	e := h.engine()
+	out, err := e.Recover(ctx, r)
+	if err != nil && r.Pending != nil {
+		return false, fmt.Errorf("recovering what was unfinished: %w", err)
+	}
+	if out.Rebooting {
+		res.Reboot = RebootStarted
+		return false, &Refused{Err: fmt.Errorf("the host is going back to the configuration before: %s", out.Why)}
+	}
+	switch out.Do {
+	case transaction.Foreign:
+		return false, &Refused{Err: errors.New(out.Why)}
+	case transaction.AwaitBoot:
+		if r.Pending.Digest == cfg.Digest {
+			return true, h.reboot(ctx, o.NoReboot, res)
+		}
+		return false, e.Withdraw(ctx, r, "withdrawn for "+cfg.Name+" before it had booted")
+	case transaction.AwaitProof, transaction.FirstBoot:
+		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
+			res.Reboot = RebootStarted
+			return true, e.GoBack(ctx, r, "going back to "+cfg.Name+" was asked for before "+r.Pending.Config+" was proved", false)
+		}
+		return false, h.prove(ctx, r)
+	}
+	return false, nil
+}
+
+// quarantine refuses content that failed its verdict on this host, under whatever name.
+func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions) error {
+	q := r.Quarantine(cfg.Digest)
+	if q == nil {
+		return nil
+	}
+	if o.Lift {
+		return h.engine().Lift(r, cfg.Digest)
+	}
+	return &UnreachableError{Err: fmt.Errorf("%s is quarantined since %s: %s; use --lift-quarantine to try it again",
+		cfg.Name, q.Since.Format(time.RFC3339), q.Reason)}
+}
+
+// update is a prepared way to a configuration: everything that could be decided before anything is touched.
+type update struct {
+	transaction.Update
+	cfg, old *machineconfig.Config
+	road     transaction.Road
+	request  ostree.Request
+	booted   ostree.Deployment
+	reboot   bool
+}
+
+// prepare plans, and refuses what can't work. It returns nil where nothing is to be done.
+func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions, res *Result) (*update, error) {
+	h.say("plan", cfg.Name)
+	old, err := h.committed(r)
+	if err != nil {
+		return nil, err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	drift, err := h.drift(old, res)
+	if err != nil {
+		return nil, err
+	}
+	if o.Strict && len(drift) > 0 {
+		return nil, &DriftError{Config: old.Name, Drift: drift}
+	}
+	v := view{host: h.root}
+	c, err := compile(v, cfg, old)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
+	}
+	res.Warnings = append(res.Warnings, c.warnings...)
+	differing, err := differing(v, c.wants)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.plan(old, cfg, drift, differing, booted, r, o)
+	if err != nil {
+		return nil, err
+	}
+	res.Plan = p
+	if err := Unreconcilable(p); err != nil {
+		return nil, err
+	}
+	owned := h.owned(r, booted, cfg, p)
+	if len(p.Changes) == 0 && len(differing) == 0 && r.Committed != nil && r.Committed.Digest == cfg.Digest {
+		return nil, nil
+	}
+	doc, err := cfg.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s: %w", cfg.Name, err)
+	}
+	u := &update{cfg: cfg, old: old, booted: booted, reboot: p.Reboot}
+	u.Document, u.Actions, u.Timeout = doc, p.Actions, o.Timeout
+	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,
+		Skipped: skipped(p)}
+	for _, d := range drift {
+		u.Drifted = append(u.Drifted, d.paths...)
+	}
+	slices.Sort(u.Drifted)
+	u.Drifted = slices.Compact(u.Drifted)
+	return u, h.chooseRoad(ctx, u, p, c, o)
+}
+
+func (h *Host) chooseRoad(ctx context.Context, u *update, p *plan.Plan, c *compiler, o ApplyOptions) error {
+	switch {
+	case h.plain == nil:
+		u.road, u.Wants = transaction.RoadTree, c.wants
+		if p.Reboot {
+			u.Actions = nil // the reboot does them all
+		}
+	case !p.Reboot:
+		u.road, u.Wants = transaction.RoadLive, c.wants
+	default:
+		u.road = transaction.RoadSwitch
+		return h.prepareSwitch(ctx, u, p, c, o)
+	}
+	return nil
+}
+
+// prepareSwitch does what is slow or can fail of a switch before anything is touched.
+func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *compiler, o ApplyOptions) error {
+	if err := h.plain.Supported(ctx); err != nil {
+		return fmt.Errorf("this change needs a new deployment: %w", err)
+	}
+	if err := h.otherManagers(ctx, u.cfg); err != nil {
+		return err
+	}
+	if !o.NoReboot && h.services != nil {
+		if err := h.services.inhibited(ctx); err != nil {
+			return &Refused{Err: err}
+		}
+	}
+	u.request = ostree.Request{OS: u.booted.OS, Checksum: u.booted.Checksum, OriginOf: u.booted.ID,
+		KernelArguments: u.booted.KernelArguments}
+	for _, ch := range p.Changes {
+		switch ch.Kind {
+		case plan.Kargs:
+			u.request.KernelArguments = kargs.Apply(u.booted.KernelArguments, ch.Delete, ch.Append)
+		case plan.OSImage:
+			h.say("pull", ch.To)
+			sum, err := h.plain.Stage(ctx, ch.To)
+			if err != nil {
+				return fmt.Errorf("osImageURL: staging %s: %w", ch.To, err)
+			}
+			u.request.Checksum = sum
+			if ch.To != sum {
+				u.request.OriginOf, u.request.Refspec = "", ch.To
+			}
+		}
+	}
+	if err := h.plain.BootSpace(ctx, u.request.OS, u.request.Checksum); err != nil {
+		return err
+	}
+	for _, w := range c.wants {
+		carried, err := c.view.carried(w.Path)
+		if err != nil {
+			return err
+		}
+		if !carried {
+			u.Wants = append(u.Wants, w)
+		}
+	}
+	return nil
+}
+
+func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o ApplyOptions, res *Result) error {
+	e := h.engine()
+	if h.live {
+		if err := h.install(); err != nil {
+			return fmt.Errorf("installing the recovery unit: %w", err)
+		}
+	}
+	baseline, err := h.baseline(ctx)
+	if err != nil {
+		return err
+	}
+	if u.road != transaction.RoadSwitch {
+		if h.services != nil && !u.reboot && disrupts(u.Actions) {
+			u.Prove = func(ctx context.Context) error { return h.verdictLive(ctx, baseline) }
+		}
+		if err := e.Live(ctx, r, u.Update, u.road); err != nil {
+			return err
+		}
+		if !u.reboot || !h.live {
+			return nil
+		}
+		return h.reboot(ctx, o.NoReboot, res)
+	}
+	u.Baseline = baseline
+	if u.Timeout == 0 {
+		u.Timeout = transaction.DefaultTimeout
+	}
+	err = e.Switch(ctx, r, transaction.Switch{Update: u.Update, Request: u.request, Booted: u.booted.ID,
+		Etc: func(tree *files.Root) ([]files.Want, error) { return h.etc(tree, u) },
+		Open: func(d ostree.Deployment) (*files.Root, error) {
+			return files.OpenWritable(path.Join("/sysroot", d.Dir))
+		}})
+	if err != nil {
+		return err
+	}
+	return h.reboot(ctx, o.NoReboot, res)
+}
+
+// etc compiles the configuration against the new deployment's own tree: its vendor defaults, units, presets, users and
+// policy are what counts there.
+func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
+	v := view{host: h.root, tree: tree}
+	c, err := compile(v, u.cfg, u.old)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", u.cfg.Name, err)
+	}
+	var out []files.Want
+	for _, w := range c.wants {
+		carried, err := v.carried(w.Path)
+		if err != nil {
+			return nil, err
+		}
+		if carried {
+			out = append(out, w)
+		}
+	}
+	return out, nil
+}
+
+func disrupts(actions []plan.Action) bool {
+	return slices.ContainsFunc(actions, func(a plan.Action) bool {
+		return a.Type == plan.ActionReload || a.Type == plan.ActionRestart
+	})
+}
+
+func (h *Host) reboot(ctx context.Context, no bool, res *Result) error {
+	if no || h.services == nil {
+		res.Reboot = RebootNeeded
+		return nil
+	}
+	res.Reboot = RebootNeeded
+	h.say("reboot", "")
+	if err := h.services.RebootPolitely(ctx); err != nil {
+		return &Refused{Err: err}
+	}
+	res.Reboot = RebootStarted
+	return nil
+}
+
+// subject names what a want or a change is about, in one key.
+func subject(kind, name string) string { return kind + " " + name }
+
+func subjectOf(w files.Want) string {
+	if w.Name != "" {
+		return subject(w.Kind, w.Name)
+	}
+	return subject(w.Kind, w.Path)
+}
+
+func subjectOfChange(c plan.Change) string {
+	return subject(string(c.Kind), c.Path+c.Name+c.User)
+}
+
+// differing returns the subjects, and under "" the agent's own paths, that the host does not match.
+func differing(v view, wants []files.Want) (map[string]bool, error) {
+	out := map[string]bool{}
+	for _, w := range wants {
+		d, err := v.Compare(w)
+		if err != nil {
+			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
+		}
+		if len(d) == 0 {
+			continue
+		}
+		switch w.Kind {
+		case "":
+			out[""] = true
+		case "password":
+			for _, user := range strings.Fields(w.Name) {
+				out[subject(w.Kind, user)] = true
+			}
+		default:
+			out[subjectOf(w)] = true
+		}
+	}
+	return out, nil
+}
+
+// plan makes the plan against what the host really has.
+func (h *Host) plan(old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool, booted ostree.Deployment,
+	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
+	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil}
+	if h.plain != nil {
+		opts.Kargs = &plan.HostKargs{CommandLine: booted.KernelArguments}
+		if r.Committed != nil {
+			opts.Kargs.Owned = r.Committed.OwnedKargs
+		}
+	}
+	if r.Committed != nil && len(r.Committed.Skipped) > 0 {
+		opts.OS = &plan.OS{}
+	}
+	current := old
+	if old == nil && differing != nil {
+		opts.Satisfied = func(c plan.Change) bool {
+			switch c.Kind {
+			case plan.OSImage:
+				return c.To == booted.Refspec || c.To == booted.Checksum
+			case plan.Kargs, plan.KernelType, plan.Extensions:
+				return false
+			}
+			return !differing[subjectOfChange(c)]
+		}
+	} else {
+		current = observed(old, drift)
+	}
+	p, err := plan.Make(current, cfg, opts)
+	if err != nil {
+		return nil, err
+	}
+	if h.plain != nil {
+		needsMore(p)
+	}
+	return p, nil
+}
+
+// needsMore refuses what plain ostree deployments can't carry.
+func needsMore(p *plan.Plan) {
+	for _, c := range p.Changes {
+		if c.Kind == plan.KernelType || c.Kind == plan.Extensions {
+			p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: string(c.Kind),
+				Reason: "packages can't be layered on plain ostree deployments"})
+		}
+	}
+}
+
+// Plan says what Apply would do, and touches nothing.
+func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*plan.Plan, error) {
+	r, err := h.store().Load()
+	if err != nil {
+		return nil, err
+	}
+	old, err := h.committed(r)
+	if err != nil {
+		return nil, err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var differ map[string]bool
+	v := view{host: h.root}
+	if c, err := compile(v, cfg, old); err == nil {
+		if differ, err = differing(v, c.wants); err != nil {
+			return nil, err
+		}
+	} // a host that apply would refuse still has a plan
+	return h.plan(old, cfg, nil, differ, booted, r, o)
+}
+
+// Unreconcilable is the error of a plan that must not be carried out, nil for one that may.
+func Unreconcilable(p *plan.Plan) error {
+	if len(p.Unreconcilable) == 0 {
+		return nil
+	}
+	var all []string
+	for _, u := range p.Unreconcilable {
+		all = append(all, u.Field+": "+u.Reason)
+	}
+	return &UnreachableError{Err: fmt.Errorf("%s can't be reached from here: %s", p.Desired, strings.Join(all, "; "))}
+}
+
+func skipped(p *plan.Plan) []string {
+	var out []string
+	for _, c := range p.Skipped {
+		out = append(out, string(c.Kind))
+	}
+	return out
+}
+
+// owned returns the kernel arguments that are ours once the plan is carried out.
+func (h *Host) owned(r *transaction.Record, booted ostree.Deployment, cfg *machineconfig.Config, p *plan.Plan) []string {
+	if h.plain == nil {
+		return nil
+	}
+	var owned []string
+	if r.Committed != nil {
+		owned = r.Committed.OwnedKargs
+	}
+	if slices.ContainsFunc(p.Skipped, func(c plan.Change) bool { return c.Kind == plan.Kargs }) {
+		return owned
+	}
+	_, _, now := kargs.Own(booted.KernelArguments, owned, cfg.KernelArguments)
+	return now
+}
+
+// observed is the old configuration as the host has it now: what drifted is a difference like any other, and takes the
+// actions that its policy says.
+func observed(old *machineconfig.Config, drift []Drift) *machineconfig.Config {
+	if len(drift) == 0 {
+		return old
+	}
+	c := *old
+	drifted := map[string][]string{}
+	for _, d := range drift {
+		s := subject(d.Kind, d.subject())
+		drifted[s] = append(drifted[s], d.What)
+	}
+	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f machineconfig.File) bool {
+		return drifted[subject("file", f.Path)] != nil
+	})
+	c.Directories = slices.DeleteFunc(slices.Clone(c.Directories), func(d machineconfig.Directory) bool {
+		return drifted[subject("directory", d.Path)] != nil
+	})
+	c.Links = slices.DeleteFunc(slices.Clone(c.Links), func(l machineconfig.Link) bool {
+		return drifted[subject("link", l.Path)] != nil
+	})
+	c.Users = slices.Clone(c.Users)
+	for i, u := range c.Users {
+		if drifted[subject("sshkeys", u.Name)] != nil {
+			c.Users[i].Keys = nil
+		}
+		if drifted[subject("password", u.Name)] != nil {
+			c.Users[i].PasswordHash = nil
+		}
+	}
+	c.Units = slices.Clone(c.Units)
+	for i, u := range c.Units {
+		if what := drifted[subject("unit", u.Name)]; what != nil {
+			c.Units[i] = driftedUnit(u, what)
+		}
+		c.Units[i].Dropins = slices.DeleteFunc(slices.Clone(u.Dropins), func(d machineconfig.Dropin) bool {
+			return drifted[subject("dropin", u.Name+"/"+d.Name)] != nil
+		})
+	}
+	return &c
+}
+
+// driftedUnit differs from u in those aspects.
+func driftedUnit(u machineconfig.Unit, what []string) machineconfig.Unit {
+	for _, w := range what {
+		switch files.What(w) {
+		case files.Enabled:
+			if u.Enabled != nil {
+				no := !*u.Enabled
+				u.Enabled = &no
+			}
+		case files.Masked:
+			u.Mask = nil
+		default:
+			u.Contents = ""
+		}
+	}
+	return u
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/sshkeys"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+const (
+	unitDir       = "/etc/systemd/system"
+	shadowPath    = "/etc/shadow"
+	origDir       = transaction.ConfigDir + "/orig"
+	origSuffix    = ".mcdorig"
+	currentConfig = transaction.ConfigDir + "/currentconfig"
+)
+
+// compiler turns a configuration into the paths that it comes down to on one host. Everything that differs between two
+// hosts with one configuration (ids, homes, labels, presets, vendor defaults) is decided here.
+type compiler struct {
+	view     view
+	accounts *files.Accounts
+	labels   *files.Labels
+	cfg, old *machineconfig.Config // old is nil on a host that was never configured
+
+	wants    []files.Want
+	at       map[string]int // resolved path -> index in wants
+	warnings []string
+}
+
+func compile(v view, cfg, old *machineconfig.Config) (*compiler, error) {
+	accounts, err := v.base().Accounts()
+	if err != nil {
+		return nil, fmt.Errorf("reading the host's users: %w", err)
+	}
+	labels, err := v.base().Labels()
+	if err != nil {
+		return nil, fmt.Errorf("reading SELinux policy: %w", err)
+	}
+	c := &compiler{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old, at: map[string]int{}}
+	for _, do := range []func() error{c.storage, c.units, c.users, c.release, c.originals, c.pointer} {
+		if err := do(); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// want adds w, labelled as the policy says. Two wants for one place, however it is spelled, are a mistake of the
+// configuration.
+func (c *compiler) want(w files.Want) error {
+	w.Path = path.Clean(w.Path)
+	at, err := c.view.host.Resolve(w.Path)
+	if err != nil {
+		return err
+	}
+	if i, dup := c.at[at]; dup {
+		other := c.wants[i]
+		if w.Exists || reflect.DeepEqual(other.Node, w.Node) && other.HardTo == w.HardTo {
+			return nil
+		}
+		if other.Exists {
+			c.wants[i] = w
+			return nil
+		}
+		return fmt.Errorf("%s %s and %s %s are one path on this host", other.Kind, other.Path, w.Kind, w.Path)
+	}
+	if w.Node.Type != files.Absent && w.Node.Label == "" && w.HardTo == "" {
+		w.Node.Label = c.labels.Of(at, w.Node.Type)
+	}
+	c.at[at] = len(c.wants)
+	c.wants = append(c.wants, w)
+	return nil
+}
+
+func (c *compiler) has(name string) (bool, error) {
+	at, err := c.view.host.Resolve(name)
+	_, ok := c.at[at]
+	return ok, err
+}
+
+func (c *compiler) storage() error {
+	for _, d := range c.cfg.Directories {
+		uid, gid, err := c.owner("directories", d.Path, d.Owner)
+		if err != nil {
+			return err
+		}
+		n := files.Node{Type: files.Directory, Mode: d.Mode, UID: uid, GID: gid}
+		if err := c.want(files.Want{Path: d.Path, Node: n, Kind: "directory"}); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.cfg.Files {
+		if f.Append {
+			continue // refused by the plan
+		}
+		uid, gid, err := c.owner("files", f.Path, f.Owner)
+		if err != nil {
+			return err
+		}
+		n := files.Node{Type: files.Regular, Mode: f.Mode, UID: uid, GID: gid, Data: f.Contents}
+		if err := c.want(files.Want{Path: f.Path, Node: n, Kind: "file"}); err != nil {
+			return err
+		}
+	}
+	for _, l := range c.cfg.Links {
+		uid, gid, err := c.owner("links", l.Path, l.Owner)
+		if err != nil {
+			return err
+		}
+		w := files.Want{Path: l.Path, Kind: "link"}
+		if l.Hard {
+			w.HardTo = path.Clean(path.Join(path.Dir(l.Path), l.Target))
+			if path.IsAbs(l.Target) {
+				w.HardTo = path.Clean(l.Target)
+			}
+		} else {
+			w.Node = files.Node{Type: files.Symlink, Target: l.Target, UID: uid, GID: gid}
+		}
+		if err := c.want(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// owner resolves names by the host's users, never by those of the machine or container that this runs in.
+func (c *compiler) owner(list, name string, o machineconfig.Owner) (uid, gid int, err error) {
+	switch {
+	case o.UID != nil:
+		uid = *o.UID
+	case o.User != "":
+		a, ok := c.accounts.User(o.User)
+		if !ok {
+			return 0, 0, fmt.Errorf("storage.%s %s: user.name: user %q does not exist on this host", list, name, o.User)
+		}
+		uid = a.UID
+	}
+	switch {
+	case o.GID != nil:
+		gid = *o.GID
+	case o.Group != "":
+		g, ok := c.accounts.Group(o.Group)
+		if !ok {
+			return 0, 0, fmt.Errorf("storage.%s %s: group.name: group %q does not exist on this host", list, name, o.Group)
+		}
+		gid = g
+	}
+	return uid, gid, nil
+}
+
+func (c *compiler) units() error {
+	before := map[string]machineconfig.Unit{}
+	if c.old != nil {
+		for _, u := range c.old.Units {
+			before[u.Name] = u
+		}
+	}
+	var units []systemd.Unit
+	for _, u := range c.cfg.Units {
+		was, known := before[u.Name]
+		delete(before, u.Name)
+		s := systemd.Unit{Name: u.Name, Contents: u.Contents, Enabled: u.Enabled, Mask: u.Mask,
+			Preset: u.Enabled == nil && (!known || !reflect.DeepEqual(was, u))}
+		for _, d := range u.Dropins {
+			s.Dropins = append(s.Dropins, systemd.Dropin{Name: d.Name, Contents: d.Contents})
+		}
+		if err := systemd.Validate(s); err != nil {
+			return fmt.Errorf("systemd.units %s: %w", u.Name, err)
+		}
+		units = append(units, s)
+	}
+	var released []string
+	for name := range before {
+		released = append(released, name)
+	}
+	slices.Sort(released)
+	wants, warnings, err := systemd.Wants(c.view, units, released)
+	if err != nil {
+		return fmt.Errorf("systemd.units: %w", err)
+	}
+	c.warnings = append(c.warnings, warnings...)
+	for _, w := range wants {
+		if err := c.want(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func managedUsers(cfg *machineconfig.Config) []sshkeys.User {
+	var out []sshkeys.User
+	if cfg == nil {
+		return nil
+	}
+	for _, u := range cfg.Users {
+		out = append(out, sshkeys.User{Name: u.Name, Keys: u.Keys, PasswordHash: u.PasswordHash})
+	}
+	return out
+}
+
+func (c *compiler) users() error {
+	users, previous := managedUsers(c.cfg), managedUsers(c.old)
+	if len(users) == 0 && len(previous) == 0 {
+		return nil
+	}
+	wants, err := sshkeys.Wants(c.view, c.accounts, users, previous)
+	if err != nil {
+		return err
+	}
+	for _, w := range wants {
+		if err := c.want(w); err != nil {
+			return err
+		}
+	}
+	current, err := c.view.ReadFile(shadowPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		current, err = nil, nil
+	}
+	if err != nil {
+		return err
+	}
+	edited, touched, err := sshkeys.Shadow(current, users, previous)
+	if err != nil || len(touched) == 0 {
+		return err
+	}
+	n, err := c.view.Inspect(shadowPath)
+	if err != nil {
+		return err
+	}
+	if n.Type != files.Regular {
+		return fmt.Errorf("passwd.users: setting the password of %s: %s is %s on this host", touched[0], shadowPath, n.Type)
+	}
+	n.Data = edited
+	return c.want(files.Want{Path: shadowPath, Node: n, Kind: "password", Name: strings.Join(touched, " ")})
+}
+
+// release lets go of what the old configuration had and the new one has not: the vendor's default comes back, else
+// what an admin had there before us, else the path goes away.
+func (c *compiler) release() error {
+	if c.old == nil {
+		return nil
+	}
+	for _, w := range ownPaths(c.old) {
+		taken, err := c.has(w.Path)
+		if err != nil {
+			return err
+		}
+		if taken {
+			continue
+		}
+		back, err := c.letGo(w)
+		if err != nil {
+			return err
+		}
+		if err := c.want(back); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownPaths are the paths that a configuration owns wholly, whatever the host. Enablement links and keys are released by
+// their own rooms.
+func ownPaths(cfg *machineconfig.Config) []files.Want {
+	var out []files.Want
+	for _, f := range cfg.Files {
+		out = append(out, files.Want{Path: f.Path, Kind: "file"})
+	}
+	for _, l := range cfg.Links {
+		out = append(out, files.Want{Path: l.Path, Kind: "link"})
+	}
+	for _, u := range cfg.Units {
+		if u.Contents != "" || u.Mask != nil && *u.Mask {
+			out = append(out, files.Want{Path: path.Join(unitDir, u.Name), Kind: "unit", Name: u.Name})
+		}
+		for _, d := range u.Dropins {
+			out = append(out, files.Want{Path: path.Join(unitDir, u.Name+".d", d.Name), Kind: "dropin", Name: u.Name + "/" + d.Name})
+		}
+	}
+	for _, d := range cfg.Directories {
+		out = append(out, files.Want{Path: d.Path, Kind: "directory"})
+	}
+	return out
+}
+
+func vendorPath(at string) string { return "/usr" + at }
+
+func origPath(at string) string { return origDir + at + origSuffix }
+
+func (c *compiler) letGo(w files.Want) (files.Want, error) {
+	at, err := c.view.host.Resolve(w.Path)
+	if err != nil {
+		return w, err
+	}
+	sources := []string{origPath(at)}
+	if under(at, "/etc") {
+		sources = []string{vendorPath(at), origPath(at)}
+	}
+	for _, src := range sources {
+		n, err := c.view.Inspect(src)
+		if err != nil {
+			return w, err
+		}
+		if n.Type != files.Regular && n.Type != files.Symlink && n.Type != files.Directory {
+			continue
+		}
+		if n.Type == files.Regular {
+			if n.Data, err = c.view.contents(src); err != nil {
+				return w, err
+			}
+		}
+		n.Label = "" // that of the place it goes to
+		w.Node = n
+		return w, c.dropOriginal(at)
+	}
+	w.Node = files.Node{Type: files.Absent}
+	return w, nil
+}
+
+// dropOriginal lets the kept original go once it is back, or once the vendor's default is.
+func (c *compiler) dropOriginal(at string) error {
+	n, err := c.view.Inspect(origPath(at))
+	if err != nil || n.Type == files.Absent {
+		return err
+	}
+	return c.want(files.Want{Path: origPath(at), Node: files.Node{Type: files.Absent}})
+}
+
+// originals keeps an admin's own file that a configuration is about to take over for the first time, where no vendor
+// default would come back in its stead.
+func (c *compiler) originals() error {
+	owned := map[string]bool{}
+	if c.old != nil {
+		for _, w := range ownPaths(c.old) {
+			owned[path.Clean(w.Path)] = true
+		}
+	}
+	for _, w := range slices.Clone(c.wants) {
+		switch w.Kind {
+		case "file", "link", "unit", "dropin", "directory":
+		default:
+			continue
+		}
+		if owned[w.Path] || w.Aspect == files.Enabled || w.Exists {
+			continue
+		}
+		if err := c.keepOriginal(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *compiler) keepOriginal(w files.Want) error {
+	found, err := c.view.Inspect(w.Path)
+	if err != nil || found.Type != files.Regular && found.Type != files.Symlink && found.Type != files.Directory {
+		return err
+	}
+	if d, err := c.view.Compare(w); err != nil || len(d) == 0 {
+		return err
+	}
+	at, err := c.view.host.Resolve(w.Path)
+	if err != nil {
+		return err
+	}
+	if under(at, "/etc") {
+		if n, err := c.view.Inspect(vendorPath(at)); err != nil || n.Type != files.Absent {
+			return err
+		}
+	}
+	if n, err := c.view.Inspect(origPath(at)); err != nil || n.Type != files.Absent {
+		return err
+	}
+	if found.Type == files.Regular {
+		if found.Data, err = c.view.contents(w.Path); err != nil {
+			return err
+		}
+	}
+	found.Label = ""
+	return c.want(files.Want{Path: origPath(at), Node: found})
+}
+
+// pointer makes the configuration readable where people look for it.
+func (c *compiler) pointer() error {
+	return c.want(files.Want{Path: currentConfig,
+		Node: files.Node{Type: files.Symlink, Target: transaction.ConfigPath(c.cfg.Digest)}})
+}

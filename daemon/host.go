@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package daemon turns a configuration into what a host is: it reads, plans, chooses the road, and drives a transaction
+// to its end. Its local commands are the same path that an update from a cluster takes.
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// OS names how a host's operating system is managed.
+type OS string
+
+// The back ends of CONTRACT's --os. On a host with rpm-ostree or bootc the deployments are ostree's own; what needs
+// more than ostree (packages, container images) is refused with that reason.
+const (
+	OSAuto      OS = "auto"
+	OSRpmOstree OS = "rpm-ostree"
+	OSBootc     OS = "bootc"
+	OSOstree    OS = "ostree"
+	OSNone      OS = "none"
+)
+
+// Refused is the error of work that must not be done now: another operation or manager has the host.
+type Refused struct{ Err error }
+
+func (e *Refused) Error() string { return e.Err.Error() }
+func (e *Refused) Unwrap() error { return e.Err }
+
+// UnreachableError is the error of a configuration that can't be reached from here.
+type UnreachableError struct{ Err error }
+
+func (e *UnreachableError) Error() string { return e.Err.Error() }
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// DriftError is the error of a host that does not match its configuration.
+type DriftError struct {
+	Config string
+	Drift  []Drift
+}
+
+func (e *DriftError) Error() string {
+	first := e.Drift[0]
+	more := ""
+	if n := len(e.Drift) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more)", n)
+	}
+	return fmt.Sprintf("host does not match %s: %s %s: %s%s", e.Config, first.Kind, first.subject(), first.What, more)
+}
+
+// Host is a host, or a tree that looks like one, with everything that its commands need.
+type Host struct {
+	root     *files.Root
+	os       OS
+	live     bool // the tree is the system that we run on
+	plain    *ostree.Plain
+	services *services
+	labels   *files.Labels
+	bootID   string
+	now      func() time.Time
+	say      func(phase, what string)
+	lock     *os.File
+}
+
+// Open returns the host at dir. say is told what is being done.
+func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
+	root, err := files.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{root: root, live: path.Clean(dir) == "/", now: time.Now, say: say}
+	if err := h.open(backend); err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *Host) open(backend OS) error {
+	booted := h.live && h.exists("/run/ostree-booted")
+	switch {
+	case backend == OSAuto && !booted:
+		h.os = OSNone
+	case backend == OSAuto && h.exists("/usr/bin/rpm-ostree"):
+		h.os = OSRpmOstree
+	case backend == OSAuto && h.exists("/usr/bin/bootc"):
+		h.os = OSBootc
+	case backend == OSAuto:
+		h.os = OSOstree
+	default:
+		h.os = backend
+	}
+	if h.os != OSNone && !booted {
+		return fmt.Errorf("using --os %s: %s is not a booted ostree host", h.os, h.root.Path())
+	}
+	if h.live {
+		id, err := h.root.ReadFile("/proc/sys/kernel/random/boot_id")
+		if err != nil {
+			return fmt.Errorf("reading boot id: %w", err)
+		}
+		h.bootID = strings.TrimSpace(string(id))
+		if h.exists("/run/systemd/system") {
+			h.services = &services{}
+		}
+	}
+	if h.os != OSNone {
+		h.plain = ostree.NewPlain(ostree.Exec, "/")
+	}
+	var err error
+	h.labels, err = h.root.Labels()
+	if err != nil {
+		return fmt.Errorf("reading SELinux policy: %w", err)
+	}
+	return nil
+}
+
+// Close releases the host, and its lock.
+func (h *Host) Close() {
+	if h.lock != nil {
+		_ = h.lock.Close()
+	}
+	if h.services != nil {
+		h.services.close()
+	}
+	_ = h.root.Close()
+}
+
+func (h *Host) exists(name string) bool {
+	n, err := h.root.Inspect(name)
+	return err == nil && n.Type != files.Absent
+}
+
+// Lock makes sure that nobody else changes the host while we do. verb is what the others are told.
+func (h *Host) Lock(verb string) error {
+	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
+		return err
+	}
+	f, err := h.root.Lock(transaction.RunDir+"/lock", fmt.Sprintf("machine-config-daemon %s, pid %d", verb, os.Getpid()))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return &Refused{Err: fmt.Errorf("another operation is at work on this host: %w", err)}
+	}
+	h.lock = f
+	return err
+}
+
+func (h *Host) unlock() {
+	if h.lock != nil {
+		_ = h.lock.Close()
+		h.lock = nil
+	}
+}
+
+func (h *Host) store() *transaction.Store { return transaction.NewStore(h.root) }
+
+func (h *Host) engine() *transaction.Engine {
+	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID, Now: h.now, Say: h.say}
+	if h.plain != nil {
+		e.Deployments = h.plain
+	}
+	if h.services != nil {
+		e.Services = h.services
+	}
+	return e
+}
+
+// committed returns the configuration that the record says the host has, nil where it has none yet.
+func (h *Host) committed(r *transaction.Record) (*machineconfig.Config, error) {
+	return h.revision(r.Committed)
+}
+
+func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error) {
+	if rev == nil || rev.Digest == "" {
+		return nil, nil
+	}
+	data, err := h.store().ReadConfig(rev.Digest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading configuration %s: the host's copy %s is gone", rev.Config, transaction.ConfigPath(rev.Digest))
+	}
+	if err != nil {
+		return nil, err
+	}
+	mc := &mcfgv1.MachineConfig{}
+	if err := json.Unmarshal(data, mc); err != nil {
+		return nil, fmt.Errorf("reading the host's copy of configuration %s: %w", rev.Config, err)
+	}
+	cfg, err := machineconfig.Parse(mc)
+	if err != nil {
+		return nil, fmt.Errorf("reading the host's copy of configuration %s: %w", rev.Config, err)
+	}
+	if cfg.Digest != rev.Digest {
+		return nil, fmt.Errorf("reading the host's copy of configuration %s: %s is damaged", rev.Config, transaction.ConfigPath(rev.Digest))
+	}
+	return cfg, nil
+}
+
+// booted returns the deployment that runs; the zero one without ostree.
+func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
+	if h.plain == nil {
+		return ostree.Deployment{}, nil
+	}
+	ds, err := h.plain.Status(ctx)
+	if err != nil {
+		return ostree.Deployment{}, fmt.Errorf("reading deployments: %w", err)
+	}
+	for _, d := range ds {
+		if d.Booted {
+			return d, nil
+		}
+	}
+	return ostree.Deployment{}, errors.New("reading deployments: none of them is the booted one")
+}

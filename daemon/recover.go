@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Recover brings the host to one side of whatever was interrupted.
+func (h *Host) Recover(ctx context.Context) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	out, err := h.engine().Recover(ctx, r)
+	switch {
+	case out.Rebooting:
+		res.Reboot = RebootStarted
+	case out.Do == transaction.AwaitBoot:
+		res.Reboot = RebootNeeded
+	}
+	return h.result(ctx, res, r), err
+}
+
+// errNoPrevious is why a rollback has nowhere to go.
+var errNoPrevious = errors.New("rolling back: there is no previous committed configuration")
+
+// Rollback goes back to the previous committed configuration; where an update is not proved yet, to the one before it.
+// It quarantines nothing: a person asked for it.
+func (h *Host) Rollback(ctx context.Context, o ApplyOptions) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	err = h.rollback(ctx, r, o, res)
+	return h.result(ctx, res, r), err
+}
+
+func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+	e := h.engine()
+	out, err := e.Recover(ctx, r)
+	if err != nil && r.Pending != nil {
+		return fmt.Errorf("recovering what was unfinished: %w", err)
+	}
+	switch out.Do {
+	case transaction.Foreign:
+		return &Refused{Err: errors.New(out.Why)}
+	case transaction.AwaitBoot:
+		return e.Withdraw(ctx, r, r.Pending.Config+" was withdrawn before it had booted")
+	case transaction.AwaitProof, transaction.FirstBoot:
+		res.Reboot = RebootStarted
+		return e.GoBack(ctx, r, "a rollback was asked for before "+r.Pending.Config+" was proved", false)
+	case transaction.GoBack:
+		res.Reboot = RebootStarted
+		return nil
+	}
+	if r.Previous == nil || r.Previous.Digest == "" {
+		return errNoPrevious
+	}
+	cfg, err := h.revision(r.Previous)
+	if err != nil {
+		return err
+	}
+	o.SkipOS = o.SkipOS || len(r.Previous.Skipped) > 0
+	return h.apply(ctx, r, cfg, o, res)
+}
+
+// oneLine is an error for a record and an error: line, which are read one line at a time.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+}

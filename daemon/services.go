@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// busTimeout bounds one conversation with systemd that is not a job of a unit.
+const busTimeout = 30 * time.Second
+
+// jobTimeout bounds a restart or reload: systemd's own default for a start is 90 s, and a restart stops first.
+const jobTimeout = 5 * time.Minute
+
+// services is the running system. It connects when it is first needed: most commands never do.
+type services struct {
+	m *systemd.Manager
+}
+
+func (s *services) manager(ctx context.Context) (*systemd.Manager, error) {
+	if s.m == nil {
+		m, err := systemd.Connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.m = m
+	}
+	return s.m, nil
+}
+
+func (s *services) close() {
+	if s.m != nil {
+		s.m.Close()
+	}
+}
+
+func (s *services) with(ctx context.Context, limit time.Duration, do func(context.Context, *systemd.Manager) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	m, err := s.manager(ctx)
+	if err != nil {
+		return err
+	}
+	return do(ctx, m)
+}
+
+// Reload is a daemon-reload.
+func (s *services) Reload(ctx context.Context) error {
+	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.Reload(ctx) })
+}
+
+// Act carries out a Reload or Restart.
+func (s *services) Act(ctx context.Context, a plan.Action) error {
+	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		if a.Type == plan.ActionRestart {
+			return m.RestartUnit(ctx, a.Service)
+		}
+		return m.ReloadUnit(ctx, a.Service)
+	})
+}
+
+// Start queues the start of a unit.
+func (s *services) Start(ctx context.Context, unit string) error {
+	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStart(ctx, unit) })
+}
+
+// Stop queues the stop of a unit.
+func (s *services) Stop(ctx context.Context, unit string) error {
+	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStop(ctx, unit) })
+}
+
+// Reboot goes down in an orderly way whoever would rather not: it is how a bad configuration is left.
+func (s *services) Reboot(ctx context.Context) error {
+	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		return m.QueueStart(ctx, "reboot.target")
+	})
+}
+
+// RebootPolitely asks logind, which honours those who block a shutdown.
+func (s *services) RebootPolitely(ctx context.Context) error {
+	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.Reboot(ctx) })
+}
+
+func (s *services) inhibited(ctx context.Context) error {
+	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		by, err := m.BlockInhibitors(ctx)
+		if err != nil {
+			return err
+		}
+		if len(by) > 0 {
+			return &systemd.InhibitedError{By: by}
+		}
+		return nil
+	})
+}
+
+// otherManagers are units that change the OS by themselves. Two at one host undo each other's work.
+var otherManagers = []string{"zincati.service", "bootc-fetch-apply-updates.timer", "rpm-ostreed-automatic.timer"}
+
+// otherManagers refuses a host on which another OS manager is at work, unless the configuration turns it off.
+func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config) error {
+	if h.services == nil {
+		return nil
+	}
+	watch := slices.DeleteFunc(slices.Clone(otherManagers), func(name string) bool {
+		return slices.ContainsFunc(cfg.Units, func(u machineconfig.Unit) bool {
+			return u.Name == name && (u.Enabled != nil && !*u.Enabled || u.Mask != nil && *u.Mask)
+		})
+	})
+	return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		states, err := m.ActiveState(ctx, watch...)
+		if err != nil {
+			return err
+		}
+		for _, name := range watch {
+			if states[name] == "active" || states[name] == "activating" {
+				return &Refused{Err: fmt.Errorf("%s manages this host's OS too: disable it, or have the configuration do so", name)}
+			}
+		}
+		return nil
+	})
+}
+
+const (
+	kubeletUnit    = "kubelet.service"
+	kubeletHealthz = "http://127.0.0.1:10248/healthz"
+)
+
+// baseline is what does not work before the update.
+func (h *Host) baseline(ctx context.Context) (transaction.Baseline, error) {
+	var b transaction.Baseline
+	if h.services == nil {
+		return b, nil
+	}
+	err := h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		var err error
+		if b.FailedUnits, err = m.FailedUnits(ctx); err != nil {
+			return err
+		}
+		states, err := m.ActiveState(ctx, kubeletUnit)
+		b.KubeletActive = err == nil && states[kubeletUnit] == "active"
+		return err
+	})
+	b.KubeletHealthy = b.KubeletActive && kubeletHealthy(ctx) == nil
+	return b, err
+}
+
+func kubeletHealthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, kubeletHealthz, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", kubeletHealthz, resp.Status)
+	}
+	return nil
+}
+
+// checks are the questions that every verdict asks: nothing failed that did not before, the kubelet is back, and the
+// host's own check scripts say yes.
+func (h *Host) checks(b transaction.Baseline, wantKubelet bool) ([]transaction.Check, error) {
+	out := []transaction.Check{{Name: "systemd units", Run: func(ctx context.Context) error {
+		return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+			failed, err := m.FailedUnits(ctx)
+			if err != nil {
+				return err
+			}
+			failed = slices.DeleteFunc(failed, func(u string) bool { return slices.Contains(b.FailedUnits, u) })
+			if len(failed) > 0 {
+				return fmt.Errorf("failed: %v", failed)
+			}
+			return nil
+		})
+	}}}
+	if b.KubeletActive && wantKubelet {
+		out = append(out, transaction.Check{Name: "kubelet", Patient: true, Run: func(ctx context.Context) error {
+			err := h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+				states, err := m.ActiveState(ctx, kubeletUnit)
+				if err == nil && states[kubeletUnit] != "active" {
+					err = fmt.Errorf("%s is %s", kubeletUnit, states[kubeletUnit])
+				}
+				return err
+			})
+			if err == nil && b.KubeletHealthy {
+				err = kubeletHealthy(ctx)
+			}
+			return err
+		}})
+	}
+	scripts, err := transaction.Scripts(h.root, h.say)
+	return append(out, scripts...), err
+}
+
+func wantsKubelet(cfg *machineconfig.Config) bool {
+	for _, u := range cfg.Units {
+		if u.Name == kubeletUnit && (u.Enabled != nil && !*u.Enabled || u.Mask != nil && *u.Mask) {
+			return false
+		}
+	}
+	return true
+}
+
+// liveTimeout bounds the verdict of a change without a boot: its services have been restarted already, and waited for.
+const liveTimeout = 2 * time.Minute
+
+func (h *Host) verdictLive(ctx context.Context, b transaction.Baseline) error {
+	checks, err := h.checks(b, true)
+	if err != nil {
+		return err
+	}
+	return transaction.Verdict(ctx, checks, h.now().Add(liveTimeout), h.say)
+}
+
+// Prove is the verdict on a configuration that has booted. It settles it or goes back, and returns when that is under
+// way. Where nothing waits for a verdict it does nothing.
+func (h *Host) Prove(ctx context.Context) error {
+	r, err := h.store().Load()
+	if err != nil {
+		return err
+	}
+	return h.prove(ctx, r)
+}
+
+func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
+	p := r.Pending
+	if p == nil || p.Phase != transaction.PhaseProve {
+		return nil
+	}
+	cfg, err := h.revision(&p.Revision)
+	if err != nil {
+		return err
+	}
+	checks, err := h.bootChecks(cfg, p)
+	if err != nil {
+		return err
+	}
+	verdict := transaction.Verdict(ctx, checks, p.Deadline, h.say)
+	if ctx.Err() != nil {
+		return ctx.Err() // asked to stop, which is no verdict
+	}
+	held := h.lock != nil
+	if !held {
+		if err := h.Lock("prove"); err != nil {
+			return err
+		}
+		defer h.unlock()
+	}
+	// Meanwhile somebody else may have settled it, or gone back.
+	now, err := h.store().Load()
+	if err != nil {
+		return err
+	}
+	if q := now.Pending; q == nil || q.Phase != transaction.PhaseProve || q.Digest != p.Digest || q.BootID != p.BootID {
+		return nil
+	}
+	*r = *now
+	if verdict == nil {
+		return h.engine().Settle(ctx, r)
+	}
+	bad := &transaction.BadConfig{Config: r.Pending.Config, Err: verdict}
+	return errors.Join(bad, h.engine().GoBack(ctx, r, oneLine(verdict), true))
+}
+
+func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending) ([]transaction.Check, error) {
+	checks, err := h.checks(p.Baseline, wantsKubelet(cfg))
+	if err != nil {
+		return nil, err
+	}
+	first := []transaction.Check{
+		{Name: "boot", Patient: true, Run: func(ctx context.Context) error {
+			return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+				settled, waiting, err := m.Settled(ctx)
+				waiting = slices.DeleteFunc(waiting, func(u string) bool { return u == transaction.ProveUnit })
+				if err == nil && !settled && len(waiting) > 0 {
+					err = fmt.Errorf("still waiting for %v", waiting)
+				}
+				return err
+			})
+		}},
+		{Name: "deployment", Run: func(ctx context.Context) error {
+			booted, err := h.booted(ctx)
+			if err == nil && booted.ID != p.Deployment {
+				err = fmt.Errorf("booted %s, expected %s", booted.ID, p.Deployment)
+			}
+			return err
+		}},
+		{Name: "configuration", Run: func(ctx context.Context) error {
+			booted, err := h.booted(ctx)
+			if err != nil {
+				return err
+			}
+			drift, err := h.compare(cfg)
+			if err != nil {
+				return err
+			}
+			if len(p.Skipped) == 0 {
+				drift = append(drift, h.osDrift(cfg, booted)...)
+			}
+			if len(drift) > 0 {
+				return &DriftError{Config: cfg.Name, Drift: drift}
+			}
+			return nil
+		}},
+	}
+	return append(first, checks...), nil
+}

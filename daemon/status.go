@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Status is what status prints with -o json.
+type Status struct {
+	Config struct {
+		Committed string `json:"committed"`
+		Pending   string `json:"pending"`
+		Previous  string `json:"previous"`
+	} `json:"config"`
+	State  transaction.State `json:"state"`
+	Phase  string            `json:"phase"`
+	Reason string            `json:"reason"`
+	Since  string            `json:"since"` // RFC 3339; "" on a host that was never touched
+	OS     OS                `json:"os"`
+	// Road is the way that the next update with a reboot would take, or why there is none.
+	Road        string                    `json:"road"`
+	Deployments []DeploymentStatus        `json:"deployments"`
+	Transaction *transaction.Progress     `json:"transaction"`
+	Quarantined []transaction.Quarantined `json:"quarantined"`
+	// Skipped names the OS changes that --skip-os left out of the committed configuration.
+	Skipped []string `json:"skipped"`
+}
+
+// DeploymentStatus is a bootable deployment, and what it holds.
+type DeploymentStatus struct {
+	ID              string   `json:"id"`
+	Booted          bool     `json:"booted"`
+	Default         bool     `json:"default"`
+	Version         string   `json:"version,omitempty"`
+	Config          string   `json:"config,omitempty"`
+	KernelArguments []string `json:"kernelArguments"`
+}
+
+// Status reads where the host is. A record that can't be used is part of the answer, and the error says so too.
+func (h *Host) Status(ctx context.Context) (*Status, error) {
+	r, err := h.store().Load()
+	return h.statusOf(ctx, r), err
+}
+
+func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
+	s := &Status{OS: h.os, Deployments: []DeploymentStatus{}, Quarantined: []transaction.Quarantined{}, Skipped: []string{}}
+	s.Road = h.road(ctx)
+	if r == nil {
+		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; nothing acts on it"
+		if _, err := h.store().Load(); err != nil {
+			s.Reason = err.Error()
+		}
+		h.deployments(ctx, s, &transaction.Record{})
+		return s
+	}
+	s.State, s.Reason = r.State, r.Reason
+	if !r.Since.IsZero() {
+		s.Since = r.Since.Format(time.RFC3339)
+	}
+	if r.Committed != nil {
+		s.Config.Committed = r.Committed.Config
+		s.Skipped = append(s.Skipped, r.Committed.Skipped...)
+	}
+	if r.Previous != nil {
+		s.Config.Previous = r.Previous.Config
+	}
+	if r.Pending != nil {
+		s.Config.Pending, s.Phase = r.Pending.Config, string(r.Pending.Phase)
+	}
+	s.Quarantined = append(s.Quarantined, r.Quarantined...)
+	progress, err := h.store().Progress(r)
+	if err != nil {
+		s.State, s.Reason = transaction.Degraded, err.Error()
+	}
+	s.Transaction = progress
+	h.deployments(ctx, s, r)
+	return s
+}
+
+func (h *Host) road(ctx context.Context) string {
+	if h.plain == nil {
+		return string(transaction.RoadTree)
+	}
+	if err := h.plain.Supported(ctx); err != nil {
+		return "none: " + err.Error()
+	}
+	return string(transaction.RoadSwitch)
+}
+
+func (h *Host) deployments(ctx context.Context, s *Status, r *transaction.Record) {
+	if h.plain == nil {
+		return
+	}
+	ds, err := h.plain.Status(ctx)
+	if err != nil {
+		s.Reason = errors.Join(errors.New(s.Reason), fmt.Errorf("reading deployments: %w", err)).Error()
+		return
+	}
+	names := map[string]string{}
+	for _, rev := range []*transaction.Revision{r.Previous, r.Committed} {
+		if rev != nil {
+			names[rev.Deployment] = rev.Config
+		}
+	}
+	if r.Pending != nil && r.Pending.Deployment != "" {
+		names[r.Pending.Deployment] = r.Pending.Config
+	}
+	for _, d := range ds {
+		s.Deployments = append(s.Deployments, DeploymentStatus{ID: d.ID, Booted: d.Booted, Default: d.Default,
+			Version: d.Version, Config: names[d.ID], KernelArguments: d.KernelArguments})
+	}
+}

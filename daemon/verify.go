@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/sshkeys"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Drift is one aspect of the host that does not match its configuration. Expected and Found are digests, modes, ids or
+// targets, never contents.
+type Drift struct {
+	Kind     string `json:"kind"`
+	Path     string `json:"path,omitempty"`
+	Name     string `json:"name,omitempty"`
+	User     string `json:"user,omitempty"`
+	What     string `json:"what"`
+	Expected string `json:"expected"`
+	Found    string `json:"found"`
+
+	paths []string // to be kept before they are overwritten
+}
+
+func (d Drift) subject() string { return d.Path + d.Name + d.User }
+
+// Verification is what verify prints with -o json.
+type Verification struct {
+	Config string  `json:"config"`
+	Drift  []Drift `json:"drift"`
+}
+
+// Verify compares the host with cfg, or with its committed configuration where cfg is nil.
+func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verification, error) {
+	r, err := h.store().Load()
+	if err != nil {
+		return nil, err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	asked := cfg != nil
+	if !asked {
+		rev := r.Committed
+		if p := r.Pending; p != nil && p.Road == transaction.RoadSwitch && p.Deployment == booted.ID {
+			rev = &p.Revision
+		}
+		if cfg, err = h.revision(rev); err != nil {
+			return nil, err
+		}
+	}
+	if cfg == nil {
+		return nil, errors.New("verifying: this host has no committed configuration; give one with --config")
+	}
+	out := &Verification{Config: cfg.Name}
+	if out.Drift, err = h.compare(cfg); err != nil {
+		return nil, err
+	}
+	if asked || r.Committed == nil || len(r.Committed.Skipped) == 0 {
+		out.Drift = append(out.Drift, h.osDrift(cfg, booted)...)
+	}
+	return out, nil
+}
+
+// drift compares the host with what it was given last, before that is replaced.
+func (h *Host) drift(old *machineconfig.Config, res *Result) ([]Drift, error) {
+	if old == nil {
+		return nil, nil
+	}
+	drift, err := h.compare(old)
+	for _, d := range drift {
+		res.Warnings = append(res.Warnings,
+			fmt.Sprintf("drift: %s %s: %s is %s, should be %s", d.Kind, d.subject(), d.What, d.Found, d.Expected))
+	}
+	return drift, err
+}
+
+// compare returns where the host's files, units and users differ from cfg.
+func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
+	v := view{host: h.root}
+	c, err := compile(v, cfg, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
+	}
+	out := []Drift{}
+	for _, w := range c.wants {
+		if w.Kind == "" || w.Kind == "password" || w.Exists {
+			continue
+		}
+		ds, err := v.Compare(w)
+		if err != nil {
+			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
+		}
+		for _, d := range ds {
+			out = append(out, driftOf(d))
+		}
+	}
+	shadow, err := h.root.ReadFile(shadowPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, user := range sshkeys.PasswordDrift(shadow, managedUsers(cfg)) {
+		out = append(out, Drift{Kind: "password", User: user, What: "contents", Expected: "the configured hash", Found: "another"})
+	}
+	return slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
+		same := a.Kind == b.Kind && a.subject() == b.subject() && a.What == b.What
+		return same && a.Kind == "unit"
+	}), nil
+}
+
+func driftOf(d files.Difference) Drift {
+	out := Drift{Kind: d.Want.Kind, What: string(d.What), Expected: d.Expected, Found: d.Found, paths: []string{d.Want.Path}}
+	switch d.Want.Kind {
+	case "sshkeys", "user":
+		out.User = d.Want.Name
+	case "unit", "dropin":
+		out.Name = d.Want.Name
+	default:
+		out.Path = d.Want.Path
+	}
+	return out
+}
+
+// osDrift compares what runs with what the configuration says of the OS.
+func (h *Host) osDrift(cfg *machineconfig.Config, booted ostree.Deployment) []Drift {
+	if h.plain == nil {
+		return nil
+	}
+	var out []Drift
+	line, err := h.commandLine()
+	if err != nil {
+		line = booted.KernelArguments
+	}
+	if missing := kargs.Missing(line, cfg.KernelArguments); len(missing) > 0 {
+		out = append(out, Drift{Kind: "kargs", What: "missing", Expected: kargs.Join(missing), Found: "not on the command line"})
+	}
+	if img := cfg.OSImageURL; img != "" && img != booted.Refspec && img != booted.Checksum {
+		out = append(out, Drift{Kind: "osImage", What: "contents", Expected: img, Found: booted.Refspec + " " + booted.Checksum})
+	}
+	if cfg.KernelType != machineconfig.KernelDefault {
+		out = append(out, Drift{Kind: "kernelType", What: "contents", Expected: cfg.KernelType, Found: machineconfig.KernelDefault})
+	}
+	for _, x := range cfg.Extensions {
+		out = append(out, Drift{Kind: "extensions", Name: x, What: "missing", Expected: x, Found: "not layered"})
+	}
+	return out
+}
+
+// commandLine is what the kernel was booted with. In a container it is what the container's init was started with:
+// systemd itself reads it there.
+func (h *Host) commandLine() ([]string, error) {
+	if h.exists("/run/systemd/container") {
+		data, err := h.root.ReadFile("/proc/1/cmdline")
+		if err != nil {
+			return nil, err
+		}
+		args := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		return kargs.Split(strings.Join(args[1:], " ")), nil
+	}
+	data, err := h.root.ReadFile("/proc/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	return kargs.Split(strings.TrimSpace(string(data))), nil
+}

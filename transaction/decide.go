@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"fmt"
+	"time"
+)
+
+// Road is how a host gets from one configuration to the next.
+type Road string
+
+const (
+	// RoadSwitch: a deployment made by hand carries OS, arguments and /etc; the boot loader's default is the commit.
+	RoadSwitch Road = "switch"
+	// RoadLive: the running system changes, because nothing in the change needs a boot; the boot record is the commit.
+	RoadLive Road = "live"
+	// RoadTree: no ostree; the journal carries everything and the boot record is the commit.
+	RoadTree Road = "tree"
+)
+
+// Situation is what recovery decides from, besides the boot record.
+type Situation struct {
+	Booted  string // deployment, "" on a host without ostree
+	Default string // deployment that boots next
+	BootID  string
+	Now     time.Time
+}
+
+// Todo is what recovery does.
+type Todo string
+
+// What recovery can do.
+const (
+	Nothing     Todo = "nothing"
+	Abort       Todo = "abort"        // drop what was being prepared
+	RollForward Todo = "roll forward" // finish a change that was decided and needs no boot
+	UndoHere    Todo = "undo"         // finish taking back such a change
+	AwaitBoot   Todo = "await boot"   // decided; this is still the boot before
+	FirstBoot   Todo = "first boot"   // of the pending deployment: roll its journal forward, start the clock
+	AwaitProof  Todo = "await proof"  // the verdict is at work
+	GoBack      Todo = "go back"      // the pending deployment is bad: boot the one before
+	Returned    Todo = "returned"     // we are back on the one before: undo the journal, drop pending
+	WentBack    Todo = "went back"    // somebody booted the deployment before the committed one
+	Foreign     Todo = "foreign"      // a deployment that we know nothing of: touch nothing
+)
+
+// Decision is what to do, and why in words for people.
+type Decision struct {
+	Do  Todo
+	Why string
+	// Quarantine says that the pending revision is to be refused from now on.
+	Quarantine bool
+}
+
+// Decide is recovery's decision table (docs/architecture.md): a pure function of the boot record and the situation.
+func Decide(r *Record, s Situation) Decision {
+	p := r.Pending
+	if p == nil {
+		return decideSettled(r, s)
+	}
+	if s.Booted != p.From && (s.Booted != p.Deployment || p.Deployment == "") {
+		return Decision{Do: Foreign, Why: fmt.Sprintf(
+			"booted deployment %s is neither the committed %s nor the pending %s; something else changed the OS",
+			s.Booted, p.From, p.Deployment)}
+	}
+	onNew := p.Road == RoadSwitch && s.Booted == p.Deployment
+	switch p.Phase {
+	case PhasePrepare:
+		return Decision{Do: Abort, Why: fmt.Sprintf("update to %s was interrupted before it was decided; nothing changed", p.Config)}
+	case PhaseApply:
+		return Decision{Do: RollForward, Why: fmt.Sprintf("update to %s was interrupted after it was decided", p.Config)}
+	case PhaseUndo:
+		switch {
+		case p.Road != RoadSwitch:
+			return Decision{Do: UndoHere, Why: p.Reason, Quarantine: p.Quarantine}
+		case onNew:
+			return Decision{Do: GoBack, Why: p.Reason, Quarantine: p.Quarantine}
+		}
+		return Decision{Do: Returned, Why: p.Reason, Quarantine: p.Quarantine}
+	case PhaseBoot:
+		switch {
+		case onNew:
+			return Decision{Do: FirstBoot, Why: fmt.Sprintf("first boot of %s", p.Config)}
+		case s.BootID == p.BootID:
+			return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
+		case s.Default != p.Deployment:
+			return Decision{Do: Abort, Why: fmt.Sprintf("update to %s was interrupted before it was decided; nothing changed", p.Config)}
+		}
+		return Decision{Do: Returned, Quarantine: true, Why: fmt.Sprintf(
+			"the machine booted the deployment before %s again before it was proved: the boot loader fell back or a person chose it", p.Config)}
+	case PhaseProve:
+		switch {
+		case !onNew:
+			return Decision{Do: Returned, Quarantine: true, Why: fmt.Sprintf(
+				"the machine booted the deployment before %s again before it was proved: the boot loader fell back or a person chose it", p.Config)}
+		case s.BootID != p.BootID && p.Attempts >= p.MaxAttempts:
+			return Decision{Do: GoBack, Quarantine: true, Why: fmt.Sprintf("%s was booted %d times and never proved healthy", p.Config, p.Attempts)}
+		case s.BootID != p.BootID:
+			return Decision{Do: FirstBoot, Why: fmt.Sprintf("boot %d of %s, which is not proved yet", p.Attempts+1, p.Config)}
+		case !p.Deadline.IsZero() && s.Now.After(p.Deadline):
+			return Decision{Do: GoBack, Quarantine: true, Why: fmt.Sprintf("%s did not prove healthy within %s", p.Config, p.Timeout)}
+		}
+		return Decision{Do: AwaitProof, Why: fmt.Sprintf("%s is being proved", p.Config)}
+	}
+	return Decision{Do: Foreign, Why: fmt.Sprintf("boot record is in a phase %q that this binary does not know", p.Phase)}
+}
+
+func decideSettled(r *Record, s Situation) Decision {
+	c := r.Committed
+	switch {
+	case c == nil || c.Deployment == s.Booted:
+		return Decision{Do: Nothing}
+	case r.Previous != nil && r.Previous.Deployment == s.Booted && s.Booted != "":
+		return Decision{Do: WentBack, Why: fmt.Sprintf("a person or the boot loader went back from %s to the deployment of %s",
+			c.Config, r.Previous.Config)}
+	}
+	return Decision{Do: Foreign, Why: fmt.Sprintf(
+		"booted deployment %s is not the one of the committed configuration (%s); something else changed the OS", s.Booted, c.Deployment)}
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// Deployments is what the switch needs of the OS.
+type Deployments interface {
+	Status(ctx context.Context) ([]ostree.Deployment, error)
+	Materialise(ctx context.Context, r ostree.Request) (ostree.Deployment, error)
+	SetDefault(ctx context.Context, id string) error
+	Discard(ctx context.Context, id string) error
+}
+
+// Services is what a transaction needs of the running system.
+type Services interface {
+	// Reload makes systemd read its units again.
+	Reload(ctx context.Context) error
+	// Act carries out a DaemonReload, Reload or Restart, and waits for its result.
+	Act(ctx context.Context, a plan.Action) error
+	// Start queues the start of a unit.
+	Start(ctx context.Context, unit string) error
+	Stop(ctx context.Context, unit string) error
+	Reboot(ctx context.Context) error
+}
+
+// Units that are installed on the host beside the binary.
+const (
+	RecoverUnit  = "machine-config-daemon-recover.service"
+	ProveUnit    = "machine-config-daemon-prove.service"
+	DeadlineUnit = "machine-config-daemon-deadline.timer"
+)
+
+// Engine carries out transactions on one host.
+type Engine struct {
+	Root        *files.Root
+	Labels      *files.Labels
+	Deployments Deployments // nil on a host without ostree
+	Services    Services    // nil where the running system is not the root's
+	BootID      string
+	Now         func() time.Time
+	// Say tells people and the log what is being done; it may be called often.
+	Say func(phase, what string)
+}
+
+// Update is what an engine is to make true.
+type Update struct {
+	Revision Revision
+	// Document is the configuration as it is kept on the host.
+	Document []byte
+	// Wants are the paths on the host itself: all of them on the live and tree roads, on the switch those that no
+	// deployment carries.
+	Wants []files.Want
+	// Actions follow the renames on the live road.
+	Actions []plan.Action
+	// Drifted paths are copied aside before they are overwritten.
+	Drifted []string
+	// Prove, on the live road, is the verdict after the actions; an error takes everything back.
+	Prove func(ctx context.Context) error
+	// Baseline and Timeout are for the verdict after a boot.
+	Baseline Baseline
+	Timeout  time.Duration
+}
+
+// MaxAttempts is how often a deployment may boot without proving healthy.
+const MaxAttempts = 3
+
+// BadConfig is the error of a configuration that was applied, did not prove healthy, and was taken back.
+type BadConfig struct {
+	Config string
+	Err    error
+}
+
+func (e *BadConfig) Error() string {
+	return fmt.Sprintf("%s was rolled back and quarantined: %v", e.Config, e.Err)
+}
+
+func (e *BadConfig) Unwrap() error { return e.Err }
+
+func (e *Engine) store() *Store { return NewStore(e.Root) }
+
+// Fail notes in the record why the host is not where it should be. It keeps the first reason's time.
+func (e *Engine) Fail(r *Record, state State, err error) {
+	if saveErr := e.fail(r, state, err.Error()); saveErr != nil {
+		e.Say("record", saveErr.Error())
+	}
+}
+
+func (e *Engine) fail(r *Record, state State, reason string) error {
+	if r.State == state && r.Reason == reason {
+		return nil
+	}
+	r.setState(state, reason, e.Now())
+	if err := e.Root.MkdirAll(StateDir, 0o700); err != nil {
+		return err
+	}
+	return e.store().save(r)
+}
+
+// Adopt makes rev the committed configuration of a host that has all of it already.
+func (e *Engine) Adopt(r *Record, u Update) error {
+	if err := e.keepDocument(u); err != nil {
+		return err
+	}
+	if err := e.Root.SyncFS(configsDir); err != nil {
+		return err
+	}
+	e.commitRevision(r, u.Revision)
+	return e.store().save(r)
+}
+
+// commitRevision moves the record on to rev.
+func (e *Engine) commitRevision(r *Record, rev Revision) {
+	now := e.Now().UTC().Truncate(time.Second)
+	if r.Committed != nil && (r.Committed.Digest != rev.Digest || r.Committed.Deployment != rev.Deployment) {
+		r.Previous = r.Committed
+	}
+	rev.Since = now
+	r.Committed, r.Pending = &rev, nil
+	r.setState(Done, "", now)
+}
+
+// keepDocument keeps the configuration under its digest; the caller syncs. What is there already is the same.
+func (e *Engine) keepDocument(u Update) error {
+	if err := e.Root.MkdirAll(configsDir, 0o700); err != nil {
+		return fmt.Errorf("keeping configuration: %w", err)
+	}
+	name := u.Revision.Digest + ".json"
+	want := files.Want{Path: path.Join(configsDir, name), Node: files.Node{Type: files.Regular, Mode: 0o600, Data: u.Document}}
+	if d, err := e.Root.Compare(want); err == nil && len(d) == 0 {
+		return nil
+	}
+	tmp := files.StagePrefix + name
+	if err := e.Root.Remove(path.Join(configsDir, tmp)); err != nil {
+		return err
+	}
+	if err := e.Root.Stage(configsDir, tmp, want.Node); err != nil {
+		return fmt.Errorf("keeping configuration: %w", err)
+	}
+	return e.Root.Replace(configsDir, tmp, want.Path)
+}
+
+// begin writes the journal and puts everything in place that has no effect yet.
+func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
+	steps, err := makeSteps(e.Root, id, e.Labels, u.Wants)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSpace(e.Root, steps, map[string]uint64{StateDir: uint64(2 * len(u.Document))}); err != nil {
+		return nil, err
+	}
+	j := &journal{ID: id, Config: u.Revision.Config, Digest: u.Revision.Digest, Road: road, BootID: e.BootID,
+		Created: e.Now().UTC(), Actions: u.Actions, Steps: steps, root: e.Root}
+	if err := fault("begin"); err != nil {
+		return nil, err
+	}
+	if err := j.write(); err != nil {
+		return nil, e.abandon(j, err)
+	}
+	if err := e.keepDrifted(j, u.Drifted); err != nil {
+		return nil, e.abandon(j, err)
+	}
+	if err := j.stage(); err != nil {
+		return nil, e.abandon(j, err)
+	}
+	if err := e.keepDocument(u); err != nil {
+		return nil, e.abandon(j, err)
+	}
+	return j, nil
+}
+
+// abandon takes back a journal that was never decided, and returns why.
+func (e *Engine) abandon(j *journal, why error) error {
+	if err := j.undo(); err != nil {
+		return errors.Join(why, fmt.Errorf("cleaning up: %w", err))
+	}
+	if err := j.forget(); err != nil {
+		return errors.Join(why, fmt.Errorf("cleaning up: %w", err))
+	}
+	return why
+}
+
+// keepDrifted copies what somebody else wrote at managed paths to where an admin finds it again.
+func (e *Engine) keepDrifted(j *journal, paths []string) error {
+	for _, p := range paths {
+		n, err := e.Root.Inspect(p)
+		if err != nil {
+			return err
+		}
+		if n.Type != files.Regular && n.Type != files.Symlink {
+			continue
+		}
+		at := path.Join(driftDir, j.ID, p)
+		if err := e.Root.MkdirAll(path.Dir(at), 0o700); err != nil {
+			return fmt.Errorf("keeping drifted %s: %w", p, err)
+		}
+		if err := e.Root.Preserve(p, path.Dir(at), path.Base(at)); err != nil {
+			return fmt.Errorf("keeping drifted %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// driftDir keeps, for the last few transactions, what was overwritten though no configuration had put it there.
+const (
+	driftDir  = StateDir + "/drift"
+	keepDrift = 5
+)
+
+// tidy removes what earlier transactions left for a way back that a new one closes: their journals, their deployments,
+// old drift, and configurations that nothing names any more.
+func (e *Engine) tidy(ctx context.Context, r *Record) error {
+	ids, err := e.Root.ReadDir(journalsDir)
+	if err == nil {
+		for _, id := range ids {
+			j, err := readJournal(e.Root, id)
+			if err != nil {
+				return err
+			}
+			if j == nil {
+				err = e.Root.RemoveAll(journalDir(id))
+			} else {
+				err = j.forget()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if e.Deployments != nil {
+		for _, id := range r.Discard {
+			if err := e.Deployments.Discard(ctx, id); err != nil {
+				return fmt.Errorf("discarding deployment %s: %w", id, err)
+			}
+		}
+		r.Discard = nil
+	}
+	if ids, err := e.Root.ReadDir(driftDir); err == nil {
+		for _, id := range ids[:max(0, len(ids)-keepDrift)] {
+			if err := e.Root.RemoveAll(path.Join(driftDir, id)); err != nil {
+				return err
+			}
+		}
+	}
+	return e.tidyConfigs(r)
+}
+
+func (e *Engine) tidyConfigs(r *Record) error {
+	var keep []string
+	for _, rev := range []*Revision{r.Committed, r.Previous} {
+		if rev != nil {
+			keep = append(keep, rev.Digest+".json")
+		}
+	}
+	names, err := e.Root.ReadDir(configsDir)
+	if err != nil {
+		return nil //nolint:nilerr // none was kept yet
+	}
+	for _, n := range names {
+		if !slices.Contains(keep, n) {
+			if err := e.Root.Remove(path.Join(configsDir, n)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Live makes u true on the running host, on the live or the tree road.
+func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error {
+	if err := e.tidy(ctx, r); err != nil {
+		return err
+	}
+	id := newID(e.Now())
+	e.Say("stage", u.Revision.Config)
+	j, err := e.begin(u, road, id)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(j.sync(), ctx.Err(), fault("prepared")); err != nil {
+		return e.abandon(j, err)
+	}
+	u.Revision.Transaction = id
+	r.Pending = &Pending{Revision: u.Revision, Phase: PhaseApply, Road: road, From: u.Revision.Deployment, BootID: e.BootID}
+	r.setState(Working, "", e.Now())
+	e.Say("commit", u.Revision.Config)
+	if err := e.store().save(r); err != nil {
+		r.Pending = nil
+		return e.abandon(j, err)
+	}
+	if err := fault("committed"); err != nil {
+		return e.takeBack(ctx, r, j, err, false)
+	}
+	return e.finish(ctx, r, j, u.Prove)
+}
+
+// finish rolls a decided journal forward, acts, and settles; or takes it all back.
+func (e *Engine) finish(ctx context.Context, r *Record, j *journal, prove func(context.Context) error) error {
+	ctx = context.WithoutCancel(ctx) // decided: it is finished one way or the other
+	e.Say("apply", j.Config)
+	if err := errors.Join(j.roll(), j.check()); err != nil {
+		return e.takeBack(ctx, r, j, err, false)
+	}
+	if err := j.sync(); err != nil {
+		return e.takeBack(ctx, r, j, err, false)
+	}
+	if err := e.act(ctx, j); err != nil {
+		return e.takeBack(ctx, r, j, err, true)
+	}
+	if prove != nil {
+		e.Say("prove", j.Config)
+		if err := prove(ctx); err != nil {
+			return e.takeBack(ctx, r, j, err, true)
+		}
+	}
+	e.Say("settle", j.Config)
+	if err := fault("settle"); err != nil {
+		return e.takeBack(ctx, r, j, err, false)
+	}
+	e.commitRevision(r, r.Pending.Revision)
+	if err := e.store().save(r); err != nil {
+		return err
+	}
+	if err := fault("settled"); err != nil {
+		return err
+	}
+	return j.forget()
+}
+
+// act carries out the journal's actions, after one reload of systemd where units changed.
+func (e *Engine) act(ctx context.Context, j *journal) error {
+	if e.Services == nil {
+		return nil
+	}
+	reload := slices.ContainsFunc(j.Steps, func(s step) bool { return isUnitPath(s.Path) })
+	for _, a := range j.Actions {
+		reload = reload || a.Type == plan.ActionDaemonReload
+	}
+	if reload {
+		e.Say("act", "daemon-reload")
+		if err := errors.Join(fault("daemon-reload"), e.Services.Reload(ctx)); err != nil {
+			return fmt.Errorf("reloading systemd: %w", err)
+		}
+	}
+	for _, a := range j.Actions {
+		if a.Type != plan.ActionReload && a.Type != plan.ActionRestart {
+			continue
+		}
+		e.Say("act", string(a.Type)+" "+a.Service)
+		if err := errors.Join(fault("act "+a.Service), e.Services.Act(ctx, a)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isUnitPath(p string) bool {
+	ok, _ := path.Match("/etc/systemd/system/*", p)
+	sub, _ := path.Match("/etc/systemd/system/*/*", p)
+	return ok || sub
+}
+
+// takeBack undoes a decided journal on the running host: files first, then the same actions on the old files.
+func (e *Engine) takeBack(ctx context.Context, r *Record, j *journal, why error, bad bool) error {
+	ctx = context.WithoutCancel(ctx)
+	r.Pending.Phase, r.Pending.Reason, r.Pending.Quarantine = PhaseUndo, why.Error(), bad
+	if err := e.store().save(r); err != nil {
+		why = errors.Join(why, err) // without room for a record: undo now, and recovery will do it again
+	}
+	return e.undoHere(ctx, r, j, why)
+}
+
+func (e *Engine) undoHere(ctx context.Context, r *Record, j *journal, why error) error {
+	e.Say("undo", j.Config)
+	if err := j.undo(); err != nil {
+		return errors.Join(why, err, e.fail(r, Degraded, errors.Join(why, err).Error()))
+	}
+	if err := j.sync(); err != nil {
+		return errors.Join(why, err)
+	}
+	if err := e.act(ctx, j); err != nil {
+		why = errors.Join(why, fmt.Errorf("and after going back: %w", err))
+	}
+	state := Degraded
+	if r.Pending.Quarantine {
+		state = RolledBack
+		r.quarantine(r.Pending.Revision, r.Pending.Reason, e.Now())
+		why = &BadConfig{Config: r.Pending.Config, Err: why}
+	}
+	r.Pending = nil
+	r.setState(state, why.Error(), e.Now())
+	if err := e.store().save(r); err != nil {
+		return errors.Join(why, err)
+	}
+	if err := j.forget(); err != nil {
+		return errors.Join(why, err)
+	}
+	return why
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build faults
+
+package transaction
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// faultFile says what to do to a process that no environment can be given to, such as the recover unit at boot.
+const faultFile = "/var/lib/noderefit-fault"
+
+var faults struct {
+	sync.Mutex
+	once             sync.Once
+	verb, mode, file string
+	at, count        int
+}
+
+// fault counts the points that this process passes and acts at the one asked for. The request is the environment
+// variable NODEREFIT_FAULT, or the file: "VERB MODE N", where VERB is the command's first argument, and MODE is
+//
+//	kill   SIGKILL to the process at point N
+//	hang   say so in a file beside the request, and stay there until somebody pulls the plug
+//	error  the effect fails at point N
+//	trace  write the name of each point to the file N
+func fault(point string) error {
+	faults.Lock()
+	defer faults.Unlock()
+	faults.once.Do(func() {
+		request := os.Getenv("NODEREFIT_FAULT")
+		if request == "" {
+			data, _ := os.ReadFile(faultFile)
+			request = string(data)
+		}
+		if f := strings.Fields(request); len(f) == 3 {
+			faults.verb, faults.mode, faults.file = f[0], f[1], f[2]
+			_, _ = fmt.Sscan(f[2], &faults.at)
+		}
+	})
+	if len(os.Args) < 2 || os.Args[1] != faults.verb {
+		return nil
+	}
+	faults.count++
+	if faults.mode == "trace" {
+		f, err := os.OpenFile(faults.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, _ = fmt.Fprintln(f, point)
+			_ = f.Close()
+		}
+		return nil
+	}
+	if faults.count != faults.at {
+		return nil
+	}
+	switch faults.mode {
+	case "kill":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	case "hang":
+		_ = os.WriteFile(faultFile+".hit", []byte(point+"\n"), 0o600)
+		select {}
+	case "error":
+		return fmt.Errorf("fault injected at %s", point)
+	}
+	return nil
+}

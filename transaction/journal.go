@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// journal is everything that one transaction does outside a deployment, in order. It is written once, before the first
+// effect; what is done is read off the disk: a staged node that is gone has taken its place.
+type journal struct {
+	ID      string        `json:"id"`
+	Config  string        `json:"config"`
+	Digest  string        `json:"digest"`
+	Road    Road          `json:"road"`
+	BootID  string        `json:"bootID,omitempty"`
+	Created time.Time     `json:"created"`
+	Actions []plan.Action `json:"actions,omitempty"`
+	Steps   []step        `json:"steps"`
+
+	root  *files.Root
+	times map[string]time.Time // directories' times before us, to be put back when nothing comes of it
+}
+
+func newID(now time.Time) string {
+	var b [3]byte
+	_, _ = rand.Read(b[:])
+	return now.UTC().Format("20060102T150405Z") + "-" + hex.EncodeToString(b[:])
+}
+
+func journalDir(id string) string { return path.Join(journalsDir, id) }
+
+func (j *journal) dir() string { return journalDir(j.ID) }
+
+// write puts the journal on the disk before anything it speaks of is there: one fsync.
+func (j *journal) write() error {
+	data, err := json.Marshal(j)
+	if err != nil {
+		return fmt.Errorf("encoding journal: %w", err)
+	}
+	if err := j.root.MkdirAll(j.dir(), 0o700); err != nil {
+		return fmt.Errorf("writing journal: %w", err)
+	}
+	if err := j.root.Stage(j.dir(), journalFile, files.Node{Type: files.Regular, Mode: 0o600, Data: data}); err != nil {
+		return fmt.Errorf("writing journal: %w", err)
+	}
+	if err := j.root.Fsync(path.Join(j.dir(), journalFile)); err != nil {
+		return fmt.Errorf("writing journal: %w", err)
+	}
+	return nil
+}
+
+// readJournal returns the journal of that id, nil where there is none or it was never finished: then nothing that it
+// would speak of exists either.
+func readJournal(root *files.Root, id string) (*journal, error) {
+	if id == "" || id != path.Base(id) {
+		return nil, nil
+	}
+	data, err := root.ReadFile(path.Join(journalDir(id), journalFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading journal: %w", err)
+	}
+	j, err := decodeJournal(data)
+	if err != nil {
+		return nil, fmt.Errorf("reading journal %s: %w", id, err)
+	}
+	if j != nil {
+		j.root = root
+	}
+	return j, nil
+}
+
+// decodeJournal reads a journal; one that breaks off in the middle is nil, as if it had not been begun.
+func decodeJournal(data []byte) (*journal, error) {
+	if !json.Valid(data) {
+		return nil, nil
+	}
+	j := &journal{}
+	if err := json.Unmarshal(data, j); err != nil {
+		return nil, err
+	}
+	for _, st := range j.Steps {
+		if !path.IsAbs(st.Path) || strings.Contains(st.Stage, "/") || strings.Contains(st.Keep, "/") ||
+			st.Stage != "" && !strings.HasPrefix(st.Stage, files.StagePrefix) {
+			return nil, fmt.Errorf("step for %q is not one of ours", st.Path)
+		}
+	}
+	return j, nil
+}
+
+// stage puts every new node beside its target, and keeps every old one.
+func (j *journal) stage() error {
+	j.times = map[string]time.Time{}
+	for i := range j.Steps {
+		st := &j.Steps[i]
+		if err := fault("stage " + st.Path); err != nil {
+			return err
+		}
+		if st.Op == opPut {
+			if err := j.remember(st.Dir); err != nil {
+				return err
+			}
+			n := st.After
+			n.Data = st.data
+			if err := j.root.Stage(st.Dir, st.Stage, n); err != nil {
+				return fmt.Errorf("staging %s: %w", st.Path, err)
+			}
+		}
+		if st.Op != opMeta {
+			if err := j.remember(path.Dir(st.Path)); err != nil {
+				return err
+			}
+		}
+		if st.Keep != "" {
+			if err := j.keep(st); err != nil {
+				return fmt.Errorf("keeping %s: %w", st.Path, err)
+			}
+		}
+	}
+	return fault("staged")
+}
+
+// remember notes when the directory last changed, before we change it.
+func (j *journal) remember(dir string) error {
+	if _, seen := j.times[dir]; seen {
+		return nil
+	}
+	t, err := j.root.ModTime(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	j.times[dir] = t
+	return err
+}
+
+// keep makes the pre-image: a hard link in the journal's directory, or beside the original where that is another mount.
+func (j *journal) keep(st *step) error {
+	if err := j.root.Link(st.Path, j.dir(), st.Keep); err == nil {
+		return nil
+	}
+	return j.root.Preserve(st.Path, path.Dir(st.Path), j.beside(st))
+}
+
+func (j *journal) beside(st *step) string { return files.StagePrefix + j.ID + "-" + st.Keep }
+
+// kept returns where the pre-image of st is, or no name where there is none (any more).
+func (j *journal) kept(st *step) (dir, name string, err error) {
+	if st.Keep == "" {
+		return "", "", nil
+	}
+	for _, at := range [][2]string{{j.dir(), st.Keep}, {path.Dir(st.Path), j.beside(st)}} {
+		n, err := j.root.Inspect(path.Join(at[0], at[1]))
+		if err != nil {
+			return "", "", err
+		}
+		if n.Type != files.Absent {
+			return at[0], at[1], nil
+		}
+	}
+	return "", "", nil
+}
+
+// staged says whether the step's new node still waits beside its target.
+func (j *journal) staged(st *step) (bool, error) {
+	if st.Stage == "" {
+		return false, nil
+	}
+	n, err := j.root.Inspect(path.Join(st.Dir, st.Stage))
+	return err == nil && n.Type != files.Absent, err
+}
+
+// roll does every step that is not done. It can be run again after a cut at any point.
+func (j *journal) roll() error {
+	for i := range j.Steps {
+		st := &j.Steps[i]
+		if err := fault("apply " + st.Path); err != nil {
+			return err
+		}
+		if err := j.rollStep(st); err != nil {
+			return fmt.Errorf("applying %s: %w", st.Path, err)
+		}
+	}
+	return fault("applied")
+}
+
+func (j *journal) rollStep(st *step) error {
+	switch st.Op {
+	case opPut:
+		waiting, err := j.staged(st)
+		if err != nil || !waiting {
+			return err
+		}
+		return j.root.Replace(st.Dir, st.Stage, st.Path)
+	case opHard:
+		if err := j.root.Remove(path.Join(st.Dir, st.Stage)); err != nil {
+			return err
+		}
+		if err := j.root.Link(st.HardTo, st.Dir, st.Stage); err != nil {
+			return err
+		}
+		if err := j.root.Replace(st.Dir, st.Stage, st.Path); err != nil {
+			return err
+		}
+		return j.root.Remove(path.Join(st.Dir, st.Stage)) // rename does nothing where both were one inode already
+	case opMkdir:
+		if j.root.IsDir(st.Path) {
+			return j.root.SetMeta(st.Path, st.After)
+		}
+		return j.root.Mkdir(st.Path, st.After)
+	case opMeta:
+		return j.root.SetMeta(st.Path, st.After)
+	}
+	// Going: a later step may have put something else at the path already, in the run that was cut.
+	found, err := j.root.Inspect(st.Path)
+	if err != nil || found.Type != st.Before.Type {
+		return err
+	}
+	if st.Op == opRmdir {
+		return j.rmdir(st.Path)
+	}
+	return j.root.Remove(st.Path)
+}
+
+// rmdir removes a directory that we let go of; what others put into it keeps it alive.
+func (j *journal) rmdir(name string) error {
+	names, err := j.root.ReadDir(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || len(names) > 0 {
+		return err
+	}
+	return j.root.Remove(name)
+}
+
+// check compares what the steps should have made with what is there.
+func (j *journal) check() error {
+	for i := range j.Steps {
+		st := &j.Steps[i]
+		if st.Op == opRemove || st.Op == opRmdir {
+			continue // a later step may have put something else there, and a directory may be in use by others
+		}
+		found, err := j.root.Inspect(st.Path)
+		if err != nil {
+			return err
+		}
+		ok := found.Type == st.After.Type && found.Target == st.After.Target
+		if st.Op == opHard {
+			d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
+			if err != nil {
+				return err
+			}
+			ok = len(d) == 0
+		} else if ok {
+			ok = found.UID == st.After.UID && found.GID == st.After.GID &&
+				(st.After.Label == "" || found.Label == st.After.Label) &&
+				(found.Type == files.Symlink || found.Mode == st.After.Mode)
+		}
+		if ok && st.Sum != "" {
+			data, err := j.root.Contents(st.Path)
+			if err != nil {
+				return err
+			}
+			ok = files.Sum(data) == st.Sum
+		}
+		if !ok {
+			return fmt.Errorf("verifying %s: it is not what was written", st.Path)
+		}
+	}
+	return nil
+}
+
+// undo takes back every step that was done, and everything that was staged. It can be run again after a cut at any
+// point, and after a journal that was never applied.
+func (j *journal) undo() error {
+	for i := range slices.Backward(j.Steps) {
+		st := &j.Steps[i]
+		if err := fault("undo " + st.Path); err != nil {
+			return err
+		}
+		if err := j.undoStep(st); err != nil {
+			return fmt.Errorf("undoing %s: %w", st.Path, err)
+		}
+	}
+	for dir, t := range j.times {
+		if err := j.root.Touch(dir, t); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return fault("undone")
+}
+
+func (j *journal) undoStep(st *step) error {
+	switch st.Op {
+	case opMeta:
+		n, err := j.root.Inspect(st.Path)
+		if err != nil || n.Type != st.Before.Type {
+			return err
+		}
+		return j.root.SetMeta(st.Path, st.Before)
+	case opMkdir:
+		return j.rmdir(st.Path)
+	case opRmdir:
+		n, err := j.root.Inspect(st.Path)
+		if err != nil || n.Type != files.Absent {
+			return err
+		}
+		return j.root.Mkdir(st.Path, st.Before)
+	}
+	dir, name, err := j.kept(st)
+	if err != nil {
+		return err
+	}
+	if name != "" {
+		if err := j.root.Replace(dir, name, st.Path); err != nil {
+			return err
+		}
+		// Where the step was not done both names are one inode; then rename does nothing and the kept one stays.
+		if err := j.root.Remove(path.Join(dir, name)); err != nil {
+			return err
+		}
+	} else if st.Keep == "" && st.Op != opRemove {
+		if err := j.takeAway(st); err != nil {
+			return err
+		}
+	}
+	if st.Stage == "" {
+		return nil
+	}
+	return j.root.Remove(path.Join(st.Dir, st.Stage))
+}
+
+// takeAway removes what the step made where nothing was before; what is not what we made is somebody else's and stays.
+func (j *journal) takeAway(st *step) error {
+	found, err := j.root.Inspect(st.Path)
+	if err != nil || found.Type == files.Absent {
+		return err
+	}
+	waiting, err := j.staged(st)
+	if err != nil || waiting && st.Op == opPut {
+		return err
+	}
+	switch {
+	case st.Op == opHard:
+		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
+		if err != nil || len(d) > 0 {
+			return err
+		}
+	case found.Type != st.After.Type || found.Target != st.After.Target:
+		return nil
+	}
+	return j.root.Remove(st.Path)
+}
+
+// sync makes everything that the steps touched durable, and the state directory with it: one syncfs a file system.
+func (j *journal) sync() error {
+	dirs := []string{j.dir()}
+	for i := range j.Steps {
+		dirs = append(dirs, path.Dir(j.Steps[i].Path))
+		if j.Steps[i].Dir != "" {
+			dirs = append(dirs, j.Steps[i].Dir)
+		}
+	}
+	slices.Sort(dirs)
+	return j.root.SyncFS(slices.Compact(dirs)...)
+}
+
+// forget removes the pre-images and the journal, once nothing can be undone with them any more.
+func (j *journal) forget() error {
+	for i := range j.Steps {
+		st := &j.Steps[i]
+		if st.Keep == "" {
+			continue
+		}
+		if err := j.root.Remove(path.Join(path.Dir(st.Path), j.beside(st))); err != nil {
+			return err
+		}
+	}
+	return j.root.RemoveAll(j.dir())
+}

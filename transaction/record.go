@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package transaction moves a host from one configuration to the next, and back.
+//
+// What must be true at every instant is kept in two places on disk. The boot record says which configuration the host
+// has, which one it is on the way to, and how far that is. A journal beside it holds, for one transaction, everything
+// that must be done or undone outside an ostree deployment. Both are read again at each start: nothing that matters is
+// only in memory, and what a step has already done is seen from the disk, never from a flag.
+package transaction
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+// Where the agent's own state is on a host (CONTRACT, "Trees").
+const (
+	StateDir  = "/var/lib/machine-config-daemon"
+	ConfigDir = "/etc/machine-config-daemon"
+	RunDir    = "/run/machine-config-daemon"
+
+	recordPath   = StateDir + "/boot.json"
+	configsDir   = StateDir + "/configs"
+	journalsDir  = StateDir + "/transactions"
+	journalFile  = "journal.json"
+	recordFormat = 1
+)
+
+// State is what the agent says about a host, in the words of CONTRACT.
+type State string
+
+// The states.
+const (
+	Done           State = "Done"
+	Working        State = "Working"
+	Degraded       State = "Degraded"
+	Unreconcilable State = "Unreconcilable"
+	RolledBack     State = "RolledBack"
+)
+
+// Phase is how far a pending configuration is. It decides, with the booted deployment, what recovery does.
+type Phase string
+
+const (
+	// PhasePrepare: staged files and a deployment may be half made; the host is wholly on the committed one.
+	PhasePrepare Phase = "prepare"
+	// PhaseApply: decided, on a host or a change that needs no boot; the journal is being rolled forward.
+	PhaseApply Phase = "apply"
+	// PhaseBoot: the deployment is complete; it is decided once the boot loader's default says so.
+	PhaseBoot Phase = "boot"
+	// PhaseProve: the new deployment has booted and its journal is applied; the verdict is open.
+	PhaseProve Phase = "prove"
+	// PhaseUndo: decided to go back.
+	PhaseUndo Phase = "undo"
+)
+
+// Revision is a configuration on a host.
+type Revision struct {
+	Config     string `json:"config"`
+	Digest     string `json:"digest"`
+	Deployment string `json:"deployment,omitempty"`
+	// OwnedKargs are the kernel arguments of the deployment that are there because a configuration asked for them.
+	OwnedKargs []string `json:"ownedKernelArguments,omitempty"`
+	// Skipped names what of the configuration was left out on request (--skip-os).
+	Skipped     []string  `json:"skipped,omitempty"`
+	Transaction string    `json:"transaction,omitempty"`
+	Since       time.Time `json:"since"`
+}
+
+// Pending is a configuration that the host is on the way to.
+type Pending struct {
+	Revision
+	Phase Phase `json:"phase"`
+	Road  Road  `json:"road"`
+	// BootID is the boot in which the phase was reached: PhaseBoot in the same boot waits for the reboot, in a later
+	// one it is history.
+	BootID string `json:"bootID,omitempty"`
+	// From is the deployment that the host was on, "" without ostree: where it goes back to.
+	From string `json:"from,omitempty"`
+	// Checksum and Existing tell, in PhasePrepare, a deployment of ours from all others: it has Checksum and is none of
+	// Existing.
+	Checksum string   `json:"checksum,omitempty"`
+	Existing []string `json:"existing,omitempty"`
+
+	Attempts    int           `json:"attempts"`
+	MaxAttempts int           `json:"maxAttempts,omitempty"`
+	Timeout     time.Duration `json:"timeoutNanoseconds,omitempty"`
+	Deadline    time.Time     `json:"deadline,omitzero"`
+	Baseline    Baseline      `json:"baseline"`
+	// Reason and Quarantine say, in PhaseUndo, why, and whether the revision is to be refused from now on.
+	Reason     string `json:"reason,omitempty"`
+	Quarantine bool   `json:"quarantine,omitempty"`
+}
+
+// Baseline is what was already wrong before the update, so that the verdict blames the update for nothing else.
+type Baseline struct {
+	FailedUnits    []string `json:"failedUnits,omitempty"`
+	KubeletActive  bool     `json:"kubeletActive,omitempty"`
+	KubeletHealthy bool     `json:"kubeletHealthy,omitempty"`
+}
+
+// Quarantined is a revision that failed its verdict. It is known by content: another name does not help it.
+type Quarantined struct {
+	Config string    `json:"config"`
+	Digest string    `json:"digest"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// Record is the boot record, /var/lib/machine-config-daemon/boot.json, shared by all deployments of the host.
+type Record struct {
+	Version     int           `json:"version"`
+	Committed   *Revision     `json:"committed,omitempty"`
+	Previous    *Revision     `json:"previous,omitempty"`
+	Pending     *Pending      `json:"pending,omitempty"`
+	Quarantined []Quarantined `json:"quarantined,omitempty"`
+	// Discard lists deployments of ours that failed or were left; the next update removes them.
+	Discard []string `json:"discard,omitempty"`
+
+	State  State     `json:"state"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// A record that can't be used is one of these; nothing acts on it.
+var (
+	ErrDamaged = errors.New("boot record is damaged")
+	ErrNewer   = errors.New("boot record was written by a newer version")
+)
+
+// envelope is the record on disk: the sum tells a record that was half written, or written by something else, from ours.
+type envelope struct {
+	Sum    string          `json:"sha256"`
+	Record json.RawMessage `json:"record"`
+}
+
+func encodeRecord(r *Record) ([]byte, error) {
+	r.Version = recordFormat
+	inner, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(inner)
+	out, err := json.Marshal(envelope{Sum: hex.EncodeToString(sum[:]), Record: inner})
+	if err != nil {
+		return nil, err
+	}
+	return append(out, '\n'), nil
+}
+
+// decodeRecord reads what encodeRecord wrote, and refuses everything else.
+func decodeRecord(data []byte) (*Record, error) {
+	var e envelope
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&e); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, recordPath, err)
+	}
+	if len(bytes.TrimSpace(data[dec.InputOffset():])) > 0 {
+		return nil, fmt.Errorf("%w: %s: data after the record", ErrDamaged, recordPath)
+	}
+	var version struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(e.Record, &version); err == nil && version.Version > recordFormat {
+		return nil, fmt.Errorf("%w: %s has format %d, this binary knows %d", ErrNewer, recordPath, version.Version, recordFormat)
+	}
+	sum := sha256.Sum256(e.Record)
+	if hex.EncodeToString(sum[:]) != e.Sum {
+		return nil, fmt.Errorf("%w: %s: checksum does not match", ErrDamaged, recordPath)
+	}
+	r := &Record{}
+	strict := json.NewDecoder(bytes.NewReader(e.Record))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(r); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, recordPath, err)
+	}
+	if r.Version != recordFormat {
+		return nil, fmt.Errorf("%w: %s: format %d", ErrDamaged, recordPath, r.Version)
+	}
+	return r, nil
+}
+
+// Store is the agent's state below a root.
+type Store struct {
+	root *files.Root
+}
+
+// NewStore returns the state below root. Nothing is written until it is asked for.
+func NewStore(root *files.Root) *Store { return &Store{root: root} }
+
+// Load returns the boot record; one without a committed revision where the host has none yet.
+func (s *Store) Load() (*Record, error) {
+	data, err := s.root.ReadFile(recordPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &Record{Version: recordFormat, State: Done}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading boot record: %w", err)
+	}
+	return decodeRecord(data)
+}
+
+// save makes r the boot record, durably: two fsyncs.
+func (s *Store) save(r *Record) error {
+	data, err := encodeRecord(r)
+	if err != nil {
+		return fmt.Errorf("encoding boot record: %w", err)
+	}
+	if err := s.root.WriteRecord(recordPath, data, 0o600); err != nil {
+		return fmt.Errorf("writing boot record: %w", err)
+	}
+	return nil
+}
+
+// setState changes what people read, and the time only when it is news.
+func (r *Record) setState(state State, reason string, now time.Time) {
+	if r.State != state || r.Reason != reason || r.Since.IsZero() {
+		r.State, r.Reason, r.Since = state, reason, now.UTC().Truncate(time.Second)
+	}
+}
+
+// Quarantine returns the entry of the content digest, or nil.
+func (r *Record) Quarantine(digest string) *Quarantined {
+	for i := range r.Quarantined {
+		if r.Quarantined[i].Digest == digest {
+			return &r.Quarantined[i]
+		}
+	}
+	return nil
+}
+
+func (r *Record) quarantine(rev Revision, reason string, now time.Time) {
+	if r.Quarantine(rev.Digest) == nil {
+		r.Quarantined = append(r.Quarantined,
+			Quarantined{Config: rev.Config, Digest: rev.Digest, Reason: reason, Since: now.UTC().Truncate(time.Second)})
+	}
+}
+
+// ConfigPath is where the configuration of that digest is kept on the host.
+func ConfigPath(digest string) string { return path.Join(configsDir, digest+".json") }
+
+// ReadConfig returns the kept configuration of that digest, as it was given to the transaction.
+func (s *Store) ReadConfig(digest string) ([]byte, error) {
+	return s.root.ReadFile(ConfigPath(digest))
+}

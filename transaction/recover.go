@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// Outcome is what recovery found and did.
+type Outcome struct {
+	Decision
+	// Rebooting: the machine is on its way down.
+	Rebooting bool
+}
+
+// Recover reads the boot record and brings the host to one side of whatever was interrupted. On a host where nothing
+// was, it reads two small things and is done.
+func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
+	s, err := e.situation(ctx, r)
+	if err != nil {
+		return Outcome{}, err
+	}
+	o := Outcome{Decision: Decide(r, s)}
+	if o.Do != Nothing {
+		e.Say("recover", string(o.Do)+": "+o.Why)
+	}
+	switch o.Do {
+	case Nothing:
+		return o, e.sweep(r)
+	case Abort:
+		return o, e.recoverAbort(ctx, r, o.Decision)
+	case RollForward:
+		return o, e.recoverForward(ctx, r)
+	case UndoHere:
+		return o, e.recoverUndo(ctx, r)
+	case FirstBoot:
+		return o, e.firstBoot(ctx, r, s)
+	case GoBack:
+		err := e.GoBack(ctx, r, o.Why, o.Quarantine)
+		o.Rebooting = err == nil
+		return o, err
+	case Returned:
+		return o, e.returned(ctx, r, o.Decision)
+	case WentBack:
+		return o, e.wentBack(ctx, r, o.Decision)
+	case Foreign:
+		return o, e.fail(r, Degraded, o.Why)
+	}
+	return o, nil
+}
+
+func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
+	s := Situation{BootID: e.BootID, Now: e.Now()}
+	if e.Deployments == nil {
+		if r.Pending != nil {
+			s.Booted = r.Pending.From // a host whose OS nobody asked about: the record is all there is
+		} else if r.Committed != nil {
+			s.Booted = r.Committed.Deployment
+		}
+		return s, nil
+	}
+	ds, err := e.Deployments.Status(ctx)
+	if err != nil {
+		return s, fmt.Errorf("reading deployments: %w", err)
+	}
+	for _, d := range ds {
+		if d.Booted {
+			s.Booted = d.ID
+		}
+		if d.Default {
+			s.Default = d.ID
+		}
+	}
+	return s, nil
+}
+
+// sweep removes journals that nothing refers to: their transaction was cut before it was decided.
+func (e *Engine) sweep(r *Record) error {
+	ids, err := e.Root.ReadDir(journalsDir)
+	if err != nil {
+		return nil //nolint:nilerr // there has been no transaction yet
+	}
+	for _, id := range ids {
+		if r.Committed != nil && r.Committed.Transaction == id {
+			continue // the way back from the committed deployment
+		}
+		j, err := readJournal(e.Root, id)
+		if err != nil {
+			return err
+		}
+		if j == nil {
+			j = &journal{ID: id, root: e.Root}
+		} else if err := j.undo(); err != nil {
+			return err
+		}
+		if err := j.forget(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error {
+	j, err := e.pendingJournal(r.Pending)
+	if err != nil {
+		return err
+	}
+	if err := e.unmake(ctx, r.Pending); err != nil {
+		return err
+	}
+	if j != nil {
+		if err := errors.Join(j.undo(), j.forget()); err != nil {
+			return err
+		}
+	}
+	r.Pending = nil
+	r.setState(Done, d.Why, e.Now())
+	return errors.Join(e.store().save(r), e.sweep(r))
+}
+
+// errJournalLost: the record says that something was decided, and what it was is gone.
+var errJournalLost = errors.New("the journal of the pending transaction is missing")
+
+func (e *Engine) recoverForward(ctx context.Context, r *Record) error {
+	j, err := e.pendingJournal(r.Pending)
+	if err != nil {
+		return err
+	}
+	if j == nil {
+		// The journal goes after the record says settled, so this one never was there: nothing was done either.
+		return errors.Join(fmt.Errorf("recovering %s: %w", r.Pending.Config, errJournalLost),
+			e.fail(r, Degraded, errJournalLost.Error()))
+	}
+	if j.BootID != e.BootID {
+		j.Actions = nil // the services started after the cut, with whatever was there
+	}
+	return errors.Join(e.finish(ctx, r, j, nil), e.restartBoot(ctx, j))
+}
+
+// restartBoot makes a boot that is under way see units that recovery changed.
+func (e *Engine) restartBoot(ctx context.Context, j *journal) error {
+	if e.Services == nil || j.BootID == e.BootID ||
+		!slices.ContainsFunc(j.Steps, func(s step) bool { return isUnitPath(s.Path) }) {
+		return nil
+	}
+	return errors.Join(e.Services.Reload(ctx), e.Services.Start(ctx, "default.target"))
+}
+
+func (e *Engine) recoverUndo(ctx context.Context, r *Record) error {
+	j, err := e.pendingJournal(r.Pending)
+	if err != nil {
+		return err
+	}
+	if j == nil {
+		j = &journal{ID: "none", root: e.Root}
+	}
+	if j.BootID != e.BootID {
+		j.Actions = nil
+	}
+	why := errors.New(r.Pending.Reason)
+	err = e.undoHere(ctx, r, j, why)
+	if r.Pending != nil {
+		return err
+	}
+	return e.restartBoot(ctx, j) // the reason that the update failed is in the record; going back worked
+}
+
+// firstBoot completes the new deployment with what it does not carry, and starts the clock.
+func (e *Engine) firstBoot(ctx context.Context, r *Record, s Situation) error {
+	p := r.Pending
+	p.Phase, p.BootID, p.Attempts = PhaseProve, e.BootID, p.Attempts+1
+	p.Deadline = s.Now.Add(p.Timeout).UTC()
+	r.setState(Working, "proving "+p.Config, e.Now())
+	if err := errors.Join(fault("first boot"), e.store().save(r), fault("clock")); err != nil {
+		return err
+	}
+	j, err := e.pendingJournal(p)
+	if err != nil {
+		return e.GoBack(ctx, r, err.Error(), true)
+	}
+	if j != nil {
+		if err := errors.Join(j.roll(), j.check(), j.sync()); err != nil {
+			return e.GoBack(ctx, r, err.Error(), true)
+		}
+	}
+	if e.Services == nil {
+		return nil
+	}
+	if j != nil && slices.ContainsFunc(j.Steps, func(s step) bool { return isUnitPath(s.Path) }) {
+		if err := e.Services.Reload(ctx); err != nil {
+			return err
+		}
+	}
+	return errors.Join(fault("prove"), e.Services.Start(ctx, DeadlineUnit), e.Services.Start(ctx, ProveUnit))
+}
+
+// Settle makes the proved deployment current. The one before stays bootable, and its way back too, until the next
+// update.
+func (e *Engine) Settle(ctx context.Context, r *Record) error {
+	p := r.Pending
+	e.Say("settle", p.Config)
+	if p.From != p.Deployment && r.Committed == nil {
+		// The machine's own first deployment: no configuration, but a place to come back to.
+		r.Committed = &Revision{Deployment: p.From, Since: e.Now().UTC()}
+	}
+	rev := p.Revision
+	rev.Deployment = p.Deployment
+	if prev := r.Previous; prev != nil && prev.Deployment != "" && prev.Deployment != p.From && prev.Deployment != p.Deployment {
+		r.Discard = append(r.Discard, prev.Deployment)
+	}
+	e.commitRevision(r, rev)
+	if err := errors.Join(fault("settle"), e.store().save(r), fault("settled")); err != nil {
+		return err
+	}
+	if e.Services != nil {
+		return e.Services.Stop(ctx, DeadlineUnit)
+	}
+	return nil
+}
+
+// GoBack gives the pending deployment up and boots the one before. The reason is on the disk first, so that a cut
+// anywhere leads to the same end.
+func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine bool) error {
+	p := r.Pending
+	p.Phase, p.Reason, p.Quarantine = PhaseUndo, why, quarantine
+	r.setState(Working, "going back: "+why, e.Now())
+	e.Say("go back", why)
+	if err := errors.Join(fault("give up"), e.store().save(r), fault("given up")); err != nil {
+		return err
+	}
+	if e.Deployments != nil {
+		if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+			return errors.Join(fmt.Errorf("making %s the default again: %w", p.From, err),
+				e.fail(r, Degraded, fmt.Sprintf("%s; and %s can't be made the default: %v", why, p.From, err)))
+		}
+	}
+	if err := fault("default is the old one"); err != nil {
+		return err
+	}
+	if e.Services == nil {
+		return nil
+	}
+	return e.Services.Reboot(ctx)
+}
+
+// returned finishes a return to the deployment before the pending one.
+func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
+	p := r.Pending
+	j, err := e.pendingJournal(p)
+	if err != nil {
+		return err
+	}
+	if j != nil {
+		if err := errors.Join(j.undo(), j.sync()); err != nil {
+			return errors.Join(err, e.fail(r, Degraded, fmt.Sprintf("%s; and going back is not complete: %v", d.Why, err)))
+		}
+	}
+	if err := e.defaultIs(ctx, p.From); err != nil {
+		return err
+	}
+	if d.Quarantine {
+		r.quarantine(p.Revision, d.Why, e.Now())
+	}
+	r.Discard = append(r.Discard, p.Deployment)
+	r.Pending = nil
+	r.setState(RolledBack, d.Why, e.Now())
+	if err := errors.Join(fault("returned"), e.store().save(r), fault("rolled back")); err != nil {
+		return err
+	}
+	if j == nil {
+		return nil
+	}
+	return errors.Join(j.forget(), e.restartBoot(ctx, j))
+}
+
+// wentBack follows somebody who booted the previous deployment after the update had been proved.
+func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
+	c := r.Committed
+	j, err := e.pendingJournal(&Pending{Revision: *c})
+	if err != nil {
+		return err
+	}
+	if j != nil {
+		if err := errors.Join(j.undo(), j.sync()); err != nil {
+			return err
+		}
+	}
+	if err := e.defaultIs(ctx, r.Previous.Deployment); err != nil {
+		return err
+	}
+	r.Committed, r.Previous = r.Previous, c
+	r.Committed.Transaction = ""
+	if r.Committed.Digest == "" {
+		r.Committed.Config = ""
+	}
+	r.setState(RolledBack, d.Why, e.Now())
+	if err := e.store().save(r); err != nil {
+		return err
+	}
+	if j == nil {
+		return nil
+	}
+	return errors.Join(j.forget(), e.restartBoot(ctx, j))
+}
+
+// defaultIs keeps the boot loader on the deployment that we are on.
+func (e *Engine) defaultIs(ctx context.Context, id string) error {
+	ds, err := e.Deployments.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("reading deployments: %w", err)
+	}
+	i := slices.IndexFunc(ds, func(d ostree.Deployment) bool { return d.ID == id })
+	if i < 0 || ds[i].Default {
+		return nil
+	}
+	if err := errors.Join(fault("default"), e.Deployments.SetDefault(ctx, id)); err != nil {
+		return fmt.Errorf("making %s the default: %w", id, err)
+	}
+	return nil
+}
+
+// Withdraw takes back a committed update that has not booted yet.
+func (e *Engine) Withdraw(ctx context.Context, r *Record, why string) error {
+	p := r.Pending
+	if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+		return fmt.Errorf("making %s the default again: %w", p.From, err)
+	}
+	return e.recoverAbort(ctx, r, Decision{Do: Abort, Why: why})
+}
+
+// Lift takes content out of quarantine.
+func (e *Engine) Lift(r *Record, digest string) error {
+	r.Quarantined = slices.DeleteFunc(r.Quarantined, func(q Quarantined) bool { return q.Digest == digest })
+	return e.store().save(r)
+}
+
+// Progress is what status shows of a transaction under way.
+type Progress struct {
+	ID    string `json:"id"`
+	Road  Road   `json:"road"`
+	Phase Phase  `json:"phase"`
+	// Done of Steps are applied; on the switch these are the paths that no deployment carries.
+	Done  int `json:"done"`
+	Steps int `json:"steps"`
+}
+
+// Progress returns how far the pending transaction is, nil where there is none.
+func (s *Store) Progress(r *Record) (*Progress, error) {
+	p := r.Pending
+	if p == nil {
+		return nil, nil
+	}
+	out := &Progress{ID: p.Transaction, Road: p.Road, Phase: p.Phase}
+	j, err := readJournal(s.root, p.Transaction)
+	if err != nil || j == nil {
+		return out, err
+	}
+	out.Steps = len(j.Steps)
+	for i := range j.Steps {
+		waiting, err := j.staged(&j.Steps[i])
+		if err != nil {
+			return out, err
+		}
+		if !waiting && p.Phase != PhasePrepare && p.Phase != PhaseBoot {
+			out.Done++
+		}
+	}
+	return out, nil
+}

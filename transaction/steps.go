@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+// op is what a step does to its path.
+type op string
+
+const (
+	opPut    op = "put"    // a staged file or link takes the path's place, by rename
+	opHard   op = "hard"   // the path becomes another name of a file
+	opMeta   op = "meta"   // mode, owner or label change in place; no byte is touched
+	opMkdir  op = "mkdir"  // a directory that is not there
+	opRemove op = "remove" // a file or link goes
+	opRmdir  op = "rmdir"  // a directory goes, if nothing is left in it
+)
+
+// step is one effect on one path, written down before anything is done. Whether it is done is seen from the disk.
+type step struct {
+	Op     op         `json:"op"`
+	Path   string     `json:"path"`
+	Dir    string     `json:"dir,omitempty"`   // where the new node is staged: the deepest directory that exists
+	Stage  string     `json:"stage,omitempty"` // its name there
+	Keep   string     `json:"keep,omitempty"`  // the name that the old node is kept under, see journal.kept
+	Before files.Node `json:"before"`
+	After  files.Node `json:"after"`
+	Sum    string     `json:"sum,omitempty"` // digest of the new contents
+	HardTo string     `json:"hardTo,omitempty"`
+
+	data []byte
+}
+
+// stepper turns wants into steps against what the host has.
+type stepper struct {
+	root   *files.Root
+	id     string
+	labels *files.Labels
+	wants  map[string]*files.Want
+	going  map[string]bool // files, links and directories that will not be there any more
+	made   map[string]bool // directories that a step makes
+	steps  []step
+}
+
+// makeSteps returns what must be done so that the host has every want: nothing for what it has already. The order is
+// such that at each moment old and new overlap rather than leave a gap: directories and new nodes first, then what
+// goes; except where something must make room.
+func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.Want) ([]step, error) {
+	s := &stepper{root: root, id: id, labels: labels,
+		wants: map[string]*files.Want{}, going: map[string]bool{}, made: map[string]bool{}}
+	var differing []files.Want
+	for i := range wants {
+		w := &wants[i]
+		w.Path = path.Clean(w.Path)
+		if prior, dup := s.wants[w.Path]; dup {
+			if prior.Exists && w.Exists {
+				continue
+			}
+			if !prior.Exists && !w.Exists {
+				return nil, fmt.Errorf("planning %s: wanted twice, by %s %s and by %s %s",
+					w.Path, prior.Kind, prior.Name, w.Kind, w.Name)
+			}
+			if w.Exists {
+				continue // the other want says more
+			}
+		}
+		s.wants[w.Path] = w
+	}
+	for i := range wants {
+		w := &wants[i]
+		if s.wants[w.Path] != w {
+			continue
+		}
+		differs, err := s.differs(w)
+		if err != nil {
+			return nil, err
+		}
+		if differs {
+			differing = append(differing, *w)
+			if going, err := s.goes(w); err != nil {
+				return nil, err
+			} else if going {
+				s.going[w.Path] = true
+			}
+		}
+	}
+	for i := range differing {
+		if err := s.add(&differing[i]); err != nil {
+			return nil, err
+		}
+	}
+	s.order()
+	for i := range s.steps {
+		st := &s.steps[i]
+		if st.Op == opPut || st.Op == opHard {
+			st.Stage = files.StagePrefix + id + "-" + strconv.Itoa(i)
+		}
+		if st.Before.Type == files.Regular || st.Before.Type == files.Symlink {
+			if st.Op != opMeta {
+				st.Keep = "keep-" + strconv.Itoa(i)
+			}
+		}
+	}
+	return s.steps, nil
+}
+
+// goes says whether what stands at the path makes room: for nothing, or for a directory.
+func (s *stepper) goes(w *files.Want) (bool, error) {
+	if w.Exists || w.HardTo != "" || w.Node.Type != files.Absent && w.Node.Type != files.Directory {
+		return false, nil
+	}
+	found, err := s.root.Inspect(w.Path)
+	return w.Node.Type == files.Absent || found.Type != files.Directory && found.Type != files.Absent, err
+}
+
+func (s *stepper) differs(w *files.Want) (bool, error) {
+	d, err := s.root.Compare(*w)
+	if err != nil {
+		return false, fmt.Errorf("comparing %s: %w", w.Path, err)
+	}
+	if len(d) > 0 || w.HardTo == "" {
+		return len(d) > 0, nil
+	}
+	// The same inode today; a target that is replaced leaves this name behind with the old one.
+	if t := s.wants[path.Clean(w.HardTo)]; t != nil && t.Node.Type == files.Regular {
+		d, err := s.root.Compare(*t)
+		return len(d) > 0, err
+	}
+	return false, nil
+}
+
+func (s *stepper) add(w *files.Want) error {
+	found, err := s.root.Inspect(w.Path)
+	if err != nil {
+		return fmt.Errorf("inspecting %s: %w", w.Path, err)
+	}
+	st := step{Path: w.Path, Before: found, After: w.Node, HardTo: w.HardTo}
+	st.After.Data = nil
+	if w.Exists {
+		st.After.Type = files.Directory
+	}
+	switch {
+	case w.HardTo == "" && !w.Exists && w.Node.Type == files.Absent:
+		st.Op = opRemove
+		if found.Type == files.Directory {
+			st.Op = opRmdir
+		}
+		s.steps = append(s.steps, st)
+		return nil
+	case st.After.Type == files.Directory && found.Type == files.Directory && !w.Exists:
+		st.Op = opMeta
+		s.steps = append(s.steps, st)
+		return nil
+	case st.After.Type == files.Directory:
+		return s.addDirectory(w, st, found)
+	}
+	if found.Type == files.Directory {
+		if err := s.vacate(w.Path); err != nil {
+			return err
+		}
+		s.steps = append(s.steps, step{Op: opRmdir, Path: w.Path, Before: found, After: files.Node{Type: files.Absent}})
+		st.Before = files.Node{Type: files.Absent}
+	}
+	if found.Type == files.Other {
+		return fmt.Errorf("replacing %s: a socket, device or FIFO stands there", w.Path)
+	}
+	switch {
+	case w.HardTo != "":
+		st.Op = opHard
+	case w.Node.Type == files.Regular && found.Type == files.Regular && s.sameContents(w):
+		st.Op = opMeta
+		s.steps = append(s.steps, st)
+		return nil
+	default:
+		st.Op, st.data = opPut, w.Node.Data
+		if w.Node.Type == files.Regular {
+			st.Sum = files.Sum(w.Node.Data)
+		}
+	}
+	if st.Dir, err = s.parents(w.Path); err != nil {
+		return err
+	}
+	s.steps = append(s.steps, st)
+	return nil
+}
+
+func (s *stepper) sameContents(w *files.Want) bool {
+	d, err := s.root.Compare(files.Want{Path: w.Path, Node: w.Node})
+	return err == nil && !slices.ContainsFunc(d, func(d files.Difference) bool { return d.What == files.Contents })
+}
+
+func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
+	if found.Type != files.Absent {
+		if w.Exists {
+			return fmt.Errorf("making directory %s: a %s stands there: %w", w.Path, found.Type, unix.ENOTDIR)
+		}
+		s.steps = append(s.steps, step{Op: opRemove, Path: w.Path, Before: found, After: files.Node{Type: files.Absent}})
+		st.Before = files.Node{Type: files.Absent}
+	}
+	if _, err := s.parents(w.Path); err != nil {
+		return err
+	}
+	if s.made[w.Path] {
+		for i := range s.steps { // made as a mere parent before: this want says more
+			if s.steps[i].Op == opMkdir && s.steps[i].Path == w.Path && !w.Exists {
+				s.steps[i].After = st.After
+			}
+		}
+		return nil
+	}
+	st.Op = opMkdir
+	s.made[w.Path] = true
+	s.steps = append(s.steps, st)
+	return nil
+}
+
+// vacate checks that nothing is left in the directory name once this transaction has removed what it removes.
+func (s *stepper) vacate(name string) error {
+	entries, err := s.root.ReadDir(name)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !s.going[path.Join(name, e)] {
+			return fmt.Errorf("replacing directory %s: it holds %s, which no configuration owns", name, e)
+		}
+	}
+	return nil
+}
+
+// parents sees to it that the directories above name will exist, and returns the deepest one that does already, which
+// is where the new node is staged: on the target's own file system, and with no effect before the commit.
+func (s *stepper) parents(name string) (string, error) {
+	var missing []string
+	dir := path.Dir(name)
+	for ; ; dir = path.Dir(dir) {
+		found, err := s.root.Inspect(dir)
+		if dir == "/" {
+			break
+		}
+		if err != nil {
+			return "", fmt.Errorf("inspecting %s: %w", dir, err)
+		}
+		if s.going[dir] || found.Type == files.Absent {
+			missing = append(missing, dir)
+			continue
+		}
+		if !s.root.IsDir(dir) {
+			if found.Type == files.Symlink {
+				return "", fmt.Errorf("making %s: its parent %s is a link to %s, which is not a directory: %w",
+					name, dir, found.Target, unix.ENOTDIR)
+			}
+			return "", fmt.Errorf("making %s: its parent %s is a %s, not a directory: %w", name, dir, found.Type, unix.ENOTDIR)
+		}
+		break
+	}
+	for _, m := range missing {
+		if s.made[m] {
+			continue
+		}
+		s.made[m] = true
+		after := files.Node{Type: files.Directory, Mode: 0o755}
+		if w := s.wants[m]; w != nil && (w.Node.Type == files.Directory || w.Exists) {
+			after = w.Node
+			after.Type = files.Directory
+		} else if resolved, err := s.root.Resolve(m); err == nil {
+			after.Label = s.labels.Of(resolved, files.Directory)
+		}
+		s.steps = append(s.steps, step{Op: opMkdir, Path: m, Before: files.Node{Type: files.Absent}, After: after})
+	}
+	return dir, nil
+}
+
+// order sorts the steps: what makes room, directories from the top, new nodes, hard links to them, changes in place,
+// and then what goes, from the bottom.
+func (s *stepper) order() {
+	needed := map[string]bool{}
+	for _, st := range s.steps {
+		if st.Op == opPut || st.Op == opMkdir || st.Op == opHard {
+			for p := st.Path; p != "/"; p = path.Dir(p) {
+				needed[p] = true
+			}
+		}
+	}
+	makesRoom := map[string]bool{} // directories that must go, and with them what is below
+	for _, st := range s.steps {
+		if st.Op == opRmdir && needed[st.Path] {
+			makesRoom[st.Path] = true
+		}
+	}
+	class := func(st *step) int {
+		room := needed[st.Path]
+		for p := st.Path; p != "/" && !room; p = path.Dir(p) {
+			room = makesRoom[p]
+		}
+		switch st.Op {
+		case opRemove, opRmdir:
+			if room {
+				return 0
+			}
+			return 5
+		case opMkdir:
+			return 1
+		case opPut:
+			return 2
+		case opHard:
+			return 3
+		default:
+			return 4
+		}
+	}
+	slices.SortStableFunc(s.steps, func(a, b step) int {
+		if c := cmp.Compare(class(&a), class(&b)); c != 0 {
+			return c
+		}
+		depth := cmp.Compare(strings.Count(a.Path, "/"), strings.Count(b.Path, "/"))
+		if a.Op == opRemove || a.Op == opRmdir {
+			depth = -depth
+		}
+		return cmp.Or(depth, cmp.Compare(a.Path, b.Path))
+	})
+}
+
+// spaceNeeded returns the bytes and inodes that staging takes on each file system, by a directory on it.
+func checkSpace(root *files.Root, steps []step, extra map[string]uint64) error {
+	type need struct {
+		space        files.Space
+		dir          string
+		bytes, nodes uint64
+	}
+	needs := map[uint64]*need{}
+	add := func(dir string, bytes uint64) error {
+		sp, err := root.Space(dir)
+		if err != nil {
+			return err
+		}
+		n := needs[sp.Device]
+		if n == nil {
+			n = &need{space: sp, dir: dir}
+			needs[sp.Device] = n
+		}
+		n.bytes += (bytes + 4095) &^ 4095
+		n.nodes++
+		return nil
+	}
+	for _, st := range steps {
+		if st.Stage == "" {
+			continue
+		}
+		if err := add(st.Dir, uint64(len(st.data))); err != nil {
+			return err
+		}
+	}
+	for dir, bytes := range extra {
+		at, err := root.Ancestor(dir + "/x")
+		if err != nil {
+			return err
+		}
+		if err := add(at, bytes); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, n := range needs {
+		if n.bytes > n.space.Bytes {
+			errs = append(errs, fmt.Errorf("checking space: the file system of %s has %d bytes free, this update needs %d: %w",
+				n.dir, n.space.Bytes, n.bytes, unix.ENOSPC))
+		}
+		if n.nodes > n.space.Inodes {
+			errs = append(errs, fmt.Errorf("checking space: the file system of %s has %d inodes free, this update needs %d: %w",
+				n.dir, n.space.Inodes, n.nodes, unix.ENOSPC))
+		}
+	}
+	return errors.Join(errs...)
+}

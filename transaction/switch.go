@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// Switch is an update that boots.
+type Switch struct {
+	Update
+	// Request is the deployment to make.
+	Request ostree.Request
+	// Booted is the deployment that we are on and come back to.
+	Booted string
+	// Etc says what the new deployment's tree must hold, given that tree; paths are those of the host.
+	Etc func(tree *files.Root) ([]files.Want, error)
+	// Open opens a deployment's tree for writing.
+	Open func(d ostree.Deployment) (*files.Root, error)
+}
+
+// mergeTries is how often the new /etc is made again because somebody wrote to the running one meanwhile.
+const mergeTries = 3
+
+// Switch makes the deployment that carries u, and makes it the default. The host is wholly on the old one before, and
+// will be wholly on the new one from the next boot on; nothing is left to do at shutdown.
+func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
+	if err := e.tidy(ctx, r); err != nil {
+		return err
+	}
+	before, err := e.Deployments.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("reading deployments: %w", err)
+	}
+	id := newID(e.Now())
+	s.Revision.Transaction = id
+	p := &Pending{Revision: s.Revision, Phase: PhasePrepare, Road: RoadSwitch, From: s.Booted, BootID: e.BootID,
+		Checksum: s.Request.Checksum, MaxAttempts: MaxAttempts, Timeout: s.Timeout, Baseline: s.Baseline}
+	for _, d := range before {
+		p.Existing = append(p.Existing, d.ID)
+	}
+	r.Pending = p
+	r.setState(Working, "", e.Now())
+	if err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("recorded")); err != nil {
+		return e.abort(ctx, r, nil, err)
+	}
+	e.Say("stage", s.Revision.Config)
+	j, err := e.begin(s.Update, RoadSwitch, id)
+	if err != nil {
+		return e.abort(ctx, r, nil, err)
+	}
+	d, err := e.materialise(ctx, r, j, s)
+	if err != nil {
+		return e.abort(ctx, r, j, err)
+	}
+	if err := errors.Join(j.sync(), ctx.Err(), fault("materialised")); err != nil {
+		return e.abort(ctx, r, j, err)
+	}
+	p.Phase, p.Deployment = PhaseBoot, d.ID
+	r.setState(Working, "waiting for the reboot", e.Now())
+	e.Say("commit", d.ID)
+	if err := errors.Join(e.store().save(r), fault("pending")); err != nil {
+		return e.abort(ctx, r, j, err)
+	}
+	if err := e.Deployments.SetDefault(ctx, d.ID); err != nil {
+		return e.abort(ctx, r, j, fmt.Errorf("making %s the default: %w", d.ID, err))
+	}
+	return fault("committed")
+}
+
+// materialise makes the deployment and writes the configuration into its /etc, again when the running /etc moved.
+func (e *Engine) materialise(ctx context.Context, r *Record, j *journal, s Switch) (ostree.Deployment, error) {
+	for try := 1; ; try++ {
+		stamps, err := e.Root.Stamps("/etc")
+		if err != nil {
+			return ostree.Deployment{}, err
+		}
+		e.Say("materialise", s.Revision.Config)
+		if err := fault("materialise"); err != nil {
+			return ostree.Deployment{}, err
+		}
+		d, err := e.Deployments.Materialise(ctx, s.Request)
+		if err != nil {
+			return d, fmt.Errorf("materialising the deployment: %w", err)
+		}
+		if err := fault("deployed"); err != nil {
+			return d, err
+		}
+		if err := e.writeEtc(d, j.ID, s); err != nil {
+			return d, err
+		}
+		moved, err := e.moved(stamps)
+		if err != nil || moved == "" {
+			return d, err
+		}
+		if try == mergeTries {
+			return d, fmt.Errorf("merging /etc: somebody keeps changing the running system, last %s", moved)
+		}
+		e.Say("materialise", "again: "+moved+" changed meanwhile")
+		if err := e.Deployments.Discard(ctx, d.ID); err != nil {
+			return d, err
+		}
+	}
+}
+
+func (e *Engine) moved(before map[string]string) (string, error) {
+	after, err := e.Root.Stamps("/etc")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range slices.Sorted(maps.Keys(after)) {
+		if before[p] != after[p] {
+			return p, nil
+		}
+		delete(before, p)
+	}
+	for p := range before {
+		return p, nil
+	}
+	return "", nil
+}
+
+// writeEtc puts what the configuration wants into the new deployment, which nobody uses yet: no pre-images, one syncfs.
+func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) error {
+	tree, err := s.Open(d)
+	if err != nil {
+		return fmt.Errorf("opening deployment %s: %w", d.ID, err)
+	}
+	defer func() { _ = tree.Close() }()
+	wants, err := s.Etc(tree)
+	if err != nil {
+		return err
+	}
+	steps, err := makeSteps(tree, id, e.Labels, wants)
+	if err != nil {
+		return err
+	}
+	if err := checkSpace(tree, steps, nil); err != nil {
+		return err
+	}
+	j := &journal{ID: id, Steps: steps, root: tree}
+	for i := range j.Steps {
+		st := &j.Steps[i]
+		if err := fault("etc " + st.Path); err != nil {
+			return err
+		}
+		if st.Op == opPut {
+			n := st.After
+			n.Data = st.data
+			if err := tree.Stage(st.Dir, st.Stage, n); err != nil {
+				return fmt.Errorf("staging %s: %w", st.Path, err)
+			}
+		}
+		if err := j.rollStep(st); err != nil {
+			return fmt.Errorf("writing %s: %w", st.Path, err)
+		}
+	}
+	if err := j.check(); err != nil {
+		return err
+	}
+	return errors.Join(tree.SyncFS("/etc"), fault("etc written"))
+}
+
+// abort takes back what Switch made so far. The default is still the old deployment, or is made so again.
+func (e *Engine) abort(ctx context.Context, r *Record, j *journal, why error) error {
+	ctx = context.WithoutCancel(ctx)
+	e.Say("abort", why.Error())
+	if j != nil {
+		why = e.abandon(j, why)
+	}
+	if err := e.unmake(ctx, r.Pending); err != nil {
+		// The record keeps its phase: recovery tries again.
+		return errors.Join(why, err)
+	}
+	r.Pending = nil
+	r.setState(Degraded, why.Error(), e.Now())
+	return errors.Join(why, e.store().save(r))
+}
+
+// unmake removes the deployments that the pending update made, and none that anybody else did.
+func (e *Engine) unmake(ctx context.Context, p *Pending) error {
+	if e.Deployments == nil {
+		return nil
+	}
+	now, err := e.Deployments.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("reading deployments: %w", err)
+	}
+	for _, d := range now {
+		ours := d.ID == p.Deployment || p.Deployment == "" && d.Checksum == p.Checksum && !slices.Contains(p.Existing, d.ID)
+		if !ours || d.Booted {
+			continue
+		}
+		if d.Default {
+			if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+				return fmt.Errorf("making %s the default again: %w", p.From, err)
+			}
+		}
+		if err := errors.Join(fault("discard"), e.Deployments.Discard(ctx, d.ID)); err != nil {
+			return fmt.Errorf("discarding deployment %s: %w", d.ID, err)
+		}
+	}
+	return nil
+}
+
+// pendingJournal returns the journal of the pending update, nil where it has none.
+func (e *Engine) pendingJournal(p *Pending) (*journal, error) {
+	return readJournal(e.Root, p.Transaction)
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+// Check is one question of the verdict. A nil error is a yes.
+type Check struct {
+	Name string
+	Run  func(ctx context.Context) error
+	// Patient checks may fail until the deadline, as a kubelet that takes its time to start; the others are asked
+	// again only impatientTries times, so that a node with a clearly bad configuration is not kept waiting.
+	Patient bool
+}
+
+const (
+	impatientTries = 3
+	checkInterval  = 3 * time.Second
+	// scriptTimeout bounds one check script, so that one that hangs is a no and not the end of the verdict.
+	scriptTimeout = 2 * time.Minute
+)
+
+// DefaultTimeout is how long a booted configuration may take to prove healthy: longer than a slow machine needs for its
+// services, short enough that a bad one is gone before a person is at the desk.
+const DefaultTimeout = 10 * time.Minute
+
+// Verdict asks the checks until all say yes, or one has said no for good. The error joins every no of the last round.
+func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(phase, what string)) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	noes := map[string]int{}
+	for {
+		var failed []error
+		final := false
+		for _, c := range checks {
+			err := c.Run(ctx)
+			if err == nil {
+				noes[c.Name] = 0
+				continue
+			}
+			failed = append(failed, fmt.Errorf("%s: %w", c.Name, err))
+			say("prove", c.Name+": "+err.Error())
+			noes[c.Name]++
+			final = final || !c.Patient && noes[c.Name] >= impatientTries
+		}
+		if len(failed) == 0 {
+			return nil
+		}
+		if final {
+			return errors.Join(failed...)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(append(failed, fmt.Errorf("no verdict by the deadline: %w", context.Cause(ctx)))...)
+		case <-time.After(checkInterval):
+		}
+	}
+}
+
+// scriptDirs are greenboot's: scripts that people and images have already are asked, whoever else may run them.
+var scriptDirs = []string{"/usr/lib/greenboot/check", "/etc/greenboot/check"}
+
+// Scripts returns a check for each executable in greenboot's required.d directories. Those in wanted.d are run too,
+// and a no of theirs is only said.
+func Scripts(root *files.Root, say func(phase, what string)) ([]Check, error) {
+	var out []Check
+	for _, kind := range []string{"required.d", "wanted.d"} {
+		for _, dir := range scriptDirs {
+			names, err := root.ReadDir(path.Join(dir, kind))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("reading check scripts: %w", err)
+			}
+			for _, n := range names {
+				script := path.Join(dir, kind, n)
+				if !strings.HasSuffix(n, ".sh") && !executable(root, script) {
+					continue
+				}
+				c := Check{Name: "check script " + script, Run: func(ctx context.Context) error { return runScript(ctx, root, script) }}
+				if kind == "wanted.d" {
+					run := c.Run
+					c.Run = func(ctx context.Context) error {
+						if err := run(ctx); err != nil {
+							say("prove", "wanted only: "+script+": "+err.Error())
+						}
+						return nil
+					}
+				}
+				out = append(out, c)
+			}
+		}
+	}
+	return out, nil
+}
+
+func executable(root *files.Root, name string) bool {
+	n, err := root.Inspect(name)
+	return err == nil && n.Type == files.Regular && n.Mode&0o111 != 0
+}
+
+func runScript(ctx context.Context, root *files.Root, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, scriptTimeout)
+	defer cancel()
+	argv := []string{path.Join(root.Path(), name)}
+	if !executable(root, name) {
+		argv = append([]string{"bash"}, argv...) // greenboot runs *.sh whatever their mode
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the admin's own check scripts
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("%w%s", err, lastLine(out.Bytes()))
+	}
+	return nil
+}
+
+// lastLine is what a failing script said last: where people put the reason.
+func lastLine(out []byte) string {
+	out = bytes.TrimSpace(out)
+	if i := bytes.LastIndexByte(out, '\n'); i >= 0 {
+		out = out[i+1:]
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	if len(out) > 300 {
+		out = out[:300]
+	}
+	return ": " + string(out)
+}
