@@ -102,8 +102,9 @@ func (c Change) object() string {
 		return "kernel type"
 	case OSImage:
 		return "OS image"
+	default:
+		return string(c.Kind)
 	}
-	return string(c.Kind)
 }
 
 // decide returns the rule for a change and what it asks for. What no rule covers needs a reboot, because nobody said

@@ -34,11 +34,7 @@ const (
 
 // OS reports whether only a deployment of the operating system can carry out a change of this kind.
 func (k Kind) OS() bool {
-	switch k {
-	case Kargs, KernelType, Extensions, OSImage:
-		return true
-	}
-	return false
+	return k == Kargs || k == KernelType || k == Extensions || k == OSImage
 }
 
 // Op is what happens to the thing that a Change names.
@@ -108,8 +104,9 @@ func (c Change) MarshalJSON() ([]byte, error) {
 			Uninstall []string            `json:"uninstall"`
 			Packages  map[string][]string `json:"packages"`
 		}{c.Kind, list(c.Install), list(c.Uninstall), c.Packages})
+	default:
+		return json.Marshal(plain(c))
 	}
-	return json.Marshal(plain(c))
 }
 
 // list makes a list that JSON shows as one even where it is empty.

@@ -15,8 +15,6 @@ import (
 	mc "github.com/noderefit/noderefit/machineconfig"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 func raw(s string) json.RawMessage { return json.RawMessage(s) }
 
 func file(path, contents string) mc.File {

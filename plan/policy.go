@@ -44,6 +44,8 @@ func defaultPolicy() *Policy {
 		caTrust = "coreos-update-ca-trust.service"
 		iri     = "iri-registry.service"
 		kubelet = "kubelet.service"
+
+		credentialDropin = "/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf"
 	)
 	var (
 		none         = step{action: ActionNone}
@@ -62,10 +64,10 @@ func defaultPolicy() *Policy {
 		"/etc/nmstate/openshift":                                               {none},
 		"/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt": {restart(caTrust), restart(crio)},
 		"/etc/kubernetes/credential-providers":                                 {restart(kubelet)},
-		"/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf": {daemonReload, restart(kubelet)},
-		"/etc/iri-registry":                                {restart(iri)},
-		"/usr/local/bin/load-registry-image.sh":            {restart(iri)},
-		"/etc/pki/ca-trust/source/anchors/iri-root-ca.crt": {restart(caTrust)},
+		credentialDropin:                                                       {daemonReload, restart(kubelet)},
+		"/etc/iri-registry":                                                    {restart(iri)},
+		"/usr/local/bin/load-registry-image.sh":                                {restart(iri)},
+		"/etc/pki/ca-trust/source/anchors/iri-root-ca.crt":                     {restart(caTrust)},
 	} {
 		p.files[name] = &rule{name: "default policy for file " + name, steps: steps}
 	}
@@ -115,7 +117,8 @@ const (
 )
 
 var (
-	serviceType = regexp.MustCompile(`\.(service|socket|device|mount|automount|swap|target|path|timer|snapshot|slice|scope)$`)
+	serviceType = regexp.MustCompile(
+		`\.(service|socket|device|mount|automount|swap|target|path|timer|snapshot|slice|scope)$`)
 	serviceStem = regexp.MustCompile(`^[a-zA-Z0-9:._\\-]+\..`)
 
 	actionTypes   = []ActionType{ActionReboot, ActionDrain, ActionReload, ActionRestart, ActionDaemonReload, ActionNone}
@@ -212,8 +215,8 @@ func (d *policyDocument) validate() (errs field.ErrorList) {
 	}
 	if ndp := d.Spec.NodeDisruptionPolicy; ndp != nil {
 		at := spec.Child("nodeDisruptionPolicy")
-		errs = append(errs, validateEntries(at.Child("files"), "path", ndp.Files, func(e policyEntry) *string { return e.Path })...)
-		units := at.Child("units")
+		files, units := at.Child("files"), at.Child("units")
+		errs = append(errs, validateEntries(files, "path", ndp.Files, func(e policyEntry) *string { return e.Path })...)
 		errs = append(errs, validateEntries(units, "name", ndp.Units, func(e policyEntry) *string { return e.Name })...)
 		for i, e := range ndp.Units {
 			if e.Name != nil {
@@ -234,7 +237,9 @@ func (d *policyDocument) validate() (errs field.ErrorList) {
 	return errs
 }
 
-func validateEntries(at *field.Path, key string, entries []policyEntry, value func(policyEntry) *string) (errs field.ErrorList) {
+func validateEntries(
+	at *field.Path, key string, entries []policyEntry, value func(policyEntry) *string,
+) (errs field.ErrorList) {
 	if len(entries) > maxEntries {
 		errs = append(errs, field.TooMany(at, len(entries), maxEntries))
 	}
@@ -272,7 +277,7 @@ func validateActions(at *field.Path, actions *[]policyAction) (errs field.ErrorL
 			continue
 		}
 		if (action == ActionReboot || action == ActionNone) && len(*actions) > 1 {
-			errs = append(errs, field.Invalid(at.Child("type"), *a.Type, "must be the only action, because it overrides all others"))
+			errs = append(errs, field.Invalid(at.Child("type"), *a.Type, "must be the only action: it overrides all others"))
 		}
 		errs = append(errs, validateTarget(at.Child("reload"), a.Reload, action == ActionReload, action)...)
 		errs = append(errs, validateTarget(at.Child("restart"), a.Restart, action == ActionRestart, action)...)
@@ -299,10 +304,12 @@ func validateService(at *field.Path, name string) (errs field.ErrorList) {
 		errs = append(errs, field.TooLongCharacters(at, name, maxServiceName))
 	}
 	if !serviceType.MatchString(name) {
-		errs = append(errs, field.Invalid(at, name, "must end in .service, .socket, .device, .mount, .automount, .swap, .target, .path, .timer, .snapshot, .slice or .scope"))
+		errs = append(errs, field.Invalid(at, name, "must end in .service, .socket, .device, .mount, .automount, "+
+			".swap, .target, .path, .timer, .snapshot, .slice or .scope"))
 	}
 	if !serviceStem.MatchString(name) {
-		errs = append(errs, field.Invalid(at, name, `must have a name of letters, digits, ":", "-", "_", "." and "\" before its type`))
+		errs = append(errs, field.Invalid(at, name,
+			`must have a name of letters, digits, ":", "-", "_", "." and "\" before its type`))
 	}
 	return errs
 }
@@ -335,6 +342,7 @@ func (e policyEntry) steps() (out []step) {
 			s.service = *a.Reload.ServiceName
 		case ActionRestart:
 			s.service = *a.Restart.ServiceName
+		default:
 		}
 		out = append(out, s)
 	}

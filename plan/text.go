@@ -73,17 +73,18 @@ func (c Change) String() string {
 			parts = append(parts, "uninstall "+c.withPackages(c.Uninstall))
 		}
 		return "~ extensions: " + strings.Join(parts, "; ")
-	}
-	sign := map[Op]string{Add: "+", Modify: "~", Remove: "-"}[c.Op]
-	line := sign + " " + c.object()
-	if len(c.What) > 0 && (c.Kind != SSHKeys && c.Kind != Password) {
-		words := make([]string, len(c.What))
-		for i, w := range c.What {
-			words[i] = string(w)
+	default:
+		sign := map[Op]string{Add: "+", Modify: "~", Remove: "-"}[c.Op]
+		line := sign + " " + c.object()
+		if len(c.What) > 0 && c.Kind != SSHKeys && c.Kind != Password {
+			words := make([]string, len(c.What))
+			for i, w := range c.What {
+				words[i] = string(w)
+			}
+			line += " (" + strings.Join(words, ", ") + ")"
 		}
-		line += " (" + strings.Join(words, ", ") + ")"
+		return line
 	}
-	return line
 }
 
 // withPackages names extensions, each with its packages where these are not just its name.

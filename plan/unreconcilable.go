@@ -26,19 +26,22 @@ const forceFile = "/run/machine-config-daemon-force"
 func provisioned(current, desired *machineconfig.Config, policy *Policy) (out []Unreconcilable) {
 	if current.FIPS != desired.FIPS {
 		out = append(out, Unreconcilable{"fips", fmt.Sprintf(
-			"FIPS mode is set when a machine is installed and can't go from %t to %t; provision a new machine", current.FIPS, desired.FIPS)})
+			"FIPS mode is set when a machine is installed and can't go from %t to %t; provision a new machine",
+			current.FIPS, desired.FIPS)})
 	}
 	for _, change := range rawChanges(current.Provision, desired.Provision) {
 		word := overridden[change.field]
-		if word != "" && policy.overrides[word] {
+		if policy.overrides[word] {
 			continue
 		}
 		reason := change.field + " " + change.verb + "; only provisioning a new machine can do that"
 		if word != "" {
-			reason += ", and irreconcilableValidationOverrides.storage with " + word + " lets this machine stay as it is"
+			reason += ", and irreconcilableValidationOverrides.storage with " + word +
+				" lets this machine stay as it is"
 		}
 		if change.field == "kernelArguments" {
-			reason = "Ignition's kernelArguments " + change.verb + "; only provisioning a new machine can do that, use the MachineConfig's spec.kernelArguments"
+			reason = "Ignition's kernelArguments " + change.verb +
+				"; only provisioning a new machine can do that, use the MachineConfig's spec.kernelArguments"
 		}
 		out = append(out, Unreconcilable{change.field, reason})
 	}
@@ -60,11 +63,11 @@ func provisioned(current, desired *machineconfig.Config, policy *Policy) (out []
 func impossible(desired *machineconfig.Config) (out []Unreconcilable) {
 	for _, f := range desired.Files {
 		if f.Append {
-			out = append(out, Unreconcilable{"storage.files.append", fmt.Sprintf(
-				"file %s is appended to, which can't be done twice or undone; give its whole contents instead", f.Path)})
+			out = append(out, Unreconcilable{"storage.files.append", "file " + f.Path +
+				" is appended to, which can't be done twice or undone; give its whole contents instead"})
 		}
 		if f.Path == forceFile {
-			out = append(out, Unreconcilable{"storage.files", fmt.Sprintf("file %s can't be part of a configuration", f.Path)})
+			out = append(out, Unreconcilable{"storage.files", "file " + f.Path + " can't be part of a configuration"})
 		}
 	}
 	return out
