@@ -18,11 +18,11 @@ const noPassword = "*"
 //     exist, gets one.
 //   - A hash that a configuration has no more, with its user or without, locks the password ("!" before what is there,
 //     as usermod -L; what is locked or unusable stays).
-//   - A password that neither configuration speaks of is somebody else's and stays, whatever happens to the user's keys;
-//     only an empty one, with which anybody could log in, is locked when its user leaves.
+//   - A password that neither configuration speaks of is somebody else's and stays, whatever happens to the user's
+//     keys; only an empty one, with which anybody could log in, is locked when its user leaves.
 //
-// All other bytes stay as they are, those of lines that make no sense included. The day of the last change stays too: it
-// belongs to the ageing that an administrator set for people who choose their passwords, a configuration renews no
+// All other bytes stay as they are, those of lines that make no sense included. The day of the last change stays too:
+// it belongs to the ageing that an administrator set for people who choose their passwords, a configuration renews no
 // password, and with today's date in it the same configuration would make different files from node to node.
 //
 // An error names the user and never the hash.

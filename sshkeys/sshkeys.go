@@ -32,10 +32,10 @@ type Accounts interface {
 }
 
 // Wants returns the key files that users want, and Absent for those of previous that are needed no more: of a user
-// without keys who had some, and of a user who has left. For each user the parents come before the file. A user that the
-// host does not have is an error, unless it has left anyway.
+// without keys who had some, and of a user who has left. For each user the parents come before the file. A user that
+// the host does not have is an error, unless it has left anyway.
 //
-// Keys stand in <home>/.ssh/authorized_keys.d/ignition, so that what a person keeps in authorized_keys is never touched.
+// Keys stand in <home>/.ssh/authorized_keys.d/ignition, so that a person's own authorized_keys is never touched.
 // Below a home its owner decides where links lead, and root would follow; so a link there that is not root's own is an
 // error, and a removal below one is not asked for.
 func Wants(host Host, accounts Accounts, users, previous []User) ([]files.Want, error) {
@@ -77,7 +77,8 @@ func Wants(host Host, accounts Accounts, users, previous []User) ([]files.Want, 
 			continue
 		}
 		if link != "" {
-			return nil, fmt.Errorf("passwd.users: user %q: %s is a link that is not root's, so no keys can be kept below it", u.Name, link)
+			return nil, fmt.Errorf("passwd.users: user %q: %s is a link that is not root's: no keys can be kept below it",
+				u.Name, link)
 		}
 		node := files.Node{Type: files.Directory, Mode: 0o700, UID: account.UID, GID: account.GID}
 		for _, d := range []string{ssh, dir} {

@@ -322,7 +322,11 @@ func (t *tree) links(u *unitFile, presetting bool) (all []link, problems []strin
 	for _, dep := range []struct {
 		key, suffix string
 		list        []string
-	}{{"WantedBy", ".wants/", u.wantedBy}, {"RequiredBy", ".requires/", u.requiredBy}, {"UpheldBy", ".upholds/", u.upheldBy}} {
+	}{
+		{"WantedBy", ".wants/", u.wantedBy},
+		{"RequiredBy", ".requires/", u.requiredBy},
+		{"UpheldBy", ".upholds/", u.upheldBy},
+	} {
 		for _, s := range dep.list {
 			dst, err := t.expand(u, s)
 			kind := splitName(dst).kind

@@ -20,6 +20,7 @@ import (
 type Manager struct {
 	conn  *dbus.Conn
 	buses []*godbus.Conn // what conn was made of: the one for calls, then the one for signals
+	stop  context.CancelFunc
 }
 
 // explainTimeout bounds the questions that follow a failed job, whose own context may have ended.
@@ -63,13 +64,16 @@ func Connect(ctx context.Context) (*Manager, error) {
 			stop()
 			return nil, fmt.Errorf("connecting to the system bus: %w", r.err)
 		}
-		context.AfterFunc(r.m.buses[0].Context(), stop)
+		r.m.stop = stop
 		return r.m, nil
 	}
 }
 
 // Close closes the connection.
-func (m *Manager) Close() { m.conn.Close() }
+func (m *Manager) Close() {
+	m.conn.Close()
+	m.stop()
+}
 
 // Reload makes systemd read its unit files again (daemon-reload), and returns when it has.
 func (m *Manager) Reload(ctx context.Context) error {
@@ -88,7 +92,8 @@ func (m *Manager) RestartUnit(ctx context.Context, name string) error {
 	}
 	out, err := exec.CommandContext(ctx, "update-ca-trust", "extract").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("updating the CA trust in place of %s: update-ca-trust extract: %w: %s", name, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("updating the CA trust in place of %s: update-ca-trust extract: %w: %s",
+			name, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

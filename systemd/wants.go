@@ -60,9 +60,9 @@ type decider struct {
 //   - The links are those of the new configuration wholly: enabling also removes links of an [Install] that is no more.
 //     Another instance of an enabled template is a unit of its own and keeps its links.
 //   - A unit that the configuration names directly is not enabled or disabled by another's Also=.
-//   - A link to /dev/null is a mask, and never taken for enablement; nor is default.target, which is the machine's choice.
-//   - A link that already leads where systemd's would is wanted as it is: /lib for /usr/lib (what Debian 12 writes), or a
-//     relative target. systemctl leaves those alone too.
+//   - A link to /dev/null is a mask, and never taken for enablement; nor is default.target, the machine's own choice.
+//   - A link that already leads where systemd's would is wanted as it is: /lib for /usr/lib (what Debian 12 writes), or
+//     a relative target. systemctl leaves those alone too.
 //   - Generated and transient units are no unit files.
 //
 // A link that storage.links of the same configuration wants goes before an Absent of this list.
@@ -311,10 +311,14 @@ func (d *decider) disable(name string) error {
 // preset does what the host's presets say. What can't be done is passed over in silence, as upstream: nobody asked.
 func (d *decider) preset(name string) error {
 	found, err := d.tree.traverse(name, false, false)
-	if err != nil && !asRefusal(err) {
+	switch {
+	case asRefusal(err):
+		d.kept[name] = true
+		return nil
+	case err != nil:
 		return err
-	}
-	if err != nil || found.name != name {
+	case found.name != name:
+		// An alias: systemd asks the presets for the unit itself only.
 		d.kept[name] = true
 		return nil
 	}
@@ -340,14 +344,14 @@ func (d *decider) preset(name string) error {
 	}
 	for _, target := range targets {
 		u, err := d.tree.traverse(target, true, false)
-		if err != nil && !asRefusal(err) {
-			return err
-		}
-		if err != nil {
+		switch {
+		case asRefusal(err):
 			d.kept[target] = true
-			continue
+		case err != nil:
+			return err
+		default:
+			d.set(u.name, fate{enable: true, by: name, direct: true, preset: true}, u)
 		}
-		d.set(u.name, fate{enable: true, by: name, direct: true, preset: true}, u)
 	}
 	return nil
 }
@@ -382,8 +386,8 @@ func (d *decider) decideReleased(name string) ([]files.Want, error) {
 // decideAlso carries decisions over to the units that Also= names. Being enabled by one unit goes before being disabled
 // by another: what is enabled in the end must work.
 func (d *decider) decideAlso() error {
-	for i := 0; i < len(d.order); i++ {
-		u := d.files[d.order[i]]
+	for queue := slices.Clone(d.order); len(queue) > 0; queue = queue[1:] {
+		u := d.files[queue[0]]
 		if u == nil {
 			continue
 		}
@@ -405,6 +409,7 @@ func (d *decider) decideAlso() error {
 			}
 			if !d.kept[a.name] {
 				d.set(a.name, fate{enable: true, by: by.by, preset: by.preset}, a)
+				queue = append(queue, a.name)
 			}
 		}
 	}
