@@ -414,8 +414,7 @@ func entryName(cfg *types.Config, at []any) string {
 // typeError is what keeps JSON from going into a value, with the field it happened in.
 func typeError(raw []byte, into any) error {
 	err := json.Unmarshal(raw, into)
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if at := fieldAt(raw, wrong.Offset); at != "" {
 			return fmt.Errorf("%s: should be %s, is %s", at, jsonKind(wrong.Type), wrong.Value)
 		}

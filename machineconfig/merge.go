@@ -101,8 +101,9 @@ func describe(s labels.Selector) string {
 }
 
 // Merge validates documents, merges them over base (of lowest precedence, may be nil) into the configuration of a pool,
-// and validates the outcome. Documents with the role worker come first, then all others, each by name; a later one wins,
-// by Ignition's rules for spec.config and, for the other fields, as said at accumulator.add. Warnings name documents.
+// and validates the outcome. Documents with the role worker come first, then all others, each by name; a later one
+// wins, by Ignition's rules for spec.config and, for the other fields, as said at accumulator.add. Warnings name
+// documents.
 func Merge(pool string, docs []*Document, base *Document) (*Config, []string, error) {
 	docs = slices.SortedStableFunc(slices.Values(docs), func(a, b *Document) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Object.Name, b.Object.Name))
@@ -142,11 +143,11 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 	size := len(raw) + len(c.Object.Spec.Config.Raw)
 	switch {
 	case size > maxObjectSize:
-		return nil, warnings, fmt.Errorf("merging for pool %s: MachineConfig/%s is %d bytes large, at most %d can be stored; largest are %s",
-			pool, c.Name, size, maxObjectSize, largest(docs))
+		return nil, warnings, fmt.Errorf("merging for pool %s: MachineConfig/%s is %d bytes large, at most %d can be "+
+			"stored; largest are %s", pool, c.Name, size, maxObjectSize, largest(docs))
 	case size > maxObjectSize/5*4:
-		warnings = append(warnings, fmt.Sprintf("MachineConfig/%s is %d bytes large, %d %% of the %d that can be stored; largest are %s",
-			c.Name, size, size*100/maxObjectSize, maxObjectSize, largest(docs)))
+		warnings = append(warnings, fmt.Sprintf("MachineConfig/%s is %d bytes large, %d %% of the %d that can be stored; "+
+			"largest are %s", c.Name, size, size*100/maxObjectSize, maxObjectSize, largest(docs)))
 	}
 	return c, warnings, nil
 }
@@ -229,7 +230,9 @@ type accumulator struct {
 // explicit default wins over a lower realtime. FIPS: any. Kernel arguments: one after the other. Extensions: all, once.
 func (a *accumulator) add(p *parsed) {
 	a.spec.OSImageURL = cmp.Or(p.spec.OSImageURL, a.spec.OSImageURL)
-	a.spec.BaseOSExtensionsContainerImage = cmp.Or(p.spec.BaseOSExtensionsContainerImage, a.spec.BaseOSExtensionsContainerImage)
+	if image := p.spec.BaseOSExtensionsContainerImage; image != "" {
+		a.spec.BaseOSExtensionsContainerImage = image
+	}
 	a.spec.KernelType = cmp.Or(p.spec.KernelType, a.spec.KernelType)
 	a.spec.FIPS = a.spec.FIPS || p.spec.FIPS
 	a.spec.KernelArguments = append(a.spec.KernelArguments, p.spec.KernelArguments...)
@@ -340,7 +343,7 @@ func (a *accumulator) result() *parsed {
 		f := &p.cfg.Storage.Files[i]
 		// Ignition refuses overwrite for a file that has no contents to overwrite with.
 		if f.Overwrite == nil && f.Contents.Source != nil && len(f.Append) == 0 {
-			f.Overwrite = util.BoolToPtr(true)
+			f.Overwrite = new(true)
 		}
 	}
 	p.cfg.Storage.Directories = ordered(a.dirs)

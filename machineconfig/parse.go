@@ -288,7 +288,10 @@ func (p *parsed) config() (*Config, error) {
 	cfg := &p.cfg
 	for i := range cfg.Storage.Files {
 		f := &cfg.Storage.Files[i]
-		file := File{Path: f.Path, Mode: 0o644, Owner: owner(f.Node), Append: len(f.Append) > 0, Contents: p.contents[f.Contents.Source]}
+		file := File{
+			Path: f.Path, Mode: 0o644, Owner: owner(f.Node),
+			Contents: p.contents[f.Contents.Source], Append: len(f.Append) > 0,
+		}
 		if f.Mode != nil {
 			file.Mode = uint32(*f.Mode)
 		}

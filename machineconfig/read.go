@@ -29,7 +29,7 @@ const (
 // suffixes are the files that are read from a directory.
 var suffixes = map[string]bool{".yaml": true, ".yml": true, ".json": true, ".bu": true, ".ign": true}
 
-// Document is one MachineConfig and where it came from.
+// Document is one MachineConfig and where it came from. It is not for use by several goroutines at once.
 type Document struct {
 	Object *mcfgv1.MachineConfig
 	// Origin is the file, and which of its documents, "a.yaml, document 2"; empty for an object of a cluster.
@@ -145,7 +145,8 @@ func ReadDocument(path string) (*Document, []string, error) {
 		return nil, r.warnings, err
 	}
 	if n := len(r.docs.Configs); n != 1 {
-		return nil, r.warnings, fmt.Errorf("reading %s: there should be exactly one MachineConfig, Ignition or Butane document, there are %d", path, n)
+		return nil, r.warnings, fmt.Errorf("reading %s: there should be exactly one MachineConfig, Ignition or Butane "+
+			"document, there are %d", path, n)
 	}
 	for _, p := range r.docs.Pools {
 		r.warn("%s: is of no use here", p)
@@ -206,8 +207,7 @@ func (r *reader) path(p string) error {
 		}
 		return r.file(at)
 	})
-	var pathErr *fs.PathError
-	if errors.As(err, &pathErr) {
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("reading documents: %w", err)
 	}
 	return err
@@ -298,7 +298,8 @@ func splitYAML(data []byte) (docs [][]byte) {
 		doc, content = nil, false
 	}
 	for line := range bytes.Lines(data) {
-		if rest, ok := bytes.CutPrefix(line, []byte("---")); ok && (len(rest) == 0 || strings.ContainsRune(" \t\r\n", rune(rest[0]))) {
+		rest, dashes := bytes.CutPrefix(line, []byte("---"))
+		if dashes && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0) {
 			flush()
 			// A document may begin on the line of its dashes.
 			line = append([]byte("   "), rest...)

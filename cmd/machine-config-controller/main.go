@@ -23,8 +23,7 @@ type usageError struct{ error }
 func main() {
 	if err := command().Execute(); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %s\n", oneLine(err.Error()))
-		var usage usageError
-		if errors.As(err, &usage) {
+		if _, ok := errors.AsType[usageError](err); ok {
 			os.Exit(2)
 		}
 		os.Exit(1)
