@@ -53,12 +53,17 @@ func OpenWritable(dir string) (*Root, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cloning the mount of %s: %w", dir, err)
 	}
+	r := &Root{dir: os.NewFile(uintptr(fd), dir), path: dir}
 	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		_ = unix.Close(fd)
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr)
+	if err == nil && !r.IsDir("/") {
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		_ = r.Close()
 		return nil, fmt.Errorf("making a writable mount of %s: %w", dir, err)
 	}
-	return &Root{dir: os.NewFile(uintptr(fd), dir), path: dir}, nil
+	return r, nil
 }
 
 // absolute makes a root's directory independent of the working directory. An empty one is a flag that somebody forgot

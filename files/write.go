@@ -267,10 +267,13 @@ func (r *Root) MkdirAll(name string, mode uint32) error {
 		return err
 	}
 	err := r.Mkdir(name, Node{Type: Directory, Mode: mode})
-	if errors.Is(err, fs.ErrExist) && r.IsDir(name) {
+	switch {
+	case !errors.Is(err, fs.ErrExist):
+		return err
+	case r.IsDir(name):
 		return nil
 	}
-	return err
+	return pathError("making directory", name, unix.ENOTDIR)
 }
 
 // Remove unlinks what stands at name, a directory only when it is empty. Nothing there is no error.
