@@ -110,7 +110,8 @@ func (d *contentsDecoder) resource(res types.Resource) (data []byte, certain boo
 	}
 	if data, certain = d.data(*res.Source); !certain {
 		if scheme, _, _ := strings.Cut(*res.Source, ":"); scheme != "data" {
-			return nil, false, fmt.Errorf("source: contents must be in the document itself as a data: URL, not at %q", scheme+":")
+			return nil, false,
+				fmt.Errorf("source: contents must be in the document itself as a data: URL, not at %q", scheme+":")
 		}
 		u, err := dataurl.DecodeString(*res.Source)
 		if err != nil {

@@ -78,14 +78,16 @@ func decodeIgnition(raw []byte) (*ignition, error) {
 		}
 		return nil, fmt.Errorf("ignition.version: %q is not a version", ign.cfg.Ignition.Version)
 	}
+	stable := version.Patch == 0 && version.PreRelease == ""
 	switch {
-	case version.Major == 2 && (version.Minor == 2 || version.Minor == 3) && version.Patch == 0 && version.PreRelease == "":
+	case stable && version.Major == 2 && (version.Minor == 2 || version.Minor == 3):
 		ign.two = true
 		return ign, typeError(raw, new(types2_3.Config))
-	case version.Major == 3 && version.Minor <= types.MaxVersion.Minor && version.Patch == 0 && version.PreRelease == "":
+	case stable && version.Major == 3 && version.Minor <= types.MaxVersion.Minor:
 		ign.minor = version.Minor
 	default:
-		return nil, fmt.Errorf("ignition.version: %s is not supported; 2.2.0, 2.3.0 and 3.0.0 to %s are", version, types.MaxVersion)
+		return nil, fmt.Errorf("ignition.version: %s is not supported; 2.2.0, 2.3.0 and 3.0.0 to %s are",
+			version, types.MaxVersion)
 	}
 	if ign.exact = len(unknown) == 0 && ign.common(); !ign.exact {
 		return ign, typeError(raw, ignitionTypes[ign.minor]())
@@ -188,8 +190,8 @@ func (ign *ignition) droppedBits() (problems []string) {
 	}
 	check := func(list string, i int, path string, mode *int) {
 		if mode != nil && *mode&specialBits != 0 && *mode&^0o7777 == 0 {
-			problems = append(problems, fmt.Sprintf("storage.%s[%d].mode (%s): setuid, setgid and sticky bits (%#o) need ignition.version %s",
-				list, i, path, *mode, types.MaxVersion))
+			problems = append(problems, fmt.Sprintf("storage.%s[%d].mode (%s): setuid, setgid and sticky "+
+				"bits (%#o) need ignition.version %s", list, i, path, *mode, types.MaxVersion))
 		}
 	}
 	for i, f := range ign.cfg.Storage.Files {
@@ -264,7 +266,8 @@ func clean(cfg *types.Config) bool {
 		return false
 	}
 	// The rule of a list of units is about instances of templates, and compiles an expression each time.
-	if slices.ContainsFunc(cfg.Systemd.Units, func(u types.Unit) bool { return strings.Contains(u.Name, "@") }) && !ok(cfg.Systemd.Validate(at)) {
+	instance := func(u types.Unit) bool { return strings.Contains(u.Name, "@") }
+	if slices.ContainsFunc(cfg.Systemd.Units, instance) && !ok(cfg.Systemd.Validate(at)) {
 		return false
 	}
 	n := len(cfg.Storage.Files) + len(cfg.Storage.Directories) + len(cfg.Storage.Links)

@@ -44,7 +44,8 @@ func convertIgnition2(raw []byte) (*ignition, []string, error) {
 	dedupe2(&cfg)
 	v3, err := v23tov30.Translate(cfg, nil)
 	if err != nil {
-		return nil, warnings, fmt.Errorf("ignition: converting from version 2: %s", strings.Join(strings.Fields(err.Error()), " "))
+		return nil, warnings, fmt.Errorf("ignition: converting from version 2: %s",
+			strings.Join(strings.Fields(err.Error()), " "))
 	}
 	out, err := json.Marshal(v3)
 	if err != nil {
@@ -96,8 +97,8 @@ func onRoot(cfg types.Config) error {
 	return nil
 }
 
-// dedupe2 brings repeated entries together: the last file, directory or link at a path, the last contents of a unit with
-// the drop-ins of all (the last of each name), the last entry of a user with the keys of all.
+// dedupe2 brings repeated entries together: the last file, directory or link at a path, the last contents of a unit
+// with the drop-ins of all (the last of each name), the last entry of a user with the keys of all.
 func dedupe2(cfg *types.Config) {
 	if r := cfg.Ignition.Config.Replace; r != nil && r.Source == "" {
 		cfg.Ignition.Config.Replace = nil
@@ -152,7 +153,8 @@ func dedupe2(cfg *types.Config) {
 		users[i] = u
 	}
 	for i := range users {
-		users[i].SSHAuthorizedKeys = lastBy(users[i].SSHAuthorizedKeys, func(k types.SSHAuthorizedKey) string { return string(k) })
+		u := &users[i]
+		u.SSHAuthorizedKeys = lastBy(u.SSHAuthorizedKeys, func(k types.SSHAuthorizedKey) string { return string(k) })
 	}
 	cfg.Passwd.Users = users
 }

@@ -74,10 +74,11 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 		if !plainRoles[pool] {
 			roles = append(roles, roleWorker)
 		}
+		oneOf := metav1.LabelSelectorRequirement{Key: roleLabel, Operator: metav1.LabelSelectorOpIn, Values: roles}
 		var err error
-		if selector, err = metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: roleLabel, Operator: metav1.LabelSelectorOpIn, Values: roles},
-		}}); err != nil {
+		if selector, err = metav1.LabelSelectorAsSelector(&metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{oneOf},
+		}); err != nil {
 			return nil, fmt.Errorf("selecting for pool %s: %w", pool, err)
 		}
 	}
@@ -88,7 +89,8 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 		}
 	}
 	if len(selected) == 0 {
-		return nil, fmt.Errorf("selecting for pool %s: none of %d documents matches (%s: %s)", pool, len(docs.Configs), by, describe(selector))
+		return nil, fmt.Errorf("selecting for pool %s: none of %d documents matches (%s: %s)",
+			pool, len(docs.Configs), by, describe(selector))
 	}
 	return selected, nil
 }
