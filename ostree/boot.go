@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// entry is a boot loader entry that ostree wrote.
+type entry struct {
+	version    int
+	deployment string // ID
+	arguments  []string
+	kernel     string   // directory of the kernel, a path in /boot
+	initrds    []string // paths in /boot, in order
+}
+
+// parseEntry reads an entry; the deployment is still the link that ostree= names. ok is false for an entry of somebody
+// else.
+func parseEntry(text string) (e entry, link string, ok bool, err error) {
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.Replace(strings.TrimSpace(line), "\t", " ", 1), " ")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "version":
+			if e.version, err = strconv.Atoi(value); err != nil {
+				return entry{}, "", false, fmt.Errorf("version: %w", err)
+			}
+		case "linux":
+			e.kernel = path.Dir(value)
+		case "initrd":
+			e.initrds = append(e.initrds, value)
+		case "options":
+			for _, argument := range splitArguments(value) {
+				if target, found := strings.CutPrefix(argument, "ostree="); found {
+					link = target
+					continue
+				}
+				e.arguments = append(e.arguments, argument)
+			}
+		}
+	}
+	return e, link, link != "", nil
+}
+
+// readEntries reads the boot loader's entries below root, by deployment ID. Neither a file's name nor an entry's title
+// says which deployment it is; the link that it hands to the initramfs does. An update of ostree's may swap the entries
+// while they are read; then they are read again.
+func readEntries(root string) (map[string]entry, error) {
+	for {
+		before := swapMark(root)
+		entries, err := readEntriesOnce(root)
+		if swapMark(root) == before {
+			return entries, err
+		}
+	}
+}
+
+// swapMark differs before and after an update of the boot loader's entries: ostree renames one of these links.
+func swapMark(root string) [3]string {
+	var mark [3]string
+	for i, link := range []string{"boot/loader", "ostree/boot.0", "ostree/boot.1"} {
+		// One of the last two is usually missing.
+		mark[i], _ = os.Readlink(filepath.Join(root, link))
+	}
+	return mark
+}
+
+func readEntriesOnce(root string) (map[string]entry, error) {
+	files, err := filepath.Glob(filepath.Join(root, "boot/loader/entries/*.conf"))
+	if err != nil {
+		return nil, err
+	}
+	entries := map[string]entry{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		e, link, ok, err := parseEntry(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("reading boot entry %s: %w", file, err)
+		}
+		if !ok {
+			continue
+		}
+		target, err := os.Readlink(filepath.Join(root, link))
+		if err != nil {
+			return nil, fmt.Errorf("reading boot entry %s: ostree=%s: %w", file, link, err)
+		}
+		// ../../../deploy/OS/deploy/CHECKSUM.SERIAL
+		parts := strings.Split(path.Clean(target), "/")
+		if len(parts) < 4 || parts[len(parts)-4] != "deploy" || parts[len(parts)-2] != "deploy" {
+			return nil, fmt.Errorf("reading boot entry %s: ostree=%s leads to %s, which is no deployment", file, link, target)
+		}
+		e.deployment = parts[len(parts)-3] + "/" + parts[len(parts)-1]
+		entries[e.deployment] = e
+	}
+	if len(entries) == 0 {
+		return nil, errors.New("no entry of ostree's in /boot/loader/entries")
+	}
+	return entries, nil
+}
+
+// join puts together what ostree says about its deployments and what the boot loader will do with them.
+func join(deployments []Deployment, entries map[string]entry) {
+	highest := ""
+	for id, e := range entries {
+		if highest == "" || e.version > entries[highest].version {
+			highest = id
+		}
+	}
+	for i := range deployments {
+		d := &deployments[i]
+		e, ok := entries[d.ID]
+		if !ok {
+			continue
+		}
+		d.Default = d.ID == highest
+		d.KernelArguments, d.kernel = e.arguments, e.kernel
+		for _, initrd := range e.initrds {
+			if strings.Contains(initrd, "/initramfs-overlays/") {
+				d.overlays = append(d.overlays, initrd)
+			}
+		}
+	}
+}
+
+// NoBootSpace says that the kernel of a commit does not fit into /boot beside those that are there.
+type NoBootSpace struct {
+	Checksum   string
+	Need, Free uint64 // bytes
+	// Reclaimable are the IDs of the deployments that neither run, nor boot next, nor are pinned or staged, and that
+	// alone hold a kernel: to discard them makes room.
+	Reclaimable []string
+}
+
+func (e *NoBootSpace) Error() string {
+	text := fmt.Sprintf("the kernel of %s needs %d bytes in /boot, %d are free", e.Checksum, e.Need, e.Free)
+	if len(e.Reclaimable) > 0 {
+		text += "; discarding " + strings.Join(e.Reclaimable, ", ") + " makes room"
+	}
+	return text
+}
+
+// bootSlack is what the boot loader's configuration and the directories take besides the kernel, in bytes, rounded up
+// generously: ostree writes the whole configuration a second time before it swaps.
+const bootSlack = 256 << 10
+
+// object is a file of a commit.
+type object struct {
+	path     string
+	size     uint64
+	checksum string
+}
+
+// parseListing reads the output of ostree ls --recursive --checksum: type and mode, uid, gid, size, checksums, path.
+func parseListing(output []byte) ([]object, error) {
+	var objects []object
+	lines := bufio.NewScanner(strings.NewReader(string(output)))
+	for lines.Scan() {
+		line := lines.Text()
+		if !strings.HasPrefix(line, "-") {
+			continue
+		}
+		fields := strings.Fields(line)
+		if len(fields) < 6 || !checksumPattern.MatchString(fields[4]) {
+			return nil, fmt.Errorf("the line %q lists no file", line)
+		}
+		size, err := strconv.ParseUint(fields[3], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("the line %q: %w", line, err)
+		}
+		objects = append(objects, object{path: strings.Join(fields[5:], " "), size: size, checksum: fields[4]})
+	}
+	return objects, lines.Err()
+}
+
+// kernelFiles are those of a commit's files that ostree installs into /boot, the kernel first. simple is false where there
+// are others than a kernel and an initramfs, whose part in ostree's boot checksum we don't compute.
+func kernelFiles(objects []object) (files []object, simple bool) {
+	var kernel, initramfs []object
+	simple = true
+	for _, o := range objects {
+		rest, ok := strings.CutPrefix(o.path, "/usr/lib/modules/")
+		_, name, _ := strings.Cut(rest, "/")
+		switch {
+		case !ok:
+		case name == "vmlinuz":
+			kernel = append(kernel, o)
+		case name == "initramfs.img", name == "initramfs":
+			initramfs = append(initramfs, o)
+		case name == "devicetree", strings.HasPrefix(name, "dtb/"), name == ".vmlinuz.hmac", name == "aboot.img":
+			simple = false
+			initramfs = append(initramfs, o)
+		}
+	}
+	return append(kernel, initramfs...), simple && len(kernel) == 1 && len(initramfs) <= 1
+}
+
+// bootChecksum is what ostree names the directory of a kernel in /boot by: SHA-256 over kernel and initramfs. The objects are read
+// from the repository below root, which keeps files as they are.
+func bootChecksum(root string, files []object) (string, error) {
+	digest := sha256.New()
+	for _, o := range files {
+		file, err := os.Open(filepath.Join(root, "ostree/repo/objects", o.checksum[:2], o.checksum[2:]+".file"))
+		if err != nil {
+			return "", err
+		}
+		_, err = io.Copy(digest, file)
+		if err := errors.Join(err, file.Close()); err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(digest.Sum(nil)), nil
+}
+
+// bootSpace decides whether files fit into the /boot below root.
+func bootSpace(root, osName, checksum string, files []object, simple bool, deployments []Deployment) error {
+	if simple {
+		digest, err := bootChecksum(root, files)
+		if err != nil {
+			return err
+		}
+		_, err = os.Stat(filepath.Join(root, "boot/ostree", osName+"-"+digest))
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	var stat unix.Statfs_t
+	if err := unix.Statfs(filepath.Join(root, "boot"), &stat); err != nil {
+		return fmt.Errorf("asking for the free space of /boot: %w", err)
+	}
+	block := uint64(stat.Bsize)
+	need, free := uint64(bootSlack), stat.Bavail*block
+	for _, o := range files {
+		need += (o.size + block - 1) / block * block
+	}
+	if need <= free {
+		return nil
+	}
+	users := map[string]int{}
+	for _, d := range deployments {
+		users[d.kernel]++
+	}
+	refusal := &NoBootSpace{Checksum: checksum, Need: need, Free: free}
+	for _, d := range deployments {
+		if !d.Booted && !d.Default && !d.Pinned && !d.Staged && d.kernel != "" && users[d.kernel] == 1 {
+			refusal.Reclaimable = append(refusal.Reclaimable, d.ID)
+		}
+	}
+	return refusal
+}

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Plain works an ostree host with ostree's own tool. It keeps nothing about the host between two calls. It is safe for
+// concurrent use, but whoever decides about deployments should be one.
+type Plain struct {
+	run  Runner
+	root string
+	arch string
+	// pullDelays are the pauses between attempts to pull that the network made fail; one attempt more than delays.
+	pullDelays []time.Duration
+	// textOnly is set once the tool refused --json: the tool is in /usr and does not change under a running system.
+	textOnly atomic.Bool
+}
+
+// NewPlain returns a Plain for the host whose root this process sees at root, "/" on the host itself. Everything that run
+// is asked to run has the host's own paths.
+func NewPlain(run Runner, root string) *Plain {
+	return &Plain{run: run, root: root, arch: runtime.GOARCH,
+		pullDelays: []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}}
+}
+
+// NeedsVersion is the first ostree with the command set-default, without which there is no commit point.
+const NeedsVersion = "2023.6"
+
+// Unsupported says why a host can't take the road of materialised deployments.
+type Unsupported struct {
+	// Reason is one of: not-ostree (not booted from a deployment), too-old, zipl (the boot loader is no atomic switch),
+	// no-boot-link (nor is this one), transient-etc (no deployment keeps an /etc).
+	Reason string
+	Detail string
+}
+
+func (e *Unsupported) Error() string { return e.Detail }
+
+// Version is the version of the host's ostree, such as 2025.2. One fork.
+func (p *Plain) Version(ctx context.Context) (string, error) {
+	const doing = "asking ostree for its version"
+	output, err := p.run(ctx, "ostree", "--version")
+	if err != nil {
+		return "", failing(doing, output, err)
+	}
+	version, err := parseVersion(output)
+	if err != nil {
+		return "", &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return version, nil
+}
+
+// Supported says whether the host can take the road of materialised deployments: nil, an Error around an *Unsupported, or
+// that it could not be found out. At most one fork.
+func (p *Plain) Supported(ctx context.Context) error {
+	refuse := func(reason, detail string) error {
+		return &Error{Class: NeedsAdmin, Doing: "checking for ostree", Err: &Unsupported{Reason: reason, Detail: detail}}
+	}
+	if _, err := os.Stat(p.host("/run/ostree-booted")); errors.Is(err, fs.ErrNotExist) {
+		return refuse("not-ostree", "the host is not booted from an ostree deployment: /run/ostree-booted is missing")
+	} else if err != nil {
+		return &Error{Class: Failed, Doing: "checking for ostree", Err: err}
+	}
+	if p.arch == "s390x" {
+		return refuse("zipl", "zipl, the boot loader of s390x, does not switch atomically")
+	}
+	if info, err := os.Lstat(p.host("/boot/loader")); err != nil {
+		return &Error{Class: Failed, Doing: "checking for ostree", Err: err}
+	} else if info.Mode()&fs.ModeSymlink == 0 {
+		return refuse("no-boot-link", "/boot/loader is no link, so the boot loader's entries can't be switched atomically")
+	}
+	repo, err := p.keyFile("/ostree/repo/config")
+	if err != nil {
+		return err
+	}
+	if repo["sysroot"]["bootloader"] == "zipl" {
+		return refuse("zipl", "sysroot.bootloader in /ostree/repo/config is zipl, which does not switch atomically")
+	}
+	prepare, err := p.prepareRoot()
+	if err != nil {
+		return err
+	}
+	if isTrue(prepare["etc"]["transient"]) {
+		return refuse("transient-etc", "prepare-root.conf has etc.transient: no deployment keeps an /etc of its own")
+	}
+	version, err := p.Version(ctx)
+	if err != nil {
+		return err
+	}
+	if older(version, NeedsVersion) {
+		return refuse("too-old", fmt.Sprintf("ostree is %s, and %s is the first with set-default", version, NeedsVersion))
+	}
+	return nil
+}
+
+// Composefs says whether the host's configuration asks for composefs. It is no obstacle: /etc is a directory all the same.
+// No fork.
+func (p *Plain) Composefs() (bool, error) {
+	prepare, err := p.prepareRoot()
+	if err != nil {
+		return false, err
+	}
+	enabled := prepare["composefs"]["enabled"]
+	return isTrue(enabled) || enabled == "signed" || enabled == "verity", nil
+}
+
+// Status lists the deployments in ostree's order, joined with the boot loader's entries. One fork; the first time on an
+// ostree before 2025.3, which has no JSON, two.
+func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {
+	const doing = "reading the deployments"
+	var output []byte
+	var err error
+	if !p.textOnly.Load() {
+		output, err = p.run(ctx, "ostree", "admin", "status", "--json")
+		var command *CommandError
+		if errors.As(err, &command) && strings.Contains(command.Stderr, "--json") {
+			p.textOnly.Store(true)
+		} else if err != nil {
+			return nil, failing(doing, output, err)
+		}
+	}
+	if p.textOnly.Load() {
+		if output, err = p.run(ctx, "ostree", "admin", "status"); err != nil {
+			return nil, failing(doing, output, err)
+		}
+	}
+	deployments, err := parseStatus(output)
+	if err != nil {
+		return nil, &Error{Class: Failed, Doing: "parsing ostree admin status", Err: err}
+	}
+	if len(deployments) == 0 {
+		return nil, &Error{Class: NeedsAdmin, Doing: doing, Err: errors.New("there are none")}
+	}
+	entries, err := readEntries(p.root)
+	if err != nil {
+		return nil, &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	join(deployments, entries)
+	return deployments, nil
+}
+
+// An image for a plain ostree host is a checksum, REF, REMOTE:REF or REMOTE:CHECKSUM.
+var imagePattern = regexp.MustCompile(`^(?:([A-Za-z0-9_][A-Za-z0-9_.-]*):)?([A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*)$`)
+
+// Stage makes sure that the commit that image names is in the host's repository, pulling it from the remote if there is
+// one, and returns its checksum. What the network breaks is tried again for about half a minute. No deployment is touched;
+// to do it twice does no harm. No fork for a checksum that is there, else one for a local ref, two and more for a remote
+// one.
+func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
+	doing := "staging " + image
+	parts := imagePattern.FindStringSubmatch(image)
+	if parts == nil {
+		return "", &Error{Class: Invalid, Doing: doing,
+			Err: errors.New("an image for a plain ostree host is a checksum, a ref, or REMOTE:REF; container images need rpm-ostree or bootc")}
+	}
+	remote, ref := parts[1], parts[2]
+	exact := checksumPattern.MatchString(ref)
+	if exact {
+		complete, err := p.complete(ref)
+		if err != nil {
+			return "", &Error{Class: Failed, Doing: doing, Err: err}
+		}
+		if complete {
+			return ref, nil
+		}
+		if remote == "" {
+			return "", &Error{Class: Invalid, Doing: doing, Err: errors.New("the commit is not in the repository, and no remote is named")}
+		}
+	}
+	if remote != "" {
+		if err := p.pull(ctx, doing, remote, ref); err != nil {
+			return "", err
+		}
+	}
+	if exact {
+		return ref, nil
+	}
+	output, err := p.run(ctx, "ostree", "rev-parse", image)
+	if err != nil {
+		return "", failing(doing, output, err)
+	}
+	checksum := strings.TrimSpace(string(output))
+	if !checksumPattern.MatchString(checksum) {
+		return "", &Error{Class: Failed, Doing: doing, Err: fmt.Errorf("ostree rev-parse says %q, which is no checksum", checksum)}
+	}
+	complete, err := p.complete(checksum)
+	if err == nil && !complete {
+		err = fmt.Errorf("commit %s is not complete in the repository", checksum)
+	}
+	if err != nil {
+		return "", &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return checksum, nil
+}
+
+// pull pulls a ref or a checksum, again after each pause while the network is at fault.
+func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
+	for attempt := 0; ; attempt++ {
+		output, err := p.run(ctx, "ostree", "pull", remote, ref)
+		err = failing(doing, output, err)
+		if err == nil || ClassOf(err) != Retryable || ctx.Err() != nil || attempt == len(p.pullDelays) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(p.pullDelays[attempt]):
+		}
+	}
+}
+
+// complete says whether a commit and all of its objects are in the repository.
+func (p *Plain) complete(checksum string) (bool, error) {
+	_, err := os.Stat(p.host("/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	_, err = os.Stat(p.host("/ostree/repo/state/" + checksum + ".commitpartial"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return false, err
+}
+
+// Request is a deployment to be made.
+type Request struct {
+	OS       string
+	Checksum string // of a commit in the repository
+	// OriginOf is the ID of the deployment whose origin the new one gets, with its additional initramfs images: for a
+	// change of configuration the booted one, for a new OS the staged one. Those of a staged one can't be read, so it counts
+	// for them as the booted one. Where it is empty, Refspec becomes the origin.
+	OriginOf string
+	Refspec  string
+	// KernelArguments are all that the deployment will have, in this order, but for ostree=.
+	KernelArguments []string
+	// KeepRollback keeps the deployments after the booted one, which else make room. The booted one, pinned ones, what
+	// boots next and a staged one are kept always, so that a failed attempt can be repeated.
+	KeepRollback bool
+}
+
+// Materialise makes a deployment with its own /etc, merged from the booted one's now, and does not make it the default. The
+// new one is verified to have the arguments as asked. What a failed call may leave is a deployment that does not boot by
+// itself. The repository is not pruned: Cleanup does that. Three forks.
+func (p *Plain) Materialise(ctx context.Context, request Request) (Deployment, error) {
+	doing := fmt.Sprintf("materialising %s of %s", request.Checksum, request.OS)
+	invalid := func(err error) (Deployment, error) {
+		return Deployment{}, &Error{Class: Invalid, Doing: doing, Err: err}
+	}
+	if !checksumPattern.MatchString(request.Checksum) || !osPattern.MatchString(request.OS) {
+		return invalid(errors.New("not the checksum of a commit and the name of an OS"))
+	}
+	for _, argument := range request.KernelArguments {
+		if err := checkArgument(argument); err != nil {
+			return invalid(err)
+		}
+	}
+	before, err := p.Status(ctx)
+	if err != nil {
+		return Deployment{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	argv := []string{"ostree", "admin", "deploy", "--os=" + request.OS, "--not-as-default", "--no-prune", "--retain-pending"}
+	if request.KeepRollback {
+		argv = append(argv, "--retain-rollback")
+	}
+	overlaysOf := slices.IndexFunc(before, func(d Deployment) bool { return d.Booted })
+	switch {
+	case request.OriginOf != "":
+		origin := slices.IndexFunc(before, byID(request.OriginOf))
+		if origin < 0 {
+			return invalid(fmt.Errorf("there is no deployment %s to take the origin of", request.OriginOf))
+		}
+		if !before[origin].Staged {
+			overlaysOf = origin
+		}
+		argv = append(argv, "--origin-file="+before[origin].Dir+".origin")
+	case request.Refspec != "":
+		path, err := p.writeOrigin(request.Refspec)
+		if err != nil {
+			return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
+		}
+		defer os.Remove(p.host(path))
+		argv = append(argv, "--origin-file="+path)
+	default:
+		return invalid(errors.New("neither a deployment to take the origin of nor a refspec"))
+	}
+	if overlaysOf >= 0 {
+		for _, overlay := range before[overlaysOf].overlays {
+			argv = append(argv, "--overlay-initrd=/boot"+overlay)
+		}
+	}
+	argv = append(argv, "--karg-none")
+	for _, argument := range request.KernelArguments {
+		argv = append(argv, "--karg-append="+argument)
+	}
+	output, err := p.run(ctx, append(argv, request.Checksum)...)
+	if err != nil {
+		return Deployment{}, failing(doing, output, err)
+	}
+
+	after, err := p.Status(ctx)
+	if err != nil {
+		return Deployment{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	var made []Deployment
+	for _, d := range after {
+		known := slices.ContainsFunc(before, func(b Deployment) bool { return b.ID == d.ID && !b.Staged })
+		if d.OS == request.OS && d.Checksum == request.Checksum && !d.Staged && !known {
+			made = append(made, d)
+		}
+	}
+	failed := func(format string, args ...any) (Deployment, error) {
+		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: fmt.Errorf(format, args...)}
+	}
+	if len(made) != 1 {
+		return failed("%d new deployments of it are there, instead of one", len(made))
+	}
+	if made[0].Default {
+		return failed("%s boots next, although it was not to", made[0].ID)
+	}
+	if !slices.Equal(made[0].KernelArguments, request.KernelArguments) {
+		return failed("%s has the kernel arguments %q instead of %q", made[0].ID, made[0].KernelArguments, request.KernelArguments)
+	}
+	return made[0], nil
+}
+
+// writeOrigin writes an origin file for the length of one command, and returns its path on the host.
+func (p *Plain) writeOrigin(refspec string) (string, error) {
+	if strings.ContainsAny(refspec, "\n\r\\") {
+		return "", fmt.Errorf("refspec %q has a control character", refspec)
+	}
+	file, err := os.CreateTemp(p.host("/run"), "noderefit-origin-*")
+	if err != nil {
+		return "", fmt.Errorf("writing an origin: %w", err)
+	}
+	_, err = file.WriteString("[origin]\nrefspec=" + refspec + "\n")
+	if err = errors.Join(err, file.Close()); err != nil {
+		return "", errors.Join(fmt.Errorf("writing an origin: %w", err), os.Remove(file.Name()))
+	}
+	return "/run/" + filepath.Base(file.Name()), nil
+}
+
+// SetDefault makes the deployment what boots next: the commit point. Before its rename the old one boots, after it the
+// new one, whatever happens. A staged deployment goes, because it would become the default at shutdown. A nil error
+// means that all this was read back; after any other the caller has to look. One fork if there is nothing to do, else three.
+func (p *Plain) SetDefault(ctx context.Context, id string) error {
+	doing := "making " + id + " the default"
+	// Somebody else may move the indices between our look and ostree's; then the wrong one is the default, and no error
+	// shows it. It is put right at once.
+	for attempt := 0; ; attempt++ {
+		deployments, err := p.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", doing, err)
+		}
+		at := slices.IndexFunc(deployments, byID(id))
+		staged := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Staged })
+		var argv []string
+		switch {
+		case at < 0:
+			return &Error{Class: Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
+		case at == staged:
+			return &Error{Class: Invalid, Doing: doing, Err: errors.New("it is staged, not materialised")}
+		case !deployments[at].Default:
+			argv = []string{"ostree", "admin", "set-default", strconv.Itoa(deployments[at].Index)}
+		case staged >= 0:
+			argv = []string{"ostree", "admin", "undeploy", strconv.Itoa(deployments[staged].Index)}
+		default:
+			return nil
+		}
+		if attempt == 3 {
+			return &Error{Class: Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
+		}
+		output, err := p.run(ctx, argv...)
+		if err != nil && (attempt > 0 || ctx.Err() != nil) {
+			return failing(doing, output, err)
+		}
+	}
+}
+
+// Discard removes a deployment, never the booted one; that it is gone already is no error. Where it was the default the
+// next one in the list becomes that. One fork if it is gone, else three.
+func (p *Plain) Discard(ctx context.Context, id string) error {
+	doing := "discarding " + id
+	deployments, err := p.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	at := slices.IndexFunc(deployments, byID(id))
+	if at < 0 {
+		return nil
+	}
+	if deployments[at].Booted {
+		return &Error{Class: Invalid, Doing: doing, Err: errors.New("it is the one that runs")}
+	}
+	if output, err := p.run(ctx, "ostree", "admin", "undeploy", strconv.Itoa(deployments[at].Index)); err != nil {
+		return failing(doing, output, err)
+	}
+	if deployments, err = p.Status(ctx); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	if slices.ContainsFunc(deployments, byID(id)) {
+		return &Error{Class: Retryable, Doing: doing, Err: errors.New("it is still there: another program is changing the deployments")}
+	}
+	return nil
+}
+
+// Cleanup removes what no deployment and no ref needs: checkouts, kernels, objects. One fork; it may take long.
+func (p *Plain) Cleanup(ctx context.Context) error {
+	output, err := p.run(ctx, "ostree", "admin", "cleanup")
+	return failing("cleaning up the sysroot", output, err)
+}
+
+// BootSpace refuses, with an Error around a *NoBootSpace, a commit whose kernel is not in /boot yet and does not fit there. One
+// fork if the commit has a deployment, else two; the kernel and the initramfs are read once.
+func (p *Plain) BootSpace(ctx context.Context, osName, checksum string) error {
+	doing := "checking /boot for " + checksum
+	deployments, err := p.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	if slices.ContainsFunc(deployments, func(d Deployment) bool {
+		return d.OS == osName && d.Checksum == checksum && d.kernel != ""
+	}) {
+		return nil
+	}
+	output, err := p.run(ctx, "ostree", "ls", "--recursive", "--checksum", checksum, "/usr/lib/modules")
+	if err != nil {
+		return failing(doing, output, err)
+	}
+	objects, err := parseListing(output)
+	if err != nil {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	files, simple := kernelFiles(objects)
+	err = bootSpace(p.root, osName, checksum, files, simple, deployments)
+	var refusal *NoBootSpace
+	if errors.As(err, &refusal) {
+		return &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+	}
+	if err != nil {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return nil
+}
+
+func byID(id string) func(Deployment) bool {
+	return func(d Deployment) bool { return d.ID == id }
+}
+
+// host is where this process finds a path of the host.
+func (p *Plain) host(path string) string { return filepath.Join(p.root, path) }
+
+// prepareRoot is the configuration of ostree-prepare-root, empty where there is none.
+func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
+	for _, path := range []string{"/etc/ostree/prepare-root.conf", "/usr/lib/ostree/prepare-root.conf"} {
+		config, err := p.keyFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		return config, err
+	}
+	return nil, nil
+}
+
+// keyFile reads a GLib key file: groups of keys. Neither escapes nor lists occur in what we read.
+func (p *Plain) keyFile(path string) (map[string]map[string]string, error) {
+	text, err := os.ReadFile(p.host(path))
+	if err != nil {
+		return nil, &Error{Class: Failed, Doing: "reading the configuration of ostree", Err: err}
+	}
+	groups, group := map[string]map[string]string{}, ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "["); ok {
+			group = strings.TrimSuffix(name, "]")
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if groups[group] == nil {
+			groups[group] = map[string]string{}
+		}
+		groups[group][strings.TrimSpace(key)] = strings.TrimSpace(value)
+	}
+	return groups, nil
+}
+
+func isTrue(value string) bool { return value == "true" || value == "1" || value == "yes" }

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Runner runs a tool on the host and returns its standard output. A tool that fails gives a *CommandError; the output so
+// far is returned with it.
+type Runner func(ctx context.Context, argv ...string) ([]byte, error)
+
+// CommandError is a tool that could not be run, was stopped, or failed.
+type CommandError struct {
+	Argv   []string
+	Stderr string // the end of it, without surrounding space
+	Err    error  // *exec.ExitError, or the context's cause
+}
+
+func (e *CommandError) Error() string {
+	text := fmt.Sprintf("running %s: %v", strings.Join(e.Argv, " "), e.Err)
+	if e.Stderr != "" {
+		text += ": " + e.Stderr
+	}
+	return text
+}
+
+func (e *CommandError) Unwrap() error { return e.Err }
+
+// maxStderr is how much of a tool's standard error an error carries, in bytes: enough for what ostree says, little enough
+// for an annotation or an event.
+const maxStderr = 2048
+
+// stopGrace is how long a tool has between SIGTERM and SIGKILL. ostree leaves either the old or the new state whenever it
+// dies; the time is for its helper that thaws /boot.
+const stopGrace = 10 * time.Second
+
+// Exec is the Runner for the machine that this process runs on. The tool has a process group of its own, so that a signal
+// from a terminal does not reach it and its children go with it, and speaks English.
+func Exec(ctx context.Context, argv ...string) ([]byte, error) {
+	var stdout bytes.Buffer
+	stderr := &tail{limit: maxStderr}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Stdout, cmd.Stderr = &stdout, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = stopGrace
+	err := cmd.Run()
+	if err == nil {
+		return stdout.Bytes(), nil
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return stdout.Bytes(), &CommandError{Argv: argv, Stderr: stderr.String(), Err: err}
+}
+
+// tail keeps the last limit bytes that are written to it.
+type tail struct {
+	limit int
+	kept  []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.kept = append(t.kept, p...)
+	if over := len(t.kept) - t.limit; over > 0 {
+		t.kept = append(t.kept[:0], t.kept[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return strings.TrimSpace(strings.ToValidUTF8(string(t.kept), "")) }
+
+// Class says what can be done about an error.
+type Class string
+
+// The classes of an Error.
+const (
+	Retryable  Class = "retryable"      // it may work later by itself: the network, somebody else's lock
+	Invalid    Class = "invalid"        // what was asked for can't be had: no such ref, a malformed argument
+	NeedsAdmin Class = "needs an admin" // the host is in the way: too old, out of space
+	Failed     Class = "failed"         // nothing is known about it
+)
+
+// Error is what the methods of Plain return: what was being done, to what, and its Class.
+type Error struct {
+	Class Class
+	Doing string // "staging os/stable", without the colon
+	Err   error
+}
+
+func (e *Error) Error() string { return e.Doing + ": " + e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// ClassOf is the class of an error of this package, Failed for any other.
+func ClassOf(err error) Class {
+	var typed *Error
+	if errors.As(err, &typed) {
+		return typed.Class
+	}
+	return Failed
+}
+
+// waitingForLock is what ostree says while another process holds the sysroot's lock; it waits for ever.
+const waitingForLock = "Waiting for sysroot lock"
+
+// failing makes an Error out of what a tool returned, classed by what ostree says.
+func failing(doing string, output []byte, err error) error {
+	if err == nil {
+		return nil
+	}
+	class, text := Failed, err.Error()
+	var command *CommandError
+	if errors.As(err, &command) {
+		text = command.Stderr
+	}
+	stopped := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	switch {
+	case stopped && (strings.Contains(text, waitingForLock) || bytes.Contains(output, []byte(waitingForLock))):
+		class, err = Retryable, fmt.Errorf("another program holds the lock of the sysroot: %w", err)
+	case stopped:
+		class = Retryable
+	case networkTrouble(text):
+		class = Retryable
+	case strings.Contains(text, "No space left on device"),
+		strings.Contains(text, "would be exceeded, at least"): // min-free-space-percent, min-free-space-size
+		class = NeedsAdmin
+	case containsAny(text, "not found", "No such branch", "No such stateroot", "No such metadata object",
+		"Server returned HTTP 403", "Server returned HTTP 404", "Invalid refspec", "Invalid ref name",
+		".commit: linkat: No such file or directory"): // a remote on a file system
+		class = Invalid
+	}
+	return &Error{Class: class, Doing: doing, Err: err}
+}
+
+// networkTrouble says whether ostree failed in a way that goes away by itself: libcurl's code in brackets after "While
+// fetching", or the server's status.
+func networkTrouble(text string) bool {
+	if !strings.Contains(text, "While fetching") && !strings.Contains(text, "Server returned HTTP") {
+		return false
+	}
+	return containsAny(text,
+		"[5]", "[6]", // names
+		"[7]", "[18]", "[28]", "[52]", "[55]", "[56]", "[92]", "[95]", // connections that fail, stall or break off
+		"[35]", // TLS hand-shakes that break off; a certificate that is wrong has another code
+		"HTTP 408", "HTTP 425", "HTTP 429", "HTTP 500", "HTTP 502", "HTTP 503", "HTTP 504")
+}
+
+func containsAny(text string, parts ...string) bool {
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}
