@@ -3,6 +3,7 @@
 package files
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -172,7 +173,7 @@ func literalStart(expr string) (string, bool) {
 		if strings.Contains(expr[i:], "|") {
 			// An alternative may be one to everything before it, but for the directory: libselinux itself looks specs up
 			// by that.
-			b = b[:1+strings.LastIndexByte(string(b), '/')]
+			b = b[:1+bytes.LastIndexByte(b, '/')]
 		}
 		return string(b), false
 	}

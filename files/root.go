@@ -148,9 +148,9 @@ func (r *Root) openStepwise(name string, flags int) (*os.File, error) {
 // handle of a symbolic link means the link.
 func procPath(h *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(h.Fd())) }
 
-// reopen turns a handle into an open file. A FIFO does not block.
+// reopen turns a handle into an open file, the same inode whatever has its name by now.
 func reopen(h *os.File, name string, flags int) (*os.File, error) {
-	fd, err := unix.Open(procPath(h), flags&^unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(procPath(h), flags&^unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, pathError("open", name, err)
 	}
@@ -413,7 +413,7 @@ func (r *Root) stamps(dir string, out map[string]string) error {
 
 // SizeAndTime returns the size in bytes and the modification time of the file at name, links followed.
 func (r *Root) SizeAndTime(name string) (int64, time.Time, error) {
-	h, err := r.openDir(name)
+	h, err := r.open(name, unix.O_PATH)
 	if err != nil {
 		return 0, time.Time{}, err
 	}

@@ -5,7 +5,7 @@ package files_test
 import (
 	"bufio"
 	"errors"
-	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -404,17 +404,21 @@ func TestSyncFSPassesOverWhatIsNotThere(t *testing.T) {
 	}
 }
 
-func holdLock(dir string) {
+// holdLock takes the lock, says so and holds it until the process is killed, or nobody is there any more to kill it.
+func holdLock(dir string) error {
 	r, err := files.Open(dir)
-	if err == nil {
-		_, err = r.Lock("/run/lock", lockHolderText)
-	}
 	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
+		return err
 	}
-	fmt.Println(lockHolderReady)
-	select {}
+	f, err := r.Lock("/run/lock", lockHolderText)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stdout.WriteString(lockHolderReady + "\n"); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, f.Close())
 }
 
 func TestLockNamesItsHolderAndEndsWithIt(t *testing.T) {
@@ -422,6 +426,8 @@ func TestLockNamesItsHolderAndEndsWithIt(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "run/lock"), []byte(strings.Repeat("a holder of old\n", 10)), 0o600))
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), asLockHolder+"="+dir)
+	_, err := cmd.StdinPipe()
+	must(t, err)
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
