@@ -16,6 +16,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -346,7 +347,10 @@ func (h *Host) reboot(ctx context.Context, no bool, res *Result) error {
 	res.Reboot = RebootNeeded
 	h.say("reboot", "")
 	if err := h.services.RebootPolitely(ctx); err != nil {
-		return &Refused{Err: err}
+		if errors.As(err, new(*systemd.InhibitedError)) {
+			return &Refused{Err: err}
+		}
+		return err
 	}
 	res.Reboot = RebootStarted
 	return nil

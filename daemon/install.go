@@ -44,9 +44,16 @@ TimeoutStartSec=5min
 [Install]
 WantedBy=sysinit.target
 `,
+	// Started in every boot, beside everything else: the clock runs however far the rest of the boot gets, and where
+	// nothing waits for a verdict it ends at once.
 	transaction.ProveUnit: `[Unit]
 Description=Prove that the node is healthy on its new configuration
 Documentation=https://github.com/noderefit/noderefit
+DefaultDependencies=no
+ConditionPathExists=/var/lib/machine-config-daemon/boot.json
+After=` + transaction.RecoverUnit + `
+Conflicts=shutdown.target
+Before=shutdown.target
 StartLimitIntervalSec=0
 
 [Service]
@@ -54,16 +61,9 @@ Type=exec
 ExecStart=` + binaryPath + ` prove
 Restart=on-abnormal
 RestartSec=5
-`,
-	transaction.DeadlineUnit: `[Unit]
-Description=Hold the deadline of the verdict on a new configuration
-Documentation=https://github.com/noderefit/noderefit
 
-[Timer]
-OnActiveSec=1min
-OnUnitActiveSec=1min
-AccuracySec=1s
-Unit=` + transaction.RecoverUnit + `
+[Install]
+WantedBy=sysinit.target
 `,
 }
 
@@ -73,13 +73,12 @@ func (h *Host) install() error {
 	if err := h.installBinary(); err != nil {
 		return err
 	}
-	wants := []files.Want{{
-		Path: path.Join(unitDir, "sysinit.target.wants", transaction.RecoverUnit),
-		Node: files.Node{Type: files.Symlink, Target: path.Join(unitDir, transaction.RecoverUnit)},
-	}}
+	var wants []files.Want
 	for name, text := range hostUnits {
 		wants = append(wants, files.Want{Path: path.Join(unitDir, name),
-			Node: files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(text)}})
+			Node: files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(text)}},
+			files.Want{Path: path.Join(unitDir, "sysinit.target.wants", name),
+				Node: files.Node{Type: files.Symlink, Target: path.Join(unitDir, name)}})
 	}
 	for _, w := range wants {
 		if err := h.put(w); err != nil {

@@ -74,11 +74,6 @@ func (s *services) Start(ctx context.Context, unit string) error {
 	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStart(ctx, unit) })
 }
 
-// Stop queues the stop of a unit.
-func (s *services) Stop(ctx context.Context, unit string) error {
-	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStop(ctx, unit) })
-}
-
 // Reboot goes down in an orderly way whoever would rather not: it is how a bad configuration is left.
 func (s *services) Reboot(ctx context.Context) error {
 	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
@@ -243,15 +238,7 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 	if p == nil || p.Phase != transaction.PhaseProve {
 		return nil
 	}
-	cfg, err := h.revision(&p.Revision)
-	if err != nil {
-		return err
-	}
-	checks, err := h.bootChecks(cfg, p)
-	if err != nil {
-		return err
-	}
-	verdict := transaction.Verdict(ctx, checks, p.Deadline, h.say)
+	verdict := h.verdict(ctx, p)
 	if ctx.Err() != nil {
 		return ctx.Err() // asked to stop, which is no verdict
 	}
@@ -272,10 +259,23 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 	}
 	*r = *now
 	if verdict == nil {
-		return h.engine().Settle(ctx, r)
+		return h.engine().Settle(r)
 	}
 	bad := &transaction.BadConfig{Config: r.Pending.Config, Err: verdict}
 	return errors.Join(bad, h.engine().GoBack(ctx, r, oneLine(verdict), true))
+}
+
+// verdict is nil for a host that proved healthy. A configuration that can't even be judged is bad.
+func (h *Host) verdict(ctx context.Context, p *transaction.Pending) error {
+	cfg, err := h.revision(&p.Revision)
+	if err != nil {
+		return err
+	}
+	checks, err := h.bootChecks(cfg, p)
+	if err != nil {
+		return err
+	}
+	return transaction.Verdict(ctx, checks, p.Deadline, h.say)
 }
 
 func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending) ([]transaction.Check, error) {

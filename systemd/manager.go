@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"slices"
 	"strings"
@@ -62,11 +63,32 @@ func Connect(ctx context.Context) (*Manager, error) {
 	case r := <-done:
 		if r.err != nil {
 			stop()
-			return nil, fmt.Errorf("connecting to the system bus: %w", r.err)
+			return connectEarly(ctx, r.err)
 		}
 		r.m.stop = stop
 		return r.m, nil
 	}
+}
+
+// connectEarly talks to systemd alone, as systemctl does while the system bus is not up yet: early in the boot. Such a
+// Manager can't ask logind anything.
+func connectEarly(ctx context.Context, why error) (*Manager, error) {
+	conn, err := dbus.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the system bus: %w; and to systemd itself: %w", why, err)
+	}
+	return &Manager{conn: conn}, nil
+}
+
+// errEarly is what a question to logind gets on a connection to systemd alone.
+var errEarly = errors.New("the system bus is not up yet")
+
+// lost is closed when the connection that job results come over is; never where systemd itself is at the other end.
+func (m *Manager) lost() <-chan struct{} {
+	if len(m.buses) == 0 {
+		return nil
+	}
+	return m.buses[1].Context().Done()
 }
 
 // Close closes the connection.
@@ -124,7 +146,7 @@ func (m *Manager) job(ctx context.Context, doing, name string, enqueue jobFunc) 
 		return fmt.Errorf("%s %s: the job ended as %q: %s", doing, name, result, m.explain(ctx, name))
 	case <-ctx.Done():
 		return fmt.Errorf("%s %s: %w: %s", doing, name, ctx.Err(), m.explain(ctx, name))
-	case <-m.buses[1].Context().Done():
+	case <-m.lost():
 		return fmt.Errorf("%s %s: the connection to the system bus was lost", doing, name)
 	}
 }
@@ -269,6 +291,9 @@ func (e *InhibitedError) Error() string {
 
 // BlockInhibitors returns who blocks a shutdown or reboot, in logind's order.
 func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
+	if len(m.buses) == 0 {
+		return nil, fmt.Errorf("listing logind's inhibitors: %w", errEarly)
+	}
 	var all []Inhibitor
 	login := m.buses[0].Object(loginName, loginPath)
 	if err := login.CallWithContext(ctx, loginManager+"ListInhibitors", 0).Store(&all); err != nil {
@@ -288,8 +313,9 @@ func (m *Manager) Reboot(ctx context.Context) error {
 		return fmt.Errorf("rebooting: %w", &InhibitedError{By: by})
 	}
 	login := m.buses[0].Object(loginName, loginPath)
-	if err := login.CallWithContext(ctx, loginManager+"Reboot", 0, false).Store(); err != nil {
+	err = login.CallWithContext(ctx, loginManager+"Reboot", 0, false).Store()
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, godbus.ErrClosed) {
 		return fmt.Errorf("rebooting: %w", err)
 	}
-	return nil
+	return nil // a bus that goes away before it has answered is going down, as was asked
 }

@@ -19,12 +19,3 @@ func (m *Manager) QueueStart(ctx context.Context, name string) error {
 	}
 	return nil
 }
-
-// QueueStop asks systemd to stop a unit and does not wait. A unit that is not there is stopped already.
-func (m *Manager) QueueStop(ctx context.Context, name string) error {
-	_, err := m.conn.StopUnitContext(ctx, name, "replace", nil)
-	if err != nil && !noSuchUnit(err) {
-		return fmt.Errorf("stopping %s: %w", name, err)
-	}
-	return nil
-}

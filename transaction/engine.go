@@ -31,15 +31,13 @@ type Services interface {
 	Act(ctx context.Context, a plan.Action) error
 	// Start queues the start of a unit.
 	Start(ctx context.Context, unit string) error
-	Stop(ctx context.Context, unit string) error
 	Reboot(ctx context.Context) error
 }
 
 // Units that are installed on the host beside the binary.
 const (
-	RecoverUnit  = "machine-config-daemon-recover.service"
-	ProveUnit    = "machine-config-daemon-prove.service"
-	DeadlineUnit = "machine-config-daemon-deadline.timer"
+	RecoverUnit = "machine-config-daemon-recover.service"
+	ProveUnit   = "machine-config-daemon-prove.service"
 )
 
 // Engine carries out transactions on one host.

@@ -188,20 +188,12 @@ func (e *Engine) firstBoot(ctx context.Context, r *Record, s Situation) error {
 			return e.GoBack(ctx, r, err.Error(), true)
 		}
 	}
-	if e.Services == nil {
-		return nil
-	}
-	if j != nil && slices.ContainsFunc(j.Steps, func(s step) bool { return isUnitPath(s.Path) }) {
-		if err := e.Services.Reload(ctx); err != nil {
-			return err
-		}
-	}
-	return errors.Join(fault("prove"), e.Services.Start(ctx, DeadlineUnit), e.Services.Start(ctx, ProveUnit))
+	return fault("prove")
 }
 
 // Settle makes the proved deployment current. The one before stays bootable, and its way back too, until the next
 // update.
-func (e *Engine) Settle(ctx context.Context, r *Record) error {
+func (e *Engine) Settle(r *Record) error {
 	p := r.Pending
 	e.Say("settle", p.Config)
 	if p.From != p.Deployment && r.Committed == nil {
@@ -214,13 +206,7 @@ func (e *Engine) Settle(ctx context.Context, r *Record) error {
 		r.Discard = append(r.Discard, prev.Deployment)
 	}
 	e.commitRevision(r, rev)
-	if err := errors.Join(fault("settle"), e.store().save(r), fault("settled")); err != nil {
-		return err
-	}
-	if e.Services != nil {
-		return e.Services.Stop(ctx, DeadlineUnit)
-	}
-	return nil
+	return errors.Join(fault("settle"), e.store().save(r), fault("settled"))
 }
 
 // GoBack gives the pending deployment up and boots the one before. The reason is on the disk first, so that a cut

@@ -29,6 +29,8 @@ type Check struct {
 const (
 	impatientTries = 3
 	checkInterval  = 3 * time.Second
+	// patientInterval is how often checks that may take their time are asked while nothing else is wrong.
+	patientInterval = 500 * time.Millisecond
 	// scriptTimeout bounds one check script, so that one that hangs is a no and not the end of the verdict.
 	scriptTimeout = 2 * time.Minute
 )
@@ -44,7 +46,7 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 	noes := map[string]int{}
 	for {
 		var failed []error
-		final := false
+		final, interval := false, patientInterval
 		for _, c := range checks {
 			err := c.Run(ctx)
 			if err == nil {
@@ -52,9 +54,14 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 				continue
 			}
 			failed = append(failed, fmt.Errorf("%s: %w", c.Name, err))
-			say("prove", c.Name+": "+err.Error())
+			if noes[c.Name] == 0 {
+				say("prove", c.Name+": "+err.Error())
+			}
 			noes[c.Name]++
-			final = final || !c.Patient && noes[c.Name] >= impatientTries
+			if !c.Patient {
+				interval = checkInterval
+				final = final || noes[c.Name] >= impatientTries
+			}
 		}
 		if len(failed) == 0 {
 			return nil
@@ -65,7 +72,7 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 		select {
 		case <-ctx.Done():
 			return errors.Join(append(failed, fmt.Errorf("no verdict by the deadline: %w", context.Cause(ctx)))...)
-		case <-time.After(checkInterval):
+		case <-time.After(interval):
 		}
 	}
 }
