@@ -56,9 +56,9 @@ func parseEntry(text string) (e entry, link string, ok bool, err error) {
 	return e, link, link != "", nil
 }
 
-// readEntries reads the boot loader's entries below root, by deployment ID. Neither a file's name nor an entry's title
-// says which deployment it is; the link that it hands to the initramfs does. An update of ostree's may swap the entries
-// while they are read; then they are read again.
+// readEntries reads the boot loader's entries below root, by deployment ID. Neither a file's name nor an entry's
+// title says which deployment it is; the link that it hands to the initramfs does. An update of ostree's may swap the
+// entries while they are read; then they are read again.
 func readEntries(root string) (map[string]entry, error) {
 	for {
 		before := swapMark(root)
@@ -189,8 +189,8 @@ func parseListing(output []byte) ([]object, error) {
 	return objects, lines.Err()
 }
 
-// kernelFiles are those of a commit's files that ostree installs into /boot, the kernel first. simple is false where there
-// are others than a kernel and an initramfs, whose part in ostree's boot checksum we don't compute.
+// kernelFiles are those of a commit's files that ostree installs into /boot, the kernel first. simple is false where
+// there are others than a kernel and an initramfs, whose part in ostree's boot checksum we don't compute.
 func kernelFiles(objects []object) (files []object, simple bool) {
 	var kernel, initramfs []object
 	simple = true
@@ -211,8 +211,8 @@ func kernelFiles(objects []object) (files []object, simple bool) {
 	return append(kernel, initramfs...), simple && len(kernel) == 1 && len(initramfs) <= 1
 }
 
-// bootChecksum is what ostree names the directory of a kernel in /boot by: SHA-256 over kernel and initramfs. The objects are read
-// from the repository below root, which keeps files as they are.
+// bootChecksum is what ostree names the directory of a kernel in /boot by: SHA-256 over kernel and initramfs. The
+// objects are read from the repository below root, which keeps files as they are.
 func bootChecksum(root string, files []object) (string, error) {
 	digest := sha256.New()
 	for _, o := range files {

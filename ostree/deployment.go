@@ -128,7 +128,7 @@ func parseStatusText(output []byte) ([]Deployment, error) {
 			deployments = append(deployments, Deployment{
 				OS: head[2], Checksum: head[3], Serial: serial, Booted: head[1] == "*",
 				// A staged one that is locked is only said to be that.
-				Staged:   strings.Contains(head[5], "(staged)") || strings.Contains(head[5], "(finalization locked)"),
+				Staged:   containsAny(head[5], "(staged)", "(finalization locked)"), //nolint:misspell // ostree's own word
 				Pending:  strings.Contains(head[5], "(pending)"),
 				Rollback: strings.Contains(head[5], "(rollback)"),
 			})

@@ -30,11 +30,11 @@ type Plain struct {
 	textOnly atomic.Bool
 }
 
-// NewPlain returns a Plain for the host whose root this process sees at root, "/" on the host itself. Everything that run
-// is asked to run has the host's own paths.
+// NewPlain returns a Plain for the host whose root this process sees at root, "/" on the host itself. Everything that
+// run is asked to run has the host's own paths.
 func NewPlain(run Runner, root string) *Plain {
-	return &Plain{run: run, root: root, arch: runtime.GOARCH,
-		pullDelays: []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}}
+	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
+	return &Plain{run: run, root: root, arch: runtime.GOARCH, pullDelays: delays}
 }
 
 // NeedsVersion is the first ostree with the command set-default, without which there is no commit point.
@@ -64,8 +64,8 @@ func (p *Plain) Version(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// Supported says whether the host can take the road of materialised deployments: nil, an Error around an *Unsupported, or
-// that it could not be found out. At most one fork.
+// Supported says whether the host can take the road of materialised deployments: nil, an Error around an
+// *Unsupported, or that it could not be found out. At most one fork.
 func (p *Plain) Supported(ctx context.Context) error {
 	refuse := func(reason, detail string) error {
 		return &Error{Class: NeedsAdmin, Doing: "checking for ostree", Err: &Unsupported{Reason: reason, Detail: detail}}
@@ -107,8 +107,8 @@ func (p *Plain) Supported(ctx context.Context) error {
 	return nil
 }
 
-// Composefs says whether the host's configuration asks for composefs. It is no obstacle: /etc is a directory all the same.
-// No fork.
+// Composefs says whether the host's configuration asks for composefs. It is no obstacle: /etc is a directory all the
+// same. No fork.
 func (p *Plain) Composefs() (bool, error) {
 	prepare, err := p.prepareRoot()
 	if err != nil {
@@ -118,16 +118,15 @@ func (p *Plain) Composefs() (bool, error) {
 	return isTrue(enabled) || enabled == "signed" || enabled == "verity", nil
 }
 
-// Status lists the deployments in ostree's order, joined with the boot loader's entries. One fork; the first time on an
-// ostree before 2025.3, which has no JSON, two.
+// Status lists the deployments in ostree's order, joined with the boot loader's entries. One fork; the first time on
+// an ostree before 2025.3, which has no JSON, two.
 func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {
 	const doing = "reading the deployments"
 	var output []byte
 	var err error
 	if !p.textOnly.Load() {
 		output, err = p.run(ctx, "ostree", "admin", "status", "--json")
-		var command *CommandError
-		if errors.As(err, &command) && strings.Contains(command.Stderr, "--json") {
+		if command, ok := errors.AsType[*CommandError](err); ok && strings.Contains(command.Stderr, "--json") {
 			p.textOnly.Store(true)
 		} else if err != nil {
 			return nil, failing(doing, output, err)
@@ -154,18 +153,19 @@ func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {
 }
 
 // An image for a plain ostree host is a checksum, REF, REMOTE:REF or REMOTE:CHECKSUM.
-var imagePattern = regexp.MustCompile(`^(?:([A-Za-z0-9_][A-Za-z0-9_.-]*):)?([A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*)$`)
+var imagePattern = regexp.MustCompile(
+	`^(?:([A-Za-z0-9_][A-Za-z0-9_.-]*):)?([A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*)$`)
 
-// Stage makes sure that the commit that image names is in the host's repository, pulling it from the remote if there is
-// one, and returns its checksum. What the network breaks is tried again for about half a minute. No deployment is touched;
-// to do it twice does no harm. No fork for a checksum that is there, else one for a local ref, two and more for a remote
-// one.
+// Stage makes sure that the commit that image names is in the host's repository, pulling it from the remote if there
+// is one, and returns its checksum. What the network breaks is tried again for about half a minute. No deployment is
+// touched; to do it twice does no harm. No fork for a checksum that is there, else one for a local ref, two and more
+// for a remote one.
 func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	doing := "staging " + image
 	parts := imagePattern.FindStringSubmatch(image)
 	if parts == nil {
-		return "", &Error{Class: Invalid, Doing: doing,
-			Err: errors.New("an image for a plain ostree host is a checksum, a ref, or REMOTE:REF; container images need rpm-ostree or bootc")}
+		return "", &Error{Class: Invalid, Doing: doing, Err: errors.New("an image for a plain ostree host is " +
+			"a checksum, a ref, or REMOTE:REF; container images need rpm-ostree or bootc")}
 	}
 	remote, ref := parts[1], parts[2]
 	exact := checksumPattern.MatchString(ref)
@@ -178,7 +178,8 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 			return ref, nil
 		}
 		if remote == "" {
-			return "", &Error{Class: Invalid, Doing: doing, Err: errors.New("the commit is not in the repository, and no remote is named")}
+			return "", &Error{Class: Invalid, Doing: doing,
+				Err: errors.New("the commit is not in the repository, and no remote is named")}
 		}
 	}
 	if remote != "" {
@@ -195,7 +196,7 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	}
 	checksum := strings.TrimSpace(string(output))
 	if !checksumPattern.MatchString(checksum) {
-		return "", &Error{Class: Failed, Doing: doing, Err: fmt.Errorf("ostree rev-parse says %q, which is no checksum", checksum)}
+		return "", &Error{Class: Failed, Doing: doing, Err: fmt.Errorf("ostree calls it %q, which is no checksum", checksum)}
 	}
 	complete, err := p.complete(checksum)
 	if err == nil && !complete {
@@ -244,8 +245,8 @@ type Request struct {
 	OS       string
 	Checksum string // of a commit in the repository
 	// OriginOf is the ID of the deployment whose origin the new one gets, with its additional initramfs images: for a
-	// change of configuration the booted one, for a new OS the staged one. Those of a staged one can't be read, so it counts
-	// for them as the booted one. Where it is empty, Refspec becomes the origin.
+	// change of configuration the booted one, for a new OS the staged one. Those of a staged one can't be read, so it
+	// counts for them as the booted one. Where it is empty, Refspec becomes the origin.
 	OriginOf string
 	Refspec  string
 	// KernelArguments are all that the deployment will have, in this order, but for ostree=.
@@ -255,10 +256,10 @@ type Request struct {
 	KeepRollback bool
 }
 
-// Materialise makes a deployment with its own /etc, merged from the booted one's now, and does not make it the default. The
-// new one is verified to have the arguments as asked. What a failed call may leave is a deployment that does not boot by
-// itself. The repository is not pruned: Cleanup does that. Three forks.
-func (p *Plain) Materialise(ctx context.Context, request Request) (Deployment, error) {
+// Materialise makes a deployment with its own /etc, merged from the booted one's now, and does not make it the
+// default. The new one is verified to have the arguments as asked. What a failed call may leave is a deployment that
+// does not boot by itself. The repository is not pruned: Cleanup does that. Three forks.
+func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployment, err error) {
 	doing := fmt.Sprintf("materialising %s of %s", request.Checksum, request.OS)
 	invalid := func(err error) (Deployment, error) {
 		return Deployment{}, &Error{Class: Invalid, Doing: doing, Err: err}
@@ -275,7 +276,8 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (Deployment, e
 	if err != nil {
 		return Deployment{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	argv := []string{"ostree", "admin", "deploy", "--os=" + request.OS, "--not-as-default", "--no-prune", "--retain-pending"}
+	argv := []string{"ostree", "admin", "deploy", "--os=" + request.OS,
+		"--not-as-default", "--no-prune", "--retain-pending"}
 	if request.KeepRollback {
 		argv = append(argv, "--retain-rollback")
 	}
@@ -295,7 +297,7 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (Deployment, e
 		if err != nil {
 			return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
 		}
-		defer os.Remove(p.host(path))
+		defer func() { err = errors.Join(err, os.Remove(p.host(path))) }()
 		argv = append(argv, "--origin-file="+path)
 	default:
 		return invalid(errors.New("neither a deployment to take the origin of nor a refspec"))
@@ -318,26 +320,27 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (Deployment, e
 	if err != nil {
 		return Deployment{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	var made []Deployment
+	var fresh []Deployment
 	for _, d := range after {
 		known := slices.ContainsFunc(before, func(b Deployment) bool { return b.ID == d.ID && !b.Staged })
 		if d.OS == request.OS && d.Checksum == request.Checksum && !d.Staged && !known {
-			made = append(made, d)
+			fresh = append(fresh, d)
 		}
 	}
 	failed := func(format string, args ...any) (Deployment, error) {
 		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: fmt.Errorf(format, args...)}
 	}
-	if len(made) != 1 {
-		return failed("%d new deployments of it are there, instead of one", len(made))
+	if len(fresh) != 1 {
+		return failed("%d new deployments of it are there, instead of one", len(fresh))
 	}
-	if made[0].Default {
-		return failed("%s boots next, although it was not to", made[0].ID)
+	made = fresh[0]
+	if made.Default {
+		return failed("%s boots next, although it was not to", made.ID)
 	}
-	if !slices.Equal(made[0].KernelArguments, request.KernelArguments) {
-		return failed("%s has the kernel arguments %q instead of %q", made[0].ID, made[0].KernelArguments, request.KernelArguments)
+	if got, want := made.KernelArguments, request.KernelArguments; !slices.Equal(got, want) {
+		return failed("%s has the kernel arguments %q instead of %q", made.ID, got, want)
 	}
-	return made[0], nil
+	return made, nil
 }
 
 // writeOrigin writes an origin file for the length of one command, and returns its path on the host.
@@ -356,9 +359,10 @@ func (p *Plain) writeOrigin(refspec string) (string, error) {
 	return "/run/" + filepath.Base(file.Name()), nil
 }
 
-// SetDefault makes the deployment what boots next: the commit point. Before its rename the old one boots, after it the
-// new one, whatever happens. A staged deployment goes, because it would become the default at shutdown. A nil error
-// means that all this was read back; after any other the caller has to look. One fork if there is nothing to do, else three.
+// SetDefault makes the deployment what boots next: the commit point. Before its rename the old one boots, after it
+// the new one, whatever happens. A staged deployment goes, because it would become the default at shutdown. A nil
+// error means that all this was read back; after any other the caller has to look. One fork if there is nothing to
+// do, else three.
 func (p *Plain) SetDefault(ctx context.Context, id string) error {
 	doing := "making " + id + " the default"
 	// Somebody else may move the indices between our look and ostree's; then the wrong one is the default, and no error
@@ -393,8 +397,8 @@ func (p *Plain) SetDefault(ctx context.Context, id string) error {
 	}
 }
 
-// Discard removes a deployment, never the booted one; that it is gone already is no error. Where it was the default the
-// next one in the list becomes that. One fork if it is gone, else three.
+// Discard removes a deployment, never the booted one; that it is gone already is no error. Where it was the default
+// the next one in the list becomes that. One fork if it is gone, else three.
 func (p *Plain) Discard(ctx context.Context, id string) error {
 	doing := "discarding " + id
 	deployments, err := p.Status(ctx)
@@ -415,7 +419,8 @@ func (p *Plain) Discard(ctx context.Context, id string) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	if slices.ContainsFunc(deployments, byID(id)) {
-		return &Error{Class: Retryable, Doing: doing, Err: errors.New("it is still there: another program is changing the deployments")}
+		return &Error{Class: Retryable, Doing: doing,
+			Err: errors.New("it is still there: another program is changing the deployments")}
 	}
 	return nil
 }
@@ -426,8 +431,8 @@ func (p *Plain) Cleanup(ctx context.Context) error {
 	return failing("cleaning up the sysroot", output, err)
 }
 
-// BootSpace refuses, with an Error around a *NoBootSpace, a commit whose kernel is not in /boot yet and does not fit there. One
-// fork if the commit has a deployment, else two; the kernel and the initramfs are read once.
+// BootSpace refuses, with an Error around a *NoBootSpace, a commit whose kernel is not in /boot yet and does not fit
+// there. One fork if the commit has a deployment, else two; the kernel and the initramfs are read once.
 func (p *Plain) BootSpace(ctx context.Context, osName, checksum string) error {
 	doing := "checking /boot for " + checksum
 	deployments, err := p.Status(ctx)
@@ -449,8 +454,7 @@ func (p *Plain) BootSpace(ctx context.Context, osName, checksum string) error {
 	}
 	files, simple := kernelFiles(objects)
 	err = bootSpace(p.root, osName, checksum, files, simple, deployments)
-	var refusal *NoBootSpace
-	if errors.As(err, &refusal) {
+	if _, refused := errors.AsType[*NoBootSpace](err); refused {
 		return &Error{Class: NeedsAdmin, Doing: doing, Err: err}
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -49,6 +50,8 @@ const pendingText = `  testos ` + one + `.1 (pending)
 `
 
 // As ostree prints it from 2025.3 on, the same as pendingText.
+//
+//nolint:misspell // ostree's own words
 const pendingJSON = `{
    "deployments": [
       {
@@ -129,6 +132,7 @@ func TestStatusIsRead(t *testing.T) {
 		{"text with two states", "  testos " + two + ".0 (staged) (soft-reboot)\n", []Deployment{
 			deployment("testos", two, 0, 0, func(d *Deployment) { d.Staged = true }),
 		}},
+		//nolint:misspell // ostree's own word
 		{"text, staged and locked", "  testos " + two + ".0 (finalization locked)\n", []Deployment{
 			deployment("testos", two, 0, 0, func(d *Deployment) { d.Staged = true }),
 		}},
@@ -221,7 +225,7 @@ func TestVersionTooOldForSetDefaultIsNamed(t *testing.T) {
 	}{
 		{"2018.10", true}, {"2022.7", true}, {"2023.5", true}, {"2023.6", false}, {"2023.10", false}, {"2025.2", false}, {"2026.4", false},
 	} {
-		p := NewPlain(func(_ context.Context, argv ...string) ([]byte, error) {
+		p := NewPlain(func(context.Context, ...string) ([]byte, error) {
 			return []byte("libostree:\n Version: '" + c.version + "'\n Git: abc\n Features:\n  - libcurl\n"), nil
 		}, hostTree(t, nil))
 		p.arch = "amd64"
@@ -245,9 +249,7 @@ func hostTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	all := map[string]string{"run/ostree-booted": " ", "ostree/repo/config": "[core]\nmode=bare\n", "boot/loader.1/entries/x": " "}
-	for path, text := range files {
-		all[path] = text
-	}
+	maps.Copy(all, files)
 	for path, text := range all {
 		if text == "" {
 			continue
@@ -315,6 +317,7 @@ func TestErrorsAreClassed(t *testing.T) {
 		{"error: No such branch 'nope' in repository summary", Invalid},
 		{`error: Remote "nolab" not found`, Invalid},
 		{"error: Refspec 'nope' not found", Invalid},
+		//nolint:misspell // ostree's own word
 		{"error: Deploying tree: Initializing deployment: No such stateroot: nope", Invalid},
 		{"error: Writing content object: fallocate: No space left on device", NeedsAdmin},
 		{"error: Out of range deployment index 99, expected < 2", Failed},

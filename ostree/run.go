@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Runner runs a tool on the host and returns its standard output. A tool that fails gives a *CommandError; the output so
-// far is returned with it.
+// Runner runs a tool on the host and returns its standard output. A tool that fails gives a *CommandError; the output
+// so far is returned with it.
 type Runner func(ctx context.Context, argv ...string) ([]byte, error)
 
 // CommandError is a tool that could not be run, was stopped, or failed.
@@ -35,16 +35,16 @@ func (e *CommandError) Error() string {
 
 func (e *CommandError) Unwrap() error { return e.Err }
 
-// maxStderr is how much of a tool's standard error an error carries, in bytes: enough for what ostree says, little enough
-// for an annotation or an event.
+// maxStderr is how much of a tool's standard error an error carries, in bytes: enough for what ostree says, little
+// enough for an annotation or an event.
 const maxStderr = 2048
 
-// stopGrace is how long a tool has between SIGTERM and SIGKILL. ostree leaves either the old or the new state whenever it
-// dies; the time is for its helper that thaws /boot.
+// stopGrace is how long a tool has between SIGTERM and SIGKILL. ostree leaves either the old or the new state
+// whenever it dies; the time is for its helper that thaws /boot.
 const stopGrace = 10 * time.Second
 
-// Exec is the Runner for the machine that this process runs on. The tool has a process group of its own, so that a signal
-// from a terminal does not reach it and its children go with it, and speaks English.
+// Exec is the Runner for the machine that this process runs on. The tool has a process group of its own, so that a
+// signal from a terminal does not reach it and its children go with it, and speaks English.
 func Exec(ctx context.Context, argv ...string) ([]byte, error) {
 	var stdout bytes.Buffer
 	stderr := &tail{limit: maxStderr}
@@ -103,8 +103,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // ClassOf is the class of an error of this package, Failed for any other.
 func ClassOf(err error) Class {
-	var typed *Error
-	if errors.As(err, &typed) {
+	if typed, ok := errors.AsType[*Error](err); ok {
 		return typed.Class
 	}
 	return Failed
@@ -119,8 +118,7 @@ func failing(doing string, output []byte, err error) error {
 		return nil
 	}
 	class, text := Failed, err.Error()
-	var command *CommandError
-	if errors.As(err, &command) {
+	if command, ok := errors.AsType[*CommandError](err); ok {
 		text = command.Stderr
 	}
 	stopped := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)

@@ -38,8 +38,8 @@ import (
 const OS = "testos"
 
 // The commits. RefV1 is what a fresh host runs. RefV2 is in its repository too: another kernel, another
-// /usr/lib/testos/version, a changed default in /usr/etc/testos. RefV3, v1 with another version and the same kernel, is
-// only in the remote Remote.
+// /usr/lib/testos/version, a changed default in /usr/etc/testos. RefV3, v1 with another version and the same kernel,
+// is only in the remote Remote.
 const (
 	RefV1  = "os/test"
 	RefV2  = "os/test2"
@@ -81,7 +81,8 @@ func Available() error {
 		return errors.New("checking the host lab: it needs root")
 	}
 	if missing := missingPackages(); len(missing) > 0 {
-		return fmt.Errorf("checking the host lab: programs are missing; apt-get install %s, or set LAB_INSTALL=1", strings.Join(missing, " "))
+		return fmt.Errorf("checking the host lab: programs are missing; apt-get install %s, or set LAB_INSTALL=1",
+			strings.Join(missing, " "))
 	}
 	filesystems, err := os.ReadFile("/proc/filesystems")
 	if err != nil {
@@ -152,10 +153,10 @@ func Need(t testing.TB) *Base {
 	return base
 }
 
-// Prepare returns the Base, which it builds if cacheDir has none of the present recipe yet (about half a minute, most of
-// it downloading); log gets what the tools say meanwhile. An empty cacheDir means $NODEREFIT_LAB_CACHE, else
-// /var/cache/noderefit-lab. With LAB_INSTALL=1 in the environment missing Debian packages are installed first. Whatever
-// hosts of dead processes left behind in this cache is removed.
+// Prepare returns the Base, which it builds if cacheDir has none of the present recipe yet (about half a minute, most
+// of it downloading); log gets what the tools say meanwhile. An empty cacheDir means $NODEREFIT_LAB_CACHE, else
+// /var/cache/noderefit-lab. With LAB_INSTALL=1 in the environment missing Debian packages are installed first.
+// Whatever hosts of dead processes left behind in this cache is removed.
 func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error) {
 	if os.Getenv("LAB_INSTALL") == "1" && os.Geteuid() == 0 {
 		if err := Install(ctx, log); err != nil {
@@ -217,7 +218,8 @@ func recipeKey() string {
 	return "base-" + hex.EncodeToString(digest.Sum(nil))[:16]
 }
 
-// build makes work/base: a sysroot with RefV1 deployed and RefV2 in its repository, and the archive that is the remote.
+// build makes work/base: a sysroot with RefV1 deployed and RefV2 in its repository, and the archive that is the
+// remote.
 func build(ctx context.Context, work string, log io.Writer) error {
 	tree, base := filepath.Join(work, "tree"), filepath.Join(work, "base")
 	sysroot, remote := filepath.Join(base, "sysroot"), filepath.Join(base, "remote")
@@ -287,7 +289,8 @@ func run(ctx context.Context, log io.Writer, argv ...string) error {
 	return nil
 }
 
-// lockFile takes the lock on path, made if need be; closing the file gives it back, and so does the end of the process.
+// lockFile takes the lock on path, made if need be; closing the file gives it back, and so does the end of the
+// process.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

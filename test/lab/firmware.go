@@ -81,8 +81,8 @@ func DefaultEntry(sysroot string) (Entry, error) {
 	return Entry{}, fmt.Errorf("reading boot loader entries: no ostree= in %q", options)
 }
 
-// splitOptions splits a kernel command line at spaces outside double quotes and keeps the quotes, so that the arguments
-// of PID 1 joined by spaces are the command line again.
+// splitOptions splits a kernel command line at spaces outside double quotes and keeps the quotes, so that the
+// arguments of PID 1 joined by spaces are the command line again.
 func splitOptions(options string) []string {
 	quoted := false
 	return strings.FieldsFunc(options, func(r rune) bool {

@@ -208,8 +208,8 @@ func (h *Host) Start(ctx context.Context) error {
 	return err
 }
 
-// WaitBoot waits until boot number n, the first being 1, or a later one answers on D-Bus. Services may still be starting. It
-// fails when the host goes off.
+// WaitBoot waits until boot number n, the first being 1, or a later one answers on D-Bus. Services may still be
+// starting. It fails when the host goes off.
 func (h *Host) WaitBoot(ctx context.Context, n int) error {
 	err := h.wait(ctx, func() (bool, error) {
 		if h.boots >= n && h.up {
@@ -267,8 +267,8 @@ func (h *Host) Reboot(ctx context.Context) error {
 	return err
 }
 
-// PowerCut pulls the plug: everything that runs is killed at once, and the host stays off. It returns when nothing of it is
-// left running.
+// PowerCut pulls the plug: everything that runs is killed at once, and the host stays off. It returns when nothing of
+// it is left running.
 func (h *Host) PowerCut() error {
 	h.mu.Lock()
 	if !h.on {
@@ -433,8 +433,9 @@ func (h *Host) firmware() {
 // nspawnScript is PID 1 of the namespaces around one boot: whoever kills it, or the process that started it, kills the
 // host with it, and every mount made here goes with the mount namespace.
 //
-// ostree freezes and thaws the file system of /boot. On an overlay that fails harmlessly (ostree falls back to syncfs);
-// on the directory itself it would freeze this machine's own disk, for good if the plug is pulled between the two.
+// ostree freezes and thaws the file system of /boot. On an overlay that fails harmlessly (ostree falls back to
+// syncfs); on the directory itself it would freeze this machine's own disk, for good if the plug is pulled between
+// the two.
 const nspawnScript = `
 set -e
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -481,7 +482,8 @@ func (h *Host) boot() (int, error) {
 	}
 	args := []string{"--fork", "--kill-child", "--pid", "--mount-proc", "--cgroup", "--",
 		"sh", "-c", nspawnScript, "sh", h.dir, filepath.Join(h.base.dir, "remote"),
-		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe", "--link-journal=no", "--resolv-conf=off", "--timezone=off",
+		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
+		"--link-journal=no", "--resolv-conf=off", "--timezone=off",
 		"--machine=" + h.options.Hostname, "--directory=" + root,
 		bind + disk + ":/sysroot:norbind", bind + here + "/boot:/boot",
 		"--bind=" + disk + "/ostree/deploy/" + entry.OS() + "/var:/var:norbind",

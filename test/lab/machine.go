@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// registered is what a host holds of this machine: a directory, and a cgroup while it runs. A file in the cache, locked
-// for as long as the process lives, says so, and lets whoever comes later remove what a killed process left.
+// registered is what a host holds of this machine: a directory, and a cgroup while it runs. A file in the cache,
+// locked for as long as the process lives, says so, and lets whoever comes later remove what a killed process left.
 type registered struct {
 	id     string
 	dir    string
@@ -185,7 +185,7 @@ func (r registered) findLeader() int {
 			return nil
 		}
 		pids, _ := os.ReadFile(path)
-		for _, pid := range strings.Fields(string(pids)) {
+		for pid := range strings.FieldsSeq(string(pids)) {
 			status, _ := os.ReadFile("/proc/" + pid + "/status")
 			_, rest, _ := strings.Cut(string(status), "\nNSpid:")
 			line, _, _ := strings.Cut(rest, "\n")
@@ -319,7 +319,9 @@ func setImmutable(dir string, on bool) error {
 
 // removeTree removes a directory in which there may be deployments, whose directories are immutable.
 func removeTree(dir string) error {
-	for _, pattern := range []string{"sysroot/ostree/deploy/*/deploy/*.[0-9]*", "base/sysroot/ostree/deploy/*/deploy/*.[0-9]*"} {
+	// A host has its sysroot below it, a build in base/.
+	const pattern = "sysroot/ostree/deploy/*/deploy/*.[0-9]*"
+	for _, pattern := range []string{pattern, "base/" + pattern} {
 		deployments, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return err

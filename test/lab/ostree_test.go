@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package lab
 
 import (
 	"context"
@@ -15,36 +15,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/ostree"
 )
 
-// boot boots a host with read-only /sysroot and /boot.
-func boot(t *testing.T) (context.Context, *lab.Host) {
-	t.Helper()
-	base := lab.Need(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	host, err := base.NewHost(ctx, "", lab.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := host.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := host.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return ctx, host
-}
-
-// forks counts what a Plain runs.
+// forks is what a runner has run.
 type forks struct{ argv [][]string }
 
-// plain is a Plain for the present boot of a host; the tools run on the host.
-func plain(host *lab.Host, count *forks) *Plain {
-	return NewPlain(func(ctx context.Context, argv ...string) ([]byte, error) {
+// runner runs tools on the present boot of a host.
+func runner(host *Host, count *forks) ostree.Runner {
+	return func(ctx context.Context, argv ...string) ([]byte, error) {
 		if count != nil {
 			count.argv = append(count.argv, argv)
 		}
@@ -53,13 +32,18 @@ func plain(host *lab.Host, count *forks) *Plain {
 			err = fmt.Errorf("exit status %d", exit)
 		}
 		if err != nil {
-			err = &CommandError{Argv: argv, Stderr: strings.TrimSpace(string(stderr)), Err: err}
+			err = &ostree.CommandError{Argv: argv, Stderr: strings.TrimSpace(string(stderr)), Err: err}
 		}
 		return stdout, err
-	}, fmt.Sprintf("/proc/%d/root", host.Leader()))
+	}
 }
 
-func status(ctx context.Context, t *testing.T, p *Plain) []Deployment {
+// plain is a Plain for the present boot of a host.
+func plain(host *Host, count *forks) *ostree.Plain {
+	return ostree.NewPlain(runner(host, count), fmt.Sprintf("/proc/%d/root", host.Leader()))
+}
+
+func status(ctx context.Context, t *testing.T, p *ostree.Plain) []ostree.Deployment {
 	t.Helper()
 	deployments, err := p.Status(ctx)
 	if err != nil {
@@ -68,9 +52,9 @@ func status(ctx context.Context, t *testing.T, p *Plain) []Deployment {
 	return deployments
 }
 
-func booted(t *testing.T, deployments []Deployment) Deployment {
+func booted(t *testing.T, deployments []ostree.Deployment) ostree.Deployment {
 	t.Helper()
-	i := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Booted })
+	i := slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Booted })
 	if i < 0 {
 		t.Fatalf("none is booted: %+v", deployments)
 	}
@@ -78,30 +62,31 @@ func booted(t *testing.T, deployments []Deployment) Deployment {
 }
 
 func TestDeploymentIsMadeChosenAndTakenBack(t *testing.T) {
-	ctx, host := boot(t)
+	ctx, host := boot(t, Options{})
 	p := plain(host, nil)
 	if err := p.Supported(ctx); err != nil {
 		t.Fatal(err)
 	}
 	a := booted(t, status(ctx, t, p))
-	if a.ID != host.BootedDeployment() || !a.Default || a.Refspec != lab.RefV1 || a.Version != "v1" ||
-		!slices.Equal(a.KernelArguments, lab.KernelArguments) {
+	if a.ID != host.BootedDeployment() || !a.Default || a.Refspec != RefV1 || a.Version != "v1" ||
+		!slices.Equal(a.KernelArguments, KernelArguments) {
 		t.Fatalf("the booted deployment is %+v", a)
 	}
 
-	checksum, err := p.Stage(ctx, lab.RefV2)
+	checksum, err := p.Stage(ctx, RefV2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.BootSpace(ctx, lab.OS, checksum); err != nil {
+	if err := p.BootSpace(ctx, OS, checksum); err != nil {
 		t.Error(err)
 	}
-	arguments := append(slices.Clone(lab.KernelArguments), "console=tty1", "dup", "dup", `quoted="a b"`, "console=tty0", "a=1")
-	b, err := p.Materialise(ctx, Request{OS: lab.OS, Checksum: checksum, OriginOf: a.ID, KernelArguments: arguments})
+	arguments := append(slices.Clone(KernelArguments),
+		"console=tty1", "dup", "dup", `quoted="a b"`, "console=tty0", "a=1")
+	b, err := p.Materialise(ctx, ostree.Request{OS: OS, Checksum: checksum, OriginOf: a.ID, KernelArguments: arguments})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Default || b.Booted || b.Checksum != checksum || b.Refspec != lab.RefV1 || !slices.Equal(b.KernelArguments, arguments) {
+	if b.Default || b.Booted || b.Checksum != checksum || b.Refspec != RefV1 || !slices.Equal(b.KernelArguments, arguments) {
 		t.Errorf("made %+v", b)
 	}
 	if !booted(t, status(ctx, t, p)).Default {
@@ -124,7 +109,7 @@ func TestDeploymentIsMadeChosenAndTakenBack(t *testing.T) {
 	}
 
 	p = plain(host, nil)
-	if err := p.Discard(ctx, b.ID); ClassOf(err) != Invalid {
+	if err := p.Discard(ctx, b.ID); ostree.ClassOf(err) != ostree.Invalid {
 		t.Errorf("discarding what runs: %v", err)
 	}
 	if err := p.SetDefault(ctx, a.ID); err != nil {
@@ -149,49 +134,50 @@ func TestDeploymentIsMadeChosenAndTakenBack(t *testing.T) {
 	if left := status(ctx, t, p); len(left) != 1 || left[0].ID != a.ID {
 		t.Errorf("left are %+v", left)
 	}
-	if err := p.SetDefault(ctx, b.ID); ClassOf(err) != Invalid {
+	if err := p.SetDefault(ctx, b.ID); ostree.ClassOf(err) != ostree.Invalid {
 		t.Errorf("choosing what is gone: %v", err)
 	}
 }
 
 func TestSameCommitGetsADeploymentOfItsOwn(t *testing.T) {
-	ctx, host := boot(t)
+	ctx, host := boot(t, Options{})
 	p := plain(host, nil)
 	a := booted(t, status(ctx, t, p))
 	// Nothing but ostree= on the command line; the origin is one of our own.
-	b, err := p.Materialise(ctx, Request{OS: a.OS, Checksum: a.Checksum, Refspec: "lab:" + lab.RefV3})
+	b, err := p.Materialise(ctx, ostree.Request{OS: a.OS, Checksum: a.Checksum, Refspec: "lab:" + RefV3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.ID == a.ID || len(b.KernelArguments) != 0 || b.Refspec != "lab:"+lab.RefV3 {
+	if b.ID == a.ID || len(b.KernelArguments) != 0 || b.Refspec != "lab:"+RefV3 {
 		t.Errorf("made %+v", b)
 	}
-	if left, err := filepath.Glob(p.host("/run/noderefit-origin-*")); len(left) > 0 || err != nil {
-		t.Errorf("origin files are left: %q, %v", left, err)
+	if left := output(ctx, t, host, "find", "/run", "-name", "noderefit-origin-*"); left != "" {
+		t.Errorf("origin files are left: %s", left)
 	}
 	for _, c := range []struct {
 		name    string
-		request Request
+		request ostree.Request
 	}{
-		{"no such deployment", Request{OS: a.OS, Checksum: a.Checksum, OriginOf: "testos/x.0"}},
-		{"no origin", Request{OS: a.OS, Checksum: a.Checksum}},
-		{"no such OS", Request{OS: "nope", Checksum: a.Checksum, OriginOf: a.ID}},
-		{"no such commit", Request{OS: a.OS, Checksum: strings.Repeat("0", 64), OriginOf: a.ID}},
-		{"no one argument", Request{OS: a.OS, Checksum: a.Checksum, OriginOf: a.ID, KernelArguments: []string{"a b"}}},
+		{"no such deployment", ostree.Request{OS: a.OS, Checksum: a.Checksum, OriginOf: "testos/x.0"}},
+		{"no origin", ostree.Request{OS: a.OS, Checksum: a.Checksum}},
+		{"no such OS", ostree.Request{OS: "nope", Checksum: a.Checksum, OriginOf: a.ID}},
+		{"no such commit", ostree.Request{OS: a.OS, Checksum: strings.Repeat("0", 64), OriginOf: a.ID}},
+		{"no one argument", ostree.Request{OS: a.OS, Checksum: a.Checksum, OriginOf: a.ID, KernelArguments: []string{"a b"}}},
 	} {
-		if _, err := p.Materialise(ctx, c.request); ClassOf(err) != Invalid {
-			t.Errorf("%s: class %s: %v", c.name, ClassOf(err), err)
+		if _, err := p.Materialise(ctx, c.request); ostree.ClassOf(err) != ostree.Invalid {
+			t.Errorf("%s: class %s: %v", c.name, ostree.ClassOf(err), err)
 		}
 	}
 }
 
 func TestDefaultAndRollbackStayWhereAsked(t *testing.T) {
-	ctx, host := boot(t)
+	ctx, host := boot(t, Options{})
 	p := plain(host, nil)
 	a := booted(t, status(ctx, t, p))
-	make := func(keep bool) Deployment {
+	add := func(keep bool) ostree.Deployment {
 		t.Helper()
-		d, err := p.Materialise(ctx, Request{OS: a.OS, Checksum: a.Checksum, OriginOf: a.ID, KernelArguments: a.KernelArguments, KeepRollback: keep})
+		d, err := p.Materialise(ctx, ostree.Request{OS: a.OS, Checksum: a.Checksum, OriginOf: a.ID,
+			KernelArguments: a.KernelArguments, KeepRollback: keep})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,12 +194,12 @@ func TestDefaultAndRollbackStayWhereAsked(t *testing.T) {
 		}
 		return strings.Join(all, " ")
 	}
-	make(false)
-	make(true)
+	add(false)
+	add(true)
 	if got := ids(); got != ".0* .2 .1" {
 		t.Errorf("with the rollback kept there are %s", got)
 	}
-	make(false)
+	add(false)
 	if got := ids(); got != ".0* .3" {
 		t.Errorf("without it there are %s", got)
 	}
@@ -221,35 +207,59 @@ func TestDefaultAndRollbackStayWhereAsked(t *testing.T) {
 	if err := p.SetDefault(ctx, a.OS+"/"+a.Checksum+".3"); err != nil {
 		t.Fatal(err)
 	}
-	d := make(false)
+	d := add(false)
 	if got := ids(); got != ".3* .0 "+strings.TrimPrefix(d.ID, a.OS+"/"+a.Checksum) {
 		t.Errorf("beside a pending one there are %s", got)
 	}
 }
 
+func TestIndexThatMovesUnderOurHandsChoosesTheRightOneAllTheSame(t *testing.T) {
+	ctx, host := boot(t, Options{})
+	p := plain(host, nil)
+	a := booted(t, status(ctx, t, p))
+	b, err := p.Materialise(ctx, ostree.Request{OS: a.OS, Checksum: a.Checksum, OriginOf: a.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	interfere, run := true, runner(host, nil)
+	p = ostree.NewPlain(func(ctx context.Context, argv ...string) ([]byte, error) {
+		if slices.Contains(argv, "set-default") && interfere {
+			interfere = false
+			output(ctx, t, host, "ostree", "admin", "deploy", "--not-as-default", "--retain-rollback", "--os="+a.OS, RefV2)
+		}
+		return run(ctx, argv...)
+	}, fmt.Sprintf("/proc/%d/root", host.Leader()))
+	if err := p.SetDefault(ctx, b.ID); err != nil || interfere {
+		t.Fatal(interfere, err)
+	}
+	if next, err := DefaultEntry(host.Sysroot()); err != nil || next.Deployment != b.ID {
+		t.Errorf("next boots %+v (%v), want %s", next, err, b.ID)
+	}
+}
+
 func TestStagedOneGivesItsOriginAndCannotOverruleTheDefault(t *testing.T) {
-	ctx, host := boot(t)
+	ctx, host := boot(t, Options{})
 	p := plain(host, nil)
 	stage := func(options ...string) {
 		t.Helper()
-		argv := append([]string{"ostree", "admin", "deploy", "--os=" + lab.OS, "--stage"}, options...)
-		if _, err := host.Output(ctx, append(argv, lab.RefV2)...); err != nil {
+		argv := append([]string{"ostree", "admin", "deploy", "--os=" + OS, "--stage"}, options...)
+		if _, err := host.Output(ctx, append(argv, RefV2)...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stage("--lock-finalization")
+	stage("--lock-finalization") //nolint:misspell // ostree's own word
 	all := status(ctx, t, p)
 	if !all[0].Staged || all[0].Default || all[0].KernelArguments != nil || all[0].Pending {
 		t.Fatalf("the staged one is %+v", all[0])
 	}
-	if err := p.SetDefault(ctx, all[0].ID); ClassOf(err) != Invalid {
+	if err := p.SetDefault(ctx, all[0].ID); ostree.ClassOf(err) != ostree.Invalid {
 		t.Errorf("choosing a staged one: %v", err)
 	}
-	b, err := p.Materialise(ctx, Request{OS: lab.OS, Checksum: all[0].Checksum, OriginOf: all[0].ID, KernelArguments: []string{"a"}})
+	b, err := p.Materialise(ctx, ostree.Request{OS: OS, Checksum: all[0].Checksum, OriginOf: all[0].ID, KernelArguments: []string{"a"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Refspec != lab.RefV2 {
+	if b.Refspec != RefV2 {
 		t.Errorf("made %+v", b)
 	}
 	if err := p.SetDefault(ctx, b.ID); err != nil {
@@ -274,72 +284,62 @@ func TestStagedOneGivesItsOriginAndCannotOverruleTheDefault(t *testing.T) {
 }
 
 func TestImageIsStagedWithoutADeployment(t *testing.T) {
-	ctx, host := boot(t)
+	ctx, host := boot(t, Options{})
 	p := plain(host, nil)
 	before := status(ctx, t, p)
-	pulled, err := p.Stage(ctx, lab.Remote+":"+lab.RefV3)
+	pulled, err := p.Stage(ctx, Remote+":"+RefV3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, image := range []string{pulled, lab.Remote + ":" + pulled, lab.Remote + ":" + lab.RefV3} {
+	for _, image := range []string{pulled, Remote + ":" + pulled, Remote + ":" + RefV3} {
 		if got, err := p.Stage(ctx, image); got != pulled || err != nil {
 			t.Errorf("%s gives %s, %v, want %s", image, got, err, pulled)
 		}
 	}
-	for _, image := range []string{"nope", "nolab:os/test", lab.Remote + ":nope", lab.Remote + ":" + strings.Repeat("1", 64)} {
-		if _, err := p.Stage(ctx, image); ClassOf(err) != Invalid {
-			t.Errorf("%s: class %s: %v", image, ClassOf(err), err)
+	for _, image := range []string{"nope", "nolab:os/test", Remote + ":nope", Remote + ":" + strings.Repeat("1", 64)} {
+		if _, err := p.Stage(ctx, image); ostree.ClassOf(err) != ostree.Invalid {
+			t.Errorf("%s: class %s: %v", image, ostree.ClassOf(err), err)
 		}
 	}
 	if _, err := host.Output(ctx, "ostree", "remote", "add", "--no-gpg-verify", "dead", "http://127.0.0.1:1/"); err != nil {
 		t.Fatal(err)
 	}
-	p.pullDelays = []time.Duration{time.Millisecond}
-	if _, err := p.Stage(ctx, "dead:x"); ClassOf(err) != Retryable {
-		t.Errorf("a server that is down: class %s: %v", ClassOf(err), err)
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := p.Stage(short, "dead:x"); ostree.ClassOf(err) != ostree.Retryable {
+		t.Errorf("a server that is down: class %s: %v", ostree.ClassOf(err), err)
 	}
 	if after := status(ctx, t, p); len(after) != len(before) || after[0].ID != before[0].ID {
 		t.Errorf("the deployments are %+v", after)
 	}
-	// v3 has the kernel of v1; so it needs no room even where there is none.
-	if err := p.BootSpace(ctx, lab.OS, pulled); err != nil {
-		t.Error(err)
-	}
 }
 
-func TestKernelDirectoryIsForetold(t *testing.T) {
-	ctx, host := boot(t)
+func TestKernelThatIsInBootAlreadyNeedsNoRoom(t *testing.T) {
+	ctx, host := boot(t, Options{})
 	p := plain(host, nil)
-	checksum, err := p.Stage(ctx, lab.RefV2)
+	// A /boot as it is, with room for nothing more.
+	output(ctx, t, host, "sh", "-ec",
+		"mkdir /run/b; cp -a /boot/. /run/b; mount -t tmpfs -o size=128k boot /boot; cp -a /run/b/. /boot")
+	another, err := p.Stage(ctx, RefV2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	listing, err := host.Output(ctx, "ostree", "ls", "--recursive", "--checksum", checksum, "/usr/lib/modules")
+	same, err := p.Stage(ctx, Remote+":"+RefV3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := parseListing([]byte(listing))
-	if err != nil {
-		t.Fatal(err)
+	var refusal *ostree.NoBootSpace
+	err = p.BootSpace(ctx, OS, another)
+	if !errors.As(err, &refusal) || ostree.ClassOf(err) != ostree.NeedsAdmin || refusal.Need <= refusal.Free {
+		t.Errorf("another kernel: %v", err)
 	}
-	files, simple := kernelFiles(objects)
-	digest, err := bootChecksum(p.root, files)
-	if err != nil || !simple {
-		t.Fatal(simple, err)
-	}
-	if _, err := os.Stat(p.host("/boot/ostree/" + lab.OS + "-" + digest)); !errors.Is(err, os.ErrNotExist) {
-		t.Fatalf("the kernel is there already: %v", err)
-	}
-	if _, err := p.Materialise(ctx, Request{OS: lab.OS, Checksum: checksum, Refspec: lab.RefV2}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(p.host("/boot/ostree/" + lab.OS + "-" + digest)); err != nil {
-		t.Error(err)
+	if err := p.BootSpace(ctx, OS, same); err != nil {
+		t.Errorf("the kernel of the booted one: %v", err)
 	}
 }
 
 func TestLockOfAnotherProgramIsWaitedForAsLongAsTheContextLasts(t *testing.T) {
-	ctx, host := boot(t)
+	ctx, host := boot(t, Options{})
 	p := plain(host, nil)
 	a := booted(t, status(ctx, t, p))
 	// The lock that ostree takes, on the file that it takes it on.
@@ -352,9 +352,9 @@ func TestLockOfAnotherProgramIsWaitedForAsLongAsTheContextLasts(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	request := Request{OS: a.OS, Checksum: a.Checksum, OriginOf: a.ID}
-	if _, err := p.Materialise(short, request); ClassOf(err) != Retryable || !strings.Contains(err.Error(), "lock of the sysroot") {
-		t.Errorf("class %s: %v", ClassOf(err), err)
+	request := ostree.Request{OS: a.OS, Checksum: a.Checksum, OriginOf: a.ID}
+	if _, err := p.Materialise(short, request); ostree.ClassOf(err) != ostree.Retryable || !strings.Contains(err.Error(), "lock of the sysroot") {
+		t.Errorf("class %s: %v", ostree.ClassOf(err), err)
 	}
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
@@ -365,7 +365,7 @@ func TestLockOfAnotherProgramIsWaitedForAsLongAsTheContextLasts(t *testing.T) {
 }
 
 func TestStatusIsOneFork(t *testing.T) {
-	ctx, host := boot(t)
+	ctx, host := boot(t, Options{})
 	var count forks
 	p := plain(host, &count)
 	status(ctx, t, p)
