@@ -267,8 +267,26 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *co
 		if err != nil {
 			return err
 		}
-		if !carried {
-			u.Wants = append(u.Wants, w)
+		if carried {
+			continue
+		}
+		if err := survives(c.view, w); err != nil {
+			return err
+		}
+		u.Wants = append(u.Wants, w)
+	}
+	return nil
+}
+
+// survives refuses a path whose file system is empty again after the boot that the update needs.
+func survives(v view, w files.Want) error {
+	at, err := v.host.Resolve(w.Path)
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{"/run", "/tmp", "/dev", "/proc", "/sys"} {
+		if under(at, dir) {
+			return fmt.Errorf("%s %s: %s does not survive the reboot that this update needs", w.Kind, w.Path, dir)
 		}
 	}
 	return nil
@@ -276,7 +294,7 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *co
 
 func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o ApplyOptions, res *Result) error {
 	e := h.engine()
-	if h.live {
+	if h.services != nil {
 		if err := h.install(); err != nil {
 			return fmt.Errorf("installing the recovery unit: %w", err)
 		}

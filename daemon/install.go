@@ -24,7 +24,9 @@ const (
 )
 
 // The units are plain files of the host rather than transient ones: they must be there on the next boot. Recovery runs
-// as early as what it may have to write is mounted, before everything that could read it.
+// as early as what it may have to write is mounted, before everything that could read it. ostree, which both may be
+// running when they are stopped, freezes /boot for a moment and must not be killed then: only the program itself is
+// told to stop.
 var hostUnits = map[string]string{
 	transaction.RecoverUnit: `[Unit]
 Description=Bring the node to one side of an interrupted update
@@ -40,6 +42,7 @@ Before=shutdown.target
 Type=oneshot
 ExecStart=` + binaryPath + ` recover
 TimeoutStartSec=5min
+KillMode=mixed
 
 [Install]
 WantedBy=sysinit.target
@@ -61,6 +64,7 @@ Type=exec
 ExecStart=` + binaryPath + ` prove
 Restart=on-abnormal
 RestartSec=5
+KillMode=mixed
 
 [Install]
 WantedBy=sysinit.target

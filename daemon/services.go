@@ -244,7 +244,7 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 	}
 	held := h.lock != nil
 	if !held {
-		if err := h.Lock("prove"); err != nil {
+		if err := h.waitLock(ctx); err != nil {
 			return err
 		}
 		defer h.unlock()
@@ -259,10 +259,31 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 	}
 	*r = *now
 	if verdict == nil {
-		return h.engine().Settle(r)
+		if err := h.engine().Settle(r); err != nil {
+			return err
+		}
+		if err := h.plain.Cleanup(ctx); err != nil {
+			h.say("settle", "cleaning up what no deployment needs: "+err.Error()) // the next update tries again
+		}
+		return nil
 	}
 	bad := &transaction.BadConfig{Config: r.Pending.Config, Err: verdict}
 	return errors.Join(bad, h.engine().GoBack(ctx, r, oneLine(verdict), true))
+}
+
+// waitLock waits for whoever is at work: an apply that proves the same configuration, most likely.
+func (h *Host) waitLock(ctx context.Context) error {
+	for {
+		err := h.Lock("prove")
+		if !errors.As(err, new(*Refused)) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // verdict is nil for a host that proved healthy. A configuration that can't even be judged is bad.

@@ -42,10 +42,14 @@ type DeploymentStatus struct {
 	KernelArguments []string `json:"kernelArguments"`
 }
 
-// Status reads where the host is. A record that can't be used is part of the answer, and the error says so too.
-func (h *Host) Status(ctx context.Context) (*Status, error) {
+// Status reads where the host is. A record that can't be used is part of the answer.
+func (h *Host) Status(ctx context.Context) *Status {
 	r, err := h.store().Load()
-	return h.statusOf(ctx, r), err
+	s := h.statusOf(ctx, r)
+	if err != nil {
+		s.State, s.Reason = transaction.Degraded, err.Error()
+	}
+	return s
 }
 
 func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
@@ -53,9 +57,6 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 	s.Road = h.road(ctx)
 	if r == nil {
 		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; nothing acts on it"
-		if _, err := h.store().Load(); err != nil {
-			s.Reason = err.Error()
-		}
 		h.deployments(ctx, s, &transaction.Record{})
 		return s
 	}

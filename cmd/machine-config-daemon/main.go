@@ -325,11 +325,11 @@ func statusCommand() *cobra.Command {
 				return err
 			}
 			defer h.Close()
-			s, err := h.Status(cmd.Context())
+			s := h.Status(cmd.Context())
 			if o.json() {
-				return errors.Join(err, printJSON(os.Stdout, s))
+				return printJSON(os.Stdout, s)
 			}
-			return errors.Join(err, s.WriteText(os.Stdout))
+			return s.WriteText(os.Stdout)
 		},
 	}
 	o.flags(cmd)
