@@ -326,6 +326,7 @@ func TestRootItself(t *testing.T) {
 		}
 		for op, err := range map[string]error{
 			"Remove": r.Remove(name), "RemoveAll": r.RemoveAll(name), "Replace": r.Replace("/", "etc", name),
+			"Mkdir": r.Mkdir(name, mine(files.Node{})), "Link": r.Link(name, "/", "x"),
 		} {
 			if !errors.Is(err, unix.EBUSY) {
 				t.Errorf("%s(%q): %v", op, name, err)

@@ -103,43 +103,44 @@ func TestLabelsAreSetAndFound(t *testing.T) {
 
 // A failure half-way leaves nothing under the name, so that the next attempt can use it.
 func TestFailedStageLeavesNothing(t *testing.T) {
-	if os.Geteuid() == 0 {
-		r, dir := host(t, "full/")
-		mount(t, "tmpfs", filepath.Join(dir, "full"), "tmpfs", 0, "size=64k,nr_inodes=3")
-		big := file(strings.Repeat("x", 1<<20))
-		err := r.Stage("/full", "big", big)
-		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "/full/big") {
-			t.Errorf("Stage on a full file system: %v", err)
-		}
-		if err := r.WriteRecord("/full/big", big.Data, 0o600); !errors.Is(err, unix.ENOSPC) {
-			t.Errorf("WriteRecord on a full file system: %v", err)
-		}
-		must(t, os.WriteFile(filepath.Join(dir, "from"), big.Data, 0o600))
-		if err := r.Preserve("/from", "/full", "big"); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "/full/big") {
-			t.Errorf("Preserve on a full file system: %v", err)
-		}
-		if got, err := r.ReadDir("/full"); err != nil || len(got) > 0 {
-			t.Errorf("left behind: %v, %v", got, err)
-		}
-		must(t, r.Stage("/full", "1", file("")))
-		must(t, r.Stage("/full", "2", file("")))
-		if err := r.Stage("/full", "3", file("")); !errors.Is(err, unix.ENOSPC) {
-			t.Errorf("Stage without inodes: %v", err)
-		}
-		return
-	}
 	r, _ := host(t, "etc/")
 	for _, typ := range []files.Type{files.Regular, files.Directory, files.Symlink} {
-		err := r.Stage("/etc", "new", files.Node{Type: typ, Mode: 0o644, Target: "x"}) // root's
-		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "/etc/new") {
-			t.Errorf("Stage of root's %s: %v", typ, err)
+		// No file system takes such a label, and only root may set one at all.
+		n := mine(files.Node{Type: typ, Mode: 0o644, Target: "x", Label: strings.Repeat("x", 1<<17)})
+		if err := r.Stage("/etc", "new", n); err == nil || !strings.Contains(err.Error(), "staging /etc/new: ") {
+			t.Errorf("Stage of an impossible %s: %v", typ, err)
 		}
 	}
-	if err := r.Mkdir("/etc/new", files.Node{}); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("Mkdir of root's: %v", err)
+	if err := r.Mkdir("/etc/new", mine(files.Node{Label: strings.Repeat("x", 1<<17)})); err == nil {
+		t.Error("Mkdir with an impossible label worked")
 	}
 	if got, err := r.ReadDir("/etc"); err != nil || len(got) > 0 {
 		t.Errorf("left behind: %v, %v", got, err)
+	}
+}
+
+func TestFullFileSystemIsNamed(t *testing.T) {
+	needRoot(t)
+	r, dir := host(t, "full/")
+	mount(t, "tmpfs", filepath.Join(dir, "full"), "tmpfs", 0, "size=64k,nr_inodes=3")
+	big := file(strings.Repeat("x", 1<<20))
+	must(t, os.WriteFile(filepath.Join(dir, "from"), big.Data, 0o600))
+	for op, err := range map[string]error{
+		"Stage":       r.Stage("/full", "big", big),
+		"WriteRecord": r.WriteRecord("/full/big", big.Data, 0o600),
+		"Preserve":    r.Preserve("/from", "/full", "big"),
+	} {
+		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "/full/") || !strings.Contains(err.Error(), "big") {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+	if got, err := r.ReadDir("/full"); err != nil || len(got) > 0 {
+		t.Errorf("left behind: %v, %v", got, err)
+	}
+	must(t, r.Stage("/full", "1", file("")))
+	must(t, r.Stage("/full", "2", file("")))
+	if err := r.Stage("/full", "3", file("")); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Stage without inodes: %v", err)
 	}
 }
 
