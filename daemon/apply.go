@@ -180,6 +180,9 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}
 	res.Warnings = append(res.Warnings, c.warnings...)
+	if !files.Owners() {
+		res.Warnings = append(res.Warnings, "not root: owners of files are left out")
+	}
 	differing, err := differing(v, c.wants)
 	if err != nil {
 		return nil, err

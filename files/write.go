@@ -86,8 +86,10 @@ func setMeta(h *os.File, n Node) error {
 	if isLink := st.Mode&unix.S_IFMT == unix.S_IFLNK; isLink != (n.Type == Symlink) {
 		return fmt.Errorf("not a node of type %q: %w", n.Type, unix.EINVAL)
 	}
-	if err := unix.Fchownat(fd, "", n.UID, n.GID, unix.AT_EMPTY_PATH); err != nil {
-		return err
+	if Owners() {
+		if err := unix.Fchownat(fd, "", n.UID, n.GID, unix.AT_EMPTY_PATH); err != nil {
+			return err
+		}
 	}
 	if n.Type != Symlink {
 		if err := unix.Chmod(procPath(h), n.Mode); err != nil {

@@ -267,7 +267,7 @@ func (j *journal) check() error {
 			}
 			ok = len(d) == 0
 		} else if ok {
-			ok = found.UID == st.After.UID && found.GID == st.After.GID &&
+			ok = (!files.Owners() || found.UID == st.After.UID && found.GID == st.After.GID) &&
 				(st.After.Label == "" || found.Label == st.After.Label) &&
 				(found.Type == files.Symlink || found.Mode == st.After.Mode)
 		}
@@ -314,6 +314,10 @@ func (j *journal) undoStep(st *step) error {
 		}
 		return j.root.SetMeta(st.Path, st.Before)
 	case opMkdir:
+		n, err := j.root.Inspect(st.Path)
+		if err != nil || n.Type != files.Directory {
+			return err
+		}
 		return j.rmdir(st.Path)
 	case opRmdir:
 		n, err := j.root.Inspect(st.Path)

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// The boot that a record was written in, and the next one.
+const (
+	thisBoot = "boot-1"
+	nextBoot = "boot-2"
+)
+
+func switching(phase Phase, change func(*Pending)) *Record {
+	p := &Pending{Revision: Revision{Config: "b", Digest: "bb", Deployment: "B"}, Phase: phase, Road: RoadSwitch, From: "A",
+		BootID: thisBoot, MaxAttempts: 3, Timeout: time.Minute}
+	if phase == PhasePrepare {
+		p.Deployment = ""
+	}
+	if change != nil {
+		change(p)
+	}
+	return &Record{Committed: &Revision{Config: "a", Digest: "aa", Deployment: "A"}, Pending: p}
+}
+
+func here(phase Phase, road Road, from string) *Record {
+	return &Record{Pending: &Pending{Revision: Revision{Config: "b", Deployment: from}, Phase: phase, Road: road, From: from, BootID: thisBoot}}
+}
+
+func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	proving := func(attempts int, deadline time.Duration) *Record {
+		return switching(PhaseProve, func(p *Pending) { p.Attempts, p.Deadline = attempts, now.Add(deadline) })
+	}
+	settled := &Record{Committed: &Revision{Deployment: "B"}, Previous: &Revision{Deployment: "A"}}
+	giveUp := func(p *Pending) { p.Quarantine, p.Reason = true, "bad" }
+	byHand := func(p *Pending) { p.Reason = "asked for" }
+	for _, row := range []struct {
+		name                string
+		record              *Record
+		booted, dflt, boot  string
+		want                Todo
+		quarantine, deadEnd bool
+	}{
+		{name: "never touched, no ostree", record: &Record{}, want: Nothing},
+		{name: "never touched", record: &Record{}, booted: "A", dflt: "A", want: Nothing},
+		{name: "settled", record: settled, booted: "B", dflt: "B", want: Nothing},
+		{name: "settled, the next default is somebody else's business", record: settled, booted: "B", dflt: "X", want: Nothing},
+		{name: "went back after it was proved", record: settled, booted: "A", dflt: "B", want: WentBack},
+		{name: "went back for good", record: settled, booted: "A", dflt: "A", want: WentBack},
+		{name: "another OS", record: settled, booted: "X", dflt: "X", want: Foreign},
+
+		{name: "cut while preparing", record: switching(PhasePrepare, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
+		{name: "killed while preparing", record: switching(PhasePrepare, nil), booted: "A", dflt: "A", want: Abort},
+		{name: "another OS while preparing", record: switching(PhasePrepare, nil), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
+
+		{name: "killed before set-default", record: switching(PhaseBoot, nil), booted: "A", dflt: "A", want: AwaitBoot},
+		{name: "committed, not rebooted", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", want: AwaitBoot},
+		{name: "cut before set-default", record: switching(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
+		{name: "the boot loader fell back", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
+		{name: "first boot", record: switching(PhaseBoot, nil), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
+		{name: "another OS instead of the first boot", record: switching(PhaseBoot, nil), booted: "X", dflt: "B", boot: nextBoot, want: Foreign},
+
+		{name: "being proved", record: proving(1, time.Second), booted: "B", dflt: "B", want: AwaitProof},
+		{name: "past the deadline", record: proving(1, -time.Second), booted: "B", dflt: "B", want: GoBack, quarantine: true},
+		{name: "cut while being proved", record: proving(1, time.Second), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
+		{name: "a machine that was off past the deadline", record: proving(1, -time.Hour), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
+		{name: "out of attempts", record: proving(3, time.Second), booted: "B", dflt: "B", boot: nextBoot, want: GoBack, quarantine: true},
+		{name: "a person chose the old one while being proved", record: proving(1, time.Second), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
+		{name: "rpm-ostree rollback while being proved", record: proving(1, time.Second), booted: "A", dflt: "A", boot: nextBoot, want: Returned, quarantine: true},
+
+		{name: "giving up, not rebooted", record: switching(PhaseUndo, giveUp), booted: "B", dflt: "A", want: GoBack, quarantine: true},
+		{name: "cut while giving up", record: switching(PhaseUndo, giveUp), booted: "B", dflt: "B", boot: nextBoot, want: GoBack, quarantine: true},
+		{name: "back on the old one", record: switching(PhaseUndo, giveUp), booted: "A", dflt: "A", boot: nextBoot, want: Returned, quarantine: true},
+		{name: "back because a person asked", record: switching(PhaseUndo, byHand), booted: "A", dflt: "A", boot: nextBoot, want: Returned},
+
+		{name: "tree, decided", record: here(PhaseApply, RoadTree, ""), want: RollForward},
+		{name: "tree, decided, after a boot", record: here(PhaseApply, RoadTree, ""), boot: nextBoot, want: RollForward},
+		{name: "tree, going back", record: here(PhaseUndo, RoadTree, ""), want: UndoHere},
+		{name: "live, decided", record: here(PhaseApply, RoadLive, "A"), booted: "A", dflt: "A", boot: nextBoot, want: RollForward},
+		{name: "live, going back", record: here(PhaseUndo, RoadLive, "A"), booted: "A", dflt: "A", want: UndoHere},
+		{name: "live, and then another OS", record: here(PhaseApply, RoadLive, "A"), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
+
+		{name: "a phase of the future", record: switching("levitate", nil), booted: "A", dflt: "A", want: Foreign},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if row.boot == "" {
+				row.boot = thisBoot
+			}
+			d := Decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: row.boot, Now: now})
+			if d.Do != row.want || d.Quarantine != row.quarantine {
+				t.Errorf("got %q (quarantine %v): %s; want %q (quarantine %v)", d.Do, d.Quarantine, d.Why, row.want, row.quarantine)
+			}
+			if d.Do != Nothing && d.Why == "" && row.record.Pending != nil && row.record.Pending.Phase != PhaseUndo {
+				t.Error("no reason is given")
+			}
+		})
+	}
+}
+
+// Whatever the record and the boot, recovery never boots or undoes on a deployment that is neither the old nor the new.
+func TestRecoveryTouchesNothingOnAnUnknownDeployment(t *testing.T) {
+	for _, phase := range []Phase{PhasePrepare, PhaseApply, PhaseBoot, PhaseProve, PhaseUndo} {
+		for _, road := range []Road{RoadSwitch, RoadLive} {
+			for _, boot := range []string{thisBoot, nextBoot} {
+				for _, dflt := range []string{"A", "B", "X"} {
+					t.Run(fmt.Sprint(phase, road, boot, dflt), func(t *testing.T) {
+						r := switching(phase, func(p *Pending) { p.Road = road })
+						if d := Decide(r, Situation{Booted: "X", Default: dflt, BootID: boot}); d.Do != Foreign {
+							t.Errorf("decided to %s", d.Do)
+						}
+					})
+				}
+			}
+		}
+	}
+}
