@@ -32,6 +32,9 @@ type ApplyOptions struct {
 	Lift bool
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
+
+	// image, of a rollback, is the OS that the configuration had run on, for one that names none itself.
+	image string
 }
 
 // Reboot says what an operation did about a reboot.
@@ -429,7 +432,7 @@ func (h *Host) plan(old, cfg *machineconfig.Config, drift []Drift, differing map
 	if r.Committed != nil && len(r.Committed.Skipped) > 0 {
 		opts.OS = &plan.OS{}
 	}
-	current := old
+	current, desired := old, cfg
 	if old == nil && differing != nil {
 		opts.Satisfied = func(c plan.Change) bool {
 			switch c.Kind {
@@ -443,7 +446,12 @@ func (h *Host) plan(old, cfg *machineconfig.Config, drift []Drift, differing map
 	} else {
 		current = observed(old, drift)
 	}
-	p, err := plan.Make(current, cfg, opts)
+	if current != nil && cfg.OSImageURL == "" && o.image != "" {
+		from, to := *current, *cfg
+		from.OSImageURL, to.OSImageURL = booted.Checksum, o.image
+		current, desired = &from, &to
+	}
+	p, err := plan.Make(current, desired, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -146,17 +146,34 @@ func (h *Host) exists(name string) bool {
 	return err == nil && n.Type != files.Absent
 }
 
+// settling is how long Lock waits for a verdict that is being written down: the unit that proves holds the lock for
+// that alone, and cleans up after itself.
+const settling = 30 * time.Second
+
+// proveVerb is what the unit that proves holds the lock as.
+const proveVerb = "prove"
+
 // Lock makes sure that nobody else changes the host while we do. verb is what the others are told.
-func (h *Host) Lock(verb string) error {
+func (h *Host) Lock(ctx context.Context, verb string) error {
 	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
 		return err
 	}
-	f, err := h.root.Lock(transaction.RunDir+"/lock", fmt.Sprintf("machine-config-daemon %s, pid %d", verb, os.Getpid()))
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return &Refused{Err: fmt.Errorf("another operation is at work on this host: %w", err)}
+	for patience := h.now().Add(settling); ; {
+		f, err := h.root.Lock(transaction.RunDir+"/lock", fmt.Sprintf("machine-config-daemon %s, pid %d", verb, os.Getpid()))
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			h.lock = f
+			return err
+		}
+		refused := &Refused{Err: fmt.Errorf("another operation is at work on this host: %w", err)}
+		if !strings.Contains(err.Error(), "machine-config-daemon "+proveVerb+",") || h.now().After(patience) {
+			return refused
+		}
+		select {
+		case <-ctx.Done():
+			return refused
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
-	h.lock = f
-	return err
 }
 
 func (h *Host) unlock() {

@@ -69,7 +69,26 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 		return err
 	}
 	o.SkipOS = o.SkipOS || len(r.Previous.Skipped) > 0
+	if h.plain != nil {
+		if o.image, err = h.imageOf(ctx, r.Previous.Deployment); err != nil {
+			return err
+		}
+	}
 	return h.apply(ctx, r, cfg, o, res)
+}
+
+// imageOf returns the commit of a deployment, "" where the deployment is gone: then the OS stays as it is.
+func (h *Host) imageOf(ctx context.Context, id string) (string, error) {
+	ds, err := h.plain.Status(ctx)
+	if err != nil {
+		return "", fmt.Errorf("reading deployments: %w", err)
+	}
+	for _, d := range ds {
+		if d.ID == id {
+			return d.Checksum, nil
+		}
+	}
+	return "", nil
 }
 
 // oneLine is an error for a record and an error: line, which are read one line at a time.

@@ -274,7 +274,7 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 // waitLock waits for whoever is at work: an apply that proves the same configuration, most likely.
 func (h *Host) waitLock(ctx context.Context) error {
 	for {
-		err := h.Lock("prove")
+		err := h.Lock(ctx, proveVerb)
 		if !errors.As(err, new(*Refused)) {
 			return err
 		}

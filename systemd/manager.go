@@ -73,11 +73,13 @@ func Connect(ctx context.Context) (*Manager, error) {
 // connectEarly talks to systemd alone, as systemctl does while the system bus is not up yet: early in the boot. Such a
 // Manager can't ask logind anything.
 func connectEarly(ctx context.Context, why error) (*Manager, error) {
-	conn, err := dbus.NewSystemdConnectionContext(ctx)
+	living, stop := context.WithCancel(context.WithoutCancel(ctx))
+	conn, err := dbus.NewSystemdConnectionContext(living)
 	if err != nil {
+		stop()
 		return nil, fmt.Errorf("connecting to the system bus: %w; and to systemd itself: %w", why, err)
 	}
-	return &Manager{conn: conn}, nil
+	return &Manager{conn: conn, stop: stop}, nil
 }
 
 // errEarly is what a question to logind gets on a connection to systemd alone.

@@ -238,7 +238,7 @@ func applyCommand() *cobra.Command {
 			if a.Policy, err = readPolicy(policyFile); err != nil {
 				return err
 			}
-			return o.act("apply", func(h *daemon.Host) (*daemon.Result, error) { return h.Apply(cmd.Context(), cfg, a) })
+			return o.act(cmd.Context(), "apply", func(h *daemon.Host) (*daemon.Result, error) { return h.Apply(cmd.Context(), cfg, a) })
 		},
 	}
 	o.flags(cmd)
@@ -265,7 +265,7 @@ func rollbackCommand() *cobra.Command {
 		Use:   "rollback",
 		Short: "Go back to the previous committed configuration",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.act("rollback", func(h *daemon.Host) (*daemon.Result, error) { return h.Rollback(cmd.Context(), a) })
+			return o.act(cmd.Context(), "rollback", func(h *daemon.Host) (*daemon.Result, error) { return h.Rollback(cmd.Context(), a) })
 		},
 	}
 	o.flags(cmd)
@@ -280,7 +280,7 @@ func recoverCommand() *cobra.Command {
 		Use:   "recover",
 		Short: "Bring the host to one side of whatever was interrupted; what the boot unit runs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.act("recover", func(h *daemon.Host) (*daemon.Result, error) { return h.Recover(cmd.Context()) })
+			return o.act(cmd.Context(), "recover", func(h *daemon.Host) (*daemon.Result, error) { return h.Recover(cmd.Context()) })
 		},
 	}
 	o.flags(cmd)
@@ -289,7 +289,7 @@ func recoverCommand() *cobra.Command {
 }
 
 // act runs a command that changes the host and prints its result.
-func (o *options) act(verb string, do func(*daemon.Host) (*daemon.Result, error)) error {
+func (o *options) act(ctx context.Context, verb string, do func(*daemon.Host) (*daemon.Result, error)) error {
 	p := newProgress(os.Stderr)
 	defer p.done()
 	h, err := o.open(p.say)
@@ -297,7 +297,7 @@ func (o *options) act(verb string, do func(*daemon.Host) (*daemon.Result, error)
 		return err
 	}
 	defer h.Close()
-	if err := h.Lock(verb); err != nil {
+	if err := h.Lock(ctx, verb); err != nil {
 		return err
 	}
 	res, err := do(h)
