@@ -72,7 +72,8 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 	return res
 }
 
-func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions, res *Result) error {
+func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) error {
 	done, err := h.recoverFirst(ctx, r, cfg, o, res)
 	if err != nil || done {
 		return err
@@ -108,7 +109,8 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 
 // recoverFirst brings unfinished work to an end, and takes back a commit that has not booted when something else is
 // asked for. It says whether nothing is left to do.
-func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions, res *Result) (bool, error) {
+func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) (bool, error) {
 	e := h.engine()
 	out, err := e.Recover(ctx, r)
 	if err != nil && r.Pending != nil {
@@ -129,7 +131,8 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 	case transaction.AwaitProof, transaction.FirstBoot:
 		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
 			res.Reboot = RebootStarted
-			return true, e.GoBack(ctx, r, "going back to "+cfg.Name+" was asked for before "+r.Pending.Config+" was proved", false)
+			why := fmt.Sprintf("going back to %s was asked for before %s was proved", cfg.Name, r.Pending.Config)
+			return true, e.GoBack(ctx, r, why, false)
 		}
 		return false, h.prove(ctx, r)
 	}
@@ -160,7 +163,8 @@ type update struct {
 }
 
 // prepare plans, and refuses what can't work. It returns nil where nothing is to be done.
-func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions, res *Result) (*update, error) {
+func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) (*update, error) {
 	h.say("plan", cfg.Name)
 	old, err := h.committed(r)
 	if err != nil {
@@ -409,7 +413,7 @@ func differing(v view, wants []files.Want) (map[string]bool, error) {
 		case "":
 			out[""] = true
 		case "password":
-			for _, user := range strings.Fields(w.Name) {
+			for user := range strings.FieldsSeq(w.Name) {
 				out[subject(w.Kind, user)] = true
 			}
 		default:
@@ -420,7 +424,8 @@ func differing(v view, wants []files.Want) (map[string]bool, error) {
 }
 
 // plan makes the plan against what the host really has.
-func (h *Host) plan(old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool, booted ostree.Deployment,
+func (h *Host) plan(old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
+	booted ostree.Deployment,
 	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
 	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil}
 	if h.plain != nil {

@@ -286,7 +286,8 @@ func ownPaths(cfg *machineconfig.Config) []files.Want {
 			out = append(out, files.Want{Path: path.Join(unitDir, u.Name), Kind: "unit", Name: u.Name})
 		}
 		for _, d := range u.Dropins {
-			out = append(out, files.Want{Path: path.Join(unitDir, u.Name+".d", d.Name), Kind: "dropin", Name: u.Name + "/" + d.Name})
+			out = append(out, files.Want{Path: path.Join(unitDir, u.Name+".d", d.Name), Kind: "dropin",
+				Name: u.Name + "/" + d.Name})
 		}
 	}
 	for _, d := range cfg.Directories {

@@ -207,7 +207,8 @@ func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error
 	}
 	data, err := h.store().ReadConfig(rev.Digest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("reading configuration %s: the host's copy %s is gone", rev.Config, transaction.ConfigPath(rev.Digest))
+		return nil, fmt.Errorf("reading configuration %s: the host's copy %s is gone",
+			rev.Config, transaction.ConfigPath(rev.Digest))
 	}
 	if err != nil {
 		return nil, err
@@ -221,7 +222,8 @@ func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error
 		return nil, fmt.Errorf("reading the host's copy of configuration %s: %w", rev.Config, err)
 	}
 	if cfg.Digest != rev.Digest {
-		return nil, fmt.Errorf("reading the host's copy of configuration %s: %s is damaged", rev.Config, transaction.ConfigPath(rev.Digest))
+		return nil, fmt.Errorf("reading the host's copy of configuration %s: %s is damaged",
+			rev.Config, transaction.ConfigPath(rev.Digest))
 	}
 	return cfg, nil
 }

@@ -159,7 +159,8 @@ func (h *Host) installBinary() error {
 	if err := h.root.Remove(path.Join(binaryDir, tmp)); err != nil {
 		return err
 	}
-	if err := h.root.Stage(binaryDir, tmp, files.Node{Type: files.Regular, Mode: 0o755, Label: label, Data: data}); err != nil {
+	n := files.Node{Type: files.Regular, Mode: 0o755, Label: label, Data: data}
+	if err := h.root.Stage(binaryDir, tmp, n); err != nil {
 		return err
 	}
 	if err := h.root.Touch(path.Join(binaryDir, tmp), st.ModTime().Truncate(time.Second)); err != nil {

@@ -44,7 +44,8 @@ func (s *services) close() {
 	}
 }
 
-func (s *services) with(ctx context.Context, limit time.Duration, do func(context.Context, *systemd.Manager) error) error {
+func (s *services) with(ctx context.Context, limit time.Duration,
+	do func(context.Context, *systemd.Manager) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	m, err := s.manager(ctx)

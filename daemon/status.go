@@ -53,7 +53,8 @@ func (h *Host) Status(ctx context.Context) *Status {
 }
 
 func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
-	s := &Status{OS: h.os, Deployments: []DeploymentStatus{}, Quarantined: []transaction.Quarantined{}, Skipped: []string{}}
+	s := &Status{OS: h.os, Deployments: []DeploymentStatus{}, Quarantined: []transaction.Quarantined{},
+		Skipped: []string{}}
 	s.Road = h.road(ctx)
 	if r == nil {
 		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; nothing acts on it"

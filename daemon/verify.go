@@ -111,7 +111,8 @@ func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 		return nil, err
 	}
 	for _, user := range sshkeys.PasswordDrift(shadow, managedUsers(cfg)) {
-		out = append(out, Drift{Kind: "password", User: user, What: "contents", Expected: "the configured hash", Found: "another"})
+		out = append(out, Drift{Kind: "password", User: user, What: "contents",
+			Expected: "the configured hash", Found: "another"})
 	}
 	return slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
 		same := a.Kind == b.Kind && a.subject() == b.subject() && a.What == b.What
@@ -120,7 +121,8 @@ func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 }
 
 func driftOf(d files.Difference) Drift {
-	out := Drift{Kind: d.Want.Kind, What: string(d.What), Expected: d.Expected, Found: d.Found, paths: []string{d.Want.Path}}
+	out := Drift{Kind: d.Want.Kind, What: string(d.What), Expected: d.Expected, Found: d.Found,
+		paths: []string{d.Want.Path}}
 	switch d.Want.Kind {
 	case "sshkeys", "user":
 		out.User = d.Want.Name
@@ -143,13 +145,16 @@ func (h *Host) osDrift(cfg *machineconfig.Config, booted ostree.Deployment) []Dr
 		line = booted.KernelArguments
 	}
 	if missing := kargs.Missing(line, cfg.KernelArguments); len(missing) > 0 {
-		out = append(out, Drift{Kind: "kargs", What: "missing", Expected: kargs.Join(missing), Found: "not on the command line"})
+		out = append(out, Drift{Kind: "kargs", What: "missing", Expected: kargs.Join(missing),
+			Found: "not on the command line"})
 	}
 	if img := cfg.OSImageURL; img != "" && img != booted.Refspec && img != booted.Checksum {
-		out = append(out, Drift{Kind: "osImage", What: "contents", Expected: img, Found: booted.Refspec + " " + booted.Checksum})
+		out = append(out, Drift{Kind: "osImage", What: "contents", Expected: img,
+			Found: booted.Refspec + " " + booted.Checksum})
 	}
 	if cfg.KernelType != machineconfig.KernelDefault {
-		out = append(out, Drift{Kind: "kernelType", What: "contents", Expected: cfg.KernelType, Found: machineconfig.KernelDefault})
+		out = append(out, Drift{Kind: "kernelType", What: "contents", Expected: cfg.KernelType,
+			Found: machineconfig.KernelDefault})
 	}
 	for _, x := range cfg.Extensions {
 		out = append(out, Drift{Kind: "extensions", Name: x, What: "missing", Expected: x, Found: "not layered"})

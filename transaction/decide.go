@@ -67,7 +67,7 @@ func Decide(r *Record, s Situation) Decision {
 	onNew := p.Road == RoadSwitch && s.Booted == p.Deployment
 	switch p.Phase {
 	case PhasePrepare:
-		return Decision{Do: Abort, Why: fmt.Sprintf("update to %s was interrupted before it was decided; nothing changed", p.Config)}
+		return Decision{Do: Abort, Why: p.cutEarly()}
 	case PhaseApply:
 		return Decision{Do: RollForward, Why: fmt.Sprintf("update to %s was interrupted after it was decided", p.Config)}
 	case PhaseUndo:
@@ -85,25 +85,35 @@ func Decide(r *Record, s Situation) Decision {
 		case s.BootID == p.BootID:
 			return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 		case s.Default != p.Deployment:
-			return Decision{Do: Abort, Why: fmt.Sprintf("update to %s was interrupted before it was decided; nothing changed", p.Config)}
+			return Decision{Do: Abort, Why: p.cutEarly()}
 		}
-		return Decision{Do: Returned, Quarantine: true, Why: fmt.Sprintf(
-			"the machine booted the deployment before %s again before it was proved: the boot loader fell back or a person chose it", p.Config)}
+		return Decision{Do: Returned, Quarantine: true, Why: p.unproved()}
 	case PhaseProve:
 		switch {
 		case !onNew:
-			return Decision{Do: Returned, Quarantine: true, Why: fmt.Sprintf(
-				"the machine booted the deployment before %s again before it was proved: the boot loader fell back or a person chose it", p.Config)}
+			return Decision{Do: Returned, Quarantine: true, Why: p.unproved()}
 		case s.BootID != p.BootID && p.Attempts >= p.MaxAttempts:
-			return Decision{Do: GoBack, Quarantine: true, Why: fmt.Sprintf("%s was booted %d times and never proved healthy", p.Config, p.Attempts)}
+			return Decision{Do: GoBack, Quarantine: true,
+				Why: fmt.Sprintf("%s was booted %d times and never proved healthy", p.Config, p.Attempts)}
 		case s.BootID != p.BootID:
-			return Decision{Do: FirstBoot, Why: fmt.Sprintf("boot %d of %s, which is not proved yet", p.Attempts+1, p.Config)}
+			return Decision{Do: FirstBoot,
+				Why: fmt.Sprintf("boot %d of %s, which is not proved yet", p.Attempts+1, p.Config)}
 		case !p.Deadline.IsZero() && s.Now.After(p.Deadline):
-			return Decision{Do: GoBack, Quarantine: true, Why: fmt.Sprintf("%s did not prove healthy within %s", p.Config, p.Timeout)}
+			return Decision{Do: GoBack, Quarantine: true,
+				Why: fmt.Sprintf("%s did not prove healthy within %s", p.Config, p.Timeout)}
 		}
 		return Decision{Do: AwaitProof, Why: fmt.Sprintf("%s is being proved", p.Config)}
 	}
 	return Decision{Do: Foreign, Why: fmt.Sprintf("boot record is in a phase %q that this binary does not know", p.Phase)}
+}
+
+func (p *Pending) cutEarly() string {
+	return fmt.Sprintf("update to %s was interrupted before it was decided; nothing changed", p.Config)
+}
+
+func (p *Pending) unproved() string {
+	return fmt.Sprintf("the machine booted the deployment before %s again before it was proved: "+
+		"the boot loader fell back or a person chose it", p.Config)
 }
 
 func decideSettled(r *Record, s Situation) Decision {
@@ -112,9 +122,10 @@ func decideSettled(r *Record, s Situation) Decision {
 	case c == nil || c.Deployment == s.Booted:
 		return Decision{Do: Nothing}
 	case r.Previous != nil && r.Previous.Deployment == s.Booted && s.Booted != "":
-		return Decision{Do: WentBack, Why: fmt.Sprintf("a person or the boot loader went back from %s to the deployment of %s",
-			c.Config, r.Previous.Config)}
+		return Decision{Do: WentBack, Why: fmt.Sprintf(
+			"a person or the boot loader went back from %s to the deployment of %s", c.Config, r.Previous.Config)}
 	}
 	return Decision{Do: Foreign, Why: fmt.Sprintf(
-		"booted deployment %s is not the one of the committed configuration (%s); something else changed the OS", s.Booted, c.Deployment)}
+		"booted deployment %s is not the one of the committed configuration (%s); something else changed the OS",
+		s.Booted, c.Deployment)}
 }

@@ -135,7 +135,8 @@ func (e *Engine) keepDocument(u Update) error {
 		return fmt.Errorf("keeping configuration: %w", err)
 	}
 	name := u.Revision.Digest + ".json"
-	want := files.Want{Path: path.Join(configsDir, name), Node: files.Node{Type: files.Regular, Mode: 0o600, Data: u.Document}}
+	want := files.Want{Path: path.Join(configsDir, name),
+		Node: files.Node{Type: files.Regular, Mode: 0o600, Data: u.Document}}
 	if d, err := e.Root.Compare(want); err == nil && len(d) == 0 {
 		return nil
 	}
@@ -290,7 +291,8 @@ func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error
 		return e.abandon(j, err)
 	}
 	u.Revision.Transaction = id
-	r.Pending = &Pending{Revision: u.Revision, Phase: PhaseApply, Road: road, From: u.Revision.Deployment, BootID: e.BootID}
+	r.Pending = &Pending{Revision: u.Revision, Phase: PhaseApply, Road: road, From: u.Revision.Deployment,
+		BootID: e.BootID}
 	r.setState(Working, "", e.Now())
 	e.Say("commit", u.Revision.Config)
 	if err := e.store().save(r); err != nil {

@@ -137,13 +137,10 @@ func (j *journal) stage() error {
 
 // remember notes when the directory last changed, before we change it.
 func (j *journal) remember(dir string) error {
-	if _, seen := j.times[dir]; seen {
-		return nil
+	if _, seen := j.times[dir]; seen || !j.root.IsDir(dir) {
+		return nil // a directory that the steps make, perhaps where a file stands now
 	}
 	t, err := j.root.ModTime(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	j.times[dir] = t
 	return err
 }

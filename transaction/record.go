@@ -137,7 +137,8 @@ var (
 	ErrNewer   = errors.New("boot record was written by a newer version")
 )
 
-// envelope is the record on disk: the sum tells a record that was half written, or written by something else, from ours.
+// envelope is the record on disk: the sum tells a record that was half written, or written by something else, from
+// ours.
 type envelope struct {
 	Sum    string          `json:"sha256"`
 	Record json.RawMessage `json:"record"`
@@ -171,7 +172,8 @@ func decodeRecord(data []byte) (*Record, error) {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(e.Record, &version); err == nil && version.Version > recordFormat {
-		return nil, fmt.Errorf("%w: %s has format %d, this binary knows %d", ErrNewer, recordPath, version.Version, recordFormat)
+		return nil, fmt.Errorf("%w: %s has format %d, this binary knows %d",
+			ErrNewer, recordPath, version.Version, recordFormat)
 	}
 	sum := sha256.Sum256(e.Record)
 	if hex.EncodeToString(sum[:]) != e.Sum {

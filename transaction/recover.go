@@ -202,7 +202,8 @@ func (e *Engine) Settle(r *Record) error {
 	}
 	rev := p.Revision
 	rev.Deployment = p.Deployment
-	if prev := r.Previous; prev != nil && prev.Deployment != "" && prev.Deployment != p.From && prev.Deployment != p.Deployment {
+	prev := r.Previous
+	if prev != nil && prev.Deployment != "" && prev.Deployment != p.From && prev.Deployment != p.Deployment {
 		r.Discard = append(r.Discard, prev.Deployment)
 	}
 	e.commitRevision(r, rev)

@@ -226,14 +226,29 @@ func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 	return nil
 }
 
-// vacate checks that nothing is left in the directory name once this transaction has removed what it removes.
+// vacate checks that nothing is left in the directory name once this transaction has removed what it removes, and takes
+// away the directories below that hold nothing else: those that were only made because something had to stand in them.
 func (s *stepper) vacate(name string) error {
 	entries, err := s.root.ReadDir(name)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if !s.going[path.Join(name, e)] {
+		below := path.Join(name, e)
+		found, err := s.root.Inspect(below)
+		if err != nil {
+			return fmt.Errorf("inspecting %s: %w", below, err)
+		}
+		switch {
+		case found.Type == files.Directory:
+			if err := s.vacate(below); err != nil {
+				return err
+			}
+			if !s.going[below] {
+				s.going[below] = true
+				s.steps = append(s.steps, step{Op: opRmdir, Path: below, Before: found, After: files.Node{Type: files.Absent}})
+			}
+		case !s.going[below]:
 			return fmt.Errorf("replacing directory %s: it holds %s, which no configuration owns", name, e)
 		}
 	}

@@ -56,7 +56,7 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 	if err != nil {
 		return e.abort(ctx, r, nil, err)
 	}
-	d, err := e.materialise(ctx, r, j, s)
+	d, err := e.materialise(ctx, j, s)
 	if err != nil {
 		return e.abort(ctx, r, j, err)
 	}
@@ -76,7 +76,7 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 }
 
 // materialise makes the deployment and writes the configuration into its /etc, again when the running /etc moved.
-func (e *Engine) materialise(ctx context.Context, r *Record, j *journal, s Switch) (ostree.Deployment, error) {
+func (e *Engine) materialise(ctx context.Context, j *journal, s Switch) (ostree.Deployment, error) {
 	for try := 1; ; try++ {
 		stamps, err := e.Root.Stamps("/etc")
 		if err != nil {

@@ -97,9 +97,9 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "machine-config-daemon",
 		Short: "Move a host from one whole configuration to the next, in one transaction",
-		Long: `machine-config-daemon moves a host from one whole configuration (files, units, SSH keys, kernel arguments, OS image)
-to the next in one transaction that survives a power cut at any instant, proves itself after the boot, and comes back
-by itself when it is bad.
+		Long: `machine-config-daemon moves a host from one whole configuration (files, units, SSH keys, kernel arguments,
+OS image) to the next in one transaction that survives a power cut at any instant, proves itself after the boot, and
+comes back by itself when it is bad.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached from here, 4 the host does not match its
 configuration, 5 refused because another operation or manager is at work.`,
@@ -113,7 +113,8 @@ configuration, 5 refused because another operation or manager is at work.`,
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(planCommand(), applyCommand(), statusCommand(), verifyCommand(), recoverCommand(), rollbackCommand(), proveCommand())
+	cmd.AddCommand(planCommand(), applyCommand(), statusCommand(), verifyCommand(), recoverCommand(), rollbackCommand(),
+		proveCommand())
 	return cmd
 }
 
@@ -132,7 +133,8 @@ func (o *options) flags(cmd *cobra.Command) {
 }
 
 func (o *options) osFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.os, "os", string(daemon.OSAuto), "how the OS is managed: auto, rpm-ostree, bootc, ostree or none")
+	cmd.Flags().StringVar(&o.os, "os", string(daemon.OSAuto),
+		"how the OS is managed: auto, rpm-ostree, bootc, ostree or none")
 }
 
 func readConfig(flag, path string) (*machineconfig.Config, error) {
@@ -238,7 +240,9 @@ func applyCommand() *cobra.Command {
 			if a.Policy, err = readPolicy(policyFile); err != nil {
 				return err
 			}
-			return o.act(cmd.Context(), "apply", func(h *daemon.Host) (*daemon.Result, error) { return h.Apply(cmd.Context(), cfg, a) })
+			return o.act(cmd.Context(), "apply", func(h *daemon.Host) (*daemon.Result, error) {
+				return h.Apply(cmd.Context(), cfg, a)
+			})
 		},
 	}
 	o.flags(cmd)
@@ -247,8 +251,10 @@ func applyCommand() *cobra.Command {
 	cmd.Flags().StringVar(&policyFile, "policy", "", "MachineConfiguration with the node disruption policies")
 	rebootFlags(cmd, &a)
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
-	cmd.Flags().BoolVar(&a.Strict, "strict", false, "refuse a host that does not match its configuration, instead of overwriting what differs")
-	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false, "try a configuration again that failed its verdict on this host")
+	cmd.Flags().BoolVar(&a.Strict, "strict", false,
+		"refuse a host that does not match its configuration, instead of overwriting what differs")
+	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
+		"try a configuration again that failed its verdict on this host")
 	return cmd
 }
 
@@ -265,7 +271,9 @@ func rollbackCommand() *cobra.Command {
 		Use:   "rollback",
 		Short: "Go back to the previous committed configuration",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.act(cmd.Context(), "rollback", func(h *daemon.Host) (*daemon.Result, error) { return h.Rollback(cmd.Context(), a) })
+			return o.act(cmd.Context(), "rollback", func(h *daemon.Host) (*daemon.Result, error) {
+				return h.Rollback(cmd.Context(), a)
+			})
 		},
 	}
 	o.flags(cmd)
@@ -280,7 +288,9 @@ func recoverCommand() *cobra.Command {
 		Use:   "recover",
 		Short: "Bring the host to one side of whatever was interrupted; what the boot unit runs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.act(cmd.Context(), "recover", func(h *daemon.Host) (*daemon.Result, error) { return h.Recover(cmd.Context()) })
+			return o.act(cmd.Context(), "recover", func(h *daemon.Host) (*daemon.Result, error) {
+				return h.Recover(cmd.Context())
+			})
 		},
 	}
 	o.flags(cmd)
