@@ -272,8 +272,12 @@ func (r *reader) each(name string, docs [][]byte, one func(origin string, doc []
 	return nil
 }
 
-// splitJSON cuts a stream of JSON values apart; with an error come those before it.
+// splitJSON cuts a stream of JSON values apart; with an error come those before it. Nearly every file is one value, and
+// as large as a whole configuration: that is seen in one pass and needs no copy.
 func splitJSON(data []byte) (docs [][]byte, err error) {
+	if json.Valid(data) {
+		return [][]byte{bytes.TrimSpace(data)}, nil
+	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	for {
 		var doc json.RawMessage
