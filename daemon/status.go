@@ -4,8 +4,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/noderefit/noderefit/transaction"
@@ -101,7 +99,10 @@ func (h *Host) deployments(ctx context.Context, s *Status, r *transaction.Record
 	}
 	ds, err := h.plain.Status(ctx)
 	if err != nil {
-		s.Reason = errors.Join(errors.New(s.Reason), fmt.Errorf("reading deployments: %w", err)).Error()
+		if s.Reason != "" {
+			s.Reason += "; "
+		}
+		s.Reason += "reading deployments: " + oneLine(err)
 		return
 	}
 	names := map[string]string{}
