@@ -35,7 +35,8 @@ type compiler struct {
 	cfg, old *machineconfig.Config // old is nil on a host that was never configured
 
 	wants    []files.Want
-	at       map[string]int // resolved path -> index in wants
+	at       map[string]int    // resolved path -> index in wants
+	dirs     map[string]string // what resolve found so far: many paths share few directories
 	warnings []string
 }
 
@@ -48,7 +49,7 @@ func compile(v view, cfg, old *machineconfig.Config) (*compiler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading SELinux policy: %w", err)
 	}
-	c := &compiler{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old, at: map[string]int{}}
+	c := &compiler{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old, at: map[string]int{}, dirs: map[string]string{}}
 	for _, do := range []func() error{c.storage, c.units, c.users, c.release, c.originals, c.pointer} {
 		if err := do(); err != nil {
 			return nil, err
@@ -61,7 +62,7 @@ func compile(v view, cfg, old *machineconfig.Config) (*compiler, error) {
 // configuration.
 func (c *compiler) want(w files.Want) error {
 	w.Path = path.Clean(w.Path)
-	at, err := c.view.host.Resolve(w.Path)
+	at, err := c.resolve(w.Path)
 	if err != nil {
 		return err
 	}
@@ -84,8 +85,24 @@ func (c *compiler) want(w files.Want) error {
 	return nil
 }
 
+// resolve is Root.Resolve of the host, asked once a directory.
+func (c *compiler) resolve(name string) (string, error) {
+	name = path.Clean("/" + name)
+	dir, base := path.Split(name)
+	at, known := c.dirs[dir]
+	if !known {
+		whole, err := c.view.host.Resolve(name)
+		if err != nil || base == "" {
+			return whole, err
+		}
+		at = path.Dir(whole)
+		c.dirs[dir] = at
+	}
+	return path.Join(at, base), nil
+}
+
 func (c *compiler) has(name string) (bool, error) {
-	at, err := c.view.host.Resolve(name)
+	at, err := c.resolve(name)
 	_, ok := c.at[at]
 	return ok, err
 }
@@ -301,7 +318,7 @@ func vendorPath(at string) string { return "/usr" + at }
 func origPath(at string) string { return origDir + at + origSuffix }
 
 func (c *compiler) letGo(w files.Want) (files.Want, error) {
-	at, err := c.view.host.Resolve(w.Path)
+	at, err := c.resolve(w.Path)
 	if err != nil {
 		return w, err
 	}
@@ -372,7 +389,7 @@ func (c *compiler) keepOriginal(w files.Want) error {
 	if d, err := c.view.Compare(w); err != nil || len(d) == 0 {
 		return err
 	}
-	at, err := c.view.host.Resolve(w.Path)
+	at, err := c.resolve(w.Path)
 	if err != nil {
 		return err
 	}
