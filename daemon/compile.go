@@ -157,6 +157,7 @@ func (c *compiler) owner(list, name string, o machineconfig.Owner) (uid, gid int
 	switch {
 	case o.UID != nil:
 		uid = *o.UID
+	case o.User == "root": // even on a tree that has no users yet
 	case o.User != "":
 		a, ok := c.accounts.User(o.User)
 		if !ok {
@@ -167,6 +168,7 @@ func (c *compiler) owner(list, name string, o machineconfig.Owner) (uid, gid int
 	switch {
 	case o.GID != nil:
 		gid = *o.GID
+	case o.Group == "root":
 	case o.Group != "":
 		g, ok := c.accounts.Group(o.Group)
 		if !ok {
@@ -189,7 +191,8 @@ func (c *compiler) units() error {
 		was, known := before[u.Name]
 		delete(before, u.Name)
 		s := systemd.Unit{Name: u.Name, Contents: u.Contents, Enabled: u.Enabled, Mask: u.Mask,
-			Preset: u.Enabled == nil && (!known || !reflect.DeepEqual(was, u))}
+			Preset:   u.Enabled == nil && (!known || !reflect.DeepEqual(was, u)),
+			Released: known && ownsUnitFile(was) && !ownsUnitFile(u)}
 		for _, d := range u.Dropins {
 			s.Dropins = append(s.Dropins, systemd.Dropin{Name: d.Name, Contents: d.Contents})
 		}
@@ -299,7 +302,7 @@ func ownPaths(cfg *machineconfig.Config) []files.Want {
 		out = append(out, files.Want{Path: l.Path, Kind: "link"})
 	}
 	for _, u := range cfg.Units {
-		if u.Contents != "" || u.Mask != nil && *u.Mask {
+		if ownsUnitFile(u) {
 			out = append(out, files.Want{Path: path.Join(unitDir, u.Name), Kind: "unit", Name: u.Name})
 		}
 		for _, d := range u.Dropins {
@@ -312,6 +315,9 @@ func ownPaths(cfg *machineconfig.Config) []files.Want {
 	}
 	return out
 }
+
+// ownsUnitFile says whether the unit's own path is the configuration's: as its file, or as its mask.
+func ownsUnitFile(u machineconfig.Unit) bool { return u.Contents != "" || u.Mask != nil && *u.Mask }
 
 func vendorPath(at string) string { return "/usr" + at }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
@@ -293,14 +294,22 @@ func (h *Host) verdict(ctx context.Context, p *transaction.Pending) error {
 	if err != nil {
 		return err
 	}
-	checks, err := h.bootChecks(cfg, p)
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return err
+	}
+	if booted.ID != p.Deployment {
+		return fmt.Errorf("booted deployment is %s, expected %s", booted.ID, p.Deployment)
+	}
+	checks, err := h.bootChecks(cfg, p, booted)
 	if err != nil {
 		return err
 	}
 	return transaction.Verdict(ctx, checks, p.Deadline, h.say)
 }
 
-func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending) ([]transaction.Check, error) {
+func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
+	booted ostree.Deployment) ([]transaction.Check, error) {
 	checks, err := h.checks(p.Baseline, wantsKubelet(cfg))
 	if err != nil {
 		return nil, err
@@ -316,18 +325,7 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending) ([]
 				return err
 			})
 		}},
-		{Name: "deployment", Run: func(ctx context.Context) error {
-			booted, err := h.booted(ctx)
-			if err == nil && booted.ID != p.Deployment {
-				err = fmt.Errorf("booted %s, expected %s", booted.ID, p.Deployment)
-			}
-			return err
-		}},
-		{Name: "configuration", Run: func(ctx context.Context) error {
-			booted, err := h.booted(ctx)
-			if err != nil {
-				return err
-			}
+		{Name: "configuration", Run: func(context.Context) error {
 			drift, err := h.compare(cfg)
 			if err != nil {
 				return err

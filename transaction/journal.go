@@ -370,7 +370,7 @@ func (j *journal) takeAway(st *step) error {
 
 // sync makes everything that the steps touched durable, and the state directory with it: one syncfs a file system.
 func (j *journal) sync() error {
-	dirs := []string{j.dir()}
+	dirs := []string{j.dir(), "/etc"} // where the units that recover lie
 	for i := range j.Steps {
 		dirs = append(dirs, path.Dir(j.Steps[i].Path))
 		if j.Steps[i].Dir != "" {

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// subject names what a want or a change is about, in one key.
+func subject(kind, name string) string { return kind + " " + name }
+
+func subjectOf(w files.Want) string {
+	if w.Name != "" {
+		return subject(w.Kind, w.Name)
+	}
+	return subject(w.Kind, w.Path)
+}
+
+func subjectOfChange(c plan.Change) string {
+	return subject(string(c.Kind), c.Path+c.Name+c.User)
+}
+
+// differing returns the subjects, and under "" the agent's own paths, that the host does not match.
+func differing(v view, wants []files.Want) (map[string]bool, error) {
+	out := map[string]bool{}
+	for _, w := range wants {
+		d, err := v.Compare(w)
+		if err != nil {
+			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
+		}
+		if len(d) == 0 {
+			continue
+		}
+		switch w.Kind {
+		case "":
+			out[""] = true
+		case "password":
+			for user := range strings.FieldsSeq(w.Name) {
+				out[subject(w.Kind, user)] = true
+			}
+		default:
+			out[subjectOf(w)] = true
+		}
+	}
+	return out, nil
+}
+
+// plan makes the plan against what the host really has.
+func (h *Host) plan(old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
+	booted ostree.Deployment,
+	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
+	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil}
+	if h.plain != nil {
+		opts.Kargs = &plan.HostKargs{CommandLine: booted.KernelArguments}
+		if r.Committed != nil {
+			opts.Kargs.Owned = r.Committed.OwnedKargs
+		}
+	}
+	if r.Committed != nil && len(r.Committed.Skipped) > 0 {
+		opts.OS = &plan.OS{}
+	}
+	current, desired := old, cfg
+	if old == nil && differing != nil {
+		opts.Satisfied = func(c plan.Change) bool {
+			switch c.Kind {
+			case plan.OSImage:
+				return c.To == booted.Refspec || c.To == booted.Checksum
+			case plan.Kargs, plan.KernelType, plan.Extensions:
+				return false
+			}
+			return !differing[subjectOfChange(c)]
+		}
+	} else {
+		current = observed(old, drift)
+	}
+	if current != nil && cfg.OSImageURL == "" && o.image != "" {
+		from, to := *current, *cfg
+		from.OSImageURL, to.OSImageURL = booted.Checksum, o.image
+		current, desired = &from, &to
+	}
+	p, err := plan.Make(current, desired, opts)
+	if err != nil {
+		return nil, err
+	}
+	if h.plain != nil {
+		needsMore(p)
+	}
+	return p, nil
+}
+
+// needsMore refuses what plain ostree deployments can't carry.
+func needsMore(p *plan.Plan) {
+	for _, c := range p.Changes {
+		if c.Kind == plan.KernelType || c.Kind == plan.Extensions {
+			p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: string(c.Kind),
+				Reason: "packages can't be layered on plain ostree deployments"})
+		}
+	}
+}
+
+// Plan says what Apply would do, and touches nothing.
+func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*plan.Plan, error) {
+	r, err := h.store().Load()
+	if err != nil {
+		return nil, err
+	}
+	old, err := h.committed(r)
+	if err != nil {
+		return nil, err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var differ map[string]bool
+	v := view{host: h.root}
+	if c, err := compile(v, cfg, old); err == nil {
+		if differ, err = differing(v, c.wants); err != nil {
+			return nil, err
+		}
+	} // a host that apply would refuse still has a plan
+	return h.plan(old, cfg, nil, differ, booted, r, o)
+}
+
+// Unreconcilable is the error of a plan that must not be carried out, nil for one that may.
+func Unreconcilable(p *plan.Plan) error {
+	if len(p.Unreconcilable) == 0 {
+		return nil
+	}
+	var all []string
+	for _, u := range p.Unreconcilable {
+		all = append(all, u.Field+": "+u.Reason)
+	}
+	return &UnreachableError{Err: fmt.Errorf("%s can't be reached from here: %s", p.Desired, strings.Join(all, "; "))}
+}
+
+func skipped(p *plan.Plan) []string {
+	var out []string
+	for _, c := range p.Skipped {
+		out = append(out, string(c.Kind))
+	}
+	return out
+}
+
+// owned returns the kernel arguments that are ours once the plan is carried out.
+func (h *Host) owned(r *transaction.Record, booted ostree.Deployment, cfg *machineconfig.Config,
+	p *plan.Plan) []string {
+	if h.plain == nil {
+		return nil
+	}
+	var owned []string
+	if r.Committed != nil {
+		owned = r.Committed.OwnedKargs
+	}
+	if slices.ContainsFunc(p.Skipped, func(c plan.Change) bool { return c.Kind == plan.Kargs }) {
+		return owned
+	}
+	_, _, now := kargs.Own(booted.KernelArguments, owned, cfg.KernelArguments)
+	return now
+}
+
+// observed is the old configuration as the host has it now: what drifted is a difference like any other, and takes the
+// actions that its policy says.
+func observed(old *machineconfig.Config, drift []Drift) *machineconfig.Config {
+	if len(drift) == 0 {
+		return old
+	}
+	c := *old
+	drifted := map[string][]string{}
+	for _, d := range drift {
+		s := subject(d.Kind, d.subject())
+		drifted[s] = append(drifted[s], d.What)
+	}
+	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f machineconfig.File) bool {
+		return drifted[subject("file", f.Path)] != nil
+	})
+	c.Directories = slices.DeleteFunc(slices.Clone(c.Directories), func(d machineconfig.Directory) bool {
+		return drifted[subject("directory", d.Path)] != nil
+	})
+	c.Links = slices.DeleteFunc(slices.Clone(c.Links), func(l machineconfig.Link) bool {
+		return drifted[subject("link", l.Path)] != nil
+	})
+	c.Users = slices.Clone(c.Users)
+	for i, u := range c.Users {
+		if drifted[subject("sshkeys", u.Name)] != nil {
+			c.Users[i].Keys = nil
+		}
+		if drifted[subject("password", u.Name)] != nil {
+			c.Users[i].PasswordHash = nil
+		}
+	}
+	c.Units = slices.Clone(c.Units)
+	for i, u := range c.Units {
+		if what := drifted[subject("unit", u.Name)]; what != nil {
+			c.Units[i] = driftedUnit(u, what)
+		}
+		c.Units[i].Dropins = slices.DeleteFunc(slices.Clone(u.Dropins), func(d machineconfig.Dropin) bool {
+			return drifted[subject("dropin", u.Name+"/"+d.Name)] != nil
+		})
+	}
+	return &c
+}
+
+// driftedUnit differs from u in those aspects.
+func driftedUnit(u machineconfig.Unit, what []string) machineconfig.Unit {
+	for _, w := range what {
+		switch files.What(w) {
+		case files.Enabled:
+			if u.Enabled != nil {
+				no := !*u.Enabled
+				u.Enabled = &no
+			}
+		case files.Masked:
+			u.Mask = nil
+		default:
+			u.Contents = ""
+		}
+	}
+	return u
+}
