@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command demo shows, on this machine and without a cluster, what happens to a node that gets a new configuration: a
+// good one, and a bad one.
+//
+// As root it boots a real ostree host in a container (test/lab) and drives the agent on it with the commands that
+// people type. Otherwise it does what can be done in a directory, and says what that leaves out.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/noderefit/noderefit/test/lab"
+)
+
+type options struct {
+	bin   string // the directory of the built binaries
+	tree  bool   // use a directory although a host would do
+	shell bool   // leave the host running at the end, with a shell on it
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.bin, "bin", "", "directory with the binaries (default: bin of the repository)")
+	flag.BoolVar(&o.tree, "tree", false, "show what works on a directory, as without root")
+	flag.BoolVar(&o.shell, "shell", false, "end with a shell on the host, and clean up when it exits")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "error: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := run(ctx, o)
+	interrupted := ctx.Err() != nil
+	stop()
+	switch {
+	case interrupted:
+		fmt.Fprintln(os.Stderr, "\nInterrupted. The demo has removed what it had made.")
+		os.Exit(130)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "error:", strings.ReplaceAll(err.Error(), "\n", "; "))
+		os.Exit(1)
+	}
+}
+
+// demo is what both ways of showing have in common.
+type demo struct {
+	*show
+	options
+	repo string // commands are typed here
+	work string // documents and results; removed at the end
+}
+
+func run(ctx context.Context, o options) (err error) {
+	d := &demo{options: o}
+	if d.repo, err = repository(); err != nil {
+		return err
+	}
+	if d.bin == "" {
+		d.bin = "bin"
+	}
+	for _, name := range []string{"machine-config-controller", "machine-config-daemon"} {
+		at := filepath.Join(d.bin, name)
+		if !filepath.IsAbs(at) {
+			at = filepath.Join(d.repo, at)
+		}
+		if _, err := os.Stat(at); err != nil {
+			return fmt.Errorf("looking for the binaries: %w; make build makes them", err)
+		}
+	}
+	if d.work, err = os.MkdirTemp("", "noderefit-demo-"); err != nil {
+		return fmt.Errorf("making a directory for the demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(d.work)) }()
+	// The documents are read by this machine's commands alone, and the tree may be looked into while the demo runs.
+	if err := os.Chmod(d.work, 0o755); err != nil {
+		return err
+	}
+
+	why := errors.New("it was asked for with -tree")
+	if !o.tree {
+		why = ready(ctx)
+	}
+	if why == nil {
+		return d.onHost(ctx)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return d.onTree(ctx, why)
+}
+
+// ready makes this machine able to run a host, or says why it can't be.
+func ready(ctx context.Context) error {
+	if os.Geteuid() == 0 {
+		if err := lab.Install(ctx, os.Stderr); err != nil {
+			return err
+		}
+	}
+	return lab.Available()
+}
+
+// repository is the directory above the present one that has the module.
+func repository() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "test/demo/documents")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("looking for test/demo/documents: run the demo inside the repository")
+		}
+	}
+}
+
+// where shows what $W is in the commands.
+func (d *demo) where() { d.typed("$", "W="+d.work) }
+
+// here types a command on this machine and returns what it printed. $W is the demo's directory.
+func (d *demo) here(ctx context.Context, command string, trim func([]string) []string) (string, int, error) {
+	d.typed("$", command)
+	began := time.Now()
+	cmd := exec.CommandContext(ctx, "bash", "-c", command)
+	cmd.Dir = d.repo
+	cmd.Env = append(os.Environ(), "W="+d.work)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	var status *exec.ExitError
+	if ctx.Err() != nil {
+		return "", -1, ctx.Err()
+	}
+	if err != nil && !errors.As(err, &status) {
+		return "", -1, fmt.Errorf("running %s: %w", command, err)
+	}
+	exit := cmd.ProcessState.ExitCode()
+	d.show.printed(trimmed(out.String(), trim))
+	d.took(began, exit)
+	return out.String(), exit, nil
+}
+
+func trimmed(text string, trim func([]string) []string) []string {
+	lines := splitLines(text)
+	if trim != nil {
+		lines = trim(lines)
+	}
+	return lines
+}
+
+// failed is the error of a command that did not end as the story needs it.
+func failed(command string, exit int, output string) error {
+	return fmt.Errorf("%s: exit code %d: %s", command, exit, strings.TrimSpace(output))
+}
+
+// Documents that the pool is rendered from, in the repository.
+const (
+	documents = "test/demo/documents"
+	mistake   = "test/demo/mistake"
+)
+
+// render renders the pool infra from those documents and the base into the file of that name below work.
+func (d *demo) render(ctx context.Context, name, from string) error {
+	command := fmt.Sprintf("%s/machine-config-controller render --pool infra %s $W/base > $W/%s", d.bin, from, name)
+	if out, exit, err := d.here(ctx, command, nil); err != nil || exit != 0 {
+		return errors.Join(err, failed(command, exit, out))
+	}
+	_, _, err := d.here(ctx, fmt.Sprintf("grep -o 'rendered-infra-.*' $W/%s", name), nil)
+	return err
+}
+
+// rendered makes both configurations: what all roads begin with.
+func (d *demo) rendered(ctx context.Context) error {
+	d.act("Documents become one configuration", fmt.Sprintf("The pool infra takes the documents of the roles worker and "+
+		"infra: a base of %d files and %d units, and what people added in %s/ (YAML of two Ignition versions, and Butane). "+
+		"Rendering merges them into one document whose name is a digest of its content.", baseFiles, baseUnits, documents))
+	base := filepath.Join(d.work, "base")
+	if err := os.Mkdir(base, 0o755); err != nil {
+		return err
+	}
+	if err := writeBase(base); err != nil {
+		return err
+	}
+	if _, _, err := d.here(ctx, "ls "+documents+" $W/base", nil); err != nil {
+		return err
+	}
+	return d.render(ctx, "good.yaml", documents)
+}
+
+// next tells where to look after the demo.
+func (d *demo) next(took time.Duration) {
+	d.line("")
+	d.line(d.style("1", fmt.Sprintf("Done in %.0f s; the demo has removed what it made.", took.Seconds())) + " Where to look next:")
+	for _, l := range []string{
+		documents + "/       what was applied, to change and to try again",
+		"docs/concepts.md           plan, switch, verdict, quarantine in a few minutes",
+		"docs/commands.md           each command, exit code and JSON document",
+		"docs/coming-from-the-mco.md  what stays the same for who knows the machine-config-operator",
+		"go run ./test/demo -shell  the same, and then a shell on the host",
+		"make test                  everything above as tests, power cuts included",
+	} {
+		d.line("  " + l)
+	}
+}
