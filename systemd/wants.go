@@ -23,6 +23,9 @@ type Unit struct {
 	Dropins  []Dropin
 	// Preset says that the unit is new or changed and that Enabled is nil, so that the host's presets decide now.
 	Preset bool
+	// Released says that the last configuration had the unit file, or a mask, and this one has not: it is the caller's
+	// to let go, and is judged as if gone already.
+	Released bool
 }
 
 // Dropin is NAME in /etc/systemd/system/UNIT.d; empty Contents means that no such file may be there.
@@ -74,6 +77,12 @@ func Wants(host Host, units []Unit, released []string) (wants []files.Want, warn
 			return nil, nil, err
 		}
 		if err := w.unit(t, u); err != nil {
+			return nil, nil, fmt.Errorf("unit %s: %w", u.Name, err)
+		}
+		if !u.Released {
+			continue
+		}
+		if err := w.releaseFile(t, u.Name); err != nil {
 			return nil, nil, fmt.Errorf("unit %s: %w", u.Name, err)
 		}
 	}
@@ -169,8 +178,12 @@ func (u Unit) masked() bool { return u.Mask != nil && *u.Mask }
 
 // release notes that a unit's own files go.
 func (w *wantSet) release(t *tree, name string) error {
-	w.gone = append(w.gone, configDir+"/"+name)
 	w.goneDir = append(w.goneDir, configDir+"/"+name+".d")
+	return w.releaseFile(t, name)
+}
+
+func (w *wantSet) releaseFile(t *tree, name string) error {
+	w.gone = append(w.gone, configDir+"/"+name)
 	n, err := t.host.Inspect(defaultDir + "/" + name)
 	if err != nil || n.Type == files.Absent {
 		return err
@@ -270,6 +283,11 @@ func (d *decider) decideUnit(u Unit) error {
 	switch {
 	case errors.Is(err, errMissing):
 		d.warn(name, "enabled, but it has neither contents nor a unit file on this host: skipped")
+		if u.Released { // the links are those of what was there
+			f.enable = false
+			d.set(name, f, nil)
+			return nil
+		}
 	case asRefusal(err):
 		d.warn(name, "enabled, but %v: skipped", err)
 	case err != nil:
