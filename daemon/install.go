@@ -144,8 +144,8 @@ func (h *Host) installBinary() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	data, err := io.ReadAll(src)
-	if err != nil {
+	data := make([]byte, st.Size())
+	if _, err := io.ReadFull(src, data); err != nil {
 		return fmt.Errorf("reading this program: %w", err)
 	}
 	label := ""
