@@ -190,9 +190,28 @@ func (e *Engine) abandon(j *journal, why error) error {
 	return why
 }
 
-// keepDrifted copies what somebody else wrote at managed paths to where an admin finds it again.
+// keepDrifted keeps what somebody else wrote at managed paths and this transaction replaces, where an admin finds it
+// again. What stays, as it is or with another mode, is not kept: the copy may be one more name of the same inode.
 func (e *Engine) keepDrifted(j *journal, paths []string) error {
+	replaced := map[string]bool{}
+	for i := range j.Steps {
+		if j.Steps[i].Keep == "" {
+			continue
+		}
+		at, err := e.Root.Resolve(j.Steps[i].Path)
+		if err != nil {
+			return err
+		}
+		replaced[at] = true
+	}
 	for _, p := range paths {
+		at, err := e.Root.Resolve(p)
+		if err != nil {
+			return err
+		}
+		if !replaced[at] {
+			continue
+		}
 		n, err := e.Root.Inspect(p)
 		if err != nil {
 			return err
@@ -200,11 +219,11 @@ func (e *Engine) keepDrifted(j *journal, paths []string) error {
 		if n.Type != files.Regular && n.Type != files.Symlink {
 			continue
 		}
-		at := path.Join(driftDir, j.ID, p)
-		if err := e.Root.MkdirAll(path.Dir(at), 0o700); err != nil {
+		kept := path.Join(driftDir, j.ID, p)
+		if err := e.Root.MkdirAll(path.Dir(kept), 0o700); err != nil {
 			return fmt.Errorf("keeping drifted %s: %w", p, err)
 		}
-		if err := e.Root.Preserve(p, path.Dir(at), path.Base(at)); err != nil {
+		if err := e.Root.Preserve(p, path.Dir(kept), path.Base(kept)); err != nil {
 			return fmt.Errorf("keeping drifted %s: %w", p, err)
 		}
 	}
