@@ -304,6 +304,11 @@ func (h *Host) Close() (err error) {
 	return err
 }
 
+// inside runs its arguments as a child, which is in the host's PID namespace, and ends as that ends. It stands between
+// because nsenter, when it forks itself, stops with a child that is stopped; and systemd stops every process before it
+// kills them at shutdown: nobody would be left to reap the child, and so the namespace and the host would never end.
+const inside = `"$@"; s=$?; [ $s -le 128 ] || kill -$((s - 128)) $$; exit $s`
+
 // Command is argv to be run on the host as root, with a clean environment in which TERM is ours: for the caller to
 // connect and to start. It fails at once with ErrOff on a host that is off.
 func (h *Host) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
@@ -312,7 +317,7 @@ func (h *Host) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("running %s on %s: %w", argv[0], h.options.Name, ErrOff)
 	}
 	args := append([]string{"--target=" + strconv.Itoa(leader),
-		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}, argv...)
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--no-fork", "--", "sh", "-c", inside, "sh"}, argv...)
 	cmd := exec.CommandContext(ctx, "nsenter", args...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root", "USER=root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}
@@ -328,7 +333,7 @@ func (h *Host) Exec(ctx context.Context, stdin io.Reader, argv ...string) (stdou
 	}
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
-	// nsenter forks into the PID namespace, so its group has to go and not nsenter alone.
+	// The program is a child of what is started here, so the group has to go and not the one process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second

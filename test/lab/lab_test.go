@@ -176,6 +176,34 @@ func TestExecGivesStreamsAndStatus(t *testing.T) {
 }
 
 // ostree freezes the file system that /boot is on; that must never be this machine's own.
+// systemd stops every process before it kills them at shutdown.
+func TestStoppedProgramDoesNotKeepTheHostFromRebooting(t *testing.T) {
+	ctx, host := boot(t, Options{Name: "stopped"})
+	ended := make(chan int)
+	go func() {
+		_, _, exit, err := host.Exec(ctx, nil, "sh", "-c", "kill -STOP $$; exec sleep 60")
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- exit
+	}()
+	for {
+		state, err := host.Output(ctx, "sh", "-c", "cat /proc/[0-9]*/stat | grep -c ') T ' || true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(state) == "1" {
+			break
+		}
+	}
+	if err := host.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if exit := <-ended; exit != -1 {
+		t.Errorf("exit status of a killed program: %d", exit)
+	}
+}
+
 func TestFreezingBootDoesNotReachThisMachine(t *testing.T) {
 	ctx, host := boot(t, Options{})
 	_, stderr, _, err := host.Exec(ctx, nil, "fsfreeze", "--freeze", "/boot")
