@@ -313,8 +313,12 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 		return err
 	}
 	if u.road != transaction.RoadSwitch {
-		if h.services != nil && !u.reboot && disrupts(u.Actions) {
-			u.Prove = func(ctx context.Context) error { return h.verdictLive(ctx, baseline) }
+		if touched := disrupted(u.Actions); h.services != nil && !u.reboot && len(touched) > 0 {
+			before, err := h.states(ctx, touched)
+			if err != nil {
+				return err
+			}
+			u.Prove = func(ctx context.Context) error { return h.verdictLive(ctx, baseline, before) }
 		}
 		if err := e.Live(ctx, r, u.Update, u.road); err != nil {
 			return err
@@ -360,10 +364,15 @@ func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
 	return out, nil
 }
 
-func disrupts(actions []plan.Action) bool {
-	return slices.ContainsFunc(actions, func(a plan.Action) bool {
-		return a.Type == plan.ActionReload || a.Type == plan.ActionRestart
-	})
+// disrupted returns the services that actions are about.
+func disrupted(actions []plan.Action) []string {
+	var out []string
+	for _, a := range actions {
+		if a.Service != "" {
+			out = append(out, a.Service)
+		}
+	}
+	return out
 }
 
 func (h *Host) reboot(ctx context.Context, no bool, res *Result) error {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -152,6 +153,17 @@ func (h *Host) baseline(ctx context.Context) (transaction.Baseline, error) {
 	return b, err
 }
 
+// states returns the active states of units.
+func (h *Host) states(ctx context.Context, units []string) (map[string]string, error) {
+	var out map[string]string
+	err := h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		var err error
+		out, err = m.ActiveState(ctx, units...)
+		return err
+	})
+	return out, err
+}
+
 func kubeletHealthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -217,11 +229,25 @@ func wantsKubelet(cfg *machineconfig.Config) bool {
 // liveTimeout bounds the verdict of a change without a boot: its services have been restarted already, and waited for.
 const liveTimeout = 2 * time.Minute
 
-func (h *Host) verdictLive(ctx context.Context, b transaction.Baseline) error {
+// verdictLive asks the usual checks, and whether the services that the actions are about run: as before, or at all.
+func (h *Host) verdictLive(ctx context.Context, b transaction.Baseline, before map[string]string) error {
 	checks, err := h.checks(b, true)
 	if err != nil {
 		return err
 	}
+	checks = append(checks, transaction.Check{Name: "services", Run: func(ctx context.Context) error {
+		now, err := h.states(ctx, slices.Sorted(maps.Keys(before)))
+		if err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(before)) {
+			// Its job has been waited for: activating now means that it died and is being started again.
+			if now[name] == "failed" || now[name] == "activating" || before[name] == "active" && now[name] != "active" {
+				return fmt.Errorf("%s is %s", name, now[name])
+			}
+		}
+		return nil
+	}})
 	return transaction.Verdict(ctx, checks, h.now().Add(liveTimeout), h.say)
 }
 

@@ -31,6 +31,8 @@ const (
 	checkInterval  = 3 * time.Second
 	// patientInterval is how often checks that may take their time are asked while nothing else is wrong.
 	patientInterval = 500 * time.Millisecond
+	// soak is how long every check must go on saying yes: a service that was started is not yet one that works.
+	soak = 2 * time.Second
 	// scriptTimeout bounds one check script, so that one that hangs is a no and not the end of the verdict.
 	scriptTimeout = 2 * time.Minute
 )
@@ -39,11 +41,13 @@ const (
 // services, short enough that a bad one is gone before a person is at the desk.
 const DefaultTimeout = 10 * time.Minute
 
-// Verdict asks the checks until all say yes, or one has said no for good. The error joins every no of the last round.
+// Verdict asks the checks until all say yes and still do after a while, or one has said no for good. The error joins
+// every no of the last round.
 func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(phase, what string)) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	noes := map[string]int{}
+	var since time.Time // when all have said yes
 	for {
 		var failed []error
 		final, interval := false, patientInterval
@@ -63,7 +67,13 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 				final = final || noes[c.Name] >= impatientTries
 			}
 		}
-		if len(failed) == 0 {
+		switch {
+		case len(failed) > 0:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+			interval = soak
+		case time.Since(since) >= soak:
 			return nil
 		}
 		if final {
