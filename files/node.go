@@ -7,7 +7,10 @@
 // path), staging beside the target, replacement by rename, and comparison.
 package files
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Type is what kind of thing stands at a path.
 type Type string
@@ -65,6 +68,26 @@ type Want struct {
 	// HardTo, where set, makes the path another name of that regular file; Node is ignored.
 	HardTo string
 }
+
+// Field is the list of a configuration that w comes from, as messages name it; "" for the agent's own paths.
+func (w Want) Field() string {
+	switch w.Kind {
+	case "file":
+		return "storage.files"
+	case "directory":
+		return "storage.directories"
+	case "link":
+		return "storage.links"
+	case "unit", "dropin":
+		return "systemd.units"
+	case "sshkeys", "password", "user":
+		return "passwd.users"
+	}
+	return ""
+}
+
+// Subject names w in a message: its field, where it has one, and its path.
+func (w Want) Subject() string { return strings.TrimSpace(w.Field() + " " + w.Path) }
 
 // Difference is one aspect of one Want that the host does not match. Expected and Found are digests, modes, ids or
 // link targets, never contents.

@@ -337,6 +337,34 @@ func (r *Root) Space(name string) (Space, error) {
 	return s, nil
 }
 
+// Changeable returns why what stands at name can't be changed by anybody, whatever its permissions: its mount is
+// read-only, or it is immutable or append-only (chattr). A directory that can't be changed takes no new entries.
+func (r *Root) Changeable(name string) error {
+	h, err := r.openEntry(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }()
+	var sf unix.Statfs_t
+	if err := unix.Fstatfs(int(h.Fd()), &sf); err != nil {
+		return pathError("statfs", name, err)
+	}
+	if sf.Flags&unix.ST_RDONLY != 0 {
+		return pathError("changing", name, unix.EROFS)
+	}
+	var sx unix.Statx_t
+	if err := unix.Statx(int(h.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, 0, &sx); err != nil {
+		return pathError("statx", name, err)
+	}
+	switch {
+	case sx.Attributes&unix.STATX_ATTR_IMMUTABLE != 0:
+		return fmt.Errorf("%s is immutable (chattr): %w", name, unix.EPERM)
+	case sx.Attributes&unix.STATX_ATTR_APPEND != 0:
+		return fmt.Errorf("%s is append-only (chattr): %w", name, unix.EPERM)
+	}
+	return nil
+}
+
 // Ancestor returns the deepest directory on the way to name that exists, links followed, "/" at the least. Something
 // on the way that exists and is not a directory is an error that names it.
 func (r *Root) Ancestor(name string) (string, error) {

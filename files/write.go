@@ -299,6 +299,13 @@ func removeAt(dirfd int, base string) error {
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
+	if err != nil {
+		// Where nothing can be removed the kernel says so before it looks whether anything is there.
+		var st unix.Stat_t
+		if unix.Fstatat(dirfd, base, &st, unix.AT_SYMLINK_NOFOLLOW) == unix.ENOENT {
+			return nil
+		}
+	}
 	return err
 }
 

@@ -106,23 +106,11 @@ func (e *Engine) fail(r *Record, state State, reason string) error {
 	return e.store().save(r)
 }
 
-// Adopt makes rev the committed configuration of a host that has all of it already.
-func (e *Engine) Adopt(r *Record, u Update) error {
-	if err := e.keepDocument(u); err != nil {
-		return err
-	}
-	if err := e.Root.SyncFS(configsDir); err != nil {
-		return err
-	}
-	e.commitRevision(r, u.Revision)
-	return e.store().save(r)
-}
-
 // commitRevision moves the record on to rev.
 func (e *Engine) commitRevision(r *Record, rev Revision) {
 	now := e.Now().UTC().Truncate(time.Second)
-	if r.Committed != nil && (r.Committed.Digest != rev.Digest || r.Committed.Deployment != rev.Deployment) {
-		r.Previous = r.Committed
+	if r.Committed != nil && r.Committed.Digest != rev.Digest {
+		r.Previous = r.Committed // what was mended is no other configuration to go back to
 	}
 	rev.Since = now
 	r.Committed, r.Pending = &rev, nil
@@ -328,10 +316,14 @@ func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error
 func (e *Engine) finish(ctx context.Context, r *Record, j *journal, prove func(context.Context) error) error {
 	ctx = context.WithoutCancel(ctx) // decided: it is finished one way or the other
 	e.Say("apply", j.Config)
-	if err := errors.Join(j.roll(), j.check()); err != nil {
-		return e.takeBack(ctx, r, j, err, false)
+	err := j.roll()
+	if err == nil {
+		err = j.check()
 	}
-	if err := j.sync(); err != nil {
+	if err == nil {
+		err = j.sync()
+	}
+	if err != nil {
 		return e.takeBack(ctx, r, j, err, false)
 	}
 	if err := e.act(ctx, j); err != nil {

@@ -118,7 +118,7 @@ func (j *journal) stage() error {
 			n := st.After
 			n.Data = st.data
 			if err := j.root.Stage(st.Dir, st.Stage, n); err != nil {
-				return fmt.Errorf("staging %s: %w", st.Path, err)
+				return fmt.Errorf("staging %s: %w", st.subject(), err)
 			}
 		}
 		if st.Op != opMeta {
@@ -128,7 +128,7 @@ func (j *journal) stage() error {
 		}
 		if st.Keep != "" {
 			if err := j.keep(st); err != nil {
-				return fmt.Errorf("keeping %s: %w", st.Path, err)
+				return fmt.Errorf("keeping %s: %w", st.subject(), err)
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func (j *journal) roll() error {
 			return err
 		}
 		if err := j.rollStep(st); err != nil {
-			return fmt.Errorf("applying %s: %w", st.Path, err)
+			return fmt.Errorf("applying %s: %w", st.subject(), err)
 		}
 	}
 	return fault("applied")
@@ -276,37 +276,42 @@ func (j *journal) check() error {
 			ok = files.Sum(data) == st.Sum
 		}
 		if !ok {
-			return fmt.Errorf("verifying %s: it is not what was written", st.Path)
+			return fmt.Errorf("verifying %s: it is not what was written", st.subject())
 		}
 	}
 	return nil
 }
 
 // undo takes back every step that was done, and everything that was staged. It can be run again after a cut at any
-// point, and after a journal that was never applied.
+// point, and after a journal that was never applied. A step that can't be taken back keeps none of the others from it.
 func (j *journal) undo() error {
+	var errs []error
 	for i := range slices.Backward(j.Steps) {
 		st := &j.Steps[i]
 		if err := fault("undo " + st.Path); err != nil {
 			return err
 		}
 		if err := j.undoStep(st); err != nil {
-			return fmt.Errorf("undoing %s: %w", st.Path, err)
+			errs = append(errs, fmt.Errorf("undoing %s: %w", st.subject(), err))
 		}
 	}
 	for dir, t := range j.times {
+		if now, err := j.root.ModTime(dir); err == nil && now.Equal(t) {
+			continue
+		}
 		if err := j.root.Touch(dir, t); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return fault("undone")
+	return errors.Join(append(errs, fault("undone"))...)
 }
 
 func (j *journal) undoStep(st *step) error {
 	switch st.Op {
 	case opMeta:
 		n, err := j.root.Inspect(st.Path)
-		if err != nil || n.Type != st.Before.Type {
+		same := n.Mode == st.Before.Mode && n.UID == st.Before.UID && n.GID == st.Before.GID && n.Label == st.Before.Label
+		if err != nil || n.Type != st.Before.Type || same {
 			return err
 		}
 		return j.root.SetMeta(st.Path, st.Before)
@@ -327,7 +332,16 @@ func (j *journal) undoStep(st *step) error {
 	if err != nil {
 		return err
 	}
-	if name != "" {
+	waiting, err := j.staged(st)
+	if err != nil {
+		return err
+	}
+	if name != "" && waiting && st.Op == opPut {
+		// It was not done, and what stands there may be what can't be replaced.
+		if err := j.root.Remove(path.Join(dir, name)); err != nil {
+			return err
+		}
+	} else if name != "" {
 		if err := j.root.Replace(dir, name, st.Path); err != nil {
 			return err
 		}

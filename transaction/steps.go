@@ -39,6 +39,7 @@ type step struct {
 	After  files.Node `json:"after"`
 	Sum    string     `json:"sum,omitempty"` // digest of the new contents
 	HardTo string     `json:"hardTo,omitempty"`
+	Field  string     `json:"field,omitempty"` // of the configuration, for messages
 
 	data []byte
 }
@@ -98,8 +99,11 @@ func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.
 	}
 	for i := range differing {
 		if err := s.add(&differing[i]); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", differing[i].Subject(), err)
 		}
+	}
+	if err := s.changeable(); err != nil {
+		return nil, err
 	}
 	s.order()
 	for i := range s.steps {
@@ -107,7 +111,7 @@ func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.
 		if st.Op == opPut || st.Op == opHard {
 			st.Stage = files.StagePrefix + id + "-" + strconv.Itoa(i)
 		}
-		if st.Before.Type == files.Regular || st.Before.Type == files.Symlink {
+		if st.Before.Type != files.Absent && st.Before.Type != files.Directory {
 			if st.Op != opMeta {
 				st.Keep = "keep-" + strconv.Itoa(i)
 			}
@@ -128,7 +132,7 @@ func (s *stepper) goes(w *files.Want) (bool, error) {
 func (s *stepper) differs(w *files.Want) (bool, error) {
 	d, err := s.root.Compare(*w)
 	if err != nil {
-		return false, fmt.Errorf("comparing %s: %w", w.Path, err)
+		return false, fmt.Errorf("comparing %s: %w", w.Subject(), err)
 	}
 	if len(d) > 0 || w.HardTo == "" {
 		return len(d) > 0, nil
@@ -142,11 +146,16 @@ func (s *stepper) differs(w *files.Want) (bool, error) {
 }
 
 func (s *stepper) add(w *files.Want) error {
+	for part := range strings.SplitSeq(w.Path, "/") {
+		if len(part) > maxName {
+			return fmt.Errorf("a name of %d bytes in a path: %w", len(part), unix.ENAMETOOLONG)
+		}
+	}
 	found, err := s.root.Inspect(w.Path)
 	if err != nil {
-		return fmt.Errorf("inspecting %s: %w", w.Path, err)
+		return err
 	}
-	st := step{Path: w.Path, Before: found, After: w.Node, HardTo: w.HardTo}
+	st := step{Path: w.Path, Before: found, After: w.Node, HardTo: w.HardTo, Field: w.Field()}
 	st.After.Data = nil
 	if w.Exists {
 		st.After.Type = files.Directory
@@ -170,14 +179,18 @@ func (s *stepper) add(w *files.Want) error {
 		if err := s.vacate(w.Path); err != nil {
 			return err
 		}
-		s.steps = append(s.steps, step{Op: opRmdir, Path: w.Path, Before: found, After: files.Node{Type: files.Absent}})
+		s.steps = append(s.steps, step{Op: opRmdir, Path: w.Path, Before: found, After: files.Node{Type: files.Absent},
+			Field: w.Field()})
 		st.Before = files.Node{Type: files.Absent}
 	}
 	if found.Type == files.Other {
-		return fmt.Errorf("replacing %s: a socket, device or FIFO stands there", w.Path)
+		return fmt.Errorf("%s stands there", a(found.Type))
 	}
 	switch {
 	case w.HardTo != "":
+		if err := s.hardTarget(w.HardTo); err != nil {
+			return err
+		}
 		st.Op = opHard
 	case w.Node.Type == files.Regular && found.Type == files.Regular && s.sameContents(w):
 		st.Op = opMeta
@@ -196,6 +209,74 @@ func (s *stepper) add(w *files.Want) error {
 	return nil
 }
 
+// maxName is the kernel's NAME_MAX, in bytes. A name that is staged under a shorter one would fail only when it is too
+// late.
+const maxName = 255
+
+func a(t files.Type) string {
+	if t == files.Other {
+		return "a socket, device or FIFO"
+	}
+	return "a " + string(t)
+}
+
+// hardTarget checks that there will be a file to link to.
+func (s *stepper) hardTarget(name string) error {
+	if w := s.wants[path.Clean(name)]; w != nil && w.Node.Type == files.Regular {
+		return nil
+	}
+	found, err := s.root.Inspect(name)
+	switch {
+	case err != nil:
+		return err
+	case s.going[path.Clean(name)] || found.Type == files.Absent:
+		return fmt.Errorf("there is no %s to link to: %w", name, unix.ENOENT)
+	case found.Type != files.Regular:
+		return fmt.Errorf("its target %s is %s, not a file", name, a(found.Type))
+	}
+	return nil
+}
+
+// changeable refuses steps that the file system would refuse, before anything is touched.
+func (s *stepper) changeable() error {
+	seen := map[string]bool{}
+	check := func(st *step, at string) error {
+		if seen[at] {
+			return nil
+		}
+		seen[at] = true
+		if err := s.root.Changeable(at); err != nil {
+			return fmt.Errorf("%s: %w", st.subject(), err)
+		}
+		return nil
+	}
+	for i := range s.steps {
+		st := &s.steps[i]
+		if st.Before.Type != files.Absent {
+			if err := check(st, st.Path); err != nil {
+				return err
+			}
+		}
+		if st.Op == opMeta {
+			continue
+		}
+		dir, err := s.root.Ancestor(st.Path)
+		if errors.Is(err, unix.ENOTDIR) {
+			continue // an earlier step makes room
+		}
+		if err != nil {
+			return err
+		}
+		if err := check(st, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// subject names the step in a message.
+func (st *step) subject() string { return strings.TrimSpace(st.Field + " " + st.Path) }
+
 func (s *stepper) sameContents(w *files.Want) bool {
 	d, err := s.root.Compare(files.Want{Path: w.Path, Node: w.Node})
 	return err == nil && !slices.ContainsFunc(d, func(d files.Difference) bool { return d.What == files.Contents })
@@ -203,10 +284,11 @@ func (s *stepper) sameContents(w *files.Want) bool {
 
 func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 	if found.Type != files.Absent {
-		if w.Exists {
-			return fmt.Errorf("making directory %s: a %s stands there: %w", w.Path, found.Type, unix.ENOTDIR)
+		if w.Exists || found.Type == files.Other {
+			return fmt.Errorf("%s stands there: %w", a(found.Type), unix.ENOTDIR)
 		}
-		s.steps = append(s.steps, step{Op: opRemove, Path: w.Path, Before: found, After: files.Node{Type: files.Absent}})
+		s.steps = append(s.steps, step{Op: opRemove, Path: w.Path, Before: found, After: files.Node{Type: files.Absent},
+			Field: w.Field()})
 		st.Before = files.Node{Type: files.Absent}
 	}
 	if _, err := s.parents(w.Path); err != nil {
@@ -274,10 +356,9 @@ func (s *stepper) parents(name string) (string, error) {
 		}
 		if !s.root.IsDir(dir) {
 			if found.Type == files.Symlink {
-				return "", fmt.Errorf("making %s: its parent %s is a link to %s, which is not a directory: %w",
-					name, dir, found.Target, unix.ENOTDIR)
+				return "", fmt.Errorf("its parent %s is a link to %s: %w", dir, found.Target, unix.ENOTDIR)
 			}
-			return "", fmt.Errorf("making %s: its parent %s is a %s, not a directory: %w", name, dir, found.Type, unix.ENOTDIR)
+			return "", fmt.Errorf("its parent %s is %s: %w", dir, a(found.Type), unix.ENOTDIR)
 		}
 		break
 	}
