@@ -165,7 +165,12 @@ type update struct {
 func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result) (*update, error) {
 	h.say("plan", cfg.Name)
-	old, err := h.committed(r)
+	old, err := h.committed(r, cfg)
+	if errors.Is(err, errNoCopy) {
+		// What it was can't be known any more; that must not keep the host from what it is to be.
+		res.Warnings = append(res.Warnings, err.Error()+"; what it had and "+cfg.Name+" has not stays on the host")
+		err = nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +207,7 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 		return nil, err
 	}
 	owned := h.owned(r, booted, cfg, p)
-	if len(p.Changes) == 0 && len(differing) == 0 && r.Committed != nil && r.Committed.Digest == cfg.Digest {
+	if len(p.Changes) == 0 && len(differing) == 0 && old == cfg && r.Committed.Config == cfg.Name {
 		return nil, nil
 	}
 	doc, err := cfg.Marshal()

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -73,6 +72,7 @@ type Host struct {
 	services *services
 	labels   *files.Labels
 	bootID   string
+	deployed ostree.Deployment // the booted deployment, once it was asked for: it stays so while this process lives
 	now      func() time.Time
 	say      func(phase, what string)
 	lock     *os.File
@@ -196,8 +196,15 @@ func (h *Host) engine() *transaction.Engine {
 	return e
 }
 
-// committed returns the configuration that the record says the host has, nil where it has none yet.
-func (h *Host) committed(r *transaction.Record) (*machineconfig.Config, error) {
+// errNoCopy is why a revision can't be compared with: the host's copy of it is gone or damaged.
+var errNoCopy = errors.New("the host's copy is gone or damaged")
+
+// committed returns the configuration that the record says the host has, nil where it has none yet. next, which the
+// host is to get, stands for it where both are the same: then nothing has to be read.
+func (h *Host) committed(r *transaction.Record, next *machineconfig.Config) (*machineconfig.Config, error) {
+	if r.Committed != nil && r.Committed.Digest == next.Digest && h.exists(transaction.ConfigPath(next.Digest)) {
+		return next, nil
+	}
 	return h.revision(r.Committed)
 }
 
@@ -205,33 +212,31 @@ func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error
 	if rev == nil || rev.Digest == "" {
 		return nil, nil
 	}
-	data, err := h.store().ReadConfig(rev.Digest)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("reading configuration %s: the host's copy %s is gone",
-			rev.Config, transaction.ConfigPath(rev.Digest))
+	missing := func(err error) error {
+		return fmt.Errorf("reading configuration %s: %w: %s: %w", rev.Config, errNoCopy, transaction.ConfigPath(rev.Digest), err)
 	}
+	data, err := h.store().ReadConfig(rev.Digest)
 	if err != nil {
-		return nil, err
+		return nil, missing(err)
 	}
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(data, mc); err != nil {
-		return nil, fmt.Errorf("reading the host's copy of configuration %s: %w", rev.Config, err)
+		return nil, missing(err)
 	}
 	cfg, err := machineconfig.Parse(mc)
 	if err != nil {
-		return nil, fmt.Errorf("reading the host's copy of configuration %s: %w", rev.Config, err)
+		return nil, missing(err)
 	}
 	if cfg.Digest != rev.Digest {
-		return nil, fmt.Errorf("reading the host's copy of configuration %s: %s is damaged",
-			rev.Config, transaction.ConfigPath(rev.Digest))
+		return nil, missing(fmt.Errorf("its digest is %s", cfg.Digest))
 	}
 	return cfg, nil
 }
 
 // booted returns the deployment that runs; the zero one without ostree.
 func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
-	if h.plain == nil {
-		return ostree.Deployment{}, nil
+	if h.plain == nil || h.deployed.Booted {
+		return h.deployed, nil
 	}
 	ds, err := h.plain.Status(ctx)
 	if err != nil {
@@ -239,6 +244,7 @@ func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
 	}
 	for _, d := range ds {
 		if d.Booted {
+			h.deployed = d
 			return d, nil
 		}
 	}

@@ -114,7 +114,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 	if err != nil {
 		return nil, err
 	}
-	old, err := h.committed(r)
+	old, err := h.committed(r, cfg)
 	if err != nil {
 		return nil, err
 	}
