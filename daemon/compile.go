@@ -64,7 +64,7 @@ func (c *compiler) want(w files.Want) error {
 	w.Path = path.Clean(w.Path)
 	at, err := c.resolve(w.Path)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", w.Subject(), err)
 	}
 	if i, dup := c.at[at]; dup {
 		other := c.wants[i]
@@ -249,7 +249,7 @@ func (c *compiler) users() error {
 		current, err = nil, nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("passwd.users: %w", err)
 	}
 	edited, touched, err := sshkeys.Shadow(current, users, previous)
 	if err != nil || len(touched) == 0 {

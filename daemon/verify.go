@@ -108,7 +108,7 @@ func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 	}
 	shadow, err := h.root.ReadFile(shadowPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, fmt.Errorf("passwd.users: %w", err)
 	}
 	for _, user := range sshkeys.PasswordDrift(shadow, managedUsers(cfg)) {
 		out = append(out, Drift{Kind: "password", User: user, What: "contents",
