@@ -267,7 +267,11 @@ func (s *stepper) changeable() error {
 		if err != nil {
 			return err
 		}
-		if err := check(st, dir); err != nil {
+		in, err := s.root.Resolve(path.Join(dir, "entry")) // dir may be a link on another file system, as /usr/local is
+		if err != nil {
+			return err
+		}
+		if err := check(st, path.Dir(in)); err != nil {
 			return err
 		}
 	}
