@@ -336,23 +336,21 @@ func (j *journal) undoStep(st *step) error {
 	if err != nil {
 		return err
 	}
-	if name != "" && waiting && st.Op == opPut {
+	switch {
+	case name == "" && st.Keep == "" && st.Op != opRemove:
+		err = j.takeAway(st)
+	case name == "":
+	case waiting && st.Op == opPut:
 		// It was not done, and what stands there may be what can't be replaced.
-		if err := j.root.Remove(path.Join(dir, name)); err != nil {
-			return err
+		err = j.root.Remove(path.Join(dir, name))
+	default:
+		if err = j.root.Replace(dir, name, st.Path); err == nil {
+			// Where the step was not done both names are one inode; then rename does nothing and the kept one stays.
+			err = j.root.Remove(path.Join(dir, name))
 		}
-	} else if name != "" {
-		if err := j.root.Replace(dir, name, st.Path); err != nil {
-			return err
-		}
-		// Where the step was not done both names are one inode; then rename does nothing and the kept one stays.
-		if err := j.root.Remove(path.Join(dir, name)); err != nil {
-			return err
-		}
-	} else if st.Keep == "" && st.Op != opRemove {
-		if err := j.takeAway(st); err != nil {
-			return err
-		}
+	}
+	if err != nil {
+		return err
 	}
 	if st.Stage == "" {
 		return nil
