@@ -854,14 +854,28 @@ func TestADamagedBootRecordStopsWhateverActs(t *testing.T) {
 	}
 }
 
-func TestALostCopyOfTheConfigurationIsSaid(t *testing.T) {
-	tr := newTree(t)
-	tr.apply(doc("a", withFile("/etc/f", "1")))
-	tr.must(os.RemoveAll(tr.path("var/lib/machine-config-daemon/configs")))
-	before := tr.take()
-	tr.tryApply(doc("b")).is(t, 1, "a")
-	tr.run("verify").is(t, 1, "a")
-	tr.same(before, tr.take(), snapshot.Times)
+func TestALostCopyOfTheConfigurationIsSaidAndHeals(t *testing.T) {
+	for name, lose := range map[string]func(*tree, string){
+		"gone":    func(tr *tree, at string) { tr.must(os.Remove(tr.path(at))) },
+		"damaged": func(tr *tree, at string) { tr.put(at, "{}", 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			tr.apply(doc("a", withFile("/etc/f", "1")))
+			at, err := os.Readlink(tr.path("etc/machine-config-daemon/currentconfig"))
+			tr.must(err)
+			lose(tr, at)
+			before := tr.take()
+			tr.run("verify").is(t, 1, "configuration a")
+			tr.same(before, tr.take(), snapshot.Times)
+			r := tr.apply(doc("b", withFile("/etc/f", "2")))
+			if w := r.lines("warning:"); len(w) != 1 || !strings.Contains(w[0], "configuration a") {
+				t.Errorf("warnings: %v", w)
+			}
+			tr.has(map[string]string{"etc/f": "file 0644 0:0 2"})
+			tr.settled("b", withFile("/etc/f", "2"))
+		})
+	}
 }
 
 func TestOSOfATree(t *testing.T) {

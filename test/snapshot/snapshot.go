@@ -90,7 +90,8 @@ func take(path string) (Entry, error) {
 		return Entry{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
 	}
 	e := Entry{
-		Mode: st.Mode, UID: st.Uid, GID: st.Gid, Nlink: uint64(st.Nlink), Inode: st.Ino,
+		Mode: st.Mode, UID: st.Uid, GID: st.Gid, Inode: st.Ino,
+		Nlink: uint64(st.Nlink), //nolint:unconvert // it has another size on other architectures
 		Mtime: time.Unix(st.Mtim.Unix()).UTC(), Ctime: time.Unix(st.Ctim.Unix()).UTC(),
 	}
 	var err error
