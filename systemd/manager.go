@@ -316,8 +316,15 @@ func (m *Manager) Reboot(ctx context.Context) error {
 	}
 	login := m.buses[0].Object(loginName, loginPath)
 	err = login.CallWithContext(ctx, loginManager+"Reboot", 0, false).Store()
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, godbus.ErrClosed) {
+	if err != nil && !wentDown(err) {
 		return fmt.Errorf("rebooting: %w", err)
 	}
-	return nil // a bus that goes away before it has answered is going down, as was asked
+	return nil
+}
+
+// wentDown says whether the bus, or logind, went away before it had answered: it is going down, as was asked.
+func wentDown(err error) bool {
+	var answer godbus.Error
+	return errors.Is(err, io.EOF) || errors.Is(err, godbus.ErrClosed) ||
+		errors.As(err, &answer) && answer.Name == "org.freedesktop.DBus.Error.NoReply"
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"testing"
@@ -79,6 +80,21 @@ func TestOnlyAMissingUnitFallsBackToTheCommand(t *testing.T) {
 	for _, err := range []error{nil, errors.New("x"), godbus.Error{Name: "org.freedesktop.systemd1.UnitMasked"}} {
 		if noSuchUnit(err) {
 			t.Errorf("%v is taken for a missing unit", err)
+		}
+	}
+}
+
+func TestAnAnswerThatIsLostInTheShutdownIsNoFailure(t *testing.T) {
+	lost := godbus.Error{Name: "org.freedesktop.DBus.Error.NoReply",
+		Body: []any{"Message recipient disconnected from message bus without replying"}}
+	for _, err := range []error{fmt.Errorf("x: %w", lost), io.EOF, godbus.ErrClosed} {
+		if !wentDown(err) {
+			t.Errorf("%v is taken for a refusal", err)
+		}
+	}
+	for _, err := range []error{godbus.Error{Name: "org.freedesktop.DBus.Error.AccessDenied"}, context.DeadlineExceeded} {
+		if wentDown(err) {
+			t.Errorf("%v is taken for a shutdown", err)
 		}
 	}
 }
