@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -761,9 +762,9 @@ func TestNothingButTheOwnStateIsMadeBeside(t *testing.T) {
 	}
 }
 
-// block makes a command stop at its first line of progress, by a standard error that is full, and returns how to let it
-// go on; that waits for its end.
-func (tr *tree) block(verb string, args ...string) (proceed func() error) {
+// block makes a command stop at its first line of progress, by a standard error that is full, and waits until it has the
+// host's lock. It returns its process id and how to let it go on; that waits for its end.
+func (tr *tree) block(verb string, args ...string) (pid string, proceed func() error) {
 	tr.Helper()
 	r, w, err := os.Pipe()
 	tr.must(err)
@@ -775,7 +776,18 @@ func (tr *tree) block(verb string, args ...string) (proceed func() error) {
 	cmd.Stderr = w
 	tr.must(cmd.Start())
 	tr.must(w.Close())
-	return func() error {
+	pid = strconv.Itoa(cmd.Process.Pid)
+	// The lock says who has it. Trying it instead could take it from the command that is to have it.
+	for deadline := time.Now().Add(time.Minute); ; {
+		data, err := os.ReadFile(tr.path("run/machine-config-daemon/lock"))
+		if err == nil && strings.Contains(string(data), pid) {
+			break
+		}
+		if time.Now().After(deadline) {
+			tr.Fatalf("%s does not get to the lock: %q, %v", verb, data, err)
+		}
+	}
+	return pid, func() error {
 		go func() {
 			_, _ = r.WriteTo(discard{})
 		}()
@@ -792,17 +804,10 @@ func TestOneOperationAtATime(t *testing.T) {
 	tr := newTree(t)
 	first := doc("first", withFile("/etc/f", "1"))
 	tr.apply(first)
-	proceed := tr.block("apply", "--config", tr.save(doc("second", withFile("/etc/f", "2"))))
-	// A recovery on a quiet tree does nothing, so that it can be tried until the other has the lock.
-	deadline := time.Now().Add(time.Minute)
-	for tr.run("recover").code != 5 {
-		if time.Now().After(deadline) {
-			t.Fatal("an operation that is at work stops nobody")
-		}
-	}
+	pid, proceed := tr.block("apply", "--config", tr.save(doc("second", withFile("/etc/f", "2"))))
 	before := tr.all()
 	for _, args := range [][]string{{"recover"}, {"rollback"}, {"apply", "--config", tr.save(first)}} {
-		tr.run(args[0], args[1:]...).fails(t, 5, "operation")
+		tr.run(args[0], args[1:]...).fails(t, 5, "operation", pid)
 	}
 	if s := tr.status(); s.Config.Committed != "first" {
 		t.Errorf("status beside an operation: %+v", s)
