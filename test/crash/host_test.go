@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/node"
+	"github.com/noderefit/noderefit/test/snapshot"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// hostDocument is a configuration of what a deployment carries and of what it does not, on both sides of the switch.
+func hostDocument(variant string) []byte {
+	return document(variant, `"kernelArguments":["crash.`+variant+`=1","both=1"],`, strings.ReplaceAll(`"storage":{"files":[
+ {"path":"/etc/chrony.conf","mode":420,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/etc/same.conf","mode":420,"contents":{"source":"data:,same%0A"}},
+ {"path":"/etc/only-VARIANT.conf","mode":384,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/usr/local/bin/tool","mode":493,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/usr/local/bin/only-VARIANT","mode":493,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/var/lib/crash/state","mode":384,"contents":{"source":"data:,VARIANT%0A"}},
+ {"path":"/home/core/only-VARIANT","mode":384,"user":{"name":"core"},"contents":{"source":"data:,VARIANT%0A"}}],
+"links":[{"path":"/etc/link","target":"only-VARIANT.conf"},{"path":"/var/lib/crash/link","target":"VARIANT"}]},
+"systemd":{"units":[
+ {"name":"both.service","enabled":true,"contents":"[Unit]\nDescription=VARIANT\n[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"},
+ {"name":"only-VARIANT.service","enabled":true,"contents":"[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"}]},
+"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA VARIANT"]}]}`, "VARIANT", variant))
+}
+
+// badDocument is one that boots and never proves healthy; each has its own content, since a bad one is not tried twice.
+func badDocument(n int) []byte {
+	return document(fmt.Sprintf("bad-%d", n), `"kernelArguments":["bad=1"],`, fmt.Sprintf(`"storage":{"files":[
+ {"path":"/etc/chrony.conf","mode":420,"contents":{"source":"data:,bad-%d%%0A"}},
+ {"path":"/etc/kubernetes/crio.conf","mode":420,"contents":{"source":"data:,fail%%0A"}},
+ {"path":"/usr/local/bin/tool","mode":493,"contents":{"source":"data:,bad%%0A"}},
+ {"path":"/usr/local/bin/only-bad","mode":493,"contents":{"source":"data:,bad%%0A"}},
+ {"path":"/var/lib/crash/state","mode":420,"contents":{"source":"data:,bad%%0A"}}]},
+"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA bad"]}]}`, n))
+}
+
+// host is a lab host that goes to and fro between two configurations.
+type host struct {
+	*node.Node
+	t     *testing.T
+	docs  map[string][]byte
+	sides map[string]hostPicture
+	at    string
+}
+
+// hostPicture is the node as a configuration has it: the running /etc, what no deployment carries, the command line.
+type hostPicture struct {
+	picture
+	kargs string
+}
+
+// places are what is looked at of a host; the agent's own are left out.
+var places = []string{"/etc", "/usr/local", "/var/lib/crash", "/home"}
+
+func (h *host) take() (hostPicture, error) {
+	out := hostPicture{picture: picture{tree: snapshot.Tree{}, links: map[string]string{}}}
+	for _, place := range places {
+		tree, err := snapshot.Take(h.HostPath(place), "machine-config-daemon")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return out, err
+		}
+		for name, e := range tree {
+			out.tree[path.Join(place, name)] = e
+		}
+	}
+	args := slices.DeleteFunc(strings.Fields(h.Kargs()), func(a string) bool { return strings.HasPrefix(a, "ostree=") })
+	out.kargs = strings.Join(args, " ")
+	return out, nil
+}
+
+func (p hostPicture) differs(want hostPicture) []string {
+	out := p.picture.differs(want.picture)
+	if p.kargs != want.kargs {
+		out = append(out, fmt.Sprintf("kernel arguments %q, were %q", p.kargs, want.kargs))
+	}
+	return out
+}
+
+// newHost makes a host and takes it to a and b twice, so that the pictures have what either leaves behind.
+func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *host {
+	t.Helper()
+	base := lab.Need(t)
+	n, err := node.New(ctx, base, binary(t, faulty), lab.Options{Name: strings.ToLower(t.Name()), Hostname: "crash"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{Node: n, t: t, docs: docs, sides: map[string]hostPicture{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			if text, err := h.Journal(context.Background()); err == nil {
+				t.Log(text[max(0, len(text)-20000):])
+			}
+		}
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, name := range []string{"a", "b", "a", "b", "a"} {
+		if err := h.moveTo(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+		if h.sides[name], err = h.take(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+// limit bounds one move, and one cut with everything that follows; each takes a few seconds.
+const limit = 60 * time.Second
+
+// moveTo applies a configuration and sees it settled.
+func (h *host) moveTo(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if _, _, err := h.Apply(ctx, h.docs[name]); err != nil {
+		return fmt.Errorf("moving to %s: %w", name, err)
+	}
+	s, err := h.settled(ctx)
+	if err != nil {
+		return fmt.Errorf("moving to %s: %w", name, err)
+	}
+	if s.State != transaction.Done || s.Config.Committed != name {
+		return fmt.Errorf("moving to %s ended on %s, %s: %s", name, s.Config.Committed, s.State, s.Reason)
+	}
+	h.at = name
+	return nil
+}
+
+// settled waits until nothing is under way, over any number of boots, and everything that starts at boot has.
+func (h *host) settled(ctx context.Context) (*daemon.Status, error) {
+	for {
+		if _, err := h.WaitState(ctx, transaction.Done, transaction.RolledBack, transaction.Degraded); err != nil {
+			return nil, err
+		}
+		boots := h.Boots()
+		if _, err := h.WaitRunning(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			continue // it went down meanwhile
+		}
+		s, err := h.Status(ctx)
+		if err == nil && s.Config.Pending == "" && h.Boots() == boots {
+			return s, nil
+		}
+	}
+}
+
+// judge asks a settled host and its disk where they are, and returns the name of the configuration.
+func (h *host) judge(ctx context.Context) (string, error) {
+	status, err := h.settled(ctx)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errLost, err)
+	}
+	found, err := h.take()
+	if err != nil {
+		return "", err
+	}
+	var near []string
+	at, nearest := "", ""
+	for _, name := range slices.Sorted(maps.Keys(h.sides)) {
+		d := found.differs(h.sides[name])
+		if len(d) == 0 {
+			at = name
+		}
+		if nearest == "" || len(d) < len(near) {
+			near, nearest = d, name
+		}
+	}
+	if at == "" {
+		return "", fmt.Errorf("%w: status says %s (%s), and from %s the host has these %d differences:\n  %s", errTorn,
+			status.Config.Committed, status.Reason, nearest, len(near), strings.Join(near[:min(len(near), 30)], "\n  "))
+	}
+	if status.Config.Committed != at || status.State == transaction.Degraded {
+		return at, fmt.Errorf("%w: the host is on %s, status says %s, %s: %s", errLost,
+			at, status.Config.Committed, status.State, status.Reason)
+	}
+	doc, err := h.Document("verify.json", h.docs[at])
+	if err != nil {
+		return at, err
+	}
+	for _, args := range [][]string{{"verify"}, {"verify", "--config", doc}} {
+		out, errs, exit, err := h.Agent(ctx, args...)
+		if err != nil {
+			return at, err
+		}
+		if exit != 0 {
+			return at, fmt.Errorf("%w: %s on %s: exit %d: %s%s", errTorn, strings.Join(args, " "), at, exit, out, errs)
+		}
+	}
+	return at, nil
+}
+
+// Where the fault points of the agent on a host look, and say that they were reached.
+const (
+	requestFile = "/var/lib/noderefit-fault"
+	hitFile     = requestFile + ".hit"
+	traceFile   = "/var/tmp/noderefit-points"
+)
+
+// ask tells the fault points what to do.
+func (h *host) ask(verb, mode string, at any) error {
+	name := h.HostPath(requestFile)
+	if err := os.WriteFile(name+".new", fmt.Appendf(nil, "%s %s %v", verb, mode, at), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}
+
+func (h *host) askNothing() error {
+	for _, name := range []string{requestFile, hitFile, traceFile} {
+		if err := os.Remove(h.HostPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// interval is how often files of the host are looked at.
+const interval = 5 * time.Millisecond
+
+// until waits for a condition that nothing announces.
+func until(ctx context.Context, what string, condition func() (bool, error)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		done, err := condition()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// hit waits until the point that was asked for is reached, and returns its name.
+func (h *host) hit(ctx context.Context) (string, error) {
+	var point []byte
+	err := until(ctx, "the point", func() (bool, error) {
+		var err error
+		point, err = os.ReadFile(h.HostPath(hitFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return len(point) > 0, err
+	})
+	return strings.TrimSpace(string(point)), err
+}
+
+// proving waits until the pending configuration is being proved. Whoever recovered it has read its request by then.
+func (h *host) proving(ctx context.Context) error {
+	return until(ctx, "the verdict to begin", func() (bool, error) {
+		data, err := os.ReadFile(h.HostPath(transaction.StateDir + "/boot.json"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		return strings.Contains(string(data), `"phase":"prove"`), err
+	})
+}
+
+// cut pulls the plug, and switches the host on again with nothing asked for.
+func (h *host) cut() error {
+	tally.cuts.Add(1)
+	return errors.Join(h.PowerCut(), h.askNothing(), h.PowerOn())
+}
+
+// other is the configuration that the host is not on.
+func (h *host) other() string {
+	if h.at == "a" {
+		return "b"
+	}
+	return "a"
+}
+
+// start applies a document and does not wait.
+func (h *host) start(ctx context.Context, doc []byte, flags ...string) {
+	go func() { _, _, _ = h.Apply(ctx, doc, flags...) }()
+}
+
+// afterCut judges the host and does what was cut again.
+func (h *host) afterCut(ctx context.Context, to string) error {
+	at, err := h.judge(ctx)
+	if err != nil {
+		return err
+	}
+	h.at = at
+	if at == to {
+		return nil
+	}
+	if err := h.moveTo(ctx, to); err != nil {
+		return fmt.Errorf("%w: the update after the cut: %w", errTorn, err)
+	}
+	if at, err = h.judge(ctx); err == nil && at != to {
+		err = fmt.Errorf("%w: the update after the cut ended on %s", errTorn, at)
+	}
+	return err
+}
+
+// points traces what a verb passes while do runs, and returns each kind of point at its first, its middle and its last
+// place: on a tree every one is cut at.
+func (h *host) points(ctx context.Context, verb string, do func() error) (map[int]string, error) {
+	if err := errors.Join(h.ask(verb, "trace", traceFile), do()); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(h.HostPath(traceFile))
+	if err != nil {
+		return nil, err
+	}
+	kinds, names := map[string][]int{}, strings.Split(strings.TrimSpace(string(text)), "\n")
+	for i, name := range names {
+		kind := name
+		if first, rest, ok := strings.Cut(name, " "); ok && strings.HasPrefix(rest, "/") {
+			kind = first
+		}
+		kinds[kind] = append(kinds[kind], i+1)
+	}
+	out := map[int]string{}
+	for _, at := range kinds {
+		for _, n := range []int{at[0], at[len(at)/2], at[len(at)-1]} {
+			out[n] = names[n-1]
+		}
+	}
+	return out, h.askNothing()
+}
+
+// TestPowerCutAtEveryPoint pulls the plug of a host at the points of the update, of the recovery on the first boot of
+// the new deployment, and of the verdict.
+func TestPowerCutAtEveryPoint(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	for _, verb := range []string{"apply", "recover", "prove"} {
+		t.Run(verb, func(t *testing.T) {
+			began := time.Now()
+			points, err := h.points(ctx, verb, func() error { return h.moveTo(ctx, h.other()) })
+			if err != nil || len(points) == 0 {
+				t.Fatal(points, err)
+			}
+			for i, n := range slices.Sorted(maps.Keys(points)) {
+				if testing.Short() && i%4 != 0 {
+					continue
+				}
+				from, to, start := h.at, h.other(), time.Now()
+				point, err := h.cutAt(ctx, verb, n, to)
+				report(t, fmt.Sprintf("from %s to %s, %s cut at point %d (%s)", from, to, verb, n, point), err)
+				t.Logf("%d %s: %v", n, point, time.Since(start).Round(time.Millisecond))
+				if err != nil {
+					t.FailNow()
+				}
+			}
+			t.Logf("%d points in %v", len(points), time.Since(began).Round(time.Second))
+		})
+	}
+}
+
+func (h *host) cutAt(ctx context.Context, verb string, n int, to string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := h.ask(verb, "hang", n); err != nil {
+		return "", err
+	}
+	h.start(ctx, h.docs[to])
+	point, err := h.hit(ctx)
+	if err != nil {
+		return point, err
+	}
+	if err := h.cut(); err != nil {
+		return point, err
+	}
+	return point, h.afterCut(ctx, to)
+}
+
+// TestPowerCutOnTheWayBack pulls the plug of a host that boots a bad configuration: while it is given up, and while
+// recovery takes it back on the deployment before.
+func TestPowerCutOnTheWayBack(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	h := newHost(ctx, t, map[string][]byte{"a": hostDocument("a"), "b": hostDocument("b")})
+	bad := 0
+	// fail applies a bad configuration, and asks for something as soon as that can only be about giving it up.
+	fail := func(ctx context.Context, verb, mode string, at any) error {
+		bad++
+		h.start(ctx, badDocument(bad), "--verdict-timeout=2s")
+		return errors.Join(h.proving(ctx), h.ask(verb, mode, at))
+	}
+	for _, verb := range []string{"prove", "recover"} {
+		t.Run(verb, func(t *testing.T) {
+			began := time.Now()
+			points, err := h.points(ctx, verb, func() error {
+				if err := errors.Join(os.Remove(h.HostPath(requestFile)), fail(ctx, verb, "trace", traceFile)); err != nil {
+					return err
+				}
+				_, err := h.judge(ctx)
+				return err
+			})
+			if err != nil || len(points) == 0 {
+				t.Fatal(points, err)
+			}
+			for i, n := range slices.Sorted(maps.Keys(points)) {
+				if testing.Short() && i%4 != 0 {
+					continue
+				}
+				point, err := func() (string, error) {
+					ctx, cancel := context.WithTimeout(ctx, limit)
+					defer cancel()
+					if err := fail(ctx, verb, "hang", n); err != nil {
+						return "", err
+					}
+					point, err := h.hit(ctx)
+					if err == nil {
+						err = h.cut()
+					}
+					if err == nil {
+						err = h.cameBack(ctx, fmt.Sprintf("bad-%d", bad))
+					}
+					return point, err
+				}()
+				report(t, fmt.Sprintf("back to %s, %s cut at point %d (%s)", h.at, verb, n, point), err)
+				if err != nil {
+					t.FailNow()
+				}
+			}
+			t.Logf("%d points in %v", len(points), time.Since(began).Round(time.Second))
+		})
+	}
+	// After all that, the next update works.
+	if err := h.afterCut(ctx, h.other()); err != nil {
+		report(t, "the update after all ways back", err)
+	}
+}
+
+// cameBack holds a host to being where it was before a bad configuration, and to knowing that it was bad.
+func (h *host) cameBack(ctx context.Context, bad string) error {
+	at, err := h.judge(ctx)
+	if err != nil {
+		return err
+	}
+	if at != h.at {
+		return fmt.Errorf("%w: it came back to %s", errTorn, at)
+	}
+	s, err := h.Status(ctx)
+	if err != nil {
+		return err
+	}
+	known := slices.ContainsFunc(s.Quarantined, func(q transaction.Quarantined) bool { return q.Config == bad })
+	if s.State != transaction.RolledBack || !known {
+		return fmt.Errorf("%w: %s was bad, and status says %s: %s, quarantined %v", errLost, bad, s.State, s.Reason, s.Quarantined)
+	}
+	return nil
+}
+
+// TestPowerCutAtRandomMoments pulls the plug somewhere between the beginning of an update of 300 files and the end of
+// its proof, the reboot included.
+func TestPowerCutAtRandomMoments(t *testing.T) {
+	cuts := 30
+	if testing.Short() {
+		cuts = 3
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	docs := map[string][]byte{}
+	for _, v := range []string{"a", "b"} {
+		docs[v] = document(v, `"kernelArguments":["crash.`+v+`=1"],`, manyFiles(v))
+	}
+	h := newHost(ctx, t, docs)
+	source := random(t, seed(t))
+	began := time.Now()
+	if err := h.moveTo(ctx, h.other()); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	began = time.Now()
+	ended := map[string]int{}
+	for n := 1; n <= cuts; n++ {
+		to := h.other()
+		after := time.Duration(source.Int64N(int64(took)))
+		err := h.cutAfter(ctx, source, after, to)
+		report(t, fmt.Sprintf("cut %d, from %s to %s, after %v", n, h.at, to, after), err)
+		if err != nil {
+			t.FailNow()
+		}
+		ended[map[bool]string{true: "new", false: "old"}[h.at == to]]++
+	}
+	t.Logf("an update with its reboot and proof takes %v; %d cuts in %v ended: %v", took, cuts, time.Since(began).Round(time.Second), ended)
+	if err := h.moveTo(ctx, h.other()); err != nil {
+		t.Error(err)
+	}
+}
+
+func (h *host) cutAfter(ctx context.Context, source *rand.Rand, after time.Duration, to string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	plug := time.NewTimer(after)
+	h.start(ctx, h.docs[to])
+	<-plug.C
+	if err := h.cut(); err != nil {
+		return err
+	}
+	if source.IntN(3) == 0 { // and once more, while it starts
+		again := time.NewTimer(time.Duration(source.Int64N(int64(2 * time.Second))))
+		<-again.C
+		if err := h.cut(); err != nil {
+			return err
+		}
+	}
+	at, err := h.judge(ctx)
+	if err == nil {
+		h.at = at
+	}
+	return err
+}
