@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/noderefit/noderefit/files"
@@ -225,6 +226,7 @@ func (s *Store) save(r *Record) error {
 
 // setState changes what people read, and the time only when it is news.
 func (r *Record) setState(state State, reason string, now time.Time) {
+	reason = strings.ReplaceAll(reason, "\n", "; ") // joined errors; people and scripts read it as one line
 	if r.State != state || r.Reason != reason || r.Since.IsZero() {
 		r.State, r.Reason, r.Since = state, reason, now.UTC().Truncate(time.Second)
 	}
@@ -241,6 +243,7 @@ func (r *Record) Quarantine(digest string) *Quarantined {
 }
 
 func (r *Record) quarantine(rev Revision, reason string, now time.Time) {
+	reason = strings.ReplaceAll(reason, "\n", "; ")
 	if r.Quarantine(rev.Digest) == nil {
 		r.Quarantined = append(r.Quarantined,
 			Quarantined{Config: rev.Config, Digest: rev.Digest, Reason: reason, Since: now.UTC().Truncate(time.Second)})

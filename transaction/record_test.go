@@ -135,3 +135,12 @@ func FuzzJournal(f *testing.F) {
 		_ = j.undo()
 	})
 }
+
+func TestReasonStaysOnOneLine(t *testing.T) {
+	r := &Record{}
+	r.setState(Degraded, errors.Join(errors.New("one"), errors.New("two")).Error(), time.Unix(0, 0))
+	r.quarantine(Revision{Digest: "d"}, "one\ntwo", time.Unix(0, 0))
+	if r.Reason != "one; two" || r.Quarantined[0].Reason != "one; two" {
+		t.Errorf("%q and %q", r.Reason, r.Quarantined[0].Reason)
+	}
+}
