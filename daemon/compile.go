@@ -49,7 +49,8 @@ func compile(v view, cfg, old *machineconfig.Config) (*compiler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading SELinux policy: %w", err)
 	}
-	c := &compiler{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old, at: map[string]int{}, dirs: map[string]string{}}
+	c := &compiler{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old,
+		at: map[string]int{}, dirs: map[string]string{}}
 	for _, do := range []func() error{c.storage, c.units, c.users, c.release, c.originals, c.pointer} {
 		if err := do(); err != nil {
 			return nil, err

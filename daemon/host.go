@@ -213,7 +213,8 @@ func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error
 		return nil, nil
 	}
 	missing := func(err error) error {
-		return fmt.Errorf("reading configuration %s: %w: %s: %w", rev.Config, errNoCopy, transaction.ConfigPath(rev.Digest), err)
+		return fmt.Errorf("reading configuration %s: %w: %s: %w",
+			rev.Config, errNoCopy, transaction.ConfigPath(rev.Digest), err)
 	}
 	data, err := h.store().ReadConfig(rev.Digest)
 	if err != nil {

@@ -341,7 +341,7 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 		return nil, err
 	}
 	first := []transaction.Check{
-		{Name: "boot", Patient: true, Run: func(ctx context.Context) error {
+		{Name: transaction.BootCheck, Patient: true, Run: func(ctx context.Context) error {
 			return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
 				settled, waiting, err := m.Settled(ctx)
 				waiting = slices.DeleteFunc(waiting, func(u string) bool { return u == transaction.ProveUnit })

@@ -24,7 +24,13 @@ type Check struct {
 	// Patient checks may fail until the deadline, as a kubelet that takes its time to start; the others are asked
 	// again only impatientTries times, so that a node with a clearly bad configuration is not kept waiting.
 	Patient bool
+	// After names a check that has to say yes before this one is asked; where there is none of that name, it is asked.
+	After string
 }
+
+// BootCheck is the name of the check that says yes once systemd has started all that it starts at boot. Check scripts
+// wait for it, as with greenboot: they ask for services of which some are still to come.
+const BootCheck = "boot"
 
 const (
 	impatientTries = 3
@@ -51,12 +57,17 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 	for {
 		var failed []error
 		final, interval := false, patientInterval
+		no := map[string]bool{}
 		for _, c := range checks {
+			if no[c.After] {
+				continue
+			}
 			err := c.Run(ctx)
 			if err == nil {
 				noes[c.Name] = 0
 				continue
 			}
+			no[c.Name] = true
 			failed = append(failed, fmt.Errorf("%s: %w", c.Name, err))
 			if noes[c.Name] == 0 {
 				say("prove", c.Name+": "+err.Error())
@@ -108,7 +119,7 @@ func Scripts(root *files.Root, say func(phase, what string)) ([]Check, error) {
 				if !strings.HasSuffix(n, ".sh") && !executable(root, script) {
 					continue
 				}
-				c := Check{Name: "check script " + script}
+				c := Check{Name: "check script " + script, After: BootCheck}
 				c.Run = func(ctx context.Context) error { return runScript(ctx, root, script) }
 				if kind == "wanted.d" {
 					run := c.Run

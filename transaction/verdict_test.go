@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -31,7 +32,26 @@ func answers(name string, patient bool, yes ...bool) Check {
 }
 
 func TestVerdict(t *testing.T) {
-	late := make([]bool, 100) // says no for a hundred rounds
+	late := slices.Concat(make([]bool, 100), []bool{true}) // says no for a hundred rounds
+	after := func(c Check) Check {
+		c.After = BootCheck
+		return c
+	}
+	started := false // a boot that takes its time, and a script that asks for what it starts
+	slow := []Check{
+		{Name: BootCheck, Patient: true, Run: func(context.Context) error {
+			if started = time.Now().Second() > 30; started {
+				return nil
+			}
+			return errNo
+		}},
+		after(Check{Name: "script", Run: func(context.Context) error {
+			if started {
+				return nil
+			}
+			return errNo
+		}}),
+	}
 	for name, c := range map[string]struct {
 		checks []Check
 		limit  time.Duration
@@ -44,10 +64,13 @@ func TestVerdict(t *testing.T) {
 		"a service that dies just after":   {checks: []Check{answers("units", false, true, false)}, limit: time.Minute, within: 15 * time.Second, says: "units: no"},
 		"a hiccup is asked again":          {checks: []Check{answers("a", false, false, true)}, limit: time.Minute, good: true, within: 6 * time.Second},
 		"a clear no does not wait":         {checks: []Check{answers("script", false, false)}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
-		"a late kubelet is waited for":     {checks: []Check{answers("kubelet", true, append(late, true)...)}, limit: time.Hour, good: true, within: time.Hour},
+		"a late kubelet is waited for":     {checks: []Check{answers("kubelet", true, late...)}, limit: time.Hour, good: true, within: time.Hour},
 		"but not for ever":                 {checks: []Check{answers("kubelet", true, false)}, limit: 10 * time.Minute, within: 10*time.Minute + time.Second, says: "deadline"},
-		"what says yes too late is a no":   {checks: []Check{answers("kubelet", true, append(late, true)...)}, limit: 10 * time.Second, within: 11 * time.Second, says: "kubelet: no"},
+		"what says yes too late is a no":   {checks: []Check{answers("kubelet", true, late...)}, limit: 10 * time.Second, within: 11 * time.Second, says: "kubelet: no"},
 		"every no is told, not the first":  {checks: []Check{answers("one", false, false), answers("two", false, false)}, limit: time.Minute, within: 10 * time.Second, says: "two: no"},
+		"scripts wait for the boot":        {checks: slow, limit: time.Hour, good: true, within: time.Minute},
+		"and are asked then":               {checks: []Check{answers(BootCheck, true, true), after(answers("script", false, false))}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
+		"and at once without one":          {checks: []Check{after(answers("script", false, false))}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
 		"patience with one, not the other": {checks: []Check{answers("kubelet", true, false), answers("script", false, false)}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
 	} {
 		t.Run(name, func(t *testing.T) {
