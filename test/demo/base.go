@@ -87,14 +87,16 @@ func nodeFiles() []baseFile {
 	script := func(path string, text ...string) {
 		add(0o755, path, append([]string{"#!/bin/bash", "set -eu"}, text...)...)
 	}
-	conf("/etc/kubernetes/kubelet.conf", "{", ` "kind": "KubeletConfiguration",`, ` "apiVersion": "kubelet.config.k8s.io/v1beta1",`,
+	conf("/etc/kubernetes/kubelet.conf", "{", ` "kind": "KubeletConfiguration",`,
+		` "apiVersion": "kubelet.config.k8s.io/v1beta1",`,
 		` "cgroupDriver": "systemd",`, ` "maxPods": 250,`, ` "rotateCertificates": true,`, ` "serverTLSBootstrap": true`, "}")
 	conf("/etc/kubernetes/cloud.conf", "[Global]")
 	conf("/etc/kubernetes/kubelet-ca.crt", certificate("kubelet"))
 	conf("/etc/kubernetes/ca.crt", certificate("root"))
 	conf("/etc/kubernetes/kubelet-plugins/volume/exec/.dummy", "")
 	conf("/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem", certificate("cloud"))
-	conf("/etc/node-sizing-enabled.env", "NODE_SIZING_ENABLED=true", "SYSTEM_RESERVED_MEMORY=1Gi", "SYSTEM_RESERVED_CPU=500m")
+	conf("/etc/node-sizing-enabled.env", "NODE_SIZING_ENABLED=true",
+		"SYSTEM_RESERVED_MEMORY=1Gi", "SYSTEM_RESERVED_CPU=500m")
 	add(0o600, "/var/lib/kubelet/config.json", `{"auths":{}}`)
 	for name, text := range orderedPairs(
 		"00-default", "[crio.runtime]\nselinux = true\nconmon_cgroup = \"pod\"",
@@ -105,7 +107,8 @@ func nodeFiles() []baseFile {
 	) {
 		conf("/etc/crio/crio.conf.d/"+name, text)
 	}
-	conf("/etc/containers/registries.conf", `unqualified-search-registries = ["registry.example.net"]`, "short-name-mode = \"\"")
+	conf("/etc/containers/registries.conf", `unqualified-search-registries = ["registry.example.net"]`,
+		"short-name-mode = \"\"")
 	conf("/etc/containers/policy.json", `{"default":[{"type":"insecureAcceptAnything"}]}`)
 	conf("/etc/containers/storage.conf", "[storage]", `driver = "overlay"`, `graphroot = "/var/lib/containers/storage"`)
 	conf("/etc/containers/registries.d/default.yaml", "default-docker: {}")
@@ -140,13 +143,17 @@ func nodeFiles() []baseFile {
 	conf("/etc/modules-load.d/iptables.conf", "ip_tables")
 	conf("/etc/modules-load.d/br_netfilter.conf", "br_netfilter")
 	conf("/etc/modprobe.d/sctp-blacklist.conf", "blacklist sctp")
-	conf("/etc/udev/rules.d/99-azure-disk.rules", `SUBSYSTEM=="block", ATTRS{model}=="Virtual_Disk", SYMLINK+="disk/example"`)
-	conf("/etc/udev/rules.d/70-ovs-offload.rules", `SUBSYSTEM=="net", ACTION=="add", ATTR{phys_switch_id}!="", NAME="$attr{phys_port_name}"`)
+	conf("/etc/udev/rules.d/99-azure-disk.rules",
+		`SUBSYSTEM=="block", ATTRS{model}=="Virtual_Disk", SYMLINK+="disk/example"`)
+	conf("/etc/udev/rules.d/70-ovs-offload.rules",
+		`SUBSYSTEM=="net", ACTION=="add", ATTR{phys_switch_id}!="", NAME="$attr{phys_port_name}"`)
 	conf("/etc/logrotate.d/kube-apiserver-audit", "/var/log/kube-apiserver/*.log { rotate 5 size 100M }")
 	conf("/etc/tmpfiles.d/cleanup-cni.conf", "r /etc/kubernetes/cni/net.d/80-example.conf")
 	conf("/etc/tmpfiles.d/nm.conf", "D /run/nm-system-connections 0755 root root - -")
-	conf("/etc/systemd/system.conf.d/10-default-env-godebug.conf", "[Manager]", "DefaultEnvironment=GODEBUG=x509ignoreCN=0")
-	conf("/etc/systemd/system.conf.d/kubelet-cgroups.conf", "[Manager]", "DefaultCPUAccounting=yes", "DefaultMemoryAccounting=yes")
+	conf("/etc/systemd/system.conf.d/10-default-env-godebug.conf",
+		"[Manager]", "DefaultEnvironment=GODEBUG=x509ignoreCN=0")
+	conf("/etc/systemd/system.conf.d/kubelet-cgroups.conf",
+		"[Manager]", "DefaultCPUAccounting=yes", "DefaultMemoryAccounting=yes")
 	conf("/etc/pki/ca-trust/source/anchors/user-ca-bundle.crt", certificate("user"))
 	conf("/etc/ssh/sshd_config.d/40-hardening.conf", "PermitRootLogin no", "PasswordAuthentication no")
 	conf("/etc/security/limits.d/90-containers.conf", "* soft nofile 1048576")
@@ -166,7 +173,8 @@ func nodeFiles() []baseFile {
 	) {
 		script("/usr/local/bin/"+name, text)
 	}
-	script("/usr/local/sbin/dynamic-system-reserved-calc.sh", ". /etc/node-sizing-enabled.env", "echo \"$SYSTEM_RESERVED_MEMORY\"")
+	script("/usr/local/sbin/dynamic-system-reserved-calc.sh",
+		". /etc/node-sizing-enabled.env", "echo \"$SYSTEM_RESERVED_MEMORY\"")
 	script("/usr/local/sbin/set-valid-hostname.sh", "hostnamectl --static | grep -qv localhost")
 	for i := 0; len(out) < baseFiles; i++ {
 		host := fmt.Sprintf("mirror%02d.example.net", i/3)
@@ -174,9 +182,11 @@ func nodeFiles() []baseFile {
 		case 0:
 			conf("/etc/containers/certs.d/"+host+"/ca.crt", certificate(host))
 		case 1:
-			conf("/etc/containers/registries.d/"+host+".yaml", "docker:", "  "+host+":", "    sigstore: https://"+host+"/sigstore")
+			conf("/etc/containers/registries.d/"+host+".yaml",
+				"docker:", "  "+host+":", "    sigstore: https://"+host+"/sigstore")
 		case 2:
-			conf("/etc/containers/registries.conf.d/"+host+".conf", "[[registry]]", `location = "`+host+`"`, `mirror-by-digest-only = true`)
+			conf("/etc/containers/registries.conf.d/"+host+".conf",
+				"[[registry]]", `location = "`+host+`"`, `mirror-by-digest-only = true`)
 		}
 	}
 	return out
@@ -184,8 +194,8 @@ func nodeFiles() []baseFile {
 
 // certificate is text in the place of one; nothing here reads it.
 func certificate(name string) string {
-	return "-----BEGIN CERTIFICATE-----\n" + base64.StdEncoding.EncodeToString([]byte("no certificate, only its place: "+name)) +
-		"\n-----END CERTIFICATE-----"
+	body := base64.StdEncoding.EncodeToString([]byte("no certificate, only its place: " + name))
+	return "-----BEGIN CERTIFICATE-----\n" + body + "\n-----END CERTIFICATE-----"
 }
 
 // orderedPairs yields its arguments two by two.
@@ -235,7 +245,8 @@ func nodeUnits() []object {
 		return object{"name": unit, "dropins": []object{{"name": name, "contents": text}}}
 	}
 	return append(out,
-		dropin("crio.service", "10-mco-default-madv.conf", "[Service]\nEnvironment=\"GODEBUG=x509ignoreCN=0,madvdontneed=1\"\n"),
+		dropin("crio.service", "10-mco-default-madv.conf",
+			"[Service]\nEnvironment=\"GODEBUG=x509ignoreCN=0,madvdontneed=1\"\n"),
 		dropin("kubelet.service", "20-logging.conf", "[Service]\nEnvironment=\"KUBELET_LOG_LEVEL=2\"\n"),
 		dropin("containerd.service", "10-mco-default-env.conf", "[Service]\nEnvironment=CONTAINERD_LOG=info\n"),
 		dropin("NetworkManager.service", "10-example-wait.conf", "[Unit]\nAfter=network-pre.target\n"),

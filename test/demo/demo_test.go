@@ -123,7 +123,8 @@ func TestHostGoesForwardAndComesBack(t *testing.T) {
 		`server foo\.example\.net`, `kubeinit_kubevirt_extra_config_script`,
 		`selinux=0 default_hugepagesz=1G hugepagesz=1G hugepages=32 ostree=`,
 		`The host matches rendered-infra-`,
-		`A bad configuration`, `dropin crio\.service/50-debug\.conf`, `boot 3`, `going back: .*crio\.service`, `boot 4`, `RolledBack`,
+		`A bad configuration`, `dropin crio\.service/50-debug\.conf`, `boot 3`,
+		`going back: .*crio\.service`, `boot 4`, `RolledBack`,
 		`State: RolledBack`, `Reason: .*crio\.service`, `Quarantined: rendered-infra-`,
 		`\bactive\b`, `The host matches rendered-infra-`,
 		`error: try-once-more is quarantined`, `exit code 3`,
@@ -201,7 +202,8 @@ func TestBaseIsRealisticAndAlwaysTheSame(t *testing.T) {
 }
 
 func TestManyChangesOfOneSortAreCounted(t *testing.T) {
-	got := collapse([]string{"Changes:", "  + file /a", "  + file /b", "  + file /c", "  + file /d", "  + file /e", "  ~ file /f", "  + unit u"})
+	got := collapse([]string{"Changes:", "  + file /a", "  + file /b", "  + file /c", "  + file /d", "  + file /e",
+		"  ~ file /f", "  + unit u"})
 	want := "Changes:|  + file /a|  + file /b|  + file /c|  … and 2 more \"+ file\"|  ~ file /f|  + unit u"
 	if strings.Join(got, "|") != want {
 		t.Errorf("got %q", got)

@@ -228,7 +228,8 @@ func (h *host) breakIt(ctx context.Context) error {
 func (h *host) refused(ctx context.Context) error {
 	h.act("The same content under another name", "The revision is in quarantine on this host, and it is known by its "+
 		"content: a new name does not get it in again. Correcting the document does, and so does --lift-quarantine.")
-	if _, err := h.do(ctx, "sed 's/name: rendered-infra-.*/name: try-once-more/' /var/tmp/bad.yaml > /var/tmp/renamed.yaml", 0, nil); err != nil {
+	const rename = "sed 's/name: rendered-infra-.*/name: try-once-more/' /var/tmp/bad.yaml > /var/tmp/renamed.yaml"
+	if _, err := h.do(ctx, rename, 0, nil); err != nil {
 		return err
 	}
 	const unreachable = 3

@@ -150,7 +150,7 @@ func (d *demo) here(ctx context.Context, command string, trim func([]string) []s
 		return "", -1, fmt.Errorf("running %s: %w", command, err)
 	}
 	exit := cmd.ProcessState.ExitCode()
-	d.show.printed(trimmed(out.String(), trim))
+	d.printed(trimmed(out.String(), trim))
 	d.took(began, exit)
 	return out.String(), exit, nil
 }
@@ -205,14 +205,15 @@ func (d *demo) rendered(ctx context.Context) error {
 // next tells where to look after the demo.
 func (d *demo) next(took time.Duration) {
 	d.line("")
-	d.line(d.style("1", fmt.Sprintf("Done in %.0f s; the demo has removed what it made.", took.Seconds())) + " Where to look next:")
+	done := fmt.Sprintf("Done in %.0f s; the demo has removed what it made.", took.Seconds())
+	d.line(d.style("1", done) + " Where to look next:")
 	for _, l := range []string{
-		documents + "/       what was applied, to change and to try again",
-		"docs/concepts.md           plan, switch, verdict, quarantine in a few minutes",
-		"docs/commands.md           each command, exit code and JSON document",
+		documents + "/         what was applied, to change and to try again",
+		"docs/concepts.md             plan, switch, verdict, quarantine in a few minutes",
+		"docs/commands.md             each command, exit code and JSON document",
 		"docs/coming-from-the-mco.md  what stays the same for who knows the machine-config-operator",
-		"go run ./test/demo -shell  the same, and then a shell on the host",
-		"make test                  everything above as tests, power cuts included",
+		"go run ./test/demo -shell    the same, and then a shell on the host",
+		"make test                    everything above as tests, power cuts included",
 	} {
 		d.line("  " + l)
 	}

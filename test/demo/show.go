@@ -27,7 +27,8 @@ type show struct {
 }
 
 func newShow(out *os.File, acts int) *show {
-	tty := term.IsTerminal(int(out.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	plain := os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" //nolint:misspell // the variable's name
+	tty := term.IsTerminal(int(out.Fd())) && !plain
 	return &show{out: out, tty: tty, started: time.Now(), of: acts}
 }
 
@@ -133,7 +134,7 @@ const alike = 3
 func collapse(lines []string) []string {
 	kind := func(l string) string {
 		f := strings.Fields(l)
-		if len(f) < 3 || !strings.HasPrefix(l, "  ") || !strings.Contains("+-~", f[0]) {
+		if len(f) < 3 || !strings.HasPrefix(l, "  ") || f[0] != "+" && f[0] != "-" && f[0] != "~" {
 			return ""
 		}
 		return f[0] + " " + f[1]

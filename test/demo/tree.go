@@ -16,10 +16,10 @@ func (d *demo) onTree(ctx context.Context, why error) error {
 	d.show = newShow(os.Stdout, 7)
 	d.line(d.style("1", "Noderefit: a node goes from one whole configuration to the next"))
 	d.line("")
-	d.say("This is the small demo, on a directory that looks like a host, because " + why.Error() + ".")
+	d.say("This is the small demo, on a directory that looks like a host. Why not a host: " + why.Error() + ".")
 	d.say("A directory does not boot and runs nothing. So the demo leaves out the reboot, kernel arguments, the proof " +
-		"after the boot, the return from a bad configuration by itself and its quarantine, and restarts of services. As root " +
-		"on Debian, make demo shows them on a host that boots.")
+		"after the boot, the return from a bad configuration by itself and its quarantine, and restarts of services. " +
+		"As root on Debian, make demo shows them on a host that boots.")
 	d.say("$ is a prompt on this machine. Each line after it was really typed; long output is cut.")
 	d.where()
 
@@ -42,10 +42,10 @@ var treeFiles = map[string]string{
 	"etc/group":       "root:x:0:\ncore:x:1000:\n",
 	"etc/shadow":      "root:!:20000::::::\ncore:!:20000::::::\n",
 	"etc/chrony.conf": "pool vendor.example iburst\n",
-	"usr/lib/systemd/system/crio.service": "[Unit]\nDescription=Container runtime\n\n[Service]\nExecStart=/usr/bin/crio\n\n" +
-		"[Install]\nWantedBy=multi-user.target\n",
-	"usr/lib/systemd/system/containerd.service": "[Unit]\nDescription=Container runtime\n\n[Service]\nExecStart=/usr/bin/containerd\n\n" +
-		"[Install]\nWantedBy=multi-user.target\n",
+	"usr/lib/systemd/system/crio.service": "[Unit]\nDescription=Container runtime\n\n" +
+		"[Service]\nExecStart=/usr/bin/crio\n\n[Install]\nWantedBy=multi-user.target\n",
+	"usr/lib/systemd/system/containerd.service": "[Unit]\nDescription=Container runtime\n\n" +
+		"[Service]\nExecStart=/usr/bin/containerd\n\n[Install]\nWantedBy=multi-user.target\n",
 	"usr/lib/systemd/system/kubelet.service": "[Unit]\nDescription=Kubelet\n\n[Service]\nExecStart=/usr/bin/kubelet\n\n" +
 		"[Install]\nWantedBy=multi-user.target\n",
 	"usr/lib/systemd/system-preset/80-host.preset": "enable kubelet.service\nenable crio.service\ndisable *\n",
@@ -53,7 +53,8 @@ var treeFiles = map[string]string{
 }
 
 func (d *demo) makeTree(ctx context.Context) error {
-	d.act("A directory that looks like a host", "It has users, a few units and one file in /etc that the vendor put there.")
+	d.act("A directory that looks like a host",
+		"It has users, a few units and one file in /etc that the vendor put there.")
 	for name, text := range treeFiles {
 		at := filepath.Join(d.tree(), name)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
