@@ -110,6 +110,9 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 // asked for. It says whether nothing is left to do.
 func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result) (bool, error) {
+	if err := h.contradicts(r); err != nil {
+		return false, err
+	}
 	e := h.engine()
 	out, err := e.Recover(ctx, r)
 	if err != nil && r.Pending != nil {
@@ -121,27 +124,52 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 	}
 	switch out.Do {
 	case transaction.Foreign:
-		return false, &Refused{Err: errors.New(out.Why)}
+		return false, h.takeOver(r, out.Why, res)
 	case transaction.AwaitBoot:
-		if r.Pending.Digest == cfg.Digest {
+		moved, err := e.EtcMoved(r.Pending)
+		if err != nil {
+			return false, err
+		}
+		if r.Pending.Digest == cfg.Digest && !moved {
 			return true, h.reboot(ctx, o.NoReboot, res)
 		}
 		return false, e.Withdraw(ctx, r, "withdrawn for "+cfg.Name+" before it had booted")
 	case transaction.AwaitProof, transaction.FirstBoot:
-		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
-			res.Reboot = RebootStarted
-			why := fmt.Sprintf("going back to %s was asked for before %s was proved", cfg.Name, r.Pending.Config)
-			return true, e.GoBack(ctx, r, why, false)
+		if r.Pending == nil {
+			return false, nil
 		}
-		return false, h.prove(ctx, r)
+		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
+			why := fmt.Sprintf("going back to %s was asked for before %s was proved", cfg.Name, r.Pending.Config)
+			err := e.GoBack(ctx, r, why, false)
+			if errors.Is(err, transaction.ErrStranded) {
+				return false, nil
+			}
+			res.Reboot = RebootStarted
+			return true, err
+		}
+		err := h.prove(ctx, r)
+		if errors.As(err, new(*transaction.BadConfig)) {
+			res.Reboot = RebootStarted
+		}
+		return false, err
 	}
 	return false, nil
+}
+
+// takeOver starts from a deployment that somebody else has booted. Recovery touches nothing there; a person or a pool
+// that asks for a configuration wants the host to have it, wherever it is.
+func (h *Host) takeOver(r *transaction.Record, why string, res *Result) error {
+	res.Warnings = append(res.Warnings, why)
+	if r.Pending == nil {
+		return nil
+	}
+	return h.engine().Disown(r)
 }
 
 // quarantine refuses content that failed its verdict on this host, under whatever name.
 func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions) error {
 	q := r.Quarantine(cfg.Digest)
-	if q == nil {
+	if q == nil || r.Committed != nil && r.Committed.Digest == cfg.Digest {
 		return nil
 	}
 	if o.Lift {
@@ -227,6 +255,11 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 }
 
 func (h *Host) chooseRoad(ctx context.Context, u *update, p *plan.Plan, c *compiler, o ApplyOptions) error {
+	if h.plain != nil {
+		if err := c.writable(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case h.plain == nil:
 		u.road, u.Wants = transaction.RoadTree, c.wants
@@ -273,18 +306,24 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *co
 			}
 		}
 	}
-	if err := h.plain.BootSpace(ctx, u.request.OS, u.request.Checksum); err != nil {
+	// The deployments after the booted one stay until this one is proved, unless their kernels take the room it needs.
+	u.request.KeepRollback = true
+	err := h.plain.BootSpace(ctx, u.request.OS, u.request.Checksum)
+	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
+		u.request.KeepRollback, err = false, nil
+	}
+	if err != nil {
+		return err
+	}
+	places, err := c.view.places(c.wants)
+	if err != nil {
 		return err
 	}
 	for _, w := range c.wants {
-		carried, err := c.view.carried(w.Path)
-		if err != nil {
-			return err
-		}
-		if carried {
+		if carried(places[w.Path]) {
 			continue
 		}
-		if err := survives(c.view, w); err != nil {
+		if err := survives(w, places[w.Path]); err != nil {
 			return err
 		}
 		u.Wants = append(u.Wants, w)
@@ -292,15 +331,26 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *co
 	return nil
 }
 
-// survives refuses a path whose file system is empty again after the boot that the update needs.
-func survives(v view, w files.Want) error {
-	at, err := v.host.Resolve(w.Path)
+// writable refuses paths in the OS image: /usr is read-only, and its files are shared with every other deployment and
+// with the repository that they come from.
+func (c *compiler) writable() error {
+	places, err := c.view.places(c.wants)
 	if err != nil {
 		return err
 	}
+	for _, w := range c.wants {
+		if at := places[w.Path]; under(at, "/usr") {
+			return fmt.Errorf("%s: %s is part of the OS image, which no configuration can change", w.Subject(), at)
+		}
+	}
+	return nil
+}
+
+// survives refuses a path whose file system is empty again after the boot that the update needs.
+func survives(w files.Want, at string) error {
 	for _, dir := range []string{"/run", "/tmp", "/dev", "/proc", "/sys"} {
 		if under(at, dir) {
-			return fmt.Errorf("%s %s: %s does not survive the reboot that this update needs", w.Kind, w.Path, dir)
+			return fmt.Errorf("%s: %s does not survive the reboot that this update needs", w.Subject(), dir)
 		}
 	}
 	return nil
@@ -317,13 +367,17 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 	if err != nil {
 		return err
 	}
+	u.Baseline = baseline
+	if u.Timeout == 0 {
+		u.Timeout = transaction.DefaultTimeout
+	}
 	if u.road != transaction.RoadSwitch {
 		if touched := disrupted(u.Actions); h.services != nil && !u.reboot && len(touched) > 0 {
 			before, err := h.states(ctx, touched)
 			if err != nil {
 				return err
 			}
-			u.Prove = func(ctx context.Context) error { return h.verdictLive(ctx, baseline, before) }
+			u.Verdict, u.Services = true, before
 		}
 		if err := e.Live(ctx, r, u.Update, u.road); err != nil {
 			return err
@@ -332,10 +386,6 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 			return nil
 		}
 		return h.reboot(ctx, o.NoReboot, res)
-	}
-	u.Baseline = baseline
-	if u.Timeout == 0 {
-		u.Timeout = transaction.DefaultTimeout
 	}
 	err = e.Switch(ctx, r, transaction.Switch{Update: u.Update, Request: u.request, Booted: u.booted.ID,
 		Etc: func(tree *files.Root) ([]files.Want, error) { return h.etc(tree, u) },
@@ -356,13 +406,13 @@ func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.cfg.Name, err)
 	}
+	places, err := c.view.places(c.wants)
+	if err != nil {
+		return nil, err
+	}
 	var out []files.Want
 	for _, w := range c.wants {
-		carried, err := v.carried(w.Path)
-		if err != nil {
-			return nil, err
-		}
-		if carried {
+		if carried(places[w.Path]) {
 			out = append(out, w)
 		}
 	}
@@ -383,6 +433,10 @@ func disrupted(actions []plan.Action) []string {
 func (h *Host) reboot(ctx context.Context, no bool, res *Result) error {
 	if no || h.services == nil {
 		res.Reboot = RebootNeeded
+		if h.plain != nil {
+			res.Warnings = append(res.Warnings,
+				"what changes in /etc from now on is not part of the next boot; apply again to take it along")
+		}
 		return nil
 	}
 	res.Reboot = RebootNeeded

@@ -67,6 +67,11 @@ func (c *compiler) want(w files.Want) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.Subject(), err)
 	}
+	for _, own := range []string{transaction.StateDir, transaction.RunDir, origDir, currentConfig} {
+		if w.Kind != "" && under(at, own) {
+			return fmt.Errorf("%s: %s is the agent's own", w.Subject(), own)
+		}
+	}
 	if i, dup := c.at[at]; dup {
 		other := c.wants[i]
 		if w.Exists || reflect.DeepEqual(other.Node, w.Node) && other.HardTo == w.HardTo {

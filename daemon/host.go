@@ -65,17 +65,17 @@ func (e *DriftError) Error() string {
 
 // Host is a host, or a tree that looks like one, with everything that its commands need.
 type Host struct {
-	root     *files.Root
-	os       OS
-	live     bool // the tree is the system that we run on
-	plain    *ostree.Plain
-	services *services
-	labels   *files.Labels
-	bootID   string
-	deployed ostree.Deployment // the booted deployment, once it was asked for: it stays so while this process lives
-	now      func() time.Time
-	say      func(phase, what string)
-	lock     *os.File
+	root        *files.Root
+	os          OS
+	live        bool // the tree is the system that we run on
+	plain       *ostree.Plain
+	services    *services
+	labels      *files.Labels
+	bootID      string
+	deployments *deployments
+	now         func() time.Time
+	say         func(phase, what string)
+	lock        *os.File
 }
 
 // Open returns the host at dir. say is told what is being done.
@@ -95,7 +95,7 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 func (h *Host) open(backend OS) error {
 	booted := h.live && h.exists("/run/ostree-booted")
 	switch {
-	case backend == OSAuto && !booted:
+	case backend == OSAuto && (!booted || h.onTree()):
 		h.os = OSNone
 	case backend == OSAuto && h.exists("/usr/bin/rpm-ostree"):
 		h.os = OSRpmOstree
@@ -121,11 +121,33 @@ func (h *Host) open(backend OS) error {
 	}
 	if h.os != OSNone {
 		h.plain = ostree.NewPlain(ostree.Exec, "/")
+		h.deployments = &deployments{Plain: h.plain}
 	}
 	var err error
 	h.labels, err = h.root.Labels()
 	if err != nil {
 		return fmt.Errorf("reading SELinux policy: %w", err)
+	}
+	return nil
+}
+
+// onTree says whether the record is that of a host whose journal carries everything: what --os none began on a host with
+// ostree goes on in that way.
+func (h *Host) onTree() bool {
+	r, err := h.store().Load()
+	if err != nil {
+		return false
+	}
+	if r.Pending != nil {
+		return r.Pending.Road == transaction.RoadTree
+	}
+	return r.Committed != nil && r.Committed.Digest != "" && r.Committed.Deployment == ""
+}
+
+// contradicts refuses to go on with a pending update on another road than the one it is on.
+func (h *Host) contradicts(r *transaction.Record) error {
+	if p := r.Pending; p != nil && (p.Road == transaction.RoadTree) != (h.plain == nil) {
+		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which --os %s is not", p.Config, p.Road, h.os)}
 	}
 	return nil
 }
@@ -186,12 +208,12 @@ func (h *Host) unlock() {
 func (h *Host) store() *transaction.Store { return transaction.NewStore(h.root) }
 
 func (h *Host) engine() *transaction.Engine {
-	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID, Now: h.now, Say: h.say}
+	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID, Now: h.now, Uptime: uptime, Say: h.say}
 	if h.plain != nil {
-		e.Deployments = h.plain
+		e.Deployments = h.deployments
 	}
 	if h.services != nil {
-		e.Services = h.services
+		e.Services, e.Prove = h.services, h.verdictLive
 	}
 	return e
 }
@@ -236,18 +258,60 @@ func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error
 
 // booted returns the deployment that runs; the zero one without ostree.
 func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
-	if h.plain == nil || h.deployed.Booted {
-		return h.deployed, nil
+	if h.plain == nil {
+		return ostree.Deployment{}, nil
 	}
-	ds, err := h.plain.Status(ctx)
+	ds, err := h.deployments.Status(ctx)
 	if err != nil {
 		return ostree.Deployment{}, fmt.Errorf("reading deployments: %w", err)
 	}
 	for _, d := range ds {
 		if d.Booted {
-			h.deployed = d
 			return d, nil
 		}
 	}
 	return ostree.Deployment{}, errors.New("reading deployments: none of them is the booted one")
+}
+
+// uptime is the time since the boot, suspended or not: no clock that is set changes it.
+func uptime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0 // the kernel has had this clock since 2.6.39
+	}
+	return time.Duration(ts.Nano())
+}
+
+// deployments are the host's, asked for once and again after each change of ours: every answer is a fork.
+type deployments struct {
+	*ostree.Plain
+	known []ostree.Deployment
+}
+
+// Status lists the deployments.
+func (d *deployments) Status(ctx context.Context) ([]ostree.Deployment, error) {
+	if d.known != nil {
+		return d.known, nil
+	}
+	var err error
+	d.known, err = d.Plain.Status(ctx)
+	return d.known, err
+}
+
+// Materialise makes a deployment.
+func (d *deployments) Materialise(ctx context.Context, r ostree.Request) (ostree.Deployment, error) {
+	d.known = nil
+	return d.Plain.Materialise(ctx, r)
+}
+
+// SetDefault makes a deployment the one that boots next.
+func (d *deployments) SetDefault(ctx context.Context, id string) error {
+	d.known = nil
+	return d.Plain.SetDefault(ctx, id)
+}
+
+// Discard removes a deployment.
+func (d *deployments) Discard(ctx context.Context, id string) error {
+	d.known = nil
+	return d.Plain.Discard(ctx, id)
 }

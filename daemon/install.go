@@ -62,7 +62,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=exec
 ExecStart=` + binaryPath + ` prove
-Restart=on-abnormal
+Restart=on-failure
 RestartSec=5
 KillMode=mixed
 

@@ -18,6 +18,9 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return h.result(ctx, res, r), err
 	}
+	if err := h.contradicts(r); err != nil {
+		return h.result(ctx, res, r), err
+	}
 	out, err := h.engine().Recover(ctx, r)
 	switch {
 	case out.Rebooting:
@@ -44,6 +47,9 @@ func (h *Host) Rollback(ctx context.Context, o ApplyOptions) (*Result, error) {
 }
 
 func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+	if err := h.contradicts(r); err != nil {
+		return err
+	}
 	e := h.engine()
 	out, err := e.Recover(ctx, r)
 	if err != nil && r.Pending != nil {
@@ -51,10 +57,15 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 	}
 	switch out.Do {
 	case transaction.Foreign:
-		return &Refused{Err: errors.New(out.Why)}
+		if err := h.takeOver(r, out.Why, res); err != nil {
+			return err
+		}
 	case transaction.AwaitBoot:
 		return e.Withdraw(ctx, r, r.Pending.Config+" was withdrawn before it had booted")
 	case transaction.AwaitProof, transaction.FirstBoot:
+		if r.Pending == nil || out.Rebooting {
+			break
+		}
 		res.Reboot = RebootStarted
 		return e.GoBack(ctx, r, "a rollback was asked for before "+r.Pending.Config+" was proved", false)
 	case transaction.GoBack:
@@ -79,7 +90,7 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 
 // imageOf returns the commit of a deployment, "" where the deployment is gone: then the OS stays as it is.
 func (h *Host) imageOf(ctx context.Context, id string) (string, error) {
-	ds, err := h.plain.Status(ctx)
+	ds, err := h.deployments.Status(ctx)
 	if err != nil {
 		return "", fmt.Errorf("reading deployments: %w", err)
 	}

@@ -92,7 +92,7 @@ func (s *services) RebootPolitely(ctx context.Context) error {
 func (s *services) inhibited(ctx context.Context) error {
 	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		by, err := m.BlockInhibitors(ctx)
-		if err != nil {
+		if err != nil && !errors.Is(err, systemd.ErrNoLogind) {
 			return err
 		}
 		if len(by) > 0 {
@@ -191,7 +191,9 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool) ([]transaction.C
 			if err != nil {
 				return err
 			}
-			failed = slices.DeleteFunc(failed, func(u string) bool { return slices.Contains(b.FailedUnits, u) })
+			failed = slices.DeleteFunc(failed, func(u string) bool {
+				return slices.Contains(b.FailedUnits, u) || u == transaction.RecoverUnit || u == transaction.ProveUnit
+			})
 			if len(failed) > 0 {
 				return fmt.Errorf("failed: %v", failed)
 			}
@@ -230,8 +232,9 @@ func wantsKubelet(cfg *machineconfig.Config) bool {
 const liveTimeout = 2 * time.Minute
 
 // verdictLive asks the usual checks, and whether the services that the actions are about run: as before, or at all.
-func (h *Host) verdictLive(ctx context.Context, b transaction.Baseline, before map[string]string) error {
-	checks, err := h.checks(b, true)
+func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
+	before := p.Services
+	checks, err := h.checks(p.Baseline, true)
 	if err != nil {
 		return err
 	}
@@ -254,11 +257,29 @@ func (h *Host) verdictLive(ctx context.Context, b transaction.Baseline, before m
 // Prove is the verdict on a configuration that has booted. It settles it or goes back, and returns when that is under
 // way. Where nothing waits for a verdict it does nothing.
 func (h *Host) Prove(ctx context.Context) error {
+	if h.services == nil {
+		return nil // a tree has no boot to wait for
+	}
+	if err := h.waitLock(ctx); err != nil {
+		return err
+	}
 	r, err := h.store().Load()
+	if err == nil && r.Pending != nil {
+		var out transaction.Outcome
+		if out, err = h.engine().Recover(ctx, r); out.Rebooting {
+			return err
+		}
+	}
+	h.unlock()
 	if err != nil {
 		return err
 	}
-	return h.prove(ctx, r)
+	err = h.prove(ctx, r)
+	if bad, is := errors.AsType[*transaction.BadConfig](err); is {
+		h.say("prove", bad.Error())
+		return nil // the verdict is given and carried out: this is no failure of the unit
+	}
+	return err
 }
 
 func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
@@ -290,13 +311,25 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 		if err := h.engine().Settle(r); err != nil {
 			return err
 		}
-		if err := h.plain.Cleanup(ctx); err != nil {
-			h.say("settle", "cleaning up what no deployment needs: "+err.Error()) // the next update tries again
-		}
+		h.cleanUp(ctx, r)
 		return nil
 	}
 	bad := &transaction.BadConfig{Config: r.Pending.Config, Err: verdict}
-	return errors.Join(bad, h.engine().GoBack(ctx, r, oneLine(verdict), true))
+	if err := h.engine().GoBack(ctx, r, oneLine(verdict), true); err != nil {
+		return fmt.Errorf("%w; and going back: %w", verdict, err)
+	}
+	return bad
+}
+
+// cleanUp removes what the settled configuration has made superfluous. What fails is tried again by the next update.
+func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
+	err := h.engine().Tidy(ctx, r)
+	if err == nil && h.plain != nil {
+		err = h.plain.Cleanup(ctx)
+	}
+	if err != nil {
+		h.say("settle", "cleaning up: "+err.Error())
+	}
 }
 
 // waitLock waits for whoever is at work: an apply that proves the same configuration, most likely.
@@ -331,7 +364,7 @@ func (h *Host) verdict(ctx context.Context, p *transaction.Pending) error {
 	if err != nil {
 		return err
 	}
-	return transaction.Verdict(ctx, checks, p.Deadline, h.say)
+	return transaction.Verdict(ctx, checks, h.now().Add(p.Deadline-uptime()), h.say)
 }
 
 func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,

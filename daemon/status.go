@@ -44,6 +44,11 @@ type DeploymentStatus struct {
 func (h *Host) Status(ctx context.Context) *Status {
 	r, err := h.store().Load()
 	s := h.statusOf(ctx, r)
+	if h.plain != nil {
+		if err := h.plain.Supported(ctx); err != nil {
+			s.Road = "none: " + err.Error()
+		}
+	}
 	if err != nil {
 		s.State, s.Reason = transaction.Degraded, err.Error()
 	}
@@ -51,12 +56,14 @@ func (h *Host) Status(ctx context.Context) *Status {
 }
 
 func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
-	s := &Status{OS: h.os, Deployments: []DeploymentStatus{}, Quarantined: []transaction.Quarantined{},
+	s := &Status{OS: h.os, Road: string(transaction.RoadTree), Deployments: []DeploymentStatus{}, Quarantined: []transaction.Quarantined{},
 		Skipped: []string{}}
-	s.Road = h.road(ctx)
+	if h.plain != nil {
+		s.Road = string(transaction.RoadSwitch)
+	}
 	if r == nil {
 		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; nothing acts on it"
-		h.deployments(ctx, s, &transaction.Record{})
+		h.listDeployments(ctx, s, &transaction.Record{})
 		return s
 	}
 	s.State, s.Reason = r.State, r.Reason
@@ -79,25 +86,15 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 		s.State, s.Reason = transaction.Degraded, err.Error()
 	}
 	s.Transaction = progress
-	h.deployments(ctx, s, r)
+	h.listDeployments(ctx, s, r)
 	return s
 }
 
-func (h *Host) road(ctx context.Context) string {
-	if h.plain == nil {
-		return string(transaction.RoadTree)
-	}
-	if err := h.plain.Supported(ctx); err != nil {
-		return "none: " + err.Error()
-	}
-	return string(transaction.RoadSwitch)
-}
-
-func (h *Host) deployments(ctx context.Context, s *Status, r *transaction.Record) {
+func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Record) {
 	if h.plain == nil {
 		return
 	}
-	ds, err := h.plain.Status(ctx)
+	ds, err := h.deployments.Status(ctx)
 	if err != nil {
 		if s.Reason != "" {
 			s.Reason += "; "

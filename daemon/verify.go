@@ -50,9 +50,8 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 	if err != nil {
 		return nil, err
 	}
-	asked := cfg != nil
+	asked, rev := cfg != nil, r.Committed
 	if !asked {
-		rev := r.Committed
 		if p := r.Pending; p != nil && p.Road == transaction.RoadSwitch && p.Deployment == booted.ID {
 			rev = &p.Revision
 		}
@@ -67,7 +66,7 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 	if out.Drift, err = h.compare(cfg); err != nil {
 		return nil, err
 	}
-	if asked || r.Committed == nil || len(r.Committed.Skipped) == 0 {
+	if asked || rev == nil || len(rev.Skipped) == 0 {
 		out.Drift = append(out.Drift, h.osDrift(cfg, booted)...)
 	}
 	return out, nil

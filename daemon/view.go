@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"path"
 	"strings"
 
 	"github.com/noderefit/noderefit/files"
@@ -15,13 +16,40 @@ type view struct {
 	tree *files.Root // nil: the host as it is
 }
 
-// carried says whether a deployment carries the path, so that it changes with the boot and not with the journal.
-func (v view) carried(name string) (bool, error) {
-	at, err := v.host.Resolve(name)
-	if err != nil {
-		return false, err
+// carried says whether a deployment has the place, which is a resolved path: /etc of its own, and /usr shared with the
+// repository and read-only.
+func carried(at string) bool { return under(at, "/etc") || under(at, "/usr") }
+
+// places says where each want will be on the host, with those links followed that will still be there then.
+func (v view) places(wants []files.Want) (map[string]string, error) {
+	going := map[string]bool{}
+	for _, w := range wants {
+		if w.Exists || w.HardTo != "" || w.Node.Type != files.Absent && w.Node.Type != files.Directory {
+			continue
+		}
+		n, err := v.host.Inspect(w.Path)
+		if err != nil {
+			return nil, err
+		}
+		if n.Type == files.Symlink {
+			going[w.Path] = true
+		}
 	}
-	return under(at, "/etc") || under(at, "/usr"), nil
+	out := map[string]string{}
+	for _, w := range wants {
+		stop := w.Path
+		for dir := path.Dir(w.Path); dir != "/"; dir = path.Dir(dir) {
+			if going[dir] {
+				stop = dir
+			}
+		}
+		at, err := v.host.Resolve(stop)
+		if err != nil {
+			return nil, err
+		}
+		out[w.Path] = at + strings.TrimPrefix(w.Path, stop)
+	}
+	return out, nil
 }
 
 func under(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
@@ -31,8 +59,8 @@ func (v view) at(name string) (*files.Root, error) {
 	if v.tree == nil {
 		return v.host, nil
 	}
-	carried, err := v.carried(name)
-	if carried && err == nil {
+	at, err := v.host.Resolve(name)
+	if err == nil && carried(at) {
 		return v.tree, nil
 	}
 	return v.host, err

@@ -82,8 +82,8 @@ func connectEarly(ctx context.Context, why error) (*Manager, error) {
 	return &Manager{conn: conn, stop: stop}, nil
 }
 
-// errEarly is what a question to logind gets on a connection to systemd alone.
-var errEarly = errors.New("the system bus is not up yet")
+// ErrNoLogind is the answer to a question for logind on a host where it does not run, or where the system bus is not up.
+var ErrNoLogind = errors.New("logind does not answer")
 
 // lost is closed when the connection that job results come over is; never where systemd itself is at the other end.
 func (m *Manager) lost() <-chan struct{} {
@@ -294,11 +294,15 @@ func (e *InhibitedError) Error() string {
 // BlockInhibitors returns who blocks a shutdown or reboot, in logind's order.
 func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
 	if len(m.buses) == 0 {
-		return nil, fmt.Errorf("listing logind's inhibitors: %w", errEarly)
+		return nil, fmt.Errorf("listing logind's inhibitors: %w: the system bus is not up", ErrNoLogind)
 	}
 	var all []Inhibitor
 	login := m.buses[0].Object(loginName, loginPath)
-	if err := login.CallWithContext(ctx, loginManager+"ListInhibitors", 0).Store(&all); err != nil {
+	err := login.CallWithContext(ctx, loginManager+"ListInhibitors", 0).Store(&all)
+	if answer, is := errors.AsType[godbus.Error](err); is && strings.HasSuffix(answer.Name, ".ServiceUnknown") {
+		return nil, fmt.Errorf("listing logind's inhibitors: %w: %w", ErrNoLogind, err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("listing logind's inhibitors: %w", err)
 	}
 	return slices.DeleteFunc(all, func(i Inhibitor) bool { return !i.blocksShutdown() }), nil
@@ -308,6 +312,9 @@ func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
 // they are asked for first: an InhibitedError means that nothing was done.
 func (m *Manager) Reboot(ctx context.Context) error {
 	by, err := m.BlockInhibitors(ctx)
+	if errors.Is(err, ErrNoLogind) {
+		return m.QueueStart(ctx, "reboot.target") // then nobody can have asked for it not to happen
+	}
 	if err != nil {
 		return fmt.Errorf("rebooting: %w", err)
 	}

@@ -24,7 +24,7 @@ type Situation struct {
 	Booted  string // deployment, "" on a host without ostree
 	Default string // deployment that boots next
 	BootID  string
-	Now     time.Time
+	Uptime  time.Duration
 }
 
 // Todo is what recovery does.
@@ -64,7 +64,7 @@ func Decide(r *Record, s Situation) Decision {
 			"booted deployment %s is neither the committed %s nor the pending %s; something else changed the OS",
 			s.Booted, p.From, p.Deployment)}
 	}
-	onNew := p.Road == RoadSwitch && s.Booted == p.Deployment
+	onNew := p.Road != RoadSwitch || s.Booted == p.Deployment
 	switch p.Phase {
 	case PhasePrepare:
 		return Decision{Do: Abort, Why: p.cutEarly()}
@@ -82,10 +82,10 @@ func Decide(r *Record, s Situation) Decision {
 		switch {
 		case onNew:
 			return Decision{Do: FirstBoot, Why: fmt.Sprintf("first boot of %s", p.Config)}
-		case s.BootID == p.BootID:
-			return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 		case s.Default != p.Deployment:
 			return Decision{Do: Abort, Why: p.cutEarly()}
+		case s.BootID == p.BootID:
+			return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 		}
 		return Decision{Do: Returned, Quarantine: true, Why: p.unproved()}
 	case PhaseProve:
@@ -98,7 +98,7 @@ func Decide(r *Record, s Situation) Decision {
 		case s.BootID != p.BootID:
 			return Decision{Do: FirstBoot,
 				Why: fmt.Sprintf("boot %d of %s, which is not proved yet", p.Attempts+1, p.Config)}
-		case !p.Deadline.IsZero() && s.Now.After(p.Deadline):
+		case s.Uptime > p.Deadline:
 			return Decision{Do: GoBack, Quarantine: true,
 				Why: fmt.Sprintf("%s did not prove healthy within %s", p.Config, p.Timeout)}
 		}
@@ -119,7 +119,7 @@ func (p *Pending) unproved() string {
 func decideSettled(r *Record, s Situation) Decision {
 	c := r.Committed
 	switch {
-	case c == nil || c.Deployment == s.Booted:
+	case c == nil || c.Deployment == s.Booted || c.Deployment == "": // the last: the journal carried all of it
 		return Decision{Do: Nothing}
 	case r.Previous != nil && r.Previous.Deployment == s.Booted && s.Booted != "":
 		return Decision{Do: WentBack, Why: fmt.Sprintf(

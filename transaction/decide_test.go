@@ -31,9 +31,14 @@ func here(phase Phase, road Road, from string) *Record {
 }
 
 func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	const uptime = time.Hour
 	proving := func(attempts int, deadline time.Duration) *Record {
-		return switching(PhaseProve, func(p *Pending) { p.Attempts, p.Deadline = attempts, now.Add(deadline) })
+		return switching(PhaseProve, func(p *Pending) { p.Attempts, p.Deadline = attempts, uptime+deadline })
+	}
+	liveProving := func(attempts int, deadline time.Duration) *Record {
+		r := here(PhaseProve, RoadLive, "A")
+		r.Pending.Attempts, r.Pending.MaxAttempts, r.Pending.Deadline = attempts, 3, uptime+deadline
+		return r
 	}
 	settled := &Record{Committed: &Revision{Deployment: "B"}, Previous: &Revision{Deployment: "A"}}
 	giveUp := func(p *Pending) { p.Quarantine, p.Reason = true, "bad" }
@@ -57,7 +62,7 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 		{name: "killed while preparing", record: switching(PhasePrepare, nil), booted: "A", dflt: "A", want: Abort},
 		{name: "another OS while preparing", record: switching(PhasePrepare, nil), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
 
-		{name: "killed before set-default", record: switching(PhaseBoot, nil), booted: "A", dflt: "A", want: AwaitBoot},
+		{name: "killed before set-default", record: switching(PhaseBoot, nil), booted: "A", dflt: "A", want: Abort},
 		{name: "committed, not rebooted", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", want: AwaitBoot},
 		{name: "cut before set-default", record: switching(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
 		{name: "the boot loader fell back", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
@@ -82,6 +87,11 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 		{name: "tree, going back", record: here(PhaseUndo, RoadTree, ""), want: UndoHere},
 		{name: "live, decided", record: here(PhaseApply, RoadLive, "A"), booted: "A", dflt: "A", boot: nextBoot, want: RollForward},
 		{name: "live, going back", record: here(PhaseUndo, RoadLive, "A"), booted: "A", dflt: "A", want: UndoHere},
+		{name: "live, being proved", record: liveProving(1, time.Second), booted: "A", dflt: "A", want: AwaitProof},
+		{name: "live, past the deadline", record: liveProving(1, -time.Second), booted: "A", want: GoBack, quarantine: true},
+		{name: "live, cut while being proved", record: liveProving(1, 0), booted: "A", boot: nextBoot, want: FirstBoot},
+		{name: "live, out of attempts", record: liveProving(3, 0), booted: "A", boot: nextBoot, want: GoBack, quarantine: true},
+		{name: "tree committed on a host with ostree", record: &Record{Committed: &Revision{Digest: "aa"}}, booted: "X", want: Nothing},
 		{name: "live, and then another OS", record: here(PhaseApply, RoadLive, "A"), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
 
 		{name: "a phase of the future", record: switching("levitate", nil), booted: "A", dflt: "A", want: Foreign},
@@ -90,7 +100,7 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 			if row.boot == "" {
 				row.boot = thisBoot
 			}
-			d := Decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: row.boot, Now: now})
+			d := Decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: row.boot, Uptime: uptime})
 			if d.Do != row.want || d.Quarantine != row.quarantine {
 				t.Errorf("got %q (quarantine %v): %s; want %q (quarantine %v)", d.Do, d.Quarantine, d.Why, row.want, row.quarantine)
 			}

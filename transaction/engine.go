@@ -48,6 +48,10 @@ type Engine struct {
 	Services    Services    // nil where the running system is not the root's
 	BootID      string
 	Now         func() time.Time
+	// Prove is the verdict on a change without a boot; an error takes everything back.
+	Prove func(ctx context.Context, p *Pending) error
+	// Uptime is the time since the boot that BootID names.
+	Uptime func() time.Duration
 	// Say tells people and the log what is being done; it may be called often.
 	Say func(phase, what string)
 }
@@ -64,9 +68,10 @@ type Update struct {
 	Actions []plan.Action
 	// Drifted paths are copied aside before they are overwritten.
 	Drifted []string
-	// Prove, on the live road, is the verdict after the actions; an error takes everything back.
-	Prove func(ctx context.Context) error
-	// Baseline and Timeout are for the verdict after a boot.
+	// Verdict, on the live road, asks Engine.Prove after the actions; Services is how what they are about was before.
+	Verdict  bool
+	Services map[string]string
+	// Baseline and Timeout are for the verdict.
 	Baseline Baseline
 	Timeout  time.Duration
 }
@@ -144,7 +149,9 @@ func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSpace(e.Root, steps, map[string]uint64{StateDir: uint64(2 * len(u.Document))}); err != nil {
+	// Beside the document: the journal, two records, and what keeps room for the second of them.
+	state := len(u.Document) + 1024*len(steps) + 4*reserveSize
+	if err := checkSpace(e.Root, steps, StateDir, uint64(state)); err != nil {
 		return nil, err
 	}
 	j := &journal{ID: id, Config: u.Revision.Config, Digest: u.Revision.Digest, Road: road, BootID: e.BootID,
@@ -169,10 +176,7 @@ func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 
 // abandon takes back a journal that was never decided, and returns why.
 func (e *Engine) abandon(j *journal, why error) error {
-	if err := j.undo(); err != nil {
-		return errors.Join(why, fmt.Errorf("cleaning up: %w", err))
-	}
-	if err := j.forget(); err != nil {
+	if err := j.drop(); err != nil {
 		return errors.Join(why, fmt.Errorf("cleaning up: %w", err))
 	}
 	return why
@@ -224,33 +228,22 @@ const (
 	keepDrift = 5
 )
 
-// tidy removes what earlier transactions left for a way back that a new one closes: their journals, their deployments,
-// old drift, and configurations that nothing names any more.
-func (e *Engine) tidy(ctx context.Context, r *Record) error {
-	ids, err := e.Root.ReadDir(journalsDir)
-	if err == nil {
-		for _, id := range ids {
-			j, err := readJournal(e.Root, id)
-			if err != nil {
-				return err
-			}
-			if j == nil {
-				err = e.Root.RemoveAll(journalDir(id))
-			} else {
-				err = j.forget()
-			}
-			if err != nil {
-				return err
-			}
-		}
+// Tidy removes what nothing needs any more: journals, deployments of ours that failed or were followed by others, old
+// drift and configurations. The way back from the committed deployment stays.
+func (e *Engine) Tidy(ctx context.Context, r *Record) error {
+	if err := e.sweep(r); err != nil {
+		return err
 	}
-	if e.Deployments != nil {
+	if e.Deployments != nil && len(r.Discard) > 0 {
 		for _, id := range r.Discard {
 			if err := e.Deployments.Discard(ctx, id); err != nil {
 				return fmt.Errorf("discarding deployment %s: %w", id, err)
 			}
 		}
 		r.Discard = nil
+		if err := e.store().save(r); err != nil {
+			return err
+		}
 	}
 	if ids, err := e.Root.ReadDir(driftDir); err == nil {
 		for _, id := range ids[:max(0, len(ids)-keepDrift)] {
@@ -285,7 +278,7 @@ func (e *Engine) tidyConfigs(r *Record) error {
 
 // Live makes u true on the running host, on the live or the tree road.
 func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error {
-	if err := e.tidy(ctx, r); err != nil {
+	if err := e.Tidy(ctx, r); err != nil {
 		return err
 	}
 	id := newID(e.Now())
@@ -294,12 +287,13 @@ func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(j.sync(), ctx.Err(), fault("prepared")); err != nil {
+	if err := errors.Join(j.sync(), ctx.Err(), fault("prepared"), j.unmoved()); err != nil {
 		return e.abandon(j, err)
 	}
 	u.Revision.Transaction = id
 	r.Pending = &Pending{Revision: u.Revision, Phase: PhaseApply, Road: road, From: u.Revision.Deployment,
-		BootID: e.BootID}
+		BootID: e.BootID, MaxAttempts: MaxAttempts, Timeout: u.Timeout, Baseline: u.Baseline,
+		Verdict: u.Verdict, Services: u.Services}
 	r.setState(Working, "", e.Now())
 	e.Say("commit", u.Revision.Config)
 	if err := e.store().save(r); err != nil {
@@ -309,11 +303,11 @@ func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error
 	if err := fault("committed"); err != nil {
 		return e.takeBack(ctx, r, j, err, false)
 	}
-	return e.finish(ctx, r, j, u.Prove)
+	return e.finish(ctx, r, j)
 }
 
 // finish rolls a decided journal forward, acts, and settles; or takes it all back.
-func (e *Engine) finish(ctx context.Context, r *Record, j *journal, prove func(context.Context) error) error {
+func (e *Engine) finish(ctx context.Context, r *Record, j *journal) error {
 	ctx = context.WithoutCancel(ctx) // decided: it is finished one way or the other
 	e.Say("apply", j.Config)
 	err := j.roll()
@@ -329,22 +323,46 @@ func (e *Engine) finish(ctx context.Context, r *Record, j *journal, prove func(c
 	if err := e.act(ctx, j); err != nil {
 		return e.takeBack(ctx, r, j, err, true)
 	}
-	if prove != nil {
+	if r.Pending.Verdict && e.Prove != nil {
 		e.Say("prove", j.Config)
-		if err := prove(ctx); err != nil {
+		if err := e.Prove(ctx, r.Pending); err != nil {
 			return e.takeBack(ctx, r, j, err, true)
 		}
 	}
-	e.Say("settle", j.Config)
 	if err := fault("settle"); err != nil {
 		return e.takeBack(ctx, r, j, err, false)
 	}
-	e.commitRevision(r, r.Pending.Revision)
-	if err := e.store().save(r); err != nil {
+	return e.settle(r)
+}
+
+// settle makes the pending revision the committed one, and closes ways back that are no longer needed: that of a change
+// without a boot at once, that of a deployment with the next one.
+func (e *Engine) settle(r *Record) error {
+	p, before := r.Pending, r.Committed
+	e.Say("settle", p.Config)
+	e.commitRevision(r, p.Revision)
+	if err := errors.Join(e.store().save(r), fault("settled")); err != nil {
 		return err
 	}
-	if err := fault("settled"); err != nil {
-		return err
+	var closed []string
+	if before != nil && before.Transaction != "" {
+		closed = append(closed, before.Transaction)
+	}
+	if p.Road != RoadSwitch {
+		closed = append(closed, p.Transaction)
+	}
+	for _, id := range closed {
+		if err := e.forgetJournal(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) forgetJournal(id string) error {
+	j, err := readJournal(e.Root, id)
+	if err != nil || j == nil {
+		return errors.Join(err, e.Root.RemoveAll(journalDir(id)))
 	}
 	return j.forget()
 }
@@ -387,7 +405,8 @@ func (e *Engine) takeBack(ctx context.Context, r *Record, j *journal, why error,
 	ctx = context.WithoutCancel(ctx)
 	r.Pending.Phase, r.Pending.Reason, r.Pending.Quarantine = PhaseUndo, why.Error(), bad
 	if err := e.store().save(r); err != nil {
-		why = errors.Join(why, err) // without room for a record: undo now, and recovery will do it again
+		// The disk still says that it is rolled forward. To undo now would use up what a later recovery undoes with.
+		return errors.Join(why, fmt.Errorf("and it can't be taken back yet: %w", err))
 	}
 	return e.undoHere(ctx, r, j, why)
 }

@@ -3,6 +3,7 @@
 package transaction
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -59,8 +60,18 @@ func (j *journal) write() error {
 	if err := j.root.Fsync(path.Join(j.dir(), journalFile)); err != nil {
 		return fmt.Errorf("writing journal: %w", err)
 	}
+	reserve := files.Node{Type: files.Regular, Mode: 0o600, Data: bytes.Repeat([]byte{'.'}, reserveSize)}
+	if err := j.root.Stage(j.dir(), reserveFile, reserve); err != nil {
+		return fmt.Errorf("writing journal: %w", err)
+	}
 	return nil
 }
+
+// The reserve is room for one more record: whatever fills the disk after the commit, going back can be written down.
+const (
+	reserveFile = "reserve"
+	reserveSize = 64 << 10
+)
 
 // readJournal returns the journal of that id, nil where there is none or it was never finished: then nothing that it
 // would speak of exists either.
@@ -77,11 +88,12 @@ func readJournal(root *files.Root, id string) (*journal, error) {
 	}
 	j, err := decodeJournal(data)
 	if err != nil {
-		return nil, fmt.Errorf("reading journal %s: %w", id, err)
+		return nil, nil //nolint:nilerr // not one of ours: nothing that it says is acted on
 	}
-	if j != nil {
-		j.root = root
+	if j == nil || j.ID != id {
+		return nil, nil
 	}
+	j.root = root
 	return j, nil
 }
 
@@ -147,7 +159,8 @@ func (j *journal) remember(dir string) error {
 
 // keep makes the pre-image: a hard link in the journal's directory, or beside the original where that is another mount.
 func (j *journal) keep(st *step) error {
-	if err := j.root.Link(st.Path, j.dir(), st.Keep); err == nil {
+	if j.root.Link(st.Path, j.dir(), st.Keep) == nil || j.root.Link(st.Path, path.Dir(st.Path), j.beside(st)) == nil {
+		st.linked = true
 		return nil
 	}
 	return j.root.Preserve(st.Path, path.Dir(st.Path), j.beside(st))
@@ -295,6 +308,12 @@ func (j *journal) undo() error {
 			errs = append(errs, fmt.Errorf("undoing %s: %w", st.subject(), err))
 		}
 	}
+	return errors.Join(append(errs, j.restoreTimes(), fault("undone"))...)
+}
+
+// restoreTimes puts back when directories last changed, where nothing has come of what we did in them.
+func (j *journal) restoreTimes() error {
+	var errs []error
 	for dir, t := range j.times {
 		if now, err := j.root.ModTime(dir); err == nil && now.Equal(t) {
 			continue
@@ -303,7 +322,7 @@ func (j *journal) undo() error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, fault("undone"))...)
+	return errors.Join(errs...)
 }
 
 func (j *journal) undoStep(st *step) error {
@@ -378,6 +397,42 @@ func (j *journal) takeAway(st *step) error {
 		return nil
 	}
 	return j.root.Remove(st.Path)
+}
+
+// unmoved checks that nobody has replaced a path since its old node was kept: a passwd that ran meanwhile, say.
+func (j *journal) unmoved() error {
+	for i := range j.Steps {
+		st := &j.Steps[i]
+		dir, name, err := j.kept(st)
+		if err != nil {
+			return err
+		}
+		if name == "" || !st.linked || st.Before.Type != files.Regular {
+			continue
+		}
+		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: path.Join(dir, name)})
+		if err != nil {
+			return err
+		}
+		if len(d) > 0 {
+			return fmt.Errorf("%s: somebody else changed it meanwhile", st.subject())
+		}
+	}
+	return nil
+}
+
+// drop removes what a journal that was never decided has put beside its targets, and nothing else: what stands at the
+// targets is not from us.
+func (j *journal) drop() error {
+	var errs []error
+	for i := range j.Steps {
+		st := &j.Steps[i]
+		if st.Stage != "" {
+			errs = append(errs, j.root.Remove(path.Join(st.Dir, st.Stage)))
+		}
+	}
+	errs = append(errs, j.forget(), j.restoreTimes())
+	return errors.Join(append(errs, fault("dropped"))...)
 }
 
 // sync makes everything that the steps touched durable, and the state directory with it: one syncfs a file system.

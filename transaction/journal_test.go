@@ -247,7 +247,7 @@ func TestStagingNeedsItsSpaceBeforehand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = checkSpace(root, steps, map[string]uint64{"/etc": 1 << 60})
+	err = checkSpace(root, steps, "/etc", 1<<60)
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "/etc") {
 		t.Errorf("%v", err)
 	}

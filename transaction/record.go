@@ -20,6 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/noderefit/noderefit/files"
 )
 
@@ -87,16 +89,24 @@ type Pending struct {
 	BootID string `json:"bootID,omitempty"`
 	// From is the deployment that the host was on, "" without ostree: where it goes back to.
 	From string `json:"from,omitempty"`
-	// Checksum and Existing tell, in PhasePrepare, a deployment of ours from all others: it has Checksum and is none of
-	// Existing.
-	Checksum string   `json:"checksum,omitempty"`
-	Existing []string `json:"existing,omitempty"`
+	// Checksum, KernelArguments and Existing tell, in PhasePrepare, a deployment of ours from all others: it has these,
+	// and is none of Existing.
+	Checksum        string   `json:"checksum,omitempty"`
+	KernelArguments []string `json:"kernelArguments,omitempty"`
+	Existing        []string `json:"existing,omitempty"`
+	// Etc is a digest of the running /etc as it was merged: what somebody writes there before the reboot would be lost.
+	Etc string `json:"etc,omitempty"`
 
 	Attempts    int           `json:"attempts"`
 	MaxAttempts int           `json:"maxAttempts,omitempty"`
 	Timeout     time.Duration `json:"timeoutNanoseconds,omitempty"`
-	Deadline    time.Time     `json:"deadline,omitzero"`
-	Baseline    Baseline      `json:"baseline"`
+	// Deadline of the verdict, as time since the boot that BootID names: a clock that is set meanwhile changes nothing.
+	Deadline time.Duration `json:"deadlineSinceBootNanoseconds,omitempty"`
+	Baseline Baseline      `json:"baseline"`
+	// Verdict says that a change without a boot is asked about after its actions; Services is how what they are about
+	// was before.
+	Verdict  bool              `json:"verdict,omitempty"`
+	Services map[string]string `json:"services,omitempty"`
 	// Reason and Quarantine say, in PhaseUndo, why, and whether the revision is to be refused from now on.
 	Reason     string `json:"reason,omitempty"`
 	Quarantine bool   `json:"quarantine,omitempty"`
@@ -212,16 +222,33 @@ func (s *Store) Load() (*Record, error) {
 	return decodeRecord(data)
 }
 
-// save makes r the boot record, durably: two fsyncs.
+// save makes r the boot record, durably: two fsyncs. Where the disk is full it takes the room that the transaction has
+// put by for this.
 func (s *Store) save(r *Record) error {
 	data, err := encodeRecord(r)
 	if err != nil {
 		return fmt.Errorf("encoding boot record: %w", err)
 	}
-	if err := s.root.WriteRecord(recordPath, data, 0o600); err != nil {
+	err = s.root.WriteRecord(recordPath, data, 0o600)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		for _, rev := range []*Revision{r.pending(), r.Committed} {
+			if rev != nil && rev.Transaction != "" {
+				_ = s.root.Remove(path.Join(journalDir(rev.Transaction), reserveFile))
+			}
+		}
+		err = s.root.WriteRecord(recordPath, data, 0o600)
+	}
+	if err != nil {
 		return fmt.Errorf("writing boot record: %w", err)
 	}
 	return nil
+}
+
+func (r *Record) pending() *Revision {
+	if r.Pending == nil {
+		return nil
+	}
+	return &r.Pending.Revision
 }
 
 // setState changes what people read, and the time only when it is news.
@@ -242,9 +269,11 @@ func (r *Record) Quarantine(digest string) *Quarantined {
 	return nil
 }
 
+// quarantine refuses rev from now on; never the committed content, which is what the host falls back on.
 func (r *Record) quarantine(rev Revision, reason string, now time.Time) {
 	reason = strings.ReplaceAll(reason, "\n", "; ")
-	if r.Quarantine(rev.Digest) == nil {
+	committed := r.Committed != nil && r.Committed.Digest == rev.Digest
+	if r.Quarantine(rev.Digest) == nil && !committed {
 		r.Quarantined = append(r.Quarantined,
 			Quarantined{Config: rev.Config, Digest: rev.Digest, Reason: reason, Since: now.UTC().Truncate(time.Second)})
 	}

@@ -22,7 +22,7 @@ func sampleRecord() *Record {
 		Version:   recordFormat,
 		Committed: &Revision{Config: "a", Digest: "aa", Deployment: "os/1.0", OwnedKargs: []string{`x="<1 2>"`}, Since: at},
 		Pending: &Pending{Revision: Revision{Config: "b", Digest: "bb", Since: at}, Phase: PhaseProve, Road: RoadSwitch,
-			From: "os/1.0", Deadline: at, Timeout: time.Minute, Baseline: Baseline{FailedUnits: []string{"x.service"}}},
+			From: "os/1.0", Deadline: time.Hour, Timeout: time.Minute, Baseline: Baseline{FailedUnits: []string{"x.service"}}},
 		Quarantined: []Quarantined{{Config: "c", Digest: "cc", Reason: "said & done", Since: at}},
 		State:       Working, Since: at,
 	}

@@ -38,8 +38,15 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 		return o, e.recoverForward(ctx, r)
 	case UndoHere:
 		return o, e.recoverUndo(ctx, r)
-	case FirstBoot:
-		return o, e.firstBoot(ctx, r, s)
+	case FirstBoot, AwaitProof:
+		var err error
+		if o.Do == FirstBoot {
+			err = e.firstBoot(ctx, r, s)
+		} else {
+			err = e.complete(ctx, r) // the run that came first may have been cut short
+		}
+		o.Rebooting = err == nil && r.Pending != nil && r.Pending.Phase == PhaseUndo
+		return o, err
 	case GoBack:
 		err := e.GoBack(ctx, r, o.Why, o.Quarantine)
 		o.Rebooting = err == nil
@@ -55,7 +62,7 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 }
 
 func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
-	s := Situation{BootID: e.BootID, Now: e.Now()}
+	s := Situation{BootID: e.BootID, Uptime: e.Uptime()}
 	if e.Deployments == nil {
 		if r.Pending != nil {
 			s.Booted = r.Pending.From // a host whose OS nobody asked about: the record is all there is
@@ -79,7 +86,7 @@ func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
 	return s, nil
 }
 
-// sweep removes journals that nothing refers to: their transaction was cut before it was decided.
+// sweep removes journals that nothing refers to: their transaction was cut before it was decided, or is long over.
 func (e *Engine) sweep(r *Record) error {
 	ids, err := e.Root.ReadDir(journalsDir)
 	if err != nil {
@@ -94,11 +101,11 @@ func (e *Engine) sweep(r *Record) error {
 			return err
 		}
 		if j == nil {
-			j = &journal{ID: id, root: e.Root}
-		} else if err := j.undo(); err != nil {
-			return err
+			err = e.Root.RemoveAll(journalDir(id))
+		} else {
+			err = j.drop()
 		}
-		if err := j.forget(); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -114,7 +121,7 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 		return err
 	}
 	if j != nil {
-		if err := errors.Join(j.undo(), j.forget()); err != nil {
+		if err := j.drop(); err != nil {
 			return err
 		}
 	}
@@ -132,14 +139,20 @@ func (e *Engine) recoverForward(ctx context.Context, r *Record) error {
 		return err
 	}
 	if j == nil {
-		// The journal goes after the record says settled, so this one never was there: nothing was done either.
-		return errors.Join(fmt.Errorf("recovering %s: %w", r.Pending.Config, errJournalLost),
-			e.fail(r, Degraded, errJournalLost.Error()))
+		// How far it was can't be known. The committed configuration can be applied again, and so can any other.
+		why := fmt.Sprintf("recovering %s: %v; what it had changed is drift now", r.Pending.Config, errJournalLost)
+		r.Pending = nil
+		r.setState(Degraded, why, e.Now())
+		return e.store().save(r)
 	}
-	if j.BootID != e.BootID {
-		j.Actions = nil // the services started after the cut, with whatever was there
+	if j.BootID == e.BootID {
+		return e.finish(ctx, r, j)
 	}
-	return errors.Join(e.finish(ctx, r, j, nil), e.restartBoot(ctx, j))
+	j.Actions = nil // the services start after the cut, with what is there now
+	if !r.Pending.Verdict {
+		return errors.Join(e.finish(ctx, r, j), e.restartBoot(ctx, j))
+	}
+	return e.firstBoot(ctx, r, Situation{BootID: e.BootID, Uptime: e.Uptime()})
 }
 
 // restartBoot makes a boot that is under way see units that recovery changed.
@@ -173,41 +186,53 @@ func (e *Engine) recoverUndo(ctx context.Context, r *Record) error {
 // firstBoot completes the new deployment with what it does not carry, and starts the clock.
 func (e *Engine) firstBoot(ctx context.Context, r *Record, s Situation) error {
 	p := r.Pending
-	p.Phase, p.BootID, p.Attempts = PhaseProve, e.BootID, p.Attempts+1
-	p.Deadline = s.Now.Add(p.Timeout).UTC()
+	p.Phase, p.BootID, p.Attempts = PhaseProve, s.BootID, p.Attempts+1
+	p.Deadline = s.Uptime + p.Timeout
 	r.setState(Working, "proving "+p.Config, e.Now())
 	if err := errors.Join(fault("first boot"), e.store().save(r), fault("clock")); err != nil {
 		return err
 	}
-	j, err := e.pendingJournal(p)
+	return errors.Join(e.complete(ctx, r), fault("prove"))
+}
+
+// complete rolls the journal of a booted deployment forward; where that can't be done, the deployment is given up.
+func (e *Engine) complete(ctx context.Context, r *Record) error {
+	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
 		return e.GoBack(ctx, r, err.Error(), true)
 	}
-	if j != nil {
-		if err := errors.Join(j.roll(), j.check(), j.sync()); err != nil {
-			return e.GoBack(ctx, r, err.Error(), true)
-		}
+	if j == nil {
+		return e.GoBack(ctx, r, errJournalLost.Error(), true)
 	}
-	return fault("prove")
+	err = j.roll()
+	if err == nil {
+		err = j.check()
+	}
+	if err == nil {
+		err = j.sync()
+	}
+	if err != nil {
+		return e.GoBack(ctx, r, err.Error(), true)
+	}
+	return e.restartBoot(ctx, j)
 }
 
 // Settle makes the proved deployment current. The one before stays bootable, and its way back too, until the next
 // update.
 func (e *Engine) Settle(r *Record) error {
 	p := r.Pending
-	e.Say("settle", p.Config)
 	if p.From != p.Deployment && r.Committed == nil {
 		// The machine's own first deployment: no configuration, but a place to come back to.
 		r.Committed = &Revision{Deployment: p.From, Since: e.Now().UTC()}
 	}
-	rev := p.Revision
-	rev.Deployment = p.Deployment
 	prev := r.Previous
 	if prev != nil && prev.Deployment != "" && prev.Deployment != p.From && prev.Deployment != p.Deployment {
 		r.Discard = append(r.Discard, prev.Deployment)
 	}
-	e.commitRevision(r, rev)
-	return errors.Join(fault("settle"), e.store().save(r), fault("settled"))
+	if err := fault("settle"); err != nil {
+		return err
+	}
+	return e.settle(r)
 }
 
 // GoBack gives the pending deployment up and boots the one before. The reason is on the disk first, so that a cut
@@ -220,11 +245,28 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 	if err := errors.Join(fault("give up"), e.store().save(r), fault("given up")); err != nil {
 		return err
 	}
-	if e.Deployments != nil {
-		if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
-			return errors.Join(fmt.Errorf("making %s the default again: %w", p.From, err),
-				e.fail(r, Degraded, fmt.Sprintf("%s; and %s can't be made the default: %v", why, p.From, err)))
+	if p.Road != RoadSwitch {
+		j, err := e.pendingJournal(p)
+		if err != nil {
+			return err
 		}
+		if j == nil {
+			j = &journal{ID: "none", root: e.Root}
+		}
+		j.Actions = nil // everything has started since the change, and starts again
+		if err := e.undoHere(ctx, r, j, errors.New(why)); r.Pending != nil {
+			return err
+		}
+		return e.Services.Reboot(ctx)
+	}
+	if gone, err := e.gone(ctx, p.From); err != nil {
+		return err
+	} else if gone {
+		return e.stranded(r, why, quarantine)
+	}
+	if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+		return errors.Join(fmt.Errorf("making %s the default again: %w", p.From, err),
+			e.fail(r, Degraded, fmt.Sprintf("%s; and %s can't be made the default: %v", why, p.From, err)))
 	}
 	if err := fault("default is the old one"); err != nil {
 		return err
@@ -233,6 +275,51 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 		return nil
 	}
 	return e.Services.Reboot(ctx)
+}
+
+// ErrStranded is the error of going back to a deployment that somebody has removed.
+var ErrStranded = errors.New("the deployment to go back to is gone")
+
+// stranded stays where it is, unproved, and makes that what the next update starts from.
+func (e *Engine) stranded(r *Record, why string, quarantine bool) error {
+	p := r.Pending
+	if quarantine {
+		r.quarantine(p.Revision, why, e.Now())
+	}
+	e.commitRevision(r, p.Revision)
+	r.setState(Degraded, fmt.Sprintf("%s; and %v: %s. The host stays on %s", why, ErrStranded, p.From, p.Config), e.Now())
+	return errors.Join(ErrStranded, e.store().save(r))
+}
+
+func (e *Engine) gone(ctx context.Context, id string) (bool, error) {
+	ds, err := e.Deployments.Status(ctx)
+	if err != nil {
+		return false, fmt.Errorf("reading deployments: %w", err)
+	}
+	return !slices.ContainsFunc(ds, func(d ostree.Deployment) bool { return d.ID == id }), nil
+}
+
+// Disown forgets a pending update whose deployments are not the booted one, because somebody asks for another: what the
+// journal did is taken back, and the host as it is becomes what the next update starts from.
+func (e *Engine) Disown(r *Record) error {
+	j, err := e.pendingJournal(r.Pending)
+	if err != nil {
+		return err
+	}
+	if j != nil {
+		undo := j.drop
+		if p := r.Pending.Phase; p != PhasePrepare && p != PhaseBoot {
+			undo = func() error { return errors.Join(j.undo(), j.sync()) }
+		}
+		if err := undo(); err != nil {
+			return err
+		}
+	}
+	if d := r.Pending.Deployment; d != "" && r.Pending.Road == RoadSwitch {
+		r.Discard = append(r.Discard, d)
+	}
+	r.Pending = nil
+	return e.store().save(r)
 }
 
 // returned finishes a return to the deployment before the pending one.
@@ -268,14 +355,17 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 // wentBack follows somebody who booted the previous deployment after the update had been proved.
 func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	c := r.Committed
-	j, err := e.pendingJournal(&Pending{Revision: *c})
+	state := RolledBack
+	j, err := readJournal(e.Root, c.Transaction)
 	if err != nil {
 		return err
 	}
-	if j != nil {
-		if err := errors.Join(j.undo(), j.sync()); err != nil {
-			return err
-		}
+	if j == nil {
+		// Only the step to the committed deployment can be taken back, and only once.
+		state = Degraded
+		d.Why += "; what no deployment carries could not follow: apply " + r.Previous.Config + " to mend that"
+	} else if err := errors.Join(j.undo(), j.sync()); err != nil {
+		return err
 	}
 	if err := e.defaultIs(ctx, r.Previous.Deployment); err != nil {
 		return err
@@ -285,7 +375,7 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	if r.Committed.Digest == "" {
 		r.Committed.Config = ""
 	}
-	r.setState(RolledBack, d.Why, e.Now())
+	r.setState(state, d.Why, e.Now())
 	if err := e.store().save(r); err != nil {
 		return err
 	}

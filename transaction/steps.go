@@ -41,7 +41,8 @@ type step struct {
 	HardTo string     `json:"hardTo,omitempty"`
 	Field  string     `json:"field,omitempty"` // of the configuration, for messages
 
-	data []byte
+	data   []byte
+	linked bool // the old node is kept as another name of its inode
 }
 
 // stepper turns wants into steps against what the host has.
@@ -433,15 +434,19 @@ func (s *stepper) order() {
 	})
 }
 
-// spaceNeeded returns the bytes and inodes that staging takes on each file system, by a directory on it.
-func checkSpace(root *files.Root, steps []step, extra map[string]uint64) error {
+// stateNodes is how many files and directories the agent's own state needs at the most for one transaction.
+const stateNodes = 12
+
+// checkSpace refuses an update that a file system has no room for: what is staged, directories that will be made, and
+// the given bytes, in a few files, for the agent's own state.
+func checkSpace(root *files.Root, steps []step, state string, bytes uint64) error {
 	type need struct {
 		space        files.Space
 		dir          string
 		bytes, nodes uint64
 	}
 	needs := map[uint64]*need{}
-	add := func(dir string, bytes uint64) error {
+	add := func(dir string, bytes, nodes uint64) error {
 		sp, err := root.Space(dir)
 		if err != nil {
 			return err
@@ -452,23 +457,32 @@ func checkSpace(root *files.Root, steps []step, extra map[string]uint64) error {
 			needs[sp.Device] = n
 		}
 		n.bytes += (bytes + 4095) &^ 4095
-		n.nodes++
+		n.nodes += nodes
 		return nil
 	}
 	for _, st := range steps {
-		if st.Stage == "" {
+		dir := st.Dir
+		if st.Op == opMkdir {
+			var err error
+			if dir, err = root.Ancestor(st.Path); errors.Is(err, unix.ENOTDIR) {
+				continue // where something makes room for it, that is the room
+			} else if err != nil {
+				return err
+			}
+		}
+		if dir == "" {
 			continue
 		}
-		if err := add(st.Dir, uint64(len(st.data))); err != nil {
+		if err := add(dir, uint64(len(st.data)), 1); err != nil {
 			return err
 		}
 	}
-	for dir, bytes := range extra {
-		at, err := root.Ancestor(dir + "/x")
+	if state != "" {
+		at, err := root.Ancestor(path.Join(state, "x"))
 		if err != nil {
 			return err
 		}
-		if err := add(at, bytes); err != nil {
+		if err := add(at, bytes, stateNodes); err != nil {
 			return err
 		}
 	}

@@ -4,10 +4,13 @@ package transaction
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/ostree"
@@ -32,7 +35,7 @@ const mergeTries = 3
 // Switch makes the deployment that carries u, and makes it the default. The host is wholly on the old one before, and
 // will be wholly on the new one from the next boot on; nothing is left to do at shutdown.
 func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
-	if err := e.tidy(ctx, r); err != nil {
+	if err := e.Tidy(ctx, r); err != nil {
 		return err
 	}
 	before, err := e.Deployments.Status(ctx)
@@ -40,9 +43,10 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 		return fmt.Errorf("reading deployments: %w", err)
 	}
 	id := newID(e.Now())
-	s.Revision.Transaction = id
+	s.Revision.Transaction, s.Revision.Deployment = id, ""
 	p := &Pending{Revision: s.Revision, Phase: PhasePrepare, Road: RoadSwitch, From: s.Booted, BootID: e.BootID,
-		Checksum: s.Request.Checksum, MaxAttempts: MaxAttempts, Timeout: s.Timeout, Baseline: s.Baseline}
+		Checksum: s.Request.Checksum, KernelArguments: s.Request.KernelArguments,
+		MaxAttempts: MaxAttempts, Timeout: s.Timeout, Baseline: s.Baseline}
 	for _, d := range before {
 		p.Existing = append(p.Existing, d.ID)
 	}
@@ -56,7 +60,7 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 	if err != nil {
 		return e.abort(ctx, r, nil, err)
 	}
-	d, err := e.materialise(ctx, j, s)
+	d, err := e.materialise(ctx, p, j, s)
 	if err != nil {
 		return e.abort(ctx, r, j, err)
 	}
@@ -76,7 +80,7 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 }
 
 // materialise makes the deployment and writes the configuration into its /etc, again when the running /etc moved.
-func (e *Engine) materialise(ctx context.Context, j *journal, s Switch) (ostree.Deployment, error) {
+func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Switch) (ostree.Deployment, error) {
 	for try := 1; ; try++ {
 		stamps, err := e.Root.Stamps("/etc")
 		if err != nil {
@@ -96,6 +100,7 @@ func (e *Engine) materialise(ctx context.Context, j *journal, s Switch) (ostree.
 		if err := e.writeEtc(d, j.ID, s); err != nil {
 			return d, err
 		}
+		p.Etc = digestOf(stamps)
 		moved, err := e.moved(stamps)
 		if err != nil || moved == "" {
 			return d, err
@@ -108,6 +113,20 @@ func (e *Engine) materialise(ctx context.Context, j *journal, s Switch) (ostree.
 			return d, err
 		}
 	}
+}
+
+// EtcMoved says whether somebody wrote to the running /etc since the pending deployment's was merged from it.
+func (e *Engine) EtcMoved(p *Pending) (bool, error) {
+	stamps, err := e.Root.Stamps("/etc")
+	return err == nil && digestOf(stamps) != p.Etc, err
+}
+
+func digestOf(stamps map[string]string) string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(stamps)) {
+		_, _ = fmt.Fprintf(h, "%q %q\n", name, stamps[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 func (e *Engine) moved(before map[string]string) (string, error) {
@@ -142,7 +161,17 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) error {
 	if err != nil {
 		return err
 	}
-	if err := checkSpace(tree, steps, nil); err != nil {
+	for i := range steps {
+		// Everything else there is shared with other deployments: hard links into the repository.
+		at, err := tree.Resolve(steps[i].Path)
+		if err == nil && !strings.HasPrefix(at, "/etc/") {
+			err = fmt.Errorf("%s is not in the deployment's own /etc", steps[i].subject())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := checkSpace(tree, steps, "", 0); err != nil {
 		return err
 	}
 	j := &journal{ID: id, Steps: steps, root: tree}
@@ -194,7 +223,8 @@ func (e *Engine) unmake(ctx context.Context, p *Pending) error {
 		return fmt.Errorf("reading deployments: %w", err)
 	}
 	for _, d := range now {
-		ours := d.ID == p.Deployment || p.Deployment == "" && d.Checksum == p.Checksum && !slices.Contains(p.Existing, d.ID)
+		ours := d.ID == p.Deployment || p.Deployment == "" && d.Checksum == p.Checksum && !d.Default && !d.Staged &&
+			slices.Equal(d.KernelArguments, p.KernelArguments) && !slices.Contains(p.Existing, d.ID)
 		if !ours || d.Booted {
 			continue
 		}

@@ -240,6 +240,9 @@ func applyCommand() *cobra.Command {
 			if a.Policy, err = readPolicy(policyFile); err != nil {
 				return err
 			}
+			if err := checkTimeout(a); err != nil {
+				return err
+			}
 			return o.act(cmd.Context(), "apply", func(h *daemon.Host) (*daemon.Result, error) {
 				return h.Apply(cmd.Context(), cfg, a)
 			})
@@ -264,6 +267,13 @@ func rebootFlags(cmd *cobra.Command, a *daemon.ApplyOptions) {
 		"how long the host may take to prove healthy after the boot")
 }
 
+func checkTimeout(a daemon.ApplyOptions) error {
+	if a.Timeout <= 0 {
+		return usageError{fmt.Errorf("flag --verdict-timeout: %s leaves no time for a verdict", a.Timeout)}
+	}
+	return nil
+}
+
 func rollbackCommand() *cobra.Command {
 	var o options
 	var a daemon.ApplyOptions
@@ -271,6 +281,9 @@ func rollbackCommand() *cobra.Command {
 		Use:   "rollback",
 		Short: "Go back to the previous committed configuration",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkTimeout(a); err != nil {
+				return err
+			}
 			return o.act(cmd.Context(), "rollback", func(h *daemon.Host) (*daemon.Result, error) {
 				return h.Rollback(cmd.Context(), a)
 			})

@@ -163,7 +163,7 @@ func pristine(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the files of a configuration belong to it")
 	}
-	root, err := os.MkdirTemp(scratch, "pristine-")
+	root, err := os.MkdirTemp(scratch, "pristine-") //nolint:usetesting // in memory
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(scratch)
 		code := m.Run()
-		fmt.Printf("cuts: %d torn: %d lost: %d\n", tally.cuts.Load(), tally.torn.Load(), tally.lost.Load())
+		fmt.Fprintf(os.Stdout, "cuts: %d torn: %d lost: %d\n", tally.cuts.Load(), tally.torn.Load(), tally.lost.Load())
 		if code == 0 && tally.torn.Load()+tally.lost.Load() > 0 {
 			return 1
 		}
@@ -164,7 +164,7 @@ func finish(ctx context.Context, cmd *exec.Cmd, started func()) (result, error) 
 	}
 	status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode(),
-		status.Signaled() && status.Signal() == syscall.SIGKILL}, nil
+		status.Signal() == syscall.SIGKILL}, nil
 }
 
 // must runs a command that has to work.
