@@ -133,10 +133,16 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 		if r.Pending.Digest == cfg.Digest && !moved {
 			return true, h.reboot(ctx, o.NoReboot, res)
 		}
+		if err := h.quarantine(r, cfg, o); err != nil {
+			return false, err
+		}
 		return false, e.Withdraw(ctx, r, "withdrawn for "+cfg.Name+" before it had booted")
 	case transaction.AwaitProof, transaction.FirstBoot:
 		if r.Pending == nil {
 			return false, nil
+		}
+		if err := h.quarantine(r, cfg, o); err != nil {
+			return false, err
 		}
 		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
 			why := fmt.Sprintf("going back to %s was asked for before %s was proved", cfg.Name, r.Pending.Config)
@@ -297,6 +303,10 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *co
 		case plan.OSImage:
 			h.say("pull", ch.To)
 			sum, err := h.plain.Stage(ctx, ch.To)
+			if ostree.ClassOf(err) == ostree.Invalid {
+				p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: "osImageURL", Reason: err.Error()})
+				return Unreconcilable(p)
+			}
 			if err != nil {
 				return fmt.Errorf("osImageURL: staging %s: %w", ch.To, err)
 			}

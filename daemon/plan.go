@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -115,12 +116,16 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 		return nil, err
 	}
 	old, err := h.committed(r, cfg)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNoCopy) {
 		return nil, err
 	}
 	booted, err := h.booted(ctx)
 	if err != nil {
 		return nil, err
+	}
+	drift, err := h.drift(old, &Result{})
+	if err != nil {
+		drift = nil // of a host that apply would refuse
 	}
 	var differ map[string]bool
 	v := view{host: h.root}
@@ -129,7 +134,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 			return nil, err
 		}
 	} // a host that apply would refuse still has a plan
-	return h.plan(old, cfg, nil, differ, booted, r, o)
+	return h.plan(old, cfg, drift, differ, booted, r, o)
 }
 
 // Unreconcilable is the error of a plan that must not be carried out, nil for one that may.
