@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/ostree"
 )
 
@@ -88,6 +90,9 @@ func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
 
 // sweep removes journals that nothing refers to: their transaction was cut before it was decided, or is long over.
 func (e *Engine) sweep(r *Record) error {
+	if err := e.Root.Remove(path.Join(StateDir, files.StagePrefix+path.Base(recordPath))); err != nil {
+		return err // a record that was being written
+	}
 	ids, err := e.Root.ReadDir(journalsDir)
 	if err != nil {
 		return nil //nolint:nilerr // there has been no transaction yet
