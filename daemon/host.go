@@ -131,8 +131,8 @@ func (h *Host) open(backend OS) error {
 	return nil
 }
 
-// onTree says whether the record is that of a host whose journal carries everything: what --os none began on a host with
-// ostree goes on in that way.
+// onTree says whether the record is that of a host whose journal carries everything: what --os none began on a host
+// with ostree goes on in that way.
 func (h *Host) onTree() bool {
 	r, err := h.store().Load()
 	if err != nil {
@@ -147,7 +147,8 @@ func (h *Host) onTree() bool {
 // contradicts refuses to go on with a pending update on another road than the one it is on.
 func (h *Host) contradicts(r *transaction.Record) error {
 	if p := r.Pending; p != nil && (p.Road == transaction.RoadTree) != (h.plain == nil) {
-		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which --os %s is not", p.Config, p.Road, h.os)}
+		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which --os %s is not",
+			p.Config, p.Road, h.os)}
 	}
 	return nil
 }

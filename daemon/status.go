@@ -56,8 +56,8 @@ func (h *Host) Status(ctx context.Context) *Status {
 }
 
 func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
-	s := &Status{OS: h.os, Road: string(transaction.RoadTree), Deployments: []DeploymentStatus{}, Quarantined: []transaction.Quarantined{},
-		Skipped: []string{}}
+	s := &Status{OS: h.os, Road: string(transaction.RoadTree), Deployments: []DeploymentStatus{},
+		Quarantined: []transaction.Quarantined{}, Skipped: []string{}}
 	if h.plain != nil {
 		s.Road = string(transaction.RoadSwitch)
 	}

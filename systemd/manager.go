@@ -82,7 +82,8 @@ func connectEarly(ctx context.Context, why error) (*Manager, error) {
 	return &Manager{conn: conn, stop: stop}, nil
 }
 
-// ErrNoLogind is the answer to a question for logind on a host where it does not run, or where the system bus is not up.
+// ErrNoLogind is the answer to a question for logind on a host where it does not run, or where the system bus is not
+// up.
 var ErrNoLogind = errors.New("logind does not answer")
 
 // lost is closed when the connection that job results come over is; never where systemd itself is at the other end.

@@ -238,6 +238,16 @@ func (s *stepper) hardTarget(name string) error {
 	return nil
 }
 
+// makesWay says whether something above name goes, so that what it is now says nothing about name.
+func (s *stepper) makesWay(name string) bool {
+	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
+		if s.going[dir] {
+			return true
+		}
+	}
+	return false
+}
+
 // changeable refuses steps that the file system would refuse, before anything is touched.
 func (s *stepper) changeable() error {
 	seen := map[string]bool{}
@@ -258,7 +268,7 @@ func (s *stepper) changeable() error {
 				return err
 			}
 		}
-		if st.Op == opMeta {
+		if st.Op == opMeta || s.makesWay(st.Path) {
 			continue
 		}
 		dir, err := s.root.Ancestor(st.Path)
@@ -464,10 +474,8 @@ func checkSpace(root *files.Root, steps []step, state string, bytes uint64) erro
 		dir := st.Dir
 		if st.Op == opMkdir {
 			var err error
-			if dir, err = root.Ancestor(st.Path); errors.Is(err, unix.ENOTDIR) {
-				continue // where something makes room for it, that is the room
-			} else if err != nil {
-				return err
+			if dir, err = root.Ancestor(st.Path); err != nil {
+				continue // something makes room for it, and that is the room
 			}
 		}
 		if dir == "" {

@@ -161,16 +161,6 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) error {
 	if err != nil {
 		return err
 	}
-	for i := range steps {
-		// Everything else there is shared with other deployments: hard links into the repository.
-		at, err := tree.Resolve(steps[i].Path)
-		if err == nil && !strings.HasPrefix(at, "/etc/") {
-			err = fmt.Errorf("%s is not in the deployment's own /etc", steps[i].subject())
-		}
-		if err != nil {
-			return err
-		}
-	}
 	if err := checkSpace(tree, steps, "", 0); err != nil {
 		return err
 	}
@@ -179,6 +169,10 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) error {
 		st := &j.Steps[i]
 		if err := fault("etc " + st.Path); err != nil {
 			return err
+		}
+		// Everything else there is shared with other deployments: hard links into the repository.
+		if at, err := tree.Resolve(st.Path); err != nil || !strings.HasPrefix(at, "/etc/") {
+			return errors.Join(err, fmt.Errorf("%s is not in the deployment's own /etc", st.subject()))
 		}
 		if st.Op == opPut {
 			n := st.After
