@@ -189,6 +189,7 @@ func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o Ap
 type update struct {
 	transaction.Update
 	cfg, old *machineconfig.Config
+	made     []string // see compile
 	road     transaction.Road
 	request  ostree.Request
 	booted   ostree.Deployment
@@ -220,7 +221,11 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 		return nil, &DriftError{Config: old.Name, Drift: drift}
 	}
 	v := view{host: h.root}
-	c, err := compile(v, cfg, old)
+	var made []string
+	if r.Committed != nil {
+		made = r.Committed.Made
+	}
+	c, err := compile(v, cfg, old, made)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}
@@ -248,10 +253,10 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	if err != nil {
 		return nil, fmt.Errorf("encoding %s: %w", cfg.Name, err)
 	}
-	u := &update{cfg: cfg, old: old, booted: booted, reboot: p.Reboot}
+	u := &update{cfg: cfg, old: old, made: made, booted: booted, reboot: p.Reboot}
 	u.Document, u.Actions, u.Timeout = doc, p.Actions, o.Timeout
 	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,
-		Skipped: skipped(p)}
+		Skipped: skipped(p), Made: c.made}
 	for _, d := range drift {
 		u.Drifted = append(u.Drifted, d.paths...)
 	}
@@ -412,7 +417,7 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 // policy are what counts there.
 func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
 	v := view{host: h.root, tree: tree}
-	c, err := compile(v, u.cfg, u.old)
+	c, err := compile(v, u.cfg, u.old, u.made)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.cfg.Name, err)
 	}

@@ -37,10 +37,13 @@ type compiler struct {
 	wants    []files.Want
 	at       map[string]int    // resolved path -> index in wants
 	dirs     map[string]string // what resolve found so far: many paths share few directories
+	made     []string          // of those that were made only to stand in, the ones still needed
 	warnings []string
 }
 
-func compile(v view, cfg, old *machineconfig.Config) (*compiler, error) {
+// compile takes, beside the configurations, the directories that were made only because something of old had to stand in
+// them.
+func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, error) {
 	accounts, err := v.base().Accounts()
 	if err != nil {
 		return nil, fmt.Errorf("reading the host's users: %w", err)
@@ -56,7 +59,41 @@ func compile(v view, cfg, old *machineconfig.Config) (*compiler, error) {
 			return nil, err
 		}
 	}
-	return c, nil
+	return c, c.emptied(made)
+}
+
+// emptied lets go of directories that nothing wanted stands in any more. They are asked to go once: one that others use
+// by then is theirs.
+func (c *compiler) emptied(made []string) error {
+	needed := map[string]bool{}
+	for _, w := range c.wants {
+		if w.Node.Type == files.Absent && !w.Exists && w.HardTo == "" {
+			continue
+		}
+		for dir := w.Path; dir != "/"; dir = path.Dir(dir) {
+			needed[dir] = true
+		}
+	}
+	for _, dir := range made {
+		if needed[dir] || c.old == c.cfg || under(dir, transaction.ConfigDir) {
+			c.made = append(c.made, dir)
+			continue
+		}
+		n, err := c.view.Inspect(dir)
+		if err != nil {
+			return err
+		}
+		if taken, err := c.has(dir); err != nil || taken || n.Type != files.Directory {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := c.want(files.Want{Path: dir, Node: files.Node{Type: files.Absent}}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // want adds w, labelled as the policy says. Two wants for one place, however it is spelled, are a mistake of the

@@ -129,7 +129,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 	}
 	var differ map[string]bool
 	v := view{host: h.root}
-	if c, err := compile(v, cfg, old); err == nil {
+	if c, err := compile(v, cfg, old, nil); err == nil {
 		if differ, err = differing(v, c.wants); err != nil {
 			return nil, err
 		}

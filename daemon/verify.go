@@ -88,7 +88,7 @@ func (h *Host) drift(old *machineconfig.Config, res *Result) ([]Drift, error) {
 // compare returns where the host's files, units and users differ from cfg.
 func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 	v := view{host: h.root}
-	c, err := compile(v, cfg, cfg)
+	c, err := compile(v, cfg, cfg, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}

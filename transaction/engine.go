@@ -290,7 +290,7 @@ func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error
 	if err := errors.Join(j.sync(), ctx.Err(), fault("prepared"), j.unmoved()); err != nil {
 		return e.abandon(j, err)
 	}
-	u.Revision.Transaction = id
+	u.Revision.Transaction, u.Revision.Made = id, addTo(u.Revision.Made, implied(j.Steps))
 	r.Pending = &Pending{Revision: u.Revision, Phase: PhaseApply, Road: road, From: u.Revision.Deployment,
 		BootID: e.BootID, MaxAttempts: MaxAttempts, Timeout: u.Timeout, Baseline: u.Baseline,
 		Verdict: u.Verdict, Services: u.Services}

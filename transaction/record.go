@@ -74,7 +74,9 @@ type Revision struct {
 	// OwnedKargs are the kernel arguments of the deployment that are there because a configuration asked for them.
 	OwnedKargs []string `json:"ownedKernelArguments,omitempty"`
 	// Skipped names what of the configuration was left out on request (--skip-os).
-	Skipped     []string  `json:"skipped,omitempty"`
+	Skipped []string `json:"skipped,omitempty"`
+	// Made are the directories that were made only because something had to stand in them; they go with the last of it.
+	Made        []string  `json:"madeDirectories,omitempty"`
 	Transaction string    `json:"transaction,omitempty"`
 	Since       time.Time `json:"since"`
 }

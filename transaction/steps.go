@@ -40,6 +40,8 @@ type step struct {
 	Sum    string     `json:"sum,omitempty"` // digest of the new contents
 	HardTo string     `json:"hardTo,omitempty"`
 	Field  string     `json:"field,omitempty"` // of the configuration, for messages
+	// Implied says of a directory that no want asks for it: something below it has to stand somewhere.
+	Implied bool `json:"implied,omitempty"`
 
 	data   []byte
 	linked bool // the old node is kept as another name of its inode
@@ -382,16 +384,34 @@ func (s *stepper) parents(name string) (string, error) {
 			continue
 		}
 		s.made[m] = true
-		after := files.Node{Type: files.Directory, Mode: 0o755}
+		after, implied := files.Node{Type: files.Directory, Mode: 0o755}, true
 		if w := s.wants[m]; w != nil && (w.Node.Type == files.Directory || w.Exists) {
-			after = w.Node
+			after, implied = w.Node, false
 			after.Type = files.Directory
 		} else if resolved, err := s.root.Resolve(m); err == nil {
 			after.Label = s.labels.Of(resolved, files.Directory)
 		}
-		s.steps = append(s.steps, step{Op: opMkdir, Path: m, Before: files.Node{Type: files.Absent}, After: after})
+		s.steps = append(s.steps, step{Op: opMkdir, Path: m, Implied: implied, Before: files.Node{Type: files.Absent}, After: after})
 	}
 	return dir, nil
+}
+
+// implied are the directories that the steps make for no want's own sake.
+func implied(steps []step) []string {
+	var out []string
+	for i := range steps {
+		if steps[i].Implied {
+			out = append(out, steps[i].Path)
+		}
+	}
+	return out
+}
+
+// addTo is the sorted union of two sets of paths.
+func addTo(set, more []string) []string {
+	out := slices.Concat(set, more)
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // order sorts the steps: what makes room, directories from the top, new nodes, hard links to them, changes in place,

@@ -97,9 +97,11 @@ func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Swit
 		if err := fault("deployed"); err != nil {
 			return d, err
 		}
-		if err := e.writeEtc(d, j.ID, s); err != nil {
+		made, err := e.writeEtc(d, j.ID, s)
+		if err != nil {
 			return d, err
 		}
+		p.Made = addTo(addTo(s.Revision.Made, implied(j.Steps)), made)
 		p.Etc = digestOf(stamps)
 		moved, err := e.moved(stamps)
 		if err != nil || moved == "" {
@@ -147,48 +149,49 @@ func (e *Engine) moved(before map[string]string) (string, error) {
 }
 
 // writeEtc puts what the configuration wants into the new deployment, which nobody uses yet: no pre-images, one syncfs.
-func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) error {
+// It returns the directories that it made for no want's own sake.
+func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, error) {
 	tree, err := s.Open(d)
 	if err != nil {
-		return fmt.Errorf("opening deployment %s: %w", d.ID, err)
+		return nil, fmt.Errorf("opening deployment %s: %w", d.ID, err)
 	}
 	defer func() { _ = tree.Close() }()
 	wants, err := s.Etc(tree)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	steps, err := makeSteps(tree, id, e.Labels, wants)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := checkSpace(tree, steps, "", 0); err != nil {
-		return err
+		return nil, err
 	}
 	j := &journal{ID: id, Steps: steps, root: tree}
 	for i := range j.Steps {
 		st := &j.Steps[i]
 		if err := fault("etc " + st.Path); err != nil {
-			return err
+			return nil, err
 		}
 		// Everything else there is shared with other deployments: hard links into the repository.
 		if at, err := tree.Resolve(st.Path); err != nil || !strings.HasPrefix(at, "/etc/") {
-			return errors.Join(err, fmt.Errorf("%s is not in the deployment's own /etc", st.subject()))
+			return nil, errors.Join(err, fmt.Errorf("%s is not in the deployment's own /etc", st.subject()))
 		}
 		if st.Op == opPut {
 			n := st.After
 			n.Data = st.data
 			if err := tree.Stage(st.Dir, st.Stage, n); err != nil {
-				return fmt.Errorf("staging %s: %w", st.Path, err)
+				return nil, fmt.Errorf("staging %s: %w", st.Path, err)
 			}
 		}
 		if err := j.rollStep(st); err != nil {
-			return fmt.Errorf("writing %s: %w", st.Path, err)
+			return nil, fmt.Errorf("writing %s: %w", st.Path, err)
 		}
 	}
 	if err := j.check(); err != nil {
-		return err
+		return nil, err
 	}
-	return errors.Join(tree.SyncFS("/etc"), fault("etc written"))
+	return implied(steps), errors.Join(tree.SyncFS("/etc"), fault("etc written"))
 }
 
 // abort takes back what Switch made so far. The default is still the old deployment, or is made so again.

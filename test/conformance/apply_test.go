@@ -905,3 +905,29 @@ func TestTheCommittedConfigurationCanBeReadWhereItIsLookedFor(t *testing.T) {
 		t.Errorf("%v: %v", err, mc)
 	}
 }
+
+func TestDirectoriesMadeOnTheWayGoWithTheLastThatStandsInThem(t *testing.T) {
+	tr := newTree(t)
+	tr.must(os.MkdirAll(tr.path("srv/shared"), 0o755))
+	a := doc("a", withFile("/etc/a.conf", "a"))
+	tr.apply(a)
+	before := tr.take()
+	tr.apply(doc("b", withFile("/etc/a.conf", "a"), withFile("/etc/deep/er/x.conf", "x"), withFile("/srv/shared/y", "y"),
+		withUnit("u.service", contents("[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=u.target\n"), obj{"enabled": true})))
+	tr.apply(doc("c", withFile("/etc/a.conf", "a"), withFile("/etc/deep/z.conf", "z")))
+	if got := tr.what("etc/deep/er"); got != "absent" {
+		t.Errorf("etc/deep/er is %s", got)
+	}
+	tr.apply(a)
+	tr.same(before, tr.take(), snapshot.Content)
+
+	tr.apply(doc("d", withFile("/etc/deep/x.conf", "x")))
+	tr.put("etc/deep/others", "theirs", 0o644)
+	tr.apply(a)
+	if tr.read("etc/deep/others") != "theirs" {
+		t.Error("a directory went with what others have in it")
+	}
+	again := tr.take()
+	tr.apply(a)
+	tr.same(again, tr.take(), snapshot.Untouched)
+}
