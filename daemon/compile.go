@@ -41,8 +41,8 @@ type compiler struct {
 	warnings []string
 }
 
-// compile takes, beside the configurations, the directories that were made only because something of old had to stand in
-// them.
+// compile takes, beside the configurations, the directories that were made only because something of old had to stand
+// in them.
 func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, error) {
 	accounts, err := v.base().Accounts()
 	if err != nil {

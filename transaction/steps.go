@@ -391,7 +391,8 @@ func (s *stepper) parents(name string) (string, error) {
 		} else if resolved, err := s.root.Resolve(m); err == nil {
 			after.Label = s.labels.Of(resolved, files.Directory)
 		}
-		s.steps = append(s.steps, step{Op: opMkdir, Path: m, Implied: implied, Before: files.Node{Type: files.Absent}, After: after})
+		s.steps = append(s.steps, step{Op: opMkdir, Path: m, Implied: implied,
+			Before: files.Node{Type: files.Absent}, After: after})
 	}
 	return dir, nil
 }
