@@ -246,7 +246,8 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 		return nil, err
 	}
 	owned := h.owned(r, booted, cfg, p)
-	if len(p.Changes) == 0 && len(differing) == 0 && old == cfg && r.Committed.Config == cfg.Name {
+	if len(p.Changes) == 0 && len(differing) == 0 && old == cfg && r.Committed.Config == cfg.Name &&
+		r.Committed.Deployment == booted.ID {
 		return nil, nil
 	}
 	doc, err := cfg.Marshal()

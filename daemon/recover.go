@@ -66,8 +66,11 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 		if r.Pending == nil || out.Rebooting {
 			break
 		}
-		res.Reboot = RebootStarted
-		return e.GoBack(ctx, r, "a rollback was asked for before "+r.Pending.Config+" was proved", false)
+		err := e.GoBack(ctx, r, "a rollback was asked for before "+r.Pending.Config+" was proved", false)
+		if err == nil {
+			res.Reboot = RebootStarted
+		}
+		return err
 	case transaction.GoBack:
 		res.Reboot = RebootStarted
 		return nil

@@ -138,17 +138,22 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 // errJournalLost: the record says that something was decided, and what it was is gone.
 var errJournalLost = errors.New("the journal of the pending transaction is missing")
 
+// journalLost goes on without it: how far the change was can't be known, but the committed configuration can be applied
+// again, and so can any other.
+func (e *Engine) journalLost(r *Record) error {
+	why := fmt.Sprintf("recovering %s: %v; what it had changed is drift now", r.Pending.Config, errJournalLost)
+	r.Pending = nil
+	r.setState(Degraded, why, e.Now())
+	return e.store().save(r)
+}
+
 func (e *Engine) recoverForward(ctx context.Context, r *Record) error {
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
 		return err
 	}
 	if j == nil {
-		// How far it was can't be known. The committed configuration can be applied again, and so can any other.
-		why := fmt.Sprintf("recovering %s: %v; what it had changed is drift now", r.Pending.Config, errJournalLost)
-		r.Pending = nil
-		r.setState(Degraded, why, e.Now())
-		return e.store().save(r)
+		return e.journalLost(r)
 	}
 	if j.BootID == e.BootID {
 		return e.finish(ctx, r, j)
@@ -256,7 +261,7 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 			return err
 		}
 		if j == nil {
-			j = &journal{ID: "none", root: e.Root}
+			return e.journalLost(r)
 		}
 		j.Actions = nil // everything has started since the change, and starts again
 		if err := e.undoHere(ctx, r, j, errors.New(why)); r.Pending != nil {
@@ -267,7 +272,7 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 	if gone, err := e.gone(ctx, p.From); err != nil {
 		return err
 	} else if gone {
-		return e.stranded(r, why, quarantine)
+		return e.stranded(r, why)
 	}
 	if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
 		return errors.Join(fmt.Errorf("making %s the default again: %w", p.From, err),
@@ -286,11 +291,8 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 var ErrStranded = errors.New("the deployment to go back to is gone")
 
 // stranded stays where it is, unproved, and makes that what the next update starts from.
-func (e *Engine) stranded(r *Record, why string, quarantine bool) error {
+func (e *Engine) stranded(r *Record, why string) error {
 	p := r.Pending
-	if quarantine {
-		r.quarantine(p.Revision, why, e.Now())
-	}
 	e.commitRevision(r, p.Revision)
 	r.setState(Degraded, fmt.Sprintf("%s; and %v: %s. The host stays on %s", why, ErrStranded, p.From, p.Config), e.Now())
 	return errors.Join(ErrStranded, e.store().save(r))

@@ -140,6 +140,11 @@ func TestDeploymentOfSomebodyElseIsStartedFrom(t *testing.T) {
 	if s, err := n.WaitState(ctx, transaction.Degraded); err != nil || !strings.Contains(s.Reason, "something else changed the OS") {
 		t.Fatalf("%+v %v", s, err)
 	}
+	apply(ctx, t, n, mc("a", configA)) // nothing to do but to say so
+	if _, _, exit, err := n.Agent(ctx, "recover"); exit != 0 || err != nil {
+		t.Errorf("recover: %d %v", exit, err)
+	}
+	settled(ctx, t, n, "a")
 	apply(ctx, t, n, mc("b", configB))
 	settled(ctx, t, n, "b")
 	if k := " " + n.Kargs() + " "; !strings.Contains(k, " admin=1 ") || !strings.Contains(k, " b=2 ") {
