@@ -8,15 +8,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/test/lab"
 )
 
 // binaries is the directory that every command under cmd/ was built into.
@@ -44,23 +44,6 @@ func buildAndRun(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// sources looks at every source once, within a test: the test cache keeps a result as long as nothing that a test has
-// looked at changes, and does not see what the compiler reads.
-var sources = sync.OnceValue(func() error {
-	return filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != "../..":
-			return fs.SkipDir
-		case filepath.Ext(path) != ".go" && filepath.Ext(path) != ".mod":
-			return nil
-		}
-		_, err = os.Stat(path)
-		return err
-	})
-})
-
 // result is what a command left behind.
 type result struct {
 	code           int
@@ -70,9 +53,7 @@ type result struct {
 // run executes one of the binaries, with the test's directory as its working directory.
 func run(t *testing.T, dir, binary string, args ...string) result {
 	t.Helper()
-	if err := sources(); err != nil {
-		t.Fatal(err)
-	}
+	lab.Sources(t)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(binaries, binary), args...)
 	cmd.Dir = dir
 	var stdout, stderr bytes.Buffer

@@ -17,7 +17,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +30,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
 )
 
@@ -89,30 +89,13 @@ var (
 // does not see what the compiler reads; so the sources are looked at here.
 func binary(t *testing.T, build func() (string, error)) string {
 	t.Helper()
+	lab.Sources(t)
 	path, err := build()
-	if err == nil {
-		err = sources()
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
-
-var sources = sync.OnceValue(func() error {
-	return filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != "../..":
-			return fs.SkipDir
-		case filepath.Ext(path) != ".go":
-			return nil
-		}
-		_, err = os.Stat(path)
-		return err
-	})
-})
 
 // result is what a command left behind.
 type result struct {

@@ -99,6 +99,7 @@ func inOrder(t *testing.T, out string, patterns ...string) {
 }
 
 func TestTreeIsShownWithWhatItLeavesOut(t *testing.T) {
+	lab.Sources(t)
 	inOrder(t, runDemo(t, "-tree"),
 		`leaves out the reboot, kernel arguments`,
 		`rendered-infra-[0-9a-f]{32}`,

@@ -140,6 +140,7 @@ var need = sync.OnceValues(func() (*Base, error) {
 // with LAB=require in the environment it fails.
 func Need(t testing.TB) *Base {
 	t.Helper()
+	Sources(t)
 	if err := Available(); err != nil && (os.Getenv("LAB_INSTALL") != "1" || os.Geteuid() != 0) {
 		if os.Getenv("LAB") == "require" {
 			t.Fatal(err)
