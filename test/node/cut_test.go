@@ -281,8 +281,14 @@ func TestPlugPulledDuringTheVerdictOfALiveChange(t *testing.T) {
 	if err := n.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := n.WaitState(ctx, transaction.RolledBack, transaction.Done); err != nil || s.Config.Committed != "one" || len(s.Quarantined) != 1 {
+	boots := n.Boots()
+	s, err := n.WaitState(ctx, transaction.RolledBack, transaction.Done)
+	if err != nil || s.Config.Committed != "one" || len(s.Quarantined) != 1 {
 		t.Fatalf("%+v %v", s, err)
+	}
+	// Everything had started with the change, and starts again without it.
+	if err := n.WaitBoot(ctx, boots+1); err != nil {
+		t.Fatal(err)
 	}
 	verified(ctx, t, n)
 }
