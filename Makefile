@@ -51,6 +51,7 @@ deps: ## Installs the Debian packages that the labs need (as root; does nothing 
 		ostree ostree
 		strace strace
 		mkfs.ext4 e2fsprogs
+		selabel_lookup selinux-utils
 	END
 	if ((!$${#packages[@]})); then exit 0; fi
 	if ((EUID)) || ! command -v apt-get >/dev/null; then

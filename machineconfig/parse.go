@@ -31,15 +31,6 @@ var extensions = map[string]bool{
 	"two-node-ha": true, "usbguard": true,
 }
 
-// Empty is the configuration of a node that nothing is asked of.
-func Empty() *Config {
-	c, err := Parse(&mcfgv1.MachineConfig{})
-	if err != nil {
-		panic(err) // an empty document can't be wrong
-	}
-	return c
-}
-
 // Parse validates one MachineConfig of any supported Ignition version, with or without spec.config. The Config keeps mc
 // as its Object and shares memory with it, so mc must not be changed afterwards. Errors name the object and every field
 // that is wrong.

@@ -107,17 +107,6 @@ func (p *Plain) Supported(ctx context.Context) error {
 	return nil
 }
 
-// Composefs says whether the host's configuration asks for composefs. It is no obstacle: /etc is a directory all the
-// same. No fork.
-func (p *Plain) Composefs() (bool, error) {
-	prepare, err := p.prepareRoot()
-	if err != nil {
-		return false, err
-	}
-	enabled := prepare["composefs"]["enabled"]
-	return isTrue(enabled) || enabled == "signed" || enabled == "verity", nil
-}
-
 // Status lists the deployments in ostree's order, joined with the boot loader's entries. One fork; the first time on
 // an ostree before 2025.3, which has no JSON, two.
 func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {

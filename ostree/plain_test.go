@@ -273,18 +273,17 @@ func TestHostThatCannotSwitchIsRefusedWithTheReason(t *testing.T) {
 		name, arch string
 		files      map[string]string
 		reason     string
-		composefs  bool
 	}{
-		{"an ostree host", "amd64", nil, "", false},
-		{"no ostree host", "amd64", map[string]string{"run/ostree-booted": ""}, "not-ostree", false},
-		{"s390x", "s390x", nil, "zipl", false},
-		{"zipl asked for", "amd64", map[string]string{"ostree/repo/config": "[sysroot]\nbootloader=zipl\n"}, "zipl", false},
-		{"boot entries that are no link", "amd64", map[string]string{"boot/loader/entries/x": " "}, "no-boot-link", false},
-		{"transient /etc", "amd64", map[string]string{"usr/lib/ostree/prepare-root.conf": "[etc]\ntransient = true\n"}, "transient-etc", false},
+		{"an ostree host", "amd64", nil, ""},
+		{"no ostree host", "amd64", map[string]string{"run/ostree-booted": ""}, "not-ostree"},
+		{"s390x", "s390x", nil, "zipl"},
+		{"zipl asked for", "amd64", map[string]string{"ostree/repo/config": "[sysroot]\nbootloader=zipl\n"}, "zipl"},
+		{"boot entries that are no link", "amd64", map[string]string{"boot/loader/entries/x": " "}, "no-boot-link"},
+		{"transient /etc", "amd64", map[string]string{"usr/lib/ostree/prepare-root.conf": "[etc]\ntransient = true\n"}, "transient-etc"},
 		{"transient /etc that the admin switched off", "amd64", map[string]string{
 			"usr/lib/ostree/prepare-root.conf": "[etc]\ntransient=true\n",
-			"etc/ostree/prepare-root.conf":     "# ours\n[etc]\ntransient=false\n"}, "", false},
-		{"composefs", "amd64", map[string]string{"usr/lib/ostree/prepare-root.conf": "[composefs]\nenabled=yes\n"}, "", true},
+			"etc/ostree/prepare-root.conf":     "# ours\n[etc]\ntransient=false\n"}, ""},
+		{"composefs", "amd64", map[string]string{"usr/lib/ostree/prepare-root.conf": "[composefs]\nenabled=yes\n"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := NewPlain(version, hostTree(t, c.files))
@@ -295,14 +294,11 @@ func TestHostThatCannotSwitchIsRefusedWithTheReason(t *testing.T) {
 				c.reason != "" && (unsupported.Reason != c.reason || ClassOf(err) != NeedsAdmin) {
 				t.Errorf("got %v, want %q", err, c.reason)
 			}
-			if got, err := p.Composefs(); got != c.composefs || err != nil {
-				t.Errorf("composefs is %v, %v", got, err)
-			}
 		})
 	}
 }
 
-// What ostree 2025.2 says, and what comes of it.
+// What ostree and the libraries below it say (those of missing refs and hosts captured from 2025.2), and what comes of it.
 func TestErrorsAreClassed(t *testing.T) {
 	for _, c := range []struct {
 		stderr string

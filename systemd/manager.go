@@ -129,11 +129,6 @@ func (m *Manager) ReloadUnit(ctx context.Context, name string) error {
 	return m.job(ctx, "reloading", name, m.conn.ReloadUnitContext)
 }
 
-// StartUnit starts a unit and waits until it has started.
-func (m *Manager) StartUnit(ctx context.Context, name string) error {
-	return m.job(ctx, "starting", name, m.conn.StartUnitContext)
-}
-
 type jobFunc func(ctx context.Context, name, mode string, result chan<- string) (int, error)
 
 func (m *Manager) job(ctx context.Context, doing, name string, enqueue jobFunc) error {
