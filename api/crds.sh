@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Copies OpenShift's CRDs for the kinds that we speak from the module that go.mod pins: of each kind the variant of a
+# cluster without feature previews.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")"
+module=$(go list -m -f '{{.Dir}}' github.com/openshift/api)
+copy() { install -m 0644 "$module/$1/zz_generated.crd-manifests/$2" "crds/$3.yaml"; }
+
+mcfg=machineconfiguration/v1
+copy $mcfg 0000_80_machine-config_01_machineconfigs.crd.yaml machineconfigs
+copy $mcfg 0000_80_machine-config_01_machineconfigpools-SelfManagedHA.crd.yaml machineconfigpools
+copy $mcfg 0000_80_machine-config_01_machineconfignodes-SelfManagedHA-Default.crd.yaml machineconfignodes
+copy $mcfg 0000_80_machine-config_01_kubeletconfigs-Default.crd.yaml kubeletconfigs
+copy $mcfg 0000_80_machine-config_01_containerruntimeconfigs.crd.yaml containerruntimeconfigs
+copy $mcfg 0000_80_machine-config_01_controllerconfigs-Default.crd.yaml controllerconfigs
+copy operator/v1 0000_80_machine-config_01_machineconfigurations.crd.yaml machineconfigurations

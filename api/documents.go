@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Cordon is an entry of the cordon ledger: who cordoned a node, since when and why.
+type Cordon struct {
+	By     string    `json:"by"`
+	Config string    `json:"config"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// Quarantine is a configuration that failed its verdict on a node.
+type Quarantine struct {
+	Config string    `json:"config"`
+	Node   string    `json:"node,omitempty"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// Lifted is a quarantine that somebody took back. What fails again after At is quarantined again.
+type Lifted struct {
+	Config string    `json:"config"`
+	At     time.Time `json:"at"`
+}
+
+// Pin holds a pool at Config, until it is taken away or the pool's MachineConfigs render to something else than From.
+type Pin struct {
+	Config string    `json:"config"`
+	From   string    `json:"from"`
+	Since  time.Time `json:"since"`
+}
+
+// Drain is where a drain is: what it waits for, and what it is expected to wait for.
+type Drain struct {
+	Config string    `json:"config"`
+	Since  time.Time `json:"since"`
+	// Left counts the pods that still have to go; Waiting has the first of them, those that are blocked first.
+	Left    int          `json:"left"`
+	Waiting []WaitingPod `json:"waiting,omitempty"`
+}
+
+// WaitingPod is a pod that a drain waits for.
+type WaitingPod struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Since     time.Time `json:"since"`
+	// Why is one of the DrainWait constants.
+	Why string `json:"why"`
+	// Budget is the PodDisruptionBudget that refuses, and Allowed how many disruptions it allows now.
+	Budget  string `json:"budget,omitempty"`
+	Allowed int32  `json:"allowed"`
+	// Placement says whether any node could take the pod: counts of nodes by what rules them out, in words.
+	Placement string `json:"placement,omitempty"`
+	Message   string `json:"message,omitempty"`
+}
+
+// Why a drain waits for a pod: also the label of the metric, so the list stays short.
+const (
+	DrainWaitBudget      = "DisruptionBudget"
+	DrainWaitTerminating = "Terminating"
+	DrainWaitRefused     = "Refused" // an admission webhook or a quota
+	DrainWaitError       = "Error"
+)
+
+// Node is what a Node says in its annotations.
+type Node struct {
+	Current, Desired, Previous string
+	State                      State
+	Reason                     string
+	Cordon                     *Cordon
+	Quarantined                []Quarantine
+	Lift                       string
+	SingleReplica              bool
+	Rebooting                  bool
+}
+
+// ReadNode reads a Node's annotations. What can't be read is as if it were not there, and named in the error.
+func ReadNode(n *corev1.Node) (Node, error) {
+	a := n.Annotations
+	out := Node{
+		Current: a[CurrentConfig], Desired: a[DesiredConfig], Previous: a[PreviousConfig],
+		State: State(a[StateKey]), Reason: a[Reason], Lift: a[Lift],
+		SingleReplica: a[ControlPlaneTopology] == TopologySingleReplica,
+		Rebooting:     a[PostConfigAction] == PostConfigActionRebooting,
+	}
+	cordon, err := Decode[*Cordon](a, CordonKey)
+	if err != nil {
+		return out, fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	out.Cordon = cordon
+	if out.Quarantined, err = Decode[[]Quarantine](a, QuarantinedKey); err != nil {
+		return out, fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	return out, nil
+}
+
+// Decode reads the document in an annotation; the zero value where there is none.
+func Decode[T any](annotations map[string]string, key string) (T, error) {
+	var v, none T
+	text := annotations[key]
+	if text == "" {
+		return none, nil
+	}
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return none, fmt.Errorf("annotation %s: %w", key, err)
+	}
+	return v, nil
+}
+
+// Encode writes the document for an annotation.
+func Encode(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // the types above have nothing that JSON can't hold
+	}
+	return string(data)
+}
+
+// ShortReason cuts a reason to what an annotation takes, on one line.
+func ShortReason(text string) string {
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	if len(text) <= ReasonLimit {
+		return text
+	}
+	text = text[:ReasonLimit-len("…")]
+	for !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return text + "…"
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package api is what the parts of Noderefit say to each other through the cluster: keys, states, reasons and the small
+// documents that annotations hold. What OpenShift has a word for keeps that word, so that existing YAML, dashboards and
+// runbooks work (openshift/machine-config-operator, pkg/daemon/constants); the rest is below noderefit.dev.
+package api
+
+// Namespace is where everything runs that is not on a host.
+const Namespace = "openshift-machine-config-operator"
+
+// The names of our workloads and of their service accounts.
+const (
+	Daemon     = "machine-config-daemon"
+	Controller = "machine-config-controller"
+	Server     = "machine-config-server"
+)
+
+const (
+	prefix    = "machineconfiguration.openshift.io/"
+	ownPrefix = "noderefit.dev/"
+)
+
+// Annotations of a Node that OpenShift has too.
+const (
+	// CurrentConfig is the rendered configuration that the node proved healthy on. The daemon writes it.
+	CurrentConfig = prefix + "currentConfig"
+	// DesiredConfig is the one that it should have. The pool controller writes it, once per node and update.
+	DesiredConfig = prefix + "desiredConfig"
+	// StateKey holds a State, Reason why it is that, at most ReasonLimit bytes. The daemon writes both.
+	StateKey = prefix + "state"
+	Reason   = prefix + "reason"
+	// DesiredDrain and LastAppliedDrain are "drain-<config>" and "uncordon-<config>": asked for, and done. Our daemon
+	// drains by itself and writes both, for those who watch them.
+	DesiredDrain     = prefix + "desiredDrain"
+	LastAppliedDrain = prefix + "lastAppliedDrain"
+	// PostConfigAction is PostConfigActionRebooting from the commit until the daemon has seen the boot after it.
+	PostConfigAction = prefix + "post-config-action"
+	// ControlPlaneTopology is SingleReplica where nothing could take a drained pod. The pool controller writes it.
+	ControlPlaneTopology = prefix + "controlPlaneTopology"
+)
+
+// Values of annotations.
+const (
+	PostConfigActionRebooting = "Rebooting"
+	TopologySingleReplica     = "SingleReplica"
+	TopologyHighlyAvailable   = "HighlyAvailable"
+	// ReasonLimit is the longest reason, in bytes: an annotation is no log.
+	ReasonLimit = 2000
+)
+
+// Annotations of a Node that are ours.
+const (
+	// CordonKey holds a Cordon: that the node was cordoned by us, and why. Without it a cordon is somebody else's.
+	CordonKey = ownPrefix + "cordon"
+	// PreviousConfig is the configuration that a rollback would go back to: it is kept from garbage collection.
+	PreviousConfig = ownPrefix + "previousConfig"
+	// QuarantinedKey holds the []Quarantine of the host. The daemon writes it.
+	QuarantinedKey = ownPrefix + "quarantined"
+	// Lift is the name of a configuration that the node shall try again although it failed here. The pool controller
+	// writes it, in the patch that sets DesiredConfig.
+	Lift = ownPrefix + "lift"
+)
+
+// DrainKey is the annotation of a MachineConfigNode that holds a Drain: what a drain that waits is waiting for.
+const DrainKey = ownPrefix + "drain"
+
+// Annotations of a MachineConfigPool that are ours.
+const (
+	// PoolQuarantineKey holds the []Quarantine of a pool: configurations that some node rolled back from. The pool
+	// controller writes it.
+	PoolQuarantineKey = ownPrefix + "quarantined"
+	// LiftedKey holds the []Lifted: quarantines that somebody took back. People write it, by kubectl refit.
+	LiftedKey = ownPrefix + "lifted"
+	// PinKey holds a Pin: the configuration that the pool shall have instead of what its MachineConfigs render to.
+	// People write it, by kubectl refit; the render controller removes it once the MachineConfigs render to something else
+	// than what was rolled back from.
+	PinKey = ownPrefix + "pin"
+	// HistoryKey holds the names of the configurations that the whole pool had before the present one, as a JSON list,
+	// the latest first: what a rollback may go back to. The pool controller writes it.
+	HistoryKey = ownPrefix + "history"
+	// DrainSingleNode is "true" where the only node of a cluster shall be drained all the same.
+	DrainSingleNode = ownPrefix + "drain-single-node"
+)
+
+// RestoredFrom is the annotation of a rendered MachineConfig that somebody had deleted and a node gave back: the node.
+const RestoredFrom = ownPrefix + "restored-from"
+
+// Labels.
+const (
+	// Role says, on a MachineConfig, which pools select it.
+	Role = prefix + "role"
+	// NodeRole, with a role behind it, is the label that puts a node into that role.
+	NodeRole = "node-role.kubernetes.io/"
+	// Zone orders a rollout.
+	Zone = "topology.kubernetes.io/zone"
+)
+
+// The pools that need no object to be known by name.
+const (
+	PoolMaster       = "master"
+	PoolControlPlane = "control-plane"
+	PoolWorker       = "worker"
+	PoolArbiter      = "arbiter"
+)
+
+// UpdateInProgressTaint is on a node that is not at its pool's configuration yet, with the effect PreferNoSchedule: what
+// is evicted elsewhere had better not land where it will be evicted again.
+const UpdateInProgressTaint = "UpdateInProgress"
+
+// State is what a node says about itself.
+type State string
+
+// The states. RolledBack is ours; the others are OpenShift's.
+const (
+	Done           State = "Done"
+	Working        State = "Working"
+	Degraded       State = "Degraded"
+	Unreconcilable State = "Unreconcilable"
+	// RolledBack: the configuration that the node was to get failed its verdict, the node is back on the one before and
+	// serves. It stays so until it is pointed elsewhere.
+	RolledBack State = "RolledBack"
+)
+
+// Bad says that the node can't get to its desired configuration without somebody changing something.
+func (s State) Bad() bool { return s == Degraded || s == Unreconcilable || s == RolledBack }
+
+// Conditions of a MachineConfigPool that are ours, beside those of openshift/api.
+const (
+	// PoolRenderPending: something that the pool's configuration is made of is not finished, such as a KubeletConfig.
+	PoolRenderPending = "RenderPending"
+	// PoolQuarantined: the pool's configuration failed on a node and is offered to no other.
+	PoolQuarantined = "Quarantined"
+)
