@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// Request asks the hands for a configuration.
+type Request struct {
+	Name string
+	// Config is the MachineConfig as JSON, Policy the MachineConfiguration as JSON or nil.
+	Config, Policy []byte
+	// Lift takes the configuration out of the host's quarantine first.
+	Lift bool
+}
+
+// Hands do on the host what has to be done there. Each operation is a process of the host's: that the caller goes away
+// ends none of them but Stage. Errors are a *Refused (something else is at work: try again), an *UnreachableError (it
+// can't be reached from here) or something that another try may mend.
+type Hands interface {
+	// Status reads where the host is.
+	Status(ctx context.Context) (*Status, error)
+	// Plan is the way from what the host has to what the request names. It touches nothing.
+	Plan(ctx context.Context, r Request) (*plan.Plan, error)
+	// Stage refuses what can't work and brings the OS to the disk. Cancelling ctx stops it.
+	Stage(ctx context.Context, r Request) error
+	// Apply carries the plan out. It attaches to an apply of the same configuration that is already running. When ctx
+	// ends, the operation goes on.
+	Apply(ctx context.Context, r Request) (*Result, error)
+}
+
+// Senses are what head and host tell each other besides.
+type Senses interface {
+	// Config is the host's copy of a rendered configuration: a MachineConfig as JSON.
+	Config(ctx context.Context, name string) ([]byte, error)
+	// NodeReady tells the verdict on the host what the API server says of the node.
+	NodeReady(ctx context.Context, ready bool, why string) error
+	// Changed delivers when the host's record may have changed. It is never closed.
+	Changed() <-chan struct{}
+}
+
+// Verifier compares the host with its committed configuration.
+type Verifier interface {
+	Verify(ctx context.Context) (*Verification, error)
+}
+
+// Drainer empties the node of the pods that can run elsewhere. It never touches the cordon.
+type Drainer interface {
+	// Forecast is what a drain would wait for, before anything is evicted.
+	Forecast(ctx context.Context, config string) (*api.Drain, error)
+	// Run returns nil when every pod that has to go is gone. report is told what it waits for, whenever that changes.
+	Run(ctx context.Context, config string, report func(api.Drain)) error
+}
