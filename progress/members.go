@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package progress
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// Conflict is a node that several custom pools claim. It is left alone until all but one let go.
+type Conflict struct {
+	Node  string
+	Pools []string
+}
+
+func (c Conflict) String() string {
+	return fmt.Sprintf("node %s belongs to %d custom pools (%s): it is left alone until only one selects it",
+		c.Node, len(c.Pools), strings.Join(c.Pools, ", "))
+}
+
+// Membership says which pool a node belongs to.
+type Membership struct {
+	pools     []string
+	selectors map[string]labels.Selector
+	problems  map[string]string
+}
+
+// NewMembership reads the selectors of all pools. A pool without a selector, or with an empty one, selects nothing.
+func NewMembership(pools []mcfgv1.MachineConfigPool) Membership {
+	m := Membership{selectors: map[string]labels.Selector{}, problems: map[string]string{}}
+	for i := range pools {
+		p := &pools[i]
+		selector, err := metav1.LabelSelectorAsSelector(p.Spec.NodeSelector)
+		switch {
+		case err != nil:
+			m.problems[p.Name] = fmt.Sprintf("spec.nodeSelector: %v: the pool's nodes are left alone", err)
+		case !selector.Empty():
+			m.pools = append(m.pools, p.Name)
+			m.selectors[p.Name] = selector
+		}
+	}
+	slices.Sort(m.pools)
+	return m
+}
+
+// Problem is what is wrong with a pool's selector; empty: nothing.
+func (m Membership) Problem(pool string) string { return m.problems[pool] }
+
+// Of is the pool that a node belongs to; empty: none. The control plane's pools come before any custom pool, that
+// before worker, and a node of several custom pools belongs to none of them, nor to worker.
+func (m Membership) Of(n *corev1.Node) (string, *Conflict) {
+	if n.Labels[corev1.LabelOSStable] == "windows" || m.stranded(n) {
+		return "", nil
+	}
+	var custom []string
+	matched := map[string]bool{}
+	for _, pool := range m.pools {
+		if !m.selectors[pool].Matches(labels.Set(n.Labels)) {
+			continue
+		}
+		matched[pool] = true
+		if !ControlPlane(pool) && pool != api.PoolWorker {
+			custom = append(custom, pool)
+		}
+	}
+	for _, pool := range []string{api.PoolMaster, api.PoolControlPlane, api.PoolArbiter} {
+		if matched[pool] {
+			return pool, nil
+		}
+	}
+	switch {
+	case len(custom) > 1:
+		return "", &Conflict{Node: n.Name, Pools: custom}
+	case len(custom) == 1:
+		return custom[0], nil
+	case matched[api.PoolWorker]:
+		return api.PoolWorker, nil
+	}
+	return "", nil
+}
+
+// stranded keeps the nodes of a pool whose selector can't be read from falling to another pool: a slip of the pen must
+// not refit them.
+func (m Membership) stranded(n *corev1.Node) bool {
+	for pool := range m.problems {
+		if rest, ok := strings.CutPrefix(n.Annotations[api.DesiredConfig], "rendered-"+pool+"-"); ok &&
+			!strings.Contains(rest, "-") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package progress says where nodes and pools stand on their way to a configuration. It decides nothing and asks nobody:
+// the pool controller decides by it, and what people see is made of it.
+package progress
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// Node is what counts about a node.
+type Node struct {
+	api.Node
+
+	Name    string
+	Zone    string // empty: the node names none
+	Created time.Time
+	// Cordoned: no new pods, whoever said so. Node.Cordon is there when it was us.
+	Cordoned bool
+	// NotReady says why the node is not ready; empty: it is. NotReadySince is when that began, where the node says so.
+	NotReady      string
+	NotReadySince time.Time
+	// Tainted: the node has the taint of a rollout.
+	Tainted bool
+	// Unread says which annotation can't be read, and why; empty: all can.
+	Unread string
+}
+
+// ReadNode takes what counts from a Node.
+func ReadNode(n *corev1.Node) Node {
+	annotations, err := api.ReadNode(n)
+	out := Node{
+		Node: annotations, Name: n.Name, Zone: n.Labels[api.Zone], Created: n.CreationTimestamp.Time,
+		Cordoned: n.Spec.Unschedulable,
+	}
+	if err != nil {
+		out.Unread = err.Error()
+	}
+	for _, t := range n.Spec.Taints {
+		if t.Key == api.UpdateInProgressTaint && t.Effect == corev1.TaintEffectPreferNoSchedule {
+			out.Tainted = true
+		}
+	}
+	out.NotReady, out.NotReadySince = notReady(n.Status.Conditions)
+	return out
+}
+
+// notReady asks the same three conditions as OpenShift. A node that never reported is not ready.
+func notReady(conditions []corev1.NodeCondition) (string, time.Time) {
+	reported := false
+	for _, c := range conditions {
+		var bad bool
+		switch c.Type {
+		case corev1.NodeReady:
+			reported = true
+			bad = c.Status != corev1.ConditionTrue
+		case corev1.NodeDiskPressure, corev1.NodeNetworkUnavailable:
+			bad = c.Status == corev1.ConditionTrue
+		default:
+		}
+		if bad {
+			return strings.TrimSuffix(string(c.Type)+"="+string(c.Status)+": "+c.Message, ": "), c.LastTransitionTime.Time
+		}
+	}
+	if !reported {
+		return "it has never reported its state", time.Time{}
+	}
+	return "", time.Time{}
+}
+
+// Phase is where a node is on its way to its pool's configuration.
+type Phase string
+
+// The phases.
+const (
+	// PhaseUpdated: at the pool's configuration, proved.
+	PhaseUpdated Phase = "Updated"
+	// PhaseWaiting: settled on another configuration, and not yet told to leave it.
+	PhaseWaiting Phase = "Waiting"
+	// PhaseUpdating: told to go somewhere, and not there yet.
+	PhaseUpdating Phase = "Updating"
+	// PhaseDegraded: can't get there, or can't stay, without something changing.
+	PhaseDegraded Phase = "Degraded"
+	// PhaseRolledBack: the configuration failed here; the node serves on the one before.
+	PhaseRolledBack Phase = "RolledBack"
+)
+
+// Phase of the node, where target is what its pool wants.
+func (n Node) Phase(target string) Phase {
+	switch {
+	case n.State == api.RolledBack:
+		return PhaseRolledBack
+	case n.Failing():
+		return PhaseDegraded
+	case n.Updated(target):
+		return PhaseUpdated
+	case n.Settled():
+		return PhaseWaiting
+	default:
+		return PhaseUpdating
+	}
+}
+
+// Updated says that the node proved healthy at target and is to stay there.
+func (n Node) Updated(target string) bool {
+	return target != "" && n.Current == target && n.Desired == target && n.State == api.Done
+}
+
+// Settled says that the node is where it was told to be and at rest, or was never told anything.
+func (n Node) Settled() bool {
+	if n.Desired == "" {
+		return n.Current == "" || n.State == api.Done
+	}
+	return n.Current == n.Desired && n.State == api.Done
+}
+
+// Failing says that the node can't get to where it was told to be, or can't stay there.
+func (n Node) Failing() bool { return n.State.Bad() }
+
+// Moving says that the node is on its way: told to go, not there, and not given up.
+func (n Node) Moving() bool { return !n.Settled() && !n.Failing() }
+
+// Serving says that the node takes pods.
+func (n Node) Serving() bool { return n.NotReady == "" && !n.Cordoned }
+
+// Unavailable says that the node serves nobody or is about to stop. A node that failed and serves again is available.
+func (n Node) Unavailable() bool { return !n.Serving() || n.Moving() }
+
+// Takes says that the node uses up one of the nodes that its pool may have out of service: it is unavailable, or it
+// failed on the very configuration that the rollout is about, which counts against going on with it.
+func (n Node) Takes(target string) bool {
+	return n.Unavailable() || n.Failing() && n.Desired == target
+}
