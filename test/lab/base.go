@@ -155,9 +155,9 @@ func Need(t testing.TB) *Base {
 }
 
 // Prepare returns the Base, which it builds if cacheDir has none of the present recipe yet (about half a minute, most
-// of it downloading); log gets what the tools say meanwhile. An empty cacheDir means $NODEREFIT_LAB_CACHE, else
-// /var/cache/noderefit-lab. With LAB_INSTALL=1 in the environment missing Debian packages are installed first.
-// Whatever hosts of dead processes left behind in this cache is removed.
+// of it downloading); log gets what the tools say meanwhile. An empty cacheDir means CacheDir. With LAB_INSTALL=1 in
+// the environment missing Debian packages are installed first. Whatever hosts of dead processes left behind in this
+// cache is removed.
 func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error) {
 	if os.Getenv("LAB_INSTALL") == "1" && os.Geteuid() == 0 {
 		if err := Install(ctx, log); err != nil {
@@ -168,10 +168,10 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 		return nil, err
 	}
 	if cacheDir == "" {
-		cacheDir = os.Getenv("NODEREFIT_LAB_CACHE")
-	}
-	if cacheDir == "" {
-		cacheDir = "/var/cache/noderefit-lab"
+		var err error
+		if cacheDir, err = CacheDir(); err != nil {
+			return nil, fmt.Errorf("preparing the host lab: %w", err)
+		}
 	}
 	cacheDir, err := filepath.Abs(cacheDir)
 	if err != nil {
@@ -180,7 +180,7 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 	if err := os.MkdirAll(filepath.Join(cacheDir, "hosts"), 0o755); err != nil {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
-	lock, err := lockFile(ctx, filepath.Join(cacheDir, "lock"))
+	lock, err := LockFile(ctx, filepath.Join(cacheDir, "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
@@ -209,6 +209,19 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
 	return base, nil
+}
+
+// CacheDir is where the labs keep what they build: $NODEREFIT_LAB_CACHE, else /var/cache/noderefit-lab; who is not root
+// has it among what other programs cache.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("NODEREFIT_LAB_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	if os.Geteuid() == 0 {
+		return "/var/cache/noderefit-lab", nil
+	}
+	dir, err := os.UserCacheDir()
+	return filepath.Join(dir, "noderefit-lab"), err
 }
 
 // recipeKey names the Base that the present recipe makes.
@@ -290,9 +303,9 @@ func run(ctx context.Context, log io.Writer, argv ...string) error {
 	return nil
 }
 
-// lockFile takes the lock on path, made if need be; closing the file gives it back, and so does the end of the
+// LockFile takes the lock on path, made if need be; closing the file gives it back, and so does the end of the
 // process.
-func lockFile(ctx context.Context, path string) (*os.File, error) {
+func LockFile(ctx context.Context, path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err

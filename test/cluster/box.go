@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/noderefit/noderefit/test/lab"
+)
+
+// Available says why this machine can't run a control plane: nil if it can.
+func Available() error {
+	if runtime.GOOS != "linux" {
+		return errors.New("checking the cluster lab: it needs Linux")
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		return errors.New("checking the cluster lab: it is built by the go command, which is not there")
+	}
+	return nil
+}
+
+// Need sees to it that a control plane can be had. On a machine that can't run one the test is skipped with the
+// reason; with LAB=require in the environment it fails.
+func Need(t testing.TB) {
+	t.Helper()
+	lab.Sources(t)
+	if err := Available(); err != nil {
+		if os.Getenv("LAB") == "require" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	if _, err := box(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// box is the Kubebox that the clusters of one process share.
+var box = sync.OnceValues(func() (string, error) {
+	return Kubebox(context.Background(), os.Stderr)
+})
+
+// Kubebox returns the path of the program that is all parts of the control plane. It is built if the cache has none yet
+// of the present sources: that takes some minutes on a machine that has never done it, and log gets what the go command
+// says meanwhile.
+func Kubebox(ctx context.Context, log io.Writer) (string, error) {
+	dir, err := sourceDir()
+	if err != nil {
+		return "", err
+	}
+	key, version, err := recipe(dir)
+	if err != nil {
+		return "", fmt.Errorf("reading the sources of kubebox: %w", err)
+	}
+	cache, err := lab.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, "kubebox-"+key)
+	lock, err := lab.LockFile(ctx, filepath.Join(cache, "kubebox.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	fmt.Fprintln(log, "building kubebox, once")
+	if err := build(ctx, dir, path, version, log); err != nil {
+		return "", fmt.Errorf("building kubebox: %w", err)
+	}
+	return path, nil
+}
+
+// sourceDir finds the module of kubebox from below the root of the project.
+func sourceDir() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		source := filepath.Join(dir, "test/cluster/kubebox")
+		if _, err := os.Stat(filepath.Join(source, "go.mod")); err == nil {
+			return source, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("finding the sources of kubebox: the working directory is not in the project")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// release finds the version that is built, in a go.mod.
+var release = regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)$`)
+
+// recipe names what the sources in dir make, and finds what the control plane is to say that it is.
+func recipe(dir string) (key string, version []string, err error) {
+	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return "", nil, err
+	}
+	digest := sha256.New()
+	fmt.Fprintln(digest, runtime.Version(), runtime.GOARCH, buildFlags)
+	for _, path := range slices.Concat(sources, []string{filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum")}) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "", nil, err
+		}
+		fmt.Fprintf(digest, "%s %d\n%s", filepath.Base(path), len(text), text)
+		if filepath.Base(path) != "go.mod" {
+			continue
+		}
+		if version = release.FindStringSubmatch(string(text)); version == nil {
+			return "", nil, fmt.Errorf("%s requires no release of k8s.io/kubernetes", path)
+		}
+	}
+	return hex.EncodeToString(digest.Sum(nil))[:16], version, nil
+}
+
+var buildFlags = []string{"-trimpath", "-buildvcs=false"}
+
+// build puts the program at path, whole or not at all.
+func build(ctx context.Context, dir, path string, version []string, log io.Writer) error {
+	const variables = "k8s.io/component-base/version."
+	ldflags := fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s"+
+		" -X %[1]sgitTreeState=clean", variables, version[1], version[2], version[3])
+	args := slices.Concat([]string{"-C", dir, "build"}, buildFlags, []string{"-ldflags", ldflags, "-o", path + ".new", "."})
+	cmd := exec.CommandContext(ctx, "go", args...)
+	// Without cgo it runs on any host, whatever its libraries; and it is what the cache of the go command has.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Run(); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster makes real Kubernetes control planes: etcd, the API server, the controllers and the scheduler as
+// children of this process, on 127.0.0.1, with our kinds installed. A node is played by kwok, or is a host of the host
+// lab with the kubelet on it.
+//
+// Two things are on paper only: the container runtime, and what kwok does for its nodes. Scheduling, eviction and
+// disruption budgets, taints, leases, authorisation and admission are Kubernetes' own.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	mcclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// poll is how often a condition is looked at that nothing announces.
+const poll = 20 * time.Millisecond
+
+// startTimeout is for a machine that is busy with something else: by itself a cluster takes a few seconds.
+const startTimeout = 3 * time.Minute
+
+// Options say what there is of a cluster besides etcd and the API server.
+type Options struct {
+	// Dir is for state, credentials and logs, and is made if need be. If it is empty there is one until Stop.
+	Dir string
+	// Controllers runs the controller manager: without it there are no Deployments, no disruption budget is ever met,
+	// and no node becomes NotReady.
+	Controllers bool
+	// Scheduler runs the scheduler.
+	Scheduler bool
+	// Kwok runs kwok, which plays the nodes that AddNode makes, and all others that have KwokLabel.
+	Kwok bool
+	// GracePeriod is how long after its last heartbeat a node is NotReady: 6 s if zero.
+	GracePeriod time.Duration
+	// LeaseSeconds is the duration of nodes' leases: each is renewed after a quarter of it. The grace period if zero;
+	// with thousands of nodes both have to be longer.
+	LeaseSeconds int
+	// Audit has the API server log each request, for Cluster.Requests.
+	Audit bool
+	// NoCRDs leaves our kinds out.
+	NoCRDs bool
+}
+
+// Cluster is a running control plane.
+type Cluster struct {
+	// Config is the administrator's, whose requests are not throttled; Kubeconfig is the file of it.
+	Config     *rest.Config
+	Kubeconfig string
+	// Client and MachineConfigs are the administrator's too.
+	Client         kubernetes.Interface
+	MachineConfigs mcclient.Interface
+
+	options   Options
+	temporary bool // the directory is ours
+	ports     *ports
+	authority *authority
+	api       *process
+	others    []*process
+	hosts     int
+}
+
+// The ports of a cluster, counted from the first one that it has.
+const (
+	portAPI = iota
+	portEtcd
+	portEtcdPeer
+	portControllers
+	portScheduler
+)
+
+// New starts a cluster for a test and stops it after it. Where none can run, the test is skipped (see Need).
+func New(t testing.TB, options Options) *Cluster {
+	t.Helper()
+	Need(t)
+	if options.Dir == "" {
+		options.Dir = t.TempDir()
+	}
+	c, err := Start(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Start starts a cluster and returns when it is ready. The context is for the start only.
+func Start(ctx context.Context, options Options) (*Cluster, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if options.GracePeriod == 0 {
+		options.GracePeriod = 6 * time.Second
+	}
+	if options.LeaseSeconds == 0 {
+		options.LeaseSeconds = max(1, int(options.GracePeriod.Seconds()))
+	}
+	c := &Cluster{options: options}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting a cluster: %w", err), c.Stop())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	// What may take minutes must not count as the start of anything.
+	if _, err := box(); err != nil {
+		return err
+	}
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	if err := c.startEtcd(ctx); err != nil {
+		return err
+	}
+	if err := c.StartAPI(ctx); err != nil {
+		return err
+	}
+	var waits []func() error
+	for _, part := range []struct {
+		wanted bool
+		start  func(context.Context) (wait func() error, err error)
+	}{
+		{c.options.Controllers, c.startControllers},
+		{c.options.Scheduler, c.startScheduler},
+		{c.options.Kwok, c.startKwok},
+		{!c.options.NoCRDs, c.installCRDs},
+	} {
+		if !part.wanted {
+			continue
+		}
+		wait, err := part.start(ctx)
+		if err != nil {
+			return err
+		}
+		waits = append(waits, wait)
+	}
+	for _, wait := range waits {
+		if err := wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare makes everything that is there before the first process: directory, ports, keys and clients.
+func (c *Cluster) prepare() (err error) {
+	if c.options.Dir == "" {
+		c.temporary = true
+		if c.options.Dir, err = os.MkdirTemp("", "noderefit-cluster-"); err != nil {
+			return err
+		}
+	}
+	if c.options.Dir, err = filepath.Abs(c.options.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.options.Dir, 0o700); err != nil {
+		return err
+	}
+	if c.ports, err = reservePorts(); err != nil {
+		return err
+	}
+	if c.authority, err = newAuthority(); err != nil {
+		return err
+	}
+	if err := c.authority.write(c.options.Dir); err != nil {
+		return err
+	}
+	if c.Config, err = c.certificateConfig("admin", "system:masters"); err != nil {
+		return err
+	}
+	c.Config.QPS = -1
+	c.Kubeconfig = c.path("kubeconfig")
+	if err := os.WriteFile(c.Kubeconfig, kubeconfig(c.Config), 0o600); err != nil {
+		return err
+	}
+	if c.Client, err = kubernetes.NewForConfig(c.Config); err != nil {
+		return err
+	}
+	c.MachineConfigs, err = mcclient.NewForConfig(c.Config)
+	return err
+}
+
+func (c *Cluster) path(name string) string { return filepath.Join(c.options.Dir, name) }
+
+func (c *Cluster) port(which int) int { return c.ports.first + which }
+
+// Dir has the logs of the parts, PROGRAM.log each.
+func (c *Cluster) Dir() string { return c.options.Dir }
+
+func (c *Cluster) startEtcd(ctx context.Context) error {
+	url := "http://" + address(c.port(portEtcd))
+	p, err := start(c.options.Dir, "etcd", "--data-dir=etcd", "--log-level=warn", "--unsafe-no-fsync=true",
+		"--quota-backend-bytes=4294967296", "--listen-client-urls="+url, "--advertise-client-urls="+url,
+		"--listen-peer-urls=http://"+address(c.port(portEtcdPeer)))
+	if err != nil {
+		return err
+	}
+	c.others = append(c.others, p)
+	return p.wait(ctx, stranger, url+"/health")
+}
+
+// StartAPI starts the API server, where it was before and with what it had, and waits until it is ready.
+func (c *Cluster) StartAPI(ctx context.Context) error {
+	if c.api != nil {
+		return errors.New("starting kube-apiserver: it runs")
+	}
+	args := []string{
+		"--etcd-servers=http://" + address(c.port(portEtcd)), "--secure-port=" + strconv.Itoa(c.port(portAPI)),
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+		"--tls-cert-file=server.crt", "--tls-private-key-file=server.key", "--client-ca-file=ca.crt",
+		"--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/16",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000",
+	}
+	if c.options.Audit {
+		if err := os.WriteFile(c.path("audit.yaml"), []byte(auditPolicy), 0o600); err != nil {
+			return err
+		}
+		args = append(args, "--audit-policy-file=audit.yaml", "--audit-log-path="+auditLog)
+	}
+	p, err := start(c.options.Dir, "kube-apiserver", args...)
+	if err != nil {
+		return err
+	}
+	c.api = p
+	client, err := rest.HTTPClientFor(c.Config)
+	if err != nil {
+		return err
+	}
+	return p.wait(ctx, client, c.Config.Host+"/readyz")
+}
+
+// StopAPI ends the API server as a crash would; everything else runs on and has to cope.
+func (c *Cluster) StopAPI() {
+	if c.api != nil {
+		c.api.kill()
+		c.api = nil
+	}
+}
+
+func (c *Cluster) startControllers(ctx context.Context) (wait func() error, err error) {
+	port := c.port(portControllers)
+	p, err := start(c.options.Dir, "kube-controller-manager", "--kubeconfig="+c.Kubeconfig, "--leader-elect=false",
+		"--authentication-kubeconfig="+c.Kubeconfig, "--authorization-kubeconfig="+c.Kubeconfig,
+		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(port),
+		"--service-account-private-key-file=sa.key", "--root-ca-file=ca.crt",
+		"--node-monitor-period=1s", "--node-monitor-grace-period="+c.options.GracePeriod.String(),
+		"--concurrent-replicaset-syncs=20", "--concurrent-deployment-syncs=20",
+		"--kube-api-qps=500", "--kube-api-burst=1000")
+	if err != nil {
+		return nil, err
+	}
+	c.others = append(c.others, p)
+	client, err := rest.HTTPClientFor(c.Config)
+	return func() error {
+		if err := p.wait(ctx, stranger, "https://"+address(port)+"/healthz"); err != nil {
+			return err
+		}
+		// Without it no pod is admitted.
+		return p.wait(ctx, client, c.Config.Host+"/api/v1/namespaces/default/serviceaccounts/default")
+	}, err
+}
+
+func (c *Cluster) startScheduler(ctx context.Context) (wait func() error, err error) {
+	port := c.port(portScheduler)
+	p, err := start(c.options.Dir, "kube-scheduler", "--kubeconfig="+c.Kubeconfig, "--leader-elect=false",
+		"--authentication-kubeconfig="+c.Kubeconfig, "--authorization-kubeconfig="+c.Kubeconfig,
+		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(port), "--kube-api-qps=500", "--kube-api-burst=1000")
+	if err != nil {
+		return nil, err
+	}
+	c.others = append(c.others, p)
+	return func() error { return p.wait(ctx, stranger, "https://"+address(port)+"/healthz") }, nil
+}
+
+func (c *Cluster) startKwok(ctx context.Context) (wait func() error, err error) {
+	kubebox, err := box()
+	if err != nil {
+		return nil, err
+	}
+	config, err := exec.CommandContext(ctx, kubebox, "kwok-config", "-selector="+KwokLabel, "-parallelism=64",
+		"-lease-seconds="+strconv.Itoa(c.options.LeaseSeconds)).Output()
+	if err != nil {
+		return nil, fmt.Errorf("configuring kwok: %w", err)
+	}
+	if err := os.WriteFile(c.path("kwok.yaml"), config, 0o600); err != nil {
+		return nil, err
+	}
+	p, err := start(c.options.Dir, "kwok", "--kubeconfig="+c.Kubeconfig, "--config="+c.path("kwok.yaml"), "--v=WARN")
+	if err != nil {
+		return nil, err
+	}
+	c.others = append(c.others, p)
+	return func() error { return nil }, nil
+}
+
+// Stop ends everything and removes what Start made of its own accord. Hosts that have joined are left as they are.
+func (c *Cluster) Stop() error {
+	c.StopAPI()
+	for _, p := range slices.Backward(c.others) {
+		p.kill()
+	}
+	c.others = nil
+	if c.ports != nil {
+		c.ports.release()
+		c.ports = nil
+	}
+	if !c.temporary {
+		return nil
+	}
+	return os.RemoveAll(c.options.Dir)
+}
+
+// Process is the id of the process that runs a program of the cluster (kube-apiserver, etcd and so on), 0 if none does.
+func (c *Cluster) Process(program string) int {
+	for _, p := range append(slices.Clone(c.others), c.api) {
+		if p != nil && p.name == program {
+			return p.cmd.Process.Pid
+		}
+	}
+	return 0
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// KwokLabel selects the nodes that kwok plays.
+const KwokLabel = kwokKey + "=" + kwokValue
+
+const kwokKey, kwokValue = "kwok.x-k8s.io/node", "fake"
+
+// KwokNode is a node for kwok to play.
+func KwokNode(name string, labels map[string]string) *corev1.Node {
+	all := map[string]string{kwokKey: kwokValue, corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}
+	maps.Copy(all, labels)
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: all}}
+}
+
+// AddNode adds a node that kwok plays, and waits until it is ready.
+func (c *Cluster) AddNode(ctx context.Context, name string, labels map[string]string) error {
+	_, err := c.Client.CoreV1().Nodes().Create(ctx, KwokNode(name, labels), metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("adding node %s: %w", name, err)
+	}
+	return c.WaitReady(ctx, name)
+}
+
+// Ready is whether a node is.
+func Ready(n *corev1.Node) bool {
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// WaitReady waits until a node is ready, and nothing keeps pods from it that goes away by itself.
+func (c *Cluster) WaitReady(ctx context.Context, name string) error {
+	return c.WaitNode(ctx, name, "ready", func(n *corev1.Node) bool {
+		for _, taint := range n.Spec.Taints {
+			if strings.HasPrefix(taint.Key, "node.kubernetes.io/") && taint.Key != corev1.TaintNodeUnschedulable {
+				return false
+			}
+		}
+		return Ready(n)
+	})
+}
+
+// WaitNode waits until a node is as the condition wants it; what says what that is, for the error.
+func (c *Cluster) WaitNode(ctx context.Context, name, what string, condition func(*corev1.Node) bool) error {
+	for {
+		node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err == nil && condition(node) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if err == nil {
+				err = fmt.Errorf("conditions %+v, taints %+v", node.Status.Conditions, node.Spec.Taints)
+			}
+			return fmt.Errorf("waiting for node %s to be %s: %w; at the end: %w", name, what, context.Cause(ctx), err)
+		case <-time.After(poll):
+		}
+	}
+}
+
+// Kubectl runs kubectl as the administrator and returns what it printed; what it had to say besides is in the error.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (stdout string, err error) {
+	kubebox, err := box()
+	if err != nil {
+		return "", err
+	}
+	var out, errout bytes.Buffer
+	cmd := exec.CommandContext(ctx, kubebox, append([]string{"kubectl", "--kubeconfig=" + c.Kubeconfig}, args...)...)
+	cmd.Stdout, cmd.Stderr = &out, &errout
+	err = cmd.Run()
+	if status := new(exec.ExitError); errors.As(err, &status) {
+		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(errout.Bytes()))
+	}
+	return out.String(), err
+}

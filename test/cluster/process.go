@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// process is a running part of the control plane.
+type process struct {
+	name  string
+	log   string
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// start starts a program of kubebox in dir, with its output in dir/PROGRAM.log.
+func start(dir, name string, args ...string) (*process, error) {
+	kubebox, err := box()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+	log, err := os.OpenFile(p.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(kubebox, append([]string{name}, args...)...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
+	// A group of its own, so that ^C at a terminal leaves it to us to end the parts; and none outlives us.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		// The death of the thread that started a process counts as the parent's, so this one stays.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			// What the error would say is in ProcessState.
+			_ = p.cmd.Wait()
+			close(p.ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// kill ends the process at once: nothing that it would do on a gentle end is of use to anybody.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+// wait waits until url is answered with 200 OK. It fails when the process ends before.
+func (p *process) wait(ctx context.Context, client *http.Client, url string) error {
+	for {
+		if ok(ctx, client, url) {
+			return nil
+		}
+		select {
+		case <-p.ended:
+			text, _ := os.ReadFile(p.log)
+			text = bytes.TrimSpace(text)
+			return fmt.Errorf("%s has ended: %s: %s", p.name, p.cmd.ProcessState, text[max(0, len(text)-1000):])
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", p.name, context.Cause(ctx))
+		case <-time.After(poll):
+		}
+	}
+}
+
+func ok(ctx context.Context, client *http.Client, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode == http.StatusOK
+}
+
+// stranger asks for what needs no credentials, of whoever.
+var stranger = &http.Client{Transport: &http.Transport{
+	TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+	DisableKeepAlives: true,
+}}
+
+// ports are a block of ports of 127.0.0.1 that no other cluster on this machine has.
+type ports struct {
+	first int
+	claim net.Listener
+}
+
+// Which ports there are. No connection gets one of them by chance, as the kernel takes those from 32768 up: so the API
+// server that was stopped finds its own free.
+const (
+	lowestPort, highestPort = 20000, 30000
+	blockSize               = 10
+)
+
+// reservePorts takes a block. The claim to it is a socket without a file: it ends with this process, and is seen by all
+// who would share the ports.
+func reservePorts() (*ports, error) {
+	const blocks = (highestPort - lowestPort) / blockSize
+	start := rand.IntN(blocks)
+	for i := range blocks {
+		first := lowestPort + (start+i)%blocks*blockSize
+		claim, err := net.Listen("unix", "@noderefit-cluster-"+strconv.Itoa(first))
+		if err != nil {
+			continue
+		}
+		if allFree(first) {
+			return &ports{first, claim}, nil
+		}
+		claim.Close()
+	}
+	return nil, errors.New("reserving ports for a cluster: none are free")
+}
+
+func allFree(first int) bool {
+	for port := first; port < first+blockSize; port++ {
+		l, err := net.Listen("tcp", address(port))
+		if err != nil {
+			return false
+		}
+		l.Close()
+	}
+	return true
+}
+
+// release gives the block back.
+func (p *ports) release() { p.claim.Close() }
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
