@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+)
+
+// nodesEvery is how long a list of the cluster's nodes serves. It is the one thing here that grows with the cluster,
+// and it is only asked for while a budget blocks.
+const nodesEvery = 5 * time.Minute
+
+// explained is what a refusal by a budget means.
+type explained struct {
+	budgets     string // the names of the budgets that cover the pod
+	allowed     int32  // disruptions that the strictest of them allows now
+	placement   string // whether any node could take the pod
+	fit         int    // how many could
+	replacement string // the pod's replacement that finds no node, and the scheduler's words
+}
+
+// namespace is what an explanation needs to know of a pod's namespace.
+type namespace struct {
+	budgets     []policyv1.PodDisruptionBudget
+	unscheduled []corev1.Pod
+}
+
+// explainer asks the cluster what an explanation needs. A blocked namespace costs two lists (its budgets, and its pods
+// without a node) each time, and all of them together one list of nodes every nodesEvery.
+type explainer struct {
+	client  kubernetes.Interface
+	node    string
+	nodes   []corev1.Node
+	nodesAt time.Time
+}
+
+func (e *explainer) readNodes(ctx context.Context, now time.Time) ([]corev1.Node, error) {
+	if !e.nodesAt.IsZero() && now.Sub(e.nodesAt) < nodesEvery {
+		return e.nodes, nil
+	}
+	// From the API server's cache: an explanation need not be consistent, and etcd need not be asked.
+	list, err := e.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	for i := range list.Items {
+		n := &list.Items[i] // what is kept for minutes is what placement reads
+		*n = corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: n.Spec,
+			Status: corev1.NodeStatus{Allocatable: n.Status.Allocatable},
+		}
+	}
+	e.nodes, e.nodesAt = list.Items, now
+	return e.nodes, nil
+}
+
+func (e *explainer) readBudgets(ctx context.Context, name string) ([]policyv1.PodDisruptionBudget, error) {
+	list, err := e.client.PolicyV1().PodDisruptionBudgets(name).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, fmt.Errorf("listing the disruption budgets of namespace %s: %w", name, err)
+	}
+	return list.Items, nil
+}
+
+func (e *explainer) readUnscheduled(ctx context.Context, name string) ([]corev1.Pod, error) {
+	unscheduled := fields.Set{"spec.nodeName": "", "status.phase": string(corev1.PodPending)}.AsSelector().String()
+	list, err := e.client.CoreV1().Pods(name).List(ctx, metav1.ListOptions{FieldSelector: unscheduled})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods without a node of namespace %s: %w", name, err)
+	}
+	return list.Items, nil
+}
+
+// explain says of each pod that a budget refuses what that means.
+func (e *explainer) explain(ctx context.Context, pods []*corev1.Pod, now time.Time) ([]explained, error) {
+	nodes, err := e.readNodes(ctx, now)
+	if err != nil {
+		return nil, err
+	}
+	spaces := map[string]namespace{}
+	out := make([]explained, len(pods))
+	for i, pod := range pods {
+		space, ok := spaces[pod.Namespace]
+		if !ok {
+			if space.budgets, err = e.readBudgets(ctx, pod.Namespace); err != nil {
+				return nil, err
+			}
+			if space.unscheduled, err = e.readUnscheduled(ctx, pod.Namespace); err != nil {
+				return nil, err
+			}
+			spaces[pod.Namespace] = space
+		}
+		out[i] = explainPod(pod, space, nodes, e.node)
+	}
+	return out, nil
+}
+
+// explainPod says why a budget holds pod. Where its replacement waits for a node already, the question is who could
+// take that one.
+func explainPod(pod *corev1.Pod, space namespace, nodes []corev1.Node, drained string) explained {
+	covering := covers(space.budgets, pod)
+	var x explained
+	names := make([]string, 0, len(covering))
+	for i, b := range covering {
+		names = append(names, b.Name)
+		if i == 0 || b.Status.DisruptionsAllowed < x.allowed {
+			x.allowed = b.Status.DisruptionsAllowed
+		}
+	}
+	slices.Sort(names)
+	x.budgets = strings.Join(names, ", ")
+	asked := pod
+	if replacement, words := replacementOf(pod, space.unscheduled); replacement != nil {
+		asked = replacement
+		x.replacement = fmt.Sprintf("replacement %s is Pending: %s", replacement.Name, words)
+	}
+	x.placement, x.fit = placement(asked, nodes, drained)
+	return x
+}
+
+// replacementOf is the pod of the same controller that the scheduler found no node for, and the scheduler's words.
+func replacementOf(pod *corev1.Pod, unscheduled []corev1.Pod) (*corev1.Pod, string) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil, ""
+	}
+	for i := range unscheduled {
+		other := metav1.GetControllerOf(&unscheduled[i])
+		if other == nil || other.UID != owner.UID {
+			continue
+		}
+		for _, c := range unscheduled[i].Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
+				return &unscheduled[i], c.Message
+			}
+		}
+	}
+	return nil, ""
+}
+
+// covers are the budgets whose selector has pod.
+func covers(budgets []policyv1.PodDisruptionBudget, pod *corev1.Pod) []*policyv1.PodDisruptionBudget {
+	var out []*policyv1.PodDisruptionBudget
+	for i := range budgets {
+		selector, err := metav1.LabelSelectorAsSelector(budgets[i].Spec.Selector)
+		if err == nil && budgets[i].Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels)) {
+			out = append(out, &budgets[i])
+		}
+	}
+	return out
+}
+
+// counts says that the eviction of pod is the budget's to allow, as the API server would decide it.
+func counts(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning && pod.Status.Phase != corev1.PodUnknown {
+		return false
+	}
+	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	if ready {
+		return true
+	}
+	if policy := b.Spec.UnhealthyPodEvictionPolicy; policy != nil && *policy == policyv1.AlwaysAllow {
+		return false
+	}
+	return b.Status.DesiredHealthy == 0 || b.Status.CurrentHealthy < b.Status.DesiredHealthy
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drain
+
+import (
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// refusal is why an eviction was refused. message is the API server's.
+type refusal struct {
+	why     string
+	budget  string // the name of the PodDisruptionBudget, where the answer has it
+	message string
+}
+
+// budgetCause is how the API server names the budget in the cause of a refusal.
+var budgetCause = regexp.MustCompile(`^The disruption budget (\S+) `)
+
+// readRefusal reads the API server's answer to an eviction; nil where it was done or needs no doing. A pod that is not
+// there under its name is on its way out of the watch.
+func readRefusal(err error) *refusal {
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	r := &refusal{why: api.DrainWaitError, message: api.ShortReason(err.Error())}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return r
+	}
+	if cause, ok := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause); ok {
+		r.why, r.message = api.DrainWaitBudget, cause.Message
+		if m := budgetCause.FindStringSubmatch(cause.Message); m != nil {
+			r.budget = m[1]
+		}
+		return r
+	}
+	code := status.Status().Code
+	switch {
+	case strings.Contains(r.message, "more than one PodDisruptionBudget"),
+		strings.Contains(r.message, "pdb disruptions allowed is negative"),
+		strings.Contains(r.message, "DisruptedPods map too big"):
+		r.why = api.DrainWaitBudget
+	case strings.Contains(r.message, "admission webhook"), strings.Contains(r.message, "failed calling webhook"):
+		r.why = api.DrainWaitRefused
+	case code == http.StatusUnauthorized, code == http.StatusRequestTimeout, code == http.StatusConflict,
+		code == http.StatusTooManyRequests:
+	case code >= 400 && code < 500:
+		r.why = api.DrainWaitRefused
+	}
+	return r
+}
