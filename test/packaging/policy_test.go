@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packaging
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+const (
+	renderedName  = "rendered-worker-0123456789abcdef0123456789abcdef"
+	renderedOther = "rendered-worker-00000000000000000000000000000000"
+)
+
+// roleLabel puts a MachineConfig into the pool worker.
+var roleLabel = map[string]string{api.Role: api.PoolWorker}
+
+func TestADaemonMayDoItsWork(t *testing.T) {
+	c := installed(t)
+	makeNamespace(t, admin(t, c), "work")
+	makePod(t, admin(t, c), "work", "here", ours)
+	eventuallyKnown(t, as(t, c, api.Daemon, theirs), "work", "here")
+	allow(t, as(t, c, api.Daemon, ours), map[string]attempt{
+		"say where its node is": patchNode(ours, `{"metadata":{"annotations":{%q:"x",%q:"Working",%q:null}}}`,
+			api.CurrentConfig, api.StateKey, api.Reason),
+		"cordon its node": patchNode(ours, `{"spec":{"unschedulable":true},"metadata":{"annotations":{%q:"{}"}}}`,
+			api.CordonKey),
+		"uncordon its node": patchNode(ours, `{"spec":{"unschedulable":null},"metadata":{"annotations":{%q:null}}}`,
+			api.CordonKey),
+		"keep its MachineConfigNode": func(ctx context.Context, who clients) error {
+			for _, step := range []attempt{
+				applyMCN(ours, ours), applyMCN(ours, ours), applyMCNStatus(ours),
+				patchMCN(ours, `{"metadata":{"annotations":{%q:"{}"}}}`, api.DrainKey),
+			} {
+				if err := step(ctx, who); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"give a rendered configuration back": createMC(renderedName, nil, ours),
+		"evict a pod of its node":            evict(c, "work", "here"),
+		"write an event about its node":      createEvent("Node", ours),
+	})
+}
+
+func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
+	c := installed(t)
+	root := admin(t, c)
+	makeNamespace(t, root, "boundary")
+	makePod(t, root, "boundary", "there", theirs)
+	makePod(t, root, "boundary", "here", ours)
+	makePod(t, root, "boundary", "nowhere", "")
+	for _, make := range []attempt{applyMCN(theirs, theirs), createMC(renderedOther, nil, "")} {
+		if err := make(t.Context(), root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	daemon := as(t, c, api.Daemon, ours)
+	eventuallyKnown(t, daemon, "boundary", "there")
+
+	annotate := func(key string) attempt { return patchNode(ours, `{"metadata":{"annotations":{%q:"x"}}}`, key) }
+	refuse(t, daemon, "its own Node only, and this token is bound to ours", map[string]attempt{
+		"cordon another node":   patchNode(theirs, `{"spec":{"unschedulable":true}}`),
+		"annotate another node": patchNode(theirs, `{"metadata":{"annotations":{%q:"x"}}}`, api.StateKey),
+	})
+	refuse(t, daemon, "no labels, finalizers or owners", map[string]attempt{
+		"give its node a role":      patchNode(ours, `{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`),
+		"give its node a finalizer": patchNode(ours, `{"metadata":{"finalizers":["example.com/x"]}}`),
+	})
+	refuse(t, daemon, "unschedulable only", map[string]attempt{
+		"taint its node":          patchNode(ours, `{"spec":{"taints":[{"key":"x","effect":"NoExecute"}]}}`),
+		"say who made its node":   patchNode(ours, `{"spec":{"providerID":"x"}}`),
+		"give its node a network": patchNode(ours, `{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}`),
+	})
+	refuse(t, daemon, "does not change these annotations", map[string]attempt{
+		"annotate its node with something else": annotate("example.com/x"),
+		"choose its own configuration":          annotate(api.DesiredConfig),
+		"lift a quarantine":                     annotate(api.Lift),
+		"say that there is no other node":       annotate(api.ControlPlaneTopology),
+	})
+	refuse(t, daemon, "MachineConfigNode of its own node only, and this token is bound to ours", map[string]attempt{
+		"update another's MachineConfigNode": patchMCN(theirs, `{"metadata":{"annotations":{"x":"x"}}}`),
+		"speak for another node":             applyMCNStatus(theirs),
+		"make a MachineConfigNode":           applyMCN("third", "third"),
+	})
+	refuse(t, daemon, "rendered MachineConfigs only", map[string]attempt{
+		"configure the pool":      createMC("99-worker", roleLabel, ours),
+		"make any MachineConfig":  createMC("99-mine", nil, ours),
+		"call something rendered": createMC("rendered-99", nil, ours),
+	})
+	refuse(t, daemon, "select by its labels", map[string]attempt{
+		"make a rendered configuration that a pool selects": createMC(
+			"rendered-worker-11111111111111111111111111111111", roleLabel, ours),
+	})
+	refuse(t, daemon, api.RestoredFrom, map[string]attempt{
+		"not say who gave it back": createMC("rendered-worker-22222222222222222222222222222222", nil, ""),
+		"say that another did":     createMC("rendered-worker-22222222222222222222222222222222", nil, theirs),
+	})
+	refuse(t, daemon, "pods of its own node only, and this pod is on theirs", map[string]attempt{
+		"evict a pod of another node": evict(c, "boundary", "there"),
+	})
+	refuse(t, daemon, "pods of its own node only, and this pod is on none", map[string]attempt{
+		"evict a pod of no node": evict(c, "boundary", "nowhere"),
+	})
+	refuse(t, daemon, "by its uid which pod it evicts", map[string]attempt{
+		"evict whatever has a name":    evictExactly("boundary", "here", ""),
+		"evict what had a name before": evictExactly("boundary", "here", "11111111-1111-1111-1111-111111111111"),
+	})
+	refuse(t, daemon, "events about its own node only", map[string]attempt{
+		"write an event about another node": createEvent("Node", theirs),
+		"write an event about a pool":       createEvent("MachineConfigPool", ours),
+	})
+	refuse(t, daemon, "", map[string]attempt{
+		"say how its node is":           patchNodeStatus(ours),
+		"delete its MachineConfigNode":  deleteMCN(ours),
+		"change a rendered one":         patchMC(renderedOther),
+		"delete a rendered one":         deleteMC(renderedOther),
+		"pause a pool":                  patchPool("worker", `{"spec":{"paused":true}}`),
+		"lift the quarantine of a pool": patchPool("worker", `{"metadata":{"annotations":{%q:"[]"}}}`, api.LiftedKey),
+		"delete its node": func(ctx context.Context, who clients) error {
+			return who.kube.CoreV1().Nodes().Delete(ctx, ours, metav1.DeleteOptions{})
+		},
+		"delete a pod of its node": func(ctx context.Context, who clients) error {
+			return who.kube.CoreV1().Pods("boundary").Delete(ctx, "here", metav1.DeleteOptions{})
+		},
+		"run a pod": func(ctx context.Context, who clients) error {
+			return createPod(ctx, who, "boundary", "mine", ours)
+		},
+		"read secrets": func(ctx context.Context, who clients) error {
+			_, err := who.kube.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
+			return err
+		},
+		"make itself a token": func(ctx context.Context, who clients) error {
+			_, err := who.kube.CoreV1().ServiceAccounts(api.Namespace).CreateToken(ctx, api.Controller,
+				&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+			return err
+		},
+	})
+}
+
+func TestADaemonWithoutANodeIsRefused(t *testing.T) {
+	c := installed(t)
+	root := admin(t, c)
+	makeNamespace(t, root, "unbound")
+	makePod(t, root, "unbound", "here", ours)
+	eventuallyKnown(t, as(t, c, api.Daemon, theirs), "unbound", "here")
+	unbound := as(t, c, api.Daemon, "")
+	for says, attempts := range map[string]map[string]attempt{
+		"this token is bound to none": {
+			"annotate a node":          patchNode(ours, `{"metadata":{"annotations":{%q:"x"}}}`, api.StateKey),
+			"make a MachineConfigNode": applyMCN(ours, ours),
+		},
+		"this token is bound to no node": {
+			"give a configuration back": createMC("rendered-worker-33333333333333333333333333333333", nil, ""),
+			"evict a pod":               evict(c, "unbound", "here"),
+			"evict a pod not there":     evictExactly("unbound", "missing", ""),
+		},
+		"events about its own node only": {"write an event": createEvent("Node", "")},
+	} {
+		refuse(t, unbound, says, attempts)
+	}
+}
+
+// The administrator who acts as the daemon has no node either.
+func TestWhoActsAsTheDaemonWithoutANodeIsRefused(t *testing.T) {
+	c := installed(t)
+	config := rest.CopyConfig(c.Config)
+	config.Impersonate.UserName = "system:serviceaccount:" + api.Namespace + ":" + api.Daemon
+	refuse(t, clientsOf(t, config), "bound to none", map[string]attempt{
+		"annotate a node": patchNode(ours, `{"metadata":{"annotations":{%q:"x"}}}`, api.StateKey),
+	})
+}
+
+// The token of a DaemonSet's pod is bound to the pod, and says its node all the same.
+func TestTheTokenOfAPodIsOfItsNode(t *testing.T) {
+	c := installed(t)
+	root := admin(t, c)
+	pod, err := root.kube.CoreV1().Pods(api.Namespace).Create(t.Context(), podOf(api.Daemon, ours), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := root.kube.CoreV1().ServiceAccounts(api.Namespace).CreateToken(t.Context(), api.Daemon,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: &authenticationv1.BoundObjectReference{
+				APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+			},
+		}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(c.Config)
+	config.BearerToken = token.Status.Token
+	daemon := clientsOf(t, config)
+	allow(t, daemon, map[string]attempt{
+		"annotate its node": patchNode(ours, `{"metadata":{"annotations":{%q:"x"}}}`, api.StateKey),
+	})
+	refuse(t, daemon, "bound to ours", map[string]attempt{
+		"annotate another": patchNode(theirs, `{"metadata":{"annotations":{%q:"x"}}}`, api.StateKey),
+	})
+}
+
+// Each eviction by a daemon is judged against all the pods of the namespace, so a big one is worth a look.
+func TestAnEvictionAmongAThousandPodsIsJudgedInTime(t *testing.T) {
+	c := installed(t)
+	root := admin(t, c)
+	makeNamespace(t, root, "crowd")
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := range 1000 {
+		group.Go(func() error { return createPod(t.Context(), root, "crowd", fmt.Sprintf("pod-%d", i), theirs) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	makePod(t, root, "crowd", "here", ours)
+	daemon := as(t, c, api.Daemon, ours)
+	eventuallyKnown(t, as(t, c, api.Daemon, theirs), "crowd", "here")
+	refuse(t, daemon, "this pod is on theirs", map[string]attempt{"another node's": evict(c, "crowd", "pod-999")})
+	started := time.Now()
+	if err := evict(c, "crowd", "here")(t.Context(), daemon); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(started)
+	t.Logf("evicting one of 1,001 pods took %v", took)
+	if took > 10*time.Second { // the API server gives its admission no more by default
+		t.Errorf("evicting one of 1,001 pods took %v", took)
+	}
+}
+
+func TestTheControllerMayDoItsWork(t *testing.T) {
+	c := installed(t)
+	const name = "rendered-worker-44444444444444444444444444444444"
+	allow(t, as(t, c, api.Controller, ""), map[string]attempt{
+		"choose a node's configuration": patchNode(theirs, `{"metadata":{"annotations":{%q:"x",%q:"y",%q:"z"}}}`,
+			api.DesiredConfig, api.Lift, api.ControlPlaneTopology),
+		"taint and untaint a node": func(ctx context.Context, who clients) error {
+			taint := patchNode(theirs, `{"spec":{"taints":[{"key":%q,"effect":"PreferNoSchedule"}]}}`, api.UpdateInProgressTaint)
+			if err := taint(ctx, who); err != nil {
+				return err
+			}
+			return patchNode(theirs, `{"spec":{"taints":null}}`)(ctx, who)
+		},
+		"make and delete what it renders": func(ctx context.Context, who clients) error {
+			if err := createMC(name, nil, "")(ctx, who); err != nil {
+				return err
+			}
+			return deleteMC(name)(ctx, who)
+		},
+		"quarantine what failed": patchPool("worker", `{"metadata":{"annotations":{%q:"[]"}}}`, api.PoolQuarantineKey),
+	})
+}
+
+func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
+	c := installed(t)
+	root := admin(t, c)
+	makeNamespace(t, root, "kept")
+	makePod(t, root, "kept", "pod", ours)
+	if err := createMC("50-theirs", roleLabel, "")(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
+	controller := as(t, c, api.Controller, "")
+	refuse(t, controller, "no labels, finalizers or owners", map[string]attempt{
+		"label a node": patchNode(theirs, `{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`),
+	})
+	refuse(t, controller, "does not change these annotations", map[string]attempt{
+		"say where a node is": patchNode(theirs, `{"metadata":{"annotations":{%q:"x"}}}`, api.CurrentConfig),
+	})
+	refuse(t, controller, "UpdateInProgress:PreferNoSchedule only", map[string]attempt{
+		"cordon a node":    patchNode(theirs, `{"spec":{"unschedulable":true}}`),
+		"taint it hard":    patchNode(theirs, `{"spec":{"taints":[{"key":%q,"effect":"NoExecute"}]}}`, api.UpdateInProgressTaint),
+		"taint it anyhow":  patchNode(theirs, `{"spec":{"taints":[{"key":"x","effect":"PreferNoSchedule"}]}}`),
+		"say who made one": patchNode(theirs, `{"spec":{"providerID":"x"}}`),
+	})
+	refuse(t, controller, "rendered MachineConfigs only", map[string]attempt{
+		"configure a pool":         createMC("99-controller", roleLabel, ""),
+		"change somebody's config": patchMC("50-theirs"),
+		"delete somebody's config": deleteMC("50-theirs"),
+	})
+	refuse(t, controller, "", map[string]attempt{
+		"say how a node is":           patchNodeStatus(theirs),
+		"update a MachineConfigNode":  applyMCNStatus(theirs),
+		"evict a pod":                 evict(c, "kept", "pod"),
+		"run a pod":                   func(ctx context.Context, w clients) error { return createPod(ctx, w, "kept", "mine", "") },
+		"delete a MachineConfigPool":  deletePool("worker"),
+		"read the secrets of its own": readSecrets(api.Namespace),
+		"delete a node": func(ctx context.Context, who clients) error {
+			return who.kube.CoreV1().Nodes().Delete(ctx, theirs, metav1.DeleteOptions{})
+		},
+	})
+}
+
+// What the API server finds wrong with the expressions of a policy it says in the policy's status, and nowhere else.
+func TestThePoliciesAreOfTheRightTypes(t *testing.T) {
+	c := installed(t)
+	policies, err := c.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(policies.Items) == 0 {
+		t.Fatal("no policy is installed")
+	}
+	for _, policy := range policies.Items {
+		for policy.Status.ObservedGeneration != policy.Generation {
+			time.Sleep(50 * time.Millisecond)
+			seen, err := c.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), policy.Name,
+				metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			policy = *seen
+		}
+		if policy.Status.TypeChecking == nil {
+			continue
+		}
+		for _, warning := range policy.Status.TypeChecking.ExpressionWarnings {
+			t.Errorf("%s: %s: %s", policy.Name, warning.FieldRef, warning.Warning)
+		}
+	}
+}
+
+// eventuallyKnown waits until who, whose node the pod is not on, is refused its eviction: the policies are in force,
+// and what the API server judges by has the pod.
+func eventuallyKnown(t *testing.T, who clients, namespace, name string) {
+	t.Helper()
+	request := eviction(namespace, name, "")
+	request.DeleteOptions.DryRun = []string{metav1.DryRunAll}
+	for started := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		err := who.kube.PolicyV1().Evictions(namespace).Evict(t.Context(), request)
+		if apierrors.IsForbidden(err) {
+			return
+		}
+		if time.Since(started) > 30*time.Second {
+			t.Fatalf("the eviction of %s/%s by another node's daemon is not refused: %v", namespace, name, err)
+		}
+	}
+}
