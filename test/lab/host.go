@@ -39,8 +39,12 @@ type Options struct {
 	// WritableSysroot mounts /sysroot and /boot read-write. Otherwise they are read-only, and ostree remounts them in a
 	// mount namespace of its own.
 	WritableSysroot bool
-	// HostNetwork leaves the host in this machine's network. Otherwise it has a loopback interface and nothing else.
+	// HostNetwork leaves the host in this machine's network. Otherwise it has a loopback interface and nothing else, but
+	// for what Connect connects.
 	HostNetwork bool
+	// Firmware is how long the host takes from one boot to the next, which on real machines is a minute or more: long
+	// enough to be missed. Nothing is lost by less where nobody waits for it.
+	Firmware time.Duration
 }
 
 // Host is one machine. It is safe for concurrent use.
@@ -49,6 +53,7 @@ type Host struct {
 	dir     string
 	options Options
 	machine registered
+	network *network // nil with HostNetwork
 	closing sync.Once
 
 	mu      sync.Mutex
@@ -100,6 +105,12 @@ func (h *Host) furnish(ctx context.Context) error {
 	}
 	if err := os.WriteFile(filepath.Join(h.dir, "booted"), nil, 0o644); err != nil {
 		return err
+	}
+	if !h.options.HostNetwork {
+		var err error
+		if h.network, err = newNetwork(); err != nil {
+			return err
+		}
 	}
 	if err := copySysroot(ctx, filepath.Join(h.base.dir, "sysroot"), h.Sysroot()); err != nil {
 		return err
@@ -275,8 +286,8 @@ func (h *Host) PowerCut() error {
 		h.mu.Unlock()
 		return nil
 	}
-	h.cut = true
 	h.mu.Unlock()
+	h.update(func() { h.cut = true })
 	// A boot that is just being started isn't in the cgroup yet; so it is killed until the firmware has seen the end.
 	for {
 		if err := h.machine.kill(); err != nil {
@@ -296,6 +307,9 @@ func (h *Host) Close() (err error) {
 	h.closing.Do(func() {
 		if err = h.PowerCut(); err != nil {
 			return
+		}
+		if h.network != nil {
+			h.network.close()
 		}
 		if err = h.machine.remove(); err != nil {
 			err = fmt.Errorf("removing %s: %w", h.options.Name, err)
@@ -430,9 +444,20 @@ func (h *Host) firmware() {
 		if err != nil {
 			console, _ := h.Console()
 			failure = fmt.Errorf("%w; the console's end: %s", err, console[max(0, len(console)-2000):])
+			continue
+		}
+		if !h.powerOnSelfTest() {
+			break
 		}
 	}
 	h.update(func() { h.on, h.failure = false, failure })
+}
+
+// powerOnSelfTest passes the time until there is a boot loader. It returns false when the plug is pulled meanwhile.
+func (h *Host) powerOnSelfTest() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), h.options.Firmware)
+	defer cancel()
+	return h.wait(ctx, func() (bool, error) { return h.cut, nil }) != nil
 }
 
 // nspawnScript is PID 1 of the namespaces around one boot: whoever kills it, or the process that started it, kills the
@@ -454,6 +479,11 @@ cd /run/systemd/lab
 mount -t overlay -o lowerdir=empty,upperdir=sysroot/boot,workdir=boot.work overlay boot
 cd /
 shift 2
+if [ -e /proc/self/fd/3 ]; then
+	: >/run/systemd/network-namespace
+	mount --bind /proc/self/fd/3 /run/systemd/network-namespace
+	exec 3>&-
+fi
 systemd-nspawn "$@" &
 wait $! || exit $?
 `
@@ -496,13 +526,19 @@ func (h *Host) boot() (int, error) {
 		"--bind-ro=" + here + "/booted:/run/ostree-booted",
 		"--bind-ro=/run/systemd/remote:" + guestRemote,
 	}
-	if !h.options.HostNetwork {
-		args = append(args, "--private-network")
+	env := []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_LOCK=0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"}
+	var inherited []*os.File
+	if h.network != nil {
+		// As with --private-network the host is the master of its network, sysctls included.
+		args = append(args, "--network-namespace-path=/run/systemd/network-namespace", "--capability=CAP_NET_ADMIN")
+		env = append(env, "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network")
+		inherited = append(inherited, h.network.namespace)
 	}
 	args = append(args, "--")
 	args = append(args, splitOptions(entry.Options)...)
 	cmd := exec.Command("unshare", args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_LOCK=0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"}
+	cmd.ExtraFiles = inherited
+	cmd.Env = env
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig:   syscall.SIGKILL,

@@ -4,9 +4,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -99,32 +97,19 @@ func (h *hollow) run(ctx context.Context) error {
 	kubelet.NodeLeaseDurationSeconds = int32(h.leaseSeconds)
 	kubelet.ProviderID = ""
 
-	failed := make(chan error, 1)
-	go func() { failed <- h.serveHealth(ctx) }()
 	go kubemark.NewHollowKubelet(flags, kubelet, client, heartbeat, machine, runtime.ImageService, service,
 		cm.NewStubContainerManager()).Run(ctx)
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-failed:
-		return err
-	}
+	return h.serveHealth()
 }
 
 // serveHealth answers /healthz as the kubelet's own command does, which is more than the hollow one has.
-func (h *hollow) serveHealth(ctx context.Context) error {
+func (h *hollow) serveHealth() error {
 	mux := http.NewServeMux()
 	healthz.InstallHandler(mux)
 	server := &http.Server{
-		Addr:              fmt.Sprintf("127.0.0.1:%d", h.healthzPort),
-		Handler:           mux,
-		ReadHeaderTimeout: 10 * time.Second,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
+		Addr: fmt.Sprintf("127.0.0.1:%d", h.healthzPort), Handler: mux, ReadHeaderTimeout: 10 * time.Second,
 	}
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving /healthz: %w", err)
-	}
-	return nil
+	return fmt.Errorf("serving /healthz: %w", server.ListenAndServe())
 }
 
 // machine is the machine as the kubelet sees it: on paper too, but for what tells machines and their boots apart.

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// network is what a host has instead of this machine's: a loopback interface, which lasts over its boots as a switch in
+// the next room would, and the wires that Connect has laid.
+type network struct {
+	namespace *os.File
+
+	mu        sync.Mutex
+	unplugged bool
+	closed    bool
+	listeners []net.Listener
+	open      map[net.Conn]bool
+}
+
+func newNetwork() (*network, error) {
+	n := &network{open: map[net.Conn]bool{}}
+	err := elsewhere(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		var err error
+		if n.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			return err
+		}
+		return loopbackUp()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making a network: %w", err)
+	}
+	return n, nil
+}
+
+// elsewhere calls do on a thread of its own, which ends then: what do changes about its thread is no matter.
+func elsewhere(do func() error) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		result <- do()
+	}()
+	return <-result
+}
+
+func loopbackUp() error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(socket)
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
+}
+
+// Connect lets whatever runs on the host, in any boot of it, reach a port of this machine's 127.0.0.1 at the very same
+// address. On a host that has this machine's network it does nothing.
+func (h *Host) Connect(port int) error {
+	if h.network == nil {
+		return nil
+	}
+	if err := h.network.connect(net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err != nil {
+		return fmt.Errorf("connecting %s: %w", h.options.Name, err)
+	}
+	return nil
+}
+
+// Unplug pulls the network cable out, or puts it back: without it every wire of Connect is dead. A host that has this
+// machine's network has no cable.
+func (h *Host) Unplug(out bool) {
+	if h.network != nil {
+		h.network.unplug(out)
+	}
+}
+
+func (n *network) connect(address string) error {
+	var listener net.Listener
+	err := elsewhere(func() error {
+		if err := unix.Setns(int(n.namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		var err error
+		listener, err = net.Listen("tcp", address)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.listeners = append(n.listeners, listener)
+	n.mu.Unlock()
+	go func() {
+		for {
+			inside, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go n.carry(inside, address)
+		}
+	}()
+	return nil
+}
+
+// carry carries one connection until either side has had enough of it.
+func (n *network) carry(inside net.Conn, address string) {
+	if !n.keep(inside) {
+		return
+	}
+	defer n.drop(inside)
+	outside, err := net.Dial("tcp", address)
+	if err != nil || !n.keep(outside) {
+		return
+	}
+	defer n.drop(outside)
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
+		both.Go(func() {
+			// Whatever ended this way, the other end is told so, as TCP would.
+			_, _ = io.Copy(way[1], way[0])
+			_ = way[1].(*net.TCPConn).CloseWrite()
+		})
+	}
+	both.Wait()
+}
+
+func (n *network) keep(c net.Conn) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.unplugged || n.closed {
+		c.Close()
+		return false
+	}
+	n.open[c] = true
+	return true
+}
+
+func (n *network) drop(c net.Conn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.open, c)
+	c.Close()
+}
+
+func (n *network) unplug(out bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unplugged = out
+	if out {
+		n.closeAll()
+	}
+}
+
+func (n *network) closeAll() {
+	for c := range n.open {
+		c.Close()
+	}
+}
+
+func (n *network) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	for _, l := range n.listeners {
+		l.Close()
+	}
+	n.closeAll()
+	n.namespace.Close()
+}
