@@ -90,6 +90,9 @@ const (
 	PhaseRolledBack Phase = "RolledBack"
 )
 
+// Phases are all phases, in the order in which people want to read them.
+var Phases = []Phase{PhaseUpdated, PhaseWaiting, PhaseUpdating, PhaseDegraded, PhaseRolledBack}
+
 // Phase of the node, where target is what its pool wants.
 func (n Node) Phase(target string) Phase {
 	switch {

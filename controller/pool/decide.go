@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// Step is all that the controller has to say to a node, after a decision: one patch.
+type Step struct {
+	Node string
+	// Desired is where the node is sent, which may be where it is sent already; Before is what it was told before.
+	Desired, Before string
+	// Lift is the configuration that it shall try again although it failed there; empty: none.
+	Lift          string
+	SingleReplica bool
+	Tainted       bool
+}
+
+// Sends says that the step gives the node another configuration to go to.
+func (s Step) Sends() bool { return s.Desired != s.Before }
+
+// Options are what a decision about one pool needs to know of the rest of the cluster.
+type Options struct {
+	// Self is the node that this process runs on; it goes last.
+	Self string
+	// SingleReplica: nothing could take a drained pod.
+	SingleReplica bool
+	// Elsewhere counts the nodes of other pools that use up this pool's share: the control plane's pools have one.
+	Elsewhere int
+}
+
+// Decision is what is to be done about a pool's nodes.
+type Decision struct {
+	// Steps in the order in which they are to be taken: those that send a node somewhere come first.
+	Steps []Step
+	// Taken counts the nodes that go out of service by this decision.
+	Taken int
+	// DefersSelf: this process's own node would have been next, had it not to be last.
+	DefersSelf bool
+}
+
+// Decide says what every node of a pool is to be told. Two things bound it. A node that serves is sent only while fewer
+// than maxUnavailable nodes are out of service, whatever the cause. And of the nodes that are out of service anyway,
+// because they are cordoned or not ready, no more than maxUnavailable are on their way at a time: when a failed zone comes
+// back, it must not leave again at once. Nodes that are on their way already, or stuck on it, are sent on freely: they are
+// out of service, and a change of mind must reach them.
+func Decide(p progress.Pool, o Options) Decision {
+	c := chooser{pool: p, options: o, sent: map[string]bool{}}
+	switch {
+	case running(p):
+		c.choose()
+	default:
+		c.withdraw()
+	}
+	d := Decision{Taken: c.taken, DefersSelf: c.defersSelf}
+	for _, n := range p.Nodes {
+		if s, changed := c.step(n); changed {
+			d.Steps = append(d.Steps, s)
+		}
+	}
+	slices.SortStableFunc(d.Steps, func(a, b Step) int { return rank(b.Sends()) - rank(a.Sends()) })
+	return d
+}
+
+// running says that the pool's nodes are on their way to its target, or would be if they were not there.
+func running(p progress.Pool) bool { return p.Target != "" && !p.Paused && p.Quarantine() == nil }
+
+type chooser struct {
+	pool       progress.Pool
+	options    Options
+	sent       map[string]bool // to the target
+	back       map[string]bool // to where they are
+	taken      int
+	defersSelf bool
+}
+
+// withdraw turns round the nodes that are on their way to a configuration that failed on another one. The node that
+// rolled back stays as it is, so that it goes on saying so.
+func (c *chooser) withdraw() {
+	c.back = map[string]bool{}
+	for _, n := range c.pool.Nodes {
+		if n.Current != "" && n.Current != n.Desired && n.State != api.RolledBack && c.pool.Refuses(n.Desired) {
+			c.back[n.Name] = true
+		}
+	}
+}
+
+// choose picks the nodes that are sent to the target now.
+func (c *chooser) choose() {
+	var idle, serving []progress.Node
+	for _, n := range c.pool.Nodes {
+		switch {
+		case !c.wants(n):
+		case n.Current == c.pool.Target && !c.lifts(n), n.Moving(), n.Failing() && !n.Serving():
+			c.sent[n.Name] = true
+		case !n.Serving() && !progress.ControlPlane(c.pool.Name):
+			idle = append(idle, n)
+		default:
+			serving = append(serving, n)
+		}
+	}
+	c.chooseIdle(idle)
+	c.chooseServing(serving)
+}
+
+// wants says that the node is to be told something about the target that it was not told yet.
+func (c *chooser) wants(n progress.Node) bool {
+	return n.Desired != c.pool.Target || c.lifts(n) && n.Lift != c.pool.Target
+}
+
+// lifts says that the target failed on the node, and that somebody took that back: else the target would be refused.
+func (c *chooser) lifts(n progress.Node) bool {
+	return slices.ContainsFunc(n.Quarantined, func(q api.Quarantine) bool { return q.Config == c.pool.Target })
+}
+
+// chooseIdle picks from nodes that are settled and out of service. Those that can act come before those that can't.
+func (c *chooser) chooseIdle(nodes []progress.Node) {
+	under := 0
+	for _, n := range c.pool.Nodes {
+		if n.Moving() || n.Failing() && n.Takes(c.pool.Target) {
+			under++
+		}
+	}
+	slices.SortFunc(nodes, func(a, b progress.Node) int {
+		return cmp.Or(rank(a.NotReady != "")-rank(b.NotReady != ""), c.order(a, b))
+	})
+	for _, n := range nodes[:min(len(nodes), max(0, c.pool.MaxUnavailable-under))] {
+		c.sent[n.Name] = true
+	}
+}
+
+// chooseServing picks from nodes that serve, and for the control plane from all: an etcd member counts while it is
+// cordoned, too. A node that takes a share already needs no second one.
+func (c *chooser) chooseServing(nodes []progress.Node) {
+	takes := c.options.Elsewhere
+	for _, n := range c.pool.Nodes {
+		if n.Takes(c.pool.Target) {
+			takes++
+		}
+	}
+	slices.SortFunc(nodes, c.order)
+	for _, n := range nodes {
+		own := rank(n.Takes(c.pool.Target))
+		if takes-own >= c.pool.MaxUnavailable {
+			continue
+		}
+		c.sent[n.Name] = true
+		takes += 1 - own
+		c.taken += 1 - own
+	}
+	c.defersSelf = c.defers(nodes)
+}
+
+// defers says that the own node waits although others were sent that come behind it in the usual order.
+func (c *chooser) defers(nodes []progress.Node) bool {
+	at := slices.IndexFunc(nodes, func(n progress.Node) bool { return n.Name == c.options.Self })
+	if at < 0 || c.sent[c.options.Self] {
+		return false
+	}
+	return slices.ContainsFunc(nodes, func(n progress.Node) bool {
+		return c.sent[n.Name] && c.usual(nodes[at], n) < 0
+	})
+}
+
+// order puts the own node last.
+func (c *chooser) order(a, b progress.Node) int {
+	return cmp.Or(rank(a.Name == c.options.Self)-rank(b.Name == c.options.Self), c.usual(a, b))
+}
+
+// usual is the order of a rollout: nodes that failed before the others, so that they are healed, or fail again before
+// anyone else is touched; nodes on which no agent ever spoke last, as they would hold the rollout up; then zones by name,
+// nodes without one last, and in a zone the oldest node.
+func (c *chooser) usual(a, b progress.Node) int {
+	return cmp.Or(
+		rank(b.Failing())-rank(a.Failing()),
+		rank(a.State == "")-rank(b.State == ""),
+		rank(a.Zone == "")-rank(b.Zone == ""),
+		cmp.Compare(a.Zone, b.Zone),
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+// step is what the node is to be told, and whether that is anything new.
+func (c *chooser) step(n progress.Node) (Step, bool) {
+	s := Step{
+		Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift,
+		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n),
+	}
+	switch {
+	case c.sent[n.Name]:
+		s.Desired, s.Lift = c.pool.Target, ""
+		if c.lifts(n) {
+			s.Lift = c.pool.Target
+		}
+	case c.back[n.Name]:
+		s.Desired, s.Lift = n.Current, ""
+	case c.pool.Refuses(n.Lift):
+		s.Lift = "" // it failed again after that
+	}
+	return s, s.Sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted
+}
+
+// taint says whether pods had better go elsewhere: not to a node that a rollout is still to reach. One that is only sent
+// back to where it is won't lose them, and one that is under way keeps the taint until it has arrived.
+func (c *chooser) taint(n progress.Node) bool {
+	switch {
+	case n.Updated(c.pool.Target):
+		return false
+	case running(c.pool):
+		return n.Tainted || n.Current != c.pool.Target
+	default:
+		return n.Tainted && n.Moving()
+	}
+}
+
+func rank(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+var t0 = time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
+
+// node is written "name current>desired state", and what is said of it after that: cordoned, notready, tainted, zone=z,
+// age=n (hours), lift=c, failed=c (quarantined there at t0), single. Where > is missing it was told what it has.
+func node(t *testing.T, text string) progress.Node {
+	t.Helper()
+	words := strings.Fields(text)
+	n := progress.Node{Name: words[0], Created: t0}
+	n.Current, n.Desired, _ = strings.Cut(words[1], ">")
+	if !strings.Contains(words[1], ">") {
+		n.Desired = n.Current
+	}
+	n.State = api.State(words[2])
+	if words[2] == "-" {
+		n.State = ""
+	}
+	if n.Current == "-" {
+		n.Current = ""
+	}
+	if n.Desired == "-" {
+		n.Desired = ""
+	}
+	for _, word := range words[3:] {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "cordoned":
+			n.Cordoned = true
+		case "notready":
+			n.NotReady = "Ready=Unknown: Kubelet stopped posting node status."
+		case "tainted":
+			n.Tainted = true
+		case "single":
+			n.SingleReplica = true
+		case "zone":
+			n.Zone = value
+		case "age":
+			hours, err := strconv.Atoi(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.Created = t0.Add(-time.Duration(hours) * time.Hour)
+		case "lift":
+			n.Lift = value
+		case "failed":
+			n.Quarantined = append(n.Quarantined, api.Quarantine{Config: value, Reason: "kubelet is down", Since: t0})
+		default:
+			t.Fatalf("what is %q?", word)
+		}
+	}
+	return n
+}
+
+type setup struct {
+	pool           string // worker where empty
+	target         string // B where empty
+	paused         bool
+	maxUnavailable string
+	annotations    map[string]string
+	nodes          []string
+	options        Options
+}
+
+func (s setup) state(t *testing.T) progress.Pool {
+	t.Helper()
+	object := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: s.pool, Annotations: s.annotations}}
+	object.Spec.Paused = s.paused
+	object.Spec.Configuration.Name = s.target
+	if s.pool == "" {
+		object.Name = api.PoolWorker
+	}
+	if s.target == "" {
+		object.Spec.Configuration.Name = "B"
+	}
+	if s.maxUnavailable != "" {
+		v := intstr.Parse(s.maxUnavailable)
+		object.Spec.MaxUnavailable = &v
+	}
+	var nodes []progress.Node
+	for _, text := range s.nodes {
+		nodes = append(nodes, node(t, text))
+	}
+	return progress.NewPool(object, nodes)
+}
+
+// sends are the nodes that a decision sends somewhere or lets try again, as "name>config", by name.
+func sends(p progress.Pool, d Decision) []string {
+	var out []string
+	for _, s := range d.Steps {
+		i := slices.IndexFunc(p.Nodes, func(n progress.Node) bool { return n.Name == s.Node })
+		if s.Sends() || s.Lift != p.Nodes[i].Lift {
+			text := s.Node + ">" + s.Desired
+			if s.Lift != "" {
+				text += " lift"
+			}
+			out = append(out, text)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestWhoIsSentWhere(t *testing.T) {
+	quarantined := map[string]string{api.PoolQuarantineKey: api.Encode([]api.Quarantine{
+		{Config: "B", Node: "gone", Reason: "kubelet is down", Since: t0},
+	})}
+	lifted := map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{Config: "B", At: t0}})}
+	liftedBefore := map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{Config: "B", At: t0.Add(-time.Second)}})}
+	for _, test := range []struct {
+		name string
+		setup
+		want []string
+	}{
+		// How many.
+		{"one at a time by default", setup{nodes: []string{"a A Done", "b A Done", "c A Done"}}, []string{"a>B"}},
+		{"nobody while one is away", setup{nodes: []string{"a A>B Working", "b A Done"}}, nil},
+		{"nobody while one boots", setup{nodes: []string{"a A>B Working notready cordoned", "b A Done"}}, nil},
+		{"nobody while one was told and has not begun", setup{nodes: []string{"a A>B Done", "b A Done"}}, nil},
+		{"the next when it has arrived", setup{nodes: []string{"a B Done", "b A Done", "c A Done"}}, []string{"b>B"}},
+		{"nobody while one that arrived is still cordoned", setup{nodes: []string{"a B Done cordoned", "b A Done"}}, nil},
+		{"nobody while one that arrived is not ready", setup{nodes: []string{"a B Done notready", "b A Done"}}, nil},
+		{"a number", setup{maxUnavailable: "2", nodes: []string{"a A Done", "b A Done", "c A Done"}}, []string{"a>B", "b>B"}},
+		{"the rest of a number", setup{maxUnavailable: "2", nodes: []string{"a A>B Working", "b A Done", "c A Done"}}, []string{"b>B"}},
+		{"a percentage, rounded down", setup{maxUnavailable: "50%", nodes: []string{"a A Done", "b A Done", "c A Done"}}, []string{"a>B"}},
+		{"a percentage of less than a node is one", setup{maxUnavailable: "33%", nodes: []string{"a A Done", "b A Done"}}, []string{"a>B"}},
+		{"none is one", setup{maxUnavailable: "0", nodes: []string{"a A Done", "b A Done"}}, []string{"a>B"}},
+		{"nonsense is one", setup{maxUnavailable: "lots", nodes: []string{"a A Done", "b A Done"}}, []string{"a>B"}},
+		{"less than none is one", setup{maxUnavailable: "-3", nodes: []string{"a A Done", "b A Done"}}, []string{"a>B"}},
+		{"more than there are", setup{maxUnavailable: "9", nodes: []string{"a A Done", "b A Done"}}, []string{"a>B", "b>B"}},
+		{"a node that failed counts against going on", setup{nodes: []string{"a A>B Degraded", "b A Done"}}, nil},
+		{"and no more than that", setup{maxUnavailable: "2", nodes: []string{"a A>B Degraded", "b A Done", "c A Done"}}, []string{"b>B"}},
+		{"a failed and cordoned node counts once", setup{maxUnavailable: "2", nodes: []string{"a A>B Degraded cordoned", "b A Done"}}, []string{"b>B"}},
+		{"nobody is sent twice", setup{nodes: []string{"a A>B Working"}}, nil},
+		{"nobody is sent where he is", setup{nodes: []string{"a B Done", "b B Done"}}, nil},
+
+		// Who first.
+		{"zones by name, none last", setup{maxUnavailable: "2", nodes: []string{"a A Done", "b A Done zone=z2", "c A Done zone=z1"}}, []string{"b>B", "c>B"}},
+		{"the oldest of a zone", setup{nodes: []string{"a A Done zone=z", "b A Done zone=z age=2", "c A Done zone=z age=1"}}, []string{"b>B"}},
+		{"a failed node before the others", setup{nodes: []string{"a A Done zone=a", "b A>X RolledBack zone=b"}}, []string{"b>B"}},
+		{"nodes without an agent last", setup{nodes: []string{"a - - age=9", "b A Done"}}, []string{"b>B"}},
+		{"a node that nobody configured", setup{nodes: []string{"a - -"}}, []string{"a>B"}},
+		{"the own node last", setup{options: Options{Self: "a"}, nodes: []string{"a A Done zone=a", "b A Done zone=b"}}, []string{"b>B"}},
+		{"the own node in the end", setup{options: Options{Self: "a"}, nodes: []string{"a A Done", "b B Done"}}, []string{"a>B"}},
+		{"a node from another pool", setup{nodes: []string{"a W Done", "b B Done"}}, []string{"a>B"}},
+
+		// A change of mind reaches everybody (W1).
+		{"revert: degraded and cordoned", setup{nodes: []string{"a B>X Degraded cordoned", "b B Done"}}, []string{"a>B"}},
+		{"revert: degraded and serving, another is dead", setup{nodes: []string{"a B>X Degraded", "b B Done notready"}}, []string{"a>B"}},
+		{"revert: all at once", setup{nodes: []string{"a B>X Degraded", "b B>X Working cordoned", "c B>X RolledBack", "d B>X Unreconcilable"}}, []string{"a>B", "b>B", "c>B", "d>B"}},
+		{"revert: mid-drain", setup{nodes: []string{"a B>X Working cordoned", "b B Done"}}, []string{"a>B"}},
+		{"revert: not ready", setup{nodes: []string{"a B>X Working notready", "b B Done"}}, []string{"a>B"}},
+		{"change: mid-drain to something else", setup{nodes: []string{"a A>X Working cordoned", "b A Done"}}, []string{"a>B"}},
+		{"change: degraded and cordoned", setup{nodes: []string{"a A>X Degraded cordoned", "b A Done"}}, []string{"a>B"}},
+		{"change: degraded and not ready", setup{nodes: []string{"a A>X Degraded notready", "b A Done"}}, []string{"a>B"}},
+		{"change: degraded on what it has, serving", setup{nodes: []string{"a A Degraded", "b A Done"}}, []string{"a>B"}},
+		{"change: told, not begun", setup{nodes: []string{"a A>X Done", "b A Done"}}, []string{"a>B"}},
+		{"change: a failed node that serves waits for one that is dead", setup{nodes: []string{"a A>X Degraded", "b X Done notready"}}, []string{"b>B"}},
+		{"change: more are under way than may be", setup{nodes: []string{"a A>X Working", "b A>X Working", "c A Done"}}, []string{"a>B", "b>B"}},
+
+		// Nodes that are out of service anyway.
+		{"cordoned by somebody: first, as nobody misses it", setup{nodes: []string{"a A Done", "b A Done cordoned"}}, []string{"b>B"}},
+		{"cordoned by somebody: one of two", setup{nodes: []string{"a A Done cordoned", "b A Done cordoned"}}, []string{"a>B"}},
+		{"cordoned by somebody: not beside one that is under way", setup{nodes: []string{"a A Done cordoned", "b A>B Working"}}, nil},
+		{"not ready: after the cordoned", setup{nodes: []string{"a A Done notready", "b A Done cordoned"}}, []string{"b>B"}},
+		{"not ready: told what to do when it is back", setup{nodes: []string{"a A Done notready", "b A Done"}}, []string{"a>B"}},
+		{"a dark zone does not come back to leave at once", setup{maxUnavailable: "2", nodes: []string{"a A Done notready", "b A Done notready", "c A Done notready", "d A Done"}}, []string{"a>B", "b>B"}},
+		{"a dead node takes a share, and no more", setup{maxUnavailable: "2", nodes: []string{"a A>B Working notready", "b A Done", "c A Done"}}, []string{"b>B"}},
+
+		// Stopped.
+		{"paused", setup{paused: true, nodes: []string{"a A Done", "b A>X Degraded cordoned"}}, nil},
+		{"no configuration yet", setup{target: "-none", annotations: map[string]string{api.PoolQuarantineKey: api.Encode([]api.Quarantine{{Config: "-none", Since: t0}})}, nodes: []string{"a A Done"}}, nil},
+		{"quarantined: nobody", setup{annotations: quarantined, nodes: []string{"a A Done", "b A Done cordoned", "c A Done notready"}}, nil},
+		{"quarantined: those on their way turn round", setup{annotations: quarantined, nodes: []string{"a A>B Working", "b A>B Working cordoned notready", "c A>B Done", "d A>B Degraded cordoned"}}, []string{"a>A", "b>A", "c>A", "d>A"}},
+		{"quarantined: also in a paused pool", setup{paused: true, annotations: quarantined, nodes: []string{"a A>B Working"}}, []string{"a>A"}},
+		{"quarantined: the node that found out goes on saying so", setup{nodes: []string{"a A>B RolledBack failed=B", "b A Done"}}, nil},
+		{"quarantined: where it works it stays", setup{annotations: quarantined, nodes: []string{"a B Done", "b A Done"}}, nil},
+		{"quarantined: other ways are left alone", setup{annotations: quarantined, nodes: []string{"a A>X Working"}}, nil},
+		{"quarantined: nowhere to turn", setup{annotations: quarantined, nodes: []string{"a ->B Working"}}, nil},
+		{"quarantined: changed content goes on", setup{target: "C", annotations: quarantined, nodes: []string{"a A>B RolledBack failed=B", "b A Done"}}, []string{"a>C"}},
+		{"quarantined: reverted", setup{target: "A", annotations: quarantined, nodes: []string{"a A>B RolledBack failed=B", "b A>B Working cordoned", "c A Done"}}, []string{"a>A", "b>A"}},
+		{"quarantined on a node of the pool", setup{maxUnavailable: "2", nodes: []string{"a A>B RolledBack failed=B", "b A>B Working", "c A Done"}}, []string{"b>A"}},
+
+		// Lifted.
+		{"lifted: the failed node tries again, before the others", setup{annotations: lifted, nodes: []string{"a A Done", "b A>B RolledBack failed=B"}}, []string{"b>B lift"}},
+		{"lifted: told once", setup{annotations: lifted, nodes: []string{"a A Done", "b A>B RolledBack failed=B lift=B"}}, nil},
+		{"lifted: others join", setup{maxUnavailable: "2", annotations: lifted, nodes: []string{"a A Done", "b A>B RolledBack failed=B"}}, []string{"a>B", "b>B lift"}},
+		{"lifted: not while another is away", setup{annotations: lifted, nodes: []string{"a A Done notready", "b A>B RolledBack failed=B"}}, nil},
+		{"lifted: a node that was turned round", setup{annotations: lifted, nodes: []string{"a A Done failed=B"}}, []string{"a>B lift"}},
+		{"lifted before it failed: in force", setup{annotations: liftedBefore, nodes: []string{"a A Done", "b A>B RolledBack failed=B"}}, nil},
+
+		// The control plane.
+		{"control plane: one, whatever is said", setup{pool: "master", maxUnavailable: "3", nodes: []string{"a A Done", "b A Done", "c A Done"}}, []string{"a>B"}},
+		{"control plane: not beside a member of another pool", setup{pool: "arbiter", options: Options{Elsewhere: 1}, nodes: []string{"a A Done"}}, nil},
+		{"control plane: a cordoned member is a member", setup{pool: "master", nodes: []string{"a A Done cordoned", "b A Done notready"}}, nil},
+		{"control plane: the cordoned one if all others are there", setup{pool: "master", nodes: []string{"a A Done cordoned", "b A Done"}}, []string{"a>B"}},
+		{"control plane: the dead one if all others are there", setup{pool: "master", nodes: []string{"a A Done notready", "b A Done"}}, []string{"a>B"}},
+		{"control plane: a change of mind reaches it", setup{pool: "master", nodes: []string{"a A>X Working cordoned notready", "b A Done"}}, []string{"a>B"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := test.state(t)
+			if diff := cmp.Diff(test.want, sends(p, Decide(p, test.options))); diff != "" {
+				t.Errorf("sent (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAFailureAfterALiftWithdrawsTheLift(t *testing.T) {
+	p := setup{nodes: []string{"a A>B RolledBack failed=B lift=B"}}.state(t)
+	d := Decide(p, Options{})
+	if len(d.Steps) != 1 || d.Steps[0].Lift != "" || d.Steps[0].Sends() {
+		t.Errorf("got %+v", d.Steps)
+	}
+}
+
+func TestALiftIsForgottenWhenTheNodeIsSentElsewhere(t *testing.T) {
+	p := setup{target: "C", nodes: []string{"a B Done lift=B"}}.state(t)
+	d := Decide(p, Options{})
+	if len(d.Steps) != 1 || d.Steps[0].Lift != "" || d.Steps[0].Desired != "C" {
+		t.Errorf("got %+v", d.Steps)
+	}
+}
+
+func TestTheOwnNodeIsSaidToWaitOnlyWhereItWouldHaveBeenNext(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		nodes []string
+		want  bool
+	}{
+		{"it would have been", []string{"a A Done zone=a", "b A Done zone=b"}, true},
+		{"others were before it anyway", []string{"a A Done zone=z", "b A Done zone=b"}, false},
+		{"nobody is sent", []string{"a A Done zone=a", "b A>B Working"}, false},
+		{"it is sent", []string{"a A Done zone=a", "b B Done"}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := Decide(setup{nodes: test.nodes}.state(t), Options{Self: "a"}).DefersSelf; got != test.want {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestTheTaintIsWhereARolloutIsStillToCome(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		setup setup
+		want  bool
+	}{
+		{"waiting", setup{nodes: []string{"a A Done", "b A>B Working"}}, true},
+		{"sent", setup{nodes: []string{"a A Done"}}, true},
+		{"under way", setup{nodes: []string{"a A>B Working tainted"}}, true},
+		{"arrived", setup{nodes: []string{"a B Done tainted"}}, false},
+		{"never touched", setup{nodes: []string{"a B Done"}}, false},
+		{"reverted at rest: not worth it", setup{nodes: []string{"a B>X RolledBack"}}, false},
+		{"reverted under way: until it is there", setup{nodes: []string{"a B>X Working tainted"}}, true},
+		{"degraded", setup{nodes: []string{"a A>B Degraded tainted"}}, true},
+		{"paused, waiting", setup{paused: true, nodes: []string{"a A Done tainted"}}, false},
+		{"paused, under way", setup{paused: true, nodes: []string{"a A>B Working tainted"}}, true},
+		{"stopped, waiting", setup{nodes: []string{"a A Done tainted", "b A>B RolledBack failed=B"}}, false},
+		{"stopped, rolled back", setup{nodes: []string{"a A>B RolledBack failed=B tainted"}}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := test.setup.state(t)
+			got := p.Nodes[0].Tainted
+			for _, s := range Decide(p, Options{}).Steps {
+				if s.Node == "a" {
+					got = s.Tainted
+				}
+			}
+			if got != test.want {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestTheOnlyNodeIsToldSoAndToldWhenItIsNot(t *testing.T) {
+	for _, test := range []struct {
+		node   string
+		single bool
+		steps  int
+	}{
+		{"a B Done", true, 1}, {"a B Done single", true, 0}, {"a B Done single", false, 1}, {"a B Done", false, 0},
+	} {
+		d := Decide(setup{nodes: []string{test.node}}.state(t), Options{SingleReplica: test.single})
+		if len(d.Steps) != test.steps || len(d.Steps) > 0 && d.Steps[0].SingleReplica != test.single {
+			t.Errorf("%s, single %v: got %+v", test.node, test.single, d.Steps)
+		}
+	}
+}
+
+// Every pair of nodes in every state, under every rule that must never break.
+func TestWhateverStateTwoNodesAreIn(t *testing.T) {
+	var all []progress.Node
+	for _, current := range []string{"", "A", "B", "X"} {
+		for _, desired := range []string{"", "A", "B", "X"} {
+			for _, state := range []api.State{"", api.Done, api.Working, api.Degraded, api.Unreconcilable, api.RolledBack} {
+				for out := range 4 {
+					n := progress.Node{Node: api.Node{Current: current, Desired: desired, State: state}, Cordoned: out&1 != 0}
+					if out&2 != 0 {
+						n.NotReady = "it is off"
+					}
+					all = append(all, n)
+				}
+			}
+		}
+	}
+	for _, a := range all {
+		for _, b := range all {
+			for _, limit := range []int32{1, 2} {
+				a.Name, b.Name = "a", "b"
+				checkRules(t, progress.NewPool(ofTwo(limit), []progress.Node{a, b}))
+				if t.Failed() {
+					t.Fatalf("of %+v and %+v with maxUnavailable %d", a, b, limit)
+				}
+			}
+		}
+	}
+}
+
+func ofTwo(limit int32) *mcfgv1.MachineConfigPool {
+	object := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: api.PoolWorker}}
+	object.Spec.Configuration.Name = "B"
+	object.Spec.MaxUnavailable = new(intstr.FromInt32(limit))
+	return object
+}
+
+func checkRules(t *testing.T, p progress.Pool) {
+	t.Helper()
+	sent := map[string]bool{}
+	after := slices.Clone(p.Nodes)
+	d := Decide(p, Options{})
+	for _, s := range d.Steps {
+		i := slices.IndexFunc(after, func(n progress.Node) bool { return n.Name == s.Node })
+		after[i].Desired, after[i].Tainted, after[i].Lift = s.Desired, s.Tainted, s.Lift
+		if s.Sends() {
+			sent[s.Node] = true
+			if s.Desired != p.Target {
+				t.Errorf("%s is sent to %s, which is not the target", s.Node, s.Desired)
+			}
+		}
+	}
+	away, calledBack := 0, false
+	for i, n := range p.Nodes {
+		asked := n.Desired != p.Target
+		calledBack = calledBack || sent[n.Name] && n.Current == p.Target
+		if asked && (n.Moving() || n.Failing() && !n.Serving() || n.Current == p.Target) && !sent[n.Name] {
+			t.Errorf("%s is stuck, and not sent on", n.Name)
+		}
+		if n.Takes(p.Target) || sent[n.Name] && n.Current != p.Target {
+			away++
+		}
+		if sent[n.Name] && n.Current != p.Target && n.Serving() && !n.Moving() && away > p.MaxUnavailable {
+			t.Errorf("%s serves, and is sent although %d nodes are out of service", n.Name, away)
+		}
+		if !after[i].Updated(p.Target) && !sent[n.Name] && asked && len(p.Taking()) == 0 && len(sent) == 0 {
+			t.Errorf("%s could go, and nobody is sent", n.Name)
+		}
+	}
+	for _, s := range Decide(progress.NewPool(ofTwo(int32(p.MaxUnavailable)), after), Options{}).Steps {
+		// Where one was called back before it had begun, the next may go.
+		if sent[s.Node] || s.Sends() && !calledBack {
+			t.Errorf("%s is told twice: %+v", s.Node, s)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// nodePatch is the JSON patch that takes a step. It says what it was decided upon, so that it fails where a node was told
+// something else meanwhile, and only there: the kubelet's own writes to the Node don't get in its way.
+func nodePatch(n *corev1.Node, s Step) []byte {
+	var ops []operation
+	if n.Annotations == nil {
+		ops = append(ops, operation{"test", "/metadata/annotations", nil},
+			operation{"add", "/metadata/annotations", map[string]string{}})
+	}
+	// What was decided rests on where the node was sent before, even if it is not sent anywhere now.
+	ops = append(ops, operation{"test", annotationPath(api.DesiredConfig), old(n, api.DesiredConfig)})
+	if s.Sends() {
+		ops = append(ops, operation{"add", annotationPath(api.DesiredConfig), s.Desired})
+	}
+	ops = append(ops, annotationOps(n, api.Lift, s.Lift)...)
+	if topology := n.Annotations[api.ControlPlaneTopology]; s.SingleReplica != (topology == api.TopologySingleReplica) {
+		want := api.TopologyHighlyAvailable
+		if s.SingleReplica {
+			want = api.TopologySingleReplica
+		}
+		ops = append(ops, annotationOps(n, api.ControlPlaneTopology, want)...)
+	}
+	ops = append(ops, taintOps(n.Spec.Taints, s.Tainted)...)
+	data, err := json.Marshal(ops)
+	if err != nil {
+		panic(err) // strings and taints only
+	}
+	return data
+}
+
+// annotationOps set an annotation, or take it away where it is to be empty.
+func annotationOps(n *corev1.Node, key, want string) []operation {
+	have, there := n.Annotations[key]
+	test := operation{"test", annotationPath(key), old(n, key)}
+	switch {
+	case want == have:
+		return nil
+	case want != "":
+		return []operation{test, {"add", annotationPath(key), want}}
+	case there:
+		return []operation{test, {"remove", annotationPath(key), nil}}
+	}
+	return nil
+}
+
+// taintOps add or take away the taint of a rollout; the list is replaced as a whole, if it still is what we saw.
+func taintOps(taints []corev1.Taint, want bool) []operation {
+	const path = "/spec/taints"
+	ours := func(t corev1.Taint) bool {
+		return t.Key == api.UpdateInProgressTaint && t.Effect == corev1.TaintEffectPreferNoSchedule
+	}
+	if slices.ContainsFunc(taints, ours) == want {
+		return nil
+	}
+	test := operation{"test", path, nil}
+	if len(taints) > 0 {
+		test.Value = taints
+	}
+	left := slices.DeleteFunc(slices.Clone(taints), ours)
+	if want {
+		left = append(left, corev1.Taint{Key: api.UpdateInProgressTaint, Effect: corev1.TaintEffectPreferNoSchedule})
+	}
+	if len(left) == 0 {
+		return []operation{test, {"remove", path, nil}}
+	}
+	return []operation{test, {"add", path, left}}
+}
+
+func annotationPath(key string) string {
+	return "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+}
+
+// old is an annotation's value for a test, null where there is none.
+func old(n *corev1.Node, key string) any {
+	if v, there := n.Annotations[key]; there {
+		return v
+	}
+	return nil
+}

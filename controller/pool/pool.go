@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pool is the controller that says which node goes to which configuration, and when. It tells a node by one
+// annotation, and people by the status, the conditions and the events of its pool.
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/noderefit/noderefit/progress"
+)
+
+// Name of the controller, on the command line and in logs.
+const Name = "pool"
+
+const (
+	// debounce collects the events of a moment, such as those of a batch of nodes, into one look at the cluster. It adds
+	// to the time between one node and the next, which is minutes.
+	debounce = 200 * time.Millisecond
+	// A look that failed is repeated after retryFirst, doubling up to retryLast.
+	retryFirst = 50 * time.Millisecond
+	retryLast  = 30 * time.Second
+	// pageSize is how many nodes are asked for at a time where the cache is not good enough.
+	pageSize = 500
+)
+
+// Add puts the controller into a manager. Self is the name of the node that the process runs on; empty: none of the
+// cluster's. The manager's cache should have CacheOptions.
+func Add(mgr ctrl.Manager, self string) error {
+	if err := mcfgv1.Install(mgr.GetScheme()); err != nil {
+		return fmt.Errorf("adding controller %s: %w", Name, err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("machineconfigcontroller-pool"),
+		self: self, report: newReport(),
+		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
+	}
+	if err := metrics.Registry.Register(r.report); err != nil {
+		return fmt.Errorf("adding controller %s: registering metrics: %w", Name, err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named(Name).
+		Watches(&mcfgv1.MachineConfigPool{}, soon(), builder.WithPredicates(poolChanged)).
+		Watches(&corev1.Node{}, soon(), builder.WithPredicates(nodeChanged)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 1,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast),
+		}).
+		Complete(r)
+}
+
+// soon asks for one look at the whole cluster, however many events there are. All pools are looked at together: a node
+// that leaves one joins another, and the control plane's pools share what may be out of service.
+func soon() handler.EventHandler {
+	ask := func(q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		q.AddAfter(reconcile.Request{}, debounce)
+	}
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { ask(q) },
+		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { ask(q) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { ask(q) },
+	}
+}
+
+type reconciler struct {
+	client client.Client
+	live   client.Reader
+	events events.EventRecorder
+	self   string
+	report *report
+
+	// What follows is touched by the one worker alone.
+	nodes    freshest[*corev1.Node]
+	pools    freshest[*mcfgv1.MachineConfigPool]
+	looked   bool
+	deferred map[string]string // pool to the configuration for which the own node was said to be last
+}
+
+// Reconcile looks at the cluster, says what is to be said, and reports. A pool that fails does not hold up another.
+func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	pools, nodes, err := r.look(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	w := assemble(pools, slices.Collect(maps.Values(nodes)), r.self)
+	r.tell(w)
+	errs := []error{}
+	for i := range w.pools {
+		if err := r.sync(ctx, w, i, nodes); err != nil {
+			errs = append(errs, fmt.Errorf("pool %s: %w", w.pools[i].object.Name, err))
+		}
+	}
+	return reconcile.Result{}, errors.Join(errs...)
+}
+
+// look reads all pools and nodes from the cache. The first time it reads the nodes from the API server as well: the
+// process that led before may have sent nodes off which the cache still shows at rest.
+func (r *reconciler) look(ctx context.Context) ([]*mcfgv1.MachineConfigPool, map[string]*corev1.Node, error) {
+	if !r.looked {
+		if err := r.readLive(ctx); err != nil {
+			return nil, nil, err
+		}
+		r.looked = true
+	}
+	var poolList mcfgv1.MachineConfigPoolList
+	if err := r.client.List(ctx, &poolList, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("listing MachineConfigPools: %w", err)
+	}
+	var nodeList corev1.NodeList
+	if err := r.client.List(ctx, &nodeList, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("listing Nodes: %w", err)
+	}
+	pools := make([]*mcfgv1.MachineConfigPool, 0, len(poolList.Items))
+	for i := range poolList.Items {
+		pools = append(pools, r.pools.view(&poolList.Items[i]))
+	}
+	nodes := make(map[string]*corev1.Node, len(nodeList.Items))
+	for i := range nodeList.Items {
+		nodes[nodeList.Items[i].Name] = r.nodes.view(&nodeList.Items[i])
+	}
+	maps.DeleteFunc(r.nodes, func(name string, _ *corev1.Node) bool { return nodes[name] == nil })
+	return pools, nodes, nil
+}
+
+func (r *reconciler) readLive(ctx context.Context) error {
+	var page corev1.NodeList
+	for {
+		if err := r.live.List(ctx, &page, client.Limit(pageSize), client.Continue(page.Continue)); err != nil {
+			return fmt.Errorf("listing Nodes: %w", err)
+		}
+		for i := range page.Items {
+			r.noteNode(page.Items[i].DeepCopy())
+		}
+		if page.Continue == "" {
+			return nil
+		}
+	}
+}
+
+func (r *reconciler) noteNode(n *corev1.Node) {
+	_, _ = strip(n) // of a Node it can't fail
+	r.nodes.note(n)
+}
+
+// sync does what one pool needs: remember what must not be forgotten, tell the nodes, report.
+func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string]*corev1.Node) error {
+	pool, p := w.pools[i].object, w.pools[i].state
+	var errs []error
+	if patch := annotationPatch(pool, p); patch != nil {
+		patched := pool.DeepCopy()
+		if err := r.client.Patch(ctx, patched, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			errs = append(errs, fmt.Errorf("remembering quarantined and earlier configurations: %w", err))
+		} else {
+			r.pools.note(patched)
+			pool = patched
+		}
+	}
+	if pool.DeletionTimestamp.IsZero() {
+		d := Decide(p, w.options(i))
+		w.taken(i, d.Taken)
+		if err := r.take(ctx, pool, d, nodes); err != nil {
+			errs = append(errs, err)
+		}
+		r.deferSelf(pool, d)
+	}
+	if err := r.writeStatus(ctx, pool, p); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again.
+func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d Decision,
+	nodes map[string]*corev1.Node,
+) error {
+	var errs []error
+	for _, s := range d.Steps {
+		n := nodes[s.Node].DeepCopy()
+		err := r.client.Patch(ctx, n, client.RawPatch(types.JSONPatchType, nodePatch(nodes[s.Node], s)))
+		switch {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			errs = append(errs, fmt.Errorf("telling node %s: %w", s.Node, err))
+			continue
+		}
+		r.noteNode(n)
+		if s.Sends() {
+			log.FromContext(ctx).Info("node sent", "pool", pool.Name, "node", s.Node, "from", s.Before, "to", s.Desired,
+				"lift", s.Lift != "")
+			r.events.Eventf(pool, n, corev1.EventTypeNormal, "SetDesiredConfig", "SetDesiredConfig",
+				"Targeted node %s to config %s", s.Node, s.Desired)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeStatus reports, if there is anything new to report.
+func (r *reconciler) writeStatus(ctx context.Context, pool *mcfgv1.MachineConfigPool, p progress.Pool) error {
+	after := pool.DeepCopy()
+	after.Status = status(pool, p, time.Now())
+	if equality.Semantic.DeepEqual(pool.Status, after.Status) {
+		return nil
+	}
+	written := after.DeepCopy()
+	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, written, patch); err != nil {
+		return fmt.Errorf("reporting: %w", err)
+	}
+	r.pools.note(written)
+	r.announce(pool, after)
+	return nil
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"sync"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// The first five have OpenShift's names and meanings, but that the reason of mco_state is always empty: it held whole
+// error texts, each a series of its own.
+var (
+	machines    = poolMetric("mco_machine_count", "Nodes of the pool.")
+	updated     = poolMetric("mco_updated_machine_count", "Nodes at the pool's configuration.")
+	degraded    = poolMetric("mco_degraded_machine_count", "Nodes that can't get to their configuration or stay there.")
+	unavailable = poolMetric("mco_unavailable_machine_count", "Nodes that are out of service or about to be.")
+	state       = prometheus.NewDesc("mco_state", "State of each node, as the Unix time since which this process has seen it.",
+		[]string{"node", "pool", "state", "reason"}, nil)
+	phases      = prometheus.NewDesc("noderefit_pool_nodes", "Nodes of the pool by phase.", []string{"pool", "phase"}, nil)
+	allowed     = poolMetric("noderefit_pool_max_unavailable", "Nodes of the pool that may be out of service for an update.")
+	paused      = poolMetric("noderefit_pool_paused", "1 where the pool is paused.")
+	quarantined = poolMetric("noderefit_pool_quarantined", "1 where the pool's configuration failed on a node.")
+)
+
+func poolMetric(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, []string{"pool"}, nil)
+}
+
+// report holds what was last seen, for whoever asks for metrics. It is one value, so a node or pool that went away leaves
+// nothing behind.
+type report struct {
+	mu    sync.Mutex
+	pools []progress.Pool
+	nodes map[string]seen
+}
+
+// seen is what a node said about itself when it was last looked at, and since when.
+type seen struct {
+	state   api.State
+	current string
+	since   time.Time
+}
+
+// change is an annotation of a node that the node's agent changed.
+type change struct {
+	pool             *mcfgv1.MachineConfigPool
+	node, key, value string
+}
+
+func newReport() *report { return &report{} }
+
+// take replaces what was seen, and says what nodes changed about themselves, as far as it is worth an event: where they
+// arrived, and that they failed. The first look finds no changes.
+func (r *report) take(w *world) []change {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.nodes
+	r.nodes, r.pools = map[string]seen{}, nil
+	var changes []change
+	for _, m := range w.pools {
+		r.pools = append(r.pools, m.state)
+		for _, n := range m.state.Nodes {
+			now, was := seen{n.State, n.Current, time.Now()}, before[n.Name]
+			if was.state == now.state {
+				now.since = was.since
+			}
+			r.nodes[n.Name] = now
+			if before == nil {
+				continue
+			}
+			if was.current != now.current {
+				changes = append(changes, change{m.object, n.Name, api.CurrentConfig, n.Current})
+			}
+			if was.state != now.state && n.Failing() {
+				changes = append(changes, change{m.object, n.Name, api.StateKey, string(n.State)})
+			}
+		}
+	}
+	return changes
+}
+
+// Describe implements prometheus.Collector.
+func (r *report) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined,
+	} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (r *report) Collect(to chan<- prometheus.Metric) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, p := range r.pools {
+		gauge(machines, float64(p.Machines), p.Name)
+		gauge(updated, float64(p.Updated), p.Name)
+		gauge(degraded, float64(p.Degraded), p.Name)
+		gauge(unavailable, float64(p.Unavailable), p.Name)
+		gauge(allowed, float64(p.MaxUnavailable), p.Name)
+		gauge(paused, float64(rank(p.Paused)), p.Name)
+		gauge(quarantined, float64(rank(p.Quarantine() != nil)), p.Name)
+		byPhase := map[progress.Phase]int{}
+		for _, n := range p.Nodes {
+			byPhase[n.Phase(p.Target)]++
+			gauge(state, float64(r.nodes[n.Name].since.Unix()), n.Name, p.Name, string(n.State), "")
+		}
+		for _, phase := range progress.Phases {
+			gauge(phases, float64(byPhase[phase]), p.Name, string(phase))
+		}
+	}
+}
+
+func objectName(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+const (
+	// historyLimit is how many configurations a rollback may choose from.
+	historyLimit = 3
+	// namedNodes is how many nodes a condition names before it counts the rest.
+	namedNodes = 10
+)
+
+// annotations are those that the controller keeps on the pool, as they have to be now; an empty one is to go. What can't
+// be read is not there: it is left for a person to look at.
+func annotations(pool *mcfgv1.MachineConfigPool, p progress.Pool) map[string]string {
+	out := map[string]string{}
+	if _, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey); err == nil {
+		out[api.PoolQuarantineKey] = encodeList(p.Quarantined)
+	}
+	if history, err := api.Decode[[]string](pool.Annotations, api.HistoryKey); err == nil {
+		if left := pool.Status.Configuration.Name; p.Complete() && left != "" && left != p.Target {
+			history = append([]string{left}, slices.DeleteFunc(history, func(c string) bool {
+				return c == left || c == p.Target
+			})...)
+		}
+		out[api.HistoryKey] = encodeList(history[:min(len(history), historyLimit)])
+	}
+	return out
+}
+
+func encodeList[T any](list []T) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return api.Encode(list)
+}
+
+// annotationPatch is the merge patch that makes the pool's annotations what they have to be; nil where they are.
+func annotationPatch(pool *mcfgv1.MachineConfigPool, p progress.Pool) []byte {
+	changes := map[string]any{}
+	for key, want := range annotations(pool, p) {
+		switch have, there := pool.Annotations[key]; {
+		case want == "" && there:
+			changes[key] = nil
+		case want != have:
+			changes[key] = want
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": pool.ResourceVersion, "annotations": changes,
+	}})
+	if err != nil {
+		panic(err) // strings only
+	}
+	return patch
+}
+
+// status is what a pool's status has to be. Conditions of others are kept as they are found.
+func status(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) mcfgv1.MachineConfigPoolStatus {
+	s := *pool.Status.DeepCopy()
+	s.ObservedGeneration = pool.Generation
+	s.MachineCount, s.UpdatedMachineCount = int32(p.Machines), int32(p.Updated)
+	s.ReadyMachineCount, s.UnavailableMachineCount = int32(p.Ready), int32(p.Unavailable)
+	s.DegradedMachineCount = int32(p.Degraded)
+	if p.Complete() {
+		s.Configuration = *pool.Spec.Configuration.DeepCopy()
+	}
+	for _, c := range conditions(p, &s) {
+		setCondition(&s, c, now)
+	}
+	return s
+}
+
+func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.MachineConfigPoolCondition {
+	out := rollout(p)
+	quarantined := condition(api.PoolQuarantined, quarantineText(p))
+	failing := condition(mcfgv1.MachineConfigPoolNodeDegraded, failingText(p))
+	if p.Degraded > 0 {
+		failing.Reason = fmt.Sprintf("%d nodes are reporting degraded status on sync", p.Degraded)
+	}
+	wrong := condition(progress.PoolMisconfigured, strings.Join(p.Problems, "; "))
+	because := cmp.Or(quarantined.Message, failing.Message, said(s, mcfgv1.MachineConfigPoolRenderDegraded), wrong.Message)
+	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong)
+}
+
+// rollout are the two conditions by which people and scripts follow an update, in OpenShift's words.
+func rollout(p progress.Pool) []mcfgv1.MachineConfigPoolCondition {
+	updated := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionFalse}
+	updating := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdating, Status: corev1.ConditionFalse}
+	switch {
+	case p.Target == "":
+		updating.Message = "Pool has no configuration yet"
+	case p.Complete():
+		updated.Status, updated.Message = corev1.ConditionTrue, "All nodes are updated with "+p.Target
+	case p.Paused:
+		updating.Message = "Pool is paused; will not update to " + p.Target
+	case p.Quarantine() != nil:
+		updating.Message = "Configuration is quarantined; will not update to " + p.Target
+	default:
+		updating.Status, updating.Message = corev1.ConditionTrue, "All nodes are updating to "+p.Target
+	}
+	return []mcfgv1.MachineConfigPoolCondition{updated, updating}
+}
+
+// condition is true where there is something to say.
+func condition(kind mcfgv1.MachineConfigPoolConditionType, text string) mcfgv1.MachineConfigPoolCondition {
+	c := mcfgv1.MachineConfigPoolCondition{Type: kind, Status: corev1.ConditionFalse, Message: text}
+	if text != "" {
+		c.Status = corev1.ConditionTrue
+	}
+	return c
+}
+
+func quarantineText(p progress.Pool) string {
+	q := p.Quarantine()
+	if q == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s failed on node %s at %s and is offered to no other node, until the pool's MachineConfigs change "+
+		"or the quarantine is lifted: %s", q.Config, q.Node, q.Since.UTC().Format(time.RFC3339), q.Reason)
+}
+
+// failingText names the nodes that fail, as OpenShift does. Where the configuration failed on a node that is gone or
+// has been healed since, the quarantine is what is left to tell.
+func failingText(p progress.Pool) string {
+	var texts []string
+	for _, n := range p.Nodes {
+		if n.Failing() {
+			texts = append(texts, fmt.Sprintf("Node %s is reporting: %q", n.Name, cmp.Or(n.Reason, string(n.State))))
+		}
+	}
+	if more := len(texts) - namedNodes; more > 0 {
+		texts = append(texts[:namedNodes], fmt.Sprintf("%d more nodes are failing", more))
+	}
+	return cmp.Or(strings.Join(texts, ", "), quarantineText(p))
+}
+
+// said is the message of a condition that is true, or its reason.
+func said(s *mcfgv1.MachineConfigPoolStatus, kind mcfgv1.MachineConfigPoolConditionType) string {
+	for _, c := range s.Conditions {
+		if c.Type == kind && c.Status == corev1.ConditionTrue {
+			return cmp.Or(c.Message, c.Reason, string(kind))
+		}
+	}
+	return ""
+}
+
+// setCondition keeps the time of a condition whose status stays.
+func setCondition(s *mcfgv1.MachineConfigPoolStatus, c mcfgv1.MachineConfigPoolCondition, now time.Time) {
+	c.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
+	for i, old := range s.Conditions {
+		if old.Type == c.Type {
+			if old.Status == c.Status {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+			s.Conditions[i] = c
+			return
+		}
+	}
+	s.Conditions = append(s.Conditions, c)
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// announce makes events of what became true in a pool's conditions: each is said once.
+func (r *reconciler) announce(before, after *mcfgv1.MachineConfigPool) {
+	for kind, as := range map[mcfgv1.MachineConfigPoolConditionType]struct{ level, reason string }{
+		mcfgv1.MachineConfigPoolUpdating: {corev1.EventTypeNormal, "Updating"},
+		mcfgv1.MachineConfigPoolUpdated:  {corev1.EventTypeNormal, "Completed"},
+		api.PoolQuarantined:              {corev1.EventTypeWarning, "Quarantined"},
+		progress.PoolMisconfigured:       {corev1.EventTypeWarning, "Misconfigured"},
+	} {
+		if text := said(&after.Status, kind); text != "" && text != said(&before.Status, kind) {
+			r.events.Eventf(after, nil, as.level, as.reason, as.reason, "%s", note(text))
+		}
+	}
+}
+
+// deferSelf says once for each configuration that the node of this process has to wait.
+func (r *reconciler) deferSelf(pool *mcfgv1.MachineConfigPool, d Decision) {
+	config := pool.Spec.Configuration.Name
+	if !d.DefersSelf || r.deferred[pool.Name] == config {
+		return
+	}
+	if r.deferred == nil {
+		r.deferred = map[string]string{}
+	}
+	r.deferred[pool.Name] = config
+	const reason = "DeferringOperatorNodeUpdate"
+	r.events.Eventf(pool, nil, corev1.EventTypeNormal, reason, reason,
+		"Deferring update of machine config controller node %s", r.self)
+}
+
+// tell makes events of what the nodes reported since the last look, and passes everything to the metrics.
+func (r *reconciler) tell(w *world) {
+	for _, change := range r.report.take(w) {
+		r.events.Eventf(change.pool, &corev1.Node{ObjectMeta: objectName(change.node)}, corev1.EventTypeNormal,
+			"AnnotationChange", change.key, "Node %s now has %s=%s", change.node, change.key, change.value)
+	}
+}
+
+// noteLimit is the longest note of an event that the API takes, in bytes.
+const noteLimit = 1024
+
+func note(text string) string {
+	if len(text) <= noteLimit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:noteLimit-len("…")], "") + "…"
+}

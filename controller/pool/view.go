@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+)
+
+// CacheOptions say what a manager's cache keeps of the kinds that this controller reads: of a Node what decides about a
+// rollout, a tenth of it.
+func CacheOptions() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{
+		&corev1.Node{}:              {Transform: strip},
+		&mcfgv1.MachineConfigPool{}: {Transform: cache.TransformStripManagedFields()},
+	}
+}
+
+// strip drops from a Node what no decision asks for: images, volumes, addresses, capacities, and when the kubelet last
+// repeated what it had said. A heartbeat then leaves the Node as it was.
+func strip(o any) (any, error) {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil
+	}
+	n.ManagedFields = nil
+	for key := range n.Annotations {
+		if !strings.HasPrefix(key, "machineconfiguration.openshift.io/") && !strings.HasPrefix(key, "noderefit.dev/") {
+			delete(n.Annotations, key)
+		}
+	}
+	n.Spec = corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable, Taints: n.Spec.Taints}
+	n.Status = corev1.NodeStatus{Conditions: slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type != corev1.NodeReady && c.Type != corev1.NodeDiskPressure && c.Type != corev1.NodeNetworkUnavailable
+	})}
+	for i := range n.Status.Conditions {
+		n.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+	}
+	return n, nil
+}
+
+// nodeChanged lets those changes of a Node through that a decision may depend on.
+var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	after, ok2 := e.ObjectNew.(*corev1.Node)
+	if !ok || !ok2 {
+		return true
+	}
+	return !reflect.DeepEqual(before.Annotations, after.Annotations) || !reflect.DeepEqual(before.Labels, after.Labels) ||
+		!reflect.DeepEqual(before.Spec, after.Spec) || !reflect.DeepEqual(before.Status, after.Status) ||
+		before.UID != after.UID
+}}
+
+// poolChanged lets those changes of a pool through that a decision may depend on. This controller's own reports are none.
+var poolChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*mcfgv1.MachineConfigPool)
+	after, ok2 := e.ObjectNew.(*mcfgv1.MachineConfigPool)
+	if !ok || !ok2 {
+		return true
+	}
+	const render = mcfgv1.MachineConfigPoolRenderDegraded
+	return before.Generation != after.Generation || before.UID != after.UID ||
+		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+		!reflect.DeepEqual(before.Annotations, after.Annotations) ||
+		said(&before.Status, render) != said(&after.Status, render)
+}}
+
+// freshest remembers objects that were seen newer than the cache has them: the answers to our own writes, and what was
+// read past the cache. So no decision is made on what this process knows to be over.
+type freshest[T client.Object] map[string]T
+
+// note remembers an object.
+func (f freshest[T]) note(o T) { f[o.GetName()] = o }
+
+// view is the newer of what the cache has and what is remembered, which is forgotten once the cache is level with it.
+func (f freshest[T]) view(cached T) T {
+	seen, ok := f[cached.GetName()]
+	if !ok {
+		return cached
+	}
+	order, err := resourceversion.CompareResourceVersion(seen.GetResourceVersion(), cached.GetResourceVersion())
+	if err != nil || order <= 0 {
+		delete(f, cached.GetName())
+		return cached
+	}
+	return seen
+}

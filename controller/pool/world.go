@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"cmp"
+	"slices"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// world is the cluster at a moment: its pools, each with its nodes.
+type world struct {
+	pools []member
+	self  string
+	// single: the cluster has one node.
+	single bool
+	// controlPlane counts the nodes of the control plane's pools that are out of service, by pool.
+	controlPlane map[string]int
+}
+
+type member struct {
+	object *mcfgv1.MachineConfigPool
+	state  progress.Pool
+}
+
+// assemble sorts the nodes into the pools.
+func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self string) *world {
+	pools = slices.Clone(pools)
+	slices.SortFunc(pools, func(a, b *mcfgv1.MachineConfigPool) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	values := make([]mcfgv1.MachineConfigPool, 0, len(pools))
+	for _, p := range pools {
+		values = append(values, *p)
+	}
+	membership := progress.NewMembership(values)
+	members, problems := map[string][]progress.Node{}, map[string][]string{}
+	for _, n := range nodes {
+		pool, conflict := membership.Of(n)
+		if pool != "" {
+			members[pool] = append(members[pool], progress.ReadNode(n))
+		}
+		if conflict != nil {
+			for _, p := range conflict.Pools {
+				problems[p] = append(problems[p], conflict.String())
+			}
+		}
+	}
+	w := &world{self: self, single: len(nodes) == 1, controlPlane: map[string]int{}}
+	for _, object := range pools {
+		state := progress.NewPool(object, members[object.Name])
+		if problem := membership.Problem(object.Name); problem != "" {
+			state.Problems = append(state.Problems, problem)
+		}
+		state.Problems = append(state.Problems, problems[object.Name]...)
+		if progress.ControlPlane(object.Name) {
+			w.controlPlane[object.Name] = len(state.Taking())
+		}
+		w.pools = append(w.pools, member{object, state})
+	}
+	return w
+}
+
+// options for the decision about a pool.
+func (w *world) options(i int) Options {
+	pool := w.pools[i].object
+	o := Options{Self: w.self, SingleReplica: w.single && pool.Annotations[api.DrainSingleNode] != "true"}
+	if progress.ControlPlane(pool.Name) {
+		for name, n := range w.controlPlane {
+			if name != pool.Name {
+				o.Elsewhere += n
+			}
+		}
+	}
+	return o
+}
+
+// taken counts nodes that were just sent, for the pools that are looked at after this one.
+func (w *world) taken(i, nodes int) {
+	if name := w.pools[i].object.Name; progress.ControlPlane(name) {
+		w.controlPlane[name] += nodes
+	}
+}
