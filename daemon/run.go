@@ -48,10 +48,11 @@ type Verifier interface {
 	Verify(ctx context.Context) (*Verification, error)
 }
 
-// Drainer empties the node of the pods that can run elsewhere. It never touches the cordon.
+// Drainer empties the node of the pods that can run elsewhere; see package drain. It never touches the cordon.
 type Drainer interface {
 	// Forecast is what a drain would wait for, before anything is evicted.
-	Forecast(ctx context.Context, config string) (*api.Drain, error)
-	// Run returns nil when every pod that has to go is gone. report is told what it waits for, whenever that changes.
-	Run(ctx context.Context, config string, report func(api.Drain)) error
+	Forecast(ctx context.Context) (api.Drain, error)
+	// Run returns nil when every pod that has to go is gone. last is what was reported before, or nil; report is told
+	// what it waits for, whenever that changes.
+	Run(ctx context.Context, config string, last *api.Drain, report func(api.Drain)) error
 }

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	mcfgac "github.com/openshift/client-go/machineconfiguration/applyconfigurations/machineconfiguration/v1"
+	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// requestTimeout bounds each request that is not a watch: the loop waits for some of them.
+const requestTimeout = 10 * time.Second
+
+// configDigits is how much of a configuration's digest stands at the end of its name.
+const configDigits = 32
+
+const renderedPrefix = "rendered-"
+
+// clusterError is an error of the API server's, or on the way to it.
+type clusterError struct{ err error }
+
+func (e *clusterError) Error() string { return e.err.Error() }
+func (e *clusterError) Unwrap() error { return e.err }
+
+// away says that an error is about reaching the API server and not about what was asked.
+func away(err error) bool {
+	var u *url.Error
+	var n net.Error
+	return errors.As(err, &u) || errors.As(err, &n) || errors.Is(err, context.DeadlineExceeded) ||
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) || apierrors.IsUnauthorized(err)
+}
+
+// cluster is what the head sees of the cluster and does there: its own Node and MachineConfigNode, and rendered
+// configurations by name.
+type cluster struct {
+	name    string
+	kube    kubernetes.Interface
+	configs mcfgclient.Interface
+	meta    metadata.Interface
+	log     *zap.Logger
+	wake    func()
+	events  record.EventRecorder
+
+	node    cache.SharedIndexInformer
+	watched map[string]*configWatch
+
+	mu      sync.Mutex
+	patched *corev1.Node // what our latest patch gave, as long as the watch has not shown it
+	broken  time.Time    // when a watch last broke
+	noted   time.Time    // when the log last said so
+}
+
+// configWatch watches one MachineConfig's metadata.
+type configWatch struct {
+	informer cache.SharedIndexInformer
+	stop     context.CancelFunc
+}
+
+// awayEvery is how often the log says that the API server can't be reached.
+const awayEvery = 10 * time.Minute
+
+// start begins to watch the Node. The recorder of events ends with ctx.
+func (c *cluster) start(ctx context.Context) error {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
+	c.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "machineconfigdaemon", Host: c.name})
+	only := fields.OneTermEqualSelector(metav1.ObjectNameField, c.name).String()
+	lw := cache.NewFilteredListWatchFromClient(c.kube.CoreV1().RESTClient(), "nodes", "",
+		func(o *metav1.ListOptions) { o.FieldSelector = only })
+	c.node = cache.NewSharedIndexInformer(lw, &corev1.Node{}, 0, cache.Indexers{})
+	if err := c.node.SetTransform(slim); err != nil {
+		return err
+	}
+	return c.run(ctx, c.node)
+}
+
+// slim leaves out what nobody here reads: images and managed fields are most of a Node.
+func slim(o any) (any, error) {
+	if n, ok := o.(*corev1.Node); ok {
+		n.ManagedFields, n.Status.Images, n.Status.VolumesAttached, n.Status.VolumesInUse = nil, nil, nil, nil
+	}
+	return o, nil
+}
+
+func (c *cluster) run(ctx context.Context, informer cache.SharedIndexInformer) error {
+	err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { c.noteAway(err) })
+	if err != nil {
+		return err
+	}
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { c.wake() },
+		UpdateFunc: func(any, any) { c.wake() },
+		DeleteFunc: func(any) { c.wake() },
+	}
+	if _, err := informer.AddEventHandler(handler); err != nil {
+		return err
+	}
+	go informer.RunWithContext(ctx)
+	return nil
+}
+
+// noteAway logs that a watch broke, not more often than somebody would want to read.
+func (c *cluster) noteAway(err error) {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = time.Now()
+	if c.broken.Sub(c.noted) > awayEvery {
+		c.noted = c.broken
+		c.log.Warn("watching: the API server does not answer; what is under way goes on", zap.Error(err))
+	}
+}
+
+// away says that an error is due to the API server not being there, as far as one can tell: that it has not answered a
+// watch lately makes every error suspect.
+func (c *cluster) away(err error) bool {
+	const lately = 90 * time.Second // longer than the longest pause of a watch between two tries
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return away(err) || time.Since(c.broken) < lately
+}
+
+// current returns the Node as it is known; nil: there is none, or nothing is known yet.
+func (c *cluster) current() *corev1.Node {
+	var seen *corev1.Node
+	if all := c.node.GetStore().List(); len(all) == 1 {
+		seen, _ = all[0].(*corev1.Node)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.patched == nil || seen == nil || seen.UID != c.patched.UID {
+		c.patched = nil
+		return seen
+	}
+	if newer, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, c.patched.ResourceVersion); err != nil || newer >= 0 {
+		c.patched = nil
+		return seen
+	}
+	return c.patched
+}
+
+// report writes what the Node is to say, in one patch, and returns the Node before and after; both are the same where
+// nothing was to be written.
+func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	nodes := c.kube.CoreV1().Nodes()
+	var after *corev1.Node
+	var err error
+	switch r.cordon {
+	case takeCordon:
+		after, err = drain.Cordon(ctx, nodes, node, r.entry, r.annotations)
+	case dropCordon:
+		after, err = drain.Uncordon(ctx, nodes, node, node.Annotations[api.DesiredConfig], r.annotations)
+	case keepCordon:
+		after, err = c.annotate(ctx, node, r.missing(node.Annotations))
+	}
+	if err != nil {
+		return node, err
+	}
+	if after != node {
+		_, _ = slim(after)
+		c.mu.Lock()
+		c.patched = after
+		c.mu.Unlock()
+	}
+	return after, nil
+}
+
+func (c *cluster) annotate(ctx context.Context, node *corev1.Node, a drain.Annotations) (*corev1.Node, error) {
+	if len(a) == 0 {
+		return node, nil
+	}
+	// The uid: a Node that was deleted and came back must not get what the one before had to say.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": node.UID, "annotations": a}})
+	if err != nil {
+		return nil, err
+	}
+	after, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: api.Daemon})
+	if err != nil {
+		return nil, fmt.Errorf("patching node %s: %w", node.Name, err)
+	}
+	return after, nil
+}
+
+// event says something about the Node.
+func (c *cluster) event(node *corev1.Node, kind, reason, message string) {
+	// Events about nodes have always had the node's name as its uid: kubectl describe finds them by that.
+	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node.Name, UID: types.UID(node.Name)}
+	c.events.Event(ref, kind, reason, api.ShortReason(message))
+}
+
+// watchConfigs watches the MachineConfigs of these names and no others.
+func (c *cluster) watchConfigs(ctx context.Context, names ...string) {
+	for name, w := range c.watched {
+		if !slices.Contains(names, name) {
+			w.stop()
+			delete(c.watched, name)
+		}
+	}
+	for _, name := range names {
+		if name == "" || c.watched[name] != nil {
+			continue
+		}
+		only := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		informer := metadatainformer.NewFilteredMetadataInformer(c.meta, mcfgv1.GroupVersion.WithResource("machineconfigs"), "", 0,
+			cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = only }).Informer()
+		watch, stop := context.WithCancel(ctx)
+		if err := c.run(watch, informer); err != nil {
+			c.log.Error("watching a configuration", zap.String("config", name), zap.Error(err))
+		}
+		c.watched[name] = &configWatch{informer: informer, stop: stop}
+	}
+}
+
+// presence is what is known of an object by name.
+type presence int
+
+const (
+	presenceUnknown presence = iota
+	present
+	gone
+)
+
+func (c *cluster) config(name string) presence {
+	w := c.watched[name]
+	switch {
+	case w == nil || !w.informer.HasSynced():
+		return presenceUnknown
+	case len(w.informer.GetStore().ListKeys()) > 0:
+		return present
+	}
+	return gone
+}
+
+const machineConfigPath = "/apis/machineconfiguration.openshift.io/v1/machineconfigs/"
+
+// policyPath is the one MachineConfiguration of a cluster.
+const policyPath = "/apis/operator.openshift.io/v1/machineconfigurations/cluster"
+
+// get returns an object as the API server has it.
+func (c *cluster) get(ctx context.Context, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return c.configs.MachineconfigurationV1().RESTClient().Get().AbsPath(path).DoRaw(ctx)
+}
+
+// request reads everything that the host needs for a configuration.
+func (c *cluster) request(ctx context.Context, name string, lift bool) (Request, error) {
+	r := Request{Name: name, Lift: lift}
+	var err error
+	r.Config, err = c.get(ctx, machineConfigPath+url.PathEscape(name))
+	if apierrors.IsNotFound(err) {
+		return r, &typedError{reason: reasonConfigMissing, err: fmt.Errorf("MachineConfig %s does not exist", name)}
+	}
+	if err != nil {
+		return r, &clusterError{fmt.Errorf("reading MachineConfig %s: %w", name, err)}
+	}
+	if err := checkConfig(name, r.Config); err != nil {
+		return r, err
+	}
+	r.Policy, err = c.get(ctx, policyPath)
+	if apierrors.IsNotFound(err) {
+		r.Policy, err = nil, nil
+	}
+	if err != nil {
+		return r, &clusterError{fmt.Errorf("reading MachineConfiguration cluster: %w", err)}
+	}
+	return r, nil
+}
+
+// checkConfig makes sure that a rendered configuration is what its name says.
+func checkConfig(name string, document []byte) error {
+	mc := &mcfgv1.MachineConfig{}
+	if err := json.Unmarshal(document, mc); err != nil {
+		return &typedError{reason: reasonConfigInvalid, err: fmt.Errorf("MachineConfig %s: %w", name, err)}
+	}
+	cfg, err := machineconfig.Parse(mc)
+	if err != nil {
+		return &typedError{reason: reasonConfigInvalid, err: fmt.Errorf("MachineConfig %s: %w", name, err)}
+	}
+	if mc.Name != name || !namedBy(name, cfg.Digest) {
+		return &typedError{reason: reasonConfigMismatch, err: fmt.Errorf(
+			"MachineConfig %s: its content is not what its name stands for; it was changed or written by hand", name)}
+	}
+	return nil
+}
+
+// namedBy says that a name stands for content of this digest.
+func namedBy(name, digest string) bool {
+	return len(digest) >= configDigits && strings.HasSuffix(name, "-"+digest[:configDigits])
+}
+
+// poolOf is the pool that a rendered configuration was made for.
+func poolOf(config string) string {
+	name, ok := strings.CutPrefix(config, renderedPrefix)
+	if i := strings.LastIndexByte(name, '-'); ok && i > 0 {
+		return name[:i]
+	}
+	return "not-yet-set"
+}
+
+// restore creates a configuration again that somebody deleted, from the host's copy.
+func (c *cluster) restore(ctx context.Context, name string, document []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := checkConfig(name, document); err != nil {
+		return fmt.Errorf("the host's copy: %w", err)
+	}
+	mc := &mcfgv1.MachineConfig{}
+	if err := json.Unmarshal(document, mc); err != nil {
+		return err
+	}
+	// Owners are for the render controller to set: what the copy says of them may be about objects that are gone.
+	mc.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: mc.Labels, Annotations: mc.Annotations}
+	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, api.RestoredFrom, c.name)
+	_, err := c.configs.MachineconfigurationV1().MachineConfigs().Create(ctx, mc, metav1.CreateOptions{FieldManager: api.Daemon})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// machineConfigNode reads our MachineConfigNode; nil: there is none.
+func (c *cluster) machineConfigNode(ctx context.Context) (*mcfgv1.MachineConfigNode, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	n, err := c.configs.MachineconfigurationV1().MachineConfigNodes().Get(ctx, c.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return n, err
+}
+
+var applyOptions = metav1.ApplyOptions{FieldManager: api.Daemon, Force: true}
+
+// applyMachineConfigNode makes our MachineConfigNode what it is to be, status aside.
+func (c *cluster) applyMachineConfigNode(ctx context.Context, n *mcfgac.MachineConfigNodeApplyConfiguration) (*mcfgv1.MachineConfigNode, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return c.configs.MachineconfigurationV1().MachineConfigNodes().Apply(ctx, n, applyOptions)
+}
+
+func (c *cluster) applyMachineConfigNodeStatus(ctx context.Context, n *mcfgac.MachineConfigNodeApplyConfiguration) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err := c.configs.MachineconfigurationV1().MachineConfigNodes().ApplyStatus(ctx, n, applyOptions)
+	return err
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// Metrics are those of a head. Names that OpenShift's daemon has mean what they mean there. No label holds what an error
+// or a person wrote.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	state, updateState, hostVersion *prometheus.GaugeVec
+	drift                           prometheus.Gauge
+	driftPaths                      prometheus.Gauge
+	rebootsFailed                   prometheus.Counter
+	phases                          *prometheus.HistogramVec
+	waiting                         *prometheus.GaugeVec
+
+	mu       sync.Mutex
+	notReady time.Time // since when the node is not ready; zero: it is
+	shown    [2]string // state, reason
+	config   [2]string // config, reason
+}
+
+// Outcomes of a phase.
+const (
+	outcomeDone      = "done"
+	outcomeFailed    = "failed"
+	outcomeCancelled = "cancelled"
+	outcomeRefused   = "refused"
+)
+
+// NewMetrics returns the metrics of one head, in a registry of their own.
+func NewMetrics() *Metrics {
+	gauge := func(name, help string) prometheus.GaugeOpts { return prometheus.GaugeOpts{Name: name, Help: help} }
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		state: prometheus.NewGaugeVec(gauge("mcd_state", "State of the node and why, as the time since when."),
+			[]string{"state", "reason"}),
+		updateState: prometheus.NewGaugeVec(gauge("mcd_update_state",
+			"Configuration that is desired and why the node is not there, as the time since when."), []string{"config", "err"}),
+		hostVersion: prometheus.NewGaugeVec(gauge("mcd_host_os_and_version", "How the OS is managed, and its version."),
+			[]string{"os", "version"}),
+		drift: prometheus.NewGauge(gauge("mcd_config_drift",
+			"Time at which the host was found not to match its configuration; 0: it matches.")),
+		driftPaths: prometheus.NewGauge(gauge("noderefit_drift_items",
+			"Things on the host that do not match its configuration.")),
+		rebootsFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "mcd_reboots_failed_total",
+			Help: "Reboots that were begun and did not happen."}),
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "noderefit_phase_seconds",
+			Help:    "How long the phases of updates took, by outcome.",
+			Buckets: []float64{.1, .5, 1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600}}, []string{"phase", "outcome"}),
+		waiting: prometheus.NewGaugeVec(gauge("noderefit_drain_waiting_pods", "Pods that a drain waits for, by why."),
+			[]string{"reason"}),
+	}
+	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
+		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
+	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.rebootsFailed, m.phases,
+		m.waiting, kubelet, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, why := range []string{api.DrainWaitBudget, api.DrainWaitTerminating, api.DrainWaitRefused, api.DrainWaitError} {
+		m.waiting.WithLabelValues(why).Set(0)
+	}
+	return m
+}
+
+// Handler serves /metrics and /healthz.
+func (m *Metrics) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	return mux
+}
+
+// kubelet is what the alert on it wants: OpenShift's daemon counts failed health checks, one each 30 s.
+func (m *Metrics) kubelet() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.notReady.IsZero() {
+		return 0
+	}
+	return float64(time.Since(m.notReady) / time.Minute)
+}
+
+// show sets what the node says of itself. One series each, so that what was true before is not seen beside what is.
+func (m *Metrics) show(ready bool, state api.State, config, reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case ready:
+		m.notReady = time.Time{}
+	case m.notReady.IsZero():
+		m.notReady = time.Now()
+	}
+	if now := [2]string{string(state), reason}; now != m.shown {
+		m.shown = now
+		m.state.Reset()
+		m.state.WithLabelValues(now[:]...).SetToCurrentTime()
+	}
+	if now := [2]string{config, reason}; now != m.config {
+		m.config = now
+		m.updateState.Reset()
+		m.updateState.WithLabelValues(now[:]...).SetToCurrentTime()
+	}
+}
+
+// host sets what is known of the OS.
+func (m *Metrics) host(s *Status) {
+	version := ""
+	for _, d := range s.Deployments {
+		if d.Booted {
+			version = d.Version
+		}
+	}
+	m.hostVersion.Reset()
+	m.hostVersion.WithLabelValues(string(s.OS), version).Set(1)
+}
+
+// drain sets what a drain waits for; nil: there is none.
+func (m *Metrics) drain(d *api.Drain) {
+	counts := map[string]int{api.DrainWaitBudget: 0, api.DrainWaitTerminating: 0, api.DrainWaitRefused: 0, api.DrainWaitError: 0}
+	if d != nil {
+		for _, w := range d.Waiting {
+			if _, known := counts[w.Why]; known {
+				counts[w.Why]++
+			}
+		}
+	}
+	for why, n := range counts {
+		m.waiting.WithLabelValues(why).Set(float64(n))
+	}
+}
+
+// drifted sets how much of the host does not match.
+func (m *Metrics) drifted(n int) {
+	m.driftPaths.Set(float64(n))
+	if n == 0 {
+		m.drift.Set(0)
+	} else {
+		m.drift.SetToCurrentTime()
+	}
+}
+
+// passed counts a phase that ended.
+func (m *Metrics) passed(p Phase, outcome string, took time.Duration) {
+	m.phases.WithLabelValues(string(p), outcome).Observe(took.Seconds())
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Phase names where a node is on its way to its desired configuration.
+type Phase string
+
+// The phases, as the head decides between them; see phases.
+const (
+	PhaseAbsent       Phase = "absent"
+	PhaseObserve      Phase = "observe"
+	PhaseUnconfigured Phase = "unconfigured"
+	PhaseRolledBack   Phase = "rolled back"
+	PhaseReturn       Phase = "return"
+	PhaseProve        Phase = "prove"
+	PhaseSettle       Phase = "settle"
+	PhaseDone         Phase = "done"
+	PhaseBackoff      Phase = "backoff"
+	PhasePlan         Phase = "plan"
+	PhaseHold         Phase = "hold"
+	PhaseStage        Phase = "stage"
+	PhaseCordon       Phase = "cordon"
+	PhaseDrain        Phase = "drain"
+	PhaseReboot       Phase = "reboot"
+	PhaseApply        Phase = "apply"
+	phaseVerify       Phase = "verify" // only in logs and metrics: what is done at rest
+)
+
+// situation is everything that the next step depends on. What is not known is at its zero value.
+type situation struct {
+	now time.Time
+
+	// The Node. ready is what it says of the boot that the host is in.
+	exists, ready bool
+	node          api.Node
+	hold          drain.Hold
+
+	// host is nil as long as the host was not read. It is as it is, as far as its record goes, since hostSince.
+	host      *Status
+	hostSince time.Time
+
+	// What is known of the way from what the host has to node.Desired; all of it can be found out again.
+	plan      *plan.Plan
+	staged    bool
+	drained   time.Time // when the API server last said that nothing is left; zero: it did not
+	rebooting time.Time // when the host began to reboot for it; zero: it did not
+	failure   *failure
+	applying  bool // an apply of ours for it runs
+}
+
+// failure is why the way to a configuration is not passable now.
+type failure struct {
+	phase  Phase
+	kind   failureKind
+	reason string // one of the reasons of condition NodeDegraded
+	text   string
+	tries  int
+	since  time.Time
+	retry  time.Time
+}
+
+// failureKind says what a failure means for the node.
+type failureKind int
+
+const (
+	// failTransient: the API server could not be asked. Nothing is wrong with the node.
+	failTransient failureKind = iota
+	// failRefused: something else is at work on the host.
+	failRefused
+	// failDegraded: it did not work; trying again may help.
+	failDegraded
+	// failUnreconcilable: it can't work from here. It is tried again all the same, because what rules it out may go away
+	// on the host, where nobody tells us.
+	failUnreconcilable
+)
+
+// refusedFor is how long others may be at work on the host before somebody should look.
+const refusedFor = 5 * time.Minute
+
+// state is what the node says about itself because of the failure.
+func (f *failure) state(now time.Time) api.State {
+	switch f.kind {
+	case failTransient:
+		return api.Working
+	case failRefused:
+		if now.Sub(f.since) < refusedFor {
+			return api.Working
+		}
+		return api.Degraded
+	case failUnreconcilable:
+		return api.Unreconcilable
+	default:
+		return api.Degraded
+	}
+}
+
+// bad says that the failure shows in the node's state.
+func (f *failure) bad(now time.Time) bool { return f != nil && f.state(now).Bad() }
+
+// phase is a row of phases.
+type phase struct {
+	name Phase
+	when string // the condition, in words
+	is   func(*situation) bool
+	// job: there is a long operation to run. Others than apply can be cancelled, which is what happens when the row is no
+	// longer the one that counts.
+	job bool
+}
+
+// How long the head waits for the host to do by itself what it is about to do. After that it asks the host to go on,
+// which takes up what a killed process has left.
+const (
+	rebootPatience = 10 * time.Minute // from the start of a reboot until the host is gone
+	returnPatience = 2 * time.Minute
+	provePatience  = transaction.DefaultTimeout + 5*time.Minute
+)
+
+// phases is the road of a node, the first row that fits counts. An update passes plan, stage, cordon, drain, apply,
+// reboot, prove, settle, done in this order, which is not the order of the rows: what holds an update up comes before
+// what moves it on.
+var phases = []phase{
+	{PhaseAbsent, "the API server has not shown us a Node of our name",
+		func(v *situation) bool { return !v.exists }, false},
+	{PhaseObserve, "the host was not read yet",
+		func(v *situation) bool { return v.host == nil }, false},
+	{PhaseUnconfigured, "no configuration is desired",
+		func(v *situation) bool { return v.node.Desired == "" }, false},
+	{PhaseReturn, "the host is going back to the configuration before",
+		func(v *situation) bool { return v.inPhase(transaction.PhaseUndo) && v.patient(returnPatience) }, false},
+	{PhaseRolledBack, "the host came back from what is desired, and nobody lifted that since",
+		func(v *situation) bool { return !v.pending() && v.rolledBack() && !v.lifted() }, false},
+	{PhaseProve, "the host is on what is desired and waits for its verdict",
+		func(v *situation) bool {
+			return v.inPhase(transaction.PhaseProve) && v.host.Config.Pending == v.node.Desired && v.patient(provePatience)
+		}, false},
+	{PhaseSettle, "the host proved what is desired, we had cordoned the node and it is not ready",
+		func(v *situation) bool { return v.settled() && v.hold == drain.Ours && !v.ready }, false},
+	{PhaseDone, "the host proved what is desired",
+		func(v *situation) bool { return v.settled() }, false},
+	{PhaseBackoff, "it failed, and the next try is not due",
+		func(v *situation) bool { return v.failure != nil && v.now.Before(v.failure.retry) }, false},
+	{PhasePlan, "the way there is not known",
+		func(v *situation) bool { return v.plan == nil }, true},
+	{PhaseHold, "nothing new is desired, the host is not as it was, and to mend it would disrupt it",
+		func(v *situation) bool { return v.resting() && v.disrupts() && v.undisturbed() }, false},
+	{PhaseStage, "there are changes, and the OS may not be on the disk",
+		func(v *situation) bool { return !v.staged && !v.pending() && len(v.plan.Changes) > 0 }, true},
+	{PhaseCordon, "the way needs a drain, and the node takes pods",
+		func(v *situation) bool { return v.drains() && !v.hold.Cordoned() && !v.leaving() }, false},
+	{PhaseDrain, "the way needs a drain, and pods may be left",
+		func(v *situation) bool { return v.drains() && !v.holds() && !v.leaving() && !v.applying }, true},
+	{PhaseReboot, "the host has begun to reboot",
+		func(v *situation) bool { return v.leaving() }, false},
+	{PhaseApply, "nothing is left to be done before",
+		func(*situation) bool { return true }, true},
+}
+
+// decide returns the phase that the node is in.
+func decide(v *situation) phase {
+	return phases[slices.IndexFunc(phases, func(p phase) bool { return p.is(v) })]
+}
+
+// WritePhases prints the phases and their conditions.
+func WritePhases(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "PHASE\tWHEN\tRUNS")
+	for _, p := range phases {
+		runs := ""
+		if p.job {
+			runs = "an operation"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", p.name, p.when, runs)
+	}
+	return tw.Flush()
+}
+
+func (v *situation) pending() bool { return v.host.Config.Pending != "" }
+
+func (v *situation) inPhase(p transaction.Phase) bool {
+	return v.pending() && v.host.Phase == string(p)
+}
+
+func (v *situation) patient(limit time.Duration) bool { return v.now.Sub(v.hostSince) < limit }
+
+// resting: nothing is under way and the host has what is desired, whatever it says of itself.
+func (v *situation) resting() bool { return !v.pending() && v.host.Config.Committed == v.node.Desired }
+
+func (v *situation) settled() bool { return v.resting() && v.host.State == transaction.Done }
+
+// quarantined returns the host's entry about the desired configuration, nil where there is none. The name holds the
+// content's digest, so that the same content in another pool's name is found too.
+func (v *situation) quarantined() *transaction.Quarantined {
+	for i, q := range v.host.Quarantined {
+		if q.Config == v.node.Desired || namedBy(v.node.Desired, q.Digest) {
+			return &v.host.Quarantined[i]
+		}
+	}
+	return nil
+}
+
+// rolledBack says that the host came back from the desired configuration: its verdict was no, or somebody on the host
+// went back.
+func (v *situation) rolledBack() bool {
+	if v.host.Config.Committed == v.node.Desired {
+		return false
+	}
+	return v.quarantined() != nil ||
+		v.host.State == transaction.RolledBack && v.host.Config.Previous == v.node.Desired
+}
+
+// lifted says that somebody asks for the desired configuration although it failed here. Whoever asked must have seen
+// that failure, not an earlier one: otherwise a configuration that fails again would be tried for ever.
+func (v *situation) lifted() bool {
+	if v.node.Lift == "" || v.node.Lift != v.node.Desired {
+		return false
+	}
+	q := v.quarantined()
+	if q == nil {
+		return true
+	}
+	return slices.ContainsFunc(v.node.Quarantined, func(seen api.Quarantine) bool {
+		return seen.Config == q.Config && seen.Since.Equal(q.Since)
+	})
+}
+
+// drains says whether the way to the desired configuration needs the node empty. A host that waits for a verdict reboots
+// when it is told to go elsewhere, whatever the plan says.
+func (v *situation) drains() bool {
+	if v.node.SingleReplica {
+		return false
+	}
+	return v.inPhase(transaction.PhaseProve) || v.disrupts()
+}
+
+// drainHolds is how long an answer that the node is empty is good for: until the next step, and no longer. Somebody
+// may uncordon the node between one try of it and the next.
+const drainHolds = 15 * time.Second
+
+func (v *situation) holds() bool { return !v.drained.IsZero() && v.now.Sub(v.drained) < drainHolds }
+
+// undisturbed says that as far as the cluster knows the node is at rest where it should be. Then nobody has granted it
+// the time out of service that mending it would take.
+func (v *situation) undisturbed() bool {
+	return v.node.Current == v.node.Desired &&
+		(v.node.State == api.Done || strings.HasPrefix(v.node.Reason, holdReason))
+}
+
+// holdReason begins the reason of a node that is held.
+const holdReason = "the host is not as it was left"
+
+func (v *situation) disrupts() bool { return v.plan.Drain || v.plan.Reboot }
+
+// leaving: the reboot was started and may still come.
+func (v *situation) leaving() bool {
+	return !v.rebooting.IsZero() && v.now.Sub(v.rebooting) < rebootPatience
+}
+
+// before says that a comes before b in an update.
+func before(a, b Phase) bool { return slices.Index(road, a) < slices.Index(road, b) }
+
+// road is the order in which an update passes its phases.
+var road = []Phase{PhasePlan, PhaseStage, PhaseCordon, PhaseDrain, PhaseApply, PhaseReboot, PhaseProve, PhaseSettle,
+	PhaseDone}
+
+// nextTry returns how long to wait after so many failures in a row: 1 s, doubled each time, at most 60 s.
+func nextTry(tries int) time.Duration {
+	const longest = time.Minute
+	if tries > 6 {
+		return longest
+	}
+	return min(time.Second<<max(tries-1, 0), longest)
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// cordoning is what a phase does about the node's cordon.
+type cordoning int
+
+const (
+	keepCordon cordoning = iota
+	takeCordon
+	dropCordon
+)
+
+// nodeReport is what a Node is to say: a patch, of which what it says already is left out.
+type nodeReport struct {
+	annotations drain.Annotations
+	cordon      cordoning
+	entry       api.Cordon // with takeCordon
+}
+
+func (r *nodeReport) set(key, value string) { r.annotations[key] = &value }
+func (r *nodeReport) drop(key string)       { r.annotations[key] = nil }
+
+// state sets state and reason, which always go together.
+func (r *nodeReport) state(s api.State, reason string) {
+	r.set(api.StateKey, string(s))
+	r.set(api.Reason, api.ShortReason(reason))
+}
+
+// missing leaves out of the annotations what is there already.
+func (r *nodeReport) missing(have map[string]string) drain.Annotations {
+	out := drain.Annotations{}
+	for key, want := range r.annotations {
+		value, is := have[key]
+		if want == nil && is || want != nil && (!is || value != *want) {
+			out[key] = want
+		}
+	}
+	return out
+}
+
+// reportNode is what the Node is to say in a phase; nil: nothing that it does not say already. It depends on what is
+// known only, so that a head that has just started says the same as the one before it.
+func reportNode(v *situation, p Phase) *nodeReport {
+	r := &nodeReport{annotations: drain.Annotations{}}
+	desired := v.node.Desired
+	switch p {
+	case PhaseAbsent, PhaseUnconfigured, phaseVerify:
+		return nil
+	case PhaseObserve:
+		if v.failure.bad(v.now) {
+			r.state(v.state())
+			return r
+		}
+		return nil
+	case PhasePlan, PhaseBackoff:
+		if p == PhasePlan && v.failure == nil && !v.node.State.Bad() {
+			return nil // whether there is anything to do is what the plan says
+		}
+		r.state(v.state())
+		if v.failure.bad(v.now) && before(v.failure.phase, PhaseCordon) {
+			// Nothing is going to happen, so the node may as well serve.
+			r.cordon = v.uncordon()
+		}
+	case PhaseHold:
+		r.state(api.Degraded, holdReason+": "+v.host.Reason+"; to mend it takes "+disruption(v.plan)+
+			", which is not done unless another configuration is desired or apply is run on the host")
+	case PhaseRolledBack:
+		r.state(api.RolledBack, v.whyRolledBack())
+		r.drop(api.PostConfigAction)
+		r.cordon = v.uncordon()
+	case PhaseReturn:
+		r.state(api.Working, "the host is going back: "+v.host.Reason)
+		r.drop(api.PostConfigAction)
+	case PhaseProve:
+		r.state(v.state())
+		r.drop(api.PostConfigAction)
+	case PhaseSettle:
+		r.state(api.Working, "waiting for the node to be ready before it is uncordoned")
+		r.drop(api.PostConfigAction)
+	case PhaseDone:
+		r.state(api.Done, "")
+		r.drop(api.PostConfigAction)
+		r.cordon = v.uncordon()
+	case PhaseStage, PhaseDrain:
+		r.state(v.state())
+	case PhaseCordon:
+		r.state(v.state())
+		r.cordon = takeCordon
+		r.entry = api.Cordon{By: api.Daemon, Config: desired, Since: v.now.UTC().Truncate(time.Second),
+			Reason: "update to " + desired + ": " + disruption(v.plan)}
+	case PhaseApply, PhaseReboot:
+		r.state(v.state())
+		if v.drains() {
+			r.set(api.DesiredDrain, "drain-"+desired)
+			r.set(api.LastAppliedDrain, "drain-"+desired)
+		}
+		if v.plan.Reboot {
+			r.set(api.PostConfigAction, api.PostConfigActionRebooting)
+		}
+	}
+	v.reportHost(r)
+	return r
+}
+
+// uncordon gives the node back, as soon as it is ready to serve.
+func (v *situation) uncordon() cordoning {
+	if v.hold == drain.Ours && !v.ready {
+		return keepCordon
+	}
+	return dropCordon
+}
+
+// state is the state and reason of a node that is on its way. What has failed shows until the way is passed, and not
+// only between the tries.
+func (v *situation) state() (api.State, string) {
+	if v.failure == nil {
+		return api.Working, ""
+	}
+	return v.failure.state(v.now), v.failure.text
+}
+
+// reportHost adds what is known from the host's record, in whatever phase.
+func (v *situation) reportHost(r *nodeReport) {
+	if v.host.Config.Committed != "" {
+		r.set(api.CurrentConfig, v.host.Config.Committed)
+	}
+	if v.host.Config.Previous != "" {
+		r.set(api.PreviousConfig, v.host.Config.Previous)
+	} else {
+		r.drop(api.PreviousConfig)
+	}
+	if q := quarantines(v.host.Quarantined); len(q) > 0 {
+		r.set(api.QuarantinedKey, api.Encode(q))
+	} else {
+		r.drop(api.QuarantinedKey)
+	}
+	// A lift is used up when the host no longer quarantines what it is about, or when it failed again.
+	if v.node.Lift != "" && !(v.lifted() && v.rolledBack()) {
+		r.drop(api.Lift)
+	}
+}
+
+// A Node's annotations take 256 KiB, and its quarantine is a list for people and for its pool.
+const (
+	quarantinesShown = 10
+	quarantineReason = 400
+)
+
+// quarantines are the latest ones of the host, without the node's name, which the Node has.
+func quarantines(host []transaction.Quarantined) []api.Quarantine {
+	var out []api.Quarantine
+	for _, q := range host {
+		reason := api.ShortReason(q.Reason)
+		if len(reason) > quarantineReason {
+			reason = strings.ToValidUTF8(reason[:quarantineReason], "") + "…"
+		}
+		out = append(out, api.Quarantine{Config: q.Config, Reason: reason, Since: q.Since})
+	}
+	slices.SortStableFunc(out, func(a, b api.Quarantine) int { return a.Since.Compare(b.Since) })
+	return out[max(0, len(out)-quarantinesShown):]
+}
+
+func (v *situation) whyRolledBack() string {
+	if q := v.quarantined(); q != nil {
+		return fmt.Sprintf("rolled back from %s to %s: %s", v.node.Desired, v.host.Config.Committed, q.Reason)
+	}
+	return fmt.Sprintf("rolled back from %s to %s: %s", v.node.Desired, v.host.Config.Committed, v.host.Reason)
+}

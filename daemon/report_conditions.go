@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// Reasons of condition NodeDegraded, and of the metric mcd_state: few, and each a different thing to do.
+const (
+	reasonConfigMissing  = "ConfigMissing"
+	reasonConfigInvalid  = "ConfigInvalid"
+	reasonConfigMismatch = "ConfigMismatch"
+	reasonUnreconcilable = "Unreconcilable"
+	reasonRefused        = "HostBusy"
+	reasonPlanning       = "PlanningFailed"
+	reasonStaging        = "StagingFailed"
+	reasonDraining       = "DrainFailed"
+	reasonApplying       = "ApplyFailed"
+	reasonObserving      = "HostUnreadable"
+	reasonRolledBack     = "RolledBack"
+	reasonChanged        = "HostChanged"
+)
+
+// reasonNotYet is the reason of a condition of an update that has not come to it, in OpenShift's word.
+const reasonNotYet = "NotYetOccurred"
+
+// typedError is an error that has a reason of its own.
+type typedError struct {
+	reason string
+	err    error
+}
+
+func (e *typedError) Error() string { return e.err.Error() }
+func (e *typedError) Unwrap() error { return e.err }
+
+// disruption says in one phrase what a plan does to the node, the strongest action first, and why.
+func disruption(p *plan.Plan) string {
+	if len(p.Changes) == 0 && len(p.Actions) == 0 {
+		return "no change"
+	}
+	for _, strongest := range []plan.ActionType{plan.ActionReboot, plan.ActionDrain, plan.ActionRestart, plan.ActionReload,
+		plan.ActionDaemonReload} {
+		i := slices.IndexFunc(p.Actions, func(a plan.Action) bool { return a.Type == strongest })
+		if i < 0 {
+			continue
+		}
+		a := p.Actions[i]
+		what := strings.TrimSpace(strings.ToLower(string(a.Type)) + " " + a.Service)
+		others := 0
+		for _, other := range p.Actions {
+			if other.Type != plan.ActionNone && other.Type != plan.ActionDrain && other.Type != a.Type {
+				others++
+			}
+		}
+		if others > 0 {
+			what += fmt.Sprintf(" and %d more", others)
+		}
+		return what + ", because of " + a.Because
+	}
+	return "no action, the files are enough"
+}
+
+// conditionRow is a condition of a MachineConfigNode that follows an update: in progress from the phase begins on, and
+// true from the phase holds on.
+type conditionRow struct {
+	kind          mcfgv1.StateProgress
+	begins, holds Phase
+	needs         func(*plan.Plan) bool // nil: every update
+	skipped       string                // what is said where the plan does not need it
+}
+
+func needsDrain(p *plan.Plan) bool  { return p.Drain || p.Reboot }
+func needsReboot(p *plan.Plan) bool { return p.Reboot }
+
+var conditionRows = []conditionRow{
+	{mcfgv1.MachineConfigNodeUpdatePrepared, PhaseStage, PhaseCordon, nil, ""},
+	{mcfgv1.MachineConfigNodeUpdateExecuted, PhaseCordon, PhaseProve, nil, ""},
+	{mcfgv1.MachineConfigNodeUpdateCordoned, PhaseCordon, PhaseDrain, needsDrain, "no drain is needed"},
+	{mcfgv1.MachineConfigNodeUpdateDrained, PhaseDrain, PhaseApply, needsDrain, "no drain is needed"},
+	{mcfgv1.MachineConfigNodeUpdateFilesAndOS, PhaseApply, PhaseReboot, nil, ""},
+	{mcfgv1.MachineConfigNodeUpdatePostActionComplete, PhaseReboot, PhaseProve, nil, ""},
+	{mcfgv1.MachineConfigNodeUpdateRebooted, PhaseReboot, PhaseProve, needsReboot, "no reboot is needed"},
+	{mcfgv1.MachineConfigNodeResumed, PhaseProve, PhaseSettle, nil, ""},
+	{mcfgv1.MachineConfigNodeUpdateComplete, PhaseProve, PhaseSettle, nil, ""},
+	{mcfgv1.MachineConfigNodeUpdateUncordoned, PhaseSettle, PhaseDone, needsDrain, "no drain is needed"},
+}
+
+// conditions are those of the MachineConfigNode in a phase. had are the present ones: the message keeps the action
+// that the update began with, which a head that started after the boot can't know otherwise.
+func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Condition) []metav1.Condition {
+	at := p
+	if p == PhaseBackoff {
+		at = v.failure.phase
+	}
+	idle := !slices.Contains(road, at) || at == PhaseDone || at == PhasePlan
+	action := updateAction(v, had)
+	settled := p == PhaseDone
+	out := []metav1.Condition{condition(mcfgv1.MachineConfigNodeUpdated, settled, string(mcfgv1.MachineConfigNodeUpdated), action)}
+	for _, row := range conditionRows {
+		c := metav1.Condition{Type: string(row.kind), Status: metav1.ConditionFalse, Reason: reasonNotYet, Message: action}
+		switch {
+		case idle:
+		case v.skips(row):
+			c.Message = action + "; " + row.skipped
+		case !before(at, row.holds):
+			c.Status, c.Reason = metav1.ConditionTrue, string(row.kind)
+		case !before(at, row.begins):
+			c.Status, c.Reason = metav1.ConditionUnknown, string(row.kind)
+		}
+		if row.kind == mcfgv1.MachineConfigNodeUpdateDrained && at == PhaseDrain && waiting != nil && len(waiting.Waiting) > 0 {
+			c.Reason = waiting.Waiting[0].Why
+			c.Message = fmt.Sprintf("%s; waiting for %d pods, among them %s", action, waiting.Left, drain.Sentence(waiting.Waiting[0]))
+		}
+		out = append(out, c)
+	}
+	out = append(out, degraded(v, p))
+	for i := range out {
+		keepTime(&out[i], had, v.now)
+	}
+	return out
+}
+
+func (v *situation) skips(row conditionRow) bool {
+	if row.needs == nil {
+		return false
+	}
+	if v.plan != nil {
+		return !row.needs(v.plan) || v.node.SingleReplica && row.kind != mcfgv1.MachineConfigNodeUpdateRebooted
+	}
+	// After a boot the plan is gone; the cordon still says that there was one, and the boot that there was a reboot.
+	return row.kind != mcfgv1.MachineConfigNodeUpdateRebooted && v.node.Cordon == nil
+}
+
+// updateAction says which update it is, what it does to the node and why.
+func updateAction(v *situation, had []metav1.Condition) string {
+	text := "Action during update to " + v.node.Desired + ": "
+	if v.plan != nil && (len(v.plan.Changes) > 0 || len(v.plan.Actions) > 0) {
+		return text + disruption(v.plan)
+	}
+	for _, c := range had {
+		if c.Type == string(mcfgv1.MachineConfigNodeUpdated) && strings.HasPrefix(c.Message, text) {
+			return c.Message
+		}
+	}
+	switch {
+	case v.plan != nil:
+		return text + disruption(v.plan)
+	case v.resting():
+		return text + "nothing was to be done"
+	}
+	return text + "not known yet"
+}
+
+func condition(kind mcfgv1.StateProgress, holds bool, reason, message string) metav1.Condition {
+	c := metav1.Condition{Type: string(kind), Status: metav1.ConditionFalse, Reason: reason, Message: message}
+	if holds {
+		c.Status = metav1.ConditionTrue
+	}
+	return c
+}
+
+func degraded(v *situation, p Phase) metav1.Condition {
+	const kind = mcfgv1.MachineConfigNodeNodeDegraded
+	switch {
+	case p == PhaseRolledBack:
+		return condition(kind, true, reasonRolledBack, v.whyRolledBack())
+	case p == PhaseHold:
+		return condition(kind, true, reasonChanged, holdReason+": "+v.host.Reason)
+	case p != PhaseDone && p != PhaseProve && v.failure.bad(v.now):
+		return condition(kind, true, v.failure.reason, v.failure.text)
+	}
+	return condition(kind, false, "AsExpected", "")
+}
+
+// keepTime keeps the time of a condition whose status is as before.
+func keepTime(c *metav1.Condition, had []metav1.Condition, now time.Time) {
+	const longest = 32768 // the API's limit of a message
+	if len(c.Message) > longest {
+		c.Message = strings.ToValidUTF8(c.Message[:longest], "")
+	}
+	c.LastTransitionTime = metav1.NewTime(now.UTC().Truncate(time.Second))
+	for _, old := range had {
+		if old.Type == c.Type && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+}
+
+// reports says whether a phase is worth a status of the MachineConfigNode. Those that pass at once, or that know nothing
+// yet, are not.
+func reports(p Phase) bool {
+	return !slices.Contains([]Phase{PhaseAbsent, PhaseObserve, PhaseUnconfigured, PhasePlan, PhaseCordon}, p)
+}

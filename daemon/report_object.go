@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	mcfgac "github.com/openshift/client-go/machineconfiguration/applyconfigurations/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// machineConfigNode is our MachineConfigNode: what it is to say, and what we know that it says. It is read once, and
+// nobody else writes it.
+type machineConfigNode struct {
+	wanted, said objectReport
+	read         bool
+	generation   int64
+}
+
+// objectReport is what of a MachineConfigNode is ours.
+type objectReport struct {
+	node             types.UID
+	desired, current string
+	drain            string // the annotation
+	conditions       []metav1.Condition
+}
+
+// want sets what the object is to say, from a phase that says something.
+func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
+	node := h.cluster.current()
+	if !reports(p) || node == nil {
+		return
+	}
+	m.wanted.node, m.wanted.desired, m.wanted.current = node.UID, v.node.Desired, v.host.Config.Committed
+	m.wanted.drain = ""
+	if h.way.waiting != nil && (before(p, PhaseApply) || p == PhaseBackoff) {
+		m.wanted.drain = api.Encode(h.way.waiting)
+	}
+	had := m.wanted.conditions
+	if len(had) == 0 {
+		had = m.said.conditions
+	}
+	m.wanted.conditions = conditions(v, p, h.way.waiting, had)
+}
+
+// tellObject makes the MachineConfigNode say what it is to say.
+func (h *Head) tellObject(ctx context.Context) {
+	m := &h.object
+	node := h.cluster.current()
+	if node == nil || time.Now().Before(h.objectWrites.next) {
+		return
+	}
+	if !m.read {
+		h.wrote(&h.objectWrites, "reading the MachineConfigNode", m.readFrom(ctx, h, node))
+		return
+	}
+	if m.wanted.node == "" || reflect.DeepEqual(m.wanted, m.said) {
+		return
+	}
+	if err := m.tell(ctx, h); ctx.Err() == nil {
+		h.wrote(&h.objectWrites, "reporting on the MachineConfigNode", err)
+	}
+}
+
+// readFrom takes what a head before us has said.
+func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.Node) error {
+	object, err := h.cluster.machineConfigNode(ctx)
+	if err != nil {
+		return err
+	}
+	m.read = true
+	h.ring()
+	if object == nil {
+		return nil
+	}
+	m.generation = object.Generation
+	m.said = objectReport{desired: object.Spec.ConfigVersion.Desired, drain: object.Annotations[api.DrainKey],
+		conditions: object.Status.Conditions}
+	if v := object.Status.ConfigVersion; v != nil {
+		m.said.current = v.Current
+		if v.Desired != m.said.desired {
+			m.said.conditions = nil // a status that was never written
+		}
+	}
+	if metav1.IsControlledBy(object, node) || ownedBy(object, node) {
+		m.said.node = node.UID
+	}
+	if last, err := api.Decode[*api.Drain](object.Annotations, api.DrainKey); err == nil && last != nil && h.way.waiting == nil {
+		h.way.waiting = last
+	}
+	return nil
+}
+
+func ownedBy(object metav1.Object, node *corev1.Node) bool {
+	for _, o := range object.GetOwnerReferences() {
+		if o.UID == node.UID {
+			return true
+		}
+	}
+	return false
+}
+
+// tell writes what has changed: the object itself first, since its status needs it.
+func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
+	w := m.wanted
+	if m.said.node != w.node || m.said.desired != w.desired || m.said.drain != w.drain {
+		object := mcfgac.MachineConfigNode(h.o.Node).
+			WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion("v1").WithKind("Node").WithName(h.o.Node).WithUID(w.node)).
+			WithSpec(mcfgac.MachineConfigNodeSpec().
+				WithNode(mcfgac.MCOObjectReference().WithName(h.o.Node)).
+				WithPool(mcfgac.MCOObjectReference().WithName(poolOf(w.desired))).
+				WithConfigVersion(mcfgac.MachineConfigNodeSpecMachineConfigVersion().WithDesired(w.desired)))
+		if w.drain != "" {
+			object.WithAnnotations(map[string]string{api.DrainKey: w.drain})
+		}
+		after, err := h.cluster.applyMachineConfigNode(ctx, object)
+		if err != nil {
+			return err
+		}
+		m.generation, m.said.node, m.said.desired, m.said.drain = after.Generation, w.node, w.desired, w.drain
+		if len(after.Status.Conditions) == 0 {
+			m.said.conditions = nil
+		}
+	}
+	if m.said.current == w.current && reflect.DeepEqual(m.said.conditions, w.conditions) {
+		return nil
+	}
+	err := h.cluster.applyMachineConfigNodeStatus(ctx, m.status(h.o.Node))
+	if apierrors.IsNotFound(err) {
+		m.said = objectReport{} // somebody deleted it
+	}
+	if err != nil {
+		return err
+	}
+	m.said = w
+	return nil
+}
+
+func (m *machineConfigNode) status(name string) *mcfgac.MachineConfigNodeApplyConfiguration {
+	version := mcfgac.MachineConfigNodeStatusMachineConfigVersion().WithDesired(m.wanted.desired)
+	if m.wanted.current != "" {
+		version.WithCurrent(m.wanted.current)
+	}
+	status := mcfgac.MachineConfigNodeStatus().WithConfigVersion(version).WithObservedGeneration(m.generation)
+	for _, c := range m.wanted.conditions {
+		status.WithConditions(metav1ac.Condition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).
+			WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime))
+	}
+	return mcfgac.MachineConfigNode(name).WithStatus(status)
+}

@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// HeadOptions are what a head works with.
+type HeadOptions struct {
+	// Node is the name of the Node that the host is.
+	Node string
+	// BootID is the one of the boot that the head runs in. What a Node says of another boot is not believed. "" where it
+	// is not known.
+	BootID string
+
+	Kube     kubernetes.Interface
+	Configs  mcfgclient.Interface
+	Metadata metadata.Interface
+
+	Hands   Hands
+	Senses  Senses
+	Drainer Drainer
+	// Verifier, where there is one, is asked now and then whether the host still matches.
+	Verifier Verifier
+
+	Log     *zap.Logger
+	Metrics *Metrics
+}
+
+// The paces of the loop. Everything that it waits for wakes it up; these are for what was missed.
+const (
+	restPace    = 10 * time.Minute // between two looks at a host at rest
+	workPace    = 20 * time.Second // and at one that is on its way
+	statusLimit = 90 * time.Second // for one look
+	verifyFirst = 2 * time.Minute  // after the start
+	verifyPace  = 30 * time.Minute
+	restorePace = 30 * time.Second // between two tries to give a configuration back
+	blindFor    = 2 * time.Minute  // how long a host may not answer, such as while it shuts down
+	endLimit    = time.Second      // for operations to notice that the head ends
+)
+
+// Head is the node's state machine: it reads what is desired from the Node, has the hands make it so, and says how far
+// it is. It keeps nothing that it could not find out again: the Node's annotations, the ledger in them and the host's
+// record are its memory.
+type Head struct {
+	o       HeadOptions
+	log     *zap.Logger
+	metrics *Metrics
+	cluster *cluster
+
+	bell     chan struct{}
+	statuses chan hostAnswer
+	ended    chan jobEnd
+	drains   chan api.Drain
+	restored chan error
+
+	// The host, as it was last read; read says that it was since the last operation ended.
+	host      *Status
+	hostSince time.Time
+	read      bool
+	asking    bool
+	late      bool // the answer that is being waited for was asked for before an operation ended
+	askAt     time.Time
+	blind     *failure
+
+	way       way
+	job       *job
+	verifyAt  time.Time
+	restoring bool
+	restoreAt time.Time
+
+	nodeWrites, objectWrites writes
+	object                   machineConfigNode
+	told                     string // what the verdict on the host was last told
+	unread                   string // what was last logged of annotations that can't be read
+	phase                    Phase
+	entered                  time.Time
+}
+
+// way is what is known of the way from what the host has to what is desired. It is forgotten when either changes.
+type way struct {
+	from, to, lift string
+	request        Request
+	plan           *plan.Plan
+	staged         bool
+	drained        time.Time
+	rebooting      time.Time
+	failure        *failure
+	waiting        *api.Drain // what the drain waits for, or would
+}
+
+// hostAnswer is the host's status, or why there is none.
+type hostAnswer struct {
+	status *Status
+	err    error
+}
+
+// writes paces the tries to say something to an API server that does not listen. Only the latest is ever said.
+type writes struct {
+	tries int
+	next  time.Time
+	text  string // of the last error, so that the log has each once
+}
+
+// NewHead returns a head; Run runs it.
+func NewHead(o HeadOptions) *Head {
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	h := &Head{o: o, log: o.Log.With(zap.String("node", o.Node)), metrics: o.Metrics,
+		bell: make(chan struct{}, 1), statuses: make(chan hostAnswer, 1), ended: make(chan jobEnd, 1),
+		drains: make(chan api.Drain, 1), restored: make(chan error, 1)}
+	h.cluster = &cluster{name: o.Node, kube: o.Kube, configs: o.Configs, meta: o.Metadata, log: h.log, wake: h.ring,
+		watched: map[string]*configWatch{}}
+	return h
+}
+
+func (h *Head) ring() {
+	select {
+	case h.bell <- struct{}{}:
+	default:
+	}
+}
+
+// Run goes on until ctx ends. What is under way on the host then goes on.
+func (h *Head) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := h.cluster.start(ctx); err != nil {
+		return err
+	}
+	h.verifyAt = time.Now().Add(jitter(verifyFirst))
+	for {
+		timer := time.NewTimer(h.turn(ctx))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			h.leave()
+			return nil
+		case <-h.bell:
+		case <-h.o.Senses.Changed():
+			h.askAt = time.Time{}
+		case a := <-h.statuses:
+			h.readHost(a)
+		case e := <-h.ended:
+			h.finish(e)
+		case d := <-h.drains:
+			if h.job != nil && h.job.phase == PhaseDrain && h.job.config == d.Config {
+				h.way.waiting = &d
+				h.metrics.drain(&d)
+			}
+		case err := <-h.restored:
+			h.finishRestore(err)
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// leave gives operations the time to notice.
+func (h *Head) leave() {
+	if h.job == nil {
+		return
+	}
+	h.job.cancel()
+	select {
+	case <-h.ended:
+	case <-time.After(endLimit):
+	}
+}
+
+// turn looks at everything, does what is due and returns how long nothing is, if nothing happens.
+func (h *Head) turn(ctx context.Context) time.Duration {
+	// Each step of the loop changes what is decided by; a step that does not is the last.
+	for range len(phases) {
+		now := time.Now()
+		node := h.cluster.current()
+		h.ask(ctx, now)
+		v := h.situation(node, now)
+		h.follow(ctx, v)
+		p := decide(v)
+		h.enter(v, p.name)
+		if !h.clear(v, p) {
+			break
+		}
+		again := h.say(ctx, node, v, p.name)
+		h.start(ctx, v, p)
+		if !again {
+			break
+		}
+	}
+	h.tellObject(ctx)
+	return h.pause(time.Now())
+}
+
+// ask has the host read where that is due.
+func (h *Head) ask(ctx context.Context, now time.Time) {
+	if h.asking || now.Before(h.askAt) {
+		return
+	}
+	h.asking = true
+	// Until the answer is there, what changed meanwhile is not lost: it makes the next one due at once.
+	h.askAt = now.Add(jitter(workPace))
+	if h.resting() {
+		h.askAt = now.Add(jitter(restPace))
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, statusLimit)
+		defer cancel()
+		s, err := h.o.Hands.Status(ctx)
+		h.statuses <- hostAnswer{s, err}
+	}()
+}
+
+// resting: nothing on the host is going to change by us.
+func (h *Head) resting() bool {
+	return h.phase == PhaseDone || h.phase == PhaseUnconfigured || h.phase == PhaseAbsent || h.phase == PhaseRolledBack
+}
+
+// readHost takes the host's answer.
+func (h *Head) readHost(a hostAnswer) {
+	now := time.Now()
+	h.asking = false
+	if h.late {
+		h.late, h.askAt = false, time.Time{}
+		return
+	}
+	if a.err != nil {
+		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving, "reading the host: "+oneLine(a.err), now)
+		h.log.Warn("reading the host", zap.Error(a.err))
+		h.askAt = h.blind.retry
+		return
+	}
+	h.blind = nil
+	before := h.host
+	h.host, h.read = a.status, true
+	h.metrics.host(a.status)
+	if before != nil && recordOf(before) == recordOf(a.status) {
+		return
+	}
+	h.hostSince = now
+	if a.status.Config.Pending == "" {
+		// An attempt has ended, somehow: what was found out for it may not be so any more.
+		h.way.plan, h.way.staged, h.way.rebooting = nil, false, time.Time{}
+	}
+}
+
+// recordOf is what of a status decides what is to be done.
+func recordOf(s *Status) string {
+	return strings.Join([]string{s.Config.Committed, s.Config.Pending, s.Phase, string(s.State)}, "|")
+}
+
+// situation puts together everything that is known, and forgets what is about another way.
+func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
+	v := &situation{now: now}
+	if node != nil {
+		v.exists, v.hold = true, drain.ReadHold(node)
+		v.ready, _ = readiness(node, h.o.BootID)
+		var err error
+		if v.node, err = api.ReadNode(node); err != nil && err.Error() != h.unread {
+			h.unread = err.Error()
+			h.log.Warn("reading the node's annotations", zap.Error(err))
+		}
+	}
+	if h.blind != nil && now.Sub(h.blind.since) > blindFor {
+		v.failure = h.blind
+		return v
+	}
+	if h.host == nil {
+		return v
+	}
+	v.host, v.hostSince = h.host, h.hostSince
+	if w := (way{from: h.host.Config.Committed, to: v.node.Desired, lift: v.node.Lift}); v.exists &&
+		(w.to != h.way.to || w.from != h.way.from || w.lift != h.way.lift && w.lift != "") {
+		h.way = w
+	}
+	if v.hold == drain.Lost || v.hold == drain.Free {
+		h.way.drained = time.Time{}
+	}
+	if f := h.way.failure; f != nil && f.reason == reasonConfigMissing && h.cluster.config(h.way.to) == present {
+		f.retry = now
+	}
+	v.applying = h.job != nil && h.job.phase == PhaseApply && h.job.config == v.node.Desired
+	v.plan, v.staged, v.drained, v.rebooting, v.failure =
+		h.way.plan, h.way.staged, h.way.drained, h.way.rebooting, h.way.failure
+	return v
+}
+
+// readiness says whether the Node is ready in the boot that we are in, and why not.
+func readiness(node *corev1.Node, bootID string) (bool, string) {
+	if seen := node.Status.NodeInfo.BootID; bootID != "" && seen != "" && seen != bootID {
+		return false, "the kubelet has not reported since the boot"
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			if c.Status == corev1.ConditionTrue {
+				return true, ""
+			}
+			return false, fmt.Sprintf("condition Ready is %s: %s: %s", c.Status, c.Reason, c.Message)
+		}
+	}
+	return false, "the kubelet has never reported"
+}
+
+// follow keeps what goes on beside the phases: which configurations are watched, what the host's verdict is told, and a
+// current configuration that somebody deleted.
+func (h *Head) follow(ctx context.Context, v *situation) {
+	if v.host == nil || !v.exists {
+		return
+	}
+	current := v.host.Config.Committed
+	if !strings.HasPrefix(current, renderedPrefix) {
+		current = ""
+	}
+	h.cluster.watchConfigs(ctx, current, v.node.Desired)
+	if h.cluster.config(current) == gone && !h.restoring && !v.now.Before(h.restoreAt) {
+		h.restoring = true
+		go func() { h.restored <- h.restore(ctx, current) }()
+	}
+	if !v.inPhase(transaction.PhaseProve) {
+		h.told = ""
+		return
+	}
+	node := h.cluster.current()
+	if node == nil {
+		return
+	}
+	ready, why := readiness(node, h.o.BootID)
+	tell := fmt.Sprint(v.host.Config.Pending, ready, why)
+	if tell == h.told {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := h.o.Senses.NodeReady(ctx, ready, why); err != nil {
+		h.log.Warn("telling the host about the Node", zap.Error(err))
+		return
+	}
+	h.told = tell
+}
+
+// enter notes that the node has come to another phase. What is no operation is logged and timed here.
+func (h *Head) enter(v *situation, p Phase) {
+	if p == h.phase {
+		return
+	}
+	if h.phase == PhaseProve || h.phase == PhaseReboot || h.phase == PhaseSettle {
+		h.passed(h.phase, v.node.Desired, v.now.Sub(h.entered), outcomeDone, nil)
+	}
+	if p == PhaseDone || p == PhaseRolledBack || p == PhaseHold || p == PhaseUnconfigured || p == PhaseReturn {
+		h.log.Info("phase", zap.String("phase", string(p)), zap.String("config", v.node.Desired))
+	}
+	if h.phase == PhaseReboot && p == PhaseApply {
+		h.metrics.rebootsFailed.Inc()
+	}
+	rested := h.resting()
+	h.phase, h.entered = p, v.now
+	if soon := v.now.Add(workPace); rested && !h.resting() && h.askAt.After(soon) {
+		h.askAt = soon
+	}
+}
+
+func (h *Head) passed(p Phase, config string, took time.Duration, outcome string, err error) {
+	h.metrics.passed(p, outcome, took)
+	fields := []zap.Field{zap.String("phase", string(p)), zap.String("config", config),
+		zap.Duration("took", took.Round(time.Millisecond)), zap.String("outcome", outcome)}
+	if err != nil {
+		fields = append(fields, zap.Error(err))
+	}
+	h.log.Info("phase", fields...)
+}
+
+// clear says whether nothing that was begun for something else stands in the way. What can be cancelled is.
+func (h *Head) clear(v *situation, p phase) bool {
+	if h.job == nil {
+		// After an operation the host is not what it was.
+		return h.read || v.host == nil
+	}
+	switch {
+	case h.job.phase == phaseVerify && p.name == PhaseDone:
+		return true
+	case h.job.config == v.node.Desired && (h.job.phase == p.name || h.job.phase == PhaseDrain && p.name == PhaseCordon):
+		return true
+	case h.job.phase == PhaseApply:
+		// It can't be stopped, and what the host's record says of it meanwhile is true.
+		return h.read && (h.job.config == v.node.Desired || !p.job)
+	}
+	h.job.cancel()
+	return false
+}
+
+// say writes what the Node is to say, and says whether that changes what is decided by.
+func (h *Head) say(ctx context.Context, node *corev1.Node, v *situation, p Phase) bool {
+	reason := ""
+	if c := degraded(v, p); c.Status == "True" {
+		reason = c.Reason
+	}
+	h.metrics.show(v.ready, v.node.State, v.node.Desired, reason)
+	r := reportNode(v, p)
+	h.object.want(h, v, p)
+	if r == nil || v.now.Before(h.nodeWrites.next) {
+		return false
+	}
+	after, err := h.cluster.report(ctx, node, r)
+	if ctx.Err() != nil {
+		return false
+	}
+	if h.wrote(&h.nodeWrites, "reporting on the node", err); err != nil {
+		return false
+	}
+	if after == node {
+		return false
+	}
+	h.announce(v, p, node, after)
+	return true
+}
+
+// wrote paces what is written next, and logs each error once.
+func (h *Head) wrote(w *writes, what string, err error) {
+	if err == nil {
+		*w = writes{}
+		return
+	}
+	w.tries++
+	w.next = time.Now().Add(jitter(nextTry(w.tries)))
+	if text := err.Error(); !away(err) && text != w.text {
+		h.log.Warn(what, zap.Error(err))
+		w.text = text
+	}
+}
+
+// announce tells people what a patch did, once, because it is said when it is done.
+func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
+	was, _ := api.ReadNode(before)
+	is, _ := api.ReadNode(after)
+	say := func(kind, reason, format string, args ...any) {
+		h.cluster.event(after, kind, reason, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case p == PhaseCordon && drain.ReadHold(before) == drain.Lost && drain.ReadHold(after) == drain.Ours:
+		say(corev1.EventTypeWarning, "Cordon", "Somebody uncordoned the node during the update to %s: cordoned it again, to drain it again", is.Desired)
+	case p == PhaseCordon && !before.Spec.Unschedulable && after.Spec.Unschedulable:
+		say(corev1.EventTypeNormal, "Cordon", "Cordoned the node for the update to %s: %s", is.Desired, disruption(v.plan))
+	case before.Spec.Unschedulable && !after.Spec.Unschedulable:
+		say(corev1.EventTypeNormal, "Uncordon", "Uncordoned the node")
+	}
+	if is.Rebooting && !was.Rebooting {
+		say(corev1.EventTypeNormal, "Reboot", "Node will reboot into %s: %s", is.Desired, disruption(v.plan))
+	}
+	if is.State == was.State && is.Reason == was.Reason {
+		return
+	}
+	switch is.State {
+	case api.Done:
+		if was.State != api.Done {
+			say(corev1.EventTypeNormal, "NodeDone", "Node is on %s", is.Current)
+		}
+	case api.Unreconcilable:
+		say(corev1.EventTypeWarning, "FailedToReconcile", "%s", is.Reason)
+	case api.Degraded:
+		say(corev1.EventTypeWarning, "UpdateFailed", "%s", is.Reason)
+	case api.RolledBack:
+		say(corev1.EventTypeWarning, "RolledBack", "%s", is.Reason)
+	case api.Working:
+	}
+}
+
+// pause returns how long nothing is due.
+func (h *Head) pause(now time.Time) time.Duration {
+	until := h.askAt
+	sooner := func(t time.Time) {
+		if !t.IsZero() && t.Before(until) {
+			until = t
+		}
+	}
+	if h.asking {
+		until = now.Add(statusLimit) // the answer wakes us
+	}
+	if h.o.Verifier != nil && h.phase == PhaseDone && h.job == nil {
+		sooner(h.verifyAt)
+	}
+	if h.way.failure != nil && h.job == nil {
+		sooner(h.way.failure.retry)
+	}
+	sooner(h.nodeWrites.next)
+	sooner(h.objectWrites.next)
+	if h.cluster.config(h.way.from) == gone && !h.restoring {
+		sooner(h.restoreAt)
+	}
+	return max(until.Sub(now), 10*time.Millisecond)
+}
+
+// jitter spreads what many nodes would do at the same moment.
+func jitter(d time.Duration) time.Duration {
+	return d - d/5 + rand.N(d*2/5+1) //nolint:gosec // nothing secret
+}
+
+// fail adds an error to those of the same way. The first one is kept: what comes after it is often only its consequence.
+func fail(f *failure, p Phase, kind failureKind, reason, text string, now time.Time) *failure {
+	out := &failure{phase: p, kind: kind, reason: reason, text: text, tries: 1, since: now}
+	if f != nil {
+		out.tries, out.since = f.tries+1, f.since
+		if before(p, f.phase) {
+			out.phase = f.phase // what has failed there has not been passed yet
+		}
+		switch {
+		case f.kind == failTransient:
+			if kind != failTransient {
+				out.since = now
+			}
+		case kind == failTransient:
+			out.kind, out.reason, out.text, out.phase = f.kind, f.reason, f.text, f.phase
+		default:
+			out.reason, out.text = f.reason, joinErrors(f.text, text)
+		}
+	}
+	out.retry = now.Add(jitter(nextTry(out.tries)))
+	return out
+}
+
+const laterMark = "; later: "
+
+// joinErrors is the first error and the latest, where they differ. What was shown is shown again where a later one is
+// the same but for numbers: sizes, times and the like are no news, and each news is a write.
+func joinErrors(shown, text string) string {
+	first, later, _ := strings.Cut(shown, laterMark)
+	switch bare(text) {
+	case bare(first):
+		return first
+	case bare(later):
+		return shown
+	}
+	return first + laterMark + text
+}
+
+func bare(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// classify says what an error means for the node.
+func (h *Head) classify(p Phase, err error) (failureKind, string) {
+	reason := map[Phase]string{PhasePlan: reasonPlanning, PhaseStage: reasonStaging, PhaseDrain: reasonDraining,
+		PhaseApply: reasonApplying}[p]
+	if typed, is := errors.AsType[*typedError](err); is {
+		return failDegraded, typed.reason
+	}
+	if _, is := errors.AsType[*UnreachableError](err); is {
+		return failUnreconcilable, reasonUnreconcilable
+	}
+	if _, is := errors.AsType[*Refused](err); is {
+		return failRefused, reasonRefused
+	}
+	_, asked := errors.AsType[*clusterError](err)
+	if errors.Is(err, drain.ErrUncordoned) || (asked || p == PhaseDrain) && h.cluster.away(err) {
+		return failTransient, reason
+	}
+	return failDegraded, reason
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// job is the one long operation that runs.
+type job struct {
+	phase  Phase
+	config string
+	began  time.Time
+	cancel context.CancelFunc
+}
+
+// jobEnd is what became of it.
+type jobEnd struct {
+	job *job
+	err error
+	// What it found out.
+	request  Request
+	plan     *plan.Plan
+	forecast *api.Drain
+	result   *Result
+	drift    *Verification
+}
+
+// start begins the operation of a phase, if it has one and none runs.
+func (h *Head) start(ctx context.Context, v *situation, p phase) {
+	if h.job != nil {
+		return
+	}
+	if p.name == PhaseDone {
+		h.rest(ctx, v)
+		return
+	}
+	if !p.job {
+		return
+	}
+	desired, w := v.node.Desired, h.way
+	lift := v.lifted()
+	h.run(ctx, p.name, desired, func(ctx context.Context, e *jobEnd) error {
+		switch p.name {
+		case PhasePlan:
+			return h.plan(ctx, desired, lift, e)
+		case PhaseStage:
+			return h.stage(ctx, w, v.drains(), e)
+		case PhaseDrain:
+			return h.o.Drainer.Run(ctx, desired, w.waiting, h.drainReport)
+		default:
+			var err error
+			e.result, err = h.o.Hands.Apply(ctx, w.request)
+			return err
+		}
+	})
+}
+
+// rest does what there is time for when nothing else is to be done.
+func (h *Head) rest(ctx context.Context, v *situation) {
+	h.way.request, h.way.plan = Request{}, nil // a document may be large, and is not needed before it is read again
+	h.way.failure = nil
+	if h.o.Verifier == nil || v.now.Before(h.verifyAt) {
+		return
+	}
+	h.run(ctx, phaseVerify, v.node.Desired, func(ctx context.Context, e *jobEnd) (err error) {
+		e.drift, err = h.o.Verifier.Verify(ctx)
+		return err
+	})
+}
+
+func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.Context, *jobEnd) error) {
+	ctx, cancel := context.WithCancel(ctx)
+	h.job = &job{phase: p, config: config, began: time.Now(), cancel: cancel}
+	e := jobEnd{job: h.job}
+	go func() {
+		e.err = do(ctx, &e)
+		h.ended <- e
+	}()
+}
+
+// plan finds out the way to a configuration.
+func (h *Head) plan(ctx context.Context, name string, lift bool, e *jobEnd) error {
+	var err error
+	if e.request, err = h.cluster.request(ctx, name, lift); err != nil {
+		return err
+	}
+	if e.plan, err = h.o.Hands.Plan(ctx, e.request); err != nil {
+		return err
+	}
+	return Unreconcilable(e.plan)
+}
+
+// stage brings everything to the host that can be there before the node stops serving, and looks at what a drain would
+// wait for, so that people have the warning as early as possible.
+func (h *Head) stage(ctx context.Context, w way, drains bool, e *jobEnd) error {
+	if err := h.o.Hands.Stage(ctx, w.request); err != nil {
+		return err
+	}
+	if !drains {
+		return nil
+	}
+	forecast, err := h.o.Drainer.Forecast(ctx)
+	if err != nil {
+		h.log.Warn("forecasting the drain", zap.Error(err))
+		return nil
+	}
+	forecast.Config, forecast.Since = w.to, time.Now().UTC().Truncate(time.Second)
+	e.forecast = &forecast
+	return nil
+}
+
+// drainReport hands the latest report to the loop.
+func (h *Head) drainReport(d api.Drain) {
+	select {
+	case <-h.drains:
+	default:
+	}
+	h.drains <- d
+}
+
+// finish takes what an operation came to.
+func (h *Head) finish(e jobEnd) {
+	now := time.Now()
+	cancelled := e.err != nil && errors.Is(e.err, context.Canceled)
+	e.job.cancel()
+	h.job = nil
+	outcome := outcomeDone
+	switch {
+	case cancelled:
+		outcome = outcomeCancelled
+	case errors.As(e.err, new(*Refused)):
+		outcome = outcomeRefused
+	case e.err != nil:
+		outcome = outcomeFailed
+	}
+	h.passed(e.job.phase, e.job.config, now.Sub(e.job.began), outcome, e.err)
+	if e.job.phase == phaseVerify {
+		h.verified(e, now)
+		return
+	}
+	if e.job.phase != PhasePlan {
+		// The host is not what it was.
+		h.askAt, h.read, h.late = time.Time{}, false, h.asking
+	}
+	if e.job.phase == PhaseDrain {
+		h.metrics.drain(nil)
+	}
+	if cancelled || e.job.config != h.way.to {
+		h.way.waiting = nil
+		return
+	}
+	if e.err != nil {
+		kind, reason := h.classify(e.job.phase, e.err)
+		h.way.failure = fail(h.way.failure, e.job.phase, kind, reason, oneLine(e.err), now)
+		return
+	}
+	if f := h.way.failure; f != nil && !before(e.job.phase, f.phase) {
+		h.way.failure = nil
+	}
+	switch e.job.phase {
+	case PhasePlan:
+		h.way.request, h.way.plan = e.request, e.plan
+	case PhaseStage:
+		h.way.staged, h.way.waiting = true, e.forecast
+		h.warn(e.forecast)
+	case PhaseDrain:
+		h.way.drained, h.way.waiting = now, nil
+	case PhaseApply:
+		if e.result != nil && e.result.Reboot == RebootStarted {
+			h.way.rebooting = now
+		}
+	}
+}
+
+// warn says before the first eviction what the drain will wait for.
+func (h *Head) warn(forecast *api.Drain) {
+	node := h.cluster.current()
+	if forecast == nil || len(forecast.Waiting) == 0 || node == nil {
+		return
+	}
+	const shown = 3
+	var texts []string
+	for _, w := range forecast.Waiting[:min(shown, len(forecast.Waiting))] {
+		texts = append(texts, drain.Sentence(w))
+	}
+	if more := len(forecast.Waiting) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	h.cluster.event(node, corev1.EventTypeWarning, "DrainWillWait",
+		"The drain for "+forecast.Config+" will wait: "+strings.Join(texts, "; "))
+}
+
+// verified takes the answer to whether the host matches its configuration. Drift is told and stops nothing.
+func (h *Head) verified(e jobEnd, now time.Time) {
+	h.verifyAt = now.Add(jitter(verifyPace))
+	if e.err != nil || e.drift == nil {
+		return
+	}
+	h.metrics.drifted(len(e.drift.Drift))
+	node := h.cluster.current()
+	if len(e.drift.Drift) == 0 || node == nil {
+		return
+	}
+	drifted := &DriftError{Config: e.drift.Config, Drift: e.drift.Drift}
+	h.log.Warn("drift", zap.String("config", e.drift.Config), zap.Int("items", len(e.drift.Drift)))
+	h.cluster.event(node, corev1.EventTypeWarning, "ConfigDriftDetected", driftText(drifted))
+}
+
+// driftText names what drifted, and neither what it holds nor digests of that.
+func driftText(d *DriftError) string {
+	const shown = 5
+	var names []string
+	for _, item := range d.Drift[:min(shown, len(d.Drift))] {
+		names = append(names, fmt.Sprintf("%s %s (%s)", item.Kind, item.subject(), item.What))
+	}
+	if more := len(d.Drift) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return "The host does not match " + d.Config + ": " + strings.Join(names, ", ") +
+		"; the next update overwrites it and keeps a copy on the host"
+}
+
+// restore gives the cluster back a configuration that this node is on and that somebody deleted.
+func (h *Head) restore(ctx context.Context, name string) error {
+	document, err := h.o.Senses.Config(ctx, name)
+	if err != nil {
+		return fmt.Errorf("restoring MachineConfig %s: reading the host's copy: %w", name, err)
+	}
+	if err := h.cluster.restore(ctx, name, document); err != nil {
+		return fmt.Errorf("restoring MachineConfig %s: %w", name, err)
+	}
+	return nil
+}
+
+func (h *Head) finishRestore(err error) {
+	h.restoring, h.restoreAt = false, time.Now().Add(jitter(restorePace))
+	if err != nil {
+		h.log.Warn("restoring", zap.Error(err))
+		return
+	}
+	h.log.Info("restored a deleted configuration", zap.String("config", h.way.from))
+	if node := h.cluster.current(); node != nil {
+		h.cluster.event(node, corev1.EventTypeWarning, "ConfigRestored",
+			"MachineConfig "+h.way.from+" was deleted although this node is on it: created again from the host's copy")
+	}
+}
