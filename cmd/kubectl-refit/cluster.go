@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// options are the flags that all commands share.
+type options struct {
+	kube   *genericclioptions.ConfigFlags
+	output string
+}
+
+func newOptions() *options {
+	return &options{kube: genericclioptions.NewConfigFlags(true)}
+}
+
+// outputFlag gives a command -o.
+func (o *options) outputFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+}
+
+func (o *options) json() bool { return o.output == "json" }
+
+func (o *options) check() error {
+	if o.output != "" && o.output != "text" && o.output != "json" {
+		return usageError{fmt.Errorf("flag -o: %q is neither text nor json", o.output)}
+	}
+	return nil
+}
+
+// cluster is the API server, with the rights of whoever asks.
+type cluster struct {
+	kube  kubernetes.Interface
+	refit mcfgclient.Interface
+	meta  metadata.Interface
+	// namespace is where the daemons run.
+	namespace string
+	warnings  io.Writer
+}
+
+// Requests of one command come in short bursts; the server's own fairness holds them back where it must.
+const (
+	requestsPerSecond = 100
+	requestBurst      = 200
+)
+
+func (o *options) connect(cmd *cobra.Command) (*cluster, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	cfg, err := o.kube.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	cfg.QPS, cfg.Burst = requestsPerSecond, requestBurst
+	cfg.UserAgent = "kubectl-refit/" + version
+	// Nodes and pods come in the encoding that costs least to read: a thousand nodes are some ten MB of JSON.
+	binary := rest.CopyConfig(cfg)
+	binary.ContentType = runtime.ContentTypeProtobuf
+	binary.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	c := &cluster{namespace: api.Namespace, warnings: cmd.ErrOrStderr()}
+	if cmd.Flags().Changed("namespace") {
+		c.namespace = *o.kube.Namespace
+	}
+	var errs [3]error
+	c.kube, errs[0] = kubernetes.NewForConfig(binary)
+	c.refit, errs[1] = mcfgclient.NewForConfig(cfg)
+	c.meta, errs[2] = metadata.NewForConfig(cfg)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("connecting to the cluster: %w", err)
+	}
+	return c, nil
+}
+
+// warn says what the answer lacks.
+func (c *cluster) warn(format string, args ...any) {
+	fmt.Fprintln(c.warnings, "warning:", oneLine(fmt.Sprintf(format, args...)))
+}
+
+// fromCache lists what the API server has in memory, which is at most moments old.
+var fromCache = metav1.ListOptions{ResourceVersion: "0"}
+
+func (c *cluster) pools(ctx context.Context) ([]mcfgv1.MachineConfigPool, error) {
+	list, err := c.refit.MachineconfigurationV1().MachineConfigPools().List(ctx, fromCache)
+	if apierrors.IsNotFound(err) {
+		return nil, errors.New("the cluster has no MachineConfigPools: Noderefit is not installed here")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing MachineConfigPools: %w", err)
+	}
+	slices.SortFunc(list.Items, func(a, b mcfgv1.MachineConfigPool) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+// pool reads one pool as it is now, for those who are going to change it.
+func (c *cluster) pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error) {
+	p, err := c.refit.MachineconfigurationV1().MachineConfigPools().Get(ctx, name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		if err != nil {
+			return nil, fmt.Errorf("reading MachineConfigPool %s: %w", name, err)
+		}
+		return p, nil
+	}
+	pools, listErr := c.pools(ctx)
+	if listErr != nil {
+		return nil, listErr
+	}
+	names := make([]string, len(pools))
+	for i := range pools {
+		names[i] = pools[i].Name
+	}
+	return nil, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(names))
+}
+
+// nameDigits is how many hex digits of its digest the name of a rendered configuration ends with.
+const nameDigits = 32
+
+// rendered reads a rendered configuration and holds it to its name, which is a digest of its content.
+func (c *cluster) rendered(ctx context.Context, name string) (*machineconfig.Config, error) {
+	mc, err := c.refit.MachineconfigurationV1().MachineConfigs().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no MachineConfig %s in the cluster: %w", name, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading MachineConfig %s: %w", name, err)
+	}
+	cfg, err := machineconfig.Parse(mc)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(name, "-"+cfg.Digest[:nameDigits]) {
+		return nil, fmt.Errorf("MachineConfig %s does not have the content that its name says: somebody changed it", name)
+	}
+	return cfg, nil
+}
+
+// list joins names for a sentence.
+func list(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+func explainCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain NODE|POOL",
+		Short: "Say why a node or a pool is not (yet) where it should be",
+		Long: `Says why a node or a pool is not (yet) where it should be: one answer, with the object that everything waits for,
+since when, and what to do. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
+		Args: arguments(1, 1, "NODE or POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			v, err := c.view(cmd.Context())
+			if err != nil {
+				return err
+			}
+			a, err := c.explain(cmd.Context(), v, args[0])
+			if err != nil {
+				return err
+			}
+			if o.json() {
+				return printJSON(cmd.OutOrStdout(), a)
+			}
+			return writeAnswer(cmd.OutOrStdout(), a, time.Now())
+		},
+	}
+	o.outputFlag(cmd)
+	return cmd
+}
+
+// explain answers, and where the answer is a drain asks once more what that waits for at this moment.
+func (c *cluster) explain(ctx context.Context, v progress.View, name string) (progress.Answer, error) {
+	r := progress.NewReport(v)
+	s, err := subject(r, name)
+	if err != nil {
+		return progress.Answer{}, err
+	}
+	a, node := answer(r, s)
+	if a.Verdict != progress.Draining {
+		return a, nil
+	}
+	reported, err := api.Decode[api.Drain](v.States[node].GetAnnotations(), api.DrainKey)
+	if err != nil {
+		return a, nil //nolint:nilerr // the answer stands without it
+	}
+	fresh, err := c.drainNow(ctx, node, reported)
+	if err != nil {
+		c.warn("what the drain of node %s waits for is as its daemon reported it last: %s", node, describe(err))
+		return a, nil
+	}
+	v.Drains = map[string]*api.Drain{node: fresh}
+	a, _ = answer(progress.NewReport(v), s)
+	return a, nil
+}
+
+// answer also names the node that the answer is about.
+func answer(r *progress.Report, s progress.Object) (progress.Answer, string) {
+	if s.Kind == kindNode {
+		a, _ := r.ExplainNode(s.Name)
+		return a, s.Name
+	}
+	a, _ := r.ExplainPool(s.Name)
+	return a, r.Worst(s.Name)
+}
+
+const (
+	kindNode = "Node"
+	kindPool = "MachineConfigPool"
+)
+
+// subject finds out whether a name is a node's or a pool's. It may say so itself: node/NAME, pool/NAME.
+func subject(r *progress.Report, name string) (progress.Object, error) {
+	kind, rest, said := strings.Cut(name, "/")
+	if said {
+		name = rest
+	}
+	wantsNode := !said || kind == "node" || kind == "nodes" || kind == "no"
+	wantsPool := !said || kind == "pool" || kind == "machineconfigpool" || kind == "mcp"
+	if !wantsNode && !wantsPool {
+		return progress.Object{}, usageError{fmt.Errorf("%q is neither node/NAME nor pool/NAME", kind+"/"+name)}
+	}
+	_, _, node := r.Node(name)
+	_, pool := r.Pool(name)
+	node, pool = node && wantsNode, pool && wantsPool
+	switch {
+	case node && pool:
+		return progress.Object{}, usageError{fmt.Errorf("%s is a node and a pool: say node/%s or pool/%s", name, name, name)}
+	case node:
+		return progress.Object{Kind: kindNode, Name: name}, nil
+	case pool:
+		return progress.Object{Kind: kindPool, Name: name}, nil
+	case !wantsNode:
+		return progress.Object{}, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
+	case !wantsPool:
+		return progress.Object{}, fmt.Errorf("there is no Node %s", name)
+	}
+	return progress.Object{}, fmt.Errorf("there is no Node and no MachineConfigPool %s; pools are: %s", name, list(r.Pools()))
+}
+
+func writeAnswer(w io.Writer, a progress.Answer, now time.Time) error {
+	since := ""
+	if !a.Since.IsZero() {
+		since = fmt.Sprintf(" since %s (%s)", a.Since.UTC().Format(time.RFC3339), age(now, a.Since))
+	}
+	lines := []string{fmt.Sprintf("%s: %s%s", a.Subject, a.Verdict, since), "  because:  " + a.Because}
+	if a.Blocking != nil {
+		lines = append(lines, "  blocking: "+a.Blocking.String())
+	}
+	if a.Do != "" {
+		lines = append(lines, "  do:       "+a.Do)
+	}
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
+}

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/progress"
+)
+
+type (
+	// planDocument is what a change would do to a pool, and its JSON.
+	planDocument struct {
+		Pool    string `json:"pool"`
+		Current string `json:"current"` // what the pool shall have now
+		Desired string `json:"desired"`
+		// Groups are the pool's nodes by the configuration that they have.
+		Groups         []planGroup `json:"groups"`
+		MaxUnavailable int         `json:"maxUnavailable"`
+		// Order is that in which the nodes would go.
+		Order   []string      `json:"order"`
+		Budgets []heldPod     `json:"budgets"`
+		Notes   []string      `json:"notes"`
+		refused bool          // quarantined, so that no node would go
+		nodes   []corev1.Node // of the cluster
+	}
+	planGroup struct {
+		Current string   `json:"current"`
+		Nodes   []string `json:"nodes"`
+		// Plan is nil where Error says why there is none.
+		Plan  *plan.Plan `json:"plan"`
+		Error string     `json:"error,omitempty"`
+	}
+	// heldPod is a pod that a budget would not let go now.
+	heldPod struct {
+		Node      string `json:"node"`
+		Namespace string `json:"namespace"`
+		Pod       string `json:"pod"`
+		Budget    string `json:"budget"`
+		Allowed   int32  `json:"allowed"`
+		Placement string `json:"placement"`
+	}
+)
+
+func planCommand(o *options) *cobra.Command {
+	var files, deletions []string
+	cmd := &cobra.Command{
+		Use:   "plan POOL -f FILE...",
+		Short: "Show what a change would do to the nodes of a pool, before anything is applied",
+		Long: `Shows what the nodes of a pool would do if the documents of the files were applied: MachineConfigs, Butane (.bu) or
+Ignition documents, of which one with the name of a MachineConfig in the cluster takes its place, and a
+MachineConfigPool, which takes the place of the pool. Nothing is written. Without files and deletions it is what the
+pool's MachineConfigs make as they are.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			// kubectl's habit and the shell's: -f a.yaml b.yaml
+			if len(args) > 1 && len(files) > 0 {
+				files = append(files, args[1:]...)
+				args = args[:1]
+			}
+			return arguments(1, 1, "POOL")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			doc, err := c.plan(cmd.Context(), args[0], files, deletions)
+			if err != nil {
+				return err
+			}
+			if o.json() {
+				err = printJSON(cmd.OutOrStdout(), doc)
+			} else {
+				err = doc.write(cmd.OutOrStdout())
+			}
+			return errors.Join(err, doc.err())
+		},
+	}
+	o.outputFlag(cmd)
+	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "file or directory with documents; may be repeated")
+	cmd.Flags().StringSliceVar(&deletions, "delete", nil, "MachineConfig to plan without; may be repeated")
+	return cmd
+}
+
+func (c *cluster) plan(ctx context.Context, name string, files, deletions []string) (*planDocument, error) {
+	docs := &machineconfig.Documents{}
+	if len(files) > 0 {
+		var warnings []string
+		var err error
+		docs, warnings, err = machineconfig.Read(files...)
+		c.warnAll(warnings)
+		if err != nil {
+			return nil, err
+		}
+	}
+	pool, err := c.pool(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	desired, err := c.render(ctx, pool, docs, deletions)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := c.policy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pools, err := c.pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	changed := wouldBe(pools, pool, desired.Name)
+	report := progress.NewReport(progress.View{Pools: changed, Nodes: nodes})
+	p, _ := report.Pool(name)
+	doc := &planDocument{
+		Pool: name, Current: pool.Spec.Configuration.Name, Desired: desired.Name, nodes: nodes,
+		MaxUnavailable: p.MaxUnavailable, Groups: []planGroup{}, Budgets: []heldPod{}, Notes: []string{},
+		Order: append([]string{}, report.Order(name)...),
+	}
+	if err := c.groups(ctx, doc, p, desired, policy); err != nil {
+		return nil, err
+	}
+	doc.note(p)
+	if doc.Budgets, err = c.held(ctx, doc); err != nil {
+		c.warn("which disruption budgets are in the way: not known: %s", describe(err))
+		doc.Budgets = []heldPod{}
+	}
+	return doc, nil
+}
+
+func (c *cluster) warnAll(warnings []string) {
+	for _, w := range warnings {
+		c.warn("%s", w)
+	}
+}
+
+// wouldBe is the cluster's pools with one changed, and pointed at a configuration.
+func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool, target string) []mcfgv1.MachineConfigPool {
+	out := slices.Clone(pools)
+	for i := range out {
+		if out[i].Name == changed.Name {
+			out[i] = *changed.DeepCopy()
+			out[i].Spec.Configuration.Name = target
+		}
+	}
+	return out
+}
+
+// render makes what the controller would make of the cluster's documents with those of the files in place of theirs.
+// A pool among the files replaces *pool's specification.
+func (c *cluster) render(ctx context.Context, pool *mcfgv1.MachineConfigPool, docs *machineconfig.Documents,
+	deletions []string,
+) (*mcfgv1.MachineConfig, error) {
+	for _, d := range docs.Pools {
+		if d.Object.Name == pool.Name {
+			configuration := pool.Spec.Configuration
+			d.Object.Spec.DeepCopyInto(&pool.Spec)
+			pool.Spec.Configuration = configuration
+		}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(pool.Spec.MachineConfigSelector)
+	if err != nil {
+		return nil, fmt.Errorf("MachineConfigPool %s: spec.machineConfigSelector: %w", pool.Name, err)
+	}
+	present, err := c.refit.MachineconfigurationV1().MachineConfigs().List(ctx,
+		metav1.ListOptions{LabelSelector: selector.String(), ResourceVersion: fromCache.ResourceVersion})
+	if err != nil {
+		return nil, fmt.Errorf("listing MachineConfigs: %w", err)
+	}
+	together, err := replace(present.Items, docs.Configs, deletions)
+	if err != nil {
+		return nil, err
+	}
+	base, err := c.base(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rendered, warnings, err := machineconfig.Render(pool.Name, &machineconfig.Documents{
+		Configs: together, Pools: []*machineconfig.PoolDocument{{Object: pool}},
+	}, base)
+	c.warnAll(warnings)
+	return rendered, err
+}
+
+// replace puts the documents of files in the place of those of the cluster that have their names, and drops those that
+// are to be deleted. What was rendered is no source.
+func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, deletions []string,
+) ([]*machineconfig.Document, error) {
+	out := slices.Clone(files)
+	known := map[string]bool{}
+	for _, f := range files {
+		known[f.Object.Name] = true
+	}
+	left := map[string]bool{}
+	for _, name := range deletions {
+		if known[name] {
+			return nil, usageError{fmt.Errorf("flag --delete: MachineConfig %s is in a file as well", name)}
+		}
+		left[name] = true
+	}
+	for i := range present {
+		mc := &present[i]
+		if !known[mc.Name] && !left[mc.Name] && !strings.HasPrefix(mc.Name, "rendered-") {
+			out = append(out, &machineconfig.Document{Object: mc})
+		}
+		delete(left, mc.Name)
+	}
+	for _, name := range deletions {
+		if left[name] {
+			return nil, fmt.Errorf("flag --delete: the pool has no MachineConfig %s", name)
+		}
+	}
+	return out, nil
+}
+
+// base is what every pool is rendered over: the cluster's default images. It has to be what the render controller takes.
+func (c *cluster) base(ctx context.Context) (*machineconfig.Document, error) {
+	const name = "machine-config-controller"
+	cc, err := c.refit.MachineconfigurationV1().ControllerConfigs().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ControllerConfig %s: %w", name, err)
+	}
+	return &machineconfig.Document{Object: &mcfgv1.MachineConfig{
+		ObjectMeta: metav1.ObjectMeta{Name: "ControllerConfig/" + name},
+		Spec: mcfgv1.MachineConfigSpec{
+			OSImageURL:                     cmp.Or(cc.Spec.BaseOSContainerImage, cc.Spec.OSImageURL),
+			BaseOSExtensionsContainerImage: cc.Spec.BaseOSExtensionsContainerImage,
+		},
+	}}, nil
+}
+
+// policy is the cluster's MachineConfiguration; nil where there is none.
+func (c *cluster) policy(ctx context.Context) (*plan.Policy, error) {
+	data, err := c.kube.CoreV1().RESTClient().Get().
+		AbsPath("/apis/operator.openshift.io/v1/machineconfigurations/cluster").
+		SetHeader("Accept", "application/json").DoRaw(ctx)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading MachineConfiguration cluster: %w", err)
+	}
+	return plan.ParsePolicy(data)
+}
+
+// groups plans the way of each group of nodes.
+func (c *cluster) groups(ctx context.Context, doc *planDocument, p progress.Pool, desired *mcfgv1.MachineConfig,
+	policy *plan.Policy,
+) error {
+	want, err := machineconfig.Parse(desired)
+	if err != nil {
+		return err
+	}
+	by := map[string][]string{}
+	var order []string
+	for _, n := range p.Nodes {
+		if by[n.Current] == nil {
+			order = append(order, n.Current)
+		}
+		by[n.Current] = append(by[n.Current], n.Name)
+	}
+	// The largest group is what people look for.
+	slices.SortStableFunc(order, func(a, b string) int { return len(by[b]) - len(by[a]) })
+	for _, current := range order {
+		g := planGroup{Current: current, Nodes: by[current]}
+		if g.Plan, err = c.way(ctx, current, want, policy); err != nil {
+			g.Error = describe(err)
+		}
+		doc.Groups = append(doc.Groups, g)
+	}
+	return nil
+}
+
+// way plans from a configuration by its name, empty for a node that was never configured.
+func (c *cluster) way(ctx context.Context, current string, want *machineconfig.Config, policy *plan.Policy,
+) (*plan.Plan, error) {
+	var from *machineconfig.Config
+	if current != "" {
+		var err error
+		if from, err = c.rendered(ctx, current); err != nil {
+			return nil, err
+		}
+	}
+	return plan.Make(from, want, plan.Options{Policy: policy})
+}
+
+// note says what else would keep the nodes from going.
+func (d *planDocument) note(p progress.Pool) {
+	if d.Desired == d.Current {
+		d.Notes = append(d.Notes, "the pool has this configuration already")
+	}
+	if q := p.Quarantine(); q != nil {
+		d.refused = true
+		d.Notes = append(d.Notes, fmt.Sprintf("it failed on node %s and is offered to no node until that is lifted "+
+			"(kubectl refit quarantine lift %s): %s", q.Node, p.Name, q.Reason))
+	}
+	if p.Paused {
+		d.Notes = append(d.Notes, "the pool is paused: nothing happens until kubectl refit resume "+p.Name)
+	}
+	for _, problem := range p.Problems {
+		d.Notes = append(d.Notes, problem)
+	}
+}
+
+// err is the error of a plan that can't be carried out, or that could not be made.
+func (d *planDocument) err() error {
+	var fields []string
+	for _, g := range d.Groups {
+		if g.Plan == nil {
+			return fmt.Errorf("planning from %s: %s", g.Current, g.Error)
+		}
+		for _, u := range g.Plan.Unreconcilable {
+			if text := u.Field + ": " + u.Reason; !slices.Contains(fields, text) {
+				fields = append(fields, text)
+			}
+		}
+	}
+	switch {
+	case len(fields) > 0:
+		return unreachableError{fmt.Errorf("%s can't be reached: %s", d.Desired, strings.Join(fields, "; "))}
+	case d.refused:
+		return unreachableError{fmt.Errorf("%s is quarantined in pool %s", d.Desired, d.Pool)}
+	}
+	return nil
+}
+
+// drains are the nodes that would be drained.
+func (d *planDocument) drains() map[string]bool {
+	out := map[string]bool{}
+	for _, g := range d.Groups {
+		for _, n := range g.Nodes {
+			out[n] = g.drains()
+		}
+	}
+	return out
+}
+
+func (g planGroup) drains() bool {
+	return g.Plan != nil && g.Plan.Drain && len(g.Plan.Unreconcilable) == 0
+}
+
+// held are the pods on nodes that would be drained which a disruption budget would not let go now. It takes one list of
+// all budgets, and one of pods for each budget that allows nothing.
+func (c *cluster) held(ctx context.Context, doc *planDocument) ([]heldPod, error) {
+	out := []heldPod{}
+	drains := doc.drains()
+	if !slices.ContainsFunc(doc.Groups, planGroup.drains) {
+		return out, nil
+	}
+	budgets, err := c.kube.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, fromCache)
+	if err != nil {
+		return nil, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
+	}
+	for i := range budgets.Items {
+		b := &budgets.Items[i]
+		if b.Status.DisruptionsAllowed > 0 {
+			continue
+		}
+		pods, err := c.covered(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		for j := range pods {
+			p := &pods[j]
+			if drains[p.Spec.NodeName] && leaves(p) {
+				out = append(out, heldPod{
+					Node: p.Spec.NodeName, Namespace: p.Namespace, Pod: p.Name, Budget: b.Name,
+					Allowed: b.Status.DisruptionsAllowed, Placement: drain.Placement(p, doc.nodes, p.Spec.NodeName),
+				})
+			}
+		}
+	}
+	return out, nil
+}
+
+// covered are the pods that a budget is about.
+func (c *cluster) covered(ctx context.Context, b *policyv1.PodDisruptionBudget) ([]corev1.Pod, error) {
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil || selector == labels.Nothing() {
+		return nil, nil //nolint:nilerr // a budget that selects nothing holds nothing
+	}
+	pods, err := c.kube.CoreV1().Pods(b.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: selector.String(), ResourceVersion: fromCache.ResourceVersion})
+	if err != nil {
+		return nil, fmt.Errorf("listing Pods of namespace %s: %w", b.Namespace, err)
+	}
+	return pods.Items, nil
+}
+
+// leaves says that a drain would evict the pod, and that the eviction is a budget's to allow.
+func leaves(p *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(p)
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && !mirror &&
+		(owner == nil || owner.Kind != "DaemonSet")
+}
+
+func (d *planDocument) write(w io.Writer) error {
+	fmt.Fprintf(w, "pool %s: %s -> %s\n", d.Pool, cmp.Or(d.Current, "(nothing rendered)"), d.Desired)
+	for _, n := range d.Notes {
+		fmt.Fprintln(w, "note: "+n)
+	}
+	for _, g := range d.Groups {
+		fmt.Fprintf(w, "\n%s: %s\n", number(len(g.Nodes), "node"), some(g.Nodes, 5))
+		if g.Plan == nil {
+			fmt.Fprintln(w, "  no plan: "+g.Error)
+			continue
+		}
+		var text strings.Builder
+		if err := g.Plan.WriteText(&text); err != nil {
+			return err
+		}
+		for line := range strings.Lines(text.String()) {
+			fmt.Fprint(w, map[bool]string{true: "", false: "  "}[line == "\n"], line)
+		}
+	}
+	if len(d.Groups) == 0 {
+		fmt.Fprintln(w, "\nThe pool has no nodes.")
+	}
+	if len(d.Order) > 0 && d.err() == nil {
+		fmt.Fprintf(w, "\nOrder, at most %d at a time: %s\n", d.MaxUnavailable, some(d.Order, 10))
+	}
+	if len(d.Budgets) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w, "\nIn the way of the drain as things are:")
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "  NODE\tPOD\tBUDGET\tALLOWS\tELSEWHERE")
+	for _, h := range d.Budgets {
+		fmt.Fprintf(tw, "  %s\t%s/%s\t%s\t%d\t%s\n", h.Node, h.Namespace, h.Pod, h.Budget, h.Allowed, h.Placement)
+	}
+	return tw.Flush()
+}
+
+func number(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// some names the first of many.
+func some(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

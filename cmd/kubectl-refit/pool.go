@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// fieldManager is what the API server books our changes under.
+const fieldManager = "kubectl-refit"
+
+// change is a merge patch of a pool that holds for the version that was read.
+type change struct {
+	paused      *bool
+	annotations map[string]any // nil removes
+}
+
+func (c *cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch change) error {
+	metadata := map[string]any{"resourceVersion": pool.ResourceVersion}
+	if ch.annotations != nil {
+		metadata["annotations"] = ch.annotations
+	}
+	patch := map[string]any{"metadata": metadata}
+	if ch.paused != nil {
+		patch["spec"] = map[string]any{"paused": *ch.paused}
+	}
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("changing MachineConfigPool %s: %w", pool.Name, err)
+	}
+	_, err = c.refit.MachineconfigurationV1().MachineConfigPools().Patch(ctx, pool.Name, types.MergePatchType, data,
+		metav1.PatchOptions{FieldManager: fieldManager})
+	if err != nil {
+		return fmt.Errorf("changing MachineConfigPool %s: %w", pool.Name, err)
+	}
+	return nil
+}
+
+// attempts is how often a change is made anew because the pool had changed in between, which the controllers do often
+// during a rollout.
+const attempts = 10
+
+// changePool reads a pool, lets decide say what to change and what to tell, and changes it.
+func (c *cluster) changePool(ctx context.Context, name string,
+	decide func(*mcfgv1.MachineConfigPool) (*change, string, error),
+) (string, error) {
+	for try := 1; ; try++ {
+		pool, err := c.pool(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		ch, said, err := decide(pool)
+		if err != nil || ch == nil {
+			return said, err
+		}
+		err = c.apply(ctx, pool, *ch)
+		if err == nil || !apierrors.IsConflict(err) || try == attempts {
+			return said, err
+		}
+	}
+}
+
+// poolCommand is a command that changes the pool of its first argument.
+func poolCommand(o *options, use, short string, extra int,
+	decide func(context.Context, *cluster, *mcfgv1.MachineConfigPool, []string) (*change, string, error),
+) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: arguments(1, 1+extra, "POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			said, err := c.changePool(cmd.Context(), args[0], func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+				return decide(cmd.Context(), c, p, args[1:])
+			})
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
+			return err
+		},
+	}
+}
+
+func pauseCommand(o *options) *cobra.Command {
+	return poolCommand(o, "pause POOL", "Tell no further node of a pool to change its configuration", 0,
+		func(_ context.Context, _ *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
+			if p.Spec.Paused {
+				return nil, fmt.Sprintf("pool %s is paused already", p.Name), nil
+			}
+			return &change{paused: new(true)}, fmt.Sprintf("pool %s is paused: nodes that are on their way arrive, no other sets "+
+				"out; kubectl refit resume %s goes on", p.Name, p.Name), nil
+		})
+}
+
+func resumeCommand(o *options) *cobra.Command {
+	var keepPin bool
+	cmd := poolCommand(o, "resume POOL", "Let a pool go on that was paused, or held by a rollback", 0,
+		func(_ context.Context, _ *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
+			ch, said := resume(p, keepPin)
+			return ch, said, nil
+		})
+	cmd.Long = `Lets a pool go on: it is no longer paused, and a rollback no longer holds it at an earlier configuration, so that it
+goes to what its MachineConfigs render to.`
+	cmd.Flags().BoolVar(&keepPin, "keep-pin", false, "go on to the configuration that the pool was rolled back to")
+	return cmd
+}
+
+// resume takes away what holds a pool.
+func resume(p *mcfgv1.MachineConfigPool, keepPin bool) (*change, string) {
+	_, pinned := p.Annotations[api.PinKey]
+	unpin := pinned && !keepPin
+	var said []string
+	ch := &change{}
+	if p.Spec.Paused {
+		ch.paused = new(false)
+		said = append(said, "is no longer paused")
+	}
+	if unpin {
+		ch.annotations = map[string]any{api.PinKey: nil}
+		said = append(said, "is no longer held by a rollback")
+	}
+	if len(said) == 0 {
+		return nil, fmt.Sprintf("pool %s is neither paused nor held by a rollback", p.Name)
+	}
+	next := "its nodes go to " + p.Spec.Configuration.Name
+	if unpin {
+		next = "it goes to what its MachineConfigs render to"
+	}
+	return ch, fmt.Sprintf("pool %s %s: %s", p.Name, strings.Join(said, " and "), next)
+}
+
+func rollbackCommand(o *options) *cobra.Command {
+	var to string
+	cmd := poolCommand(o, "rollback POOL [--to RENDERED]", "Take a pool back to a configuration that it had", 0,
+		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
+			target, pin, err := rollback(p, to, time.Now())
+			if err != nil {
+				return nil, "", err
+			}
+			if _, err := c.rendered(ctx, target); err != nil {
+				return nil, "", fmt.Errorf("pool %s can't go back: %w", p.Name, err)
+			}
+			return &change{annotations: map[string]any{api.PinKey: api.Encode(pin)}}, rollbackSaid(p, pin), nil
+		})
+	cmd.Long = `Takes a pool back to a configuration that it had: the one that all its nodes had before the present one, or the one
+that --to names. The pool is held there until its MachineConfigs render to something else than what it left, or until
+kubectl refit resume. Nodes go the way of any update: one after the other, drained, with a verdict.`
+	cmd.Flags().StringVar(&to, "to", "", "rendered configuration to go back to")
+	return cmd
+}
+
+// rollback decides where to, and holds the pool there.
+func rollback(p *mcfgv1.MachineConfigPool, to string, now time.Time) (string, api.Pin, error) {
+	present := p.Spec.Configuration.Name
+	if present == "" {
+		return "", api.Pin{}, fmt.Errorf("pool %s has no configuration yet", p.Name)
+	}
+	history, err := api.Decode[[]string](p.Annotations, api.HistoryKey)
+	if err != nil {
+		return "", api.Pin{}, fmt.Errorf("MachineConfigPool %s: %w", p.Name, err)
+	}
+	// In the middle of a rollout the way back is to where the whole pool was before it.
+	if last := p.Status.Configuration.Name; last != "" {
+		history = append([]string{last}, history...)
+	}
+	history = slices.DeleteFunc(history, func(c string) bool { return c == present })
+	switch {
+	case to == present:
+		return "", api.Pin{}, fmt.Errorf("pool %s has %s already", p.Name, to)
+	case to == "" && len(history) == 0:
+		return "", api.Pin{}, fmt.Errorf("pool %s had no other configuration as a whole before %s: name one with --to",
+			p.Name, present)
+	case to == "":
+		to = history[0]
+	case !strings.HasPrefix(to, "rendered-"+p.Name+"-"):
+		return "", api.Pin{}, usageError{fmt.Errorf("flag --to: %s is not a rendered configuration of pool %s (it had: %s)",
+			to, p.Name, list(history))}
+	}
+	if q := progress.NewPool(p, nil); q.Refuses(to) {
+		return "", api.Pin{}, fmt.Errorf("%s is quarantined in pool %s, so no node would take it: "+
+			"kubectl refit quarantine lift %s %s comes first", to, p.Name, p.Name, to)
+	}
+	pin := api.Pin{Config: to, From: present, Since: now.UTC().Truncate(time.Second)}
+	// Under a pin the present configuration is the pin's, and what the MachineConfigs render to is what that left.
+	if old, err := api.Decode[*api.Pin](p.Annotations, api.PinKey); err == nil && old != nil {
+		pin.From = old.From
+	}
+	return to, pin, nil
+}
+
+func rollbackSaid(p *mcfgv1.MachineConfigPool, pin api.Pin) string {
+	said := fmt.Sprintf("pool %s goes back to %s and stays there until its MachineConfigs render to something else than %s, "+
+		"or until kubectl refit resume %s", p.Name, pin.Config, pin.From, p.Name)
+	if p.Spec.Paused {
+		said += fmt.Sprintf("; it is paused, so nothing happens until kubectl refit resume %s --keep-pin", p.Name)
+	}
+	return said
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+func quarantineCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "quarantine",
+		Short: "List the configurations that failed, and lift what is to be tried again",
+		Args:  arguments(0, 0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{errors.New("quarantine list or quarantine lift is needed")}
+		},
+	}
+	cmd.AddCommand(quarantineList(o), quarantineLift(o))
+	return cmd
+}
+
+// quarantineRow is one configuration that failed, and its JSON.
+type quarantineRow struct {
+	Pool string `json:"pool"`
+	api.Quarantine
+
+	// Present says that it is the configuration which the pool shall have, so that the pool is stopped by it.
+	Present bool `json:"present"`
+}
+
+func quarantineList(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list [POOL]",
+		Short: "List the configurations that failed on a node and are offered to none",
+		Args:  arguments(0, 1, "POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := c.quarantines(cmd.Context())
+			if err != nil {
+				return err
+			}
+			rows, err := quarantines(r, args)
+			if err != nil {
+				return err
+			}
+			if o.json() {
+				return printJSON(cmd.OutOrStdout(), rows)
+			}
+			return writeQuarantines(cmd.OutOrStdout(), rows, time.Now())
+		},
+	}
+	o.outputFlag(cmd)
+	return cmd
+}
+
+// quarantines brings together what pools and nodes say.
+func (c *cluster) quarantines(ctx context.Context) (*progress.Report, error) {
+	pools, err := c.pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		c.warn("what nodes quarantine and pools do not know yet: not known: %s", describe(err))
+		nodes = []corev1.Node{}
+	}
+	return progress.NewReport(progress.View{Pools: pools, Nodes: nodes}), nil
+}
+
+func quarantines(r *progress.Report, only []string) ([]quarantineRow, error) {
+	rows := []quarantineRow{}
+	names := r.Pools()
+	if len(only) > 0 {
+		names = only
+	}
+	for _, name := range names {
+		p, ok := r.Pool(name)
+		if !ok {
+			return nil, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
+		}
+		for _, q := range p.Quarantined {
+			rows = append(rows, quarantineRow{Pool: name, Quarantine: q, Present: q.Config == p.Target})
+		}
+	}
+	return rows, nil
+}
+
+func writeQuarantines(w io.Writer, rows []quarantineRow, now time.Time) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(w, "nothing is quarantined")
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "POOL\tCONFIGURATION\tNODE\tSINCE\tSTOPS THE POOL\tREASON")
+	for _, q := range rows {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Pool, q.Config, dash(q.Node), age(now, q.Since),
+			map[bool]string{true: "yes", false: "no"}[q.Present], oneLine(q.Reason))
+	}
+	return tw.Flush()
+}
+
+func quarantineLift(o *options) *cobra.Command {
+	cmd := poolCommand(o, "lift POOL [CONFIG]", "Let a configuration be tried again that failed", 1,
+		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, args []string) (*change, string, error) {
+			r, err := c.quarantines(ctx)
+			if err != nil {
+				return nil, "", err
+			}
+			known, _ := r.Pool(p.Name)
+			return lift(p, known.Quarantined, args, time.Now())
+		})
+	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first, and when it fails again it is
+quarantined again. Without CONFIG it is the one that the pool shall have, or the only one there is.`
+	return cmd
+}
+
+// lift takes a quarantine back. One from before stays on record as long as something is quarantined by that name.
+func lift(p *mcfgv1.MachineConfigPool, known []api.Quarantine, args []string, now time.Time) (*change, string, error) {
+	config, err := liftable(p, known, args)
+	if err != nil {
+		return nil, "", err
+	}
+	lifted, err := progress.Lifted(p)
+	if err != nil {
+		return nil, "", fmt.Errorf("MachineConfigPool %s: %w", p.Name, err)
+	}
+	// The time is compared with that of the failure, which may have been written by a clock that is ahead.
+	at := now.UTC()
+	for _, q := range known {
+		if q.Config == config && q.Since.After(at) {
+			at = q.Since
+		}
+	}
+	lifted = slices.DeleteFunc(lifted, func(l api.Lifted) bool { return l.Config == config })
+	lifted = append([]api.Lifted{{Config: config, At: at}}, lifted...)
+	lifted = lifted[:min(len(lifted), progress.QuarantineLimit)]
+	said := fmt.Sprintf("%s is no longer quarantined in pool %s", config, p.Name)
+	if config == p.Spec.Configuration.Name {
+		said += ": the nodes on which it failed try it again first"
+		if p.Spec.Paused {
+			said += ", after kubectl refit resume " + p.Name
+		}
+	}
+	return &change{annotations: map[string]any{api.LiftedKey: api.Encode(lifted)}}, said, nil
+}
+
+// liftable is the quarantined configuration that is meant.
+func liftable(p *mcfgv1.MachineConfigPool, known []api.Quarantine, args []string) (string, error) {
+	var configs []string
+	for _, q := range known {
+		configs = append(configs, q.Config)
+	}
+	present := p.Spec.Configuration.Name
+	switch {
+	case len(args) > 0 && slices.Contains(configs, args[0]):
+		return args[0], nil
+	case len(args) > 0:
+		return "", fmt.Errorf("%s is not quarantined in pool %s; quarantined are: %s", args[0], p.Name, list(configs))
+	case len(configs) == 0:
+		return "", fmt.Errorf("nothing is quarantined in pool %s", p.Name)
+	case slices.Contains(configs, present):
+		return present, nil
+	case len(configs) == 1:
+		return configs[0], nil
+	}
+	return "", usageError{fmt.Errorf("CONFIG is needed, as several are quarantined in pool %s: %s", p.Name, list(configs))}
+}

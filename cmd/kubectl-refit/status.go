@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/noderefit/noderefit/progress"
+)
+
+// poolRow and nodeRow are what status says, and its JSON.
+type (
+	poolRow struct {
+		Name          string           `json:"name"`
+		Configuration string           `json:"configuration"`
+		Verdict       progress.Verdict `json:"verdict"`
+		Since         time.Time        `json:"since,omitzero"`
+		Machines      int              `json:"machines"`
+		Updated       int              `json:"updated"`
+		Ready         int              `json:"ready"`
+		Unavailable   int              `json:"unavailable"`
+		Degraded      int              `json:"degraded"`
+		Paused        bool             `json:"paused"`
+		Because       string           `json:"because"`
+		WaitsFor      string           `json:"waitsFor,omitempty"`
+	}
+	nodeRow struct {
+		Name     string           `json:"name"`
+		Pool     string           `json:"pool"`
+		Current  string           `json:"current"`
+		Desired  string           `json:"desired"`
+		Phase    string           `json:"phase"`
+		Since    time.Time        `json:"since,omitzero"`
+		Verdict  progress.Verdict `json:"verdict"`
+		Because  string           `json:"because"`
+		WaitsFor string           `json:"waitsFor,omitempty"`
+	}
+	statusDocument struct {
+		Pools []poolRow `json:"pools"`
+		Nodes []nodeRow `json:"nodes"`
+	}
+)
+
+func statusCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status [POOL]",
+		Short: "Show pools and their nodes: configuration, phase, since when, and what they wait for",
+		Args:  arguments(0, 1, "POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := c.report(cmd.Context())
+			if err != nil {
+				return err
+			}
+			doc, err := makeStatus(r, args)
+			if err != nil {
+				return err
+			}
+			if o.json() {
+				return printJSON(cmd.OutOrStdout(), doc)
+			}
+			return doc.write(cmd.OutOrStdout(), time.Now())
+		},
+	}
+	o.outputFlag(cmd)
+	return cmd
+}
+
+// makeStatus lists all pools and nodes, or the named pool and its nodes.
+func makeStatus(r *progress.Report, only []string) (statusDocument, error) {
+	doc := statusDocument{Pools: []poolRow{}, Nodes: []nodeRow{}}
+	names := r.Pools()
+	if len(only) > 0 {
+		names = only
+	}
+	for _, name := range names {
+		p, ok := r.Pool(name)
+		if !ok {
+			return doc, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
+		}
+		a, _ := r.ExplainPool(name)
+		doc.Pools = append(doc.Pools, poolRow{
+			Name: name, Configuration: p.Target, Verdict: a.Verdict, Since: a.Since, Machines: p.Machines,
+			Updated: p.Updated, Ready: p.Ready, Unavailable: p.Unavailable, Degraded: p.Degraded, Paused: p.Paused,
+			Because: a.Because, WaitsFor: blocking(a),
+		})
+		for _, n := range p.Nodes {
+			doc.Nodes = append(doc.Nodes, makeNode(r, n.Name))
+		}
+	}
+	if len(only) == 0 {
+		for _, name := range r.Stray() {
+			doc.Nodes = append(doc.Nodes, makeNode(r, name))
+		}
+	}
+	return doc, nil
+}
+
+func makeNode(r *progress.Report, name string) nodeRow {
+	n, pool, _ := r.Node(name)
+	a, _ := r.ExplainNode(name)
+	phase, since := r.At(name)
+	if since.IsZero() {
+		since = a.Since
+	}
+	return nodeRow{
+		Name: name, Pool: pool, Current: n.Current, Desired: n.Desired, Phase: phase, Since: since,
+		Verdict: a.Verdict, Because: a.Because, WaitsFor: blocking(a),
+	}
+}
+
+func blocking(a progress.Answer) string {
+	if a.Blocking == nil {
+		return ""
+	}
+	return a.Blocking.String()
+}
+
+func (d statusDocument) write(w io.Writer, now time.Time) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "POOL\tCONFIGURATION\tSTATUS\tSINCE\tUPDATED\tREADY\tUNAVAILABLE\tDEGRADED\tWAITS FOR")
+	for _, p := range d.Pools {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%s\n", p.Name, dash(p.Configuration), p.Verdict, age(now, p.Since),
+			p.Updated, p.Machines, p.Ready, p.Unavailable, p.Degraded, dash(p.WaitsFor))
+	}
+	if err := tw.Flush(); err != nil || len(d.Nodes) == 0 {
+		return err
+	}
+	fmt.Fprintln(w)
+	fmt.Fprintln(tw, "NODE\tPOOL\tCONFIGURATION\tPHASE\tSINCE\tWAITS FOR")
+	for _, n := range d.Nodes {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, dash(n.Pool), way(n), n.Phase, age(now, n.Since),
+			dash(n.WaitsFor))
+	}
+	return tw.Flush()
+}
+
+// way is the configuration of a node, and where it is going.
+func way(n nodeRow) string {
+	if n.Desired == "" || n.Desired == n.Current {
+		return dash(short(n.Current))
+	}
+	return dash(short(n.Current)) + " -> " + short(n.Desired)
+}
+
+// shortDigits is how much of a digest tells configurations of one cluster apart at a glance.
+const shortDigits = 8
+
+// short is a rendered configuration by the beginning of its digest, as pools are named beside it.
+func short(config string) string {
+	digest := config[strings.LastIndex(config, "-")+1:]
+	return digest[:min(len(digest), shortDigits)]
+}
+
+func dash(s string) string { return cmp.Or(s, "-") }
+
+func age(now, since time.Time) string {
+	if since.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(now.Sub(since))
+}

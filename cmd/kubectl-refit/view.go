@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// view asks for all that an explanation needs, five lists at once. What may be refused to some is a warning.
+func (c *cluster) view(ctx context.Context) (progress.View, error) {
+	var v progress.View
+	var exists map[string]bool
+	g, inner := errgroup.WithContext(ctx)
+	g.Go(func() (err error) { v.Pools, err = c.pools(inner); return err })
+	g.Go(func() (err error) { v.Nodes, err = c.nodes(inner); return err })
+	// The warnings of these three are written one after the other, below.
+	var warnings [3]error
+	g.Go(func() error { v.States, warnings[0] = c.states(inner); return nil })
+	g.Go(func() error { v.Daemons, warnings[1] = c.daemons(inner); return nil })
+	g.Go(func() error { exists, warnings[2] = c.configs(inner); return nil })
+	if err := g.Wait(); err != nil {
+		return v, err
+	}
+	for i, what := range []string{"the steps of nodes", "whether daemons run", "which configurations exist"} {
+		if warnings[i] != nil {
+			c.warn("%s: not known: %s", what, describe(warnings[i]))
+		}
+	}
+	v.Missing = missing(v, exists)
+	return v, nil
+}
+
+func (c *cluster) nodes(ctx context.Context) ([]corev1.Node, error) {
+	all, err := c.kube.CoreV1().Nodes().List(ctx, fromCache)
+	if err != nil {
+		return nil, fmt.Errorf("listing Nodes: %w", err)
+	}
+	return all.Items, nil
+}
+
+func (c *cluster) states(ctx context.Context) (map[string]*mcfgv1.MachineConfigNode, error) {
+	all, err := c.refit.MachineconfigurationV1().MachineConfigNodes().List(ctx, fromCache)
+	if err != nil {
+		return nil, fmt.Errorf("listing MachineConfigNodes: %w", err)
+	}
+	states := make(map[string]*mcfgv1.MachineConfigNode, len(all.Items))
+	for i := range all.Items {
+		states[all.Items[i].Name] = &all.Items[i]
+	}
+	return states, nil
+}
+
+// daemons are the daemon's pods by node; nil where there are none at all, as where it is a service of the hosts.
+func (c *cluster) daemons(ctx context.Context) (map[string]progress.Daemon, error) {
+	pods, err := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "k8s-app=" + api.Daemon, ResourceVersion: fromCache.ResourceVersion,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the daemon's Pods: %w", err)
+	}
+	if len(pods.Items) == 0 {
+		return nil, nil
+	}
+	daemons := make(map[string]progress.Daemon, len(pods.Items))
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		d := progress.Daemon{Namespace: p.Namespace, Pod: p.Name}
+		d.Trouble, d.Since = trouble(p)
+		// While a pod is replaced there are two; the one that works counts.
+		if old, ok := daemons[p.Spec.NodeName]; !ok || old.Trouble != "" {
+			daemons[p.Spec.NodeName] = d
+		}
+	}
+	return daemons, nil
+}
+
+// trouble says why a pod does not work, and since when; empty where it does.
+func trouble(p *corev1.Pod) (string, time.Time) {
+	for _, c := range p.Status.Conditions {
+		if c.Type != corev1.PodReady || c.Status == corev1.ConditionTrue {
+			continue
+		}
+		for _, s := range p.Status.ContainerStatuses {
+			if w := s.State.Waiting; w != nil {
+				return fmt.Sprintf("container %s: %s", s.Name, cmp.Or(w.Message, w.Reason)), c.LastTransitionTime.Time
+			}
+		}
+		return cmp.Or(c.Message, c.Reason, "the pod is not ready"), c.LastTransitionTime.Time
+	}
+	if p.Status.Phase == corev1.PodRunning {
+		return "", time.Time{}
+	}
+	return "the pod is " + string(p.Status.Phase), p.CreationTimestamp.Time
+}
+
+// configs are the names of all MachineConfigs. Their contents, which make megabytes, stay where they are.
+func (c *cluster) configs(ctx context.Context) (map[string]bool, error) {
+	resource := mcfgv1.GroupVersion.WithResource("machineconfigs")
+	all, err := c.meta.Resource(resource).List(ctx, fromCache)
+	if err != nil {
+		return nil, fmt.Errorf("listing MachineConfigs: %w", err)
+	}
+	names := make(map[string]bool, len(all.Items))
+	for i := range all.Items {
+		names[all.Items[i].Name] = true
+	}
+	return names, nil
+}
+
+// missing are the configurations that somebody shall have and that do not exist; nil where that is not known.
+func missing(v progress.View, exists map[string]bool) map[string]bool {
+	if exists == nil {
+		return nil
+	}
+	out := map[string]bool{}
+	add := func(name string) {
+		if name != "" && !exists[name] {
+			out[name] = true
+		}
+	}
+	for i := range v.Pools {
+		add(v.Pools[i].Spec.Configuration.Name)
+	}
+	for i := range v.Nodes {
+		add(v.Nodes[i].Annotations[api.DesiredConfig])
+	}
+	return out
+}
+
+// report reads the cluster and brings it together.
+func (c *cluster) report(ctx context.Context) (*progress.Report, error) {
+	v, err := c.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return progress.NewReport(v), nil
+}
+
+// drainNow asks the cluster itself what the drain that a node's daemon reports would wait for at this moment.
+func (c *cluster) drainNow(ctx context.Context, node string, reported api.Drain) (*api.Drain, error) {
+	live, err := (&drain.Drainer{Client: c.kube, Node: node}).Forecast(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := progress.Refresh(reported, live)
+	return &now, nil
+}

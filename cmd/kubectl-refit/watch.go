@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/noderefit/noderefit/progress"
+)
+
+// coalesce is how long events are gathered before they are looked at: a change often comes as several.
+const coalesce = 100 * time.Millisecond
+
+func watchCommand(o *options) *cobra.Command {
+	var settle time.Duration
+	cmd := &cobra.Command{
+		Use:   "watch [POOL]",
+		Short: "Follow a rollout, a line for each change, until the pool is updated or goes no further",
+		Long: `Follows a rollout: a line for each change of a node or a pool, with how long the step before took. It ends when
+the pools are updated (exit code 0) or go no further by themselves (exit code 1, with the reason).`,
+		Args: arguments(0, 1, "POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			// The first look fails where the watches would only try for ever.
+			r, err := c.report(ctx)
+			if err != nil {
+				return err
+			}
+			f := &follower{out: cmd.OutOrStdout(), only: args, settle: settle}
+			if err := f.know(r); err != nil {
+				return err
+			}
+			return f.follow(ctx, c.follow(ctx))
+		},
+	}
+	cmd.Flags().DurationVar(&settle, "settle", 10*time.Second,
+		"how long pools that are updated or stopped from the beginning must stay so before watch believes it")
+	return cmd
+}
+
+// stores are what the watches keep.
+type stores struct {
+	pools, nodes, states cache.SharedIndexInformer
+	changed              chan struct{}
+}
+
+// follow starts the watches, which run until ctx ends.
+func (c *cluster) follow(ctx context.Context) *stores {
+	s := &stores{changed: make(chan struct{}, 1)}
+	nodes := c.kube.CoreV1().Nodes()
+	s.nodes = s.start(ctx, c, &corev1.Node{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) }, nodes.Watch)
+	pools := c.refit.MachineconfigurationV1().MachineConfigPools()
+	s.pools = s.start(ctx, c, &mcfgv1.MachineConfigPool{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pools.List(ctx, o) }, pools.Watch)
+	states := c.refit.MachineconfigurationV1().MachineConfigNodes()
+	s.states = s.start(ctx, c, &mcfgv1.MachineConfigNode{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return states.List(ctx, o) }, states.Watch)
+	return s
+}
+
+func (s *stores) start(ctx context.Context, c *cluster, object runtime.Object, list cache.ListWithContextFunc,
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) cache.SharedIndexInformer {
+	lw := &cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: watch}
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, c.kube), object, 0, nil)
+	ring := func() {
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
+	said := false
+	// Neither can fail before the informer has started.
+	_ = informer.SetTransform(trim)
+	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		if ctx.Err() == nil && !said && !errors.Is(err, io.EOF) {
+			said = true
+			c.warn("a watch broke off and is tried again: %s", describe(err))
+		}
+	})
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { ring() }, UpdateFunc: func(any, any) { ring() }, DeleteFunc: func(any) { ring() },
+	})
+	go informer.RunWithContext(ctx)
+	return informer
+}
+
+// trim drops what is large and not looked at.
+func trim(object any) (any, error) {
+	if accessor, ok := object.(metav1.Object); ok {
+		accessor.SetManagedFields(nil)
+	}
+	if n, ok := object.(*corev1.Node); ok {
+		n.Status.Images = nil
+	}
+	return object, nil
+}
+
+func (s *stores) synced(ctx context.Context) bool {
+	return cache.WaitForCacheSync(ctx.Done(), s.pools.HasSynced, s.nodes.HasSynced)
+}
+
+func (s *stores) report() *progress.Report {
+	var v progress.View
+	for _, o := range s.pools.GetStore().List() {
+		if p, ok := o.(*mcfgv1.MachineConfigPool); ok {
+			v.Pools = append(v.Pools, *p)
+		}
+	}
+	for _, o := range s.nodes.GetStore().List() {
+		if n, ok := o.(*corev1.Node); ok {
+			v.Nodes = append(v.Nodes, *n)
+		}
+	}
+	if s.states.HasSynced() {
+		v.States = map[string]*mcfgv1.MachineConfigNode{}
+		for _, o := range s.states.GetStore().List() {
+			if n, ok := o.(*mcfgv1.MachineConfigNode); ok {
+				v.States[n.Name] = n
+			}
+		}
+	}
+	return progress.NewReport(v)
+}
+
+// follower prints what changes from one report to the next.
+type follower struct {
+	out    io.Writer
+	only   []string
+	settle time.Duration
+
+	pools map[string]poolMark
+	nodes map[string]nodeMark
+	// worked are the pools that were seen with something to do: their end is believed at once.
+	worked map[string]bool
+	// ended is since when all pools are at an end; zero: they are not.
+	ended time.Time
+}
+
+type poolMark struct {
+	target, verdict, waits string
+	since                  time.Time
+}
+
+type nodeMark struct {
+	phase, waits string
+	since        time.Time // of the phase
+	left         time.Time // when the node was last at rest
+}
+
+// know checks that the pools to follow are there.
+func (f *follower) know(r *progress.Report) error {
+	for _, name := range f.only {
+		if _, ok := r.Pool(name); !ok {
+			return fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
+		}
+	}
+	return nil
+}
+
+func (f *follower) follow(ctx context.Context, s *stores) error {
+	if !s.synced(ctx) {
+		return interrupted(ctx)
+	}
+	f.pools, f.nodes, f.worked = map[string]poolMark{}, map[string]nodeMark{}, map[string]bool{}
+	settled := time.NewTimer(0)
+	defer settled.Stop()
+	for {
+		r, now := s.report(), time.Now()
+		f.print(r, now)
+		if wait, ended := f.atEnd(r, now); ended && wait <= 0 {
+			return f.result(r, now)
+		} else if ended {
+			settled.Reset(wait)
+		}
+		select {
+		case <-ctx.Done():
+			return interrupted(ctx)
+		case <-settled.C:
+		case <-s.changed:
+			select {
+			case <-ctx.Done():
+			case <-time.After(coalesce):
+			}
+		}
+	}
+}
+
+func interrupted(ctx context.Context) error {
+	return fmt.Errorf("watching: %w before the end", context.Cause(ctx))
+}
+
+func (f *follower) names(r *progress.Report) []string {
+	if len(f.only) > 0 {
+		return f.only
+	}
+	return r.Pools()
+}
+
+// atEnd says whether all pools are at an end, and how long that is still to be doubted.
+func (f *follower) atEnd(r *progress.Report, now time.Time) (time.Duration, bool) {
+	sure := true
+	for _, name := range f.names(r) {
+		done, ended := r.Ended(name)
+		if !ended {
+			f.ended = time.Time{}
+			f.worked[name] = true
+			return 0, false
+		}
+		sure = sure && done && f.worked[name]
+	}
+	if f.ended.IsZero() {
+		f.ended = now
+	}
+	if sure {
+		return 0, true
+	}
+	return f.ended.Add(f.settle).Sub(now), true
+}
+
+// result is an error where a pool has stopped short of its end.
+func (f *follower) result(r *progress.Report, now time.Time) error {
+	var stopped []string
+	for _, name := range f.names(r) {
+		if done, _ := r.Ended(name); done {
+			continue
+		}
+		a, ok := r.ExplainPool(name)
+		if !ok {
+			stopped = append(stopped, fmt.Sprintf("pool %s is gone", name))
+			continue
+		}
+		f.line(now, r, name, "", string(a.Verdict), "", a.Because)
+		stopped = append(stopped, fmt.Sprintf("pool %s goes no further (%s): %s", name, a.Verdict, a.Sentence()))
+	}
+	if len(stopped) > 0 {
+		return errors.New(strings.Join(stopped, "; "))
+	}
+	return nil
+}
+
+// print writes a line for each thing that is not as it was.
+func (f *follower) print(r *progress.Report, now time.Time) {
+	for _, name := range f.names(r) {
+		p, ok := r.Pool(name)
+		if !ok {
+			continue
+		}
+		f.printPool(r, p, now)
+		for _, n := range p.Nodes {
+			f.printNode(r, name, n, now)
+		}
+		f.printEnd(r, p, now)
+	}
+}
+
+func (f *follower) printPool(r *progress.Report, p progress.Pool, now time.Time) {
+	was, known := f.pools[p.Name]
+	is := poolMark{target: p.Target, since: was.since, verdict: was.verdict}
+	if known && was.target != is.target || !known {
+		is.since = now
+		f.line(now, r, p.Name, "", "Target", "", cmp.Or(p.Target, "none was rendered yet"))
+	}
+	if p.Paused {
+		is.waits = "paused"
+	}
+	if is.waits != was.waits {
+		f.line(now, r, p.Name, "", map[bool]string{true: "Paused", false: "Resumed"}[p.Paused], "", "")
+	}
+	f.pools[p.Name] = is
+}
+
+// printEnd comes after the nodes' lines, so that the last line is the last thing that happened.
+func (f *follower) printEnd(r *progress.Report, p progress.Pool, now time.Time) {
+	mark := f.pools[p.Name]
+	verdict := "working"
+	if done, ended := r.Ended(p.Name); ended {
+		verdict = map[bool]string{true: "updated", false: "stopped"}[done]
+	}
+	if verdict == "updated" && mark.verdict != verdict {
+		took := ""
+		if mark.verdict != "" {
+			took = "all took " + seconds(now.Sub(mark.since))
+		}
+		f.line(now, r, p.Name, "", "Updated", took, p.Target)
+	}
+	mark.verdict = verdict
+	f.pools[p.Name] = mark
+}
+
+func (f *follower) printNode(r *progress.Report, pool string, n progress.Node, now time.Time) {
+	a, _ := r.ExplainNode(n.Name)
+	was, known := f.nodes[n.Name]
+	is := nodeMark{since: was.since, left: was.left}
+	is.phase, _ = r.At(n.Name)
+	switch {
+	case !a.Fine() && a.Verdict != progress.WaitsForTurn && a.Verdict != progress.NotOffered:
+		is.waits = blocking(a)
+	case a.Verdict == progress.Updating || a.Verdict == progress.UpToDate:
+	}
+	resting := is.phase == string(progress.PhaseUpdated) || is.phase == string(progress.PhaseWaiting)
+	took := ""
+	if !known || was.phase != is.phase {
+		is.since = now
+		if !was.left.IsZero() {
+			took = was.phase + " took " + seconds(now.Sub(was.since))
+		}
+		if is.phase == string(progress.PhaseUpdated) && !was.left.IsZero() {
+			took += ", all " + seconds(now.Sub(was.left))
+		}
+	}
+	if resting {
+		is.left = time.Time{}
+	} else if is.left.IsZero() {
+		is.left = now
+	}
+	// What is at rest at the beginning is nobody's news.
+	if (known || !resting) && (was.phase != is.phase || was.waits != is.waits) {
+		detail := ""
+		if is.waits != "" {
+			detail = "waits for " + is.waits + ": " + a.Because
+		}
+		if a.Verdict == progress.RolledBack || a.Verdict == progress.Degraded || a.Verdict == progress.Unreconcilable {
+			detail = a.Because
+		}
+		f.line(now, r, pool, n.Name, is.phase, took, detail)
+	}
+	f.nodes[n.Name] = is
+}
+
+// line is time, pool with progress, node, phase, how long the phase before took, and the rest.
+func (f *follower) line(now time.Time, r *progress.Report, pool, node, phase, took, detail string) {
+	p, _ := r.Pool(pool)
+	widest := 0
+	for _, n := range p.Nodes {
+		widest = max(widest, len(n.Name))
+	}
+	if took != "" {
+		took = "(" + took + ")"
+	}
+	text := fmt.Sprintf("%s  %s %d/%d  %-*s  %-11s %-24s %s", now.Format(time.TimeOnly), pool, p.Updated, p.Machines,
+		widest, cmp.Or(node, "-"), phase, took, detail)
+	fmt.Fprintln(f.out, strings.TrimRight(text, " "))
+}
+
+func seconds(d time.Duration) string {
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

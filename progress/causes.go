@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package progress
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// nodeCauses are asked in this order, of a node that belongs to a pool; the first that has an answer has the last word.
+var nodeCauses = []func(*Report, *nodeReport) *Answer{
+	(*Report).failed,
+	(*Report).configMissing,
+	(*Report).rebooting,
+	(*Report).notReady,
+	(*Report).noDaemon,
+	(*Report).notTakenUp,
+	(*Report).draining,
+	(*Report).underWay,
+	(*Report).poolStops,
+	(*Report).cordoned,
+	(*Report).upToDate,
+	(*Report).waitsForTurn,
+	(*Report).notOffered,
+}
+
+// ExplainNode says why a node is not where its pool wants it. Without such a node it is false.
+func (r *Report) ExplainNode(name string) (Answer, bool) {
+	n, ok := r.nodes[name]
+	if !ok {
+		return Answer{}, false
+	}
+	if n.pool == nil {
+		return r.unmanaged(n), true
+	}
+	for _, cause := range nodeCauses {
+		if a := cause(r, n); a != nil {
+			a.Subject = Object{Kind: "Node", Name: n.Name}
+			return *a, true
+		}
+	}
+	panic("the last cause applies to every node") // notOffered does
+}
+
+// ExplainPool says why a pool is not where it should be. Without such a pool it is false.
+func (r *Report) ExplainPool(name string) (Answer, bool) {
+	p, ok := r.pools[name]
+	if !ok {
+		return Answer{}, false
+	}
+	a := r.explainPool(p)
+	a.Subject = Object{Kind: "MachineConfigPool", Name: p.Name}
+	return a, true
+}
+
+func (r *Report) explainPool(p *poolReport) Answer {
+	if a := p.malformed(); a != nil {
+		return *a
+	}
+	if len(p.Nodes) == 0 {
+		if len(p.conflicts) > 0 {
+			return conflicting(p.conflicts[0])
+		}
+		return Answer{
+			Verdict: NoNodes, Because: "no node matches the pool's spec.nodeSelector, or other pools come before it",
+			Do: "label nodes for it, or delete the pool",
+		}
+	}
+	worst := r.worst(p)
+	if a := p.stops(); a != nil {
+		// What stops the pool came from a node; what that node says is the better answer only where it is stuck anew.
+		return *a
+	}
+	if worst == nil {
+		if p.Complete() {
+			return Answer{Verdict: UpToDate, Because: fmt.Sprintf("all %s have %s", count1(p.Machines, "node"), p.Target)}
+		}
+		return Answer{Verdict: NotOffered, Blocking: &controllerDeployment,
+			Because: "the pool controller has not looked at the pool yet", Do: lookAtController}
+	}
+	a, _ := r.ExplainNode(worst.Name)
+	a.Because = fmt.Sprintf("%d of %s updated; node %s: %s", p.Updated, count1(p.Machines, "node"), worst.Name, a.Because)
+	if a.Blocking == nil && !a.Fine() {
+		a.Blocking = &Object{Kind: "Node", Name: worst.Name}
+	}
+	return a
+}
+
+// severity orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
+var severity = map[Verdict]int{
+	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, NotReady: 4, Draining: 5,
+	NotTakenUp: 6, Cordoned: 7, Rebooting: 8, Updating: 9, NotOffered: 10, WaitsForTurn: 11,
+}
+
+// worst is the node of a pool that has most to say; nil: all are where they should be.
+func (r *Report) worst(p *poolReport) *nodeReport {
+	var worst *nodeReport
+	var at Answer
+	for i := range p.Nodes {
+		n := r.nodes[p.Nodes[i].Name]
+		if n.Updated(p.Target) && n.Serving() {
+			continue
+		}
+		a, _ := r.ExplainNode(n.Name)
+		if worst == nil || cmp.Or(cmp.Compare(severity[a.Verdict], severity[at.Verdict]), earlier(a.Since, at.Since)) < 0 {
+			worst, at = n, a
+		}
+	}
+	return worst
+}
+
+// Worst is the node that ExplainPool speaks of; empty: none.
+func (r *Report) Worst(pool string) string {
+	if p, ok := r.pools[pool]; ok {
+		if n := r.worst(p); n != nil {
+			return n.Name
+		}
+	}
+	return ""
+}
+
+// earlier compares times, an unknown one comes last.
+func earlier(a, b time.Time) int {
+	switch {
+	case a.IsZero() && b.IsZero():
+		return 0
+	case a.IsZero():
+		return 1
+	case b.IsZero():
+		return -1
+	}
+	return a.Compare(b)
+}
+
+func (r *Report) unmanaged(n *nodeReport) Answer {
+	var a Answer
+	if n.conflict != nil {
+		a = conflicting(*n.conflict)
+	} else {
+		a = Answer{
+			Verdict: NoPool, Because: "no MachineConfigPool selects the node, so nobody configures it",
+			Do: "label it as the spec.nodeSelector of a pool wants it",
+		}
+		for _, name := range r.names {
+			if problem := r.members.Problem(name); problem != "" && strings.HasPrefix(n.Desired, "rendered-"+name+"-") {
+				a = Answer{
+					Verdict: Misconfigured, Blocking: poolObject(name), Because: "its pool selects nothing: " + problem,
+					Do: "correct the pool's spec.nodeSelector",
+				}
+			}
+		}
+	}
+	a.Subject = Object{Kind: "Node", Name: n.Name}
+	return a
+}
+
+func conflicting(c Conflict) Answer {
+	return Answer{
+		Verdict: SeveralPools, Blocking: poolObject(c.Pools[len(c.Pools)-1]), Because: c.String(),
+		Do: fmt.Sprintf("remove from node %s the label that one of the pools selects it by", c.Node),
+	}
+}
+
+// malformed is what is wrong with the pool object or what it is made of, before any node counts.
+func (p *poolReport) malformed() *Answer {
+	if len(p.Problems) > 0 {
+		return &Answer{
+			Verdict: Misconfigured, Blocking: poolObject(p.Name), Because: strings.Join(p.Problems, "; "), Do: "correct it",
+		}
+	}
+	if c := p.isTrue(mcfgv1.MachineConfigPoolRenderDegraded); c != nil {
+		return &Answer{
+			Verdict: RenderDegraded, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)),
+			Since: c.LastTransitionTime.Time, Because: "the pool's MachineConfigs make no configuration: " + c.Message,
+			Do: "correct or delete what is named; the nodes stay as they are until then",
+		}
+	}
+	if c := p.isTrue(api.PoolRenderPending); c != nil {
+		return &Answer{
+			Verdict: RenderPending, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)),
+			Since: c.LastTransitionTime.Time, Because: "the pool's configuration waits to be rendered: " + c.Message,
+			Do: "see the status of what is named; the nodes stay as they are until then",
+		}
+	}
+	if p.Target == "" {
+		return &Answer{
+			Verdict: NotRendered, Blocking: &controllerDeployment, Since: p.object.CreationTimestamp.Time,
+			Because: "no configuration was rendered for the pool yet",
+			Do:      lookAtController + "; does its spec.machineConfigSelector match any MachineConfig?",
+		}
+	}
+	return nil
+}
+
+// stops is why the pool goes no further although some of its nodes are not there.
+func (p *poolReport) stops() *Answer {
+	if p.Updated == p.Machines {
+		return nil
+	}
+	if q := p.Quarantine(); q != nil {
+		return &Answer{
+			Verdict: Quarantined, Blocking: &Object{Kind: "MachineConfig", Name: q.Config}, Since: q.Since,
+			Because: fmt.Sprintf("%s failed on node %s and is offered to no other node: %s", q.Config, q.Node, q.Reason),
+			Do: fmt.Sprintf("change or revert the MachineConfigs of the pool, or, when the cause is gone: "+
+				"kubectl refit quarantine lift %s", p.Name),
+		}
+	}
+	if p.Paused {
+		return &Answer{
+			Verdict: Paused, Blocking: poolObject(p.Name),
+			Because: "the pool is paused; will not update to " + p.Target,
+			Do:      "kubectl refit resume " + p.Name,
+		}
+	}
+	return nil
+}
+
+// failed is a node that says itself that it can't get there. One that is to go elsewhere by now has that behind it.
+func (r *Report) failed(n *nodeReport) *Answer {
+	if !n.Failing() {
+		return nil
+	}
+	a := &Answer{Since: n.condition(mcfgv1.MachineConfigNodeNodeDegraded)}
+	reason := cmp.Or(n.Reason, "it does not say why")
+	onTarget := n.Desired == n.pool.Target
+	switch n.State {
+	case api.RolledBack:
+		for _, q := range n.Quarantined {
+			if q.Config == n.Desired {
+				a.Since, reason = q.Since, cmp.Or(q.Reason, reason)
+			}
+		}
+		a.Verdict, a.Blocking = RolledBack, &Object{Kind: "MachineConfig", Name: n.Desired}
+		a.Because = fmt.Sprintf("%s failed here and the node went back to %s, on which it serves: %s",
+			n.Desired, n.Current, reason)
+		a.Do = fmt.Sprintf("change or revert the MachineConfigs of pool %s (kubectl refit diff node/%s shows what was new), "+
+			"or, when the cause is gone: kubectl refit quarantine lift %s", n.pool.Name, n.Name, n.pool.Name)
+	case api.Unreconcilable:
+		a.Verdict, a.Blocking = Unreconcilable, &Object{Kind: "MachineConfig", Name: n.Desired}
+		a.Because = fmt.Sprintf("%s can't be reached from %s on a living host: %s", n.Desired, n.Current, reason)
+		a.Do = "take what is named out of the MachineConfigs, or provision the node anew"
+	default:
+		a.Verdict, a.Blocking = Degraded, &Object{Kind: "Node", Name: n.Name}
+		a.Because = reason
+		a.Do = "mend what it says, or revert the MachineConfigs: the node tries again by itself"
+	}
+	if !onTarget {
+		a.Do = fmt.Sprintf("nothing: the pool controller points it to %s next", n.pool.Target)
+		if stop := n.pool.stops(); stop != nil && stop.Verdict == Paused {
+			a.Do = stop.Do + fmt.Sprintf(": then the node goes to %s", n.pool.Target)
+		}
+	}
+	return a
+}
+
+// configMissing is a rendered configuration that the node needs and nobody has.
+func (r *Report) configMissing(n *nodeReport) *Answer {
+	if n.Settled() || !r.view.Missing[n.Desired] {
+		return nil
+	}
+	return &Answer{
+		Verdict: ConfigMissing, Blocking: &Object{Kind: "MachineConfig", Name: n.Desired},
+		Because: fmt.Sprintf("the node shall go to %s, which is not in the cluster: somebody deleted it", n.Desired),
+		Do: fmt.Sprintf("is it what pool %s renders to, the render controller makes it again; "+
+			"if not, the pool points the node elsewhere once it is resumed or rendered anew", n.pool.Name),
+	}
+}
+
+// rebooting goes before everything that a rebooting node can't but look like.
+func (r *Report) rebooting(n *nodeReport) *Answer {
+	if !n.Rebooting || !n.Moving() {
+		return nil
+	}
+	since := n.step.Since
+	if n.step.Name != StepRebooting {
+		since = n.NotReadySince
+	}
+	a := &Answer{
+		Verdict: Rebooting, Since: since,
+		Because: fmt.Sprintf("the node reboots into %s and has not reported since", n.Desired),
+		Do: "wait: a host that does not prove healthy in time goes back by itself; " +
+			"one that is gone for longer than it takes to boot a few times has its story on its console",
+	}
+	if n.NotReady != "" {
+		a.Blocking = &Object{Kind: "Node", Name: n.Name}
+	}
+	return a
+}
+
+func (r *Report) notReady(n *nodeReport) *Answer {
+	if n.NotReady == "" {
+		return nil
+	}
+	return &Answer{
+		Verdict: NotReady, Blocking: &Object{Kind: "Node", Name: n.Name}, Since: n.NotReadySince,
+		Because: "the node is not ready: " + n.NotReady,
+		Do:      "see kubectl describe node " + n.Name + ", and on the host: systemctl status kubelet",
+	}
+}
+
+// noDaemon matters where there is something to do: a node that is where it should be needs none today.
+func (r *Report) noDaemon(n *nodeReport) *Answer {
+	if n.Updated(n.pool.Target) {
+		return nil
+	}
+	workload := &Object{Kind: "DaemonSet", Namespace: api.Namespace, Name: api.Daemon}
+	if r.view.Daemons != nil {
+		d := r.view.Daemons[n.Name]
+		if d.Pod == "" {
+			return &Answer{
+				Verdict: NoDaemon, Blocking: workload, Because: "no pod of the daemon runs on the node, so nothing can happen there",
+				Do: fmt.Sprintf("see why the DaemonSet has no pod there: kubectl -n %s describe daemonset %s",
+					api.Namespace, api.Daemon),
+			}
+		}
+		if d.Trouble != "" {
+			return &Answer{
+				Verdict: NoDaemon, Blocking: &Object{Kind: "Pod", Namespace: d.Namespace, Name: d.Pod}, Since: d.Since,
+				Because: "the daemon does not run on the node: " + d.Trouble,
+				Do:      fmt.Sprintf("kubectl -n %s describe pod %s", d.Namespace, d.Pod),
+			}
+		}
+	}
+	if r.view.States != nil && n.state == nil {
+		return &Answer{
+			Verdict: NoDaemon, Blocking: cmp.Or(r.daemon(n), workload),
+			Because: "the daemon has never reported from the node: there is no MachineConfigNode of that name",
+			Do:      "see its log: " + r.daemonLog(n),
+		}
+	}
+	return nil
+}
+
+// notTakenUp is a daemon that has not read the node's desired configuration.
+func (r *Report) notTakenUp(n *nodeReport) *Answer {
+	if n.state == nil || n.Settled() || n.state.Spec.ConfigVersion.Desired == n.Desired {
+		return nil
+	}
+	return &Answer{
+		Verdict: NotTakenUp, Blocking: r.daemon(n),
+		Because: fmt.Sprintf("the node shall go to %s; its daemon reports that it works for %s, and has not taken that up",
+			n.Desired, cmp.Or(n.state.Spec.ConfigVersion.Desired, "nothing")),
+		Do: "when that lasts for more than some seconds, see its log: " + r.daemonLog(n),
+	}
+}
+
+// daemon is the pod on a node where one is known.
+func (r *Report) daemon(n *nodeReport) *Object {
+	if d := r.view.Daemons[n.Name]; d.Pod != "" {
+		return &Object{Kind: "Pod", Namespace: d.Namespace, Name: d.Pod}
+	}
+	return nil
+}
+
+// daemonLog is how to read what the daemon of a node says.
+func (r *Report) daemonLog(n *nodeReport) string {
+	if d := r.view.Daemons[n.Name]; d.Pod != "" {
+		return fmt.Sprintf("kubectl -n %s logs %s", d.Namespace, d.Pod)
+	}
+	return "journalctl -u " + api.Daemon + " on the host"
+}
+
+// draining names the first pod of those that a drain waits for, and whatever it is that keeps it.
+func (r *Report) draining(n *nodeReport) *Answer {
+	if n.Settled() || n.drain == nil || n.drain.Left == 0 {
+		return nil
+	}
+	a := &Answer{Verdict: Draining, Since: n.drain.Since}
+	if len(n.drain.Waiting) == 0 {
+		a.Verdict = Updating
+		a.Because = fmt.Sprintf("the node is drained for %s: %s to go", n.Desired, count1(n.drain.Left, "pod"))
+		return a
+	}
+	w := n.drain.Waiting[0]
+	pod := Object{Kind: "Pod", Namespace: w.Namespace, Name: w.Name}
+	a.Since = w.Since
+	a.Blocking = &pod
+	var why string
+	switch w.Why {
+	case api.DrainWaitBudget:
+		a.Blocking = &Object{Kind: "PodDisruptionBudget", Namespace: w.Namespace, Name: w.Budget}
+		why = fmt.Sprintf("is held by PodDisruptionBudget %s, which allows %s now",
+			w.Budget, count1(int(w.Allowed), "disruption"))
+		a.Do = fmt.Sprintf("give the pod's workload another ready replica, or widen the budget "+
+			"(kubectl -n %s describe pdb %s); the drain goes on by itself", w.Namespace, w.Budget)
+	case api.DrainWaitTerminating:
+		why = "is terminating"
+		a.Do = fmt.Sprintf("see what keeps it (its grace period, finalizers): kubectl -n %s describe pod %s",
+			w.Namespace, w.Name)
+	case api.DrainWaitRefused:
+		why = "was refused eviction"
+		a.Do = "see the webhook or quota that the message names"
+	default:
+		why = "could not be evicted"
+		a.Do = "the daemon tries again by itself; see the message"
+	}
+	a.Because = fmt.Sprintf("the drain for %s waits: pod %s/%s %s", n.Desired, w.Namespace, w.Name, why)
+	for _, more := range []string{w.Placement, w.Message} {
+		if more != "" {
+			a.Because += "; " + strings.TrimSuffix(more, ".")
+		}
+	}
+	if n.drain.Left > 1 {
+		a.Because += fmt.Sprintf("; and %s", count1(n.drain.Left-1, "more pod"))
+	}
+	return a
+}
+
+// underWay is a node in which nothing is wrong but that it takes time.
+func (r *Report) underWay(n *nodeReport) *Answer {
+	if !n.Moving() {
+		return nil
+	}
+	what, since := n.doing()
+	because := fmt.Sprintf("on its way from %s to %s: %s", cmp.Or(n.Current, "nothing"), n.Desired, what)
+	if n.step.Message != "" {
+		because += " (" + strings.TrimSuffix(n.step.Message, ".") + ")"
+	}
+	return &Answer{Verdict: Updating, Since: since, Because: because}
+}
+
+// poolStops is that the node waits for nothing of its own.
+func (r *Report) poolStops(n *nodeReport) *Answer {
+	if a := n.pool.malformed(); a != nil {
+		return a
+	}
+	if n.Updated(n.pool.Target) {
+		return nil
+	}
+	return n.pool.stops()
+}
+
+// cordoned is a node where it should be that takes no pods; by its own ledger that is about to end.
+func (r *Report) cordoned(n *nodeReport) *Answer {
+	switch {
+	case !n.Updated(n.pool.Target) || !n.Cordoned:
+		return nil
+	case n.Cordon != nil:
+		return &Answer{
+			Verdict: Updating, Since: n.Cordon.Since,
+			Because: "it has the pool's configuration and is still cordoned by " + n.Cordon.By + ": " + n.Cordon.Reason,
+		}
+	}
+	return &Answer{
+		Verdict: Cordoned, Blocking: &Object{Kind: "Node", Name: n.Name},
+		Because: "it has the pool's configuration, and somebody else cordoned it: that is theirs to take back, " +
+			"and counts against the pool's maxUnavailable meanwhile",
+		Do: "kubectl uncordon " + n.Name,
+	}
+}
+
+func (r *Report) upToDate(n *nodeReport) *Answer {
+	if !n.Updated(n.pool.Target) {
+		return nil
+	}
+	return &Answer{
+		Verdict: UpToDate, Since: n.condition(mcfgv1.MachineConfigNodeUpdated), Because: "it has " + n.Current,
+	}
+}
+
+// waitsForTurn is that as many nodes are out of service as may be.
+func (r *Report) waitsForTurn(n *nodeReport) *Answer {
+	taking := slices.DeleteFunc(slices.Clone(n.pool.taking), func(t *nodeReport) bool { return t == n })
+	if len(taking) < n.pool.MaxUnavailable {
+		return nil
+	}
+	a := &Answer{Verdict: WaitsForTurn, Blocking: &Object{Kind: "Node", Name: taking[0].Name}}
+	var words []string
+	for _, t := range taking {
+		text, since := r.occupied(t)
+		words = append(words, t.Name+" ("+text+")")
+		if t == taking[0] {
+			a.Since = since
+		}
+	}
+	if most := 3; len(words) > most {
+		words = append(words[:most], fmt.Sprintf("%d more", len(taking)-most))
+	}
+	ahead := slices.IndexFunc(n.pool.waiting, func(w *nodeReport) bool { return w == n })
+	a.Because = fmt.Sprintf("it waits for its turn: %s of pool %s may be out of service, taken by %s",
+		count1(n.pool.MaxUnavailable, "node"), n.pool.Name, strings.Join(words, ", "))
+	if ahead > 0 {
+		a.Because += fmt.Sprintf("; %s before it", count1(ahead, "node"))
+	}
+	a.Do = "wait, or see kubectl refit explain node/" + taking[0].Name
+	return a
+}
+
+// occupied says in a few words why a node counts against its pool's maxUnavailable.
+func (r *Report) occupied(n *nodeReport) (string, time.Time) {
+	switch {
+	case n.Failing():
+		return strings.ToLower(string(n.State)), n.condition(mcfgv1.MachineConfigNodeNodeDegraded)
+	case n.Moving():
+		what, since := n.doing()
+		return strings.ToLower(what), since
+	case n.NotReady != "":
+		return "not ready", n.NotReadySince
+	case n.Cordon == nil:
+		return "cordoned by somebody else", time.Time{}
+	}
+	return "cordoned", n.Cordon.Since
+}
+
+// notOffered is a node that could be told to go and was not.
+func (r *Report) notOffered(n *nodeReport) *Answer {
+	return &Answer{
+		Verdict: NotOffered, Blocking: &controllerDeployment,
+		Because: fmt.Sprintf("it is its turn to go to %s, and the pool controller has not told it", n.pool.Target),
+		Do:      "when that lasts for more than some seconds, " + lookAtController,
+	}
+}
+
+var controllerDeployment = Object{Kind: "Deployment", Namespace: api.Namespace, Name: api.Controller}
+
+const lookAtController = "see whether the controller runs: kubectl -n " + api.Namespace + " get deployment " + api.Controller
+
+func poolObject(name string) *Object { return &Object{Kind: "MachineConfigPool", Name: name} }
+
+func (p *poolReport) isTrue(of mcfgv1.MachineConfigPoolConditionType) *mcfgv1.MachineConfigPoolCondition {
+	for i, c := range p.object.Status.Conditions {
+		if c.Type == of && c.Status == corev1.ConditionTrue {
+			return &p.object.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+var objectInText = regexp.MustCompile(`\b([A-Z][A-Za-z]*Config)[/ ]([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)`)
+
+// culprit is the object that a message of the render controller names first; nil: it names none.
+func culprit(message string) *Object {
+	found := objectInText.FindStringSubmatch(message)
+	if found == nil {
+		return nil
+	}
+	return &Object{Kind: found[1], Name: found[2]}
+}
+
+func nodeNames(nodes []*nodeReport) []string {
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	return names
+}
+
+// count1 spells a number of things.
+func count1(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package progress
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// Verdict is the cause that keeps a node or a pool from where it should be, in one word.
+type Verdict string
+
+// The verdicts.
+const (
+	// Nothing is wrong: there already, or on the way and nothing in it.
+	UpToDate Verdict = "UpToDate"
+	Updating Verdict = "Updating"
+
+	// The pool.
+	NoPool         Verdict = "NoPool"
+	SeveralPools   Verdict = "SeveralPools"
+	NoNodes        Verdict = "NoNodes"
+	Misconfigured  Verdict = "Misconfigured"
+	RenderDegraded Verdict = "RenderDegraded"
+	RenderPending  Verdict = "RenderPending"
+	NotRendered    Verdict = "NotRendered"
+	Paused         Verdict = "Paused"
+	Quarantined    Verdict = "Quarantined"
+	WaitsForTurn   Verdict = "WaitsForTurn"
+	NotOffered     Verdict = "NotOffered"
+
+	// The node.
+	RolledBack     Verdict = "RolledBack"
+	Unreconcilable Verdict = "Unreconcilable"
+	Degraded       Verdict = "Degraded"
+	ConfigMissing  Verdict = "ConfigMissing"
+	NoDaemon       Verdict = "NoDaemon"
+	NotTakenUp     Verdict = "NotTakenUp"
+	NotReady       Verdict = "NotReady"
+	Cordoned       Verdict = "Cordoned"
+	Draining       Verdict = "Draining"
+	Rebooting      Verdict = "Rebooting"
+)
+
+// Object names something in the cluster.
+type Object struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+func (o Object) String() string {
+	if o.Namespace != "" {
+		return o.Kind + " " + o.Namespace + "/" + o.Name
+	}
+	return o.Kind + " " + o.Name
+}
+
+// Answer says why a node or a pool is not, or not yet, where it should be.
+type Answer struct {
+	Subject Object  `json:"subject"`
+	Verdict Verdict `json:"verdict"`
+	// Blocking is the object that everything waits for; nil: there is none.
+	Blocking *Object `json:"blocking,omitempty"`
+	// Since is when that began, as far as anybody knows.
+	Since   time.Time `json:"since,omitzero"`
+	Because string    `json:"because"`
+	// Do is what a person can do about it; empty: nothing is to be done.
+	Do string `json:"do,omitempty"`
+}
+
+// Fine says that there is nothing to explain.
+func (a Answer) Fine() bool { return a.Verdict == UpToDate || a.Verdict == Updating }
+
+// Sentence is the answer on one line, as in a condition.
+func (a Answer) Sentence() string {
+	text := a.Because
+	if a.Do != "" {
+		text += "; " + a.Do
+	}
+	return text
+}
+
+// Daemon is what is known of the daemon's pod on a node.
+type Daemon struct {
+	Namespace, Pod string // no Pod: there is none
+	// Trouble says why it does not work; empty: it does.
+	Trouble string
+	Since   time.Time
+}
+
+// View is what is known of a cluster when somebody asks. What is nil is not known, and nothing is concluded from it.
+type View struct {
+	Pools []mcfgv1.MachineConfigPool
+	Nodes []corev1.Node
+	// States and Daemons are by the node's name.
+	States  map[string]*mcfgv1.MachineConfigNode
+	Daemons map[string]Daemon
+	// Drains are fresher than what States say.
+	Drains map[string]*api.Drain
+	// Missing are rendered configurations that something asks for and that do not exist.
+	Missing map[string]bool
+}
+
+// Report explains a View.
+type Report struct {
+	view    View
+	pools   map[string]*poolReport
+	names   []string // of the pools, sorted
+	nodes   map[string]*nodeReport
+	members Membership
+}
+
+type poolReport struct {
+	Pool
+
+	object *mcfgv1.MachineConfigPool
+	// taking are the nodes that count against MaxUnavailable, those of the whole control plane in its pools.
+	taking []*nodeReport
+	// waiting are the nodes that have not been told yet, in the order in which they will be.
+	waiting   []*nodeReport
+	conflicts []Conflict
+}
+
+type nodeReport struct {
+	Node
+
+	pool     *poolReport // nil: none
+	conflict *Conflict
+	state    *mcfgv1.MachineConfigNode
+	step     Step
+	drain    *api.Drain
+}
+
+// NewReport brings together what belongs together.
+func NewReport(v View) *Report {
+	r := &Report{view: v, pools: map[string]*poolReport{}, nodes: map[string]*nodeReport{}, members: NewMembership(v.Pools)}
+	nodes := map[string][]Node{}
+	for i := range v.Nodes {
+		n := &nodeReport{Node: ReadNode(&v.Nodes[i]), state: v.States[v.Nodes[i].Name]}
+		n.readState(v.Drains[n.Name])
+		r.nodes[n.Name] = n
+		var pool string
+		if pool, n.conflict = r.members.Of(&v.Nodes[i]); pool != "" {
+			nodes[pool] = append(nodes[pool], n.Node)
+		}
+	}
+	for i := range v.Pools {
+		p := &poolReport{Pool: NewPool(&v.Pools[i], nodes[v.Pools[i].Name]), object: &v.Pools[i]}
+		r.pools[p.Name] = p
+		r.names = append(r.names, p.Name)
+		for _, n := range p.Nodes {
+			r.nodes[n.Name].pool = p
+		}
+		if problem := r.members.Problem(p.Name); problem != "" {
+			p.Problems = append(p.Problems, problem)
+		}
+	}
+	slices.Sort(r.names)
+	r.order()
+	return r
+}
+
+// readState takes from the MachineConfigNode what is about the present update; fresh, where given, replaces its drain.
+func (n *nodeReport) readState(fresh *api.Drain) {
+	n.drain = fresh
+	if n.state == nil {
+		return
+	}
+	n.step = ReadStep(n.state)
+	if n.drain == nil {
+		// One that can't be read is as if it were not there: the step says still that the node is draining.
+		n.drain, _ = api.Decode[*api.Drain](n.state.Annotations, api.DrainKey)
+	}
+	if n.drain != nil && n.drain.Config != n.Desired {
+		n.drain = nil
+	}
+}
+
+// order finds out who is out of service and who comes next.
+func (r *Report) order() {
+	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
+		n := r.nodes[name]
+		if n.conflict != nil {
+			for _, pool := range n.conflict.Pools {
+				r.pools[pool].conflicts = append(r.pools[pool].conflicts, *n.conflict)
+			}
+		}
+		if n.pool == nil {
+			continue
+		}
+		if n.Takes(n.pool.Target) {
+			for _, p := range r.pools {
+				if p == n.pool || ControlPlane(p.Name) && ControlPlane(n.pool.Name) {
+					p.taking = append(p.taking, n)
+				}
+			}
+		}
+		if n.Desired != n.pool.Target && !n.Moving() {
+			n.pool.waiting = append(n.pool.waiting, n)
+		}
+	}
+	for _, p := range r.pools {
+		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return comes(a.Node, b.Node) })
+	}
+}
+
+// comes compares two nodes by their turn: what failed first, what has no daemon yet last, then zone by zone, those
+// without one last, the oldest first. Only the controller's own node, which goes last of all, is not known here.
+func comes(a, b Node) int {
+	return cmp.Or(
+		first(a.Failing(), b.Failing()),
+		first(b.State == "", a.State == ""),
+		first(a.Zone != "", b.Zone != ""),
+		cmp.Compare(a.Zone, b.Zone),
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// Pools are the names of the pools, sorted.
+func (r *Report) Pools() []string { return r.names }
+
+// Pool is where a pool stands.
+func (r *Report) Pool(name string) (Pool, bool) {
+	p, ok := r.pools[name]
+	if !ok {
+		return Pool{}, false
+	}
+	return p.Pool, true
+}
+
+// Order is the nodes of a pool that have not been told yet, in the order in which they will be.
+func (r *Report) Order(pool string) []string {
+	p, ok := r.pools[pool]
+	if !ok {
+		return nil
+	}
+	return nodeNames(p.waiting)
+}
+
+// Stray are the nodes that belong to no pool, sorted.
+func (r *Report) Stray() []string {
+	var names []string
+	for name, n := range r.nodes {
+		if n.pool == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Node is where a node stands, and the pool that it belongs to, empty where there is none.
+func (r *Report) Node(name string) (node Node, pool string, ok bool) {
+	n, ok := r.nodes[name]
+	if !ok {
+		return Node{}, "", false
+	}
+	if n.pool != nil {
+		pool = n.pool.Name
+	}
+	return n.Node, pool, true
+}
+
+// At is the phase of a node, or while it is updating what it is doing, and since when that is so.
+func (r *Report) At(name string) (what string, since time.Time) {
+	n, ok := r.nodes[name]
+	switch {
+	case !ok:
+		return "", since
+	case n.pool == nil:
+		return "Unmanaged", since
+	}
+	phase := n.Phase(n.pool.Target)
+	switch phase {
+	case PhaseUpdating:
+		return n.doing()
+	case PhaseUpdated:
+		return string(phase), n.condition(mcfgv1.MachineConfigNodeUpdated)
+	case PhaseDegraded, PhaseRolledBack:
+		return string(phase), n.condition(mcfgv1.MachineConfigNodeNodeDegraded)
+	case PhaseWaiting:
+	}
+	return string(phase), since
+}
+
+// doing is the step of a node that is updating.
+func (n *nodeReport) doing() (string, time.Time) {
+	switch {
+	case n.drain != nil && n.drain.Left > 0:
+		return StepDraining, n.drain.Since
+	case n.step.Name != "":
+		return n.step.Name, n.step.Since
+	case n.Rebooting:
+		return StepRebooting, n.NotReadySince
+	}
+	return string(PhaseUpdating), time.Time{}
+}
+
+// condition is since when a condition of the MachineConfigNode is true.
+func (n *nodeReport) condition(of mcfgv1.StateProgress) time.Time {
+	if n.state != nil {
+		for _, c := range n.state.Status.Conditions {
+			if c.Type == string(of) && c.Status == "True" {
+				return c.LastTransitionTime.Time
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// Ended says that a pool goes no further by itself: done, where all is as it should be, or not, with the reason in
+// ExplainPool. As long as a node is on its way nothing has ended.
+func (r *Report) Ended(pool string) (done, ended bool) {
+	p, ok := r.pools[pool]
+	if !ok {
+		return false, true
+	}
+	for _, n := range p.Nodes {
+		if n.Moving() {
+			return false, false
+		}
+	}
+	a := r.explainPool(p)
+	switch a.Verdict {
+	case UpToDate, NoNodes:
+		return p.Complete(), p.Complete()
+	case Misconfigured, RenderDegraded, Paused, Quarantined, RolledBack, Unreconcilable, Degraded:
+		return false, true
+	default:
+		return false, false
+	}
+}

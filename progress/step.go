@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package progress
+
+import (
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Step is what a node that is updating is doing.
+type Step struct {
+	// Name is a word such as Draining; empty: nothing is under way.
+	Name    string
+	Since   time.Time
+	Message string
+}
+
+// The steps by name, for those who treat one apart.
+const (
+	StepDraining  = "Draining"
+	StepRebooting = "Rebooting"
+)
+
+// steps are the conditions of a MachineConfigNode that say what is going on, in the order of an update. A condition is
+// Unknown from the beginning of its step to the end.
+var steps = []struct {
+	condition mcfgv1.StateProgress
+	name      string
+}{
+	{mcfgv1.MachineConfigNodeUpdatePrepared, "Preparing"},
+	{mcfgv1.MachineConfigNodeUpdateExecuted, "Executing"},
+	{mcfgv1.MachineConfigNodeUpdateCordoned, "Cordoning"},
+	{mcfgv1.MachineConfigNodeUpdateDrained, StepDraining},
+	{mcfgv1.MachineConfigNodeUpdateFilesAndOS, "Applying"},
+	{mcfgv1.MachineConfigNodeUpdatePostActionComplete, "Acting"},
+	{mcfgv1.MachineConfigNodeUpdateRebooted, StepRebooting},
+	{mcfgv1.MachineConfigNodeResumed, "Proving"},
+	{mcfgv1.MachineConfigNodeUpdateComplete, "Settling"},
+	{mcfgv1.MachineConfigNodeUpdateUncordoned, "Uncordoning"},
+}
+
+// ReadStep is the furthest step that a MachineConfigNode, which may be nil, says is under way.
+func ReadStep(state *mcfgv1.MachineConfigNode) Step {
+	var at Step
+	if state == nil {
+		return at
+	}
+	for _, s := range steps {
+		for _, c := range state.Status.Conditions {
+			if c.Type == string(s.condition) && c.Status == metav1.ConditionUnknown {
+				at = Step{Name: s.name, Since: c.LastTransitionTime.Time, Message: c.Message}
+			}
+		}
+	}
+	return at
+}
