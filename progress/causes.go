@@ -18,8 +18,8 @@ import (
 
 // nodeCauses are asked in this order, of a node that belongs to a pool; the first that has an answer has the last word.
 var nodeCauses = []func(*Report, *nodeReport) *Answer{
-	(*Report).failed,
 	(*Report).configMissing,
+	(*Report).failed,
 	(*Report).rebooting,
 	(*Report).notReady,
 	(*Report).noDaemon,
@@ -264,7 +264,7 @@ func (r *Report) failed(n *nodeReport) *Answer {
 
 // configMissing is a rendered configuration that the node needs and nobody has.
 func (r *Report) configMissing(n *nodeReport) *Answer {
-	if n.Settled() || !r.view.Missing[n.Desired] {
+	if n.Settled() || n.State == api.RolledBack || !r.view.Missing[n.Desired] {
 		return nil
 	}
 	return &Answer{
@@ -277,13 +277,11 @@ func (r *Report) configMissing(n *nodeReport) *Answer {
 
 // rebooting goes before everything that a rebooting node can't but look like.
 func (r *Report) rebooting(n *nodeReport) *Answer {
-	if !n.Rebooting || !n.Moving() {
+	// It is said from before the reboot until the daemon is back.
+	if !n.Moving() || n.step.Name != StepRebooting && (!n.Rebooting || n.NotReady == "") {
 		return nil
 	}
-	since := n.step.Since
-	if n.step.Name != StepRebooting {
-		since = n.NotReadySince
-	}
+	_, since := n.doing()
 	a := &Answer{
 		Verdict: Rebooting, Since: since,
 		Because: fmt.Sprintf("the node reboots into %s and has not reported since", n.Desired),
@@ -421,9 +419,13 @@ func (r *Report) underWay(n *nodeReport) *Answer {
 		return nil
 	}
 	what, since := n.doing()
-	because := fmt.Sprintf("on its way from %s to %s: %s", cmp.Or(n.Current, "nothing"), n.Desired, what)
+	what = strings.ToLower(what)
+	because := fmt.Sprintf("it is on its way from %s to %s: %s", cmp.Or(n.Current, "nothing"), n.Desired, what)
 	if n.step.Message != "" {
-		because += " (" + strings.TrimSuffix(n.step.Message, ".") + ")"
+		because += " (" + n.step.Message + ")"
+	}
+	if n.Reason != "" {
+		because += "; " + n.Reason
 	}
 	return &Answer{Verdict: Updating, Since: since, Because: because}
 }

@@ -174,7 +174,9 @@ func (n *nodeReport) readState(fresh *api.Drain) {
 	if n.state == nil {
 		return
 	}
-	n.step = ReadStep(n.state)
+	if n.state.Spec.ConfigVersion.Desired == n.Desired {
+		n.step = ReadStep(n.state)
+	}
 	if n.drain == nil {
 		// One that can't be read is as if it were not there: the step says still that the node is draining.
 		n.drain, _ = api.Decode[*api.Drain](n.state.Annotations, api.DrainKey)
@@ -305,12 +307,12 @@ func (r *Report) At(name string) (what string, since time.Time) {
 // doing is the step of a node that is updating.
 func (n *nodeReport) doing() (string, time.Time) {
 	switch {
+	case n.Rebooting && n.NotReady != "" && n.step.Name != StepRebooting:
+		return StepRebooting, n.NotReadySince
 	case n.drain != nil && n.drain.Left > 0:
 		return StepDraining, n.drain.Since
 	case n.step.Name != "":
 		return n.step.Name, n.step.Since
-	case n.Rebooting:
-		return StepRebooting, n.NotReadySince
 	}
 	return string(PhaseUpdating), time.Time{}
 }

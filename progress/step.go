@@ -24,21 +24,18 @@ const (
 )
 
 // steps are the conditions of a MachineConfigNode that say what is going on, in the order of an update. A condition is
-// Unknown from the beginning of its step to the end.
+// Unknown from the beginning of its step to the end. Those that sum up several steps are left out.
 var steps = []struct {
 	condition mcfgv1.StateProgress
 	name      string
 }{
-	{mcfgv1.MachineConfigNodeUpdatePrepared, "Preparing"},
-	{mcfgv1.MachineConfigNodeUpdateExecuted, "Executing"},
+	{mcfgv1.MachineConfigNodeUpdatePrepared, "Staging"},
 	{mcfgv1.MachineConfigNodeUpdateCordoned, "Cordoning"},
 	{mcfgv1.MachineConfigNodeUpdateDrained, StepDraining},
 	{mcfgv1.MachineConfigNodeUpdateFilesAndOS, "Applying"},
-	{mcfgv1.MachineConfigNodeUpdatePostActionComplete, "Acting"},
 	{mcfgv1.MachineConfigNodeUpdateRebooted, StepRebooting},
 	{mcfgv1.MachineConfigNodeResumed, "Proving"},
-	{mcfgv1.MachineConfigNodeUpdateComplete, "Settling"},
-	{mcfgv1.MachineConfigNodeUpdateUncordoned, "Uncordoning"},
+	{mcfgv1.MachineConfigNodeUpdateUncordoned, "Settling"},
 }
 
 // ReadStep is the furthest step that a MachineConfigNode, which may be nil, says is under way.
