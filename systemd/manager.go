@@ -30,19 +30,29 @@ const explainTimeout = 5 * time.Second
 // caTrustUnit is asked for by OpenShift's default policies, and only there on Fedora-based systems of some age.
 const caTrustUnit = "coreos-update-ca-trust.service"
 
-// Connect opens the system bus (DBUS_SYSTEM_BUS_ADDRESS, else the well-known socket). ctx bounds the connecting only.
+// Connect opens the system bus (DBUS_SYSTEM_BUS_ADDRESS, else the well-known socket), or systemd alone where the bus is
+// not up. ctx bounds the connecting only.
 func Connect(ctx context.Context) (*Manager, error) {
+	return connect(ctx, func(living context.Context) (*godbus.Conn, error) {
+		return godbus.ConnectSystemBus(godbus.WithContext(living))
+	}, dbus.NewSystemdConnectionContext)
+}
+
+// connect makes a Manager of the bus, as bus connects to it, or of systemd's own socket. The connections live for as
+// long as the context that they are made with.
+func connect(ctx context.Context, bus func(context.Context) (*godbus.Conn, error),
+	systemd func(context.Context) (*dbus.Conn, error)) (*Manager, error) {
 	type result struct {
 		m   *Manager
 		err error
 	}
 	// The handshake has no deadline of its own, and a context given to the connection would close it later.
-	dialling, stop := context.WithCancel(context.WithoutCancel(ctx))
+	living, stop := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan result, 1)
 	go func() {
 		m := &Manager{}
 		conn, err := dbus.NewConnection(func() (*godbus.Conn, error) {
-			c, err := godbus.ConnectSystemBus(godbus.WithContext(dialling))
+			c, err := bus(living)
 			if err == nil {
 				m.buses = append(m.buses, c)
 			}
@@ -63,7 +73,7 @@ func Connect(ctx context.Context) (*Manager, error) {
 	case r := <-done:
 		if r.err != nil {
 			stop()
-			return connectEarly(ctx, r.err)
+			return connectEarly(ctx, r.err, systemd)
 		}
 		r.m.stop = stop
 		return r.m, nil
@@ -72,9 +82,9 @@ func Connect(ctx context.Context) (*Manager, error) {
 
 // connectEarly talks to systemd alone, as systemctl does while the system bus is not up yet: early in the boot. Such a
 // Manager can't ask logind anything.
-func connectEarly(ctx context.Context, why error) (*Manager, error) {
+func connectEarly(ctx context.Context, why error, systemd func(context.Context) (*dbus.Conn, error)) (*Manager, error) {
 	living, stop := context.WithCancel(context.WithoutCancel(ctx))
-	conn, err := dbus.NewSystemdConnectionContext(living)
+	conn, err := systemd(living)
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("connecting to the system bus: %w; and to systemd itself: %w", why, err)
