@@ -39,6 +39,10 @@ build: ## Builds the static binaries of cmd/ into bin/
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
 
+.PHONY: images
+images: ## Builds the container images for amd64 and arm64 into bin/images, an OCI layout each
+	@VERSION=$(VERSION) packaging/images/build.sh
+
 .PHONY: deps
 deps: ## Installs the Debian packages that the labs need (as root; does nothing when all are there)
 	@export PATH="$$PATH:/usr/sbin:/sbin"
