@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress says where nodes and pools stand on their way to a configuration. It decides nothing and asks nobody:
-// the pool controller decides by it, and what people see is made of it.
+// Package progress says where nodes and pools stand on their way to a configuration. It decides nothing and asks
+// nobody: the pool controller decides by it, and what people see is made of it.
 package progress
 
 import (

@@ -120,8 +120,8 @@ func ControlPlane(pool string) bool {
 	return pool == api.PoolMaster || pool == api.PoolControlPlane || pool == api.PoolArbiter
 }
 
-// MaxUnavailable is how many of a pool's nodes may be out of service: 1 where nothing is said, percentages rounded down,
-// never less than 1 (what stops a rollout is paused). With an error, which names the value, it is 1.
+// MaxUnavailable is how many of a pool's nodes may be out of service: 1 where nothing is said, percentages rounded
+// down, never less than 1 (what stops a rollout is paused). With an error, which names the value, it is 1.
 func MaxUnavailable(v *intstr.IntOrString, nodes int) (int, error) {
 	if v == nil {
 		return 1, nil

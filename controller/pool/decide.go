@@ -46,9 +46,9 @@ type Decision struct {
 
 // Decide says what every node of a pool is to be told. Two things bound it. A node that serves is sent only while fewer
 // than maxUnavailable nodes are out of service, whatever the cause. And of the nodes that are out of service anyway,
-// because they are cordoned or not ready, no more than maxUnavailable are on their way at a time: when a failed zone comes
-// back, it must not leave again at once. Nodes that are on their way already, or stuck on it, are sent on freely: they are
-// out of service, and a change of mind must reach them.
+// because they are cordoned or not ready, no more than maxUnavailable are on their way at a time: when a failed zone
+// comes back, it must not leave again at once. Nodes that are on their way already, or stuck on it, are sent on freely:
+// they are out of service, and a change of mind must reach them.
 func Decide(p progress.Pool, o Options) Decision {
 	c := chooser{pool: p, options: o, sent: map[string]bool{}}
 	switch {
@@ -173,8 +173,8 @@ func (c *chooser) order(a, b progress.Node) int {
 }
 
 // usual is the order of a rollout: nodes that failed before the others, so that they are healed, or fail again before
-// anyone else is touched; nodes on which no agent ever spoke last, as they would hold the rollout up; then zones by name,
-// nodes without one last, and in a zone the oldest node.
+// anyone else is touched; nodes on which no agent ever spoke last, as they would hold the rollout up; then zones by
+// name, nodes without one last, and in a zone the oldest node.
 func (c *chooser) usual(a, b progress.Node) int {
 	return cmp.Or(
 		rank(b.Failing())-rank(a.Failing()),
@@ -206,8 +206,8 @@ func (c *chooser) step(n progress.Node) (Step, bool) {
 	return s, s.Sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted
 }
 
-// taint says whether pods had better go elsewhere: not to a node that a rollout is still to reach. One that is only sent
-// back to where it is won't lose them, and one that is under way keeps the taint until it has arrived.
+// taint says whether pods had better go elsewhere: not to a node that a rollout is still to reach. One that is only
+// sent back to where it is won't lose them, and one that is under way keeps the taint until it has arrived.
 func (c *chooser) taint(n progress.Node) bool {
 	switch {
 	case n.Updated(c.pool.Target):

@@ -19,8 +19,8 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// nodePatch is the JSON patch that takes a step. It says what it was decided upon, so that it fails where a node was told
-// something else meanwhile, and only there: the kubelet's own writes to the Node don't get in its way.
+// nodePatch is the JSON patch that takes a step. It says what it was decided upon, so that it fails where a node was
+// told something else meanwhile, and only there: the kubelet's own writes to the Node don't get in its way.
 func nodePatch(n *corev1.Node, s Step) []byte {
 	var ops []operation
 	if n.Annotations == nil {

@@ -47,11 +47,8 @@ const (
 )
 
 // Add puts the controller into a manager. Self is the name of the node that the process runs on; empty: none of the
-// cluster's. The manager's cache should have CacheOptions.
+// cluster's. The manager's scheme has to know MachineConfigPools, and its cache should have CacheOptions.
 func Add(mgr ctrl.Manager, self string) error {
-	if err := mcfgv1.Install(mgr.GetScheme()); err != nil {
-		return fmt.Errorf("adding controller %s: %w", Name, err)
-	}
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("machineconfigcontroller-pool"),
 		self: self, report: newReport(),
@@ -60,13 +57,11 @@ func Add(mgr ctrl.Manager, self string) error {
 	if err := metrics.Registry.Register(r.report); err != nil {
 		return fmt.Errorf("adding controller %s: registering metrics: %w", Name, err)
 	}
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast)
 	return ctrl.NewControllerManagedBy(mgr).Named(Name).
 		Watches(&mcfgv1.MachineConfigPool{}, soon(), builder.WithPredicates(poolChanged)).
 		Watches(&corev1.Node{}, soon(), builder.WithPredicates(nodeChanged)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 1,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast),
-		}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: limiter}).
 		Complete(r)
 }
 
@@ -224,12 +219,12 @@ func (r *reconciler) writeStatus(ctx context.Context, pool *mcfgv1.MachineConfig
 	if equality.Semantic.DeepEqual(pool.Status, after.Status) {
 		return nil
 	}
-	written := after.DeepCopy()
-	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})
-	if err := r.client.Status().Patch(ctx, written, patch); err != nil {
+	// Not a patch: it would leave out the counts that are zero and never were anything else, and kubectl shows nothing
+	// for what is not there. The resource version keeps two writers apart.
+	if err := r.client.Status().Update(ctx, after); err != nil {
 		return fmt.Errorf("reporting: %w", err)
 	}
-	r.pools.note(written)
+	r.pools.note(after)
 	r.announce(pool, after)
 	return nil
 }

@@ -21,10 +21,10 @@ var (
 	updated     = poolMetric("mco_updated_machine_count", "Nodes at the pool's configuration.")
 	degraded    = poolMetric("mco_degraded_machine_count", "Nodes that can't get to their configuration or stay there.")
 	unavailable = poolMetric("mco_unavailable_machine_count", "Nodes that are out of service or about to be.")
-	state       = prometheus.NewDesc("mco_state", "State of each node, as the Unix time since which this process has seen it.",
+	state       = prometheus.NewDesc("mco_state", "State of each node: the Unix time since when this process has seen it.",
 		[]string{"node", "pool", "state", "reason"}, nil)
 	phases      = prometheus.NewDesc("noderefit_pool_nodes", "Nodes of the pool by phase.", []string{"pool", "phase"}, nil)
-	allowed     = poolMetric("noderefit_pool_max_unavailable", "Nodes of the pool that may be out of service for an update.")
+	allowed     = poolMetric("noderefit_pool_max_unavailable", "Nodes that may be out of service for an update.")
 	paused      = poolMetric("noderefit_pool_paused", "1 where the pool is paused.")
 	quarantined = poolMetric("noderefit_pool_quarantined", "1 where the pool's configuration failed on a node.")
 )
@@ -33,8 +33,8 @@ func poolMetric(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, []string{"pool"}, nil)
 }
 
-// report holds what was last seen, for whoever asks for metrics. It is one value, so a node or pool that went away leaves
-// nothing behind.
+// report holds what was last seen, for whoever asks for metrics. It is one value, so a node or pool that went away
+// leaves nothing behind.
 type report struct {
 	mu    sync.Mutex
 	pools []progress.Pool

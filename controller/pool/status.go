@@ -25,8 +25,8 @@ const (
 	namedNodes = 10
 )
 
-// annotations are those that the controller keeps on the pool, as they have to be now; an empty one is to go. What can't
-// be read is not there: it is left for a person to look at.
+// annotations are those that the controller keeps on the pool, as they have to be now; an empty one is to go. What
+// can't be read is not there: it is left for a person to look at.
 func annotations(pool *mcfgv1.MachineConfigPool, p progress.Pool) map[string]string {
 	out := map[string]string{}
 	if _, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey); err == nil {
@@ -134,8 +134,8 @@ func quarantineText(p progress.Pool) string {
 	if q == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s failed on node %s at %s and is offered to no other node, until the pool's MachineConfigs change "+
-		"or the quarantine is lifted: %s", q.Config, q.Node, q.Since.UTC().Format(time.RFC3339), q.Reason)
+	return fmt.Sprintf("%s failed on node %s at %s and is offered to no other node, until the pool's MachineConfigs "+
+		"change or the quarantine is lifted: %s", q.Config, q.Node, q.Since.UTC().Format(time.RFC3339), q.Reason)
 }
 
 // failingText names the nodes that fail, as OpenShift does. Where the configuration failed on a node that is gone or

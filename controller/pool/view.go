@@ -61,7 +61,8 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before.UID != after.UID
 }}
 
-// poolChanged lets those changes of a pool through that a decision may depend on. This controller's own reports are none.
+// poolChanged lets those changes of a pool through that a decision may depend on. This controller's own reports are
+// none.
 var poolChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*mcfgv1.MachineConfigPool)
 	after, ok2 := e.ObjectNew.(*mcfgv1.MachineConfigPool)

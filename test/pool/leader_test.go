@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+func TestALeaderThatDiesMidRolloutLosesAndRepeatsNothing(t *testing.T) {
+	l := newLab(t)
+	_, err := l.Client.CoreV1().Namespaces().Create(l.ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: api.Namespace}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	const nodes = 12
+	want := map[string][]string{}
+	for i := range nodes {
+		name := fmt.Sprintf("l-%02d", i)
+		l.node(name, "worker", "rendered-worker-a")
+		want[name] = []string{"rendered-worker-b"}
+	}
+	l.pool("worker", "rendered-worker-a", maxUnavailable("3"))
+	first := l.controller()
+	l.updated("worker", "rendered-worker-a")
+	second := l.controller()
+
+	l.agents.hold("l-04", true) // one is under way the whole time
+	l.target("worker", "rendered-worker-b")
+	l.until("the rollout is in the middle", func() bool {
+		_, order, _ := l.eye.seen()
+		return len(order) >= 5
+	})
+	first.stop(t, syscall.SIGKILL)
+	begin := time.Now()
+	_, before, _ := l.eye.seen()
+	l.until("another one goes on", func() bool {
+		_, order, _ := l.eye.seen()
+		return len(order) > len(before) || len(before) == nodes
+	})
+	t.Logf("%d of %d nodes were sent by the first; the second went on after %v", len(before), nodes,
+		time.Since(begin).Round(10*time.Millisecond))
+	// And one that is told to go hands over at once.
+	third := l.controller()
+	second.stop(t, syscall.SIGTERM)
+	l.agents.hold("l-04", false)
+	l.updated("worker", "rendered-worker-b")
+	third.stop(t, syscall.SIGTERM)
+
+	told, _, most := l.eye.seen()
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	if most > 3 {
+		t.Errorf("%d were out of service at one time", most)
+	}
+}
