@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package render makes the rendered configuration of each pool: it merges the MachineConfigs that the pool selects,
+// publishes the outcome under a name that is a digest of its content, and points spec.configuration of the pool there.
+// Of the pool's status it writes the conditions RenderDegraded and RenderPending, and no other.
+package render
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	operatorv1 "github.com/openshift/api/operator/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// The events, on the pool.
+const (
+	eventGenerated  = "RenderedConfigGenerated" // as upstream
+	eventOverridden = "OSImageURLOverridden"    // as upstream
+	eventWarning    = "RenderedConfigWarning"
+	eventRefused    = "RenderedConfigRefused" // an object under a name that its content does not have was removed
+	eventUnpinned   = "PinRemoved"
+)
+
+const (
+	// debounce is how long a change waits for those that come with it, as when a directory is applied.
+	debounce = 500 * time.Millisecond
+	// sweepDelay is how long it may take until a rendered configuration is seen to be unneeded.
+	sweepDelay = 30 * time.Second
+	// retryFrom and retryTo bound the back-off after errors of the API server.
+	retryFrom, retryTo = 200 * time.Millisecond, time.Minute
+	// syncTimeout bounds one turn, so that a kind that can't be listed is an error in the log and not a silent wait.
+	syncTimeout = time.Minute
+	// noteLimit is the longest note of an event that the API takes, in bytes.
+	noteLimit = 1024
+)
+
+// Options are what the controller can be run with; the zero value is what a cluster wants.
+type Options struct {
+	// Retention is how long a rendered configuration stays after the last object that names it, 10 minutes if zero.
+	Retention time.Duration
+}
+
+// Add adds the controller to a manager.
+func Add(mgr ctrl.Manager) error { return Options{}.Add(mgr) }
+
+// Add adds the controller to a manager.
+func (o Options) Add(mgr ctrl.Manager) error {
+	if err := errors.Join(mcfgv1.Install(mgr.GetScheme()), operatorv1.Install(mgr.GetScheme())); err != nil {
+		return fmt.Errorf("adding controller render: %w", err)
+	}
+	configs, err := newConfigs(mgr)
+	if err != nil {
+		return fmt.Errorf("adding controller render: %w", err)
+	}
+	r := &reconciler{
+		pools: mgr.GetClient(), live: mgr.GetAPIReader(), configs: configs, mapper: mgr.GetRESTMapper(),
+		events: mgr.GetEventRecorder("machineconfigcontroller-rendercontroller"), version: version(),
+		retention: cmp.Or(o.Retention, 10*time.Minute),
+		genuine:   map[string]identity{}, unneeded: map[string]time.Time{},
+	}
+	c, err := controller.NewTyped("render", mgr, controller.TypedOptions[task]{
+		// One worker, so that no configuration is swept away while a pool is being pointed at it.
+		MaxConcurrentReconciles: 1,
+		Reconciler:              reconcile.TypedFunc[task](r.reconcile),
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[task](retryFrom, retryTo),
+		ReconciliationTimeout:   syncTimeout,
+	})
+	if err != nil {
+		return fmt.Errorf("adding controller render: %w", err)
+	}
+	if err := r.watch(c, mgr.GetCache()); err != nil {
+		return fmt.Errorf("adding controller render: %w", err)
+	}
+	return nil
+}
+
+// task is what the controller's queue holds: the name of a pool, or sweep.
+type task string
+
+// sweep is no name that a pool can have.
+const sweep task = "/sweep"
+
+// reconciler is used by one worker, so its maps need no lock.
+type reconciler struct {
+	pools   client.Client // pools, nodes and the optional kinds from the manager's cache; writes everything
+	live    client.Reader // the API server itself
+	configs cache.Cache   // MachineConfigs; rendered ones without their content
+	mapper  meta.RESTMapper
+	events  events.EventRecorder
+	version string
+
+	retention time.Duration
+	optional  []*optionalKind
+	// genuine holds the rendered configurations whose content was seen to have the digest of their name.
+	genuine map[string]identity
+	// unneeded says since when nothing names a rendered configuration.
+	unneeded map[string]time.Time
+}
+
+// identity is one content of one object.
+type identity struct {
+	uid        string
+	generation int64
+}
+
+func identify(mc *mcfgv1.MachineConfig) identity { return identity{string(mc.UID), mc.Generation} }
+
+func (r *reconciler) reconcile(ctx context.Context, t task) (reconcile.Result, error) {
+	if err := r.watchOptional(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	var again time.Duration
+	var err error
+	if t == sweep {
+		again, err = r.sweep(ctx)
+	} else {
+		err = r.reconcilePool(ctx, string(t))
+	}
+	if isAgain(err) {
+		logf.FromContext(ctx).V(1).Info("trying again", "because", err.Error())
+		return reconcile.Result{RequeueAfter: debounce}, nil
+	}
+	return reconcile.Result{RequeueAfter: again}, err
+}
+
+// isAgain says that somebody else wrote, or a cache is behind: the next turn sees it.
+func isAgain(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
+	pool := &mcfgv1.MachineConfigPool{}
+	if err := r.pools.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			osImageURLOverride.DeleteLabelValues(name)
+			return nil
+		}
+		return fmt.Errorf("reading MachineConfigPool/%s: %w", name, err)
+	}
+	if pool.DeletionTimestamp != nil {
+		return nil
+	}
+	in, err := r.observe(ctx, pool)
+	if err != nil {
+		return err
+	}
+	out := decide(in)
+	if out.publish {
+		if err := r.publish(ctx, pool, in.rendering); isAgain(err) {
+			return err
+		} else if err != nil {
+			return errors.Join(err, r.say(ctx, pool, []mcfgv1.MachineConfigPoolCondition{unpublished(err)}))
+		}
+	}
+	if pool, err = r.point(ctx, pool, out); err != nil {
+		return err
+	}
+	return r.say(ctx, pool, out.conditions)
+}
+
+// observe gathers all that a decision about a pool depends on.
+func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool) (input, error) {
+	in := input{pool: pool}
+	parts, err := r.parts(ctx)
+	if err != nil {
+		return in, err
+	}
+	in.waiting = waitingFor(pool.Labels, parts)
+	in.pin, in.pinErr = api.Decode[*api.Pin](pool.Annotations, api.PinKey)
+	if in.pin != nil && in.pin.Config != pool.Spec.Configuration.Name {
+		if _, err := r.take(ctx, in.pin.Config); isUnusable(err) {
+			in.pinErr = err
+		} else if err != nil {
+			return in, err
+		}
+	}
+	if len(in.waiting) > 0 {
+		return in, nil
+	}
+	base, err := r.base(ctx)
+	if err != nil {
+		return in, err
+	}
+	sources, err := r.sources(ctx)
+	if err != nil {
+		return in, err
+	}
+	if in.rendering, in.failure = renderPool(pool, sources, base); in.failure != nil || !in.moves() {
+		return in, nil
+	}
+	in.failure, err = r.unreconcilable(ctx, pool, in.rendering)
+	return in, err
+}
+
+// base is the lowest precedence of every pool: the default images of the ControllerConfig, nil without one.
+func (r *reconciler) base(ctx context.Context) (*machineconfig.Document, error) {
+	if !r.watching(kindControllerConfig) {
+		return nil, nil
+	}
+	cc := &mcfgv1.ControllerConfig{}
+	err := r.pools.Get(ctx, client.ObjectKey{Name: controllerConfigName}, cc)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ControllerConfig/%s: %w", controllerConfigName, err)
+	}
+	return &machineconfig.Document{Object: &mcfgv1.MachineConfig{
+		ObjectMeta: metav1.ObjectMeta{Name: "ControllerConfig/" + cc.Name},
+		Spec: mcfgv1.MachineConfigSpec{
+			OSImageURL:                     cmp.Or(cc.Spec.BaseOSContainerImage, cc.Spec.OSImageURL),
+			BaseOSExtensionsContainerImage: cc.Spec.BaseOSExtensionsContainerImage,
+		},
+	}}, nil
+}
+
+// sources are the MachineConfigs that people and other controllers wrote. They are the cache's own.
+func (r *reconciler) sources(ctx context.Context) ([]*mcfgv1.MachineConfig, error) {
+	return r.list(ctx, func(mc *mcfgv1.MachineConfig) bool { return !isRendered(mc.Name) })
+}
+
+func (r *reconciler) list(ctx context.Context, want func(*mcfgv1.MachineConfig) bool) ([]*mcfgv1.MachineConfig, error) {
+	list := &mcfgv1.MachineConfigList{}
+	if err := r.configs.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing MachineConfigs: %w", err)
+	}
+	var out []*mcfgv1.MachineConfig
+	for i := range list.Items {
+		if want(&list.Items[i]) {
+			out = append(out, &list.Items[i])
+		}
+	}
+	return out, nil
+}
+
+// unreconcilable says why no node of the pool could get from what the pool has to what was rendered, nil where it can.
+func (r *reconciler) unreconcilable(
+	ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering,
+) (*failure, error) {
+	var from []*machineconfig.Config
+	for _, name := range present(pool, to.config.Name) {
+		c, err := r.take(ctx, name)
+		if isUnusable(err) {
+			continue // there is nothing to compare with, and the nodes check for themselves
+		}
+		if err != nil {
+			return nil, err
+		}
+		from = append(from, c)
+	}
+	unreached, err := unreachable(from, to.config, nil)
+	if err != nil || len(unreached) == 0 {
+		return nil, err
+	}
+	policy, err := r.policy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if unreached, err = unreachable(from, to.config, policy); err != nil || len(unreached) == 0 {
+		return nil, err
+	}
+	return blame(pool, from[0], to, policy, unreached), nil
+}
+
+// policy is what MachineConfiguration/cluster says, nil without one. One that makes no sense is as if it were not
+// there: it can only allow more.
+func (r *reconciler) policy(ctx context.Context) (*plan.Policy, error) {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(operatorv1.GroupVersion.WithKind("MachineConfiguration"))
+	err := r.live.Get(ctx, client.ObjectKey{Name: "cluster"}, object)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading MachineConfiguration/cluster: %w", err)
+	}
+	data, err := object.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("reading MachineConfiguration/cluster: %w", err)
+	}
+	policy, err := plan.ParsePolicy(data)
+	if err != nil {
+		logf.FromContext(ctx).Info("leaving MachineConfiguration/cluster aside", "because", err.Error())
+		return nil, nil
+	}
+	return policy, nil
+}
+
+// point sets spec.configuration and takes an outdated pin away, in one patch, and returns the pool as it is then.
+func (r *reconciler) point(
+	ctx context.Context, pool *mcfgv1.MachineConfigPool, out decision,
+) (*mcfgv1.MachineConfigPool, error) {
+	changed := pool.DeepCopy()
+	if out.target != "" {
+		changed.Spec.Configuration.Name, changed.Spec.Configuration.Source = out.target, out.sources
+	}
+	if out.unpin != "" {
+		delete(changed.Annotations, api.PinKey)
+	}
+	was := pool.Spec.Configuration
+	same := was.Name == changed.Spec.Configuration.Name && slices.Equal(was.Source, changed.Spec.Configuration.Source)
+	if same && out.unpin == "" {
+		return pool, nil
+	}
+	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})
+	if err := r.pools.Patch(ctx, changed, patch); err != nil {
+		return pool, fmt.Errorf("setting spec.configuration of MachineConfigPool/%s: %w", pool.Name, err)
+	}
+	logf.FromContext(ctx).Info("pool has a configuration", "pool", pool.Name, "config", changed.Spec.Configuration.Name,
+		"was", was.Name, "unpinned", out.unpin != "")
+	if out.unpin != "" {
+		r.event(changed, corev1.EventTypeNormal, eventUnpinned, "Unpin", out.unpin)
+	}
+	return changed, nil
+}
+
+// say writes the conditions that are ours.
+func (r *reconciler) say(
+	ctx context.Context, pool *mcfgv1.MachineConfigPool, cs []mcfgv1.MachineConfigPoolCondition,
+) error {
+	changed := pool.DeepCopy()
+	if !setConditions(&changed.Status.Conditions, cs, metav1.Now()) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})
+	if err := r.pools.Status().Patch(ctx, changed, patch); err != nil {
+		return fmt.Errorf("setting conditions of MachineConfigPool/%s: %w", pool.Name, err)
+	}
+	for _, c := range cs {
+		if c.Status == corev1.ConditionTrue {
+			logf.FromContext(ctx).Info("pool can't be rendered", "pool", pool.Name, "condition", c.Type,
+				"reason", c.Reason, "message", c.Message)
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) event(on client.Object, kind, reason, action, note string) {
+	if len(note) > noteLimit {
+		note = strings.ToValidUTF8(note[:noteLimit-len("…")], "") + "…"
+	}
+	r.events.Eventf(on, nil, kind, reason, action, "%s", note)
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return cmp.Or(info.Main.Version, "unknown")
+	}
+	return "unknown"
+}

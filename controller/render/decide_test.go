@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// document is a MachineConfig for workers; config is Ignition without its version and braces.
+func document(t *testing.T, name, config string, set ...func(*mcfgv1.MachineConfigSpec)) *mcfgv1.MachineConfig {
+	t.Helper()
+	mc := &mcfgv1.MachineConfig{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.Role: "worker"}}}
+	if config != "" {
+		mc.Spec.Config = runtime.RawExtension{Raw: []byte(`{"ignition":{"version":"3.4.0"},` + config + `}`)}
+	}
+	for _, f := range set {
+		f(&mc.Spec)
+	}
+	return mc
+}
+
+const (
+	chrony = `"storage":{"files":[{"path":"/etc/chrony.conf","contents":{"source":"data:,a"}}]}`
+	disks  = `"storage":{"disks":[{"device":"/dev/sdb","wipeTable":true}]}`
+	wiped  = `"storage":{"disks":[{"device":"/dev/sdb","wipeTable":false}]}`
+)
+
+func fips(s *mcfgv1.MachineConfigSpec) { s.FIPS = true }
+
+func workers(config string) *mcfgv1.MachineConfigPool {
+	p := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+	p.Spec.MachineConfigSelector = &metav1.LabelSelector{MatchLabels: map[string]string{api.Role: "worker"}}
+	p.Spec.Configuration.Name = config
+	return p
+}
+
+func render(t *testing.T, sources ...*mcfgv1.MachineConfig) *rendering {
+	t.Helper()
+	r, failure := renderPool(workers(""), sources, nil)
+	if failure != nil {
+		t.Fatal(failure.message)
+	}
+	return r
+}
+
+func TestDecide(t *testing.T) {
+	good := render(t, document(t, "50-chrony", chrony))
+	name := good.config.Name
+	pin := func(config, from string) *api.Pin { return &api.Pin{Config: config, From: from} }
+	tests := map[string]struct {
+		in                      input
+		target, reason, pending string
+		degraded, publish       bool
+		unpinned, known         bool
+		message                 string
+	}{
+		"a new configuration is published and set": {
+			in:     input{pool: workers("rendered-worker-old"), rendering: good},
+			target: name, publish: true, known: true, reason: reasonRendered,
+		},
+		"what does not merge leaves the pool alone": {
+			in:       input{pool: workers("rendered-worker-old"), failure: &failure{reasonRenderFailed, "MachineConfig/a"}},
+			degraded: true, known: true, reason: reasonRenderFailed,
+			message: "MachineConfig/a; the pool keeps rendered-worker-old",
+		},
+		"what can't be reached leaves the pool alone": {
+			in: input{pool: workers("rendered-worker-old"), rendering: good,
+				failure: &failure{reasonUnreconcilable, "no way"}},
+			degraded: true, known: true, reason: reasonUnreconcilable, message: "no way; the pool keeps rendered-worker-old",
+		},
+		"unfinished parts are waited for in the open, and the last word on rendering stands": {
+			in:      input{pool: workers("rendered-worker-old"), waiting: []string{"KubeletConfig/small since x: y"}},
+			pending: "not rendered until this is finished: KubeletConfig/small since x: y",
+		},
+		"a pin holds while the same is rendered": {
+			in:     input{pool: workers(name), rendering: good, pin: pin("rendered-worker-old", name)},
+			target: "rendered-worker-old", known: true, reason: reasonPinned,
+			message: "pinned to rendered-worker-old since 0001-01-01T00:00:00Z, until the MachineConfigs render to something " +
+				"else than " + name,
+		},
+		"a pin is over once something else is rendered": {
+			in:     input{pool: workers("rendered-worker-old"), rendering: good, pin: pin("rendered-worker-old", "rendered-x")},
+			target: name, publish: true, unpinned: true, known: true, reason: reasonRendered,
+		},
+		"a pin stays while the something else can't be reached": {
+			in: input{pool: workers("rendered-worker-old"), rendering: good, pin: pin("rendered-worker-old", "rendered-x"),
+				failure: &failure{reasonUnreconcilable, "no way"}},
+			degraded: true, known: true, reason: reasonUnreconcilable, message: "no way; the pool keeps rendered-worker-old",
+		},
+		"a pin is followed while nothing can be rendered": {
+			in: input{pool: workers(name), pin: pin("rendered-worker-old", name),
+				failure: &failure{reasonRenderFailed, "bad"}},
+			target: "rendered-worker-old", degraded: true, known: true, reason: reasonRenderFailed,
+			message: "bad; pinned to rendered-worker-old since 0001-01-01T00:00:00Z, until the MachineConfigs render to " +
+				"something else than " + name,
+		},
+		"a pin is followed while parts are unfinished": {
+			in:     input{pool: workers(name), pin: pin("rendered-worker-old", name), waiting: []string{"x"}},
+			target: "rendered-worker-old", known: true, reason: reasonPinned, pending: "not rendered until this is finished: x",
+			message: "pinned to rendered-worker-old since 0001-01-01T00:00:00Z, until the MachineConfigs render to something " +
+				"else than " + name,
+		},
+		"a pin to what is not there is said, and the pool keeps what it has": {
+			in: input{pool: workers(name), rendering: good, pin: pin("rendered-worker-old", name),
+				pinErr: errors.New("MachineConfig/rendered-worker-old: is not there")},
+			degraded: true, known: true, reason: reasonPinUnusable,
+			message: "can't pin pool worker: MachineConfig/rendered-worker-old: is not there; the pool keeps " + name,
+		},
+		"an outdated pin to what is not there goes": {
+			in: input{pool: workers("rendered-worker-old"), rendering: good, pin: pin("rendered-worker-gone", "rendered-x"),
+				pinErr: errors.New("is not there")},
+			target: name, publish: true, unpinned: true, known: true, reason: reasonRendered,
+		},
+		"a pin that nobody can read holds the pool where it is": {
+			in:       input{pool: workers("rendered-worker-old"), rendering: good, pinErr: errors.New("annotation: garbled")},
+			degraded: true, known: true, reason: reasonPinUnusable,
+			message: "can't pin pool worker: annotation: garbled; the pool keeps rendered-worker-old",
+		},
+	}
+	for what, test := range tests {
+		t.Run(what, func(t *testing.T) {
+			out := decide(test.in)
+			if out.target != test.target || out.publish != test.publish || (out.unpin != "") != test.unpinned {
+				t.Errorf("target %q, publish %t, unpin %q", out.target, out.publish, out.unpin)
+			}
+			pending := out.conditions[0]
+			if pending.Type != api.PoolRenderPending || pending.Message != test.pending ||
+				(pending.Status == corev1.ConditionTrue) != (test.pending != "") {
+				t.Errorf("%s is %s: %s", pending.Type, pending.Status, pending.Message)
+			}
+			if known := len(out.conditions) == 2; known != test.known {
+				t.Fatalf("conditions: %v", out.conditions)
+			} else if !known {
+				return
+			}
+			c := out.conditions[1]
+			if c.Type != mcfgv1.MachineConfigPoolRenderDegraded || (c.Status == corev1.ConditionTrue) != test.degraded ||
+				c.Reason != test.reason || c.Message != test.message {
+				t.Errorf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message)
+			}
+		})
+	}
+}
+
+func TestSourcesAreListedByNameAndRenderedOnesAreNone(t *testing.T) {
+	r := render(t, document(t, "60-b", chrony), document(t, "50-a", ""))
+	got := r.references()
+	if len(got) != 2 || got[0].Name != "50-a" || got[1].Name != "60-b" || got[0].Kind != "MachineConfig" ||
+		got[0].APIVersion != "machineconfiguration.openshift.io/v1" {
+		t.Errorf("got %v", got)
+	}
+	if !isRendered(r.config.Name) || poolOf(r.config.Name) != "worker" {
+		t.Errorf("%s is not told apart from a source", r.config.Name)
+	}
+	for _, name := range []string{"50-a", "rendered-worker-1", "rendered-worker-" + strings.Repeat("g", digits)} {
+		if isRendered(name) {
+			t.Errorf("%s is no rendered configuration", name)
+		}
+	}
+	if pool := poolOf("rendered-my-infra-" + strings.Repeat("0", digits)); pool != "my-infra" {
+		t.Errorf("pool is %s", pool)
+	}
+}
+
+func TestRenderFailureNamesDocumentAndFieldAndNoContent(t *testing.T) {
+	const secret = "hunter2"
+	tests := map[string]struct {
+		mc   *mcfgv1.MachineConfig
+		want string
+	}{
+		"contents": {document(t, "50-bad",
+			`"storage":{"files":[{"path":"/etc/a","contents":{"source":"data:;base64,`+secret+`!"}}]}`),
+			"spec.config.storage.files"},
+		"compression": {document(t, "50-bad",
+			`"storage":{"files":[{"path":"/etc/a","contents":{"compression":"gzip","source":"data:,`+secret+`"}}]}`),
+			"spec.config.storage.files"},
+		"password hash": {document(t, "50-bad", `"passwd":{"users":[{"name":"core","passwordHash":"`+secret+`:"}]}`),
+			"spec.config.passwd.users[0].passwordHash"},
+		"kernel type": {document(t, "50-bad", "", func(s *mcfgv1.MachineConfigSpec) { s.KernelType = "fast" }),
+			"spec.kernelType"},
+		"unit": {document(t, "50-bad", `"systemd":{"units":[{"name":"a.service","contents":"[Service\n`+secret+`"}]}`),
+			"spec.config.systemd.units"},
+		"not JSON": {&mcfgv1.MachineConfig{
+			ObjectMeta: metav1.ObjectMeta{Name: "50-bad", Labels: map[string]string{api.Role: "worker"}},
+			Spec:       mcfgv1.MachineConfigSpec{Config: runtime.RawExtension{Raw: []byte(`["` + secret + `"]`)}},
+		}, "spec.config"},
+	}
+	for what, test := range tests {
+		t.Run(what, func(t *testing.T) {
+			_, failure := renderPool(workers(""), []*mcfgv1.MachineConfig{document(t, "40-good", chrony), test.mc}, nil)
+			if failure == nil {
+				t.Fatal("rendered")
+			}
+			if !strings.Contains(failure.message, "MachineConfig/50-bad") || !strings.Contains(failure.message, test.want) {
+				t.Errorf("got %s", failure.message)
+			}
+			if strings.Contains(failure.message, secret) {
+				t.Errorf("shows content: %s", failure.message)
+			}
+		})
+	}
+}
+
+func TestNothingSelectedIsAFailureThatSaysWhatWasLookedFor(t *testing.T) {
+	_, failure := renderPool(workers(""), nil, nil)
+	if failure == nil || !strings.Contains(failure.message, api.Role+"=worker") {
+		t.Errorf("got %v", failure)
+	}
+}
+
+func TestAnOtherImageThanTheDefaultIsAnOverride(t *testing.T) {
+	base := &machineconfig.Document{Object: &mcfgv1.MachineConfig{Spec: mcfgv1.MachineConfigSpec{OSImageURL: "base"}}}
+	image := func(url string) func(*mcfgv1.MachineConfigSpec) {
+		return func(s *mcfgv1.MachineConfigSpec) { s.OSImageURL = url }
+	}
+	tests := map[string]struct {
+		base *machineconfig.Document
+		set  func(*mcfgv1.MachineConfigSpec)
+		want bool
+	}{
+		"the default":    {base, image(""), false},
+		"the same":       {base, image("base"), false},
+		"another":        {base, image("own"), true},
+		"without a base": {nil, image("own"), false},
+	}
+	for what, test := range tests {
+		r, failure := renderPool(workers(""), []*mcfgv1.MachineConfig{document(t, "50-a", "", test.set)}, test.base)
+		if failure != nil || r.overridden() != test.want {
+			t.Errorf("%s: got %v, %v", what, r, failure)
+		}
+	}
+}
+
+func TestConditionsOfOthersStayAndTheTimeIsThatOfTheStatus(t *testing.T) {
+	then, now := metav1.NewTime(time.Unix(1000, 0)), metav1.NewTime(time.Unix(2000, 0))
+	cs := []mcfgv1.MachineConfigPoolCondition{
+		{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionTrue, LastTransitionTime: then},
+		{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: corev1.ConditionTrue, Message: "a", LastTransitionTime: then},
+	}
+	degraded := func(status corev1.ConditionStatus, message string) []mcfgv1.MachineConfigPoolCondition {
+		return []mcfgv1.MachineConfigPoolCondition{
+			{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: status, Message: message},
+		}
+	}
+	if setConditions(&cs, degraded(corev1.ConditionTrue, "a"), now) {
+		t.Error("the same is a change")
+	}
+	if !setConditions(&cs, degraded(corev1.ConditionTrue, "b"), now) || cs[1].LastTransitionTime != then {
+		t.Errorf("another message moved the time: %v", cs[1])
+	}
+	if !setConditions(&cs, degraded(corev1.ConditionFalse, ""), now) || cs[1].LastTransitionTime != now {
+		t.Errorf("another status kept the time: %v", cs[1])
+	}
+	if len(cs) != 2 || cs[0].LastTransitionTime != then {
+		t.Errorf("touched what is not ours: %v", cs)
+	}
+}

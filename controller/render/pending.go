@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// part is an object that another controller makes MachineConfigs from.
+type part struct {
+	kind, name string
+	// selector says for which pools. None, and an empty one, is for none, as upstream has it.
+	selector *metav1.LabelSelector
+	// every is for what has no selector and is for all pools.
+	every                bool
+	generation, observed int64
+	created              metav1.Time
+	// conditions are in the order of the object, the last of them the latest.
+	conditions []partCondition
+}
+
+type partCondition struct {
+	kind, reason, message string
+	status                corev1.ConditionStatus
+	since                 metav1.Time
+}
+
+// waitingFor says of each part of a pool that is not finished which it is, since when, and what it says itself.
+func waitingFor(pool map[string]string, parts []part) []string {
+	var out []string
+	for _, p := range parts {
+		selector, err := metav1.LabelSelectorAsSelector(p.selector)
+		if err != nil {
+			out = append(out, fmt.Sprintf("%s/%s: spec.machineConfigPoolSelector: %v", p.kind, p.name, err))
+			continue
+		}
+		if !p.every && (selector.Empty() || !selector.Matches(labels.Set(pool))) {
+			continue
+		}
+		if why, since := p.unfinished(); why != "" {
+			out = append(out, fmt.Sprintf("%s/%s since %s: %s", p.kind, p.name, since.UTC().Format(time.RFC3339), why))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// unfinished says what a part still lacks, "" where it is finished: its controller has seen the present generation, and
+// the last condition says that all went well.
+func (p part) unfinished() (why string, since metav1.Time) {
+	if len(p.conditions) == 0 {
+		return "no condition yet; is its controller running?", p.created
+	}
+	last := p.conditions[len(p.conditions)-1]
+	if p.observed < p.generation {
+		return fmt.Sprintf("generation %d is not handled yet, %d is", p.generation, p.observed), last.since
+	}
+	if last.status == corev1.ConditionTrue && finished[last.kind] {
+		return "", metav1.Time{}
+	}
+	why = fmt.Sprintf("%s is %s", last.kind, last.status)
+	if text := cmp.Or(last.message, last.reason); text != "" {
+		why += ": " + api.ShortReason(text)
+	}
+	return why, last.since
+}
+
+// finished are the conditions that say so; both kinds of objects have Success.
+var finished = map[string]bool{
+	string(mcfgv1.KubeletConfigAccepted):       true,
+	string(mcfgv1.KubeletConfigSuccess):        true,
+	string(mcfgv1.TemplateControllerCompleted): true,
+}
+
+// parts lists what pools are made of besides MachineConfigs, as far as the cluster has such kinds.
+func (r *reconciler) parts(ctx context.Context) ([]part, error) {
+	var out []part
+	if r.watching(kindKubeletConfig) {
+		list := &mcfgv1.KubeletConfigList{}
+		if err := r.pools.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing KubeletConfigs: %w", err)
+		}
+		for i := range list.Items {
+			out = append(out, kubeletPart(&list.Items[i]))
+		}
+	}
+	if r.watching(kindContainerRuntimeConfig) {
+		list := &mcfgv1.ContainerRuntimeConfigList{}
+		if err := r.pools.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing ContainerRuntimeConfigs: %w", err)
+		}
+		for i := range list.Items {
+			out = append(out, runtimePart(&list.Items[i]))
+		}
+	}
+	if r.watching(kindControllerConfig) {
+		list := &mcfgv1.ControllerConfigList{}
+		if err := r.pools.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing ControllerConfigs: %w", err)
+		}
+		for i := range list.Items {
+			// One without conditions has nobody who makes templates of it: it only names the default images.
+			if cc := &list.Items[i]; cc.Name == controllerConfigName && len(cc.Status.Conditions) > 0 {
+				out = append(out, templatePart(cc))
+			}
+		}
+	}
+	return out, nil
+}
+
+func kubeletPart(o *mcfgv1.KubeletConfig) part {
+	p := part{
+		kind: kindKubeletConfig, name: o.Name, selector: o.Spec.MachineConfigPoolSelector,
+		generation: o.Generation, observed: o.Status.ObservedGeneration, created: o.CreationTimestamp,
+	}
+	for _, c := range o.Status.Conditions {
+		p.conditions = append(p.conditions,
+			partCondition{string(c.Type), c.Reason, c.Message, c.Status, c.LastTransitionTime})
+	}
+	return p
+}
+
+func runtimePart(o *mcfgv1.ContainerRuntimeConfig) part {
+	p := part{
+		kind: kindContainerRuntimeConfig, name: o.Name, selector: o.Spec.MachineConfigPoolSelector,
+		generation: o.Generation, observed: o.Status.ObservedGeneration, created: o.CreationTimestamp,
+	}
+	for _, c := range o.Status.Conditions {
+		p.conditions = append(p.conditions,
+			partCondition{string(c.Type), c.Reason, c.Message, c.Status, c.LastTransitionTime})
+	}
+	return p
+}
+
+// templatePart takes of the conditions that stand for themselves, in no order, the one that is about being finished.
+func templatePart(o *mcfgv1.ControllerConfig) part {
+	p := part{
+		kind: kindControllerConfig, name: o.Name, every: true,
+		generation: o.Generation, observed: o.Status.ObservedGeneration, created: o.CreationTimestamp,
+	}
+	of := func(kind mcfgv1.ControllerConfigStatusConditionType) {
+		for _, c := range o.Status.Conditions {
+			if c.Type == kind && (kind == mcfgv1.TemplateControllerCompleted || c.Status == corev1.ConditionTrue) {
+				p.conditions = append(p.conditions,
+					partCondition{string(c.Type), c.Reason, c.Message, c.Status, c.LastTransitionTime})
+			}
+		}
+	}
+	of(mcfgv1.TemplateControllerCompleted)
+	of(mcfgv1.TemplateControllerFailing)
+	return p
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestWhatIsUnfinishedIsNamedWithSinceWhenAndWhy(t *testing.T) {
+	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
+	object := func(set func(*mcfgv1.KubeletConfig)) part {
+		o := &mcfgv1.KubeletConfig{ObjectMeta: metav1.ObjectMeta{Name: "small", Generation: 2, CreationTimestamp: at(1)}}
+		o.Spec.MachineConfigPoolSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"size": "small"}}
+		o.Status.ObservedGeneration = 2
+		set(o)
+		return kubeletPart(o)
+	}
+	condition := func(kind mcfgv1.KubeletConfigStatusConditionType, status corev1.ConditionStatus, message string) func(
+		*mcfgv1.KubeletConfig) {
+		return func(o *mcfgv1.KubeletConfig) {
+			o.Status.Conditions = append(o.Status.Conditions, mcfgv1.KubeletConfigCondition{
+				Type: kind, Status: status, Message: message, LastTransitionTime: at(60 * int64(len(o.Status.Conditions)+1)),
+			})
+		}
+	}
+	both := func(fs ...func(*mcfgv1.KubeletConfig)) func(*mcfgv1.KubeletConfig) {
+		return func(o *mcfgv1.KubeletConfig) {
+			for _, f := range fs {
+				f(o)
+			}
+		}
+	}
+	accepted := condition(mcfgv1.KubeletConfigAccepted, corev1.ConditionTrue, "")
+	tests := map[string]struct {
+		part part
+		want []string
+	}{
+		"accepted":              {object(accepted), nil},
+		"success, the old word": {object(condition(mcfgv1.KubeletConfigSuccess, corev1.ConditionTrue, "")), nil},
+		"no condition at all": {object(func(*mcfgv1.KubeletConfig) {}),
+			[]string{"KubeletConfig/small since 1970-01-01T00:00:01Z: no condition yet; is its controller running?"}},
+		"failed": {object(condition(mcfgv1.KubeletConfigFailure, corev1.ConditionFalse, "Error: no")),
+			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: Failure is False: Error: no"}},
+		"failed after success": {object(both(accepted, condition(mcfgv1.KubeletConfigFailure, corev1.ConditionFalse, "no"))),
+			[]string{"KubeletConfig/small since 1970-01-01T00:02:00Z: Failure is False: no"}},
+		"not accepted": {object(condition(mcfgv1.KubeletConfigAccepted, corev1.ConditionFalse, "")),
+			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: Accepted is False"}},
+		"of an older generation": {
+			object(both(accepted, func(o *mcfgv1.KubeletConfig) { o.Status.ObservedGeneration = 1 })),
+			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: generation 2 is not handled yet, 1 is"}},
+		"of another pool": {object(func(o *mcfgv1.KubeletConfig) {
+			o.Spec.MachineConfigPoolSelector.MatchLabels["size"] = "large"
+		}), nil},
+		"without a selector": {object(func(o *mcfgv1.KubeletConfig) { o.Spec.MachineConfigPoolSelector = nil }), nil},
+		"with an empty selector": {object(func(o *mcfgv1.KubeletConfig) {
+			o.Spec.MachineConfigPoolSelector = &metav1.LabelSelector{}
+		}), nil},
+		"with a selector that makes no sense": {object(func(o *mcfgv1.KubeletConfig) {
+			o.Spec.MachineConfigPoolSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+		}), []string{`KubeletConfig/small: spec.machineConfigPoolSelector: "Like" is not a valid label selector operator`}},
+		"templates under way, of every pool": {templatePart(&mcfgv1.ControllerConfig{
+			ObjectMeta: metav1.ObjectMeta{Name: controllerConfigName},
+			Status: mcfgv1.ControllerConfigStatus{Conditions: []mcfgv1.ControllerConfigStatusCondition{
+				{Type: mcfgv1.TemplateControllerFailing, Status: corev1.ConditionFalse},
+				{Type: mcfgv1.TemplateControllerRunning, Status: corev1.ConditionTrue},
+				{Type: mcfgv1.TemplateControllerCompleted, Status: corev1.ConditionFalse, LastTransitionTime: at(1)},
+			}},
+		}), []string{"ControllerConfig/machine-config-controller since 1970-01-01T00:00:01Z: " +
+			"TemplateControllerCompleted is False"}},
+		"templates that failed": {templatePart(&mcfgv1.ControllerConfig{
+			ObjectMeta: metav1.ObjectMeta{Name: controllerConfigName},
+			Status: mcfgv1.ControllerConfigStatus{Conditions: []mcfgv1.ControllerConfigStatusCondition{
+				{Type: mcfgv1.TemplateControllerFailing, Status: corev1.ConditionTrue, Message: "no", LastTransitionTime: at(1)},
+				{Type: mcfgv1.TemplateControllerCompleted, Status: corev1.ConditionFalse},
+			}},
+		}), []string{"ControllerConfig/machine-config-controller since 1970-01-01T00:00:01Z: " +
+			"TemplateControllerFailing is True: no"}},
+	}
+	for what, test := range tests {
+		t.Run(what, func(t *testing.T) {
+			if got := waitingFor(map[string]string{"size": "small"}, []part{test.part}); !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}

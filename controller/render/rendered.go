@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// Annotations of rendered configurations that OpenShift has too.
+const (
+	generatedBy     = "machineconfiguration.openshift.io/generated-by-controller-version"
+	imageOverridden = "machineconfiguration.openshift.io/os-image-url-overridden"
+)
+
+// digits is how many hex digits of its digest the name of a rendered configuration ends with.
+const digits = 32
+
+var renderedName = regexp.MustCompile(fmt.Sprintf(`^rendered-(.+)-[0-9a-f]{%d}$`, digits))
+
+// isRendered goes by the name alone, so that nothing that looks like an outcome ever becomes a source.
+func isRendered(name string) bool { return renderedName.MatchString(name) }
+
+// poolOf is the pool that a rendered configuration was made for, "" for what is no rendered configuration.
+func poolOf(name string) string {
+	if m := renderedName.FindStringSubmatch(name); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// unusableError is a rendered configuration that can't be taken by its name, and won't be by trying again.
+type unusableError struct{ error }
+
+func isUnusable(err error) bool {
+	_, ok := errors.AsType[unusableError](err)
+	return ok
+}
+
+// verify parses a rendered configuration and holds it to its name.
+func verify(mc *mcfgv1.MachineConfig) (*machineconfig.Config, error) {
+	c, err := machineconfig.Parse(mc)
+	if err != nil {
+		return nil, unusableError{err}
+	}
+	if !strings.HasSuffix(mc.Name, "-"+c.Digest[:digits]) {
+		return nil, unusableError{fmt.Errorf("MachineConfig/%s: its content has the digest %s", mc.Name, c.Digest[:digits])}
+	}
+	return c, nil
+}
+
+// take reads a rendered configuration from the API server, with its content.
+func (r *reconciler) take(ctx context.Context, name string) (*machineconfig.Config, error) {
+	mc := &mcfgv1.MachineConfig{}
+	err := r.live.Get(ctx, client.ObjectKey{Name: name}, mc)
+	if apierrors.IsNotFound(err) {
+		return nil, unusableError{fmt.Errorf("MachineConfig/%s: is not there", name)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading MachineConfig/%s: %w", name, err)
+	}
+	return verify(mc)
+}
+
+// publish sees to it that the rendered object is there, is what its name says, and belongs to the pool.
+func (r *reconciler) publish(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
+	name := to.config.Name
+	osImageURLOverride.WithLabelValues(pool.Name).Set(0)
+	if to.overridden() {
+		osImageURLOverride.WithLabelValues(pool.Name).Set(1)
+	}
+	known := &mcfgv1.MachineConfig{}
+	if err := r.configs.Get(ctx, client.ObjectKey{Name: name}, known); err == nil &&
+		r.genuine[name] == identify(known) && owns(pool, known) {
+		return nil
+	}
+	found := &mcfgv1.MachineConfig{}
+	err := r.live.Get(ctx, client.ObjectKey{Name: name}, found)
+	if apierrors.IsNotFound(err) {
+		return r.create(ctx, pool, to)
+	}
+	if err != nil {
+		return fmt.Errorf("reading MachineConfig/%s: %w", name, err)
+	}
+	if _, err := verify(found); err != nil {
+		if err := r.refuse(ctx, pool, found, err); err != nil {
+			return err
+		}
+		return r.create(ctx, pool, to)
+	}
+	r.genuine[name] = identify(found)
+	return r.adopt(ctx, pool, found)
+}
+
+func (r *reconciler) create(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
+	mc := to.config.Object.DeepCopy()
+	mc.Annotations = map[string]string{generatedBy: r.version}
+	if to.overridden() {
+		mc.Annotations[imageOverridden] = "true"
+	}
+	own(pool, mc)
+	if err := r.pools.Create(ctx, mc); err != nil {
+		return fmt.Errorf("creating MachineConfig/%s: %w", mc.Name, err)
+	}
+	r.genuine[mc.Name] = identify(mc)
+	logf.FromContext(ctx).Info("rendered", "pool", pool.Name, "config", mc.Name, "sources", len(to.selected))
+	r.event(pool, corev1.EventTypeNormal, eventGenerated, "Render",
+		fmt.Sprintf("%s successfully generated (controller version: %s)", mc.Name, r.version))
+	if to.overridden() {
+		r.event(pool, corev1.EventTypeNormal, eventOverridden, "Render",
+			fmt.Sprintf("OSImageURL was overridden via machineconfig in %s (was: %s is: %s)", mc.Name, to.base,
+				to.config.OSImageURL))
+	}
+	if len(to.warnings) > 0 {
+		r.event(pool, corev1.EventTypeWarning, eventWarning, "Render", strings.Join(to.warnings, "; "))
+	}
+	return nil
+}
+
+// refuse removes an object whose content is not what its name says. Nobody would take it; gone, it is made again by the
+// pool that needs it, or given back by a node that has it.
+func (r *reconciler) refuse(
+	ctx context.Context, pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig, why error,
+) error {
+	if err := r.remove(ctx, mc); err != nil {
+		return err
+	}
+	logf.FromContext(ctx).Info("removed what is not what its name says", "config", mc.Name, "because", why.Error())
+	if pool != nil {
+		r.event(pool, corev1.EventTypeWarning, eventRefused, "Remove", why.Error()+"; the object was removed")
+	}
+	return nil
+}
+
+// remove deletes exactly what was looked at.
+func (r *reconciler) remove(ctx context.Context, mc *mcfgv1.MachineConfig) error {
+	err := r.pools.Delete(ctx, mc, client.Preconditions{UID: &mc.UID, ResourceVersion: &mc.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing MachineConfig/%s: %w", mc.Name, err)
+	}
+	delete(r.genuine, mc.Name)
+	return nil
+}
+
+// adopt makes a rendered configuration the pool's.
+func (r *reconciler) adopt(ctx context.Context, pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig) error {
+	if owns(pool, mc) {
+		return nil
+	}
+	changed := mc.DeepCopy()
+	own(pool, changed)
+	patch := client.MergeFromWithOptions(mc, client.MergeFromWithOptimisticLock{})
+	if err := r.pools.Patch(ctx, changed, patch); err != nil {
+		return fmt.Errorf("adopting MachineConfig/%s: %w", mc.Name, err)
+	}
+	logf.FromContext(ctx).Info("adopted", "pool", pool.Name, "config", mc.Name)
+	return nil
+}
+
+func owns(pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig) bool {
+	return slices.ContainsFunc(mc.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == pool.UID })
+}
+
+// own adds the owner reference of a pool and takes away that of an earlier pool of the same name. It does not block the
+// deletion of the pool: what a node still needs of a deleted pool, the node gives back.
+func own(pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig) {
+	mc.OwnerReferences = slices.DeleteFunc(mc.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == "MachineConfigPool" && o.Name == pool.Name
+	})
+	others := slices.ContainsFunc(mc.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Controller != nil && *o.Controller
+	})
+	mc.OwnerReferences = append(mc.OwnerReferences, metav1.OwnerReference{
+		APIVersion: mcfgv1.GroupVersion.String(), Kind: "MachineConfigPool", Name: pool.Name, UID: pool.UID,
+		Controller: new(!others),
+	})
+}

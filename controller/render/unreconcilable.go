@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// present are the names of what the nodes of a pool have or are on the way to, without what they are to get.
+func present(pool *mcfgv1.MachineConfigPool, next string) []string {
+	var out []string
+	for _, name := range []string{pool.Spec.Configuration.Name, pool.Status.Configuration.Name} {
+		if name != "" && name != next && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	// Going back to what the whole pool still has needs no way there.
+	if next == pool.Status.Configuration.Name {
+		return nil
+	}
+	return out
+}
+
+// unreachable says what of a configuration can't be reached from any of those that the nodes have. Where one of them
+// leads there, the nodes that have the other say so themselves.
+func unreachable(
+	from []*machineconfig.Config, to *machineconfig.Config, policy *plan.Policy,
+) ([]plan.Unreconcilable, error) {
+	var out []plan.Unreconcilable
+	for i, c := range from {
+		p, err := plan.Make(c, to, plan.Options{Policy: policy})
+		if err != nil {
+			return nil, fmt.Errorf("comparing MachineConfig/%s with MachineConfig/%s: %w", c.Name, to.Name, err)
+		}
+		if len(p.Unreconcilable) == 0 {
+			return nil, nil
+		}
+		if i == 0 {
+			out = p.Unreconcilable
+		}
+	}
+	return out, nil
+}
+
+// blame says which MachineConfigs ask for what can't be reached, each by itself compared with what the pool has; for
+// what none asks for, those that were part of what the pool has and are no more.
+func blame(
+	pool *mcfgv1.MachineConfigPool, from *machineconfig.Config, to *rendering, policy *plan.Policy,
+	unreached []plan.Unreconcilable,
+) *failure {
+	without := reasons(from, &machineconfig.Document{Object: &mcfgv1.MachineConfig{}}, policy)
+	alone := map[*machineconfig.Document]map[string]string{}
+	for _, d := range to.selected {
+		alone[d] = reasons(from, d, policy)
+	}
+	var gone []string
+	for _, s := range pool.Spec.Configuration.Source {
+		if !slices.ContainsFunc(to.selected, func(d *machineconfig.Document) bool { return d.Object.Name == s.Name }) {
+			gone = append(gone, "MachineConfig/"+s.Name)
+		}
+	}
+	var lines []string
+	for _, u := range unreached {
+		var culprits []string
+		for _, d := range to.selected {
+			// What a document lacks like an empty one is not its doing.
+			if why := alone[d][u.Field]; why != "" && why != without[u.Field] {
+				culprits = append(culprits, d.String())
+			}
+		}
+		who := strings.Join(culprits, ", ")
+		if who == "" && len(gone) > 0 {
+			who = strings.Join(gone, ", ") + ", now gone"
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s: %s", cmp.Or(who, "MachineConfig/"+to.config.Name), u.Field, u.Reason))
+	}
+	return &failure{reasonUnreconcilable,
+		fmt.Sprintf("can't be reached from %s: %s", from.Name, strings.Join(lines, "; "))}
+}
+
+// reasons are why a document alone can't be reached, by field.
+func reasons(from *machineconfig.Config, d *machineconfig.Document, policy *plan.Policy) map[string]string {
+	c, err := machineconfig.Parse(d.Object)
+	if err != nil {
+		return nil // together with the others it was valid
+	}
+	p, err := plan.Make(from, c, plan.Options{Policy: policy})
+	if err != nil {
+		return nil
+	}
+	out := map[string]string{}
+	for _, u := range p.Unreconcilable {
+		out[u.Field] += u.Reason
+	}
+	return out
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+)
+
+func TestTheCulpritIsNamedWithTheField(t *testing.T) {
+	plain, hard := document(t, "50-chrony", chrony), document(t, "60-disks", disks)
+	again := document(t, "70-disks", wiped)
+	type docs = []*mcfgv1.MachineConfig
+	tests := map[string]struct {
+		from, to docs
+		want     []string
+	}{
+		"added":   {docs{plain}, docs{plain, hard}, []string{"MachineConfig/60-disks: storage.disks: "}},
+		"changed": {docs{plain, hard}, docs{plain, again}, []string{"MachineConfig/70-disks: storage.disks: "}},
+		"removed": {docs{plain, hard}, docs{plain}, []string{"MachineConfig/60-disks, now gone: storage.disks: "}},
+		"two fields of two documents": {
+			docs{plain},
+			docs{plain, hard, document(t, "70-fips", "", fips)},
+			[]string{"MachineConfig/60-disks: storage.disks: ", "MachineConfig/70-fips: fips: "},
+		},
+		"both of two that ask for the same": {
+			docs{plain},
+			docs{plain, document(t, "60-fips", "", fips), document(t, "70-fips", "", fips)},
+			[]string{"MachineConfig/60-fips, MachineConfig/70-fips: fips: "},
+		},
+		"nothing": {docs{plain}, docs{plain, document(t, "60-other", "")}, nil},
+	}
+	for what, test := range tests {
+		t.Run(what, func(t *testing.T) {
+			from, to := render(t, test.from...), render(t, test.to...)
+			unreached, err := unreachable([]*machineconfig.Config{from.config}, to.config, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(test.want) == 0 {
+				if len(unreached) > 0 {
+					t.Errorf("got %v", unreached)
+				}
+				return
+			}
+			pool := workers(from.config.Name)
+			pool.Spec.Configuration.Source = from.references()
+			got := blame(pool, from.config, to, nil, unreached)
+			for _, want := range append(test.want, "can't be reached from "+from.config.Name) {
+				if !strings.Contains(got.message, want) {
+					t.Errorf("got %s, want %s", got.message, want)
+				}
+			}
+			if strings.Contains(got.message, "50-chrony") {
+				t.Errorf("blames what asks for nothing: %s", got.message)
+			}
+		})
+	}
+}
+
+func TestOneWayThereIsEnough(t *testing.T) {
+	a, b := render(t, document(t, "50-a", chrony)), render(t, document(t, "50-a", disks))
+	got, err := unreachable([]*machineconfig.Config{b.config, a.config}, a.config, nil)
+	if err != nil || len(got) > 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestAPolicyCanAllowWhatIsOtherwiseOutOfReach(t *testing.T) {
+	policy, err := plan.ParsePolicy([]byte(`{"apiVersion":"operator.openshift.io/v1","kind":"MachineConfiguration",
+		"metadata":{"name":"cluster"},"spec":{"irreconcilableValidationOverrides":{"storage":["Disks"]}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := render(t, document(t, "50-a", chrony)), render(t, document(t, "50-a", disks))
+	got, err := unreachable([]*machineconfig.Config{a.config}, b.config, policy)
+	if err != nil || len(got) > 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestGoingBackToWhatThePoolStillHasIsNeverOutOfReach(t *testing.T) {
+	pool := workers("rendered-worker-b")
+	pool.Status.Configuration.Name = "rendered-worker-a"
+	tests := map[string][]string{
+		"rendered-worker-a": nil,
+		"rendered-worker-c": {"rendered-worker-b", "rendered-worker-a"},
+	}
+	for next, want := range tests {
+		if got := present(pool, next); !slices.Equal(got, want) {
+			t.Errorf("to %s from %v, want %v", next, got, want)
+		}
+	}
+}
