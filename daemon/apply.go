@@ -29,6 +29,8 @@ type ApplyOptions struct {
 	Strict bool
 	// Lift takes the configuration out of quarantine first.
 	Lift bool
+	// Cluster says that a cluster asks: its word about the node is part of the verdict.
+	Cluster bool
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
 
@@ -51,6 +53,8 @@ type Result struct {
 	Plan   *plan.Plan `json:"plan,omitempty"`
 	Status *Status    `json:"status"`
 	Reboot Reboot     `json:"reboot"`
+	// Staged is the commit of the OS that stage has brought to the disk.
+	Staged string `json:"staged,omitempty"`
 	// Warnings are for people: drift that was overwritten, units that could not be enabled.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -63,7 +67,8 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 		return h.result(ctx, res, r), err
 	}
 	err = h.apply(ctx, r, cfg, o, res)
-	return h.result(ctx, res, r), err
+	// A reboot that was asked for stops this very process; how far it came is still to be said.
+	return h.result(context.WithoutCancel(ctx), res, r), err
 }
 
 func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
@@ -190,6 +195,7 @@ type update struct {
 	transaction.Update
 	cfg, old *machineconfig.Config
 	made     []string // see compile
+	all      []files.Want
 	road     transaction.Road
 	request  ostree.Request
 	booted   ostree.Deployment
@@ -254,7 +260,7 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	if err != nil {
 		return nil, fmt.Errorf("encoding %s: %w", cfg.Name, err)
 	}
-	u := &update{cfg: cfg, old: old, made: made, booted: booted, reboot: p.Reboot}
+	u := &update{cfg: cfg, old: old, made: made, all: c.wants, booted: booted, reboot: p.Reboot}
 	u.Document, u.Actions, u.Timeout = doc, p.Actions, o.Timeout
 	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,
 		Skipped: skipped(p), Made: c.made}
@@ -271,6 +277,9 @@ func (h *Host) chooseRoad(ctx context.Context, u *update, p *plan.Plan, c *compi
 		if err := c.writable(); err != nil {
 			return err
 		}
+	}
+	if err := h.otherManagers(ctx, u.cfg, p.Reboot); err != nil {
+		return err
 	}
 	switch {
 	case h.plain == nil:
@@ -291,9 +300,6 @@ func (h *Host) chooseRoad(ctx context.Context, u *update, p *plan.Plan, c *compi
 func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *compiler, o ApplyOptions) error {
 	if err := h.plain.Supported(ctx); err != nil {
 		return fmt.Errorf("this change needs a new deployment: %w", err)
-	}
-	if err := h.otherManagers(ctx, u.cfg); err != nil {
-		return err
 	}
 	if !o.NoReboot && h.services != nil {
 		if err := h.services.inhibited(ctx); err != nil {
@@ -379,7 +385,7 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 			return fmt.Errorf("installing the recovery unit: %w", err)
 		}
 	}
-	baseline, err := h.baseline(ctx)
+	baseline, err := h.baseline(ctx, o.Cluster)
 	if err != nil {
 		return err
 	}

@@ -5,10 +5,11 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/transaction"
@@ -71,12 +72,29 @@ WantedBy=sysinit.target
 `,
 }
 
+// installer puts what is the agent's own onto a host.
+type installer struct {
+	root   *files.Root
+	labels *files.Labels
+}
+
 // install puts the recovery unit and the program on the host, where they are not there yet. The transaction that
 // follows makes them durable before it decides anything.
 func (h *Host) install() error {
-	if err := h.installBinary(); err != nil {
-		return err
+	i := installer{root: h.root, labels: h.labels}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
 	}
+	if self != binaryPath {
+		if err := i.copyProgram(self); err != nil {
+			return err
+		}
+	}
+	return i.units()
+}
+
+func (i installer) units() error {
 	var wants []files.Want
 	for name, text := range hostUnits {
 		wants = append(wants, files.Want{Path: path.Join(unitDir, name),
@@ -85,7 +103,7 @@ func (h *Host) install() error {
 				Node: files.Node{Type: files.Symlink, Target: path.Join(unitDir, name)}})
 	}
 	for _, w := range wants {
-		if err := h.put(w); err != nil {
+		if err := i.put(w); err != nil {
 			return err
 		}
 	}
@@ -93,41 +111,61 @@ func (h *Host) install() error {
 }
 
 // put makes one path of the agent's own as wanted, by a rename, and only where it is not.
-func (h *Host) put(w files.Want) error {
-	at, err := h.root.Resolve(w.Path)
+func (i installer) put(w files.Want) error {
+	at, err := i.root.Resolve(w.Path)
 	if err != nil {
 		return err
 	}
 	if w.Node.Label == "" {
-		w.Node.Label = h.labels.Of(at, w.Node.Type)
+		w.Node.Label = i.labels.Of(at, w.Node.Type)
 	}
-	if d, err := h.root.Compare(w); err != nil || len(d) == 0 {
+	if d, err := i.root.Compare(w); err != nil || len(d) == 0 {
 		return err
 	}
 	dir, name := path.Split(w.Path)
-	if err := h.root.MkdirAll(dir, 0o755); err != nil {
+	if err := i.root.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	tmp := files.StagePrefix + name
-	if err := h.root.Remove(dir + tmp); err != nil {
+	if err := i.root.Remove(dir + tmp); err != nil {
 		return err
 	}
-	if err := h.root.Stage(dir, tmp, w.Node); err != nil {
+	if err := i.root.Stage(dir, tmp, w.Node); err != nil {
 		return err
 	}
-	return h.root.Replace(dir, tmp, w.Path)
+	// What a unit runs at the next boot must not be an empty file then, whatever happens until the next sync.
+	if w.Node.Type == files.Regular && w.Path == binaryPath {
+		if err := i.root.Fsync(dir + tmp); err != nil {
+			return err
+		}
+	}
+	return i.root.Replace(dir, tmp, w.Path)
 }
 
-// installBinary copies this program to the host. A copy with the same size and time is the same program: reading fifty
-// megabytes to be sure would be paid by every update.
-func (h *Host) installBinary() error {
-	self, err := os.Executable()
+// copyProgram copies the program at self to the host. A copy with the same size and time is the same program: reading
+// fifty megabytes to be sure would be paid by every update.
+func (i installer) copyProgram(self string) error {
+	st, err := os.Stat(self)
 	if err != nil {
-		return fmt.Errorf("finding this program: %w", err)
+		return fmt.Errorf("reading this program: %w", err)
 	}
-	if self == binaryPath {
+	size, modified, err := i.root.SizeAndTime(binaryPath)
+	if err == nil && size == st.Size() && modified.Equal(st.ModTime().Truncate(time.Second)) {
 		return nil
 	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := i.program(self); err != nil {
+		return err
+	}
+	return i.root.Touch(binaryPath, st.ModTime().Truncate(time.Second))
+}
+
+// program makes the host's copy of the program the one at self, unless it has the same bytes already. Units that run
+// the old one keep it until they end. Images give every program the same time, so that nothing but the bytes tells one
+// version from the next.
+func (i installer) program(self string) (err error) {
 	src, err := os.Open(self)
 	if err != nil {
 		return fmt.Errorf("reading this program: %w", err)
@@ -137,34 +175,15 @@ func (h *Host) installBinary() error {
 	if err != nil {
 		return fmt.Errorf("reading this program: %w", err)
 	}
-	size, modified, err := h.root.SizeAndTime(binaryPath)
-	if err == nil && size == st.Size() && modified.Equal(st.ModTime().Truncate(time.Second)) {
-		return nil
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	data := make([]byte, st.Size())
-	if _, err := io.ReadFull(src, data); err != nil {
+	// Mapped and not read: it must not make the head larger by its own size.
+	data, err := unix.Mmap(int(src.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
 		return fmt.Errorf("reading this program: %w", err)
 	}
+	defer func() { err = errors.Join(err, unix.Munmap(data)) }()
 	label := ""
-	if h.labels != nil {
+	if i.labels != nil {
 		label = binaryLabel
 	}
-	tmp := files.StagePrefix + "machine-config-daemon"
-	if err := h.root.MkdirAll(binaryDir, 0o755); err != nil {
-		return err
-	}
-	if err := h.root.Remove(path.Join(binaryDir, tmp)); err != nil {
-		return err
-	}
-	n := files.Node{Type: files.Regular, Mode: 0o755, Label: label, Data: data}
-	if err := h.root.Stage(binaryDir, tmp, n); err != nil {
-		return err
-	}
-	if err := h.root.Touch(path.Join(binaryDir, tmp), st.ModTime().Truncate(time.Second)); err != nil {
-		return err
-	}
-	return h.root.Replace(binaryDir, tmp, binaryPath)
+	return i.put(files.Want{Path: binaryPath, Node: files.Node{Type: files.Regular, Mode: 0o755, Label: label, Data: data}})
 }

@@ -102,43 +102,22 @@ func (s *services) inhibited(ctx context.Context) error {
 	})
 }
 
-// otherManagers are units that change the OS by themselves. Two at one host undo each other's work.
-var otherManagers = []string{"zincati.service", "bootc-fetch-apply-updates.timer", "rpm-ostreed-automatic.timer"}
-
-// otherManagers refuses a host on which another OS manager is at work, unless the configuration turns it off.
-func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config) error {
-	if h.services == nil {
-		return nil
-	}
-	watch := slices.DeleteFunc(slices.Clone(otherManagers), func(name string) bool {
-		return slices.ContainsFunc(cfg.Units, func(u machineconfig.Unit) bool {
-			return u.Name == name && (u.Enabled != nil && !*u.Enabled || u.Mask != nil && *u.Mask)
-		})
-	})
-	return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
-		states, err := m.ActiveState(ctx, watch...)
-		if err != nil {
-			return err
-		}
-		for _, name := range watch {
-			if states[name] == "active" || states[name] == "activating" {
-				return &Refused{Err: fmt.Errorf("%s manages this host's OS too: disable it, or have the configuration do so", name)}
-			}
-		}
-		return nil
-	})
-}
-
 const (
 	kubeletUnit    = "kubelet.service"
 	kubeletHealthz = "http://127.0.0.1:10248/healthz"
 )
 
-// baseline is what does not work before the update.
-func (h *Host) baseline(ctx context.Context) (transaction.Baseline, error) {
+// baseline is what does not work before the update. A node that was not ready need not be so after it; one that nobody
+// has said anything of does.
+func (h *Host) baseline(ctx context.Context, cluster bool) (transaction.Baseline, error) {
 	var b transaction.Baseline
 	if h.services == nil {
 		return b, nil
+	}
+	if cluster {
+		word := h.nodeWord()
+		b.NodeReady = word == nil || word.Ready || uptime()-word.Uptime > wordLasts
+		b.Network = h.network()
 	}
 	err := h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		var err error
@@ -182,9 +161,13 @@ func kubeletHealthy(ctx context.Context) error {
 	return nil
 }
 
-// checks are the questions that every verdict asks: nothing failed that did not before, the kubelet is back, and the
-// host's own check scripts say yes.
-func (h *Host) checks(b transaction.Baseline, wantKubelet bool) ([]transaction.Check, error) {
+// kubeletCheck is the name of the check that the one of the node waits for.
+const kubeletCheck = "kubelet"
+
+// checks are the questions that every verdict asks: nothing failed that did not before, the kubelet is back, the host's
+// own check scripts say yes, and so does the cluster where the update came from one. patience is how long after the
+// boot it may keep silent.
+func (h *Host) checks(b transaction.Baseline, wantKubelet bool, patience time.Duration) ([]transaction.Check, error) {
 	out := []transaction.Check{{Name: "systemd units", Run: func(ctx context.Context) error {
 		return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
 			failed, err := m.FailedUnits(ctx)
@@ -192,7 +175,8 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool) ([]transaction.C
 				return err
 			}
 			failed = slices.DeleteFunc(failed, func(u string) bool {
-				return slices.Contains(b.FailedUnits, u) || u == transaction.RecoverUnit || u == transaction.ProveUnit
+				return slices.Contains(b.FailedUnits, u) || u == transaction.RecoverUnit || u == transaction.ProveUnit ||
+					slices.ContainsFunc(handVerbs, func(v verb) bool { return v.unit() == u })
 			})
 			if len(failed) > 0 {
 				return fmt.Errorf("failed: %v", failed)
@@ -201,7 +185,7 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool) ([]transaction.C
 		})
 	}}}
 	if b.KubeletActive && wantKubelet {
-		out = append(out, transaction.Check{Name: "kubelet", Patient: true, Run: func(ctx context.Context) error {
+		out = append(out, transaction.Check{Name: kubeletCheck, Patient: true, Run: func(ctx context.Context) error {
 			err := h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
 				states, err := m.ActiveState(ctx, kubeletUnit)
 				if err == nil && states[kubeletUnit] != "active" {
@@ -214,6 +198,12 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool) ([]transaction.C
 			}
 			return err
 		}})
+	}
+	if b.NodeReady && wantKubelet {
+		out = append(out, transaction.Check{Name: "node", Patient: true, After: kubeletCheck,
+			Run: func(context.Context) error {
+				return judgeNode(h.nodeWord(), uptime(), patience, b.Network, h.network())
+			}})
 	}
 	scripts, err := transaction.Scripts(h.root, h.say)
 	return append(out, scripts...), err
@@ -234,7 +224,7 @@ const liveTimeout = 2 * time.Minute
 // verdictLive asks the usual checks, and whether the services that the actions are about run: as before, or at all.
 func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 	before := p.Services
-	checks, err := h.checks(p.Baseline, true)
+	checks, err := h.checks(p.Baseline, true, 0)
 	if err != nil {
 		return err
 	}
@@ -369,7 +359,8 @@ func (h *Host) verdict(ctx context.Context, p *transaction.Pending) error {
 
 func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 	booted ostree.Deployment) ([]transaction.Check, error) {
-	checks, err := h.checks(p.Baseline, wantsKubelet(cfg))
+	// Half of the time is for the node's pods to start and to hear from the API server.
+	checks, err := h.checks(p.Baseline, wantsKubelet(cfg), p.Deadline-p.Timeout/2)
 	if err != nil {
 		return nil, err
 	}

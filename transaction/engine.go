@@ -143,15 +143,28 @@ func (e *Engine) keepDocument(u Update) error {
 	return e.Root.Replace(configsDir, tmp, want.Path)
 }
 
+// stateSize is what a transaction takes of the agent's own, in bytes: the document, the journal, two records, and what
+// keeps room for the second of them.
+func stateSize(u Update, steps []step) uint64 {
+	return uint64(len(u.Document) + 1024*len(steps) + 4*reserveSize)
+}
+
+// Check refuses an update whose wants can't be had on the host, or have no room there. It writes nothing.
+func (e *Engine) Check(u Update, wants []files.Want) error {
+	steps, err := makeSteps(e.Root, "check", e.Labels, wants)
+	if err != nil {
+		return err
+	}
+	return checkSpace(e.Root, steps, StateDir, stateSize(u, steps))
+}
+
 // begin writes the journal and puts everything in place that has no effect yet.
 func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 	steps, err := makeSteps(e.Root, id, e.Labels, u.Wants)
 	if err != nil {
 		return nil, err
 	}
-	// Beside the document: the journal, two records, and what keeps room for the second of them.
-	state := len(u.Document) + 1024*len(steps) + 4*reserveSize
-	if err := checkSpace(e.Root, steps, StateDir, uint64(state)); err != nil {
+	if err := checkSpace(e.Root, steps, StateDir, stateSize(u, steps)); err != nil {
 		return nil, err
 	}
 	j := &journal{ID: id, Config: u.Revision.Config, Digest: u.Revision.Digest, Road: road, BootID: e.BootID,

@@ -31,7 +31,8 @@ const (
 	ConfigDir = "/etc/machine-config-daemon"
 	RunDir    = "/run/machine-config-daemon"
 
-	recordPath   = StateDir + "/boot.json"
+	// RecordPath is the boot record.
+	RecordPath   = StateDir + "/boot.json"
 	configsDir   = StateDir + "/configs"
 	journalsDir  = StateDir + "/transactions"
 	journalFile  = "journal.json"
@@ -119,6 +120,20 @@ type Baseline struct {
 	FailedUnits    []string `json:"failedUnits,omitempty"`
 	KubeletActive  bool     `json:"kubeletActive,omitempty"`
 	KubeletHealthy bool     `json:"kubeletHealthy,omitempty"`
+	// NodeReady says that the update came from a cluster, which is to call the node Ready again; Network is what the
+	// host itself had shown then.
+	NodeReady bool    `json:"nodeReady,omitempty"`
+	Network   Network `json:"network,omitzero"`
+}
+
+// Network is what a host can tell of its network by itself.
+type Network struct {
+	// Route says that there is a default route.
+	Route bool `json:"route,omitempty"`
+	// Answers and Silent say that a router of such a route answers on its link, or was asked and does not. Neither is
+	// said of one that nobody has asked lately.
+	Answers bool `json:"answers,omitempty"`
+	Silent  bool `json:"silent,omitempty"`
 }
 
 // Quarantined is a revision that failed its verdict. It is known by content: another name does not help it.
@@ -176,30 +191,30 @@ func decodeRecord(data []byte) (*Record, error) {
 	var e envelope
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(&e); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, recordPath, err)
+		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, RecordPath, err)
 	}
 	if len(bytes.TrimSpace(data[dec.InputOffset():])) > 0 {
-		return nil, fmt.Errorf("%w: %s: data after the record", ErrDamaged, recordPath)
+		return nil, fmt.Errorf("%w: %s: data after the record", ErrDamaged, RecordPath)
 	}
 	var version struct {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(e.Record, &version); err == nil && version.Version > recordFormat {
 		return nil, fmt.Errorf("%w: %s has format %d, this binary knows %d",
-			ErrNewer, recordPath, version.Version, recordFormat)
+			ErrNewer, RecordPath, version.Version, recordFormat)
 	}
 	sum := sha256.Sum256(e.Record)
 	if hex.EncodeToString(sum[:]) != e.Sum {
-		return nil, fmt.Errorf("%w: %s: checksum does not match", ErrDamaged, recordPath)
+		return nil, fmt.Errorf("%w: %s: checksum does not match", ErrDamaged, RecordPath)
 	}
 	r := &Record{}
 	strict := json.NewDecoder(bytes.NewReader(e.Record))
 	strict.DisallowUnknownFields()
 	if err := strict.Decode(r); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, recordPath, err)
+		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, RecordPath, err)
 	}
 	if r.Version != recordFormat {
-		return nil, fmt.Errorf("%w: %s: format %d", ErrDamaged, recordPath, r.Version)
+		return nil, fmt.Errorf("%w: %s: format %d", ErrDamaged, RecordPath, r.Version)
 	}
 	return r, nil
 }
@@ -214,7 +229,7 @@ func NewStore(root *files.Root) *Store { return &Store{root: root} }
 
 // Load returns the boot record; one without a committed revision where the host has none yet.
 func (s *Store) Load() (*Record, error) {
-	data, err := s.root.ReadFile(recordPath)
+	data, err := s.root.ReadFile(RecordPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &Record{Version: recordFormat, State: Done}, nil
 	}
@@ -231,14 +246,14 @@ func (s *Store) save(r *Record) error {
 	if err != nil {
 		return fmt.Errorf("encoding boot record: %w", err)
 	}
-	err = s.root.WriteRecord(recordPath, data, 0o600)
+	err = s.root.WriteRecord(RecordPath, data, 0o600)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		for _, rev := range []*Revision{r.pending(), r.Committed} {
 			if rev != nil && rev.Transaction != "" {
 				_ = s.root.Remove(path.Join(journalDir(rev.Transaction), reserveFile))
 			}
 		}
-		err = s.root.WriteRecord(recordPath, data, 0o600)
+		err = s.root.WriteRecord(RecordPath, data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("writing boot record: %w", err)

@@ -79,7 +79,7 @@ func TestDamagedRecordIsNotActedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := filepath.Join(dir, recordPath)
+	at := filepath.Join(dir, RecordPath)
 	if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
 
 // sweep removes journals that nothing refers to: their transaction was cut before it was decided, or is long over.
 func (e *Engine) sweep(r *Record) error {
-	if err := e.Root.Remove(path.Join(StateDir, files.StagePrefix+path.Base(recordPath))); err != nil {
+	if err := e.Root.Remove(path.Join(StateDir, files.StagePrefix+path.Base(RecordPath))); err != nil {
 		return err // a record that was being written
 	}
 	ids, err := e.Root.ReadDir(journalsDir)

@@ -25,45 +25,39 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// Exit codes (CONTRACT, "Exit codes, everywhere").
-const (
-	exitFailed         = 1
-	exitUsage          = 2
-	exitUnreconcilable = 3
-	exitDrift          = 4
-	exitRefused        = 5
-)
-
 // usageError is a command line that can't be meant.
 type usageError struct{ error }
 
+// handover is what a head that has started this process gets back from it.
+var handover *daemon.Handover
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := root().ExecuteContext(ctx)
+	var err error
+	if handover, err = daemon.TakeHandover(); err == nil {
+		err = root().ExecuteContext(ctx)
+	}
 	stop()
+	code := exitCode(err)
 	if err != nil {
 		text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
 		fmt.Fprintln(os.Stderr, "error:", text)
-		os.Exit(exitCode(err))
+	}
+	if err := handover.Report(code, err); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		code = daemon.ExitFailed
+	}
+	if code != 0 {
+		os.Exit(code)
 	}
 }
 
+// exitCode is that of CONTRACT, "Exit codes, everywhere".
 func exitCode(err error) int {
-	var usage usageError
-	var unreachable *daemon.UnreachableError
-	var drift *daemon.DriftError
-	var refused *daemon.Refused
-	switch {
-	case errors.As(err, &usage):
-		return exitUsage
-	case errors.As(err, &unreachable):
-		return exitUnreconcilable
-	case errors.As(err, &drift):
-		return exitDrift
-	case errors.As(err, &refused):
-		return exitRefused
+	if errors.As(err, new(usageError)) {
+		return daemon.ExitUsage
 	}
-	return exitFailed
+	return daemon.ExitCode(err)
 }
 
 // options are the flags that several commands share.
@@ -113,7 +107,7 @@ configuration, 5 refused because another operation or manager is at work.`,
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(planCommand(), applyCommand(), statusCommand(), verifyCommand(), recoverCommand(), rollbackCommand(),
+	cmd.AddCommand(planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(), recoverCommand(), rollbackCommand(),
 		proveCommand())
 	return cmd
 }
@@ -145,7 +139,7 @@ func readConfig(flag, path string) (*machineconfig.Config, error) {
 	for _, w := range warnings {
 		fmt.Fprintln(os.Stderr, "warning:", w)
 	}
-	return cfg, err
+	return cfg, errors.Join(err, handover.Taken(path))
 }
 
 func readPolicy(path string) (*plan.Policy, error) {
@@ -155,6 +149,9 @@ func readPolicy(path string) (*plan.Policy, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading policy: %w", err)
+	}
+	if err := handover.Taken(path); err != nil {
+		return nil, err
 	}
 	p, err := plan.ParsePolicy(data)
 	if err != nil {
@@ -258,6 +255,49 @@ func applyCommand() *cobra.Command {
 		"refuse a host that does not match its configuration, instead of overwriting what differs")
 	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
 		"try a configuration again that failed its verdict on this host")
+	cmd.Flags().BoolVar(&a.Cluster, "cluster", false,
+		"make what the cluster says of the node part of the verdict; the agent in the cluster passes it")
+	return cmd
+}
+
+func stageCommand() *cobra.Command {
+	var o options
+	var a daemon.ApplyOptions
+	var config, policyFile string
+	cmd := &cobra.Command{
+		Use:   "stage --config FILE",
+		Short: "Refuse what apply would refuse, and bring the OS to the disk, while the host goes on as it is",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			cfg, err := readConfig("config", config)
+			if err != nil {
+				return err
+			}
+			if a.Policy, err = readPolicy(policyFile); err != nil {
+				return err
+			}
+			p := newProgress(os.Stderr)
+			defer p.done()
+			h, err := o.open(p.say)
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			res, err := h.Stage(cmd.Context(), cfg, a)
+			p.done()
+			return o.print(res, err)
+		},
+	}
+	o.flags(cmd)
+	o.osFlag(cmd)
+	cmd.Flags().StringVar(&config, "config", "", "rendered MachineConfig, Ignition or Butane document")
+	cmd.Flags().StringVar(&policyFile, "policy", "", "MachineConfiguration with the node disruption policies")
+	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
+	cmd.Flags().BoolVar(&a.Strict, "strict", false, "refuse a host that does not match its configuration")
+	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
+		"accept a configuration that failed its verdict on this host; it stays in quarantine until apply lifts it")
 	return cmd
 }
 
@@ -325,6 +365,11 @@ func (o *options) act(ctx context.Context, verb string, do func(*daemon.Host) (*
 	}
 	res, err := do(h)
 	p.done()
+	return o.print(res, err)
+}
+
+// print shows a result, and hands on the error that it came with.
+func (o *options) print(res *daemon.Result, err error) error {
 	for _, w := range res.Warnings {
 		fmt.Fprintln(os.Stderr, "warning:", w)
 	}

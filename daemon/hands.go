@@ -1,0 +1,809 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// handoversDir holds a directory for each command of the head's that runs, or that nobody has collected yet.
+const handoversDir = transaction.RunDir + "/hands"
+
+// verb is a command that the head has the host run. One of each name runs at a time, as a unit of a fixed name: that is
+// how a head finds what the one before it has started, and people find it in the journal.
+type verb struct {
+	name string
+	// joins: a running one for the same request is waited for instead of starting another.
+	joins bool
+	// outlives: the end of the caller's context stops it not.
+	outlives bool
+	nice     int
+	limit    time.Duration // how long it may run; 0 for as long as it takes
+	// grace is how long it has to end after it was asked to.
+	grace time.Duration
+}
+
+func (v verb) unit() string { return "machine-config-daemon-" + v.name + ".service" }
+
+// The limits are those of commands that read: a minute is a hundred times what they take, and what hangs for longer
+// than that has to be seen. A live change that was decided finishes its restarts before it ends.
+var (
+	statusVerb = verb{name: "status", limit: time.Minute, grace: 10 * time.Second}
+	planVerb   = verb{name: "plan", limit: 5 * time.Minute, grace: 10 * time.Second}
+	verifyVerb = verb{name: "verify", limit: 5 * time.Minute, grace: 10 * time.Second}
+	stageVerb  = verb{name: "stage", joins: true, nice: 10, grace: 30 * time.Second}
+	applyVerb  = verb{name: "apply", joins: true, outlives: true, grace: 5 * time.Minute}
+)
+
+// handVerbs are all of them.
+var handVerbs = []verb{statusVerb, planVerb, verifyVerb, stageVerb, applyVerb}
+
+// HandsOptions are for those who need more than the defaults.
+type HandsOptions struct {
+	// Program is what is placed on the host and run there; this program where it is empty.
+	Program string
+	// Observe is told what each command on the host took, from the call to the answer.
+	Observe func(verb string, took time.Duration, err error)
+}
+
+// HostHands are the Hands and Senses of a host whose root is mounted where we are: /rootfs in a pod, / on the host
+// itself. Commands run as units of the host's systemd; nothing here needs a capability. It is safe for concurrent use.
+type HostHands struct {
+	root    *files.Root
+	mount   string
+	install installer
+	options HandsOptions
+	turns   map[string]chan struct{} // a token for each verb
+	watch   *handWatch
+
+	mu     sync.Mutex
+	placed string // the program on the host, as we left it
+	swept  bool   // what earlier heads left is gone
+	cached *Status
+	seen   string // what the host looked like when cached was read
+	read   time.Time
+}
+
+// statusLasts is how long a status is believed that nothing has changed: an error in it may have gone by itself.
+const statusLasts = time.Minute
+
+// fileMark tells what stands at a path of the host from what stood there before.
+func fileMark(root *files.Root, name string) string {
+	at, err := root.Resolve(path.Dir(name))
+	if err != nil {
+		return "none"
+	}
+	at = path.Join(root.Path(), at, path.Base(name))
+	var st unix.Stat_t
+	if err := unix.Lstat(at, &st); err != nil {
+		return "none"
+	}
+	link, _ := os.Readlink(at)
+	return fmt.Sprintf("%d %d %d.%d %d.%d %q", st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec, link)
+}
+
+// NewHands returns the hands of the host at mount, after placing the program and its units there.
+func NewHands(mount string, options HandsOptions) (*HostHands, error) {
+	if options.Program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("finding this program: %w", err)
+		}
+		options.Program = self
+	}
+	if options.Observe == nil {
+		options.Observe = func(string, time.Duration, error) {}
+	}
+	root, err := files.Open(mount)
+	if err != nil {
+		return nil, err
+	}
+	h := &HostHands{root: root, mount: root.Path(), options: options, turns: map[string]chan struct{}{}}
+	for _, v := range handVerbs {
+		h.turns[v.name] = make(chan struct{}, 1)
+	}
+	if err := h.open(); err != nil {
+		_ = h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *HostHands) open() error {
+	labels, err := h.root.Labels()
+	if err != nil {
+		return fmt.Errorf("reading SELinux policy: %w", err)
+	}
+	h.install = installer{root: h.root, labels: labels}
+	for dir, mode := range map[string]uint32{transaction.StateDir: 0o700, transaction.RunDir: 0o755, handoversDir: 0o700} {
+		if err := h.root.MkdirAll(dir, mode); err != nil {
+			return err
+		}
+	}
+	if err := h.place(); err != nil {
+		return err
+	}
+	if err := h.install.units(); err != nil {
+		return fmt.Errorf("installing the recovery unit: %w", err)
+	}
+	h.watch = newHandWatch(h.root)
+	return nil
+}
+
+// Close lets the host go. What runs there goes on.
+func (h *HostHands) Close() error {
+	if h.watch != nil {
+		h.watch.close()
+	}
+	return h.root.Close()
+}
+
+// place makes the program on the host ours. Somebody's own command may have put another there since.
+func (h *HostHands) place() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.placed != "" && fileMark(h.root, binaryPath) == h.placed {
+		return nil
+	}
+	if h.options.Program != path.Join(h.mount, binaryPath) {
+		if err := h.install.program(h.options.Program); err != nil {
+			return fmt.Errorf("placing the program on the host: %w", err)
+		}
+	}
+	h.placed = fileMark(h.root, binaryPath)
+	return nil
+}
+
+// Status reads where the host is. While nothing of what it tells has changed it costs a few looks at files.
+func (h *HostHands) Status(ctx context.Context) (*Status, error) {
+	before := h.look()
+	h.mu.Lock()
+	if h.cached != nil && h.seen == before && time.Since(h.read) < statusLasts {
+		s := h.cached.clone()
+		h.mu.Unlock()
+		return s, nil
+	}
+	h.mu.Unlock()
+	out, err := h.do(ctx, statusVerb, nil)
+	if err != nil {
+		return nil, err
+	}
+	s := &Status{}
+	if err := out.decode(s); err != nil {
+		return nil, err
+	}
+	// A journal that is at work changes nothing but itself.
+	lasting := s.Transaction == nil || s.Phase == string(transaction.PhaseBoot) || s.Phase == string(transaction.PhaseProve)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cached = nil
+	if lasting && h.look() == before {
+		h.cached, h.seen, h.read = s.clone(), before, time.Now()
+	}
+	return s, nil
+}
+
+// clone is a copy that its owner may change.
+func (s *Status) clone() *Status {
+	c := *s
+	c.Deployments = slices.Clone(s.Deployments)
+	c.Quarantined = slices.Clone(s.Quarantined)
+	c.Skipped = slices.Clone(s.Skipped)
+	if s.Transaction != nil {
+		t := *s.Transaction
+		c.Transaction = &t
+	}
+	return &c
+}
+
+// look is what a status depends on: the record; the deployments, whose directory ostree touches whenever one comes or
+// goes; which of them boots, which is a link; and one that is staged.
+func (h *HostHands) look() string {
+	var b strings.Builder
+	for _, name := range []string{transaction.RecordPath, "/boot/loader", "/ostree/deploy", "/run/ostree/staged-deployment"} {
+		fmt.Fprintln(&b, name, fileMark(h.root, name))
+	}
+	return b.String()
+}
+
+// Plan is the way from what the host has to what the request names. The plan comes with an *UnreachableError too, where
+// it is what says why.
+func (h *HostHands) Plan(ctx context.Context, r Request) (*plan.Plan, error) {
+	out, err := h.do(ctx, planVerb, &r)
+	return answer[plan.Plan](out, err)
+}
+
+// Stage refuses what can't work, and brings the OS to the disk.
+func (h *HostHands) Stage(ctx context.Context, r Request) error {
+	_, err := h.do(ctx, stageVerb, &r)
+	return err
+}
+
+// Apply moves the host to the configuration, or waits for an apply of it that is already running. Another one is a
+// *Refused. The result comes with most errors too.
+func (h *HostHands) Apply(ctx context.Context, r Request) (*Result, error) {
+	out, err := h.do(ctx, applyVerb, &r)
+	return answer[Result](out, err)
+}
+
+// Verify compares the host with its committed configuration. Drift is no error.
+func (h *HostHands) Verify(ctx context.Context) (*Verification, error) {
+	out, err := h.do(ctx, verifyVerb, nil)
+	v, err := answer[Verification](out, err)
+	if errors.As(err, new(*DriftError)) && v != nil {
+		err = nil
+	}
+	return v, err
+}
+
+// answer reads what the command printed, and adds the error that it ended with.
+func answer[T any](out *handOutcome, err error) (*T, error) {
+	if out == nil || len(out.output) == 0 {
+		return nil, err
+	}
+	v := new(T)
+	if wrong := out.decode(v); wrong != nil {
+		return nil, errors.Join(err, wrong)
+	}
+	return v, err
+}
+
+// Config is the host's copy of the committed, pending or previous configuration of that name, as JSON.
+func (h *HostHands) Config(_ context.Context, name string) ([]byte, error) {
+	store := transaction.NewStore(h.root)
+	r, err := store.Load()
+	if err != nil {
+		return nil, err
+	}
+	revisions := []*transaction.Revision{r.Committed, nil, r.Previous}
+	if r.Pending != nil {
+		revisions[1] = &r.Pending.Revision
+	}
+	for _, rev := range revisions {
+		if rev != nil && rev.Config == name && rev.Digest != "" {
+			data, err := store.ReadConfig(rev.Digest)
+			if err != nil {
+				return nil, fmt.Errorf("reading the host's copy of %s: %w", name, err)
+			}
+			return data, nil
+		}
+	}
+	return nil, fmt.Errorf("reading the host's copy of %s: %w", name, fs.ErrNotExist)
+}
+
+// NodeReady tells the verdict on the host what the API server says of the node, as of now. What was said counts for a
+// short time only (wordLasts), so whoever says it repeats it while an update is on the way.
+func (h *HostHands) NodeReady(_ context.Context, ready bool, why string) error {
+	data, err := json.Marshal(nodeWord{Ready: ready, Why: why, When: time.Now().UTC(), Uptime: uptime()})
+	if err != nil {
+		return err
+	}
+	if err := h.root.WriteRecord(nodeWordFile, data, 0o600); err != nil {
+		return fmt.Errorf("telling the host about its node: %w", err)
+	}
+	return nil
+}
+
+// Changed delivers when the host's record may have changed. It is never closed.
+func (h *HostHands) Changed() <-chan struct{} { return h.watch.changed }
+
+// handOutcome is what a command on the host gave back.
+type handOutcome struct {
+	verb   string
+	output []byte
+}
+
+func (o *handOutcome) decode(into any) error {
+	if err := json.Unmarshal(o.output, into); err != nil {
+		return fmt.Errorf("reading what %s printed on the host: %w", o.verb, err)
+	}
+	return nil
+}
+
+// handNote says what a command was started for: enough for another head to know it again, and no secret.
+type handNote struct {
+	Config string `json:"config"`
+	Sum    string `json:"sum"`
+}
+
+// noteOf sums up what a request comes to. The same configuration has the same digest however it is written, and
+// whatever else the cluster has noted in its metadata.
+func noteOf(r *Request) handNote {
+	if r == nil {
+		return handNote{}
+	}
+	digest := ""
+	mc := &mcfgv1.MachineConfig{}
+	if err := json.Unmarshal(r.Config, mc); err == nil {
+		if c, err := machineconfig.Parse(mc); err == nil {
+			digest = c.Digest
+		}
+	}
+	if digest == "" { // the host's command says what is wrong with it
+		sum := sha256.Sum256(r.Config)
+		digest = hex.EncodeToString(sum[:])
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %t %s", r.Name, digest, r.Lift, r.Policy))
+	return handNote{Config: r.Name, Sum: hex.EncodeToString(sum[:])}
+}
+
+// do runs a command on the host and returns what it printed, and the error that it ended with.
+func (h *HostHands) do(ctx context.Context, v verb, r *Request) (out *handOutcome, err error) {
+	started := time.Now()
+	defer func() { h.options.Observe(v.name, time.Since(started), err) }()
+	select {
+	case h.turns[v.name] <- struct{}{}:
+		defer func() { <-h.turns[v.name] }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	c := &handCall{hands: h, verb: v, request: r, note: noteOf(r)}
+	defer c.close()
+	return c.run(ctx)
+}
+
+// handCall is one command on the host.
+type handCall struct {
+	hands   *HostHands
+	verb    verb
+	request *Request
+	note    handNote
+	m       *systemd.Manager
+}
+
+func (c *handCall) close() {
+	if c.m != nil {
+		c.m.Close()
+	}
+}
+
+// manager is the connection to the host's systemd. It is made anew after an error: a bus that is restarted is no reason
+// to lose sight of what runs.
+func (c *handCall) manager(ctx context.Context) (*systemd.Manager, error) {
+	if c.m == nil {
+		ctx, cancel := context.WithTimeout(ctx, busTimeout)
+		defer cancel()
+		m, err := systemd.ConnectAt(ctx, c.hands.mount)
+		if err != nil {
+			return nil, fmt.Errorf("running %s on the host: %w", c.verb.name, err)
+		}
+		c.m = m
+	}
+	return c.m, nil
+}
+
+// ask has one conversation with systemd.
+func (c *handCall) ask(ctx context.Context, question func(context.Context, *systemd.Manager) error) error {
+	m, err := c.manager(ctx)
+	if err != nil {
+		return err
+	}
+	if err := question(ctx, m); err != nil {
+		c.close()
+		c.m = nil
+		return err
+	}
+	return nil
+}
+
+// state asks what runs under the verb's name.
+func (c *handCall) state(ctx context.Context) (s systemd.Service, err error) {
+	err = c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error {
+		ctx, cancel := context.WithTimeout(ctx, busTimeout)
+		defer cancel()
+		s, err = m.Service(ctx, c.verb.unit())
+		return err
+	})
+	return s, err
+}
+
+// run joins what runs already, or clears the way and starts it.
+func (c *handCall) run(ctx context.Context) (*handOutcome, error) {
+	for {
+		s, err := c.state(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if s.Ended() {
+			dir, err := c.start(ctx)
+			if errors.Is(err, systemd.ErrUnitExists) {
+				continue // another head was quicker
+			}
+			if err != nil {
+				return nil, err
+			}
+			return c.await(ctx, dir, "")
+		}
+		dir := path.Clean("/" + handoverOf(s.Environment))
+		other := c.noteIn(dir)
+		switch {
+		case c.verb.joins && other == c.note:
+			return c.await(ctx, dir, s.Invocation)
+		case c.verb.outlives:
+			return nil, &Refused{Err: fmt.Errorf("%s is at work on this host, for %s", c.verb.unit(), other.Config)}
+		case c.verb.joins:
+			if err := c.stop(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err := c.gone(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// gone waits until what runs under the verb's name has ended.
+func (c *handCall) gone(ctx context.Context) error {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		s, err := c.state(ctx)
+		if err != nil || s.Ended() {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (c *handCall) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.verb.grace+busTimeout)
+	defer cancel()
+	return c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error { return m.Stop(ctx, c.verb.unit()) })
+}
+
+func (c *handCall) noteIn(dir string) handNote {
+	var n handNote
+	data, err := c.hands.root.ReadFile(path.Join(dir, handoverRequest))
+	if err == nil {
+		err = json.Unmarshal(data, &n)
+	}
+	if err != nil {
+		n.Config = "an unknown configuration"
+	}
+	return n
+}
+
+// start hands over the documents and starts the command. It returns the directory that they share.
+func (c *handCall) start(ctx context.Context) (string, error) {
+	h := c.hands
+	if err := h.place(); err != nil {
+		return "", err
+	}
+	if err := errors.Join(h.sweep(c.verb), c.sweepOnce(ctx)); err != nil {
+		return "", err
+	}
+	dir := path.Join(handoversDir, c.verb.name+"-"+fmt.Sprintf("%x", time.Now().UnixNano()))
+	argv, err := c.handOver(dir)
+	if err == nil {
+		err = c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error {
+			ctx, cancel := context.WithTimeout(ctx, busTimeout)
+			defer cancel()
+			if err := m.Forget(ctx, c.verb.unit()); err != nil {
+				return err
+			}
+			return m.StartTransient(ctx, systemd.Transient{Name: c.verb.unit(), Description: c.description(), Argv: argv,
+				Environment: []string{handoverEnv + "=" + dir}, Nice: c.verb.nice, Limit: c.verb.limit, Grace: c.verb.grace})
+		})
+	}
+	if err != nil {
+		return "", errors.Join(err, h.root.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+func (c *handCall) description() string {
+	if c.request == nil {
+		return "Noderefit: " + c.verb.name
+	}
+	return fmt.Sprintf("Noderefit: %s %s", c.verb.name, c.request.Name)
+}
+
+// handOver writes what the command needs and returns its command line.
+func (c *handCall) handOver(dir string) ([]string, error) {
+	root := c.hands.root
+	if err := root.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("handing over to the host: %w", err)
+	}
+	argv := []string{binaryPath, c.verb.name, "--output", "json"}
+	text, err := json.Marshal(c.note)
+	if err != nil {
+		return nil, err
+	}
+	documents := map[string][]byte{handoverRequest: text}
+	if r := c.request; r != nil {
+		flag := "--config"
+		if c.verb.name == planVerb.name {
+			flag = "--desired"
+		}
+		documents[handoverConfig] = r.Config
+		argv = append(argv, flag, path.Join(dir, handoverConfig))
+		if len(r.Policy) > 0 {
+			documents[handoverPolicy] = r.Policy
+			argv = append(argv, "--policy", path.Join(dir, handoverPolicy))
+		}
+		if r.Lift && c.verb.joins {
+			argv = append(argv, "--lift-quarantine")
+		}
+		if c.verb.name == applyVerb.name {
+			argv = append(argv, "--cluster")
+		}
+	}
+	for name, data := range documents {
+		if err := root.Stage(dir, name, files.Node{Type: files.Regular, Mode: 0o600, Data: data}); err != nil {
+			return nil, fmt.Errorf("handing over to the host: %w", err)
+		}
+	}
+	return argv, nil
+}
+
+// sweep removes what commands of a verb left whose head did not live to collect it. None of them runs.
+func (h *HostHands) sweep(v verb) error {
+	names, err := h.root.ReadDir(handoversDir)
+	if err != nil {
+		return fmt.Errorf("handing over to the host: %w", err)
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, v.name+"-") {
+			if err := h.root.RemoveAll(path.Join(handoversDir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sweepOnce removes what earlier heads left, of all verbs that nothing runs of: documents may hold secrets.
+func (c *handCall) sweepOnce(ctx context.Context) error {
+	h := c.hands
+	h.mu.Lock()
+	swept := h.swept
+	h.mu.Unlock()
+	if swept {
+		return nil
+	}
+	for _, v := range handVerbs {
+		if v.name == c.verb.name {
+			continue // it is swept before it starts
+		}
+		select {
+		case h.turns[v.name] <- struct{}{}:
+		default:
+			continue // one of ours
+		}
+		s, err := (&handCall{hands: h, verb: v, m: c.m}).state(ctx)
+		if err == nil && s.Ended() {
+			err = h.sweep(v)
+		}
+		<-h.turns[v.name]
+		if err != nil {
+			return err
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.swept = true
+	return nil
+}
+
+// overlooked is how soon an end is seen that nothing announces: that of a command that was killed.
+const overlooked = time.Second
+
+// await waits for the command's report. invocation tells the run that is waited for from a later one of the same name.
+func (c *handCall) await(ctx context.Context, dir, invocation string) (*handOutcome, error) {
+	stop := c.hands.watch.wake(dir)
+	defer stop.end()
+	for {
+		out, err, done := c.collect(dir)
+		if done {
+			return out, err
+		}
+		select {
+		case <-stop.woken:
+			continue
+		case <-ctx.Done():
+			return nil, c.leave(ctx, dir)
+		case <-time.After(overlooked):
+		}
+		s, err := c.state(ctx)
+		if err != nil {
+			continue // the bus is away; the report tells all the same
+		}
+		if !s.Ended() && (invocation == "" || s.Invocation == invocation) {
+			invocation = s.Invocation
+			continue
+		}
+		if out, err, done := c.collect(dir); done {
+			return out, err
+		}
+		condition := s.Condition
+		if condition == "" {
+			condition = "it was stopped"
+		}
+		err = fmt.Errorf("running %s on the host: %s left no report: %s", c.verb.name, c.verb.unit(), condition)
+		return nil, errors.Join(err, c.hands.root.RemoveAll(dir))
+	}
+}
+
+// leave is what becomes of a command whose caller has no more use for it.
+func (c *handCall) leave(ctx context.Context, dir string) error {
+	why := ctx.Err()
+	if c.verb.outlives {
+		return why
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.verb.grace+busTimeout)
+	defer cancel()
+	if err := c.stop(ctx); err != nil {
+		return errors.Join(why, err)
+	}
+	return errors.Join(why, c.hands.root.RemoveAll(dir))
+}
+
+// collect takes the report and the output, if the command has ended.
+func (c *handCall) collect(dir string) (out *handOutcome, err error, done bool) { //nolint:revive,staticcheck // as of a map
+	root := c.hands.root
+	data, err := root.ReadFile(path.Join(dir, handoverReport))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, false
+	}
+	var r handReport
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	out = &handOutcome{verb: c.verb.name}
+	if err == nil {
+		out.output, err = root.ReadFile(path.Join(dir, handoverOutput))
+	}
+	if err != nil {
+		err = fmt.Errorf("reading the report of %s: %w", c.verb.unit(), err)
+	}
+	return out, errors.Join(err, root.RemoveAll(dir), r.err()), true
+}
+
+// handWatch sees the host's record and the reports of its commands change.
+type handWatch struct {
+	root    *files.Root
+	changed chan struct{}
+	inotify *fsnotify.Watcher // nil where the host has none left to give: then it looks by itself
+	stop    chan struct{}
+	done    chan struct{}
+
+	mu      sync.Mutex
+	waiting map[*handWaiter]bool
+}
+
+// handWaiter is woken when something happens in a directory.
+type handWaiter struct {
+	watch *handWatch
+	dir   string
+	woken chan struct{}
+}
+
+// looks is how often the record is looked at where nothing tells of its changes.
+const looks = 2 * time.Second
+
+func newHandWatch(root *files.Root) *handWatch {
+	w := &handWatch{root: root, changed: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+		waiting: map[*handWaiter]bool{}}
+	inotify, err := fsnotify.NewWatcher()
+	if err == nil {
+		if err = inotify.Add(w.place(transaction.StateDir)); err != nil {
+			_ = inotify.Close()
+		} else {
+			w.inotify = inotify
+		}
+	}
+	go w.run()
+	return w
+}
+
+// place is where we find a directory of the host's.
+func (w *handWatch) place(dir string) string {
+	at, err := w.root.Resolve(dir)
+	if err != nil {
+		at = dir
+	}
+	return path.Join(w.root.Path(), at)
+}
+
+func (w *handWatch) close() {
+	close(w.stop)
+	<-w.done
+}
+
+func (w *handWatch) run() {
+	defer close(w.done)
+	var events chan fsnotify.Event
+	var errs chan error
+	if w.inotify != nil {
+		events, errs = w.inotify.Events, w.inotify.Errors
+		defer func() { _ = w.inotify.Close() }()
+	}
+	tick := time.NewTicker(looks)
+	defer tick.Stop()
+	last := fileMark(w.root, transaction.RecordPath)
+	for {
+		select {
+		case <-w.stop:
+			return
+		case e := <-events:
+			if path.Base(e.Name) != handoverReport {
+				break
+			}
+			w.rouse(path.Dir(e.Name))
+			continue
+		case <-errs: // of a queue that ran over: whatever it was, it is looked for
+		case <-tick.C:
+			if w.inotify == nil {
+				w.rouse("")
+			}
+		}
+		if now := fileMark(w.root, transaction.RecordPath); now != last {
+			last = now
+			select {
+			case w.changed <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// rouse wakes those who wait for the directory, all for "".
+func (w *handWatch) rouse(dir string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.waiting {
+		if dir == "" || i.dir == dir {
+			select {
+			case i.woken <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// wake returns who is woken when the report in dir appears.
+func (w *handWatch) wake(dir string) *handWaiter {
+	i := &handWaiter{watch: w, dir: w.place(dir), woken: make(chan struct{}, 1)}
+	w.mu.Lock()
+	w.waiting[i] = true
+	w.mu.Unlock()
+	if w.inotify != nil {
+		if err := w.inotify.Add(i.dir); err != nil {
+			i.woken <- struct{}{} // it is gone, or there already
+		}
+	}
+	return i
+}
+
+func (i *handWaiter) end() {
+	i.watch.mu.Lock()
+	delete(i.watch.waiting, i)
+	i.watch.mu.Unlock()
+	if i.watch.inotify != nil {
+		_ = i.watch.inotify.Remove(i.dir) // gone with the directory
+	}
+}

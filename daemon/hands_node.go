@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// nodeWordFile holds what the head was last told of the node by the API server. No boot inherits it.
+const nodeWordFile = transaction.RunDir + "/node-ready"
+
+// wordLasts is how long what the head said counts. It repeats itself every few seconds while it hears from the API
+// server; a kubelet is called NotReady 40 seconds after its last sign of life.
+const wordLasts = time.Minute
+
+// nodeWord is what the API server says of the node.
+type nodeWord struct {
+	Ready bool      `json:"ready"`
+	Why   string    `json:"why"`
+	When  time.Time `json:"when"`
+	// Uptime is when it was said, as time since the boot: a clock that is set changes nothing.
+	Uptime time.Duration `json:"uptimeNanoseconds"`
+}
+
+// errNoWord is why a verdict waits: the head is not there yet, or does not reach the API server.
+var errNoWord = errors.New("the cluster has not said yet whether the node is ready")
+
+// judgeNode is the part of the verdict that belongs to the cluster. What the API server says counts. Where it says
+// nothing, as when it is away itself, a host that is healthy must not go back for that alone: once patience is over the
+// host's own network decides, which may be no worse than it was before the update.
+func judgeNode(word *nodeWord, now, patience time.Duration, before, after transaction.Network) error {
+	if word != nil && now-word.Uptime <= wordLasts {
+		if word.Ready {
+			return nil
+		}
+		return fmt.Errorf("the node is not ready: %s", word.Why)
+	}
+	worse := ""
+	switch {
+	case before.Route && !after.Route:
+		worse = "the host has lost its default route"
+	case before.Answers && after.Silent:
+		worse = "the router of the default route does not answer any more"
+	}
+	switch {
+	case worse != "":
+		return fmt.Errorf("%w, and %s", errNoWord, worse)
+	case now < patience:
+		return errNoWord
+	}
+	return nil
+}
+
+// NodeWord is what an API server's Node says about its readiness at now, when its machine has been up for so long. What
+// was said of the boot before is no answer: until the kubelet has spoken in this one the node is not ready.
+func NodeWord(n *corev1.Node, now time.Time, up time.Duration) (ready bool, why string) {
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	if i < 0 {
+		return false, "it has no condition Ready"
+	}
+	c := n.Status.Conditions[i]
+	if c.Status != corev1.ConditionTrue {
+		return false, strings.TrimSpace(fmt.Sprintf("Ready is %s: %s: %s", c.Status, c.Reason, c.Message))
+	}
+	// The kubelet's time has whole seconds.
+	if c.LastHeartbeatTime.Time.Before(now.Add(-up).Truncate(time.Second)) {
+		return false, "its kubelet has not reported since the boot"
+	}
+	return true, ""
+}
+
+// nodeWord reads what the head was told; nil where it was told nothing, or nothing that can be read.
+func (h *Host) nodeWord() *nodeWord {
+	data, err := h.root.ReadFile(nodeWordFile)
+	if err != nil {
+		return nil
+	}
+	w := &nodeWord{}
+	if err := json.Unmarshal(data, w); err != nil {
+		return nil
+	}
+	return w
+}
+
+// network is what the kernel shows of the host's network. What can't be read is not there.
+func (h *Host) network() transaction.Network {
+	text := func(name string) string {
+		data, err := h.root.ReadFile(name)
+		if err != nil {
+			return ""
+		}
+		return string(data)
+	}
+	return networkOf(text("/proc/net/route"), text("/proc/net/ipv6_route"), text("/proc/net/arp"))
+}
+
+// Flags of routes and neighbours in /proc/net.
+const (
+	routeUp     = 0x1
+	routeReject = 0x200
+	arpComplete = 0x2
+)
+
+// networkOf reads /proc/net/route, ipv6_route and arp.
+func networkOf(route, route6, arp string) transaction.Network {
+	var n transaction.Network
+	routers := map[string]bool{}
+	for line := range strings.Lines(route) {
+		// Iface Destination Gateway Flags RefCnt Use Metric Mask
+		f := strings.Fields(line)
+		if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" || !flags(f[3], routeUp) || flags(f[3], routeReject) {
+			continue
+		}
+		n.Route = true
+		var a, b, c, d int
+		if _, err := fmt.Sscanf(f[2], "%2x%2x%2x%2x", &d, &c, &b, &a); err == nil {
+			routers[fmt.Sprintf("%d.%d.%d.%d", a, b, c, d)] = true
+		}
+	}
+	for line := range strings.Lines(route6) {
+		// destination, its prefix, source, its prefix, next hop, metric, references, use, flags, device
+		f := strings.Fields(line)
+		if len(f) < 10 || strings.Trim(f[0], "0") != "" || f[1] != "00" || f[9] == "lo" ||
+			!flags(f[8], routeUp) || flags(f[8], routeReject) {
+			continue
+		}
+		n.Route = true
+	}
+	for line := range strings.Lines(arp) {
+		// address, type, flags, hardware address, mask, device
+		f := strings.Fields(line)
+		if len(f) < 6 || !routers[f[0]] {
+			continue
+		}
+		if flags(strings.TrimPrefix(f[2], "0x"), arpComplete) {
+			n.Answers = true
+		} else {
+			n.Silent = true
+		}
+	}
+	n.Silent = n.Silent && !n.Answers
+	return n
+}
+
+func flags(text string, want uint64) bool {
+	var have uint64
+	_, err := fmt.Sscanf(text, "%x", &have)
+	return err == nil && have&want == want
+}

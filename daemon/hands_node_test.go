@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/transaction"
+)
+
+func TestNodeIsJudgedByItsClusterOrElseByItsNetwork(t *testing.T) {
+	const now, patience = 5 * time.Minute, 5 * time.Minute
+	said := func(ready bool, ago time.Duration) *nodeWord {
+		return &nodeWord{Ready: ready, Why: "no network plugin", Uptime: now - ago}
+	}
+	route := transaction.Network{Route: true}
+	answers := transaction.Network{Route: true, Answers: true}
+	silent := transaction.Network{Route: true, Silent: true}
+	var none transaction.Network
+	for _, c := range []struct {
+		what          string
+		word          *nodeWord
+		early         time.Duration // before the end of patience
+		before, after transaction.Network
+		want          string // part of the no; "" for a yes
+	}{
+		{"ready", said(true, 0), time.Minute, route, route, ""},
+		{"ready, whatever the routes say", said(true, 10*time.Second), 0, route, none, ""},
+		{"not ready", said(false, 0), 0, route, route, "no network plugin"},
+		{"ready, a while ago", said(true, 2*wordLasts), time.Minute, route, route, "has not said"},
+		{"ready a while ago, and the API server is away", said(true, 2*wordLasts), 0, route, route, ""},
+		{"not ready a while ago, and the API server is away", said(false, 2*wordLasts), 0, route, route, ""},
+		{"nothing yet", nil, time.Second, route, route, "has not said"},
+		{"nothing until the end", nil, 0, route, route, ""},
+		{"nothing, on a host that never had a route", nil, 0, none, none, ""},
+		{"nothing, and the route is lost", nil, 0, route, none, "default route"},
+		{"nothing yet, and the route is lost", nil, time.Second, route, none, "default route"},
+		{"nothing, and a route that was not there before", nil, 0, none, route, ""},
+		{"nothing, and the router is silent", nil, 0, answers, silent, "router"},
+		{"nothing, and nobody has asked the router", nil, 0, answers, route, ""},
+		{"nothing, and the router was silent before", nil, 0, silent, silent, ""},
+	} {
+		err := judgeNode(c.word, now-c.early, patience, c.before, c.after)
+		if c.word != nil {
+			w := *c.word
+			w.Uptime -= c.early
+			err = judgeNode(&w, now-c.early, patience, c.before, c.after)
+		}
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}
+
+func TestNetworkIsReadFromTheKernel(t *testing.T) {
+	const head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+	const v4 = head + "eth0\t00000000\t0102000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n" +
+		"eth0\t0002000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
+	const arp = "IP address       HW type     Flags       HW address            Mask     Device\n"
+	const v6 = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 " +
+		"00000400 00000001 00000000 00000003     eth0\n"
+	const none6 = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 " +
+		"ffffffff 00000001 00000000 00200200       lo\n"
+	for _, c := range []struct {
+		what               string
+		route, route6, arp string
+		want               transaction.Network
+	}{
+		{"nothing", "", "", "", transaction.Network{}},
+		{"no default", head + "eth0\t0002000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n", none6, arp, transaction.Network{}},
+		{"a default", v4, none6, arp, transaction.Network{Route: true}},
+		{"that is unreachable", head + "*\t00000000\t00000000\t0200\t0\t0\t0\t00000000\t0\t0\t0\n", "", "", transaction.Network{}},
+		{"IPv6 alone", head, none6 + v6, arp, transaction.Network{Route: true}},
+		{"a router that answers", v4, "", arp + "10.0.2.1         0x1         0x2         52:55:0a:00:02:02     *        eth0\n",
+			transaction.Network{Route: true, Answers: true}},
+		{"a router that does not", v4, "", arp + "10.0.2.1         0x1         0x0         00:00:00:00:00:00     *        eth0\n",
+			transaction.Network{Route: true, Silent: true}},
+		{"another neighbour", v4, "", arp + "10.0.2.7         0x1         0x0         00:00:00:00:00:00     *        eth0\n",
+			transaction.Network{Route: true}},
+	} {
+		if got := networkOf(c.route, c.route6, c.arp); got != c.want {
+			t.Errorf("%s: %+v", c.what, got)
+		}
+	}
+}
+
+func TestNodeIsReadyOnlyByAWordFromThisBoot(t *testing.T) {
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	node := func(status corev1.ConditionStatus, ago time.Duration) *corev1.Node {
+		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
+			{Type: corev1.NodeReady, Status: status, Reason: "KubeletNotReady", Message: "no CNI",
+				LastHeartbeatTime: metav1.NewTime(now.Add(-ago))}}}}
+	}
+	for _, c := range []struct {
+		what  string
+		node  *corev1.Node
+		ready bool
+		why   string
+	}{
+		{"ready since the boot", node(corev1.ConditionTrue, 30*time.Second), true, ""},
+		{"ready before the boot", node(corev1.ConditionTrue, 2*time.Minute), false, "since the boot"},
+		{"not ready", node(corev1.ConditionFalse, 0), false, "no CNI"},
+		{"unknown", node(corev1.ConditionUnknown, 0), false, "Unknown"},
+		{"new", &corev1.Node{}, false, "no condition"},
+	} {
+		ready, why := NodeWord(c.node, now, time.Minute)
+		if ready != c.ready || !strings.Contains(why, c.why) {
+			t.Errorf("%s: %t %q", c.what, ready, why)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// osManagers are units that change the OS by themselves and reboot. Two at one host undo each other's work.
+var osManagers = []string{"zincati.service", "bootc-fetch-apply-updates.timer", "rpm-ostreed-automatic.timer"}
+
+// mcoUnits are those that the OpenShift machine-config-operator brings to a host.
+var mcoUnits = []string{"machine-config-daemon-firstboot.service", "machine-config-daemon-pull.service"}
+
+// sentinel is what asks kured for a reboot, unless it is told another.
+const sentinel = "/var/run/reboot-required"
+
+// signs are what a host shows of others who manage it.
+type signs struct {
+	units     map[string]string // active states of the units above; "masked" for a masked one
+	processes [][]string        // command lines
+	// currentConfig says that there is a file where ours is a link: the other agent wrote it.
+	currentConfig bool
+	exists        func(path string) bool
+}
+
+// rival names who else manages the host, and what to do about it; "" for nobody. off says which units the configuration
+// turns off, boots whether the update reboots: only then do those count that care for the OS and reboots alone.
+func rival(s signs, off func(unit string) bool, boots bool) string {
+	active := func(unit string) bool {
+		return (s.units[unit] == "active" || s.units[unit] == "activating") && !off(unit)
+	}
+	for _, unit := range osManagers {
+		if boots && active(unit) {
+			return unit + " manages this host's OS too: disable it, or have the configuration do so"
+		}
+	}
+	const mco = "the OpenShift machine-config-operator manages this host too: "
+	for _, argv := range s.processes {
+		if len(argv) > 1 && strings.HasPrefix(path.Base(argv[0]), "machine-config-daemon") && argv[1] == "start" {
+			return mco + "its agent runs (" + argv[0] + " start); remove it from the cluster first"
+		}
+	}
+	for _, unit := range mcoUnits {
+		state := s.units[unit]
+		switch {
+		case active(unit):
+			return mco + unit + " is " + state + "; disable it, or have the configuration do so"
+		case s.currentConfig && state != "" && state != "not-found" && state != "masked" && !off(unit):
+			return mco + transaction.ConfigDir + "/currentconfig is its file, and " + unit +
+				" is installed; mask it, or have the configuration do so"
+		}
+	}
+	for _, argv := range s.processes {
+		if boots && len(argv) > 0 && path.Base(argv[0]) == "kured" {
+			if at := sentinelOf(argv); at != "" && s.exists(at) {
+				return "kured is about to reboot this host: it runs, and " + at + " asks it to; let it, or remove the file"
+			}
+		}
+	}
+	return ""
+}
+
+// sentinelOf is the file that a kured looks for; "" where it asks a command instead, which we can't know the answer of.
+func sentinelOf(argv []string) string {
+	at := sentinel
+	for i, arg := range argv {
+		name, value, joined := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if !joined && i+1 < len(argv) {
+			value = argv[i+1]
+		}
+		switch {
+		case !strings.HasPrefix(arg, "--"):
+		case name == "reboot-sentinel-command" && value != "":
+			return ""
+		case name == "reboot-sentinel" && value != "":
+			at = value
+		}
+	}
+	return at
+}
+
+// otherManagers refuses a host on which somebody else is at work, unless the configuration turns it off.
+func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boots bool) error {
+	if h.services == nil {
+		return nil
+	}
+	s := signs{exists: h.exists}
+	units := slices.Concat(osManagers, mcoUnits)
+	err := h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) (err error) {
+		s.units, err = m.ActiveState(ctx, units...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, unit := range units {
+		if n, err := h.root.Inspect(path.Join(unitDir, unit)); err == nil && n.Target == "/dev/null" {
+			s.units[unit] = "masked"
+		}
+	}
+	if s.processes, err = h.processes(); err != nil {
+		return err
+	}
+	current, err := h.root.Inspect(transaction.ConfigDir + "/currentconfig")
+	s.currentConfig = err == nil && current.Type == files.Regular
+	off := func(unit string) bool {
+		return slices.ContainsFunc(cfg.Units, func(u machineconfig.Unit) bool {
+			return u.Name == unit && (u.Enabled != nil && !*u.Enabled || u.Mask != nil && *u.Mask)
+		})
+	}
+	if who := rival(s, off, boots); who != "" {
+		return &Refused{Err: errors.New(who)}
+	}
+	return nil
+}
+
+// processes returns the command lines of all that runs; the kernel's threads have none.
+func (h *Host) processes() ([][]string, error) {
+	names, err := h.root.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	var out [][]string
+	for _, name := range names {
+		if _, err := strconv.Atoi(name); err != nil {
+			continue
+		}
+		line, err := h.root.ReadFile("/proc/" + name + "/cmdline")
+		if err == nil && len(line) > 0 { // one that has ended meanwhile is none
+			out = append(out, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Stage refuses what Apply would refuse, and brings the OS that cfg needs to the disk, so that nothing slow is left to
+// do once the node serves nobody. Nothing that boots is touched, and neither is the record: whoever thinks better of it
+// leaves nothing to take back. The result is never nil.
+func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err == nil {
+		err = h.stage(ctx, r, cfg, o, res)
+	}
+	return h.result(context.WithoutCancel(ctx), res, r), err
+}
+
+func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) error {
+	if err := h.contradicts(r); err != nil {
+		return err
+	}
+	if p := r.Pending; p != nil && p.Digest == cfg.Digest {
+		return nil // it is further than that
+	}
+	if !o.Lift {
+		if err := h.quarantine(r, cfg, o); err != nil {
+			return err
+		}
+	}
+	u, err := h.prepare(ctx, r, cfg, o, res)
+	if err != nil || u == nil {
+		return err
+	}
+	h.say("check", cfg.Name)
+	if err := h.engine().Check(u.Update, u.all); err != nil {
+		return err
+	}
+	if u.road != transaction.RoadSwitch {
+		return ctx.Err()
+	}
+	res.Staged = u.request.Checksum
+	return h.checkoutSpace(ctx)
+}
+
+// checkoutSpace refuses a disk on which another deployment has no room: its directories are its own, and so is its
+// /etc; its files are names of the repository's. The deployment that runs is the measure.
+func (h *Host) checkoutSpace(ctx context.Context) error {
+	var bytes, nodes uint64
+	count := func(dir string, whole bool) error {
+		return filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case err != nil || !whole && !d.IsDir():
+				return err
+			}
+			nodes++
+			bytes += 4096
+			if info, err := d.Info(); err == nil && d.Type().IsRegular() {
+				bytes += uint64(max(info.Size(), 0))
+			}
+			return nil
+		})
+	}
+	for dir, whole := range map[string]bool{"/usr": false, "/etc": true} {
+		if err := count(dir, whole); err != nil {
+			return fmt.Errorf("measuring the running deployment: %w", err)
+		}
+	}
+	room, err := h.root.Space("/ostree/deploy")
+	if err != nil {
+		return err
+	}
+	if room.Bytes < bytes || room.Inodes < nodes {
+		return fmt.Errorf("checking space: a new deployment needs %d bytes and %d inodes on the file system of "+
+			"/ostree/deploy, %d and %d are free: %w", bytes, nodes, room.Bytes, room.Inodes, unix.ENOSPC)
+	}
+	return nil
+}
