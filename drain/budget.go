@@ -142,11 +142,17 @@ func replacementOf(pod *corev1.Pod, unscheduled []corev1.Pod) (*corev1.Pod, stri
 		}
 		for _, c := range unscheduled[i].Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
-				return &unscheduled[i], c.Message
+				return &unscheduled[i], firstSentence(c.Message)
 			}
 		}
 	}
 	return nil, ""
+}
+
+// firstSentence is what rules out the nodes; the scheduler goes on about preemption.
+func firstSentence(message string) string {
+	first, _, _ := strings.Cut(message, ". ")
+	return strings.TrimSuffix(first, ".")
 }
 
 // covers are the budgets whose selector has pod.

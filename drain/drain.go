@@ -69,9 +69,9 @@ type Drainer struct {
 }
 
 // Forecast says what a drain would wait for, before anything is cordoned or evicted: the pods that a
-// PodDisruptionBudget would not let go as things are, because it allows no disruption, or fewer than it has pods on this
-// node while no other node could take them. Config and Since are the caller's to fill in; Left counts all pods that
-// would have to go.
+// PodDisruptionBudget would not let go as things are, because it allows no disruption, or fewer than it has pods on
+// this node while no other node could take them. Config and Since are the caller's to fill in; Left counts all pods
+// that would have to go.
 func (d *Drainer) Forecast(ctx context.Context) (api.Drain, error) {
 	pods, err := d.list(ctx)
 	if err != nil {

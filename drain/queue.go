@@ -184,7 +184,7 @@ func (t *target) waiting(now time.Time) (api.WaitingPod, bool) {
 		if t.budgets != "" {
 			w.Budget = t.budgets
 		}
-		w.Message = joined(w.Message, t.replacement)
+		w.Message = api.ShortReason(joined(w.Message, t.replacement))
 	case t.asking && now.Sub(t.asked) > slowAnswer:
 		w.Why = api.DrainWaitError
 		w.Message = "no answer from the API server since the eviction was asked for at " + stamp(t.asked)
