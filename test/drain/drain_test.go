@@ -238,20 +238,31 @@ func (s *scene) evictionsAreSeldom(pods int) {
 	}
 }
 
-// stubborn makes a node that nobody plays, and a pod there that ends only when it is removed.
-func (s *scene) stubborn(node string) {
+// stubborn makes a node that nobody plays, and pods there that end only when they are removed.
+func (s *scene) stubborn(node string, pods ...string) {
 	s.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	_, err := s.admin.CoreV1().Nodes().Create(s.Context(), n, metav1.CreateOptions{})
 	s.check(err)
-	template := s.template("slow")
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "slow", Labels: template.Labels}, Spec: template.Spec}
+	for _, name := range pods {
+		pod := s.bare(name, node, nil)
+		pod.Status.Phase = corev1.PodRunning
+		_, err = s.admin.CoreV1().Pods(s.ns).UpdateStatus(s.Context(), pod, metav1.UpdateOptions{})
+		s.check(err)
+	}
+}
+
+// bare puts a pod of no controller onto a node.
+func (s *scene) bare(name, node string, annotations map[string]string) *corev1.Pod {
+	s.Helper()
+	template := s.template(name)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels, Annotations: annotations}, Spec: template.Spec,
+	}
 	pod.Spec.NodeSelector, pod.Spec.NodeName = nil, node
-	pod, err = s.admin.CoreV1().Pods(s.ns).Create(s.Context(), pod, metav1.CreateOptions{})
+	pod, err := s.admin.CoreV1().Pods(s.ns).Create(s.Context(), pod, metav1.CreateOptions{})
 	s.check(err)
-	pod.Status.Phase = corev1.PodRunning
-	_, err = s.admin.CoreV1().Pods(s.ns).UpdateStatus(s.Context(), pod, metav1.UpdateOptions{})
-	s.check(err)
+	return pod
 }
 
 func (s *scene) end(pod string) { s.kubectl("delete", "pod", pod, "--force", "--grace-period=0") }
@@ -259,7 +270,7 @@ func (s *scene) end(pod string) { s.kubectl("delete", "pod", pod, "--force", "--
 func TestDoneMeansGone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "slow")
-	s.stubborn("slow-0")
+	s.stubborn("slow-0", "slow")
 	s.cordon("slow-0")
 	d := s.drain("slow-0", nil)
 	report := d.waits(api.DrainWaitTerminating)
@@ -335,30 +346,33 @@ func TestAWebhookThatSaysNoIsAskedAgain(t *testing.T) {
 
 func TestAPodThatCameBackElsewhereIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, "elsewhere", "elsewhere-1")
+	s := newScene(t, "elsewhere")
 	asked, answer := make(chan struct{}), make(chan struct{})
 	s.guard(func(name string) bool {
-		if name == "slow" {
+		if name == "db" {
 			asked <- struct{}{}
 			<-answer
 		}
-		return name == "slow"
+		return name == "db"
 	})
-	s.stubborn("elsewhere-0")
+	s.stubborn("elsewhere-0", "db", "other")
+	s.stubborn("elsewhere-1")
 	s.cordon("elsewhere-0")
 	d := s.drain("elsewhere-0", nil)
 	<-asked // between the request and its effect the pod goes by itself, and one of its name is made on another node
-	s.end("slow")
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Spec: s.template("slow").Spec}
-	pod.Spec.NodeName = "elsewhere-1"
-	_, err := s.admin.CoreV1().Pods(s.ns).Create(s.Context(), pod, metav1.CreateOptions{})
-	s.check(err)
+	s.end("db")
+	s.bare("db", "elsewhere-1", nil)
 	close(answer)
-	s.check(d.ends(5 * time.Second))
-	found, err := s.admin.CoreV1().Pods(s.ns).Get(s.Context(), "slow", metav1.GetOptions{})
-	s.check(err)
-	if found.DeletionTimestamp != nil {
-		t.Error("a pod of another node was evicted")
+	s.until("the eviction is answered", func() bool {
+		return slices.ContainsFunc(s.requests(), func(r cluster.Request) bool {
+			return kindOf(r) == "create pods/eviction" && r.Object.Name == "db"
+		})
+	})
+	d.waits(api.DrainWaitRefused)
+	for _, p := range s.pods("db") {
+		if p.DeletionTimestamp != nil {
+			t.Error("a pod of another node was evicted")
+		}
 	}
 }
 
@@ -454,7 +468,7 @@ func TestAnUncordonInBetweenEndsTheDrain(t *testing.T) {
 func TestAnUncordonedNodeIsNeverDrained(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "never")
-	s.stubborn("never-0")
+	s.stubborn("never-0", "slow")
 	if err := s.drain("never-0", nil).ends(5 * time.Second); !errors.Is(err, drain.ErrUncordoned) {
 		t.Errorf("before the first eviction the drain ended with %v", err)
 	}
@@ -482,10 +496,7 @@ func (s *scene) furnish(node string) {
 	for name, annotations := range map[string]map[string]string{
 		"bare": nil, "static": {corev1.MirrorPodAnnotationKey: "digest"},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Spec: s.template(name).Spec}
-		pod.Spec.NodeName = node
-		_, err := s.admin.CoreV1().Pods(s.ns).Create(s.Context(), pod, metav1.CreateOptions{})
-		s.check(err)
+		s.bare(name, node, annotations)
 	}
 	s.ready("agent", 1)
 }
