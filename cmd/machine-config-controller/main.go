@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command machine-config-controller renders the configuration of a pool of nodes.
+// Command machine-config-controller says what configuration each pool of nodes has, and which node goes to it when.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "machine-config-controller",
-		Short:         "Renders the configuration of pools of nodes",
+		Short:         "Says which configuration pools of nodes have, and which node goes to it when",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -46,7 +46,7 @@ func command() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(render(), version())
+	root.AddCommand(run(), render(), version())
 	return root
 }
 

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/zapr"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/pool"
+	rendering "github.com/noderefit/noderefit/controller/render"
+)
+
+// controllers by name. One that is nil is still to come.
+var controllers = map[string]func(ctrl.Manager, runOptions) error{
+	pool.Name:                func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
+	"render":                 func(m ctrl.Manager, _ runOptions) error { return rendering.Add(m) },
+	"template":               nil,
+	"kubeletconfig":          nil,
+	"containerruntimeconfig": nil,
+	"imagemirror":            nil,
+}
+
+type runOptions struct {
+	controllers          []string
+	kubeconfig           string
+	metricsAddress       string
+	probeAddress         string
+	leaderElect          bool
+	leaderElectNamespace string
+	nodeName             string
+}
+
+func run() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the controllers in a cluster",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+			}
+			return o.check()
+		},
+		RunE: func(*cobra.Command, []string) error { return o.run() },
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&o.controllers, "controllers", available(), "which controllers to run")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"kubeconfig file; without it $KUBECONFIG, else the service account of the pod")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:8797", "where to serve metrics; 0: nowhere")
+	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081",
+		"where to serve /healthz and /readyz; 0: nowhere")
+	flags.BoolVar(&o.leaderElect, "leader-elect", true, "be the only one of several that acts")
+	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", api.Namespace,
+		"where the leader's lease is")
+	flags.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"),
+		"the node that this runs on, which is updated last (default $NODE_NAME)")
+	return cmd
+}
+
+// available are the controllers that there are.
+func available() []string {
+	names := slices.Sorted(maps.Keys(controllers))
+	return slices.DeleteFunc(names, func(name string) bool { return controllers[name] == nil })
+}
+
+// check refuses a command line that names a controller which can't run.
+func (o *runOptions) check() error {
+	if len(o.controllers) == 0 {
+		return usageError{errors.New("--controllers: at least one is required")}
+	}
+	for _, name := range o.controllers {
+		add, known := controllers[name]
+		switch {
+		case !known:
+			return usageError{fmt.Errorf("--controllers: there is no controller %q: there are %s", name,
+				strings.Join(available(), ", "))}
+		case add == nil:
+			return usageError{fmt.Errorf("--controllers: controller %q is not implemented yet: there are %s", name,
+				strings.Join(available(), ", "))}
+		}
+	}
+	slices.Sort(o.controllers)
+	o.controllers = slices.Compact(o.controllers)
+	return nil
+}
+
+func (o *runOptions) run() error {
+	logger, err := zap.NewProduction()
+	if err != nil {
+		return fmt.Errorf("starting the log: %w", err)
+	}
+	log := zapr.NewLogger(logger)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+
+	config, err := o.config()
+	if err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), mcfgv1.Install(scheme)); err != nil {
+		return err
+	}
+	// The lease has the name that OpenShift's own controller takes: where that runs, this one waits, and no node is told
+	// two things.
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cache.Options{ByObject: pool.CacheOptions()},
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:        o.probeAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              api.Controller,
+		LeaderElectionNamespace:       o.leaderElectNamespace,
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", config.Host, err)
+	}
+	err = errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping))
+	if err != nil {
+		return err
+	}
+	for _, name := range o.controllers {
+		if err := controllers[name](mgr, *o); err != nil {
+			return err
+		}
+	}
+	log.Info("starting", "controllers", o.controllers, "node", o.nodeName, "server", config.Host)
+	return mgr.Start(ctrl.SetupSignalHandler())
+}
+
+// config says how the API server is reached. Its own flow control is what holds us back, not a limit in the client.
+func (o *runOptions) config() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	config.QPS = -1
+	config.UserAgent = api.Controller
+	return config, nil
+}

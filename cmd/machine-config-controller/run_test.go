@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{
+			"a controller that nobody knows", []string{"--controllers=pool,pol"},
+			`--controllers: there is no controller "pol": there are pool, render`,
+		},
+		{
+			"one that is still to come", []string{"--controllers=template"},
+			`--controllers: controller "template" is not implemented yet: there are pool, render`,
+		},
+		{"none", []string{"--controllers="}, "--controllers: at least one is required"},
+		{"an argument", []string{"pool"}, `unexpected argument "pool"`},
+		{"a flag that nobody knows", []string{"--pool"}, "unknown flag: --pool"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := command()
+			cmd.SetOut(io.Discard)
+			cmd.SetErr(io.Discard)
+			cmd.SetArgs(append([]string{"run"}, test.args...))
+			err := cmd.Execute()
+			if _, usage := errors.AsType[usageError](err); !usage || err.Error() != test.want {
+				t.Errorf("got %v, a usage error: %v; want %s", err, usage, test.want)
+			}
+		})
+	}
+}
+
+func TestAKubeconfigThatIsNotThereIsNamed(t *testing.T) {
+	cmd := command()
+	cmd.SetArgs([]string{"run", "--kubeconfig=/nowhere/kubeconfig"})
+	if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), "/nowhere/kubeconfig") {
+		t.Errorf("got %v", err)
+	}
+}
