@@ -17,7 +17,7 @@ import (
 )
 
 // stopped is a pool of four nodes in which the first rolled back from rendered-worker-bad while the second was on its way
-// there; the second is held.
+// there, and was called back.
 func stopped(t *testing.T) *lab {
 	t.Helper()
 	l := newLab(t)
@@ -32,6 +32,8 @@ func stopped(t *testing.T) *lab {
 	l.until("two are in their drain", func() bool { return l.stand("q-0").Cordoned && l.stand("q-1").Cordoned })
 	l.agents.hold("q-0", false)
 	l.phase("q-0", "rendered-worker-bad", progress.PhaseRolledBack)
+	l.until("q-1 is called back", func() bool { return l.stand("q-1").Desired == "rendered-worker-a" })
+	l.agents.hold("q-1", false)
 	return l
 }
 
@@ -62,7 +64,6 @@ func TestAConfigurationThatFailedIsOfferedToNoOtherNode(t *testing.T) {
 		t.Errorf("NodeDegraded is %q", got)
 	}
 	l.agents.ends("rendered-worker-bad", "")
-	l.agents.hold("q-1", false)
 	l.node("q-4", "worker", "rendered-worker-a")
 	l.until("a new node is counted", func() bool { return l.getPool("worker").Status.MachineCount == 4 })
 	if told, _, _ := l.eye.seen(); told["q-4"] != nil || told["q-2"] != nil || len(told["q-1"]) != 2 {
@@ -83,7 +84,6 @@ func TestAConfigurationThatFailedIsOfferedToNoOtherNode(t *testing.T) {
 
 func TestTakingAConfigurationBackHealsThePoolThatItStopped(t *testing.T) {
 	l := stopped(t)
-	l.agents.hold("q-1", false)
 	l.target("worker", "rendered-worker-a")
 	l.updated("worker", "rendered-worker-a")
 	l.until("nothing is degraded", func() bool { return l.condition("worker", mcfgv1.MachineConfigPoolDegraded) == "False" })
@@ -94,7 +94,6 @@ func TestTakingAConfigurationBackHealsThePoolThatItStopped(t *testing.T) {
 
 func TestALiftedQuarantineLetsTheNodeTryAgain(t *testing.T) {
 	l := stopped(t)
-	l.agents.hold("q-1", false)
 	l.until("the pool is stopped", func() bool { return l.condition("worker", api.PoolQuarantined) != "False" })
 	l.until("q-1 is back", func() bool { return l.stand("q-1").Settled() })
 	lift := func() {
