@@ -67,8 +67,12 @@ deps: ## Installs the Debian packages that the labs need (as root; does nothing 
 	apt-get -q -o Acquire::Retries=3 update
 	apt-get -q -y -o Acquire::Retries=3 install --no-install-recommends "$${packages[@]}"
 
+.PHONY: kubebox
+kubebox: ## Builds the control plane that the tests run (some minutes the first time; does nothing when it is there)
+	@go run ./test/cluster/up -build
+
 .PHONY: test
-test: deps ## Runs every test that needs no VM; LAB=require makes a lab that cannot run a failure
+test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab that cannot run a failure
 	@mkdir -p $(CACHE)
 	status=0
 	# The crash suite counts its cuts, which go test shows only of a package that is tested by itself.
@@ -130,7 +134,7 @@ $(LINTER): tools/go.mod tools/go.sum
 	touch $@
 
 .PHONY: lint
-lint: $(LINTER) ## Checks formatting, vet, the linters, both modules and, where shellcheck is installed, the scripts
+lint: $(LINTER) ## Checks formatting, vet, the linters, all modules and, where shellcheck is installed, the scripts
 	@status=0
 	wrong=$$($(GO_FILES) | xargs -0 -r gofmt -l)
 	if [[ $$wrong ]]; then
@@ -139,6 +143,7 @@ lint: $(LINTER) ## Checks formatting, vet, the linters, both modules and, where 
 	fi
 	go mod tidy -diff || status=1
 	go -C tools mod tidy -diff || status=1
+	go -C test/cluster/kubebox mod tidy -diff || status=1
 	go vet ./... || status=1
 	go vet -tags faults ./... || status=1
 	$(LINTER) run || status=1
@@ -159,6 +164,7 @@ check-dirty: ## Fails, and names the files, when generate, tidy or gofmt change 
 	go generate ./...
 	go mod tidy
 	go -C tools mod tidy
+	go -C test/cluster/kubebox mod tidy
 	$(GO_FILES) | xargs -0 -r gofmt -w
 	changed=$$(diff <(echo "$$before") <(state) | awk '/^[<>]/ { $$1 = $$2 = ""; print substr($$0, 3) }' | sort -u || true)
 	if [[ $$changed ]]; then

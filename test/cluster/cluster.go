@@ -159,9 +159,14 @@ func (c *Cluster) start(ctx context.Context) error {
 
 // prepare makes everything that is there before the first process: directory, ports, keys and clients.
 func (c *Cluster) prepare() (err error) {
+	if c.ports, err = reservePorts(); err != nil {
+		return err
+	}
 	if c.options.Dir == "" {
 		c.temporary = true
-		if c.options.Dir, err = os.MkdirTemp("", "noderefit-cluster-"); err != nil {
+		// Whoever has the ports has the directory: one that is there is what a killed process has left.
+		c.options.Dir = filepath.Join(os.TempDir(), fmt.Sprintf("noderefit-cluster-%d-%d", os.Geteuid(), c.ports.first))
+		if err := os.RemoveAll(c.options.Dir); err != nil {
 			return err
 		}
 	}
@@ -169,9 +174,6 @@ func (c *Cluster) prepare() (err error) {
 		return err
 	}
 	if err := os.MkdirAll(c.options.Dir, 0o700); err != nil {
-		return err
-	}
-	if c.ports, err = reservePorts(); err != nil {
 		return err
 	}
 	if c.authority, err = newAuthority(); err != nil {
@@ -317,13 +319,14 @@ func (c *Cluster) Stop() error {
 		p.kill()
 	}
 	c.others = nil
-	if c.ports != nil {
-		c.ports.release()
-		c.ports = nil
+	if c.ports == nil {
+		return nil
 	}
+	defer c.ports.release()
 	if !c.temporary {
 		return nil
 	}
+	c.temporary = false // the next one who has the ports has the directory
 	return os.RemoveAll(c.options.Dir)
 }
 

@@ -10,6 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
@@ -17,7 +18,10 @@ import (
 
 // installCRDs adds our kinds; the wait is over when all of them are served.
 func (c *Cluster) installCRDs(ctx context.Context) (wait func() error, err error) {
-	client, err := apiextensions.NewForConfig(c.Config)
+	config := rest.CopyConfig(c.Config)
+	// They are OpenShift's own, and it is not for us to mend what the API server would rather have otherwise.
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := apiextensions.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}

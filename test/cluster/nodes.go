@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -28,13 +29,41 @@ func KwokNode(name string, labels map[string]string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: all}}
 }
 
+// KwokNodes are n of them, called PREFIX-0 and so on.
+func KwokNodes(prefix string, n int, labels map[string]string) []*corev1.Node {
+	nodes := make([]*corev1.Node, n)
+	for i := range nodes {
+		nodes[i] = KwokNode(fmt.Sprintf("%s-%d", prefix, i), labels)
+	}
+	return nodes
+}
+
 // AddNode adds a node that kwok plays, and waits until it is ready.
 func (c *Cluster) AddNode(ctx context.Context, name string, labels map[string]string) error {
-	_, err := c.Client.CoreV1().Nodes().Create(ctx, KwokNode(name, labels), metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("adding node %s: %w", name, err)
+	return c.AddNodes(ctx, KwokNode(name, labels))
+}
+
+// AddNodes adds all nodes and then waits until they are ready.
+func (c *Cluster) AddNodes(ctx context.Context, nodes ...*corev1.Node) error {
+	creating, within := errgroup.WithContext(ctx)
+	creating.SetLimit(16)
+	for _, node := range nodes {
+		creating.Go(func() error {
+			if _, err := c.Client.CoreV1().Nodes().Create(within, node, metav1.CreateOptions{}); err != nil {
+				return fmt.Errorf("adding node %s: %w", node.Name, err)
+			}
+			return nil
+		})
 	}
-	return c.WaitReady(ctx, name)
+	if err := creating.Wait(); err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		if err := c.WaitReady(ctx, node.Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Ready is whether a node is.

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -124,10 +123,7 @@ const (
 // reservePorts takes a block. The claim to it is a socket without a file: it ends with this process, and is seen by all
 // who would share the ports.
 func reservePorts() (*ports, error) {
-	const blocks = (highestPort - lowestPort) / blockSize
-	start := rand.IntN(blocks)
-	for i := range blocks {
-		first := lowestPort + (start+i)%blocks*blockSize
+	for first := lowestPort; first < highestPort; first += blockSize {
 		claim, err := net.Listen("unix", "@noderefit-cluster-"+strconv.Itoa(first))
 		if err != nil {
 			continue
