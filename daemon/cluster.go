@@ -277,28 +277,33 @@ func (c *cluster) get(ctx context.Context, path string) ([]byte, error) {
 	return c.configs.MachineconfigurationV1().RESTClient().Get().AbsPath(path).DoRaw(ctx)
 }
 
-// request reads everything that the host needs for a configuration.
-func (c *cluster) request(ctx context.Context, name string, lift bool) (Request, error) {
-	r := Request{Name: name, Lift: lift}
-	var err error
-	r.Config, err = c.get(ctx, machineConfigPath+url.PathEscape(name))
+// errMissing is why a configuration that is desired can't be had.
+func errMissing(name string) error {
+	return &typedError{reason: reasonConfigMissing, err: fmt.Errorf("MachineConfig %s does not exist", name)}
+}
+
+// document reads a rendered configuration, whole and what its name says.
+func (c *cluster) document(ctx context.Context, name string) ([]byte, error) {
+	data, err := c.get(ctx, machineConfigPath+url.PathEscape(name))
 	if apierrors.IsNotFound(err) {
-		return r, &typedError{reason: reasonConfigMissing, err: fmt.Errorf("MachineConfig %s does not exist", name)}
+		return nil, errMissing(name)
 	}
 	if err != nil {
-		return r, &clusterError{fmt.Errorf("reading MachineConfig %s: %w", name, err)}
+		return nil, &clusterError{fmt.Errorf("reading MachineConfig %s: %w", name, err)}
 	}
-	if err := checkConfig(name, r.Config); err != nil {
-		return r, err
-	}
-	r.Policy, err = c.get(ctx, policyPath)
+	return data, checkConfig(name, data)
+}
+
+// policy reads the cluster's MachineConfiguration; nil: there is none.
+func (c *cluster) policy(ctx context.Context) ([]byte, error) {
+	data, err := c.get(ctx, policyPath)
 	if apierrors.IsNotFound(err) {
-		r.Policy, err = nil, nil
+		return nil, nil
 	}
 	if err != nil {
-		return r, &clusterError{fmt.Errorf("reading MachineConfiguration cluster: %w", err)}
+		return nil, &clusterError{fmt.Errorf("reading MachineConfiguration cluster: %w", err)}
 	}
-	return r, nil
+	return data, nil
 }
 
 // checkConfig makes sure that a rendered configuration is what its name says.

@@ -125,7 +125,7 @@ func (v *situation) uncordon() cordoning {
 // state is the state and reason of a node that is on its way. What has failed shows until the way is passed, and not
 // only between the tries.
 func (v *situation) state() (api.State, string) {
-	if v.failure == nil {
+	if v.failure == nil || v.failure.kind == failTransient {
 		return api.Working, ""
 	}
 	return v.failure.state(v.now), v.failure.text

@@ -13,6 +13,7 @@ import (
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 
@@ -26,9 +27,6 @@ import (
 type HeadOptions struct {
 	// Node is the name of the Node that the host is.
 	Node string
-	// BootID is the one of the boot that the head runs in. What a Node says of another boot is not believed. "" where it
-	// is not known.
-	BootID string
 
 	Kube     kubernetes.Interface
 	Configs  mcfgclient.Interface
@@ -49,8 +47,10 @@ const (
 	restPace    = 10 * time.Minute // between two looks at a host at rest
 	workPace    = 20 * time.Second // and at one that is on its way
 	statusLimit = 90 * time.Second // for one look
+	drainLong   = time.Hour        // after which a drain that waits is worth a warning
 	verifyFirst = 2 * time.Minute  // after the start
 	verifyPace  = 30 * time.Minute
+	wordPace    = 15 * time.Second // between two words about the Node to the verdict on the host
 	restorePace = 30 * time.Second // between two tries to give a configuration back
 	blindFor    = 2 * time.Minute  // how long a host may not answer, such as while it shuts down
 	endLimit    = time.Second      // for operations to notice that the head ends
@@ -69,6 +69,7 @@ type Head struct {
 	statuses chan hostAnswer
 	ended    chan jobEnd
 	drains   chan api.Drain
+	words    chan wordEnd
 	restored chan error
 
 	// The host, as it was last read; read says that it was since the last operation ended.
@@ -88,8 +89,10 @@ type Head struct {
 
 	nodeWrites, objectWrites writes
 	object                   machineConfigNode
-	told                     string // what the verdict on the host was last told
-	unread                   string // what was last logged of annotations that can't be read
+	telling, told            bool // the host is being told, and was last told, whether the node is ready
+	tellAt                   time.Time
+	complained               time.Time // the beginning of the drain that people were last warned of
+	unread                   string    // what was last logged of annotations that can't be read
 	phase                    Phase
 	entered                  time.Time
 }
@@ -126,7 +129,7 @@ func NewHead(o HeadOptions) *Head {
 	}
 	h := &Head{o: o, log: o.Log.With(zap.String("node", o.Node)), metrics: o.Metrics,
 		bell: make(chan struct{}, 1), statuses: make(chan hostAnswer, 1), ended: make(chan jobEnd, 1),
-		drains: make(chan api.Drain, 1), restored: make(chan error, 1)}
+		drains: make(chan api.Drain, 1), words: make(chan wordEnd, 1), restored: make(chan error, 1)}
 	h.cluster = &cluster{name: o.Node, kube: o.Kube, configs: o.Configs, meta: o.Metadata, log: h.log, wake: h.ring,
 		watched: map[string]*configWatch{}}
 	return h
@@ -165,7 +168,10 @@ func (h *Head) Run(ctx context.Context) error {
 			if h.job != nil && h.job.phase == PhaseDrain && h.job.config == d.Config {
 				h.way.waiting = &d
 				h.metrics.drain(&d)
+				h.complain(d)
 			}
+		case e := <-h.words:
+			h.vouched(e)
 		case err := <-h.restored:
 			h.finishRestore(err)
 		case <-timer.C:
@@ -260,6 +266,9 @@ func (h *Head) readHost(a hostAnswer) {
 		// An attempt has ended, somehow: what was found out for it may not be so any more.
 		h.way.plan, h.way.staged, h.way.rebooting = nil, false, time.Time{}
 	}
+	if f := h.way.failure; f != nil && f.kind == failUnreconcilable {
+		f.retry = now
+	}
 }
 
 // recordOf is what of a status decides what is to be done.
@@ -272,7 +281,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	v := &situation{now: now}
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
-		v.ready, _ = readiness(node, h.o.BootID)
+		v.ready, _ = NodeWord(node, now, uptime())
 		var err error
 		if v.node, err = api.ReadNode(node); err != nil && err.Error() != h.unread {
 			h.unread = err.Error()
@@ -303,22 +312,6 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	return v
 }
 
-// readiness says whether the Node is ready in the boot that we are in, and why not.
-func readiness(node *corev1.Node, bootID string) (bool, string) {
-	if seen := node.Status.NodeInfo.BootID; bootID != "" && seen != "" && seen != bootID {
-		return false, "the kubelet has not reported since the boot"
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			if c.Status == corev1.ConditionTrue {
-				return true, ""
-			}
-			return false, fmt.Sprintf("condition Ready is %s: %s: %s", c.Status, c.Reason, c.Message)
-		}
-	}
-	return false, "the kubelet has never reported"
-}
-
 // follow keeps what goes on beside the phases: which configurations are watched, what the host's verdict is told, and a
 // current configuration that somebody deleted.
 func (h *Head) follow(ctx context.Context, v *situation) {
@@ -334,26 +327,48 @@ func (h *Head) follow(ctx context.Context, v *situation) {
 		h.restoring = true
 		go func() { h.restored <- h.restore(ctx, current) }()
 	}
-	if !v.inPhase(transaction.PhaseProve) {
-		h.told = ""
+	h.vouch(ctx, v)
+}
+
+// vouch tells the verdict on the host what the API server says of the Node, as long as there is one to be found. It is
+// asked each time: a watch does not tell news from silence.
+func (h *Head) vouch(ctx context.Context, v *situation) {
+	live := v.applying && v.plan != nil && !v.plan.Reboot
+	if !live && !v.inPhase(transaction.PhaseProve) {
+		h.told, h.tellAt = false, time.Time{}
 		return
 	}
-	node := h.cluster.current()
-	if node == nil {
+	if h.telling || v.ready == h.told && v.now.Before(h.tellAt) {
 		return
 	}
-	ready, why := readiness(node, h.o.BootID)
-	tell := fmt.Sprint(v.host.Config.Pending, ready, why)
-	if tell == h.told {
-		return
+	h.telling, h.tellAt = true, v.now.Add(wordPace)
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
+		var ready bool
+		if err == nil {
+			var why string
+			ready, why = NodeWord(node, time.Now(), uptime())
+			err = h.o.Senses.NodeReady(ctx, ready, why)
+		}
+		h.words <- wordEnd{ready, err}
+	}()
+}
+
+// wordEnd is what became of telling the host.
+type wordEnd struct {
+	ready bool
+	err   error
+}
+
+func (h *Head) vouched(e wordEnd) {
+	h.telling = false
+	if e.err == nil {
+		h.told = e.ready
+	} else if !away(e.err) {
+		h.log.Warn("telling the host about the Node", zap.Error(e.err))
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	if err := h.o.Senses.NodeReady(ctx, ready, why); err != nil {
-		h.log.Warn("telling the host about the Node", zap.Error(err))
-		return
-	}
-	h.told = tell
 }
 
 // enter notes that the node has come to another phase. What is no operation is logged and timed here.
@@ -486,7 +501,7 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 func (h *Head) pause(now time.Time) time.Duration {
 	until := h.askAt
 	sooner := func(t time.Time) {
-		if !t.IsZero() && t.Before(until) {
+		if t.After(now) && t.Before(until) {
 			until = t
 		}
 	}
@@ -498,6 +513,9 @@ func (h *Head) pause(now time.Time) time.Duration {
 	}
 	if h.way.failure != nil && h.job == nil {
 		sooner(h.way.failure.retry)
+	}
+	if !h.telling {
+		sooner(h.tellAt)
 	}
 	sooner(h.nodeWrites.next)
 	sooner(h.objectWrites.next)
@@ -532,6 +550,10 @@ func fail(f *failure, p Phase, kind failureKind, reason, text string, now time.T
 		}
 	}
 	out.retry = now.Add(jitter(nextTry(out.tries)))
+	if kind == failUnreconcilable && p != PhasePlan {
+		// To find out again may take a drain, and only a change of the host, which we hear of, makes a difference.
+		out.retry = now.Add(jitter(restPace))
+	}
 	return out
 }
 

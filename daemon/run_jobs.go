@@ -50,11 +50,15 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		return
 	}
 	desired, w := v.node.Desired, h.way
-	lift := v.lifted()
+	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
+	missing := h.cluster.config(desired) == gone
 	h.run(ctx, p.name, desired, func(ctx context.Context, e *jobEnd) error {
 		switch p.name {
 		case PhasePlan:
-			return h.plan(ctx, desired, lift, e)
+			if missing {
+				return errMissing(desired)
+			}
+			return h.plan(ctx, r, e)
 		case PhaseStage:
 			return h.stage(ctx, w, v.drains(), e)
 		case PhaseDrain:
@@ -90,10 +94,15 @@ func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.
 	}()
 }
 
-// plan finds out the way to a configuration.
-func (h *Head) plan(ctx context.Context, name string, lift bool, e *jobEnd) error {
-	var err error
-	if e.request, err = h.cluster.request(ctx, name, lift); err != nil {
+// plan finds out the way to a configuration. What its name stands for never changes, so that it is read once.
+func (h *Head) plan(ctx context.Context, r Request, e *jobEnd) (err error) {
+	if r.Config == nil {
+		if r.Config, err = h.cluster.document(ctx, r.Name); err != nil {
+			return err
+		}
+	}
+	e.request = r
+	if e.request.Policy, err = h.cluster.policy(ctx); err != nil {
 		return err
 	}
 	if e.plan, err = h.o.Hands.Plan(ctx, e.request); err != nil {
@@ -115,6 +124,9 @@ func (h *Head) stage(ctx context.Context, w way, drains bool, e *jobEnd) error {
 	if err != nil {
 		h.log.Warn("forecasting the drain", zap.Error(err))
 		return nil
+	}
+	if len(forecast.Waiting) == 0 {
+		return nil // nothing to warn of
 	}
 	forecast.Config, forecast.Since = w.to, time.Now().UTC().Truncate(time.Second)
 	e.forecast = &forecast
@@ -161,9 +173,15 @@ func (h *Head) finish(e jobEnd) {
 		h.way.waiting = nil
 		return
 	}
+	if e.request.Config != nil {
+		h.way.request = e.request
+	}
 	if e.err != nil {
 		kind, reason := h.classify(e.job.phase, e.err)
 		h.way.failure = fail(h.way.failure, e.job.phase, kind, reason, oneLine(e.err), now)
+		if kind != failTransient {
+			h.way.plan = nil // what was planned may be why
+		}
 		return
 	}
 	if f := h.way.failure; f != nil && !before(e.job.phase, f.phase) {
@@ -171,7 +189,7 @@ func (h *Head) finish(e jobEnd) {
 	}
 	switch e.job.phase {
 	case PhasePlan:
-		h.way.request, h.way.plan = e.request, e.plan
+		h.way.plan = e.plan
 	case PhaseStage:
 		h.way.staged, h.way.waiting = true, e.forecast
 		h.warn(e.forecast)
@@ -190,16 +208,32 @@ func (h *Head) warn(forecast *api.Drain) {
 	if forecast == nil || len(forecast.Waiting) == 0 || node == nil {
 		return
 	}
+	h.cluster.event(node, corev1.EventTypeWarning, "DrainWillWait",
+		"The drain for "+forecast.Config+" will wait: "+waits(forecast))
+}
+
+// complain says once that a drain waits for longer than it should. It goes on waiting.
+func (h *Head) complain(d api.Drain) {
+	node := h.cluster.current()
+	if time.Since(d.Since) < drainLong || h.complained.Equal(d.Since) || node == nil {
+		return
+	}
+	h.complained = d.Since
+	h.cluster.event(node, corev1.EventTypeWarning, "FailedToDrain",
+		fmt.Sprintf("The drain for %s waits since %s: %s", d.Config, d.Since.Format(time.RFC3339), waits(&d)))
+}
+
+// waits names what a drain waits for.
+func waits(d *api.Drain) string {
 	const shown = 3
 	var texts []string
-	for _, w := range forecast.Waiting[:min(shown, len(forecast.Waiting))] {
+	for _, w := range d.Waiting[:min(shown, len(d.Waiting))] {
 		texts = append(texts, drain.Sentence(w))
 	}
-	if more := len(forecast.Waiting) - len(texts); more > 0 {
+	if more := len(d.Waiting) - len(texts); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	h.cluster.event(node, corev1.EventTypeWarning, "DrainWillWait",
-		"The drain for "+forecast.Config+" will wait: "+strings.Join(texts, "; "))
+	return strings.Join(texts, "; ")
 }
 
 // verified takes the answer to whether the host matches its configuration. Drift is told and stops nothing.

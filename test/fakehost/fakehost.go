@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fakehost is a host without a machine: it keeps the promises that the head relies on, and does nothing. What it
+// remembers outlives heads and its own reboots. Plans are real.
+package fakehost
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// The operations, as Script and Counts name them.
+const (
+	Status = "status"
+	Plan   = "plan"
+	Stage  = "stage"
+	Apply  = "apply"
+	Boot   = "boot"  // the time that the machine is away
+	Prove  = "prove" // the time from the boot to the verdict
+	Verify = "verify"
+)
+
+// Script is how a host behaves. It may be changed at any time by Host.Change.
+type Script struct {
+	// Delays of operations; none where there is no entry.
+	Delays map[string]time.Duration
+	// Fault, where set, is asked at the end of an operation; its error is the operation's. Of Prove it is a no.
+	Fault func(operation, config string) error
+	// Gone is called when the machine goes down, and Back when it runs again, from the host's own goroutine.
+	Gone, Back func()
+	// AskNode makes a verdict wait until the head has said that the Node is ready.
+	AskNode bool
+	// Drift is what Verify finds.
+	Drift []daemon.Drift
+}
+
+// Host is the machine. It implements daemon.Hands, Senses and Verifier, and is safe for concurrent use.
+type Host struct {
+	mu      sync.Mutex
+	script  Script
+	counts  map[string]int
+	changed chan struct{}
+
+	configs                      map[string][]byte
+	committed, previous, pending string
+	phase                        transaction.Phase
+	state                        transaction.State
+	reason                       string
+	since                        time.Time
+	quarantined                  []transaction.Quarantined
+	ready                        bool
+	boots                        int
+	operation                    *operation
+}
+
+// operation is an apply that runs, whoever waits for it.
+type operation struct {
+	config string
+	done   chan struct{}
+	result *daemon.Result
+	err    error
+}
+
+// New returns a host that was never configured.
+func New(script Script) *Host {
+	return &Host{script: script, counts: map[string]int{}, changed: make(chan struct{}, 1), configs: map[string][]byte{}}
+}
+
+// Commit makes the host one that has a configuration already.
+func (h *Host) Commit(name string, document []byte) {
+	h.set(func() {
+		h.configs[name] = document
+		h.committed, h.state, h.since = name, transaction.Done, time.Now()
+	})
+}
+
+// Change changes how the host behaves.
+func (h *Host) Change(change func(*Script)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&h.script)
+}
+
+// Counts says how often each operation was begun.
+func (h *Host) Counts() map[string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.counts)
+}
+
+// Boots says how often the machine has rebooted.
+func (h *Host) Boots() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.boots
+}
+
+// Committed is the configuration that the host proved.
+func (h *Host) Committed() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.committed
+}
+
+// set changes the record and tells whoever listens.
+func (h *Host) set(change func()) {
+	h.mu.Lock()
+	change()
+	h.mu.Unlock()
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// begin counts an operation and returns how long it takes.
+func (h *Host) begin(operation string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.counts[operation]++
+	return h.script.Delays[operation]
+}
+
+func (h *Host) fault(operation, config string) error {
+	h.mu.Lock()
+	fault := h.script.Fault
+	h.mu.Unlock()
+	if fault == nil {
+		return nil
+	}
+	return fault(operation, config)
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// do is an operation that only looks.
+func (h *Host) do(ctx context.Context, operation, config string) error {
+	if err := wait(ctx, h.begin(operation)); err != nil {
+		return err
+	}
+	return h.fault(operation, config)
+}
+
+// Status reads where the host is.
+func (h *Host) Status(ctx context.Context) (*daemon.Status, error) {
+	if err := h.do(ctx, Status, ""); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.status(), nil
+}
+
+func (h *Host) status() *daemon.Status {
+	s := &daemon.Status{State: h.state, Phase: string(h.phase), Reason: h.reason, OS: daemon.OSOstree,
+		Quarantined: slices.Clone(h.quarantined)}
+	s.Config.Committed, s.Config.Pending, s.Config.Previous = h.committed, h.pending, h.previous
+	if !h.since.IsZero() {
+		s.Since = h.since.Format(time.RFC3339)
+	}
+	return s
+}
+
+func parse(document []byte) (*machineconfig.Config, error) {
+	mc := &mcfgv1.MachineConfig{}
+	if err := json.Unmarshal(document, mc); err != nil {
+		return nil, err
+	}
+	return machineconfig.Parse(mc)
+}
+
+// Plan is the real plan from what the host has.
+func (h *Host) Plan(ctx context.Context, r daemon.Request) (*plan.Plan, error) {
+	if err := h.do(ctx, Plan, r.Name); err != nil {
+		return nil, err
+	}
+	return h.plan(r)
+}
+
+func (h *Host) plan(r daemon.Request) (*plan.Plan, error) {
+	desired, err := parse(r.Config)
+	if err != nil {
+		return nil, err
+	}
+	var o plan.Options
+	if r.Policy != nil {
+		if o.Policy, err = plan.ParsePolicy(r.Policy); err != nil {
+			return nil, err
+		}
+	}
+	h.mu.Lock()
+	document := h.configs[h.committed]
+	h.mu.Unlock()
+	if document == nil {
+		// A machine that matches what it is given for the first time, as after provisioning.
+		o.Satisfied = func(plan.Change) bool { return true }
+		return plan.Make(nil, desired, o)
+	}
+	current, err := parse(document)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Make(current, desired, o)
+}
+
+// Stage takes its time.
+func (h *Host) Stage(ctx context.Context, r daemon.Request) error { return h.do(ctx, Stage, r.Name) }
+
+// Apply goes on when ctx ends.
+func (h *Host) Apply(ctx context.Context, r daemon.Request) (*daemon.Result, error) {
+	o, err := h.attach(r)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-o.done:
+		return o.result, o.err
+	}
+}
+
+func (h *Host) attach(r daemon.Request) (*operation, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if o := h.operation; o != nil {
+		if o.config != r.Name {
+			return nil, &daemon.Refused{Err: fmt.Errorf("an apply of %s is at work on this host", o.config)}
+		}
+		return o, nil
+	}
+	h.counts[Apply]++
+	o := &operation{config: r.Name, done: make(chan struct{})}
+	h.operation = o
+	go func() {
+		o.result, o.err = h.apply(r)
+		h.mu.Lock()
+		h.operation = nil
+		if o.result != nil {
+			o.result.Status = h.status()
+		}
+		h.mu.Unlock()
+		close(o.done)
+	}()
+	return o, nil
+}
+
+func (h *Host) apply(r daemon.Request) (*daemon.Result, error) {
+	if done, err := h.unfinished(r); done || err != nil {
+		return &daemon.Result{Reboot: daemon.RebootStarted}, err
+	}
+	if err := h.quarantine(r); err != nil {
+		return nil, err
+	}
+	p, err := h.plan(r)
+	if err == nil {
+		err = daemon.Unreconcilable(p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h.set(func() { h.pending, h.phase, h.state = r.Name, transaction.PhasePrepare, transaction.Working })
+	h.mu.Lock()
+	delay := h.script.Delays[Apply]
+	h.mu.Unlock()
+	_ = wait(context.Background(), delay)
+	if err := h.fault(Apply, r.Name); err != nil {
+		h.set(func() {
+			h.pending, h.phase, h.state, h.reason, h.since = "", "", transaction.Degraded, err.Error(), time.Now()
+		})
+		return nil, err
+	}
+	h.mu.Lock()
+	h.configs[r.Name] = r.Config
+	h.mu.Unlock()
+	if !p.Reboot {
+		h.settle(r.Name)
+		return &daemon.Result{Plan: p, Reboot: daemon.RebootNone}, nil
+	}
+	h.set(func() { h.phase = transaction.PhaseBoot })
+	go h.reboot(r.Name)
+	return &daemon.Result{Plan: p, Reboot: daemon.RebootStarted}, nil
+}
+
+// unfinished is what an earlier apply left: a reboot that is on its way, or a verdict that is being found.
+func (h *Host) unfinished(r daemon.Request) (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.pending == "":
+		return false, nil
+	case h.pending == r.Name && h.phase == transaction.PhaseBoot:
+		return true, nil
+	}
+	return false, &daemon.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
+}
+
+func (h *Host) quarantine(r daemon.Request) error {
+	cfg, err := parse(r.Config)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := slices.IndexFunc(h.quarantined, func(q transaction.Quarantined) bool { return q.Digest == cfg.Digest })
+	switch {
+	case at < 0 || h.committed == r.Name:
+		return nil
+	case !r.Lift:
+		return &daemon.UnreachableError{Err: fmt.Errorf("%s is quarantined: %s", r.Name, h.quarantined[at].Reason)}
+	}
+	h.quarantined = slices.Delete(h.quarantined, at, at+1)
+	return nil
+}
+
+func (h *Host) settle(name string) {
+	h.set(func() {
+		if h.committed != name {
+			h.previous = h.committed
+		}
+		h.committed, h.pending, h.phase, h.state, h.reason, h.since = name, "", "", transaction.Done, "", time.Now()
+	})
+}
+
+// down is a boot: whatever listened is gone, and after a while the machine is back.
+func (h *Host) down() {
+	h.mu.Lock()
+	gone, back, delay := h.script.Gone, h.script.Back, h.script.Delays[Boot]
+	h.counts[Boot]++
+	h.ready = false
+	h.mu.Unlock()
+	if gone != nil {
+		gone()
+	}
+	_ = wait(context.Background(), delay)
+	h.mu.Lock()
+	h.boots++
+	h.mu.Unlock()
+	if back != nil {
+		back()
+	}
+}
+
+func (h *Host) reboot(name string) {
+	h.down()
+	h.set(func() { h.phase = transaction.PhaseProve })
+	_ = wait(context.Background(), h.begin(Prove))
+	err := h.fault(Prove, name)
+	for err == nil && h.waitsForNode() {
+		_ = wait(context.Background(), 20*time.Millisecond)
+	}
+	if err == nil {
+		h.settle(name)
+		return
+	}
+	h.set(func() { h.phase, h.reason = transaction.PhaseUndo, err.Error() })
+	h.down()
+	h.set(func() { h.rollBack(name, err) })
+}
+
+func (h *Host) waitsForNode() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.script.AskNode && !h.ready
+}
+
+func (h *Host) rollBack(name string, why error) {
+	digest := ""
+	if cfg, err := parse(h.configs[name]); err == nil {
+		digest = cfg.Digest
+	}
+	h.quarantined = append(h.quarantined, transaction.Quarantined{Config: name, Digest: digest, Reason: why.Error(), Since: time.Now()})
+	h.pending, h.phase, h.state, h.reason, h.since = "", "", transaction.RolledBack, why.Error(), time.Now()
+}
+
+// Config is the host's copy.
+func (h *Host) Config(_ context.Context, name string) ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	document, ok := h.configs[name]
+	if !ok {
+		return nil, fmt.Errorf("reading the host's copy of %s: %w", name, fs.ErrNotExist)
+	}
+	return document, nil
+}
+
+// NodeReady takes the word of the API server.
+func (h *Host) NodeReady(_ context.Context, ready bool, _ string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ready = ready
+	return nil
+}
+
+// Changed delivers when the record may have changed.
+func (h *Host) Changed() <-chan struct{} { return h.changed }
+
+// Verify finds what the script says.
+func (h *Host) Verify(ctx context.Context) (*daemon.Verification, error) {
+	if err := h.do(ctx, Verify, ""); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return &daemon.Verification{Config: h.committed, Drift: slices.Clone(h.script.Drift)}, nil
+}
+
+// ErrBad is an error for scripts.
+var ErrBad = errors.New("kubelet.service has failed")

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/test/cluster"
+	"github.com/noderefit/noderefit/test/fakehost"
+)
+
+func TestUpdateWithReboot(t *testing.T) {
+	n := newNode(t)
+	n.pod("web", nil)
+	began := len(n.requests())
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) { s.AskNode = true })
+	n.desire(b)
+	n.wait("drained and rebooting", func(o *corev1.Node, a api.Node) bool {
+		return a.Rebooting && o.Spec.Unschedulable && a.Cordon != nil && a.Cordon.Config == b &&
+			o.Annotations[api.LastAppliedDrain] == "drain-"+b && a.State == api.Working
+	})
+	o := n.waitState(api.Done, b)
+	read, _ := api.ReadNode(o)
+	if o.Spec.Unschedulable || read.Cordon != nil || read.Rebooting || read.Previous != n.a ||
+		o.Annotations[api.LastAppliedDrain] != "uncordon-"+b {
+		t.Errorf("after the update: %+v, unschedulable %t", o.Annotations, o.Spec.Unschedulable)
+	}
+	if c := n.host.Counts(); n.host.Boots() != 1 || c[fakehost.Apply] != 1 || c[fakehost.Stage] != 1 {
+		t.Errorf("boots %d, operations %v, want one of each", n.host.Boots(), c)
+	}
+	n.until("the MachineConfigNode says so", func() bool {
+		c := n.mcn(mcfgv1.MachineConfigNodeUpdated)
+		return c.Status == metav1.ConditionTrue && strings.Contains(c.Message, b+": reboot, because of")
+	})
+	n.until("the events say so", func() bool { return n.hasEvents("Cordon", "Reboot", "Uncordon", "NodeDone") })
+
+	// What an update costs the API server is part of what is promised (P7).
+	counts := map[string]int{}
+	for _, r := range n.requests()[began:] {
+		counts[strings.TrimSuffix(r.Verb+" "+r.Object.Resource+"/"+r.Object.Subresource, "/")]++
+	}
+	total, writes := 0, 0
+	for what, count := range counts {
+		t.Logf("%3d %s", count, what)
+		total += count
+		if verb, _, _ := strings.Cut(what, " "); verb == "patch" || verb == "create" || verb == "update" {
+			writes += count
+		}
+	}
+	t.Logf("%3d requests, %d of them writes, for an update with one pod and a reboot", total, writes)
+	if got := counts["patch nodes"]; got > 6 {
+		t.Errorf("%d patches of the Node", got)
+	}
+	if got := counts["patch machineconfignodes/status"]; got > 8 {
+		t.Errorf("%d patches of the MachineConfigNode's status", got)
+	}
+	if got := counts["patch machineconfignodes"]; got > 1 {
+		t.Errorf("%d patches of the MachineConfigNode itself", got)
+	}
+	if total > 40 {
+		t.Errorf("%d requests for one update", total)
+	}
+}
+
+// requests are what this node's head has asked for.
+func (n *node) requests() []cluster.Request {
+	n.t.Helper()
+	all, err := n.Requests()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var own []cluster.Request
+	for _, r := range all {
+		if strings.HasPrefix(r.UserAgent, "head-"+n.name) {
+			own = append(own, r)
+		}
+	}
+	return own
+}
+
+func (n *node) hasEvents(reasons ...string) bool {
+	list, err := n.Client.CoreV1().Events("default").List(n.ctx(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + n.name})
+	if err != nil {
+		return false
+	}
+	seen := map[string]bool{}
+	for _, e := range list.Items {
+		seen[e.Reason] = true
+	}
+	for _, r := range reasons {
+		if !seen[r] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestAtRestNothingIsAskedOrWritten(t *testing.T) {
+	n := newNode(t)
+	n.until("the MachineConfigNode is there", func() bool {
+		return n.mcn(mcfgv1.MachineConfigNodeUpdated).Status == metav1.ConditionTrue
+	})
+	n.restart()
+	n.until("the new head has read everything", func() bool { return n.host.Counts()[fakehost.Status] >= 3 })
+	time.Sleep(2 * time.Second) //nolint:forbidigo // that nothing happens has no condition to wait for
+	began := len(n.requests())
+	time.Sleep(5 * time.Second) //nolint:forbidigo // as above
+	for _, r := range n.requests()[began:] {
+		t.Errorf("at rest: %s %s", r.Verb, r.URI)
+	}
+	for _, r := range n.requests() {
+		if r.Verb == "list" && !strings.Contains(r.URI, "fieldSelector=") {
+			t.Errorf("a collection is listed: %s", r.URI)
+		}
+	}
+}
+
+func TestAdoption(t *testing.T) {
+	n := freshNode(t, control(t), "adoption")
+	a := n.render([]string{"quiet"}, "a")
+	n.start()
+	n.until("the host was read", func() bool { return n.host.Counts()[fakehost.Status] > 0 })
+	if o := n.get(); o.Annotations[api.StateKey] != "" || o.Annotations[api.CurrentConfig] != "" {
+		t.Errorf("a node that nobody configured says %v", o.Annotations)
+	}
+	n.desire(a)
+	o := n.waitState(api.Done, a)
+	if n.host.Boots() != 0 || n.host.Counts()[fakehost.Stage] != 0 || o.Annotations[api.DesiredDrain] != "" {
+		t.Errorf("adopting a host that matches: boots %d, operations %v, annotations %v", n.host.Boots(), n.host.Counts(), o.Annotations)
+	}
+}
+
+func TestRetargetMidStage(t *testing.T) {
+	n := newNode(t)
+	b, c := n.render([]string{"quiet"}, "b"), n.render([]string{"quiet"}, "c")
+	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Stage: time.Hour} })
+	n.desire(b)
+	n.until("it stages", func() bool { return n.host.Counts()[fakehost.Stage] == 1 })
+	n.host.Change(func(s *fakehost.Script) { s.Delays = nil })
+	begin := time.Now()
+	n.desire(c)
+	n.until("the other one is staged", func() bool { return n.host.Counts()[fakehost.Stage] == 2 })
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("retargeting took %s", took)
+	}
+	n.waitState(api.Done, c)
+	if n.host.Boots() != 1 {
+		t.Errorf("%d boots, want only the one into what was wanted last", n.host.Boots())
+	}
+}
+
+func TestRevertMidDrainGivesTheNodeBack(t *testing.T) {
+	n := newNode(t)
+	release := n.block()
+	defer release()
+	b := n.render([]string{"quiet"}, "b")
+	n.desire(b)
+	n.until("the drain says what it waits for", func() bool {
+		c := n.mcn(mcfgv1.MachineConfigNodeUpdateDrained)
+		return c.Status == metav1.ConditionUnknown && strings.Contains(c.Message, n.name+"-held")
+	})
+	n.until("people were warned", func() bool { return n.hasEvents("DrainWillWait") })
+	begin := time.Now()
+	n.desire(n.a)
+	o := n.wait("given back", func(o *corev1.Node, a api.Node) bool {
+		return a.State == api.Done && !o.Spec.Unschedulable && a.Cordon == nil
+	})
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("going back took %s", took)
+	}
+	if n.host.Counts()[fakehost.Apply] != 0 || o.Annotations[api.CurrentConfig] != n.a {
+		t.Errorf("operations %v, annotations %v", n.host.Counts(), o.Annotations)
+	}
+	n.until("the MachineConfigNode lists no pod any more", func() bool {
+		m, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigNodes().Get(n.ctx(), n.name, metav1.GetOptions{})
+		return err == nil && m.Annotations[api.DrainKey] == ""
+	})
+}
+
+func TestRetargetMidDrain(t *testing.T) {
+	n := newNode(t)
+	release := n.block()
+	b, c := n.render([]string{"quiet"}, "b"), n.render([]string{"quiet"}, "c")
+	n.desire(b)
+	n.wait("cordoned", func(o *corev1.Node, _ api.Node) bool { return o.Spec.Unschedulable })
+	n.desire(c)
+	n.wait("cordoned for the other", func(_ *corev1.Node, a api.Node) bool {
+		return a.Cordon != nil && a.Cordon.Config == c || a.Desired == c
+	})
+	release()
+	n.waitState(api.Done, c)
+	if n.host.Boots() != 1 || n.host.Committed() != c {
+		t.Errorf("%d boots, on %s", n.host.Boots(), n.host.Committed())
+	}
+}
+
+func TestRolledBackStaysUntilSomethingElseIsWanted(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) {
+		s.Fault = func(operation, config string) error {
+			if operation == fakehost.Prove && config == b {
+				return fakehost.ErrBad
+			}
+			return nil
+		}
+	})
+	n.desire(b)
+	o := n.waitState(api.RolledBack, n.a)
+	read, _ := api.ReadNode(o)
+	if !strings.Contains(read.Reason, b) || !strings.Contains(read.Reason, fakehost.ErrBad.Error()) ||
+		len(read.Quarantined) != 1 || read.Quarantined[0].Config != b {
+		t.Errorf("rolled back: reason %q, quarantined %v", read.Reason, read.Quarantined)
+	}
+	n.wait("serving", func(o *corev1.Node, a api.Node) bool { return !o.Spec.Unschedulable && a.Cordon == nil })
+	n.restart()
+	n.until("the new head has looked", func() bool { return n.host.Counts()[fakehost.Status] > 5 })
+	if c := n.host.Counts(); c[fakehost.Apply] != 1 {
+		t.Errorf("a quarantined configuration was tried again: %v", c)
+	}
+
+	// A lift is one more try, and fails here again: that is not tried for ever.
+	n.patch(`{"metadata":{"annotations":{%q:%q}}}`, api.Lift, b)
+	n.until("it was tried again", func() bool { return n.host.Counts()[fakehost.Apply] == 2 })
+	n.wait("rolled back again, the lift used up", func(_ *corev1.Node, a api.Node) bool {
+		return a.State == api.RolledBack && a.Lift == "" && !a.Quarantined[0].Since.Equal(read.Quarantined[0].Since)
+	})
+	n.desire(n.a)
+	n.waitState(api.Done, n.a)
+	if c := n.host.Counts(); c[fakehost.Apply] != 3 || n.host.Boots() != 4 {
+		t.Errorf("healing by going back: %v, %d boots", c, n.host.Boots())
+	}
+}
+
+func TestLiftedConfigurationThatIsGoodNow(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) {
+		s.Fault = func(operation, _ string) error {
+			if operation == fakehost.Prove {
+				return fakehost.ErrBad
+			}
+			return nil
+		}
+	})
+	n.desire(b)
+	n.waitState(api.RolledBack, n.a)
+	n.host.Change(func(s *fakehost.Script) { s.Fault = nil })
+	n.patch(`{"metadata":{"annotations":{%q:%q}}}`, api.Lift, b)
+	n.wait("there, and nothing left of it", func(_ *corev1.Node, a api.Node) bool {
+		return a.State == api.Done && a.Current == b && a.Lift == "" && len(a.Quarantined) == 0
+	})
+}
+
+func TestMissingConfigurationHealsWhenItAppears(t *testing.T) {
+	n := newNode(t)
+	mc := rendered(t, nil, n.name+"-late")
+	n.desire(mc.Name)
+	o := n.wait("degraded", func(_ *corev1.Node, a api.Node) bool { return a.State == api.Degraded })
+	if reason := o.Annotations[api.Reason]; !strings.Contains(reason, mc.Name+" does not exist") {
+		t.Errorf("reason %q", reason)
+	}
+	n.until("the MachineConfigNode says why", func() bool { return n.mcn(mcfgv1.MachineConfigNodeNodeDegraded).Reason == "ConfigMissing" })
+	if _, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigs().Create(n.ctx(), mc, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.waitState(api.Done, mc.Name)
+}
+
+func TestConfigurationThatLiesIsRefused(t *testing.T) {
+	n := newNode(t)
+	mc := rendered(t, nil, n.name+"-other")
+	mc.Name = mc.Name[:len(mc.Name)-4] + "0000"
+	if _, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigs().Create(n.ctx(), mc, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.desire(mc.Name)
+	n.wait("refusing", func(_ *corev1.Node, a api.Node) bool {
+		return a.State == api.Degraded && strings.Contains(a.Reason, "not what its name stands for")
+	})
+	if c := n.host.Counts(); c[fakehost.Plan]+c[fakehost.Apply] != 0 {
+		t.Errorf("the host saw it: %v", c)
+	}
+	n.desire(n.a)
+	n.waitState(api.Done, n.a)
+}
+
+func TestDeletedCurrentConfigurationComesBack(t *testing.T) {
+	n := newNode(t)
+	configs := n.MachineConfigs.MachineconfigurationV1().MachineConfigs()
+	if err := configs.Delete(n.ctx(), n.a, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.until("it is there again", func() bool {
+		mc, err := configs.Get(n.ctx(), n.a, metav1.GetOptions{})
+		return err == nil && mc.Annotations[api.RestoredFrom] == n.name && len(mc.OwnerReferences) == 0
+	})
+}
+
+func TestUncordonBySomebodyElse(t *testing.T) {
+	n := newNode(t)
+	release := n.block()
+	b := n.render([]string{"quiet"}, "b")
+	n.desire(b)
+	n.wait("cordoned", func(o *corev1.Node, _ api.Node) bool { return o.Spec.Unschedulable })
+	n.patch(`{"spec":{"unschedulable":false}}`)
+	n.wait("cordoned again", func(o *corev1.Node, _ api.Node) bool { return o.Spec.Unschedulable })
+	n.until("an event says so", func() bool {
+		list, err := n.Client.CoreV1().Events("default").List(n.ctx(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + n.name})
+		if err != nil {
+			return false
+		}
+		for _, e := range list.Items {
+			if e.Reason == "Cordon" && strings.HasPrefix(e.Message, "Somebody uncordoned") {
+				return true
+			}
+		}
+		return false
+	})
+	if n.host.Counts()[fakehost.Apply] != 0 {
+		t.Error("applied with a pod that should be gone")
+	}
+	release()
+	n.waitState(api.Done, b)
+}
+
+// W14: a node that was drained, failed, and was uncordoned by a person must be drained again before it reboots.
+func TestNoRebootAfterAnUncordonBetweenTries(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) {
+		s.Fault = func(operation, config string) error {
+			if operation == fakehost.Apply && config == b {
+				return fakehost.ErrBad
+			}
+			return nil
+		}
+	})
+	n.desire(b)
+	n.wait("degraded and cordoned", func(o *corev1.Node, a api.Node) bool { return a.State == api.Degraded && o.Spec.Unschedulable })
+	n.patch(`{"spec":{"unschedulable":false}}`)
+	n.host.Change(func(s *fakehost.Script) {
+		s.Fault = nil
+		s.Gone = func() {
+			if o := n.get(); drain.ReadHold(o) != drain.Ours {
+				t.Errorf("it reboots while the node takes pods: %s", drain.ReadHold(o))
+			}
+		}
+	})
+	n.waitState(api.Done, b)
+}
+
+func TestCordonOfSomebodyElseStays(t *testing.T) {
+	n := newNode(t)
+	n.patch(`{"spec":{"unschedulable":true}}`)
+	b := n.render([]string{"quiet"}, "b")
+	n.desire(b)
+	o := n.waitState(api.Done, b)
+	if !o.Spec.Unschedulable || o.Annotations[api.CordonKey] != "" {
+		t.Errorf("unschedulable %t, ledger %q", o.Spec.Unschedulable, o.Annotations[api.CordonKey])
+	}
+}
+
+func TestDegradedHealsByGoingBack(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) {
+		s.Fault = func(operation, config string) error {
+			if operation == fakehost.Apply && config == b {
+				return fakehost.ErrBad
+			}
+			return nil
+		}
+	})
+	n.desire(b)
+	o := n.wait("degraded", func(_ *corev1.Node, a api.Node) bool { return a.State == api.Degraded })
+	if !strings.Contains(o.Annotations[api.Reason], fakehost.ErrBad.Error()) {
+		t.Errorf("reason %q", o.Annotations[api.Reason])
+	}
+	n.desire(n.a)
+	o = n.waitState(api.Done, n.a)
+	if o.Spec.Unschedulable || n.host.Boots() != 0 {
+		t.Errorf("unschedulable %t, %d boots", o.Spec.Unschedulable, n.host.Boots())
+	}
+}
+
+func TestRestartInEveryPhase(t *testing.T) {
+	delay := 1500 * time.Millisecond
+	for _, phase := range []string{fakehost.Plan, fakehost.Stage, fakehost.Apply, fakehost.Boot, fakehost.Prove} {
+		t.Run(phase, func(t *testing.T) {
+			n := newNode(t)
+			b := n.render([]string{"quiet"}, "b")
+			n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{phase: delay} })
+			n.desire(b)
+			n.until("it is there", func() bool { return n.host.Counts()[phase] > 0 })
+			if took := n.kill(); took > 2*time.Second {
+				t.Errorf("the head took %s to end", took)
+			}
+			n.start()
+			n.waitState(api.Done, b)
+			if c := n.host.Counts(); n.host.Boots() != 1 || c[fakehost.Apply] > 2 {
+				t.Errorf("%d boots, operations %v", n.host.Boots(), c)
+			}
+		})
+	}
+	t.Run("drain", func(t *testing.T) {
+		n := newNode(t)
+		release := n.block()
+		b := n.render([]string{"quiet"}, "b")
+		n.desire(b)
+		n.until("it waits", func() bool { return n.mcn(mcfgv1.MachineConfigNodeUpdateDrained).Status == metav1.ConditionUnknown })
+		cordon := n.get().Annotations[api.CordonKey]
+		n.restart()
+		n.until("it waits again", func() bool { return n.host.Counts()[fakehost.Plan] == 2 })
+		release()
+		n.wait("rebooting under the same cordon", func(o *corev1.Node, a api.Node) bool {
+			return a.Rebooting && o.Annotations[api.CordonKey] == cordon || a.Current == b
+		})
+		n.waitState(api.Done, b)
+	})
+}
+
+// One outage, and a node in each phase when it comes.
+func TestAPIServerAwayInEveryPhase(t *testing.T) {
+	const outage = 8 * time.Second
+	control := cluster.New(t, cluster.Options{Controllers: true, Kwok: true})
+	type update struct {
+		*node
+
+		b     string
+		phase string
+		lines int
+	}
+	var updates []*update
+	for _, phase := range []string{fakehost.Plan, fakehost.Stage, "drain", fakehost.Apply, fakehost.Boot, fakehost.Prove} {
+		n := settled(t, control, phase)
+		updates = append(updates, &update{node: n, b: n.render([]string{"quiet"}, "b"), phase: phase})
+	}
+	release := updates[2].block()
+	for _, u := range updates {
+		u.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{u.phase: outage / 2} })
+		u.desire(u.b)
+	}
+	for _, u := range updates {
+		u.until(u.phase+" has begun", func() bool {
+			if u.phase == "drain" {
+				return u.mcn(mcfgv1.MachineConfigNodeUpdateDrained).Status == metav1.ConditionUnknown
+			}
+			return u.host.Counts()[u.phase] > 0
+		})
+		u.lines = u.logs.lines()
+	}
+	control.StopAPI()
+	time.Sleep(outage) //nolint:forbidigo // the API server is away for so long
+	for _, u := range updates {
+		if got := u.logs.lines() - u.lines; got > 20 {
+			t.Errorf("%s: %d lines of log in %s without an API server", u.phase, got, outage)
+		}
+	}
+	if err := control.StartAPI(updates[0].ctx()); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	for _, u := range updates {
+		u.waitState(api.Done, u.b)
+		if c := u.host.Counts(); u.host.Boots() != 1 || c[fakehost.Apply] != 1 || c[fakehost.Stage] != 1 {
+			t.Errorf("%s: %d boots, operations %v: something was done again", u.phase, u.host.Boots(), c)
+		}
+	}
+}
+
+func TestNodeDeletedMidUpdate(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Boot: 2 * time.Second} })
+	n.desire(b)
+	n.until("it reboots", func() bool { return n.host.Counts()[fakehost.Boot] == 1 })
+	if err := n.Client.CoreV1().Nodes().Delete(n.ctx(), n.name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	n.until("the host is done", func() bool { return n.host.Committed() == b })
+	if err := n.AddNode(n.ctx(), n.name, nil); err != nil {
+		t.Fatal(err)
+	}
+	n.desire(b)
+	o := n.waitState(api.Done, b)
+	if o.Spec.Unschedulable || n.host.Boots() != 1 {
+		t.Errorf("unschedulable %t, %d boots", o.Spec.Unschedulable, n.host.Boots())
+	}
+}
+
+func TestUnreconcilableServes(t *testing.T) {
+	n := newNode(t)
+	mc := rendered(t, nil, n.name+"-fips")
+	mc.Spec.FIPS = true
+	mc.Name = renamed(t, mc)
+	if _, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigs().Create(n.ctx(), mc, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.desire(mc.Name)
+	o := n.wait("unreconcilable", func(_ *corev1.Node, a api.Node) bool { return a.State == api.Unreconcilable })
+	if !strings.Contains(o.Annotations[api.Reason], "fips") || o.Spec.Unschedulable {
+		t.Errorf("reason %q, unschedulable %t", o.Annotations[api.Reason], o.Spec.Unschedulable)
+	}
+	n.desire(n.a)
+	n.waitState(api.Done, n.a)
+}
