@@ -4,8 +4,8 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,16 +20,46 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-func full(t *testing.T, options Options) (context.Context, *Cluster) {
+// shared is the cluster of all tests that leave of it what there was, once a test has wanted it.
+var shared *Cluster
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared != nil {
+		_ = shared.Stop()
+	}
+	os.Exit(code)
+}
+
+// full returns a context for one test and the shared cluster, which has every part.
+func full(t *testing.T) (context.Context, *Cluster) {
 	t.Helper()
 	Need(t)
+	if shared == nil {
+		begin := time.Now()
+		c, err := Start(t.Context(), Options{Controllers: true, Scheduler: true, Kwok: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("up in %v", time.Since(begin).Round(10*time.Millisecond))
+		shared = c
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
-	options.Controllers, options.Scheduler, options.Kwok = true, true, true
-	begin := time.Now()
-	c := New(t, options)
-	t.Logf("up in %v", time.Since(begin).Round(10*time.Millisecond))
-	return ctx, c
+	return ctx, shared
+}
+
+// forget removes nodes after the test, from what the next ones find.
+func forget(t *testing.T, c *Cluster, nodes ...string) {
+	t.Helper()
+	t.Cleanup(func() {
+		for _, name := range nodes {
+			err := c.Client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // until waits for a condition, and says what did not come.
@@ -48,7 +78,7 @@ func until(ctx context.Context, t *testing.T, what string, condition func() (boo
 	}
 }
 
-// deploy makes a Deployment whose pods bear the label app.
+// deploy makes a Deployment whose pods bear the label app, for nodes that do so too.
 func deploy(ctx context.Context, t *testing.T, c *Cluster, app string, replicas int32) {
 	t.Helper()
 	labels := map[string]string{"app": app}
@@ -59,7 +89,10 @@ func deploy(ctx context.Context, t *testing.T, c *Cluster, app string, replicas 
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "registry.example/app"}}},
+				Spec: corev1.PodSpec{
+					NodeSelector: labels,
+					Containers:   []corev1.Container{{Name: "c", Image: "registry.example/app"}},
+				},
 			},
 		},
 	}, metav1.CreateOptions{})
@@ -83,19 +116,18 @@ func running(ctx context.Context, t *testing.T, c *Cluster, app string, want int
 }
 
 func TestPodsRunWhereTheSchedulerPutsThemAndABudgetHoldsAgainstEviction(t *testing.T) {
-	ctx, c := full(t, Options{})
-	for _, name := range []string{"a", "b"} {
-		if err := c.AddNode(ctx, name, map[string]string{"node-role.kubernetes.io/worker": ""}); err != nil {
-			t.Fatal(err)
-		}
+	ctx, c := full(t)
+	if err := c.AddNodes(ctx, KwokNodes("web", 2, map[string]string{"app": "web"})...); err != nil {
+		t.Fatal(err)
 	}
+	forget(t, c, "web-0", "web-1")
 	deploy(ctx, t, c, "web", 2)
-	one := intstr.FromInt32(2)
+	two := intstr.FromInt32(2)
 	budgets := c.Client.PolicyV1().PodDisruptionBudgets("default")
 	_, err := budgets.Create(ctx, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			MinAvailable: &two, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -126,7 +158,7 @@ func TestPodsRunWhereTheSchedulerPutsThemAndABudgetHoldsAgainstEviction(t *testi
 }
 
 func TestOurKindsAreServed(t *testing.T) {
-	ctx, c := full(t, Options{})
+	ctx, c := full(t)
 	pools, err := c.MachineConfigs.MachineconfigurationV1().MachineConfigPools().List(ctx, metav1.ListOptions{})
 	if err != nil || len(pools.Items) != 0 {
 		t.Fatalf("listing pools: %v, %v", pools, err)
@@ -138,10 +170,11 @@ func TestOurKindsAreServed(t *testing.T) {
 }
 
 func TestATokenOfANodeSaysSo(t *testing.T) {
-	ctx, c := full(t, Options{NoCRDs: true})
+	ctx, c := full(t)
 	if err := c.AddNode(ctx, "a", nil); err != nil {
 		t.Fatal(err)
 	}
+	forget(t, c, "a")
 	for _, test := range []struct{ node, want string }{{"a", "a"}, {"", ""}} {
 		config, _, err := c.ServiceAccountConfig(ctx, "noderefit", "machine-config-daemon", test.node)
 		if err != nil {
@@ -164,18 +197,22 @@ func TestATokenOfANodeSaysSo(t *testing.T) {
 }
 
 func TestTheAPIServerComesBackWithWhatItHad(t *testing.T) {
-	ctx, c := full(t, Options{Audit: true, NoCRDs: true})
-	if err := c.AddNode(ctx, "a", nil); err != nil {
+	Need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := New(t, Options{Audit: true, NoCRDs: true})
+	nodes := c.Client.CoreV1().Nodes()
+	if _, err := nodes.Create(ctx, KwokNode("a", nil), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.StopAPI()
-	if _, err := c.Client.CoreV1().Nodes().Get(ctx, "a", metav1.GetOptions{}); err == nil {
+	if _, err := nodes.Get(ctx, "a", metav1.GetOptions{}); err == nil {
 		t.Fatal("an API server that is stopped answers")
 	}
 	if err := c.StartAPI(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.WaitReady(ctx, "a"); err != nil {
+	if _, err := nodes.Get(ctx, "a", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	requests, err := c.Requests()
@@ -207,27 +244,24 @@ func TestClustersSideBySideDoNotCollide(t *testing.T) {
 			all <- started{c, err}
 		}()
 	}
-	var errs []error
 	for i := range several {
 		s := <-all
-		errs = append(errs, s.err)
 		if s.err != nil {
+			t.Error(s.err)
 			continue
 		}
-		name := fmt.Sprintf("only-%d", i)
-		_, err := s.c.Client.CoreV1().Nodes().Create(t.Context(), KwokNode(name, nil), metav1.CreateOptions{})
-		errs = append(errs, err)
-		defer func() {
-			nodes, err := s.c.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-			if err == nil && (len(nodes.Items) != 1 || nodes.Items[0].Name != name) {
-				err = fmt.Errorf("the cluster of %s has %d nodes", name, len(nodes.Items))
-			}
-			if err := errors.Join(err, s.c.Stop()); err != nil {
+		t.Cleanup(func() {
+			if err := s.c.Stop(); err != nil {
 				t.Error(err)
 			}
-		}()
-	}
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
+		})
+		nodes := s.c.Client.CoreV1().Nodes()
+		name := fmt.Sprintf("only-%d", i)
+		if _, err := nodes.Create(t.Context(), KwokNode(name, nil), metav1.CreateOptions{}); err != nil {
+			t.Error(err)
+		}
+		if list, err := nodes.List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 1 {
+			t.Errorf("the cluster of %s has nodes %v, %v", name, list, err)
+		}
 	}
 }

@@ -17,12 +17,10 @@ import (
 	"github.com/noderefit/noderefit/test/lab"
 )
 
-// worker is what a host that joins is to be.
-var worker = map[string]string{"node-role.kubernetes.io/worker": ""}
-
 // host makes a host, boots it and has it join.
 func host(ctx context.Context, t *testing.T, c *Cluster, name string) *lab.Host {
 	t.Helper()
+	forget(t, c, name)
 	h, err := lab.Need(t).NewHost(ctx, "", lab.Options{Name: name, Firmware: 2 * c.options.GracePeriod})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +39,7 @@ func host(ctx context.Context, t *testing.T, c *Cluster, name string) *lab.Host 
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	if err := c.Join(ctx, h, name, worker); err != nil {
+	if err := c.Join(ctx, h, name, map[string]string{"node-role.kubernetes.io/worker": "", "app": "hosts"}); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%s has joined after %v", name, time.Since(begin).Round(10*time.Millisecond))
@@ -52,12 +50,12 @@ func notReady(n *corev1.Node) bool { return !Ready(n) }
 
 func TestAHostIsANodeThatIsMissedWhenItReboots(t *testing.T) {
 	lab.Need(t)
-	ctx, c := full(t, Options{NoCRDs: true})
+	ctx, c := full(t)
 	one := host(ctx, t, c, "one")
 	host(ctx, t, c, "two")
-	deploy(ctx, t, c, "web", 4)
+	deploy(ctx, t, c, "hosts", 4)
 	on := map[string]int{}
-	for _, pod := range running(ctx, t, c, "web", 4) {
+	for _, pod := range running(ctx, t, c, "hosts", 4) {
 		on[pod.Spec.NodeName]++
 	}
 	if on["one"] == 0 || on["two"] == 0 {
@@ -84,7 +82,7 @@ func TestAHostIsANodeThatIsMissedWhenItReboots(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("ready %v after the boot", time.Since(begin).Round(10*time.Millisecond))
-	running(ctx, t, c, "web", 4)
+	running(ctx, t, c, "hosts", 4)
 	after, err := c.Client.CoreV1().Nodes().Get(ctx, "one", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +101,7 @@ const healthz = `exec 3<>/dev/tcp/127.0.0.1/10248; printf 'GET /healthz HTTP/1.0
 
 func TestAHostWithoutItsCableIsNotReadyUntilItIsBack(t *testing.T) {
 	lab.Need(t)
-	ctx, c := full(t, Options{NoCRDs: true})
+	ctx, c := full(t)
 	one := host(ctx, t, c, "one")
 	one.Unplug(true)
 	if err := c.WaitNode(ctx, "one", "not ready", notReady); err != nil {
@@ -117,11 +115,12 @@ func TestAHostWithoutItsCableIsNotReadyUntilItIsBack(t *testing.T) {
 
 func TestAHostsOwnCredentialsAreANodes(t *testing.T) {
 	lab.Need(t)
-	ctx, c := full(t, Options{NoCRDs: true})
+	ctx, c := full(t)
 	one := host(ctx, t, c, "one")
 	if err := c.AddNode(ctx, "other", nil); err != nil {
 		t.Fatal(err)
 	}
+	forget(t, c, "other")
 	config, err := c.certificateConfig("system:node:one", "system:nodes")
 	if err != nil {
 		t.Fatal(err)
