@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package refit
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// file writes a document for -f.
+func (l *lab) file(name string, doc any) string {
+	l.t.Helper()
+	text, ok := doc.(string)
+	if !ok {
+		data, err := yaml.Marshal(doc)
+		l.must(err)
+		text = string(data)
+	}
+	path := filepath.Join(l.t.TempDir(), name)
+	l.must(os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+type planned struct {
+	Current, Desired string
+	Groups           []struct {
+		Current, Error string
+		Nodes          []string
+		Plan           *plan.Plan
+	}
+	MaxUnavailable int
+	Order, Notes   []string
+	Budgets        []struct{ Node, Namespace, Pod, Budget, Placement string }
+}
+
+func (r result) planned(t *testing.T) planned {
+	t.Helper()
+	var doc planned
+	if err := json.Unmarshal([]byte(r.stdout), &doc); err != nil {
+		t.Fatalf("%v\n%s%s", err, r.stdout, r.stderr)
+	}
+	return doc
+}
+
+func TestAPlanSaysWhatEachGroupOfNodesWouldDo(t *testing.T) {
+	l := newLab(t)
+	one, two := l.config("plan", "50-one", "/etc/one", "1"), l.config("plan", "60-two", "/etc/two", "2")
+	old := l.render("plan", one)
+	now := l.render("plan", one, two)
+	l.source(one)
+	l.source(two)
+	l.pool("plan", now, old, nil)
+	l.node("plan-1", "plan", now, now, api.Done, nil)
+	l.node("plan-2", "plan", now, now, api.Done, nil)
+	l.node("plan-3", "plan", old, old, api.Done, nil)
+	l.workload("plan", "db-1", "plan-2", "db")
+
+	change := l.file("two.yaml", l.config("plan", "60-two", "/etc/two", "changed"))
+	r := l.refit("plan", "plan", "-f", change).ok(t)
+	golden(t, "plan.txt", r.stdout)
+	if strings.Contains(r.stdout, "changed\n") {
+		t.Error("contents are shown")
+	}
+	doc := l.refit("plan", "plan", "-f", change, "-o", "json").ok(t).planned(t)
+	if len(doc.Groups) != 2 || !slices.Equal(doc.Groups[0].Nodes, []string{"plan-1", "plan-2"}) ||
+		doc.Groups[0].Plan.Changes[0].Op != plan.Modify || doc.Groups[1].Plan.Changes[0].Op != plan.Add {
+		t.Errorf("groups: %+v", doc.Groups)
+	}
+	if len(doc.Order) != 3 || doc.MaxUnavailable != 1 {
+		t.Errorf("order: %v, %d at a time", doc.Order, doc.MaxUnavailable)
+	}
+	if len(doc.Budgets) != 1 || doc.Budgets[0].Node != "plan-2" || doc.Budgets[0].Budget != "db" ||
+		!strings.HasPrefix(doc.Budgets[0].Placement, "0 of ") {
+		t.Errorf("budgets: %+v", doc.Budgets)
+	}
+
+	// Two files as the shell spells them, one of which makes the pool faster.
+	pool := l.readPool("plan")
+	pool.TypeMeta = metav1.TypeMeta{APIVersion: mcfgv1.GroupVersion.String(), Kind: "MachineConfigPool"}
+	pool.Spec.MaxUnavailable = new(intstr.FromInt32(2))
+	doc = l.refit("plan", "plan", "-o", "json", "-f", change, l.file("pool.yaml", pool)).ok(t).planned(t)
+	if doc.MaxUnavailable != 2 || len(doc.Order) != 3 {
+		t.Errorf("with a faster pool: %+v", doc)
+	}
+
+	doc = l.refit("plan", "plan", "--delete", "60-two", "-o", "json").ok(t).planned(t)
+	if doc.Desired != old || doc.Groups[0].Plan.Changes[0].Op != plan.Remove || len(doc.Groups[1].Plan.Changes) != 0 {
+		t.Errorf("without 60-two: %+v", doc)
+	}
+	doc = l.refit("plan", "plan", "-o", "json").ok(t).planned(t)
+	if doc.Desired != now || !slices.Equal(doc.Order, []string{"plan-3"}) || !strings.Contains(doc.Notes[0], "already") {
+		t.Errorf("as it is: %+v", doc)
+	}
+	l.refit("plan", "plan", "--delete", "70-none").fails(t, 1, "no MachineConfig 70-none")
+	l.refit("plan", "plan", "--delete", "60-two", "-f", change).fails(t, 2, "60-two")
+	l.refit("plan", "plan", "-f", "no-such-file.yaml").fails(t, 1, "no-such-file.yaml")
+	l.refit("plan").fails(t, 2, "POOL is needed")
+}
+
+func TestAPlanThatCantBeCarriedOutExitsWithThree(t *testing.T) {
+	l := newLab(t)
+	base := l.config("fixed", "50-base", "/etc/one", "1")
+	now := l.render("fixed", base)
+	l.source(base)
+	l.pool("fixed", now, now, nil)
+	l.node("fixed-1", "fixed", now, now, api.Done, nil)
+	disks := l.config("fixed", "60-disks", "/etc/two", "2")
+	disks.Spec.Config.Raw = []byte(`{"ignition":{"version":"3.5.0"},"storage":{"disks":[{"device":"/dev/vdb","wipeTable":true}]}}`)
+	r := l.refit("plan", "fixed", "-f", l.file("disks.yaml", disks), "-o", "json").fails(t, 3, "storage.disks")
+	if doc := r.planned(t); doc.Groups[0].Plan.Unreconcilable[0].Field != "storage.disks" {
+		t.Errorf("%+v", doc)
+	}
+	bad := l.file("bad.yaml", strings.Replace(string(mustYAML(t, base)), "data:,1", "ftp://x/1", 1))
+	l.refit("plan", "fixed", "-f", bad).fails(t, 1, "50-base")
+	// A configuration that failed would be refused again.
+	failed := l.render("fixed", l.config("fixed", "50-base", "/etc/one", "bad"))
+	p := l.readPool("fixed")
+	p.Annotations = map[string]string{api.PoolQuarantineKey: api.Encode([]api.Quarantine{{
+		Config: failed, Node: "fixed-1", Reason: "kubelet", Since: ago(5).Time,
+	}})}
+	l.update(p)
+	r = l.refit("plan", "fixed", "-f", l.file("again.yaml", l.config("fixed", "50-base", "/etc/one", "bad")))
+	r.fails(t, 3, "quarantined")
+	if !strings.Contains(r.stdout, "failed on node fixed-1") {
+		t.Error(r.stdout)
+	}
+	// So is a rendered configuration that is not what its name says.
+	mcs := l.MachineConfigs.MachineconfigurationV1().MachineConfigs()
+	forged, err := mcs.Get(l.ctx, now, getOptions)
+	l.must(err)
+	forged.Spec.Config.Raw = []byte(strings.Replace(string(forged.Spec.Config.Raw), "data:,1", "data:,9", 1))
+	_, err = mcs.Update(l.ctx, forged, updateOptions)
+	l.must(err)
+	l.refit("diff", "fixed").fails(t, 1, "somebody changed it")
+}
+
+func mustYAML(t *testing.T, v any) []byte {
+	t.Helper()
+	data, err := yaml.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestAPoolIsPausedAndResumed(t *testing.T) {
+	l := newLab(t)
+	now := l.render("brake", l.config("brake", "50-brake", "/etc/one", "1"))
+	l.pool("brake", now, now, nil)
+	l.refit("pause", "brake").ok(t)
+	if !l.readPool("brake").Spec.Paused {
+		t.Error("not paused")
+	}
+	if got := l.refit("pause", "brake").ok(t).stdout; !strings.Contains(got, "already") {
+		t.Error(got)
+	}
+	l.refit("resume", "brake").ok(t)
+	if l.readPool("brake").Spec.Paused {
+		t.Error("still paused")
+	}
+	if got := l.refit("resume", "brake").ok(t).stdout; !strings.Contains(got, "neither paused nor held") {
+		t.Error(got)
+	}
+}
+
+func TestARollbackPinsThePoolUntilItIsResumed(t *testing.T) {
+	l := newLab(t)
+	first := l.render("back", l.config("back", "50-back", "/etc/one", "1"))
+	second := l.render("back", l.config("back", "50-back", "/etc/one", "2"))
+	third := l.render("back", l.config("back", "50-back", "/etc/one", "3"))
+	l.pool("back", third, second, func(p *mcfgv1.MachineConfigPool) {
+		p.Annotations[api.HistoryKey] = api.Encode([]string{first, "rendered-back-gone"})
+	})
+	pinned := func() *api.Pin {
+		t.Helper()
+		pin, err := api.Decode[*api.Pin](l.readPool("back").Annotations, api.PinKey)
+		l.must(err)
+		return pin
+	}
+	// In the middle of a rollout, what the whole pool had is where it goes.
+	if got := l.refit("rollback", "back").ok(t).stdout; !strings.Contains(got, "goes back to "+second) {
+		t.Error(got)
+	}
+	if pin := pinned(); pin == nil || pin.Config != second || pin.From != third || time.Since(pin.Since) > time.Minute {
+		t.Errorf("pin: %+v", pin)
+	}
+	// The render controller follows; going back further still says what the first rollback left.
+	p := l.readPool("back")
+	p.Spec.Configuration.Name = second
+	l.update(p)
+	l.refit("rollback", "back").ok(t)
+	if pin := pinned(); pin == nil || pin.Config != first || pin.From != third {
+		t.Errorf("pin: %+v", pin)
+	}
+	l.refit("rollback", "back", "--to", second).fails(t, 1, "has "+second+" already")
+	l.refit("rollback", "back", "--to", "rendered-back-gone").fails(t, 1, "there is no MachineConfig rendered-back-gone")
+	l.refit("rollback", "back", "--to", "rendered-worker-x").fails(t, 2, "not a rendered configuration of pool back")
+
+	l.refit("pause", "back").ok(t)
+	if got := l.refit("rollback", "back", "--to", first).ok(t).stdout; !strings.Contains(got, "resume back --keep-pin") {
+		t.Error(got)
+	}
+	l.refit("resume", "back", "--keep-pin").ok(t)
+	if pin := pinned(); pin == nil || l.readPool("back").Spec.Paused {
+		t.Errorf("pin: %+v", pin)
+	}
+	l.refit("resume", "back").ok(t)
+	if pin := pinned(); pin != nil {
+		t.Errorf("still pinned: %+v", pin)
+	}
+	l.pool("fresh", first, first, nil)
+	l.refit("rollback", "fresh").fails(t, 1, "no other configuration")
+}
+
+func TestAQuarantineIsListedAndLifted(t *testing.T) {
+	l := newLab(t)
+	bad := l.render("ill", l.config("ill", "50-ill", "/etc/one", "bad"))
+	worse := l.render("ill", l.config("ill", "50-ill", "/etc/one", "worse"))
+	good := l.render("ill", l.config("ill", "50-ill", "/etc/one", "good"))
+	l.pool("ill", bad, good, func(p *mcfgv1.MachineConfigPool) {
+		p.Annotations[api.PoolQuarantineKey] = api.Encode([]api.Quarantine{
+			{Config: worse, Node: "ill-2", Reason: "kubelet", Since: ago(90).Time},
+		})
+	})
+	// The pool controller has not read this one yet.
+	l.node("ill-1", "ill", good, bad, api.RolledBack, func(n *corev1.Node) {
+		n.Annotations[api.QuarantinedKey] = api.Encode([]api.Quarantine{{Config: bad, Reason: "kubelet", Since: ago(72).Time}})
+	})
+	var rows []struct {
+		Pool, Config, Node string
+		Present            bool
+	}
+	l.must(json.Unmarshal([]byte(l.refit("quarantine", "list", "ill", "-o", "json").ok(t).stdout), &rows))
+	if len(rows) != 2 || rows[0].Config != bad || rows[0].Node != "ill-1" || !rows[0].Present || rows[1].Present {
+		t.Errorf("%+v", rows)
+	}
+	l.refit("rollback", "ill", "--to", worse).fails(t, 1, "quarantine lift ill "+worse)
+	l.refit("quarantine", "lift", "ill", good).fails(t, 1, good+" is not quarantined")
+	if got := l.refit("quarantine", "lift", "ill").ok(t).stdout; !strings.HasPrefix(got, bad+" is no longer quarantined") {
+		t.Error(got)
+	}
+	l.refit("quarantine", "lift", "ill", worse).ok(t)
+	lifted, err := api.Decode[[]api.Lifted](l.readPool("ill").Annotations, api.LiftedKey)
+	l.must(err)
+	if len(lifted) != 2 || lifted[0].Config != worse || lifted[1].Config != bad || time.Since(lifted[0].At) > time.Minute {
+		t.Errorf("%+v", lifted)
+	}
+	if got := l.refit("quarantine", "list", "ill").ok(t).stdout; got != "nothing is quarantined\n" {
+		t.Error(got)
+	}
+	l.refit("quarantine", "lift", "ill").fails(t, 1, "nothing is quarantined in pool ill")
+}
