@@ -97,7 +97,7 @@ func (r *Report) explainPool(p *poolReport) Answer {
 
 // severity orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
 var severity = map[Verdict]int{
-	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, NotReady: 4, Draining: 5,
+	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, Draining: 4, NotReady: 5,
 	NotTakenUp: 6, Cordoned: 7, Rebooting: 8, Updating: 9, NotOffered: 10, WaitsForTurn: 11,
 }
 
@@ -476,16 +476,17 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 		return nil
 	}
 	a := &Answer{Verdict: WaitsForTurn, Blocking: &Object{Kind: "Node", Name: taking[0].Name}}
+	const most = 3
 	var words []string
-	for _, t := range taking {
+	for _, t := range taking[:min(len(taking), most)] {
 		text, since := r.occupied(t)
 		words = append(words, t.Name+" ("+text+")")
 		if t == taking[0] {
 			a.Since = since
 		}
 	}
-	if most := 3; len(words) > most {
-		words = append(words[:most], fmt.Sprintf("%d more", len(taking)-most))
+	if len(taking) > most {
+		words = append(words, fmt.Sprintf("%d more", len(taking)-most))
 	}
 	ahead := slices.IndexFunc(n.pool.waiting, func(w *nodeReport) bool { return w == n })
 	a.Because = fmt.Sprintf("it waits for its turn: %s of pool %s may be out of service, taken by %s",

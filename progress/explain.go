@@ -79,6 +79,16 @@ type Answer struct {
 // Fine says that there is nothing to explain.
 func (a Answer) Fine() bool { return a.Verdict == UpToDate || a.Verdict == Updating }
 
+// OfPool says that the node of which this is the answer waits for its pool, as all nodes do that are not there.
+func (a Answer) OfPool() bool {
+	switch a.Verdict {
+	case Misconfigured, RenderDegraded, RenderPending, NotRendered, Paused, Quarantined, WaitsForTurn, NotOffered:
+		return true
+	default:
+		return false
+	}
+}
+
 // Sentence is the answer on one line, as in a condition.
 func (a Answer) Sentence() string {
 	text := a.Because

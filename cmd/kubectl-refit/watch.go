@@ -313,10 +313,8 @@ func (f *follower) printNode(r *progress.Report, pool string, n progress.Node, n
 	was, known := f.nodes[n.Name]
 	is := nodeMark{since: was.since, left: was.left}
 	is.phase, _ = r.At(n.Name)
-	switch {
-	case !a.Fine() && a.Verdict != progress.WaitsForTurn && a.Verdict != progress.NotOffered:
+	if !a.Fine() && !a.OfPool() {
 		is.waits = blocking(a)
-	case a.Verdict == progress.Updating || a.Verdict == progress.UpToDate:
 	}
 	resting := is.phase == string(progress.PhaseUpdated) || is.phase == string(progress.PhaseWaiting)
 	took := ""
