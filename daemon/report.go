@@ -78,20 +78,15 @@ func reportNode(v *situation, p Phase) *nodeReport {
 			", which is not done unless another configuration is desired or apply is run on the host")
 	case PhaseRolledBack:
 		r.state(api.RolledBack, v.whyRolledBack())
-		r.drop(api.PostConfigAction)
 		r.cordon = v.uncordon()
 	case PhaseReturn:
 		r.state(api.Working, "the host is going back: "+v.host.Reason)
-		r.drop(api.PostConfigAction)
 	case PhaseProve:
 		r.state(v.state())
-		r.drop(api.PostConfigAction)
 	case PhaseSettle:
 		r.state(api.Working, "waiting for the node to be ready before it is uncordoned")
-		r.drop(api.PostConfigAction)
 	case PhaseDone:
 		r.state(api.Done, "")
-		r.drop(api.PostConfigAction)
 		r.cordon = v.uncordon()
 	case PhaseStage, PhaseDrain:
 		r.state(v.state())
@@ -109,6 +104,9 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		if v.plan.Reboot {
 			r.set(api.PostConfigAction, api.PostConfigActionRebooting)
 		}
+	}
+	if p != PhaseApply && p != PhaseReboot && !v.inPhase(transaction.PhaseBoot) {
+		r.drop(api.PostConfigAction)
 	}
 	v.reportHost(r)
 	return r

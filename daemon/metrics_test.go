@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+func scrape(t *testing.T, m *Metrics, path string) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	body, err := io.ReadAll(w.Result().Body)
+	if err != nil || w.Code != 200 {
+		t.Fatalf("%s: %d, %v", path, w.Code, err)
+	}
+	return string(body)
+}
+
+func TestMetricsShowOneStateAtATime(t *testing.T) {
+	m := NewMetrics()
+	m.show(true, api.Working, cfgB, "")
+	m.show(false, api.Degraded, cfgB, reasonStaging)
+	m.passed(PhaseStage, outcomeFailed, 3*time.Second)
+	m.drain(&api.Drain{Waiting: []api.WaitingPod{{Why: api.DrainWaitBudget}, {Why: "something new"}}})
+	m.drifted(2)
+	m.host(&Status{OS: OSOstree, Deployments: []DeploymentStatus{{Version: "41"}, {Booted: true, Version: "42"}}})
+	text := scrape(t, m, "/metrics")
+	for _, want := range []string{
+		`mcd_state{reason="StagingFailed",state="Degraded"}`, `mcd_update_state{config="` + cfgB + `",err="StagingFailed"}`,
+		`noderefit_phase_seconds_count{outcome="failed",phase="stage"} 1`, `mcd_host_os_and_version{os="ostree",version="42"} 1`,
+		`noderefit_drain_waiting_pods{reason="DisruptionBudget"} 1`, `noderefit_drift_items 2`, `mcd_config_drift `,
+		`mcd_kubelet_state 0`, `mcd_reboots_failed_total 0`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	for _, stale := range []string{`state="Working"`, "something new"} {
+		if strings.Contains(text, stale) {
+			t.Errorf("still %s", stale)
+		}
+	}
+	scrape(t, m, "/healthz")
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// said applies a report to annotations.
+func said(have map[string]string, r *nodeReport) map[string]string {
+	out := map[string]string{}
+	for k, v := range have {
+		out[k] = v
+	}
+	for k, v := range r.missing(have) {
+		if v == nil {
+			delete(out, k)
+		} else {
+			out[k] = *v
+		}
+	}
+	return out
+}
+
+func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
+	cases := map[Phase]struct {
+		state   api.State
+		reason  string // part of it
+		current string
+		cordon  cordoning
+		action  bool // post-config-action
+	}{
+		PhaseReturn:     {api.Working, "going back", cfgA, keepCordon, false},
+		PhaseRolledBack: {api.RolledBack, cfgB + " to " + cfgA + ": kubelet", cfgA, dropCordon, false},
+		PhaseProve:      {api.Working, "", cfgA, keepCordon, false},
+		PhaseSettle:     {api.Working, "ready", cfgB, keepCordon, false},
+		PhaseDone:       {api.Done, "", cfgB, dropCordon, false},
+		PhaseBackoff:    {api.Degraded, "no space", cfgA, dropCordon, false},
+		PhaseHold:       {api.Degraded, "not as it was left", cfgB, keepCordon, false},
+		PhaseStage:      {api.Working, "", cfgA, keepCordon, false},
+		PhaseCordon:     {api.Working, "", cfgA, takeCordon, false},
+		PhaseDrain:      {api.Working, "", cfgA, keepCordon, false},
+		PhaseApply:      {api.Working, "", cfgA, keepCordon, true},
+		PhaseReboot:     {api.Working, "", cfgA, keepCordon, true},
+	}
+	for p, stage := range stages {
+		r := reportNode(stage(), p)
+		want, speaks := cases[p]
+		if r == nil {
+			if speaks {
+				t.Errorf("%s: says nothing", p)
+			}
+			continue
+		}
+		if !speaks {
+			t.Errorf("%s: says %v", p, r.annotations)
+			continue
+		}
+		got := said(map[string]string{api.PostConfigAction: api.PostConfigActionRebooting}, r)
+		if got[api.StateKey] != string(want.state) || !strings.Contains(got[api.Reason], want.reason) ||
+			want.reason == "" && got[api.Reason] != "" || got[api.CurrentConfig] != want.current || r.cordon != want.cordon ||
+			(got[api.PostConfigAction] != "") != want.action {
+			t.Errorf("%s: says %v, cordon %d; want %+v", p, got, r.cordon, want)
+		}
+		if again := r.missing(got); len(again) > 0 {
+			t.Errorf("%s: says it twice: %v", p, again)
+		}
+	}
+}
+
+func TestCordonIsGivenBackWhenNothingIsGoingToHappen(t *testing.T) {
+	cases := []struct {
+		name   string
+		change func(*situation)
+		want   cordoning
+	}{
+		{"staging fails", func(*situation) {}, dropCordon},
+		{"the node is not ready", func(v *situation) { v.ready = false }, keepCordon},
+		{"the API server is away", func(v *situation) { v.failure.kind = failTransient }, keepCordon},
+		{"the next try needs the drain that was done", func(v *situation) { v.failure.phase = PhaseApply }, keepCordon},
+	}
+	for _, c := range cases {
+		v := stages[PhaseBackoff]().cordoned()
+		c.change(v)
+		if got := reportNode(v, PhaseBackoff).cordon; got != c.want {
+			t.Errorf("%s: cordon %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestLiftIsUsedUp(t *testing.T) {
+	cases := []struct {
+		name   string
+		change func(*situation)
+		want   bool // it stays
+	}{
+		{"not acted on yet", func(v *situation) { v.node.Quarantined = []api.Quarantine{{Config: cfgB, Since: then}} }, true},
+		{"it failed again", func(v *situation) {
+			v.node.Quarantined = []api.Quarantine{{Config: cfgB, Since: then.Add(-time.Hour)}}
+		}, false},
+		{"the host let it go", func(v *situation) { v.host.Quarantined, v.host.State = nil, transaction.Working }, false},
+		{"it is about something else", func(v *situation) { v.node.Lift = cfgC }, false},
+	}
+	for _, c := range cases {
+		v := stages[PhaseRolledBack]()
+		v.node.Lift = cfgB
+		c.change(v)
+		_, stays := said(map[string]string{api.Lift: v.node.Lift}, reportNode(v, liftPhase(v)))[api.Lift]
+		if stays != c.want {
+			t.Errorf("%s: lift stays %t, want %t", c.name, stays, c.want)
+		}
+	}
+}
+
+// liftPhase is a phase that speaks, for a situation with a lift.
+func liftPhase(v *situation) Phase {
+	if v.rolledBack() && !v.lifted() {
+		return PhaseRolledBack
+	}
+	v.plan = rebootPlan()
+	return PhaseApply
+}
+
+func TestQuarantineOnANodeStaysSmall(t *testing.T) {
+	var host []transaction.Quarantined
+	for i := range 40 {
+		host = append(host, transaction.Quarantined{Config: cfgB, Reason: strings.Repeat("é", 2000), Since: then.Add(time.Duration(i) * time.Hour)})
+	}
+	got := quarantines(host)
+	if len(got) != quarantinesShown || !got[len(got)-1].Since.Equal(host[39].Since) || len(api.Encode(got)) > 8000 {
+		t.Errorf("%d entries in %d bytes, the last of %s", len(got), len(api.Encode(got)), got[len(got)-1].Since)
+	}
+}
+
+func TestConditionsFollowAnUpdate(t *testing.T) {
+	// T true, F false, U unknown: Updated, UpdatePrepared, UpdateExecuted, Cordoned, Drained, AppliedFilesAndOS,
+	// UpdatePostActionComplete, RebootedNode, Resumed, UpdateComplete, Uncordoned, NodeDegraded.
+	want := map[Phase]string{
+		PhaseStage:      "FUFFFFFFFFFF",
+		PhaseDrain:      "FTUTUFFFFFFF",
+		PhaseApply:      "FTUTTUFFFFFF",
+		PhaseReboot:     "FTUTTTUUFFFF",
+		PhaseProve:      "FTTTTTTTUUFF",
+		PhaseSettle:     "FTTTTTTTTTUF",
+		PhaseDone:       "TFFFFFFFFFFF",
+		PhaseRolledBack: "FFFFFFFFFFFT",
+		PhaseHold:       "FFFFFFFFFFFT",
+		PhaseBackoff:    "FUFFFFFFFFFT",
+	}
+	var had []metav1.Condition
+	for _, p := range []Phase{PhaseStage, PhaseDrain, PhaseApply, PhaseReboot, PhaseProve, PhaseSettle, PhaseDone, PhaseRolledBack, PhaseHold, PhaseBackoff} {
+		v := stages[p]().cordoned()
+		if p == PhaseBackoff {
+			v.plan = rebootPlan()
+		}
+		had = conditions(v, p, nil, had)
+		got := ""
+		for _, c := range had {
+			got += map[metav1.ConditionStatus]string{"True": "T", "False": "F", "Unknown": "U"}[c.Status]
+			if c.Reason == "" || c.LastTransitionTime.IsZero() {
+				t.Errorf("%s: condition %s has no reason or no time", p, c.Type)
+			}
+		}
+		if got != want[p] {
+			t.Errorf("%s: conditions %s, want %s", p, got, want[p])
+		}
+		if updated := had[0]; p != PhaseHold && p != PhaseRolledBack &&
+			updated.Message != "Action during update to "+cfgB+": reboot, because of kernelArguments" {
+			t.Errorf("%s: message %q", p, updated.Message)
+		}
+	}
+}
+
+func TestConditionKeepsItsTimeAndLaterHeadsItsAction(t *testing.T) {
+	had := conditions(stages[PhaseReboot](), PhaseReboot, nil, nil)
+	v := stages[PhaseProve]().cordoned() // after the boot: no plan any more
+	v.now = then.Add(time.Hour)
+	now := conditions(v, PhaseProve, nil, had)
+	for i, c := range now {
+		if moved := c.Status != had[i].Status; moved == c.LastTransitionTime.Equal(&had[i].LastTransitionTime) {
+			t.Errorf("condition %s: %s to %s, time %s", c.Type, had[i].Status, c.Status, c.LastTransitionTime)
+		}
+		if c.Type != string(mcfgv1.MachineConfigNodeNodeDegraded) && !strings.Contains(c.Message, "reboot, because of") {
+			t.Errorf("condition %s forgot the action: %q", c.Type, c.Message)
+		}
+	}
+}
+
+func TestDrainThatWaitsIsNamed(t *testing.T) {
+	waiting := &api.Drain{Config: cfgB, Left: 3, Waiting: []api.WaitingPod{{Namespace: "web", Name: "router-1", Why: api.DrainWaitBudget, Budget: "router"}}}
+	for _, c := range conditions(stages[PhaseDrain](), PhaseDrain, waiting, nil) {
+		if c.Type != string(mcfgv1.MachineConfigNodeUpdateDrained) {
+			continue
+		}
+		if c.Reason != api.DrainWaitBudget || !strings.Contains(c.Message, "pod web/router-1 is held by PodDisruptionBudget router") {
+			t.Errorf("%s: %s", c.Reason, c.Message)
+		}
+	}
+}
+
+func TestNamesStandForContent(t *testing.T) {
+	digest := strings.Repeat("ab", 32)
+	for name, want := range map[string]bool{
+		"rendered-worker-" + digest[:32]: true, "rendered-gpu-a-" + digest[:32]: true,
+		"rendered-worker-" + digest[:31]: false, digest[:32]: false, "rendered-worker-" + strings.Repeat("0", 32): false,
+	} {
+		if namedBy(name, digest) != want {
+			t.Errorf("%s: %t", name, !want)
+		}
+	}
+	for name, want := range map[string]string{cfgA: "worker", "rendered-gpu-a-" + digest[:32]: "gpu-a", "other": "not-yet-set"} {
+		if got := poolOf(name); got != want {
+			t.Errorf("pool of %s: %q", name, got)
+		}
+	}
+}
+
+func TestHoldOutlivesTheHead(t *testing.T) {
+	v := stages[PhaseHold]()
+	text := said(nil, reportNode(v, PhaseHold))
+	v.node.State, v.node.Reason = api.State(text[api.StateKey]), text[api.Reason]
+	if got := decide(v).name; got != PhaseHold {
+		t.Errorf("after it was said: %s", got)
+	}
+	v.hold = drain.Ours // nothing of that kind is mended by rebooting a node that serves
+	if got := decide(v).name; got != PhaseHold {
+		t.Errorf("with a cordon: %s", got)
+	}
+}
