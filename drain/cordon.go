@@ -179,16 +179,19 @@ func patchNode(ctx context.Context, nodes corev1client.NodeInterface, node *core
 			return node, nil
 		}
 		options := metav1.PatchOptions{FieldManager: api.Daemon}
-		patched, err := nodes.Patch(ctx, node.Name, types.MergePatchType, c.patch(node), options)
-		if err == nil {
+		patched, conflict := nodes.Patch(ctx, node.Name, types.MergePatchType, c.patch(node), options)
+		if conflict == nil {
 			return patched, nil
 		}
-		if !apierrors.IsConflict(err) || try == conflictTries {
-			return node, err
+		if !apierrors.IsConflict(conflict) || try == conflictTries {
+			return node, conflict
 		}
 		fresh, err := nodes.Get(ctx, node.Name, metav1.GetOptions{})
 		if err != nil {
 			return node, err
+		}
+		if fresh.UID != node.UID {
+			return node, fmt.Errorf("it was deleted and came back: %w", conflict)
 		}
 		node = fresh
 	}

@@ -110,6 +110,9 @@ func (d *Drainer) Forecast(ctx context.Context) (api.Drain, error) {
 // cordoned. It never gives up by itself; it ends with ctx, within a second, or with the error of a list, or with
 // ErrUncordoned, and may be called again after each. Budgets are never bypassed: whatever refuses is asked again.
 //
+// An uncordon while nothing moves is for the caller to see, who watches the node: Run asks for it only at the beginning,
+// at the end and when a pod turns up.
+//
 // last is the last report of an earlier call for this node, or nil: what it waited for then has been waited for since
 // then. report is called from Run's own goroutine whenever what the drain waits for has changed, at most every five
 // seconds; it should not block for long.
@@ -243,6 +246,7 @@ type run struct {
 	*Drainer
 	config  string
 	since   time.Time
+	begun   bool // the node was seen cordoned
 	queue   *queue
 	store   cache.Store
 	working sync.WaitGroup
@@ -272,9 +276,6 @@ func (r *run) ring() {
 }
 
 func (r *run) run(ctx context.Context) error {
-	if err := r.cordoned(ctx); err != nil {
-		return err
-	}
 	store, informer := r.watchPods(r.ring)
 	r.store = store
 	r.working.Go(func() { informer.RunWithContext(ctx) })
@@ -323,11 +324,11 @@ func (r *run) turn(ctx context.Context, now time.Time) (bool, error) {
 	return false, nil
 }
 
-// present are the pods that have to go, as the watch has them. A pod that was not there before means that the node may
-// be taking pods again: nothing is evicted then, to come back at once.
+// present are the pods that have to go, as the watch has them. At first, and when there is a pod that was not there
+// before, the node may be taking pods: nothing is evicted then, to come back at once.
 func (r *run) present(ctx context.Context) ([]*corev1.Pod, error) {
 	var pods []*corev1.Pod
-	fresh := false
+	fresh := !r.begun
 	for _, o := range r.store.List() {
 		pod := o.(*corev1.Pod) //nolint:forcetypeassert // the store's only type
 		_, known := r.known[pod.UID]
@@ -338,6 +339,7 @@ func (r *run) present(ctx context.Context) ([]*corev1.Pod, error) {
 		if err := r.cordoned(ctx); err != nil {
 			return nil, err
 		}
+		r.begun = true
 	}
 	return r.leaving(ctx, pods)
 }
