@@ -67,12 +67,12 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 		return h.result(ctx, res, r), err
 	}
 	err = h.apply(ctx, r, cfg, o, res)
-	// A reboot that was asked for stops this very process; how far it came is still to be said.
-	return h.result(context.WithoutCancel(ctx), res, r), err
+	return h.result(ctx, res, r), err
 }
 
 func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
-	res.Status = h.statusOf(ctx, r)
+	// A reboot that was asked for stops this very process; how far it came is still to be said.
+	res.Status = h.statusOf(context.WithoutCancel(ctx), r)
 	return res
 }
 
@@ -462,8 +462,12 @@ func (h *Host) reboot(ctx context.Context, no bool, res *Result) error {
 		return nil
 	}
 	res.Reboot = RebootNeeded
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	h.say("reboot", "")
-	if err := h.services.RebootPolitely(ctx); err != nil {
+	// The first that a reboot stops may be ourselves, before we have the answer.
+	if err := h.services.RebootPolitely(context.WithoutCancel(ctx)); err != nil {
 		if errors.As(err, new(*systemd.InhibitedError)) {
 			return &Refused{Err: err}
 		}

@@ -64,6 +64,8 @@ var handVerbs = []verb{statusVerb, planVerb, verifyVerb, stageVerb, applyVerb}
 type HandsOptions struct {
 	// Program is what is placed on the host and run there; this program where it is empty.
 	Program string
+	// Verdict is how long the host may take to prove healthy after a boot; the host's own default where it is zero.
+	Verdict time.Duration
 	// Observe is told what each command on the host took, from the call to the answer.
 	Observe func(verb string, took time.Duration, err error)
 }
@@ -195,7 +197,8 @@ func (h *HostHands) Status(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	// A journal that is at work changes nothing but itself.
-	lasting := s.Transaction == nil || s.Phase == string(transaction.PhaseBoot) || s.Phase == string(transaction.PhaseProve)
+	phase := transaction.Phase(s.Phase)
+	lasting := s.Transaction == nil || phase == transaction.PhaseBoot || phase == transaction.PhaseProve
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cached = nil
@@ -222,7 +225,8 @@ func (s *Status) clone() *Status {
 // goes; which of them boots, which is a link; and one that is staged.
 func (h *HostHands) look() string {
 	var b strings.Builder
-	for _, name := range []string{transaction.RecordPath, "/boot/loader", "/ostree/deploy", "/run/ostree/staged-deployment"} {
+	for _, name := range []string{transaction.RecordPath, "/boot/loader", "/ostree/deploy",
+		"/run/ostree/staged-deployment"} {
 		fmt.Fprintln(&b, name, fileMark(h.root, name))
 	}
 	return b.String()
@@ -550,6 +554,9 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 		}
 		if c.verb.name == applyVerb.name {
 			argv = append(argv, "--cluster")
+			if c.hands.options.Verdict > 0 {
+				argv = append(argv, "--verdict-timeout="+c.hands.options.Verdict.String())
+			}
 		}
 	}
 	for name, data := range documents {
@@ -617,8 +624,7 @@ func (c *handCall) await(ctx context.Context, dir, invocation string) (*handOutc
 	stop := c.hands.watch.wake(dir)
 	defer stop.end()
 	for {
-		out, err, done := c.collect(dir)
-		if done {
+		if out, done, err := c.collect(dir); done {
 			return out, err
 		}
 		select {
@@ -636,7 +642,7 @@ func (c *handCall) await(ctx context.Context, dir, invocation string) (*handOutc
 			invocation = s.Invocation
 			continue
 		}
-		if out, err, done := c.collect(dir); done {
+		if out, done, err := c.collect(dir); done {
 			return out, err
 		}
 		condition := s.Condition
@@ -662,12 +668,12 @@ func (c *handCall) leave(ctx context.Context, dir string) error {
 	return errors.Join(why, c.hands.root.RemoveAll(dir))
 }
 
-// collect takes the report and the output, if the command has ended.
-func (c *handCall) collect(dir string) (out *handOutcome, err error, done bool) { //nolint:revive,staticcheck // as of a map
+// collect takes the report and the output, and says whether the command has ended at all.
+func (c *handCall) collect(dir string) (out *handOutcome, done bool, err error) {
 	root := c.hands.root
 	data, err := root.ReadFile(path.Join(dir, handoverReport))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, false
+		return nil, false, nil
 	}
 	var r handReport
 	if err == nil {
@@ -680,7 +686,7 @@ func (c *handCall) collect(dir string) (out *handOutcome, err error, done bool) 
 	if err != nil {
 		err = fmt.Errorf("reading the report of %s: %w", c.verb.unit(), err)
 	}
-	return out, errors.Join(err, root.RemoveAll(dir), r.err()), true
+	return out, true, errors.Join(err, root.RemoveAll(dir), r.err())
 }
 
 // handWatch sees the host's record and the reports of its commands change.

@@ -17,7 +17,8 @@ import (
 
 func TestErrorSurvivesTheWayBackToTheHead(t *testing.T) {
 	plain := errors.New("reading /x: it is gone")
-	drift := &DriftError{Config: "a", Drift: []Drift{{Kind: "file", Path: "/etc/x", What: "mode", Expected: "0644", Found: "0600"}}}
+	drift := &DriftError{Config: "a",
+		Drift: []Drift{{Kind: "file", Path: "/etc/x", What: "mode", Expected: "0644", Found: "0600"}}}
 	for _, err := range []error{
 		plain,
 		&Refused{Err: plain},
@@ -91,7 +92,8 @@ func TestDocumentOfTheHeadIsGoneOnceItIsRead(t *testing.T) {
 	}
 	h := &Handover{dir: dir}
 	var nobody *Handover
-	if err := errors.Join(h.Taken(ours), h.Taken(ours), h.Taken(theirs), nobody.Taken(ours), nobody.Report(0, nil)); err != nil {
+	err := errors.Join(h.Taken(ours), h.Taken(ours), h.Taken(theirs), nobody.Taken(ours), nobody.Report(0, nil))
+	if err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(ours); !os.IsNotExist(err) {

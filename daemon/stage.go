@@ -23,7 +23,7 @@ func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 	if err == nil {
 		err = h.stage(ctx, r, cfg, o, res)
 	}
-	return h.result(context.WithoutCancel(ctx), res, r), err
+	return h.result(ctx, res, r), err
 }
 
 func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
@@ -51,7 +51,30 @@ func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return ctx.Err()
 	}
 	res.Staged = u.request.Checksum
+	if err := h.entrySpace(); err != nil {
+		return err
+	}
 	return h.checkoutSpace(ctx)
+}
+
+// What ostree writes into /boot for one more deployment whose kernel is there: the boot loader's entries a second time,
+// and links. An entry is a few hundred bytes.
+const (
+	entryBytes  = 64 << 10
+	entryInodes = 16
+)
+
+// entrySpace refuses a /boot without room for another entry; that of kernels has been looked at by then.
+func (h *Host) entrySpace() error {
+	room, err := h.root.Space("/boot")
+	if err != nil {
+		return err
+	}
+	if room.Bytes < entryBytes || room.Inodes < entryInodes {
+		return fmt.Errorf("checking space: a boot entry needs %d bytes and %d inodes in /boot, %d and %d are free: %w",
+			entryBytes, entryInodes, room.Bytes, room.Inodes, unix.ENOSPC)
+	}
+	return nil
 }
 
 // checkoutSpace refuses a disk on which another deployment has no room: its directories are its own, and so is its
