@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command head is the head of an agent without a cluster: it drives the hands of a lab host as the DaemonSet's pod does.
+// Command head is the head of an agent without a cluster: it drives the hands of a lab host as the DaemonSet's pod
+// does.
 //
 //	head pod|host VERB [flags]   from a pod with the host at /rootfs and no capability, or from the host itself
-//	head stall ADDRESS           a server of images that takes connections and never answers
+//	head stall ADDRESS           a server of images that takes connections and never answers; start is the same, for
+//	                             what has to look like upstream's agent
 package main
 
 import (
@@ -56,7 +58,7 @@ func run(args []string) error {
 		return errors.New("usage: head pod|host VERB [flags] | stall ADDRESS")
 	}
 	switch {
-	case args[0] == "stall":
+	case args[0] == "stall", args[0] == "start":
 		return stall(args[1])
 	case args[0] == "pod" && os.Getenv(inPod) == "":
 		return pod()
