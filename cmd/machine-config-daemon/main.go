@@ -107,8 +107,8 @@ configuration, 5 refused because another operation or manager is at work.`,
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(), recoverCommand(), rollbackCommand(),
-		proveCommand())
+	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
+		recoverCommand(), rollbackCommand(), proveCommand())
 	return cmd
 }
 

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// The agent is a service of its host, as packaging/systemd has it.
+const (
+	agentUnit       = "machine-config-daemon.service"
+	agentKubeconfig = "/etc/machine-config-daemon/kubeconfig"
+	agentDropIn     = "/etc/systemd/system/machine-config-daemon.service.d/50-fleet.conf"
+	unitDir         = "/etc/systemd/system"
+)
+
+// StartAgents starts the agent on every host.
+func (f *Fleet) StartAgents(ctx context.Context) error {
+	for _, n := range f.Nodes {
+		if err := f.StartAgent(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartAgent installs the agent as a service of the host, with a token such as a DaemonSet's pod on that node has, and
+// starts it. It comes back after each boot.
+func (f *Fleet) StartAgent(ctx context.Context, n *Node) error {
+	_, kubeconfig, err := f.ServiceAccountConfig(ctx, api.Namespace, api.Daemon, n.Name)
+	if err != nil {
+		return err
+	}
+	unit := filepath.Join(f.options.Repository, "packaging/systemd", agentUnit)
+	dropIn := fmt.Sprintf("[Service]\nEnvironment=NODEREFIT_FLAGS=--verdict-timeout=%s\n", f.options.Verdict)
+	for to, read := range map[string]func() ([]byte, error){
+		unitDir + "/" + agentUnit: func() ([]byte, error) { return os.ReadFile(unit) },
+		agentKubeconfig:           func() ([]byte, error) { return os.ReadFile(kubeconfig) },
+		agentDropIn:               func() ([]byte, error) { return []byte(dropIn), nil },
+	} {
+		data, err := read()
+		if err != nil {
+			return err
+		}
+		at := n.HostPath(to)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(at, data, 0o600); err != nil {
+			return err
+		}
+	}
+	if _, err := n.Output(ctx, "systemctl", "daemon-reload"); err != nil {
+		return err
+	}
+	_, err = n.Output(ctx, "systemctl", "enable", "--now", agentUnit)
+	return err
+}
+
+// KillAgent kills the agent's head as the kernel would when memory is short; systemd starts another one.
+func (n *Node) KillAgent(ctx context.Context) error {
+	_, err := n.Output(ctx, "systemctl", "kill", "--signal=SIGKILL", "--kill-whom=main", agentUnit)
+	return err
+}
+
+// Controller is a running machine-config-controller.
+type Controller struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+	log   string
+}
+
+// StartController starts the controllers, with the rights of their service account. Several of them elect a leader.
+func (f *Fleet) StartController(ctx context.Context) (*Controller, error) {
+	_, kubeconfig, err := f.ServiceAccountConfig(ctx, api.Namespace, api.Controller, "")
+	if err != nil {
+		return nil, err
+	}
+	c := &Controller{ended: make(chan struct{}), log: filepath.Join(f.dir, fmt.Sprintf("controller-%d.log", len(f.controllers)))}
+	log, err := os.Create(c.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	c.cmd = exec.Command(filepath.Join(f.options.Bin, "machine-config-controller"), "run", "--kubeconfig", kubeconfig,
+		"--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=0")
+	c.cmd.Stdout, c.cmd.Stderr = log, log
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		// The death of the thread that started a process counts as the parent's, so this one stays.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := c.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = c.cmd.Wait()
+			close(c.ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting the controllers: %w", err)
+	}
+	f.controllers = append(f.controllers, c)
+	return c, nil
+}
+
+// Kill ends the controllers as a crash would.
+func (c *Controller) Kill() {
+	_ = c.cmd.Process.Kill()
+	<-c.ended
+}
+
+// Log is what the controllers have logged so far.
+func (c *Controller) Log() string {
+	text, err := os.ReadFile(c.log)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// output runs a program to its end. That it fails is no error.
+func output(ctx context.Context, program string, args ...string) (string, int, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	text, err := cmd.CombinedOutput()
+	var status *exec.ExitError
+	if err != nil && !errors.As(err, &status) {
+		return string(text), -1, err
+	}
+	return string(text), cmd.ProcessState.ExitCode(), nil
+}
+
+// Controllers are all that were started, those that were killed too.
+func (f *Fleet) Controllers() []*Controller { return f.controllers }

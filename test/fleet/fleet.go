@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fleet is a cluster whose nodes are real: hosts of the host lab with the kubelet and the agent, a real control
+// plane, and our controllers beside it, all with the rights that packaging/ gives them and no others. The end-to-end
+// tests and the demo drive it as people drive a cluster.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/test/cluster"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/node"
+)
+
+// Options say what a fleet is made of.
+type Options struct {
+	// Bin has the project's programs, and Repository its files.
+	Bin, Repository string
+	// Hosts are the names of the nodes that are real, Kwok those of nodes that kwok plays: room for what is drained.
+	Hosts, Kwok []string
+	// Labels are on every node.
+	Labels map[string]string
+	// Verdict is how long a node may take to prove healthy after a boot: a minute if zero.
+	Verdict time.Duration
+	// Audit counts requests; see cluster.Options.
+	Audit bool
+}
+
+// Fleet is a running cluster with its nodes.
+type Fleet struct {
+	*cluster.Cluster
+	Nodes []*Node
+
+	options     Options
+	dir         string
+	controllers []*Controller
+}
+
+// Node is a host that is a node.
+type Node struct {
+	*node.Node
+	Name string
+}
+
+// WorkerLabels make a node a worker.
+var WorkerLabels = map[string]string{api.NodeRole + api.PoolWorker: ""}
+
+// Start makes a fleet: its nodes are ready, nothing of ours runs yet.
+func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err error) {
+	if options.Verdict == 0 {
+		options.Verdict = time.Minute
+	}
+	if options.Labels == nil {
+		options.Labels = WorkerLabels
+	}
+	f = &Fleet{options: options}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if f.dir, err = os.MkdirTemp("", "noderefit-fleet-"); err != nil {
+		return f, err
+	}
+	f.Nodes = make([]*Node, len(options.Hosts))
+	group, booting := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		f.Cluster, err = cluster.Start(ctx, cluster.Options{Controllers: true, Scheduler: true, Kwok: true,
+			Audit: options.Audit})
+		return err
+	})
+	for i, name := range options.Hosts {
+		group.Go(func() error {
+			n, err := node.New(booting, base, filepath.Join(options.Bin, "machine-config-daemon"),
+				lab.Options{Name: name, Hostname: name})
+			if err == nil {
+				f.Nodes[i] = &Node{Node: n, Name: name}
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return f, err
+	}
+	for _, n := range f.Nodes {
+		if err := f.Join(ctx, n.Host, n.Name, options.Labels); err != nil {
+			return f, err
+		}
+	}
+	for _, name := range options.Kwok {
+		if err := f.AddNode(ctx, name, nil); err != nil {
+			return f, err
+		}
+	}
+	return f, f.install(ctx)
+}
+
+// install gives the cluster what packaging/ installs, except for the workloads: what would run in pods runs beside them.
+func (f *Fleet) install(ctx context.Context) error {
+	_, err := f.Kubectl(ctx, "apply", "-k", filepath.Join(f.options.Repository, "packaging/kustomize/base"))
+	if err != nil {
+		return fmt.Errorf("installing: %w", err)
+	}
+	_, err = f.Kubectl(ctx, "-n", api.Namespace, "delete", "--wait=false", "daemonset/"+api.Daemon,
+		"deployment/"+api.Controller)
+	return err
+}
+
+// Close ends everything and leaves nothing.
+func (f *Fleet) Close() error {
+	var errs []error
+	for _, c := range f.controllers {
+		c.Kill()
+	}
+	for _, n := range f.Nodes {
+		if n != nil {
+			errs = append(errs, n.Close())
+		}
+	}
+	if f.Cluster != nil {
+		errs = append(errs, f.Stop())
+	}
+	if f.dir != "" {
+		errs = append(errs, os.RemoveAll(f.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// Node returns the node of that name.
+func (f *Fleet) Node(name string) *Node {
+	for _, n := range f.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	panic("no such node: " + name)
+}
