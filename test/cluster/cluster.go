@@ -33,7 +33,8 @@ const startTimeout = 3 * time.Minute
 
 // Options say what there is of a cluster besides etcd and the API server.
 type Options struct {
-	// Dir is for state, credentials and logs, and is made if need be. If it is empty there is one until Stop.
+	// Dir is for state, credentials and logs (PROGRAM.log), and is made if need be. If it is empty there is one until
+	// Stop.
 	Dir string
 	// Controllers runs the controller manager: without it there are no Deployments, no disruption budget is ever met,
 	// and no node becomes NotReady.
@@ -201,9 +202,6 @@ func (c *Cluster) path(name string) string { return filepath.Join(c.options.Dir,
 
 func (c *Cluster) port(which int) int { return c.ports.first + which }
 
-// Dir has the logs of the parts, PROGRAM.log each.
-func (c *Cluster) Dir() string { return c.options.Dir }
-
 func (c *Cluster) startEtcd(ctx context.Context) error {
 	url := "http://" + address(c.port(portEtcd))
 	p, err := start(c.options.Dir, "etcd", "--data-dir=etcd", "--log-level=warn", "--unsafe-no-fsync=true",
@@ -328,14 +326,4 @@ func (c *Cluster) Stop() error {
 	}
 	c.temporary = false // the next one who has the ports has the directory
 	return os.RemoveAll(c.options.Dir)
-}
-
-// Process is the id of the process that runs a program of the cluster (kube-apiserver, etcd and so on), 0 if none does.
-func (c *Cluster) Process(program string) int {
-	for _, p := range append(slices.Clone(c.others), c.api) {
-		if p != nil && p.name == program {
-			return p.cmd.Process.Pid
-		}
-	}
-	return 0
 }

@@ -69,6 +69,10 @@ func TestAHostIsANodeThatIsMissedWhenItReboots(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	// It comes back with another OS, as after an update.
+	if _, err := one.Output(ctx, "ostree", "admin", "deploy", "--os="+lab.OS, lab.RefV2); err != nil {
+		t.Fatal(err)
+	}
 	rebooted := make(chan error, 1)
 	go func() { rebooted <- one.Reboot(ctx) }()
 	if err := c.WaitNode(ctx, "one", "not ready", notReady); err != nil {
@@ -76,6 +80,9 @@ func TestAHostIsANodeThatIsMissedWhenItReboots(t *testing.T) {
 	}
 	if err := <-rebooted; err != nil {
 		t.Fatal(err)
+	}
+	if version, err := one.Output(ctx, "cat", "/usr/lib/testos/version"); err != nil || version != "v2\n" {
+		t.Errorf("booted %q, %v", version, err)
 	}
 	begin := time.Now()
 	if err := c.WaitReady(ctx, "one"); err != nil {
