@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -23,7 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	kubectl "k8s.io/kubectl/pkg/drain"
+	kubectldrain "k8s.io/kubectl/pkg/drain"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
@@ -546,33 +547,53 @@ func TestADrainCostsARequestEachPod(t *testing.T) {
 	if forecast.Left != pods || len(forecast.Waiting) > 0 {
 		t.Errorf("the forecast is %+v", forecast)
 	}
+	kinds, total := s.cost("cost-0")
+	if kinds["create pods/eviction"] != pods || total > pods+7 {
+		t.Errorf("%d requests for %d pods", total, pods)
+	}
+}
+
+// cost drains a node and says what that asked of the API server, by kind and in all.
+func (s *scene) cost(node string) (kinds map[string]int, total int) {
+	s.Helper()
 	before := len(s.requests())
-	s.check(s.drain("cost-0", nil).ends(20 * time.Second))
-	var kinds map[string]int
+	s.check(s.drain(node, nil).ends(time.Minute))
 	var text string
 	s.until("all is logged", func() bool { // a watch is, when it has ended
 		kinds, text = tally(s.requests()[before:])
 		return kinds["watch pods"] > 0
 	})
-	total := len(s.requests()) - before
-	t.Logf("drain: %d pods with %d requests: %s", pods, total, text)
-	if kinds["create pods/eviction"] != pods || total > pods+7 {
-		t.Errorf("%d requests for %d pods: %s", total, pods, text)
-	}
+	total = len(s.requests()) - before
+	s.Logf("%d pods with %d requests: %s", kinds["create pods/eviction"], total, text)
+	return kinds, total
+}
 
-	s.kubectl("uncordon", "cost-0")
-	s.ready("shop", pods-2)
-	s.cordon("cost-0")
-	other := *s
-	other.agent = "kubectl/" + s.ns
+// BenchmarkDrain counts what a pod that goes costs in requests to the API server, beside kubectl's own drain of as many.
+func BenchmarkDrain(b *testing.B) {
+	const pods = 50
+	s := newScene(b, "bench", "bench-0")
+	s.deploy("shop", pods)
 	config := rest.CopyConfig(s.cluster.Config)
-	config.UserAgent = other.agent
-	helper := &kubectl.Helper{
+	config.UserAgent = "kubectl/bench"
+	kubectl := &kubectldrain.Helper{
 		Ctx: s.Context(), Client: kubernetes.NewForConfigOrDie(config), Force: true, IgnoreAllDaemonSets: true,
 		DeleteEmptyDirData: true, GracePeriodSeconds: -1, EvictErrorRetryDelay: drain.RetryDelay,
-		Out: t.Output(), ErrOut: t.Output(),
+		Out: io.Discard, ErrOut: io.Discard,
 	}
-	s.check(kubectl.RunNodeDrain(helper, "cost-0"))
-	_, text = tally(other.requests())
-	t.Logf("kubectl drain: %d pods with %d requests: %s", pods-1, len(other.requests()), text)
+	ours := 0
+	for b.Loop() {
+		s.cordon("bench-0")
+		_, n := s.cost("bench-0")
+		ours += n
+		s.kubectl("uncordon", "bench-0")
+		s.ready("shop", pods)
+		s.cordon("bench-0")
+		s.check(kubectldrain.RunNodeDrain(kubectl, "bench-0"))
+		s.kubectl("uncordon", "bench-0")
+		s.ready("shop", pods)
+	}
+	theirs := *s
+	theirs.agent = config.UserAgent
+	b.ReportMetric(float64(ours)/float64(b.N*pods), "requests/pod")
+	b.ReportMetric(float64(len(theirs.requests()))/float64(b.N*pods), "kubectl-requests/pod")
 }

@@ -66,7 +66,7 @@ const patience = time.Minute
 
 // scene is a namespace, its nodes, and the client of whoever drains one of them.
 type scene struct {
-	*testing.T
+	testing.TB
 	cluster *cluster.Cluster
 	admin   kubernetes.Interface
 	ns      string
@@ -75,7 +75,7 @@ type scene struct {
 }
 
 // newScene makes a scene in the shared cluster, with nodes that only its own pods get onto.
-func newScene(t *testing.T, ns string, nodes ...string) *scene {
+func newScene(t testing.TB, ns string, nodes ...string) *scene {
 	t.Helper()
 	cluster.Need(t)
 	shared.Lock()
@@ -94,10 +94,10 @@ func newScene(t *testing.T, ns string, nodes ...string) *scene {
 	return s
 }
 
-func sceneIn(t *testing.T, c *cluster.Cluster, ns string) *scene {
+func sceneIn(t testing.TB, c *cluster.Cluster, ns string) *scene {
 	t.Helper()
 	ctx := t.Context()
-	s := &scene{T: t, cluster: c, admin: c.Client, ns: ns, agent: "drainer/" + ns}
+	s := &scene{TB: t, cluster: c, admin: c.Client, ns: ns, agent: "drainer/" + ns}
 	config := rest.CopyConfig(c.Config)
 	config.UserAgent = s.agent
 	config.Impersonate.UserName = "drainer"
