@@ -110,8 +110,8 @@ func (d *Drainer) Forecast(ctx context.Context) (api.Drain, error) {
 // cordoned. It never gives up by itself; it ends with ctx, within a second, or with the error of a list, or with
 // ErrUncordoned, and may be called again after each. Budgets are never bypassed: whatever refuses is asked again.
 //
-// An uncordon while nothing moves is for the caller to see, who watches the node: Run asks for it only at the beginning,
-// at the end and when a pod turns up.
+// An uncordon while nothing moves is for the caller to see, who watches the node: Run asks for it only at the
+// beginning, at the end and when a pod turns up.
 //
 // last is the last report of an earlier call for this node, or nil: what it waited for then has been waited for since
 // then. report is called from Run's own goroutine whenever what the drain waits for has changed, at most every five
