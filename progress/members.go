@@ -57,7 +57,7 @@ func (m Membership) Problem(pool string) string { return m.problems[pool] }
 // Of is the pool that a node belongs to; empty: none. The control plane's pools come before any custom pool, that
 // before worker, and a node of several custom pools belongs to none of them, nor to worker.
 func (m Membership) Of(n *corev1.Node) (string, *Conflict) {
-	if n.Labels[corev1.LabelOSStable] == "windows" || m.stranded(n) {
+	if Windows(n) || m.stranded(n) {
 		return "", nil
 	}
 	var custom []string
@@ -86,6 +86,9 @@ func (m Membership) Of(n *corev1.Node) (string, *Conflict) {
 	}
 	return "", nil
 }
+
+// Windows says that the node is none that we could configure.
+func Windows(n *corev1.Node) bool { return n.Labels[corev1.LabelOSStable] == "windows" }
 
 // stranded keeps the nodes of a pool whose selector can't be read from falling to another pool: a slip of the pen must
 // not refit them.

@@ -101,17 +101,27 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	w := assemble(pools, slices.Collect(maps.Values(nodes)), r.self)
 	r.tell(w)
-	errs := []error{}
+	var errs []error
 	for i := range w.pools {
-		if err := r.sync(ctx, w, i, nodes); err != nil {
+		for _, err := range r.sync(ctx, w, i, nodes) {
 			errs = append(errs, fmt.Errorf("pool %s: %w", w.pools[i].object.Name, err))
 		}
 	}
-	return reconcile.Result{}, errors.Join(errs...)
+	err = errors.Join(errs...)
+	if onlyConflicts(errs) {
+		log.FromContext(ctx).V(1).Info("somebody else wrote meanwhile", "error", err.Error())
+		return reconcile.Result{RequeueAfter: debounce}, nil
+	}
+	return reconcile.Result{}, err
 }
 
-// look reads all pools and nodes from the cache. The first time it reads the nodes from the API server as well: the
-// process that led before may have sent nodes off which the cache still shows at rest.
+// onlyConflicts says that nothing went wrong but that others wrote as well, which the next look takes into account.
+func onlyConflicts(errs []error) bool {
+	return len(errs) > 0 && !slices.ContainsFunc(errs, func(err error) bool { return !apierrors.IsConflict(err) })
+}
+
+// look reads all pools and nodes from the cache. The first time it reads them from the API server as well: the process
+// that led before may have sent nodes off which the cache still shows at rest.
 func (r *reconciler) look(ctx context.Context) ([]*mcfgv1.MachineConfigPool, map[string]*corev1.Node, error) {
 	if !r.looked {
 		if err := r.readLive(ctx); err != nil {
@@ -136,10 +146,20 @@ func (r *reconciler) look(ctx context.Context) ([]*mcfgv1.MachineConfigPool, map
 		nodes[nodeList.Items[i].Name] = r.nodes.view(&nodeList.Items[i])
 	}
 	maps.DeleteFunc(r.nodes, func(name string, _ *corev1.Node) bool { return nodes[name] == nil })
+	maps.DeleteFunc(r.pools, func(name string, _ *mcfgv1.MachineConfigPool) bool {
+		return !slices.ContainsFunc(pools, func(p *mcfgv1.MachineConfigPool) bool { return p.Name == name })
+	})
 	return pools, nodes, nil
 }
 
 func (r *reconciler) readLive(ctx context.Context) error {
+	var pools mcfgv1.MachineConfigPoolList
+	if err := r.live.List(ctx, &pools); err != nil {
+		return fmt.Errorf("listing MachineConfigPools: %w", err)
+	}
+	for i := range pools.Items {
+		r.pools.note(&pools.Items[i])
+	}
 	var page corev1.NodeList
 	for {
 		if err := r.live.List(ctx, &page, client.Limit(pageSize), client.Continue(page.Continue)); err != nil {
@@ -160,7 +180,7 @@ func (r *reconciler) noteNode(n *corev1.Node) {
 }
 
 // sync does what one pool needs: remember what must not be forgotten, tell the nodes, report.
-func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string]*corev1.Node) error {
+func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string]*corev1.Node) []error {
 	pool, p := w.pools[i].object, w.pools[i].state
 	var errs []error
 	if patch := annotationPatch(pool, p); patch != nil {
@@ -175,21 +195,19 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 	if pool.DeletionTimestamp.IsZero() {
 		d := Decide(p, w.options(i))
 		w.taken(i, d.Taken)
-		if err := r.take(ctx, pool, d, nodes); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, r.take(ctx, pool, d, nodes)...)
 		r.deferSelf(pool, d)
 	}
 	if err := r.writeStatus(ctx, pool, p); err != nil {
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again.
 func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d Decision,
 	nodes map[string]*corev1.Node,
-) error {
+) []error {
 	var errs []error
 	for _, s := range d.Steps {
 		n := nodes[s.Node].DeepCopy()
@@ -209,7 +227,7 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 				"Targeted node %s to config %s", s.Node, s.Desired)
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // writeStatus reports, if there is anything new to report.

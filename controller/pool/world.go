@@ -17,7 +17,7 @@ import (
 type world struct {
 	pools []member
 	self  string
-	// single: the cluster has one node.
+	// single: the cluster has one node that could take our pods.
 	single bool
 	// controlPlane counts the nodes of the control plane's pools that are out of service, by pool.
 	controlPlane map[string]int
@@ -50,7 +50,8 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self stri
 			}
 		}
 	}
-	w := &world{self: self, single: len(nodes) == 1, controlPlane: map[string]int{}}
+	linux := slices.DeleteFunc(slices.Clone(nodes), progress.Windows)
+	w := &world{self: self, single: len(linux) == 1, controlPlane: map[string]int{}}
 	for _, object := range pools {
 		state := progress.NewPool(object, members[object.Name])
 		if problem := membership.Problem(object.Name); problem != "" {

@@ -96,6 +96,7 @@ func TestALiftedQuarantineLetsTheNodeTryAgain(t *testing.T) {
 	l := stopped(t)
 	l.until("the pool is stopped", func() bool { return l.condition("worker", api.PoolQuarantined) != "False" })
 	l.until("q-1 is back", func() bool { return l.stand("q-1").Settled() })
+	l.change("worker", `{"spec":{"maxUnavailable":1}}`) // q-0 is to try alone
 	lift := func() {
 		l.change("worker", `{"metadata":{"annotations":{"`+api.LiftedKey+`":`+
 			api.Encode(api.Encode([]api.Lifted{{Config: "rendered-worker-bad", At: time.Now()}}))+`}}}`)

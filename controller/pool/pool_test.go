@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// behind is a client whose reads are answered from a cache that stands still, until it is told to catch up.
+type behind struct {
+	client.Client
+
+	pools   mcfgv1.MachineConfigPoolList
+	nodes   corev1.NodeList
+	patches []string
+}
+
+func (b *behind) catchUp(t *testing.T) {
+	t.Helper()
+	b.pools, b.nodes = mcfgv1.MachineConfigPoolList{}, corev1.NodeList{}
+	if err := b.Client.List(t.Context(), &b.pools); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Client.List(t.Context(), &b.nodes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *behind) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	switch list := list.(type) {
+	case *mcfgv1.MachineConfigPoolList:
+		b.pools.DeepCopyInto(list)
+	case *corev1.NodeList:
+		b.nodes.DeepCopyInto(list)
+	}
+	return nil
+}
+
+func (b *behind) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if _, ok := o.(*corev1.Node); ok {
+		b.patches = append(b.patches, o.GetName())
+	}
+	return b.Client.Patch(ctx, o, p, opts...)
+}
+
+func newBehind(t *testing.T, names ...string) *behind {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := mcfgv1.Install(scheme); err != nil {
+		t.Fatal(err)
+	}
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	pool := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+	pool.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{api.NodeRole + "worker": ""}}
+	pool.Spec.Configuration.Name = "rendered-worker-b"
+	objects := []client.Object{pool}
+	for _, name := range names {
+		objects = append(objects, readyNode(name))
+	}
+	b := &behind{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(pool).Build()}
+	b.catchUp(t)
+	return b
+}
+
+func readyNode(name string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.NodeRole + "worker": ""}}}
+	n.Annotations = map[string]string{
+		api.CurrentConfig: "rendered-worker-a", api.DesiredConfig: "rendered-worker-a", api.StateKey: string(api.Done),
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return n
+}
+
+func newReconciler(b *behind) *reconciler {
+	return &reconciler{
+		client: b, live: b.Client, events: events.NewFakeRecorder(100), report: newReport(),
+		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
+	}
+}
+
+func reconcileNow(t *testing.T, r *reconciler) {
+	t.Helper()
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestACacheThatIsBehindRepeatsNothing(t *testing.T) {
+	b := newBehind(t, "a", "b", "c")
+	r := newReconciler(b)
+	for range 3 {
+		reconcileNow(t, r)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c"}, b.patches); diff != "" {
+		t.Errorf("one is sent and two are tainted, once; patched (-want +got):\n%s", diff)
+	}
+	b.catchUp(t)
+	reconcileNow(t, r)
+	if len(b.patches) != 3 {
+		t.Errorf("patched %v", b.patches)
+	}
+}
+
+func TestANewLeaderWhoseCacheIsBehindRepeatsNothing(t *testing.T) {
+	b := newBehind(t, "a", "b", "c")
+	reconcileNow(t, newReconciler(b))
+	b.patches = nil
+	reconcileNow(t, newReconciler(b))
+	if len(b.patches) != 0 {
+		t.Errorf("patched %v", b.patches)
+	}
+}
+
+func TestANodeThatWasToldSomethingElseMeanwhileIsNotOverruled(t *testing.T) {
+	b := newBehind(t, "a")
+	r := newReconciler(b)
+	r.looked = true // so that nothing is read past the cache
+	n := readyNode("a")
+	if err := b.Get(t.Context(), client.ObjectKeyFromObject(n), n); err != nil {
+		t.Fatal(err)
+	}
+	n.Annotations[api.DesiredConfig] = "rendered-worker-x"
+	if err := b.Update(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err == nil {
+		t.Error("it did not notice")
+	}
+	if err := b.Get(t.Context(), client.ObjectKeyFromObject(n), n); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.Annotations[api.DesiredConfig]; got != "rendered-worker-x" {
+		t.Errorf("it is sent to %s", got)
+	}
+}
+
+func TestNothingIsWrittenWhereNothingChanged(t *testing.T) {
+	b := newBehind(t, "a", "b")
+	r := newReconciler(b)
+	reconcileNow(t, r)
+	b.catchUp(t)
+	reconcileNow(t, r) // the first look's own writes are in the status now
+	b.catchUp(t)
+	before := b.pools.Items[0].ResourceVersion
+	b.patches = nil
+	reconcileNow(t, r)
+	b.catchUp(t)
+	if after := b.pools.Items[0].ResourceVersion; after != before || len(b.patches) != 0 {
+		t.Errorf("the pool went from version %s to %s; patched %v", before, after, b.patches)
+	}
+}
+
+func TestAHeartbeatIsNoChange(t *testing.T) {
+	read := func(change func(*corev1.Node)) *corev1.Node {
+		n := readyNode("a")
+		n.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
+		n.Status.Images = []corev1.ContainerImage{{Names: []string{"registry.example/app"}}}
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeMemoryPressure})
+		change(n)
+		out, err := strip(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.(*corev1.Node)
+	}
+	old := read(func(*corev1.Node) {})
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		want   bool
+	}{
+		"nothing":     {func(*corev1.Node) {}, false},
+		"a heartbeat": {func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = metav1.Now(); n.ResourceVersion = "9" }, false},
+		"images":      {func(n *corev1.Node) { n.Status.Images = nil }, false},
+		"memory":      {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue }, false},
+		"another's annotation": {func(n *corev1.Node) {
+			n.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "false"
+		}, false},
+		"not ready":   {func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }, true},
+		"a state":     {func(n *corev1.Node) { n.Annotations[api.StateKey] = "Working" }, true},
+		"a ledger":    {func(n *corev1.Node) { n.Annotations[api.CordonKey] = "{}" }, true},
+		"a cordon":    {func(n *corev1.Node) { n.Spec.Unschedulable = true }, true},
+		"a taint":     {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "x"}} }, true},
+		"a label":     {func(n *corev1.Node) { n.Labels["x"] = "y" }, true},
+		"another one": {func(n *corev1.Node) { n.UID = "2" }, true},
+	} {
+		if got := nodeChanged.Update(event.UpdateEvent{ObjectOld: old, ObjectNew: read(test.change)}); got != test.want {
+			t.Errorf("%s: looked at %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+func TestAReportOfOursIsNoChangeOfAPool(t *testing.T) {
+	read := func(change func(*mcfgv1.MachineConfigPool)) *mcfgv1.MachineConfigPool {
+		p := poolAt("A")
+		change(p)
+		return p
+	}
+	old := read(func(*mcfgv1.MachineConfigPool) {})
+	for name, test := range map[string]struct {
+		change func(*mcfgv1.MachineConfigPool)
+		want   bool
+	}{
+		"our report": {func(p *mcfgv1.MachineConfigPool) { p.Status.MachineCount = 3; p.ResourceVersion = "9" }, false},
+		"render's report": {func(p *mcfgv1.MachineConfigPool) {
+			p.Status.Conditions = []mcfgv1.MachineConfigPoolCondition{
+				{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: corev1.ConditionTrue, Message: "x"},
+			}
+		}, true},
+		"a specification": {func(p *mcfgv1.MachineConfigPool) { p.Generation++ }, true},
+		"a lift":          {with(api.LiftedKey, "[]"), true},
+	} {
+		if got := poolChanged.Update(event.UpdateEvent{ObjectOld: old, ObjectNew: read(test.change)}); got != test.want {
+			t.Errorf("%s: looked at %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// What one look at a cluster of a thousand nodes costs, in the middle of a rollout in which nothing changes.
+func BenchmarkLook(b *testing.B) {
+	for _, size := range []int{100, 1000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			pool := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+			pool.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{api.NodeRole + "worker": ""}}
+			pool.Spec.Configuration.Name = "rendered-worker-b"
+			var nodes []*corev1.Node
+			for i := range size {
+				n := readyNode(fmt.Sprintf("n-%04d", i))
+				n.Labels[api.Zone] = fmt.Sprintf("z%d", i%3)
+				if i < size/10 {
+					n.Annotations[api.DesiredConfig], n.Annotations[api.StateKey] = "rendered-worker-b", "Working"
+					n.Annotations[api.CordonKey] = api.Encode(api.Cordon{By: api.Daemon, Since: t0})
+				}
+				nodes = append(nodes, n)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), "")
+				Decide(w.pools[0].state, w.options(0))
+				status(pool, w.pools[0].state, time.Time{})
+			}
+		})
+	}
+}
