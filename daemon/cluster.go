@@ -113,7 +113,8 @@ func slim(o any) (any, error) {
 }
 
 func (c *cluster) run(ctx context.Context, informer cache.SharedIndexInformer) error {
-	err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { c.noteAway(err) })
+	err := informer.SetWatchErrorHandlerWithContext(
+		func(_ context.Context, _ *cache.Reflector, err error) { c.noteAway(err) })
 	if err != nil {
 		return err
 	}
@@ -139,7 +140,7 @@ func (c *cluster) noteAway(err error) {
 	c.broken = time.Now()
 	if c.broken.Sub(c.noted) > awayEvery {
 		c.noted = c.broken
-		c.log.Warn("watching: the API server does not answer; what is under way goes on", zap.Error(err))
+		c.log.Warn("watching the cluster does not work; what is under way on the host goes on", zap.Error(err))
 	}
 }
 
@@ -164,7 +165,8 @@ func (c *cluster) current() *corev1.Node {
 		c.patched = nil
 		return seen
 	}
-	if newer, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, c.patched.ResourceVersion); err != nil || newer >= 0 {
+	newer, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, c.patched.ResourceVersion)
+	if err != nil || newer >= 0 {
 		c.patched = nil
 		return seen
 	}
@@ -208,7 +210,8 @@ func (c *cluster) annotate(ctx context.Context, node *corev1.Node, a drain.Annot
 	if err != nil {
 		return nil, err
 	}
-	after, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: api.Daemon})
+	options := metav1.PatchOptions{FieldManager: api.Daemon}
+	after, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, options)
 	if err != nil {
 		return nil, fmt.Errorf("patching node %s: %w", node.Name, err)
 	}
@@ -235,8 +238,8 @@ func (c *cluster) watchConfigs(ctx context.Context, names ...string) {
 			continue
 		}
 		only := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-		informer := metadatainformer.NewFilteredMetadataInformer(c.meta, mcfgv1.GroupVersion.WithResource("machineconfigs"), "", 0,
-			cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = only }).Informer()
+		informer := metadatainformer.NewFilteredMetadataInformer(c.meta, machineConfigs, "", 0, cache.Indexers{},
+			func(o *metav1.ListOptions) { o.FieldSelector = only }).Informer()
 		watch, stop := context.WithCancel(ctx)
 		if err := c.run(watch, informer); err != nil {
 			c.log.Error("watching a configuration", zap.String("config", name), zap.Error(err))
@@ -264,6 +267,8 @@ func (c *cluster) config(name string) presence {
 	}
 	return gone
 }
+
+var machineConfigs = mcfgv1.GroupVersion.WithResource("machineconfigs")
 
 const machineConfigPath = "/apis/machineconfiguration.openshift.io/v1/machineconfigs/"
 
@@ -351,7 +356,8 @@ func (c *cluster) restore(ctx context.Context, name string, document []byte) err
 	// Owners are for the render controller to set: what the copy says of them may be about objects that are gone.
 	mc.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: mc.Labels, Annotations: mc.Annotations}
 	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, api.RestoredFrom, c.name)
-	_, err := c.configs.MachineconfigurationV1().MachineConfigs().Create(ctx, mc, metav1.CreateOptions{FieldManager: api.Daemon})
+	options := metav1.CreateOptions{FieldManager: api.Daemon}
+	_, err := c.configs.MachineconfigurationV1().MachineConfigs().Create(ctx, mc, options)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -372,13 +378,15 @@ func (c *cluster) machineConfigNode(ctx context.Context) (*mcfgv1.MachineConfigN
 var applyOptions = metav1.ApplyOptions{FieldManager: api.Daemon, Force: true}
 
 // applyMachineConfigNode makes our MachineConfigNode what it is to be, status aside.
-func (c *cluster) applyMachineConfigNode(ctx context.Context, n *mcfgac.MachineConfigNodeApplyConfiguration) (*mcfgv1.MachineConfigNode, error) {
+func (c *cluster) applyMachineConfigNode(ctx context.Context,
+	n *mcfgac.MachineConfigNodeApplyConfiguration) (*mcfgv1.MachineConfigNode, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return c.configs.MachineconfigurationV1().MachineConfigNodes().Apply(ctx, n, applyOptions)
 }
 
-func (c *cluster) applyMachineConfigNodeStatus(ctx context.Context, n *mcfgac.MachineConfigNodeApplyConfiguration) error {
+func (c *cluster) applyMachineConfigNodeStatus(ctx context.Context,
+	n *mcfgac.MachineConfigNodeApplyConfiguration) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, err := c.configs.MachineconfigurationV1().MachineConfigNodes().ApplyStatus(ctx, n, applyOptions)

@@ -14,8 +14,8 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Metrics are those of a head. Names that OpenShift's daemon has mean what they mean there. No label holds what an error
-// or a person wrote.
+// Metrics are those of a head. Names that OpenShift's daemon has mean what they mean there. No label holds what an
+// error or a person wrote.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -39,6 +39,9 @@ const (
 	outcomeCancelled = "cancelled"
 	outcomeRefused   = "refused"
 )
+
+// drainWaits are the reasons that a drain may wait for, which are labels.
+var drainWaits = []string{api.DrainWaitBudget, api.DrainWaitTerminating, api.DrainWaitRefused, api.DrainWaitError}
 
 // NewMetrics returns the metrics of one head, in a registry of their own.
 func NewMetrics() *Metrics {
@@ -67,9 +70,7 @@ func NewMetrics() *Metrics {
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
 	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.rebootsFailed, m.phases,
 		m.waiting, kubelet, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	for _, why := range []string{api.DrainWaitBudget, api.DrainWaitTerminating, api.DrainWaitRefused, api.DrainWaitError} {
-		m.waiting.WithLabelValues(why).Set(0)
-	}
+	m.drain(nil)
 	return m
 }
 
@@ -127,16 +128,14 @@ func (m *Metrics) host(s *Status) {
 
 // drain sets what a drain waits for; nil: there is none.
 func (m *Metrics) drain(d *api.Drain) {
-	counts := map[string]int{api.DrainWaitBudget: 0, api.DrainWaitTerminating: 0, api.DrainWaitRefused: 0, api.DrainWaitError: 0}
+	counts := map[string]int{}
 	if d != nil {
 		for _, w := range d.Waiting {
-			if _, known := counts[w.Why]; known {
-				counts[w.Why]++
-			}
+			counts[w.Why]++
 		}
 	}
-	for why, n := range counts {
-		m.waiting.WithLabelValues(why).Set(float64(n))
+	for _, why := range drainWaits {
+		m.waiting.WithLabelValues(why).Set(float64(counts[why]))
 	}
 }
 

@@ -237,8 +237,8 @@ func (v *situation) lifted() bool {
 	})
 }
 
-// drains says whether the way to the desired configuration needs the node empty. A host that waits for a verdict reboots
-// when it is told to go elsewhere, whatever the plan says.
+// drains says whether the way to the desired configuration needs the node empty. A host that waits for a verdict
+// reboots when it is told to go elsewhere, whatever the plan says.
 func (v *situation) drains() bool {
 	if v.node.SingleReplica {
 		return false

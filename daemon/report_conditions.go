@@ -105,8 +105,8 @@ func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Conditio
 	}
 	idle := !slices.Contains(road, at) || at == PhaseDone || at == PhasePlan
 	action := updateAction(v, had)
-	settled := p == PhaseDone
-	out := []metav1.Condition{condition(mcfgv1.MachineConfigNodeUpdated, settled, string(mcfgv1.MachineConfigNodeUpdated), action)}
+	const updated = mcfgv1.MachineConfigNodeUpdated
+	out := []metav1.Condition{condition(updated, p == PhaseDone, string(updated), action)}
 	for _, row := range conditionRows {
 		c := metav1.Condition{Type: string(row.kind), Status: metav1.ConditionFalse, Reason: reasonNotYet, Message: action}
 		switch {
@@ -118,9 +118,11 @@ func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Conditio
 		case !before(at, row.begins):
 			c.Status, c.Reason = metav1.ConditionUnknown, string(row.kind)
 		}
-		if row.kind == mcfgv1.MachineConfigNodeUpdateDrained && at == PhaseDrain && waiting != nil && len(waiting.Waiting) > 0 {
-			c.Reason = waiting.Waiting[0].Why
-			c.Message = fmt.Sprintf("%s; waiting for %d pods, among them %s", action, waiting.Left, drain.Sentence(waiting.Waiting[0]))
+		if row.kind == mcfgv1.MachineConfigNodeUpdateDrained && at == PhaseDrain && waiting != nil &&
+			len(waiting.Waiting) > 0 {
+			first := waiting.Waiting[0]
+			c.Reason = first.Why
+			c.Message = fmt.Sprintf("%s; waiting for %d pods, among them %s", action, waiting.Left, drain.Sentence(first))
 		}
 		out = append(out, c)
 	}
@@ -197,8 +199,8 @@ func keepTime(c *metav1.Condition, had []metav1.Condition, now time.Time) {
 	}
 }
 
-// reports says whether a phase is worth a status of the MachineConfigNode. Those that pass at once, or that know nothing
-// yet, are not.
+// reports says whether a phase is worth a status of the MachineConfigNode. Those that pass at once, or that know
+// nothing yet, are not.
 func reports(p Phase) bool {
 	return !slices.Contains([]Phase{PhaseAbsent, PhaseObserve, PhaseUnconfigured, PhasePlan, PhaseCordon}, p)
 }

@@ -93,7 +93,8 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 	if metav1.IsControlledBy(object, node) || ownedBy(object, node) {
 		m.said.node = node.UID
 	}
-	if last, err := api.Decode[*api.Drain](object.Annotations, api.DrainKey); err == nil && last != nil && h.way.waiting == nil {
+	last, err := api.Decode[*api.Drain](object.Annotations, api.DrainKey)
+	if err == nil && last != nil && h.way.waiting == nil {
 		h.way.waiting = last
 	}
 	return nil
@@ -113,7 +114,8 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 	w := m.wanted
 	if m.said.node != w.node || m.said.desired != w.desired || m.said.drain != w.drain {
 		object := mcfgac.MachineConfigNode(h.o.Node).
-			WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion("v1").WithKind("Node").WithName(h.o.Node).WithUID(w.node)).
+			WithOwnerReferences(metav1ac.OwnerReference().
+				WithAPIVersion("v1").WithKind("Node").WithName(h.o.Node).WithUID(w.node)).
 			WithSpec(mcfgac.MachineConfigNodeSpec().
 				WithNode(mcfgac.MCOObjectReference().WithName(h.o.Node)).
 				WithPool(mcfgac.MCOObjectReference().WithName(poolOf(w.desired))).

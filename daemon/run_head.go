@@ -4,23 +4,19 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/plan"
-	"github.com/noderefit/noderefit/transaction"
 )
 
 // HeadOptions are what a head works with.
@@ -107,12 +103,6 @@ type way struct {
 	rebooting      time.Time
 	failure        *failure
 	waiting        *api.Drain // what the drain waits for, or would
-}
-
-// hostAnswer is the host's status, or why there is none.
-type hostAnswer struct {
-	status *Status
-	err    error
 }
 
 // writes paces the tries to say something to an API server that does not listen. Only the latest is ever said.
@@ -216,66 +206,6 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 	return h.pause(time.Now())
 }
 
-// ask has the host read where that is due.
-func (h *Head) ask(ctx context.Context, now time.Time) {
-	if h.asking || now.Before(h.askAt) {
-		return
-	}
-	h.asking = true
-	// Until the answer is there, what changed meanwhile is not lost: it makes the next one due at once.
-	h.askAt = now.Add(jitter(workPace))
-	if h.resting() {
-		h.askAt = now.Add(jitter(restPace))
-	}
-	go func() {
-		ctx, cancel := context.WithTimeout(ctx, statusLimit)
-		defer cancel()
-		s, err := h.o.Hands.Status(ctx)
-		h.statuses <- hostAnswer{s, err}
-	}()
-}
-
-// resting: nothing on the host is going to change by us.
-func (h *Head) resting() bool {
-	return h.phase == PhaseDone || h.phase == PhaseUnconfigured || h.phase == PhaseAbsent || h.phase == PhaseRolledBack
-}
-
-// readHost takes the host's answer.
-func (h *Head) readHost(a hostAnswer) {
-	now := time.Now()
-	h.asking = false
-	if h.late {
-		h.late, h.askAt = false, time.Time{}
-		return
-	}
-	if a.err != nil {
-		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving, "reading the host: "+oneLine(a.err), now)
-		h.log.Warn("reading the host", zap.Error(a.err))
-		h.askAt = h.blind.retry
-		return
-	}
-	h.blind = nil
-	before := h.host
-	h.host, h.read = a.status, true
-	h.metrics.host(a.status)
-	if before != nil && recordOf(before) == recordOf(a.status) {
-		return
-	}
-	h.hostSince = now
-	if a.status.Config.Pending == "" {
-		// An attempt has ended, somehow: what was found out for it may not be so any more.
-		h.way.plan, h.way.staged, h.way.rebooting = nil, false, time.Time{}
-	}
-	if f := h.way.failure; f != nil && f.kind == failUnreconcilable {
-		f.retry = now
-	}
-}
-
-// recordOf is what of a status decides what is to be done.
-func recordOf(s *Status) string {
-	return strings.Join([]string{s.Config.Committed, s.Config.Pending, s.Phase, string(s.State)}, "|")
-}
-
 // situation puts together everything that is known, and forgets what is about another way.
 func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	v := &situation{now: now}
@@ -328,47 +258,6 @@ func (h *Head) follow(ctx context.Context, v *situation) {
 		go func() { h.restored <- h.restore(ctx, current) }()
 	}
 	h.vouch(ctx, v)
-}
-
-// vouch tells the verdict on the host what the API server says of the Node, as long as there is one to be found. It is
-// asked each time: a watch does not tell news from silence.
-func (h *Head) vouch(ctx context.Context, v *situation) {
-	live := v.applying && v.plan != nil && !v.plan.Reboot
-	if !live && !v.inPhase(transaction.PhaseProve) {
-		h.told, h.tellAt = false, time.Time{}
-		return
-	}
-	if h.telling || v.ready == h.told && v.now.Before(h.tellAt) {
-		return
-	}
-	h.telling, h.tellAt = true, v.now.Add(wordPace)
-	go func() {
-		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-		defer cancel()
-		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
-		var ready bool
-		if err == nil {
-			var why string
-			ready, why = NodeWord(node, time.Now(), uptime())
-			err = h.o.Senses.NodeReady(ctx, ready, why)
-		}
-		h.words <- wordEnd{ready, err}
-	}()
-}
-
-// wordEnd is what became of telling the host.
-type wordEnd struct {
-	ready bool
-	err   error
-}
-
-func (h *Head) vouched(e wordEnd) {
-	h.telling = false
-	if e.err == nil {
-		h.told = e.ready
-	} else if !away(e.err) {
-		h.log.Warn("telling the host about the Node", zap.Error(e.err))
-	}
 }
 
 // enter notes that the node has come to another phase. What is no operation is logged and timed here.
@@ -470,7 +359,8 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	}
 	switch {
 	case p == PhaseCordon && drain.ReadHold(before) == drain.Lost && drain.ReadHold(after) == drain.Ours:
-		say(corev1.EventTypeWarning, "Cordon", "Somebody uncordoned the node during the update to %s: cordoned it again, to drain it again", is.Desired)
+		say(corev1.EventTypeWarning, "Cordon",
+			"Somebody uncordoned the node during the update to %s: cordoned it again, to drain it again", is.Desired)
 	case p == PhaseCordon && !before.Spec.Unschedulable && after.Spec.Unschedulable:
 		say(corev1.EventTypeNormal, "Cordon", "Cordoned the node for the update to %s: %s", is.Desired, disruption(v.plan))
 	case before.Spec.Unschedulable && !after.Spec.Unschedulable:
@@ -523,80 +413,4 @@ func (h *Head) pause(now time.Time) time.Duration {
 		sooner(h.restoreAt)
 	}
 	return max(until.Sub(now), 10*time.Millisecond)
-}
-
-// jitter spreads what many nodes would do at the same moment.
-func jitter(d time.Duration) time.Duration {
-	return d - d/5 + rand.N(d*2/5+1) //nolint:gosec // nothing secret
-}
-
-// fail adds an error to those of the same way. The first one is kept: what comes after it is often only its consequence.
-func fail(f *failure, p Phase, kind failureKind, reason, text string, now time.Time) *failure {
-	out := &failure{phase: p, kind: kind, reason: reason, text: text, tries: 1, since: now}
-	if f != nil {
-		out.tries, out.since = f.tries+1, f.since
-		if before(p, f.phase) {
-			out.phase = f.phase // what has failed there has not been passed yet
-		}
-		switch {
-		case f.kind == failTransient:
-			if kind != failTransient {
-				out.since = now
-			}
-		case kind == failTransient:
-			out.kind, out.reason, out.text, out.phase = f.kind, f.reason, f.text, f.phase
-		default:
-			out.reason, out.text = f.reason, joinErrors(f.text, text)
-		}
-	}
-	out.retry = now.Add(jitter(nextTry(out.tries)))
-	if kind == failUnreconcilable && p != PhasePlan {
-		// To find out again may take a drain, and only a change of the host, which we hear of, makes a difference.
-		out.retry = now.Add(jitter(restPace))
-	}
-	return out
-}
-
-const laterMark = "; later: "
-
-// joinErrors is the first error and the latest, where they differ. What was shown is shown again where a later one is
-// the same but for numbers: sizes, times and the like are no news, and each news is a write.
-func joinErrors(shown, text string) string {
-	first, later, _ := strings.Cut(shown, laterMark)
-	switch bare(text) {
-	case bare(first):
-		return first
-	case bare(later):
-		return shown
-	}
-	return first + laterMark + text
-}
-
-func bare(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return -1
-		}
-		return r
-	}, text)
-}
-
-// classify says what an error means for the node.
-func (h *Head) classify(p Phase, err error) (failureKind, string) {
-	reason := map[Phase]string{PhasePlan: reasonPlanning, PhaseStage: reasonStaging, PhaseDrain: reasonDraining,
-		PhaseApply: reasonApplying}[p]
-	if typed, is := errors.AsType[*typedError](err); is {
-		return failDegraded, typed.reason
-	}
-	if _, is := errors.AsType[*UnreachableError](err); is {
-		return failUnreconcilable, reasonUnreconcilable
-	}
-	if _, is := errors.AsType[*Refused](err); is {
-		return failRefused, reasonRefused
-	}
-	_, asked := errors.AsType[*clusterError](err)
-	if errors.Is(err, drain.ErrUncordoned) || (asked || p == PhaseDrain) && h.cluster.away(err) {
-		return failTransient, reason
-	}
-	return failDegraded, reason
 }

@@ -52,7 +52,8 @@ it interrupts nothing.`,
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials for the API server; by default those of the pod")
 	f.StringVar(&o.node, "node-name", "", "name of the Node; by default $NODE_NAME, or the host name")
-	f.StringVar(&o.mount, "root-mount", "", "where the host's root is; by default "+defaultMount+" where it exists, else /")
+	f.StringVar(&o.mount, "root-mount", "",
+		"where the host's root is; by default "+defaultMount+" where it exists, else /")
 	f.StringVar(&o.metrics, "metrics-url", "127.0.0.1:8797", "address of /metrics and /healthz; empty for none")
 	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&o.verdict, "verdict-timeout", transaction.DefaultTimeout,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fakehost is a host without a machine: it keeps the promises that the head relies on, and does nothing. What it
-// remembers outlives heads and its own reboots. Plans are real.
+// Package fakehost is a host without a machine: it keeps the promises that the head relies on, and does nothing. What
+// it remembers outlives heads and its own reboots. Plans are real.
 package fakehost
 
 import (
@@ -393,7 +393,8 @@ func (h *Host) rollBack(name string, why error) {
 	if cfg, err := parse(h.configs[name]); err == nil {
 		digest = cfg.Digest
 	}
-	h.quarantined = append(h.quarantined, transaction.Quarantined{Config: name, Digest: digest, Reason: why.Error(), Since: time.Now()})
+	h.quarantined = append(h.quarantined,
+		transaction.Quarantined{Config: name, Digest: digest, Reason: why.Error(), Since: time.Now()})
 	h.pending, h.phase, h.state, h.reason, h.since = "", "", transaction.RolledBack, why.Error(), time.Now()
 }
 

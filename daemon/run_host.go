@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// hostAnswer is the host's status, or why there is none.
+type hostAnswer struct {
+	status *Status
+	err    error
+}
+
+// ask has the host read where that is due.
+func (h *Head) ask(ctx context.Context, now time.Time) {
+	if h.asking || now.Before(h.askAt) {
+		return
+	}
+	h.asking = true
+	// Until the answer is there, what changed meanwhile is not lost: it makes the next one due at once.
+	h.askAt = now.Add(jitter(workPace))
+	if h.resting() {
+		h.askAt = now.Add(jitter(restPace))
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, statusLimit)
+		defer cancel()
+		s, err := h.o.Hands.Status(ctx)
+		h.statuses <- hostAnswer{s, err}
+	}()
+}
+
+// resting: nothing on the host is going to change by us.
+func (h *Head) resting() bool {
+	return h.phase == PhaseDone || h.phase == PhaseUnconfigured || h.phase == PhaseAbsent || h.phase == PhaseRolledBack
+}
+
+// readHost takes the host's answer.
+func (h *Head) readHost(a hostAnswer) {
+	now := time.Now()
+	h.asking = false
+	if h.late {
+		h.late, h.askAt = false, time.Time{}
+		return
+	}
+	if a.err != nil {
+		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving, "reading the host: "+oneLine(a.err), now)
+		h.log.Warn("reading the host", zap.Error(a.err))
+		h.askAt = h.blind.retry
+		return
+	}
+	h.blind = nil
+	before := h.host
+	h.host, h.read = a.status, true
+	h.metrics.host(a.status)
+	if before != nil && recordOf(before) == recordOf(a.status) {
+		return
+	}
+	h.hostSince = now
+	if a.status.Config.Pending == "" {
+		// An attempt has ended, somehow: what was found out for it may not be so any more.
+		h.way.plan, h.way.staged, h.way.rebooting = nil, false, time.Time{}
+	}
+	if f := h.way.failure; f != nil && f.kind == failUnreconcilable {
+		f.retry = now
+	}
+}
+
+// recordOf is what of a status decides what is to be done.
+func recordOf(s *Status) string {
+	return strings.Join([]string{s.Config.Committed, s.Config.Pending, s.Phase, string(s.State)}, "|")
+}
+
+// vouch tells the verdict on the host what the API server says of the Node, as long as there is one to be found. It is
+// asked each time: a watch does not tell news from silence.
+func (h *Head) vouch(ctx context.Context, v *situation) {
+	live := v.applying && v.plan != nil && !v.plan.Reboot
+	if !live && !v.inPhase(transaction.PhaseProve) {
+		h.told, h.tellAt = false, time.Time{}
+		return
+	}
+	if h.telling || v.ready == h.told && v.now.Before(h.tellAt) {
+		return
+	}
+	h.telling, h.tellAt = true, v.now.Add(wordPace)
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
+		var ready bool
+		if err == nil {
+			var why string
+			ready, why = NodeWord(node, time.Now(), uptime())
+			err = h.o.Senses.NodeReady(ctx, ready, why)
+		}
+		h.words <- wordEnd{ready, err}
+	}()
+}
+
+// wordEnd is what became of telling the host.
+type wordEnd struct {
+	ready bool
+	err   error
+}
+
+func (h *Head) vouched(e wordEnd) {
+	h.telling = false
+	if e.err == nil {
+		h.told = e.ready
+	} else if !away(e.err) {
+		h.log.Warn("telling the host about the Node", zap.Error(e.err))
+	}
+}
