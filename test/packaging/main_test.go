@@ -54,15 +54,19 @@ func installed(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	cluster.Need(t)
 	inputs(t)
-	startOnce.Do(func() { shared, sharedErr = install(context.WithoutCancel(t.Context())) })
+	startOnce.Do(func() {
+		shared, sharedErr = install(context.WithoutCancel(t.Context()), cluster.Options{Controllers: true, NoCRDs: true})
+	})
 	if sharedErr != nil {
 		t.Fatal(sharedErr)
 	}
 	return shared
 }
 
-func install(ctx context.Context) (*cluster.Cluster, error) {
-	c, err := cluster.Start(ctx, cluster.Options{Controllers: true, NoCRDs: true})
+// install starts a cluster and installs on it what packaging/kustomize/default is. The cluster is there in spite of an
+// error once it has started.
+func install(ctx context.Context, options cluster.Options) (*cluster.Cluster, error) {
+	c, err := cluster.Start(ctx, options)
 	if err != nil {
 		return nil, err
 	}
