@@ -97,6 +97,9 @@ func TestAHostIsANodeThatIsMissedWhenItReboots(t *testing.T) {
 	if a, b := before.Status.NodeInfo, after.Status.NodeInfo; a.MachineID != b.MachineID || a.BootID == b.BootID {
 		t.Errorf("before %+v, after %+v: want another boot of the same machine", a, b)
 	}
+	if after.Status.NodeInfo.OSImage != "Test OS" {
+		t.Errorf("the OS is %q", after.Status.NodeInfo.OSImage)
+	}
 	two, err := c.Client.CoreV1().Nodes().Get(ctx, "two", metav1.GetOptions{})
 	if err != nil || !Ready(two) {
 		t.Errorf("the other node: %v, %v", two.Status.Conditions, err)

@@ -115,7 +115,7 @@ func (h *hollow) serveHealth() error {
 // machine is the machine as the kubelet sees it: on paper too, but for what tells machines and their boots apart.
 type machine struct {
 	cadvisortest.Fake
-	id, boot, kernel string
+	id, boot, kernel, release string
 }
 
 func newMachine(node string) (*machine, error) {
@@ -124,6 +124,7 @@ func newMachine(node string) (*machine, error) {
 		"/etc/machine-id":                 &m.id,
 		"/proc/sys/kernel/random/boot_id": &m.boot,
 		"/proc/sys/kernel/osrelease":      &m.kernel,
+		"/etc/os-release":                 &m.release,
 	} {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -143,11 +144,14 @@ func (m *machine) MachineInfo() (*cadvisor.MachineInfo, error) {
 	return info, err
 }
 
-// VersionInfo has the kernel that runs.
+// VersionInfo has the kernel and the OS that run.
 func (m *machine) VersionInfo() (*cadvisor.VersionInfo, error) {
 	info, err := m.Fake.VersionInfo()
 	if err == nil {
 		info.KernelVersion = m.kernel
+		_, name, _ := strings.Cut(m.release, "PRETTY_NAME=")
+		name, _, _ = strings.Cut(name, "\n")
+		info.ContainerOsVersion = strings.Trim(name, `"`)
 	}
 	return info, err
 }
