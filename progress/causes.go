@@ -315,7 +315,8 @@ func (r *Report) noDaemon(n *nodeReport) *Answer {
 		d := r.view.Daemons[n.Name]
 		if d.Pod == "" {
 			return &Answer{
-				Verdict: NoDaemon, Blocking: workload, Because: "no pod of the daemon runs on the node, so nothing can happen there",
+				Verdict: NoDaemon, Blocking: workload,
+				Because: "no pod of the daemon runs on the node, so nothing can happen there",
 				Do: fmt.Sprintf("see why the DaemonSet has no pod there: kubectl -n %s describe daemonset %s",
 					api.Namespace, api.Daemon),
 			}
@@ -525,7 +526,8 @@ func (r *Report) notOffered(n *nodeReport) *Answer {
 
 var controllerDeployment = Object{Kind: "Deployment", Namespace: api.Namespace, Name: api.Controller}
 
-const lookAtController = "see whether the controller runs: kubectl -n " + api.Namespace + " get deployment " + api.Controller
+const lookAtController = "see whether the controller runs: kubectl -n " + api.Namespace + " get deployment " +
+	api.Controller
 
 func poolObject(name string) *Object { return &Object{Kind: "MachineConfigPool", Name: name} }
 

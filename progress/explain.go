@@ -151,7 +151,9 @@ type nodeReport struct {
 
 // NewReport brings together what belongs together.
 func NewReport(v View) *Report {
-	r := &Report{view: v, pools: map[string]*poolReport{}, nodes: map[string]*nodeReport{}, members: NewMembership(v.Pools)}
+	r := &Report{
+		view: v, pools: map[string]*poolReport{}, nodes: map[string]*nodeReport{}, members: NewMembership(v.Pools),
+	}
 	nodes := map[string][]Node{}
 	for i := range v.Nodes {
 		n := &nodeReport{Node: ReadNode(&v.Nodes[i]), state: v.States[v.Nodes[i].Name]}

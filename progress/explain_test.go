@@ -49,7 +49,9 @@ func newWorld() *world {
 				Name: name, Labels: map[string]string{"role": "worker"}, Annotations: map[string]string{},
 				CreationTimestamp: metav1.NewTime(began.Add(time.Duration(i) * time.Minute)),
 			},
-			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+			}},
 		})
 		w.States[name] = &mcfgv1.MachineConfigNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		w.Daemons[name] = Daemon{Namespace: api.Namespace, Pod: "daemon-" + name}
@@ -83,7 +85,8 @@ func (w *world) moving(n *corev1.Node, step mcfgv1.StateProgress) {
 func (w *world) set(n *corev1.Node, of mcfgv1.StateProgress, status metav1.ConditionStatus) {
 	s := w.States[n.Name]
 	s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{
-		Type: string(of), Status: status, LastTransitionTime: metav1.NewTime(began), Message: "reboot, because of file /etc/a",
+		Type: string(of), Status: status, LastTransitionTime: metav1.NewTime(began),
+		Message: "reboot, because of file /etc/a",
 	})
 }
 
@@ -108,7 +111,8 @@ func notReadyNow(n *corev1.Node) {
 }
 
 func quarantineOn(n *corev1.Node) {
-	n.Annotations[api.QuarantinedKey] = api.Encode([]api.Quarantine{{Config: renderedB, Reason: "kubelet is not healthy", Since: began}})
+	q := api.Quarantine{Config: renderedB, Reason: "kubelet is not healthy", Since: began}
+	n.Annotations[api.QuarantinedKey] = api.Encode([]api.Quarantine{q})
 }
 
 var router = api.WaitingPod{
@@ -171,7 +175,8 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 				p.Name = name
 				w.Pools = append(w.Pools, *p)
 			}
-		}, "a", explanation{SeveralPools, "MachineConfigPool storage", never, []string{"infra, storage"}, "remove from node a"}},
+		}, "a", explanation{SeveralPools, "MachineConfigPool storage", never, []string{"infra, storage"},
+			"remove from node a"}},
 		"a pool whose selector is malformed": {func(w *world) {
 			w.pool.Spec.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Near"}}
 		}, "a", explanation{Misconfigured, "MachineConfigPool worker", never, []string{"spec.nodeSelector"}, "correct"}},
@@ -186,7 +191,8 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 				"failed to render configuration for pool worker: MachineConfig/50-bad: spec.kernelType: no such")
 		}, "a", explanation{RenderDegraded, "MachineConfig 50-bad", 0, []string{"spec.kernelType"}, "correct or delete"}},
 		"render pending": {func(w *world) {
-			w.poolCondition(api.PoolRenderPending, "not rendered until this is finished: KubeletConfig/small since 12:00: Failure")
+			w.poolCondition(api.PoolRenderPending,
+				"not rendered until this is finished: KubeletConfig/small since 12:00: Failure")
 		}, "a", explanation{RenderPending, "KubeletConfig small", 0, []string{"Failure"}, "see the status"}},
 		"up to date with what is no longer wanted": {func(w *world) {
 			w.at(w.a, renderedB, renderedB, api.Done, "")
@@ -269,11 +275,13 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.Daemons["a"] = Daemon{Namespace: api.Namespace, Pod: "daemon-a", Trouble: "ImagePullBackOff", Since: began}
 		}, "a", explanation{NoDaemon, "Pod " + api.Namespace + "/daemon-a", 0, []string{"ImagePullBackOff"}, "describe pod"}},
 		"daemon that never spoke": {func(w *world) { delete(w.States, "a") }, "a",
-			explanation{NoDaemon, "Pod " + api.Namespace + "/daemon-a", never, []string{"no MachineConfigNode"}, "logs daemon-a"}},
+			explanation{NoDaemon, "Pod " + api.Namespace + "/daemon-a", never, []string{"no MachineConfigNode"},
+				"logs daemon-a"}},
 		"daemon that has not noticed": {func(w *world) {
 			w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared)
 			w.States["a"].Spec.ConfigVersion.Desired = renderedA
-		}, "a", explanation{NotTakenUp, "Pod " + api.Namespace + "/daemon-a", never, []string{"has not taken that up"}, "logs"}},
+		}, "a", explanation{NotTakenUp, "Pod " + api.Namespace + "/daemon-a", never,
+			[]string{"has not taken that up"}, "logs"}},
 		"host service that never spoke": {func(w *world) {
 			w.Daemons = nil
 			delete(w.States, "a")
@@ -285,14 +293,17 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			[]string{"went back to " + renderedA, "kubelet is not healthy"}, "quarantine lift worker"}},
 		"rolled back, and pointed elsewhere": {func(w *world) {
 			w.at(w.a, renderedA, "rendered-worker-cc", api.RolledBack, "rolled back")
-		}, "a", explanation{RolledBack, "MachineConfig rendered-worker-cc", never, nil, "nothing: the pool controller points it"}},
+		}, "a", explanation{RolledBack, "MachineConfig rendered-worker-cc", never, nil,
+			"nothing: the pool controller points it"}},
 		"quarantined on another node": {func(w *world) {
 			w.at(w.a, renderedA, renderedB, api.RolledBack, "rolled back")
 			quarantineOn(w.a)
 		}, "b", explanation{Quarantined, "MachineConfig " + renderedB, 0,
 			[]string{"failed on node a", "kubelet is not healthy"}, "quarantine lift worker"}},
-		"unreconcilable": {func(w *world) { w.at(w.a, renderedA, renderedB, api.Unreconcilable, "storage.disks: differ") }, "a",
-			explanation{Unreconcilable, "MachineConfig " + renderedB, never, []string{"storage.disks"}, "take what is named out"}},
+		"unreconcilable": {func(w *world) {
+			w.at(w.a, renderedA, renderedB, api.Unreconcilable, "storage.disks: differ")
+		}, "a", explanation{Unreconcilable, "MachineConfig " + renderedB, never, []string{"storage.disks"},
+			"take what is named out"}},
 		"degraded": {func(w *world) {
 			w.at(w.a, renderedA, renderedB, api.Degraded, "no space on /boot")
 			w.set(w.a, mcfgv1.MachineConfigNodeNodeDegraded, metav1.ConditionTrue)
@@ -437,7 +448,8 @@ func TestARefreshedDrainKeepsSinceWhenAndDropsWhatABudgetLetsGo(t *testing.T) {
 	got := Refresh(reported, api.Drain{Left: 2, Waiting: []api.WaitingPod{now}})
 	want := now
 	want.Since = router.Since
-	if diff := cmp.Diff(api.Drain{Config: renderedB, Since: began, Left: 2, Waiting: []api.WaitingPod{want, other}}, got); diff != "" {
+	whole := api.Drain{Config: renderedB, Since: began, Left: 2, Waiting: []api.WaitingPod{want, other}}
+	if diff := cmp.Diff(whole, got); diff != "" {
 		t.Error(diff)
 	}
 	got = Refresh(reported, api.Drain{Left: 1})

@@ -8,8 +8,8 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Refresh brings what a daemon reported of its drain up to what somebody sees now. live knows all pods that are left and
-// of those that wait only what budgets hold; since when they wait only the report says.
+// Refresh brings what a daemon reported of its drain up to what somebody sees now. live knows all pods that are left,
+// and of those that wait only what budgets hold; since when they wait only the report says.
 func Refresh(reported, live api.Drain) api.Drain {
 	out := api.Drain{Config: reported.Config, Since: reported.Since, Left: live.Left}
 	at := func(in []api.WaitingPod, w api.WaitingPod) int {

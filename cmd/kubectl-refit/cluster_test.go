@@ -47,7 +47,8 @@ func TestAPodThatDoesNotWorkSaysWhyAndSinceWhen(t *testing.T) {
 }
 
 func TestARefusalNamesTheRightAndNothingElseIsTouched(t *testing.T) {
-	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New(`User "a" cannot list resource "nodes"`))
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "",
+		errors.New(`User "a" cannot list resource "nodes"`))
 	for want, err := range map[string]error{
 		`not allowed: User "a" cannot list resource "nodes"`: fmt.Errorf("listing Nodes: %w", forbidden),
 		"reading: broken": errors.New("reading: broken"),

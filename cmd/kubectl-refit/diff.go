@@ -17,9 +17,9 @@ func diffCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff NODE|POOL",
 		Short: "Show how what a node or a pool has differs from what it shall have",
-		Long: `Shows how the configuration that a node has differs from the one that it shall have, or that its pool has for it;
-of a pool, how the one that all its nodes last had differs from the one that they shall have. Paths and names are shown,
-contents never. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
+		Long: `Shows how the configuration that a node has differs from the one that it shall have, or that its pool has for
+it; of a pool, how the one that all its nodes last had differs from the one that they shall have. Paths and names are
+shown, contents never. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
 		Args: arguments(1, 1, "NODE or POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)

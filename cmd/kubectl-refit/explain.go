@@ -19,8 +19,8 @@ func explainCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain NODE|POOL",
 		Short: "Say why a node or a pool is not (yet) where it should be",
-		Long: `Says why a node or a pool is not (yet) where it should be: one answer, with the object that everything waits for,
-since when, and what to do. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
+		Long: `Says why a node or a pool is not (yet) where it should be: one answer, with the object that everything waits
+for, since when, and what to do. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
 		Args: arguments(1, 1, "NODE or POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
@@ -111,7 +111,8 @@ func subject(r *progress.Report, name string) (progress.Object, error) {
 	case !wantsPool:
 		return progress.Object{}, fmt.Errorf("there is no Node %s", name)
 	}
-	return progress.Object{}, fmt.Errorf("there is no Node and no MachineConfigPool %s; pools are: %s", name, list(r.Pools()))
+	return progress.Object{},
+		fmt.Errorf("there is no Node and no MachineConfigPool %s; pools are: %s", name, list(r.Pools()))
 }
 
 func writeAnswer(w io.Writer, a progress.Answer, now time.Time) error {

@@ -65,8 +65,8 @@ func planCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan POOL -f FILE...",
 		Short: "Show what a change would do to the nodes of a pool, before anything is applied",
-		Long: `Shows what the nodes of a pool would do if the documents of the files were applied: MachineConfigs, Butane (.bu) or
-Ignition documents, of which one with the name of a MachineConfig in the cluster takes its place, and a
+		Long: `Shows what the nodes of a pool would do if the documents of the files were applied: MachineConfigs, Butane
+(.bu) or Ignition documents, of which one with the name of a MachineConfig in the cluster takes its place, and a
 MachineConfigPool, which takes the place of the pool. Nothing is written. Without files and deletions it is what the
 pool's MachineConfigs make as they are.`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -157,7 +157,8 @@ func (c *cluster) warnAll(warnings []string) {
 }
 
 // wouldBe is the cluster's pools with one changed, and pointed at a configuration.
-func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool, target string) []mcfgv1.MachineConfigPool {
+func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool, target string,
+) []mcfgv1.MachineConfigPool {
 	out := slices.Clone(pools)
 	for i := range out {
 		if out[i].Name == changed.Name {
@@ -235,7 +236,7 @@ func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, de
 	return out, nil
 }
 
-// base is what every pool is rendered over: the cluster's default images. It has to be what the render controller takes.
+// base is what every pool is rendered over: the cluster's default images, as the render controller takes them.
 func (c *cluster) base(ctx context.Context) (*machineconfig.Document, error) {
 	const name = "machine-config-controller"
 	cc, err := c.refit.MachineconfigurationV1().ControllerConfigs().Get(ctx, name, metav1.GetOptions{})

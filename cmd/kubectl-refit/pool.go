@@ -103,8 +103,8 @@ func pauseCommand(o *options) *cobra.Command {
 			if p.Spec.Paused {
 				return nil, fmt.Sprintf("pool %s is paused already", p.Name), nil
 			}
-			return &change{paused: new(true)}, fmt.Sprintf("pool %s is paused: nodes that are on their way arrive, no other sets "+
-				"out; kubectl refit resume %s goes on", p.Name, p.Name), nil
+			return &change{paused: new(true)}, fmt.Sprintf("pool %s is paused: nodes that are on their way arrive, no other "+
+				"sets out; kubectl refit resume %s goes on", p.Name, p.Name), nil
 		})
 }
 
@@ -115,8 +115,8 @@ func resumeCommand(o *options) *cobra.Command {
 			ch, said := resume(p, keepPin)
 			return ch, said, nil
 		})
-	cmd.Long = `Lets a pool go on: it is no longer paused, and a rollback no longer holds it at an earlier configuration, so that it
-goes to what its MachineConfigs render to.`
+	cmd.Long = `Lets a pool go on: it is no longer paused, and a rollback no longer holds it at an earlier configuration,
+so that it goes to what its MachineConfigs render to.`
 	cmd.Flags().BoolVar(&keepPin, "keep-pin", false, "go on to the configuration that the pool was rolled back to")
 	return cmd
 }
@@ -158,9 +158,9 @@ func rollbackCommand(o *options) *cobra.Command {
 			}
 			return &change{annotations: map[string]any{api.PinKey: api.Encode(pin)}}, rollbackSaid(p, pin), nil
 		})
-	cmd.Long = `Takes a pool back to a configuration that it had: the one that all its nodes had before the present one, or the one
-that --to names. The pool is held there until its MachineConfigs render to something else than what it left, or until
-kubectl refit resume. Nodes go the way of any update: one after the other, drained, with a verdict.`
+	cmd.Long = `Takes a pool back to a configuration that it had: the one that all its nodes had before the present one, or
+the one that --to names. The pool is held there until its MachineConfigs render to something else than what it left, or
+until kubectl refit resume. Nodes go the way of any update: one after the other, drained, with a verdict.`
 	cmd.Flags().StringVar(&to, "to", "", "rendered configuration to go back to")
 	return cmd
 }
@@ -205,8 +205,8 @@ func rollback(p *mcfgv1.MachineConfigPool, to string, now time.Time) (string, ap
 }
 
 func rollbackSaid(p *mcfgv1.MachineConfigPool, pin api.Pin) string {
-	said := fmt.Sprintf("pool %s goes back to %s and stays there until its MachineConfigs render to something else than %s, "+
-		"or until kubectl refit resume %s", p.Name, pin.Config, pin.From, p.Name)
+	said := fmt.Sprintf("pool %s goes back to %s and stays there until its MachineConfigs render to something else than "+
+		"%s, or until kubectl refit resume %s", p.Name, pin.Config, pin.From, p.Name)
 	if p.Spec.Paused {
 		said += fmt.Sprintf("; it is paused, so nothing happens until kubectl refit resume %s --keep-pin", p.Name)
 	}

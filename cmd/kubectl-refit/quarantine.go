@@ -125,8 +125,8 @@ func quarantineLift(o *options) *cobra.Command {
 			known, _ := r.Pool(p.Name)
 			return lift(p, known.Quarantined, args, time.Now())
 		})
-	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first, and when it fails again it is
-quarantined again. Without CONFIG it is the one that the pool shall have, or the only one there is.`
+	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first, and when it fails
+again it is quarantined again. Without CONFIG it is the one that the pool shall have, or the only one there is.`
 	return cmd
 }
 

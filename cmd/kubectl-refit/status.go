@@ -131,8 +131,9 @@ func (d statusDocument) write(w io.Writer, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "POOL\tCONFIGURATION\tSTATUS\tSINCE\tUPDATED\tREADY\tUNAVAILABLE\tDEGRADED\tWAITS FOR")
 	for _, p := range d.Pools {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%s\n", p.Name, dash(p.Configuration), p.Verdict, age(now, p.Since),
-			p.Updated, p.Machines, p.Ready, p.Unavailable, p.Degraded, dash(p.WaitsFor))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%d\t%d\t%s\n",
+			p.Name, dash(p.Configuration), p.Verdict, age(now, p.Since), p.Updated, p.Machines, p.Ready,
+			p.Unavailable, p.Degraded, dash(p.WaitsFor))
 	}
 	if err := tw.Flush(); err != nil || len(d.Nodes) == 0 {
 		return err

@@ -332,8 +332,9 @@ func (f *follower) printNode(r *progress.Report, pool string, n progress.Node, n
 	} else if is.left.IsZero() {
 		is.left = now
 	}
-	// What is at rest at the beginning is nobody's news.
-	if (known || !resting) && (was.phase != is.phase || was.waits != is.waits) {
+	// What is at rest at the beginning is nobody's news, nor that the pool wants all nodes to go elsewhere.
+	moved := was.phase != is.phase && !(resting && was.left.IsZero())
+	if moved || was.waits != is.waits {
 		detail := ""
 		if is.waits != "" {
 			detail = "waits for " + is.waits + ": " + a.Because

@@ -108,17 +108,17 @@ func ago(minutes int) metav1.Time {
 // config makes a MachineConfig of a pool with one file.
 func (l *lab) config(pool, name, path, contents string) *mcfgv1.MachineConfig {
 	l.t.Helper()
-	ign := fmt.Sprintf(`{"ignition":{"version":"3.5.0"},"storage":{"files":[{"path":%q,"contents":{"source":"data:,%s"}}]}}`,
-		path, contents)
+	const ignition = `{"ignition":{"version":"3.5.0"},"storage":{"files":[{"path":%q,"contents":{"source":"data:,%s"}}]}}`
 	mc := &mcfgv1.MachineConfig{
 		TypeMeta:   metav1.TypeMeta{APIVersion: mcfgv1.GroupVersion.String(), Kind: "MachineConfig"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.Role: pool}},
 	}
-	mc.Spec.Config.Raw = []byte(ign)
+	mc.Spec.Config.Raw = fmt.Appendf(nil, ignition, path, contents)
 	return mc
 }
 
-// render merges MachineConfigs and puts the outcome into the cluster, as the render controller does. It returns the name.
+// render merges MachineConfigs and puts the outcome into the cluster, as the render controller does. It returns its
+// name.
 func (l *lab) render(pool string, sources ...*mcfgv1.MachineConfig) string {
 	l.t.Helper()
 	docs := &machineconfig.Documents{}
@@ -249,8 +249,8 @@ func (l *lab) workload(namespace, pod, node, budget string) {
 		metav1.CreateOptions{})
 	l.must(err)
 	// Every pod needs one, and its controller does not run.
-	_, err = core.ServiceAccounts(namespace).Create(l.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
-		metav1.CreateOptions{})
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	_, err = core.ServiceAccounts(namespace).Create(l.ctx, account, metav1.CreateOptions{})
 	l.must(err)
 	labels := map[string]string{"app": budget}
 	p, err := core.Pods(namespace).Create(l.ctx, &corev1.Pod{
@@ -270,7 +270,9 @@ func (l *lab) workload(namespace, pod, node, budget string) {
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}},
 	}, metav1.CreateOptions{})
 	l.must(err)
-	b.Status = policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1, DesiredHealthy: 1, CurrentHealthy: 1, ObservedGeneration: 1}
+	b.Status = policyv1.PodDisruptionBudgetStatus{
+		ExpectedPods: 1, DesiredHealthy: 1, CurrentHealthy: 1, ObservedGeneration: 1,
+	}
 	_, err = l.Client.PolicyV1().PodDisruptionBudgets(namespace).UpdateStatus(l.ctx, b, metav1.UpdateOptions{})
 	l.must(err)
 }

@@ -36,7 +36,8 @@ func (l *lab) shop() (before, after string) {
 	})
 	l.node("shop-2", "shop", before, after, api.Working, func(n *corev1.Node) {
 		n.Spec.Unschedulable = true
-		n.Annotations[api.CordonKey] = api.Encode(api.Cordon{By: api.Daemon, Config: after, Since: ago(75).Time, Reason: "update"})
+		cordon := api.Cordon{By: api.Daemon, Config: after, Since: ago(75).Time, Reason: "update"}
+		n.Annotations[api.CordonKey] = api.Encode(cordon)
 	})
 	l.workload("shop", "router-1", "shop-2", "router")
 	l.report("shop-2", "shop", after, func(s *mcfgv1.MachineConfigNode) {
@@ -119,7 +120,8 @@ func TestEveryStopOfAPoolHasItsWords(t *testing.T) {
 		"degraded": condition(mcfgv1.MachineConfigPoolRenderDegraded, "failed to render configuration for pool degraded: "+
 			"MachineConfig/50-bad: spec.kernelType: \"fast\" is none of default, realtime, 64k-pages"),
 		"pending": condition(api.PoolRenderPending,
-			"not rendered until this is finished: KubeletConfig/small since 2026-03-01T12:00:00Z: Failure is True: no such field"),
+			"not rendered until this is finished: KubeletConfig/small since 2026-03-01T12:00:00Z: "+
+				"Failure is True: no such field"),
 		"quarantined": func(p *mcfgv1.MachineConfigPool) {
 			p.Annotations[api.PoolQuarantineKey] = api.Encode([]api.Quarantine{{
 				Config: p.Spec.Configuration.Name, Node: "quarantined-1", Since: ago(72).Time,
@@ -167,7 +169,8 @@ func TestWhoMayNotLearnsWhichRightIsMissing(t *testing.T) {
 	_, err := l.Client.RbacV1().ClusterRoles().Create(l.ctx, &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "some"},
 		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{"", mcfgv1.GroupName}, Resources: []string{"nodes", "machineconfigpools"}, Verbs: []string{"list"},
+			APIGroups: []string{"", mcfgv1.GroupName}, Resources: []string{"nodes", "machineconfigpools"},
+			Verbs: []string{"list"},
 		}},
 	}, metav1.CreateOptions{})
 	l.must(err)
@@ -189,7 +192,8 @@ func TestWhoMayNotLearnsWhichRightIsMissing(t *testing.T) {
 	if r.code != 0 || !strings.Contains(r.stdout, "dim-1") || strings.Count(r.stderr, "warning: ") != 3 {
 		t.Fatalf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	if !strings.Contains(r.stderr, `warning: the steps of nodes: not known: not allowed: User "some" cannot list resource "machineconfignodes"`) {
+	want := `warning: the steps of nodes: not known: not allowed: User "some" cannot list resource "machineconfignodes"`
+	if !strings.Contains(r.stderr, want) {
 		t.Error(r.stderr)
 	}
 }

@@ -119,7 +119,8 @@ func TestAPlanThatCantBeCarriedOutExitsWithThree(t *testing.T) {
 	l.pool("fixed", now, now, nil)
 	l.node("fixed-1", "fixed", now, now, api.Done, nil)
 	disks := l.config("fixed", "60-disks", "/etc/two", "2")
-	disks.Spec.Config.Raw = []byte(`{"ignition":{"version":"3.5.0"},"storage":{"disks":[{"device":"/dev/vdb","wipeTable":true}]}}`)
+	disks.Spec.Config.Raw = []byte(
+		`{"ignition":{"version":"3.5.0"},"storage":{"disks":[{"device":"/dev/vdb","wipeTable":true}]}}`)
 	r := l.refit("plan", "fixed", "-f", l.file("disks.yaml", disks), "-o", "json").fails(t, 3, "storage.disks")
 	if doc := r.planned(t); doc.Groups[0].Plan.Unreconcilable[0].Field != "storage.disks" {
 		t.Errorf("%+v", doc)
@@ -238,7 +239,8 @@ func TestAQuarantineIsListedAndLifted(t *testing.T) {
 	})
 	// The pool controller has not read this one yet.
 	l.node("ill-1", "ill", good, bad, api.RolledBack, func(n *corev1.Node) {
-		n.Annotations[api.QuarantinedKey] = api.Encode([]api.Quarantine{{Config: bad, Reason: "kubelet", Since: ago(72).Time}})
+		q := api.Quarantine{Config: bad, Reason: "kubelet", Since: ago(72).Time}
+		n.Annotations[api.QuarantinedKey] = api.Encode([]api.Quarantine{q})
 	})
 	var rows []struct {
 		Pool, Config, Node string

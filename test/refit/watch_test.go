@@ -64,8 +64,10 @@ func TestARolloutIsFollowedToItsEnd(t *testing.T) {
 	l.pause()
 	for _, node := range []string{"w-1", "w-2"} {
 		l.annotate(node, map[string]string{api.DesiredConfig: after, api.StateKey: string(api.Working)})
-		for _, s := range []mcfgv1.StateProgress{mcfgv1.MachineConfigNodeUpdatePrepared, mcfgv1.MachineConfigNodeUpdateDrained,
-			mcfgv1.MachineConfigNodeUpdateRebooted, mcfgv1.MachineConfigNodeResumed} {
+		for _, s := range []mcfgv1.StateProgress{
+			mcfgv1.MachineConfigNodeUpdatePrepared, mcfgv1.MachineConfigNodeUpdateDrained,
+			mcfgv1.MachineConfigNodeUpdateRebooted, mcfgv1.MachineConfigNodeResumed,
+		} {
 			l.report(node, "live2", after, step(s, metav1.Now()))
 			l.pause()
 		}
@@ -73,7 +75,10 @@ func TestARolloutIsFollowedToItsEnd(t *testing.T) {
 		l.pause()
 	}
 	<-done
-	r.ok(t)
+	t.Log(r.ok(t).stdout)
+	if strings.Contains(r.stdout, "Waiting") {
+		t.Error("that nodes wait for their turn is no news")
+	}
 	inOrder(t, r.stdout,
 		`live2 2/2  -    Target +`+before, `live2 2/2  -    Updated +`+before, `live2 0/2  -    Target +`+after,
 		`live2 0/2  w-1  Staging`, `live2 0/2  w-1  Draining +\(Staging took .*s\)`,
@@ -92,12 +97,15 @@ func TestARolloutThatStopsEndsTheWatchWithTheReason(t *testing.T) {
 	r, done := l.start("watch", "sick", "--settle=1s")
 	l.pause()
 	l.pause()
-	quarantine := api.Encode([]api.Quarantine{{Config: after, Reason: "kubelet.service is not healthy", Since: ago(1).Time}})
-	l.annotate("s-1", map[string]string{api.StateKey: string(api.RolledBack), api.QuarantinedKey: quarantine})
+	q := api.Quarantine{Config: after, Reason: "kubelet.service is not healthy", Since: ago(1).Time}
+	l.annotate("s-1", map[string]string{
+		api.StateKey: string(api.RolledBack), api.QuarantinedKey: api.Encode([]api.Quarantine{q}),
+	})
 	<-done
 	r.fails(t, 1, "pool sick goes no further (Quarantined)", "failed on node s-1", "kubelet.service is not healthy",
 		"kubectl refit quarantine lift sick")
-	inOrder(t, r.stdout, `sick 0/2  s-1  RolledBack .*went back to `+before+`.*`, `sick 0/2  -    Quarantined .*failed on node s-1.*`)
+	inOrder(t, r.stdout, `sick 0/2  s-1  RolledBack .*went back to `+before+`.*`,
+		`sick 0/2  -    Quarantined .*failed on node s-1.*`)
 	if strings.Contains(r.stdout, "s-2  ") {
 		t.Errorf("s-2 is where it was:\n%s", r.stdout)
 	}
