@@ -587,3 +587,20 @@ func TestWordOfTheClusterIsPartOfTheVerdict(t *testing.T) {
 		})
 	}
 }
+
+func TestHeadReachesTheHostWithoutItsBus(t *testing.T) {
+	ctx, n := startHead(t)
+	live := document(t, n, "live.json", mc("live", liveConfig("1", "ok")))
+	if out, exit := shell(ctx, t, n, "systemctl stop dbus.socket dbus.service"); exit != 0 {
+		t.Fatal(out)
+	}
+	if a := head(ctx, t, n, "status"); a.Error != "" || a.Status.State != transaction.Done {
+		t.Errorf("%+v", a)
+	}
+	p := policy(t, n)
+	a := head(ctx, t, n, "apply", "--config", live, "--policy", p, "--name", "live")
+	if a.Error != "" || a.Result.Status.Config.Committed != "live" {
+		t.Errorf("%+v", a)
+	}
+	nothingLeft(ctx, t, n)
+}
