@@ -86,7 +86,7 @@ func (m *Manager) StartTransient(ctx context.Context, t Transient) error {
 		property("KillMode", "mixed"),
 		property("SuccessExitStatus", exitStatuses{own, []int32{}}),
 		property("Environment", t.Environment),
-		property("Nice", int32(t.Nice)), //nolint:gosec // -20 to 19
+		property("Nice", int32(t.Nice)),
 		property("TimeoutStopUSec", uint64(t.Grace.Microseconds())),
 	}
 	if t.Limit > 0 {
