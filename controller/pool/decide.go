@@ -36,7 +36,7 @@ type Options struct {
 
 // Decision is what is to be done about a pool's nodes.
 type Decision struct {
-	// Steps in the order in which they are to be taken: those that send a node somewhere come first.
+	// Steps in the order in which they are to be taken: those that send a node somewhere come first, in their order.
 	Steps []Step
 	// Taken counts the nodes that go out of service by this decision.
 	Taken int
@@ -50,7 +50,7 @@ type Decision struct {
 // comes back, it must not leave again at once. Nodes that are on their way already, or stuck on it, are sent on freely:
 // they are out of service, and a change of mind must reach them.
 func Decide(p progress.Pool, o Options) Decision {
-	c := chooser{pool: p, options: o, sent: map[string]bool{}}
+	c := chooser{pool: p, options: o, sent: map[string]int{}}
 	switch {
 	case running(p):
 		c.choose()
@@ -63,7 +63,9 @@ func Decide(p progress.Pool, o Options) Decision {
 			d.Steps = append(d.Steps, s)
 		}
 	}
-	slices.SortStableFunc(d.Steps, func(a, b Step) int { return rank(b.Sends()) - rank(a.Sends()) })
+	slices.SortStableFunc(d.Steps, func(a, b Step) int {
+		return cmp.Or(rank(b.Sends())-rank(a.Sends()), c.sent[a.Node]-c.sent[b.Node])
+	})
 	return d
 }
 
@@ -73,7 +75,7 @@ func running(p progress.Pool) bool { return p.Target != "" && !p.Paused && p.Qua
 type chooser struct {
 	pool       progress.Pool
 	options    Options
-	sent       map[string]bool // to the target
+	sent       map[string]int  // to the target: as the how manieth, from 1
 	back       map[string]bool // to where they are
 	taken      int
 	defersSelf bool
@@ -97,7 +99,7 @@ func (c *chooser) choose() {
 		switch {
 		case !c.wants(n):
 		case n.Current == c.pool.Target && !c.lifts(n), n.Moving(), n.Failing() && !n.Serving():
-			c.sent[n.Name] = true
+			c.send(n)
 		case !n.Serving() && !progress.ControlPlane(c.pool.Name):
 			idle = append(idle, n)
 		default:
@@ -107,6 +109,8 @@ func (c *chooser) choose() {
 	c.chooseIdle(idle)
 	c.chooseServing(serving)
 }
+
+func (c *chooser) send(n progress.Node) { c.sent[n.Name] = len(c.sent) + 1 }
 
 // wants says that the node is to be told something about the target that it was not told yet.
 func (c *chooser) wants(n progress.Node) bool {
@@ -130,7 +134,7 @@ func (c *chooser) chooseIdle(nodes []progress.Node) {
 		return cmp.Or(rank(a.NotReady != "")-rank(b.NotReady != ""), c.order(a, b))
 	})
 	for _, n := range nodes[:min(len(nodes), max(0, c.pool.MaxUnavailable-under))] {
-		c.sent[n.Name] = true
+		c.send(n)
 	}
 }
 
@@ -149,7 +153,7 @@ func (c *chooser) chooseServing(nodes []progress.Node) {
 		if takes-own >= c.pool.MaxUnavailable {
 			continue
 		}
-		c.sent[n.Name] = true
+		c.send(n)
 		takes += 1 - own
 		c.taken += 1 - own
 	}
@@ -159,11 +163,11 @@ func (c *chooser) chooseServing(nodes []progress.Node) {
 // defers says that the own node waits although others were sent that come behind it in the usual order.
 func (c *chooser) defers(nodes []progress.Node) bool {
 	at := slices.IndexFunc(nodes, func(n progress.Node) bool { return n.Name == c.options.Self })
-	if at < 0 || c.sent[c.options.Self] {
+	if at < 0 || c.sent[c.options.Self] > 0 {
 		return false
 	}
 	return slices.ContainsFunc(nodes, func(n progress.Node) bool {
-		return c.sent[n.Name] && c.usual(nodes[at], n) < 0
+		return c.sent[n.Name] > 0 && c.usual(nodes[at], n) < 0
 	})
 }
 
@@ -193,7 +197,7 @@ func (c *chooser) step(n progress.Node) (Step, bool) {
 		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n),
 	}
 	switch {
-	case c.sent[n.Name]:
+	case c.sent[n.Name] > 0:
 		s.Desired, s.Lift = c.pool.Target, ""
 		if c.lifts(n) {
 			s.Lift = c.pool.Target

@@ -224,6 +224,17 @@ func TestWhoIsSentWhere(t *testing.T) {
 	}
 }
 
+func TestNodesAreToldInTheOrderInWhichTheyGo(t *testing.T) {
+	p := setup{maxUnavailable: "3", nodes: []string{"a A Done", "b A Done zone=z2", "c A Done zone=z1", "d A Done"}}.state(t)
+	var got []string
+	for _, s := range Decide(p, Options{}).Steps {
+		got = append(got, s.Node)
+	}
+	if diff := cmp.Diff([]string{"c", "b", "a", "d"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestAFailureAfterALiftWithdrawsTheLift(t *testing.T) {
 	p := setup{nodes: []string{"a A>B RolledBack failed=B lift=B"}}.state(t)
 	d := Decide(p, Options{})

@@ -4,6 +4,7 @@ package pool
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -63,27 +64,21 @@ func annotationOps(n *corev1.Node, key, want string) []operation {
 	return nil
 }
 
-// taintOps add or take away the taint of a rollout; the list is replaced as a whole, if it still is what we saw.
+// taintOps add or take away the taint of a rollout, and only that one: others come and go with each cordon.
 func taintOps(taints []corev1.Taint, want bool) []operation {
 	const path = "/spec/taints"
-	ours := func(t corev1.Taint) bool {
-		return t.Key == api.UpdateInProgressTaint && t.Effect == corev1.TaintEffectPreferNoSchedule
-	}
-	if slices.ContainsFunc(taints, ours) == want {
+	ours := corev1.Taint{Key: api.UpdateInProgressTaint, Effect: corev1.TaintEffectPreferNoSchedule}
+	at := slices.IndexFunc(taints, func(t corev1.Taint) bool { return t.Key == ours.Key && t.Effect == ours.Effect })
+	switch {
+	case at >= 0 == want:
 		return nil
+	case want && len(taints) == 0:
+		return []operation{{"test", path, nil}, {"add", path, []corev1.Taint{ours}}}
+	case want:
+		return []operation{{"add", path + "/-", ours}}
 	}
-	test := operation{"test", path, nil}
-	if len(taints) > 0 {
-		test.Value = taints
-	}
-	left := slices.DeleteFunc(slices.Clone(taints), ours)
-	if want {
-		left = append(left, corev1.Taint{Key: api.UpdateInProgressTaint, Effect: corev1.TaintEffectPreferNoSchedule})
-	}
-	if len(left) == 0 {
-		return []operation{test, {"remove", path, nil}}
-	}
-	return []operation{test, {"add", path, left}}
+	one := fmt.Sprintf("%s/%d", path, at)
+	return []operation{{"test", one, taints[at]}, {"remove", one, nil}}
 }
 
 func annotationPath(key string) string {

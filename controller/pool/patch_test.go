@@ -58,16 +58,21 @@ func TestAPatchSaysWhatItWasDecidedUpon(t *testing.T) {
 			"the last taint goes", map[string]string{api.DesiredConfig: "B"}, []corev1.Taint{ours},
 			Step{Before: "B", Desired: "B"},
 			`[{"op":"test","path":"` + desired + `","value":"B"},` +
-				`{"op":"test","path":"/spec/taints","value":[{"key":"UpdateInProgress","effect":"PreferNoSchedule"}]},` +
-				`{"op":"remove","path":"/spec/taints","value":null}]`,
+				`{"op":"test","path":"/spec/taints/0","value":{"key":"UpdateInProgress","effect":"PreferNoSchedule"}},` +
+				`{"op":"remove","path":"/spec/taints/0","value":null}]`,
 		},
 		{
-			"other taints stay", map[string]string{api.DesiredConfig: "B"}, []corev1.Taint{ours, other},
+			"a taint beside others", map[string]string{api.DesiredConfig: "B"}, []corev1.Taint{other},
+			Step{Before: "B", Desired: "B", Tainted: true},
+			`[{"op":"test","path":"` + desired + `","value":"B"},` +
+				`{"op":"add","path":"/spec/taints/-","value":{"key":"UpdateInProgress","effect":"PreferNoSchedule"}}]`,
+		},
+		{
+			"other taints stay", map[string]string{api.DesiredConfig: "B"}, []corev1.Taint{other, ours},
 			Step{Before: "B", Desired: "B"},
 			`[{"op":"test","path":"` + desired + `","value":"B"},` +
-				`{"op":"test","path":"/spec/taints","value":[{"key":"UpdateInProgress","effect":"PreferNoSchedule"},` +
-				`{"key":"gpu","value":"x","effect":"NoSchedule"}]},` +
-				`{"op":"add","path":"/spec/taints","value":[{"key":"gpu","value":"x","effect":"NoSchedule"}]}]`,
+				`{"op":"test","path":"/spec/taints/1","value":{"key":"UpdateInProgress","effect":"PreferNoSchedule"}},` +
+				`{"op":"remove","path":"/spec/taints/1","value":null}]`,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
