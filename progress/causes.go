@@ -82,13 +82,13 @@ func (r *Report) explainPool(p *poolReport) Answer {
 	}
 	if worst == nil {
 		if p.Complete() {
-			return Answer{Verdict: UpToDate, Because: fmt.Sprintf("all %s have %s", count1(p.Machines, "node"), p.Target)}
+			return Answer{Verdict: UpToDate, Because: fmt.Sprintf("all %s have %s", number(p.Machines, "node"), p.Target)}
 		}
 		return Answer{Verdict: NotOffered, Blocking: &controllerDeployment,
 			Because: "the pool controller has not looked at the pool yet", Do: lookAtController}
 	}
 	a, _ := r.ExplainNode(worst.Name)
-	a.Because = fmt.Sprintf("%d of %s updated; node %s: %s", p.Updated, count1(p.Machines, "node"), worst.Name, a.Because)
+	a.Because = fmt.Sprintf("%d of %s updated; node %s: %s", p.Updated, number(p.Machines, "node"), worst.Name, a.Because)
 	if a.Blocking == nil && !a.Fine() {
 		a.Blocking = &Object{Kind: "Node", Name: worst.Name}
 	}
@@ -376,7 +376,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 	a := &Answer{Verdict: Draining, Since: n.drain.Since}
 	if len(n.drain.Waiting) == 0 {
 		a.Verdict = Updating
-		a.Because = fmt.Sprintf("the node is drained for %s: %s to go", n.Desired, count1(n.drain.Left, "pod"))
+		a.Because = fmt.Sprintf("the node is drained for %s: %s to go", n.Desired, number(n.drain.Left, "pod"))
 		return a
 	}
 	w := n.drain.Waiting[0]
@@ -388,7 +388,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 	case api.DrainWaitBudget:
 		a.Blocking = &Object{Kind: "PodDisruptionBudget", Namespace: w.Namespace, Name: w.Budget}
 		why = fmt.Sprintf("is held by PodDisruptionBudget %s, which allows %s now",
-			w.Budget, count1(int(w.Allowed), "disruption"))
+			w.Budget, number(int(w.Allowed), "disruption"))
 		a.Do = fmt.Sprintf("give the pod's workload another ready replica, or widen the budget "+
 			"(kubectl -n %s describe pdb %s); the drain goes on by itself", w.Namespace, w.Budget)
 	case api.DrainWaitTerminating:
@@ -409,7 +409,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 		}
 	}
 	if n.drain.Left > 1 {
-		a.Because += fmt.Sprintf("; and %s", count1(n.drain.Left-1, "more pod"))
+		a.Because += fmt.Sprintf("; and %s", number(n.drain.Left-1, "more pod"))
 	}
 	return a
 }
@@ -491,9 +491,9 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 	}
 	ahead := slices.IndexFunc(n.pool.waiting, func(w *nodeReport) bool { return w == n })
 	a.Because = fmt.Sprintf("it waits for its turn: %s of pool %s may be out of service, taken by %s",
-		count1(n.pool.MaxUnavailable, "node"), n.pool.Name, strings.Join(words, ", "))
+		number(n.pool.MaxUnavailable, "node"), n.pool.Name, strings.Join(words, ", "))
 	if ahead > 0 {
-		a.Because += fmt.Sprintf("; %s before it", count1(ahead, "node"))
+		a.Because += fmt.Sprintf("; %s before it", number(ahead, "node"))
 	}
 	a.Do = "wait, or see kubectl refit explain node/" + taking[0].Name
 	return a
@@ -559,8 +559,8 @@ func nodeNames(nodes []*nodeReport) []string {
 	return names
 }
 
-// count1 spells a number of things.
-func count1(n int, thing string) string {
+// number spells a number of things.
+func number(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}

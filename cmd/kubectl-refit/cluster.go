@@ -102,7 +102,8 @@ func (c *cluster) warn(format string, args ...any) {
 var fromCache = metav1.ListOptions{ResourceVersion: "0"}
 
 func (c *cluster) pools(ctx context.Context) ([]mcfgv1.MachineConfigPool, error) {
-	list, err := c.refit.MachineconfigurationV1().MachineConfigPools().List(ctx, fromCache)
+	// They are few, and people look at what they have just changed.
+	list, err := c.refit.MachineconfigurationV1().MachineConfigPools().List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, errors.New("the cluster has no MachineConfigPools: Noderefit is not installed here")
 	}

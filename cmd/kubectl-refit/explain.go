@@ -53,10 +53,11 @@ func (c *cluster) explain(ctx context.Context, v progress.View, name string) (pr
 		return progress.Answer{}, err
 	}
 	a, node := answer(r, s)
-	if a.Verdict != progress.Draining {
+	state := v.States[node]
+	if a.Verdict != progress.Draining || state == nil {
 		return a, nil
 	}
-	reported, err := api.Decode[api.Drain](v.States[node].GetAnnotations(), api.DrainKey)
+	reported, err := api.Decode[api.Drain](state.Annotations, api.DrainKey)
 	if err != nil {
 		return a, nil //nolint:nilerr // the answer stands without it
 	}

@@ -193,8 +193,10 @@ func TestARollbackPinsThePoolUntilItIsResumed(t *testing.T) {
 		return pin
 	}
 	// In the middle of a rollout, what the whole pool had is where it goes.
-	if got := l.refit("rollback", "back").ok(t).stdout; !strings.Contains(got, "goes back to "+second) {
-		t.Error(got)
+	said := l.refit("rollback", "back").ok(t).stdout
+	t.Log(said)
+	if !strings.Contains(said, "goes back to "+second) {
+		t.Error(said)
 	}
 	if pin := pinned(); pin == nil || pin.Config != second || pin.From != third || time.Since(pin.Since) > time.Minute {
 		t.Errorf("pin: %+v", pin)
