@@ -36,8 +36,8 @@ type objectReport struct {
 // want sets what the object is to say, from a phase that says something.
 func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	node := h.cluster.current()
-	if !reports(p) || node == nil {
-		return
+	if !m.read || !reports(p) || node == nil {
+		return // the times of conditions begin with what was said before
 	}
 	m.wanted.node, m.wanted.desired, m.wanted.current = node.UID, v.node.Desired, v.host.Config.Committed
 	m.wanted.drain = ""

@@ -32,6 +32,7 @@ import (
 // runOptions are the flags of run.
 type runOptions struct {
 	kubeconfig, node, mount, metrics, level string
+	phases                                  bool
 	verdict                                 time.Duration
 }
 
@@ -47,7 +48,12 @@ func runCommand() *cobra.Command {
 and has the host stage, apply and prove them. What it does on the host it does in units of the host's, so that ending
 it interrupts nothing.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.phases {
+				return daemon.WritePhases(os.Stdout)
+			}
+			return o.run(cmd.Context())
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials for the API server; by default those of the pod")
@@ -55,6 +61,7 @@ it interrupts nothing.`,
 	f.StringVar(&o.mount, "root-mount", "",
 		"where the host's root is; by default "+defaultMount+" where it exists, else /")
 	f.StringVar(&o.metrics, "metrics-url", "127.0.0.1:8797", "address of /metrics and /healthz; empty for none")
+	f.BoolVar(&o.phases, "print-phases", false, "print the phases that a node passes and when it is in each, and end")
 	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&o.verdict, "verdict-timeout", transaction.DefaultTimeout,
 		"how long the host may take to prove healthy after a boot")

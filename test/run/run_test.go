@@ -110,18 +110,56 @@ func TestAtRestNothingIsAskedOrWritten(t *testing.T) {
 	n.until("the MachineConfigNode is there", func() bool {
 		return n.mcn(mcfgv1.MachineConfigNodeUpdated).Status == metav1.ConditionTrue
 	})
-	n.restart()
-	n.until("the new head has read everything", func() bool { return n.host.Counts()[fakehost.Status] >= 3 })
+	n.kill()
+	before := len(n.requests())
+	n.start()
+	n.until("the new head watches", func() bool { return n.host.Counts()[fakehost.Status] >= 3 })
 	time.Sleep(2 * time.Second) //nolint:forbidigo // that nothing happens has no condition to wait for
 	began := len(n.requests())
 	time.Sleep(5 * time.Second) //nolint:forbidigo // as above
 	for _, r := range n.requests()[began:] {
 		t.Errorf("at rest: %s %s", r.Verb, r.URI)
 	}
+	for _, r := range n.requests()[before:] {
+		if r.Verb == "patch" || r.Verb == "create" {
+			t.Errorf("a head that starts at rest writes: %s %s", r.Verb, r.URI)
+		}
+	}
 	for _, r := range n.requests() {
 		if r.Verb == "list" && !strings.Contains(r.URI, "fieldSelector=") {
 			t.Errorf("a collection is listed: %s", r.URI)
 		}
+	}
+}
+
+func TestLiveChangeDisruptsNobody(t *testing.T) {
+	n := newNode(t)
+	release := n.block() // which a drain would wait for
+	defer release()
+	policy := []byte(`{"apiVersion":"operator.openshift.io/v1","kind":"MachineConfiguration","metadata":{"name":"cluster"},` +
+		`"spec":{"managementState":"Managed","nodeDisruptionPolicy":{"files":[{"path":"/etc/test.conf","actions":[{"type":"None"}]}]}}}`)
+	path := "/apis/operator.openshift.io/v1/machineconfigurations"
+	rest := n.Client.CoreV1().RESTClient()
+	if err := rest.Post().AbsPath(path).Body(policy).SetHeader("Content-Type", "application/json").Do(n.ctx()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rest.Delete().AbsPath(path + "/cluster").Do(n.ctx()).Error() }()
+	began := len(n.requests())
+	b := n.render(nil, "b")
+	n.desire(b)
+	o := n.waitState(api.Done, b)
+	if n.host.Boots() != 0 || o.Annotations[api.DesiredDrain] != "" {
+		t.Errorf("boots %d, annotations %v", n.host.Boots(), o.Annotations)
+	}
+	patches := 0
+	for _, r := range n.requests()[began:] {
+		if r.Verb == "patch" && r.Object.Resource == "nodes" {
+			patches++
+		}
+	}
+	t.Logf("%d patches of the Node for a live change", patches)
+	if patches > 2 {
+		t.Errorf("%d patches of the Node for a live change", patches)
 	}
 }
 
