@@ -18,7 +18,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -402,8 +401,11 @@ func (c *cluster) held(ctx context.Context, doc *planDocument) ([]heldPod, error
 // covered are the pods that a budget is about.
 func (c *cluster) covered(ctx context.Context, b *policyv1.PodDisruptionBudget) ([]corev1.Pod, error) {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-	if err != nil || selector == labels.Nothing() {
+	if err != nil {
 		return nil, nil //nolint:nilerr // a budget that selects nothing holds nothing
+	}
+	if _, selectable := selector.Requirements(); !selectable {
+		return nil, nil
 	}
 	pods, err := c.kube.CoreV1().Pods(b.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: selector.String(), ResourceVersion: fromCache.ResourceVersion})

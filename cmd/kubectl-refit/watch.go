@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/noderefit/noderefit/progress"
@@ -78,10 +77,10 @@ func (c *cluster) follow(ctx context.Context) *stores {
 	return s
 }
 
-func (s *stores) start(ctx context.Context, c *cluster, object runtime.Object, list cache.ListWithContextFunc,
-	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
+func (s *stores) start(ctx context.Context, c *cluster, object runtime.Object, lists cache.ListWithContextFunc,
+	watches cache.WatchFuncWithContext,
 ) cache.SharedIndexInformer {
-	lw := &cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: watch}
+	lw := &cache.ListWatch{ListWithContextFunc: lists, WatchFuncWithContext: watches}
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, c.kube), object, 0, nil)
 	ring := func() {
 		select {
