@@ -160,7 +160,10 @@ func evictExactly(namespace, name string, uid types.UID) attempt {
 }
 
 func eviction(namespace, name string, uid types.UID) *policyv1.Eviction {
-	e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, DeleteOptions: &metav1.DeleteOptions{}}
+	e := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: namespace, Name: name},
+		DeleteOptions: &metav1.DeleteOptions{},
+	}
 	if uid != "" {
 		e.DeleteOptions.Preconditions = &metav1.Preconditions{UID: &uid}
 	}

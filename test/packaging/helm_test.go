@@ -116,7 +116,8 @@ controller: {replicas: 1, resources: null, tolerations: null, nodeSelector: {d: 
 	}
 	made := objects(t, helm(t, "template", "noderefit", chart, "--values", values))
 	at := func(kind string, path ...string) any {
-		object := made[kind+"/"+api.Namespace+"/"+map[string]string{"DaemonSet": api.Daemon, "Deployment": api.Controller}[kind]]
+		name := map[string]string{"DaemonSet": api.Daemon, "Deployment": api.Controller}[kind]
+		object := made[kind+"/"+api.Namespace+"/"+name]
 		found, _, err := unstructured.NestedFieldNoCopy(object, path...)
 		if err != nil {
 			t.Fatal(err)
@@ -130,11 +131,12 @@ controller: {replicas: 1, resources: null, tolerations: null, nodeSelector: {d: 
 		}
 		return all[0].(map[string]any) //nolint:forcetypeassert // of YAML it can be nothing else
 	}
+	secrets := []any{map[string]any{"name": "pull"}}
 	for what, pair := range map[string][2]any{
 		"image":         {"example.org/x/machine-config-daemon:v1", container("DaemonSet")["image"]},
 		"policy":        {"Always", container("DaemonSet")["imagePullPolicy"]},
 		"memory":        {map[string]any{"limits": map[string]any{"memory": "1Gi"}}, onlyLimits(container("DaemonSet"))},
-		"secret":        {[]any{map[string]any{"name": "pull"}}, at("DaemonSet", "spec", "template", "spec", "imagePullSecrets")},
+		"secret":        {secrets, at("DaemonSet", "spec", "template", "spec", "imagePullSecrets")},
 		"tolerations":   {[]any{map[string]any{"key": "a"}}, at("DaemonSet", "spec", "template", "spec", "tolerations")},
 		"selector":      {"c", at("DaemonSet", "spec", "template", "spec", "nodeSelector", "b")},
 		"unavailable":   {float64(3), at("DaemonSet", "spec", "updateStrategy", "rollingUpdate", "maxUnavailable")},
@@ -183,9 +185,8 @@ func TestHelmInstallsAndUninstalls(t *testing.T) {
 		t.Fatalf("got %v, %v; want one replica", deployment.Spec.Replicas, err)
 	}
 	helm(t, append([]string{"uninstall", "noderefit"}, flags...)...)
-	policies, err := c.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(policies.Items) != 0 {
-		t.Errorf("%d policies are left, %v", len(policies.Items), err)
+	for _, policy := range policies(t, c) {
+		t.Errorf("policy %s is left", policy.Name)
 	}
 	pools, err := c.MachineConfigs.MachineconfigurationV1().MachineConfigPools().List(t.Context(), metav1.ListOptions{})
 	if err != nil {

@@ -156,7 +156,8 @@ func TestAnImageHasItsProgramAndNothingElse(t *testing.T) {
 			},
 		},
 		{
-			name: "machine-config-controller", user: "65532:65532", version: []string{"version"}, says: "machine-config-controller",
+			name: "machine-config-controller", user: "65532:65532",
+			version: []string{"version"}, says: "machine-config-controller",
 			files: map[string]string{".": "drwxr-xr-x ", "machine-config-controller": "-rwxr-xr-x "},
 		},
 	} {
@@ -190,7 +191,7 @@ func TestAnImageHasItsProgramAndNothingElse(t *testing.T) {
 	}
 }
 
-// People type: oc rsh -n openshift-machine-config-operator machine-config-daemon-xxxxx chroot /rootfs cat /etc/os-release
+// People type: oc rsh machine-config-daemon-xxxxx chroot /rootfs cat /etc/os-release
 func TestTheHostsCommandsCanBeTypedInTheDaemonsContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting takes root")
@@ -211,9 +212,13 @@ func TestTheHostsCommandsCanBeTypedInTheDaemonsContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range [][]string{{"/sbin/chroot", "/rootfs", "cat", "/etc/os-release"}, {"/bin/sh", "-c", "cat /rootfs/etc/os-release"}} {
+	for _, command := range [][]string{
+		{"/sbin/chroot", "/rootfs", "cat", "/etc/os-release"},
+		{"/bin/sh", "-c", "cat /rootfs/etc/os-release"},
+	} {
 		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
-		cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, &syscall.SysProcAttr{Chroot: dir}
+		cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: dir}
 		got, err := run(cmd)
 		if err != nil || got != string(want) {
 			t.Errorf("%s says %q, %v", strings.Join(command, " "), got, err)

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/test/cluster"
 )
 
 const (
@@ -277,8 +279,9 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 		"say where a node is": patchNode(theirs, `{"metadata":{"annotations":{%q:"x"}}}`, api.CurrentConfig),
 	})
 	refuse(t, controller, "UpdateInProgress:PreferNoSchedule only", map[string]attempt{
-		"cordon a node":    patchNode(theirs, `{"spec":{"unschedulable":true}}`),
-		"taint it hard":    patchNode(theirs, `{"spec":{"taints":[{"key":%q,"effect":"NoExecute"}]}}`, api.UpdateInProgressTaint),
+		"cordon a node": patchNode(theirs, `{"spec":{"unschedulable":true}}`),
+		"taint it hard": patchNode(theirs, `{"spec":{"taints":[{"key":%q,"effect":"NoExecute"}]}}`,
+			api.UpdateInProgressTaint),
 		"taint it anyhow":  patchNode(theirs, `{"spec":{"taints":[{"key":"x","effect":"PreferNoSchedule"}]}}`),
 		"say who made one": patchNode(theirs, `{"spec":{"providerID":"x"}}`),
 	})
@@ -288,10 +291,12 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 		"delete somebody's config": deleteMC("50-theirs"),
 	})
 	refuse(t, controller, "", map[string]attempt{
-		"say how a node is":           patchNodeStatus(theirs),
-		"update a MachineConfigNode":  applyMCNStatus(theirs),
-		"evict a pod":                 evict(c, "kept", "pod"),
-		"run a pod":                   func(ctx context.Context, w clients) error { return createPod(ctx, w, "kept", "mine", "") },
+		"say how a node is":          patchNodeStatus(theirs),
+		"update a MachineConfigNode": applyMCNStatus(theirs),
+		"evict a pod":                evict(c, "kept", "pod"),
+		"run a pod": func(ctx context.Context, who clients) error {
+			return createPod(ctx, who, "kept", "mine", "")
+		},
 		"delete a MachineConfigPool":  deletePool("worker"),
 		"read the secrets of its own": readSecrets(api.Namespace),
 		"delete a node": func(ctx context.Context, who clients) error {
@@ -303,14 +308,11 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 // What the API server finds wrong with the expressions of a policy it says in the policy's status, and nowhere else.
 func TestThePoliciesAreOfTheRightTypes(t *testing.T) {
 	c := installed(t)
-	policies, err := c.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(policies.Items) == 0 {
+	installed := policies(t, c)
+	if len(installed) == 0 {
 		t.Fatal("no policy is installed")
 	}
-	for _, policy := range policies.Items {
+	for _, policy := range installed {
 		for policy.Status.ObservedGeneration != policy.Generation {
 			time.Sleep(50 * time.Millisecond)
 			seen, err := c.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), policy.Name,
@@ -327,6 +329,15 @@ func TestThePoliciesAreOfTheRightTypes(t *testing.T) {
 			t.Errorf("%s: %s: %s", policy.Name, warning.FieldRef, warning.Warning)
 		}
 	}
+}
+
+func policies(t *testing.T, c *cluster.Cluster) []admissionv1.ValidatingAdmissionPolicy {
+	t.Helper()
+	list, err := c.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
 }
 
 // eventuallyKnown waits until who, whose node the pod is not on, is refused its eviction: the policies are in force,

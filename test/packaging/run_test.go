@@ -176,19 +176,21 @@ func runDaemon(t *testing.T, c *cluster.Cluster, host *lab.Host, programs, node 
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, said, exit, err := host.Exec(t.Context(), content, "install", "-D", "-m", fmt.Sprintf("%o", file.mode), "/dev/stdin", to)
+		mode := fmt.Sprintf("%o", file.mode)
+		_, said, exit, err := host.Exec(t.Context(), content, "install", "-D", "-m", mode, "/dev/stdin", to)
 		if err := errors.Join(err, content.Close()); err != nil || exit != 0 {
 			t.Fatalf("installing %s: %v: %s", to, err, said)
 		}
 	}
-	if said, err := host.Output(t.Context(), "bash", "-c", "systemd-analyze verify "+unit+" 2>&1"); err != nil || said != "" {
+	said, err := host.Output(t.Context(), "bash", "-c", "systemd-analyze verify "+unit+" 2>&1")
+	if err != nil || said != "" {
 		t.Errorf("systemd-analyze verify: %v: %s", err, said)
 	}
 	if said, err := host.Output(t.Context(), "bash", "-c", "systemctl daemon-reload && systemctl enable --now "+
 		"machine-config-daemon.service 2>&1"); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
-	said, err := host.Output(t.Context(), "systemd-analyze", "security", "--no-pager", "machine-config-daemon.service")
+	said, err = host.Output(t.Context(), "systemd-analyze", "security", "--no-pager", "machine-config-daemon.service")
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	t.Log(lines[len(lines)-1], err)
 }
