@@ -213,14 +213,22 @@ func (v *situation) quarantined() *transaction.Quarantined {
 }
 
 // rolledBack says that the host came back from the desired configuration: its verdict was no, or somebody on the host
-// went back.
+// went back. The host also says RolledBack, and has what is desired as its previous one, when it came back from
+// something else and is then told to go on to the one before; so the Node has to have been there, or to say already
+// what it came back from.
 func (v *situation) rolledBack() bool {
 	if v.host.Config.Committed == v.node.Desired {
 		return false
 	}
-	return v.quarantined() != nil ||
-		v.host.State == transaction.RolledBack && v.host.Config.Previous == v.node.Desired
+	if v.quarantined() != nil {
+		return true
+	}
+	return v.host.State == transaction.RolledBack && v.host.Config.Previous == v.node.Desired &&
+		(v.node.Current == v.node.Desired || strings.HasPrefix(v.node.Reason, rolledBackFrom+v.node.Desired+" "))
 }
+
+// rolledBackFrom begins the reason of a node that is rolled back.
+const rolledBackFrom = "rolled back from "
 
 // lifted says that somebody asks for the desired configuration although it failed here. Whoever asked must have seen
 // that failure, not an earlier one: otherwise a configuration that fails again would be tried for ever.

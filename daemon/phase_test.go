@@ -231,8 +231,18 @@ func TestWaysThatNeedLess(t *testing.T) {
 		}, PhasePlan},
 		{"somebody went back on the host", func(v *situation) {
 			v.host = hostAt(cfgA, "", "", transaction.RolledBack)
-			v.host.Config.Previous = cfgB
+			v.host.Config.Previous, v.node.Current = cfgB, cfgB
 		}, PhaseRolledBack},
+		{"the same, and it was said already", func(v *situation) {
+			v.host = hostAt(cfgA, "", "", transaction.RolledBack)
+			v.host.Config.Previous, v.node.Reason = cfgB, v.whyRolledBack()
+		}, PhaseRolledBack},
+		{"back from C, and told to go on to the one before", func(v *situation) {
+			v.node.Desired = cfgC
+			v.host = hostAt(cfgA, "", "", transaction.RolledBack)
+			v.host.Config.Previous, v.host.Quarantined = cfgB, []transaction.Quarantined{{Config: cfgC, Since: then}}
+			v.node.Reason, v.node.Desired = v.whyRolledBack(), cfgB
+		}, PhasePlan},
 		{"the same content under another pool's name", func(v *situation) {
 			v.host.Quarantined = []transaction.Quarantined{{Config: "rendered-infra-x", Digest: strings.Repeat("b", 64)}}
 		}, PhaseRolledBack},

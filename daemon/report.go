@@ -171,8 +171,9 @@ func quarantines(host []transaction.Quarantined) []api.Quarantine {
 }
 
 func (v *situation) whyRolledBack() string {
+	why := v.host.Reason
 	if q := v.quarantined(); q != nil {
-		return fmt.Sprintf("rolled back from %s to %s: %s", v.node.Desired, v.host.Config.Committed, q.Reason)
+		why = q.Reason
 	}
-	return fmt.Sprintf("rolled back from %s to %s: %s", v.node.Desired, v.host.Config.Committed, v.host.Reason)
+	return fmt.Sprintf("%s%s to %s: %s", rolledBackFrom, v.node.Desired, v.host.Config.Committed, why)
 }
