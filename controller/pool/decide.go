@@ -51,12 +51,10 @@ type Decision struct {
 // they are out of service, and a change of mind must reach them.
 func Decide(p progress.Pool, o Options) Decision {
 	c := chooser{pool: p, options: o, sent: map[string]int{}}
-	switch {
-	case running(p):
+	if running(p) {
 		c.choose()
-	default:
-		c.withdraw()
 	}
+	c.withdraw()
 	d := Decision{Taken: c.taken, DefersSelf: c.defersSelf}
 	for _, n := range p.Nodes {
 		if s, changed := c.step(n); changed {
@@ -86,9 +84,8 @@ type chooser struct {
 func (c *chooser) withdraw() {
 	c.back = map[string]bool{}
 	for _, n := range c.pool.Nodes {
-		if n.Current != "" && n.Current != n.Desired && n.State != api.RolledBack && c.pool.Refuses(n.Desired) {
-			c.back[n.Name] = true
-		}
+		under := n.Current != "" && n.Current != n.Desired && n.State != api.RolledBack
+		c.back[n.Name] = under && c.sent[n.Name] == 0 && c.pool.Refuses(n.Desired)
 	}
 }
 

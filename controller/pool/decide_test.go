@@ -196,6 +196,7 @@ func TestWhoIsSentWhere(t *testing.T) {
 		{"quarantined: other ways are left alone", setup{annotations: quarantined, nodes: []string{"a A>X Working"}}, nil},
 		{"quarantined: nowhere to turn", setup{annotations: quarantined, nodes: []string{"a ->B Working"}}, nil},
 		{"quarantined: changed content goes on", setup{target: "C", annotations: quarantined, nodes: []string{"a A>B RolledBack failed=B", "b A Done"}}, []string{"a>C"}},
+		{"quarantined: changed content, and one that still tries the old one", setup{target: "C", annotations: quarantined, nodes: []string{"a A>C Working", "b A>B Degraded"}}, []string{"b>A"}},
 		{"quarantined: reverted", setup{target: "A", annotations: quarantined, nodes: []string{"a A>B RolledBack failed=B", "b A>B Working cordoned", "c A Done"}}, []string{"a>A", "b>A"}},
 		{"quarantined on a node of the pool", setup{maxUnavailable: "2", nodes: []string{"a A>B RolledBack failed=B", "b A>B Working", "c A Done"}}, []string{"b>A"}},
 
