@@ -14,6 +14,7 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -105,7 +106,10 @@ func (o *runOptions) check() error {
 }
 
 func (o *runOptions) run() error {
-	logger, err := zap.NewProduction()
+	logging := zap.NewProductionConfig()
+	logging.Sampling = nil // what a node was told is never left out
+	logging.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
+	logger, err := logging.Build()
 	if err != nil {
 		return fmt.Errorf("starting the log: %w", err)
 	}
