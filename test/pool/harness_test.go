@@ -99,7 +99,7 @@ type lab struct {
 	*cluster.Cluster
 
 	t      *testing.T
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // a lab lives as long as its test
 	agents *agents
 	eye    *eye
 }
