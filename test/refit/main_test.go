@@ -322,6 +322,7 @@ func (r result) ok(t *testing.T) result {
 // fails checks the exit code, and that the last line of stderr is the one error line and has these words.
 func (r result) fails(t *testing.T, code int, words ...string) result {
 	t.Helper()
+	t.Log("\n" + r.stdout + r.stderr)
 	lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
 	last := lines[len(lines)-1]
 	if r.code != code || !strings.HasPrefix(last, "error: ") || strings.Count(r.stderr, "error: ") != 1 {
@@ -344,6 +345,7 @@ var (
 // golden compares an output with a file, with what depends on the circumstances left out.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
+	t.Log("\n" + got) // as it was, for the documentation
 	got = moment.ReplaceAllString(got, "<time>")
 	got = others.ReplaceAllString(got, "0 of <all> nodes could take it: <all> do not match")
 	path := filepath.Join("testdata", name)
