@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// controller is a machine-config-controller in a process of its own, so that what it costs can be told apart.
+type controller struct {
+	cmd     *exec.Cmd
+	ended   chan struct{}
+	metrics string
+}
+
+func startController(program, kubeconfig, dir string) (*controller, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "machine-config-controller.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	c := &controller{ended: make(chan struct{}), metrics: "http://" + address + "/metrics"}
+	c.cmd = exec.Command(program, "run", "--kubeconfig", kubeconfig, "--metrics-bind-address="+address,
+		"--health-probe-bind-address=0", "--leader-elect=false")
+	c.cmd.Stdout, c.cmd.Stderr = log, log
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		// The death of the thread that started a process counts as the parent's, so this one stays.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := c.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = c.cmd.Wait()
+			close(c.ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting the controllers: %w", err)
+	}
+	return c, nil
+}
+
+func (c *controller) stop() {
+	_ = c.cmd.Process.Kill()
+	<-c.ended
+}
+
+func (c *controller) running() error {
+	select {
+	case <-c.ended:
+		return errors.New("the controllers have ended")
+	default:
+		return nil
+	}
+}
+
+// Usage is what a process has cost so far.
+type Usage struct {
+	CPU       time.Duration
+	RSS, Peak int64 // bytes
+}
+
+// UsageOf reads the usage of a process.
+func UsageOf(pid int) (Usage, error) {
+	var u Usage
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return u, err
+	}
+	// The name, in parentheses, may have spaces in it; the user's and the system's ticks are the 14th and 15th field.
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	for _, field := range strings.Fields(rest)[11:13] {
+		ticks, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return u, fmt.Errorf("reading /proc/%d/stat: %w", pid, err)
+		}
+		u.CPU += time.Duration(ticks) * time.Second / 100
+	}
+	status, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return u, err
+	}
+	defer status.Close()
+	for lines := bufio.NewScanner(status); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if len(words) != 3 || words[2] != "kB" {
+			continue
+		}
+		size, err := strconv.ParseInt(words[1], 10, 64)
+		if err != nil {
+			return u, fmt.Errorf("reading /proc/%d/status: %w", pid, err)
+		}
+		switch words[0] {
+		case "VmRSS:":
+			u.RSS = size << 10
+		case "VmHWM:":
+			u.Peak = size << 10
+		}
+	}
+	return u, nil
+}
+
+// requests are those that the controllers have sent so far, all of them and the patches, as they count them.
+func (c *controller) requests(ctx context.Context) (all, patches int64, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.metrics, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading the metrics of the controllers: %w", err)
+	}
+	for _, m := range families["rest_client_requests_total"].GetMetric() {
+		n := int64(m.GetCounter().GetValue())
+		all += n
+		for _, label := range m.GetLabel() {
+			if label.GetName() == "method" && label.GetValue() == http.MethodPatch {
+				patches += n
+			}
+		}
+	}
+	return all, patches, nil
+}
