@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
+)
+
+// quietHead is a head that sees a node and does nothing, and what it tells people.
+func quietHead(t *testing.T) (*Head, *record.FakeRecorder) {
+	t.Helper()
+	events := record.NewFakeRecorder(10)
+	h := NewHead(HeadOptions{Node: "a", Log: zap.NewNop()})
+	h.cluster.events = events
+	h.cluster.node = cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Node{}, 0, cache.Indexers{})
+	if err := h.cluster.node.GetStore().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	return h, events
+}
+
+func TestDriftIsToldWithoutContents(t *testing.T) {
+	h, events := quietHead(t)
+	h.verified(jobEnd{drift: &Verification{Config: cfgA, Drift: []Drift{
+		{Kind: "file", Path: "/etc/a.conf", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"}}}}, then)
+	got := <-events.Events
+	if !strings.Contains(got, "ConfigDriftDetected") || !strings.Contains(got, "file /etc/a.conf (contents)") {
+		t.Errorf("event %q", got)
+	}
+	if strings.Contains(got, "1111") || strings.Contains(got, "2222") {
+		t.Errorf("a digest of contents in %q", got)
+	}
+	if next := h.verifyAt.Sub(then); next < verifyPace*3/4 || next > verifyPace*5/4 {
+		t.Errorf("the next look is in %s", next)
+	}
+	h.verified(jobEnd{drift: &Verification{Config: cfgA}}, then)
+	if len(events.Events) != 0 || !strings.Contains(scrape(t, h.metrics, "/metrics"), "mcd_config_drift 0") {
+		t.Error("a host that matches still drifts")
+	}
+}
+
+func TestLongDrainIsComplainedOfOnce(t *testing.T) {
+	h, events := quietHead(t)
+	waiting := api.Drain{Config: cfgB, Since: time.Now().Add(-drainLong / 2), Left: 1,
+		Waiting: []api.WaitingPod{{Namespace: "web", Name: "router-1", Why: api.DrainWaitBudget, Budget: "router"}}}
+	h.complain(waiting)
+	if len(events.Events) != 0 {
+		t.Errorf("complained early: %s", <-events.Events)
+	}
+	waiting.Since = time.Now().Add(-2 * drainLong)
+	h.complain(waiting)
+	h.complain(waiting)
+	if len(events.Events) != 1 {
+		t.Fatalf("%d complaints", len(events.Events))
+	}
+	if got := <-events.Events; !strings.Contains(got, "FailedToDrain") || !strings.Contains(got, "router") {
+		t.Errorf("event %q", got)
+	}
+}
+
+func TestErrorsMeanDifferentThings(t *testing.T) {
+	h, _ := quietHead(t)
+	unreachable := &url.Error{Op: "Get", URL: "https://api", Err: errors.New("connection refused")}
+	cases := []struct {
+		name  string
+		phase Phase
+		err   error
+		want  failureKind
+	}{
+		{"the API server is away while planning", PhasePlan, &clusterError{unreachable}, failTransient},
+		{"and while draining", PhaseDrain, unreachable, failTransient},
+		{"a registry is away", PhaseStage, unreachable, failDegraded},
+		{"the host is slow", PhasePlan, context.DeadlineExceeded, failDegraded},
+		{"another manager", PhaseApply, &Refused{Err: errors.New("zincati")}, failRefused},
+		{"it can't be", PhasePlan, &UnreachableError{Err: errors.New("fips")}, failUnreconcilable},
+		{"it does not exist", PhasePlan, errMissing(cfgB), failDegraded},
+		{"somebody uncordoned", PhaseDrain, drain.ErrUncordoned, failTransient},
+	}
+	for _, c := range cases {
+		if got, _ := h.classify(c.phase, c.err); got != c.want {
+			t.Errorf("%s: kind %d, want %d", c.name, got, c.want)
+		}
+	}
+	h.cluster.noteAway(unreachable)
+	if got, _ := h.classify(PhaseDrain, errors.New("watching the pods: no answer")); got != failTransient {
+		t.Errorf("an odd error while the API server is away: kind %d", got)
+	}
+}
