@@ -43,6 +43,11 @@ done
 [[ $at ]] || { cat "$work/registry.log" >&2; exit 1; }
 at=127.0.0.1:$at
 
+# quietly says what crane says only where it fails.
+quietly() {
+	"$work/crane" "$@" >"$work/crane.log" 2>&1 || { cat "$work/crane.log" >&2; return 1; }
+}
+
 # root NAME ARCH makes the file system of an image.
 root() {
 	local name=$1 arch=$2 dir=$work/$1-$2
@@ -81,14 +86,13 @@ for name in "${images[@]}"; do
 	mapfile -t description < <(describe "$name")
 	for arch in "${arches[@]}"; do
 		root "$name" "$arch"
-		"$work/crane" append --oci-empty-base --new_layer "$work/$name-$arch.tar" --new_tag "$at/$name:$arch" >/dev/null
-		"$work/crane" mutate "$at/$name:$arch" --set-platform "linux/$arch" "${description[@]}" \
-			--tag "$at/$name:$arch" >/dev/null
+		quietly append --oci-empty-base --new_layer "$work/$name-$arch.tar" --new_tag "$at/$name:$arch"
+		quietly mutate "$at/$name:$arch" --set-platform "linux/$arch" "${description[@]}" --tag "$at/$name:$arch"
 		manifests+=(--manifest "$at/$name:$arch")
 	done
-	"$work/crane" index append "${manifests[@]}" --tag "$at/$name:index" >/dev/null
+	quietly index append "${manifests[@]}" --tag "$at/$name:index"
 	rm -rf "${out:?}/$name"
-	"$work/crane" pull --format=oci "$at/$name:index" "$out/$name"
+	quietly pull --format=oci "$at/$name:index" "$out/$name"
 	tar --create --file "$out/$name.tar" --directory "$out/$name" --format=ustar --sort=name --mtime=@0 \
 		--owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX .
 	echo "$out/$name: $("$work/crane" digest "$at/$name:index")"

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -57,12 +58,16 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 	metricsOfController := runController(t, c, programs)
 	runDaemon(t, c, host, programs, node)
 
-	// A file, and a pod that has to go: what changes asks for a drain.
+	// A file that takes a reboot, and a pod that has to go before.
 	if err := createPod(t.Context(), admin(t, c), metav1.NamespaceDefault, "workload", node); err != nil {
 		t.Fatal(err)
 	}
 	create(t, c, "50-first", `{"storage":{"files":[{"path":"/etc/first","mode":420,"contents":{"source":"data:,1"}}]}}`)
 	arrives(t, c, host, node, "/etc/first")
+	_, err = c.Client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), "workload", metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the node was not drained: %v", err)
+	}
 
 	exposed := exposition{}
 	scrape(t, exposed, func() (io.ReadCloser, error) {
