@@ -35,21 +35,31 @@ func TestALeaderThatDiesMidRolloutLosesAndRepeatsNothing(t *testing.T) {
 	l.updated("worker", "rendered-worker-a")
 	second := l.controller()
 
-	l.agents.hold("l-04", true) // one is under way the whole time
+	// Three are under way when the leader dies, and stay so until the next one leads.
+	for _, name := range []string{"l-04", "l-05", "l-06"} {
+		l.agents.hold(name, true)
+	}
 	l.target("worker", "rendered-worker-b")
 	l.until("the rollout is in the middle", func() bool {
 		_, order, _ := l.eye.seen()
-		return len(order) >= 5
+		return len(order) >= 7
 	})
+	leader := l.leader()
 	first.stop(t, syscall.SIGKILL)
 	begin := time.Now()
+	l.until("the other one leads", func() bool { return l.leader() != leader })
 	_, before, _ := l.eye.seen()
-	l.until("another one goes on", func() bool {
-		_, order, _ := l.eye.seen()
-		return len(order) > len(before) || len(before) == nodes
-	})
-	t.Logf("%d of %d nodes were sent by the first; the second went on after %v", len(before), nodes,
+	if len(before) == nodes {
+		t.Fatal("nothing was left for the second to do: the test shows nothing")
+	}
+	t.Logf("%d of %d nodes were sent by the first; the second led after %v", len(before), nodes,
 		time.Since(begin).Round(10*time.Millisecond))
+	l.agents.hold("l-05", false)
+	l.agents.hold("l-06", false)
+	l.until("it goes on", func() bool {
+		_, order, _ := l.eye.seen()
+		return len(order) > len(before)
+	})
 	// And one that is told to go hands over at once.
 	third := l.controller()
 	second.stop(t, syscall.SIGTERM)
@@ -64,4 +74,14 @@ func TestALeaderThatDiesMidRolloutLosesAndRepeatsNothing(t *testing.T) {
 	if most > 3 {
 		t.Errorf("%d were out of service at one time", most)
 	}
+}
+
+// leader is who holds the lease.
+func (l *lab) leader() string {
+	l.t.Helper()
+	lease, err := l.Client.CoordinationV1().Leases(api.Namespace).Get(l.ctx, api.Controller, metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		l.t.Fatalf("nobody leads: %v", err)
+	}
+	return *lease.Spec.HolderIdentity
 }
