@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command bench measures what the agent costs on a real host: time, processor and memory, and by strace what waits for
-// the disk, what is written, forked and reloaded; beside it, in the same run, the same work done the naive way.
+// the disk, what is written, forked and reloaded; beside it, in the same run, the same work done the naive way. Then
+// what agents and controllers cost a cluster, by its size.
 //
 // It prints "bench: <name> <value> <unit>" lines, a table, and each target with whether it was reached. It fails when a
 // count misses its target; times depend on the machine, and never fail.
@@ -44,6 +45,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if err := onHosts(ctx, r, w); err != nil {
+		return err
+	}
+	if err := onCluster(ctx, r); err != nil {
 		return err
 	}
 	if !r.finish() {

@@ -3,7 +3,6 @@
 package scale
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -88,33 +87,40 @@ type Usage struct {
 
 // UsageOf reads the usage of a process.
 func UsageOf(pid int) (Usage, error) {
-	var u Usage
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return u, err
+		return Usage{}, err
 	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return Usage{}, err
+	}
+	return ParseUsage(string(stat), string(status))
+}
+
+// ParseUsage reads the files stat and status of a process.
+func ParseUsage(stat, status string) (u Usage, err error) {
 	// The name, in parentheses, may have spaces in it; the user's and the system's ticks are the 14th and 15th field.
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	for _, field := range strings.Fields(rest)[11:13] {
+	_, rest, _ := strings.Cut(stat, ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return u, fmt.Errorf("reading the stat of a process: %q", stat)
+	}
+	for _, field := range fields[11:13] {
 		ticks, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
-			return u, fmt.Errorf("reading /proc/%d/stat: %w", pid, err)
+			return u, fmt.Errorf("reading the stat of a process: %w", err)
 		}
 		u.CPU += time.Duration(ticks) * time.Second / 100
 	}
-	status, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return u, err
-	}
-	defer status.Close()
-	for lines := bufio.NewScanner(status); lines.Scan(); {
-		words := strings.Fields(lines.Text())
+	for line := range strings.Lines(status) {
+		words := strings.Fields(line)
 		if len(words) != 3 || words[2] != "kB" {
 			continue
 		}
 		size, err := strconv.ParseInt(words[1], 10, 64)
 		if err != nil {
-			return u, fmt.Errorf("reading /proc/%d/status: %w", pid, err)
+			return u, fmt.Errorf("reading the status of a process: %w", err)
 		}
 		switch words[0] {
 		case "VmRSS:":
