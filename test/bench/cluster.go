@@ -101,8 +101,9 @@ func rollout(r *report, o *scale.Rollout) {
 	figure("watchbytes", perNode(o, o.Traffic.WatchBytes)/1e3, "kB/node")
 	figure("controller.requests", perNode(o, o.ControllerRequests), "requests/node")
 	figure("controller.patches", perNode(o, o.ControllerPatches), "patches/node")
-	figure("controller.cpu", o.Controller.CPU.Seconds()/float64(o.Nodes), "s/node")
+	figure("controller.cpu", milliseconds(o.Controller.CPU)/float64(o.Nodes), "ms/node")
 	figure("controller.rss", float64(o.Controller.RSS)/1e6, "MB")
+	figure("controller.own", float64(o.Controller.Own)/1e6, "MB")
 	figure("controller.peak", float64(o.Controller.Peak)/1e6, "MB")
 }
 
@@ -147,6 +148,7 @@ func atRest(ctx context.Context, r *report) (err error) {
 			return err
 		}
 		r.figure(fmt.Sprintf("cluster.rest.rss.%dnodes", n), float64(u.RSS)/1e6, "MB")
+		r.figure(fmt.Sprintf("cluster.rest.own.%dnodes", n), float64(u.Own)/1e6, "MB")
 		r.figure(fmt.Sprintf("cluster.rest.cpu.%dnodes", n), milliseconds(u.CPU)/restWindow.Minutes(), "ms/min")
 		used = append(used, u)
 	}

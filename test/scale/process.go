@@ -81,8 +81,9 @@ func (c *controller) running() error {
 
 // Usage is what a process has cost so far.
 type Usage struct {
-	CPU       time.Duration
-	RSS, Peak int64 // bytes
+	CPU time.Duration
+	// In bytes. Own is the part of RSS that no other process can share, such as the heap; the rest is the program's file.
+	RSS, Own, Peak int64
 }
 
 // UsageOf reads the usage of a process.
@@ -125,6 +126,8 @@ func ParseUsage(stat, status string) (u Usage, err error) {
 		switch words[0] {
 		case "VmRSS:":
 			u.RSS = size << 10
+		case "RssAnon:":
+			u.Own = size << 10
 		case "VmHWM:":
 			u.Peak = size << 10
 		}

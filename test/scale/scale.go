@@ -6,6 +6,7 @@ package scale
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -163,9 +164,16 @@ func (f *Fleet) change() error {
 	return err
 }
 
-// Grow adds nodes until there are n, each with a pod that has to go before a reboot, and waits until all of them have
-// the pool's configuration.
+// Grow adds nodes until there are n, each with a pod that has to go before a reboot, and waits until the pool counts all
+// of them. They come with the pool's configuration, as machines do that were provisioned with it.
 func (f *Fleet) Grow(n int) error {
+	if err := f.moved(""); err != nil {
+		return err
+	}
+	name, document, err := f.rendered()
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(f.ctx)
 	group.SetLimit(parallel)
 	for i := len(f.nodes); i < n; i++ {
@@ -176,9 +184,11 @@ func (f *Fleet) Grow(n int) error {
 			},
 			Gone: n.gone, Back: n.back,
 		})
+		n.host.Commit(name, document)
 		f.nodes = append(f.nodes, n)
 		group.Go(func() error {
 			object := cluster.KwokNode(n.name, map[string]string{api.NodeRole + pool: ""})
+			object.Annotations = map[string]string{api.CurrentConfig: name, api.DesiredConfig: name}
 			if _, err := f.Client.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 				return err
 			}
@@ -189,6 +199,19 @@ func (f *Fleet) Grow(n int) error {
 		return err
 	}
 	return f.settled()
+}
+
+// rendered is the pool's configuration, and the object as JSON.
+func (f *Fleet) rendered() (name string, document []byte, err error) {
+	if name, err = f.configuration(); err != nil {
+		return "", nil, err
+	}
+	mc, err := f.MachineConfigs.MachineconfigurationV1().MachineConfigs().Get(f.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "", nil, err
+	}
+	document, err = json.Marshal(mc)
+	return name, document, err
 }
 
 // place puts a pod on a node that nothing brings back.

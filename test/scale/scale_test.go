@@ -43,7 +43,7 @@ func TestARolloutOverManyNodesConverges(t *testing.T) {
 	if err := f.Grow(nodes); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d nodes adopted in %v", nodes, time.Since(begin).Round(time.Second))
+	t.Logf("%d nodes joined in %v", nodes, time.Since(begin).Round(time.Second))
 	r, err := f.Update()
 	if err != nil {
 		t.Fatal(err)
