@@ -141,8 +141,8 @@ func (w *world) pool(name string) *mcfgv1.MachineConfigPool {
 
 // file is a spec with one file.
 func file(path, contents string) mcfgv1.MachineConfigSpec {
-	config := fmt.Sprintf(`{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":%q,"contents":{"source":"data:,%s"}}]}}`,
-		path, contents)
+	config := fmt.Sprintf(`{"ignition":{"version":"3.4.0"},
+		"storage":{"files":[{"path":%q,"contents":{"source":"data:,%s"}}]}}`, path, contents)
 	return mcfgv1.MachineConfigSpec{Config: runtime.RawExtension{Raw: []byte(config)}}
 }
 

@@ -232,7 +232,9 @@ func givenBack(w *world) {
 	spec, other := w.config(first).Spec, w.config(second).Spec
 
 	w.remove(first)
-	w.always("nobody can make it of MachineConfigs", time.Second, func() (bool, any) { return w.config(first) == nil, "there" })
+	w.always("nobody can make it of MachineConfigs", time.Second, func() (bool, any) {
+		return w.config(first) == nil, "there"
+	})
 	w.giveBack(first, "back-node", spec)
 	w.until("it is the pool's", func() (bool, any) { return owner(w.config(first)) == w.pool("back").UID, "not" })
 

@@ -103,7 +103,9 @@ func Start(ctx context.Context, program string) (f *Fleet, err error) {
 		return f, err
 	}
 	// Nobody looks at leases, so they need not be renewed often: what they cost is not ours.
-	f.Cluster, err = cluster.Start(ctx, cluster.Options{Kwok: true, LeaseSeconds: 1200, Dir: filepath.Join(f.dir, "cluster")})
+	f.Cluster, err = cluster.Start(ctx, cluster.Options{
+		Kwok: true, LeaseSeconds: 1200, Dir: filepath.Join(f.dir, "cluster"),
+	})
 	if err != nil {
 		return f, err
 	}

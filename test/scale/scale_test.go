@@ -49,8 +49,8 @@ func TestARolloutOverManyNodesConverges(t *testing.T) {
 		t.Fatal(err)
 	}
 	per := func(n int64) float64 { return float64(n) / float64(nodes) }
-	t.Logf("updated in %v; each node %.1f requests, %.1f patches of its Node, %.0f bytes and %.0f watched; controllers %v, "+
-		"%d MB, %.1f requests a node", r.Wall.Round(time.Second), per(r.Traffic.Requests), per(r.Traffic.NodePatches),
+	t.Logf("updated in %v; each node %.1f requests, %.1f patches of its Node, %.0f bytes and %.0f watched; "+
+		"controllers %v, %d MB, %.1f requests a node", r.Wall.Round(time.Second), per(r.Traffic.Requests), per(r.Traffic.NodePatches),
 		per(r.Traffic.Bytes), per(r.Traffic.WatchBytes), r.Controller.CPU, r.Controller.RSS>>20, per(r.ControllerRequests))
 	if r.MostDown > nodes/10 {
 		t.Errorf("%d nodes were down at a time, of %d a tenth may be", r.MostDown, nodes)
