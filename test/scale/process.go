@@ -102,8 +102,7 @@ func UsageOf(pid int) (Usage, error) {
 // ParseUsage reads the files stat and status of a process.
 func ParseUsage(stat, status string) (u Usage, err error) {
 	// The name, in parentheses, may have spaces in it; the user's and the system's ticks are the 14th and 15th field.
-	_, rest, _ := strings.Cut(stat, ") ")
-	fields := strings.Fields(rest)
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
 		return u, fmt.Errorf("reading the stat of a process: %q", stat)
 	}

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	mcclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"go.uber.org/zap"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
@@ -92,6 +94,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 // Start starts a control plane and the controllers, with one pool of which a tenth may be unavailable and no node yet.
 // The fleet lives until Close or the end of ctx.
 func Start(ctx context.Context, program string) (f *Fleet, err error) {
+	// A head that goes down with its machine leaves the client's complaints about it, a thousand times.
+	klog.SetLogger(logr.Discard())
 	f = &Fleet{}
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	defer func() {
