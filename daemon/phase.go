@@ -159,8 +159,8 @@ var phases = []phase{
 		func(v *situation) bool { return v.resting() && v.disrupts() && v.undisturbed() }, false},
 	{PhaseStage, "there are changes, and the OS may not be on the disk",
 		func(v *situation) bool { return !v.staged && !v.pending() && len(v.plan.Changes) > 0 }, true},
-	{PhaseCordon, "the way needs a drain, and the node takes pods",
-		func(v *situation) bool { return v.drains() && !v.hold.Cordoned() && !v.leaving() }, false},
+	{PhaseCordon, "the way needs a drain, and the node takes pods, or our ledger names another way",
+		func(v *situation) bool { return v.drains() && !v.withdrawn() && !v.leaving() }, false},
 	{PhaseDrain, "the way needs a drain, and pods may be left",
 		func(v *situation) bool { return v.drains() && !v.holds() && !v.leaving() && !v.applying }, true},
 	{PhaseReboot, "the host has begun to reboot",
@@ -252,6 +252,12 @@ func (v *situation) drains() bool {
 		return false
 	}
 	return v.inPhase(transaction.PhaseProve) || v.disrupts()
+}
+
+// withdrawn says that the node takes no pods, and that where it was us, the ledger says for what.
+func (v *situation) withdrawn() bool {
+	entry := v.node.Cordon
+	return v.hold.Cordoned() && (v.hold != drain.Ours || entry == nil || entry.Config == v.node.Desired)
 }
 
 // drainHolds is how long an answer that the node is empty is good for: until the next step, and no longer. Somebody

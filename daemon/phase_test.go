@@ -150,6 +150,11 @@ func TestDecide(t *testing.T) {
 				v.hold, v.drained = drain.Lost, time.Time{}
 			}
 		}, moves{PhaseDrain: PhaseCordon, PhaseApply: PhaseCordon, PhaseSettle: PhaseDone}},
+		{"the ledger still names what was desired before", func(v *situation) {
+			if v.hold == drain.Ours {
+				v.node.Cordon = &api.Cordon{By: api.Daemon, Config: cfgC}
+			}
+		}, moves{PhaseDrain: PhaseCordon, PhaseApply: PhaseCordon}},
 		{"the node is ready", func(v *situation) { v.ready = true }, moves{PhaseSettle: PhaseDone}},
 		{"a minute passes", func(v *situation) { v.now = v.now.Add(time.Minute) }, moves{PhaseBackoff: PhasePlan, PhaseApply: PhaseDrain}},
 		{"an hour passes", func(v *situation) { v.now = v.now.Add(time.Hour) },

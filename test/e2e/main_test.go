@@ -46,15 +46,15 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long anything may take here: several reboots on a machine that has other work too.
-const patience = 3 * time.Minute
+const patience = 4 * time.Minute
 
 // start makes a fleet with agents and controllers, whose pool worker has its first configuration everywhere.
 func start(t *testing.T, options fleet.Options) (context.Context, *fleet.Fleet) {
 	t.Helper()
 	base := lab.Need(t)
 	cluster.Need(t)
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the test takes too long"))
-	t.Cleanup(cancel)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the fleet takes too long"))
+	defer cancel()
 	options.Bin, options.Repository = bin, repository
 	f, err := fleet.Start(ctx, base, options)
 	if err != nil {
@@ -80,7 +80,7 @@ func start(t *testing.T, options fleet.Options) (context.Context, *fleet.Fleet) 
 	if err := f.WaitPool(ctx, "worker", "everybody has the first configuration", fleet.Updated(len(f.Nodes))); err != nil {
 		t.Fatal(err)
 	}
-	return ctx, f
+	return t.Context(), f
 }
 
 // tell leaves in the test's log what there is to find out why it failed.

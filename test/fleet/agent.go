@@ -42,7 +42,11 @@ func (f *Fleet) StartAgent(ctx context.Context, n *Node) error {
 		return err
 	}
 	unit := filepath.Join(f.options.Repository, "packaging/systemd", agentUnit)
-	dropIn := fmt.Sprintf("[Service]\nEnvironment=NODEREFIT_FLAGS=--verdict-timeout=%s\n", f.options.Verdict)
+	dropIn := fmt.Sprintf(`[Service]
+RestartSec=1
+ExecStart=
+ExecStart=/usr/local/bin/machine-config-daemon run --root-mount=/ --kubeconfig=%s --verdict-timeout=%s
+`, agentKubeconfig, f.options.Verdict)
 	for to, read := range map[string]func() ([]byte, error){
 		unitDir + "/" + agentUnit: func() ([]byte, error) { return os.ReadFile(unit) },
 		agentKubeconfig:           func() ([]byte, error) { return os.ReadFile(kubeconfig) },

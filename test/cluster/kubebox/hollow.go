@@ -96,6 +96,8 @@ func (h *hollow) run(ctx context.Context) error {
 	flags.NodeIP = h.nodeIP
 	kubelet.NodeLeaseDurationSeconds = int32(h.leaseSeconds)
 	kubelet.ProviderID = ""
+	// A host need not have any, and no pod here asks it.
+	kubelet.ResolverConfig = ""
 
 	go kubemark.NewHollowKubelet(flags, kubelet, client, heartbeat, machine, runtime.ImageService, service,
 		cm.NewStubContainerManager()).Run(ctx)
