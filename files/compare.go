@@ -98,26 +98,46 @@ func (w Want) differ(what What, expected, found string) []Difference {
 // sameBytes compares the file of the handle h with data; the digest of what was found is made only where they differ,
 // and a file of another size is not held in memory.
 func sameBytes(h *os.File, name string, size int64, data []byte) (bool, string, error) {
-	if size == int64(len(data)) {
-		b, err := contents(h, name)
-		if err != nil {
-			return false, "", err
-		}
-		if bytes.Equal(b, data) {
-			return true, "", nil
-		}
-		return false, Sum(b), nil
-	}
 	f, err := reopen(h, name, unix.O_RDONLY)
 	if err != nil {
 		return false, "", err
 	}
 	defer func() { _ = f.Close() }()
+	if size == int64(len(data)) {
+		same, err := reads(f, data)
+		if err != nil {
+			return false, "", pathError("read", name, err)
+		}
+		if same {
+			return true, "", nil
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return false, "", pathError("read", name, err)
+		}
+	}
 	d := sha256.New()
 	if _, err := io.Copy(d, f); err != nil {
 		return false, "", pathError("read", name, err)
 	}
 	return false, digest(d.Sum(nil)), nil
+}
+
+// reads says whether r gives data and then ends. It holds a piece at a time: what is compared may be a program.
+func reads(r io.Reader, data []byte) (bool, error) {
+	piece := make([]byte, min(len(data)+1, 64<<10))
+	for {
+		n, err := r.Read(piece)
+		if n > len(data) || !bytes.Equal(piece[:n], data[:n]) {
+			return false, nil
+		}
+		data = data[n:]
+		if err == io.EOF {
+			return len(data) == 0, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
 }
 
 // Sum is the digest of contents as verify shows it.
