@@ -123,7 +123,7 @@ bench: build ## Prints what things cost, a line each: "bench: <name> <value> <un
 	go run ./test/bench
 
 .PHONY: demo
-demo: build deps ## Rolls a pool of nodes from one configuration to the next on this machine, and shows it (as root)
+demo: build deps kubebox ## Rolls a pool of nodes from one configuration to the next on this machine, and shows it (as root)
 	@go run ./test/demo
 
 # The binary is rebuilt when its pin moves; nothing else in the tree decides what it is.
@@ -143,6 +143,7 @@ lint: $(LINTER) ## Checks formatting, vet, the linters, all modules and, where s
 	fi
 	go mod tidy -diff || status=1
 	go -C tools mod tidy -diff || status=1
+	go -C tools/packaging mod tidy -diff || status=1
 	go -C test/cluster/kubebox mod tidy -diff || status=1
 	go vet ./... || status=1
 	go vet -tags faults ./... || status=1
@@ -164,6 +165,7 @@ check-dirty: ## Fails, and names the files, when generate, tidy or gofmt change 
 	go generate ./...
 	go mod tidy
 	go -C tools mod tidy
+	go -C tools/packaging mod tidy
 	go -C test/cluster/kubebox mod tidy
 	$(GO_FILES) | xargs -0 -r gofmt -w
 	changed=$$(diff <(echo "$$before") <(state) | awk '/^[<>]/ { $$1 = $$2 = ""; print substr($$0, 3) }' | sort -u || true)
