@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,9 @@ import (
 
 	"github.com/noderefit/noderefit/machineconfig"
 )
+
+// version is set by the build.
+var version = "dev"
 
 // usageError is a command line that says nothing sensible; everything else that goes wrong is a failure.
 type usageError struct{ error }
@@ -46,7 +48,7 @@ func command() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(run(), render(), version())
+	root.AddCommand(run(), render(), versionCommand())
 	return root
 }
 
@@ -106,7 +108,7 @@ func render() *cobra.Command {
 	return cmd
 }
 
-func version() *cobra.Command {
+func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
@@ -117,11 +119,7 @@ func version() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := "unknown"
-			if info, ok := debug.ReadBuildInfo(); ok {
-				v = info.Main.Version
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "machine-config-controller %s\n", v)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "machine-config-controller %s\n", version)
 			return err
 		},
 	}

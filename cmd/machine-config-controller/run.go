@@ -32,8 +32,10 @@ import (
 
 // controllers by name. One that is nil is still to come.
 var controllers = map[string]func(ctrl.Manager, runOptions) error{
-	pool.Name:                func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
-	"render":                 func(m ctrl.Manager, _ runOptions) error { return rendering.Add(m) },
+	pool.Name: func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
+	"render": func(m ctrl.Manager, _ runOptions) error {
+		return rendering.Options{Version: version}.Add(m)
+	},
 	"template":               nil,
 	"kubeletconfig":          nil,
 	"containerruntimeconfig": nil,
@@ -149,7 +151,7 @@ func (o *runOptions) run() error {
 			return err
 		}
 	}
-	log.Info("starting", "controllers", o.controllers, "node", o.nodeName, "server", config.Host)
+	log.Info("starting", "version", version, "controllers", o.controllers, "node", o.nodeName, "server", config.Host)
 	return mgr.Start(ctrl.SetupSignalHandler())
 }
 
@@ -162,6 +164,6 @@ func (o *runOptions) config() (*rest.Config, error) {
 		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	config.QPS = -1
-	config.UserAgent = api.Controller
+	config.UserAgent = api.Controller + "/" + version
 	return config, nil
 }

@@ -47,3 +47,16 @@ func TestAKubeconfigThatIsNotThereIsNamed(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestTheVersionIsTheOneThatTheBuildSet(t *testing.T) {
+	was := version
+	t.Cleanup(func() { version = was })
+	version = "v1.2.3"
+	var out strings.Builder
+	cmd := command()
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"version"})
+	if err := cmd.Execute(); err != nil || out.String() != "machine-config-controller v1.2.3\n" {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
+}

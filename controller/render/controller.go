@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -58,14 +57,13 @@ const (
 	noteLimit = 1024
 )
 
-// Options are what the controller can be run with; the zero value is what a cluster wants.
+// Options are what the controller can be run with.
 type Options struct {
+	// Version is what rendered configurations say that they were made by, "unknown" if empty.
+	Version string
 	// Retention is how long a rendered configuration stays after the last object that names it, 10 minutes if zero.
 	Retention time.Duration
 }
-
-// Add adds the controller to a manager.
-func Add(mgr ctrl.Manager) error { return Options{}.Add(mgr) }
 
 // Add adds the controller to a manager.
 func (o Options) Add(mgr ctrl.Manager) error {
@@ -78,7 +76,8 @@ func (o Options) Add(mgr ctrl.Manager) error {
 	}
 	r := &reconciler{
 		pools: mgr.GetClient(), live: mgr.GetAPIReader(), configs: configs, mapper: mgr.GetRESTMapper(),
-		events: mgr.GetEventRecorder("machineconfigcontroller-rendercontroller"), version: version(),
+		events:    mgr.GetEventRecorder("machineconfigcontroller-rendercontroller"),
+		version:   cmp.Or(o.Version, "unknown"),
 		retention: cmp.Or(o.Retention, 10*time.Minute),
 		genuine:   map[string]identity{}, unneeded: map[string]time.Time{},
 	}
@@ -362,11 +361,4 @@ func (r *reconciler) event(on client.Object, kind, reason, action, note string) 
 		note = strings.ToValidUTF8(note[:noteLimit-len("…")], "") + "…"
 	}
 	r.events.Eventf(on, nil, kind, reason, action, "%s", note)
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return cmp.Or(info.Main.Version, "unknown")
-	}
-	return "unknown"
 }

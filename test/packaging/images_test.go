@@ -157,7 +157,7 @@ func TestAnImageHasItsProgramAndNothingElse(t *testing.T) {
 		},
 		{
 			name: "machine-config-controller", user: "65532:65532",
-			version: []string{"version"}, says: "machine-config-controller",
+			version: []string{"version"}, says: "machine-config-controller v0.0.0-test",
 			files: map[string]string{".": "drwxr-xr-x ", "machine-config-controller": "-rwxr-xr-x "},
 		},
 	} {

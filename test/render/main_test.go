@@ -65,7 +65,7 @@ func (w *world) control() (stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := (render.Options{Retention: retention}).Add(mgr); err != nil {
+	if err := (render.Options{Version: "v0.0.0-test", Retention: retention}).Add(mgr); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(w.ctx)

@@ -71,7 +71,7 @@ func becomesTheConfiguration(w *world) {
 	if owner(rendered) != w.pool("one").UID {
 		w.t.Errorf("owners: %v", rendered.OwnerReferences)
 	}
-	if rendered.Annotations["machineconfiguration.openshift.io/generated-by-controller-version"] == "" {
+	if rendered.Annotations["machineconfiguration.openshift.io/generated-by-controller-version"] != "v0.0.0-test" {
 		w.t.Errorf("annotations: %v", rendered.Annotations)
 	}
 	w.says("one", degraded, no)
