@@ -124,9 +124,13 @@ const (
 // Bad says that the node can't get to its desired configuration without somebody changing something.
 func (s State) Bad() bool { return s == Degraded || s == Unreconcilable || s == RolledBack }
 
+// NoMachineConfigs is the reason of PoolRenderPending that there is no MachineConfig for the pool, and never was one.
+const NoMachineConfigs = "NoMachineConfigs"
+
 // Conditions of a MachineConfigPool that are ours, beside those of openshift/api.
 const (
-	// PoolRenderPending: something that the pool's configuration is made of is not finished, such as a KubeletConfig.
+	// PoolRenderPending: something that the pool's configuration is made of is not finished, such as a KubeletConfig, or
+	// there is nothing yet to make its first one of, which is the reason NoMachineConfigs.
 	PoolRenderPending = "RenderPending"
 	// PoolQuarantined: the pool's configuration failed on a node and is offered to no other.
 	PoolQuarantined = "Quarantined"

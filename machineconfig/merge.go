@@ -53,9 +53,12 @@ func Render(pool string, docs *Documents, base *Document) (*mcfgv1.MachineConfig
 	return c.Object, warnings, nil
 }
 
+// ErrNoneSelected says that there are no documents for a pool.
+var ErrNoneSelected = errors.New("no document matches")
+
 // Select returns the documents of a pool: what the machineConfigSelector of the pool's object matches; where there is
 // no such object, what has the pool as its role, and what has the role worker if the pool is not one of the three that
-// every cluster has. Documents without labels always belong. It is an error if nothing is selected.
+// every cluster has. Documents without labels always belong. It is ErrNoneSelected if nothing is.
 func Select(pool string, docs *Documents) ([]*Document, error) {
 	var selector labels.Selector
 	by := "no " + kindPool + " of that name is given, so by role label"
@@ -89,8 +92,8 @@ func Select(pool string, docs *Documents) ([]*Document, error) {
 		}
 	}
 	if len(selected) == 0 {
-		return nil, fmt.Errorf("selecting for pool %s: none of %d documents matches (%s: %s)",
-			pool, len(docs.Configs), by, describe(selector))
+		return nil, fmt.Errorf("selecting for pool %s: %w, of %d (%s: %s)",
+			pool, ErrNoneSelected, len(docs.Configs), by, describe(selector))
 	}
 	return selected, nil
 }

@@ -184,7 +184,14 @@ func (p *poolReport) malformed() *Answer {
 			Do: "correct or delete what is named; the nodes stay as they are until then",
 		}
 	}
-	if c := p.isTrue(api.PoolRenderPending); c != nil {
+	if c := p.isTrue(api.PoolRenderPending); c != nil && c.Reason == api.NoMachineConfigs {
+		return &Answer{
+			Verdict: RenderPending, Blocking: poolObject(p.Name), Since: c.LastTransitionTime.Time,
+			Because: "the pool has no MachineConfigs and never had any: " + c.Message,
+			Do: "create a MachineConfig with the labels that the pool's spec.machineConfigSelector asks for; until then " +
+				"nothing is changed on the nodes",
+		}
+	} else if c != nil {
 		return &Answer{
 			Verdict: RenderPending, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)),
 			Since: c.LastTransitionTime.Time, Because: "the pool's configuration waits to be rendered: " + c.Message,

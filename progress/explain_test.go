@@ -194,6 +194,12 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.poolCondition(api.PoolRenderPending,
 				"not rendered until this is finished: KubeletConfig/small since 12:00: Failure")
 		}, "a", explanation{RenderPending, "KubeletConfig small", 0, []string{"Failure"}, "see the status"}},
+		"no MachineConfigs yet": {func(w *world) {
+			w.poolCondition(api.PoolRenderPending, "no document matches (a=b)")
+			w.pool.Status.Conditions[0].Reason = api.NoMachineConfigs
+			w.pool.Spec.Configuration.Name = ""
+		}, "a", explanation{RenderPending, "MachineConfigPool worker", 0, []string{"never had any", "a=b"},
+			"create a MachineConfig"}},
 		"up to date with what is no longer wanted": {func(w *world) {
 			w.at(w.a, renderedB, renderedB, api.Done, "")
 			w.poolCondition(api.PoolRenderPending, "ContainerRuntimeConfig/x")

@@ -61,7 +61,10 @@ func renderPool(
 	if out.selected, err = machineconfig.Select(pool.Name, docs); err == nil {
 		out.config, out.warnings, err = machineconfig.Merge(pool.Name, out.selected, base)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, machineconfig.ErrNoneSelected):
+		return nil, &failure{api.NoMachineConfigs, err.Error()}
+	case err != nil:
 		return nil, &failure{reasonRenderFailed, err.Error()}
 	}
 	return out, nil
@@ -105,6 +108,13 @@ func (in input) moves() bool {
 	return in.rendering != nil && !in.pinned() && !in.held() && in.rendering.config.Name != in.pool.Spec.Configuration.Name
 }
 
+// unused says that the pool has no MachineConfigs and never had any. A pool that had some and selects none any more is
+// another matter: a slip in a selector must not pass for the wish to have nothing.
+func (in input) unused() bool {
+	return in.failure != nil && in.failure.reason == api.NoMachineConfigs && in.pin == nil && in.pinErr == nil &&
+		in.pool.Spec.Configuration.Name == "" && in.pool.Status.Configuration.Name == ""
+}
+
 // decision is what is to be done about a pool.
 type decision struct {
 	// publish asks for the rendered object.
@@ -129,10 +139,14 @@ func decide(in input) decision {
 		pending.Status, pending.Reason = corev1.ConditionTrue, reasonUnfinished
 		pending.Message = api.ShortReason("not rendered until this is finished: " + strings.Join(in.waiting, "; "))
 	}
+	if in.unused() {
+		pending.Status, pending.Reason = corev1.ConditionTrue, in.failure.reason
+		pending.Message = api.ShortReason(in.failure.message)
+	}
 	out.conditions = append(out.conditions, pending)
 
 	var trouble []failure
-	if in.failure != nil {
+	if in.failure != nil && !in.unused() {
 		trouble = append(trouble, *in.failure)
 	}
 	if in.pinErr != nil && (in.held() || in.pinned()) {
@@ -178,6 +192,8 @@ func degraded(in input, out decision, trouble []failure) (mcfgv1.MachineConfigPo
 		c.Message = api.ShortReason(strings.Join(words, "; "))
 	case in.pinned():
 		c.Reason, c.Message = reasonPinned, pinnedMessage(in.pin)
+	case in.unused():
+		c.Reason = in.failure.reason
 	case in.rendering == nil:
 		return c, false
 	default:

@@ -45,6 +45,13 @@ func workers(config string) *mcfgv1.MachineConfigPool {
 	return p
 }
 
+// had are workers that have a configuration although they are to have none.
+func had(config string) *mcfgv1.MachineConfigPool {
+	p := workers("")
+	p.Status.Configuration.Name = config
+	return p
+}
+
 func render(t *testing.T, sources ...*mcfgv1.MachineConfig) *rendering {
 	t.Helper()
 	r, failure := renderPool(workers(""), sources, nil)
@@ -78,6 +85,25 @@ func TestDecide(t *testing.T) {
 			in: input{pool: workers("rendered-worker-old"), rendering: good,
 				failure: &failure{reasonUnreconcilable, "no way"}},
 			degraded: true, known: true, reason: reasonUnreconcilable, message: "no way; the pool keeps rendered-worker-old",
+		},
+		"a pool that never had MachineConfigs waits for the first": {
+			in:      input{pool: workers(""), failure: &failure{api.NoMachineConfigs, "nothing matches a=b"}},
+			pending: "nothing matches a=b", known: true, reason: api.NoMachineConfigs,
+		},
+		"a pool that selects none any more keeps what it has": {
+			in: input{pool: workers("rendered-worker-old"),
+				failure: &failure{api.NoMachineConfigs, "nothing matches a=b"}},
+			degraded: true, known: true, reason: api.NoMachineConfigs,
+			message: "nothing matches a=b; the pool keeps rendered-worker-old",
+		},
+		"a pool whose nodes have a configuration lost it from its specification alone": {
+			in: input{pool: had("rendered-worker-old"),
+				failure: &failure{api.NoMachineConfigs, "nothing matches a=b"}},
+			degraded: true, known: true, reason: api.NoMachineConfigs, message: "nothing matches a=b",
+		},
+		"a first MachineConfig that does not merge is a failure": {
+			in:       input{pool: workers(""), failure: &failure{reasonRenderFailed, "MachineConfig/a"}},
+			degraded: true, known: true, reason: reasonRenderFailed, message: "MachineConfig/a",
 		},
 		"unfinished parts are waited for in the open, and the last word on rendering stands": {
 			in:      input{pool: workers("rendered-worker-old"), waiting: []string{"KubeletConfig/small since x: y"}},
@@ -213,8 +239,9 @@ func TestRenderFailureNamesDocumentAndFieldAndNoContent(t *testing.T) {
 }
 
 func TestNothingSelectedIsAFailureThatSaysWhatWasLookedFor(t *testing.T) {
-	_, failure := renderPool(workers(""), nil, nil)
-	if failure == nil || !strings.Contains(failure.message, api.Role+"=worker") {
+	_, failure := renderPool(workers(""), []*mcfgv1.MachineConfig{{}}, nil)
+	if failure == nil || failure.reason != api.NoMachineConfigs ||
+		!strings.Contains(failure.message, api.Role+"=worker") {
 		t.Errorf("got %v", failure)
 	}
 }

@@ -36,6 +36,7 @@ func TestRender(t *testing.T) {
 	w.control()
 	for name, test := range map[string]func(*world){
 		"MachineConfigsBecomeThePoolsConfiguration": becomesTheConfiguration,
+		"APoolWaitsForItsFirstMachineConfig":        waitsForTheFirst,
 		"WhatDoesNotParseIsNamedAndChangesNothing":  doesNotParse,
 		"WhatCanNotBeReachedIsNamed":                canNotBeReached,
 		"AnUnfinishedKubeletConfigIsWaitedFor":      isWaitedFor,
@@ -88,6 +89,20 @@ func becomesTheConfiguration(w *world) {
 	})
 	w.remove(name)
 	w.until("it is made again", func() (bool, any) { return w.genuine(name) })
+}
+
+func waitsForTheFirst(w *world) {
+	w.addPool("bare")
+	w.says("bare", pending, yes, api.NoMachineConfigs, api.Role+"=bare")
+	w.says("bare", degraded, no)
+	w.put("50-bare", "bare", file("/etc/a", "1"))
+	first := w.moved("bare", "")
+	w.says("bare", pending, no)
+	w.remove("50-bare")
+	w.says("bare", degraded, yes, api.NoMachineConfigs, api.Role+"=bare", first)
+	if name := w.pool("bare").Spec.Configuration.Name; name != first {
+		w.t.Errorf("the pool moved to %s", name)
+	}
 }
 
 func doesNotParse(w *world) {
