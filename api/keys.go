@@ -12,7 +12,9 @@ const Namespace = "openshift-machine-config-operator"
 const (
 	Daemon     = "machine-config-daemon"
 	Controller = "machine-config-controller"
-	Server     = "machine-config-server"
+	// ControllerConfig is the name of the one ControllerConfig.
+	ControllerConfig = "machine-config-controller"
+	Server           = "machine-config-server"
 )
 
 const (

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,11 +38,6 @@ import (
 
 // requestTimeout bounds each request that is not a watch: the loop waits for some of them.
 const requestTimeout = 10 * time.Second
-
-// configDigits is how much of a configuration's digest stands at the end of its name.
-const configDigits = 32
-
-const renderedPrefix = "rendered-"
 
 // clusterError is an error of the API server's, or on the way to it.
 type clusterError struct{ err error }
@@ -321,25 +315,11 @@ func checkConfig(name string, document []byte) error {
 	if err != nil {
 		return &typedError{reason: reasonConfigInvalid, err: fmt.Errorf("MachineConfig %s: %w", name, err)}
 	}
-	if mc.Name != name || !namedBy(name, cfg.Digest) {
+	if mc.Name != name || !machineconfig.NamedBy(name, cfg.Digest) {
 		return &typedError{reason: reasonConfigMismatch, err: fmt.Errorf(
 			"MachineConfig %s: its content is not what its name stands for; it was changed or written by hand", name)}
 	}
 	return nil
-}
-
-// namedBy says that a name stands for content of this digest.
-func namedBy(name, digest string) bool {
-	return len(digest) >= configDigits && strings.HasSuffix(name, "-"+digest[:configDigits])
-}
-
-// poolOf is the pool that a rendered configuration was made for.
-func poolOf(config string) string {
-	name, ok := strings.CutPrefix(config, renderedPrefix)
-	if i := strings.LastIndexByte(name, '-'); ok && i > 0 {
-		return name[:i]
-	}
-	return "not-yet-set"
 }
 
 // restore creates a configuration again that somebody deleted, from the host's copy.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -205,7 +206,7 @@ func (v *situation) settled() bool { return v.resting() && v.host.State == trans
 // content's digest, so that the same content in another pool's name is found too.
 func (v *situation) quarantined() *transaction.Quarantined {
 	for i, q := range v.host.Quarantined {
-		if q.Config == v.node.Desired || namedBy(v.node.Desired, q.Digest) {
+		if q.Config == v.node.Desired || machineconfig.NamedBy(v.node.Desired, q.Digest) {
 			return &v.host.Quarantined[i]
 		}
 	}

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"reflect"
 	"time"
@@ -15,6 +16,7 @@ import (
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
 )
 
 // machineConfigNode is our MachineConfigNode: what it is to say, and what we know that it says. It is read once, and
@@ -112,13 +114,14 @@ func ownedBy(object metav1.Object, node *corev1.Node) bool {
 // tell writes what has changed: the object itself first, since its status needs it.
 func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 	w := m.wanted
+	pool := cmp.Or(machineconfig.PoolOf(w.desired), "not-yet-set")
 	if m.said.node != w.node || m.said.desired != w.desired || m.said.drain != w.drain {
 		object := mcfgac.MachineConfigNode(h.o.Node).
 			WithOwnerReferences(metav1ac.OwnerReference().
 				WithAPIVersion("v1").WithKind("Node").WithName(h.o.Node).WithUID(w.node)).
 			WithSpec(mcfgac.MachineConfigNodeSpec().
 				WithNode(mcfgac.MCOObjectReference().WithName(h.o.Node)).
-				WithPool(mcfgac.MCOObjectReference().WithName(poolOf(w.desired))).
+				WithPool(mcfgac.MCOObjectReference().WithName(pool)).
 				WithConfigVersion(mcfgac.MachineConfigNodeSpecMachineConfigVersion().WithDesired(w.desired)))
 		if w.drain != "" {
 			object.WithAnnotations(map[string]string{api.DrainKey: w.drain})

@@ -207,23 +207,6 @@ func TestDrainThatWaitsIsNamed(t *testing.T) {
 	}
 }
 
-func TestNamesStandForContent(t *testing.T) {
-	digest := strings.Repeat("ab", 32)
-	for name, want := range map[string]bool{
-		"rendered-worker-" + digest[:32]: true, "rendered-gpu-a-" + digest[:32]: true,
-		"rendered-worker-" + digest[:31]: false, digest[:32]: false, "rendered-worker-" + strings.Repeat("0", 32): false,
-	} {
-		if namedBy(name, digest) != want {
-			t.Errorf("%s: %t", name, !want)
-		}
-	}
-	for name, want := range map[string]string{cfgA: "worker", "rendered-gpu-a-" + digest[:32]: "gpu-a", "other": "not-yet-set"} {
-		if got := poolOf(name); got != want {
-			t.Errorf("pool of %s: %q", name, got)
-		}
-	}
-}
-
 func TestHoldOutlivesTheHead(t *testing.T) {
 	v := stages[PhaseHold]()
 	text := said(nil, reportNode(v, PhaseHold))

@@ -5,7 +5,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 )
 
@@ -249,7 +249,7 @@ func (h *Head) follow(ctx context.Context, v *situation) {
 		return
 	}
 	current := v.host.Config.Committed
-	if !strings.HasPrefix(current, renderedPrefix) {
+	if machineconfig.PoolOf(current) == "" {
 		current = ""
 	}
 	h.cluster.watchConfigs(ctx, current, v.node.Desired)

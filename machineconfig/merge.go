@@ -26,9 +26,6 @@ const (
 	roleLabel  = "machineconfiguration.openshift.io/role"
 	roleWorker = "worker"
 
-	// nameDigits is how many hex digits of the digest go into a name.
-	nameDigits = 32
-
 	// maxObjectSize, in bytes of JSON, is what an API server's store takes for one object.
 	maxObjectSize = 1572864
 
@@ -51,6 +48,17 @@ func Render(pool string, docs *Documents, base *Document) (*mcfgv1.MachineConfig
 		return nil, warnings, err
 	}
 	return c.Object, warnings, nil
+}
+
+// Defaults are what a ControllerConfig says of every pool, as the document of lowest precedence: the OS images.
+func Defaults(cc *mcfgv1.ControllerConfig) *Document {
+	return &Document{Object: &mcfgv1.MachineConfig{
+		ObjectMeta: metav1.ObjectMeta{Name: "ControllerConfig/" + cc.Name},
+		Spec: mcfgv1.MachineConfigSpec{
+			OSImageURL:                     cmp.Or(cc.Spec.BaseOSContainerImage, cc.Spec.OSImageURL),
+			BaseOSExtensionsContainerImage: cc.Spec.BaseOSExtensionsContainerImage,
+		},
+	}}
 }
 
 // ErrNoneSelected says that there are no documents for a pool.

@@ -134,9 +134,6 @@ func (c *cluster) pool(ctx context.Context, name string) (*mcfgv1.MachineConfigP
 	return nil, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(names))
 }
 
-// nameDigits is how many hex digits of its digest the name of a rendered configuration ends with.
-const nameDigits = 32
-
 // rendered reads a rendered configuration and holds it to its name, which is a digest of its content.
 func (c *cluster) rendered(ctx context.Context, name string) (*machineconfig.Config, error) {
 	mc, err := c.refit.MachineconfigurationV1().MachineConfigs().Get(ctx, name, metav1.GetOptions{})
@@ -150,7 +147,7 @@ func (c *cluster) rendered(ctx context.Context, name string) (*machineconfig.Con
 	if err != nil {
 		return nil, err
 	}
-	if !strings.HasSuffix(name, "-"+cfg.Digest[:nameDigits]) {
+	if !machineconfig.NamedBy(name, cfg.Digest) {
 		return nil, fmt.Errorf("MachineConfig %s does not have the content that its name says: somebody changed it", name)
 	}
 	return cfg, nil

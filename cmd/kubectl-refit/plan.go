@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
@@ -222,7 +223,7 @@ func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, de
 	}
 	for i := range present {
 		mc := &present[i]
-		if !known[mc.Name] && !left[mc.Name] && !strings.HasPrefix(mc.Name, "rendered-") {
+		if !known[mc.Name] && !left[mc.Name] && machineconfig.PoolOf(mc.Name) == "" {
 			out = append(out, &machineconfig.Document{Object: mc})
 		}
 		delete(left, mc.Name)
@@ -235,23 +236,16 @@ func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, de
 	return out, nil
 }
 
-// base is what every pool is rendered over: the cluster's default images, as the render controller takes them.
+// base is what every pool is rendered over.
 func (c *cluster) base(ctx context.Context) (*machineconfig.Document, error) {
-	const name = "machine-config-controller"
-	cc, err := c.refit.MachineconfigurationV1().ControllerConfigs().Get(ctx, name, metav1.GetOptions{})
+	cc, err := c.refit.MachineconfigurationV1().ControllerConfigs().Get(ctx, api.ControllerConfig, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading ControllerConfig %s: %w", name, err)
+		return nil, fmt.Errorf("reading ControllerConfig %s: %w", api.ControllerConfig, err)
 	}
-	return &machineconfig.Document{Object: &mcfgv1.MachineConfig{
-		ObjectMeta: metav1.ObjectMeta{Name: "ControllerConfig/" + name},
-		Spec: mcfgv1.MachineConfigSpec{
-			OSImageURL:                     cmp.Or(cc.Spec.BaseOSContainerImage, cc.Spec.OSImageURL),
-			BaseOSExtensionsContainerImage: cc.Spec.BaseOSExtensionsContainerImage,
-		},
-	}}, nil
+	return machineconfig.Defaults(cc), nil
 }
 
 // policy is the cluster's MachineConfiguration; nil where there is none.
@@ -322,9 +316,7 @@ func (d *planDocument) note(p progress.Pool) {
 	if p.Paused {
 		d.Notes = append(d.Notes, "the pool is paused: nothing happens until kubectl refit resume "+p.Name)
 	}
-	for _, problem := range p.Problems {
-		d.Notes = append(d.Notes, problem)
-	}
+	d.Notes = append(d.Notes, p.Problems...)
 }
 
 // err is the error of a plan that can't be carried out, or that could not be made.

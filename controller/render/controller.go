@@ -219,25 +219,19 @@ func (r *reconciler) base(ctx context.Context) (*machineconfig.Document, error) 
 		return nil, nil
 	}
 	cc := &mcfgv1.ControllerConfig{}
-	err := r.pools.Get(ctx, client.ObjectKey{Name: controllerConfigName}, cc)
+	err := r.pools.Get(ctx, client.ObjectKey{Name: api.ControllerConfig}, cc)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading ControllerConfig/%s: %w", controllerConfigName, err)
+		return nil, fmt.Errorf("reading ControllerConfig/%s: %w", api.ControllerConfig, err)
 	}
-	return &machineconfig.Document{Object: &mcfgv1.MachineConfig{
-		ObjectMeta: metav1.ObjectMeta{Name: "ControllerConfig/" + cc.Name},
-		Spec: mcfgv1.MachineConfigSpec{
-			OSImageURL:                     cmp.Or(cc.Spec.BaseOSContainerImage, cc.Spec.OSImageURL),
-			BaseOSExtensionsContainerImage: cc.Spec.BaseOSExtensionsContainerImage,
-		},
-	}}, nil
+	return machineconfig.Defaults(cc), nil
 }
 
 // sources are the MachineConfigs that people and other controllers wrote. They are the cache's own.
 func (r *reconciler) sources(ctx context.Context) ([]*mcfgv1.MachineConfig, error) {
-	return r.list(ctx, func(mc *mcfgv1.MachineConfig) bool { return !isRendered(mc.Name) })
+	return r.list(ctx, func(mc *mcfgv1.MachineConfig) bool { return machineconfig.PoolOf(mc.Name) == "" })
 }
 
 func (r *reconciler) list(ctx context.Context, want func(*mcfgv1.MachineConfig) bool) ([]*mcfgv1.MachineConfig, error) {

@@ -112,7 +112,7 @@ func (r *reconciler) parts(ctx context.Context) ([]part, error) {
 		}
 		for i := range list.Items {
 			// One without conditions has nobody who makes templates of it: it only names the default images.
-			if cc := &list.Items[i]; cc.Name == controllerConfigName && len(cc.Status.Conditions) > 0 {
+			if cc := &list.Items[i]; cc.Name == api.ControllerConfig && len(cc.Status.Conditions) > 0 {
 				out = append(out, templatePart(cc))
 			}
 		}

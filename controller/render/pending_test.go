@@ -10,6 +10,8 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
 )
 
 func TestWhatIsUnfinishedIsNamedWithSinceWhenAndWhy(t *testing.T) {
@@ -65,7 +67,7 @@ func TestWhatIsUnfinishedIsNamedWithSinceWhenAndWhy(t *testing.T) {
 			o.Spec.MachineConfigPoolSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 		}), []string{`KubeletConfig/small: spec.machineConfigPoolSelector: "Like" is not a valid label selector operator`}},
 		"templates under way, of every pool": {templatePart(&mcfgv1.ControllerConfig{
-			ObjectMeta: metav1.ObjectMeta{Name: controllerConfigName},
+			ObjectMeta: metav1.ObjectMeta{Name: api.ControllerConfig},
 			Status: mcfgv1.ControllerConfigStatus{Conditions: []mcfgv1.ControllerConfigStatusCondition{
 				{Type: mcfgv1.TemplateControllerFailing, Status: corev1.ConditionFalse},
 				{Type: mcfgv1.TemplateControllerRunning, Status: corev1.ConditionTrue},
@@ -74,7 +76,7 @@ func TestWhatIsUnfinishedIsNamedWithSinceWhenAndWhy(t *testing.T) {
 		}), []string{"ControllerConfig/machine-config-controller since 1970-01-01T00:00:01Z: " +
 			"TemplateControllerCompleted is False"}},
 		"templates that failed": {templatePart(&mcfgv1.ControllerConfig{
-			ObjectMeta: metav1.ObjectMeta{Name: controllerConfigName},
+			ObjectMeta: metav1.ObjectMeta{Name: api.ControllerConfig},
 			Status: mcfgv1.ControllerConfigStatus{Conditions: []mcfgv1.ControllerConfigStatusCondition{
 				{Type: mcfgv1.TemplateControllerFailing, Status: corev1.ConditionTrue, Message: "no", LastTransitionTime: at(1)},
 				{Type: mcfgv1.TemplateControllerCompleted, Status: corev1.ConditionFalse},

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -26,22 +25,6 @@ const (
 	imageOverridden = "machineconfiguration.openshift.io/os-image-url-overridden"
 )
 
-// digits is how many hex digits of its digest the name of a rendered configuration ends with.
-const digits = 32
-
-var renderedName = regexp.MustCompile(fmt.Sprintf(`^rendered-(.+)-[0-9a-f]{%d}$`, digits))
-
-// isRendered goes by the name alone, so that nothing that looks like an outcome ever becomes a source.
-func isRendered(name string) bool { return renderedName.MatchString(name) }
-
-// poolOf is the pool that a rendered configuration was made for, "" for what is no rendered configuration.
-func poolOf(name string) string {
-	if m := renderedName.FindStringSubmatch(name); m != nil {
-		return m[1]
-	}
-	return ""
-}
-
 // unusableError is a rendered configuration that can't be taken by its name, and won't be by trying again.
 type unusableError struct{ error }
 
@@ -56,8 +39,8 @@ func verify(mc *mcfgv1.MachineConfig) (*machineconfig.Config, error) {
 	if err != nil {
 		return nil, unusableError{err}
 	}
-	if !strings.HasSuffix(mc.Name, "-"+c.Digest[:digits]) {
-		return nil, unusableError{fmt.Errorf("MachineConfig/%s: its content has the digest %s", mc.Name, c.Digest[:digits])}
+	if !machineconfig.NamedBy(mc.Name, c.Digest) {
+		return nil, unusableError{fmt.Errorf("MachineConfig/%s: its content has the digest %s", mc.Name, c.Digest)}
 	}
 	return c, nil
 }

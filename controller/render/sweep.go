@@ -14,6 +14,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
 )
 
 // nodeKeys are the annotations by which a node needs a rendered configuration.
@@ -22,7 +23,7 @@ var nodeKeys = []string{api.CurrentConfig, api.DesiredConfig, api.PreviousConfig
 // needs is what keeps rendered configurations: by name, and all of a pool whose word can't be read.
 type needs struct{ names, pools map[string]bool }
 
-func (n needs) has(name string) bool { return n.names[name] || n.pools[poolOf(name)] }
+func (n needs) has(name string) bool { return n.names[name] || n.pools[machineconfig.PoolOf(name)] }
 
 // needed collects what pools and nodes name.
 func needed(pools []mcfgv1.MachineConfigPool, nodes []map[string]string) needs {
@@ -97,7 +98,7 @@ func (r *reconciler) sweepDelay() time.Duration { return min(sweepDelay, r.reten
 // sweep looks after the rendered configurations as a whole: those that nodes gave back or somebody changed are
 // verified, the former become their pool's, and those that nothing needs go. It returns when to look again.
 func (r *reconciler) sweep(ctx context.Context) (time.Duration, error) {
-	rendered, err := r.list(ctx, func(mc *mcfgv1.MachineConfig) bool { return isRendered(mc.Name) })
+	rendered, err := r.list(ctx, func(mc *mcfgv1.MachineConfig) bool { return machineconfig.PoolOf(mc.Name) != "" })
 	if err != nil {
 		return 0, err
 	}
@@ -164,9 +165,9 @@ func (r *reconciler) tend(ctx context.Context, rendered []*mcfgv1.MachineConfig)
 			continue
 		}
 		pool := &mcfgv1.MachineConfigPool{}
-		err := r.pools.Get(ctx, client.ObjectKey{Name: poolOf(known.Name)}, pool)
+		err := r.pools.Get(ctx, client.ObjectKey{Name: machineconfig.PoolOf(known.Name)}, pool)
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("reading MachineConfigPool/%s: %w", poolOf(known.Name), err)
+			return fmt.Errorf("reading MachineConfigPool/%s: %w", machineconfig.PoolOf(known.Name), err)
 		}
 		if err != nil || pool.DeletionTimestamp != nil {
 			pool = nil

@@ -15,7 +15,7 @@ import (
 )
 
 // called is the name of a rendered configuration of workers.
-func called(digit string) string { return "rendered-worker-" + strings.Repeat(digit, digits) }
+func called(digit string) string { return "rendered-worker-" + strings.Repeat(digit, 32) }
 
 func TestWhatNodesAndPoolsNameIsNeeded(t *testing.T) {
 	pool := *workers(called("1"))
@@ -28,7 +28,7 @@ func TestWhatNodesAndPoolsNameIsNeeded(t *testing.T) {
 		api.CurrentConfig: called("7"), api.DesiredConfig: called("8"), api.PreviousConfig: called("9"),
 	}
 	got := needed([]mcfgv1.MachineConfigPool{pool}, []map[string]string{node})
-	for _, digit := range strings.Split("123456789", "") {
+	for digit := range strings.SplitSeq("123456789", "") {
 		if !got.has(called(digit)) {
 			t.Errorf("%s is not needed", called(digit))
 		}
@@ -43,7 +43,7 @@ func TestAPoolThatCanNotBeReadKeepsAllThatIsItsOwn(t *testing.T) {
 		pool := *workers(called("1"))
 		pool.Annotations = map[string]string{key: "garbled"}
 		got := needed([]mcfgv1.MachineConfigPool{pool}, nil)
-		if !got.has(called("a")) || got.has("rendered-infra-"+strings.Repeat("a", digits)) {
+		if !got.has(called("a")) || got.has("rendered-infra-"+strings.Repeat("a", 32)) {
 			t.Errorf("%s: got %v", key, got)
 		}
 	}

@@ -24,6 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/noderefit/noderefit/machineconfig"
 )
 
 // Kinds that a cluster may lack.
@@ -32,9 +34,6 @@ const (
 	kindContainerRuntimeConfig = "ContainerRuntimeConfig"
 	kindControllerConfig       = "ControllerConfig"
 )
-
-// controllerConfigName is the name of the one ControllerConfig.
-const controllerConfigName = "machine-config-controller"
 
 // configs is a cache of its own, because rendered configurations are large, many, and of no use here but for their
 // metadata; others who read MachineConfigs want to find something in them.
@@ -62,7 +61,7 @@ func strip(o any) (any, error) {
 		return o, nil
 	}
 	mc.ManagedFields = nil
-	if isRendered(mc.Name) {
+	if machineconfig.PoolOf(mc.Name) != "" {
 		mc.Spec = mcfgv1.MachineConfigSpec{}
 	}
 	return mc, nil
@@ -179,7 +178,7 @@ func (r *reconciler) configChanged(ctx context.Context, was, is *mcfgv1.MachineC
 	if some == nil {
 		some = was
 	}
-	if pool := poolOf(some.Name); pool != "" {
+	if pool := machineconfig.PoolOf(some.Name); pool != "" {
 		return map[task]time.Duration{task(pool): debounce, sweep: debounce}
 	}
 	out := map[task]time.Duration{}
