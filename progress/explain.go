@@ -3,7 +3,6 @@
 package progress
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -222,31 +221,8 @@ func (r *Report) order() {
 		}
 	}
 	for _, p := range r.pools {
-		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return comes(a.Node, b.Node) })
+		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return Turn(a.Node, b.Node) })
 	}
-}
-
-// comes compares two nodes by their turn: what failed first, what has no daemon yet last, then zone by zone, those
-// without one last, the oldest first. Only the controller's own node, which goes last of all, is not known here.
-func comes(a, b Node) int {
-	return cmp.Or(
-		first(a.Failing(), b.Failing()),
-		first(b.State == "", a.State == ""),
-		first(a.Zone != "", b.Zone != ""),
-		cmp.Compare(a.Zone, b.Zone),
-		a.Created.Compare(b.Created),
-		cmp.Compare(a.Name, b.Name),
-	)
-}
-
-func first(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 // Pools are the names of the pools, sorted.

@@ -5,6 +5,7 @@
 package progress
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -138,4 +139,29 @@ func (n Node) Unavailable() bool { return !n.Serving() || n.Moving() }
 // failed on the very configuration that the rollout is about, which counts against going on with it.
 func (n Node) Takes(target string) bool {
 	return n.Unavailable() || n.Failing() && n.Desired == target
+}
+
+// Turn compares two nodes by when they are sent in a rollout: nodes that failed before the others, so that they are
+// healed, or fail again before anyone else is touched; nodes on which no agent ever spoke last, as they would hold the
+// rollout up; then zones by name, nodes without one last, and in a zone the oldest node. Only that the controller's own
+// node goes last of all is not known here.
+func Turn(a, b Node) int {
+	return cmp.Or(
+		first(a.Failing(), b.Failing()),
+		first(a.State != "", b.State != ""),
+		first(a.Zone != "", b.Zone != ""),
+		cmp.Compare(a.Zone, b.Zone),
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.Name, b.Name),
+	)
+}
+
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }

@@ -164,27 +164,13 @@ func (c *chooser) defers(nodes []progress.Node) bool {
 		return false
 	}
 	return slices.ContainsFunc(nodes, func(n progress.Node) bool {
-		return c.sent[n.Name] > 0 && c.usual(nodes[at], n) < 0
+		return c.sent[n.Name] > 0 && progress.Turn(nodes[at], n) < 0
 	})
 }
 
 // order puts the own node last.
 func (c *chooser) order(a, b progress.Node) int {
-	return cmp.Or(rank(a.Name == c.options.Self)-rank(b.Name == c.options.Self), c.usual(a, b))
-}
-
-// usual is the order of a rollout: nodes that failed before the others, so that they are healed, or fail again before
-// anyone else is touched; nodes on which no agent ever spoke last, as they would hold the rollout up; then zones by
-// name, nodes without one last, and in a zone the oldest node.
-func (c *chooser) usual(a, b progress.Node) int {
-	return cmp.Or(
-		rank(b.Failing())-rank(a.Failing()),
-		rank(a.State == "")-rank(b.State == ""),
-		rank(a.Zone == "")-rank(b.Zone == ""),
-		cmp.Compare(a.Zone, b.Zone),
-		a.Created.Compare(b.Created),
-		cmp.Compare(a.Name, b.Name),
-	)
+	return cmp.Or(rank(a.Name == c.options.Self)-rank(b.Name == c.options.Self), progress.Turn(a, b))
 }
 
 // step is what the node is to be told, and whether that is anything new.
