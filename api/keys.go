@@ -12,10 +12,11 @@ const Namespace = "openshift-machine-config-operator"
 const (
 	Daemon     = "machine-config-daemon"
 	Controller = "machine-config-controller"
-	// ControllerConfig is the name of the one ControllerConfig.
-	ControllerConfig = "machine-config-controller"
-	Server           = "machine-config-server"
+	Server     = "machine-config-server"
 )
+
+// ControllerConfig is the name of the one ControllerConfig.
+const ControllerConfig = "machine-config-controller"
 
 const (
 	prefix    = "machineconfiguration.openshift.io/"
