@@ -3,6 +3,8 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -23,7 +25,7 @@ type Metrics struct {
 	drift                           prometheus.Gauge
 	driftPaths                      prometheus.Gauge
 	rebootsFailed                   prometheus.Counter
-	phases                          *prometheus.HistogramVec
+	phases, commands                *prometheus.HistogramVec
 	waiting                         *prometheus.GaugeVec
 
 	mu       sync.Mutex
@@ -39,6 +41,19 @@ const (
 	outcomeCancelled = "cancelled"
 	outcomeRefused   = "refused"
 )
+
+// outcomeOf is the outcome of what ended with an error, or with none.
+func outcomeOf(err error) string {
+	switch {
+	case err == nil:
+		return outcomeDone
+	case errors.Is(err, context.Canceled):
+		return outcomeCancelled
+	case errors.As(err, new(*Refused)):
+		return outcomeRefused
+	}
+	return outcomeFailed
+}
 
 // drainWaits are the reasons that a drain may wait for, which are labels.
 var drainWaits = []string{api.DrainWaitBudget, api.DrainWaitTerminating, api.DrainWaitRefused, api.DrainWaitError}
@@ -63,13 +78,16 @@ func NewMetrics() *Metrics {
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "noderefit_phase_seconds",
 			Help:    "How long the phases of updates took, by outcome.",
 			Buckets: []float64{.1, .5, 1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600}}, []string{"phase", "outcome"}),
+		commands: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "noderefit_host_command_seconds",
+			Help:    "How long commands on the host took, from the call to the answer, by outcome.",
+			Buckets: []float64{.01, .05, .1, .5, 1, 5, 15, 30, 60, 300, 1800}}, []string{"verb", "outcome"}),
 		waiting: prometheus.NewGaugeVec(gauge("noderefit_drain_waiting_pods", "Pods that a drain waits for, by why."),
 			[]string{"reason"}),
 	}
 	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
 	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.rebootsFailed, m.phases,
-		m.waiting, kubelet, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.commands, m.waiting, kubelet, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
 	return m
 }
@@ -152,4 +170,9 @@ func (m *Metrics) drifted(n int) {
 // passed counts a phase that ended.
 func (m *Metrics) passed(p Phase, outcome string, took time.Duration) {
 	m.phases.WithLabelValues(string(p), outcome).Observe(took.Seconds())
+}
+
+// Command counts a command on the host; it is what HandsOptions.Observe wants.
+func (m *Metrics) Command(verb string, took time.Duration, err error) {
+	m.commands.WithLabelValues(verb, outcomeOf(err)).Observe(took.Seconds())
 }

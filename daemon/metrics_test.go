@@ -3,7 +3,10 @@
 package daemon
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -15,7 +18,7 @@ import (
 func scrape(t *testing.T, m *Metrics, path string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	body, err := io.ReadAll(w.Result().Body)
 	if err != nil || w.Code != 200 {
 		t.Fatalf("%s: %d, %v", path, w.Code, err)
@@ -28,6 +31,8 @@ func TestMetricsShowOneStateAtATime(t *testing.T) {
 	m.show(true, api.Working, cfgB, "")
 	m.show(false, api.Degraded, cfgB, reasonStaging)
 	m.passed(PhaseStage, outcomeFailed, 3*time.Second)
+	m.Command("status", 20*time.Millisecond, nil)
+	m.Command("apply", time.Second, fmt.Errorf("applying: %w", &Refused{Err: errors.New("something else is at work")}))
 	m.drain(&api.Drain{Waiting: []api.WaitingPod{{Why: api.DrainWaitBudget}, {Why: "something new"}}})
 	m.drifted(2)
 	m.host(&Status{OS: OSOstree, Deployments: []DeploymentStatus{{Version: "41"}, {Booted: true, Version: "42"}}})
@@ -36,6 +41,8 @@ func TestMetricsShowOneStateAtATime(t *testing.T) {
 		`mcd_state{reason="StagingFailed",state="Degraded"}`, `mcd_update_state{config="` + cfgB + `",err="StagingFailed"}`,
 		`noderefit_phase_seconds_count{outcome="failed",phase="stage"} 1`, `mcd_host_os_and_version{os="ostree",version="42"} 1`,
 		`noderefit_drain_waiting_pods{reason="DisruptionBudget"} 1`, `noderefit_drift_items 2`, `mcd_config_drift `,
+		`noderefit_host_command_seconds_bucket{outcome="done",verb="status",le="0.05"} 1`,
+		`noderefit_host_command_seconds_count{outcome="refused",verb="apply"} 1`,
 		`mcd_kubelet_state 0`, `mcd_reboots_failed_total 0`,
 	} {
 		if !strings.Contains(text, want) {

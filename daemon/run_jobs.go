@@ -145,19 +145,10 @@ func (h *Head) drainReport(d api.Drain) {
 // finish takes what an operation came to.
 func (h *Head) finish(e jobEnd) {
 	now := time.Now()
-	cancelled := e.err != nil && errors.Is(e.err, context.Canceled)
+	cancelled := errors.Is(e.err, context.Canceled)
 	e.job.cancel()
 	h.job = nil
-	outcome := outcomeDone
-	switch {
-	case cancelled:
-		outcome = outcomeCancelled
-	case errors.As(e.err, new(*Refused)):
-		outcome = outcomeRefused
-	case e.err != nil:
-		outcome = outcomeFailed
-	}
-	h.passed(e.job.phase, e.job.config, now.Sub(e.job.began), outcome, e.err)
+	h.passed(e.job.phase, e.job.config, now.Sub(e.job.began), outcomeOf(e.err), e.err)
 	if e.job.phase == phaseVerify {
 		h.verified(e, now)
 		return

@@ -87,13 +87,13 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	metrics := daemon.NewMetrics()
 	head.Metrics = metrics
-	hands, err := daemon.NewHands(o.mount, daemon.HandsOptions{Verdict: o.verdict})
+	hands, err := daemon.NewHands(o.mount, daemon.HandsOptions{Verdict: o.verdict, Observe: metrics.Command})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = hands.Close() }()
 	head.Hands, head.Senses, head.Verifier = hands, hands, hands
-	stop, err := serveMetrics(o.metrics, metrics.Handler(), log)
+	stop, err := serveMetrics(ctx, o.metrics, metrics.Handler(), log)
 	if err != nil {
 		return err
 	}
@@ -162,11 +162,13 @@ func (o *runOptions) head(config *rest.Config, log *zap.Logger) (daemon.HeadOpti
 }
 
 // serveMetrics serves them until stop is called.
-func serveMetrics(address string, handler http.Handler, log *zap.Logger) (stop func(), err error) {
+func serveMetrics(
+	ctx context.Context, address string, handler http.Handler, log *zap.Logger,
+) (stop func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("flag --metrics-url: %w", err)
 	}
