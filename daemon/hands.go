@@ -761,7 +761,7 @@ func (w *handWatch) run() {
 			}
 			w.rouse(path.Dir(e.Name))
 			continue
-		case <-errs: // of a queue that ran over: whatever it was, it is looked for
+		case <-errs: //nolint:errcheck // a queue that ran over, or whatever it is: what it hides is looked for
 		case <-tick.C:
 			if w.inotify == nil {
 				w.rouse("")

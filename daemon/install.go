@@ -185,5 +185,6 @@ func (i installer) program(self string) (err error) {
 	if i.labels != nil {
 		label = binaryLabel
 	}
-	return i.put(files.Want{Path: binaryPath, Node: files.Node{Type: files.Regular, Mode: 0o755, Label: label, Data: data}})
+	program := files.Node{Type: files.Regular, Mode: 0o755, Label: label, Data: data}
+	return i.put(files.Want{Path: binaryPath, Node: program})
 }

@@ -145,7 +145,7 @@ func (v *situation) reportHost(r *nodeReport) {
 		r.drop(api.QuarantinedKey)
 	}
 	// A lift is used up when the host no longer quarantines what it is about, or when it failed again.
-	if v.node.Lift != "" && !(v.lifted() && v.rolledBack()) {
+	if v.node.Lift != "" && (!v.lifted() || !v.rolledBack()) {
 		r.drop(api.Lift)
 	}
 }

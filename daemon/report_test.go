@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -18,9 +19,7 @@ import (
 // said applies a report to annotations.
 func said(have map[string]string, r *nodeReport) map[string]string {
 	out := map[string]string{}
-	for k, v := range have {
-		out[k] = v
-	}
+	maps.Copy(out, have)
 	for k, v := range r.missing(have) {
 		if v == nil {
 			delete(out, k)

@@ -185,7 +185,7 @@ func (h *Head) leave() {
 // turn looks at everything, does what is due and returns how long nothing is, if nothing happens.
 func (h *Head) turn(ctx context.Context) time.Duration {
 	// Each step of the loop changes what is decided by; a step that does not is the last.
-	for range len(phases) {
+	for range phases {
 		now := time.Now()
 		node := h.cluster.current()
 		h.ask(ctx, now)

@@ -82,7 +82,7 @@ func (h *Host) entrySpace() error {
 func (h *Host) checkoutSpace(ctx context.Context) error {
 	var bytes, nodes uint64
 	count := func(dir string, whole bool) error {
-		return filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
+		return filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 			switch {
 			case ctx.Err() != nil:
 				return ctx.Err()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -136,9 +137,7 @@ func (a Annotations) set(key, value string) { a[key] = &value }
 
 // with adds extra and leaves out what the node has already.
 func (c change) with(node *corev1.Node, extra Annotations) change {
-	for key, value := range extra {
-		c.annotations[key] = value
-	}
+	maps.Copy(c.annotations, extra)
 	for key, value := range c.annotations {
 		have, ok := node.Annotations[key]
 		if value == nil && !ok || value != nil && ok && have == *value {

@@ -3,6 +3,7 @@
 package drain
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -154,8 +155,6 @@ func quoted(s string) string { return api.Encode(s) }
 
 func with(m map[string]string, key, value string) map[string]string {
 	out := map[string]string{key: value}
-	for k, v := range m {
-		out[k] = v
-	}
+	maps.Copy(out, m)
 	return out
 }

@@ -45,9 +45,10 @@ func placement(pod *corev1.Pod, nodes []corev1.Node, drained string) (string, in
 			ruled[r] = append(ruled[r], nodes[i].Name)
 		}
 	}
-	text := fmt.Sprintf("%d of %s could take it", len(fit), count(len(nodes), "node"))
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d of %s could take it", len(fit), count(len(nodes), "node"))
 	if len(fit) > 0 {
-		text += " (" + named(fit) + ")"
+		text.WriteString(" (" + named(fit) + ")")
 	}
 	rules := slices.SortedFunc(maps.Keys(ruled), func(a, b rule) int {
 		if a.kind != b.kind {
@@ -56,9 +57,9 @@ func placement(pod *corev1.Pod, nodes []corev1.Node, drained string) (string, in
 		return strings.Compare(a.detail, b.detail)
 	})
 	for i, r := range rules {
-		text += separator(i) + r.sentence(ruled[r])
+		text.WriteString(separator(i) + r.sentence(ruled[r]))
 	}
-	return text, len(fit)
+	return text.String(), len(fit)
 }
 
 func separator(i int) string {
