@@ -106,8 +106,8 @@ const (
 	PoolArbiter      = "arbiter"
 )
 
-// UpdateInProgressTaint is on a node that is not at its pool's configuration yet, with the effect PreferNoSchedule: what
-// is evicted elsewhere had better not land where it will be evicted again.
+// UpdateInProgressTaint is on a node that is not at its pool's configuration yet, with the effect PreferNoSchedule:
+// what is evicted elsewhere had better not land where it will be evicted again.
 const UpdateInProgressTaint = "UpdateInProgress"
 
 // State is what a node says about itself.

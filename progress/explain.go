@@ -18,11 +18,11 @@ type Verdict string
 
 // The verdicts.
 const (
-	// Nothing is wrong: there already, or on the way and nothing in it.
+	// UpToDate and Updating: nothing is wrong, the node is there already, or on the way and nothing in it.
 	UpToDate Verdict = "UpToDate"
 	Updating Verdict = "Updating"
 
-	// The pool.
+	// NoPool, and what follows, is about the pool.
 	NoPool         Verdict = "NoPool"
 	SeveralPools   Verdict = "SeveralPools"
 	NoNodes        Verdict = "NoNodes"
@@ -35,7 +35,7 @@ const (
 	WaitsForTurn   Verdict = "WaitsForTurn"
 	NotOffered     Verdict = "NotOffered"
 
-	// The node.
+	// RolledBack, and what follows, is about the node.
 	RolledBack     Verdict = "RolledBack"
 	Unreconcilable Verdict = "Unreconcilable"
 	Degraded       Verdict = "Degraded"

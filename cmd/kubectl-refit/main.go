@@ -45,7 +45,7 @@ func main() {
 
 // run executes a command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	cmd := root()
+	cmd := root() //nolint:contextcheck // a command has its context from cobra
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)

@@ -332,7 +332,7 @@ func (f *follower) printNode(r *progress.Report, pool string, n progress.Node, n
 		is.left = now
 	}
 	// What is at rest at the beginning is nobody's news, nor that the pool wants all nodes to go elsewhere.
-	moved := was.phase != is.phase && !(resting && was.left.IsZero())
+	moved := was.phase != is.phase && (!resting || !was.left.IsZero())
 	if moved || was.waits != is.waits {
 		detail := ""
 		if is.waits != "" {

@@ -16,6 +16,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	operatorv1 "github.com/openshift/api/operator/v1"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/noderefit/noderefit/api"
@@ -68,6 +70,11 @@ type Options struct {
 // Add adds the controller to a manager.
 func (o Options) Add(mgr ctrl.Manager) error {
 	if err := errors.Join(mcfgv1.Install(mgr.GetScheme()), operatorv1.Install(mgr.GetScheme())); err != nil {
+		return fmt.Errorf("adding controller render: %w", err)
+	}
+	// Several managers of one process, as in a test, share it.
+	err := metrics.Registry.Register(osImageURLOverride)
+	if _, there := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !there {
 		return fmt.Errorf("adding controller render: %w", err)
 	}
 	configs, err := newConfigs(mgr)
