@@ -143,7 +143,8 @@ func build(ctx context.Context, dir, path string, version []string, log io.Write
 	const variables = "k8s.io/component-base/version."
 	ldflags := fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s"+
 		" -X %[1]sgitTreeState=clean", variables, version[1], version[2], version[3])
-	args := slices.Concat([]string{"-C", dir, "build"}, buildFlags, []string{"-ldflags", ldflags, "-o", path + ".new", "."})
+	args := slices.Concat([]string{"-C", dir, "build"}, buildFlags,
+		[]string{"-ldflags", ldflags, "-o", path + ".new", "."})
 	cmd := exec.CommandContext(ctx, "go", args...)
 	// Without cgo it runs on any host, whatever its libraries; and it is what the cache of the go command has.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -58,7 +58,9 @@ const tokenSeconds = int64(24 * time.Hour / time.Second)
 // it. With the name of a node the token says that it was given to a workload there, as that of a DaemonSet's pod does:
 // to who admits a request this is userInfo.extra["authentication.kubernetes.io/node-name"]. It is good for as long as
 // the Node is there.
-func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, node string) (*rest.Config, string, error) {
+func (c *Cluster) ServiceAccountConfig(
+	ctx context.Context, namespace, name, node string,
+) (*rest.Config, string, error) {
 	failed := func(err error) (*rest.Config, string, error) {
 		return nil, "", fmt.Errorf("making a token of %s/%s: %w", namespace, name, err)
 	}
@@ -68,7 +70,8 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, nod
 		return failed(err)
 	}
 	accounts := c.Client.CoreV1().ServiceAccounts(namespace)
-	_, err = accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err = accounts.Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return failed(err)
 	}

@@ -52,7 +52,7 @@ func newAuthority() (*authority, error) {
 // client is for whoever is called name and belongs to the groups.
 func (a *authority) client(name string, groups ...string) (pair, error) {
 	return a.issue(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: name, Organization: groups},
+		Subject:     pkix.Name{CommonName: name, Organization: groups}, //nolint:misspell // the standard library spells it
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 }

@@ -104,7 +104,8 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 	return f, f.install(ctx)
 }
 
-// install gives the cluster what packaging/ installs, except for the workloads: what would run in pods runs beside them.
+// install gives the cluster what packaging/ installs, except for the workloads: what would run in pods runs beside
+// them.
 func (f *Fleet) install(ctx context.Context) error {
 	_, err := f.Kubectl(ctx, "apply", "-k", filepath.Join(f.options.Repository, "packaging/kustomize/base"))
 	if err != nil {

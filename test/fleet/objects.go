@@ -154,7 +154,9 @@ func (f *Fleet) Says(ctx context.Context, name string) (api.Node, *corev1.Node, 
 }
 
 // WaitNodeSays waits until a node is as the condition wants it.
-func (f *Fleet) WaitNodeSays(ctx context.Context, name, what string, condition func(api.Node, *corev1.Node) bool) error {
+func (f *Fleet) WaitNodeSays(
+	ctx context.Context, name, what string, condition func(api.Node, *corev1.Node) bool,
+) error {
 	return Until(ctx, fmt.Sprintf("node %s: %s", name, what), func(ctx context.Context) (bool, string, error) {
 		says, n, err := f.Says(ctx, name)
 		if err != nil {
@@ -166,5 +168,6 @@ func (f *Fleet) WaitNodeSays(ctx context.Context, name, what string, condition f
 
 // Refit runs the plugin and returns what it printed.
 func (f *Fleet) Refit(ctx context.Context, args ...string) (string, int, error) {
-	return output(ctx, filepath.Join(f.options.Bin, "kubectl-refit"), append([]string{"--kubeconfig", f.Kubeconfig}, args...)...)
+	return output(ctx, filepath.Join(f.options.Bin, "kubectl-refit"),
+		append([]string{"--kubeconfig", f.Kubeconfig}, args...)...)
 }

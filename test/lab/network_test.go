@@ -72,8 +72,7 @@ func TestWiresLastOverBootsAndEndWithTheCable(t *testing.T) {
 func TestFirmwareTakesItsTimeAndNotWhenThePlugIsPulled(t *testing.T) {
 	ctx, host := boot(t, Options{Firmware: time.Hour})
 	output(ctx, t, host, "systemctl", "reboot", "--no-block")
-	for host.Leader() != 0 && ctx.Err() == nil {
-		time.Sleep(poll)
+	for ; host.Leader() != 0 && ctx.Err() == nil; time.Sleep(poll) {
 	}
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()

@@ -129,7 +129,7 @@ controller: {replicas: 1, resources: null, tolerations: null, nodeSelector: {d: 
 		if !ok || len(all) != 1 {
 			t.Fatalf("%s has containers %v", kind, all)
 		}
-		return all[0].(map[string]any) //nolint:forcetypeassert // of YAML it can be nothing else
+		return all[0].(map[string]any)
 	}
 	secrets := []any{map[string]any{"name": "pull"}}
 	for what, pair := range map[string][2]any{

@@ -97,7 +97,7 @@ func (i image) unpack(t *testing.T, dir string) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer file.Close()
+		t.Cleanup(func() { file.Close() })
 		packed, err := gzip.NewReader(file)
 		if err != nil {
 			t.Fatal(err)
@@ -191,7 +191,7 @@ func TestAnImageHasItsProgramAndNothingElse(t *testing.T) {
 	}
 }
 
-// People type: oc rsh machine-config-daemon-xxxxx chroot /rootfs cat /etc/os-release
+// People type: oc rsh machine-config-daemon-xxxxx chroot /rootfs cat /etc/os-release.
 func TestTheHostsCommandsCanBeTypedInTheDaemonsContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting takes root")

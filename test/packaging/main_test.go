@@ -99,7 +99,7 @@ func inForce(ctx context.Context, c *cluster.Cluster) error {
 		if err != nil {
 			return err
 		}
-		for {
+		for ; ; time.Sleep(20 * time.Millisecond) {
 			_, err := client.CoreV1().Nodes().Patch(ctx, ours, types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"x"}}}`),
 				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 			if err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
@@ -108,7 +108,6 @@ func inForce(ctx context.Context, c *cluster.Cluster) error {
 			if ctx.Err() != nil {
 				return fmt.Errorf("waiting for the policies of %s: %w", account, err)
 			}
-			time.Sleep(20 * time.Millisecond)
 		}
 	}
 	return nil

@@ -63,8 +63,8 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 	makePod(t, root, "boundary", "there", theirs)
 	makePod(t, root, "boundary", "here", ours)
 	makePod(t, root, "boundary", "nowhere", "")
-	for _, make := range []attempt{applyMCN(theirs, theirs), createMC(renderedOther, nil, "")} {
-		if err := make(t.Context(), root); err != nil {
+	for _, try := range []attempt{applyMCN(theirs, theirs), createMC(renderedOther, nil, "")} {
+		if err := try(t.Context(), root); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -313,8 +313,7 @@ func TestThePoliciesAreOfTheRightTypes(t *testing.T) {
 		t.Fatal("no policy is installed")
 	}
 	for _, policy := range installed {
-		for policy.Status.ObservedGeneration != policy.Generation {
-			time.Sleep(50 * time.Millisecond)
+		for ; policy.Status.ObservedGeneration != policy.Generation; time.Sleep(50 * time.Millisecond) {
 			seen, err := c.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), policy.Name,
 				metav1.GetOptions{})
 			if err != nil {

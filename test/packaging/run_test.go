@@ -71,7 +71,7 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 
 	exposed := exposition{}
 	scrape(t, exposed, func() (io.ReadCloser, error) {
-		response, err := http.Get(metricsOfController) //nolint:noctx // on this machine, within a test
+		response, err := http.Get(metricsOfController)
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +153,7 @@ func runController(t *testing.T, c *cluster.Cluster, programs string) string {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,11 +38,12 @@ const retention = 2 * time.Second
 type world struct {
 	*cluster.Cluster
 	t   *testing.T
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // of the test that the world is for
 }
 
 // begin starts a control plane, and a controller unless the test does that itself.
 func begin(t *testing.T, options cluster.Options) *world {
+	t.Helper()
 	cluster.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
@@ -50,7 +51,10 @@ func begin(t *testing.T, options cluster.Options) *world {
 }
 
 // in is the same world for a test within the test.
-func (w *world) in(t *testing.T) *world { return &world{w.Cluster, t, w.ctx} }
+func (w *world) in(t *testing.T) *world {
+	t.Helper()
+	return &world{w.Cluster, t, w.ctx}
+}
 
 // control runs a controller until the test is over, or stop is called.
 func (w *world) control() (stop func()) {

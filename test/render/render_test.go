@@ -31,7 +31,7 @@ const (
 )
 
 // Each test has a pool of its own, so that they can share a control plane.
-func TestRender(t *testing.T) {
+func TestRender(t *testing.T) { //nolint:tparallel // a control plane is enough for one machine
 	w := begin(t, cluster.Options{Controllers: true})
 	w.control()
 	for name, test := range map[string]func(*world){

@@ -56,7 +56,7 @@ const (
 type Fleet struct {
 	*cluster.Cluster
 
-	ctx        context.Context
+	ctx        context.Context //nolint:containedctx // the fleet lives as long as that
 	cancel     context.CancelCauseFunc
 	dir        string
 	controller *controller
@@ -170,8 +170,8 @@ func (f *Fleet) change() error {
 	return err
 }
 
-// Grow adds nodes until there are n, each with a pod that has to go before a reboot, and waits until the pool counts all
-// of them. They come with the pool's configuration, as machines do that were provisioned with it.
+// Grow adds nodes until there are n, each with a pod that has to go before a reboot, and waits until the pool counts
+// all of them. They come with the pool's configuration, as machines do that were provisioned with it.
 func (f *Fleet) Grow(n int) error {
 	if err := f.moved(""); err != nil {
 		return err

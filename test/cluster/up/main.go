@@ -23,10 +23,10 @@ func main() {
 	nodes := flag.Int("nodes", 3, "number of nodes for kwok to play")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *build, *nodes); err != nil {
+	err := run(ctx, *build, *nodes)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "up:", err)
-		stop()
 		os.Exit(1)
 	}
 }

@@ -199,6 +199,6 @@ func stall(address string) error {
 			return err
 		}
 		open = append(open, c)
-		fmt.Println(len(open))
+		fmt.Fprintln(os.Stdout, len(open))
 	}
 }
