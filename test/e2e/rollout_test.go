@@ -183,16 +183,24 @@ func uncordonedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	bootedOnce(t, f, booted, both(f)...)
 }
 
+// The node that is out of service anyway goes first, and goes on taking the one place that the pool has: the other one
+// waits until whoever cordoned it is done.
 func preCordoned(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	_, err := f.Kubectl(ctx, "cordon", "w1")
 	must(t, err)
-	_, after := change(ctx, t, f, motd("60-blocked", "eighth"))
-	must(t, f.WaitAt(ctx, after, "w0"))
+	before, after := change(ctx, t, f, motd("60-blocked", "eighth"))
 	must(t, f.WaitNodeSays(ctx, "w1", "updated and cordoned", func(says api.Node, n *corev1.Node) bool {
 		return says.Current == after && says.State == api.Done && n.Spec.Unschedulable && says.Cordon == nil
 	}))
+	must(t, fleet.Until(ctx, "explain names the cordoned node", func(ctx context.Context) (bool, string, error) {
+		text, _, err := f.Refit(ctx, "explain", "w0")
+		return strings.Contains(text, "WaitsForTurn") && strings.Contains(text, "w1"), text, err
+	}))
+	if says, _, err := f.Says(ctx, "w0"); err != nil || says.Desired != before {
+		t.Errorf("w0: %+v, %v", says, err)
+	}
 	_, err = f.Kubectl(ctx, "uncordon", "w1")
-	must(t, err, f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, err, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 }
 
 func paused(ctx context.Context, t *testing.T, f *fleet.Fleet) {

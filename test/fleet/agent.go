@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -77,12 +78,16 @@ func (n *Node) KillAgent(ctx context.Context) error {
 	return err
 }
 
-// Controller is a running machine-config-controller.
+// Controller is a machine-config-controller that is started again when it ends, as a Deployment's pod is: one that has
+// lost its lease ends.
 type Controller struct {
-	cmd   *exec.Cmd
+	stop  context.CancelFunc
 	ended chan struct{}
 	log   string
 }
+
+// restartDelay is how long after its end a controller is started again.
+const restartDelay = time.Second
 
 // StartController starts the controllers, with the rights of their service account. Several of them elect a leader.
 func (f *Fleet) StartController(ctx context.Context) (*Controller, error) {
@@ -90,38 +95,40 @@ func (f *Fleet) StartController(ctx context.Context) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Controller{ended: make(chan struct{}), log: filepath.Join(f.dir, fmt.Sprintf("controller-%d.log", len(f.controllers)))}
-	log, err := os.Create(c.log)
+	path := filepath.Join(f.dir, fmt.Sprintf("controller-%d.log", len(f.controllers)))
+	log, err := os.Create(path)
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close()
-	c.cmd = exec.Command(filepath.Join(f.options.Bin, "machine-config-controller"), "run", "--kubeconfig", kubeconfig,
-		"--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=0")
-	c.cmd.Stdout, c.cmd.Stderr = log, log
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
+	running, stop := context.WithCancel(context.Background())
+	c := &Controller{stop: stop, ended: make(chan struct{}), log: path}
 	go func() {
 		// The death of the thread that started a process counts as the parent's, so this one stays.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := c.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = c.cmd.Wait()
-			close(c.ended)
+		defer close(c.ended)
+		defer log.Close()
+		for running.Err() == nil {
+			cmd := exec.CommandContext(running, filepath.Join(f.options.Bin, "machine-config-controller"), "run",
+				"--kubeconfig", kubeconfig, "--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=0")
+			cmd.Stdout, cmd.Stderr = log, log
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+			if err := cmd.Run(); err != nil {
+				fmt.Fprintln(log, "the controllers have ended:", err)
+			}
+			select {
+			case <-running.Done():
+			case <-time.After(restartDelay):
+			}
 		}
 	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("starting the controllers: %w", err)
-	}
 	f.controllers = append(f.controllers, c)
 	return c, nil
 }
 
-// Kill ends the controllers as a crash would.
+// Kill ends the controllers as a crash would, for good.
 func (c *Controller) Kill() {
-	_ = c.cmd.Process.Kill()
+	c.stop()
 	<-c.ended
 }
 

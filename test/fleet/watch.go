@@ -29,13 +29,16 @@ func (f *Fleet) WatchReady(ctx context.Context, workload string) *Availability {
 	factory := informers.NewSharedInformerFactoryWithOptions(f.Client, 0, informers.WithNamespace("default"),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }))
 	informer := factory.Core().V1().Pods().Informer()
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	seen, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { a.see(o, false) },
 		UpdateFunc: func(_, o any) { a.see(o, false) },
 		DeleteFunc: func(o any) { a.see(o, true) },
 	})
+	if err != nil {
+		panic(err) // an informer that was not started takes every handler
+	}
 	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
+	cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) // of the handler, which lags behind its informer
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.least = len(a.ready)
