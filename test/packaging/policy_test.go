@@ -56,6 +56,29 @@ func TestADaemonMayDoItsWork(t *testing.T) {
 	})
 }
 
+// A lift comes from people by way of the controller. The daemon takes it away once it is used up, together with what it
+// has to say then, and can neither ask for one nor turn it to something else.
+func TestADaemonTakesAUsedLiftAwayAndMakesNone(t *testing.T) {
+	c := installed(t)
+	lift := func(node, config string) attempt {
+		return patchNode(node, `{"metadata":{"annotations":{%q:%q}}}`, api.Lift, config)
+	}
+	if err := lift(theirs, renderedName)(t.Context(), as(t, c, api.Controller, "")); err != nil {
+		t.Fatal(err)
+	}
+	daemon := as(t, c, api.Daemon, theirs)
+	refuse(t, daemon, "does not change these annotations", map[string]attempt{
+		"lift something else": lift(theirs, renderedOther),
+	})
+	allow(t, daemon, map[string]attempt{
+		"report, and take the lift away": patchNode(theirs, `{"metadata":{"annotations":{%q:"Done",%q:"",%q:null,%q:null}}}`,
+			api.StateKey, api.Reason, api.QuarantinedKey, api.Lift),
+	})
+	refuse(t, daemon, "does not change these annotations", map[string]attempt{
+		"lift it again": lift(theirs, renderedName),
+	})
+}
+
 func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 	c := installed(t)
 	root := admin(t, c)
