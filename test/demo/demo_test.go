@@ -17,6 +17,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/lab"
 )
 
@@ -116,7 +117,7 @@ func TestTreeIsShownWithWhatItLeavesOut(t *testing.T) {
 
 func TestHostGoesForwardAndComesBack(t *testing.T) {
 	lab.Need(t)
-	inOrder(t, runDemo(t),
+	inOrder(t, runDemo(t, "-host"),
 		`Committed: none`,
 		`plan --desired`, `append selinux=0 default_hugepagesz=1G hugepagesz=1G hugepages=32`, `Reboot, because of`,
 		`host# machine-config-daemon apply`, `The host is rebooting`, `boot 2`, `proving`, `Done`,
@@ -133,11 +134,30 @@ func TestHostGoesForwardAndComesBack(t *testing.T) {
 	)
 }
 
+func TestPoolGoesForwardAndStopsAtAMistake(t *testing.T) {
+	lab.Need(t)
+	cluster.Need(t)
+	inOrder(t, runDemo(t),
+		`worker-0 +Ready`,
+		`kubectl apply -f .*10-pool`, `worker +rendered-worker-[0-9a-f]{8}… +True +False +False +3 +3 +3 +0`,
+		`kubectl refit plan worker`, `kernel arguments: append selinux=0`, `Reboot, because of`, `Order, at most 1 at a time`,
+		`kubectl refit watch worker`, `worker 1/3`, `worker 2/3`, `worker 3/3`,
+		`never fewer than [23] of its 3 pods ready`,
+		`A bad configuration`, `failSwapOn`, `RolledBack`, `Quarantined`, `exit code 1`,
+		`kubectl refit explain worker`, `kubelet`, `do: `,
+		`kubectl delete machineconfig 70-worker-kubelet`, `True +False +False +3 +3 +3 +0`,
+		`Where to look next`,
+	)
+}
+
 func TestInterruptedDemoCleansUp(t *testing.T) {
-	for name, args := range map[string][]string{"tree": {"-tree"}, "host": nil} {
+	for name, args := range map[string][]string{"tree": {"-tree"}, "host": {"-host"}, "cluster": nil} {
 		t.Run(name, func(t *testing.T) {
-			if name == "host" {
+			if name != "tree" {
 				lab.Need(t)
+			}
+			if name == "cluster" {
+				cluster.Need(t)
 			}
 			dir := t.TempDir()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -71,11 +72,7 @@ func (d *demo) boot(ctx context.Context) (*node.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	bin := d.bin
-	if !filepath.IsAbs(bin) {
-		bin = filepath.Join(d.repo, bin)
-	}
-	n, err := node.New(ctx, base, filepath.Join(bin, "machine-config-daemon"), lab.Options{Name: "infra-0"})
+	n, err := node.New(ctx, base, filepath.Join(d.absolute(d.bin), "machine-config-daemon"), lab.Options{Name: "infra-0"})
 	if err != nil {
 		return nil, err
 	}
@@ -293,12 +290,17 @@ func sentence(s *daemon.Status) string {
 func (h *host) prompt() error {
 	h.line("")
 	h.say("The host is yours; the demo cleans up when this shell exits.")
-	signal.Ignore(os.Interrupt) // it belongs to the shell
 	cmd, err := h.Command(context.Background(), "bash", "-l")
 	if err != nil {
 		return err
 	}
 	cmd.Dir = "/"
+	return interactive(cmd)
+}
+
+// interactive runs a shell for whoever is at the terminal.
+func interactive(cmd *exec.Cmd) error {
+	signal.Ignore(os.Interrupt) // it belongs to the shell
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	_ = cmd.Run() // how the last command in the shell ended is nobody's business
 	return nil

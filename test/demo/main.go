@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows, on this machine and without a cluster, what happens to a node that gets a new configuration: a
-// good one, and a bad one.
+// Command demo shows, on this machine and with no cluster needed beforehand, what happens to nodes that get a new
+// configuration: a good one, and a bad one.
 //
-// As root it boots a real ostree host in a container (test/lab) and drives the agent on it with the commands that
-// people type. Otherwise it does what can be done in a directory, and says what that leaves out.
+// As root it raises a cluster whose nodes are real ostree hosts (test/fleet) and drives it with the commands that people
+// type; with -host it shows one such host from within (test/lab). Otherwise it does what can be done in a directory, and
+// says what that leaves out.
 package main
 
 import (
@@ -26,15 +27,17 @@ import (
 
 type options struct {
 	bin   string // the directory of the built binaries
+	host  bool   // show one host from within, without a cluster
 	tree  bool   // use a directory although a host would do
-	shell bool   // leave the host running at the end, with a shell on it
+	shell bool   // end with a shell on what was made
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "", "directory with the binaries (default: bin of the repository)")
+	flag.BoolVar(&o.host, "host", false, "show one host from within, without a cluster")
 	flag.BoolVar(&o.tree, "tree", false, "show what works on a directory, as without root")
-	flag.BoolVar(&o.shell, "shell", false, "end with a shell on the host, and clean up when it exits")
+	flag.BoolVar(&o.shell, "shell", false, "end with a shell on the cluster or host, and clean up when it exits")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "error: unexpected argument %q\n", flag.Arg(0))
@@ -60,6 +63,7 @@ type demo struct {
 	options
 	repo string // commands are typed here
 	work string // documents and results; removed at the end
+	env  []string
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -70,7 +74,7 @@ func run(ctx context.Context, o options) (err error) {
 	if d.bin == "" {
 		d.bin = "bin"
 	}
-	for _, name := range []string{"machine-config-controller", "machine-config-daemon"} {
+	for _, name := range []string{"kubectl-refit", "machine-config-controller", "machine-config-daemon"} {
 		at := filepath.Join(d.bin, name)
 		if !filepath.IsAbs(at) {
 			at = filepath.Join(d.repo, at)
@@ -92,8 +96,11 @@ func run(ctx context.Context, o options) (err error) {
 	if !o.tree {
 		why = ready(ctx)
 	}
-	if why == nil {
+	switch {
+	case why == nil && o.host:
 		return d.onHost(ctx)
+	case why == nil:
+		return d.onFleet(ctx)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -134,11 +141,7 @@ func (d *demo) where() { d.typed("$", "W="+d.work) }
 func (d *demo) here(ctx context.Context, command string, trim func([]string) []string) (string, int, error) {
 	d.typed("$", command)
 	began := time.Now()
-	cmd := exec.CommandContext(ctx, "bash", "-c", command)
-	cmd.Dir = d.repo
-	cmd.Env = append(os.Environ(), "W="+d.work)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd := d.command(ctx, command)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
@@ -208,11 +211,13 @@ func (d *demo) next(took time.Duration) {
 	done := fmt.Sprintf("Done in %.0f s; the demo has removed what it made.", took.Seconds())
 	d.line(d.style("1", done) + " Where to look next:")
 	for _, l := range []string{
-		documents + "/         what was applied, to change and to try again",
+		"test/demo/                   what was applied, to change and to try again",
+		"go run ./test/demo -host     one node from within: plan, switch, verdict, way back",
 		"docs/concepts.md             plan, switch, verdict, quarantine in a few minutes",
 		"docs/commands.md             each command, exit code and JSON document",
 		"docs/coming-from-the-mco.md  what stays the same for who knows the machine-config-operator",
-		"go run ./test/demo -shell    the same, and then a shell on the host",
+		"go run ./test/demo -shell    the same, and then a shell on the cluster",
+		"docs/kubectl-refit.md        what the plugin shows, and how it steers",
 		"make test                    everything above as tests, power cuts included",
 	} {
 		d.line("  " + l)

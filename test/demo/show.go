@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"text/tabwriter"
 	"time"
 
 	"golang.org/x/term"
@@ -101,10 +102,31 @@ func (s *show) event(since time.Time, text string) {
 	}
 }
 
-var sha = regexp.MustCompile(`\b([0-9a-f]{10})[0-9a-f]{54}\b`)
+var (
+	sha      = regexp.MustCompile(`\b([0-9a-f]{10})[0-9a-f]{54}\b`)
+	rendered = regexp.MustCompile(`\b(rendered-[a-z]+-[0-9a-f]{8})[0-9a-f]{24}\b`)
+	// kinds are what kubectl puts before names where it prints several kinds.
+	kinds = regexp.MustCompile(`^machineconfigpool\.machineconfiguration\.openshift\.io/`)
+	gap   = regexp.MustCompile(` {2,}`)
+)
 
 // short cuts SHA-256 digests to what tells them apart.
 func short(text string) string { return sha.ReplaceAllString(text, "$1…") }
+
+// tabulated sets tables, which blank lines part, with short names.
+func tabulated(lines []string) []string {
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	for _, l := range lines {
+		l = kinds.ReplaceAllString(rendered.ReplaceAllString(short(l), "$1…"), "mcp/")
+		if l == "" {
+			_ = w.Flush() // into a strings.Builder, which takes everything
+		}
+		fmt.Fprintln(w, gap.ReplaceAllString(strings.TrimRight(l, " "), "\t"))
+	}
+	_ = w.Flush()
+	return strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
+}
 
 // wrap breaks text at spaces. What is indented already keeps its place.
 func wrap(text, first, next string) []string {

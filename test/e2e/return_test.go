@@ -163,7 +163,7 @@ func withoutAPI(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	} {
 		must(t, f.WaitNodeSays(ctx, "w0", phase.name, phase.reached))
 		f.StopAPI()
-		time.Sleep(outage)
+		time.Sleep(outage) //nolint:forbidigo // the API server is away for so long
 		must(t, f.StartAPI(ctx))
 	}
 	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
@@ -183,10 +183,10 @@ func leaderChanges(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 
 func deletedMidway(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	_, after := change(ctx, t, f, motd("60-blocked", "thirteenth"))
-	must(t, f.WaitNodeSays(ctx, "w0", "cordoned", func(says api.Node, n *corev1.Node) bool { return n.Spec.Unschedulable }))
+	must(t, f.WaitNodeSays(ctx, "w0", "cordoned", func(_ api.Node, n *corev1.Node) bool { return n.Spec.Unschedulable }))
 	_, err := f.Kubectl(ctx, "delete", "node", "w0")
 	must(t, err)
 	must(t, f.WaitNodeSays(ctx, "w1", "at "+after, func(says api.Node, _ *corev1.Node) bool { return says.Current == after }))
-	must(t, f.Join(ctx, f.Node("w0").Host, "w0", fleet.WorkerLabels), f.StartAgent(ctx, f.Node("w0")))
+	must(t, f.Rejoin(ctx, f.Node("w0")))
 	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 }

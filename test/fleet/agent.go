@@ -68,8 +68,32 @@ ExecStart=/usr/local/bin/machine-config-daemon run --root-mount=/ --kubeconfig=%
 	if _, err := n.Output(ctx, "systemctl", "daemon-reload"); err != nil {
 		return err
 	}
-	_, err = n.Output(ctx, "systemctl", "enable", "--now", agentUnit)
+	if _, err := n.Output(ctx, "systemctl", "enable", agentUnit); err != nil {
+		return err
+	}
+	_, err = n.Output(ctx, "systemctl", "restart", agentUnit)
 	return err
+}
+
+// Rejoin makes a host a node again whose Node somebody deleted: its kubelet registers, it gets its labels, and its agent
+// a token that is good for the new Node.
+func (f *Fleet) Rejoin(ctx context.Context, n *Node) error {
+	err := Until(ctx, n.Name+" is up", func(ctx context.Context) (bool, string, error) {
+		_, err := n.Output(ctx, "systemctl", "restart", "kubelet.service")
+		return err == nil, "", err
+	})
+	if err != nil {
+		return err
+	}
+	if err := f.WaitReady(ctx, n.Name); err != nil {
+		return err
+	}
+	for key, value := range f.options.Labels {
+		if _, err := f.Kubectl(ctx, "label", "node", n.Name, key+"="+value); err != nil {
+			return err
+		}
+	}
+	return f.StartAgent(ctx, n)
 }
 
 // KillAgent kills the agent's head as the kernel would when memory is short; systemd starts another one.
