@@ -105,9 +105,13 @@ func deleteMCN(name string) attempt {
 
 // createMC makes a MachineConfig that says that a node gave it back, unless that is empty.
 func createMC(name string, labels map[string]string, from string) attempt {
+	return createMCWith(metav1.ObjectMeta{Name: name, Labels: labels}, from)
+}
+
+func createMCWith(meta metav1.ObjectMeta, from string) attempt {
 	return func(ctx context.Context, who clients) error {
 		mc := &mcfgv1.MachineConfig{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+			ObjectMeta: meta,
 			Spec: mcfgv1.MachineConfigSpec{
 				Config: runtime.RawExtension{Raw: []byte(`{"ignition":{"version":"3.5.0"}}`)},
 			},

@@ -128,6 +128,22 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 		"make a rendered configuration that a pool selects": createMC(
 			"rendered-worker-11111111111111111111111111111111", roleLabel, ours),
 	})
+	lasting := func(meta metav1.ObjectMeta) attempt {
+		meta.Name = "rendered-worker-66666666666666666666666666666666"
+		return createMCWith(meta, ours)
+	}
+	refuse(t, daemon, "no MachineConfig with finalizers or owners", map[string]attempt{
+		"make what can not be deleted": lasting(metav1.ObjectMeta{Finalizers: []string{"example.com/x"}}),
+		"make what another owns": lasting(metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: theirs, UID: "11111111-1111-1111-1111-111111111111"},
+		}}),
+	})
+	if err := applyMCN(ours, ours)(t.Context(), daemon); err != nil {
+		t.Fatal(err)
+	}
+	refuse(t, daemon, "no finalizers of its MachineConfigNode", map[string]attempt{
+		"keep its MachineConfigNode for ever": patchMCN(ours, `{"metadata":{"finalizers":["example.com/x"]}}`),
+	})
 	refuse(t, daemon, api.RestoredFrom, map[string]attempt{
 		"not say who gave it back": createMC("rendered-worker-22222222222222222222222222222222", nil, ""),
 		"say that another did":     createMC("rendered-worker-22222222222222222222222222222222", nil, theirs),
