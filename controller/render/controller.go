@@ -154,7 +154,7 @@ func (r *reconciler) reconcile(ctx context.Context, t task) (reconcile.Result, e
 }
 
 // isAgain says that somebody else wrote, or a cache is behind: the next turn sees it.
-func isAgain(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+func isAgain(err error) bool { return apierrors.IsConflict(err) }
 
 func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	pool := &mcfgv1.MachineConfigPool{}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -60,14 +61,23 @@ func (r *reconciler) take(ctx context.Context, name string) (*machineconfig.Conf
 
 // publish sees to it that the rendered object is there, is what its name says, and belongs to the pool.
 func (r *reconciler) publish(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
-	name := to.config.Name
 	osImageURLOverride.WithLabelValues(pool.Name).Set(0)
 	if to.overridden() {
 		osImageURLOverride.WithLabelValues(pool.Name).Set(1)
 	}
+	err := r.provide(ctx, pool, to)
+	if apierrors.IsAlreadyExists(err) {
+		// Somebody else made it meanwhile, or what was removed is still there: a second look tells which.
+		err = r.provide(ctx, pool, to)
+	}
+	return err
+}
+
+func (r *reconciler) provide(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
+	name := to.config.Name
 	known := &mcfgv1.MachineConfig{}
 	if err := r.configs.Get(ctx, client.ObjectKey{Name: name}, known); err == nil &&
-		r.genuine[name] == identify(known) && owns(pool, known) {
+		known.DeletionTimestamp == nil && r.genuine[name] == identify(known) && owns(pool, known) {
 		return nil
 	}
 	found := &mcfgv1.MachineConfig{}
@@ -78,6 +88,9 @@ func (r *reconciler) publish(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	if err != nil {
 		return fmt.Errorf("reading MachineConfig/%s: %w", name, err)
 	}
+	if found.DeletionTimestamp != nil {
+		return leaving(found)
+	}
 	if _, err := verify(found); err != nil {
 		if err := r.refuse(ctx, pool, found, err); err != nil {
 			return err
@@ -86,6 +99,13 @@ func (r *reconciler) publish(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	}
 	r.genuine[name] = identify(found)
 	return r.adopt(ctx, pool, found)
+}
+
+// leaving is the error of a rendered configuration that is being deleted: no node is to be sent to what goes, and while
+// it is there nobody can make it again. Only who knows what its finalizers are for can end that.
+func leaving(mc *mcfgv1.MachineConfig) error {
+	return fmt.Errorf("MachineConfig/%s: is being deleted since %s, and stays until its finalizers are removed: %s",
+		mc.Name, mc.DeletionTimestamp.UTC().Format(time.RFC3339), strings.Join(mc.Finalizers, ", "))
 }
 
 func (r *reconciler) create(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {

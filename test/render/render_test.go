@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/noderefit/noderefit/api"
@@ -44,6 +45,7 @@ func TestRender(t *testing.T) { //nolint:tparallel // a control plane is enough 
 		"WhatNothingNeedsGoes":                      unneededGoes,
 		"ANodeCanGiveBackWhatWasDeleted":            givenBack,
 		"WhatWasTamperedWithIsMadeAgain":            tampered,
+		"WhatCanNotBeDeletedIsNamed":                lingers,
 		"ANodeKeepsTheConfigurationOfADeletedPool":  deletedPool,
 		"ConditionsOfOthersSurvive":                 othersSurvive,
 	} {
@@ -284,6 +286,38 @@ func tampered(w *world) {
 	w.moved("liar", name)
 	change(name)
 	w.until("it goes", func() (bool, any) { return w.config(name) == nil, "there" })
+}
+
+// lingers has somebody make an object under the name of what a pool is about to render, so that it can't be deleted.
+func lingers(w *world) {
+	w.addPool("stay")
+	w.put("50-stay", "stay", file("/etc/a", "1"))
+	first := w.moved("stay", "")
+	w.put("50-stay", "stay", file("/etc/a", "2"))
+	second := w.moved("stay", first)
+	w.until("nothing needs it", func() (bool, any) { return w.config(first) == nil, "there" })
+
+	mcs := w.MachineConfigs.MachineconfigurationV1().MachineConfigs()
+	_, err := mcs.Create(w.ctx, &mcfgv1.MachineConfig{
+		ObjectMeta: metav1.ObjectMeta{Name: first, Finalizers: []string{"example.com/stay"}}, Spec: file("/etc/a", "evil"),
+	}, metav1.CreateOptions{})
+	w.must(err)
+	w.put("50-stay", "stay", file("/etc/a", "1"))
+	w.says("stay", degraded, yes, "PublishFailed", first, "being deleted", "example.com/stay")
+	if name := w.pool("stay").Spec.Configuration.Name; name != second {
+		w.t.Errorf("the pool has %s and did not keep %s", name, second)
+	}
+
+	_, err = mcs.Patch(w.ctx, first, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+		metav1.PatchOptions{})
+	w.must(err)
+	if name := w.moved("stay", second); name != first {
+		w.t.Errorf("the pool has %s and not %s", name, first)
+	}
+	w.says("stay", degraded, no)
+	if ok, said := w.genuine(first); !ok {
+		w.t.Error(said)
+	}
 }
 
 func deletedPool(w *world) {
