@@ -184,6 +184,26 @@ func createEvent(kind, name string) attempt {
 	}
 }
 
+// makeEvent makes an event of a name about a node.
+func makeEvent(t *testing.T, who clients, name, node string) {
+	t.Helper()
+	_, err := who.kube.CoreV1().Events(metav1.NamespaceDefault).Create(t.Context(), &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: node}, Reason: "Test", Type: corev1.EventTypeWarning,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func patchEvent(name, patch string, args ...any) attempt {
+	return func(ctx context.Context, who clients) error {
+		_, err := who.kube.CoreV1().Events(metav1.NamespaceDefault).Patch(ctx, name, types.MergePatchType,
+			fmt.Appendf(nil, patch, args...), metav1.PatchOptions{})
+		return err
+	}
+}
+
 // makePod makes a pod that is bound to a node, or to none; it goes at once when it is deleted.
 func makePod(t *testing.T, who clients, namespace, name, node string) {
 	t.Helper()

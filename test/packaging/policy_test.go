@@ -162,6 +162,20 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 		"write an event about another node": createEvent("Node", theirs),
 		"write an event about a pool":       createEvent("MachineConfigPool", ours),
 	})
+	for name, node := range map[string]string{"about-ours": ours, "about-theirs": theirs} {
+		makeEvent(t, root, name, node)
+	}
+	allow(t, daemon, map[string]attempt{
+		"count an event about its node": patchEvent("about-ours", `{"count":2}`),
+	})
+	refuse(t, daemon, "changes events about its own node only", map[string]attempt{
+		"take another node's event": patchEvent("about-theirs", `{"involvedObject":{"name":%q},"message":"x"}`, ours),
+	})
+	refuse(t, daemon, "writes events about its own node only", map[string]attempt{
+		"rewrite another node's event":   patchEvent("about-theirs", `{"message":"x"}`),
+		"give another node its event":    patchEvent("about-ours", `{"involvedObject":{"name":%q}}`, theirs),
+		"make its event one of a pool's": patchEvent("about-ours", `{"involvedObject":{"kind":"MachineConfigPool"}}`),
+	})
 	refuse(t, daemon, "", map[string]attempt{
 		"say how its node is":           patchNodeStatus(ours),
 		"delete its MachineConfigNode":  deleteMCN(ours),
