@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -189,4 +190,33 @@ func deletedMidway(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, f.WaitNodeSays(ctx, "w1", "at "+after, func(says api.Node, _ *corev1.Node) bool { return says.Current == after }))
 	must(t, f.Rejoin(ctx, f.Node("w0")))
 	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+}
+
+// liftedAgain comes after badConfiguration, whose quarantine it lifts.
+func liftedAgain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
+	booted := boots(f)
+	_, bad := change(ctx, t, f, noKubelet)
+	must(t, f.WaitPool(ctx, "worker", "quarantined", func(p *mcfgv1.MachineConfigPool) bool {
+		return p.Spec.Configuration.Name == bad && fleet.Condition(p, api.PoolQuarantined)
+	}))
+	// The cause goes away: the kubelet of these hosts no longer minds.
+	for _, n := range f.Nodes {
+		at := n.HostPath("/etc/systemd/system/kubelet.service.d/60-patient.conf")
+		must(t, os.WriteFile(at, []byte("[Service]\nExecStartPre=\n"), 0o644))
+	}
+	text, exit, err := f.Refit(ctx, "quarantine", "lift", "worker")
+	must(t, err)
+	if exit != 0 {
+		t.Fatal(text)
+	}
+	must(t, f.WaitAt(ctx, bad, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, booted, both(f)...)
+	for _, name := range both(f) {
+		if says, _, err := f.Says(ctx, name); err != nil || says.Lift != "" || len(says.Quarantined) != 0 {
+			t.Errorf("%s: %+v, %v", name, says, err)
+		}
+	}
+	remove(ctx, t, f, "70-no-kubelet")
+	back, err := f.Render(ctx, "worker", bad)
+	must(t, err, f.WaitAt(ctx, back, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 }
