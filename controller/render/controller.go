@@ -202,9 +202,6 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 			return in, err
 		}
 	}
-	if len(in.waiting) > 0 {
-		return in, nil
-	}
 	base, err := r.base(ctx)
 	if err != nil {
 		return in, err
@@ -213,7 +210,15 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	if err != nil {
 		return in, err
 	}
-	if in.rendering, in.failure = renderPool(pool, sources, base); in.failure != nil || !in.moves() {
+	in.rendering, in.failure = renderPool(pool, sources, base)
+	if len(in.waiting) > 0 {
+		nodes := &corev1.NodeList{}
+		if err := r.pools.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+			return in, fmt.Errorf("listing Nodes: %w", err)
+		}
+		in.hold(nodes.Items)
+	}
+	if in.failure != nil || !in.moves() {
 		return in, nil
 	}
 	in.failure, err = r.unreconcilable(ctx, pool, in.rendering)

@@ -88,10 +88,27 @@ type input struct {
 	pin  *api.Pin
 	// pinErr says why the pin can't be followed.
 	pinErr error
-	// waiting names what is not finished; then nothing was rendered.
+	// waiting names what is not finished; then there is no rendering but of what the pool had before.
 	waiting   []string
 	rendering *rendering
 	failure   *failure
+}
+
+// hold leaves of what was rendered only what the pool had before: that is complete, whatever is being made now, and who
+// goes back to it must not have to wait for somebody who may never finish.
+func (in *input) hold(nodes []corev1.Node) {
+	in.failure = nil
+	if in.rendering != nil && !had(in.pool, nodes, in.rendering.config.Name) {
+		in.rendering = nil
+	}
+}
+
+// had says that the whole of a pool, or a node of it, is known to have had a configuration. The name is the pool's own,
+// so a node that has it is one of the pool's.
+func had(pool *mcfgv1.MachineConfigPool, nodes []corev1.Node, name string) bool {
+	history, err := api.Decode[[]string](pool.Annotations, api.HistoryKey)
+	return name == pool.Status.Configuration.Name || err == nil && slices.Contains(history, name) ||
+		slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Annotations[api.CurrentConfig] == name })
 }
 
 // pinned says that the pin holds: the MachineConfigs do not make anything else than what was rolled back from.

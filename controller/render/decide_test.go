@@ -45,8 +45,8 @@ func workers(config string) *mcfgv1.MachineConfigPool {
 	return p
 }
 
-// had are workers that have a configuration although they are to have none.
-func had(config string) *mcfgv1.MachineConfigPool {
+// hadBefore are workers that have a configuration although they are to have none.
+func hadBefore(config string) *mcfgv1.MachineConfigPool {
 	p := workers("")
 	p.Status.Configuration.Name = config
 	return p
@@ -97,7 +97,7 @@ func TestDecide(t *testing.T) {
 			message: "nothing matches a=b; the pool keeps rendered-worker-old",
 		},
 		"a pool whose nodes have a configuration lost it from its specification alone": {
-			in: input{pool: had("rendered-worker-old"),
+			in: input{pool: hadBefore("rendered-worker-old"),
 				failure: &failure{api.NoMachineConfigs, "nothing matches a=b"}},
 			degraded: true, known: true, reason: api.NoMachineConfigs, message: "nothing matches a=b",
 		},
@@ -283,5 +283,49 @@ func TestConditionsOfOthersStayAndTheTimeIsThatOfTheStatus(t *testing.T) {
 	}
 	if len(cs) != 2 || cs[0].LastTransitionTime != then {
 		t.Errorf("touched what is not ours: %v", cs)
+	}
+}
+
+// What is being made may never be finished, so it must not be in the way of going back.
+func TestWhileSomethingIsUnfinishedThePoolCanGoBackOnly(t *testing.T) {
+	good := render(t, document(t, "50-chrony", chrony))
+	name := good.config.Name
+	on := func(config string) []corev1.Node {
+		return []corev1.Node{
+			{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{api.CurrentConfig: "rendered-worker-old"}}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{api.CurrentConfig: config}}},
+		}
+	}
+	remembers := func(history string) *mcfgv1.MachineConfigPool {
+		p := workers("rendered-worker-bad")
+		p.Annotations = map[string]string{api.HistoryKey: history}
+		return p
+	}
+	for what, c := range map[string]struct {
+		pool   *mcfgv1.MachineConfigPool
+		nodes  []corev1.Node
+		target string
+	}{
+		"nobody had it":                 {workers("rendered-worker-bad"), on("rendered-worker-bad"), ""},
+		"the pool has it":               {hadBefore(name), nil, name},
+		"the pool had it":               {remembers(api.Encode([]string{"rendered-worker-x", name})), nil, name},
+		"a node still has it":           {workers("rendered-worker-bad"), on(name), name},
+		"the history can not be read":   {remembers("oops"), on(""), ""},
+		"another pool's has the like":   {workers("rendered-worker-bad"), on("rendered-infra" + name[len("rendered-worker"):]), ""},
+		"it is to be the pool's by now": {workers(name), on("rendered-worker-old"), ""},
+	} {
+		in := input{pool: c.pool, waiting: []string{"KubeletConfig/small since x: y"}, rendering: good}
+		in.hold(c.nodes)
+		out := decide(in)
+		if out.target != c.target || out.publish != (c.target != "") {
+			t.Errorf("%s: target %q and not %q", what, out.target, c.target)
+		}
+		if pending := out.conditions[0]; pending.Status != corev1.ConditionTrue || pending.Reason != reasonUnfinished {
+			t.Errorf("%s: %+v", what, pending)
+		}
+	}
+	in := input{pool: workers("rendered-worker-bad"), waiting: []string{"x"}, failure: &failure{reasonRenderFailed, "a"}}
+	if in.hold(nil); in.failure != nil {
+		t.Error("what is not finished has failed")
 	}
 }

@@ -172,8 +172,18 @@ func isWaitedFor(w *world) {
 		return w.pool("gate").Spec.Configuration.Name == first, w.pool("gate").Spec.Configuration
 	})
 	status(mcfgv1.KubeletConfigAccepted, yes, "")
-	w.moved("gate", first)
+	second := w.moved("gate", first)
 	w.says("gate", pending, no)
+
+	// What a node has had can be gone back to, whatever is unfinished.
+	w.addNode("gate-node", map[string]string{api.CurrentConfig: first})
+	status(mcfgv1.KubeletConfigFailure, no, "Error: maxPods must be a number")
+	w.says("gate", pending, yes, "KubeletConfig/small since ")
+	w.put("50-gate", "gate", file("/etc/a", "1"))
+	if name := w.moved("gate", second); name != first {
+		w.t.Errorf("the pool has %s and not %s", name, first)
+	}
+	w.says("gate", pending, yes, "KubeletConfig/small since ")
 	w.must(kubelets.Delete(w.ctx, "small", metav1.DeleteOptions{}))
 }
 
