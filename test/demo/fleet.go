@@ -34,8 +34,8 @@ func (d *demo) onFleet(ctx context.Context) (err error) {
 	d.show = newShow(os.Stdout, 6)
 	d.line(d.style("1", "Noderefit: a pool of nodes goes from one configuration to the next, and stops at a bad one"))
 	d.line("")
-	d.say("The control plane is a real one: etcd, kube-apiserver, controller manager and scheduler, on this machine. The " +
-		"workers are real ostree hosts, booted with systemd in containers, each with kubelet and agent. Only their " +
+	d.say("The control plane is a real one: etcd, kube-apiserver, controller manager and scheduler, on this machine. " +
+		"The workers are real ostree hosts, booted with systemd in containers, each with kubelet and agent. Only their " +
 		"container runtime is on paper, and their kernel is this machine's, so a reboot takes a second.")
 	d.say("Each line after a $ was really typed; long output is cut.")
 	d.where()
@@ -47,7 +47,10 @@ func (d *demo) onFleet(ctx context.Context) (err error) {
 	p := &pool{demo: d, Fleet: f}
 	for _, step := range []func(context.Context) error{p.adopt, p.preview, p.forward, p.mistake, p.revert} {
 		if err := step(ctx); err != nil {
-			return errors.Join(err, p.keepLogs(ctx))
+			if ctx.Err() == nil {
+				err = errors.Join(err, p.keepLogs(ctx))
+			}
+			return err
 		}
 	}
 	if d.shell {
@@ -109,8 +112,8 @@ func (d *demo) absolute(path string) string {
 
 // adopt gives the pool its first configuration.
 func (p *pool) adopt(ctx context.Context) error {
-	p.act("The nodes are adopted", "A pool, the controllers and the agents come to nodes that nobody had configured. Each "+
-		"plans from nothing. What it lacks here is a key, for which nobody has to move.")
+	p.act("The nodes are adopted", "A pool, the controllers and the agents come to nodes that nobody had configured. "+
+		"Each plans from nothing. What it lacks here is a key, for which nobody has to move.")
 	if err := p.do(ctx, "kubectl apply -f "+rollout+"/10-pool.yaml"); err != nil {
 		return err
 	}
@@ -137,8 +140,8 @@ const nextDocuments = "-f test/demo/documents/05-worker-kernelarg-selinuxoff.yam
 	" -f test/demo/documents/50-examplecorp-chrony.yaml"
 
 func (p *pool) preview(ctx context.Context) error {
-	p.act("What would happen", "Before anything is applied: what changes on which nodes, which change asks for a drain or a "+
-		"reboot, in which order, and what would be in the way.")
+	p.act("What would happen", "Before anything is applied: what changes on which nodes, which change asks for a drain "+
+		"or a reboot, in which order, and what would be in the way.")
 	return p.do(ctx, "kubectl refit plan worker "+nextDocuments)
 }
 
@@ -159,13 +162,14 @@ func (p *pool) forward(ctx context.Context) error {
 		return err
 	}
 	p.line("")
-	p.say(fmt.Sprintf("Meanwhile the workload had never fewer than %d of its 3 pods ready; its budget asks for 2.", seen.Least()))
+	p.say(fmt.Sprintf("Meanwhile the workload had never fewer than %d of its 3 pods ready; its budget asks for 2.",
+		seen.Least()))
 	return nil
 }
 
 func (p *pool) mistake(ctx context.Context) error {
-	p.act("A bad configuration", "With this one the kubelet does not start. The first node tries it, fails its verdict, and "+
-		"goes back by itself. It serves on; the content is in quarantine, and no other node gets it.")
+	p.act("A bad configuration", "With this one the kubelet does not start. The first node tries it, fails its verdict, "+
+		"and goes back by itself. It serves on; the content is in quarantine, and no other node gets it.")
 	if err := p.types(ctx, "tail -n 8 "+rollout+"/70-worker-kubelet.yaml",
 		"kubectl apply -f "+rollout+"/70-worker-kubelet.yaml"); err != nil {
 		return err
@@ -196,9 +200,6 @@ func (p *pool) revert(ctx context.Context) error {
 
 // keepLogs leaves what there is to find out why the demo did not go as it should.
 func (p *pool) keepLogs(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return nil
-	}
 	dir, err := os.MkdirTemp("", "noderefit-demo-logs-")
 	if err != nil {
 		return err

@@ -75,8 +75,8 @@ ExecStart=/usr/local/bin/machine-config-daemon run --root-mount=/ --kubeconfig=%
 	return err
 }
 
-// Rejoin makes a host a node again whose Node somebody deleted: its kubelet registers, it gets its labels, and its agent
-// a token that is good for the new Node.
+// Rejoin makes a host a node again whose Node somebody deleted: its kubelet registers, it gets its labels, and its
+// agent a token that is good for the new Node.
 func (f *Fleet) Rejoin(ctx context.Context, n *Node) error {
 	err := Until(ctx, n.Name+" is up", func(ctx context.Context) (bool, string, error) {
 		_, err := n.Output(ctx, "systemctl", "restart", "kubelet.service")
