@@ -109,6 +109,7 @@ func (o *runOptions) logger() (*zap.Logger, error) {
 	}
 	config := zap.NewProductionConfig()
 	config.Level = zap.NewAtomicLevelAt(level)
+	config.Sampling = nil // its counters are a tenth of what the head holds, and nothing here repeats itself that often
 	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
 	config.EncoderConfig.EncodeDuration = zapcore.StringDurationEncoder
 	config.DisableStacktrace, config.DisableCaller = true, true
