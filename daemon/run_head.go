@@ -87,6 +87,7 @@ type Head struct {
 	object                   machineConfigNode
 	telling, told            bool // the host is being told, and was last told, whether the node is ready
 	tellAt                   time.Time
+	spoke                    time.Time // when it was last told, or the API server had nothing to say
 	complained               time.Time // the beginning of the drain that people were last warned of
 	unread                   string    // what was last logged of annotations that can't be read
 	phase                    Phase
@@ -193,6 +194,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 		h.follow(ctx, v)
 		p := decide(v)
 		h.enter(v, p.name)
+		h.vouch(ctx, v, p.name)
 		if !h.clear(v, p) {
 			break
 		}
@@ -242,8 +244,8 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	return v
 }
 
-// follow keeps what goes on beside the phases: which configurations are watched, what the host's verdict is told, and a
-// current configuration that somebody deleted.
+// follow keeps what goes on beside the phases: which configurations are watched, and a current configuration that
+// somebody deleted.
 func (h *Head) follow(ctx context.Context, v *situation) {
 	if v.host == nil || !v.exists {
 		return
@@ -257,7 +259,6 @@ func (h *Head) follow(ctx context.Context, v *situation) {
 		h.restoring = true
 		go func() { h.restored <- h.restore(ctx, current) }()
 	}
-	h.vouch(ctx, v)
 }
 
 // enter notes that the node has come to another phase. What is no operation is logged and timed here.

@@ -79,12 +79,13 @@ func recordOf(s *Status) string {
 	return strings.Join([]string{s.Config.Committed, s.Config.Pending, s.Phase, string(s.State)}, "|")
 }
 
-// vouch tells the verdict on the host what the API server says of the Node, as long as there is one to be found. It is
-// asked each time: a watch does not tell news from silence.
-func (h *Head) vouch(ctx context.Context, v *situation) {
-	live := v.applying && v.plan != nil && !v.plan.Reboot
-	if !live && !v.inPhase(transaction.PhaseProve) {
-		h.told, h.tellAt = false, time.Time{}
+// vouch tells the host what the API server says of the Node: before an apply begins, which takes it for how the node was
+// before the update, and as long as there is a verdict to be found. It is asked each time: a watch does not tell news
+// from silence.
+func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
+	listens := p == PhaseApply || h.job != nil && h.job.phase == PhaseApply
+	if !listens && (v.host == nil || !v.inPhase(transaction.PhaseProve)) {
+		h.told, h.tellAt, h.spoke = false, time.Time{}, time.Time{}
 		return
 	}
 	if h.telling || v.ready == h.told && v.now.Before(h.tellAt) {
@@ -112,7 +113,7 @@ type wordEnd struct {
 }
 
 func (h *Head) vouched(e wordEnd) {
-	h.telling = false
+	h.telling, h.spoke = false, time.Now()
 	if e.err == nil {
 		h.told = e.ready
 	} else if !away(e.err) {

@@ -46,8 +46,8 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		h.rest(ctx, v)
 		return
 	}
-	if !p.job {
-		return
+	if !p.job || p.name == PhaseApply && v.now.Sub(h.spoke) > wordPace {
+		return // the host is about to hear how the node is before the update
 	}
 	desired, w := v.node.Desired, h.way
 	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}

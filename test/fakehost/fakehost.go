@@ -42,7 +42,8 @@ type Script struct {
 	Fault func(operation, config string) error
 	// Gone is called when the machine goes down, and Back when it runs again, from the host's own goroutine.
 	Gone, Back func()
-	// AskNode makes a verdict wait until the head has said that the Node is ready.
+	// AskNode makes a verdict wait until the head has said that the Node is ready, unless it said before the update that it
+	// is not.
 	AskNode bool
 	// Drift is what Verify finds.
 	Drift []daemon.Drift
@@ -63,6 +64,8 @@ type Host struct {
 	since                        time.Time
 	quarantined                  []transaction.Quarantined
 	ready                        bool
+	unready                      bool // the latest word is that the node is not ready
+	broken                       bool // that was so when the update began
 	boots                        int
 	operation                    *operation
 }
@@ -286,6 +289,7 @@ func (h *Host) apply(r daemon.Request) (*daemon.Result, error) {
 	h.set(func() { h.pending, h.phase, h.state = r.Name, transaction.PhasePrepare, transaction.Working })
 	h.mu.Lock()
 	delay := h.script.Delays[Apply]
+	h.broken = h.unready
 	h.mu.Unlock()
 	_ = wait(context.Background(), delay)
 	if err := h.fault(Apply, r.Name); err != nil {
@@ -351,7 +355,7 @@ func (h *Host) down() {
 	h.mu.Lock()
 	gone, back, delay := h.script.Gone, h.script.Back, h.script.Delays[Boot]
 	h.counts[Boot]++
-	h.ready = false
+	h.ready, h.unready = false, false
 	h.mu.Unlock()
 	if gone != nil {
 		gone()
@@ -385,7 +389,7 @@ func (h *Host) reboot(name string) {
 func (h *Host) waitsForNode() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.script.AskNode && !h.ready
+	return h.script.AskNode && !h.ready && !h.broken
 }
 
 func (h *Host) rollBack(name string, why error) {
@@ -413,7 +417,7 @@ func (h *Host) Config(_ context.Context, name string) ([]byte, error) {
 func (h *Host) NodeReady(_ context.Context, ready bool, _ string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ready = ready
+	h.ready, h.unready = ready, !ready
 	return nil
 }
 

@@ -135,6 +135,19 @@ func freshNode(t *testing.T, c *cluster.Cluster, name string) *node {
 	return n
 }
 
+// silence makes the node one whose kubelet says nothing.
+func (n *node) silence() {
+	n.t.Helper()
+	nodes := n.Client.CoreV1().Nodes()
+	if err := nodes.Delete(n.ctx(), n.name, metav1.DeleteOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+	bare := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
+	if _, err := nodes.Create(n.ctx(), bare, metav1.CreateOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 func (n *node) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(n.t.Context(), soon)
 	n.t.Cleanup(cancel)

@@ -72,6 +72,25 @@ func TestUpdateWithReboot(t *testing.T) {
 	}
 }
 
+// What was not ready before an update is not the update's fault: the host has to hear of it before it begins.
+func TestNodeThatWasNotReadyBefore(t *testing.T) {
+	n := freshNode(t, control(t), "broken-before")
+	n.a = n.render(nil, "a")
+	n.host.Commit(n.a, n.document(n.a))
+	n.host.Change(func(s *fakehost.Script) { s.AskNode = true })
+	n.silence()
+	b := n.render([]string{"quiet"}, "b")
+	n.desire(b)
+	n.start()
+	n.until("the host has proved it", func() bool { return n.host.Committed() == b })
+	o := n.wait("waiting to be ready", func(_ *corev1.Node, a api.Node) bool {
+		return a.Current == b && strings.Contains(a.Reason, "waiting for the node to be ready")
+	})
+	if !o.Spec.Unschedulable {
+		t.Error("a node that is not ready was uncordoned")
+	}
+}
+
 // requests are what this node's head has asked for.
 func (n *node) requests() []cluster.Request {
 	n.t.Helper()
