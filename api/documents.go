@@ -71,6 +71,9 @@ const (
 	DrainWaitTerminating = "Terminating"
 	DrainWaitRefused     = "Refused" // an admission webhook or a quota
 	DrainWaitError       = "Error"
+	// DrainWaitComesBack: evicted, a pod of the same controller comes to the cordoned node again. It is waited for for a
+	// while, and then left there.
+	DrainWaitComesBack = "ComesBack"
 )
 
 // Node is what a Node says in its annotations.

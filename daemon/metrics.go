@@ -56,7 +56,8 @@ func outcomeOf(err error) string {
 }
 
 // drainWaits are the reasons that a drain may wait for, which are labels.
-var drainWaits = []string{api.DrainWaitBudget, api.DrainWaitTerminating, api.DrainWaitRefused, api.DrainWaitError}
+var drainWaits = []string{api.DrainWaitBudget, api.DrainWaitTerminating, api.DrainWaitRefused, api.DrainWaitError,
+	api.DrainWaitComesBack}
 
 // NewMetrics returns the metrics of one head, in a registry of their own.
 func NewMetrics() *Metrics {

@@ -66,6 +66,9 @@ type Drainer struct {
 	Node   string
 
 	known map[types.UID]bool // by pod: it has to go
+	// settled are the lineages of pods that stay, for the configuration settledFor.
+	settled    map[string]int
+	settledFor string
 }
 
 // Forecast says what a drain would wait for, before anything is cordoned or evicted: the pods that a
@@ -107,7 +110,8 @@ func (d *Drainer) Forecast(ctx context.Context) (api.Drain, error) {
 }
 
 // Run evicts what has to go and returns when all of it is gone: not accepted, not terminating, gone, and the node still
-// cordoned. It never gives up by itself; it ends with ctx, within a second, or with the error of a list, or with
+// cordoned. Pods that come back to the cordoned node however often they are evicted are left there at last, as those of
+// a DaemonSet are; the last report names them. It never gives up by itself; it ends with ctx, within a second, or with the error of a list, or with
 // ErrUncordoned, and may be called again after each. Budgets are never bypassed: whatever refuses is asked again.
 //
 // An uncordon while nothing moves is for the caller to see, who watches the node: Run asks for it only at the
@@ -127,10 +131,16 @@ func (d *Drainer) Run(ctx context.Context, config string, last *api.Drain, repor
 	if last != nil && last.Config == config && !last.Since.IsZero() {
 		r.since = last.Since
 	}
+	if d.settledFor == config {
+		maps.Copy(r.queue.gone, d.settled)
+	}
 	inner, cancel := context.WithCancel(ctx)
 	defer r.working.Wait()
 	defer cancel()
 	err := r.run(inner)
+	if r.begun {
+		d.settled, d.settledFor = r.queue.settled(), config
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -311,8 +321,12 @@ func (r *run) turn(ctx context.Context, now time.Time) (bool, error) {
 		return false, err
 	}
 	r.queue.observe(pods, now.UTC().Truncate(time.Second))
-	if len(r.queue.targets) == 0 {
-		return r.confirm(ctx, now)
+	if r.queue.left() == 0 {
+		done, err := r.confirm(ctx, now)
+		if done && len(r.queue.targets) > 0 {
+			r.report(r.queue.report(r.config, r.since, now))
+		}
+		return done, err
 	}
 	for _, t := range r.queue.due(now) {
 		r.queue.ask(t, now)
@@ -358,6 +372,7 @@ func (r *run) confirm(ctx context.Context, now time.Time) (bool, error) {
 		return false, err
 	}
 	pods, err = r.leaving(ctx, pods)
+	pods = slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return r.queue.stays(p.UID) })
 	return err == nil && len(pods) == 0, err
 }
 

@@ -91,6 +91,8 @@ func Sentence(w api.WaitingPod) string {
 		text += " is terminating"
 	case api.DrainWaitRefused:
 		text += " was refused eviction"
+	case api.DrainWaitComesBack:
+		text += " comes back to the cordoned node"
 	default:
 		text += " could not be evicted"
 	}

@@ -36,6 +36,10 @@ type target struct {
 	asking   bool      // and there is no answer yet
 	accepted bool      // the last answer was yes
 	refusal  *refusal  // the last answer was no
+	// comeback is how often pods of its controller had gone and come back when this one came; notBefore is until when it
+	// is given time to go by itself, or to be the last of them.
+	comeback  int
+	notBefore time.Time
 	explained
 }
 
@@ -55,10 +59,12 @@ type queue struct {
 	targets map[types.UID]*target
 	// before has since when an earlier process waited for a pod, by namespace and name.
 	before map[string]time.Time
+	// gone has, by lineage, the highest comeback of the pods that went. What comes now comes after them.
+	gone map[string]int
 }
 
 func newQueue(last *api.Drain) *queue {
-	q := &queue{targets: map[types.UID]*target{}, before: map[string]time.Time{}}
+	q := &queue{targets: map[types.UID]*target{}, before: map[string]time.Time{}, gone: map[string]int{}}
 	if last != nil {
 		for _, w := range last.Waiting {
 			q.before[w.Namespace+"/"+w.Name] = w.Since
@@ -70,18 +76,67 @@ func newQueue(last *api.Drain) *queue {
 // observe takes over which of the pods that have to go are there now.
 func (q *queue) observe(pods []*corev1.Pod, now time.Time) {
 	seen := map[types.UID]*target{}
+	var fresh []*corev1.Pod
 	for _, pod := range pods {
 		t, ok := q.targets[pod.UID]
 		if !ok {
-			t = &target{since: now}
-			if since, ok := q.before[pod.Namespace+"/"+pod.Name]; ok && since.Before(now) {
-				t.since = since
-			}
+			fresh = append(fresh, pod)
+			continue
 		}
 		t.pod = pod
 		seen[pod.UID] = t
 	}
+	// A replacement is made after the pod that it replaces was told to go, and is seen after that.
+	for uid, t := range q.targets {
+		if seen[uid] == nil || t.terminating() {
+			key := lineage(t.pod)
+			q.gone[key] = max(q.gone[key], t.comeback)
+		}
+	}
+	for _, pod := range fresh {
+		seen[pod.UID] = q.enter(pod, now)
+	}
 	q.targets = seen
+}
+
+func (q *queue) enter(pod *corev1.Pod, now time.Time) *target {
+	t := &target{pod: pod, since: now}
+	if since, ok := q.before[pod.Namespace+"/"+pod.Name]; ok && since.Before(now) {
+		t.since = since
+	}
+	if last, ok := q.gone[lineage(pod)]; ok {
+		t.comeback = last + 1
+		t.notBefore = now.Add(comebackDelay(t.comeback))
+	}
+	return t
+}
+
+// settled are the lineages whose pods stay: what an earlier drain for the same configuration has found out.
+func (q *queue) settled() map[string]int {
+	out := map[string]int{}
+	for _, t := range q.targets {
+		if t.stays() {
+			out[lineage(t.pod)] = t.comeback - 1
+		}
+	}
+	return out
+}
+
+// left counts the pods that still have to go.
+func (q *queue) left() int {
+	n := 0
+	for _, t := range q.targets {
+		if !t.stays() {
+			n++
+		}
+	}
+	return n
+}
+
+// stays says that the pod with that UID is the node's own.
+func (q *queue) stays(uid types.UID) bool {
+	t, ok := q.targets[uid]
+	return ok && t.stays()
 }
 
 // due are the pods whose eviction is to be asked for now, those first that were asked for longest ago. Of pods that
@@ -98,7 +153,7 @@ func (q *queue) due(now time.Time) []*target {
 	for _, t := range q.sorted(func(a, b *target) int { return a.asked.Compare(b.asked) }) {
 		waited := now.Sub(t.asked)
 		switch {
-		case t.terminating() || t.asking:
+		case t.terminating() || t.asking || t.stays() || now.Before(t.notBefore):
 			continue
 		case t.asked.IsZero():
 		case waited < RetryDelay:
@@ -150,7 +205,7 @@ func (q *queue) blocked() []*target {
 
 // report is where the drain is: pods that are blocked before pods that are ending, the longest wait first.
 func (q *queue) report(config string, since, now time.Time) api.Drain {
-	out := api.Drain{Config: config, Since: since, Left: len(q.targets)}
+	out := api.Drain{Config: config, Since: since, Left: q.left()}
 	for _, t := range q.sorted(byName) {
 		if w, ok := t.waiting(now); ok {
 			out.Waiting = append(out.Waiting, w)
@@ -166,10 +221,7 @@ func (q *queue) report(config string, since, now time.Time) api.Drain {
 }
 
 func rank(why string) int {
-	if why == api.DrainWaitTerminating {
-		return 1
-	}
-	return 0
+	return slices.Index([]string{api.DrainWaitTerminating, api.DrainWaitComesBack}, why)
 }
 
 // waiting describes t, unless its eviction was asked for only just now.
@@ -178,6 +230,10 @@ func (t *target) waiting(now time.Time) (api.WaitingPod, bool) {
 	switch {
 	case t.terminating() || t.accepted:
 		w.Why, w.Message = api.DrainWaitTerminating, ending(t.pod)
+	case t.stays():
+		w.Why, w.Message = api.DrainWaitComesBack, t.how()+" each time; it stays, as pods of a DaemonSet do"
+	case t.comeback > 0 && t.asked.IsZero():
+		w.Why, w.Message = api.DrainWaitComesBack, t.how()+"; to be evicted again at "+stamp(t.notBefore)
 	case t.refusal != nil:
 		w.Why, w.Message = t.refusal.why, t.refusal.message
 		w.Budget, w.Allowed, w.Placement = t.refusal.budget, t.allowed, t.placement

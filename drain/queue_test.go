@@ -172,7 +172,7 @@ func TestAPodThatIsGoneIsForgotten(t *testing.T) {
 	again.UID = "another"
 	q.observe([]*corev1.Pod{again}, noon.Add(time.Second))
 	q.answer("a", held("web"))
-	if due := q.due(noon.Add(time.Second)); names(due) != "a" || due[0].pod.UID != "another" {
+	if due := q.due(noon.Add(comebackWait + time.Second)); names(due) != "a" || due[0].pod.UID != "another" {
 		t.Errorf("%v are due", names(due))
 	}
 }

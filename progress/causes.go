@@ -405,6 +405,9 @@ func (r *Report) draining(n *nodeReport) *Answer {
 	case api.DrainWaitRefused:
 		why = "was refused eviction"
 		a.Do = "see the webhook or quota that the message names"
+	case api.DrainWaitComesBack:
+		why = "comes back to the cordoned node"
+		a.Do = "the drain goes on by itself, without it; have the pod not tolerate node.kubernetes.io/unschedulable"
 	default:
 		why = "could not be evicted"
 		a.Do = "the daemon tries again by itself; see the message"
