@@ -23,10 +23,11 @@ var (
 	unavailable = poolMetric("mco_unavailable_machine_count", "Nodes that are out of service or about to be.")
 	state       = prometheus.NewDesc("mco_state", "State of each node: the Unix time since when this process has seen it.",
 		[]string{"node", "pool", "state", "reason"}, nil)
-	phases      = prometheus.NewDesc("noderefit_pool_nodes", "Nodes of the pool by phase.", []string{"pool", "phase"}, nil)
-	allowed     = poolMetric("noderefit_pool_max_unavailable", "Nodes that may be out of service for an update.")
-	paused      = poolMetric("noderefit_pool_paused", "1 where the pool is paused.")
-	quarantined = poolMetric("noderefit_pool_quarantined", "1 where the pool's configuration failed on a node.")
+	phases        = prometheus.NewDesc("noderefit_pool_nodes", "Nodes of the pool by phase.", []string{"pool", "phase"}, nil)
+	allowed       = poolMetric("noderefit_pool_max_unavailable", "Nodes that may be out of service for an update.")
+	paused        = poolMetric("noderefit_pool_paused", "1 where the pool is paused.")
+	quarantined   = poolMetric("noderefit_pool_quarantined", "1 where the pool's configuration failed on a node.")
+	misconfigured = poolMetric("noderefit_pool_misconfigured", "1 where something is wrong with the pool itself.")
 )
 
 func poolMetric(name, help string) *prometheus.Desc {
@@ -89,7 +90,7 @@ func (r *report) take(w *world) []change {
 // Describe implements prometheus.Collector.
 func (r *report) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined,
+		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined, misconfigured,
 	} {
 		to <- d
 	}
@@ -110,6 +111,7 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 		gauge(allowed, float64(p.MaxUnavailable), p.Name)
 		gauge(paused, float64(rank(p.Paused)), p.Name)
 		gauge(quarantined, float64(rank(p.Quarantine() != nil)), p.Name)
+		gauge(misconfigured, float64(rank(len(p.Problems) > 0)), p.Name)
 		byPhase := map[progress.Phase]int{}
 		for _, n := range p.Nodes {
 			byPhase[n.Phase(p.Target)]++

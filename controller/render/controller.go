@@ -16,7 +16,6 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	operatorv1 "github.com/openshift/api/operator/v1"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -72,9 +71,7 @@ func (o Options) Add(mgr ctrl.Manager) error {
 	if err := errors.Join(mcfgv1.Install(mgr.GetScheme()), operatorv1.Install(mgr.GetScheme())); err != nil {
 		return fmt.Errorf("adding controller render: %w", err)
 	}
-	// Several managers of one process, as in a test, share it.
-	err := metrics.Registry.Register(osImageURLOverride)
-	if _, there := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !there {
+	if err := register(metrics.Registry); err != nil {
 		return fmt.Errorf("adding controller render: %w", err)
 	}
 	configs, err := newConfigs(mgr)
@@ -160,7 +157,7 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	pool := &mcfgv1.MachineConfigPool{}
 	if err := r.pools.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
 		if apierrors.IsNotFound(err) {
-			osImageURLOverride.DeleteLabelValues(name)
+			forget(name)
 			return nil
 		}
 		return fmt.Errorf("reading MachineConfigPool/%s: %w", name, err)
@@ -346,7 +343,9 @@ func (r *reconciler) say(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, cs []mcfgv1.MachineConfigPoolCondition,
 ) error {
 	changed := pool.DeepCopy()
-	if !setConditions(&changed.Status.Conditions, cs, metav1.Now()) {
+	news := setConditions(&changed.Status.Conditions, cs, metav1.Now())
+	show(pool.Name, changed.Status.Conditions)
+	if !news {
 		return nil
 	}
 	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})

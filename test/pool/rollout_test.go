@@ -123,6 +123,7 @@ func checkTelling(l *lab, c *controller) {
 		`noderefit_pool_nodes{phase="Updated",pool="worker"}`: "6",
 		`noderefit_pool_max_unavailable{pool="worker"}`:       "2",
 		`noderefit_pool_quarantined{pool="worker"}`:           "0",
+		`noderefit_pool_misconfigured{pool="worker"}`:         "0",
 	} {
 		if got := c.metric(l.t, series); got != want {
 			l.t.Errorf("%s is %q, want %q", series, got, want)

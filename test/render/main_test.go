@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/noderefit/noderefit/api"
@@ -215,6 +216,23 @@ func (w *world) says(pool string, kind mcfgv1.MachineConfigPoolConditionType, is
 		return found.Status == is, found
 	})
 	return found
+}
+
+// shows waits until a metric of a pool has a value.
+func (w *world) shows(metric, pool string, value float64) {
+	w.t.Helper()
+	w.until(fmt.Sprintf("%s of %s is %v", metric, pool, value), func() (bool, any) {
+		families, err := metrics.Registry.Gather()
+		w.must(err)
+		for _, family := range families {
+			for _, m := range family.Metric {
+				if family.GetName() == metric && m.Label[0].GetValue() == pool {
+					return m.GetGauge().GetValue() == value, m.GetGauge().GetValue()
+				}
+			}
+		}
+		return false, "it is not there"
+	})
 }
 
 // event waits for one of a reason about a pool.

@@ -97,6 +97,7 @@ func waitsForTheFirst(w *world) {
 	w.addPool("bare")
 	w.says("bare", pending, yes, api.NoMachineConfigs, api.Role+"=bare")
 	w.says("bare", degraded, no)
+	w.shows("noderefit_pool_render_pending", "bare", 0)
 	w.put("50-bare", "bare", file("/etc/a", "1"))
 	first := w.moved("bare", "")
 	w.says("bare", pending, no)
@@ -116,6 +117,7 @@ func doesNotParse(w *world) {
 	w.put("60-bad", "bad", mcfgv1.MachineConfigSpec{Config: runtime.RawExtension{Raw: []byte(
 		`{"ignition":{"version":"3.4.0"},"passwd":{"users":[{"name":"core","passwordHash":"` + secret + `:"}]}}`)}})
 	c := w.says("bad", degraded, yes, "MachineConfig/60-bad", "spec.config.passwd.users[0].passwordHash", good)
+	w.shows("noderefit_pool_render_degraded", "bad", 1)
 	if strings.Contains(c.Message, secret) {
 		w.t.Errorf("shows content: %s", c.Message)
 	}
@@ -124,6 +126,7 @@ func doesNotParse(w *world) {
 	}
 	w.remove("60-bad")
 	w.says("bad", degraded, no)
+	w.shows("noderefit_pool_render_degraded", "bad", 0)
 	if name := w.pool("bad").Spec.Configuration.Name; name != good {
 		w.t.Errorf("the pool moved to %s", name)
 	}
@@ -156,6 +159,7 @@ func isWaitedFor(w *world) {
 	}, metav1.CreateOptions{})
 	w.must(err)
 	w.says("gate", pending, yes, "KubeletConfig/small since ", "no condition yet")
+	w.shows("noderefit_pool_render_pending", "gate", 1)
 	w.put("50-gate", "gate", file("/etc/a", "2"))
 	status := func(kind mcfgv1.KubeletConfigStatusConditionType, is corev1.ConditionStatus, message string) {
 		w.t.Helper()
