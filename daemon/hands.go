@@ -349,8 +349,27 @@ func noteOf(r *Request) handNote {
 		sum := sha256.Sum256(r.Config)
 		digest = hex.EncodeToString(sum[:])
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %t %s", r.Name, digest, r.Lift, r.Policy))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %t %s", r.Name, digest, r.Lift, policyRead(r.Policy)))
 	return handNote{Config: r.Name, Sum: hex.EncodeToString(sum[:])}
+}
+
+// policyRead is what a node reads of a MachineConfiguration: that somebody wrote its status, or anything else, makes no
+// other request.
+func policyRead(document []byte) []byte {
+	var doc struct {
+		Spec struct {
+			Policy    any `json:"nodeDisruptionPolicy"`
+			Overrides any `json:"irreconcilableValidationOverrides"`
+		} `json:"spec"`
+	}
+	if len(document) == 0 || json.Unmarshal(document, &doc) != nil {
+		return document
+	}
+	text, err := json.Marshal(doc.Spec)
+	if err != nil {
+		return document
+	}
+	return text
 }
 
 // do runs a command on the host and returns what it printed, and the error that it ended with.

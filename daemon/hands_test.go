@@ -82,6 +82,32 @@ func TestSameRequestIsKnownHoweverItIsWritten(t *testing.T) {
 	}
 }
 
+func TestWritingAPolicyAnewIsNoOtherRequest(t *testing.T) {
+	note := func(policy string) handNote { return noteOf(&Request{Name: "a", Policy: []byte(policy)}) }
+	const spec = `"nodeDisruptionPolicy":{"files":[{"path":"/etc/x","actions":[{"type":"None"}]}]}`
+	a := note(`{"metadata":{"resourceVersion":"1"},"spec":{` + spec + `}}`)
+	for what, policy := range map[string]string{
+		"another version":      `{"metadata":{"resourceVersion":"2","managedFields":[{}]},"spec":{` + spec + `}}`,
+		"a status":             `{"metadata":{},"spec":{` + spec + `},"status":{"observedGeneration":7}}`,
+		"what no node reads":   `{"spec":{"logLevel":"Debug",` + spec + `}}`,
+		"another way to write": `{"spec":{"nodeDisruptionPolicy":{"files":[{"actions":[{"type":"None"}],"path":"/etc/x"}]}}}`,
+	} {
+		if note(policy) != a {
+			t.Errorf("%s: is another request", what)
+		}
+	}
+	for what, policy := range map[string]string{
+		"another action": `{"spec":{"nodeDisruptionPolicy":{"files":[{"path":"/etc/x","actions":[{"type":"Drain"}]}]}}}`,
+		"an override":    `{"spec":{` + spec + `,"irreconcilableValidationOverrides":{"storage":["Disks"]}}}`,
+		"none":           "",
+		"no document":    "spec: {}",
+	} {
+		if note(policy) == a {
+			t.Errorf("%s: is the same request", what)
+		}
+	}
+}
+
 func TestDocumentOfTheHeadIsGoneOnceItIsRead(t *testing.T) {
 	dir := t.TempDir()
 	ours, theirs := filepath.Join(dir, "config.json"), filepath.Join(t.TempDir(), "config.json")
