@@ -47,6 +47,7 @@ const (
 	verifyFirst = 2 * time.Minute  // after the start
 	verifyPace  = 30 * time.Minute
 	wordPace    = 15 * time.Second // between two words about the Node to the verdict on the host
+	wordFresh   = 20 * time.Second // how old the latest one may be when an apply begins
 	restorePace = 30 * time.Second // between two tries to give a configuration back
 	blindFor    = 2 * time.Minute  // how long a host may not answer, such as while it shuts down
 	endLimit    = time.Second      // for operations to notice that the head ends
@@ -65,7 +66,7 @@ type Head struct {
 	statuses chan hostAnswer
 	ended    chan jobEnd
 	drains   chan api.Drain
-	words    chan wordEnd
+	words    chan error
 	restored chan error
 
 	// The host, as it was last read; read says that it was since the last operation ended.
@@ -85,8 +86,9 @@ type Head struct {
 
 	nodeWrites, objectWrites writes
 	object                   machineConfigNode
-	telling, told            bool // the host is being told, and was last told, whether the node is ready
-	tellAt                   time.Time
+	telling                  bool      // the host is being told whether the node is ready
+	told                     bool      // what the watch said of that when it was last told
+	tellAt                   time.Time // when it is told again
 	spoke                    time.Time // when it was last told, or the API server had nothing to say
 	complained               time.Time // the beginning of the drain that people were last warned of
 	unread                   string    // what was last logged of annotations that can't be read
@@ -120,7 +122,7 @@ func NewHead(o HeadOptions) *Head {
 	}
 	h := &Head{o: o, log: o.Log.With(zap.String("node", o.Node)), metrics: o.Metrics,
 		bell: make(chan struct{}, 1), statuses: make(chan hostAnswer, 1), ended: make(chan jobEnd, 1),
-		drains: make(chan api.Drain, 1), words: make(chan wordEnd, 1), restored: make(chan error, 1)}
+		drains: make(chan api.Drain, 1), words: make(chan error, 1), restored: make(chan error, 1)}
 	h.cluster = &cluster{name: o.Node, kube: o.Kube, configs: o.Configs, meta: o.Metadata, log: h.log, wake: h.ring,
 		watched: map[string]*configWatch{}}
 	return h
@@ -161,8 +163,8 @@ func (h *Head) Run(ctx context.Context) error {
 				h.metrics.drain(&d)
 				h.complain(d)
 			}
-		case e := <-h.words:
-			h.vouched(e)
+		case err := <-h.words:
+			h.vouched(err)
 		case err := <-h.restored:
 			h.finishRestore(err)
 		case <-timer.C:

@@ -64,7 +64,7 @@ func (h *Head) readHost(a hostAnswer) {
 	if before != nil && recordOf(before) == recordOf(a.status) {
 		return
 	}
-	h.hostSince = now
+	h.hostSince, h.tellAt = now, time.Time{} // after a boot the host knows no word
 	if a.status.Config.Pending == "" {
 		// An attempt has ended, somehow: what was found out for it may not be so any more.
 		h.way.plan, h.way.staged, h.way.rebooting = nil, false, time.Time{}
@@ -85,38 +85,30 @@ func recordOf(s *Status) string {
 func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 	listens := p == PhaseApply || h.job != nil && h.job.phase == PhaseApply
 	if !listens && (v.host == nil || !v.inPhase(transaction.PhaseProve)) {
-		h.told, h.tellAt, h.spoke = false, time.Time{}, time.Time{}
+		h.tellAt, h.spoke = time.Time{}, time.Time{}
 		return
 	}
+	// Whatever came of it, it is not asked again soon; but what the watch shows is news.
 	if h.telling || v.ready == h.told && v.now.Before(h.tellAt) {
 		return
 	}
-	h.telling, h.tellAt = true, v.now.Add(wordPace)
+	h.telling, h.told, h.tellAt = true, v.ready, v.now.Add(jitter(wordPace))
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
-		var ready bool
 		if err == nil {
-			var why string
-			ready, why = NodeWord(node, time.Now(), uptime())
+			ready, why := NodeWord(node, time.Now(), uptime())
 			err = h.o.Senses.NodeReady(ctx, ready, why)
 		}
-		h.words <- wordEnd{ready, err}
+		h.words <- err
 	}()
 }
 
-// wordEnd is what became of telling the host.
-type wordEnd struct {
-	ready bool
-	err   error
-}
-
-func (h *Head) vouched(e wordEnd) {
+// vouched takes what became of telling the host.
+func (h *Head) vouched(err error) {
 	h.telling, h.spoke = false, time.Now()
-	if e.err == nil {
-		h.told = e.ready
-	} else if !away(e.err) {
-		h.log.Warn("telling the host about the Node", zap.Error(e.err))
+	if err != nil && !away(err) {
+		h.log.Warn("telling the host about the Node", zap.Error(err))
 	}
 }

@@ -46,7 +46,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		h.rest(ctx, v)
 		return
 	}
-	if !p.job || p.name == PhaseApply && v.now.Sub(h.spoke) > wordPace {
+	if !p.job || p.name == PhaseApply && v.now.Sub(h.spoke) > wordFresh {
 		return // the host is about to hear how the node is before the update
 	}
 	desired, w := v.node.Desired, h.way

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -82,26 +83,45 @@ type node struct {
 	stop context.CancelFunc
 	done chan struct{}
 	logs *counter
+	gets *counter // reads of the Node, answered or not
 }
 
-// counter counts lines of a log.
+// counter counts what happens.
 type counter struct {
 	sync.Mutex
 
 	n int
 }
 
-func (c *counter) count(zapcore.Entry) error {
+func (c *counter) add() {
 	c.Lock()
 	defer c.Unlock()
 	c.n++
+}
+
+func (c *counter) line(zapcore.Entry) error {
+	c.add()
 	return nil
 }
 
-func (c *counter) lines() int {
+func (c *counter) total() int {
 	c.Lock()
 	defer c.Unlock()
 	return c.n
+}
+
+// reads counts how often a node is read by its name.
+type reads struct {
+	next  http.RoundTripper
+	node  string
+	count *counter
+}
+
+func (r *reads) RoundTrip(q *http.Request) (*http.Response, error) {
+	if q.Method == http.MethodGet && q.URL.Path == "/api/v1/nodes/"+r.node {
+		r.count.add()
+	}
+	return r.next.RoundTrip(q)
 }
 
 // newNode is a node at a configuration of its own, at rest.
@@ -124,7 +144,7 @@ func settled(t *testing.T, c *cluster.Cluster, name string) *node {
 // freshNode is a node that nobody has configured, without a head.
 func freshNode(t *testing.T, c *cluster.Cluster, name string) *node {
 	t.Helper()
-	n := &node{Cluster: c, t: t, name: name, host: fakehost.New(fakehost.Script{}), logs: &counter{}}
+	n := &node{Cluster: c, t: t, name: name, host: fakehost.New(fakehost.Script{}), logs: &counter{}, gets: &counter{}}
 	if err := n.AddNode(n.ctx(), n.name, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -158,9 +178,10 @@ func (n *node) ctx() context.Context {
 func (n *node) start() {
 	config := rest.CopyConfig(n.Config)
 	config.UserAgent = "head-" + n.name
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &reads{next: next, node: n.name, count: n.gets} })
 	kube := kubernetes.NewForConfigOrDie(config)
 	ctx, stop := context.WithCancel(context.Background())
-	log := zaptest.NewLogger(n.t, zaptest.WrapOptions(zap.Hooks(n.logs.count)), zaptest.Level(level()))
+	log := zaptest.NewLogger(n.t, zaptest.WrapOptions(zap.Hooks(n.logs.line)), zaptest.Level(level()))
 	head := daemon.NewHead(daemon.HeadOptions{Node: n.name, Kube: kube, Configs: mcfgclient.NewForConfigOrDie(config),
 		Metadata: metadata.NewForConfigOrDie(config), Hands: n.host, Senses: n.host, Verifier: n.host,
 		Drainer: &drain.Drainer{Client: kube, Node: n.name}, Log: log})

@@ -497,6 +497,7 @@ func TestAPIServerAwayInEveryPhase(t *testing.T) {
 		b     string
 		phase string
 		lines int
+		gets  int
 	}
 	var updates []*update
 	for _, phase := range []string{fakehost.Plan, fakehost.Stage, "drain", fakehost.Apply, fakehost.Boot, fakehost.Prove} {
@@ -515,12 +516,15 @@ func TestAPIServerAwayInEveryPhase(t *testing.T) {
 			}
 			return u.host.Counts()[u.phase] > 0
 		})
-		u.lines = u.logs.lines()
+		u.lines, u.gets = u.logs.total(), u.node.gets.total()
 	}
 	control.StopAPI()
 	time.Sleep(outage) //nolint:forbidigo // the API server is away for so long
 	for _, u := range updates {
-		if got := u.logs.lines() - u.lines; got > 20 {
+		if got := u.node.gets.total() - u.gets; got > 6 {
+			t.Errorf("%s: %d reads of the Node in %s without an API server", u.phase, got, outage)
+		}
+		if got := u.logs.total() - u.lines; got > 20 {
 			t.Errorf("%s: %d lines of log in %s without an API server", u.phase, got, outage)
 		}
 	}
