@@ -93,8 +93,7 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	case PhaseCordon:
 		r.state(v.state())
 		r.cordon = takeCordon
-		r.entry = api.Cordon{By: api.Daemon, Config: desired, Since: v.now.UTC().Truncate(time.Second),
-			Reason: "update to " + desired + ": " + disruption(v.plan)}
+		r.entry = v.entry(desired, "update to "+desired+": "+disruption(v.plan))
 	case PhaseApply, PhaseReboot:
 		r.state(v.state())
 		if v.drains() {
@@ -108,8 +107,17 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	if p != PhaseApply && p != PhaseReboot && !v.inPhase(transaction.PhaseBoot) {
 		r.drop(api.PostConfigAction)
 	}
+	if v.hold == drain.Lost && v.node.Cordon != nil && (p == PhaseReturn || p == PhaseProve || p == PhaseReboot) {
+		// It is too late to drain again. But nothing more shall come to a node that is about to go down, or may be.
+		r.cordon, r.entry = takeCordon, v.entry(v.node.Cordon.Config, v.node.Cordon.Reason)
+	}
 	v.reportHost(r)
 	return r
+}
+
+// entry is what the ledger is to say from now on.
+func (v *situation) entry(config, reason string) api.Cordon {
+	return api.Cordon{By: api.Daemon, Config: config, Since: v.now.UTC().Truncate(time.Second), Reason: reason}
 }
 
 // uncordon gives the node back, as soon as it is ready to serve.

@@ -96,6 +96,22 @@ func TestCordonIsGivenBackWhenNothingIsGoingToHappen(t *testing.T) {
 	}
 }
 
+// Once the drain is over a node that somebody uncordons may still go down, and must not fill up until it does.
+func TestCordonIsTakenAgainAsLongAsTheHostMayGoDown(t *testing.T) {
+	for p, want := range map[Phase]cordoning{PhaseReturn: takeCordon, PhaseProve: takeCordon, PhaseReboot: takeCordon,
+		PhaseDrain: keepCordon, PhaseDone: dropCordon, PhaseRolledBack: dropCordon} {
+		v := stages[p]().cordoned()
+		v.hold, v.node.Cordon.Reason = drain.Lost, "update to B"
+		r := reportNode(v, p)
+		if r.cordon != want {
+			t.Errorf("%s: cordon %d, want %d", p, r.cordon, want)
+		}
+		if r.cordon == takeCordon && (r.entry.Config != cfgB || r.entry.Reason != "update to B" || !r.entry.Since.Equal(then)) {
+			t.Errorf("%s: the ledger says %+v", p, r.entry)
+		}
+	}
+}
+
 func TestLiftIsUsedUp(t *testing.T) {
 	cases := []struct {
 		name   string

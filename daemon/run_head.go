@@ -361,9 +361,13 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 		h.cluster.event(after, kind, reason, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case p == PhaseCordon && drain.ReadHold(before) == drain.Lost && drain.ReadHold(after) == drain.Ours:
+	case drain.ReadHold(before) == drain.Lost && drain.ReadHold(after) == drain.Ours:
+		next := "to drain it again"
+		if p != PhaseCordon || v.applying {
+			next = "but the update can't be interrupted any more, and what came to the node is not drained"
+		}
 		say(corev1.EventTypeWarning, "Cordon",
-			"Somebody uncordoned the node during the update to %s: cordoned it again, to drain it again", is.Desired)
+			"Somebody uncordoned the node during the update to %s: cordoned it again, %s", is.Desired, next)
 	case p == PhaseCordon && !before.Spec.Unschedulable && after.Spec.Unschedulable:
 		say(corev1.EventTypeNormal, "Cordon", "Cordoned the node for the update to %s: %s", is.Desired, disruption(v.plan))
 	case before.Spec.Unschedulable && !after.Spec.Unschedulable:

@@ -372,23 +372,41 @@ func TestUncordonBySomebodyElse(t *testing.T) {
 	n.wait("cordoned", func(o *corev1.Node, _ api.Node) bool { return o.Spec.Unschedulable })
 	n.patch(`{"spec":{"unschedulable":false}}`)
 	n.wait("cordoned again", func(o *corev1.Node, _ api.Node) bool { return o.Spec.Unschedulable })
-	n.until("an event says so", func() bool {
-		list, err := n.Client.CoreV1().Events("default").List(n.ctx(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + n.name})
-		if err != nil {
-			return false
-		}
-		for _, e := range list.Items {
-			if e.Reason == "Cordon" && strings.HasPrefix(e.Message, "Somebody uncordoned") {
-				return true
-			}
-		}
-		return false
-	})
+	n.until("an event says so", func() bool { return n.saysOfUncordon("to drain it again") })
 	if n.host.Counts()[fakehost.Apply] != 0 {
 		t.Error("applied with a pod that should be gone")
 	}
 	release()
 	n.waitState(api.Done, b)
+}
+
+// saysOfUncordon looks for an event about somebody's uncordon.
+func (n *node) saysOfUncordon(text string) bool {
+	list, err := n.Client.CoreV1().Events("default").List(n.ctx(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + n.name})
+	if err != nil {
+		return false
+	}
+	for _, e := range list.Items {
+		if e.Reason == "Cordon" && strings.HasPrefix(e.Message, "Somebody uncordoned") && strings.Contains(e.Message, text) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestUncordonDuringTheVerdict(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Prove: 3 * time.Second} })
+	n.desire(b)
+	n.until("it waits for its verdict", func() bool { return n.host.Counts()[fakehost.Prove] == 1 })
+	n.patch(`{"spec":{"unschedulable":false}}`)
+	n.wait("cordoned again", func(o *corev1.Node, a api.Node) bool { return drain.ReadHold(o) == drain.Ours && a.Current == n.a })
+	o := n.waitState(api.Done, b)
+	if o.Spec.Unschedulable {
+		t.Error("it was not given back")
+	}
+	n.until("an event says so", func() bool { return n.saysOfUncordon("can't be interrupted") })
 }
 
 // W14: a node that was drained, failed, and was uncordoned by a person must be drained again before it reboots.
