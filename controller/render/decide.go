@@ -112,22 +112,22 @@ func had(pool *mcfgv1.MachineConfigPool, nodes []corev1.Node, name string) bool 
 }
 
 // pinned says that the pin holds: the MachineConfigs do not make anything else than what was rolled back from.
-func (in input) pinned() bool {
+func (in *input) pinned() bool {
 	return in.pin != nil && (in.rendering == nil || in.rendering.config.Name == in.pin.From)
 }
 
 // held says that somebody pinned the pool in a way that nobody can read: going on without it could be what the pin was
 // to prevent.
-func (in input) held() bool { return in.pin == nil && in.pinErr != nil }
+func (in *input) held() bool { return in.pin == nil && in.pinErr != nil }
 
 // moves says that what was rendered is to become the pool's configuration and is not yet.
-func (in input) moves() bool {
+func (in *input) moves() bool {
 	return in.rendering != nil && !in.pinned() && !in.held() && in.rendering.config.Name != in.pool.Spec.Configuration.Name
 }
 
 // unused says that the pool has no MachineConfigs and never had any. A pool that had some and selects none any more is
 // another matter: a slip in a selector must not pass for the wish to have nothing.
-func (in input) unused() bool {
+func (in *input) unused() bool {
 	return in.failure != nil && in.failure.reason == api.NoMachineConfigs && in.pin == nil && in.pinErr == nil &&
 		in.pool.Spec.Configuration.Name == "" && in.pool.Status.Configuration.Name == ""
 }
