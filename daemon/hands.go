@@ -37,7 +37,7 @@ type verb struct {
 	name string
 	// joins: a running one for the same request is waited for instead of starting another.
 	joins bool
-	// outlives: the end of the caller's context stops it not.
+	// outlives: the end of the caller's context stops it not. Others that join are stopped for ErrSuperseded alone.
 	outlives bool
 	nice     int
 	limit    time.Duration // how long it may run; 0 for as long as it takes
@@ -676,8 +676,8 @@ func (c *handCall) await(ctx context.Context, dir, invocation string) (*handOutc
 // leave is what becomes of a command whose caller has no more use for it.
 func (c *handCall) leave(ctx context.Context, dir string) error {
 	why := ctx.Err()
-	if c.verb.outlives {
-		return why
+	if c.verb.outlives || c.verb.joins && !errors.Is(context.Cause(ctx), ErrSuperseded) {
+		return why // the next head joins it
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.verb.grace+busTimeout)
 	defer cancel()

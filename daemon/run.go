@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/plan"
@@ -18,15 +19,20 @@ type Request struct {
 	Lift bool
 }
 
+// ErrSuperseded is the cause of a context that ends because something else is to be done, and not because the caller
+// goes away.
+var ErrSuperseded = fmt.Errorf("something else is to be done: %w", context.Canceled)
+
 // Hands do on the host what has to be done there. Each operation is a process of the host's: that the caller goes away
-// ends none of them but Stage. Errors are a *Refused (something else is at work: try again), an *UnreachableError (it
+// ends none that changes anything. Errors are a *Refused (something else is at work: try again), an *UnreachableError (it
 // can't be reached from here) or something that another try may mend.
 type Hands interface {
 	// Status reads where the host is.
 	Status(ctx context.Context) (*Status, error)
 	// Plan is the way from what the host has to what the request names. It touches nothing.
 	Plan(ctx context.Context, r Request) (*plan.Plan, error)
-	// Stage refuses what can't work and brings the OS to the disk. Cancelling ctx stops it.
+	// Stage refuses what can't work and brings the OS to the disk. It attaches to one of the same configuration that is
+	// already running. It is stopped when ctx ends with the cause ErrSuperseded, and otherwise goes on.
 	Stage(ctx context.Context, r Request) error
 	// Apply carries the plan out. It attaches to an apply of the same configuration that is already running. When ctx
 	// ends, the operation goes on.

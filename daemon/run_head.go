@@ -178,7 +178,7 @@ func (h *Head) leave() {
 	if h.job == nil {
 		return
 	}
-	h.job.cancel()
+	h.job.cancel(nil)
 	select {
 	case <-h.ended:
 	case <-time.After(endLimit):
@@ -309,7 +309,7 @@ func (h *Head) clear(v *situation, p phase) bool {
 		// It can't be stopped, and what the host's record says of it meanwhile is true.
 		return h.read && (h.job.config == v.node.Desired || !p.job)
 	}
-	h.job.cancel()
+	h.job.cancel(ErrSuperseded)
 	return false
 }
 

@@ -22,7 +22,7 @@ type job struct {
 	phase  Phase
 	config string
 	began  time.Time
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 }
 
 // jobEnd is what became of it.
@@ -85,7 +85,7 @@ func (h *Head) rest(ctx context.Context, v *situation) {
 }
 
 func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.Context, *jobEnd) error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	h.job = &job{phase: p, config: config, began: time.Now(), cancel: cancel}
 	e := jobEnd{job: h.job}
 	go func() {
@@ -146,7 +146,7 @@ func (h *Head) drainReport(d api.Drain) {
 func (h *Head) finish(e jobEnd) {
 	now := time.Now()
 	cancelled := errors.Is(e.err, context.Canceled)
-	e.job.cancel()
+	e.job.cancel(nil)
 	h.job = nil
 	h.passed(e.job.phase, e.job.config, now.Sub(e.job.began), outcomeOf(e.err), e.err)
 	if e.job.phase == phaseVerify {

@@ -67,12 +67,13 @@ type Host struct {
 	unready                      bool // the latest word is that the node is not ready
 	broken                       bool // that was so when the update began
 	boots                        int
-	operation                    *operation
+	operation, staging           *operation
 }
 
-// operation is an apply that runs, whoever waits for it.
+// operation is an apply or a stage that runs, whoever waits for it.
 type operation struct {
 	config string
+	stop   func() // of a stage
 	done   chan struct{}
 	result *daemon.Result
 	err    error
@@ -230,8 +231,48 @@ func (h *Host) plan(r daemon.Request) (*plan.Plan, error) {
 	return plan.Make(current, desired, o)
 }
 
-// Stage takes its time.
-func (h *Host) Stage(ctx context.Context, r daemon.Request) error { return h.do(ctx, Stage, r.Name) }
+// Stage takes its time, and goes on when its caller goes away.
+func (h *Host) Stage(ctx context.Context, r daemon.Request) error {
+	o := h.stage(r)
+	select {
+	case <-o.done:
+		return o.err
+	case <-ctx.Done():
+		if errors.Is(context.Cause(ctx), daemon.ErrSuperseded) {
+			o.stop()
+		}
+		return ctx.Err()
+	}
+}
+
+func (h *Host) stage(r daemon.Request) *operation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if o := h.staging; o != nil {
+		if o.config == r.Name {
+			return o
+		}
+		o.stop()
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	o := &operation{config: r.Name, done: make(chan struct{}), stop: stop}
+	h.staging = o
+	h.counts[Stage]++
+	delay := h.script.Delays[Stage]
+	go func() {
+		defer stop()
+		if o.err = wait(ctx, delay); o.err == nil {
+			o.err = h.fault(Stage, r.Name)
+		}
+		h.mu.Lock()
+		if h.staging == o {
+			h.staging = nil
+		}
+		h.mu.Unlock()
+		close(o.done)
+	}()
+	return o
+}
 
 // Apply goes on when ctx ends.
 func (h *Host) Apply(ctx context.Context, r daemon.Request) (*daemon.Result, error) {

@@ -483,7 +483,7 @@ func TestRestartInEveryPhase(t *testing.T) {
 			}
 			n.start()
 			n.waitState(api.Done, b)
-			if c := n.host.Counts(); n.host.Boots() != 1 || c[fakehost.Apply] > 2 {
+			if c := n.host.Counts(); n.host.Boots() != 1 || c[fakehost.Apply] > 2 || phase == fakehost.Stage && c[phase] != 1 {
 				t.Errorf("%d boots, operations %v", n.host.Boots(), c)
 			}
 		})
