@@ -51,6 +51,7 @@ const (
 	restorePace = 30 * time.Second // between two tries to give a configuration back
 	blindFor    = 2 * time.Minute  // how long a host may not answer, such as while it shuts down
 	endLimit    = time.Second      // for operations to notice that the head ends
+	turnLimit   = 5 * time.Minute  // for one turn, in which a few requests may wait until a dead connection is noticed
 )
 
 // Head is the node's state machine: it reads what is desired from the Node, has the hands make it so, and says how far
@@ -144,7 +145,10 @@ func (h *Head) Run(ctx context.Context) error {
 	}
 	h.verifyAt = time.Now().Add(jitter(verifyFirst))
 	for {
-		timer := time.NewTimer(h.turn(ctx))
+		h.metrics.expect(turnLimit)
+		pause := h.turn(ctx)
+		h.metrics.expect(pause + turnLimit)
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -159,9 +163,7 @@ func (h *Head) Run(ctx context.Context) error {
 			h.finish(e)
 		case d := <-h.drains:
 			if h.job != nil && h.job.phase == PhaseDrain && h.job.config == d.Config {
-				h.way.waiting = &d
-				h.metrics.drain(&d)
-				h.complain(d)
+				h.draining(d)
 			}
 		case err := <-h.words:
 			h.vouched(err)

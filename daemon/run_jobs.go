@@ -142,6 +142,16 @@ func (h *Head) drainReport(d api.Drain) {
 	h.drains <- d
 }
 
+// draining takes what a drain that works says of itself.
+func (h *Head) draining(d api.Drain) {
+	h.way.waiting = &d
+	h.metrics.drain(&d)
+	h.complain(d)
+	if f := h.way.failure; f != nil && f.phase == PhaseDrain {
+		f.kind = failTransient // the tries still count, should this one fail too
+	}
+}
+
 // finish takes what an operation came to.
 func (h *Head) finish(e jobEnd) {
 	now := time.Now()

@@ -100,3 +100,21 @@ func TestErrorsMeanDifferentThings(t *testing.T) {
 		t.Errorf("an odd error while the API server is away: kind %d", got)
 	}
 }
+
+func TestDrainThatWorksAgainIsNoFailure(t *testing.T) {
+	h, _ := quietHead(t)
+	h.way.failure = fail(nil, PhaseDrain, failDegraded, reasonDraining, "listing the pods: no", then)
+	h.draining(api.Drain{Config: cfgB, Since: then, Left: 1})
+	if h.way.failure.bad(then) {
+		t.Error("a drain that only waits shows as failed")
+	}
+	again := fail(h.way.failure, PhaseDrain, failDegraded, reasonDraining, "listing the pods: no", then)
+	if !again.bad(then) || again.tries != 2 {
+		t.Errorf("failed again: %+v", again)
+	}
+	h.way.failure = fail(nil, PhaseApply, failDegraded, reasonApplying, "no space", then)
+	h.draining(api.Drain{Config: cfgB, Since: then, Left: 1})
+	if !h.way.failure.bad(then) {
+		t.Error("a drain hides the failure of an apply")
+	}
+}
