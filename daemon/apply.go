@@ -36,6 +36,8 @@ type ApplyOptions struct {
 
 	// image, of a rollback, is the OS that the configuration had run on, for one that names none itself.
 	image string
+	// afresh asks the remote what an image is now, whatever was staged before.
+	afresh bool
 }
 
 // Reboot says what an operation did about a reboot.
@@ -198,6 +200,7 @@ type update struct {
 	all      []files.Want
 	road     transaction.Road
 	request  ostree.Request
+	image    string // the new OS, as the configuration names it
 	booted   ostree.Deployment
 	reboot   bool
 }
@@ -269,10 +272,11 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	}
 	slices.Sort(u.Drifted)
 	u.Drifted = slices.Compact(u.Drifted)
-	return u, h.chooseRoad(ctx, u, p, c, o)
+	return u, h.chooseRoad(ctx, u, c, o, res)
 }
 
-func (h *Host) chooseRoad(ctx context.Context, u *update, p *plan.Plan, c *compiler, o ApplyOptions) error {
+func (h *Host) chooseRoad(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
+	p := res.Plan
 	if h.plain != nil {
 		if err := c.writable(); err != nil {
 			return err
@@ -291,13 +295,13 @@ func (h *Host) chooseRoad(ctx context.Context, u *update, p *plan.Plan, c *compi
 		u.road, u.Wants = transaction.RoadLive, c.wants
 	default:
 		u.road = transaction.RoadSwitch
-		return h.prepareSwitch(ctx, u, p, c, o)
+		return h.prepareSwitch(ctx, u, c, o, res)
 	}
 	return nil
 }
 
 // prepareSwitch does what is slow or can fail of a switch before anything is touched.
-func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *compiler, o ApplyOptions) error {
+func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
 	if err := h.plain.Supported(ctx); err != nil {
 		return fmt.Errorf("this change needs a new deployment: %w", err)
 	}
@@ -308,21 +312,16 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, p *plan.Plan, c *co
 	}
 	u.request = ostree.Request{OS: u.booted.OS, Checksum: u.booted.Checksum, OriginOf: u.booted.ID,
 		KernelArguments: u.booted.KernelArguments}
-	for _, ch := range p.Changes {
+	for _, ch := range res.Plan.Changes {
 		switch ch.Kind {
 		case plan.Kargs:
 			u.request.KernelArguments = kargs.Apply(u.booted.KernelArguments, ch.Delete, ch.Append)
 		case plan.OSImage:
-			h.say("pull", ch.To)
-			sum, err := h.plain.Stage(ctx, ch.To)
-			if ostree.ClassOf(err) == ostree.Invalid {
-				p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: "osImageURL", Reason: err.Error()})
-				return Unreconcilable(p)
-			}
+			sum, err := h.osCommit(ctx, u.cfg, ch.To, o, res)
 			if err != nil {
-				return fmt.Errorf("osImageURL: staging %s: %w", ch.To, err)
+				return err
 			}
-			u.request.Checksum = sum
+			u.request.Checksum, u.image = sum, ch.To
 			if ch.To != sum {
 				u.request.OriginOf, u.request.Refspec = "", ch.To
 			}
@@ -414,6 +413,9 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 		Open: func(d ostree.Deployment) (*files.Root, error) {
 			return files.OpenWritable(path.Join("/sysroot", d.Dir))
 		}})
+	if err == nil {
+		err = h.root.Remove(stagedPath)
+	}
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,9 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -11,12 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
 
 // Stage refuses what Apply would refuse, and brings the OS that cfg needs to the disk, so that nothing slow is left to
 // do once the node serves nobody. Nothing that boots is touched, and neither is the record: whoever thinks better of it
-// leaves nothing to take back. The result is never nil.
+// leaves nothing to take back. Which commit an image was is kept, for the apply of the same configuration. The result is never nil.
 func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
@@ -39,6 +43,7 @@ func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machinecon
 			return err
 		}
 	}
+	o.afresh = true
 	u, err := h.prepare(ctx, r, cfg, o, res)
 	if err != nil || u == nil {
 		return err
@@ -51,6 +56,93 @@ func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return ctx.Err()
 	}
 	res.Staged = u.request.Checksum
+	if u.image != "" {
+		err := h.keepStaged(staged{Digest: cfg.Digest, Image: u.image, Checksum: u.request.Checksum})
+		if err != nil {
+			return err
+		}
+	}
+	return h.deploymentSpace(ctx)
+}
+
+// stagedPath is where the commit that was staged for a configuration is kept for its apply.
+const stagedPath = transaction.StateDir + "/staged.json"
+
+// staged is the commit that an image was when it was staged for the configuration of that digest. What a ref names may
+// be another one by the time of the apply, and the remote may be away: neither is to matter to a node that is drained.
+type staged struct {
+	Digest   string `json:"digest"`
+	Image    string `json:"image"`
+	Checksum string `json:"checksum"`
+}
+
+func (h *Host) keepStaged(s staged) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := h.root.MkdirAll(transaction.StateDir, 0o700); err != nil {
+		return err
+	}
+	if err := h.root.WriteRecord(stagedPath, data, 0o600); err != nil {
+		return fmt.Errorf("keeping what was staged: %w", err)
+	}
+	return nil
+}
+
+// stagedFor is the commit that was staged for the configuration, "" where none was.
+func (h *Host) stagedFor(cfg *machineconfig.Config, image string) string {
+	var s staged
+	data, err := h.root.ReadFile(stagedPath)
+	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest != cfg.Digest || s.Image != image {
+		return ""
+	}
+	return s.Checksum
+}
+
+// osCommit is the commit of a new OS, on the disk: what was staged for this very configuration, and otherwise what its
+// image is now. Room is asked for before anything is pulled, which takes minutes.
+func (h *Host) osCommit(ctx context.Context, cfg *machineconfig.Config, image string, o ApplyOptions,
+	res *Result) (string, error) {
+	before := ""
+	if !o.afresh {
+		before = h.stagedFor(cfg, image)
+	}
+	if before != "" {
+		there, now, err := h.plain.Staged(ctx, image, before)
+		if err != nil {
+			return "", fmt.Errorf("osImageURL: %w", err)
+		}
+		if there && now != before {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("osImageURL: %s is %s by now; %s is what was staged for %s, "+
+				"and is used", image, cmp.Or(now, "no commit"), before, cfg.Name))
+		}
+		if there {
+			return before, nil
+		}
+	}
+	if err := h.deploymentSpace(ctx); err != nil {
+		return "", err
+	}
+	h.say("pull", image)
+	sum, err := h.plain.Stage(ctx, image)
+	if ostree.ClassOf(err) == ostree.Invalid {
+		res.Plan.Unreconcilable = append(res.Plan.Unreconcilable,
+			plan.Unreconcilable{Field: "osImageURL", Reason: err.Error()})
+		return "", Unreconcilable(res.Plan)
+	}
+	if err != nil {
+		return "", fmt.Errorf("osImageURL: staging %s: %w", image, err)
+	}
+	if before != "" && sum != before {
+		res.Warnings = append(res.Warnings, fmt.Sprintf(
+			"osImageURL: %s, which was staged for %s, is gone from the repository; %s is %s now", before, cfg.Name, image, sum))
+	}
+	return sum, nil
+}
+
+// deploymentSpace refuses a host without room for another deployment.
+func (h *Host) deploymentSpace(ctx context.Context) error {
 	if err := h.entrySpace(); err != nil {
 		return err
 	}

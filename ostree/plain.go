@@ -197,6 +197,22 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	return checksum, nil
 }
 
+// Staged says whether a commit that Stage gave for image is still there whole, and what the repository has image as now:
+// another one if somebody has pulled since, "" if nothing. No remote is asked. One fork, none for a checksum.
+func (p *Plain) Staged(ctx context.Context, image, checksum string) (there bool, now string, err error) {
+	if there, err = p.complete(checksum); err != nil {
+		return false, "", &Error{Class: Failed, Doing: "looking for the staged " + image, Err: err}
+	}
+	if strings.HasSuffix(image, checksum) {
+		return there, checksum, nil
+	}
+	output, err := p.run(ctx, "ostree", "rev-parse", image)
+	if err != nil {
+		return there, "", ctx.Err()
+	}
+	return there, strings.TrimSpace(string(output)), nil
+}
+
 // pull pulls a ref or a checksum, again after each pause while the network is at fault.
 func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
 	for attempt := 0; ; attempt++ {

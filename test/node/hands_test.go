@@ -418,6 +418,32 @@ func TestStagedImageIsThereForApplyAndNothingOfItBoots(t *testing.T) {
 	}
 }
 
+func TestWhatWasStagedIsAppliedWhateverBecomesOfItsRefAndRemote(t *testing.T) {
+	ctx, n := startHead(t)
+	image := lab.Remote + ":" + lab.RefV3
+	os := mc("os", `{"osImageURL":"`+image+`","config":{"ignition":{"version":"3.2.0"}}}`)
+	if a := head(ctx, t, n, "stage", "--config", document(t, n, "os.json", os), "--name", "os"); a.Error != "" {
+		t.Fatalf("%+v", a)
+	}
+	const kept = "/var/lib/machine-config-daemon/staged.json"
+	if out, exit := shell(ctx, t, n, "set -e; mount -o remount,rw /sysroot; sed -i 's,file:///run/lab/remote,file:///nowhere,' /ostree/repo/config; "+
+		"v2=$(ostree rev-parse "+lab.RefV2+"); ostree refs --delete "+image+"; ostree refs --create="+image+" $v2; "+
+		"test -f "+kept); exit != 0 {
+		t.Fatal(out)
+	}
+	res := apply(ctx, t, n, os)
+	if !slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.Contains(w, "is what was staged for os") }) {
+		t.Errorf("nothing is said of the ref: %v", res.Warnings)
+	}
+	settled(ctx, t, n, "os")
+	if v := read(t, n, "/usr/lib/testos/version"); strings.TrimSpace(v) != "v3" {
+		t.Errorf("version %q", v)
+	}
+	if _, exit := shell(ctx, t, n, "test -e "+kept); exit == 0 {
+		t.Error("what was staged is kept after its apply")
+	}
+}
+
 func TestStagingThatIsCancelledStopsAndLeavesNothing(t *testing.T) {
 	ctx, n := startHead(t)
 	for _, signal := range []string{"TERM", "KILL"} {
