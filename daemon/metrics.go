@@ -32,6 +32,7 @@ type Metrics struct {
 	notReady time.Time // since when the node is not ready; zero: it is
 	shown    [2]string // state, reason
 	config   [2]string // config, reason
+	due      time.Time // when the loop is to be heard of again at the latest; zero: it has not begun
 }
 
 // Outcomes of a phase.
@@ -94,12 +95,30 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Handler serves /metrics and /healthz.
+// Handler serves /metrics and /healthz, which fails once the loop has got stuck.
 func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if m.stuck() {
+			http.Error(w, "the loop does not go on", http.StatusServiceUnavailable)
+		}
+	})
 	return mux
+}
+
+// expect says that the loop runs, and within which time it is to be heard of again.
+func (m *Metrics) expect(within time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.due = time.Now().Add(within)
+}
+
+// stuck says that the loop is overdue. That it waits for the API server before it begins is none of its doing.
+func (m *Metrics) stuck() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.due.IsZero() && time.Now().After(m.due)
 }
 
 // kubelet is what the alert on it wants: OpenShift's daemon counts failed health checks, one each 30 s.

@@ -56,3 +56,27 @@ func TestMetricsShowOneStateAtATime(t *testing.T) {
 	}
 	scrape(t, m, "/healthz")
 }
+
+func TestOnlyALoopThatGotStuckIsUnhealthy(t *testing.T) {
+	m := NewMetrics()
+	health := func() int {
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		return w.Code
+	}
+	if got := health(); got != http.StatusOK {
+		t.Errorf("before the first turn: %d", got)
+	}
+	m.expect(time.Minute)
+	if got := health(); got != http.StatusOK {
+		t.Errorf("while it waits: %d", got)
+	}
+	m.expect(-time.Second)
+	if got := health(); got != http.StatusServiceUnavailable {
+		t.Errorf("when it is overdue: %d", got)
+	}
+	m.expect(time.Minute)
+	if got := health(); got != http.StatusOK {
+		t.Errorf("when it goes on: %d", got)
+	}
+}

@@ -3,12 +3,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-logr/zapr"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -142,7 +145,7 @@ func (o *runOptions) run() error {
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", config.Host, err)
 	}
-	err = errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping))
+	err = errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", filled(mgr.GetCache())))
 	if err != nil {
 		return err
 	}
@@ -153,6 +156,22 @@ func (o *runOptions) run() error {
 	}
 	log.Info("starting", "version", version, "controllers", o.controllers, "node", o.nodeName, "server", config.Host)
 	return mgr.Start(ctrl.SetupSignalHandler())
+}
+
+// filledLimit is how long a probe waits for the caches, less than the kubelet waits for the probe.
+const filledLimit = 500 * time.Millisecond
+
+// filled says whether all that is watched was read once. Who leads can decide nothing before; who does not watches
+// nothing.
+func filled(c cache.Informers) healthz.Checker {
+	return func(r *http.Request) error {
+		ctx, cancel := context.WithTimeout(r.Context(), filledLimit)
+		defer cancel()
+		if !c.WaitForCacheSync(ctx) {
+			return errors.New("what is watched was not read yet")
+		}
+		return nil
+	}
 }
 
 // config says how the API server is reached. Its own flow control is what holds us back, not a limit in the client.

@@ -3,10 +3,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
 func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
@@ -45,6 +50,29 @@ func TestAKubeconfigThatIsNotThereIsNamed(t *testing.T) {
 	cmd.SetArgs([]string{"run", "--kubeconfig=/nowhere/kubeconfig"})
 	if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), "/nowhere/kubeconfig") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// informers are those of a cache that is filled, or that never is.
+type informers struct {
+	cache.Informers
+	filled bool
+}
+
+func (i informers) WaitForCacheSync(ctx context.Context) bool {
+	if !i.filled {
+		<-ctx.Done()
+	}
+	return i.filled
+}
+
+func TestItIsReadyOnceItsCachesAreFilled(t *testing.T) {
+	request := httptest.NewRequest(http.MethodGet, "/readyz", nil)
+	if err := filled(informers{filled: true})(request); err != nil {
+		t.Error(err)
+	}
+	if err := filled(informers{})(request); err == nil {
+		t.Error("it is ready before it has read anything")
 	}
 }
 

@@ -4,6 +4,7 @@ package packaging
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,11 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 		t.Errorf("the node was not drained: %v", err)
 	}
 
+	said, err := host.Output(t.Context(), "bash", "-c",
+		`exec 3<>/dev/tcp/127.0.0.1/8797; printf 'GET /healthz HTTP/1.0\r\n\r\n' >&3; head -n 1 <&3`)
+	if err != nil || !strings.Contains(said, "200 OK") {
+		t.Errorf("/healthz of the daemon: %q, %v", said, err)
+	}
 	exposed := exposition{}
 	scrape(t, exposed, func() (io.ReadCloser, error) {
 		response, err := http.Get(metricsOfController)
@@ -133,9 +139,9 @@ func runController(t *testing.T, c *cluster.Cluster, programs string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics := freeAddress(t)
+	metrics, probes := freeAddress(t), freeAddress(t)
 	cmd := exec.Command(filepath.Join(programs, api.Controller), "run", "--kubeconfig="+kubeconfig,
-		"--metrics-bind-address="+metrics, "--health-probe-bind-address=0")
+		"--metrics-bind-address="+metrics, "--health-probe-bind-address="+probes)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &log, &log, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -148,7 +154,25 @@ func runController(t *testing.T, c *cluster.Cluster, programs string) string {
 			t.Logf("the controller:\n%s", &log)
 		}
 	})
+	ready(t, "http://"+probes+"/readyz")
 	return "http://" + metrics + "/metrics"
+}
+
+// ready waits until a probe succeeds.
+func ready(t *testing.T, probe string) {
+	t.Helper()
+	var last error
+	for started := time.Now(); time.Since(started) < time.Minute; time.Sleep(50 * time.Millisecond) {
+		response, err := http.Get(probe)
+		if err == nil {
+			err = response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		last = cmp.Or(err, errors.New("it is refused"))
+	}
+	t.Fatalf("%s: %v", probe, last)
 }
 
 func freeAddress(t *testing.T) string {
