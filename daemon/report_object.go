@@ -43,14 +43,15 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	}
 	m.wanted.node, m.wanted.desired, m.wanted.current = node.UID, v.node.Desired, v.host.Config.Committed
 	m.wanted.drain = ""
-	if h.way.waiting != nil && (before(p, PhaseApply) || p == PhaseBackoff) {
-		m.wanted.drain = api.Encode(h.way.waiting)
+	waiting := h.waiting()
+	if waiting != nil && (before(p, PhaseApply) || p == PhaseBackoff) {
+		m.wanted.drain = api.Encode(waiting)
 	}
 	had := m.wanted.conditions
 	if len(had) == 0 {
 		had = m.said.conditions
 	}
-	m.wanted.conditions = conditions(v, p, h.way.waiting, had)
+	m.wanted.conditions = conditions(v, p, waiting, had)
 }
 
 // tellObject makes the MachineConfigNode say what it is to say.
@@ -96,9 +97,15 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 		m.said.node = node.UID
 	}
 	last, err := api.Decode[*api.Drain](object.Annotations, api.DrainKey)
-	if err == nil && last != nil && h.way.waiting == nil {
-		h.way.waiting = last
+	if err != nil || last == nil {
+		return nil
 	}
+	if d := h.drain; d != nil && d.Config == last.Config && last.Since.Before(d.Since) {
+		last = &api.Drain{Config: d.Config, Since: last.Since, Left: d.Left, Waiting: d.Waiting}
+	} else if d != nil {
+		return nil
+	}
+	h.drain = last
 	return nil
 }
 

@@ -87,12 +87,13 @@ type Head struct {
 
 	nodeWrites, objectWrites writes
 	object                   machineConfigNode
-	telling                  bool      // the host is being told whether the node is ready
-	told                     bool      // what the watch said of that when it was last told
-	tellAt                   time.Time // when it is told again
-	spoke                    time.Time // when it was last told, or the API server had nothing to say
-	complained               time.Time // the beginning of the drain that people were last warned of
-	unread                   string    // what was last logged of annotations that can't be read
+	telling                  bool       // the host is being told whether the node is ready
+	told                     bool       // what the watch said of that when it was last told
+	tellAt                   time.Time  // when it is told again
+	spoke                    time.Time  // when it was last told, or the API server had nothing to say
+	drain                    *api.Drain // the latest drain, or what one would wait for; see waiting
+	complained               time.Time  // the beginning of the drain that people were last warned of
+	unread                   string     // what was last logged of annotations that can't be read
 	phase                    Phase
 	entered                  time.Time
 }
@@ -106,7 +107,6 @@ type way struct {
 	drained        time.Time
 	rebooting      time.Time
 	failure        *failure
-	waiting        *api.Drain // what the drain waits for, or would
 }
 
 // writes paces the tries to say something to an API server that does not listen. Only the latest is ever said.
@@ -234,6 +234,9 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	v.host, v.hostSince = h.host, h.hostSince
 	if w := (way{from: h.host.Config.Committed, to: v.node.Desired, lift: v.node.Lift}); v.exists &&
 		(w.to != h.way.to || w.from != h.way.from || w.lift != h.way.lift && w.lift != "") {
+		if h.way.to != "" && h.way.to != w.to {
+			h.drain = nil
+		}
 		h.way = w
 	}
 	if v.hold == drain.Lost || v.hold == drain.Free {

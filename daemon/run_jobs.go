@@ -51,7 +51,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	}
 	desired, w := v.node.Desired, h.way
 	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
-	missing := h.cluster.config(desired) == gone
+	missing, last := h.cluster.config(desired) == gone, h.waiting()
 	h.run(ctx, p.name, desired, func(ctx context.Context, e *jobEnd) error {
 		switch p.name {
 		case PhasePlan:
@@ -62,7 +62,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		case PhaseStage:
 			return h.stage(ctx, w, v.drains(), e)
 		case PhaseDrain:
-			return h.o.Drainer.Run(ctx, desired, w.waiting, h.drainReport)
+			return h.o.Drainer.Run(ctx, desired, last, h.drainReport)
 		default:
 			var err error
 			e.result, err = h.o.Hands.Apply(ctx, w.request)
@@ -142,9 +142,21 @@ func (h *Head) drainReport(d api.Drain) {
 	h.drains <- d
 }
 
+// waiting is what the drain for what is desired waits for, or would; nil: for nothing that is known. It is what a head
+// before us said until there is something newer.
+func (h *Head) waiting() *api.Drain {
+	if h.drain == nil || h.drain.Config != h.way.to {
+		return nil
+	}
+	return h.drain
+}
+
 // draining takes what a drain that works says of itself.
 func (h *Head) draining(d api.Drain) {
-	h.way.waiting = &d
+	if last := h.drain; last != nil && last.Config == d.Config && last.Since.Before(d.Since) {
+		d.Since = last.Since
+	}
+	h.drain = &d
 	h.metrics.drain(&d)
 	h.complain(d)
 	if f := h.way.failure; f != nil && f.phase == PhaseDrain {
@@ -171,7 +183,9 @@ func (h *Head) finish(e jobEnd) {
 		h.metrics.drain(nil)
 	}
 	if cancelled || e.job.config != h.way.to {
-		h.way.waiting = nil
+		if h.drain != nil && h.drain.Config == e.job.config {
+			h.drain = nil
+		}
 		return
 	}
 	if e.request.Config != nil {
@@ -192,10 +206,13 @@ func (h *Head) finish(e jobEnd) {
 	case PhasePlan:
 		h.way.plan = e.plan
 	case PhaseStage:
-		h.way.staged, h.way.waiting = true, e.forecast
-		h.warn(e.forecast)
+		h.way.staged = true
+		if h.waiting() == nil {
+			h.drain = e.forecast
+			h.warn(e.forecast)
+		}
 	case PhaseDrain:
-		h.way.drained, h.way.waiting = now, nil
+		h.way.drained, h.drain = now, nil
 	case PhaseApply:
 		if e.result != nil && e.result.Reboot == RebootStarted {
 			h.way.rebooting = now

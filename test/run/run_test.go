@@ -494,15 +494,44 @@ func TestRestartInEveryPhase(t *testing.T) {
 		b := n.render([]string{"quiet"}, "b")
 		n.desire(b)
 		n.until("it waits", func() bool { return n.mcn(mcfgv1.MachineConfigNodeUpdateDrained).Status == metav1.ConditionUnknown })
-		cordon := n.get().Annotations[api.CordonKey]
-		n.restart()
+		cordon, since := n.get().Annotations[api.CordonKey], n.drain().Since
+		n.kill()
+		time.Sleep(2 * time.Second) //nolint:forbidigo // times have whole seconds
+		n.start()
 		n.until("it waits again", func() bool { return n.host.Counts()[fakehost.Plan] == 2 })
+		evictions := func() (count int) {
+			for _, r := range n.requests() {
+				if r.Object.Subresource == "eviction" {
+					count++
+				}
+			}
+			return count
+		}
+		before := evictions()
+		n.until("it asks again", func() bool { return evictions() > before })
+		if got := n.drain(); !got.Since.Equal(since) || got.Waiting[0].Since.After(since.Add(time.Second)) {
+			t.Errorf("it waits since %s, and forgot that in a restart: %+v", since, got)
+		}
 		release()
 		n.wait("rebooting under the same cordon", func(o *corev1.Node, a api.Node) bool {
 			return a.Rebooting && o.Annotations[api.CordonKey] == cordon || a.Current == b
 		})
 		n.waitState(api.Done, b)
 	})
+}
+
+// drain is what the MachineConfigNode says of the drain.
+func (n *node) drain() api.Drain {
+	n.t.Helper()
+	object, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigNodes().Get(n.ctx(), n.name, metav1.GetOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	d, err := api.Decode[api.Drain](object.Annotations, api.DrainKey)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return d
 }
 
 // One outage, and a node in each phase when it comes.
