@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -179,7 +180,8 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 	case takeCordon:
 		after, err = drain.Cordon(ctx, nodes, node, r.entry, r.annotations)
 	case dropCordon:
-		after, err = drain.Uncordon(ctx, nodes, node, node.Annotations[api.DesiredConfig], r.annotations)
+		config := cmp.Or(node.Annotations[api.DesiredConfig], node.Annotations[api.CurrentConfig])
+		after, err = drain.Uncordon(ctx, nodes, node, config, r.annotations)
 	case keepCordon:
 		after, err = c.annotate(ctx, node, r.missing(node.Annotations))
 	}

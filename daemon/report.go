@@ -56,8 +56,18 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	r := &nodeReport{annotations: drain.Annotations{}}
 	desired := v.node.Desired
 	switch p {
-	case PhaseAbsent, PhaseUnconfigured, phaseVerify:
+	case PhaseAbsent, phaseVerify:
 		return nil
+	case PhaseUnconfigured:
+		if v.node.State == "" && v.node.Cordon == nil {
+			return nil // nobody ever configured it
+		}
+		if !v.pending() {
+			r.cordon = v.uncordon() // nothing is going to happen
+			if v.host.State == transaction.Done {
+				r.state(api.Done, "")
+			}
+		}
 	case PhaseObserve:
 		if v.failure.bad(v.now) {
 			r.state(v.state())

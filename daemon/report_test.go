@@ -38,6 +38,9 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 		cordon  cordoning
 		action  bool // post-config-action
 	}{
+		// It was on its way, and has nowhere to go any more.
+		PhaseUnconfigured: {api.Done, "", cfgA, dropCordon, false},
+
 		PhaseReturn:     {api.Working, "going back", cfgA, keepCordon, false},
 		PhaseRolledBack: {api.RolledBack, cfgB + " to " + cfgA + ": kubelet", cfgA, dropCordon, false},
 		PhaseProve:      {api.Working, "", cfgA, keepCordon, false},
@@ -52,7 +55,11 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 		PhaseReboot:     {api.Working, "", cfgA, keepCordon, true},
 	}
 	for p, stage := range stages {
-		r := reportNode(stage(), p)
+		v := stage()
+		if p == PhaseUnconfigured {
+			v.node.State = api.Working
+		}
+		r := reportNode(v, p)
 		want, speaks := cases[p]
 		if r == nil {
 			if speaks {
@@ -93,6 +100,19 @@ func TestCordonIsGivenBackWhenNothingIsGoingToHappen(t *testing.T) {
 		if got := reportNode(v, PhaseBackoff).cordon; got != c.want {
 			t.Errorf("%s: cordon %d, want %d", c.name, got, c.want)
 		}
+	}
+}
+
+func TestNodeThatNothingIsDesiredOf(t *testing.T) {
+	never := stages[PhaseUnconfigured]()
+	never.node = api.Node{}
+	if r := reportNode(never, PhaseUnconfigured); r != nil {
+		t.Errorf("a node that nobody configured says %v", r.annotations)
+	}
+	rebooting := stages[PhaseReboot]().cordoned()
+	rebooting.node.Desired = ""
+	if r := reportNode(rebooting, PhaseUnconfigured); r.cordon != keepCordon || r.annotations[api.StateKey] != nil {
+		t.Errorf("in the middle of a reboot: cordon %d, says %v", r.cordon, r.annotations)
 	}
 }
 

@@ -244,6 +244,18 @@ func TestRevertMidDrainGivesTheNodeBack(t *testing.T) {
 	})
 }
 
+func TestNothingDesiredMidDrainGivesTheNodeBack(t *testing.T) {
+	n := newNode(t)
+	release := n.block()
+	defer release()
+	n.desire(n.render([]string{"quiet"}, "b"))
+	n.wait("cordoned", func(o *corev1.Node, _ api.Node) bool { return o.Spec.Unschedulable })
+	n.patch(`{"metadata":{"annotations":{%q:null}}}`, api.DesiredConfig)
+	n.wait("given back", func(o *corev1.Node, a api.Node) bool {
+		return a.State == api.Done && !o.Spec.Unschedulable && a.Cordon == nil && a.Current == n.a
+	})
+}
+
 func TestRetargetMidDrain(t *testing.T) {
 	n := newNode(t)
 	release := n.block()
