@@ -31,15 +31,16 @@ type Options struct {
 	// SingleReplica: nothing could take a drained pod.
 	SingleReplica bool
 	// Elsewhere counts the nodes of other pools that use up this pool's share: the control plane's pools have one.
-	Elsewhere int
+	// StuckElsewhere are those among them that failed on their way to something else than they are to have now.
+	Elsewhere, StuckElsewhere int
 }
 
 // Decision is what is to be done about a pool's nodes.
 type Decision struct {
 	// Steps in the order in which they are to be taken: those that send a node somewhere come first, in their order.
 	Steps []Step
-	// Taken counts the nodes that go out of service by this decision.
-	Taken int
+	// Taken counts the nodes that go out of service by this decision, Unstuck those that were, stuck, and go on.
+	Taken, Unstuck int
 	// DefersSelf: this process's own node would have been next, had it not to be last.
 	DefersSelf bool
 }
@@ -47,15 +48,16 @@ type Decision struct {
 // Decide says what every node of a pool is to be told. Two things bound it. A node that serves is sent only while fewer
 // than maxUnavailable nodes are out of service, whatever the cause. And of the nodes that are out of service anyway,
 // because they are cordoned or not ready, no more than maxUnavailable are on their way at a time: when a failed zone
-// comes back, it must not leave again at once. Nodes that are on their way already, or stuck on it, are sent on freely:
-// they are out of service, and a change of mind must reach them.
+// comes back, it must not leave again at once. Nodes that left service for an update, as they are on their way or our
+// ledger says so, are sent on freely, since a change of mind must reach them; so are those that are to stay where they
+// are. On the control plane a ledger is not enough, as a member of etcd counts for as long as its host runs.
 func Decide(p progress.Pool, o Options) Decision {
 	c := chooser{pool: p, options: o, sent: map[string]int{}}
 	if running(p) {
 		c.choose()
 	}
 	c.withdraw()
-	d := Decision{Taken: c.taken, DefersSelf: c.defersSelf}
+	d := Decision{Taken: c.taken, Unstuck: c.unstuck, DefersSelf: c.defersSelf}
 	for _, n := range p.Nodes {
 		if s, changed := c.step(n); changed {
 			d.Steps = append(d.Steps, s)
@@ -76,6 +78,7 @@ type chooser struct {
 	sent       map[string]int  // to the target: as the how manieth, from 1
 	back       map[string]bool // to where they are
 	taken      int
+	unstuck    int
 	defersSelf bool
 }
 
@@ -95,7 +98,7 @@ func (c *chooser) choose() {
 	for _, n := range c.pool.Nodes {
 		switch {
 		case !c.wants(n):
-		case n.Current == c.pool.Target && !c.lifts(n), n.Moving(), n.Failing() && !n.Serving():
+		case c.free(n):
 			c.send(n)
 		case !n.Serving() && !progress.ControlPlane(c.pool.Name):
 			idle = append(idle, n)
@@ -106,6 +109,23 @@ func (c *chooser) choose() {
 	c.chooseIdle(idle)
 	c.chooseServing(serving)
 }
+
+// free says that sending the node to the target takes nothing from anybody.
+func (c *chooser) free(n progress.Node) bool {
+	switch {
+	case n.Current == c.pool.Target && !c.lifts(n), leaving(n):
+		return true
+	case progress.ControlPlane(c.pool.Name):
+		return false
+	}
+	return n.Cordon != nil && !n.Serving() && !n.Settled()
+}
+
+// leaving says that the node is on its way from what it has to something else.
+func leaving(n progress.Node) bool { return n.Moving() && n.Desired != "" && n.Current != n.Desired }
+
+// stuck says that the node failed on its way to something else than target, so that it waits for nobody but us.
+func stuck(n progress.Node, target string) bool { return n.Failing() && n.Desired != target }
 
 func (c *chooser) send(n progress.Node) { c.sent[n.Name] = len(c.sent) + 1 }
 
@@ -123,7 +143,7 @@ func (c *chooser) lifts(n progress.Node) bool {
 func (c *chooser) chooseIdle(nodes []progress.Node) {
 	under := 0
 	for _, n := range c.pool.Nodes {
-		if n.Moving() || n.Failing() && n.Takes(c.pool.Target) {
+		if leaving(n) || n.Desired == c.pool.Target && (n.Moving() || n.Failing()) {
 			under++
 		}
 	}
@@ -136,23 +156,27 @@ func (c *chooser) chooseIdle(nodes []progress.Node) {
 }
 
 // chooseServing picks from nodes that serve, and for the control plane from all: an etcd member counts while it is
-// cordoned, too. A node that takes a share already needs no second one.
+// cordoned, too. A node that takes a share already needs no second one. Of nodes that are out of service and stuck, one
+// does not wait for the other.
 func (c *chooser) chooseServing(nodes []progress.Node) {
-	takes := c.options.Elsewhere
-	for _, n := range c.pool.Nodes {
-		if n.Takes(c.pool.Target) {
-			takes++
-		}
-	}
+	now := shareOf(c.pool)
+	takes, waiting := now.taking+c.options.Elsewhere, now.stuck+c.options.StuckElsewhere
 	slices.SortFunc(nodes, c.order)
 	for _, n := range nodes {
-		own := rank(n.Takes(c.pool.Target))
-		if takes-own >= c.pool.MaxUnavailable {
+		own, frees := rank(n.Takes(c.pool.Target)), 0
+		others := takes - own
+		if own == 1 && stuck(n, c.pool.Target) {
+			frees = 1
+			others -= waiting - 1
+		}
+		if others >= c.pool.MaxUnavailable {
 			continue
 		}
 		c.send(n)
 		takes += 1 - own
+		waiting -= frees
 		c.taken += 1 - own
+		c.unstuck += frees
 	}
 	c.defersSelf = c.defers(nodes)
 }

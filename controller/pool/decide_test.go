@@ -45,6 +45,8 @@ func node(t *testing.T, text string) progress.Node {
 		switch key {
 		case "cordoned":
 			n.Cordoned = true
+		case "ours":
+			n.Cordoned, n.Cordon = true, &api.Cordon{By: api.Daemon}
 		case "notready":
 			n.NotReady = "Ready=Unknown: Kubelet stopped posting node status."
 		case "tainted":
@@ -174,6 +176,13 @@ func TestWhoIsSentWhere(t *testing.T) {
 		{"change: degraded on what it has, serving", setup{nodes: []string{"a A Degraded", "b A Done"}}, []string{"a>B"}},
 		{"change: told, not begun", setup{nodes: []string{"a A>X Done", "b A Done"}}, []string{"a>B"}},
 		{"change: a failed node that serves waits for one that is dead", setup{nodes: []string{"a A>X Degraded", "b X Done notready"}}, []string{"b>B"}},
+		{"change: degraded, cordoned by us, beside others", setup{nodes: []string{"a A>X Degraded ours", "b A>X Degraded ours notready", "c A>B Working"}}, []string{"a>B", "b>B"}},
+		{"change: degraded and cordoned by a person, no more than may be", setup{nodes: []string{"a A>X Degraded cordoned", "b A>X Degraded cordoned", "c A Done"}}, []string{"a>B"}},
+		{"change: degraded and cordoned by a person, beside one under way", setup{nodes: []string{"a A>X Degraded cordoned", "c A>B Working"}}, nil},
+		{"change: at work where they are, they serve", setup{nodes: []string{"a A Working", "b A Working"}}, nil},
+		{"change: at work where it is", setup{nodes: []string{"a A Working", "b A Done"}}, []string{"a>B"}},
+		{"change: at work where it is, and not ready", setup{nodes: []string{"a A Working notready", "b A Done"}}, []string{"a>B"}},
+		{"change: turned round by us, on its way home", setup{nodes: []string{"a A Working ours", "b A>X Working ours"}}, []string{"a>B", "b>B"}},
 		{"change: more are under way than may be", setup{nodes: []string{"a A>X Working", "b A>X Working", "c A Done"}}, []string{"a>B", "b>B"}},
 
 		// Nodes that are out of service anyway.
@@ -183,6 +192,7 @@ func TestWhoIsSentWhere(t *testing.T) {
 		{"not ready: after the cordoned", setup{nodes: []string{"a A Done notready", "b A Done cordoned"}}, []string{"b>B"}},
 		{"not ready: told what to do when it is back", setup{nodes: []string{"a A Done notready", "b A Done"}}, []string{"a>B"}},
 		{"a dark zone does not come back to leave at once", setup{maxUnavailable: "2", nodes: []string{"a A Done notready", "b A Done notready", "c A Done notready", "d A Done"}}, []string{"a>B", "b>B"}},
+		{"nor does one whose nodes all failed", setup{maxUnavailable: "2", nodes: []string{"a A>X Degraded notready", "b A>X Degraded notready", "c A>X Degraded notready", "d A Done"}}, []string{"a>B", "b>B"}},
 		{"a dead node takes a share, and no more", setup{maxUnavailable: "2", nodes: []string{"a A>B Working notready", "b A Done", "c A Done"}}, []string{"b>B"}},
 
 		// Stopped.
@@ -214,6 +224,14 @@ func TestWhoIsSentWhere(t *testing.T) {
 		{"control plane: a cordoned member is a member", setup{pool: "master", nodes: []string{"a A Done cordoned", "b A Done notready"}}, nil},
 		{"control plane: the cordoned one if all others are there", setup{pool: "master", nodes: []string{"a A Done cordoned", "b A Done"}}, []string{"a>B"}},
 		{"control plane: the dead one if all others are there", setup{pool: "master", nodes: []string{"a A Done notready", "b A Done"}}, []string{"a>B"}},
+		{"control plane: degraded and cordoned, one at a time", setup{pool: "master", nodes: []string{"a A>X Degraded ours", "b A>X Degraded ours", "c A Done"}}, []string{"a>B"}},
+		{"control plane: degraded, not beside one under way", setup{pool: "master", nodes: []string{"a A>B Working ours", "b A>X Degraded ours"}}, nil},
+		{"control plane: degraded, not beside one that is dead", setup{pool: "master", nodes: []string{"a A Done notready", "b A>X Degraded ours"}}, nil},
+		{"control plane: degraded, the one that serves waits for the one that does not", setup{pool: "master", nodes: []string{"a A>X Degraded", "b A>X Degraded ours"}}, []string{"b>B"}},
+		{"control plane: degraded, not beside a member of another pool", setup{pool: "master", options: Options{Elsewhere: 1}, nodes: []string{"b A>X Degraded ours"}}, nil},
+		{"control plane: degraded, and so is a member of another pool", setup{pool: "master", options: Options{Elsewhere: 1, StuckElsewhere: 1}, nodes: []string{"b A>X Degraded ours"}}, []string{"b>B"}},
+		{"control plane: back to where they are, all", setup{pool: "master", nodes: []string{"a B>X Degraded ours", "b B>X Degraded ours"}}, []string{"a>B", "b>B"}},
+		{"control plane: at work where they are", setup{pool: "master", nodes: []string{"a A Working", "b A Working"}}, nil},
 		{"control plane: a change of mind reaches it", setup{pool: "master", nodes: []string{"a A>X Working cordoned notready", "b A Done"}}, []string{"a>B"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -375,13 +393,13 @@ func checkRules(t *testing.T, p progress.Pool) {
 	for i, n := range p.Nodes {
 		asked := n.Desired != p.Target
 		calledBack = calledBack || sent[n.Name] && n.Current == p.Target
-		if asked && (n.Moving() || n.Failing() && !n.Serving() || n.Current == p.Target) && !sent[n.Name] {
+		if asked && (leaving(n) || n.Current == p.Target) && !sent[n.Name] {
 			t.Errorf("%s is stuck, and not sent on", n.Name)
 		}
 		if n.Takes(p.Target) || sent[n.Name] && n.Current != p.Target {
 			away++
 		}
-		if sent[n.Name] && n.Current != p.Target && n.Serving() && !n.Moving() && away > p.MaxUnavailable {
+		if sent[n.Name] && n.Current != p.Target && n.Serving() && !leaving(n) && away > p.MaxUnavailable {
 			t.Errorf("%s serves, and is sent although %d nodes are out of service", n.Name, away)
 		}
 		if !after[i].Updated(p.Target) && !sent[n.Name] && asked && len(p.Taking()) == 0 && len(sent) == 0 {

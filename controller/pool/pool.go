@@ -194,7 +194,7 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 	}
 	if pool.DeletionTimestamp.IsZero() {
 		d := Decide(p, w.options(i))
-		w.taken(i, d.Taken)
+		w.taken(i, d)
 		errs = append(errs, r.take(ctx, pool, d, nodes)...)
 		r.deferSelf(pool, d)
 	}

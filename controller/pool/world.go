@@ -19,8 +19,20 @@ type world struct {
 	self  string
 	// single: the cluster has one node that could take our pods.
 	single bool
-	// controlPlane counts the nodes of the control plane's pools that are out of service, by pool.
-	controlPlane map[string]int
+	// controlPlane are the shares of the control plane's pools, by pool.
+	controlPlane map[string]share
+}
+
+// share counts nodes of a pool that use up what may be out of service, and how many of these are stuck.
+type share struct{ taking, stuck int }
+
+func shareOf(p progress.Pool) share {
+	s := share{}
+	for _, n := range p.Taking() {
+		s.taking++
+		s.stuck += rank(stuck(n, p.Target))
+	}
+	return s
 }
 
 type member struct {
@@ -51,7 +63,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self stri
 		}
 	}
 	linux := slices.DeleteFunc(slices.Clone(nodes), progress.Windows)
-	w := &world{self: self, single: len(linux) == 1, controlPlane: map[string]int{}}
+	w := &world{self: self, single: len(linux) == 1, controlPlane: map[string]share{}}
 	for _, object := range pools {
 		state := progress.NewPool(object, members[object.Name])
 		if problem := membership.Problem(object.Name); problem != "" {
@@ -59,7 +71,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self stri
 		}
 		state.Problems = append(state.Problems, problems[object.Name]...)
 		if progress.ControlPlane(object.Name) {
-			w.controlPlane[object.Name] = len(state.Taking())
+			w.controlPlane[object.Name] = shareOf(state)
 		}
 		w.pools = append(w.pools, member{object, state})
 	}
@@ -71,9 +83,10 @@ func (w *world) options(i int) Options {
 	pool := w.pools[i].object
 	o := Options{Self: w.self, SingleReplica: w.single && pool.Annotations[api.DrainSingleNode] != "true"}
 	if progress.ControlPlane(pool.Name) {
-		for name, n := range w.controlPlane {
+		for name, s := range w.controlPlane {
 			if name != pool.Name {
-				o.Elsewhere += n
+				o.Elsewhere += s.taking
+				o.StuckElsewhere += s.stuck
 			}
 		}
 	}
@@ -81,8 +94,9 @@ func (w *world) options(i int) Options {
 }
 
 // taken counts nodes that were just sent, for the pools that are looked at after this one.
-func (w *world) taken(i, nodes int) {
+func (w *world) taken(i int, d Decision) {
 	if name := w.pools[i].object.Name; progress.ControlPlane(name) {
-		w.controlPlane[name] += nodes
+		s := w.controlPlane[name]
+		w.controlPlane[name] = share{s.taking + d.Taken, s.stuck - d.Unstuck}
 	}
 }
