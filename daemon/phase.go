@@ -60,7 +60,8 @@ type situation struct {
 	drained   time.Time // when the API server last said that nothing is left; zero: it did not
 	rebooting time.Time // when the host began to reboot for it; zero: it did not
 	failure   *failure
-	applying  bool // an apply of ours for it runs
+	held      string // what the drain for it waits for, if it does so for long
+	applying  bool   // an apply of ours for it runs
 }
 
 // failure is why the way to a configuration is not passable now.

@@ -142,7 +142,7 @@ func (v *situation) uncordon() cordoning {
 // only between the tries.
 func (v *situation) state() (api.State, string) {
 	if v.failure == nil || v.failure.kind == failTransient {
-		return api.Working, ""
+		return api.Working, v.held
 	}
 	return v.failure.state(v.now), v.failure.text
 }

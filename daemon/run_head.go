@@ -44,6 +44,8 @@ const (
 	workPace    = 20 * time.Second // and at one that is on its way
 	statusLimit = 90 * time.Second // for one look
 	drainLong   = time.Hour        // after which a drain that waits is worth a warning
+	drainAgain  = 4 * time.Hour    // between two of those
+	drainShown  = time.Minute      // after which the Node says what a drain waits for, and how often that may change
 	verifyFirst = 2 * time.Minute  // after the start
 	verifyPace  = 30 * time.Minute
 	wordPace    = 15 * time.Second // between two words about the Node to the verdict on the host
@@ -92,8 +94,9 @@ type Head struct {
 	tellAt                   time.Time  // when it is told again
 	spoke                    time.Time  // when it was last told, or the API server had nothing to say
 	drain                    *api.Drain // the latest drain, or what one would wait for; see waiting
-	complained               time.Time  // the beginning of the drain that people were last warned of
-	unread                   string     // what was last logged of annotations that can't be read
+	complainAt               time.Time  // when people are warned, or warned again, of a drain that waits
+	held                     heldText
+	unread                   string // what was last logged of annotations that can't be read
 	phase                    Phase
 	entered                  time.Time
 }
@@ -195,6 +198,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 		node := h.cluster.current()
 		h.ask(ctx, now)
 		v := h.situation(node, now)
+		h.complain(now)
 		h.follow(ctx, v)
 		p := decide(v)
 		h.enter(v, p.name)
@@ -246,6 +250,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 		f.retry = now
 	}
 	v.applying = h.job != nil && h.job.phase == PhaseApply && h.job.config == v.node.Desired
+	v.held = h.held.next(h.waiting(), now)
 	v.plan, v.staged, v.drained, v.rebooting, v.failure =
 		h.way.plan, h.way.staged, h.way.drained, h.way.rebooting, h.way.failure
 	return v
@@ -418,6 +423,10 @@ func (h *Head) pause(now time.Time) time.Duration {
 	}
 	if !h.telling {
 		sooner(h.tellAt)
+	}
+	if h.job != nil && h.job.phase == PhaseDrain && h.waiting() != nil {
+		sooner(h.complainAt)
+		sooner(h.held.due)
 	}
 	sooner(h.nodeWrites.next)
 	sooner(h.objectWrites.next)

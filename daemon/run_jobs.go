@@ -156,9 +156,11 @@ func (h *Head) draining(d api.Drain) {
 	if last := h.drain; last != nil && last.Config == d.Config && last.Since.Before(d.Since) {
 		d.Since = last.Since
 	}
+	if last := h.drain; last == nil || !last.Since.Equal(d.Since) || h.complainAt.IsZero() {
+		h.complainAt = d.Since.Add(drainLong)
+	}
 	h.drain = &d
 	h.metrics.drain(&d)
-	h.complain(d)
 	if f := h.way.failure; f != nil && f.phase == PhaseDrain {
 		f.kind = failTransient // the tries still count, should this one fail too
 	}
@@ -230,15 +232,37 @@ func (h *Head) warn(forecast *api.Drain) {
 		"The drain for "+forecast.Config+" will wait: "+waits(forecast))
 }
 
-// complain says once that a drain waits for longer than it should. It goes on waiting.
-func (h *Head) complain(d api.Drain) {
-	node := h.cluster.current()
-	if time.Since(d.Since) < drainLong || h.complained.Equal(d.Since) || node == nil {
+// complain says now and then that a drain waits for longer than it should. It goes on waiting.
+func (h *Head) complain(now time.Time) {
+	node, d := h.cluster.current(), h.waiting()
+	if h.job == nil || h.job.phase != PhaseDrain || d == nil || node == nil || now.Before(h.complainAt) ||
+		now.Sub(d.Since) < drainLong {
 		return
 	}
-	h.complained = d.Since
+	h.complainAt = now.Add(drainAgain)
 	h.cluster.event(node, corev1.EventTypeWarning, "FailedToDrain",
-		fmt.Sprintf("The drain for %s waits since %s: %s", d.Config, d.Since.Format(time.RFC3339), waits(&d)))
+		fmt.Sprintf("The drain for %s waits since %s: %s", d.Config, d.Since.Format(time.RFC3339), waits(d)))
+}
+
+// heldText is what the Node says of a drain that waits. Each change is a write, so there is one now and then.
+type heldText struct {
+	since time.Time // the drain's
+	text  string
+	due   time.Time // when it may change
+}
+
+// next returns what is to be said at now of a drain; nil: there is none.
+func (t *heldText) next(d *api.Drain, now time.Time) string {
+	switch {
+	case d == nil || len(d.Waiting) == 0:
+		*t = heldText{}
+	case !t.since.Equal(d.Since):
+		*t = heldText{since: d.Since, due: d.Since.Add(drainShown)}
+	}
+	if d != nil && !t.due.IsZero() && !now.Before(t.due) {
+		t.text, t.due = "the drain waits: "+waits(d), now.Add(drainShown)
+	}
+	return t.text
 }
 
 // waits names what a drain waits for.

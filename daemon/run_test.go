@@ -53,22 +53,63 @@ func TestDriftIsToldWithoutContents(t *testing.T) {
 	}
 }
 
-func TestLongDrainIsComplainedOfOnce(t *testing.T) {
+func TestLongDrainIsComplainedOfNowAndThen(t *testing.T) {
 	h, events := quietHead(t)
-	waiting := api.Drain{Config: cfgB, Since: time.Now().Add(-drainLong / 2), Left: 1,
-		Waiting: []api.WaitingPod{{Namespace: "web", Name: "router-1", Why: api.DrainWaitBudget, Budget: "router"}}}
-	h.complain(waiting)
-	if len(events.Events) != 0 {
-		t.Errorf("complained early: %s", <-events.Events)
+	h.way.to, h.job = cfgB, &job{phase: PhaseDrain, config: cfgB}
+	h.draining(held())
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+	}{{time.Minute, 0}, {drainLong, 1}, {drainLong + time.Minute, 0}, {drainLong + drainAgain, 1}, {2 * drainAgain, 0}} {
+		h.complain(then.Add(c.after))
+		if len(events.Events) != c.want {
+			t.Errorf("after %s: %d complaints, want %d", c.after, len(events.Events), c.want)
+		}
+		for range len(events.Events) {
+			if got := <-events.Events; !strings.Contains(got, "FailedToDrain") || !strings.Contains(got, "router") {
+				t.Errorf("event %q", got)
+			}
+		}
+		h.draining(held()) // a report is no reason to say it again
 	}
-	waiting.Since = time.Now().Add(-2 * drainLong)
-	h.complain(waiting)
-	h.complain(waiting)
+	again := held()
+	again.Since, h.drain = then.Add(3*drainAgain), nil
+	h.draining(again)
+	h.complain(again.Since.Add(drainLong))
 	if len(events.Events) != 1 {
-		t.Fatalf("%d complaints", len(events.Events))
+		t.Errorf("%d complaints about the next drain", len(events.Events))
 	}
-	if got := <-events.Events; !strings.Contains(got, "FailedToDrain") || !strings.Contains(got, "router") {
-		t.Errorf("event %q", got)
+}
+
+func held() api.Drain {
+	return api.Drain{Config: cfgB, Since: then, Left: 1,
+		Waiting: []api.WaitingPod{{Namespace: "web", Name: "router-1", Why: api.DrainWaitBudget, Budget: "router"}}}
+}
+
+func TestNodeSaysWhatItsDrainWaitsFor(t *testing.T) {
+	var text heldText
+	d := held()
+	if got := text.next(&d, then.Add(drainShown/2)); got != "" {
+		t.Errorf("at once: %q", got)
+	}
+	first := text.next(&d, then.Add(drainShown))
+	if !strings.Contains(first, "router-1") {
+		t.Errorf("after a while: %q", first)
+	}
+	d.Waiting[0].Name = "router-2"
+	if got := text.next(&d, then.Add(drainShown+time.Second)); got != first {
+		t.Errorf("each change is said at once: %q", got)
+	}
+	if got := text.next(&d, then.Add(2*drainShown)); !strings.Contains(got, "router-2") {
+		t.Errorf("it never changes: %q", got)
+	}
+	v := stages[PhaseDrain]()
+	v.held = first
+	if got := said(nil, reportNode(v, PhaseDrain))[api.Reason]; got != first {
+		t.Errorf("the Node says %q", got)
+	}
+	if got := text.next(nil, then.Add(3*drainShown)); got != "" {
+		t.Errorf("after the drain: %q", got)
 	}
 }
 
