@@ -27,6 +27,7 @@ const (
 	reasonStaging        = "StagingFailed"
 	reasonDraining       = "DrainFailed"
 	reasonApplying       = "ApplyFailed"
+	reasonRebooting      = "RebootFailed"
 	reasonObserving      = "HostUnreadable"
 	reasonRolledBack     = "RolledBack"
 	reasonChanged        = "HostChanged"

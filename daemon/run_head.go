@@ -17,6 +17,7 @@ import (
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
 )
 
 // HeadOptions are what a head works with.
@@ -250,10 +251,25 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 		f.retry = now
 	}
 	v.applying = h.job != nil && h.job.phase == PhaseApply && h.job.config == v.node.Desired
+	h.missReboot(v)
 	v.held = h.held.next(h.waiting(), now)
 	v.plan, v.staged, v.drained, v.rebooting, v.failure =
 		h.way.plan, h.way.staged, h.way.drained, h.way.rebooting, h.way.failure
 	return v
+}
+
+// missReboot gives a reboot up that does not come: the host still is where it was when it began.
+func (h *Head) missReboot(v *situation) {
+	began := h.way.rebooting
+	if began.IsZero() || v.now.Sub(began) < rebootPatience || !v.inPhase(transaction.PhaseBoot) {
+		return
+	}
+	h.metrics.rebootsFailed.Inc()
+	h.way.rebooting, h.way.drained = time.Time{}, time.Time{}
+	text := fmt.Sprintf("the host was told to reboot at %s and did not within %s: systemctl list-jobs and systemd-inhibit "+
+		"on the host say what holds it up", began.UTC().Format(time.RFC3339), rebootPatience)
+	h.way.failure = fail(h.way.failure, PhaseApply, failDegraded, reasonRebooting, text, v.now)
+	h.log.Warn("rebooting", zap.String("config", h.way.to), zap.String("error", text))
 }
 
 // follow keeps what goes on beside the phases: which configurations are watched, and a current configuration that
@@ -283,9 +299,6 @@ func (h *Head) enter(v *situation, p Phase) {
 	}
 	if p == PhaseDone || p == PhaseRolledBack || p == PhaseHold || p == PhaseUnconfigured || p == PhaseReturn {
 		h.log.Info("phase", zap.String("phase", string(p)), zap.String("config", v.node.Desired))
-	}
-	if h.phase == PhaseReboot && p == PhaseApply {
-		h.metrics.rebootsFailed.Inc()
 	}
 	rested := h.resting()
 	h.phase, h.entered = p, v.now

@@ -18,6 +18,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/transaction"
 )
 
 // quietHead is a head that sees a node and does nothing, and what it tells people.
@@ -157,5 +158,24 @@ func TestDrainThatWorksAgainIsNoFailure(t *testing.T) {
 	h.draining(api.Drain{Config: cfgB, Since: then, Left: 1})
 	if !h.way.failure.bad(then) {
 		t.Error("a drain hides the failure of an apply")
+	}
+}
+
+func TestRebootThatDoesNotComeIsAFailure(t *testing.T) {
+	h, _ := quietHead(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{api.DesiredConfig: cfgB}}}
+	h.host = hostAt(cfgA, cfgB, transaction.PhaseBoot, transaction.Working)
+	h.way = way{from: cfgA, to: cfgB, plan: rebootPlan(), rebooting: then}
+	if v := h.situation(node, then.Add(rebootPatience-time.Second)); v.failure != nil || decide(v).name != PhaseReboot {
+		t.Errorf("given up early: %+v", v.failure)
+	}
+	late := then.Add(rebootPatience)
+	v := h.situation(node, late)
+	if !v.failure.bad(late) || v.failure.reason != reasonRebooting || decide(v).name != PhaseBackoff {
+		t.Errorf("failure %+v in phase %s", v.failure, decide(v).name)
+	}
+	h.situation(node, late.Add(time.Second))
+	if !strings.Contains(scrape(t, h.metrics, "/metrics"), "mcd_reboots_failed_total 1") {
+		t.Error("it is not counted once")
 	}
 }
