@@ -268,15 +268,19 @@ const drainHolds = 15 * time.Second
 
 func (v *situation) holds() bool { return !v.drained.IsZero() && v.now.Sub(v.drained) < drainHolds }
 
-// undisturbed says that as far as the cluster knows the node is at rest where it should be. Then nobody has granted it
-// the time out of service that mending it would take.
+// undisturbed says that as far as the cluster knows the node is at rest where it should be, or that it was before the
+// host could not be read for a while. Then nobody has granted it the time out of service that mending it would take.
 func (v *situation) undisturbed() bool {
 	return v.node.Current == v.node.Desired &&
-		(v.node.State == api.Done || strings.HasPrefix(v.node.Reason, holdReason))
+		(v.node.State == api.Done || strings.HasPrefix(v.node.Reason, holdReason) ||
+			strings.HasPrefix(v.node.Reason, blindReason))
 }
 
-// holdReason begins the reason of a node that is held.
-const holdReason = "the host is not as it was left"
+// holdReason begins the reason of a node that is held, blindReason that of one whose host can't be read.
+const (
+	holdReason  = "the host is not as it was left"
+	blindReason = "reading the host"
+)
 
 func (v *situation) disrupts() bool { return v.plan.Drain || v.plan.Reboot }
 

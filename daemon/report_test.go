@@ -254,3 +254,14 @@ func TestHoldOutlivesTheHead(t *testing.T) {
 		t.Errorf("with a cordon: %s", got)
 	}
 }
+
+func TestHoldOutlivesAHostThatCouldNotBeRead(t *testing.T) {
+	v := stages[PhaseHold]()
+	v.host, v.failure = nil, fail(nil, PhaseObserve, failDegraded, reasonObserving, blindReason+": no bus", then)
+	text := said(nil, reportNode(v, PhaseObserve))
+	v = stages[PhaseHold]()
+	v.node.State, v.node.Reason = api.State(text[api.StateKey]), text[api.Reason]
+	if got := decide(v).name; v.node.State != api.Degraded || got != PhaseHold {
+		t.Errorf("%s once it can be read again: %s", v.node.State, got)
+	}
+}

@@ -52,7 +52,7 @@ func (h *Head) readHost(a hostAnswer) {
 		return
 	}
 	if a.err != nil {
-		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving, "reading the host: "+oneLine(a.err), now)
+		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving, blindReason+": "+oneLine(a.err), now)
 		h.log.Warn("reading the host", zap.Error(a.err))
 		h.askAt = h.blind.retry
 		return
