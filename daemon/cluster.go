@@ -99,10 +99,11 @@ func (c *cluster) start(ctx context.Context) error {
 	return c.run(ctx, c.node)
 }
 
-// slim leaves out what nobody here reads: images and managed fields are most of a Node.
+// slim leaves out what nobody here reads: images and managed fields, but for who cordoned it, are most of a Node.
 func slim(o any) (any, error) {
 	if n, ok := o.(*corev1.Node); ok {
-		n.ManagedFields, n.Status.Images, n.Status.VolumesAttached, n.Status.VolumesInUse = nil, nil, nil, nil
+		n.ManagedFields = drain.CordonOwners(n.ManagedFields)
+		n.Status.Images, n.Status.VolumesAttached, n.Status.VolumesInUse = nil, nil, nil
 	}
 	return o, nil
 }

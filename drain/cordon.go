@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,7 +44,7 @@ func ReadHold(node *corev1.Node) Hold {
 	entry, err := api.Decode[*api.Cordon](node.Annotations, api.CordonKey)
 	claimed := err == nil && entry != nil
 	switch {
-	case node.Spec.Unschedulable && claimed:
+	case node.Spec.Unschedulable && claimed && !cordonedByOthers(node):
 		return Ours
 	case node.Spec.Unschedulable:
 		return Theirs
@@ -51,6 +52,32 @@ func ReadHold(node *corev1.Node) Hold {
 		return Lost
 	}
 	return Free
+}
+
+// CordonOwners are those of a Node's managed fields that say who cordoned it: all that ReadHold needs of them.
+func CordonOwners(managed []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	var out []metav1.ManagedFieldsEntry
+	for _, m := range managed {
+		var fields struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &fields) != nil {
+			continue
+		}
+		if _, ok := fields.Spec["f:unschedulable"]; ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// cordonedByOthers says that the API server knows who cordoned the node, and that it was not us: somebody took our
+// cordon off while nobody looked, and the one that is there now is theirs, whatever the ledger says. The API server
+// gives a field to whom changed it last, so that no clocks are compared.
+func cordonedByOthers(node *corev1.Node) bool {
+	owners := CordonOwners(node.ManagedFields)
+	return len(owners) > 0 &&
+		!slices.ContainsFunc(owners, func(m metav1.ManagedFieldsEntry) bool { return m.Manager == api.Daemon })
 }
 
 // Annotations are what else goes into a patch of a Node. A nil value removes the annotation.
@@ -109,6 +136,7 @@ func cordon(node *corev1.Node, entry api.Cordon, extra Annotations) change {
 		}
 		c.annotations.set(api.CordonKey, api.Encode(entry))
 	case Theirs:
+		c.disclaim(node)
 	}
 	c.annotations.set(api.DesiredDrain, "drain-"+entry.Config)
 	return c.with(node, extra)
@@ -123,7 +151,9 @@ func uncordon(node *corev1.Node, config string, extra Annotations) change {
 		c.annotations[api.CordonKey] = nil
 	case Lost:
 		c.annotations[api.CordonKey] = nil
-	case Free, Theirs:
+	case Theirs:
+		c.disclaim(node)
+	case Free:
 	}
 	// A node that was not drained owes nobody an uncordon.
 	if strings.HasPrefix(node.Annotations[api.DesiredDrain], "drain-") {
@@ -131,6 +161,13 @@ func uncordon(node *corev1.Node, config string, extra Annotations) change {
 		c.annotations.set(api.LastAppliedDrain, "uncordon-"+config)
 	}
 	return c.with(node, extra)
+}
+
+// disclaim drops a ledger whose cordon is gone: it would claim the next one, and be taken for a cordon that was lost.
+func (c change) disclaim(node *corev1.Node) {
+	if cordonedByOthers(node) {
+		c.annotations[api.CordonKey] = nil
+	}
 }
 
 func (a Annotations) set(key, value string) { a[key] = &value }

@@ -57,6 +57,57 @@ func TestTheLedgerSaysWhoseACordonIs(t *testing.T) {
 	}
 }
 
+// ownedBy is node with its cordon set by managers.
+func ownedBy(node *corev1.Node, managers ...string) *corev1.Node {
+	node.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:providerID":{}}}`)}}, {Manager: "empty"},
+	}
+	for _, m := range managers {
+		node.ManagedFields = append(node.ManagedFields, metav1.ManagedFieldsEntry{
+			Manager: m, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:unschedulable":{}}}`)}})
+	}
+	return node
+}
+
+func TestALedgerDoesNotClaimACordonThatSomebodyElseSet(t *testing.T) {
+	ledger := map[string]string{
+		api.CordonKey: api.Encode(entry), api.DesiredDrain: "drain-rendered-worker-b",
+		api.LastAppliedDrain: "uncordon-rendered-worker-b",
+	}
+	const drops = `{"metadata":{"annotations":{"noderefit.dev/cordon":null},"resourceVersion":"7"}}`
+	for name, c := range map[string]struct {
+		unschedulable bool
+		managers      []string
+		want          Hold
+	}{
+		"nobody knows":                 {true, nil, Ours},
+		"we did":                       {true, []string{api.Daemon}, Ours},
+		"so did we":                    {true, []string{"argocd", api.Daemon}, Ours},
+		"somebody else did":            {true, []string{"kubectl-cordon"}, Theirs},
+		"somebody else uncordoned it":  {false, []string{"kubectl-uncordon"}, Lost},
+		"nobody knows who uncordoned.": {false, nil, Lost},
+	} {
+		node := ownedBy(nodeWith(c.unschedulable, ledger), c.managers...)
+		if got := ReadHold(node); got != c.want {
+			t.Errorf("%s: the hold is %s, want %s", name, got, c.want)
+		}
+		node.ManagedFields = CordonOwners(node.ManagedFields)
+		if got := ReadHold(node); got != c.want || len(node.ManagedFields) != len(c.managers) {
+			t.Errorf("%s: the hold is %s by %v", name, got, node.ManagedFields)
+		}
+		if c.want != Theirs {
+			continue
+		}
+		if got := text(cordon(node, entry, nil), node); got != drops {
+			t.Errorf("%s: a cordon is %s", name, got)
+		}
+		delete(node.Annotations, api.DesiredDrain)
+		if got := text(uncordon(node, "rendered-worker-b", nil), node); got != drops {
+			t.Errorf("%s: an uncordon is %s", name, got)
+		}
+	}
+}
+
 func TestOnePatchCordonsAndSaysWho(t *testing.T) {
 	working := string(api.Working)
 	early := entry

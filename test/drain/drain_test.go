@@ -442,6 +442,34 @@ func TestOurOwnCordonComesAndGoesInOnePatchEach(t *testing.T) {
 	}
 }
 
+func TestACordonThatReplacedOursStays(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, "replaced", "replaced-0")
+	s.cordon("replaced-0")
+	if n := s.node("replaced-0"); drain.ReadHold(n) != drain.Ours {
+		t.Fatalf("the hold is %s", drain.ReadHold(n))
+	}
+	s.kubectl("cordon", "replaced-0") // that is no change
+	if n := s.node("replaced-0"); drain.ReadHold(n) != drain.Ours {
+		t.Errorf("the hold is %s", drain.ReadHold(n))
+	}
+	s.kubectl("uncordon", "replaced-0")
+	if n := s.node("replaced-0"); drain.ReadHold(n) != drain.Lost {
+		t.Errorf("the hold is %s", drain.ReadHold(n))
+	}
+	s.kubectl("cordon", "replaced-0")
+	n, err := drain.Uncordon(s.Context(), s.client.CoreV1().Nodes(), s.node("replaced-0"), "rendered-b", nil)
+	s.check(err)
+	if _, ok := n.Annotations[api.CordonKey]; ok || drain.ReadHold(n) != drain.Theirs {
+		t.Errorf("the hold is %s, the annotations are %v", drain.ReadHold(n), n.Annotations)
+	}
+	s.kubectl("uncordon", "replaced-0")
+	s.cordon("replaced-0")
+	if n := s.node("replaced-0"); drain.ReadHold(n) != drain.Ours {
+		t.Errorf("after all of it the hold is %s", drain.ReadHold(n))
+	}
+}
+
 func TestANodeThatWasDeletedIsNotDrainedForItsSuccessor(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "deleted")
