@@ -4,7 +4,10 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -28,11 +31,39 @@ type Quarantine struct {
 	Since  time.Time `json:"since"`
 }
 
-// Lifted is a quarantine that somebody took back. What fails again after At is quarantined again.
+// Lifted is a quarantine that somebody took back: the failures that they knew of, and no later one.
 type Lifted struct {
-	Config string    `json:"config"`
-	At     time.Time `json:"at"`
+	Config   string    `json:"config"`
+	Failures []Failure `json:"failures"`
 }
+
+// Failure names a Quarantine of a configuration. Since is the node's own word and is compared for equality alone: no
+// two machines have the same clock.
+type Failure struct {
+	Node  string    `json:"node"`
+	Since time.Time `json:"since"`
+}
+
+// Covers says that q is among what was taken back.
+func (l Lifted) Covers(q Quarantine) bool {
+	return SameContent(l.Config, q.Config) && slices.ContainsFunc(l.Failures, func(f Failure) bool {
+		return f.Node == q.Node && f.Since.Equal(q.Since)
+	})
+}
+
+var rendered = regexp.MustCompile(`^rendered-.+-([0-9a-f]{32})$`)
+
+// Content is what stands in a rendered configuration's name for what is in it, whichever pool it was rendered for; of
+// any other name it is the name.
+func Content(config string) string {
+	if m := rendered.FindStringSubmatch(config); m != nil {
+		return m[1]
+	}
+	return config
+}
+
+// SameContent says that two configurations, by their names, are the same but for the pool.
+func SameContent(a, b string) bool { return a != "" && Content(a) == Content(b) }
 
 // Pin holds a pool at Config, until it is taken away or the pool's MachineConfigs render to something else than From.
 type Pin struct {
@@ -88,24 +119,40 @@ type Node struct {
 	Rebooting                  bool
 }
 
-// ReadNode reads a Node's annotations. What can't be read is as if it were not there, and named in the error.
+// What is believed of a Node's quarantine: a node that writes more than an agent does must not fill up its pool.
+const (
+	nodeQuarantines  = 10
+	quarantineReason = 512
+	longestName      = 253
+)
+
+// ReadNode reads a Node's annotations. What can't be read is as if it were not there, and named in the error; the rest
+// is read all the same.
 func ReadNode(n *corev1.Node) (Node, error) {
 	a := n.Annotations
 	out := Node{
 		Current: a[CurrentConfig], Desired: a[DesiredConfig], Previous: a[PreviousConfig],
-		State: State(a[StateKey]), Reason: a[Reason], Lift: a[Lift],
+		State: State(a[StateKey]), Reason: ShortReason(a[Reason]), Lift: a[Lift],
 		SingleReplica: a[ControlPlaneTopology] == TopologySingleReplica,
 		Rebooting:     a[PostConfigAction] == PostConfigActionRebooting,
 	}
-	cordon, err := Decode[*Cordon](a, CordonKey)
-	if err != nil {
-		return out, fmt.Errorf("node %s: %w", n.Name, err)
-	}
-	out.Cordon = cordon
-	if out.Quarantined, err = Decode[[]Quarantine](a, QuarantinedKey); err != nil {
+	cordon, cordonErr := Decode[*Cordon](a, CordonKey)
+	quarantined, quarantinedErr := Decode[[]Quarantine](a, QuarantinedKey)
+	out.Cordon, out.Quarantined = cordon, believed(quarantined)
+	if err := errors.Join(cordonErr, quarantinedErr); err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return out, nil
+}
+
+// believed are the last entries of a Node's quarantine, which an agent writes in the order of their time.
+func believed(list []Quarantine) []Quarantine {
+	list = slices.DeleteFunc(list, func(q Quarantine) bool { return q.Config == "" || len(q.Config) > longestName })
+	list = list[max(0, len(list)-nodeQuarantines):]
+	for i := range list {
+		list[i].Reason = shorten(list[i].Reason, quarantineReason)
+	}
+	return list
 }
 
 // Decode reads the document in an annotation; the zero value where there is none.
@@ -133,12 +180,32 @@ func Encode(v any) string {
 // ShortReason cuts a reason to what an annotation takes, on one line.
 func ShortReason(text string) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	if len(text) <= ReasonLimit {
+	return shorten(text, ReasonLimit)
+}
+
+func shorten(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	text = text[:ReasonLimit-len("…")]
+	text = text[:limit-len("…")]
 	for !utf8.ValidString(text) {
 		text = text[:len(text)-1]
 	}
 	return text + "…"
+}
+
+// rolledBackFrom begins the reason of a node in state RolledBack; the configuration that failed comes behind it.
+const rolledBackFrom = "rolled back from "
+
+// RolledBackFrom is the configuration that a node says it came back from; empty: it says none.
+func (n Node) RolledBackFrom() string {
+	rest, ok := strings.CutPrefix(n.Reason, rolledBackFrom)
+	if !ok || n.State != RolledBack {
+		return ""
+	}
+	config, _, ok := strings.Cut(rest, " to ")
+	if !ok || len(config) > longestName {
+		return ""
+	}
+	return config
 }

@@ -27,6 +27,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).draining,
 	(*Report).underWay,
 	(*Report).poolStops,
+	(*Report).unread,
 	(*Report).cordoned,
 	(*Report).upToDate,
 	(*Report).waitsForTurn,
@@ -81,6 +82,9 @@ func (r *Report) explainPool(p *poolReport) Answer {
 		return *a
 	}
 	if worst == nil {
+		if a := r.nodeProblem(p); a != nil {
+			return *a
+		}
 		if p.Complete() {
 			return Answer{Verdict: UpToDate, Because: fmt.Sprintf("all %s have %s", number(p.Machines, "node"), p.Target)}
 		}
@@ -95,10 +99,35 @@ func (r *Report) explainPool(p *poolReport) Answer {
 	return a
 }
 
+// nodeProblem is what is wrong with a node that the pool selects, where nothing else is to be said; nil: nothing.
+func (r *Report) nodeProblem(p *poolReport) *Answer {
+	for i := range p.Nodes {
+		if a := r.unread(r.nodes[p.Nodes[i].Name]); a != nil {
+			return a
+		}
+	}
+	if len(p.conflicts) > 0 {
+		a := conflicting(p.conflicts[0])
+		return &a
+	}
+	return nil
+}
+
+// unread is a node that says something which can't be read.
+func (r *Report) unread(n *nodeReport) *Answer {
+	if n.Unread == "" {
+		return nil
+	}
+	return &Answer{
+		Verdict: Misconfigured, Blocking: &Object{Kind: "Node", Name: n.Name}, Because: n.Unread,
+		Do: "take that annotation away: its writer writes it anew where it is needed",
+	}
+}
+
 // severity orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
 var severity = map[Verdict]int{
 	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, Draining: 4, NotReady: 5,
-	NotTakenUp: 6, Cordoned: 7, Rebooting: 8, Updating: 9, NotOffered: 10, WaitsForTurn: 11,
+	NotTakenUp: 6, Misconfigured: 7, Cordoned: 8, Rebooting: 9, Updating: 10, NotOffered: 11, WaitsForTurn: 12,
 }
 
 // worst is the node of a pool that has most to say; nil: all are where they should be.
@@ -242,7 +271,7 @@ func (r *Report) failed(n *nodeReport) *Answer {
 	switch n.State {
 	case api.RolledBack:
 		for _, q := range n.Quarantined {
-			if q.Config == n.Desired {
+			if api.SameContent(q.Config, n.Desired) {
 				a.Since, reason = q.Since, cmp.Or(q.Reason, reason)
 			}
 		}
@@ -482,6 +511,9 @@ func (r *Report) upToDate(n *nodeReport) *Answer {
 
 // waitsForTurn is that as many nodes are out of service as may be.
 func (r *Report) waitsForTurn(n *nodeReport) *Answer {
+	if a := n.pool.tries(n); a != nil {
+		return a
+	}
 	taking := slices.DeleteFunc(slices.Clone(n.pool.taking), func(t *nodeReport) bool { return t == n })
 	if len(taking) < n.pool.MaxUnavailable {
 		return nil
@@ -507,6 +539,24 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 	}
 	a.Do = "wait, or see kubectl refit explain node/" + taking[0].Name
 	return a
+}
+
+// tries is that the configuration failed before, and is to be proved first where it failed.
+func (p *poolReport) tries(n *nodeReport) *Answer {
+	if p.Tries(n.Node) {
+		return nil
+	}
+	for _, first := range p.Nodes {
+		if p.Tries(first) {
+			return &Answer{
+				Verdict: WaitsForTurn, Blocking: &Object{Kind: "Node", Name: first.Name},
+				Because: fmt.Sprintf("it waits for its turn: %s failed on node %s, was lifted, and is tried there first",
+					p.Target, first.Name),
+				Do: "wait, or see kubectl refit explain node/" + first.Name,
+			}
+		}
+	}
+	return nil
 }
 
 // occupied says in a few words why a node counts against its pool's maxUnavailable.

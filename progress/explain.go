@@ -81,7 +81,9 @@ func (a Answer) Fine() bool { return a.Verdict == UpToDate || a.Verdict == Updat
 // OfPool says that the node of which this is the answer waits for its pool, as all nodes do that are not there.
 func (a Answer) OfPool() bool {
 	switch a.Verdict {
-	case Misconfigured, RenderDegraded, RenderPending, NotRendered, Paused, Quarantined, WaitsForTurn, NotOffered:
+	case Misconfigured:
+		return a.Blocking == nil || a.Blocking.Kind != "Node"
+	case RenderDegraded, RenderPending, NotRendered, Paused, Quarantined, WaitsForTurn, NotOffered:
 		return true
 	default:
 		return false
@@ -174,6 +176,11 @@ func NewReport(v View) *Report {
 			p.Problems = append(p.Problems, problem)
 		}
 	}
+	pools := make([]*Pool, 0, len(r.pools))
+	for _, name := range slices.Sorted(maps.Keys(r.pools)) {
+		pools = append(pools, &r.pools[name].Pool)
+	}
+	Share(pools)
 	slices.Sort(r.names)
 	r.order()
 	return r
@@ -203,7 +210,9 @@ func (r *Report) order() {
 		n := r.nodes[name]
 		if n.conflict != nil {
 			for _, pool := range n.conflict.Pools {
-				r.pools[pool].conflicts = append(r.pools[pool].conflicts, *n.conflict)
+				p := r.pools[pool]
+				p.conflicts = append(p.conflicts, *n.conflict)
+				p.NodeProblems = append(p.NodeProblems, NodeProblem{n.Name, n.conflict.String()})
 			}
 		}
 		if n.pool == nil {
@@ -333,7 +342,7 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 	switch a.Verdict {
 	case UpToDate, NoNodes:
 		return p.Complete(), p.Complete()
-	case Misconfigured, RenderDegraded, Paused, Quarantined, RolledBack, Unreconcilable, Degraded:
+	case Misconfigured, SeveralPools, RenderDegraded, Paused, Quarantined, RolledBack, Unreconcilable, Degraded:
 		return false, true
 	default:
 		return false, false

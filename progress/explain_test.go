@@ -20,6 +20,8 @@ import (
 const (
 	renderedA = "rendered-worker-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	renderedB = "rendered-worker-bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	// renderedInfra has the content of renderedB.
+	renderedInfra = "rendered-infra-bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
 var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -319,7 +321,19 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.Missing = map[string]bool{renderedB: true}
 		}, "a", explanation{ConfigMissing, "MachineConfig " + renderedB, never, nil, "render"}},
 		"annotation that can't be read": {func(w *world) { w.a.Annotations[api.CordonKey] = "{" }, "a",
-			explanation{Misconfigured, "MachineConfigPool worker", never, []string{api.CordonKey}, "correct"}},
+			explanation{Misconfigured, "Node a", never, []string{api.CordonKey}, "take that annotation away"}},
+		"annotation of another node that can't be read": {func(w *world) {
+			w.a.Annotations[api.CordonKey] = "{"
+			w.moving(w.b, mcfgv1.MachineConfigNodeUpdateRebooted)
+		}, "c", explanation{WaitsForTurn, "Node b", 0, nil, "explain node/b"}},
+		"others try first what failed there": {func(w *world) {
+			w.pool.Spec.MaxUnavailable = new(intstr.FromInt32(3))
+			w.pool.Annotations = map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{
+				Config: renderedB, Failures: []api.Failure{{Node: "a", Since: began}},
+			}})}
+			w.moving(w.a, mcfgv1.MachineConfigNodeUpdateRebooted)
+			quarantineOn(w.a)
+		}, "b", explanation{WaitsForTurn, "Node a", never, []string{"failed on node a, was lifted"}, "explain node/a"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -381,6 +395,19 @@ func TestAPoolSaysWhatItsWorstNodeSaysUnlessItIsStoppedItself(t *testing.T) {
 		}, explanation{RenderDegraded, "MachineConfig 50-bad", 0, nil, "correct"}, false, true},
 		"a bad maxUnavailable": {func(w *world) { w.pool.Spec.MaxUnavailable = new(intstr.FromString("many")) },
 			explanation{Misconfigured, "MachineConfigPool worker", never, []string{"maxUnavailable"}, "correct"}, false, true},
+		"an annotation that can't be read, and nothing else": {func(w *world) {
+			w.pool.Spec.Configuration.Name = renderedA
+			w.b.Annotations[api.CordonKey] = "{"
+		}, explanation{Misconfigured, "Node b", never, []string{api.CordonKey}, "take"}, false, true},
+		"an annotation that can't be read in a pool that is stopped": {func(w *world) {
+			w.at(w.a, renderedA, renderedB, api.RolledBack, "")
+			quarantineOn(w.a)
+			w.b.Annotations[api.CordonKey] = "{"
+		}, explanation{Quarantined, "MachineConfig " + renderedB, 0, []string{"failed on node a"}, "lift"}, false, true},
+		"an annotation that can't be read in a pool that is paused": {func(w *world) {
+			w.pool.Spec.Paused = true
+			w.b.Annotations[api.CordonKey] = "{"
+		}, explanation{Paused, "MachineConfigPool worker", never, nil, "resume"}, false, true},
 		"no nodes": {func(w *world) { w.Nodes = nil }, explanation{NoNodes, "", never, nil, "label"}, true, true},
 		"nothing but a conflict": {func(w *world) {
 			w.Pools = append(w.Pools, *w.pool.DeepCopy())
@@ -417,6 +444,26 @@ func TestAPoolWhoseNodesAllBelongToOthersAsWellSaysWhose(t *testing.T) {
 	a, _ := NewReport(w.View).ExplainPool("infra")
 	check(t, a, "MachineConfigPool infra",
 		explanation{SeveralPools, "MachineConfigPool storage", -1, []string{"infra, storage"}, "remove from node a"})
+}
+
+func TestAPoolThatSharesANodeWithAnotherIsNotUpToDate(t *testing.T) {
+	w := newWorld()
+	w.pool.Name = "infra"
+	w.pool.Spec.Configuration.Name = renderedA
+	storage := w.pool.DeepCopy()
+	storage.Name, storage.Spec.NodeSelector.MatchLabels = "storage", map[string]string{"disks": "many"}
+	w.Pools = append(w.Pools, *storage)
+	w.c.Labels["disks"] = "many"
+	r := NewReport(w.View)
+	a, _ := r.ExplainPool("infra")
+	check(t, a, "MachineConfigPool infra",
+		explanation{SeveralPools, "MachineConfigPool storage", -1, []string{"infra, storage"}, "remove from node c"})
+	if done, ended := r.Ended("infra"); done || !ended {
+		t.Errorf("done %t, ended %t", done, ended)
+	}
+	if a, _ := r.ExplainNode("a"); a.Verdict != UpToDate {
+		t.Errorf("node a: %+v", a)
+	}
 }
 
 func TestTheControlPlanesPoolsShareOneTurn(t *testing.T) {

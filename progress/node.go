@@ -6,6 +6,7 @@ package progress
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,7 @@ func ReadNode(n *corev1.Node) Node {
 		Cordoned: n.Spec.Unschedulable,
 	}
 	if err != nil {
-		out.Unread = err.Error()
+		out.Unread = api.ShortReason(err.Error())
 	}
 	for _, t := range n.Spec.Taints {
 		if t.Key == api.UpdateInProgressTaint && t.Effect == corev1.TaintEffectPreferNoSchedule {
@@ -123,6 +124,34 @@ func (n Node) Settled() bool {
 	return n.Current == n.Desired && n.State == api.Done
 }
 
+// Failures are the verdicts that the node reports. One that rolled back and has none for what it came back from, since
+// a person went back on the host or its list can't be read, has failed there all the same; when, it does not say.
+func (n Node) Failures() []api.Quarantine {
+	list := slices.Clone(n.Quarantined)
+	if from := n.unlisted(); from != "" {
+		list = append(list, api.Quarantine{Config: from, Reason: n.Reason})
+	}
+	for i := range list {
+		list[i].Node = n.Name
+	}
+	return list
+}
+
+// FailedOn says that the node reports a failure of this content.
+func (n Node) FailedOn(config string) bool {
+	return slices.ContainsFunc(n.Failures(), func(q api.Quarantine) bool { return api.SameContent(q.Config, config) })
+}
+
+// unlisted is the configuration that the node came back from and reports no verdict of; empty: none.
+func (n Node) unlisted() string {
+	from := n.RolledBackFrom()
+	listed := func(q api.Quarantine) bool { return api.SameContent(q.Config, from) }
+	if from == "" || slices.ContainsFunc(n.Quarantined, listed) {
+		return ""
+	}
+	return from
+}
+
 // Failing says that the node can't get to where it was told to be, or can't stay there.
 func (n Node) Failing() bool { return n.State.Bad() }
 
@@ -164,4 +193,11 @@ func first(a, b bool) int {
 		return -1
 	}
 	return 1
+}
+
+func rank(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -17,8 +18,13 @@ import (
 // it claims nodes that another custom pool claims as well.
 const PoolMisconfigured mcfgv1.MachineConfigPoolConditionType = "Misconfigured"
 
-// QuarantineLimit is how many quarantined configurations a pool remembers, the latest.
-const QuarantineLimit = 16
+const (
+	// QuarantineLimit is how many configurations that failed a pool remembers: the latest, and beyond these all that it
+	// could come to again.
+	QuarantineLimit = 16
+	// rememberedNodes is how many of the nodes on which one configuration failed it remembers: the first.
+	rememberedNodes = 8
+)
 
 // Pool is where a pool stands.
 type Pool struct {
@@ -32,12 +38,25 @@ type Pool struct {
 	MaxUnavailable int
 	// Nodes by name.
 	Nodes []Node
-	// Quarantined are the configurations that failed on a node and were not lifted since, the latest first.
+	// Quarantined are the failures that the pool knows of and nobody took back: one for each content and node, what was
+	// seen first comes last. A node's clock has no say in that.
 	Quarantined []api.Quarantine
+	// Elsewhere are those that only other pools know of. Content fails, not a name: they count here, too.
+	Elsewhere []api.Quarantine
 	// Problems are what is wrong with the pool itself, a sentence each.
 	Problems []string
+	// NodeProblems are what is wrong with nodes, so that less is known of them than should be.
+	NodeProblems []NodeProblem
 	Counts
+
+	known  []api.Quarantine // lifted or not
+	fresh  int              // how many of them the pool does not remember yet
+	lifted []api.Lifted
+	inUse  map[string]bool // content that the pool could come to, or come back to
 }
+
+// NodeProblem is what is wrong with one node, in a sentence that names it.
+type NodeProblem struct{ Node, Text string }
 
 // Counts of a pool's nodes, as in the status of a MachineConfigPool.
 type Counts struct {
@@ -59,15 +78,43 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	if ControlPlane(pool.Name) {
 		p.MaxUnavailable = 1
 	}
-	if p.Quarantined, err = quarantined(pool, nodes); err != nil {
+	if p.known, p.fresh, err = failures(pool, nodes); err != nil {
 		p.Problems = append(p.Problems, err.Error())
 	}
+	if p.lifted, err = Lifted(pool); err != nil {
+		p.Problems = append(p.Problems, err.Error())
+	}
+	p.inUse = inUse(pool, nodes)
+	p.Quarantined = standing(p.known, p.lifted)
 	for _, n := range nodes {
 		if n.Unread != "" {
-			p.Problems = append(p.Problems, n.Unread)
+			p.NodeProblems = append(p.NodeProblems, NodeProblem{n.Name, n.Unread})
 		}
 	}
 	return p
+}
+
+// Share lets what failed in one pool count in all of them, and what was taken back in one be taken back in all: a node
+// may have moved, and pools may render to the same.
+func Share(pools []*Pool) {
+	var lifted []api.Lifted
+	for _, p := range pools {
+		lifted = append(lifted, p.lifted...)
+	}
+	for _, p := range pools {
+		p.lifted = lifted
+		p.Quarantined = standing(p.known, lifted)
+	}
+	for _, p := range pools {
+		p.Elsewhere = nil
+		for _, other := range pools {
+			for _, q := range other.Quarantined {
+				if other != p && find(p.Quarantined, q) < 0 && find(p.Elsewhere, q) < 0 {
+					p.Elsewhere = append(p.Elsewhere, q)
+				}
+			}
+		}
+	}
 }
 
 func count(nodes []Node, target string) Counts {
@@ -94,20 +141,72 @@ func (p Pool) Complete() bool {
 	return p.Target != "" && p.Updated == p.Machines && p.Ready == p.Machines && p.Unavailable == 0
 }
 
-// Quarantine is why the target is offered to no further node; nil: it is.
+// Quarantine is why the target is offered to no further node, the first failure; nil: it is offered.
 func (p Pool) Quarantine() *api.Quarantine { return p.quarantine(p.Target) }
 
 func (p Pool) quarantine(config string) *api.Quarantine {
-	for i := range p.Quarantined {
-		if p.Quarantined[i].Config == config {
-			return &p.Quarantined[i]
+	for _, list := range [][]api.Quarantine{p.Quarantined, p.Elsewhere} {
+		for i := range slices.Backward(list) {
+			if api.SameContent(list[i].Config, config) {
+				return &list[i]
+			}
 		}
 	}
 	return nil
 }
 
-// Refuses says that the configuration failed on a node of the pool and was not lifted since.
+// Refuses says that the content failed on a node and that nobody took it back.
 func (p Pool) Refuses(config string) bool { return p.quarantine(config) != nil }
+
+// Tries says that the target once failed on the node, that somebody took that back, and that the node has not proved
+// it yet. Until it has, nobody else is sent there.
+func (p Pool) Tries(n Node) bool {
+	return p.Target != "" && !n.Updated(p.Target) && slices.ContainsFunc(p.lifted, func(l api.Lifted) bool {
+		return api.SameContent(l.Config, p.Target) &&
+			slices.ContainsFunc(l.Failures, func(f api.Failure) bool { return f.Node == n.Name })
+	})
+}
+
+// Remembered is what the pool has to remember of its failures, the latest seen first. What a node says without a time
+// gets one, so that it can be taken back by it; it is kept after that for as long as the node says it.
+func (p Pool) Remembered(now time.Time) []api.Quarantine {
+	of := map[string]int{}
+	keep := make([]bool, len(p.known))
+	for i, q := range slices.Backward(p.known) {
+		content := api.Content(q.Config)
+		keep[i] = of[content] < rememberedNodes && (p.unlisted(q) || find(p.Quarantined, q) >= 0)
+		of[content] += rank(keep[i])
+	}
+	// What is not remembered comes from a node, which says it again: it gets in where there is room, and drives nothing
+	// out.
+	contents := map[string]bool{}
+	for step := range p.known {
+		i := (p.fresh + step) % len(p.known)
+		content := api.Content(p.known[i].Config)
+		if keep[i] && !p.inUse[content] && !contents[content] {
+			keep[i] = len(contents) < QuarantineLimit
+			contents[content] = keep[i]
+		}
+	}
+	var out []api.Quarantine
+	for i, q := range p.known {
+		if !keep[i] {
+			continue
+		}
+		if q.Since.IsZero() {
+			q.Since = now.UTC()
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// unlisted says that the failure is one which its node only implies.
+func (p Pool) unlisted(q api.Quarantine) bool {
+	return slices.ContainsFunc(p.Nodes, func(n Node) bool {
+		return n.Name == q.Node && api.SameContent(n.unlisted(), q.Config)
+	})
+}
 
 // Taking are the nodes that use up MaxUnavailable.
 func (p Pool) Taking() []Node {
@@ -133,30 +232,63 @@ func MaxUnavailable(v *intstr.IntOrString, nodes int) (int, error) {
 	return max(n, 1), nil
 }
 
-// quarantined is what the pool remembers and what its nodes report, the first report of each configuration, without
-// what was lifted since. A configuration that failed again after it was lifted is there again.
-func quarantined(pool *mcfgv1.MachineConfigPool, nodes []Node) ([]api.Quarantine, error) {
+// failures are what the pool remembers and what its nodes report, lifted or not: one for each content and node, what
+// was seen first comes last. What a node reports replaces what is remembered of it, and a node that has proved the content
+// has taken its failure back. Those that the pool does not remember come first, and are counted.
+func failures(pool *mcfgv1.MachineConfigPool, nodes []Node) ([]api.Quarantine, int, error) {
 	known, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey)
-	lifted, liftedErr := Lifted(pool)
+	fresh := 0
 	for _, n := range nodes {
-		for _, q := range n.Quarantined {
-			q.Node = n.Name
-			known = append(known, q)
+		reports := n.Failures()
+		known = slices.DeleteFunc(known, func(q api.Quarantine) bool {
+			return q.Node == n.Name && n.State == api.Done && api.SameContent(n.Current, q.Config) && find(reports, q) < 0
+		})
+		for _, q := range reports {
+			at := find(known, q)
+			switch {
+			case at < 0:
+				known = slices.Insert(known, 0, q)
+				fresh++
+			case !q.Since.IsZero():
+				known[at] = q
+			}
 		}
 	}
-	known = slices.DeleteFunc(known, func(q api.Quarantine) bool {
-		return slices.ContainsFunc(lifted, func(l api.Lifted) bool { return l.Config == q.Config && !l.At.Before(q.Since) })
+	return known, fresh, err
+}
+
+// find is where a list has an entry about the same content and node as q; -1: nowhere.
+func find(list []api.Quarantine, q api.Quarantine) int {
+	return slices.IndexFunc(list, func(o api.Quarantine) bool {
+		return o.Node == q.Node && api.SameContent(o.Config, q.Config)
 	})
-	slices.SortStableFunc(known, func(a, b api.Quarantine) int { return a.Since.Compare(b.Since) })
+}
+
+// standing are the failures that nobody took back.
+func standing(known []api.Quarantine, lifted []api.Lifted) []api.Quarantine {
 	var out []api.Quarantine
 	for _, q := range known {
-		if !slices.ContainsFunc(out, func(o api.Quarantine) bool { return o.Config == q.Config }) {
+		if !slices.ContainsFunc(lifted, func(l api.Lifted) bool { return l.Covers(q) }) {
 			out = append(out, q)
 		}
 	}
-	slices.Reverse(out)
-	out = out[:min(len(out), QuarantineLimit)]
-	return out, cmp.Or(err, liftedErr)
+	return out
+}
+
+// inUse is the content that the pool or a node of it has, had, or is to have. What can't be read names nothing.
+func inUse(pool *mcfgv1.MachineConfigPool, nodes []Node) map[string]bool {
+	out := map[string]bool{}
+	history, _ := api.Decode[[]string](pool.Annotations, api.HistoryKey)
+	pin, _ := api.Decode[api.Pin](pool.Annotations, api.PinKey)
+	names := []string{pin.Config, pin.From, pool.Spec.Configuration.Name, pool.Status.Configuration.Name}
+	names = append(names, history...)
+	for _, n := range nodes {
+		names = append(names, n.Current, n.Desired, n.Previous)
+	}
+	for _, name := range names {
+		out[api.Content(name)] = true
+	}
+	return out
 }
 
 // Lifted are the quarantines of a pool that somebody took back.

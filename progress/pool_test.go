@@ -3,6 +3,9 @@
 package progress
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -200,8 +203,10 @@ func TestWhatIsQuarantined(t *testing.T) {
 	q := func(config, node string, minutes int) api.Quarantine {
 		return api.Quarantine{Config: config, Node: node, Reason: "r", Since: night.Add(time.Duration(minutes) * time.Minute)}
 	}
-	lift := func(config string, minutes int) api.Lifted {
-		return api.Lifted{Config: config, At: night.Add(time.Duration(minutes) * time.Minute)}
+	lift := func(config, node string, minutes int) api.Lifted {
+		return api.Lifted{Config: config, Failures: []api.Failure{
+			{Node: node, Since: night.Add(time.Duration(minutes) * time.Minute)},
+		}}
 	}
 	for _, test := range []struct {
 		name   string
@@ -217,14 +222,30 @@ func TestWhatIsQuarantined(t *testing.T) {
 			map[string][]api.Quarantine{"a": {q("B", "", 0)}}, []api.Quarantine{q("B", "a", 0)},
 		},
 		{
-			"the first report of each, the latest first", []api.Quarantine{q("C", "x", 5)}, nil,
-			map[string][]api.Quarantine{"a": {q("B", "", 1)}, "b": {q("B", "", 2), q("C", "", 3)}},
-			[]api.Quarantine{q("C", "b", 3), q("B", "a", 1)},
+			"each node's, what was seen first last, whatever its clock says", []api.Quarantine{q("C", "x", 5)}, nil,
+			map[string][]api.Quarantine{"a": {q("B", "", 99999999)}, "b": {q("B", "", 2), q("C", "", 3)}},
+			[]api.Quarantine{q("C", "b", 3), q("B", "b", 2), q("B", "a", 99999999), q("C", "x", 5)},
 		},
-		{"lifted", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("B", 0)}, map[string][]api.Quarantine{"a": {q("B", "", 0)}}, nil},
-		{"lifted is another one", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("C", 9)}, nil, []api.Quarantine{q("B", "a", 0)}},
 		{
-			"failed again after that", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("B", 1)},
+			"one of a node for all names of the content", []api.Quarantine{q(renderedB, "a", 5)}, nil,
+			map[string][]api.Quarantine{"a": {q(renderedInfra, "", 6)}}, []api.Quarantine{q(renderedInfra, "a", 6)},
+		},
+		{"lifted", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("B", "a", 0)}, map[string][]api.Quarantine{"a": {q("B", "", 0)}}, nil},
+		{
+			"lifted by another pool's name", []api.Quarantine{q(renderedB, "a", 0)},
+			[]api.Lifted{lift(renderedInfra, "a", 0)}, nil, nil,
+		},
+		{
+			"lifted is what failed on another node", nil, []api.Lifted{lift("B", "a", 0)},
+			map[string][]api.Quarantine{"a": {q("B", "", 0)}, "b": {q("B", "", 0)}}, []api.Quarantine{q("B", "b", 0)},
+		},
+		{
+			"failed again, by a clock that is behind", nil, []api.Lifted{lift("B", "a", 0)},
+			map[string][]api.Quarantine{"a": {q("B", "", -60)}}, []api.Quarantine{q("B", "a", -60)},
+		},
+		{"lifted is another one", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("C", "a", 0)}, nil, []api.Quarantine{q("B", "a", 0)}},
+		{
+			"failed again after that", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("B", "a", 0)},
 			map[string][]api.Quarantine{"a": {q("B", "", 2)}}, []api.Quarantine{q("B", "a", 2)},
 		},
 	} {
@@ -234,8 +255,8 @@ func TestWhatIsQuarantined(t *testing.T) {
 				api.PoolQuarantineKey: api.Encode(test.known), api.LiftedKey: api.Encode(test.lifted),
 			}
 			var nodes []Node
-			for name, list := range test.nodes {
-				nodes = append(nodes, Node{Name: name, Node: api.Node{Quarantined: list}})
+			for _, name := range slices.Sorted(maps.Keys(test.nodes)) {
+				nodes = append(nodes, Node{Name: name, Node: api.Node{Quarantined: test.nodes[name]}})
 			}
 			got := NewPool(&p, nodes)
 			if diff := cmp.Diff(test.want, got.Quarantined); diff != "" || len(got.Problems) > 0 {
@@ -245,15 +266,131 @@ func TestWhatIsQuarantined(t *testing.T) {
 	}
 }
 
-func TestAPoolRemembersOnlySoMuch(t *testing.T) {
-	p := pool("worker", nil)
-	var n Node
-	for i := range QuarantineLimit + 3 {
-		n.Quarantined = append(n.Quarantined, api.Quarantine{Config: string(rune('a' + i)), Since: night.Add(time.Duration(i))})
+func TestWhatFailedInOnePoolCountsInAllAndIsLiftedInAll(t *testing.T) {
+	worker, infra := pool("worker", nil), pool("infra", nil)
+	infra.Spec.Configuration.Name = renderedInfra
+	failed := api.Quarantine{Config: renderedB, Node: "a", Since: night}
+	worker.Annotations = map[string]string{api.PoolQuarantineKey: api.Encode([]api.Quarantine{failed})}
+	share := func() (Pool, Pool) {
+		w, i := NewPool(&worker, nil), NewPool(&infra, nil)
+		Share([]*Pool{&w, &i})
+		return w, i
 	}
-	got := NewPool(&p, []Node{n}).Quarantined
-	if len(got) != QuarantineLimit || got[0].Config != string(rune('a'+QuarantineLimit+2)) {
-		t.Errorf("%d, first %s", len(got), got[0].Config)
+	if w, i := share(); !w.Refuses(renderedB) || i.Quarantine() == nil || len(i.Quarantined) > 0 ||
+		len(i.Remembered(night)) > 0 || len(i.Elsewhere) != 1 || len(w.Elsewhere) > 0 {
+		t.Errorf("worker %+v, infra %+v", w, i)
+	}
+	infra.Annotations = map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{
+		Config: renderedInfra, Failures: []api.Failure{{Node: "a", Since: night}},
+	}})}
+	if w, i := share(); w.Refuses(renderedB) || i.Quarantine() != nil || len(w.Remembered(night)) > 0 {
+		t.Errorf("lifted: worker %+v, infra %+v", w, i)
+	}
+}
+
+func TestAPoolRemembersOnlySoMuchAndAllThatItCouldComeTo(t *testing.T) {
+	p := pool("worker", nil)
+	p.Spec.Configuration.Name = "target"
+	p.Annotations = map[string]string{
+		api.HistoryKey: api.Encode([]string{"earlier"}),
+		api.PoolQuarantineKey: api.Encode([]api.Quarantine{
+			{Config: "target", Node: "x", Since: night}, {Config: "earlier", Node: "x", Since: night},
+		}),
+	}
+	var nodes []Node
+	for i := range QuarantineLimit + 20 {
+		n := Node{Name: fmt.Sprintf("n%02d", i)}
+		for _, config := range []string{"target", n.Name} {
+			n.Quarantined = append(n.Quarantined, api.Quarantine{Config: config, Since: night.AddDate(100, 0, 0)})
+		}
+		nodes = append(nodes, n)
+	}
+	of := func(list []api.Quarantine, config string) (nodes []string) {
+		for _, q := range list {
+			if q.Config == config {
+				nodes = append(nodes, q.Node)
+			}
+		}
+		return nodes
+	}
+	state := NewPool(&p, nodes)
+	got := state.Remembered(night)
+	if len(got) != 1+rememberedNodes+QuarantineLimit {
+		t.Errorf("%d are remembered", len(got))
+	}
+	if target := of(got, "target"); len(target) != rememberedNodes || target[rememberedNodes-1] != "x" || len(of(got, "earlier")) != 1 {
+		t.Errorf("%+v", got)
+	}
+	if q := state.Quarantine(); q == nil || q.Node != "x" || len(of(state.Quarantined, "target")) != len(nodes)+1 {
+		t.Errorf("the pool is stopped by %+v", q)
+	}
+	p.Annotations[api.PoolQuarantineKey] = api.Encode(got)
+	if diff := cmp.Diff(got, NewPool(&p, nodes).Remembered(night)); diff != "" {
+		t.Errorf("nothing happened:\n%s", diff)
+	}
+}
+
+func TestANodeThatProvedItTakesItsFailureBack(t *testing.T) {
+	p := pool("worker", nil)
+	p.Annotations = map[string]string{api.PoolQuarantineKey: api.Encode([]api.Quarantine{{Config: "B", Node: "a", Since: night}})}
+	n := Node{Name: "a", Node: api.Node{Current: "B", Desired: "B", State: api.Done}}
+	if got := NewPool(&p, []Node{n}).Quarantined; len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+	n.Name = "b"
+	if got := NewPool(&p, []Node{n}).Quarantined; len(got) != 1 {
+		t.Errorf("another node's: %+v", got)
+	}
+}
+
+func TestANodeThatRolledBackAndListsNothingStopsItsPool(t *testing.T) {
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{
+		api.CurrentConfig: renderedA, api.DesiredConfig: renderedB, api.StateKey: string(api.RolledBack),
+		api.Reason: "rolled back from " + renderedB + " to " + renderedA + ": somebody went back",
+	}}}
+	p := pool("worker", nil)
+	p.Spec.Configuration.Name = renderedB
+	for name, annotation := range map[string]string{"it has no list": "", "its list can't be read": "[{"} {
+		o.Annotations[api.QuarantinedKey] = annotation
+		o.Annotations[api.CordonKey] = annotation
+		if q := NewPool(&p, []Node{ReadNode(o)}).Quarantine(); q == nil || q.Node != "a" || !strings.Contains(q.Reason, "somebody went back") {
+			t.Errorf("%s: %+v", name, q)
+		}
+	}
+	o.Annotations[api.DesiredConfig] = renderedA // told, and not taken up
+	p.Spec.Configuration.Name = renderedA
+	if q := NewPool(&p, []Node{ReadNode(o)}).Quarantine(); q != nil {
+		t.Errorf("another configuration is refused: %+v", q)
+	}
+}
+
+// A lift is by the time that the pool gave; it holds until the node has begun, and not for another time.
+func TestALiftOfWhatANodeGaveNoTimeForHoldsOnce(t *testing.T) {
+	back := Node{Name: "a", Node: api.Node{
+		Current: "A", Desired: "B", State: api.RolledBack, Reason: "rolled back from B to A: somebody went back",
+	}}
+	p := pool("worker", nil)
+	p.Spec.Configuration.Name = "B"
+	p.Annotations = map[string]string{}
+	look := func(n Node, minutes int) Pool {
+		state := NewPool(&p, []Node{n})
+		p.Annotations[api.PoolQuarantineKey] = api.Encode(state.Remembered(night.Add(time.Duration(minutes) * time.Minute)))
+		return state
+	}
+	if look(back, 0); !look(back, 1).Quarantine().Since.Equal(night) {
+		t.Error("the time is not kept")
+	}
+	p.Annotations[api.LiftedKey] = api.Encode([]api.Lifted{{Config: "B", Failures: []api.Failure{{Node: "a", Since: night}}}})
+	for range 2 {
+		if state := look(back, 2); state.Refuses("B") || !state.Tries(back) {
+			t.Errorf("lifted: %+v", state)
+		}
+	}
+	working := back
+	working.State = api.Working
+	look(working, 3)
+	if look(back, 4); !look(back, 5).Refuses("B") {
+		t.Error("it came back again, and the lift of the first time holds")
 	}
 }
 
@@ -261,7 +398,22 @@ func TestWhatCantBeReadIsSaid(t *testing.T) {
 	p := pool("worker", nil)
 	p.Annotations = map[string]string{api.PoolQuarantineKey: "{", api.LiftedKey: "["}
 	got := NewPool(&p, []Node{{Name: "a", Unread: "node a: oops"}})
-	if len(got.Problems) != 2 {
-		t.Errorf("%q", got.Problems)
+	if len(got.Problems) != 2 || len(got.NodeProblems) != 1 || got.NodeProblems[0].Node != "a" {
+		t.Errorf("%q, %q", got.Problems, got.NodeProblems)
+	}
+}
+
+// What an agent would not write must not fill up the pool's annotations and conditions.
+func TestOfANodeOnlySoMuchIsBelieved(t *testing.T) {
+	long := strings.Repeat("é", 100000)
+	list := []api.Quarantine{{Config: long}, {}}
+	for i := range 100 {
+		list = append(list, api.Quarantine{Config: fmt.Sprint(i), Reason: long})
+	}
+	n := ReadNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{
+		api.QuarantinedKey: api.Encode(list), api.Reason: long, api.CordonKey: `{"since":"` + long + `"}`,
+	}}})
+	if size := len(api.Encode(n)); len(n.Quarantined) != 10 || n.Quarantined[9].Config != "99" || size > 12000 {
+		t.Errorf("%d entries, %d bytes", len(n.Quarantined), size)
 	}
 }

@@ -317,6 +317,9 @@ func (d *planDocument) note(p progress.Pool) {
 		d.Notes = append(d.Notes, "the pool is paused: nothing happens until kubectl refit resume "+p.Name)
 	}
 	d.Notes = append(d.Notes, p.Problems...)
+	for _, n := range p.NodeProblems {
+		d.Notes = append(d.Notes, n.Text)
+	}
 }
 
 // err is the error of a plan that can't be carried out, or that could not be made.

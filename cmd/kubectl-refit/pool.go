@@ -149,7 +149,12 @@ func rollbackCommand(o *options) *cobra.Command {
 	var to string
 	cmd := poolCommand(o, "rollback POOL [--to RENDERED]", "Take a pool back to a configuration that it had", 0,
 		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
-			target, pin, err := rollback(p, to, time.Now())
+			r, err := c.quarantines(ctx)
+			if err != nil {
+				return nil, "", err
+			}
+			known, _ := r.Pool(p.Name)
+			target, pin, err := rollback(p, known, to, time.Now())
 			if err != nil {
 				return nil, "", err
 			}
@@ -165,8 +170,8 @@ until kubectl refit resume. Nodes go the way of any update: one after the other,
 	return cmd
 }
 
-// rollback decides where to, and holds the pool there.
-func rollback(p *mcfgv1.MachineConfigPool, to string, now time.Time) (string, api.Pin, error) {
+// rollback decides where to, and holds the pool there. What is known says what would be refused.
+func rollback(p *mcfgv1.MachineConfigPool, known progress.Pool, to string, now time.Time) (string, api.Pin, error) {
 	present := p.Spec.Configuration.Name
 	if present == "" {
 		return "", api.Pin{}, fmt.Errorf("pool %s has no configuration yet", p.Name)
@@ -192,7 +197,7 @@ func rollback(p *mcfgv1.MachineConfigPool, to string, now time.Time) (string, ap
 		return "", api.Pin{}, usageError{fmt.Errorf("flag --to: %s is not a rendered configuration of pool %s (it had: %s)",
 			to, p.Name, list(history))}
 	}
-	if q := progress.NewPool(p, nil); q.Refuses(to) {
+	if known.Refuses(to) {
 		return "", api.Pin{}, fmt.Errorf("%s is quarantined in pool %s, so no node would take it: "+
 			"kubectl refit quarantine lift %s %s comes first", to, p.Name, p.Name, to)
 	}

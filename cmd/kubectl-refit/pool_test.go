@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
 )
 
 func TestAPinHoldsUntilTheMachineConfigsMakeSomethingElseHoweverOftenThePoolGoesBack(t *testing.T) {
@@ -35,7 +36,7 @@ func TestAPinHoldsUntilTheMachineConfigsMakeSomethingElseHoweverOftenThePoolGoes
 				p.Annotations[api.PinKey] = api.Encode(test.pin)
 			}
 			test.want.Since = now
-			if to, pin, err := rollback(p, test.to, now); err != nil || to != test.want.Config || pin != test.want {
+			if to, pin, err := rollback(p, progress.NewPool(p, nil), test.to, now); err != nil || to != test.want.Config || pin != test.want {
 				t.Errorf("to %s, pin %+v, %v; want %+v", to, pin, err, test.want)
 			}
 		})

@@ -94,11 +94,18 @@ func quarantines(r *progress.Report, only []string) ([]quarantineRow, error) {
 		if !ok {
 			return nil, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
 		}
-		for _, q := range p.Quarantined {
-			rows = append(rows, quarantineRow{Pool: name, Quarantine: q, Present: q.Config == p.Target})
+		for _, q := range failed(p) {
+			rows = append(rows, quarantineRow{Pool: name, Quarantine: q, Present: api.SameContent(q.Config, p.Target)})
 		}
 	}
 	return rows, nil
+}
+
+// failed is what concerns a pool: what it knows itself, and what it is stopped by although it failed in another pool.
+func failed(p progress.Pool) []api.Quarantine {
+	return append(slices.Clone(p.Quarantined), slices.DeleteFunc(slices.Clone(p.Elsewhere), func(q api.Quarantine) bool {
+		return !api.SameContent(q.Config, p.Target)
+	})...)
 }
 
 func writeQuarantines(w io.Writer, rows []quarantineRow, now time.Time) error {
@@ -123,15 +130,19 @@ func quarantineLift(o *options) *cobra.Command {
 				return nil, "", err
 			}
 			known, _ := r.Pool(p.Name)
-			return lift(p, known.Quarantined, args, time.Now())
+			return lift(p, known, args)
 		})
-	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first, and when it fails
-again it is quarantined again. Without CONFIG it is the one that the pool shall have, or the only one there is.`
+	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first and alone, and when it
+fails again it is quarantined again. It is lifted for all pools that have the same content. Without CONFIG it is the one
+that the pool shall have, or the only one there is.`
 	return cmd
 }
 
-// lift takes a quarantine back. One from before stays on record as long as something is quarantined by that name.
-func lift(p *mcfgv1.MachineConfigPool, known []api.Quarantine, args []string, now time.Time) (*change, string, error) {
+// liftedBytes is how much a pool's lifts may take before the oldest are forgotten.
+const liftedBytes = 64 << 10
+
+// lift takes back the failures that are known now, and no other. Earlier lifts stay on record as long as there is room.
+func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string) (*change, string, error) {
 	config, err := liftable(p, known, args)
 	if err != nil {
 		return nil, "", err
@@ -140,18 +151,23 @@ func lift(p *mcfgv1.MachineConfigPool, known []api.Quarantine, args []string, no
 	if err != nil {
 		return nil, "", fmt.Errorf("MachineConfigPool %s: %w", p.Name, err)
 	}
-	// The time is compared with that of the failure, which may have been written by a clock that is ahead.
-	at := now.UTC()
-	for _, q := range known {
-		if q.Config == config && q.Since.After(at) {
-			at = q.Since
+	one := api.Lifted{Config: config, Failures: []api.Failure{}}
+	for _, q := range slices.Concat(known.Quarantined, known.Elsewhere) {
+		if !api.SameContent(q.Config, config) {
+			continue
 		}
+		if q.Since.IsZero() {
+			return nil, "", fmt.Errorf("the pool controller has not recorded yet that %s failed on node %s: try again, "+
+				"or see whether it runs: kubectl -n %s get deployment %s", config, q.Node, api.Namespace, api.Controller)
+		}
+		one.Failures = append(one.Failures, api.Failure{Node: q.Node, Since: q.Since})
 	}
-	lifted = slices.DeleteFunc(lifted, func(l api.Lifted) bool { return l.Config == config })
-	lifted = append([]api.Lifted{{Config: config, At: at}}, lifted...)
-	lifted = lifted[:min(len(lifted), progress.QuarantineLimit)]
+	lifted = append([]api.Lifted{one}, lifted...)
+	for len(lifted) > 1 && len(api.Encode(lifted)) > liftedBytes {
+		lifted = lifted[:len(lifted)-1]
+	}
 	said := fmt.Sprintf("%s is no longer quarantined in pool %s", config, p.Name)
-	if config == p.Spec.Configuration.Name {
+	if api.SameContent(config, p.Spec.Configuration.Name) {
 		said += ": the nodes on which it failed try it again first"
 		if p.Spec.Paused {
 			said += ", after kubectl refit resume " + p.Name
@@ -160,21 +176,23 @@ func lift(p *mcfgv1.MachineConfigPool, known []api.Quarantine, args []string, no
 	return &change{annotations: map[string]any{api.LiftedKey: api.Encode(lifted)}}, said, nil
 }
 
-// liftable is the quarantined configuration that is meant.
-func liftable(p *mcfgv1.MachineConfigPool, known []api.Quarantine, args []string) (string, error) {
+// liftable is the quarantined configuration that is meant, by the pool's own name for it where it has one.
+func liftable(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string) (string, error) {
 	var configs []string
-	for _, q := range known {
-		configs = append(configs, q.Config)
+	for _, q := range failed(known) {
+		if !slices.ContainsFunc(configs, func(c string) bool { return api.SameContent(c, q.Config) }) {
+			configs = append(configs, q.Config)
+		}
 	}
 	present := p.Spec.Configuration.Name
 	switch {
-	case len(args) > 0 && slices.Contains(configs, args[0]):
+	case len(args) > 0 && known.Refuses(args[0]):
 		return args[0], nil
 	case len(args) > 0:
 		return "", fmt.Errorf("%s is not quarantined in pool %s; quarantined are: %s", args[0], p.Name, list(configs))
 	case len(configs) == 0:
 		return "", fmt.Errorf("nothing is quarantined in pool %s", p.Name)
-	case slices.Contains(configs, present):
+	case known.Refuses(present):
 		return present, nil
 	case len(configs) == 1:
 		return configs[0], nil

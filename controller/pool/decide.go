@@ -92,14 +92,17 @@ func (c *chooser) withdraw() {
 	}
 }
 
-// choose picks the nodes that are sent to the target now.
+// choose picks the nodes that are sent to the target now. Where it failed and that was taken back, the nodes on which
+// it failed prove it before any other begins.
 func (c *chooser) choose() {
 	var idle, serving []progress.Node
+	trial := slices.ContainsFunc(c.pool.Nodes, c.pool.Tries)
 	for _, n := range c.pool.Nodes {
 		switch {
 		case !c.wants(n):
 		case c.free(n):
 			c.send(n)
+		case trial && !c.pool.Tries(n):
 		case !n.Serving() && !progress.ControlPlane(c.pool.Name):
 			idle = append(idle, n)
 		default:
@@ -135,9 +138,7 @@ func (c *chooser) wants(n progress.Node) bool {
 }
 
 // lifts says that the target failed on the node, and that somebody took that back: else the target would be refused.
-func (c *chooser) lifts(n progress.Node) bool {
-	return slices.ContainsFunc(n.Quarantined, func(q api.Quarantine) bool { return q.Config == c.pool.Target })
-}
+func (c *chooser) lifts(n progress.Node) bool { return n.FailedOn(c.pool.Target) }
 
 // chooseIdle picks from nodes that are settled and out of service. Those that can act come before those that can't.
 func (c *chooser) chooseIdle(nodes []progress.Node) {

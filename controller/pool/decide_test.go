@@ -21,7 +21,7 @@ import (
 var t0 = time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
 
 // node is written "name current>desired state", and what is said of it after that: cordoned, notready, tainted, zone=z,
-// age=n (hours), lift=c, failed=c (quarantined there at t0), single. Where > is missing it was told what it has.
+// age=n (hours), lift=c, failed=c (quarantined there at t0), single, ours (cordoned by our ledger), came-back=c (it says). Where > is missing it was told what it has.
 func node(t *testing.T, text string) progress.Node {
 	t.Helper()
 	words := strings.Fields(text)
@@ -47,6 +47,8 @@ func node(t *testing.T, text string) progress.Node {
 			n.Cordoned = true
 		case "ours":
 			n.Cordoned, n.Cordon = true, &api.Cordon{By: api.Daemon}
+		case "came-back":
+			n.Reason = "rolled back from " + value + " to " + n.Current + ": somebody went back"
 		case "notready":
 			n.NotReady = "Ready=Unknown: Kubelet stopped posting node status."
 		case "tainted":
@@ -121,12 +123,22 @@ func sends(p progress.Pool, d Decision) []string {
 	return out
 }
 
+// The same content in two pools.
+const (
+	renderedWorker = "rendered-worker-bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	renderedInfra  = "rendered-infra-bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
 func TestWhoIsSentWhere(t *testing.T) {
 	quarantined := map[string]string{api.PoolQuarantineKey: api.Encode([]api.Quarantine{
 		{Config: "B", Node: "gone", Reason: "kubelet is down", Since: t0},
 	})}
-	lifted := map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{Config: "B", At: t0}})}
-	liftedBefore := map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{Config: "B", At: t0.Add(-time.Second)}})}
+	lifted := map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{
+		Config: "B", Failures: []api.Failure{{Node: "a", Since: t0}, {Node: "b", Since: t0}, {Node: "gone", Since: t0}},
+	}})}
+	liftedBefore := map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{
+		Config: "B", Failures: []api.Failure{{Node: "b", Since: t0.Add(-time.Second)}, {Node: "c", Since: t0}},
+	}})}
 	for _, test := range []struct {
 		name string
 		setup
@@ -213,9 +225,26 @@ func TestWhoIsSentWhere(t *testing.T) {
 		// Lifted.
 		{"lifted: the failed node tries again, before the others", setup{annotations: lifted, nodes: []string{"a A Done", "b A>B RolledBack failed=B"}}, []string{"b>B lift"}},
 		{"lifted: told once", setup{annotations: lifted, nodes: []string{"a A Done", "b A>B RolledBack failed=B lift=B"}}, nil},
-		{"lifted: others join", setup{maxUnavailable: "2", annotations: lifted, nodes: []string{"a A Done", "b A>B RolledBack failed=B"}}, []string{"a>B", "b>B lift"}},
-		{"lifted: not while another is away", setup{annotations: lifted, nodes: []string{"a A Done notready", "b A>B RolledBack failed=B"}}, nil},
+		{"lifted: alone, whatever may be away", setup{maxUnavailable: "3", annotations: lifted, nodes: []string{"c A Done", "b A>B RolledBack failed=B", "d A Done cordoned"}}, []string{"b>B lift"}},
+		{"lifted: alone until it is proved", setup{maxUnavailable: "3", annotations: lifted, nodes: []string{"c A Done", "b A>B Working"}}, nil},
+		{"lifted: then the others", setup{maxUnavailable: "3", annotations: lifted, nodes: []string{"c A Done", "b B Done"}}, []string{"c>B"}},
+		{"lifted: the node that knew is gone", setup{annotations: lifted, nodes: []string{"c A Done"}}, []string{"c>B"}},
+		{"lifted: a change of mind reaches others all the same", setup{annotations: lifted, nodes: []string{"c B>X Degraded", "b A>B RolledBack failed=B"}}, []string{"b>B lift", "c>B"}},
+		{"lifted: not while another is away", setup{annotations: lifted, nodes: []string{"d A Done notready", "b A>B RolledBack failed=B"}}, nil},
 		{"lifted: a node that was turned round", setup{annotations: lifted, nodes: []string{"a A Done failed=B"}}, []string{"a>B lift"}},
+
+		// Content, under whatever pool's name.
+		{"quarantined under another pool's name", setup{target: renderedInfra, nodes: []string{"a A Done failed=" + renderedWorker, "b A Done"}}, nil},
+		{"quarantined under another pool's name: turned round", setup{target: renderedInfra, maxUnavailable: "2", nodes: []string{"a A Done failed=" + renderedWorker, "b A>" + renderedInfra + " Working"}}, []string{"b>A"}},
+		{"lifted under another pool's name", setup{target: renderedInfra, annotations: map[string]string{api.LiftedKey: api.Encode([]api.Lifted{{Config: renderedInfra, Failures: []api.Failure{{Node: "a", Since: t0}}}})}, nodes: []string{"a A Done failed=" + renderedWorker, "b A Done"}}, []string{"a>" + renderedInfra + " lift"}},
+
+		// Rolled back, and nothing is listed.
+		{"unlisted: the pool stops", setup{maxUnavailable: "3", nodes: []string{"a A>B RolledBack came-back=B", "b A Done", "c A>B Working"}}, []string{"c>A"}},
+		{"unlisted: other content goes on, to it first", setup{target: "C", nodes: []string{"a A>B RolledBack came-back=B", "b A Done"}}, []string{"a>C"}},
+		{"unlisted: it was just sent elsewhere", setup{target: "C", maxUnavailable: "2", nodes: []string{"a A>C RolledBack came-back=B", "b A Done"}}, []string{"b>C"}},
+		{"unlisted: lifted by the time that the pool gave it", setup{maxUnavailable: "3", annotations: map[string]string{
+			api.PoolQuarantineKey: api.Encode([]api.Quarantine{{Config: "B", Node: "a", Since: t0}}), api.LiftedKey: lifted[api.LiftedKey],
+		}, nodes: []string{"a A>B RolledBack came-back=B", "c A Done"}}, []string{"a>B lift"}},
 		{"lifted before it failed: in force", setup{annotations: liftedBefore, nodes: []string{"a A Done", "b A>B RolledBack failed=B"}}, nil},
 
 		// The control plane.

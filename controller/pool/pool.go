@@ -183,7 +183,7 @@ func (r *reconciler) noteNode(n *corev1.Node) {
 func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string]*corev1.Node) []error {
 	pool, p := w.pools[i].object, w.pools[i].state
 	var errs []error
-	if patch := annotationPatch(pool, p); patch != nil {
+	if patch := annotationPatch(pool, p, time.Now()); patch != nil {
 		patched := pool.DeepCopy()
 		if err := r.client.Patch(ctx, patched, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			errs = append(errs, fmt.Errorf("remembering quarantined and earlier configurations: %w", err))

@@ -27,10 +27,10 @@ const (
 
 // annotations are those that the controller keeps on the pool, as they have to be now; an empty one is to go. What
 // can't be read is not there: it is left for a person to look at.
-func annotations(pool *mcfgv1.MachineConfigPool, p progress.Pool) map[string]string {
+func annotations(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) map[string]string {
 	out := map[string]string{}
 	if _, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey); err == nil {
-		out[api.PoolQuarantineKey] = encodeList(p.Quarantined)
+		out[api.PoolQuarantineKey] = encodeList(p.Remembered(now))
 	}
 	if history, err := api.Decode[[]string](pool.Annotations, api.HistoryKey); err == nil {
 		if left := pool.Status.Configuration.Name; p.Complete() && left != "" && left != p.Target {
@@ -51,9 +51,9 @@ func encodeList[T any](list []T) string {
 }
 
 // annotationPatch is the merge patch that makes the pool's annotations what they have to be; nil where they are.
-func annotationPatch(pool *mcfgv1.MachineConfigPool, p progress.Pool) []byte {
+func annotationPatch(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) []byte {
 	changes := map[string]any{}
-	for key, want := range annotations(pool, p) {
+	for key, want := range annotations(pool, p, now) {
 		switch have, there := pool.Annotations[key]; {
 		case want == "" && there:
 			changes[key] = nil
@@ -96,7 +96,7 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	if p.Degraded > 0 {
 		failing.Reason = fmt.Sprintf("%d nodes are reporting degraded status on sync", p.Degraded)
 	}
-	wrong := condition(progress.PoolMisconfigured, strings.Join(p.Problems, "; "))
+	wrong := condition(progress.PoolMisconfigured, wrongText(p))
 	because := cmp.Or(quarantined.Message, failing.Message, said(s, mcfgv1.MachineConfigPoolRenderDegraded), wrong.Message)
 	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong)
 }
@@ -134,8 +134,32 @@ func quarantineText(p progress.Pool) string {
 	if q == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s failed on node %s at %s and is offered to no other node, until the pool's MachineConfigs "+
-		"change or the quarantine is lifted: %s", q.Config, q.Node, q.Since.UTC().Format(time.RFC3339), q.Reason)
+	at := ""
+	if !q.Since.IsZero() {
+		at = " at " + q.Since.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%s failed on node %s%s and is offered to no other node, until the pool's MachineConfigs "+
+		"change or the quarantine is lifted: %s", q.Config, q.Node, at, q.Reason)
+}
+
+// wrongText names what is wrong with the pool, and then with nodes.
+func wrongText(p progress.Pool) string {
+	texts := slices.Clone(p.Problems)
+	for _, n := range p.NodeProblems {
+		texts = append(texts, n.Text)
+	}
+	for i := range texts {
+		texts[i] = api.ShortReason(texts[i])
+	}
+	return strings.Join(few(texts, "%d more things are wrong"), "; ")
+}
+
+// few cuts a list to what a condition names, and counts the rest in the words of more.
+func few(texts []string, more string) []string {
+	if rest := len(texts) - namedNodes; rest > 0 {
+		return append(texts[:namedNodes], fmt.Sprintf(more, rest))
+	}
+	return texts
 }
 
 // failingText names the nodes that fail, as OpenShift does. Where the configuration failed on a node that is gone or
@@ -147,10 +171,7 @@ func failingText(p progress.Pool) string {
 			texts = append(texts, fmt.Sprintf("Node %s is reporting: %q", n.Name, cmp.Or(n.Reason, string(n.State))))
 		}
 	}
-	if more := len(texts) - namedNodes; more > 0 {
-		texts = append(texts[:namedNodes], fmt.Sprintf("%d more nodes are failing", more))
-	}
-	return cmp.Or(strings.Join(texts, ", "), quarantineText(p))
+	return cmp.Or(strings.Join(few(texts, "%d more nodes are failing"), ", "), quarantineText(p))
 }
 
 // said is the message of a condition that is true, or its reason.

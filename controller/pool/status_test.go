@@ -38,7 +38,7 @@ func nodes(t *testing.T, texts ...string) []progress.Node {
 	var out []progress.Node
 	for _, text := range texts {
 		n := node(t, text)
-		if n.Failing() {
+		if n.Failing() && n.Reason == "" {
 			n.Reason = "it won't"
 		}
 		out = append(out, n)
@@ -172,6 +172,18 @@ func TestWhatAPoolSays(t *testing.T) {
 	}
 }
 
+func TestAConditionNamesTenThingsThatAreWrongAndCountsTheRest(t *testing.T) {
+	p := progress.Pool{Problems: []string{"nonsense"}}
+	for i := range 500 {
+		p.NodeProblems = append(p.NodeProblems, progress.NodeProblem{Text: strings.Repeat(fmt.Sprint(i), 5000)})
+	}
+	text := wrongText(p)
+	if len(text) > namedNodes*api.ReasonLimit+100 || !strings.HasPrefix(text, "nonsense; 000") ||
+		!strings.HasSuffix(text, "; 491 more things are wrong") {
+		t.Errorf("%d bytes: %.100s", len(text), text)
+	}
+}
+
 func TestAConditionThatStaysKeepsItsTime(t *testing.T) {
 	p := poolAt("A")
 	state := progress.NewPool(p, nodes(t, "a A Done"))
@@ -197,14 +209,21 @@ func TestWhatAPoolRemembers(t *testing.T) {
 			`{"noderefit.dev/quarantined":` + quoted(api.Encode([]api.Quarantine{q("B", "a", t0)})) + `}`,
 		},
 		{
-			"the first who reports", poolAt("A", with(api.PoolQuarantineKey, api.Encode([]api.Quarantine{q("B", "z", t0.Add(-1))}))),
-			[]string{"a A>B RolledBack failed=B"}, "",
+			"each who reports, the first last", poolAt("A", with(api.PoolQuarantineKey, api.Encode([]api.Quarantine{q("B", "z", t0)}))),
+			[]string{"a A>B RolledBack failed=B"},
+			`{"noderefit.dev/quarantined":` + quoted(api.Encode([]api.Quarantine{q("B", "a", t0), q("B", "z", t0)})) + `}`,
+		},
+		{
+			"who reports no time, with this one", poolAt("A"), []string{"a A>B RolledBack came-back=B"},
+			`{"noderefit.dev/quarantined":` + quoted(api.Encode([]api.Quarantine{{
+				Config: "B", Node: "a", Reason: "rolled back from B to A: somebody went back", Since: t0.Add(time.Hour),
+			}})) + `}`,
 		},
 		{
 			"nothing that was lifted", poolAt("A", func(p *mcfgv1.MachineConfigPool) {
 				p.Annotations = map[string]string{
 					api.PoolQuarantineKey: api.Encode([]api.Quarantine{q("B", "a", t0)}),
-					api.LiftedKey:         api.Encode([]api.Lifted{{Config: "B", At: t0}}),
+					api.LiftedKey:         api.Encode([]api.Lifted{{Config: "B", Failures: []api.Failure{{Node: "a", Since: t0}}}}),
 				}
 			}), []string{"a A>B RolledBack failed=B"}, `{"noderefit.dev/quarantined":null}`,
 		},
@@ -217,7 +236,7 @@ func TestWhatAPoolRemembers(t *testing.T) {
 		{"not what can't be read", poolAt("A", with(api.HistoryKey, `oops`)), []string{"a B Done"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := string(annotationPatch(test.pool, progress.NewPool(test.pool, nodes(t, test.nodes...))))
+			got := string(annotationPatch(test.pool, progress.NewPool(test.pool, nodes(t, test.nodes...)), t0.Add(time.Hour)))
 			want := test.want
 			if want != "" {
 				want = `{"metadata":{"annotations":` + want + `,"resourceVersion":"12"}}`

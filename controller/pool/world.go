@@ -50,7 +50,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self stri
 		values = append(values, *p)
 	}
 	membership := progress.NewMembership(values)
-	members, problems := map[string][]progress.Node{}, map[string][]string{}
+	members, problems := map[string][]progress.Node{}, map[string][]progress.NodeProblem{}
 	for _, n := range nodes {
 		pool, conflict := membership.Of(n)
 		if pool != "" {
@@ -58,7 +58,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self stri
 		}
 		if conflict != nil {
 			for _, p := range conflict.Pools {
-				problems[p] = append(problems[p], conflict.String())
+				problems[p] = append(problems[p], progress.NodeProblem{Node: n.Name, Text: conflict.String()})
 			}
 		}
 	}
@@ -69,12 +69,17 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self stri
 		if problem := membership.Problem(object.Name); problem != "" {
 			state.Problems = append(state.Problems, problem)
 		}
-		state.Problems = append(state.Problems, problems[object.Name]...)
+		state.NodeProblems = append(state.NodeProblems, problems[object.Name]...)
 		if progress.ControlPlane(object.Name) {
 			w.controlPlane[object.Name] = shareOf(state)
 		}
 		w.pools = append(w.pools, member{object, state})
 	}
+	states := make([]*progress.Pool, 0, len(w.pools))
+	for i := range w.pools {
+		states = append(states, &w.pools[i].state)
+	}
+	progress.Share(states)
 	return w
 }
 

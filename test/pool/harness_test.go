@@ -401,7 +401,9 @@ func (a *agents) turn(o *corev1.Node) error {
 	a.mu.Lock()
 	outcome, held := a.outcomes[n.Desired], a.held[n.Name]
 	a.mu.Unlock()
-	failed := slices.IndexFunc(n.Quarantined, func(q api.Quarantine) bool { return q.Config == n.Desired })
+	failed := slices.IndexFunc(n.Quarantined, func(q api.Quarantine) bool {
+		return api.SameContent(q.Config, n.Desired)
+	})
 	lifted := failed >= 0 && n.Lift == n.Desired
 	switch {
 	case n.Desired == "" || n.NotReady != "":

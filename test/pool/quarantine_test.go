@@ -3,14 +3,16 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -92,15 +94,74 @@ func TestTakingAConfigurationBackHealsThePoolThatItStopped(t *testing.T) {
 	}
 }
 
+// lift takes back what a node says now.
+func (l *lab) lift(pool, config, node string) {
+	l.t.Helper()
+	failed := api.Failure{Node: node, Since: l.stand(node).Quarantined[0].Since}
+	l.change(pool, `{"metadata":{"annotations":{"`+api.LiftedKey+`":`+
+		api.Encode(api.Encode([]api.Lifted{{Config: config, Failures: []api.Failure{failed}}}))+`}}}`)
+}
+
+func TestTheSameContentIsRefusedInEveryPool(t *testing.T) {
+	const (
+		digest = "0123456789abcdef0123456789abcdef"
+		worker = "rendered-worker-" + digest
+		infra  = "rendered-infra-" + digest
+	)
+	l := newLab(t)
+	l.node("s-0", "worker", "rendered-worker-a")
+	l.node("s-1", "infra", "rendered-infra-a")
+	l.agents.ends(worker, api.RolledBack)
+	l.pool("worker", worker)
+	l.pool("infra", "rendered-infra-a")
+	l.alone()
+	l.phase("s-0", worker, progress.PhaseRolledBack)
+	l.until("worker is stopped", func() bool { return l.condition("worker", api.PoolQuarantined) != "False" })
+	l.target("infra", infra)
+	l.until("infra is stopped", func() bool {
+		return strings.Contains(l.condition("infra", api.PoolQuarantined), "failed on node s-0 at ")
+	})
+	// The node that knows moves to the other pool, and it is lifted there.
+	l.mustPatchNode("s-0", `{"metadata":{"labels":{"`+api.NodeRole+`worker":null,"`+api.NodeRole+`infra":""}}}`)
+	l.until("it is counted there", func() bool { return l.getPool("infra").Status.MachineCount == 2 })
+	l.agents.hold("s-0", true)
+	l.lift("infra", infra, "s-0")
+	l.until("it tries first", func() bool { return l.stand("s-0").Desired == infra && l.stand("s-0").Cordoned })
+	if told, _, _ := l.eye.seen(); told["s-1"] != nil {
+		t.Errorf("another was told: %v", told)
+	}
+	l.agents.hold("s-0", false)
+	l.updated("infra", infra)
+	l.until("nothing is left of it", func() bool {
+		return l.condition("worker", api.PoolQuarantined) == "False" && l.condition("infra", api.PoolQuarantined) == "False"
+	})
+}
+
+// A patch whose test fails is told from one that makes an object which is not valid: the first is tried again at once.
+func TestHowAPatchIsRefused(t *testing.T) {
+	l := newLab(t)
+	l.node("r-0", "worker", "rendered-worker-a")
+	for patch, causes := range map[string]bool{
+		`[{"op":"test","path":"/metadata/annotations/nobody","value":"x"}]`: false,
+		`[{"op":"add","path":"/metadata/annotations/~0~0","value":"x"}]`:    true,
+	} {
+		_, err := l.Client.CoreV1().Nodes().Patch(l.ctx, "r-0", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+		refused, ok := errors.AsType[*apierrors.StatusError](err)
+		if !ok || !apierrors.IsInvalid(err) {
+			t.Fatalf("%s: %v", patch, err)
+		}
+		details := refused.ErrStatus.Details
+		if (details != nil && len(details.Causes) > 0) != causes {
+			t.Errorf("%s: %+v", patch, details)
+		}
+	}
+}
+
 func TestALiftedQuarantineLetsTheNodeTryAgain(t *testing.T) {
 	l := stopped(t)
 	l.until("the pool is stopped", func() bool { return l.condition("worker", api.PoolQuarantined) != "False" })
 	l.until("q-1 is back", func() bool { return l.stand("q-1").Settled() })
-	l.change("worker", `{"spec":{"maxUnavailable":1}}`) // q-0 is to try alone
-	lift := func() {
-		l.change("worker", `{"metadata":{"annotations":{"`+api.LiftedKey+`":`+
-			api.Encode(api.Encode([]api.Lifted{{Config: "rendered-worker-bad", At: time.Now()}}))+`}}}`)
-	}
+	lift := func() { l.lift("worker", "rendered-worker-bad", "q-0") }
 	// It fails again: then it is refused again, and not tried for ever.
 	failedAt := l.stand("q-0").Quarantined[0].Since
 	lift()
@@ -111,6 +172,9 @@ func TestALiftedQuarantineLetsTheNodeTryAgain(t *testing.T) {
 	l.until("it is refused again, and the lift is withdrawn", func() bool {
 		return strings.Contains(l.condition("worker", api.PoolQuarantined), "failed on node q-0") && l.stand("q-0").Lift == ""
 	})
+	if told, _, _ := l.eye.seen(); len(told["q-1"]) != 2 || told["q-2"] != nil || told["q-3"] != nil {
+		t.Errorf("it was not tried alone: %v", told)
+	}
 	l.until("everybody else is where he was", func() bool {
 		for _, name := range []string{"q-1", "q-2", "q-3"} {
 			if n := l.stand(name); n.Desired != "rendered-worker-a" || !n.Settled() {

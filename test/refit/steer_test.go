@@ -231,17 +231,18 @@ func TestARollbackPinsThePoolUntilItIsResumed(t *testing.T) {
 
 func TestAQuarantineIsListedAndLifted(t *testing.T) {
 	l := newLab(t)
-	bad := l.render("ill", l.config("ill", "50-ill", "/etc/one", "bad"))
-	worse := l.render("ill", l.config("ill", "50-ill", "/etc/one", "worse"))
-	good := l.render("ill", l.config("ill", "50-ill", "/etc/one", "good"))
+	bad := l.render("ill", l.config("ill", "50-ill", "/etc/ill", "bad"))
+	worse := l.render("ill", l.config("ill", "50-ill", "/etc/ill", "worse"))
+	good := l.render("ill", l.config("ill", "50-ill", "/etc/ill", "good"))
 	l.pool("ill", bad, good, func(p *mcfgv1.MachineConfigPool) {
 		p.Annotations[api.PoolQuarantineKey] = api.Encode([]api.Quarantine{
 			{Config: worse, Node: "ill-2", Reason: "kubelet", Since: ago(90).Time},
 		})
 	})
-	// The pool controller has not read this one yet.
+	// The pool controller has not read this one yet. The node's clock is an hour ahead.
+	failedAt := ago(-60).Time
 	l.node("ill-1", "ill", good, bad, api.RolledBack, func(n *corev1.Node) {
-		q := api.Quarantine{Config: bad, Reason: "kubelet", Since: ago(72).Time}
+		q := api.Quarantine{Config: bad, Reason: "kubelet", Since: failedAt}
 		n.Annotations[api.QuarantinedKey] = api.Encode([]api.Quarantine{q})
 	})
 	var rows []struct {
@@ -260,7 +261,8 @@ func TestAQuarantineIsListedAndLifted(t *testing.T) {
 	l.refit("quarantine", "lift", "ill", worse).ok(t)
 	lifted, err := api.Decode[[]api.Lifted](l.readPool("ill").Annotations, api.LiftedKey)
 	l.must(err)
-	if len(lifted) != 2 || lifted[0].Config != worse || lifted[1].Config != bad || time.Since(lifted[0].At) > time.Minute {
+	if len(lifted) != 2 || lifted[0].Config != worse || lifted[1].Config != bad ||
+		len(lifted[1].Failures) != 1 || lifted[1].Failures[0].Node != "ill-1" || !lifted[1].Failures[0].Since.Equal(failedAt) {
 		t.Errorf("%+v", lifted)
 	}
 	if got := l.refit("quarantine", "list", "ill").ok(t).stdout; got != "nothing is quarantined\n" {

@@ -114,8 +114,8 @@ func TestARolloutThatStopsEndsTheWatchWithTheReason(t *testing.T) {
 
 func TestAPausedPoolIsNotWaitedForForEver(t *testing.T) {
 	l := newLab(t)
-	before := l.render("still", l.config("still", "50-still", "/etc/motd", "old"))
-	after := l.render("still", l.config("still", "50-still", "/etc/motd", "new"))
+	before := l.render("still", l.config("still", "50-still", "/etc/still", "old"))
+	after := l.render("still", l.config("still", "50-still", "/etc/still", "new"))
 	l.pool("still", after, before, func(p *mcfgv1.MachineConfigPool) { p.Spec.Paused = true })
 	l.node("still-1", "still", before, before, api.Done, func(n *corev1.Node) { n.Labels["zone"] = "a" })
 	l.refit("watch", "still", "--settle=1s").fails(t, 1, "(Paused)", "kubectl refit resume still")
