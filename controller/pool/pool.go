@@ -42,6 +42,9 @@ const (
 	// A look that failed is repeated after retryFirst, doubling up to retryLast.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 30 * time.Second
+	// told is how many nodes that are not sent anywhere are told in one look. Each write takes its time, and what was
+	// decided first is to be looked at again before the last is told.
+	told = 100
 	// pageSize is how many nodes are asked for at a time where the cache is not good enough.
 	pageSize = 500
 )
@@ -102,8 +105,13 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	w := assemble(pools, slices.Collect(maps.Values(nodes)), r.self)
 	r.tell(w)
 	var errs []error
+	var again reconcile.Result
 	for i := range w.pools {
-		for _, err := range r.sync(ctx, w, i, nodes) {
+		more, failed := r.sync(ctx, w, i, nodes)
+		if more {
+			again.RequeueAfter = debounce
+		}
+		for _, err := range failed {
 			errs = append(errs, fmt.Errorf("pool %s: %w", w.pools[i].object.Name, err))
 		}
 	}
@@ -112,12 +120,29 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		log.FromContext(ctx).V(1).Info("somebody else wrote meanwhile", "error", err.Error())
 		return reconcile.Result{RequeueAfter: debounce}, nil
 	}
-	return reconcile.Result{}, err
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return again, nil
 }
 
 // onlyConflicts says that nothing went wrong but that others wrote as well, which the next look takes into account.
 func onlyConflicts(errs []error) bool {
-	return len(errs) > 0 && !slices.ContainsFunc(errs, func(err error) bool { return !apierrors.IsConflict(err) })
+	return len(errs) > 0 && !slices.ContainsFunc(errs, func(err error) bool { return !conflicts(err) })
+}
+
+// conflicts says that an object was not as it was decided upon. For a JSON patch whose test fails the API server has
+// 422, as for an object that is not valid, but it names no field.
+func conflicts(err error) bool {
+	if apierrors.IsConflict(err) {
+		return true
+	}
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || !apierrors.IsInvalid(err) {
+		return false
+	}
+	details := status.ErrStatus.Details
+	return details == nil || len(details.Causes) == 0
 }
 
 // look reads all pools and nodes from the cache. The first time it reads them from the API server as well: the process
@@ -179,10 +204,12 @@ func (r *reconciler) noteNode(n *corev1.Node) {
 	r.nodes.note(n)
 }
 
-// sync does what one pool needs: remember what must not be forgotten, tell the nodes, report.
-func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string]*corev1.Node) []error {
-	pool, p := w.pools[i].object, w.pools[i].state
+// sync does what one pool needs: remember what must not be forgotten, tell the nodes, report. It says whether there is
+// more to tell.
+func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string]*corev1.Node) (bool, []error) {
 	var errs []error
+	more := false
+	pool, p := w.pools[i].object, w.pools[i].state
 	if patch := annotationPatch(pool, p, time.Now()); patch != nil {
 		patched := pool.DeepCopy()
 		if err := r.client.Patch(ctx, patched, client.RawPatch(types.MergePatchType, patch)); err != nil {
@@ -195,13 +222,24 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 	if pool.DeletionTimestamp.IsZero() {
 		d := Decide(p, w.options(i))
 		w.taken(i, d)
+		more = d.cut(told)
 		errs = append(errs, r.take(ctx, pool, d, nodes)...)
 		r.deferSelf(pool, d)
 	}
 	if err := r.writeStatus(ctx, pool, p); err != nil {
 		errs = append(errs, err)
 	}
-	return errs
+	return more, errs
+}
+
+// cut leaves all steps that send a node somewhere and no more than limit others; it says whether any are left out.
+func (d *Decision) cut(limit int) bool {
+	sends := slices.IndexFunc(d.Steps, func(s Step) bool { return !s.Sends() })
+	if sends < 0 || len(d.Steps)-sends <= limit {
+		return false
+	}
+	d.Steps = d.Steps[:sends+limit]
+	return true
 }
 
 // take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again.

@@ -5,15 +5,21 @@ package pool
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -21,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
 )
 
 // behind is a client whose reads are answered from a cache that stands still, until it is told to catch up.
@@ -151,6 +158,73 @@ func TestANodeThatWasToldSomethingElseMeanwhileIsNotOverruled(t *testing.T) {
 	}
 	if got := n.Annotations[api.DesiredConfig]; got != "rendered-worker-x" {
 		t.Errorf("it is sent to %s", got)
+	}
+}
+
+// What an API server answers to a JSON patch, test/pool asks a real one.
+func TestOnlyWhatIsNotAsDecidedIsTriedAgainAtOnce(t *testing.T) {
+	node := schema.GroupResource{Resource: "nodes"}
+	wrong := field.ErrorList{field.Invalid(field.NewPath("metadata", "annotations"), "", "too long")}
+	for _, test := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"somebody wrote", apierrors.NewConflict(node, "a", nil), true},
+		{"a test failed", apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", node, "", "", 0, false), true},
+		{"not valid", apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "a", wrong), false},
+		{"not allowed", apierrors.NewForbidden(node, "a", nil), false},
+		{"not an answer", io.ErrUnexpectedEOF, false},
+	} {
+		if got := onlyConflicts([]error{fmt.Errorf("telling: %w", test.err)}); got != test.want {
+			t.Errorf("%s: got %v", test.name, got)
+		}
+	}
+}
+
+func TestAThousandTaintsAreNotOneLook(t *testing.T) {
+	var names []string
+	for i := range told + 10 {
+		names = append(names, fmt.Sprintf("n-%03d", i))
+	}
+	b := newBehind(t, names...)
+	r := newReconciler(b)
+	result, err := r.Reconcile(t.Context(), reconcile.Request{})
+	if err != nil || result.RequeueAfter != debounce || len(b.patches) != told+1 || b.patches[0] != "n-000" {
+		t.Fatalf("%d were told, %+v, %v", len(b.patches), result, err)
+	}
+	if result, err = r.Reconcile(t.Context(), reconcile.Request{}); err != nil || !result.IsZero() || len(b.patches) != len(names) {
+		t.Errorf("%d were told, %+v, %v", len(b.patches), result, err)
+	}
+}
+
+func TestTheStatesOfNodesMakeOnlySoManySeries(t *testing.T) {
+	r := newReport()
+	r.nodes = map[string]seen{}
+	pool := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+	p := progress.NewPool(pool, []progress.Node{node(t, "new - -"), node(t, "odd A Oddly"), node(t, "a A Done")})
+	before := time.Now().Unix()
+	r.take(&world{pools: []member{{pool, p}}})
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(r)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, family := range families {
+		if family.GetName() != "mco_state" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			got[m.GetLabel()[0].GetValue()] = m.GetLabel()[3].GetValue()
+			if m.GetGauge().GetValue() < float64(before) {
+				t.Errorf("%s since %v", m.GetLabel()[0].GetValue(), m.GetGauge().GetValue())
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"odd": "Unknown", "a": "Done"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -68,8 +68,9 @@ func (r *report) take(w *world) []change {
 	for _, m := range w.pools {
 		r.pools = append(r.pools, m.state)
 		for _, n := range m.state.Nodes {
-			now, was := seen{n.State, n.Current, time.Now()}, before[n.Name]
-			if was.state == now.state {
+			was, known := before[n.Name]
+			now := seen{n.State, n.Current, time.Now()}
+			if known && was.state == now.state {
 				now.since = was.since
 			}
 			r.nodes[n.Name] = now
@@ -115,11 +116,23 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 		byPhase := map[progress.Phase]int{}
 		for _, n := range p.Nodes {
 			byPhase[n.Phase(p.Target)]++
-			gauge(state, float64(r.nodes[n.Name].since.Unix()), n.Name, p.Name, string(n.State), "")
+			if n.State != "" {
+				gauge(state, float64(r.nodes[n.Name].since.Unix()), n.Name, p.Name, stateLabel(n.State), "")
+			}
 		}
 		for _, phase := range progress.Phases {
 			gauge(phases, float64(byPhase[phase]), p.Name, string(phase))
 		}
+	}
+}
+
+// stateLabel keeps what a node may write from making series without end.
+func stateLabel(s api.State) string {
+	switch s {
+	case api.Done, api.Working, api.Degraded, api.Unreconcilable, api.RolledBack:
+		return string(s)
+	default:
+		return "Unknown"
 	}
 }
 
