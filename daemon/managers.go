@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -18,7 +19,13 @@ import (
 )
 
 // osManagers are units that change the OS by themselves and reboot. Two at one host undo each other's work.
-var osManagers = []string{"zincati.service", "bootc-fetch-apply-updates.timer", "rpm-ostreed-automatic.timer"}
+var osManagers = []string{"zincati.service", "bootc-fetch-apply-updates.timer", rpmostreeTimer}
+
+// rpm-ostree's timer is enabled on many a host on which its configuration, a key file, has it do nothing.
+const (
+	rpmostreeTimer  = "rpm-ostreed-automatic.timer"
+	rpmostreeConfig = "/etc/rpm-ostreed.conf"
+)
 
 // mcoUnits are those that the OpenShift machine-config-operator brings to a host.
 var mcoUnits = []string{"machine-config-daemon-firstboot.service", "machine-config-daemon-pull.service"}
@@ -30,6 +37,8 @@ const sentinel = "/var/run/reboot-required"
 type signs struct {
 	units     map[string]string // active states of the units above; "masked" for a masked one
 	processes [][]string        // command lines
+	// automatic is what rpm-ostreed's timer does: the value of AutomaticUpdatePolicy.
+	automatic string
 	// currentConfig says that there is a file where ours is a link: the other agent wrote it.
 	currentConfig bool
 	exists        func(path string) bool
@@ -42,7 +51,7 @@ func rival(s signs, off func(unit string) bool, boots bool) string {
 		return (s.units[unit] == "active" || s.units[unit] == "activating") && !off(unit)
 	}
 	for _, unit := range osManagers {
-		if boots && active(unit) {
+		if boots && active(unit) && !(unit == rpmostreeTimer && harmless(s.automatic)) {
 			return unit + " manages this host's OS too: disable it, or have the configuration do so"
 		}
 	}
@@ -70,6 +79,28 @@ func rival(s signs, off func(unit string) bool, boots bool) string {
 		}
 	}
 	return ""
+}
+
+// harmless says that rpm-ostree's timer touches no deployment under that policy.
+func harmless(policy string) bool {
+	return slices.Contains([]string{"", "none", "off", "check"}, policy)
+}
+
+// automaticPolicy reads the policy from rpm-ostree's configuration; "" where it has none, which is none.
+func automaticPolicy(config string) string {
+	group, policy := "", ""
+	for line := range strings.Lines(config) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") {
+			group = line
+			continue
+		}
+		key, value, _ := strings.Cut(line, "=")
+		if group == "[Daemon]" && strings.TrimSpace(key) == "AutomaticUpdatePolicy" {
+			policy = strings.TrimSpace(value)
+		}
+	}
+	return policy
 }
 
 // sentinelOf is the file that a kured looks for; "" where it asks a command instead, which we can't know the answer of.
@@ -113,6 +144,11 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 	if s.processes, err = h.processes(); err != nil {
 		return err
 	}
+	config, err := h.root.ReadFile(rpmostreeConfig)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("looking for other managers of the OS: %w", err)
+	}
+	s.automatic = automaticPolicy(string(config))
 	current, err := h.root.Inspect(transaction.ConfigDir + "/currentconfig")
 	s.currentConfig = err == nil && current.Type == files.Regular
 	off := func(unit string) bool {

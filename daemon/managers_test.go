@@ -28,8 +28,17 @@ func TestRivalIsNamedWithWhatToDo(t *testing.T) {
 		{what: "zincati, and no reboot", signs: signs{units: map[string]string{"zincati.service": "active"}}, live: true},
 		{what: "bootc", signs: signs{units: map[string]string{"bootc-fetch-apply-updates.timer": "active"}},
 			want: []string{"bootc-fetch-apply-updates.timer"}},
-		{what: "rpm-ostree", signs: signs{units: map[string]string{"rpm-ostreed-automatic.timer": "activating"}},
-			want: []string{"rpm-ostreed-automatic.timer"}},
+		{what: "rpm-ostree that applies",
+			signs: signs{units: map[string]string{rpmostreeTimer: "activating"}, automatic: "apply"}, want: []string{rpmostreeTimer}},
+		{what: "rpm-ostree that stages",
+			signs: signs{units: map[string]string{rpmostreeTimer: "active"}, automatic: "stage"}, want: []string{rpmostreeTimer}},
+		{what: "rpm-ostree with a policy of a later version",
+			signs: signs{units: map[string]string{rpmostreeTimer: "active"}, automatic: "new"}, want: []string{rpmostreeTimer}},
+		{what: "rpm-ostree that looks for updates",
+			signs: signs{units: map[string]string{rpmostreeTimer: "active"}, automatic: "check"}},
+		{what: "rpm-ostree that does nothing",
+			signs: signs{units: map[string]string{rpmostreeTimer: "active"}, automatic: "none"}},
+		{what: "rpm-ostree as it comes", signs: signs{units: map[string]string{rpmostreeTimer: "active"}}},
 		{what: "upstream's agent", live: true,
 			signs: signs{processes: [][]string{{"/usr/bin/machine-config-daemon", "start", "--payload-version=4.20"}}},
 			want:  []string{"machine-config-operator", "/usr/bin/machine-config-daemon start", "remove it"}},
@@ -66,6 +75,21 @@ func TestRivalIsNamedWithWhatToDo(t *testing.T) {
 			if !strings.Contains(got, part) {
 				t.Errorf("%s: %q does not say %s", c.what, got, part)
 			}
+		}
+	}
+}
+
+func TestPolicyOfAutomaticUpdatesIsRead(t *testing.T) {
+	for config, want := range map[string]string{
+		"": "",
+		"[Daemon]\n#AutomaticUpdatePolicy=apply\n":                                        "",
+		"[Daemon]\nAutomaticUpdatePolicy=check\n":                                         "check",
+		"[Daemon]\nIdleExitTimeout=60\n AutomaticUpdatePolicy = stage \n[Experimental]\n": "stage",
+		"[Experimental]\nAutomaticUpdatePolicy=apply\n":                                   "",
+		"[Daemon]\nAutomaticUpdatePolicy=none\nAutomaticUpdatePolicy=apply":               "apply",
+	} {
+		if got := automaticPolicy(config); got != want {
+			t.Errorf("%q: %q, want %q", config, got, want)
 		}
 	}
 }
