@@ -30,6 +30,7 @@ const (
 	PhaseProve        Phase = "prove"
 	PhaseSettle       Phase = "settle"
 	PhaseDone         Phase = "done"
+	PhaseWait         Phase = "wait"
 	PhaseBackoff      Phase = "backoff"
 	PhasePlan         Phase = "plan"
 	PhaseHold         Phase = "hold"
@@ -62,6 +63,7 @@ type situation struct {
 	failure   *failure
 	held      string // what the drain for it waits for, if it does so for long
 	applying  bool   // an apply of ours for it runs
+	other     *job   // or one for something else
 }
 
 // failure is why the way to a configuration is not passable now.
@@ -139,6 +141,8 @@ var phases = []phase{
 		func(v *situation) bool { return !v.exists }, false},
 	{PhaseObserve, "the host was not read yet",
 		func(v *situation) bool { return v.host == nil }, false},
+	{PhaseWait, "an apply of something else runs, which nothing can interrupt",
+		func(v *situation) bool { return v.other != nil }, false},
 	{PhaseUnconfigured, "no configuration is desired",
 		func(v *situation) bool { return v.node.Desired == "" }, false},
 	{PhaseReturn, "the host is going back to the configuration before",

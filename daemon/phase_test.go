@@ -72,6 +72,11 @@ var stages = map[Phase]func() *situation{
 		v.host = hostAt(cfgB, "", "", transaction.Done)
 		return v
 	},
+	PhaseWait: func() *situation {
+		v := updating()
+		v.other = &job{phase: PhaseApply, config: cfgC, began: then}
+		return v
+	},
 	PhaseBackoff: func() *situation {
 		v := updating()
 		v.failure = &failure{phase: PhaseStage, kind: failDegraded, reason: reasonStaging, text: "no space", since: then, retry: then.Add(time.Second)}
@@ -133,18 +138,18 @@ func TestDecide(t *testing.T) {
 	}{
 		{"the Node is deleted", func(v *situation) { v.exists = false }, all(PhaseAbsent)},
 		{"nothing is desired any more", func(v *situation) { v.node.Desired = "" },
-			all(PhaseUnconfigured).but(PhaseAbsent, PhaseObserve)},
+			all(PhaseUnconfigured).but(PhaseAbsent, PhaseObserve, PhaseWait)},
 		{"A is desired again", func(v *situation) {
 			v.node.Desired, v.plan, v.staged, v.failure = cfgA, nil, false, nil
 			v.rebooting, v.drained = time.Time{}, time.Time{}
 		},
-			all(PhaseDone).but(PhaseAbsent, PhaseObserve, PhaseReturn).
+			all(PhaseDone).but(PhaseAbsent, PhaseObserve, PhaseReturn, PhaseWait).
 				with(PhasePlan, PhaseRolledBack, PhaseProve, PhaseReboot, PhaseSettle, PhaseDone, PhaseHold)},
 		{"C is desired", func(v *situation) {
 			v.node.Desired, v.plan, v.staged, v.failure = cfgC, nil, false, nil
 			v.rebooting, v.drained = time.Time{}, time.Time{}
 		},
-			all(PhasePlan).but(PhaseAbsent, PhaseObserve, PhaseReturn)},
+			all(PhasePlan).but(PhaseAbsent, PhaseObserve, PhaseReturn, PhaseWait)},
 		{"somebody uncordons", func(v *situation) {
 			if v.hold == drain.Ours {
 				v.hold, v.drained = drain.Lost, time.Time{}
@@ -164,7 +169,7 @@ func TestDecide(t *testing.T) {
 			if v.host != nil {
 				v.host = hostAt(cfgB, "", "", transaction.Done)
 			}
-		}, all(PhaseDone).but(PhaseAbsent, PhaseObserve, PhaseUnconfigured, PhaseSettle)},
+		}, all(PhaseDone).but(PhaseAbsent, PhaseObserve, PhaseUnconfigured, PhaseSettle, PhaseWait)},
 		{"B is lifted, whose failure was seen", func(v *situation) {
 			v.node.Lift = cfgB
 			v.node.Quarantined = []api.Quarantine{{Config: cfgB, Since: then}}

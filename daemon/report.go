@@ -93,6 +93,9 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		r.state(api.Working, "the host is going back: "+v.host.Reason)
 	case PhaseProve:
 		r.state(v.state())
+	case PhaseWait:
+		r.state(api.Working, fmt.Sprintf("waits for the apply of %s, which can't be interrupted, since %s",
+			v.other.config, v.other.began.UTC().Format(time.RFC3339)))
 	case PhaseSettle:
 		r.state(api.Working, "waiting for the node to be ready before it is uncordoned")
 	case PhaseDone:

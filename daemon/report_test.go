@@ -44,6 +44,7 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 		PhaseReturn:     {api.Working, "going back", cfgA, keepCordon, false},
 		PhaseRolledBack: {api.RolledBack, cfgB + " to " + cfgA + ": kubelet", cfgA, dropCordon, false},
 		PhaseProve:      {api.Working, "", cfgA, keepCordon, false},
+		PhaseWait:       {api.Working, "apply of " + cfgC + ", which can't be interrupted, since 2026-11-21T12", cfgA, keepCordon, false},
 		PhaseSettle:     {api.Working, "ready", cfgB, keepCordon, false},
 		PhaseDone:       {api.Done, "", cfgB, dropCordon, false},
 		PhaseBackoff:    {api.Degraded, "no space", cfgA, dropCordon, false},

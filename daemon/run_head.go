@@ -250,7 +250,11 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	if f := h.way.failure; f != nil && f.reason == reasonConfigMissing && h.cluster.config(h.way.to) == present {
 		f.retry = now
 	}
-	v.applying = h.job != nil && h.job.phase == PhaseApply && h.job.config == v.node.Desired
+	if h.job != nil && h.job.phase == PhaseApply {
+		if v.applying = h.job.config == v.node.Desired; !v.applying {
+			v.other = h.job
+		}
+	}
 	h.missReboot(v)
 	v.held = h.held.next(h.waiting(), now)
 	v.plan, v.staged, v.drained, v.rebooting, v.failure =

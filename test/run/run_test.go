@@ -532,6 +532,19 @@ func TestRestartInEveryPhase(t *testing.T) {
 	})
 }
 
+func TestRetargetMidApplyWaitsAndSaysSo(t *testing.T) {
+	n := newNode(t)
+	b, c := n.render([]string{"quiet"}, "b"), n.render([]string{"quiet"}, "c")
+	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Apply: 3 * time.Second} })
+	n.desire(b)
+	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
+	n.desire(c)
+	n.wait("waiting", func(o *corev1.Node, a api.Node) bool {
+		return a.State == api.Working && strings.Contains(a.Reason, "waits for the apply of "+b) && o.Spec.Unschedulable
+	})
+	n.waitState(api.Done, c)
+}
+
 // drain is what the MachineConfigNode says of the drain.
 func (n *node) drain() api.Drain {
 	n.t.Helper()
