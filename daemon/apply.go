@@ -99,10 +99,7 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return err
 	}
 	if u == nil {
-		if r.State != transaction.Done || r.Reason != "" {
-			h.engine().Fail(r, transaction.Done, errors.New(""))
-		}
-		return nil
+		return h.stay(ctx, r, o)
 	}
 	if err := h.run(ctx, r, u, o, res); err != nil {
 		if r.Pending == nil && r.State != transaction.RolledBack {
@@ -182,7 +179,7 @@ func (h *Host) takeOver(r *transaction.Record, why string, res *Result) error {
 // quarantine refuses content that failed its verdict on this host, under whatever name.
 func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions) error {
 	q := r.Quarantine(cfg.Digest)
-	if q == nil || r.Committed != nil && r.Committed.Digest == cfg.Digest {
+	if q == nil || r.Committed != nil && r.Committed.Digest == cfg.Digest && !r.Committed.Unproved {
 		return nil
 	}
 	if o.Lift {
@@ -190,6 +187,42 @@ func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o Ap
 	}
 	return &UnreachableError{Err: fmt.Errorf("%s is quarantined since %s: %s; use --lift-quarantine to try it again",
 		cfg.Name, q.Since.Format(time.RFC3339), q.Reason)}
+}
+
+// stay is the apply of what the host has already. That is Done only after a verdict; one that was committed without any
+// has it now.
+func (h *Host) stay(ctx context.Context, r *transaction.Record, o ApplyOptions) error {
+	if !unproved(r, r.Committed.Digest) {
+		if r.State != transaction.Done || r.Reason != "" {
+			h.engine().Fail(r, transaction.Done, errors.New(""))
+		}
+		return nil
+	}
+	name := r.Committed.Config
+	if h.services == nil {
+		return fmt.Errorf("%s was not proved, which takes the running system", name)
+	}
+	baseline, err := h.baseline(ctx, o.Cluster)
+	if err != nil {
+		return err
+	}
+	baseline.FailedUnits = nil
+	verdict := h.verdictLive(ctx, &transaction.Pending{Baseline: baseline})
+	if ctx.Err() != nil {
+		return ctx.Err() // asked to stop, which is no verdict
+	}
+	if err := h.engine().Judge(r, verdict); err != nil {
+		return err
+	}
+	if verdict != nil {
+		return fmt.Errorf("%s is on the host and did not prove healthy: %w", name, verdict)
+	}
+	return nil
+}
+
+// unproved says that the host is on the content of that digest without a verdict: what fails now is its doing too.
+func unproved(r *transaction.Record, digest string) bool {
+	return r.Committed != nil && r.Committed.Unproved && r.Committed.Digest == digest
 }
 
 // update is a prepared way to a configuration: everything that could be decided before anything is touched.
@@ -388,12 +421,16 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 	if err != nil {
 		return err
 	}
+	judge := unproved(r, u.Revision.Digest)
+	if judge {
+		baseline.FailedUnits = nil
+	}
 	u.Baseline = baseline
 	if u.Timeout == 0 {
 		u.Timeout = transaction.DefaultTimeout
 	}
 	if u.road != transaction.RoadSwitch {
-		if touched := disrupted(u.Actions); h.services != nil && !u.reboot && len(touched) > 0 {
+		if touched := disrupted(u.Actions); h.services != nil && !u.reboot && (judge || len(touched) > 0) {
 			before, err := h.states(ctx, touched)
 			if err != nil {
 				return err

@@ -80,6 +80,9 @@ type Revision struct {
 	Made        []string  `json:"madeDirectories,omitempty"`
 	Transaction string    `json:"transaction,omitempty"`
 	Since       time.Time `json:"since"`
+	// Unproved says that the host stays on it without a verdict, because there was nowhere to go back to. It is not Done
+	// before there is one.
+	Unproved bool `json:"unproved,omitempty"`
 }
 
 // Pending is a configuration that the host is on the way to.
@@ -270,6 +273,12 @@ func (r *Record) pending() *Revision {
 
 // setState changes what people read, and the time only when it is news.
 func (r *Record) setState(state State, reason string, now time.Time) {
+	if c := r.Committed; state == Done && c != nil && c.Unproved {
+		state = Degraded
+		if reason == "" {
+			reason = fmt.Sprintf("the host stays on %s, which was not proved", c.Config)
+		}
+	}
 	reason = strings.ReplaceAll(reason, "\n", "; ") // joined errors; people and scripts read it as one line
 	if r.State != state || r.Reason != reason || r.Since.IsZero() {
 		r.State, r.Reason, r.Since = state, reason, now.UTC().Truncate(time.Second)
@@ -286,10 +295,11 @@ func (r *Record) Quarantine(digest string) *Quarantined {
 	return nil
 }
 
-// quarantine refuses rev from now on; never the committed content, which is what the host falls back on.
+// quarantine refuses rev from now on; never the committed content, which is what the host falls back on, unless it was
+// not proved either.
 func (r *Record) quarantine(rev Revision, reason string, now time.Time) {
 	reason = strings.ReplaceAll(reason, "\n", "; ")
-	committed := r.Committed != nil && r.Committed.Digest == rev.Digest
+	committed := r.Committed != nil && r.Committed.Digest == rev.Digest && !r.Committed.Unproved
 	if r.Quarantine(rev.Digest) == nil && !committed {
 		r.Quarantined = append(r.Quarantined,
 			Quarantined{Config: rev.Config, Digest: rev.Digest, Reason: reason, Since: now.UTC().Truncate(time.Second)})

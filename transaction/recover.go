@@ -293,9 +293,27 @@ var ErrStranded = errors.New("the deployment to go back to is gone")
 // stranded stays where it is, unproved, and makes that what the next update starts from.
 func (e *Engine) stranded(r *Record, why string) error {
 	p := r.Pending
-	e.commitRevision(r, p.Revision)
+	rev := p.Revision
+	rev.Unproved = true
+	e.commitRevision(r, rev)
+	if p.Quarantine {
+		r.quarantine(rev, why, e.Now())
+	}
 	r.setState(Degraded, fmt.Sprintf("%s; and %v: %s. The host stays on %s", why, ErrStranded, p.From, p.Config), e.Now())
 	return errors.Join(ErrStranded, e.store().save(r))
+}
+
+// Judge takes the verdict on a committed revision that has none. A no quarantines it: there is nowhere to go back to.
+func (e *Engine) Judge(r *Record, verdict error) error {
+	c := r.Committed
+	if verdict != nil {
+		r.quarantine(*c, verdict.Error(), e.Now())
+		r.setState(Degraded, fmt.Sprintf("the host stays on %s, which did not prove healthy: %v", c.Config, verdict), e.Now())
+		return e.store().save(r)
+	}
+	c.Unproved = false
+	r.setState(Done, "", e.Now())
+	return e.store().save(r)
 }
 
 func (e *Engine) gone(ctx context.Context, id string) (bool, error) {

@@ -214,6 +214,45 @@ func TestGoingBackToADeploymentThatIsGoneStaysUsable(t *testing.T) {
 	settled(ctx, t, n, "a")
 }
 
+// hesitant is a configuration whose verdict is no, until there is a file.
+const hesitant = `{"kernelArguments":["s=1"],"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
+ {"path":"/etc/greenboot/check/required.d/x.sh","mode":493,
+  "contents":{"source":"data:,%23!/bin/sh%0Asleep%202%0Atest%20-e%20/run/ok%0A"}}]}}}`
+
+func TestFailedConfigurationThatCannotBeLeftIsQuarantinedAndNotDone(t *testing.T) {
+	ctx, n := onA(t)
+	doc := mc("s", hesitant)
+	apply(ctx, t, n, doc)
+	waitPhase(ctx, t, n, transaction.PhaseProve)
+	for range 2 {
+		shell(ctx, t, n, "ostree admin undeploy 1")
+	}
+	refused := func(s *daemon.Status) {
+		t.Helper()
+		if s.State != transaction.Degraded || s.Config.Committed != "s" || len(s.Quarantined) != 1 {
+			t.Fatalf("%+v", s)
+		}
+	}
+	s, err := n.WaitState(ctx, transaction.Degraded, transaction.Done, transaction.RolledBack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(s)
+	if res, exit, err := n.Apply(ctx, doc); exit != daemon.ExitUnreconcilable {
+		t.Fatalf("exit %d, %v", exit, err)
+	} else {
+		refused(res.Status)
+	}
+	if res, exit, err := n.Apply(ctx, doc, "--lift-quarantine"); exit != daemon.ExitFailed {
+		t.Fatalf("exit %d, %v", exit, err)
+	} else {
+		refused(res.Status)
+	}
+	shell(ctx, t, n, "touch /run/ok")
+	apply(ctx, t, n, doc, "--lift-quarantine")
+	settled(ctx, t, n, "s")
+}
+
 func TestRecoveryThatIsKilledAtTheFirstBootIsFinished(t *testing.T) {
 	ctx, n := startFaulty(t)
 	apply(ctx, t, n, mc("a", configA))
