@@ -233,8 +233,8 @@ func MaxUnavailable(v *intstr.IntOrString, nodes int) (int, error) {
 }
 
 // failures are what the pool remembers and what its nodes report, lifted or not: one for each content and node, what
-// was seen first comes last. What a node reports replaces what is remembered of it, and a node that has proved the content
-// has taken its failure back. Those that the pool does not remember come first, and are counted.
+// was seen first comes last. What a node reports replaces what is remembered of it, and a node that has proved the
+// content has taken its failure back. Those that the pool does not remember come first, and are counted.
 func failures(pool *mcfgv1.MachineConfigPool, nodes []Node) ([]api.Quarantine, int, error) {
 	known, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey)
 	fresh := 0
