@@ -26,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/noderefit/noderefit/api"
@@ -153,6 +154,10 @@ func (o *runOptions) run() error {
 		if err := controllers[name](mgr, *o); err != nil {
 			return err
 		}
+	}
+	guard := newGuard(mgr.GetAPIReader(), log)
+	if err := errors.Join(metrics.Registry.Register(guard.missing), mgr.Add(guard)); err != nil {
+		return err
 	}
 	log.Info("starting", "version", version, "controllers", o.controllers, "node", o.nodeName, "server", config.Host)
 	return mgr.Start(ctrl.SetupSignalHandler())

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// policies hold our accounts to what is theirs, where RBAC can't. Each has a binding of its name.
+var policies = []string{
+	"machine-config-controller-machineconfig",
+	"machine-config-controller-node",
+	"machine-config-daemon-event",
+	"machine-config-daemon-eviction",
+	"machine-config-daemon-eviction-token",
+	"machine-config-daemon-machineconfig",
+	"machine-config-daemon-machineconfignode",
+	"machine-config-daemon-node",
+}
+
+// policiesPace is the time between two looks at the policies.
+const policiesPace = 10 * time.Minute
+
+// guard tells people when the policies are not there: without them everything works, and any node's credentials can
+// change any other node.
+type guard struct {
+	from    client.Reader // the API server itself: a dozen small objects every ten minutes are not worth a watch
+	log     logr.Logger
+	missing prometheus.Gauge
+}
+
+func newGuard(from client.Reader, log logr.Logger) *guard {
+	return &guard{from: from, log: log, missing: prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "noderefit_admission_policies_missing",
+		Help: "Admission policies that our accounts are to be held to by, and are not.",
+	})}
+}
+
+// Start looks until ctx ends.
+func (g *guard) Start(ctx context.Context) error {
+	for {
+		g.look(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(policiesPace):
+		}
+	}
+}
+
+// look keeps what was known where the API server does not answer.
+func (g *guard) look(ctx context.Context) {
+	var missing []string
+	for _, name := range policies {
+		enforced, err := g.enforced(ctx, name)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			g.log.Error(err, "looking whether the admission policies are there")
+			return
+		}
+		if !enforced {
+			missing = append(missing, name)
+		}
+	}
+	g.missing.Set(float64(len(missing)))
+	if len(missing) > 0 {
+		g.log.Info("admission policies are missing: any node's credentials can change what is not its own",
+			"policies", missing)
+	}
+}
+
+func (g *guard) enforced(ctx context.Context, name string) (bool, error) {
+	for kind, object := range map[string]client.Object{
+		"ValidatingAdmissionPolicy":        &admissionv1.ValidatingAdmissionPolicy{},
+		"ValidatingAdmissionPolicyBinding": &admissionv1.ValidatingAdmissionPolicyBinding{},
+	} {
+		err := g.from.Get(ctx, client.ObjectKey{Name: name}, object)
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("reading %s/%s: %w", kind, name, err)
+		}
+	}
+	return true, nil
+}
