@@ -23,7 +23,7 @@ var (
 	unavailable = poolMetric("mco_unavailable_machine_count", "Nodes that are out of service or about to be.")
 	state       = prometheus.NewDesc("mco_state", "State of each node: the Unix time since when this process has seen it.",
 		[]string{"node", "pool", "state", "reason"}, nil)
-	phases        = prometheus.NewDesc("noderefit_pool_nodes", "Nodes of the pool by phase.",
+	phases = prometheus.NewDesc("noderefit_pool_nodes", "Nodes of the pool by phase.",
 		[]string{"pool", "phase"}, nil)
 	allowed       = poolMetric("noderefit_pool_max_unavailable", "Nodes that may be out of service for an update.")
 	paused        = poolMetric("noderefit_pool_paused", "1 where the pool is paused.")
