@@ -102,7 +102,7 @@ const (
 	DrainWaitTerminating = "Terminating"
 	DrainWaitRefused     = "Refused" // an admission webhook or a quota
 	DrainWaitError       = "Error"
-	// DrainWaitComesBack: evicted, a pod of the same controller comes to the cordoned node again. It is waited for for a
+	// DrainWaitComesBack: evicted, a pod of the same controller comes to the cordoned node again. It is waited for a
 	// while, and then left there.
 	DrainWaitComesBack = "ComesBack"
 )
