@@ -51,7 +51,7 @@ func rival(s signs, off func(unit string) bool, boots bool) string {
 		return (s.units[unit] == "active" || s.units[unit] == "activating") && !off(unit)
 	}
 	for _, unit := range osManagers {
-		if boots && active(unit) && !(unit == rpmostreeTimer && harmless(s.automatic)) {
+		if boots && active(unit) && (unit != rpmostreeTimer || !harmless(s.automatic)) {
 			return unit + " manages this host's OS too: disable it, or have the configuration do so"
 		}
 	}

@@ -61,7 +61,7 @@ func CordonOwners(managed []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEnt
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
-		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &fields) != nil {
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue
 		}
 		if _, ok := fields.Spec["f:unschedulable"]; ok {

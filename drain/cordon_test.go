@@ -60,11 +60,11 @@ func TestTheLedgerSaysWhoseACordonIs(t *testing.T) {
 // ownedBy is node with its cordon set by managers.
 func ownedBy(node *corev1.Node, managers ...string) *corev1.Node {
 	node.ManagedFields = []metav1.ManagedFieldsEntry{
-		{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:providerID":{}}}`)}}, {Manager: "empty"},
+		{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:providerID":{}}}`)}, {Manager: "empty"},
 	}
 	for _, m := range managers {
 		node.ManagedFields = append(node.ManagedFields, metav1.ManagedFieldsEntry{
-			Manager: m, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:unschedulable":{}}}`)}})
+			Manager: m, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)})
 	}
 	return node
 }

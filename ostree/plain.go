@@ -197,7 +197,7 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	return checksum, nil
 }
 
-// Staged says whether a commit that Stage gave for image is still there whole, and what the repository has image as now:
+// Staged says whether a commit that Stage gave for image is still there whole, and what the repository has it as now:
 // another one if somebody has pulled since, "" if nothing. No remote is asked. One fork, none for a checksum.
 func (p *Plain) Staged(ctx context.Context, image, checksum string) (there bool, now string, err error) {
 	if there, err = p.complete(checksum); err != nil {
