@@ -112,7 +112,8 @@ func (d *Drainer) Forecast(ctx context.Context) (api.Drain, error) {
 // Run evicts what has to go and returns when all of it is gone: not accepted, not terminating, gone, and the node still
 // cordoned. Pods that come back to the cordoned node however often they are evicted are left there at last, as those of
 // a DaemonSet are; the last report names them. It never gives up by itself; it ends with ctx, within a second, or with
-// the error of a list, or with ErrUncordoned, and may be called again after each. Budgets are never bypassed: whatever refuses is asked again.
+// the error of a list, or with ErrUncordoned, and may be called again after each. Budgets are never bypassed: whatever
+// refuses is asked again.
 //
 // An uncordon while nothing moves is for the caller to see, who watches the node: Run asks for it only at the
 // beginning, at the end and when a pod turns up.
