@@ -175,6 +175,15 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	nodes := c.kube.CoreV1().Nodes()
+	before := node
+	if _, there := node.Annotations[api.Lift]; there && r.drops(api.Lift) && r.cordon != keepCordon {
+		// By itself: what goes with a cordon is written to whatever the Node has become meanwhile.
+		var err error
+		if node, err = c.annotate(ctx, node, drain.Annotations{api.Lift: nil}); err != nil {
+			return before, err
+		}
+		delete(r.annotations, api.Lift)
+	}
 	var after *corev1.Node
 	var err error
 	switch r.cordon {
@@ -187,9 +196,9 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 		after, err = c.annotate(ctx, node, r.missing(node.Annotations))
 	}
 	if err != nil {
-		return node, err
+		return before, err
 	}
-	if after != node {
+	if after != before {
 		_, _ = slim(after)
 		c.mu.Lock()
 		c.patched = after
@@ -203,7 +212,11 @@ func (c *cluster) annotate(ctx context.Context, node *corev1.Node, a drain.Annot
 		return node, nil
 	}
 	// The uid: a Node that was deleted and came back must not get what the one before had to say.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": node.UID, "annotations": a}})
+	meta := map[string]any{"uid": node.UID, "annotations": a}
+	if _, lift := a[api.Lift]; lift {
+		meta["resourceVersion"] = node.ResourceVersion // only the lift that was seen is used up, not one that came since
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
 		return nil, err
 	}
@@ -325,16 +338,17 @@ func checkConfig(name string, document []byte) error {
 	return nil
 }
 
-// restore creates a configuration again that somebody deleted, from the host's copy.
-func (c *cluster) restore(ctx context.Context, name string, document []byte) error {
+// restore creates a configuration again that somebody deleted, from the host's copy, and says whether it did: another
+// node may have been quicker.
+func (c *cluster) restore(ctx context.Context, name string, document []byte) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := checkConfig(name, document); err != nil {
-		return fmt.Errorf("the host's copy: %w", err)
+		return false, fmt.Errorf("the host's copy: %w", err)
 	}
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(document, mc); err != nil {
-		return err
+		return false, err
 	}
 	// Owners are for the render controller to set: what the copy says of them may be about objects that are gone.
 	mc.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: mc.Labels, Annotations: mc.Annotations}
@@ -342,9 +356,9 @@ func (c *cluster) restore(ctx context.Context, name string, document []byte) err
 	options := metav1.CreateOptions{FieldManager: api.Daemon}
 	_, err := c.configs.MachineconfigurationV1().MachineConfigs().Create(ctx, mc, options)
 	if apierrors.IsAlreadyExists(err) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // machineConfigNode reads our MachineConfigNode; nil: there is none.

@@ -32,6 +32,11 @@ type nodeReport struct {
 func (r *nodeReport) set(key, value string) { r.annotations[key] = &value }
 func (r *nodeReport) drop(key string)       { r.annotations[key] = nil }
 
+func (r *nodeReport) drops(key string) bool {
+	value, is := r.annotations[key]
+	return is && value == nil
+}
+
 // state sets state and reason, which always go together.
 func (r *nodeReport) state(s api.State, reason string) {
 	r.set(api.StateKey, string(s))

@@ -24,8 +24,8 @@ type Request struct {
 var ErrSuperseded = fmt.Errorf("something else is to be done: %w", context.Canceled)
 
 // Hands do on the host what has to be done there. Each operation is a process of the host's: that the caller goes away
-// ends none that changes anything. Errors are a *Refused (something else is at work: try again), an *UnreachableError (it
-// can't be reached from here) or something that another try may mend.
+// ends none that changes anything. Errors are a *Refused (something else is at work: try again), an *UnreachableError
+// (it can't be reached from here) or something that another try may mend.
 type Hands interface {
 	// Status reads where the host is.
 	Status(ctx context.Context) (*Status, error)

@@ -71,7 +71,7 @@ type Head struct {
 	ended    chan jobEnd
 	drains   chan api.Drain
 	words    chan error
-	restored chan error
+	restored chan restoreEnd
 
 	// The host, as it was last read; read says that it was since the last operation ended.
 	host      *Status
@@ -88,18 +88,18 @@ type Head struct {
 	restoring bool
 	restoreAt time.Time
 
-	nodeWrites, objectWrites writes
-	object                   machineConfigNode
-	telling                  bool       // the host is being told whether the node is ready
-	told                     bool       // what the watch said of that when it was last told
-	tellAt                   time.Time  // when it is told again
-	spoke                    time.Time  // when it was last told, or the API server had nothing to say
-	drain                    *api.Drain // the latest drain, or what one would wait for; see waiting
-	complainAt               time.Time  // when people are warned, or warned again, of a drain that waits
-	held                     heldText
-	unread                   string // what was last logged of annotations that can't be read
-	phase                    Phase
-	entered                  time.Time
+	nodeWrites, objectWrites, restores writes
+	object                             machineConfigNode
+	telling                            bool       // the host is being told whether the node is ready
+	told                               bool       // what the watch said of that when it was last told
+	tellAt                             time.Time  // when it is told again
+	spoke                              time.Time  // when it was last told, or the API server had nothing to say
+	drain                              *api.Drain // the latest drain, or what one would wait for; see waiting
+	complainAt                         time.Time  // when people are warned, or warned again, of a drain that waits
+	held                               heldText
+	unread                             string // what was last logged of annotations that can't be read
+	phase                              Phase
+	entered                            time.Time
 }
 
 // way is what is known of the way from what the host has to what is desired. It is forgotten when either changes.
@@ -127,7 +127,7 @@ func NewHead(o HeadOptions) *Head {
 	}
 	h := &Head{o: o, log: o.Log.With(zap.String("node", o.Node)), metrics: o.Metrics,
 		bell: make(chan struct{}, 1), statuses: make(chan hostAnswer, 1), ended: make(chan jobEnd, 1),
-		drains: make(chan api.Drain, 1), words: make(chan error, 1), restored: make(chan error, 1)}
+		drains: make(chan api.Drain, 1), words: make(chan error, 1), restored: make(chan restoreEnd, 1)}
 	h.cluster = &cluster{name: o.Node, kube: o.Kube, configs: o.Configs, meta: o.Metadata, log: h.log, wake: h.ring,
 		watched: map[string]*configWatch{}}
 	return h
@@ -171,8 +171,8 @@ func (h *Head) Run(ctx context.Context) error {
 			}
 		case err := <-h.words:
 			h.vouched(err)
-		case err := <-h.restored:
-			h.finishRestore(err)
+		case e := <-h.restored:
+			h.finishRestore(e)
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -270,8 +270,8 @@ func (h *Head) missReboot(v *situation) {
 	}
 	h.metrics.rebootsFailed.Inc()
 	h.way.rebooting, h.way.drained = time.Time{}, time.Time{}
-	text := fmt.Sprintf("the host was told to reboot at %s and did not within %s: systemctl list-jobs and systemd-inhibit "+
-		"on the host say what holds it up", began.UTC().Format(time.RFC3339), rebootPatience)
+	text := fmt.Sprintf("the host was told to reboot at %s and did not within %s: systemctl list-jobs and "+
+		"systemd-inhibit on the host say what holds it up", began.UTC().Format(time.RFC3339), rebootPatience)
 	h.way.failure = fail(h.way.failure, PhaseApply, failDegraded, reasonRebooting, text, v.now)
 	h.log.Warn("rebooting", zap.String("config", h.way.to), zap.String("error", text))
 }

@@ -79,9 +79,9 @@ func recordOf(s *Status) string {
 	return strings.Join([]string{s.Config.Committed, s.Config.Pending, s.Phase, string(s.State)}, "|")
 }
 
-// vouch tells the host what the API server says of the Node: before an apply begins, which takes it for how the node was
-// before the update, and as long as there is a verdict to be found. It is asked each time: a watch does not tell news
-// from silence.
+// vouch tells the host what the API server says of the Node: before an apply begins, which takes it for how the node
+// was before the update, and as long as there is a verdict to be found. It is asked each time: a watch does not tell
+// news from silence.
 func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 	listens := p == PhaseApply || h.job != nil && h.job.phase == PhaseApply
 	if !listens && (v.host == nil || !v.inPhase(transaction.PhaseProve)) {

@@ -56,7 +56,9 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		switch p.name {
 		case PhasePlan:
 			if missing {
-				return errMissing(desired)
+				if err := h.restoreDesired(ctx, &r); err != nil {
+					return err
+				}
 			}
 			return h.plan(ctx, r, e)
 		case PhaseStage:
@@ -308,27 +310,48 @@ func driftText(d *DriftError) string {
 		"; the next update overwrites it and keeps a copy on the host"
 }
 
-// restore gives the cluster back a configuration that this node is on and that somebody deleted.
-func (h *Head) restore(ctx context.Context, name string) error {
-	document, err := h.o.Senses.Config(ctx, name)
+// restoreDesired gives the cluster back what is desired and was deleted, where the host has it: it is on its way there,
+// or comes from there.
+func (h *Head) restoreDesired(ctx context.Context, r *Request) error {
+	document, err := h.o.Senses.Config(ctx, r.Name)
 	if err != nil {
-		return fmt.Errorf("restoring MachineConfig %s: reading the host's copy: %w", name, err)
+		return errMissing(r.Name)
 	}
-	if err := h.cluster.restore(ctx, name, document); err != nil {
-		return fmt.Errorf("restoring MachineConfig %s: %w", name, err)
+	if _, err := h.cluster.restore(ctx, r.Name, document); err != nil {
+		return &clusterError{fmt.Errorf("restoring MachineConfig %s: %w", r.Name, err)}
 	}
+	r.Config = document
 	return nil
 }
 
-func (h *Head) finishRestore(err error) {
-	h.restoring, h.restoreAt = false, time.Now().Add(jitter(restorePace))
+// restore gives the cluster back a configuration that this node is on and that somebody deleted.
+func (h *Head) restore(ctx context.Context, name string) restoreEnd {
+	document, err := h.o.Senses.Config(ctx, name)
 	if err != nil {
-		h.log.Warn("restoring", zap.Error(err))
+		return restoreEnd{err: fmt.Errorf("restoring MachineConfig %s: reading the host's copy: %w", name, err)}
+	}
+	created, err := h.cluster.restore(ctx, name, document)
+	if err != nil {
+		return restoreEnd{err: fmt.Errorf("restoring MachineConfig %s: %w", name, err)}
+	}
+	return restoreEnd{name: name, created: created}
+}
+
+// restoreEnd is what became of giving a configuration back. Another node may have been quicker.
+type restoreEnd struct {
+	name    string
+	created bool
+	err     error
+}
+
+func (h *Head) finishRestore(e restoreEnd) {
+	h.restoring, h.restoreAt = false, time.Now().Add(jitter(restorePace))
+	h.wrote(&h.restores, "restoring", e.err)
+	node := h.cluster.current()
+	if !e.created || node == nil {
 		return
 	}
-	h.log.Info("restored a deleted configuration", zap.String("config", h.way.from))
-	if node := h.cluster.current(); node != nil {
-		h.cluster.event(node, corev1.EventTypeWarning, "ConfigRestored",
-			"MachineConfig "+h.way.from+" was deleted although this node is on it: created again from the host's copy")
-	}
+	h.log.Info("restored a deleted configuration", zap.String("config", e.name))
+	h.cluster.event(node, corev1.EventTypeWarning, "ConfigRestored",
+		"MachineConfig "+e.name+" was deleted although this node is on it: created again from the host's copy")
 }

@@ -179,3 +179,16 @@ func TestRebootThatDoesNotComeIsAFailure(t *testing.T) {
 		t.Error("it is not counted once")
 	}
 }
+
+func TestOnlyWhoGaveAConfigurationBackSaysSo(t *testing.T) {
+	h, events := quietHead(t)
+	h.finishRestore(restoreEnd{name: cfgA})
+	h.finishRestore(restoreEnd{err: errors.New("no copy")})
+	if len(events.Events) != 0 {
+		t.Errorf("event %q", <-events.Events)
+	}
+	h.finishRestore(restoreEnd{name: cfgA, created: true})
+	if got := <-events.Events; !strings.Contains(got, "ConfigRestored") || !strings.Contains(got, cfgA) {
+		t.Errorf("event %q", got)
+	}
+}

@@ -376,6 +376,24 @@ func TestDeletedCurrentConfigurationComesBack(t *testing.T) {
 	})
 }
 
+func TestDeletedConfigurationThatTheHostStillHasComesBack(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.desire(b)
+	n.waitState(api.Done, b)
+	n.kill()
+	configs := n.MachineConfigs.MachineconfigurationV1().MachineConfigs()
+	if err := configs.Delete(n.ctx(), n.a, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.desire(n.a)
+	n.start()
+	n.waitState(api.Done, n.a)
+	if mc, err := configs.Get(n.ctx(), n.a, metav1.GetOptions{}); err != nil || mc.Annotations[api.RestoredFrom] != n.name {
+		t.Errorf("it was not given back: %v", err)
+	}
+}
+
 func TestUncordonBySomebodyElse(t *testing.T) {
 	n := newNode(t)
 	release := n.block()
