@@ -20,10 +20,11 @@ import (
 )
 
 // machineConfigNode is our MachineConfigNode: what it is to say, and what we know that it says. It is read once, and
-// nobody else writes it.
+// nobody else writes it; but it may be gone.
 type machineConfigNode struct {
 	wanted, said objectReport
 	read         bool
+	lookAt       time.Time // when it is looked for again: somebody may have deleted it
 	generation   int64
 }
 
@@ -65,6 +66,9 @@ func (h *Head) tellObject(ctx context.Context) {
 		h.wrote(&h.objectWrites, "reading the MachineConfigNode", m.readFrom(ctx, h, node))
 		return
 	}
+	if !time.Now().Before(m.lookAt) {
+		h.wrote(&h.objectWrites, "looking for the MachineConfigNode", m.look(ctx, h))
+	}
 	if m.wanted.node == "" || reflect.DeepEqual(m.wanted, m.said) {
 		return
 	}
@@ -79,7 +83,7 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 	if err != nil {
 		return err
 	}
-	m.read = true
+	m.read, m.lookAt = true, time.Now().Add(jitter(restPace))
 	h.ring()
 	if object == nil {
 		return nil
@@ -106,6 +110,19 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 		return nil
 	}
 	h.drain = last
+	return nil
+}
+
+// look makes sure that the object is still there.
+func (m *machineConfigNode) look(ctx context.Context, h *Head) error {
+	object, err := h.cluster.machineConfigNode(ctx)
+	if err != nil {
+		return err
+	}
+	m.lookAt = time.Now().Add(jitter(restPace))
+	if object == nil {
+		m.said = objectReport{}
+	}
 	return nil
 }
 

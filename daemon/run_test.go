@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/openshift/client-go/machineconfiguration/clientset/versioned/fake"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -190,5 +191,17 @@ func TestOnlyWhoGaveAConfigurationBackSaysSo(t *testing.T) {
 	h.finishRestore(restoreEnd{name: cfgA, created: true})
 	if got := <-events.Events; !strings.Contains(got, "ConfigRestored") || !strings.Contains(got, cfgA) {
 		t.Errorf("event %q", got)
+	}
+}
+
+func TestDeletedMachineConfigNodeIsMissed(t *testing.T) {
+	h, _ := quietHead(t)
+	h.cluster.configs = fake.NewClientset()
+	h.object.said = objectReport{node: "1", desired: cfgA}
+	if err := h.object.look(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	if h.object.said.node != "" || !h.object.lookAt.After(time.Now().Add(restPace/2)) {
+		t.Errorf("it is taken to say %+v, and looked for at %s", h.object.said, h.object.lookAt)
 	}
 }
