@@ -194,12 +194,12 @@ func shorten(text string, limit int) string {
 	return text + "…"
 }
 
-// rolledBackFrom begins the reason of a node in state RolledBack; the configuration that failed comes behind it.
-const rolledBackFrom = "rolled back from "
+// ReasonRolledBack begins the reason of a node in state RolledBack; the configuration that failed comes behind it.
+const ReasonRolledBack = "rolled back from "
 
 // RolledBackFrom is the configuration that a node says it came back from; empty: it says none.
 func (n Node) RolledBackFrom() string {
-	rest, ok := strings.CutPrefix(n.Reason, rolledBackFrom)
+	rest, ok := strings.CutPrefix(n.Reason, ReasonRolledBack)
 	if !ok || n.State != RolledBack {
 		return ""
 	}

@@ -230,11 +230,8 @@ func (v *situation) rolledBack() bool {
 		return true
 	}
 	return v.host.State == transaction.RolledBack && v.host.Config.Previous == v.node.Desired &&
-		(v.node.Current == v.node.Desired || strings.HasPrefix(v.node.Reason, rolledBackFrom+v.node.Desired+" "))
+		(v.node.Current == v.node.Desired || strings.HasPrefix(v.node.Reason, api.ReasonRolledBack+v.node.Desired+" "))
 }
-
-// rolledBackFrom begins the reason of a node that is rolled back.
-const rolledBackFrom = "rolled back from "
 
 // lifted says that somebody asks for the desired configuration although it failed here. Whoever asked must have seen
 // that failure, not an earlier one: otherwise a configuration that fails again would be tried for ever.

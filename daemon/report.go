@@ -201,5 +201,5 @@ func (v *situation) whyRolledBack() string {
 	if q := v.quarantined(); q != nil {
 		why = q.Reason
 	}
-	return fmt.Sprintf("%s%s to %s: %s", rolledBackFrom, v.node.Desired, v.host.Config.Committed, why)
+	return fmt.Sprintf("%s%s to %s: %s", api.ReasonRolledBack, v.node.Desired, v.host.Config.Committed, why)
 }

@@ -100,8 +100,9 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 	if metav1.IsControlledBy(object, node) || ownedBy(object, node) {
 		m.said.node = node.UID
 	}
-	last, err := api.Decode[*api.Drain](object.Annotations, api.DrainKey)
-	if err != nil || last == nil {
+	// What can't be read is as if it were not there.
+	last, _ := api.Decode[*api.Drain](object.Annotations, api.DrainKey)
+	if last == nil {
 		return nil
 	}
 	if d := h.drain; d != nil && d.Config == last.Config && last.Since.Before(d.Since) {

@@ -20,8 +20,8 @@ import (
 
 // Stage refuses what Apply would refuse, and brings the OS that cfg needs to the disk, so that nothing slow is left to
 // do once the node serves nobody. Nothing that boots is touched, and neither is the record: whoever thinks better of it
-// leaves nothing to take back. Which commit an image was is kept, for the apply of the same configuration. The result is
-// never nil.
+// leaves nothing to take back. Which commit an image was is kept, for the apply of the same configuration. The result
+// is never nil.
 func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()

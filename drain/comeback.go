@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Some pods belong to their node although no DaemonSet of Kubernetes' own makes them: their controller brings them back
-// wherever the cordon stands, and evicting them for ever would be all that comes of it. They are known by what they do:
-// once a pod of a controller has gone, the next one here is a comeback of the first order, one that comes after that one
-// of the second, and so on. Pods that come at once all have the same order, so that a node that took pods for a
-// moment is still drained of all of them.
+// Some pods belong to their node although no DaemonSet of Kubernetes' own makes them: their controller brings them
+// back wherever the cordon stands, and evicting them for ever would be all that comes of it. They are known by what
+// they do: once a pod of a controller has gone, the next one here is a comeback of the first order, one that comes
+// after that one of the second, and so on. Pods that come at once all have the same order, so that a node that took
+// pods for a moment is still drained of all of them.
 const (
 	// comebacksTolerated is how many orders of comebacks are evicted of pods that tolerate the cordon, which is how they
 	// came; comebacksPlaced of others, which somebody has put there, or which came while the node was not cordoned.

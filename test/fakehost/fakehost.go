@@ -42,8 +42,8 @@ type Script struct {
 	Fault func(operation, config string) error
 	// Gone is called when the machine goes down, and Back when it runs again, from the host's own goroutine.
 	Gone, Back func()
-	// AskNode makes a verdict wait until the head has said that the Node is ready, unless it said before the update that it
-	// is not.
+	// AskNode makes a verdict wait until the head has said that the Node is ready, unless it said before the update that
+	// it is not.
 	AskNode bool
 	// Drift is what Verify finds.
 	Drift []daemon.Drift

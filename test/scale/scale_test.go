@@ -17,6 +17,7 @@ import (
 const few, more = 50, 200
 
 func size(t *testing.T) int {
+	t.Helper()
 	if text := os.Getenv("NODEREFIT_SCALE_NODES"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 10 {
