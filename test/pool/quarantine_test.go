@@ -97,6 +97,7 @@ func TestTakingAConfigurationBackHealsThePoolThatItStopped(t *testing.T) {
 // lift takes back what a node says now.
 func (l *lab) lift(pool, config, node string) {
 	l.t.Helper()
+	l.until("the node says what failed", func() bool { return len(l.stand(node).Quarantined) > 0 })
 	failed := api.Failure{Node: node, Since: l.stand(node).Quarantined[0].Since}
 	l.change(pool, `{"metadata":{"annotations":{"`+api.LiftedKey+`":`+
 		api.Encode(api.Encode([]api.Lifted{{Config: config, Failures: []api.Failure{failed}}}))+`}}}`)
