@@ -94,11 +94,16 @@ func TestTakingAConfigurationBackHealsThePoolThatItStopped(t *testing.T) {
 	}
 }
 
-// lift takes back what a node says now.
-func (l *lab) lift(pool, config, node string) {
+// failure is what a node says that failed on it.
+func (l *lab) failure(node string) api.Failure {
 	l.t.Helper()
 	l.until("the node says what failed", func() bool { return len(l.stand(node).Quarantined) > 0 })
-	failed := api.Failure{Node: node, Since: l.stand(node).Quarantined[0].Since}
+	return api.Failure{Node: node, Since: l.stand(node).Quarantined[0].Since}
+}
+
+// lift takes back a failure.
+func (l *lab) lift(pool, config string, failed api.Failure) {
+	l.t.Helper()
 	l.change(pool, `{"metadata":{"annotations":{"`+api.LiftedKey+`":`+
 		api.Encode(api.Encode([]api.Lifted{{Config: config, Failures: []api.Failure{failed}}}))+`}}}`)
 }
@@ -126,7 +131,7 @@ func TestTheSameContentIsRefusedInEveryPool(t *testing.T) {
 	l.mustPatchNode("s-0", `{"metadata":{"labels":{"`+api.NodeRole+`worker":null,"`+api.NodeRole+`infra":""}}}`)
 	l.until("it is counted there", func() bool { return l.getPool("infra").Status.MachineCount == 2 })
 	l.agents.hold("s-0", true)
-	l.lift("infra", infra, "s-0")
+	l.lift("infra", infra, l.failure("s-0"))
 	l.until("it tries first", func() bool { return l.stand("s-0").Desired == infra && l.stand("s-0").Cordoned })
 	if told, _, _ := l.eye.seen(); told["s-1"] != nil {
 		t.Errorf("another was told: %v", told)
@@ -162,13 +167,13 @@ func TestALiftedQuarantineLetsTheNodeTryAgain(t *testing.T) {
 	l := stopped(t)
 	l.until("the pool is stopped", func() bool { return l.condition("worker", api.PoolQuarantined) != "False" })
 	l.until("q-1 is back", func() bool { return l.stand("q-1").Settled() })
-	lift := func() { l.lift("worker", "rendered-worker-bad", "q-0") }
+	lift := func(failed api.Failure) { l.lift("worker", "rendered-worker-bad", failed) }
 	// It fails again: then it is refused again, and not tried for ever.
-	failedAt := l.stand("q-0").Quarantined[0].Since
-	lift()
+	first := l.failure("q-0")
+	lift(first)
 	l.until("it failed again", func() bool {
 		q := l.stand("q-0").Quarantined
-		return len(q) == 1 && q[0].Since.After(failedAt) && l.stand("q-0").State == api.RolledBack
+		return len(q) == 1 && q[0].Since.After(first.Since) && l.stand("q-0").State == api.RolledBack
 	})
 	l.until("it is refused again, and the lift is withdrawn", func() bool {
 		return strings.Contains(l.condition("worker", api.PoolQuarantined), "failed on node q-0") && l.stand("q-0").Lift == ""
@@ -184,9 +189,10 @@ func TestALiftedQuarantineLetsTheNodeTryAgain(t *testing.T) {
 		}
 		return true
 	})
-	// It was mended from outside, and lifted again.
+	// It was mended from outside, and lifted again. The agents here know at once what the end will be.
+	second := l.failure("q-0")
 	l.agents.ends("rendered-worker-bad", "")
-	lift()
+	lift(second)
 	l.updated("worker", "rendered-worker-bad")
 	l.until("nothing is left of it", func() bool {
 		_, there := l.getPool("worker").Annotations[api.PoolQuarantineKey]
