@@ -34,16 +34,12 @@ import (
 	rendering "github.com/noderefit/noderefit/controller/render"
 )
 
-// controllers by name. One that is nil is still to come.
+// controllers by name.
 var controllers = map[string]func(ctrl.Manager, runOptions) error{
 	pool.Name: func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
 	},
-	"template":               nil,
-	"kubeletconfig":          nil,
-	"containerruntimeconfig": nil,
-	"imagemirror":            nil,
 }
 
 type runOptions struct {
@@ -85,24 +81,16 @@ func run() *cobra.Command {
 }
 
 // available are the controllers that there are.
-func available() []string {
-	names := slices.Sorted(maps.Keys(controllers))
-	return slices.DeleteFunc(names, func(name string) bool { return controllers[name] == nil })
-}
+func available() []string { return slices.Sorted(maps.Keys(controllers)) }
 
-// check refuses a command line that names a controller which can't run.
+// check refuses a command line that names a controller which there is not.
 func (o *runOptions) check() error {
 	if len(o.controllers) == 0 {
 		return usageError{errors.New("--controllers: at least one is required")}
 	}
 	for _, name := range o.controllers {
-		add, known := controllers[name]
-		switch {
-		case !known:
-			return usageError{fmt.Errorf("--controllers: there is no controller %q: there are %s", name,
-				strings.Join(available(), ", "))}
-		case add == nil:
-			return usageError{fmt.Errorf("--controllers: controller %q is not implemented yet: there are %s", name,
+		if controllers[name] == nil {
+			return usageError{fmt.Errorf("--controllers: there is no controller %q here: there are %s", name,
 				strings.Join(available(), ", "))}
 		}
 	}

@@ -22,11 +22,11 @@ func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
 	}{
 		{
 			"a controller that nobody knows", []string{"--controllers=pool,pol"},
-			`--controllers: there is no controller "pol": there are pool, render`,
+			`--controllers: there is no controller "pol" here: there are pool, render`,
 		},
 		{
-			"one that is still to come", []string{"--controllers=template"},
-			`--controllers: controller "template" is not implemented yet: there are pool, render`,
+			"one of OpenShift's", []string{"--controllers=template"},
+			`--controllers: there is no controller "template" here: there are pool, render`,
 		},
 		{"none", []string{"--controllers="}, "--controllers: at least one is required"},
 		{"an argument", []string{"pool"}, `unexpected argument "pool"`},
