@@ -384,8 +384,22 @@ func (h *HostHands) do(ctx context.Context, v verb, r *Request) (out *handOutcom
 	}
 	c := &handCall{hands: h, verb: v, request: r, note: noteOf(r)}
 	defer c.close()
+	out, err = c.run(ctx)
+	if !errors.Is(err, errCollected) {
+		return out, err
+	}
+	// A lift has served by now, and would let what failed try again.
+	if r != nil && r.Lift {
+		again := *r
+		again.Lift = false
+		c.request, c.note = &again, noteOf(&again)
+	}
 	return c.run(ctx)
 }
+
+// errCollected is the end of a command that two heads waited for, to the one that came second: the other has the
+// report, and to ask once more finds what became of it.
+var errCollected = errors.New("another agent on this host has taken the report")
 
 // handCall is one command on the host.
 type handCall struct {
@@ -464,6 +478,7 @@ func (c *handCall) run(ctx context.Context) (*handOutcome, error) {
 		switch {
 		case c.verb.joins && other == c.note:
 			return c.await(ctx, dir, s.Invocation)
+		case !c.hands.root.IsDir(dir): // it has reported, and is about to end
 		case c.verb.outlives:
 			return nil, &Refused{Err: fmt.Errorf("%s is at work on this host, for %s", c.verb.unit(), other.Config)}
 		case c.verb.joins:
@@ -646,6 +661,9 @@ func (c *handCall) await(ctx context.Context, dir, invocation string) (*handOutc
 		if out, done, err := c.collect(dir); done {
 			return out, err
 		}
+		if !c.hands.root.IsDir(dir) {
+			return nil, fmt.Errorf("running %s on the host: %w", c.verb.name, errCollected)
+		}
 		select {
 		case <-stop.woken:
 			continue
@@ -663,6 +681,9 @@ func (c *handCall) await(ctx context.Context, dir, invocation string) (*handOutc
 		}
 		if out, done, err := c.collect(dir); done {
 			return out, err
+		}
+		if !c.hands.root.IsDir(dir) {
+			continue
 		}
 		condition := s.Condition
 		if condition == "" {
@@ -687,10 +708,16 @@ func (c *handCall) leave(ctx context.Context, dir string) error {
 	return errors.Join(why, c.hands.root.RemoveAll(dir))
 }
 
-// collect takes the report and the output, and says whether the command has ended at all.
+// collect takes the report and the output, and says whether the command has ended at all. Taking is one step: of two
+// heads that wait for a command one has all of it, and the other finds the directory gone.
 func (c *handCall) collect(dir string) (out *handOutcome, done bool, err error) {
 	root := c.hands.root
 	data, err := root.ReadFile(path.Join(dir, handoverReport))
+	if err == nil {
+		taken := dir + ".taken"
+		err = root.Replace(path.Dir(dir), path.Base(dir), taken)
+		dir = taken
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
