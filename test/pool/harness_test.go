@@ -404,16 +404,15 @@ func (a *agents) turn(o *corev1.Node) error {
 	failed := slices.IndexFunc(n.Quarantined, func(q api.Quarantine) bool {
 		return api.SameContent(q.Config, n.Desired)
 	})
-	lifted := failed >= 0 && n.Lift == n.Desired
 	switch {
-	case n.Desired == "" || n.NotReady != "":
-		return nil
-	case n.Settled() && n.Cordon == nil, n.Failing() && n.Current != n.Desired && outcome == n.State && !lifted:
+	case n.Desired == "" || n.NotReady != "", n.Settled() && n.Cordon == nil:
 		return nil
 	case n.Current == n.Desired:
 		return a.write(n, api.Done, "", false, n.Current, n.Quarantined)
-	case lifted:
-		return a.write(n, api.Working, "", n.Cordoned, n.Current, slices.Delete(n.Quarantined, failed, failed+1))
+	case failed >= 0:
+		return a.refuse(n, failed)
+	case outcome != api.RolledBack && n.Failing() && n.State == outcome:
+		return nil
 	case n.State != api.Working:
 		return a.write(n, api.Working, "", n.Cordoned, n.Current, n.Quarantined)
 	case !n.Cordoned:
@@ -430,12 +429,26 @@ func (a *agents) turn(o *corev1.Node) error {
 	return a.write(n, api.Done, "", false, n.Desired, n.Quarantined)
 }
 
-// write is one patch. A cordon that is somebody else's stays.
+// refuse stays away from what failed here, whatever would become of it now, until it is lifted. A lift serves once.
+func (a *agents) refuse(n progress.Node, failed int) error {
+	switch {
+	case n.Lift == n.Desired:
+		return a.write(n, api.Working, "", n.Cordoned, n.Current, slices.Delete(n.Quarantined, failed, failed+1))
+	case n.State == api.RolledBack && n.Cordon == nil:
+		return nil
+	}
+	return a.write(n, api.RolledBack, n.Quarantined[failed].Reason, false, n.Current, n.Quarantined)
+}
+
+// write is one patch, which uses up the lift that there was. A cordon that is somebody else's stays.
 func (a *agents) write(n progress.Node, state api.State, reason string, cordoned bool, current string,
 	q []api.Quarantine,
 ) error {
 	annotations := map[string]any{
 		api.StateKey: string(state), api.Reason: reason, api.CurrentConfig: current, api.QuarantinedKey: api.Encode(q),
+	}
+	if n.Lift != "" {
+		annotations[api.Lift] = nil
 	}
 	spec := map[string]any{}
 	switch {
