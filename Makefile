@@ -77,8 +77,10 @@ test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab 
 	status=0
 	# The crash suite counts its cuts, which go test shows only of a package that is tested by itself.
 	{
-		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v '/test/crash$$') || exit
-		go -C test/crash test -timeout $(TEST_TIMEOUT)
+		failed=0
+		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v '/test/crash$$') || failed=$$?
+		go -C test/crash test -timeout $(TEST_TIMEOUT) || failed=$$?
+		exit $$failed
 	} 2>&1 | tee $(CACHE)/test.log || status=$$?
 	awk -v status=$$status '
 		/^ok  \t/ { ok++ }
