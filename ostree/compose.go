@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+// System is what the OS of a deployment consists of, besides its kernel arguments.
+type System struct {
+	// Image is as a configuration names it (osImageURL): a reference to a container image, or what Stage takes. Empty, it
+	// is the base that the host runs.
+	Image string `json:"image,omitempty"`
+	// Packages are all that are layered on the base, by the name that they are requested by.
+	Packages []string `json:"packages,omitempty"`
+	// Removed are the packages of the base that are left out.
+	Removed []string `json:"removed,omitempty"`
+}
+
+// Composed is what a System has become on the disk. Nothing of it boots before a deployment of it is materialised.
+type Composed struct {
+	Checksum string `json:"checksum"` // of the commit to deploy
+	// Origin is the text of the origin file that its deployment gets.
+	Origin string `json:"origin"`
+	// Base is the checksum of the commit below the packages, or the digest (sha256:...) of the container image.
+	Base string `json:"base,omitempty"`
+	// Transactions is how many of the OS manager's transactions it took, none if everything was there.
+	Transactions int `json:"transactions"`
+}
