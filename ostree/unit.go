@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+)
+
+// unitPoll is how often somebody else's run of a unit is looked at: it lasts minutes, and each look is a fork.
+const unitPoll = time.Second
+
+// inUnit is a Runner whose tools run in a transient unit of the host, unit being its name without .service and options
+// further ones of systemd-run. So what takes long outlives this process, whose end is no reason to throw it away: the
+// tool does not even write into a pipe of ours. If an earlier process's run of the unit still goes on, it is waited
+// for first. When the context ends, the tool goes on; stopUnit ends it.
+//
+// The output and the exit status are the tool's. Two forks, three if it fails.
+func inUnit(run Runner, unit string, options ...string) Runner {
+	stdout, stderr := "/run/"+unit+".stdout", "/run/"+unit+".stderr"
+	start := append([]string{"systemd-run", "--quiet", "--wait", "--collect", "--unit=" + unit, "--setenv=LC_ALL=C.UTF-8",
+		"--property=StandardOutput=truncate:" + stdout, "--property=StandardError=truncate:" + stderr}, options...)
+	start = append(start, "--")
+	return func(ctx context.Context, argv ...string) ([]byte, error) {
+		_, err := run(ctx, append(start[:len(start):len(start)], argv...)...)
+		for inUse(err) {
+			if err := waitForUnit(ctx, run, unit); err != nil {
+				return nil, err
+			}
+			_, err = run(ctx, append(start[:len(start):len(start)], argv...)...)
+		}
+		command, failed := errors.AsType[*CommandError](err)
+		if failed && command.Stderr != "" {
+			// systemd-run speaks for itself only when there was no run, so the files are of another one.
+			return nil, &CommandError{Argv: argv, Stderr: command.Stderr, Err: command.Err}
+		}
+		// What was said so far says why it took so long. A run whose output can't be read is judged by its status.
+		rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+		defer cancel()
+		output, _ := run(rest, "cat", stdout)
+		if !failed {
+			return output, err
+		}
+		said, _ := run(rest, "cat", stderr)
+		text := &tail{limit: maxStderr}
+		_, _ = text.Write(said)
+		return output, &CommandError{Argv: argv, Stderr: text.String(), Err: command.Err}
+	}
+}
+
+// inUse says whether systemd-run failed because there is a unit of that name.
+func inUse(err error) bool {
+	command, ok := errors.AsType[*CommandError](err)
+	return ok && strings.Contains(command.Stderr, "was already loaded or has a fragment file")
+}
+
+// unitRuns says whether a transient unit is there, and its description. One fork.
+func unitRuns(ctx context.Context, run Runner, unit string) (runs bool, description string, err error) {
+	output, err := run(ctx, "systemctl", "show", "--property=ActiveState,Description", unit+".service")
+	if err != nil {
+		return false, "", err
+	}
+	for line := range strings.Lines(string(output)) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		switch key {
+		case "ActiveState":
+			runs = value != "inactive" && value != "failed"
+		case "Description":
+			description = value
+		}
+	}
+	return runs, description, nil
+}
+
+// waitForUnit waits until a unit does not run, or the context ends.
+func waitForUnit(ctx context.Context, run Runner, unit string) error {
+	for {
+		runs, _, err := unitRuns(ctx, run, unit)
+		if err != nil || !runs {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(unitPoll):
+		}
+	}
+}
+
+// stopUnit ends a unit and what runs in it, and waits for the end. That there is none is no error. One fork.
+func stopUnit(ctx context.Context, run Runner, unit string) error {
+	_, err := run(ctx, "systemctl", "stop", unit+".service")
+	if command, ok := errors.AsType[*CommandError](err); ok && strings.Contains(command.Stderr, "not loaded") {
+		return nil
+	}
+	return err
+}
