@@ -34,10 +34,16 @@ type ApplyOptions struct {
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
 
-	// image, of a rollback, is the OS that the configuration had run on, for one that names none itself.
-	image string
+	// back, of a rollback, is the OS that the configuration had run on.
+	back *wayBack
 	// afresh asks the remote what an image is now, whatever was staged before.
 	afresh bool
+}
+
+// wayBack is a deployment that has run, and what of its packages was ours.
+type wayBack struct {
+	deployment ostree.Deployment
+	layers     transaction.Layers
 }
 
 // Reboot says what an operation did about a reboot.
@@ -99,7 +105,7 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return err
 	}
 	if u == nil {
-		return h.stay(ctx, r, o)
+		return errors.Join(h.stay(ctx, r, o), h.unstage(ctx, ""))
 	}
 	if err := h.run(ctx, r, u, o, res); err != nil {
 		if r.Pending == nil && r.State != transaction.RolledBack {
@@ -107,7 +113,10 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 		}
 		return err
 	}
-	return nil
+	if u.road == transaction.RoadSwitch {
+		return nil // it is let go of with the verdict
+	}
+	return h.unstage(ctx, "")
 }
 
 // recoverFirst brings unfinished work to an end, and takes back a commit that has not booted when something else is
@@ -233,8 +242,10 @@ type update struct {
 	all      []files.Want
 	road     transaction.Road
 	request  ostree.Request
-	image    string // the new OS, as the configuration names it
 	booted   ostree.Deployment
+	// system and composed are the new OS, where the update brings one.
+	system   ostree.System
+	composed *ostree.Composed
 	reboot   bool
 }
 
@@ -279,7 +290,7 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.plan(old, cfg, drift, differing, booted, r, o)
+	p, err := h.plan(ctx, old, cfg, drift, differing, booted, r, o)
 	if err != nil {
 		return nil, err
 	}
@@ -300,6 +311,9 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	u.Document, u.Actions, u.Timeout = doc, p.Actions, o.Timeout
 	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,
 		Skipped: skipped(p), Made: c.made}
+	if r.Committed != nil {
+		u.Revision.OwnedLayers = r.Committed.OwnedLayers
+	}
 	for _, d := range drift {
 		u.Drifted = append(u.Drifted, d.paths...)
 	}
@@ -345,19 +359,20 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 	}
 	u.request = ostree.Request{OS: u.booted.OS, Checksum: u.booted.Checksum, OriginOf: u.booted.ID,
 		KernelArguments: u.booted.KernelArguments}
+	image, composes := "", false
 	for _, ch := range res.Plan.Changes {
 		switch ch.Kind {
 		case plan.Kargs:
 			u.request.KernelArguments = kargs.Apply(u.booted.KernelArguments, ch.Delete, ch.Append)
 		case plan.OSImage:
-			sum, err := h.osCommit(ctx, u.cfg, ch.To, o, res)
-			if err != nil {
-				return err
-			}
-			u.request.Checksum, u.image = sum, ch.To
-			if ch.To != sum {
-				u.request.OriginOf, u.request.Refspec = "", ch.To
-			}
+			image, composes = ch.To, true
+		case plan.KernelType, plan.Extensions:
+			composes = true
+		}
+	}
+	if composes {
+		if err := h.prepareOS(ctx, u, image, o, res); err != nil {
+			return err
 		}
 	}
 	// The deployments after the booted one stay until this one is proved, unless their kernels take the room it needs.
@@ -381,6 +396,29 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 			return err
 		}
 		u.Wants = append(u.Wants, w)
+	}
+	return nil
+}
+
+// prepareOS brings the new OS to the disk; on the way back it is that of the deployment before.
+func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOptions, res *Result) error {
+	if o.back != nil {
+		u.request.Checksum, u.request.OriginOf = o.back.deployment.Checksum, o.back.deployment.ID
+		u.Revision.OwnedLayers = o.back.layers
+		return nil
+	}
+	want, layers, err := h.wanted(ctx, u, image, u.Revision.OwnedLayers)
+	if err != nil {
+		return err
+	}
+	c, err := h.compose(ctx, u.cfg, want, o, res)
+	if err != nil {
+		return err
+	}
+	u.system, u.composed, u.Revision.OwnedLayers = want, &c, layers
+	u.request.Checksum = c.Checksum
+	if c.Origin != "" {
+		u.request.OriginOf, u.request.Origin = "", c.Origin
 	}
 	return nil
 }
@@ -450,9 +488,6 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 		Open: func(d ostree.Deployment) (*files.Root, error) {
 			return files.OpenWritable(path.Join("/sysroot", d.Dir))
 		}})
-	if err == nil {
-		err = h.root.Remove(stagedPath)
-	}
 	if err != nil {
 		return err
 	}

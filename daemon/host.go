@@ -69,6 +69,8 @@ type Host struct {
 	os          OS
 	live        bool // the tree is the system that we run on
 	plain       *ostree.Plain
+	composer    composer
+	system      *ostree.System // see current
 	services    *services
 	labels      *files.Labels
 	bootID      string
@@ -122,6 +124,7 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone {
 		h.plain = ostree.NewPlain(ostree.Exec, "/")
 		h.deployments = &deployments{Plain: h.plain}
+		h.composer = h.plain
 	}
 	var err error
 	h.labels, err = h.root.Labels()

@@ -57,7 +57,7 @@ func differing(v view, wants []files.Want) (map[string]bool, error) {
 }
 
 // plan makes the plan against what the host really has.
-func (h *Host) plan(old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
+func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
 	booted ostree.Deployment,
 	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
 	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil}
@@ -72,39 +72,53 @@ func (h *Host) plan(old, cfg *machineconfig.Config, drift []Drift, differing map
 	}
 	current, desired := old, cfg
 	if old == nil && differing != nil {
+		osDrift, err := h.osDrift(ctx, cfg, booted)
+		if err != nil {
+			return nil, err
+		}
 		opts.Satisfied = func(c plan.Change) bool {
-			switch c.Kind {
-			case plan.OSImage:
-				return c.To == booted.Refspec || c.To == booted.Checksum
-			case plan.Kargs, plan.KernelType, plan.Extensions:
-				return false
+			if c.Kind.OS() {
+				return c.Kind != plan.Kargs && !slices.ContainsFunc(osDrift, func(d Drift) bool { return d.Kind == string(c.Kind) })
 			}
 			return !differing[subjectOfChange(c)]
 		}
 	} else {
 		current = observed(old, drift)
 	}
-	if current != nil && cfg.OSImageURL == "" && o.image != "" {
+	if current != nil && cfg.OSImageURL == "" && o.back != nil {
 		from, to := *current, *cfg
-		from.OSImageURL, to.OSImageURL = booted.Checksum, o.image
+		from.OSImageURL, to.OSImageURL = booted.Checksum, o.back.deployment.Checksum
 		current, desired = &from, &to
 	}
 	p, err := plan.Make(current, desired, opts)
 	if err != nil {
 		return nil, err
 	}
-	if h.plain != nil {
-		needsMore(p)
+	if h.plain != nil && o.back == nil {
+		h.needsMore(p, cfg)
 	}
 	return p, nil
 }
 
-// needsMore refuses what plain ostree deployments can't carry.
-func needsMore(p *plan.Plan) {
+// needsMore refuses what the host's OS manager can't do.
+func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) {
 	for _, c := range p.Changes {
-		if c.Kind == plan.KernelType || c.Kind == plan.Extensions {
-			p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: string(c.Kind),
-				Reason: "packages can't be layered on plain ostree deployments"})
+		if c.Kind != plan.KernelType && c.Kind != plan.Extensions {
+			continue
+		}
+		reason := ""
+		switch h.os {
+		case OSRpmOstree:
+			if _, _, err := h.packages(cfg); err != nil {
+				reason = err.Error()
+			}
+		case OSBootc:
+			reason = "bootc can't layer packages; use an image that was built with them"
+		default:
+			reason = "packages can't be layered on plain ostree deployments"
+		}
+		if reason != "" {
+			p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: c.Kind.Field(), Reason: reason})
 		}
 	}
 }
@@ -134,7 +148,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 			return nil, err
 		}
 	} // a host that apply would refuse still has a plan
-	return h.plan(old, cfg, drift, differ, booted, r, o)
+	return h.plan(ctx, old, cfg, drift, differ, booted, r, o)
 }
 
 // Unreconcilable is the error of a plan that must not be carried out, nil for one that may.

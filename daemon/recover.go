@@ -84,25 +84,26 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 	}
 	o.SkipOS = o.SkipOS || len(r.Previous.Skipped) > 0
 	if h.plain != nil {
-		if o.image, err = h.imageOf(ctx, r.Previous.Deployment); err != nil {
+		if o.back, err = h.wayBack(ctx, r.Previous); err != nil {
 			return err
 		}
 	}
 	return h.apply(ctx, r, cfg, o, res)
 }
 
-// imageOf returns the commit of a deployment, "" where the deployment is gone: then the OS stays as it is.
-func (h *Host) imageOf(ctx context.Context, id string) (string, error) {
+// wayBack finds the deployment of a revision, nil where it is gone: then the OS stays as it is, or becomes what the
+// configuration names.
+func (h *Host) wayBack(ctx context.Context, rev *transaction.Revision) (*wayBack, error) {
 	ds, err := h.deployments.Status(ctx)
 	if err != nil {
-		return "", fmt.Errorf("reading deployments: %w", err)
+		return nil, fmt.Errorf("reading deployments: %w", err)
 	}
 	for _, d := range ds {
-		if d.ID == id {
-			return d.Checksum, nil
+		if d.ID == rev.Deployment {
+			return &wayBack{deployment: d, layers: rev.OwnedLayers}, nil
 		}
 	}
-	return "", nil
+	return nil, nil
 }
 
 // oneLine is an error for a record and an error: line, which are read one line at a time.

@@ -315,7 +315,7 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
 	err := h.engine().Tidy(ctx, r)
 	if err == nil && h.plain != nil {
-		err = h.plain.Cleanup(ctx)
+		err = errors.Join(h.unstage(ctx, r.Committed.Digest), h.plain.Cleanup(ctx))
 	}
 	if err != nil {
 		h.say("settle", "cleaning up: "+err.Error())
@@ -375,13 +375,17 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 				return err
 			})
 		}},
-		{Name: "configuration", Run: func(context.Context) error {
+		{Name: "configuration", Run: func(ctx context.Context) error {
 			drift, err := h.compare(cfg)
 			if err != nil {
 				return err
 			}
 			if len(p.Skipped) == 0 {
-				drift = append(drift, h.osDrift(cfg, booted)...)
+				os, err := h.osDrift(ctx, cfg, booted)
+				if err != nil {
+					return err
+				}
+				drift = append(drift, os...)
 			}
 			if len(drift) > 0 {
 				return &DriftError{Config: cfg.Name, Drift: drift}

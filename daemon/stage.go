@@ -3,9 +3,7 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -13,8 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/machineconfig"
-	"github.com/noderefit/noderefit/ostree"
-	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -57,89 +53,12 @@ func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return ctx.Err()
 	}
 	res.Staged = u.request.Checksum
-	if u.image != "" {
-		err := h.keepStaged(staged{Digest: cfg.Digest, Image: u.image, Checksum: u.request.Checksum})
-		if err != nil {
+	if u.composed != nil {
+		if err := h.keepStaged(staged{Digest: cfg.Digest, System: u.system, Composed: *u.composed}); err != nil {
 			return err
 		}
 	}
 	return h.deploymentSpace(ctx)
-}
-
-// stagedPath is where the commit that was staged for a configuration is kept for its apply.
-const stagedPath = transaction.StateDir + "/staged.json"
-
-// staged is the commit that an image was when it was staged for the configuration of that digest. What a ref names may
-// be another one by the time of the apply, and the remote may be away: neither is to matter to a node that is drained.
-type staged struct {
-	Digest   string `json:"digest"`
-	Image    string `json:"image"`
-	Checksum string `json:"checksum"`
-}
-
-func (h *Host) keepStaged(s staged) error {
-	data, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	if err := h.root.MkdirAll(transaction.StateDir, 0o700); err != nil {
-		return err
-	}
-	if err := h.root.WriteRecord(stagedPath, data, 0o600); err != nil {
-		return fmt.Errorf("keeping what was staged: %w", err)
-	}
-	return nil
-}
-
-// stagedFor is the commit that was staged for the configuration, "" where none was.
-func (h *Host) stagedFor(cfg *machineconfig.Config, image string) string {
-	var s staged
-	data, err := h.root.ReadFile(stagedPath)
-	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest != cfg.Digest || s.Image != image {
-		return ""
-	}
-	return s.Checksum
-}
-
-// osCommit is the commit of a new OS, on the disk: what was staged for this very configuration, and otherwise what its
-// image is now. Room is asked for before anything is pulled, which takes minutes.
-func (h *Host) osCommit(ctx context.Context, cfg *machineconfig.Config, image string, o ApplyOptions,
-	res *Result) (string, error) {
-	before := ""
-	if !o.afresh {
-		before = h.stagedFor(cfg, image)
-	}
-	if before != "" {
-		there, now, err := h.plain.Staged(ctx, image, before)
-		if err != nil {
-			return "", fmt.Errorf("osImageURL: %w", err)
-		}
-		if there && now != before {
-			res.Warnings = append(res.Warnings, fmt.Sprintf("osImageURL: %s is %s by now; %s is what was staged for %s, "+
-				"and is used", image, cmp.Or(now, "no commit"), before, cfg.Name))
-		}
-		if there {
-			return before, nil
-		}
-	}
-	if err := h.deploymentSpace(ctx); err != nil {
-		return "", err
-	}
-	h.say("pull", image)
-	sum, err := h.plain.Stage(ctx, image)
-	if ostree.ClassOf(err) == ostree.Invalid {
-		res.Plan.Unreconcilable = append(res.Plan.Unreconcilable,
-			plan.Unreconcilable{Field: "osImageURL", Reason: err.Error()})
-		return "", Unreconcilable(res.Plan)
-	}
-	if err != nil {
-		return "", fmt.Errorf("osImageURL: staging %s: %w", image, err)
-	}
-	if before != "" && sum != before {
-		res.Warnings = append(res.Warnings, fmt.Sprintf(
-			"osImageURL: %s, which was staged for %s, is gone from the repository; %s is %s now", before, cfg.Name, image, sum))
-	}
-	return sum, nil
 }
 
 // deploymentSpace refuses a host without room for another deployment.

@@ -14,6 +14,7 @@ import (
 	"github.com/noderefit/noderefit/kargs"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/sshkeys"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -67,7 +68,11 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 		return nil, err
 	}
 	if asked || rev == nil || len(rev.Skipped) == 0 {
-		out.Drift = append(out.Drift, h.osDrift(cfg, booted)...)
+		drift, err := h.osDrift(ctx, cfg, booted)
+		if err != nil {
+			return nil, err
+		}
+		out.Drift = append(out.Drift, drift...)
 	}
 	return out, nil
 }
@@ -134,9 +139,9 @@ func driftOf(d files.Difference) Drift {
 }
 
 // osDrift compares what runs with what the configuration says of the OS.
-func (h *Host) osDrift(cfg *machineconfig.Config, booted ostree.Deployment) []Drift {
+func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted ostree.Deployment) ([]Drift, error) {
 	if h.plain == nil {
-		return nil
+		return nil, nil
 	}
 	var out []Drift
 	line, err := h.commandLine()
@@ -147,18 +152,33 @@ func (h *Host) osDrift(cfg *machineconfig.Config, booted ostree.Deployment) []Dr
 		out = append(out, Drift{Kind: "kargs", What: "missing", Expected: kargs.Join(missing),
 			Found: "not on the command line"})
 	}
-	if img := cfg.OSImageURL; img != "" && img != booted.Refspec && img != booted.Checksum {
+	if !asksForOS(cfg) {
+		return out, nil
+	}
+	now, err := h.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if img := cfg.OSImageURL; img != "" && img != booted.Checksum && !runs(img, now.Image) {
 		out = append(out, Drift{Kind: "osImage", What: "contents", Expected: img,
-			Found: booted.Refspec + " " + booted.Checksum})
+			Found: strings.TrimSpace(now.Image + " " + booted.Checksum)})
 	}
-	if cfg.KernelType != machineconfig.KernelDefault {
-		out = append(out, Drift{Kind: "kernelType", What: "contents", Expected: cfg.KernelType,
-			Found: machineconfig.KernelDefault})
+	install, remove, err := h.packages(cfg)
+	if err != nil {
+		return nil, err
 	}
+	lacks := func(p string) bool { return !slices.Contains(now.Packages, p) }
+	if cfg.KernelType != machineconfig.KernelDefault && slices.ContainsFunc(install, lacks) {
+		out = append(out, Drift{Kind: "kernelType", What: "contents", Expected: cfg.KernelType, Found: machineconfig.KernelDefault})
+	}
+	_ = remove
 	for _, x := range cfg.Extensions {
-		out = append(out, Drift{Kind: "extensions", Name: x, What: "missing", Expected: x, Found: "not layered"})
+		if missing := slices.DeleteFunc(plan.Packages(x), func(p string) bool { return !lacks(p) }); len(missing) > 0 {
+			out = append(out, Drift{Kind: "extensions", Name: x, What: "missing",
+				Expected: strings.Join(missing, " "), Found: "not layered"})
+		}
 	}
-	return out
+	return out, nil
 }
 
 // commandLine is what the kernel was booted with. In a container it is what the container's init was started with:

@@ -3,6 +3,7 @@
 package ostree
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,20 +198,61 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	return checksum, nil
 }
 
-// Staged says whether a commit that Stage gave for image is still there whole, and what the repository has it as now:
-// another one if somebody has pulled since, "" if nothing. No remote is asked. One fork, none for a checksum.
-func (p *Plain) Staged(ctx context.Context, image, checksum string) (there bool, now string, err error) {
-	if there, err = p.complete(checksum); err != nil {
-		return false, "", &Error{Class: Failed, Doing: "looking for the staged " + image, Err: err}
+// Current is what the booted deployment is: the refspec of its origin, or its commit where it has none. One fork.
+func (p *Plain) Current(ctx context.Context) (System, error) {
+	deployments, err := p.Status(ctx)
+	if err != nil {
+		return System{}, err
 	}
-	if strings.HasSuffix(image, checksum) {
-		return there, checksum, nil
+	for _, d := range deployments {
+		if d.Booted {
+			return System{Image: cmp.Or(d.Refspec, d.Checksum)}, nil
+		}
+	}
+	return System{}, &Error{Class: Failed, Doing: "reading the deployments", Err: errors.New("none is the booted one")}
+}
+
+// Compose stages the image of s, which can have no packages. A checksum says nothing about where the OS comes from: it
+// has no origin of its own.
+func (p *Plain) Compose(ctx context.Context, s System) (Composed, error) {
+	if len(s.Packages)+len(s.Removed) > 0 {
+		return Composed{}, &Error{Class: Invalid, Doing: "composing " + s.Image,
+			Err: errors.New("packages can't be layered on plain ostree deployments")}
+	}
+	checksum, err := p.Stage(ctx, s.Image)
+	if err != nil {
+		return Composed{}, err
+	}
+	c := Composed{Checksum: checksum, Base: checksum}
+	if s.Image != checksum {
+		c.Origin = "[origin]\nrefspec=" + s.Image + "\n"
+	}
+	return c, nil
+}
+
+// Present says whether what Compose gave is still there whole. No fork.
+func (p *Plain) Present(_ context.Context, s System, c Composed) (bool, error) {
+	there, err := p.complete(c.Checksum)
+	if err != nil {
+		return false, &Error{Class: Failed, Doing: "looking for the staged " + s.Image, Err: err}
+	}
+	return there, nil
+}
+
+// Drop has nothing to do: the refs that a pull has written hold what was composed, and are the next one's.
+func (p *Plain) Drop(context.Context) error { return nil }
+
+// Named is the commit that an image names in the repository now, "" if none: another one than was composed if somebody
+// has pulled since. No remote is asked. One fork, none for a checksum.
+func (p *Plain) Named(ctx context.Context, image string) (string, error) {
+	if _, ref, ok := strings.Cut(image, ":"); checksumPattern.MatchString(image) || ok && checksumPattern.MatchString(ref) {
+		return cmp.Or(ref, image), nil
 	}
 	output, err := p.run(ctx, "ostree", "rev-parse", image)
 	if err != nil {
-		return there, "", ctx.Err()
+		return "", ctx.Err()
 	}
-	return there, strings.TrimSpace(string(output)), nil
+	return strings.TrimSpace(string(output)), nil
 }
 
 // pull pulls a ref or a checksum, again after each pause while the network is at fault.
@@ -250,10 +292,10 @@ type Request struct {
 	OS       string
 	Checksum string // of a commit in the repository
 	// OriginOf is the ID of the deployment whose origin the new one gets, with its additional initramfs images: for a
-	// change of configuration the booted one, for a new OS the staged one. Those of a staged one can't be read, so it
-	// counts for them as the booted one. Where it is empty, Refspec becomes the origin.
+	// change of configuration the booted one. Those of a staged one can't be read, so it counts for them as the booted
+	// one. Where it is empty, Origin is the text of the origin file, as Compose gave it.
 	OriginOf string
-	Refspec  string
+	Origin   string
 	// KernelArguments are all that the deployment will have, in this order, but for ostree=.
 	KernelArguments []string
 	// KeepRollback keeps the deployments after the booted one, which else make room. The booted one, pinned ones, what
@@ -297,15 +339,15 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployme
 			overlaysOf = origin
 		}
 		argv = append(argv, "--origin-file="+before[origin].Dir+".origin")
-	case request.Refspec != "":
-		path, err := p.writeOrigin(request.Refspec)
+	case request.Origin != "":
+		path, err := p.writeOrigin(request.Origin)
 		if err != nil {
 			return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
 		}
 		defer func() { err = errors.Join(err, os.Remove(p.host(path))) }()
 		argv = append(argv, "--origin-file="+path)
 	default:
-		return invalid(errors.New("neither a deployment to take the origin of nor a refspec"))
+		return invalid(errors.New("neither a deployment to take the origin of nor an origin"))
 	}
 	if overlaysOf >= 0 {
 		for _, overlay := range before[overlaysOf].overlays {
@@ -349,15 +391,12 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployme
 }
 
 // writeOrigin writes an origin file for the length of one command, and returns its path on the host.
-func (p *Plain) writeOrigin(refspec string) (string, error) {
-	if strings.ContainsAny(refspec, "\n\r\\") {
-		return "", fmt.Errorf("refspec %q has a control character", refspec)
-	}
+func (p *Plain) writeOrigin(text string) (string, error) {
 	file, err := os.CreateTemp(p.host("/run"), "noderefit-origin-*")
 	if err != nil {
 		return "", fmt.Errorf("writing an origin: %w", err)
 	}
-	_, err = file.WriteString("[origin]\nrefspec=" + refspec + "\n")
+	_, err = file.WriteString(text)
 	if err = errors.Join(err, file.Close()); err != nil {
 		return "", errors.Join(fmt.Errorf("writing an origin: %w", err), os.Remove(file.Name()))
 	}

@@ -73,12 +73,16 @@ func impossible(desired *machineconfig.Config) (out []Unreconcilable) {
 	return out
 }
 
+// Field is the field of a MachineConfig's spec that a change of this kind comes from, "" for those of its config.
+func (k Kind) Field() string {
+	return map[Kind]string{
+		Kargs: "kernelArguments", KernelType: "kernelType", Extensions: "extensions", OSImage: "osImageURL",
+	}[k]
+}
+
 // withoutOS says that a host which can't change its operating system can't make this change.
 func withoutOS(c Change) Unreconcilable {
-	field := map[Kind]string{
-		Kargs: "kernelArguments", KernelType: "kernelType", Extensions: "extensions", OSImage: "osImageURL",
-	}[c.Kind]
-	return Unreconcilable{field, strings.TrimPrefix(c.String(), "~ ") +
+	return Unreconcilable{c.Kind.Field(), strings.TrimPrefix(c.String(), "~ ") +
 		": this host can't change its operating system; --skip-os applies the rest"}
 }
 

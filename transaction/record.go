@@ -74,6 +74,8 @@ type Revision struct {
 	Deployment string `json:"deployment,omitempty"`
 	// OwnedKargs are the kernel arguments of the deployment that are there because a configuration asked for them.
 	OwnedKargs []string `json:"ownedKernelArguments,omitempty"`
+	// OwnedLayers are the packages of the deployment that are there, or are not, because a configuration asked for it.
+	OwnedLayers Layers `json:"ownedLayers,omitzero"`
 	// Skipped names what of the configuration was left out on request (--skip-os).
 	Skipped []string `json:"skipped,omitempty"`
 	// Made are the directories that were made only because something had to stand in them; they go with the last of it.
@@ -83,6 +85,12 @@ type Revision struct {
 	// Unproved says that the host stays on it without a verdict, because there was nowhere to go back to. It is not Done
 	// before there is one.
 	Unproved bool `json:"unproved,omitempty"`
+}
+
+// Layers are packages on top of an OS image, and packages of the image that are left out, each by name.
+type Layers struct {
+	Packages []string `json:"packages,omitempty"`
+	Removed  []string `json:"removed,omitempty"`
 }
 
 // Pending is a configuration that the host is on the way to.

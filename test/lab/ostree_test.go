@@ -144,7 +144,7 @@ func TestSameCommitGetsADeploymentOfItsOwn(t *testing.T) {
 	p := plain(host, nil)
 	a := booted(t, status(ctx, t, p))
 	// Nothing but ostree= on the command line; the origin is one of our own.
-	b, err := p.Materialise(ctx, ostree.Request{OS: a.OS, Checksum: a.Checksum, Refspec: "lab:" + RefV3})
+	b, err := p.Materialise(ctx, ostree.Request{OS: a.OS, Checksum: a.Checksum, Origin: "[origin]\nrefspec=lab:" + RefV3 + "\n"})
 	if err != nil {
 		t.Fatal(err)
 	}

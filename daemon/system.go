@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// composer is the host's OS manager, as far as it is needed: it brings an OS to the disk while the node serves. What it
+// composed boots when a deployment of it is materialised and made the default, and not before.
+type composer interface {
+	// Current is what the booted deployment is.
+	Current(ctx context.Context) (ostree.System, error)
+	// Compose may take minutes. To compose the same again costs nothing.
+	Compose(ctx context.Context, s ostree.System) (ostree.Composed, error)
+	// Present says whether what Compose gave is still there whole.
+	Present(ctx context.Context, s ostree.System, c ostree.Composed) (bool, error)
+	// Drop lets go of what was composed; deployments of it stay.
+	Drop(ctx context.Context) error
+}
+
+// current is what runs: the booted deployment stays the same for as long as we do.
+func (h *Host) current(ctx context.Context) (ostree.System, error) {
+	if h.system == nil {
+		s, err := h.composer.Current(ctx)
+		if err != nil {
+			return s, fmt.Errorf("reading what the host runs: %w", err)
+		}
+		h.system = &s
+	}
+	return *h.system, nil
+}
+
+// asksForOS says whether cfg says anything of the OS but kernel arguments.
+func asksForOS(cfg *machineconfig.Config) bool {
+	return cfg.OSImageURL != "" || len(cfg.Extensions) > 0 ||
+		cmp.Or(cfg.KernelType, machineconfig.KernelDefault) != machineconfig.KernelDefault
+}
+
+// wanted is the system that u is to make of the current one, and what of it is ours then. Packages that somebody else
+// has layered stay, as do packages of the base that somebody else has taken out.
+func (h *Host) wanted(ctx context.Context, u *update, image string, owned transaction.Layers) (ostree.System,
+	transaction.Layers, error) {
+	now, err := h.current(ctx)
+	if err != nil {
+		return now, owned, err
+	}
+	install, remove, err := h.packages(u.cfg)
+	if err != nil {
+		return now, owned, err
+	}
+	s := ostree.System{Image: image}
+	s.Packages, owned.Packages = layer(now.Packages, owned.Packages, install)
+	s.Removed, owned.Removed = layer(now.Removed, owned.Removed, remove)
+	return s, owned, nil
+}
+
+// layer is what there is without what was ours, and with what is wanted; and what of that is ours.
+func layer(now, owned, want []string) (all, ours []string) {
+	for _, p := range now {
+		if !slices.Contains(owned, p) {
+			all = append(all, p)
+		}
+	}
+	for _, p := range want {
+		if !slices.Contains(all, p) {
+			all, ours = append(all, p), append(ours, p)
+		}
+	}
+	slices.Sort(all)
+	slices.Sort(ours)
+	return all, ours
+}
+
+// stagedPath is where what was composed for a configuration is kept for its apply.
+const stagedPath = transaction.StateDir + "/staged.json"
+
+// staged is what was composed for the configuration of that digest. What a ref names may be another commit by the time
+// of the apply, and the remote may be away: neither is to matter to a node that is drained.
+type staged struct {
+	Digest   string          `json:"digest"`
+	System   ostree.System   `json:"system"`
+	Composed ostree.Composed `json:"composed"`
+}
+
+func (h *Host) keepStaged(s staged) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := h.root.MkdirAll(transaction.StateDir, 0o700); err != nil {
+		return err
+	}
+	if err := h.root.WriteRecord(stagedPath, data, 0o600); err != nil {
+		return fmt.Errorf("keeping what was staged: %w", err)
+	}
+	return nil
+}
+
+// unstage lets go of what was composed for the configuration of that digest, for any with "". Most of the time nothing
+// was.
+func (h *Host) unstage(ctx context.Context, digest string) error {
+	var s staged
+	data, err := h.root.ReadFile(stagedPath)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || h.composer == nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading what was staged: %w", err)
+	case digest != "" && json.Unmarshal(data, &s) == nil && s.Digest != digest:
+		return nil
+	}
+	if err := h.composer.Drop(ctx); err != nil {
+		return fmt.Errorf("letting go of what was staged: %w", err)
+	}
+	return h.root.Remove(stagedPath)
+}
+
+// stagedFor is what was composed for the configuration, nil where nothing was.
+func (h *Host) stagedFor(cfg *machineconfig.Config, want ostree.System) *ostree.Composed {
+	var s staged
+	data, err := h.root.ReadFile(stagedPath)
+	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest != cfg.Digest || s.System.Image != want.Image ||
+		!slices.Equal(s.System.Packages, want.Packages) || !slices.Equal(s.System.Removed, want.Removed) {
+		return nil
+	}
+	return &s.Composed
+}
+
+// compose brings the system to the disk: what was staged for this very configuration, and otherwise what its image is
+// now. Room is asked for before anything is pulled, which takes minutes.
+func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, want ostree.System, o ApplyOptions,
+	res *Result) (ostree.Composed, error) {
+	field := osField(res.Plan)
+	var before *ostree.Composed
+	if !o.afresh {
+		before = h.stagedFor(cfg, want)
+	}
+	if before != nil {
+		there, err := h.composer.Present(ctx, want, *before)
+		if err != nil {
+			return *before, fmt.Errorf("%s: %w", field, err)
+		}
+		if there {
+			return *before, h.moved(ctx, cfg, want, *before, res)
+		}
+	}
+	if err := h.deploymentSpace(ctx); err != nil {
+		return ostree.Composed{}, err
+	}
+	h.say("pull", strings.TrimSpace(want.Image+" "+strings.Join(want.Packages, " ")))
+	c, err := h.composer.Compose(ctx, want)
+	if ostree.ClassOf(err) == ostree.Invalid {
+		res.Plan.Unreconcilable = append(res.Plan.Unreconcilable,
+			plan.Unreconcilable{Field: field, Reason: err.Error()})
+		return c, Unreconcilable(res.Plan)
+	}
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", field, err)
+	}
+	if before != nil && c.Checksum != before.Checksum {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
+			"it is %s now", field, before.Checksum, cfg.Name, c.Checksum))
+	}
+	return c, nil
+}
+
+// moved warns where an image names another commit by now than the one that was staged and is used.
+func (h *Host) moved(ctx context.Context, cfg *machineconfig.Config, want ostree.System, c ostree.Composed,
+	res *Result) error {
+	if h.os != OSOstree || want.Image == "" {
+		return nil
+	}
+	now, err := h.plain.Named(ctx, want.Image)
+	if err == nil && now != c.Checksum {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("osImageURL: %s is %s by now; %s is what was staged for %s, "+
+			"and is used", want.Image, cmp.Or(now, "no commit"), c.Checksum, cfg.Name))
+	}
+	return err
+}
+
+// osField is the first field of the configuration that has the plan change the OS.
+func osField(p *plan.Plan) string {
+	for _, kind := range []plan.Kind{plan.OSImage, plan.KernelType, plan.Extensions} {
+		if slices.ContainsFunc(p.Changes, func(c plan.Change) bool { return c.Kind == kind }) {
+			return kind.Field()
+		}
+	}
+	return "spec"
+}
+
+// runs says whether an image that the host runs is the one that the configuration names.
+func runs(want, have string) bool {
+	if want == have {
+		return true
+	}
+	w, err := ostree.ParseImage(want)
+	if err != nil {
+		return false
+	}
+	h, err := ostree.ParseImage(have)
+	return err == nil && w.SatisfiedBy(h, h.Digest)
+}
+
+// packages are what cfg's kernel type and extensions mean on this host: packages to layer, and those of the base that
+// make room for them.
+func (h *Host) packages(cfg *machineconfig.Config) (install, remove []string, err error) {
+	for _, x := range cfg.Extensions {
+		install = append(install, plan.Packages(x)...)
+	}
+	return install, nil, nil
+}
