@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// RPM works the OS of an rpm-ostree host: the image, the packages that are layered on it, and those of it that are left
+// out. It never sets kernel arguments, never reboots, and what it has rpm-ostree stage is locked: it cannot boot. A
+// deployment that boots is Plain's to make, of the commit that Compose gives. Calls that change something are to be
+// made one after the other.
+type RPM struct {
+	// Progress, if it is set before the first call, is told what a transaction says of itself, and who is waited for: a
+	// line of text about once a second, from other goroutines too.
+	Progress func(text string)
+
+	run   Runner
+	root  string
+	plain *Plain
+	// delays are the pauses between attempts that the network made fail; one attempt more than delays.
+	delays []time.Duration
+}
+
+// NewRPM returns an RPM for the host that plain is for. run asks rpm-ostree and systemd; the transactions are services
+// of the host's systemd, which outlive this process.
+func NewRPM(run Runner, root string, plain *Plain) *RPM {
+	return &RPM{run: run, root: root, plain: plain, delays: plain.pullDelays}
+}
+
+// rpmPatience is for how long the transactions of others are waited for: they pull and compose as we do.
+const rpmPatience = 30 * time.Minute
+
+// Our refs in the host's repository. A staged deployment goes as soon as any other is made, and then a prune would
+// take what it consists of.
+const (
+	composedRef = "noderefit/composed" // the commit that Compose gave
+	baseRef     = "noderefit/base"     // the one below its packages
+)
+
+// composingMark is there from the first transaction to Drop: what is staged and locked then is ours. It goes with the
+// staged deployment when the machine goes down.
+const composingMark = "/run/" + rpmUnit + ".composing"
+
+// Current is what the booted deployment is. Image is as a configuration would name it. One fork.
+func (r *RPM) Current(ctx context.Context) (System, error) {
+	s, err := r.status(ctx, "reading what runs")
+	if err != nil {
+		return System{}, err
+	}
+	return s.booted().system(), nil
+}
+
+// Compose makes sure that the commit of want is in the host's repository, with a staged deployment of it that cannot
+// boot if it is not the booted one's, and holds it by a ref until Drop. It takes minutes; what is there already costs
+// two forks and no transaction. Where another transaction is at work it is waited for, and one of an earlier call that
+// is still going on is waited for if it is on the way, else cancelled. What the network breaks is tried again for about
+// half a minute. Without a digest or a checksum, an image of the same name as the booted one's is the booted one.
+//
+// After an error nothing of it is staged any more; but when ctx is done a transaction goes on by itself, for the next
+// call to join, or for Drop to cancel. A registered update driver that is active is an error: rpm-ostree would let us
+// bypass it, but then two would decide about the host.
+func (r *RPM) Compose(ctx context.Context, want System) (Composed, error) {
+	doing := "composing " + describe(want.Image, want.Packages, want.Removed)
+	t, err := targetOf(want)
+	if err != nil {
+		return Composed{}, &Error{Class: Invalid, Doing: doing, Err: err}
+	}
+	composed, err := r.compose(ctx, doing, t)
+	if err != nil && ctx.Err() == nil {
+		if clearErr := r.clear(ctx); clearErr != nil {
+			err = fmt.Errorf("%w; then %w", err, clearErr)
+		}
+	}
+	return composed, err
+}
+
+func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget) (Composed, error) {
+	if err := r.join(ctx, doing, t); err != nil {
+		return Composed{}, err
+	}
+	s, err := r.settle(ctx, doing)
+	if err != nil {
+		return Composed{}, err
+	}
+	done := rpmProgress{limit: -1}
+	for {
+		lock, err := stagedLocked(r.root)
+		if err != nil {
+			return Composed{}, &Error{Class: Failed, Doing: doing, Err: err}
+		}
+		steps, d, err := t.remaining(s, lock)
+		if err != nil {
+			return Composed{}, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+		}
+		if done.limit >= 0 && len(steps) > done.limit {
+			return Composed{}, &Error{Class: Failed, Doing: doing,
+				Err: fmt.Errorf("after %s %s", strings.Join(done.last, " "), t.complaint(s, lock))}
+		}
+		if done.last != nil && done.limit < 0 && len(steps) < done.before {
+			done.transactions++ // it was done, although nobody could say so
+		}
+		if len(steps) == 0 {
+			return r.keep(ctx, doing, t, d, done.transactions)
+		}
+		if done.last == nil {
+			if err := r.begin(ctx, doing, t, s); err != nil {
+				return Composed{}, err
+			}
+		}
+		done.last, done.before = steps[0], len(steps)
+		if err := r.step(ctx, doing, &done); err != nil {
+			return Composed{}, err
+		}
+		if s, err = r.settle(ctx, doing); err != nil {
+			return Composed{}, err
+		}
+	}
+}
+
+// rpmProgress is how far a Compose is.
+type rpmProgress struct {
+	transactions int
+	last         []string // the step that was run last
+	before       int      // how many there were to do when it was
+	limit        int      // how many there may be now; -1 if nothing is known about the last one
+	network      int      // attempts that the network made fail since the last success
+	lost         int
+	busySince    time.Time
+}
+
+// lostTries is how often in one Compose the daemon or the client may go away, an idle exit among them.
+const lostTries = 5
+
+// step runs done.last, and waits where it is worth another attempt. An error is final.
+func (r *RPM) step(ctx context.Context, doing string, done *rpmProgress) error {
+	err := r.transact(ctx, done.last...)
+	if err == nil {
+		done.transactions++
+		done.limit, done.network, done.busySince = done.before-1, 0, time.Time{}
+		return nil
+	}
+	err, trouble := rpmFailing(doing, err)
+	if ctx.Err() != nil {
+		return err
+	}
+	pause := unitPoll
+	switch trouble {
+	case rpmRefused:
+		return err
+	case rpmNetwork:
+		if done.network == len(r.delays) {
+			return err
+		}
+		pause = r.delays[done.network]
+		done.network++
+	case rpmLost:
+		if done.lost++; done.lost > lostTries {
+			return err
+		}
+		done.limit = -1
+	case rpmBusy:
+		if done.busySince.IsZero() {
+			done.busySince = time.Now()
+		} else if time.Since(done.busySince) > rpmPatience {
+			return err
+		}
+		done.limit = -1
+	}
+	r.say("trying again: " + err.Error())
+	if sleep(ctx, pause) != nil {
+		return err
+	}
+	return nil
+}
+
+// begin does what has to be before the first transaction.
+func (r *RPM) begin(ctx context.Context, doing string, t rpmTarget, s rpmStatus) error {
+	if s.Driver != nil {
+		active, err := r.active(ctx, s.Driver.Unit)
+		if err != nil {
+			return &Error{Class: Failed, Doing: doing, Err: err}
+		}
+		// rpm-ostree ignores one that isn't active, too.
+		if active {
+			return &Error{Class: NeedsAdmin, Doing: doing, Err: fmt.Errorf(
+				"%s (%s) is registered as what updates this host; stop and disable it", s.Driver.Name, s.Driver.Unit)}
+		}
+	}
+	if t.image.Checksum != "" && !t.has(s.booted()) {
+		if _, err := r.plain.Stage(ctx, t.image.Refspec()); err != nil {
+			return fmt.Errorf("%s: %w", doing, err)
+		}
+	}
+	if err := os.WriteFile(r.host(composingMark), nil, 0o600); err != nil {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return nil
+}
+
+// active says whether a unit of the host is active.
+func (r *RPM) active(ctx context.Context, unit string) (bool, error) {
+	output, err := r.run(ctx, "systemctl", "show", "--property=ActiveState", unit)
+	if err != nil {
+		return false, err
+	}
+	return strings.TrimSpace(string(output)) == "ActiveState=active", nil
+}
+
+// complaint says what is wrong with what is staged.
+func (t rpmTarget) complaint(s rpmStatus, lock bool) string {
+	first := s.first()
+	switch {
+	case first.Booted:
+		return "nothing is staged"
+	case first.Staged && !lock:
+		return fmt.Sprintf("the staged deployment %s is not locked: it would boot after the next shutdown", first.id())
+	case !sameOthers(first, s.booted()):
+		return fmt.Sprintf("%s has other local packages, replacements or initramfs settings than what runs", first.id())
+	}
+	return fmt.Sprintf("what is staged (%s) is not what was asked for: %s", first.id(), t.difference(first))
+}
+
+// keep holds the commit of the deployment d by our refs and says what it is. The booted one holds itself.
+func (r *RPM) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployment,
+	transactions int) (Composed, error) {
+	if t.image.Ref != "" && transactions > 0 {
+		output, err := r.run(ctx, "ostree", "rev-parse", t.image.Refspec())
+		if err != nil {
+			return Composed{}, failing(doing, output, err)
+		}
+		if commit := strings.TrimSpace(string(output)); commit != d.base() {
+			return Composed{}, &Error{Class: Failed, Doing: doing, Err: fmt.Errorf(
+				"%s is commit %s, and what rpm-ostree has staged is based on %s", t.image, commit, d.base())}
+		}
+	}
+	origin, err := r.origin(d)
+	if err != nil {
+		return Composed{}, &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	if !d.Booted {
+		if err := r.hold(ctx, composedRef, d.Checksum); err != nil {
+			return Composed{}, err
+		}
+		if err := r.hold(ctx, baseRef, d.base()); err != nil {
+			return Composed{}, err
+		}
+	}
+	composed := Composed{Checksum: d.Checksum, Origin: origin, Base: d.base(), Transactions: transactions}
+	if d.Container != "" {
+		composed.Base = d.Digest
+	}
+	return composed, nil
+}
+
+// origin is the text of the origin file of d, without what is of that deployment alone, such as its pin.
+func (r *RPM) origin(d rpmDeployment) (string, error) {
+	path := fmt.Sprintf("/ostree/deploy/%s/deploy/%s.%d.origin", d.OS, d.Checksum, d.Serial)
+	text, err := os.ReadFile(r.host(path))
+	if err != nil {
+		return "", fmt.Errorf("reading an origin: %w", err)
+	}
+	var kept strings.Builder
+	transient := false
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "[") {
+			transient = strings.HasPrefix(line, "[libostree-transient]")
+		}
+		if !transient {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String(), nil
+}
+
+// hold makes one of our refs name a commit. One fork if it doesn't.
+func (r *RPM) hold(ctx context.Context, ref, checksum string) error {
+	now, err := r.held(ref)
+	if err != nil || now == checksum {
+		return err
+	}
+	output, err := r.run(ctx, "ostree", "refs", "--force", "--create="+ref, checksum)
+	return failing("holding the commit "+checksum, output, err)
+}
+
+// held is the commit that one of our refs names, "" if there is none.
+func (r *RPM) held(ref string) (string, error) {
+	text, err := os.ReadFile(r.host("/ostree/repo/refs/heads/" + ref))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", &Error{Class: Failed, Doing: "reading the ref " + ref, Err: err}
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// Present says whether the commit that Compose gave is still there whole, and held by our ref or a deployment. No fork.
+func (r *RPM) Present(_ context.Context, _ System, c Composed) (bool, error) {
+	if !checksumPattern.MatchString(c.Checksum) {
+		return false, nil
+	}
+	there, err := r.plain.complete(c.Checksum)
+	if err != nil {
+		return false, &Error{Class: Failed, Doing: "looking for the composed commit " + c.Checksum, Err: err}
+	}
+	if !there {
+		return false, nil
+	}
+	if now, err := r.held(composedRef); err != nil || now == c.Checksum {
+		return err == nil, err
+	}
+	origins, err := filepath.Glob(r.host("/ostree/deploy/*/deploy/" + c.Checksum + ".*.origin"))
+	return len(origins) > 0, err
+}
+
+// Drop cancels a transaction of ours that is going on, removes what is staged of ours, and lets go of the commits that
+// our refs hold. Deployments that have been materialised stay. One fork where there is nothing to do.
+func (r *RPM) Drop(ctx context.Context) error {
+	const doing = "dropping what was composed"
+	failed := func(err error) error { return &Error{Class: Failed, Doing: doing, Err: err} }
+	if words, err := r.running(ctx); err != nil {
+		return failed(err)
+	} else if words != "" {
+		if err := r.interrupt(ctx); err != nil {
+			return failed(err)
+		}
+	}
+	if _, err := os.Stat(r.host(composingMark)); err == nil {
+		// The daemon may go on where the client is dead.
+		if _, err := r.settle(ctx, doing); err != nil {
+			return err
+		}
+		if err := r.unstage(ctx, doing); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return failed(err)
+	}
+	for _, ref := range []string{composedRef, baseRef} {
+		if now, err := r.held(ref); err != nil {
+			return err
+		} else if now == "" {
+			continue
+		}
+		if output, err := r.run(ctx, "ostree", "refs", "--delete", ref); err != nil {
+			return failing(doing, output, err)
+		}
+	}
+	if err := os.Remove(r.host(composingMark)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed(err)
+	}
+	return nil
+}
+
+// unstage removes the staged deployment if it is locked. It alone: cleanup -p would take one with it that has been made
+// the default and not booted yet.
+func (r *RPM) unstage(ctx context.Context, doing string) error {
+	lock, err := stagedLocked(r.root)
+	if err != nil {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	if !lock {
+		return nil
+	}
+	deployments, err := r.plain.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	staged := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Staged })
+	if staged < 0 {
+		return nil
+	}
+	return r.plain.Discard(ctx, deployments[staged].ID)
+}
+
+// clear removes what a failed Compose has staged. It may not be locked, and that is why it has failed.
+func (r *RPM) clear(ctx context.Context) error {
+	const doing = "removing what was staged"
+	if _, err := os.Stat(r.host(composingMark)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	s, err := r.settle(ctx, doing)
+	if err != nil {
+		return err
+	}
+	if s.first().Staged {
+		if err := r.transact(ctx, cleanupPending...); err != nil {
+			err, _ = rpmFailing(doing, err)
+			return err
+		}
+	}
+	if err := os.Remove(r.host(composingMark)); err != nil {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return nil
+}
+
+// join ends what an earlier call of Compose has left going on: by waiting, if it is a step to t, else by cancelling it.
+func (r *RPM) join(ctx context.Context, doing string, t rpmTarget) error {
+	words, err := r.running(ctx)
+	if err != nil {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	if words == "" {
+		return nil
+	}
+	s, err := r.status(ctx, doing)
+	if err != nil {
+		return err
+	}
+	steps := slices.Concat(t.steps(s.booted()), t.steps(s.first()), [][]string{cleanupPending})
+	if slices.ContainsFunc(steps, func(argv []string) bool { return strings.Join(argv, " ") == words }) {
+		r.say("waiting for what an earlier attempt has begun: " + words)
+		err = waitForUnit(ctx, r.run, rpmUnit)
+	} else {
+		r.say("cancelling what an earlier attempt has begun: " + words)
+		err = r.interrupt(ctx)
+	}
+	if err != nil {
+		return &Error{Class: Retryable, Doing: doing, Err: err}
+	}
+	return nil
+}
+
+// settle is the status when no transaction is active. It waits for those of others as long as it has patience.
+func (r *RPM) settle(ctx context.Context, doing string) (rpmStatus, error) {
+	said := ""
+	for begun := time.Now(); ; {
+		s, err := r.status(ctx, doing)
+		if err != nil || len(s.Transaction) == 0 {
+			return s, err
+		}
+		busy := fmt.Errorf("rpm-ostree is at work for another program: %s", s.who())
+		if time.Since(begun) > rpmPatience {
+			return s, &Error{Class: Retryable, Doing: doing, Err: busy}
+		}
+		if who := s.who(); who != said {
+			r.say("waiting: " + busy.Error())
+			said = who
+		}
+		if err := sleep(ctx, unitPoll); err != nil {
+			return s, &Error{Class: Retryable, Doing: doing, Err: fmt.Errorf("%w: %w", busy, err)}
+		}
+	}
+}
+
+// statusTries is how often the status is asked for, once a poll, while the daemon is starting or leaving.
+const statusTries = 10
+
+// status asks rpm-ostree for its status. One fork, if the daemon answers.
+func (r *RPM) status(ctx context.Context, doing string) (rpmStatus, error) {
+	for try := 1; ; try++ {
+		output, err := r.run(ctx, "env", "LC_ALL=C.UTF-8", "RPMOSTREE_CLIENT_ID="+rpmClient,
+			"rpm-ostree", "status", "--json")
+		if err == nil {
+			s, err := parseRPMStatus(output)
+			if err != nil {
+				err = &Error{Class: Failed, Doing: doing, Err: fmt.Errorf("parsing rpm-ostree status: %w", err)}
+			}
+			return s, err
+		}
+		err, trouble := rpmFailing(doing, err)
+		if trouble != rpmLost && trouble != rpmBusy || try == statusTries || sleep(ctx, unitPoll) != nil {
+			return rpmStatus{}, err
+		}
+	}
+}
+
+// finalizeFailure is where ostree leaves the reason when it could not make what was staged boot. The boot after it
+// says it in the journal and removes it.
+const finalizeFailure = "/boot/ostree/finalize-failure.stamp"
+
+// FailedFinalization says why what was staged at the last shutdown has not become what boots: "" if there was no such
+// failure. Two forks at most.
+func (r *RPM) FailedFinalization(ctx context.Context) (string, error) {
+	const doing = "looking for a failure of the last shutdown"
+	text, err := os.ReadFile(r.host(finalizeFailure))
+	if err == nil {
+		return strings.TrimSpace(string(text)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	output, err := r.run(ctx, "systemctl", "show", "--property=ActiveState", "ostree-boot-complete.service")
+	if err != nil {
+		return "", failing(doing, output, err)
+	}
+	if strings.TrimSpace(string(output)) != "ActiveState=failed" {
+		return "", nil
+	}
+	output, err = r.run(ctx, "journalctl", "--boot", "--unit=ostree-boot-complete.service", "--output=cat", "--no-pager")
+	if err != nil {
+		return "", failing(doing, output, err)
+	}
+	for line := range strings.Lines(string(output)) {
+		if _, reason, found := strings.Cut(line, "failed on previous boot: "); found {
+			return strings.TrimSpace(reason), nil
+		}
+	}
+	return "", nil
+}
+
+// host is where this process finds a path of the host.
+func (r *RPM) host(path string) string { return filepath.Join(r.root, path) }
+
+func (r *RPM) say(text string) {
+	if r.Progress != nil {
+		r.Progress(text)
+	}
+}

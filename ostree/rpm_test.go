@@ -1,0 +1,862 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	three  = "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"
+	imageA = "quay.io/example/os@" + digestA
+	imageB = "quay.io/example/os@" + digestB
+)
+
+func TestRPMStatusIsRead(t *testing.T) {
+	output, err := os.ReadFile("testdata/rpm-status.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := parseRPMStatus(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var systems []System
+	for _, d := range s.Deployments {
+		systems = append(systems, d.system())
+	}
+	want := []System{
+		{Image: imageB, Packages: []string{"kernel-rt-core", "usbguard"}, Removed: []string{"kernel", "kernel-core"}},
+		{Image: "ostree-image-signed:docker://quay.io/example/os:stable"},
+		{Image: "fedora:fedora/x86_64/coreos/stable"},
+	}
+	if d := cmp.Diff(want, systems); d != "" {
+		t.Error(d)
+	}
+	if got := s.first().id(); got != "testos/"+two+".0" {
+		t.Errorf("the first is %s", got)
+	}
+	if got := s.booted(); got.id() != "testos/"+one+".0" || !got.Pinned || got.base() != one {
+		t.Errorf("the booted one is %+v", got)
+	}
+	if got := s.first(); !got.Staged || got.base() != three || got.Digest != digestB || sameOthers(got, s.booted()) {
+		t.Errorf("the staged one is %+v", got)
+	}
+	if got := s.who(); got != "install for the client :1.42" {
+		t.Errorf("at work is %q", got)
+	}
+	if s.Driver == nil || *s.Driver != (rpmDriver{Name: "Zincati", Unit: "zincati.service"}) {
+		t.Errorf("the driver is %+v", s.Driver)
+	}
+}
+
+func TestRPMStatusMayLackAllThatIsNotNeeded(t *testing.T) {
+	s, err := parseRPMStatus([]byte(`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(System{Image: one}, s.booted().system()); d != "" || s.Driver != nil || len(s.Transaction) > 0 {
+		t.Errorf("%s%+v", d, s)
+	}
+	for _, bad := range []string{
+		"", "[]", `{}`, `{"deployments":null}`, `{"deployments":[{"osname":"a","checksum":"` + one + `"}]}`,
+		`{"deployments":[{"osname":"a","checksum":"../x","booted":true}]}`,
+		`{"deployments":[{"osname":"../a","checksum":"` + one + `","booted":true}]}`,
+		`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true,"serial":-1}]}`,
+	} {
+		if s, err := parseRPMStatus([]byte(bad)); err == nil {
+			t.Errorf("%s gave %+v", bad, s)
+		}
+	}
+}
+
+// Written by ostree 2025.2.
+func TestLockIsReadFromTheStateOfWhatIsStaged(t *testing.T) {
+	for _, c := range []struct {
+		file   string
+		legacy bool
+		want   bool
+	}{
+		{"", false, false},
+		{"", true, false},
+		{"rpm-staged", false, false},
+		{"rpm-staged", true, true},
+		{"rpm-staged-locked", false, true},
+		{"rpm-staged-unlocked", false, false},
+	} {
+		root := t.TempDir()
+		if c.file != "" {
+			state, err := os.ReadFile("testdata/" + c.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeAll(t, root, map[string]string{stagedState: string(state)})
+		}
+		if c.legacy {
+			writeAll(t, root, map[string]string{stagedLock: ""})
+		}
+		if got, err := stagedLocked(root); got != c.want || err != nil {
+			t.Errorf("%+v: locked %v, %v", c, got, err)
+		}
+	}
+}
+
+func writeAll(t *testing.T, root string, files map[string]string) {
+	t.Helper()
+	for path, text := range files {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func FuzzStagedState(f *testing.F) {
+	for _, name := range []string{"rpm-staged", "rpm-staged-locked", "rpm-staged-unlocked"} {
+		state, err := os.ReadFile("testdata/" + name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(state)
+	}
+	f.Fuzz(func(t *testing.T, state []byte) {
+		entries, err := readDictionary(state)
+		if err != nil && len(entries) > 0 {
+			t.Errorf("%q gave %v and %v", state, entries, err)
+		}
+		for key, value := range entries {
+			if strings.Contains(value.kind, "\x00") || len(key)+len(value.kind)+len(value.value) > len(state) {
+				t.Errorf("%q gave %q: %+v", state, key, value)
+			}
+		}
+	})
+}
+
+var (
+	rtKernel = []string{"kernel-rt-core", "kernel-rt-modules"}
+	kernel   = []string{"kernel", "kernel-core"}
+)
+
+func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
+	plainA := rpmDeployment{Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
+	with := func(d rpmDeployment, change func(*rpmDeployment)) rpmDeployment { change(&d); return d }
+	realtime := with(plainA, func(d *rpmDeployment) { d.Packages, d.Removed = append([]string{"usbguard"}, rtKernel...), kernel })
+	all := append([]string{"usbguard"}, rtKernel...)
+	const b = "rebase ostree-unverified-registry:" + imageB
+	for _, c := range []struct {
+		name string
+		from rpmDeployment
+		want System
+		said []string
+	}{
+		{"nothing", plainA, System{Image: imageA}, nil},
+		{"the base that runs", plainA, System{}, nil},
+		{"the same by digest, by another name", plainA, System{Image: "mirror.example/os:tag@" + digestA}, nil},
+		{"image", plainA, System{Image: imageB}, []string{b}},
+		{"packages", plainA, System{Image: imageA, Packages: []string{"b", "a"}}, []string{"install --idempotent a b"}},
+		{"other packages", realtime, System{Packages: append([]string{"kerberos"}, rtKernel...), Removed: kernel},
+			[]string{"install --idempotent kerberos --uninstall=usbguard"}},
+		{"fewer packages", realtime, System{Packages: rtKernel, Removed: kernel}, []string{"uninstall --idempotent usbguard"}},
+		{"image and packages", plainA, System{Image: imageB, Packages: []string{"usbguard"}},
+			[]string{b + " --install=usbguard"}},
+		{"image, packages stay", realtime, System{Image: imageB, Packages: all, Removed: kernel}, []string{b}},
+		{"kernel", plainA, System{Packages: rtKernel, Removed: kernel},
+			[]string{"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules"}},
+		{"image, kernel and packages", plainA, System{Image: imageB, Packages: all, Removed: kernel}, []string{b,
+			"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules --install=usbguard"}},
+		{"image and kernel, and a package stays", with(plainA, func(d *rpmDeployment) { d.Packages = []string{"usbguard"} }),
+			System{Image: imageB, Packages: all, Removed: kernel}, []string{b + " --uninstall=usbguard",
+				"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules --install=usbguard"}},
+		{"all of it back", realtime, System{Image: imageB}, []string{
+			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
+			b}},
+		{"image and kernel back", realtime, System{Image: imageB, Packages: []string{"usbguard"}}, []string{
+			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
+			b + " --install=usbguard"}},
+		{"kernel back", realtime, System{Packages: []string{"usbguard"}}, []string{
+			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules"}},
+		{"another kernel for that", realtime, System{Packages: []string{"kernel-64k-core", "usbguard"}, Removed: kernel},
+			[]string{"install --idempotent kernel-64k-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules"}},
+		{"image, and more left out", realtime, System{Image: imageB, Packages: rtKernel, Removed: append([]string{"nano"}, kernel...)},
+			[]string{b, "override remove nano --uninstall=usbguard"}},
+		{"others left out", realtime, System{Packages: []string{"vim"}, Removed: []string{"nano"}}, []string{
+			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
+			"override remove nano --install=vim"}},
+		{"image, and others left out", realtime, System{Image: imageB, Packages: []string{"vim"}, Removed: []string{"nano"}},
+			[]string{
+				"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
+				b, "override remove nano --install=vim"}},
+		{"image and kernel back, with a local package",
+			with(realtime, func(d *rpmDeployment) { d.LocalPackages = []string{"sha256:x"} }),
+			System{Image: imageB, Packages: []string{"usbguard"}}, []string{
+				"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules", b}},
+		{"a commit", plainA, System{Image: "lab:" + one}, []string{"rebase :" + one}},
+		{"a ref", plainA, System{Image: "lab:os/stable"}, []string{"rebase lab:os/stable"}},
+		{"the ref that runs", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, System{Image: "lab:os/stable"}, nil},
+		{"the commit that runs", rpmDeployment{Checksum: two, Base: one, Origin: "lab:os/stable"}, System{Image: one}, nil},
+		{"a signed image", plainA, System{Image: "ostree-image-signed:docker://quay.io/example/os@" + digestB},
+			[]string{"rebase ostree-image-signed:docker://quay.io/example/os@" + digestB}},
+	} {
+		target, err := targetOf(c.want)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		var want [][]string
+		for _, words := range c.said {
+			want = append(want, strings.Fields("rpm-ostree "+words+" "+withLock))
+		}
+		if d := cmp.Diff(want, target.steps(c.from)); d != "" {
+			t.Errorf("%s:\n%s", c.name, d)
+		}
+	}
+}
+
+func TestNamesThatAreNoneAreRefusedBeforeAnythingIsRun(t *testing.T) {
+	for _, s := range []System{
+		{Packages: []string{"-y"}}, {Packages: []string{"a b"}}, {Removed: []string{""}}, {Packages: []string{"$HOME"}},
+		{Packages: []string{"a"}, Removed: []string{"a"}}, {Image: "not an image"}, {Image: "oci-archive:/$x"},
+		{Image: "ostree-unverified-image:oci:/$HOME"},
+	} {
+		r := newRPMHost(t).rpm()
+		if _, err := r.Compose(t.Context(), s); ClassOf(err) != Invalid {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}
+
+//nolint:misspell // the tools' own words
+func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
+	for _, c := range []struct {
+		stderr  string
+		class   Class
+		trouble rpmTrouble
+	}{
+		{"error: Transaction in progress: deploy --lock-finalization revision=abc \n" +
+			" You can cancel the current transaction with `rpm-ostree cancel`", Retryable, rpmBusy},
+		{"error: System transaction in progress", Retryable, rpmBusy},
+		{"error: Reboot initiated, cannot start new transaction", Retryable, rpmRefused},
+		{"error: GDBus.Error:org.freedesktop.DBus.Error.NoReply: Message recipient disconnected from message bus without " +
+			"replying", Retryable, rpmLost},
+		{"error: Loading sysroot: Failed to invoke RegisterClient: GDBus.Error:org.freedesktop.DBus.Error.NameHasNoOwner: " +
+			"Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed", Retryable, rpmLost},
+		{"error: Failed to activate service 'org.projectatomic.rpmostree1': timed out (service_start_timeout=25000ms)",
+			Retryable, rpmLost},
+		{"Job for rpm-ostreed.service failed because the control process exited with error code.\nerror: exit status: 1",
+			Retryable, rpmLost},
+		{"error: Timeout was reached", Retryable, rpmLost},
+		{"", Retryable, rpmLost},
+		{"error: Old and new refs are equal: os/test", Invalid, rpmRefused},
+		{"error: Packages not found: nosuch", Invalid, rpmRefused},
+		{`error: "bash" is already provided by: bash-5.2-1.fc42.x86_64. Use --allow-inactive to explicitly require it.`,
+			Invalid, rpmRefused},
+		{"error: Package/capability 'usbguard' is already requested", Invalid, rpmRefused},
+		{`error: Package "kernel-rt" not found`, Invalid, rpmRefused},
+		{"error: No overrides for package 'kernel'", Invalid, rpmRefused},
+		{"error: Could not depsolve transaction; 1 problem detected:\n Problem: conflicting requests\n  - nothing provides x",
+			Invalid, rpmRefused},
+		{"error: Cannot operate; `LockLayering=true` in configuration.", NeedsAdmin, rpmRefused},
+		{"error: Updates and deployments are driven by Zincati (zincati.service)\nSee Zincati's documentation\n" +
+			"Use --bypass-driver to bypass Zincati and perform the operation anyways", NeedsAdmin, rpmRefused},
+		{"error: This system was not booted via libostree. Currently, most rpm-ostree commands only work on ostree-based " +
+			"host systems.", NeedsAdmin, rpmRefused},
+		{"error: Unknown option --lock-finalization", NeedsAdmin, rpmRefused},
+		{"Failed to find executable rpm-ostree: No such file or directory", NeedsAdmin, rpmRefused},
+		{"error: Creating importer: failed to invoke method OpenImage: failed to invoke method OpenImage: reading manifest v2 " +
+			"in quay.io/a/b: unauthorized: access to the requested resource is not authorized", NeedsAdmin, rpmRefused},
+		{"error: Creating importer: Failed to invoke skopeo proxy method OpenImage: remote error: Requesting bearer token: " +
+			"invalid status code from registry 403 (Forbidden)", NeedsAdmin, rpmRefused},
+		{"error: Writing content object: No space left on device", NeedsAdmin, rpmRefused},
+		{"error: Creating importer: Failed to invoke skopeo proxy method OpenImage: remote error: reading manifest lol in " +
+			"ghcr.io/a/b: manifest unknown", Invalid, rpmRefused},
+		{"error: Preparing import: Fetching manifest: containers-policy.json specifies a default of " +
+			"'insecureAcceptAnything'; refusing usage", Invalid, rpmRefused},
+		{"error: Creating importer: failed to invoke method OpenImage: Source image rejected: A signature was required, but " +
+			"no signature exists", Invalid, rpmRefused},
+		{"error: Creating importer: failed to invoke method OpenImage: pinging container registry quay.io: Get " +
+			"\"https://quay.io/v2/\": dial tcp: lookup quay.io on 10.0.0.2:53: no such host", Retryable, rpmNetwork},
+		{"error: Creating importer: failed to invoke method OpenImage: pinging container registry quay.io: Get " +
+			"\"https://quay.io/v2/\": dial tcp 10.0.0.1:443: connect: connection refused", Retryable, rpmNetwork},
+		{"error: Creating importer: failed to invoke method OpenImage: received unexpected HTTP status: " +
+			"503 Service Unavailable", Retryable, rpmNetwork},
+		{"error: Updating rpm-md repo 'updates': cannot update repo 'updates': Cannot prepare internal mirrorlist: Curl " +
+			"error (6): Couldn't resolve host name for https://mirrors.example/x", Retryable, rpmNetwork},
+		{"error: Updating rpm-md repo 'x': cannot update repo 'x': Cannot download repomd.xml: Cannot download " +
+			"repodata/repomd.xml: All mirrors were tried; Last error: Status code: 404 for https://x", Invalid, rpmRefused},
+		{"error: While pulling os/test: While fetching http://x/refs: [7] Could not connect to server", Retryable, rpmNetwork},
+		{"error: something that nobody knows", Failed, rpmRefused},
+	} {
+		err, trouble := rpmFailing("composing x", &CommandError{Stderr: c.stderr, Err: errStatus})
+		if ClassOf(err) != c.class || trouble != c.trouble {
+			t.Errorf("%s\nis %s, %d; want %s, %d", c.stderr, ClassOf(err), trouble, c.class, c.trouble)
+		}
+		if line := rpmLine(c.stderr); line != "" && err.Error() != "composing x: rpm-ostree: "+line {
+			t.Errorf("%s\nbecame %s", c.stderr, err)
+		}
+	}
+}
+
+// rpmHost is a host on which rpm-ostree does what a test says.
+type rpmHost struct {
+	t      *testing.T
+	root   string
+	status rpmFixture
+	// statuses come before status, one a question; one with an error fails with that on standard error.
+	statuses []rpmFixture
+	// transactions are what is to be asked for, in this order.
+	transactions []rpmTransaction
+	unit         []string // the description of a run that an earlier process has begun, one a question
+	units        map[string]string
+	interrupted  bool
+	failure      string // standard error of the last transaction
+	asked        []string
+}
+
+// rpmFixture is what rpm-ostree status says, without the booted deployment and what is the same in all tests.
+type rpmFixture struct {
+	staged  *rpmDeployment
+	before  []rpmDeployment // before the booted one
+	busy    []string
+	driver  *rpmDriver
+	failure string
+}
+
+// rpmTransaction is a transaction and what comes of it.
+type rpmTransaction struct {
+	words    string // without rpm-ostree and the lock
+	staged   *rpmDeployment
+	unlocked bool
+	failure  string // standard error
+	killed   bool
+	before   func()
+}
+
+func newRPMHost(t *testing.T) *rpmHost {
+	t.Helper()
+	h := &rpmHost{t: t, root: t.TempDir(), units: map[string]string{}}
+	writeAll(t, h.root, map[string]string{
+		"/run/x": "",
+		"/ostree/deploy/testos/deploy/" + one + ".0.origin": "[origin]\ncontainer-image-reference=a\n\n[libostree-transient]\npinned=true\n",
+		"/ostree/deploy/testos/deploy/" + two + ".0.origin": "[origin]\ncontainer-image-reference=b\n",
+		"/ostree/repo/refs/heads/os/test":                   one + "\n",
+	})
+	for _, checksum := range []string{one, two, three} {
+		writeAll(t, h.root, map[string]string{"/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit": ""})
+	}
+	return h
+}
+
+func (h *rpmHost) rpm() *RPM { return NewRPM(h.run, h.root, NewPlain(h.run, h.root)) }
+
+func (h *rpmHost) booted() rpmDeployment {
+	return rpmDeployment{OS: "testos", Checksum: one, Booted: true,
+		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
+}
+
+// stagedB is a staged deployment of imageB.
+func stagedB(packages, removed []string) *rpmDeployment {
+	d := &rpmDeployment{OS: "testos", Checksum: two, Staged: true, Packages: packages, Removed: removed,
+		Container: "ostree-unverified-registry:" + imageB, Digest: digestB}
+	if len(packages)+len(removed) > 0 {
+		d.Base = three
+	}
+	return d
+}
+
+func (h *rpmHost) fails(argv []string, stderr string) ([]byte, error) {
+	return nil, &CommandError{Argv: argv, Stderr: stderr, Err: errStatus}
+}
+
+// stage makes what is staged, nothing with nil.
+func (h *rpmHost) stage(d *rpmDeployment, state string) {
+	h.status.staged = d
+	if d == nil {
+		if err := os.RemoveAll(filepath.Join(h.root, stagedState)); err != nil {
+			h.t.Fatal(err)
+		}
+		return
+	}
+	text, err := os.ReadFile("testdata/" + state)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	writeAll(h.t, h.root, map[string]string{stagedState: string(text)})
+}
+
+func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
+	line := strings.Join(argv, " ")
+	if err := ctx.Err(); err != nil {
+		return nil, &CommandError{Argv: argv, Err: err}
+	}
+	name, rest, _ := strings.Cut(line, " ")
+	switch name {
+	case "env":
+		return h.answerStatus(argv)
+	case "systemctl":
+		return h.systemctl(argv, rest)
+	case "cat":
+		if strings.HasSuffix(line, ".stderr") {
+			return []byte(h.failure), nil
+		}
+		return nil, nil
+	case "systemd-run":
+		return h.transact(ctx, argv)
+	case "ostree":
+		h.asked = append(h.asked, rest)
+		switch {
+		case argv[1] == "refs" && argv[2] == "--force":
+			ref := strings.TrimPrefix(argv[3], "--create=")
+			writeAll(h.t, h.root, map[string]string{"/ostree/repo/refs/heads/" + ref: argv[4] + "\n"})
+			return nil, nil
+		case argv[1] == "refs" && argv[2] == "--delete":
+			return nil, os.Remove(filepath.Join(h.root, "/ostree/repo/refs/heads", argv[3]))
+		case argv[1] == "rev-parse":
+			return os.ReadFile(filepath.Join(h.root, "/ostree/repo/refs/heads", argv[2]))
+		}
+	}
+	h.t.Errorf("%s was run", line)
+	return h.fails(argv, "no such command")
+}
+
+func (h *rpmHost) answerStatus(argv []string) ([]byte, error) {
+	s := h.status
+	if len(h.statuses) > 0 {
+		s, h.statuses = h.statuses[0], h.statuses[1:]
+	}
+	if s.failure != "" {
+		return h.fails(argv, s.failure)
+	}
+	all := rpmStatus{Transaction: s.busy, Driver: s.driver}
+	if s.staged != nil {
+		all.Deployments = append(all.Deployments, *s.staged)
+	}
+	all.Deployments = append(append(all.Deployments, s.before...), h.booted())
+	text, err := json.Marshal(all)
+	return text, err
+}
+
+func (h *rpmHost) systemctl(argv []string, rest string) ([]byte, error) {
+	switch {
+	case strings.HasPrefix(rest, "show --property=ActiveState,Description "+rpmUnit):
+		if len(h.unit) == 0 {
+			return []byte("ActiveState=inactive\nDescription=" + rpmUnit + ".service\n"), nil
+		}
+		words := h.unit[0]
+		h.unit = h.unit[1:]
+		return []byte("ActiveState=active\nDescription=" + words + "\n"), nil
+	case strings.HasPrefix(rest, "show --property=ActiveState "):
+		return []byte("ActiveState=" + h.units[argv[len(argv)-1]] + "\n"), nil
+	case rest == "kill --signal=SIGINT "+rpmUnit+".service":
+		h.interrupted = true
+		return nil, nil
+	}
+	h.t.Errorf("systemctl %s was run", rest)
+	return h.fails(argv, "")
+}
+
+func (h *rpmHost) transact(ctx context.Context, argv []string) ([]byte, error) {
+	argv = argv[slices.Index(argv, "--")+1:]
+	line := strings.TrimSuffix(strings.TrimPrefix(strings.Join(argv, " "), "rpm-ostree "), " "+withLock)
+	h.asked = append(h.asked, line)
+	if len(h.transactions) == 0 || h.transactions[0].words != line {
+		h.t.Errorf("the transaction %q was asked for; expected is %+v", line, h.transactions)
+		return h.fails(argv, "")
+	}
+	next := h.transactions[0]
+	h.transactions = h.transactions[1:]
+	if next.before != nil {
+		next.before()
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &CommandError{Argv: argv, Err: err}
+	}
+	h.failure = next.failure
+	switch {
+	case next.failure == "" && strings.HasPrefix(line, "cleanup"):
+		h.stage(nil, "")
+		h.status.before = nil
+	case next.staged != nil && next.unlocked:
+		h.stage(next.staged, "rpm-staged")
+	case next.staged != nil:
+		h.stage(next.staged, "rpm-staged-locked")
+	}
+	if next.failure != "" || next.killed {
+		return h.fails(argv, "")
+	}
+	return nil, nil
+}
+
+const (
+	rebaseB     = "rebase ostree-unverified-registry:" + imageB
+	swap        = "override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules --install=usbguard"
+	cleanupWord = "cleanup -p"
+)
+
+var (
+	wantB    = System{Image: imageB}
+	wantAll  = System{Image: imageB, Packages: []string{"kernel-rt-core", "kernel-rt-modules", "usbguard"}, Removed: kernel}
+	doneAll  = stagedB(wantAll.Packages, wantAll.Removed)
+	composed = Composed{Checksum: two, Origin: "[origin]\ncontainer-image-reference=b\n", Base: digestB}
+)
+
+func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
+	unlockedOther := &rpmDeployment{OS: "testos", Checksum: three, Staged: true, Packages: []string{"vim"},
+		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
+	for _, c := range []struct {
+		name         string
+		set          func(h *rpmHost)
+		want         System
+		transactions []rpmTransaction
+		composed     Composed
+		done         int
+	}{
+		{name: "image", want: wantB, transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}, done: 1},
+		{name: "everything", want: wantAll, done: 2,
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}, {words: swap, staged: doneAll}}},
+		{name: "what runs", want: System{Image: imageA},
+			composed: Composed{Checksum: one, Origin: "[origin]\ncontainer-image-reference=a\n\n", Base: digestA}},
+		{name: "what is staged and locked", want: wantAll,
+			set: func(h *rpmHost) { h.stage(doneAll, "rpm-staged-locked") }},
+		{name: "the rest, after an interrupted call", want: wantAll, done: 1,
+			set:          func(h *rpmHost) { h.stage(stagedB(nil, nil), "rpm-staged-locked") },
+			transactions: []rpmTransaction{{words: swap, staged: doneAll}}},
+		{name: "what is staged, but could boot", want: wantB, done: 2,
+			set:          func(h *rpmHost) { h.stage(stagedB(nil, nil), "rpm-staged") },
+			transactions: []rpmTransaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "over what somebody else has staged", want: wantB, done: 2,
+			set:          func(h *rpmHost) { h.stage(unlockedOther, "rpm-staged") },
+			transactions: []rpmTransaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "over a rollback that waits for its boot", want: wantB, done: 2,
+			set: func(h *rpmHost) {
+				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Container: "ostree-unverified-registry:" + imageB}}
+			},
+			transactions: []rpmTransaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "on a pinned one, which cleanup keeps", want: wantB, done: 1,
+			set: func(h *rpmHost) {
+				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Pinned: true, Packages: []string{"vim"},
+					Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}
+			},
+			transactions: []rpmTransaction{{words: rebaseB + " --uninstall=vim", staged: stagedB(nil, nil)}}},
+		{name: "a driver that is registered and not active", want: wantB, done: 1,
+			set: func(h *rpmHost) {
+				h.status.driver = &rpmDriver{Name: "Zincati", Unit: "zincati.service"}
+				h.units["zincati.service"] = "inactive"
+			},
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "the daemon starts slowly and is busy for others", want: wantB, done: 1,
+			set: func(h *rpmHost) {
+				h.statuses = []rpmFixture{
+					{failure: "error: Loading sysroot: Failed to invoke RegisterClient: GDBus.Error:org.freedesktop.DBus.Error." +
+						"NameHasNoOwner: Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed"},
+					{failure: "error: GDBus.Error:org.freedesktop.DBus.Error.NoReply: Message recipient disconnected"},
+					{busy: []string{"upgrade", ":1.7", "/x"}},
+					{busy: []string{"upgrade", ":1.7", "/x"}},
+				}
+			},
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "others are quicker, twice", want: wantB, done: 1,
+			transactions: []rpmTransaction{
+				{words: rebaseB, failure: "error: Transaction in progress: upgrade \n You can cancel the current transaction"},
+				{words: rebaseB, failure: "error: System transaction in progress"},
+				{words: rebaseB, staged: stagedB(nil, nil)},
+			}},
+		{name: "the network is away for a while", want: wantB, done: 1,
+			transactions: []rpmTransaction{
+				{words: rebaseB, failure: "error: Creating importer: dial tcp 10.0.0.1:443: connect: connection refused"},
+				{words: rebaseB, failure: "error: Creating importer: dial tcp 10.0.0.1:443: connect: connection refused"},
+				{words: rebaseB, staged: stagedB(nil, nil)},
+			}},
+		{name: "the client dies, and the transaction goes on", want: wantAll, done: 2,
+			set: func(h *rpmHost) {
+				h.transactions[0].before = func() { h.statuses = []rpmFixture{{busy: []string{"rebase", ":1.9", "/x"}}} }
+			},
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), killed: true}, {words: swap, staged: doneAll}}},
+		{name: "the client dies before the transaction begins", want: wantB, done: 1,
+			transactions: []rpmTransaction{{words: rebaseB, killed: true}, {words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "the daemon leaves as idle in between", want: wantB, done: 1,
+			transactions: []rpmTransaction{
+				{words: rebaseB, failure: "error: GDBus.Error:org.freedesktop.DBus.Error.NoReply: Remote peer disconnected"},
+				{words: rebaseB, staged: stagedB(nil, nil)},
+			}},
+		{name: "joins what an earlier process has begun", want: wantAll, done: 1,
+			set: func(h *rpmHost) {
+				words := "rpm-ostree " + rebaseB + " " + withLock
+				h.unit = []string{words, words, words}
+				h.statuses = []rpmFixture{{busy: []string{"rebase", ":1.9", "/x"}}}
+				h.stage(stagedB(nil, nil), "rpm-staged-locked")
+			},
+			transactions: []rpmTransaction{{words: swap, staged: doneAll}}},
+		{name: "cancels what an earlier process has begun for something else", want: wantB, done: 1,
+			set:          func(h *rpmHost) { h.unit = []string{"rpm-ostree rebase x", "rpm-ostree rebase x"} },
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "a local ref", want: System{Image: "os/test"}, done: 1,
+			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: two,
+				Base: one, Staged: true, Origin: "os/test"}}},
+			composed: Composed{Checksum: two, Origin: composed.Origin, Base: one}},
+		{name: "a commit that is there", want: System{Image: "lab:" + three}, done: 1,
+			transactions: []rpmTransaction{{words: "rebase :" + three, staged: &rpmDeployment{OS: "testos", Checksum: two,
+				Base: three, Staged: true, Origin: three}}},
+			composed: Composed{Checksum: two, Origin: composed.Origin, Base: three}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRPMHost(t)
+				h.transactions = c.transactions
+				if c.set != nil {
+					c.set(h)
+				}
+				want := c.composed
+				if want == (Composed{}) {
+					want = composed
+				}
+				want.Transactions = c.done
+				r := h.rpm()
+				got, err := r.Compose(t.Context(), c.want)
+				if err != nil || got != want || len(h.transactions) > 0 {
+					t.Fatalf("gave %+v, %v; asked for %q, left are %+v", got, err, h.asked, h.transactions)
+				}
+				if interrupted := strings.HasPrefix(c.name, "cancels"); h.interrupted != interrupted {
+					t.Errorf("interrupted: %v", h.interrupted)
+				}
+				if there, err := r.Present(t.Context(), c.want, got); !there || err != nil {
+					t.Errorf("it is there: %v, %v", there, err)
+				}
+				held, err := r.held(composedRef)
+				if wantHeld := (got.Checksum == two); err != nil || wantHeld != (held == two) {
+					t.Errorf("the ref holds %q, %v", held, err)
+				}
+				// Again it costs nothing.
+				h.asked = nil
+				want.Transactions = 0
+				if again, err := r.Compose(t.Context(), c.want); err != nil || again != want || len(h.asked) > 0 {
+					t.Errorf("again it gave %+v, %v and asked for %q", again, err, h.asked)
+				}
+			})
+		})
+	}
+}
+
+func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
+	busy := rpmTransaction{words: rebaseB, failure: "error: System transaction in progress"}
+	refused := "error: Creating importer: dial tcp 10.0.0.1:443: connect: connection refused"
+	for _, c := range []struct {
+		name         string
+		set          func(h *rpmHost)
+		want         System
+		transactions []rpmTransaction
+		class        Class
+		text         string
+	}{
+		{name: "the second of two", want: wantAll, class: Invalid, text: "rpm-ostree: Packages not found: usbguard",
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
+				{words: swap, failure: "error: Packages not found: usbguard"}, {words: cleanupWord}}},
+		{name: "another image than asked for", want: wantB, class: Failed,
+			text: "the image is ostree-unverified-registry:" + imageA + " (" + digestA + ") instead of " + imageB,
+			transactions: []rpmTransaction{{words: rebaseB, staged: &rpmDeployment{OS: "testos", Checksum: two, Staged: true,
+				Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}, {words: cleanupWord}}},
+		{name: "a package is missing", want: System{Image: imageB, Packages: []string{"a", "b"}}, class: Failed,
+			text: "the layered packages are a instead of a, b",
+			transactions: []rpmTransaction{
+				{words: rebaseB + " --install=a --install=b", staged: stagedB([]string{"a"}, nil)}, {words: cleanupWord}}},
+		{name: "a package is still there", want: wantAll, class: Failed,
+			text: "the packages left out are kernel instead of kernel, kernel-core",
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
+				{words: swap, staged: stagedB(wantAll.Packages, kernel[:1])}, {words: cleanupWord}}},
+		{name: "it is not locked", want: wantB, class: Failed, text: "testos/" + two + ".0 is not locked",
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), unlocked: true}, {words: cleanupWord}}},
+		{name: "nothing came of it", want: wantB, class: Failed, text: "nothing is staged",
+			transactions: []rpmTransaction{{words: rebaseB}}},
+		{name: "somebody's changes are lost", want: wantB, class: Failed, text: "other local packages",
+			transactions: []rpmTransaction{{words: rebaseB, staged: func() *rpmDeployment {
+				d := stagedB(nil, nil)
+				d.LocalPackages = []string{"sha256:foo"}
+				return d
+			}()}, {words: cleanupWord}}},
+		{name: "the local ref is another commit", want: System{Image: "os/test"}, class: Failed,
+			text: "os/test is commit " + one + ", and what rpm-ostree has staged is based on " + three,
+			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: two,
+				Base: three, Staged: true, Origin: "os/test"}}, {words: cleanupWord}}},
+		{name: "a driver", want: wantB, class: NeedsAdmin, text: "Zincati (zincati.service)",
+			set: func(h *rpmHost) {
+				h.status.driver = &rpmDriver{Name: "Zincati", Unit: "zincati.service"}
+				h.units["zincati.service"] = "active"
+			}},
+		{name: "a pinned one of other changes", want: wantB, class: NeedsAdmin, text: three + ".0 stands before the booted one",
+			set: func(h *rpmHost) {
+				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Pinned: true,
+					rpmOthers: rpmOthers{LocalPackages: []string{"x"}}}}
+			}},
+		{name: "layering is locked", want: System{Packages: []string{"a"}}, class: NeedsAdmin, text: "LockLayering",
+			transactions: []rpmTransaction{{words: "install --idempotent a",
+				failure: "error: Cannot operate; `LockLayering=true` in configuration."}}},
+		{name: "a commit that is not there", want: System{Image: "dddddddddddddddddddddddddddddddd" +
+			"dddddddddddddddddddddddddddddddd"}, class: Invalid, text: "not in the repository"},
+		{name: "the network stays away", want: wantB, class: Retryable, text: "connection refused",
+			transactions: slices.Repeat([]rpmTransaction{{words: rebaseB, failure: refused}}, 6)},
+		{name: "others never end", want: wantB, class: Retryable, text: "System transaction in progress",
+			transactions: slices.Repeat([]rpmTransaction{busy}, int(rpmPatience/unitPoll)+2)},
+		{name: "others never end, says the status", want: wantB, class: Retryable, text: "upgrade for the client :1.7",
+			set: func(h *rpmHost) { h.status.busy = []string{"upgrade", ":1.7", "/x"} }},
+		{name: "the daemon never comes", want: wantB, class: Retryable, text: "unit failed",
+			set: func(h *rpmHost) {
+				h.status.failure = "error: Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed"
+			}},
+		{name: "the client always dies", want: wantB, class: Retryable,
+			transactions: slices.Repeat([]rpmTransaction{{words: rebaseB, killed: true}}, lostTries+1)},
+		{name: "not an ostree host", want: wantB, class: NeedsAdmin, text: "This system was not booted via libostree.",
+			set: func(h *rpmHost) { h.status.failure = "error: This system was not booted via libostree." }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRPMHost(t)
+				h.transactions = c.transactions
+				if c.set != nil {
+					c.set(h)
+				}
+				_, err := h.rpm().Compose(t.Context(), c.want)
+				if ClassOf(err) != c.class || err == nil || !strings.Contains(err.Error(), c.text) {
+					t.Errorf("failed with %q: %v", ClassOf(err), err)
+				}
+				if len(h.transactions) > 0 {
+					t.Errorf("%+v were not asked for, but %q", h.transactions, h.asked)
+				}
+				if h.status.staged != nil {
+					t.Errorf("%+v is left", h.status.staged)
+				}
+			})
+		})
+	}
+}
+
+func TestContextThatEndsLeavesTheTransactionToTheNextCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRPMHost(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("another configuration is wanted")
+		h.transactions = []rpmTransaction{{words: rebaseB, before: func() { cancel(why) }}}
+		if _, err := h.rpm().Compose(ctx, wantB); !errors.Is(err, context.Canceled) || ClassOf(err) != Retryable {
+			t.Errorf("gave %v", err)
+		}
+		if len(h.asked) != 1 {
+			t.Errorf("asked for %q", h.asked)
+		}
+	})
+}
+
+func TestProgressIsTheLastLineOfTheOutput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRPMHost(t)
+		var said []string
+		h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), before: func() {
+			for _, text := range []string{"Pulling manifest\n", "Pulling manifest\n[1/3] Fetching\r[2/3] Fetching\n\n", ""} {
+				if text != "" {
+					writeAll(t, h.root, map[string]string{rpmOutput: text})
+				}
+				<-time.After(unitPoll * 3 / 2)
+			}
+		}}}
+		r := h.rpm()
+		r.Progress = func(text string) { said = append(said, text) }
+		if _, err := r.Compose(t.Context(), wantB); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff([]string{"Pulling manifest", "[2/3] Fetching"}, said); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+func TestPresentMissesACommitThatNothingHolds(t *testing.T) {
+	h := newRPMHost(t)
+	r := h.rpm()
+	for _, c := range []struct {
+		checksum string
+		set      func()
+		want     bool
+	}{
+		{"", nil, false},
+		{one, nil, true}, // it has a deployment
+		{three, nil, false},
+		{three, func() { writeAll(t, h.root, map[string]string{"/ostree/repo/refs/heads/" + composedRef: three + "\n"}) }, true},
+		{three, func() {
+			writeAll(t, h.root, map[string]string{"/ostree/repo/state/" + three + ".commitpartial": ""})
+		}, false},
+	} {
+		if c.set != nil {
+			c.set()
+		}
+		if got, err := r.Present(t.Context(), System{}, Composed{Checksum: c.checksum}); got != c.want || err != nil {
+			t.Errorf("%q: %v, %v", c.checksum, got, err)
+		}
+	}
+}
+
+func TestDropLetsGoOfTheRefs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRPMHost(t)
+		r := h.rpm()
+		h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}
+		if _, err := r.Compose(t.Context(), wantB); err != nil {
+			t.Fatal(err)
+		}
+		h.stage(nil, "") // as when something is deployed
+		for range 2 {
+			if err := r.Drop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := []string{rebaseB, "refs --force --create=" + composedRef + " " + two, "refs --force --create=" + baseRef + " " + two,
+			"refs --delete " + composedRef, "refs --delete " + baseRef}
+		if d := cmp.Diff(want, h.asked); d != "" {
+			t.Error(d)
+		}
+		if left, err := filepath.Glob(h.root + "/run/noderefit*"); err != nil || len(left) > 0 {
+			t.Errorf("%q are left, %v", left, err)
+		}
+	})
+}
+
+//nolint:misspell // ostree's own words
+func TestFailedFinalizationIsTold(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		stamp string
+		state string
+		log   string
+		want  string
+	}{
+		{"none", "", "inactive", "", ""},
+		{"the stamp is there", "error: during finalize: no space\n", "", "", "error: during finalize: no space"},
+		{"the boot has told it", "", "failed", "Starting\nerror: ostree-finalize-staged.service failed on previous boot: no space\n",
+			"no space"},
+	} {
+		root := t.TempDir()
+		if c.stamp != "" {
+			writeAll(t, root, map[string]string{finalizeFailure: c.stamp})
+		}
+		run := func(_ context.Context, argv ...string) ([]byte, error) {
+			if argv[0] == "journalctl" {
+				return []byte(c.log), nil
+			}
+			return fmt.Appendf(nil, "ActiveState=%s\n", c.state), nil
+		}
+		if got, err := NewRPM(run, root, NewPlain(run, root)).FailedFinalization(t.Context()); got != c.want || err != nil {
+			t.Errorf("%s: %q, %v", c.name, got, err)
+		}
+	}
+}

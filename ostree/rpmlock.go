@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+const (
+	// stagedState is where ostree describes the staged deployment, from the staging to the shutdown.
+	stagedState = "/run/ostree/staged-deployment"
+	// stagedLock is the lock of old; what it says holds as well.
+	stagedLock = "/run/ostree/staged-deployment-locked"
+)
+
+// stagedLocked says of the staged deployment of a host whether it is locked: it does not become what boots at the next
+// shutdown. It is read where ostree reads it then, because rpm-ostree's status does not say it and ostree's not on every
+// release. Nothing staged is not locked.
+func stagedLocked(root string) (bool, error) {
+	state, err := os.ReadFile(filepath.Join(root, stagedState))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if _, err := os.Stat(filepath.Join(root, stagedLock)); err == nil {
+		return true, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	dictionary, err := readDictionary(state)
+	if err != nil {
+		return false, fmt.Errorf("reading %s: %w", stagedState, err)
+	}
+	lock := dictionary["locked"]
+	return lock.kind == "b" && bytes.Equal(lock.value, []byte{1}), nil
+}
+
+// variant is a value of a GVariant dictionary, still in its own encoding.
+type variant struct {
+	kind  string // GVariant's type string
+	value []byte
+}
+
+var errNoDictionary = errors.New("it is no dictionary of variants")
+
+// readDictionary reads a GVariant of the type a{sv}: the entries one after the other, each at a multiple of eight, and
+// then the place where each of them ends. An entry is a key that a zero byte ends, from the next multiple of eight on a
+// value, a zero byte and the type of the value, and then the place where the key ends. Places are little-endian and as
+// wide as the length of what they are in demands.
+func readDictionary(data []byte) (map[string]variant, error) {
+	entries := map[string]variant{}
+	if len(data) == 0 {
+		return entries, nil
+	}
+	width := placeWidth(len(data))
+	end := place(data, len(data)-width, width)
+	if end < 0 || end > len(data)-width || (len(data)-end)%width != 0 {
+		return nil, errNoDictionary
+	}
+	start := 0
+	for at := end; at < len(data); at += width {
+		start = (start + 7) &^ 7
+		until := place(data, at, width)
+		if until < start || until > end {
+			return nil, errNoDictionary
+		}
+		key, value, err := readEntry(data[start:until])
+		if err != nil {
+			return nil, err
+		}
+		entries[key] = value
+		start = until
+	}
+	return entries, nil
+}
+
+// readEntry reads one entry of a dictionary.
+func readEntry(entry []byte) (string, variant, error) {
+	width := placeWidth(len(entry))
+	keyEnd := place(entry, len(entry)-width, width)
+	valueStart := (keyEnd + 7) &^ 7
+	if keyEnd < 1 || valueStart > len(entry)-width || entry[keyEnd-1] != 0 {
+		return "", variant{}, errNoDictionary
+	}
+	content := entry[valueStart : len(entry)-width]
+	zero := bytes.LastIndexByte(content, 0)
+	if zero < 0 {
+		return "", variant{}, errNoDictionary
+	}
+	return string(entry[:keyEnd-1]), variant{kind: string(content[zero+1:]), value: content[:zero]}, nil
+}
+
+// placeWidth is how many bytes a place takes in a container of so many bytes.
+func placeWidth(length int) int {
+	switch {
+	case length <= 0xff:
+		return 1
+	case length <= 0xffff:
+		return 2
+	}
+	return 4
+}
+
+// place reads a place at an offset, -1 if there is none.
+func place(data []byte, at, width int) int {
+	if at < 0 || at+width > len(data) {
+		return -1
+	}
+	value := 0
+	for i := width - 1; i >= 0; i-- {
+		value = value<<8 | int(data[at+i])
+	}
+	return value
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// rpmUnit is the service that transactions run as, one at a time. The daemon of rpm-ostree goes on with one whose
+	// client has died, so to stop the client together with us would lose what it says and no more.
+	rpmUnit = "noderefit-rpm-ostree"
+	// rpmOutput is what the one that runs has written so far.
+	rpmOutput = "/run/" + rpmUnit + ".stdout"
+	// rpmClient is how rpm-ostree calls us in its journal, and to whom has to wait for us.
+	rpmClient = "noderefit"
+)
+
+// transact runs one transaction to its end. That ctx is done ends the waiting and not the transaction. An error is a
+// *CommandError with the end of the client's standard error, which has nothing in it if the client was killed.
+func (r *RPM) transact(ctx context.Context, argv ...string) error {
+	stop := r.follow()
+	_, err := inUnit(r.run, rpmUnit, "--description="+strings.Join(argv, " "),
+		"--setenv=RPMOSTREE_CLIENT_ID="+rpmClient)(ctx, argv...)
+	stop()
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	// It may be the one that waits that was killed, while the service lives on.
+	if waitErr := waitForUnit(ctx, r.run, rpmUnit); waitErr != nil {
+		return waitErr
+	}
+	return err
+}
+
+// running is the command line of the service, "" if it does not run. One fork.
+func (r *RPM) running(ctx context.Context) (string, error) {
+	runs, words, err := unitRuns(ctx, r.run, rpmUnit)
+	if !runs {
+		words = ""
+	}
+	return words, err
+}
+
+// interruptGrace is how long rpm-ostree has to give up a transaction, which it does between two reads or writes.
+const interruptGrace = time.Minute
+
+// interrupt has the client cancel its transaction, and returns when the service does not run any more.
+func (r *RPM) interrupt(ctx context.Context) error {
+	_, err := r.run(ctx, "systemctl", "kill", "--signal=SIGINT", rpmUnit+".service")
+	if err != nil {
+		if words, again := r.running(ctx); again == nil && words == "" {
+			return nil // it ended by itself meanwhile
+		}
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, interruptGrace)
+	defer cancel()
+	if err := waitForUnit(bounded, r.run, rpmUnit); err == nil || ctx.Err() != nil {
+		return err
+	}
+	return stopUnit(ctx, r.run, rpmUnit)
+}
+
+// follow tells Progress the last line of the output, until the function that it returns is called.
+func (r *RPM) follow() (stop func()) {
+	if r.Progress == nil {
+		return func() {}
+	}
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		last := ""
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(unitPoll):
+			}
+			text, err := fileEnd(r.host(rpmOutput))
+			if err != nil {
+				continue // it has not started yet, or nobody can help it
+			}
+			if line := lastLine(text); line != "" && line != last {
+				r.Progress(line)
+				last = line
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-stopped
+	}
+}
+
+// lastLine is the last line with anything in it; a carriage return ends one, too.
+func lastLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	for _, line := range slices.Backward(lines) {
+		if line = strings.TrimSpace(line); line != "" {
+			return line
+		}
+	}
+	return ""
+}
+
+// fileEnd is the end of a file.
+func fileEnd(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return "", err
+	}
+	text := make([]byte, min(info.Size(), maxStderr))
+	if _, err := file.ReadAt(text, info.Size()-int64(len(text))); err != nil && err != io.EOF {
+		return "", err
+	}
+	return strings.ToValidUTF8(string(text), ""), nil
+}
+
+// sleep waits for d, or gives the error of ctx when that is done before.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
