@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	_ "embed" // for the packages that are known
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// CataloguePath is where an admin adds packages to those that are known; packages.yaml here says how.
+const CataloguePath = "/etc/machine-config-daemon/packages.yaml"
+
+//go:embed packages.yaml
+var knownPackages []byte
+
+// Catalogue knows which packages make up a kernel type and an extension on which OS.
+type Catalogue struct {
+	known, host []catalogueEntry
+}
+
+// catalogueEntry is an entry of a packages.yaml, where the fields are described.
+type catalogueEntry struct {
+	IDs        []string               `json:"ids"`
+	Versions   []string               `json:"versions"`
+	Kernels    map[string]kernelEntry `json:"kernels"`
+	Extensions map[string][]string    `json:"extensions"`
+}
+
+type kernelEntry struct {
+	Packages      []string `json:"packages"`
+	Architectures []string `json:"architectures"`
+	Release       string   `json:"release"`
+}
+
+// NewCatalogue reads what the host has at CataloguePath, nil if nothing, on top of what is known. An error names that
+// file and the field.
+func NewCatalogue(host []byte) (*Catalogue, error) {
+	var c Catalogue
+	var err error
+	if c.known, err = parseCatalogue(knownPackages); err != nil {
+		return nil, fmt.Errorf("parsing the packages that are known: %w", err)
+	}
+	if c.host, err = parseCatalogue(host); err != nil {
+		return nil, fmt.Errorf("parsing %s: %w", CataloguePath, err)
+	}
+	return &c, nil
+}
+
+// A package goes into the command line of a tool, which would take other things for options, files or URLs.
+var packagePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
+
+// kernelTypes are those that a configuration may ask for.
+var kernelTypes = []string{machineconfig.KernelDefault, machineconfig.KernelRealtime, machineconfig.Kernel64kPages}
+
+func parseCatalogue(data []byte) ([]catalogueEntry, error) {
+	var file struct {
+		Systems []catalogueEntry `json:"systems"`
+	}
+	if err := yaml.UnmarshalStrict(data, &file); err != nil {
+		return nil, err
+	}
+	for i, entry := range file.Systems {
+		if len(entry.IDs) == 0 {
+			return nil, fmt.Errorf("systems[%d].ids: is empty", i)
+		}
+		for _, name := range slices.Sorted(maps.Keys(entry.Kernels)) {
+			if err := checkKernel(name, entry.Kernels[name]); err != nil {
+				return nil, fmt.Errorf("systems[%d].kernels.%s%w", i, name, err)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(entry.Extensions)) {
+			if err := checkPackages(entry.Extensions[name]); err != nil {
+				return nil, fmt.Errorf("systems[%d].extensions.%s%w", i, name, err)
+			}
+		}
+	}
+	return file.Systems, nil
+}
+
+// checkKernel says what is wrong, beginning with the rest of the field's name.
+func checkKernel(name string, k kernelEntry) error {
+	isDefault := name == machineconfig.KernelDefault
+	if _, err := regexp.Compile(k.Release); err != nil {
+		return fmt.Errorf(".release: %w", err)
+	}
+	switch {
+	case !slices.Contains(kernelTypes, name):
+		return fmt.Errorf(": is none of %s", strings.Join(kernelTypes, ", "))
+	case isDefault && (k.Release != "" || len(k.Architectures) > 0):
+		return errors.New(": has packages alone, because it is what no other type is")
+	case !isDefault && k.Release == "" && len(k.Packages) > 0:
+		return errors.New(".release: is missing, and without it nobody could tell that this kernel runs")
+	}
+	if err := checkPackages(k.Packages); err != nil {
+		return fmt.Errorf(".packages%w", err)
+	}
+	return nil
+}
+
+func checkPackages(names []string) error {
+	for i, name := range names {
+		if !packagePattern.MatchString(name) {
+			return fmt.Errorf("[%d]: %q is not the name of a package", i, name)
+		}
+	}
+	return nil
+}
+
+// Platform is the OS and the machine that packages are for.
+type Platform struct {
+	ID      string // of os-release: rhel, fedora
+	Version string // 9.6; of an OS that is made of RHEL, that of RHEL
+	Arch    string // as Go names it: amd64, arm64
+}
+
+func (p Platform) String() string {
+	return cmp.Or(p.ID, "an unknown OS") + " " + cmp.Or(p.Version, "of no version") + " on " + p.Arch
+}
+
+// ParsePlatform reads an os-release(5). VERSION_ID of older releases of RHEL CoreOS and CentOS Stream CoreOS is that of
+// OpenShift. The one then says RHEL_VERSION; the other has 9 in a VERSION of 413.9.202302130811-0.
+func ParsePlatform(osRelease []byte, arch string) Platform {
+	values := make(map[string]string)
+	for line := range strings.Lines(string(osRelease)) {
+		if key, value, found := strings.Cut(strings.TrimSpace(line), "="); found {
+			values[key] = strings.Trim(value, `"'`)
+		}
+	}
+	p := Platform{ID: values["ID"], Version: cmp.Or(values["RHEL_VERSION"], values["VERSION_ID"]), Arch: arch}
+	if openshift := values["OPENSHIFT_VERSION"]; openshift != "" && values["RHEL_VERSION"] == "" {
+		prefix := strings.ReplaceAll(openshift, ".", "") + "."
+		if rest, found := strings.CutPrefix(values["VERSION"], prefix); found {
+			p.Version, _, _ = strings.Cut(rest, ".")
+		}
+	}
+	return p
+}
+
+// of is what is known of one platform: the entries for a more exact version over those for a less exact one, and the
+// host's over ours.
+func (c *Catalogue) of(p Platform) (kernels map[string]kernelEntry, extensions map[string][]string) {
+	kernels, extensions = make(map[string]kernelEntry), make(map[string][]string)
+	for _, entries := range [][]catalogueEntry{c.known, c.host} {
+		entries = slices.DeleteFunc(slices.Clone(entries), func(e catalogueEntry) bool { return e.exactness(p) < 0 })
+		slices.SortStableFunc(entries, func(a, b catalogueEntry) int { return cmp.Compare(a.exactness(p), b.exactness(p)) })
+		for _, entry := range entries {
+			maps.Copy(kernels, entry.Kernels)
+			maps.Copy(extensions, entry.Extensions)
+		}
+	}
+	maps.DeleteFunc(kernels, func(name string, k kernelEntry) bool {
+		return name != machineconfig.KernelDefault && (len(k.Packages) == 0 ||
+			len(k.Architectures) > 0 && !slices.Contains(k.Architectures, p.Arch))
+	})
+	maps.DeleteFunc(extensions, func(_ string, packages []string) bool { return len(packages) == 0 })
+	return kernels, extensions
+}
+
+// exactness is how many parts of the platform's version an entry names, 0 if it is for all versions, -1 if it is not
+// for the platform.
+func (e catalogueEntry) exactness(p Platform) int {
+	if !slices.Contains(e.IDs, p.ID) {
+		return -1
+	}
+	if len(e.Versions) == 0 {
+		return 0
+	}
+	best := -1
+	for _, version := range e.Versions {
+		if p.Version == version || strings.HasPrefix(p.Version, version+".") {
+			best = max(best, strings.Count(version, ".")+1)
+		}
+	}
+	return best
+}
+
+// NotKnown is the error about kernel types and extensions that have no packages on a platform.
+type NotKnown []Unreconcilable
+
+func (e NotKnown) Error() string {
+	parts := make([]string, len(e))
+	for i, u := range e {
+		parts[i] = u.Field + ": " + u.Reason
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Packages are those that a kernel type ("" is the default one) and extensions put on the base of a platform, and those
+// of the base that they take the place of; each list is without duplicates, in the catalogue's order. The error is a
+// NotKnown.
+func (c *Catalogue) Packages(p Platform, kernelType string, extensions []string) (install, remove []string, err error) {
+	kernels, known := c.of(p)
+	var wrong NotKnown
+	if kernelType = cmp.Or(kernelType, machineconfig.KernelDefault); kernelType != machineconfig.KernelDefault {
+		kernel, ok := kernels[kernelType]
+		if !ok {
+			kernels[machineconfig.KernelDefault] = kernelEntry{} // for the list of those that are known
+			wrong = append(wrong, notKnown(p, KernelType, kernelType, slices.Sorted(maps.Keys(kernels))))
+		}
+		install, remove = slices.Clone(kernel.Packages), slices.Clone(kernels[machineconfig.KernelDefault].Packages)
+	}
+	for _, extension := range extensions {
+		packages, ok := known[extension]
+		if !ok {
+			wrong = append(wrong, notKnown(p, Extensions, extension, slices.Sorted(maps.Keys(known))))
+		}
+		for _, name := range packages {
+			if !slices.Contains(install, name) {
+				install = append(install, name)
+			}
+		}
+	}
+	if len(wrong) > 0 {
+		return nil, nil, wrong
+	}
+	return install, remove, nil
+}
+
+func notKnown(p Platform, kind Kind, name string, known []string) Unreconcilable {
+	reason := fmt.Sprintf("no packages are known for %s on %s", name, p)
+	if len(known) > 0 {
+		reason += ", only for " + strings.Join(known, ", ")
+	}
+	return Unreconcilable{string(kind), reason + "; " + CataloguePath + " on the host can add some"}
+}
+
+// Extension returns the packages of one extension on a platform, nil if none are known.
+func (c *Catalogue) Extension(p Platform, name string) []string {
+	_, extensions := c.of(p)
+	return slices.Clone(extensions[name])
+}
+
+// RunningKernel is the type of the kernel whose release (uname -r) is given: the default one is what no other is.
+func (c *Catalogue) RunningKernel(p Platform, release string) string {
+	kernels, _ := c.of(p)
+	for _, name := range slices.Sorted(maps.Keys(kernels)) {
+		// It compiles, or its file would not have been taken.
+		if pattern := kernels[name].Release; pattern != "" && regexp.MustCompile(pattern).MatchString(release) {
+			return name
+		}
+	}
+	return machineconfig.KernelDefault
+}
