@@ -148,7 +148,7 @@ func (r *RPM) step(ctx context.Context, doing string, done *rpmProgress) error {
 		done.limit, done.network, done.busySince = done.before-1, 0, time.Time{}
 		return nil
 	}
-	err, trouble := rpmFailing(doing, err)
+	trouble, err := rpmFailing(doing, err)
 	if ctx.Err() != nil {
 		return err
 	}
@@ -394,7 +394,7 @@ func (r *RPM) clear(ctx context.Context) error {
 	}
 	if s.first().Staged {
 		if err := r.transact(ctx, cleanupPending...); err != nil {
-			err, _ = rpmFailing(doing, err)
+			_, err = rpmFailing(doing, err)
 			return err
 		}
 	}
@@ -468,7 +468,7 @@ func (r *RPM) status(ctx context.Context, doing string) (rpmStatus, error) {
 			}
 			return s, err
 		}
-		err, trouble := rpmFailing(doing, err)
+		trouble, err := rpmFailing(doing, err)
 		if trouble != rpmLost && trouble != rpmBusy || try == statusTries || sleep(ctx, unitPoll) != nil {
 			return rpmStatus{}, err
 		}

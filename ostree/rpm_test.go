@@ -301,7 +301,7 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 		{"error: While pulling os/test: While fetching http://x/refs: [7] Could not connect to server", Retryable, rpmNetwork},
 		{"error: something that nobody knows", Failed, rpmRefused},
 	} {
-		err, trouble := rpmFailing("composing x", &CommandError{Stderr: c.stderr, Err: errStatus})
+		trouble, err := rpmFailing("composing x", &CommandError{Stderr: c.stderr, Err: errStatus})
 		if ClassOf(err) != c.class || trouble != c.trouble {
 			t.Errorf("%s\nis %s, %d; want %s, %d", c.stderr, ClassOf(err), trouble, c.class, c.trouble)
 		}

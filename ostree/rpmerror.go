@@ -71,33 +71,33 @@ var rpmTexts = []struct {
 
 // rpmFailing makes an Error out of what a call of rpm-ostree came to, and says what to do about it. Its text is
 // rpm-ostree's own line, or all that is known where there is none.
-func rpmFailing(doing string, err error) (error, rpmTrouble) {
+func rpmFailing(doing string, err error) (rpmTrouble, error) {
 	command, isCommand := errors.AsType[*CommandError](err)
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return &Error{Class: Retryable, Doing: doing, Err: err}, rpmRefused
+		return rpmRefused, &Error{Class: Retryable, Doing: doing, Err: err}
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
-		return &Error{Class: NeedsAdmin, Doing: doing, Err: err}, rpmRefused
+		return rpmRefused, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
 	case !isCommand:
-		return &Error{Class: Failed, Doing: doing, Err: err}, rpmRefused
+		return rpmRefused, &Error{Class: Failed, Doing: doing, Err: err}
 	}
 	if line := rpmLine(command.Stderr); line != "" {
 		err = &rpmSaid{line: line, err: err}
 	}
 	text := command.Stderr
 	if networkTrouble(text) {
-		return &Error{Class: Retryable, Doing: doing, Err: err}, rpmNetwork
+		return rpmNetwork, &Error{Class: Retryable, Doing: doing, Err: err}
 	}
 	for _, known := range rpmTexts {
 		if containsAny(text, known.parts...) {
-			return &Error{Class: known.class, Doing: doing, Err: err}, known.trouble
+			return known.trouble, &Error{Class: known.class, Doing: doing, Err: err}
 		}
 	}
 	if text == "" {
 		// It was killed, or systemd-run was: a client that fails says why.
-		return &Error{Class: Retryable, Doing: doing, Err: err}, rpmLost
+		return rpmLost, &Error{Class: Retryable, Doing: doing, Err: err}
 	}
-	return &Error{Class: Failed, Doing: doing, Err: err}, rpmRefused
+	return rpmRefused, &Error{Class: Failed, Doing: doing, Err: err}
 }
 
 // rpmSaid is an error of rpm-ostree in its own words.

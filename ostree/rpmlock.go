@@ -19,8 +19,8 @@ const (
 )
 
 // stagedLocked says of the staged deployment of a host whether it is locked: it does not become what boots at the next
-// shutdown. It is read where ostree reads it then, because rpm-ostree's status does not say it and ostree's not on every
-// release. Nothing staged is not locked.
+// shutdown. It is read where ostree reads it then, because rpm-ostree's status does not say it and ostree's not on
+// every release. Nothing staged is not locked.
 func stagedLocked(root string) (bool, error) {
 	state, err := os.ReadFile(filepath.Join(root, stagedState))
 	if errors.Is(err, fs.ErrNotExist) {

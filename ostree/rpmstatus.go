@@ -13,6 +13,8 @@ import (
 
 // rpmStatus is what rpm-ostree status --json says, as far as it matters here. Keys that are missing are zero, and there
 // are more of them with every release.
+//
+//nolint:tagliatelle // rpm-ostree's keys
 type rpmStatus struct {
 	Deployments []rpmDeployment `json:"deployments"` // in the order of booting: a staged one first
 	// Transaction is the one that is active: its method, the D-Bus name of the client that it is for, and the object.
@@ -21,11 +23,16 @@ type rpmStatus struct {
 }
 
 // rpmDriver is a program that has registered itself as the one that updates the host, such as Zincati.
+//
+//nolint:tagliatelle // rpm-ostree's keys
 type rpmDriver struct {
 	Name string `json:"driver-name"`
 	Unit string `json:"driver-sd-unit"`
 }
 
+// rpmDeployment is one deployment of it.
+//
+//nolint:tagliatelle // rpm-ostree's keys
 type rpmDeployment struct {
 	OS       string   `json:"osname"`
 	Checksum string   `json:"checksum"`
@@ -45,6 +52,8 @@ type rpmDeployment struct {
 }
 
 // rpmOthers are changes to a deployment that a System does not know. They are somebody's, so they stay.
+//
+//nolint:tagliatelle // rpm-ostree's keys
 type rpmOthers struct {
 	LocalPackages      []string        `json:"requested-local-packages"`
 	LocalFileOverrides []string        `json:"requested-local-fileoverride-packages"`
