@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpmostree
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/test/lab"
+)
+
+var program Program
+
+func TestMain(m *testing.M) {
+	code := func() int {
+		if lab.Available() == nil {
+			dir, err := os.MkdirTemp("", "noderefit-rpm-ostree-")
+			if err == nil {
+				defer os.RemoveAll(dir)
+				program, err = Find(context.Background(), dir)
+			}
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+		}
+		return m.Run()
+	}()
+	os.Exit(code)
+}
+
+// host is a host with rpm-ostree, and the test that it serves.
+type host struct {
+	*lab.Host
+
+	t   *testing.T
+	ctx context.Context //nolint:containedctx // the test's
+}
+
+func boot(t *testing.T, options Options) *host {
+	t.Helper()
+	base := lab.Need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	t.Cleanup(cancel)
+	h, err := New(ctx, base, program, lab.Options{Name: "rpm"}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			if text, err := h.Journal(context.Background()); err == nil {
+				t.Log(text)
+			}
+		}
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &host{h, t, ctx}
+}
+
+// standIn skips a test, or a part of one, that a real rpm-ostree can't take.
+func standIn(t *testing.T, why string) {
+	t.Helper()
+	if program.Real {
+		t.Skip("not on a real rpm-ostree: " + why)
+	}
+}
+
+// Why not.
+const (
+	faults   = "it has no faults to switch on"
+	packages = "the lab's tree has no rpmdb, and its repository no RPMs"
+	images   = "the lab has no registry, and no container storage"
+)
+
+// answer is what a program said and how it ended.
+type answer struct {
+	stdout, stderr string
+	exit           int
+}
+
+// run runs a program on the host.
+func (h *host) run(argv ...string) answer {
+	h.t.Helper()
+	stdout, stderr, exit, err := h.Exec(h.ctx, nil, argv...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return answer{string(stdout), string(stderr), exit}
+}
+
+// ok runs rpm-ostree, which has to succeed, and returns what it said.
+func (h *host) ok(args ...string) string {
+	h.t.Helper()
+	a := h.run(append([]string{"rpm-ostree"}, args...)...)
+	if a.exit != 0 || a.stderr != "" {
+		h.t.Fatalf("rpm-ostree %s: exit %d: %s%s", strings.Join(args, " "), a.exit, a.stdout, a.stderr)
+	}
+	return a.stdout
+}
+
+// refused runs rpm-ostree, which has to fail with this text after "error: ".
+func (h *host) refused(text string, args ...string) {
+	h.t.Helper()
+	a := h.run(append([]string{"rpm-ostree"}, args...)...)
+	if a.exit != 1 || a.stderr != "error: "+text+"\n" {
+		h.t.Errorf("rpm-ostree %s: exit %d: %q, want 1 with %q", strings.Join(args, " "), a.exit, a.stderr, text)
+	}
+}
+
+// shell runs a line of shell, which has to succeed.
+func (h *host) shell(line string) string {
+	h.t.Helper()
+	text, err := h.Output(h.ctx, "sh", "-ec", line)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return strings.TrimSpace(text)
+}
+
+// deployment is a deployment of status --json.
+type deployment map[string]any
+
+func (d deployment) text(key string) string {
+	s, _ := d[key].(string)
+	return s
+}
+
+func (d deployment) list(key string) []string {
+	all, _ := d[key].([]any)
+	list := []string{}
+	for _, one := range all {
+		s, _ := one.(string)
+		list = append(list, s)
+	}
+	return list
+}
+
+// status is what status --json says.
+type status struct {
+	Deployments  []deployment      `json:"deployments"`
+	Transaction  []string          `json:"transaction"`
+	CachedUpdate any               `json:"cached-update"` //nolint:tagliatelle // rpm-ostree's key
+	UpdateDriver map[string]string `json:"update-driver"` //nolint:tagliatelle // rpm-ostree's key
+}
+
+func (h *host) status() status {
+	h.t.Helper()
+	var s status
+	if err := json.Unmarshal([]byte(h.ok("status", "--json")), &s); err != nil {
+		h.t.Fatal(err)
+	}
+	return s
+}
+
+// first is the first deployment, which has to be staged.
+func (h *host) staged() deployment {
+	h.t.Helper()
+	d := h.status().Deployments[0]
+	if d["staged"] != true {
+		h.t.Fatalf("nothing is staged: %v", d)
+	}
+	return d
+}
+
+// locked says whether ostree will leave the staged deployment alone at shutdown.
+func (h *host) locked() bool {
+	return strings.Contains(h.shell("ostree admin status"), "(finalization locked)") //nolint:misspell // ostree's own word
+}
+
+// arguments are the kernel arguments of the first deployment but for ostree=.
+func (h *host) arguments() string {
+	all := slices.DeleteFunc(strings.Fields(h.ok("kargs")), func(a string) bool { return strings.HasPrefix(a, "ostree=") })
+	return strings.Join(all, " ")
+}

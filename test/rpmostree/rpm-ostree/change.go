@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// changeArguments is KernelArgs: another deployment of the same commit with other arguments.
+func changeArguments(existing string, p patch, options vardict) func(context.Context, *transaction) error {
+	return func(ctx context.Context, t *transaction) error {
+		all, err := readDeployments(ctx)
+		if err != nil {
+			return err
+		}
+		var arguments []string
+		var changed bool
+		if final, ok := options["final-kernel-args"].Value().(string); ok {
+			arguments, changed = splitArguments(final), final != existing
+		} else if arguments, changed, err = p.apply(existing); err != nil {
+			return err
+		}
+		if !changed {
+			t.say("No changes.")
+			return nil
+		}
+		first := all[0]
+		err = stage(ctx, t, staging{first.os, first.checksum, first.origin, withoutOSTree(arguments), options.yes("lock-finalization")})
+		if err != nil {
+			return err
+		}
+		return rebootIf(ctx, options.yes("reboot"))
+	}
+}
+
+// cleanup is Cleanup: kinds are base, pending-deploy, rollback-deploy and repomd.
+func cleanup(kinds []string) func(context.Context, *transaction) error {
+	return func(ctx context.Context, t *transaction) error {
+		pending, rollback := slices.Contains(kinds, "pending-deploy"), slices.Contains(kinds, "rollback-deploy")
+		if pending || rollback {
+			if err := removeDeployments(ctx, t, pending, rollback); err != nil {
+				return err
+			}
+		}
+		if slices.Contains(kinds, "base") {
+			return cleanRepository(ctx)
+		}
+		return nil
+	}
+}
+
+// removeDeployments removes what comes before the booted one, what comes after it, or both; nothing that is pinned.
+func removeDeployments(ctx context.Context, t *transaction, pending, rollback bool) error {
+	all, err := readDeployments(ctx)
+	if err != nil {
+		return err
+	}
+	booted := bootedDeployment(all)
+	if booted == nil {
+		return errors.New("Not currently booted into an OSTree system") //nolint:revive,staticcheck // a guess at its words
+	}
+	removed := 0
+	// From the end: each one that goes moves those after it.
+	for _, d := range slices.Backward(all) {
+		if d.os != booted.os || d.booted || d.pinned || d.index < booted.index && !pending || d.index > booted.index && !rollback {
+			continue
+		}
+		if _, err := tool(ctx, "admin", "undeploy", strconv.Itoa(d.index)); err != nil {
+			return err
+		}
+		removed++
+	}
+	if removed == 0 {
+		t.say("Deployments unchanged.")
+		return nil
+	}
+	return cleanRepository(ctx)
+}
+
+// rollBack is Rollback: the one after the booted one becomes the first or, where there is none, the booted one.
+func rollBack(options vardict) func(context.Context, *transaction) error {
+	return func(ctx context.Context, t *transaction) error {
+		all, err := readDeployments(ctx)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(all, func(d *deployment) bool { return d.booted })
+		switch {
+		case len(all) < 2 || at < 0:
+			return errors.New("No rollback deployment found") //nolint:revive,staticcheck // its words
+		case all[0].staged:
+			return errors.New("Staged deployment (remove with cleanup -p)") //nolint:revive,staticcheck // its words
+		case at+1 < len(all):
+			at++
+		}
+		t.say("Moving '%s.%d' to be first deployment", all[at].checksum, all[at].serial)
+		if at > 0 {
+			if _, err := tool(ctx, "admin", "set-default", strconv.Itoa(at)); err != nil {
+				return err
+			}
+		}
+		return rebootIf(ctx, options.yes("reboot"))
+	}
+}
+
+// finalize is FinalizeDeployment: the staged one is unlocked, and the machine reboots.
+func finalize(options vardict) func(context.Context, *transaction) error {
+	return func(ctx context.Context, _ *transaction) error {
+		all, err := readDeployments(ctx)
+		if err != nil {
+			return err
+		}
+		if !all[0].staged {
+			return errors.New("No pending staged deployment found") //nolint:revive,staticcheck // its words
+		}
+		c, err := readCommit(all[0].checksum)
+		if err != nil {
+			return err
+		}
+		found := c.base()
+		base, err := readCommit(found)
+		if err != nil {
+			return err
+		}
+		expected := options.text("checksum")
+		if strings.HasPrefix(expected, "sha256:") {
+			found = base.text("ostree.manifest-digest")
+		}
+		switch {
+		case expected == "" && !options.yes("allow-missing-checksum"):
+			return errors.New("Missing expected checksum") //nolint:revive,staticcheck // its words
+		case expected != "" && expected != found:
+			return fmt.Errorf("Expected staged base checksum %s, but found %s", expected, found) //nolint:revive,staticcheck // its words
+		}
+		if err := inhibited(ctx); err != nil {
+			return err
+		}
+		if all[0].locked {
+			if _, err := tool(ctx, "admin", "lock-finalization", "--unlock"); err != nil { //nolint:misspell // ostree's own word
+				return err
+			}
+		} else if !options.yes("allow-unlocked") {
+			return errors.New("Staged deployment already unlocked") //nolint:revive,staticcheck // its words
+		}
+		return reboot(ctx)
+	}
+}
+
+// rebootIf reboots where that was asked for. What has been staged stays so if the machine must not.
+func rebootIf(ctx context.Context, asked bool) error {
+	if !asked {
+		return nil
+	}
+	if err := inhibited(ctx); err != nil {
+		return err
+	}
+	return reboot(ctx)
+}
+
+// rebooting is that nothing may be begun any more.
+var rebooting = make(chan struct{}, 1)
+
+func reboot(ctx context.Context) error {
+	bus, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	if err != nil {
+		return err
+	}
+	defer bus.Close()
+	select {
+	case rebooting <- struct{}{}:
+	default:
+	}
+	return bus.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").
+		CallWithContext(ctx, "org.freedesktop.systemd1.Manager.StartUnit", 0, "reboot.target", "replace-irreversibly").Err
+}
+
+// inhibited refuses a reboot that somebody blocks.
+func inhibited(ctx context.Context) error {
+	bus, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	if err != nil {
+		return err
+	}
+	defer bus.Close()
+	var all []struct {
+		What, Who, Why, Mode string
+		UID, PID             uint32
+	}
+	err = bus.Object("org.freedesktop.login1", "/org/freedesktop/login1").
+		CallWithContext(ctx, "org.freedesktop.login1.Manager.ListInhibitors", 0).Store(&all)
+	if err != nil {
+		return fmt.Errorf("Checking systemd inhibitor locks: %w", err) //nolint:revive,staticcheck // its words
+	}
+	text, n := "", 0
+	for _, i := range all {
+		if strings.Contains(i.What, "shutdown") && i.Mode == "block" {
+			if n++; n == 1 {
+				text = fmt.Sprintf("Reboot blocked by a systemd inhibitor lock in `block` mode\nHeld by: %s\nReason: %s", i.Who, i.Why)
+			}
+		}
+	}
+	if n > 1 {
+		text += fmt.Sprintf("\nand %d other blocking inhibitor lock(s)\nUse `systemd-inhibit --list` to see details", n-1)
+	}
+	if n > 0 {
+		return errors.New(text)
+	}
+	return nil
+}

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/godbus/dbus/v5/prop"
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/test/rpmostree/fault"
+)
+
+// Names on the bus.
+const (
+	busName          = "org.projectatomic.rpmostree1"
+	sysrootInterface = busName + ".Sysroot"
+	osInterface      = busName + ".OS"
+	sysrootPath      = dbus.ObjectPath("/org/projectatomic/rpmostree1/Sysroot")
+	osPathPrefix     = "/org/projectatomic/rpmostree1/"
+
+	failedError = "org.projectatomic.rpmostreed.Error.Failed"
+	// What GLib makes of its own error that something is busy.
+	busyError = "org.gtk.GDBus.UnmappedGError.Quark._g_2dio_2derror_2dquark.Code26"
+)
+
+// lingering is how long a finished transaction waits for its clients to go.
+const lingering = 30 * time.Second
+
+// daemon is the service.
+type daemon struct {
+	bus     *dbus.Conn
+	os      string
+	sysroot *prop.Properties
+	osProps *prop.Properties
+	wake    chan struct{} // whether it is idle may have changed
+	dirty   chan struct{} // the deployments may have changed
+
+	mu      sync.Mutex
+	clients map[string]string // description by bus name
+	txn     *transaction
+}
+
+// serveDaemon runs the service until it has been idle for long enough.
+func serveDaemon(ctx context.Context) error {
+	if err := fault.Pass(ctx, fault.Start); err != nil {
+		return err
+	}
+	// The unit has a mount namespace of its own, in which the disk can be written.
+	for _, at := range []string{"/sysroot", "/boot"} {
+		if err := unix.Mount("", at, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("remounting %s: %w", at, err)
+		}
+	}
+	bus, err := dbus.ConnectSystemBus()
+	if err != nil {
+		return err
+	}
+	defer bus.Close()
+	all, err := readDeployments(ctx)
+	if err != nil {
+		return err
+	}
+	booted := bootedDeployment(all)
+	if booted == nil {
+		return errNotBooted
+	}
+	d := &daemon{bus: bus, os: booted.os, wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1), clients: map[string]string{}}
+	if err := d.export(); err != nil {
+		return err
+	}
+	if err := d.reload(ctx); err != nil {
+		return err
+	}
+	signals := make(chan *dbus.Signal, 100)
+	bus.Signal(signals)
+	if err := bus.AddMatchSignal(dbus.WithMatchInterface("org.freedesktop.DBus"), dbus.WithMatchMember("NameOwnerChanged")); err != nil {
+		return err
+	}
+	if reply, err := bus.RequestName(busName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		return fmt.Errorf("owning %s: reply %d: %w", busName, reply, err)
+	}
+	d.loop(ctx, signals)
+	// Clients that come now fail, as they do with the real one, and try again.
+	_, err = bus.ReleaseName(busName)
+	return err
+}
+
+// loop follows the clients, and returns when nothing has been to do for long enough.
+func (d *daemon) loop(ctx context.Context, signals <-chan *dbus.Signal) {
+	var idle <-chan time.Time
+	for {
+		d.mu.Lock()
+		busy := len(d.clients) > 0 || d.txn != nil
+		d.mu.Unlock()
+		if timeout := idleTimeout(); busy || timeout == 0 {
+			idle = nil
+		} else if idle == nil {
+			idle = time.After(timeout + time.Duration(rand.IntN(4000))*time.Millisecond)
+		}
+		select {
+		case <-idle:
+			return
+		case <-d.wake:
+		case <-d.dirty:
+			if err := d.reload(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, "reloading:", err)
+			}
+		case signal := <-signals:
+			if signal != nil && len(signal.Body) == 3 && signal.Body[2] == "" {
+				d.gone(fmt.Sprint(signal.Body[0]))
+			}
+		}
+	}
+}
+
+// idleTimeout is how long the daemon stays with nothing to do, 0 for ever.
+func idleTimeout() time.Duration {
+	if seconds, err := strconv.Atoi(configuration("IdleExitTimeout")); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	return time.Minute
+}
+
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// gone forgets a client. A transaction that it did not start any more is over.
+func (d *daemon) gone(name string) {
+	d.mu.Lock()
+	delete(d.clients, name)
+	t := d.txn
+	d.mu.Unlock()
+	poke(d.wake)
+	if t == nil || t.sender != name {
+		return
+	}
+	t.mu.Lock()
+	never := !t.started
+	t.started = true
+	t.mu.Unlock()
+	if never {
+		fmt.Fprintln(os.Stderr, "client disconnected before calling Start; cancelling transaction")
+		t.end(errCancelled)
+	}
+}
+
+// export puts the objects on the bus.
+func (d *daemon) export() error {
+	osPath := dbus.ObjectPath(osPathPrefix + escapePath(d.os))
+	var err error
+	d.sysroot, err = prop.Export(d.bus, sysrootPath, prop.Map{sysrootInterface: {
+		"Booted":                {Value: osPath, Emit: prop.EmitTrue},
+		"Path":                  {Value: "/", Emit: prop.EmitTrue},
+		"ActiveTransaction":     {Value: noTransaction, Emit: prop.EmitTrue},
+		"ActiveTransactionPath": {Value: "", Emit: prop.EmitTrue},
+		"AutomaticUpdatePolicy": {Value: "none", Emit: prop.EmitTrue},
+		"Deployments":           {Value: []map[string]dbus.Variant{}, Emit: prop.EmitTrue},
+	}})
+	if err != nil {
+		return err
+	}
+	none := map[string]dbus.Variant{}
+	d.osProps, err = prop.Export(d.bus, osPath, prop.Map{osInterface: {
+		"BootedDeployment":       {Value: none, Emit: prop.EmitTrue},
+		"DefaultDeployment":      {Value: none, Emit: prop.EmitTrue},
+		"RollbackDeployment":     {Value: none, Emit: prop.EmitTrue},
+		"CachedUpdate":           {Value: none, Emit: prop.EmitTrue},
+		"HasCachedUpdateRpmDiff": {Value: false, Emit: prop.EmitTrue},
+		"Name":                   {Value: d.os, Emit: prop.EmitTrue},
+	}})
+	if err != nil {
+		return err
+	}
+	if err := d.bus.Export(sysrootObject{d}, sysrootPath, sysrootInterface); err != nil {
+		return err
+	}
+	return d.bus.Export(osObject{d, osPath}, osPath, osInterface)
+}
+
+// escapePath writes a name as an element of an object path.
+func escapePath(name string) string {
+	var escaped strings.Builder
+	for _, c := range []byte(name) {
+		if '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' {
+			escaped.WriteByte(c)
+		} else {
+			fmt.Fprintf(&escaped, "_%02x", c)
+		}
+	}
+	return escaped.String()
+}
+
+// active is the property ActiveTransaction: method, sender, path.
+type active struct{ Method, Sender, Path string }
+
+var noTransaction = active{}
+
+// reload reads the deployments and says which there are, if they have changed.
+func (d *daemon) reload(ctx context.Context) error {
+	all, err := readDeployments(ctx)
+	if err != nil {
+		return err
+	}
+	list := []map[string]dbus.Variant{}
+	named := map[string]map[string]dbus.Variant{"BootedDeployment": {}, "DefaultDeployment": {}, "RollbackDeployment": {}}
+	for i, one := range all {
+		m, err := describe(ctx, one)
+		if err != nil {
+			return fmt.Errorf("%s: %w", one.id(), err)
+		}
+		list = append(list, m)
+		if i == 0 {
+			named["DefaultDeployment"] = m
+		}
+		switch {
+		case one.booted:
+			named["BootedDeployment"] = m
+		case i > 0 && all[i-1].booted:
+			named["RollbackDeployment"] = m
+		}
+	}
+	if old, problem := d.sysroot.Get(sysrootInterface, "Deployments"); problem == nil && reflect.DeepEqual(old.Value(), list) {
+		return nil
+	}
+	for name, m := range named {
+		d.osProps.SetMust(osInterface, name, m)
+	}
+	d.sysroot.SetMust(sysrootInterface, "Deployments", list)
+	return nil
+}
+
+// sysrootObject has the methods of the interface Sysroot.
+type sysrootObject struct{ d *daemon }
+
+func failed(err error) *dbus.Error { return dbus.NewError(failedError, []any{err.Error()}) }
+
+// RegisterClient keeps the daemon for as long as the client is there.
+func (s sysrootObject) RegisterClient(options map[string]dbus.Variant, sender dbus.Sender) *dbus.Error {
+	if err := fault.Pass(context.Background(), fault.Register); err != nil {
+		return failed(err)
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.d.clients[string(sender)] = vardict(options).text("id")
+	poke(s.d.wake)
+	return nil
+}
+
+// UnregisterClient lets the daemon go.
+func (s sysrootObject) UnregisterClient(_ map[string]dbus.Variant, sender dbus.Sender) *dbus.Error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	delete(s.d.clients, string(sender))
+	poke(s.d.wake)
+	return nil
+}
+
+// Reload reads the deployments anew.
+func (s sysrootObject) Reload() *dbus.Error {
+	if err := s.d.reload(context.Background()); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// ReloadConfig has nothing to do: the configuration is read whenever it is needed.
+func (sysrootObject) ReloadConfig() (bool, *dbus.Error) { return false, nil }
+
+// GetOS is the object of an OS, "" being the booted one.
+func (s sysrootObject) GetOS(name string) (dbus.ObjectPath, *dbus.Error) {
+	if name != "" && name != s.d.os {
+		return "", failed(fmt.Errorf("OS name \"%s\" not found", name)) //nolint:revive,staticcheck // its words
+	}
+	return dbus.ObjectPath(osPathPrefix + escapePath(s.d.os)), nil
+}
+
+// osObject has those methods of the interface OS that the client calls. The older ones for one kind of change each are
+// not here: UpdateDeployment has them all.
+type osObject struct {
+	d    *daemon
+	path dbus.ObjectPath
+}
+
+// UpdateDeployment changes packages, or what the OS follows, or both.
+func (o osObject) UpdateDeployment(modifiers, options map[string]dbus.Variant, sender dbus.Sender) (string, *dbus.Error) {
+	u := &update{modifiers: modifiers, options: options}
+	return o.begin("UpdateDeployment", sender, updateTitle(u.modifiers, u.options), []any{modifiers, options}, u.run)
+}
+
+// KernelArgs changes kernel arguments.
+func (o osObject) KernelArgs(existing string, added, replaced, deleted []string, options map[string]dbus.Variant,
+	sender dbus.Sender,
+) (string, *dbus.Error) {
+	v := vardict(options)
+	p := patch{deleted, replaced, added, v.list("append-if-missing"), v.list("delete-if-present")}
+	return o.begin("KernelArgs", sender, title(v, "kargs"), []any{existing, added, replaced, deleted, options},
+		changeArguments(existing, p, v))
+}
+
+// Cleanup removes deployments and what nothing needs.
+func (o osObject) Cleanup(kinds []string, sender dbus.Sender) (string, *dbus.Error) {
+	return o.begin("Cleanup", sender, "cleanup", []any{kinds}, cleanup(kinds))
+}
+
+// Rollback changes the order of the deployments.
+func (o osObject) Rollback(options map[string]dbus.Variant, sender dbus.Sender) (string, *dbus.Error) {
+	return o.begin("Rollback", sender, "rollback", []any{options}, rollBack(options))
+}
+
+// FinalizeDeployment unlocks the staged deployment and reboots.
+func (o osObject) FinalizeDeployment(options map[string]dbus.Variant, sender dbus.Sender) (string, *dbus.Error) {
+	return o.begin("FinalizeDeployment", sender, "finalize-deployment", []any{options}, finalize(options))
+}
+
+func title(options vardict, otherwise string) string {
+	if line := options.text("initiating-command-line"); line != "" {
+		return line
+	}
+	return otherwise
+}
+
+// GetDeploymentBootConfig is the boot loader's entry of a deployment or, where pending is true and none is named, of
+// the first one.
+func (o osObject) GetDeploymentBootConfig(id string, _ bool) (map[string]dbus.Variant, *dbus.Error) {
+	all, err := readDeployments(context.Background())
+	if err != nil {
+		return nil, failed(err)
+	}
+	for _, one := range all {
+		if id == "" || one.id() == id {
+			return map[string]dbus.Variant{
+				"options": dbus.MakeVariant(one.options), "staged": dbus.MakeVariant(one.staged),
+			}, nil
+		}
+	}
+	return nil, failed(fmt.Errorf("Deployment with id='%s' not found", id)) //nolint:revive,staticcheck // a guess at its words
+}
+
+// begin makes a transaction, or gives the address of the one that does the very same already.
+func (o osObject) begin(method string, sender dbus.Sender, title string, params []any,
+	run func(context.Context, *transaction) error,
+) (string, *dbus.Error) {
+	d := o.d
+	unit := d.unitOf(string(sender))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t := d.txn; t != nil {
+		t.mu.Lock()
+		done := t.done
+		t.mu.Unlock()
+		if !done && t.method == method && reflect.DeepEqual(t.params, params) {
+			return t.address, nil
+		}
+		if !done {
+			return "", dbus.NewError(busyError, []any{"Transaction in progress: " + t.title +
+				"\n You can cancel the current transaction with `rpm-ostree cancel`"})
+		}
+		t.close()
+		d.txn = nil
+	}
+	if len(rebooting) > 0 {
+		return "", failed(errorString("Reboot initiated, cannot start new transaction"))
+	}
+	locked, err := sysrootLocked()
+	if err != nil {
+		return "", failed(err)
+	}
+	if locked {
+		return "", dbus.NewError(busyError, []any{"System transaction in progress"})
+	}
+	client := d.clients[string(sender)]
+	t := &transaction{method: method, sender: string(sender), path: string(o.path), params: params, title: title,
+		client: client, unit: unit, run: run}
+	t.closed = func() { d.close(t) }
+	if err := t.listen(); err != nil {
+		return "", failed(err)
+	}
+	d.txn = t
+	d.sysroot.SetMust(sysrootInterface, "ActiveTransaction", active{method, string(sender), string(o.path)})
+	d.sysroot.SetMust(sysrootInterface, "ActiveTransactionPath", t.address)
+	go func() {
+		<-t.finished
+		poke(d.dirty)
+		time.AfterFunc(lingering, t.closed)
+	}()
+	return t.address, nil
+}
+
+type errorString string
+
+func (e errorString) Error() string { return string(e) }
+
+// close forgets a transaction that is over.
+func (d *daemon) close(t *transaction) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.txn != t {
+		return
+	}
+	t.close()
+	d.txn = nil
+	d.sysroot.SetMust(sysrootInterface, "ActiveTransaction", noTransaction)
+	d.sysroot.SetMust(sysrootInterface, "ActiveTransactionPath", "")
+	poke(d.wake)
+}
+
+// unitOf is the systemd unit of a client, "" if it can't be told.
+func (d *daemon) unitOf(sender string) string {
+	var pid uint32
+	if d.bus.BusObject().Call("org.freedesktop.DBus.GetConnectionUnixProcessID", 0, sender).Store(&pid) != nil {
+		return ""
+	}
+	return unitOfProcess(d.bus, pid)
+}
+
+// unitOfProcess is the systemd unit of a process, "" if it has none.
+func unitOfProcess(bus *dbus.Conn, pid uint32) string {
+	var path dbus.ObjectPath
+	if bus.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").
+		Call("org.freedesktop.systemd1.Manager.GetUnitByPID", 0, pid).Store(&path) != nil {
+		return ""
+	}
+	unit, err := bus.Object("org.freedesktop.systemd1", path).GetProperty("org.freedesktop.systemd1.Unit.Id")
+	if err != nil {
+		return ""
+	}
+	name, _ := unit.Value().(string)
+	return name
+}

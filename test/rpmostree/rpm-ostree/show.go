@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/spf13/cobra"
+)
+
+func statusCommand() *cobra.Command {
+	var asJSON, booted, verbose, advisories, pendingExit bool
+	var path string
+	cmd := &cobra.Command{Use: "status", Args: cobra.NoArgs}
+	set := cmd.Flags()
+	set.BoolVar(&asJSON, "json", false, "Output JSON")
+	set.StringVarP(&path, "jsonpath", "J", "", "Filter JSONPath expression")
+	set.BoolVarP(&booted, "booted", "b", false, "Only print the booted deployment")
+	set.BoolVarP(&verbose, "verbose", "v", false, "Print additional fields")
+	set.BoolVarP(&advisories, "advisories", "a", false, "Expand advisories listing")
+	set.BoolVar(&pendingExit, "pending-exit-77", false, "If pending deployment available, exit 77")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := connect(cmd.Context(), cmd.OutOrStdout())
+		if err != nil {
+			return err
+		}
+		all, err := c.deployments()
+		if err != nil {
+			return err
+		}
+		shown := all
+		if booted {
+			shown = nil
+			for _, m := range all {
+				if vardict(m).yes("booted") {
+					shown = append(shown, m)
+				}
+			}
+		}
+		value, err := c.sysroot.GetProperty(sysrootInterface + ".ActiveTransaction")
+		if err != nil {
+			return plainError(err)
+		}
+		txn, _ := value.Value().([]any)
+		switch {
+		case path != "":
+			return fmt.Errorf("the stand-in has no --jsonpath")
+		case asJSON:
+			err = showJSON(cmd.OutOrStdout(), shown, txn)
+		default:
+			showText(cmd.OutOrStdout(), shown, txn)
+		}
+		if err == nil && pendingExit && len(all) > 0 && !vardict(all[0]).yes("booted") {
+			return errUnchanged
+		}
+		return err
+	}
+	return cmd
+}
+
+// showJSON shows the whole status. There is never a cached update: nothing here checks for one by itself.
+func showJSON(out io.Writer, deployments []map[string]dbus.Variant, txn []any) error {
+	status := struct {
+		Deployments  []any         `json:"deployments"`
+		Transaction  any           `json:"transaction"`
+		CachedUpdate any           `json:"cached-update"` //nolint:tagliatelle // rpm-ostree's key
+		UpdateDriver *updateDriver `json:"update-driver"` //nolint:tagliatelle // rpm-ostree's key
+	}{Deployments: []any{}}
+	for _, m := range deployments {
+		status.Deployments = append(status.Deployments, bare(m))
+	}
+	if len(txn) > 0 && txn[0] != "" {
+		status.Transaction = txn
+	}
+	var err error
+	if status.UpdateDriver, err = readDriver(); err != nil {
+		return err
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(status)
+}
+
+// bare is a value of the bus without its variants.
+func bare(value any) any {
+	switch v := value.(type) {
+	case dbus.Variant:
+		return bare(v.Value())
+	case map[string]dbus.Variant:
+		m := map[string]any{}
+		for key, one := range v {
+			m[key] = bare(one)
+		}
+		return m
+	case [][]any:
+		list := []any{}
+		for _, one := range v {
+			list = append(list, bare(one))
+		}
+		return list
+	}
+	return value
+}
+
+// showText shows what people look for. The driver reads the JSON, so not every line of the original is here.
+func showText(out io.Writer, deployments []map[string]dbus.Variant, txn []any) {
+	if len(txn) > 0 && txn[0] != "" {
+		fmt.Fprintf(out, "State: busy\nTransaction: %v\n", txn[0])
+	} else {
+		fmt.Fprintln(out, "State: idle")
+	}
+	fmt.Fprintln(out, "Deployments:")
+	for i, m := range deployments {
+		d := vardict(m)
+		mark := " "
+		if d.yes("booted") {
+			mark = "●"
+		}
+		name := d.text("container-image-reference")
+		if name == "" {
+			name = d.text("origin")
+		}
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		fmt.Fprintf(out, "%s %s\n", mark, name)
+		row := func(key, value string) {
+			if value != "" && value != "no" {
+				fmt.Fprintf(out, "%25s: %s\n", key, value)
+			}
+		}
+		row("Digest", d.text("container-image-reference-digest"))
+		row("Version", d.text("version"))
+		if base := d.text("base-checksum"); base != "" {
+			row("BaseCommit", base)
+		} else {
+			row("Commit", d.text("checksum"))
+		}
+		row("RemovedBasePackages", strings.Join(d.list("requested-base-removals"), " "))
+		row("LayeredPackages", strings.Join(d.list("packages"), " "))
+		if d.yes("staged") {
+			row("Staged", "yes")
+		}
+		if d.yes("pinned") {
+			row("Pinned", "yes")
+		}
+	}
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rpmostree puts rpm-ostree on hosts of the host lab: a stand-in (the program in rpm-ostree), or a real one
+// that this machine has. What the stand-in can't do, and what of it is guessed, its own sources say. Its packages and
+// images are described by package catalogue, its faults by package fault.
+//
+// The suite of this package is the contract between the two: it runs against either.
+package rpmostree
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/rpmostree/catalogue"
+	"github.com/noderefit/noderefit/test/rpmostree/fault"
+)
+
+// Remote is a remote of every host with one ref, RefV4: v1 with another version and the same kernel. Unlike what the
+// lab's own remote has it can be booted into and still has rpm-ostree.
+const (
+	Remote = "updates"
+	RefV4  = "os/test4"
+)
+
+// repository is where a host has the packages that can be installed, and repoFile says so.
+const (
+	repository = "/var/lib/rpm-ostree-stand-in/packages.repo"
+	repoFile   = "/usr/etc/yum.repos.d/lab.repo"
+)
+
+// Program is an rpm-ostree that can be put on hosts.
+type Program struct {
+	Path string // on this machine
+	Real bool   // no stand-in: it has no faults, no catalogue and no images
+}
+
+// Find returns the program that the environment names by RPM_OSTREE, which is a real one, else the stand-in, compiled
+// into dir.
+func Find(ctx context.Context, dir string) (Program, error) {
+	if path := os.Getenv("RPM_OSTREE"); path != "" {
+		if _, err := os.Stat(path); err != nil {
+			return Program{}, fmt.Errorf("looking for the rpm-ostree that RPM_OSTREE names: %w", err)
+		}
+		return Program{path, true}, nil
+	}
+	return Build(ctx, dir)
+}
+
+// Build compiles the stand-in into dir.
+func Build(ctx context.Context, dir string) (Program, error) {
+	path := filepath.Join(dir, "rpm-ostree")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path,
+		"github.com/noderefit/noderefit/test/rpmostree/rpm-ostree")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return Program{}, fmt.Errorf("building the stand-in for rpm-ostree: %w: %s", err, text)
+	}
+	return Program{path, false}, nil
+}
+
+// Options are what hosts with rpm-ostree may differ in.
+type Options struct {
+	// Packages are what can be installed, Packages() if nil.
+	Packages []catalogue.Package
+	// Config is the text of /etc/rpm-ostreed.conf, none if empty.
+	Config string
+}
+
+// New makes a host with the program and boots it. Its refs lab.RefV1 (booted) and lab.RefV2, and RefV4 of Remote, have
+// the program in their trees; lab.RefV3 has not.
+func New(ctx context.Context, base *lab.Base, p Program, host lab.Options, options Options) (*lab.Host, error) {
+	h, err := base.NewHost(ctx, "", host)
+	if err != nil {
+		return nil, err
+	}
+	if err := Install(ctx, h, p, options); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	if err := h.Start(ctx); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+// Install puts the program on a host that has never been on.
+func Install(ctx context.Context, h *lab.Host, p Program, options Options) error {
+	if err := install(ctx, h, p, options); err != nil {
+		return fmt.Errorf("installing rpm-ostree on a lab host: %w", err)
+	}
+	return nil
+}
+
+func install(ctx context.Context, h *lab.Host, p Program, options Options) error {
+	work, err := os.MkdirTemp("", "noderefit-rpm-ostree-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	program := filepath.Join(work, "program")
+	if err := furnish(ctx, program, p); err != nil {
+		return err
+	}
+	repo := "--repo=" + filepath.Join(h.Sysroot(), "ostree/repo")
+	for _, tree := range []struct{ ref, from, version string }{
+		{RefV4, lab.RefV1, "v4"}, {lab.RefV2, lab.RefV2, "v2"}, {lab.RefV1, lab.RefV1, "v1"},
+	} {
+		database := filepath.Join(work, tree.version)
+		if err := writeDatabase(database, BasePackages(tree.ref)); err != nil {
+			return err
+		}
+		if tree.version == "v4" {
+			if err := write(filepath.Join(database, "usr/lib/testos/version"), []byte("v4\n"), 0o644); err != nil {
+				return err
+			}
+		}
+		if err := run(ctx, "ostree", repo, "commit", "--fsync=false", "--branch="+tree.ref, "--subject="+tree.version, "--bootable",
+			"--add-metadata-string=version="+tree.version, "--timestamp=2025-01-01T00:00:00Z",
+			"--tree=ref="+tree.from, "--tree=dir="+program, "--tree=dir="+database); err != nil {
+			return err
+		}
+	}
+	commits := h.HostPath(catalogue.Commits)
+	if err := os.MkdirAll(commits, 0o755); err != nil {
+		return err
+	}
+	for _, argv := range [][]string{
+		{"ostree", "--repo=" + commits, "init", "--mode=bare"},
+		{"ostree", "--repo=" + commits, "config", "set", "core.fsync", "false"},
+		{"ostree", "--repo=" + commits, "pull-local", filepath.Join(h.Sysroot(), "ostree/repo"), lab.RefV1, lab.RefV2, RefV4},
+		{"ostree", repo, "refs", "--delete", RefV4},
+		{"ostree", repo, "remote", "add", "--no-gpg-verify", Remote, "file://" + catalogue.Commits},
+		// As the lab itself: the old deployment would be in the way of those that count them.
+		{"unshare", "--mount", "sh", "-ec", deploy, "sh", filepath.Dir(h.Sysroot()), lab.OS, lab.RefV1},
+	} {
+		if err := run(ctx, argv...); err != nil {
+			return err
+		}
+	}
+	packages := options.Packages
+	if packages == nil {
+		packages = Packages()
+	}
+	for _, p := range packages {
+		if _, err := p.Write(h.HostPath(repository)); err != nil {
+			return err
+		}
+	}
+	if options.Config != "" {
+		return write(h.HostPath("/etc/rpm-ostreed.conf"), []byte(options.Config), 0o644)
+	}
+	return nil
+}
+
+// deploy deploys REF of OS on the disk of the host in DIR, in place of what is there. ostree freezes the file system
+// of /boot, which on the directory itself would be this machine's own: on an overlay it can't.
+const deploy = `
+cd "$1"
+mount -t overlay -o lowerdir=empty,upperdir=sysroot/boot,workdir=boot.work overlay sysroot/boot
+ostree config --repo=sysroot/ostree/repo set core.fsync false
+ostree admin --sysroot=sysroot deploy --os="$2" "$3"
+ostree admin --sysroot=sysroot undeploy 1
+ostree config --repo=sysroot/ostree/repo unset core.fsync
+`
+
+// furnish makes a tree with the program and what systemd and the bus need to know about it.
+func furnish(ctx context.Context, tree string, p Program) error {
+	data, err := os.ReadFile(p.Path)
+	if err != nil {
+		return err
+	}
+	for path, text := range integration {
+		file := []byte(text)
+		if p.Real && !strings.HasPrefix(path, "/usr/etc/") {
+			// A real one comes with its own.
+			if file, err = os.ReadFile(path); errors.Is(err, fs.ErrNotExist) {
+				file = []byte(text)
+			} else if err != nil {
+				return err
+			}
+		}
+		if err := write(filepath.Join(tree, path), file, 0o644); err != nil {
+			return err
+		}
+	}
+	if p.Real {
+		if err := libraries(ctx, tree, p.Path); err != nil {
+			return err
+		}
+	}
+	return write(filepath.Join(tree, "usr/bin/rpm-ostree"), data, 0o755)
+}
+
+// libraries puts what a dynamic program is linked with, besides the C library that every host has, where the loader
+// looks first.
+func libraries(ctx context.Context, tree, program string) error {
+	text, err := exec.CommandContext(ctx, "ldd", program).Output()
+	if err != nil {
+		return nil //nolint:nilerr // a static program has none
+	}
+	for line := range strings.Lines(string(text)) {
+		name, rest, ok := strings.Cut(strings.TrimSpace(line), " => ")
+		at, _, _ := strings.Cut(rest, " ")
+		if !ok || strings.HasPrefix(name, "libc.") || strings.HasPrefix(name, "libm.") || !filepath.IsAbs(at) {
+			continue
+		}
+		data, err := os.ReadFile(at)
+		if err != nil {
+			return err
+		}
+		if err := write(filepath.Join(tree, "usr/lib/rpm-ostree-libraries", name), data, 0o755); err != nil {
+			return err
+		}
+	}
+	return write(filepath.Join(tree, "usr/lib/systemd/system.conf.d/50-rpm-ostree.conf"),
+		[]byte("[Manager]\nDefaultEnvironment=LD_LIBRARY_PATH=/usr/lib/rpm-ostree-libraries\n"), 0o644)
+}
+
+// integration are the files around the program.
+var integration = map[string]string{
+	"/usr/lib/systemd/system/rpm-ostreed.service": `[Unit]
+Description=rpm-ostree System Management Daemon
+ConditionPathExists=/ostree
+RequiresMountsFor=/boot
+
+[Service]
+Type=dbus
+BusName=org.projectatomic.rpmostree1
+MountFlags=slave
+ExecStart=/usr/bin/rpm-ostree start-daemon
+TimeoutStartSec=5m
+`,
+	"/usr/share/dbus-1/system-services/org.projectatomic.rpmostree1.service": `[D-BUS Service]
+Name=org.projectatomic.rpmostree1
+Exec=/usr/bin/false
+User=root
+SystemdService=rpm-ostreed.service
+`,
+	"/usr/share/dbus-1/system.d/org.projectatomic.rpmostree1.conf": `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <policy user="root">
+    <allow own="org.projectatomic.rpmostree1"/>
+    <allow send_destination="org.projectatomic.rpmostree1"/>
+  </policy>
+</busconfig>
+`,
+	repoFile: "[lab]\nname=Packages of the lab\nbaseurl=file://" + repository + "\nenabled=1\ngpgcheck=0\n",
+}
+
+// writeDatabase writes what a tree has installed.
+func writeDatabase(tree string, packages []catalogue.Package) error {
+	for _, p := range packages {
+		data, err := json.Marshal(p)
+		if err != nil {
+			return err
+		}
+		if err := write(filepath.Join(tree, catalogue.DatabaseDir, p.Name+".json"), data, 0o644); err != nil {
+			return err
+		}
+		for path, content := range p.Files {
+			// The kernel is the lab's.
+			if p.Kernel() == "" {
+				if strings.HasPrefix(path, "/etc/") {
+					path = "/usr" + path
+				}
+				if err := write(filepath.Join(tree, path), []byte(content), 0o644); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Push puts an image into the registry that a host sees, and returns its digest. name is HOST/PATH:TAG.
+func Push(h *lab.Host, name string, i catalogue.Image) (string, error) {
+	path, tag := name, "latest"
+	if colon := strings.LastIndex(name, ":"); colon > strings.LastIndex(name, "/") {
+		path, tag = name[:colon], name[colon+1:]
+	}
+	return i.WriteLayout(filepath.Join(h.HostPath(catalogue.Registries), path), tag)
+}
+
+// Commit is the checksum of one of the refs lab.RefV1, lab.RefV2 and RefV4 on a host, whatever has become of the ref.
+func Commit(ctx context.Context, h *lab.Host, ref string) (string, error) {
+	text, err := exec.CommandContext(ctx, "ostree", "--repo="+h.HostPath(catalogue.Commits), "rev-parse", ref).Output()
+	if err != nil {
+		return "", fmt.Errorf("looking up %s: %w", ref, err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// Break makes a step go wrong on a host that has the stand-in; it need not run.
+func Break(h *lab.Host, f fault.Fault) error { return fault.Set(h.HostPath(fault.Dir), f) }
+
+// Mend lifts the fault of a step.
+func Mend(h *lab.Host, step fault.Step) error { return fault.Lift(h.HostPath(fault.Dir), step) }
+
+func write(path string, data []byte, mode fs.FileMode) error {
+	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, data, mode))
+}
+
+func run(ctx context.Context, argv ...string) error {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("running %s: %w: %s", strings.Join(argv, " "), err, bytes.TrimSpace(text))
+	}
+	return nil
+}
