@@ -26,8 +26,8 @@ import (
 // OS names how a host's operating system is managed.
 type OS string
 
-// The back ends of CONTRACT's --os. On a host with rpm-ostree or bootc the deployments are ostree's own; what needs
-// more than ostree (packages, container images) is refused with that reason.
+// The back ends of CONTRACT's --os. The deployments are ostree's own with each of them; what the OS of one consists of
+// is composed by the host's own manager.
 const (
 	OSAuto      OS = "auto"
 	OSRpmOstree OS = "rpm-ostree"
@@ -124,7 +124,14 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone {
 		h.plain = ostree.NewPlain(ostree.Exec, "/")
 		h.deployments = &deployments{Plain: h.plain}
-		h.composer = h.plain
+		switch h.os {
+		case OSRpmOstree:
+			rpm := ostree.NewRPM(ostree.Exec, "/", h.plain)
+			rpm.Progress = func(text string) { h.say("pull", text) }
+			h.composer = rpm
+		default:
+			h.composer = h.plain
+		}
 	}
 	var err error
 	h.labels, err = h.root.Labels()

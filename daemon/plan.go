@@ -95,32 +95,47 @@ func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift [
 		return nil, err
 	}
 	if h.plain != nil && o.back == nil {
-		h.needsMore(p, cfg)
+		err = h.needsMore(p, cfg)
 	}
-	return p, nil
+	return p, err
 }
 
-// needsMore refuses what the host's OS manager can't do.
-func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) {
-	for _, c := range p.Changes {
-		if c.Kind != plan.KernelType && c.Kind != plan.Extensions {
-			continue
+// needsMore refuses what the host's OS manager can't do, and says which packages the others are on this host.
+func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
+	at := slices.IndexFunc(p.Changes, func(c plan.Change) bool { return c.Kind == plan.KernelType })
+	extensions := slices.IndexFunc(p.Changes, func(c plan.Change) bool { return c.Kind == plan.Extensions })
+	if at < 0 && extensions < 0 {
+		return nil
+	}
+	if h.os == OSRpmOstree {
+		c, platform, err := h.catalogue()
+		if err != nil {
+			return err
 		}
-		reason := ""
-		switch h.os {
-		case OSRpmOstree:
-			if _, _, err := h.packages(cfg); err != nil {
-				reason = err.Error()
+		_, _, err = c.Packages(platform, cfg.KernelType, cfg.Extensions)
+		if unknown, is := errors.AsType[plan.NotKnown](err); is {
+			p.Unreconcilable = append(p.Unreconcilable, unknown...)
+			err = nil
+		}
+		if extensions >= 0 {
+			for name := range p.Changes[extensions].Packages {
+				if known := c.Extension(platform, name); known != nil {
+					p.Changes[extensions].Packages[name] = known
+				}
 			}
-		case OSBootc:
-			reason = "bootc can't layer packages; use an image that was built with them"
-		default:
-			reason = "packages can't be layered on plain ostree deployments"
 		}
-		if reason != "" {
-			p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: c.Kind.Field(), Reason: reason})
+		return err
+	}
+	reason := "packages can't be layered on plain ostree deployments"
+	if h.os == OSBootc {
+		reason = "bootc can't layer packages; use an image that was built with them"
+	}
+	for _, i := range []int{at, extensions} {
+		if i >= 0 {
+			p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: p.Changes[i].Kind.Field(), Reason: reason})
 		}
 	}
+	return nil
 }
 
 // Plan says what Apply would do, and touches nothing.

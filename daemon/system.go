@@ -9,8 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
@@ -214,11 +217,78 @@ func runs(want, have string) bool {
 	return err == nil && w.SatisfiedBy(h, h.Digest)
 }
 
+// catalogue knows the packages of kernel types and extensions, and platform is which of them this host has.
+func (h *Host) catalogue() (*plan.Catalogue, plan.Platform, error) {
+	release, err := h.root.ReadFile("/etc/os-release")
+	if errors.Is(err, fs.ErrNotExist) {
+		release, err = h.root.ReadFile("/usr/lib/os-release")
+	}
+	if err != nil {
+		return nil, plan.Platform{}, fmt.Errorf("reading os-release: %w", err)
+	}
+	more, err := h.root.ReadFile(plan.CataloguePath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, plan.Platform{}, fmt.Errorf("reading %s: %w", plan.CataloguePath, err)
+	}
+	c, err := plan.NewCatalogue(more)
+	return c, plan.ParsePlatform(release, runtime.GOARCH), err
+}
+
 // packages are what cfg's kernel type and extensions mean on this host: packages to layer, and those of the base that
 // make room for them.
 func (h *Host) packages(cfg *machineconfig.Config) (install, remove []string, err error) {
-	for _, x := range cfg.Extensions {
-		install = append(install, plan.Packages(x)...)
+	c, platform, err := h.catalogue()
+	if err != nil {
+		return nil, nil, err
 	}
-	return install, nil, nil
+	return c.Packages(platform, cfg.KernelType, cfg.Extensions)
+}
+
+// layersDrift compares the kernel that runs, and the packages that the deployment has, with cfg's.
+func (h *Host) layersDrift(cfg *machineconfig.Config, now ostree.System) ([]Drift, error) {
+	want := cmp.Or(cfg.KernelType, machineconfig.KernelDefault)
+	if want == machineconfig.KernelDefault && len(cfg.Extensions) == 0 {
+		return nil, nil
+	}
+	c, platform, err := h.catalogue()
+	if err != nil {
+		return nil, err
+	}
+	var out []Drift
+	if want != machineconfig.KernelDefault {
+		found, err := h.runningKernel(c, platform, want)
+		if err != nil {
+			return nil, err
+		}
+		kernel, _, unknown := c.Packages(platform, want, nil)
+		if absent := lacking(now.Packages, kernel); want != found || unknown != nil || len(absent) > 0 {
+			out = append(out, Drift{Kind: string(plan.KernelType), What: "contents", Expected: want,
+				Found: strings.TrimSpace(found + " " + strings.Join(absent, " "))})
+		}
+	}
+	for _, x := range cfg.Extensions {
+		packages := c.Extension(platform, x)
+		if absent := lacking(now.Packages, packages); len(packages) == 0 || len(absent) > 0 {
+			out = append(out, Drift{Kind: string(plan.Extensions), Name: x, What: "missing",
+				Expected: cmp.Or(strings.Join(absent, " "), x), Found: "not layered"})
+		}
+	}
+	return out, nil
+}
+
+// runningKernel is the type of the kernel that runs. A container has that of its own host, which says nothing.
+func (h *Host) runningKernel(c *plan.Catalogue, platform plan.Platform, want string) (string, error) {
+	if h.exists("/run/systemd/container") {
+		return want, nil
+	}
+	var uname unix.Utsname
+	if err := unix.Uname(&uname); err != nil {
+		return "", fmt.Errorf("asking which kernel runs: %w", err)
+	}
+	return c.RunningKernel(platform, unix.ByteSliceToString(uname.Release[:])), nil
+}
+
+// lacking is what want has and have has not.
+func lacking(have, want []string) []string {
+	return slices.DeleteFunc(slices.Clone(want), func(p string) bool { return slices.Contains(have, p) })
 }

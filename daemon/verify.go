@@ -14,7 +14,6 @@ import (
 	"github.com/noderefit/noderefit/kargs"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
-	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/sshkeys"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -163,22 +162,8 @@ func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted os
 		out = append(out, Drift{Kind: "osImage", What: "contents", Expected: img,
 			Found: strings.TrimSpace(now.Image + " " + booted.Checksum)})
 	}
-	install, remove, err := h.packages(cfg)
-	if err != nil {
-		return nil, err
-	}
-	lacks := func(p string) bool { return !slices.Contains(now.Packages, p) }
-	if cfg.KernelType != machineconfig.KernelDefault && slices.ContainsFunc(install, lacks) {
-		out = append(out, Drift{Kind: "kernelType", What: "contents", Expected: cfg.KernelType, Found: machineconfig.KernelDefault})
-	}
-	_ = remove
-	for _, x := range cfg.Extensions {
-		if missing := slices.DeleteFunc(plan.Packages(x), func(p string) bool { return !lacks(p) }); len(missing) > 0 {
-			out = append(out, Drift{Kind: "extensions", Name: x, What: "missing",
-				Expected: strings.Join(missing, " "), Found: "not layered"})
-		}
-	}
-	return out, nil
+	layers, err := h.layersDrift(cfg, now)
+	return append(out, layers...), err
 }
 
 // commandLine is what the kernel was booted with. In a container it is what the container's init was started with:
