@@ -365,19 +365,6 @@ func (i Image) SatisfiedBy(have Image, reported string) bool {
 	return i.Transport == have.Transport && i.Name == have.Name && i.Tag == have.Tag
 }
 
-// SameImage says whether have, the image that a host runs as System.Image has it, is what the osImageURL want asks for.
-func SameImage(want, have string) bool {
-	if want == have {
-		return true
-	}
-	w, err := ParseImage(want)
-	if err != nil {
-		return false
-	}
-	h, err := ParseImage(have)
-	return err == nil && w.SatisfiedBy(h, "")
-}
-
 // latest is the tag of a reference to a registry that has none.
 const latest = "latest"
 

@@ -18,6 +18,7 @@ func TestMostSpecificScopeOfThePolicyApplies(t *testing.T) {
 			"quay.io/os": `+sigstore+`,
 			"quay.io/os/rhcos:9.6": `+gpg+`,
 			"quay.io/os/rhcos@`+digestA+`": `+accepts+`,
+			"quay.io/os/scos:latest": `+gpg+`,
 			"mirror.example:5000": `+accepts+`,
 			"*.example": `+gpg+`,
 			"docker.io/library/os": `+sigstore+`
@@ -25,6 +26,7 @@ func TestMostSpecificScopeOfThePolicyApplies(t *testing.T) {
 		"containers-storage": {
 			"[overlay@/var/lib/containers/storage]localhost/os": `+accepts+`,
 			"[/srv/other]": `+gpg+`,
+			"[overlay@/srv/other]localhost/os/signed": `+accepts+`,
 			"": `+sigstore+`
 		},
 		"oci": {"/var/tmp": `+accepts+`, "/var/tmp/signed": `+gpg+`},
@@ -38,6 +40,7 @@ func TestMostSpecificScopeOfThePolicyApplies(t *testing.T) {
 	}{
 		{"quay.io/other/os:1", AcceptAnything, `transports.docker["quay.io"]`},
 		{"quay.io/os/fcos", SigstoreSigned, `transports.docker["quay.io/os"]`},
+		{"quay.io/os/scos", SignedBy, `transports.docker["quay.io/os/scos:latest"]`},
 		{"quay.io/os2/fcos", AcceptAnything, `transports.docker["quay.io"]`},
 		{"quay.io/os/rhcos:9.6", SignedBy, `transports.docker["quay.io/os/rhcos:9.6"]`},
 		{"quay.io/os/rhcos:9.7", SigstoreSigned, `transports.docker["quay.io/os"]`},
@@ -52,6 +55,8 @@ func TestMostSpecificScopeOfThePolicyApplies(t *testing.T) {
 			`transports.containers-storage["[overlay@/var/lib/containers/storage]localhost/os"]`},
 		{unverified + "containers-storage:[/srv/other+/run/x]localhost/os:1", SignedBy,
 			`transports.containers-storage["[/srv/other]"]`},
+		{unverified + "containers-storage:[/srv/other]localhost/os/signed/a", AcceptAnything,
+			`transports.containers-storage["[overlay@/srv/other]localhost/os/signed"]`},
 		{unverified + "containers-storage:@" + checksumC, SigstoreSigned, `transports.containers-storage[""]`},
 		{unverified + "oci:/var/tmp/os:1", AcceptAnything, `transports.oci["/var/tmp"]`},
 		{unverified + "oci:/var/tmp/signed/:1", SignedBy, `transports.oci["/var/tmp/signed"]`},

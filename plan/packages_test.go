@@ -111,7 +111,7 @@ func TestUnknownNamesAreRefusedWithThoseThatAreKnown(t *testing.T) {
 		{"both", rhel, mc.Kernel64kPages, []string{"wasm"}, []string{"kernelType: ", "; extensions: "}, "\n"},
 		{"an OS", Platform{"debian", "13", "amd64"}, "", []string{"usbguard"},
 			[]string{"extensions: ", "debian 13", CataloguePath}, "only for"},
-		{"no os-release", Platform{Arch: "amd64"}, mc.KernelRealtime, nil, []string{"an unknown OS"}, "  "},
+		{"no os-release", Platform{Arch: "amd64"}, mc.KernelRealtime, nil, []string{"an unknown OS", "only for default;"}, "  "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			install, remove, err := c.Packages(test.platform, test.kernel, test.extensions)
@@ -142,6 +142,10 @@ systems:
     usbguard: [usbguard-next]
     sysstat: []
 - ids: [rhel]
+  versions: ["9"]
+  extensions:
+    usbguard: [usbguard-9]
+- ids: [rhel]
   extensions:
     usbguard: [usbguard-any]
     wasm: [crun-wasm]
@@ -159,7 +163,8 @@ systems:
 		// The more exact entry wins within the file, and the file wins over a more exact one of ours.
 		{Platform{"rhel", "9.6", "amd64"}, mc.KernelRealtime, "usbguard", "linux-image-rt-amd64 usbguard-next",
 			"linux-image-amd64", false},
-		{Platform{"rhel", "9.4", "amd64"}, "", "usbguard wasm", "usbguard-any crun-wasm", "", false},
+		{Platform{"rhel", "9.4", "amd64"}, "", "usbguard wasm", "usbguard-9 crun-wasm", "", false},
+		{Platform{"rhel", "10.4", "amd64"}, "", "usbguard", "usbguard-any", "", false},
 		{Platform{"rhel", "9.6", "amd64"}, "", "sysstat", "", "", true},
 		{Platform{"rhel", "9.4", "amd64"}, "", "sysstat kerberos", "sysstat krb5-workstation libkadm5", "", false},
 		{Platform{"centos", "9", "amd64"}, "", "wasm", "", "", true},
