@@ -17,6 +17,9 @@ FUZZTIME ?= 10s
 # The longest that one test binary may take. The labs build a root file system on their first run.
 TEST_TIMEOUT ?= 30m
 
+# How many power cuts make test-vm spreads over an update; ten take a few minutes.
+VM_CUTS ?= 40
+
 CACHE := .cache
 LINTER := $(CACHE)/golangci-lint
 
@@ -87,6 +90,10 @@ test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab 
 		/^FAIL\t/ { failed++ }
 		END { printf "test: %d packages passed, %d failed (go test: exit %d)\n", ok, failed, status }' $(CACHE)/test.log
 	exit $$status
+
+.PHONY: test-vm
+test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, ways back, VM_CUTS power cuts
+	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/vm test -count=1 -timeout 2h
 
 .PHONY: race
 race: ## Runs the tests of the packages that start goroutines or share memory under the race detector

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+)
+
+// blockSize is the smallest piece that the disk writes as a whole: a physical sector of most real ones.
+const blockSize = 4096
+
+type block = [blockSize]byte
+
+// disk is a disk with a volatile write cache: what was written is read back at once, and lasts only from the next flush
+// on. Below is a file that is never changed. It is safe for concurrent use.
+type disk struct {
+	base *os.File
+	size int64
+
+	mu      sync.Mutex
+	durable map[int64]*block // by number; blocks are replaced, never written into, so that a copy of the map is a copy
+	cached  map[int64]*block // what a power cut takes
+	writes  int              // requests, flushes included
+	flushes int
+	bytes   int64
+	// stop, where it is more than zero, is the write request that is never served: from then on the disk is silent.
+	stop    int
+	stopped chan struct{} // closed when that is so
+}
+
+func newDisk(base *os.File, durable map[int64]*block) (*disk, error) {
+	info, err := base.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("making a disk: %w", err)
+	}
+	d := &disk{base: base, size: info.Size(), durable: map[int64]*block{}, cached: map[int64]*block{},
+		stopped: make(chan struct{})}
+	maps.Copy(d.durable, durable)
+	return d, nil
+}
+
+// current is what is read of a block, the cache included.
+func (d *disk) current(number int64) (*block, error) {
+	if b := d.cached[number]; b != nil {
+		return b, nil
+	}
+	if b := d.durable[number]; b != nil {
+		return b, nil
+	}
+	b := new(block)
+	if n, err := d.base.ReadAt(b[:], number*blockSize); err != nil && (!errors.Is(err, io.EOF) || n == 0) {
+		return nil, err
+	}
+	return b, nil
+}
+
+// each calls do for every block that a range touches, with the part of the range's data that is in it.
+func each(data []byte, offset int64, do func(number int64, within int, part []byte) error) error {
+	for len(data) > 0 {
+		within := int(offset % blockSize)
+		part := data[:min(len(data), blockSize-within)]
+		if err := do(offset/blockSize, within, part); err != nil {
+			return err
+		}
+		data, offset = data[len(part):], offset+int64(len(part))
+	}
+	return nil
+}
+
+func (d *disk) read(data []byte, offset int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return each(data, offset, func(number int64, within int, part []byte) error {
+		b, err := d.current(number)
+		if err == nil {
+			copy(part, b[within:])
+		}
+		return err
+	})
+}
+
+// request counts a write request; false says that the disk is silent.
+func (d *disk) request() bool {
+	if d.stop > 0 && d.writes+1 >= d.stop {
+		if d.writes < d.stop {
+			d.writes = d.stop
+			close(d.stopped)
+		}
+		return false
+	}
+	d.writes++
+	return true
+}
+
+func (d *disk) write(data []byte, offset int64) (served bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.request() {
+		return false, nil
+	}
+	d.bytes += int64(len(data))
+	return true, each(data, offset, func(number int64, within int, part []byte) error {
+		b, err := d.current(number)
+		if err != nil {
+			return err
+		}
+		changed := *b
+		copy(changed[within:], part)
+		d.cached[number] = &changed
+		return nil
+	})
+}
+
+func (d *disk) flush() (served bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.request() {
+		return false
+	}
+	d.flushes++
+	d.keep(func(int64) bool { return true })
+	return true
+}
+
+func (d *disk) keep(which func(number int64) bool) {
+	for _, number := range slices.Sorted(maps.Keys(d.cached)) {
+		if which(number) {
+			d.durable[number] = d.cached[number]
+		}
+	}
+	clear(d.cached)
+}
+
+// lose is the power cut, called when nobody writes any more. What was not flushed is gone; with a source, each block of
+// it has lasted or not as it says, because disks write in any order they like. It returns how many blocks were not
+// flushed, and how many of them are gone.
+func (d *disk) lose(source *rand.Rand) (unflushed, lost int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	unflushed = len(d.cached)
+	d.keep(func(int64) bool {
+		if source != nil && source.IntN(2) == 0 {
+			return true
+		}
+		lost++
+		return false
+	})
+	d.stop, d.stopped = 0, make(chan struct{})
+	return unflushed, lost
+}
+
+// silence makes the disk serve no write request from number n on, counted from the first of its life, and returns what
+// is closed when that one comes.
+func (d *disk) silence(n int) <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stop = max(n, d.writes+1)
+	return d.stopped
+}
+
+// Traffic is what a machine has written so far.
+type Traffic struct {
+	Requests int // writes and flushes
+	Flushes  int
+	Bytes    int64
+}
+
+func (d *disk) traffic() Traffic {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return Traffic{d.writes, d.flushes, d.bytes}
+}
+
+// contents is what a flush would have made durable by now, which nobody may change.
+func (d *disk) contents() map[int64]*block {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := maps.Clone(d.durable)
+	maps.Copy(out, d.cached)
+	return out
+}

@@ -1,0 +1,143 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# image.sh REPO REF1 REF2 OS GUEST SUITE WORK: makes of the host lab's commits REF1 and REF2, in REPO, a disk that boots.
+# WORK, an empty directory, then has disk.img, and vmlinuz and initramfs.img as REF1 has them. The commits on the disk
+# have the same names: the host lab's trees with a kernel, an initramfs and GUEST. The text is part of the cache's key.
+set -eu
+PATH=$PATH:/usr/sbin:/sbin
+repo=$1 ref1=$2 ref2=$3 os=$4 guest=$5 suite=$6 work=$7
+cd "$work"
+
+# The kernel, and the shell of the initramfs. Nothing of it is configured.
+mmdebstrap --variant=extract --include=linux-image-cloud-amd64,busybox-static \
+	--aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
+	--dpkgopt='path-exclude=/usr/share/*' "$suite" debs
+kv=$(ls debs/usr/lib/modules)
+busybox=debs/usr/bin/busybox
+
+# Nothing below changes a file in place: those of a checkout are the repository's.
+ostree --repo="$repo" checkout "$ref1" tree
+prepare=tree/usr/lib/ostree/ostree-prepare-root
+
+# The initramfs runs the real ostree-prepare-root.
+mkdir -p initramfs/bin initramfs/proc initramfs/sys initramfs/dev initramfs/run initramfs/sysroot initramfs/usr/lib/ostree \
+	initramfs/etc initramfs/lib64
+cp $busybox initramfs/bin/busybox
+cp $prepare tree/usr/lib/ostree/prepare-root.conf initramfs/usr/lib/ostree/
+: >initramfs/etc/initrd-release
+for library in $(chroot tree ldd /usr/lib/ostree/ostree-prepare-root | grep -oE '/[^ ]+\.so[^ ]*'); do
+	mkdir -p "initramfs$(dirname "$library")"
+	cp -L "tree$library" "initramfs$library"
+done
+$busybox xzcat "debs/usr/lib/modules/$kv/kernel/drivers/block/virtio_blk.ko.xz" >initramfs/virtio_blk.ko
+cat >initramfs/init <<'END'
+#!/bin/busybox sh
+export PATH=/bin
+/bin/busybox mount -t proc proc /proc
+/bin/busybox --install -s /bin
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+case " $(cat /proc/cmdline) " in *" lab.probe "*)
+	echo noderefit: the kernel runs >/dev/ttyS0
+	poweroff -f
+esac
+mount -t tmpfs -o mode=755,nosuid,nodev run /run
+mkdir /run/testos
+cp /version /run/testos/initramfs
+insmod /virtio_blk.ko
+until disk=$(findfs LABEL=root 2>/dev/null); do sleep 0.1; done
+mount -t ext4 -o rw "$disk" /sysroot && /usr/lib/ostree/ostree-prepare-root /sysroot || {
+	echo noderefit: no root >/dev/ttyS0
+	poweroff -f
+}
+for dir in run dev proc sys; do mount --move /$dir /sysroot/$dir; done
+exec switch_root /sysroot /sbin/init
+END
+chmod 755 initramfs/init
+pack() { # VERSION TREE
+	mkdir -p "$2/usr/lib/modules/$kv"
+	cp "debs/boot/vmlinuz-$kv" "$2/usr/lib/modules/$kv/vmlinuz"
+	echo "$1" >initramfs/version
+	(cd initramfs && find . | LC_ALL=C sort | "../$busybox" cpio -o -H newc 2>/dev/null) | gzip -1 -n \
+		>"$2/usr/lib/modules/$kv/initramfs.img"
+}
+
+# What the host lab has instead of a kernel goes; what it took out because a container needs no such thing stays out.
+rm -rf tree/usr/lib/modules
+pack v1 tree
+cp "tree/usr/lib/modules/$kv/vmlinuz" "tree/usr/lib/modules/$kv/initramfs.img" .
+pack v2 v2
+mkdir -p v2/usr/lib/testos v2/usr/etc/testos
+ostree --repo="$repo" checkout --union --subpath=/usr/lib/testos "$ref2" v2/usr/lib/testos
+ostree --repo="$repo" checkout --union --subpath=/usr/etc/testos "$ref2" v2/usr/etc/testos
+
+# The boot loader takes the first word of a title as the label, and the rest as kernel arguments: so there is no rest.
+sed 's/^PRETTY_NAME=.*/PRETTY_NAME=TestOS/' tree/usr/lib/os-release >os-release
+rm tree/usr/lib/os-release
+mv os-release tree/usr/lib/os-release
+units=tree/usr/lib/systemd/system
+cp "$guest" tree/usr/lib/testos/guest
+chmod 755 tree/usr/lib/testos/guest
+# It runs from the first moment to the last, and so does what it was asked to run.
+cat >$units/testos-guest.service <<'END'
+[Unit]
+Description=Do what the lab asks for
+DefaultDependencies=no
+IgnoreOnIsolate=yes
+
+[Service]
+Type=exec
+ExecStart=/usr/lib/testos/guest serve
+KillMode=process
+END
+mkdir -p $units/sysinit.target.wants
+ln -s ../testos-guest.service $units/sysinit.target.wants/
+
+commit() { # REF VERSION TREE...
+	ref=$1 version=$2
+	shift 2
+	ostree --repo=commits commit --branch="$ref" --subject="$version" --bootable \
+		--add-metadata-string=version="$version" --timestamp=2025-01-01T00:00:00Z "$@"
+}
+ostree --repo=commits init --mode=bare
+ostree --repo=commits config set core.fsync false
+commit "$ref1" v1 --tree=dir=tree
+commit "$ref2" v2 --tree=ref="$ref1" --tree=dir=v2
+
+# One partition, because ostree needs links in /boot. The boot loader's ext4 is that of 2014.
+truncate -s 2G disk.img
+echo 'start=2048,type=83,bootable' | sfdisk -q disk.img
+dd if=/usr/lib/EXTLINUX/mbr.bin of=disk.img bs=440 count=1 conv=notrunc status=none
+loop=$(losetup -f --show -o $((2048 * 512)) disk.img)
+mkdir root
+trap 'umount root 2>/dev/null || true; losetup -d "$loop"' EXIT
+mkfs.ext4 -q -F -L root -E lazy_itable_init=0,lazy_journal_init=0 \
+	-O none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_file,huge_file,extra_isize \
+	"$loop"
+mount "$loop" root
+ostree admin init-fs --modern root
+ostree config --repo=root/ostree/repo set core.fsync false
+ostree config --repo=root/ostree/repo set sysroot.bootloader syslinux
+ostree config --repo=root/ostree/repo set sysroot.readonly true
+ostree --repo=root/ostree/repo pull-local commits "$ref1" "$ref2"
+ostree admin --sysroot=root os-init "$os"
+# ostree writes the loader's configuration where this link leads. The loader reads ours first, which includes that one
+# and then says again what the default is: ostree's own word for it has the version in it.
+mkdir -p root/boot/syslinux root/boot/loader.0
+ln -s ../loader/syslinux.cfg root/boot/syslinux/syslinux.cfg
+ln -s loader.0 root/boot/loader
+echo 'PROMPT 0' >root/boot/loader.0/syslinux.cfg
+printf 'PROMPT 0\nTIMEOUT 1\nSERIAL 0 115200\nINCLUDE /boot/loader/syslinux.cfg\nDEFAULT TestOS\n' >root/boot/syslinux/extlinux.conf
+ostree admin --sysroot=root deploy --os="$os" --karg=root=LABEL=root --karg=rw --karg=console=ttyS0 --karg=quiet \
+	--karg=systemd.show_status=0 --karg=mitigations=off --karg=audit=0 --karg=selinux=0 --karg=nowatchdog \
+	--karg=random.trust_cpu=on --karg=panic=5 "$ref1"
+ostree config --repo=root/ostree/repo unset core.fsync
+etc=$(echo root/ostree/deploy/"$os"/deploy/*.0)/etc
+rm -f "$etc/machine-id"
+echo 6e6f646572656669742d6c61622d766d >"$etc/machine-id"
+echo vm >"$etc/hostname"
+extlinux --install root/boot/syslinux
+umount root
+trap - EXIT
+losetup -d "$loop"

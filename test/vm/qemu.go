@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const emulator = "qemu-system-x86_64"
+
+// emulation is what always works. cmpxchg16b is left out because QEMU 7.2 gets it wrong at times, and then the kernel
+// panics.
+var emulation = []string{"-accel", "tcg", "-cpu", "qemu64,-cx16"}
+
+var virtualisation = []string{"-accel", "kvm", "-cpu", "host"}
+
+// hardware is what a machine is made of besides its processor.
+var hardware = []string{"-machine", "q35", "-m", "512", "-smp", "1", "-display", "none", "-vga", "none",
+	"-no-user-config", "-nodefaults", "-device", "virtio-rng-pci"}
+
+// probePatience is how long a kernel may take to say that it runs where hardware runs it.
+const probePatience = 10 * time.Second
+
+// accelerator is how machines run here. That /dev/kvm is there says little: some can't boot a stock kernel. So one is
+// booted.
+func (i *Image) accelerator(ctx context.Context) ([]string, error) {
+	if _, err := os.Stat("/dev/kvm"); err != nil {
+		return emulation, nil
+	}
+	dir, err := os.MkdirTemp("", "noderefit-vm-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	console := filepath.Join(dir, "console")
+	probe, cancel := context.WithTimeout(ctx, probePatience)
+	defer cancel()
+	args := append(append(append([]string{}, virtualisation...), hardware...),
+		"-kernel", filepath.Join(i.dir, "vmlinuz"), "-initrd", filepath.Join(i.dir, "initramfs.img"),
+		"-append", "console=ttyS0 quiet lab.probe", "-serial", "file:"+console, "-no-reboot")
+	// It ends by itself or is killed; either way what it wrote decides.
+	_ = exec.CommandContext(probe, emulator, args...).Run()
+	text, err := os.ReadFile(console)
+	if err == nil && strings.Contains(string(text), "noderefit: the kernel runs") {
+		return virtualisation, nil
+	}
+	fmt.Fprintln(i.log, "vm: /dev/kvm boots no kernel; machines are emulated")
+	return emulation, nil
+}
+
+// startProcess starts a program that ends with this process, whatever ends that, and returns what is closed when it
+// has.
+func startProcess(cmd *exec.Cmd) (<-chan struct{}, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	ended, started := make(chan struct{}), make(chan error)
+	go func() {
+		// The signal comes at the end of the thread that started it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(ended)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // whoever started it asks for the state
+		}
+	}()
+	return ended, <-started
+}
+
+// monitor is QEMU's own interface, QMP.
+type monitor struct {
+	conn  net.Conn
+	mu    sync.Mutex
+	reply chan monitorReply
+	event func(name string)
+}
+
+type monitorReply struct {
+	Return json.RawMessage `json:"return"`
+	Event  string          `json:"event"`
+	Error  *struct {
+		Desc string `json:"desc"`
+	} `json:"error"`
+}
+
+// newMonitor takes a connection; event is called with each event, one after the other.
+func newMonitor(conn net.Conn, event func(name string)) (*monitor, error) {
+	m := &monitor{conn: conn, reply: make(chan monitorReply), event: event}
+	in := bufio.NewScanner(conn)
+	in.Buffer(nil, 1<<20)
+	if !in.Scan() { // its greeting
+		return nil, errors.Join(errors.New("connecting to QEMU: it went away"), in.Err())
+	}
+	go func() {
+		defer close(m.reply)
+		for in.Scan() {
+			var r monitorReply
+			switch err := json.Unmarshal(in.Bytes(), &r); {
+			case err != nil:
+				return
+			case r.Event != "":
+				m.event(r.Event)
+			default:
+				m.reply <- r
+			}
+		}
+	}()
+	return m, m.do("qmp_capabilities", nil, nil)
+}
+
+// do gives a command and waits for its answer, which out gets.
+func (m *monitor) do(command string, arguments map[string]any, out any) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	request := map[string]any{"execute": command}
+	if arguments != nil {
+		request["arguments"] = arguments
+	}
+	if err := json.NewEncoder(m.conn).Encode(request); err != nil {
+		return fmt.Errorf("asking QEMU to %s: %w", command, err)
+	}
+	r, ok := <-m.reply
+	switch {
+	case !ok:
+		return fmt.Errorf("asking QEMU to %s: %w", command, net.ErrClosed)
+	case r.Error != nil:
+		return fmt.Errorf("asking QEMU to %s: %s", command, r.Error.Desc)
+	case out != nil:
+		return json.Unmarshal(r.Return, out)
+	}
+	return nil
+}
+
+// until asks for a status again and again until it is none of those that will pass, and returns it.
+func (m *monitor) until(ctx context.Context, query string, passing ...string) (string, error) {
+	for {
+		var answer struct {
+			Status string `json:"status"`
+		}
+		if err := m.do(query, nil, &answer); err != nil {
+			return "", err
+		}
+		passes := answer.Status == ""
+		for _, status := range passing {
+			passes = passes || status == answer.Status
+		}
+		if !passes {
+			return answer.Status, nil
+		}
+		select {
+		case <-ctx.Done():
+			return answer.Status, context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vm makes virtual machines: the hosts of the host lab with a real boot loader, kernel and initramfs, on a disk
+// that loses with a power cut whatever was not flushed.
+//
+// An Image is built once a machine and cached, with a Machine that has just booted in it: a copy of that runs within
+// seconds. Nothing of it needs hardware virtualisation, which is used where a probe shows that it works.
+//
+// The tests take minutes, and so run only where VM_TESTS is set: to require, and a machine that can't run them is a
+// failure, or to anything else, and they are skipped there.
+package vm
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/noderefit/noderefit/test/lab"
+)
+
+// The OS images that a machine's repository has; a fresh machine runs RefV1. They are the host lab's commits with a
+// kernel; that of RefV2 has another initramfs, which leaves the version it is of in /run/testos/initramfs.
+const (
+	RefV1 = lab.RefV1
+	RefV2 = lab.RefV2
+)
+
+//go:embed image.sh
+var imageScript []byte
+
+// suite is where the kernel comes from; the host lab's tree is of the same.
+const suite = "trixie"
+
+// tools are the programs that the lab runs besides the host lab's, and the Debian packages that have them.
+var tools = []struct{ program, debian string }{
+	{"qemu-system-x86_64", "qemu-system-x86"},
+	{"extlinux", "extlinux"},
+	{"sfdisk", "fdisk"},
+	{"mkfs.ext4", "e2fsprogs"},
+	{"losetup", "mount"},
+}
+
+// find is exec.LookPath that looks where administrators' programs are, too.
+func find(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		if err == nil {
+			break
+		}
+		path, err = exec.LookPath(filepath.Join(dir, program))
+	}
+	return path, err
+}
+
+func missingPackages() []string {
+	var missing []string
+	for _, t := range tools {
+		if _, err := find(t.program); err != nil && !slices.Contains(missing, t.debian) {
+			missing = append(missing, t.debian)
+		}
+	}
+	return missing
+}
+
+// Available says why this machine can't run the lab: nil if it can.
+func Available() error {
+	if err := lab.Available(); err != nil {
+		return err
+	}
+	if missing := missingPackages(); len(missing) > 0 {
+		return fmt.Errorf("checking the VM lab: programs are missing; apt-get install %s, or set LAB_INSTALL=1",
+			strings.Join(missing, " "))
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		return fmt.Errorf("checking the VM lab: no loop devices: %w", err)
+	}
+	return nil
+}
+
+// Install installs, with apt-get, the packages whose programs are missing.
+func Install(ctx context.Context, log io.Writer) error {
+	if err := lab.Install(ctx, log); err != nil {
+		return err
+	}
+	missing := missingPackages()
+	if len(missing) == 0 {
+		return nil
+	}
+	for _, args := range [][]string{{"update", "-q"},
+		append([]string{"install", "-q", "-y", "--no-install-recommends"}, missing...)} {
+		if err := run(ctx, log, "apt-get", args...); err != nil {
+			return fmt.Errorf("installing packages for the VM lab: %w", err)
+		}
+	}
+	return nil
+}
+
+// run runs one tool with its output in log; the end of what it wrote is in the error.
+func run(ctx context.Context, log io.Writer, program string, args ...string) error {
+	var output bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Stdout = io.MultiWriter(log, &output)
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Run(); err != nil {
+		tail := bytes.TrimSpace(output.Bytes())
+		return fmt.Errorf("running %s: %w: %s", program, err, tail[max(0, len(tail)-1000):])
+	}
+	return nil
+}
+
+// Image is what machines start from. It is never changed once it is built.
+type Image struct {
+	dir    string // disk.img, vmlinuz, initramfs.img, and the saved machines
+	accel  []string
+	booted *Saved
+	log    io.Writer
+}
+
+// need is the Image that the tests of one process share.
+var need = sync.OnceValues(func() (*Image, error) {
+	return Prepare(context.Background(), os.Stderr)
+})
+
+// Need returns the Image, built if it must be. It skips or fails the test as the package's comment says.
+func Need(t testing.TB) *Image {
+	t.Helper()
+	if os.Getenv("VM_TESTS") == "" {
+		t.Skip("virtual machines take minutes: set VM_TESTS, or make test-vm")
+	}
+	lab.Sources(t)
+	if err := Available(); err != nil && (os.Getenv("LAB_INSTALL") != "1" || os.Geteuid() != 0) {
+		if os.Getenv("VM_TESTS") == "require" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	image, err := need()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// Prepare returns the Image, which it builds if the labs' cache has none of the present recipe yet: about a minute
+// where the host lab's base is there. log gets what the tools say meanwhile. With LAB_INSTALL=1 in the environment
+// missing Debian packages are installed first.
+func Prepare(ctx context.Context, log io.Writer) (*Image, error) {
+	if os.Getenv("LAB_INSTALL") == "1" && os.Geteuid() == 0 {
+		if err := Install(ctx, log); err != nil {
+			return nil, err
+		}
+	}
+	if err := Available(); err != nil {
+		return nil, err
+	}
+	base, err := lab.Prepare(ctx, "", log)
+	if err != nil {
+		return nil, err
+	}
+	image, err := prepare(ctx, base, log)
+	if err != nil {
+		return nil, fmt.Errorf("preparing the VM lab: %w", err)
+	}
+	return image, nil
+}
+
+func prepare(ctx context.Context, base *lab.Base, log io.Writer) (_ *Image, err error) {
+	cache, err := lab.CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lab.LockFile(ctx, filepath.Join(cache, "vm.lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	scratch, err := os.MkdirTemp("", "noderefit-vm-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(scratch)
+	guest := filepath.Join(scratch, "guest")
+	if err := build(ctx, guest, "github.com/noderefit/noderefit/test/vm/guest"); err != nil {
+		return nil, err
+	}
+	program, err := os.ReadFile(guest)
+	if err != nil {
+		return nil, err
+	}
+	// A host that never runs lends its repository.
+	host, err := base.NewHost(ctx, "", lab.Options{Name: "vm-image", HostNetwork: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, host.Close()) }()
+	repo := filepath.Join(host.Sysroot(), "ostree/repo")
+	digest := sha256.New()
+	for _, ref := range []string{RefV1, RefV2} {
+		commit, err := exec.CommandContext(ctx, "ostree", "--repo="+repo, "rev-parse", ref).Output()
+		if err != nil {
+			return nil, fmt.Errorf("asking the host lab for %s: %w", ref, err)
+		}
+		digest.Write(commit)
+	}
+	digest.Write(imageScript)
+	digest.Write(program)
+	image := &Image{dir: filepath.Join(cache, "vm-"+hex.EncodeToString(digest.Sum(nil))[:16]), log: log}
+	if _, err := os.Stat(image.dir); errors.Is(err, fs.ErrNotExist) {
+		if err := image.build(ctx, repo, guest, filepath.Join(cache, "vm-building")); err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	if image.accel, err = image.accelerator(ctx); err != nil {
+		return nil, err
+	}
+	image.booted, err = image.bootOnce(ctx)
+	return image, err
+}
+
+// build compiles a program of this module as a static binary.
+func build(ctx context.Context, out, program string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out, program)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w: %s", program, err, text)
+	}
+	return nil
+}
+
+// build makes the image in work, and gives it its name when it is whole.
+func (i *Image) build(ctx context.Context, repo, guest, work string) error {
+	if err := os.RemoveAll(work); err != nil {
+		return err
+	}
+	making, made := filepath.Join(work, "making"), filepath.Join(work, "made")
+	for _, dir := range []string{making, made} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	script := filepath.Join(work, "image.sh")
+	if err := os.WriteFile(script, imageScript, 0o755); err != nil {
+		return err
+	}
+	if err := run(ctx, i.log, "sh", script, repo, RefV1, RefV2, lab.OS, guest, suite, making); err != nil {
+		return err
+	}
+	for _, name := range []string{"disk.img", "vmlinuz", "initramfs.img"} {
+		if err := os.Rename(filepath.Join(making, name), filepath.Join(made, name)); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(made, i.dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(work)
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package wire is what a virtual machine's lab and the program inside the machine say to each other over a serial port.
+//
+// Such a port is a stream without a beginning: the machine goes down in the middle of a message, and the next boot
+// finds the rest of it, or messages for the boot before. So each message names the boot it is about, and a reader finds
+// the next one whatever precedes it.
+package wire
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strings"
+)
+
+// Kind says what a message is.
+type Kind byte
+
+// Messages to the machine, then those from it. In and Out, Err carry streams in pieces, and an empty In ends it.
+const (
+	Ping Kind = iota + 1 // asks for a Hello; the boot is not known yet
+	Exec                 // Data is a Command in JSON
+	In
+	Kill // the command and its process group
+
+	Hello // the machine's program runs
+	Out
+	Err
+	Exit // Data is the exit status in decimal, -1 for a signal
+)
+
+// Command is what Exec runs, as root and in a clean environment.
+type Command struct {
+	Argv []string `json:"argv"`
+}
+
+// Boot is the kernel's ID of one boot.
+type Boot [16]byte
+
+// ParseBoot reads the kernel's own way to write it.
+func ParseBoot(text string) (Boot, error) {
+	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(text), "-", ""))
+	if err == nil && len(id) != len(Boot{}) {
+		err = fmt.Errorf("%d bytes instead of %d", len(id), len(Boot{}))
+	}
+	if err != nil {
+		return Boot{}, fmt.Errorf("parsing boot ID %q: %w", text, err)
+	}
+	return Boot(id), nil
+}
+
+// Message is one of them. Number tells commands apart.
+type Message struct {
+	Boot   Boot
+	Kind   Kind
+	Number uint32
+	Data   []byte
+}
+
+// MaxData is how much Data one message may have.
+const MaxData = 64 << 10
+
+const (
+	magic      = 0x6e766d31
+	headerSize = 4 + 16 + 1 + 4 + 4 + 4
+)
+
+// Write writes one message with one call.
+func Write(w io.Writer, m Message) error {
+	if len(m.Data) > MaxData {
+		return fmt.Errorf("writing a message: %d bytes are too much", len(m.Data))
+	}
+	out := binary.BigEndian.AppendUint32(make([]byte, 0, headerSize+len(m.Data)), magic)
+	out = append(out, m.Boot[:]...)
+	out = append(out, byte(m.Kind))
+	out = binary.BigEndian.AppendUint32(out, m.Number)
+	out = binary.BigEndian.AppendUint32(out, uint32(len(m.Data)))
+	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
+	_, err := w.Write(append(out, m.Data...))
+	return err
+}
+
+// Reader reads messages and skips what is none.
+type Reader struct {
+	in *bufio.Reader
+}
+
+// NewReader returns a Reader of in.
+func NewReader(in io.Reader) *Reader {
+	return &Reader{bufio.NewReaderSize(in, headerSize+MaxData)}
+}
+
+// Next is the next whole message.
+func (r *Reader) Next() (Message, error) {
+	for {
+		head, err := r.in.Peek(headerSize)
+		if err != nil {
+			return Message{}, err
+		}
+		size := binary.BigEndian.Uint32(head[25:])
+		if binary.BigEndian.Uint32(head) != magic || size > MaxData ||
+			binary.BigEndian.Uint32(head[29:]) != crc32.ChecksumIEEE(head[:29]) {
+			if _, err := r.in.Discard(1); err != nil {
+				return Message{}, err
+			}
+			continue
+		}
+		m := Message{Boot: Boot(head[4:20]), Kind: Kind(head[20]), Number: binary.BigEndian.Uint32(head[21:]),
+			Data: make([]byte, size)}
+		if _, err := r.in.Discard(headerSize); err != nil {
+			return Message{}, err
+		}
+		if _, err := io.ReadFull(r.in, m.Data); err != nil {
+			return Message{}, err
+		}
+		return m, nil
+	}
+}
