@@ -160,7 +160,7 @@ func (h *host) status() status {
 	return s
 }
 
-// first is the first deployment, which has to be staged.
+// staged is the first deployment, which has to be staged.
 func (h *host) staged() deployment {
 	h.t.Helper()
 	d := h.status().Deployments[0]

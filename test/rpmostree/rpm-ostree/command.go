@@ -98,7 +98,7 @@ func (f *flags) modifiers() (map[string]dbus.Variant, error) {
 	}
 	for name, list := range map[string][]string{"install": f.install, "override-replace": f.replace} {
 		var names []string
-		var local []dbus.UnixFD
+		var local []dbus.Variant
 		for _, item := range list {
 			if !strings.HasSuffix(item, ".rpm") {
 				names = append(names, item)
@@ -108,7 +108,7 @@ func (f *flags) modifiers() (map[string]dbus.Variant, error) {
 			if err != nil {
 				return nil, fmt.Errorf("can't open file '%s': %w", item, err)
 			}
-			local = append(local, dbus.UnixFD(dup(file)))
+			local = append(local, dbus.MakeVariant(dbus.UnixFD(dup(file))))
 		}
 		if len(names) > 0 {
 			m[name+"-packages"] = dbus.MakeVariant(names)

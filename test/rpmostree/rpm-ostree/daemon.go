@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/godbus/dbus/v5"
-	"github.com/godbus/dbus/v5/prop"
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
@@ -40,8 +40,8 @@ const lingering = 30 * time.Second
 type daemon struct {
 	bus     *dbus.Conn
 	os      string
-	sysroot *prop.Properties
-	osProps *prop.Properties
+	sysroot *properties
+	osProps *properties
 	wake    chan struct{} // whether it is idle may have changed
 	dirty   chan struct{} // the deployments may have changed
 
@@ -79,6 +79,9 @@ func serveDaemon(ctx context.Context) error {
 		return err
 	}
 	if err := d.reload(ctx); err != nil {
+		return err
+	}
+	if err := d.watch(); err != nil {
 		return err
 	}
 	signals := make(chan *dbus.Signal, 100)
@@ -123,6 +126,20 @@ func (d *daemon) loop(ctx context.Context, signals <-chan *dbus.Signal) {
 	}
 }
 
+// watch sees what others do with the deployments: ostree touches the directory of the deployments after every change.
+func (d *daemon) watch() error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	go func() {
+		for range watcher.Events {
+			poke(d.dirty)
+		}
+	}()
+	return watcher.Add("/ostree/deploy")
+}
+
 // idleTimeout is how long the daemon stays with nothing to do, 0 for ever.
 func idleTimeout() time.Duration {
 	if seconds, err := strconv.Atoi(configuration("IdleExitTimeout")); err == nil {
@@ -161,29 +178,27 @@ func (d *daemon) gone(name string) {
 // export puts the objects on the bus.
 func (d *daemon) export() error {
 	osPath := dbus.ObjectPath(osPathPrefix + escapePath(d.os))
-	var err error
-	d.sysroot, err = prop.Export(d.bus, sysrootPath, prop.Map{sysrootInterface: {
-		"Booted":                {Value: osPath, Emit: prop.EmitTrue},
-		"Path":                  {Value: "/", Emit: prop.EmitTrue},
-		"ActiveTransaction":     {Value: noTransaction, Emit: prop.EmitTrue},
-		"ActiveTransactionPath": {Value: "", Emit: prop.EmitTrue},
-		"AutomaticUpdatePolicy": {Value: "none", Emit: prop.EmitTrue},
-		"Deployments":           {Value: []map[string]dbus.Variant{}, Emit: prop.EmitTrue},
-	}})
-	if err != nil {
-		return err
-	}
-	none := map[string]dbus.Variant{}
-	d.osProps, err = prop.Export(d.bus, osPath, prop.Map{osInterface: {
-		"BootedDeployment":       {Value: none, Emit: prop.EmitTrue},
-		"DefaultDeployment":      {Value: none, Emit: prop.EmitTrue},
-		"RollbackDeployment":     {Value: none, Emit: prop.EmitTrue},
-		"CachedUpdate":           {Value: none, Emit: prop.EmitTrue},
-		"HasCachedUpdateRpmDiff": {Value: false, Emit: prop.EmitTrue},
-		"Name":                   {Value: d.os, Emit: prop.EmitTrue},
-	}})
-	if err != nil {
-		return err
+	d.sysroot = &properties{bus: d.bus, path: sysrootPath, iface: sysrootInterface, values: map[string]dbus.Variant{
+		"Booted":                dbus.MakeVariant(osPath),
+		"Path":                  dbus.MakeVariant("/"),
+		"ActiveTransaction":     dbus.MakeVariant(noTransaction),
+		"ActiveTransactionPath": dbus.MakeVariant(""),
+		"AutomaticUpdatePolicy": dbus.MakeVariant("none"),
+		"Deployments":           dbus.MakeVariant([]map[string]dbus.Variant{}),
+	}}
+	none := dbus.MakeVariant(map[string]dbus.Variant{})
+	d.osProps = &properties{bus: d.bus, path: osPath, iface: osInterface, values: map[string]dbus.Variant{
+		"BootedDeployment":       none,
+		"DefaultDeployment":      none,
+		"RollbackDeployment":     none,
+		"CachedUpdate":           none,
+		"HasCachedUpdateRpmDiff": dbus.MakeVariant(false),
+		"Name":                   dbus.MakeVariant(d.os),
+	}}
+	for _, p := range []*properties{d.sysroot, d.osProps} {
+		if err := d.bus.Export(p, p.path, propertiesInterface); err != nil {
+			return err
+		}
 	}
 	if err := d.bus.Export(sysrootObject{d}, sysrootPath, sysrootInterface); err != nil {
 		return err
@@ -216,7 +231,8 @@ func (d *daemon) reload(ctx context.Context) error {
 		return err
 	}
 	list := []map[string]dbus.Variant{}
-	named := map[string]map[string]dbus.Variant{"BootedDeployment": {}, "DefaultDeployment": {}, "RollbackDeployment": {}}
+	none := map[string]dbus.Variant{}
+	named := map[string]any{"BootedDeployment": none, "DefaultDeployment": none, "RollbackDeployment": none}
 	for i, one := range all {
 		m, err := describe(ctx, one)
 		if err != nil {
@@ -233,14 +249,10 @@ func (d *daemon) reload(ctx context.Context) error {
 			named["RollbackDeployment"] = m
 		}
 	}
-	if old, problem := d.sysroot.Get(sysrootInterface, "Deployments"); problem == nil && reflect.DeepEqual(old.Value(), list) {
-		return nil
+	if err := d.sysroot.set(map[string]any{"Deployments": list}); err != nil {
+		return err
 	}
-	for name, m := range named {
-		d.osProps.SetMust(osInterface, name, m)
-	}
-	d.sysroot.SetMust(sysrootInterface, "Deployments", list)
-	return nil
+	return d.osProps.set(named)
 }
 
 // sysrootObject has the methods of the interface Sysroot.
@@ -251,6 +263,10 @@ func failed(err error) *dbus.Error { return dbus.NewError(failedError, []any{err
 // RegisterClient keeps the daemon for as long as the client is there.
 func (s sysrootObject) RegisterClient(options map[string]dbus.Variant, sender dbus.Sender) *dbus.Error {
 	if err := fault.Pass(context.Background(), fault.Register); err != nil {
+		return failed(err)
+	}
+	// What somebody else did with ostree a moment ago may not have been noticed yet.
+	if err := s.d.reload(context.Background()); err != nil {
 		return failed(err)
 	}
 	s.d.mu.Lock()
@@ -390,8 +406,9 @@ func (o osObject) begin(method string, sender dbus.Sender, title string, params 
 		return "", failed(err)
 	}
 	d.txn = t
-	d.sysroot.SetMust(sysrootInterface, "ActiveTransaction", active{method, string(sender), string(o.path)})
-	d.sysroot.SetMust(sysrootInterface, "ActiveTransactionPath", t.address)
+	if err := d.busy(active{method, string(sender), string(o.path)}, t.address); err != nil {
+		return "", failed(err)
+	}
 	go func() {
 		<-t.finished
 		poke(d.dirty)
@@ -413,9 +430,15 @@ func (d *daemon) close(t *transaction) {
 	}
 	t.close()
 	d.txn = nil
-	d.sysroot.SetMust(sysrootInterface, "ActiveTransaction", noTransaction)
-	d.sysroot.SetMust(sysrootInterface, "ActiveTransactionPath", "")
+	if err := d.busy(noTransaction, ""); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
 	poke(d.wake)
+}
+
+// busy says what is under way.
+func (d *daemon) busy(a active, address string) error {
+	return d.sysroot.set(map[string]any{"ActiveTransaction": a, "ActiveTransactionPath": address})
 }
 
 // unitOf is the systemd unit of a client, "" if it can't be told.

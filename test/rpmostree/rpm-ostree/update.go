@@ -36,13 +36,16 @@ func (v vardict) list(key string) []string {
 	return value
 }
 
-// files are file descriptors. The connection may have made plain numbers of them.
+// files are file descriptors: h, or av of h. Those of packages are ah in rpm-ostree, which the library sends and can't
+// read.
 func (v vardict) files(key string) []int {
 	var fds []int
 	switch value := v[key].Value().(type) {
-	case []dbus.UnixFD:
-		for _, fd := range value {
-			fds = append(fds, int(fd))
+	case []dbus.Variant:
+		for _, one := range value {
+			if fd, ok := one.Value().(dbus.UnixFD); ok {
+				fds = append(fds, int(fd))
+			}
 		}
 	case dbus.UnixFD:
 		fds = append(fds, int(value))
