@@ -5,6 +5,8 @@ package ostree
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -24,12 +26,12 @@ func inUnit(run Runner, unit string, options ...string) Runner {
 		"--property=StandardOutput=truncate:" + stdout, "--property=StandardError=truncate:" + stderr}, options...)
 	start = append(start, "--")
 	return func(ctx context.Context, argv ...string) ([]byte, error) {
-		_, err := run(ctx, append(start[:len(start):len(start)], argv...)...)
+		_, err := run(ctx, append(slices.Clip(start), argv...)...)
 		for inUse(err) {
 			if err := waitForUnit(ctx, run, unit); err != nil {
 				return nil, err
 			}
-			_, err = run(ctx, append(start[:len(start):len(start)], argv...)...)
+			_, err = run(ctx, append(slices.Clip(start), argv...)...)
 		}
 		command, failed := errors.AsType[*CommandError](err)
 		if failed && command.Stderr != "" {
@@ -81,10 +83,8 @@ func waitForUnit(ctx context.Context, run Runner, unit string) error {
 		if err != nil || !runs {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(unitPoll):
+		if err := sleep(ctx, unitPoll); err != nil {
+			return err
 		}
 	}
 }
@@ -96,4 +96,31 @@ func stopUnit(ctx context.Context, run Runner, unit string) error {
 		return nil
 	}
 	return err
+}
+
+// followUnit tells progress, if there is one, the last line that a unit of the host at root has written to its standard
+// output whenever it is another, until the function that it returns is called.
+func followUnit(ctx context.Context, root, unit string, progress func(string)) (stop func()) {
+	if progress == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for last := ""; sleep(ctx, unitPoll) == nil; {
+			text, err := fileEnd(filepath.Join(root, "/run/"+unit+".stdout"))
+			if err != nil {
+				continue // it has not started yet, or nobody can help it
+			}
+			if line := lastLine(text); line != "" && line != last {
+				progress(line)
+				last = line
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-stopped
+	}
 }

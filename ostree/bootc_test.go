@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	digestOne = "sha256:" + one
+	digestTwo = "sha256:" + two
+)
+
+// bootcEntryText is an entry of a status as bootc 1.9 prints it, of an image by name.
+func bootcEntryText(checksum, name, digest, signature string) string {
+	return fmt.Sprintf(`{"image":{"image":{"image":%q,"transport":"registry"%s},"version":"9.4","timestamp":`+
+		`"2025-01-01T00:00:00Z","imageDigest":%q,"architecture":"amd64"},"cachedUpdate":null,"incompatible":false,`+
+		`"pinned":false,"softRebootCapable":false,"downloadOnly":false,"store":"ostreeContainer","ostree":`+
+		`{"stateroot":"default","checksum":%q,"deploySerial":1},"composefs":null}`, name, signature, digest, checksum)
+}
+
+func bootcStatusText(staged, booted string) string {
+	return `{"apiVersion":"org.containers.bootc/v1","kind":"BootcHost","metadata":{"name":"host"},"spec":{"image":null,` +
+		`"bootOrder":"default"},"status":{"staged":` + staged + `,"booted":` + booted +
+		`,"rollback":null,"rollbackQueued":false,"type":"bootcHost"}}`
+}
+
+func TestBootcStatusIsRead(t *testing.T) {
+	host, err := parseBootcStatus([]byte(bootcStatusText("null", bootcEntryText(one, "quay.io/os:9", digestOne, ""))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	booted, err := host.bootedOSTree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := booted.OSTree.dir(); got != "/ostree/deploy/default/deploy/"+one+".1" {
+		t.Errorf("it is in %s", got)
+	}
+	for _, c := range []struct{ name, text string }{
+		{"no JSON", "error"},
+		{"another document", `{"kind":"Pod"}`},
+		{"a path as the checksum", strings.ReplaceAll(bootcStatusText("null", bootcEntryText("../x", "a", digestOne, "")), one, two)},
+		{"a path as the OS", strings.ReplaceAll(bootcStatusText(bootcEntryText(one, "a", digestOne, ""), "null"), `"default","checksum`, `"..","checksum`)},
+	} {
+		if host, err := parseBootcStatus([]byte(c.text)); err == nil {
+			t.Errorf("%s gives %+v", c.name, host)
+		}
+	}
+	for _, c := range []struct{ booted, says string }{
+		{"null", "does not know"},
+		{`{"image":null,"incompatible":false,"ostree":null,"composefs":{"verity":"00"}}`, "composefs"},
+	} {
+		host, err := parseBootcStatus([]byte(bootcStatusText("null", c.booted)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := host.bootedOSTree(); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("booted %s gives %v", c.booted, err)
+		}
+	}
+}
+
+func TestImageOfBootcIsAReferenceWithItsDigest(t *testing.T) {
+	for _, c := range []struct {
+		transport, image, signature string
+		want                        string // "" for an error
+	}{
+		{"registry", "quay.io/os:9", "", "ostree-unverified-registry:quay.io/os:9@" + digestOne},
+		{"registry", "quay.io/os@" + digestTwo, `"insecure"`, "ostree-unverified-registry:quay.io/os@" + digestTwo},
+		{"registry", "quay.io/os", `"containerPolicy"`, "ostree-image-signed:docker://quay.io/os@" + digestOne},
+		{"registry", "quay.io/os", `{"ostreeRemote":"fedora"}`, "ostree-remote-image:fedora:docker://quay.io/os@" + digestOne},
+		{"oci", "/srv/os:9", "", "ostree-unverified-image:oci:/srv/os:9"},
+		{"containers-storage", "localhost/os", "null", "ostree-unverified-image:containers-storage:localhost/os"},
+		{"registry", "quay.io/os", `"quantum"`, ""},
+		{"pigeon", "quay.io/os", "", ""},
+	} {
+		i := bootcImage{Digest: digestOne,
+			Image: bootcReference{Image: c.image, Transport: c.transport, Signature: json.RawMessage(c.signature)}}
+		got, err := i.reference()
+		if (err != nil) != (c.want == "") || err == nil && got.String() != c.want {
+			t.Errorf("%s:%s %s gives %s, %v; want %q", c.transport, c.image, c.signature, got, err, c.want)
+		}
+	}
+}
+
+func TestWhatBootcMadeIsComparedWithWhatWasAsked(t *testing.T) {
+	for _, c := range []struct {
+		name, image, os string
+		entry           string
+		runs, is        bool
+	}{
+		{"the same tag", "quay.io/os:9", "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), true, true},
+		{"the tag's digest", "quay.io/os@" + digestOne, "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, true},
+		{"another digest", "quay.io/os@" + digestTwo, "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, false},
+		{"the digest of a list", "quay.io/os@" + digestTwo, "default", bootcEntryText(one, "quay.io/os@"+digestTwo, digestOne, ""), true, true},
+		{"another tag", "quay.io/os:10", "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, false},
+		{"another OS", "quay.io/os:9", "other", bootcEntryText(one, "quay.io/os:9", digestOne, ""), true, false},
+		{"signed is another spelling", "ostree-image-signed:docker://quay.io/os:9", "default",
+			bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, true},
+		{"signed", "ostree-image-signed:docker://quay.io/os:9", "default",
+			bootcEntryText(one, "quay.io/os:9", digestOne, `,"signature":"containerPolicy"`), true, true},
+		{"no image", "quay.io/os:9", "default", `{"image":null,"ostree":{"stateroot":"default","checksum":"` + one + `","deploySerial":0}}`,
+			false, false},
+	} {
+		var entry bootcEntry
+		if err := json.Unmarshal([]byte(c.entry), &entry); err != nil {
+			t.Fatal(err)
+		}
+		want, err := ParseImage(c.image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if runs, err := entry.runs(want), entry.differs(want, c.os); runs != c.runs || (err == nil) != c.is {
+			t.Errorf("%s: runs it %t, differs by %v", c.name, runs, err)
+		}
+	}
+}
+
+func TestFailureOfBootcIsClassed(t *testing.T) {
+	const open = "error: Switching: Pulling: Creating importer: failed to invoke method OpenImage: "
+	said := func(stderr string) error { return &CommandError{Stderr: stderr, Err: errStatus} }
+	for _, c := range []struct {
+		name   string
+		output string
+		err    error
+		want   Class
+	}{
+		{"name server", "", said(open + "dial tcp: lookup quay.io on [::1]:53: no such host"), Retryable},
+		{"broken off", "", said("error: Switching: Pulling: Importing: Unencapsulating base: unexpected EOF"), Retryable},
+		{"server in trouble", "", said(open + "received unexpected HTTP status: 503 Service Unavailable"), Retryable},
+		{"too many", "", said(open + "toomanyrequests: You have reached your pull rate limit."), Retryable},
+		{"no such tag", "", said(open + "reading manifest x in quay.io/os: manifest unknown"), Invalid},
+		{"forbidden", "", said(open + "invalid status code from registry 403 (Forbidden)"), NeedsAdmin},
+		{"certificate", "", said(open + "tls: failed to verify certificate: x509: certificate signed by unknown authority"), NeedsAdmin},
+		{"policy without signatures", "", said("error: Switching: containers-policy.json specifies a default of " +
+			"`insecureAcceptAnything`; refusing usage"), NeedsAdmin},
+		{"unsigned", "", said(open + "A signature was required, but no signature exists"), Invalid},
+		{"rejected", "", said(open + "Source image rejected: Running image docker://quay.io/os:9 is rejected by policy."), Invalid},
+		{"no bootable image", "", said("error: Switching: Pulling: Target image does not have ostree.bootable label"), Invalid},
+		{"full disk", "", said("error: Switching: Insufficient free space for quay.io/os (available: 1 GB required: 2 GB)"), NeedsAdmin},
+		{"lock", "Waiting for sysroot lock...\n", said(""), Retryable},
+		{"no bootc", "", &CommandError{Argv: []string{"bootc"}, Err: &exec.Error{Name: "bootc", Err: exec.ErrNotFound}}, NeedsAdmin},
+		{"no bootc for systemd", "", said("Failed to find executable bootc: No such file or directory"), NeedsAdmin},
+		{"stopped", "", &CommandError{Err: context.Canceled}, Retryable},
+		{"anything else", "", said("error: Switching: something"), Failed},
+		{"no tool's", "", errors.New("x"), Failed},
+	} {
+		if err := bootcFailing("doing", []byte(c.output), c.err); ClassOf(err) != c.want {
+			t.Errorf("%s: class %s: %v", c.name, ClassOf(err), err)
+		}
+	}
+	if err := bootcFailing("doing", nil, nil); err != nil {
+		t.Errorf("no failure is %v", err)
+	}
+}
+
+func TestKernelArgumentsOfAnImageAreRead(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       []string // nil for an error
+	}{
+		{"a list", `kargs = ["a=1", "b"]`, []string{"first", "a=1", "b"}},
+		{"several in one", `kargs = ["a=1 b", 'c="x y"']`, []string{"first", "a=1", "b", `c="x y"`}},
+		{"this architecture", "kargs = [\"a\"]\nmatch-architectures = [\"aarch64\", \"x86_64\"]", []string{"first", "a"}},
+		{"another architecture", "kargs = [\"a\"]\nmatch-architectures = [\"aarch64\"]", []string{"first"}},
+		{"no architecture", "kargs = [\"a\"]\nmatch-architectures = []", []string{"first"}},
+		{"no TOML", "kargs", nil},
+		{"ostree's own", `kargs = ["ostree=/x"]`, nil},
+		{"open quote", `kargs = ["a=\"x"]`, nil},
+	} {
+		got, err := appendArguments([]string{"first"}, []byte(c.text), "amd64")
+		if (err != nil) != (c.want == nil) || !slices.Equal(got, c.want) {
+			t.Errorf("%s gives %q, %v", c.name, got, err)
+		}
+	}
+}
+
+// bootcRoot is the root of a host with nothing but what Bootc looks at.
+func bootcRoot(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := bootcRoot(t, map[string]string{"run/x": ""})
+		var lines []string
+		run := func(_ context.Context, argv ...string) ([]byte, error) {
+			line := strings.Join(argv, " ")
+			lines = append(lines, line)
+			switch {
+			case argv[0] == "systemd-run":
+				return nil, &CommandError{Argv: argv, Err: errStatus}
+			case line == "cat /run/noderefit-bootc.stderr":
+				return []byte("error: Switching: connect: connection refused\n"), nil
+			case argv[0] == "bootc":
+				return []byte(bootcStatusText("null", bootcEntryText(one, "quay.io/os:8", digestOne, ""))), nil
+			}
+			return nil, nil
+		}
+		b := NewBootc(run, root, NewPlain(run, root))
+		began := time.Now()
+		_, err := b.Compose(t.Context(), System{Image: "quay.io/os:9"})
+		if ClassOf(err) != Retryable || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("class %s: %v", ClassOf(err), err)
+		}
+		switches := len(slices.DeleteFunc(lines, func(l string) bool { return !strings.HasPrefix(l, "systemd-run") }))
+		if took := time.Since(began); switches != len(b.delays)+1 || took < 20*time.Second || took > time.Minute {
+			t.Errorf("%d attempts in %s", switches, took)
+		}
+		if _, err := os.Stat(filepath.Join(root, bootcState)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("its state is left (%v)", err)
+		}
+	})
+}
+
+func TestLockThatIsHeldForTooLongIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := bootcRoot(t, map[string]string{"ostree/lock": ""})
+		b := NewBootc(nil, root, NewPlain(nil, root))
+		if err := b.awaitLock(t.Context()); err != nil {
+			t.Errorf("without a lock: %v", err)
+		}
+		file, err := os.OpenFile(filepath.Join(root, "ostree/lock"), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := b.awaitLock(t.Context()); err == nil || time.Since(began) < b.lockWait {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.awaitLock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with a deadline: %v", err)
+		}
+	})
+}
+
+func TestRebootThatBootcAsksForIsTakenBack(t *testing.T) {
+	const ours, theirs = "bootc: Reboot required for image: " + digestOne, "*** System restart required ***\n"
+	for _, c := range []struct{ name, before, after, want string }{
+		{"none before", "", ours, ""},
+		{"somebody else's before", theirs, ours, theirs},
+		{"bootc's before, for another image", ours + "x", ours, ours + "x"},
+		{"left by an earlier switch", ours, ours, ""},
+		{"bootc wrote none", theirs, theirs, theirs},
+		{"nothing at all", "", "", ""},
+	} {
+		root := bootcRoot(t, map[string]string{"run/x": ""})
+		path := filepath.Join(root, rebootRequired)
+		if c.after != "" {
+			if err := os.WriteFile(path, []byte(c.after), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var before []byte
+		if c.before != "" {
+			before = []byte(c.before)
+		}
+		b := NewBootc(nil, root, NewPlain(nil, root))
+		if err := b.takeBackReboot(before); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if got, err := os.ReadFile(path); string(got) != c.want || err != nil && c.want != "" {
+			t.Errorf("%s leaves %q (%v)", c.name, got, err)
+		}
+	}
+}
+
+func TestPolicyOfTheHostIsAskedFirst(t *testing.T) {
+	root := bootcRoot(t, map[string]string{PolicyPath: `{"default":[{"type":"reject"}]}`})
+	run := func(context.Context, ...string) ([]byte, error) {
+		t.Error("something was run")
+		return nil, nil
+	}
+	_, err := NewBootc(run, root, NewPlain(run, root)).Compose(t.Context(), System{Image: "quay.io/os:9"})
+	if ClassOf(err) != Invalid {
+		t.Errorf("class %s: %v", ClassOf(err), err)
+	}
+}
+
+func TestLastLineOfAUnitIsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := bootcRoot(t, map[string]string{"run/x.stdout": "one\ntwo\n"})
+		var said []string
+		stop := followUnit(t.Context(), root, "x", func(text string) { said = append(said, text) })
+		time.Sleep(3 * unitPoll) //nolint:forbidigo // it is the bubble's time
+		synctest.Wait()
+		if err := os.WriteFile(filepath.Join(root, "run/x.stdout"), []byte("one\ntwo\nthree\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(unitPoll) //nolint:forbidigo // it is the bubble's time
+		synctest.Wait()
+		stop()
+		if !slices.Equal(said, []string{"two", "three"}) {
+			t.Errorf("it said %q", said)
+		}
+	})
+}

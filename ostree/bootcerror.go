@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+)
+
+// bootcTexts are what bootc, skopeo below it and the registries say. The first that fits decides.
+var bootcTexts = []struct {
+	class Class
+	parts []string
+}{
+	{NeedsAdmin, []string{
+		"local rpm-ostree modifications", "requires a booted host system", "requires full root privileges",
+		"No space left on device", "no space left on device", "Insufficient free space", "would be exceeded, at least",
+		"unauthorized", "authentication required", //nolint:misspell // a registry's own word
+		"requested access to the resource is denied", "403 (Forbidden)",
+		"403 Forbidden", "x509: ", "refusing usage", "Failed to find executable", "bootc: not found",
+	}},
+	{Invalid, []string{
+		"manifest unknown", "name unknown", "404 (Not Found)", "invalid reference format", "no such file or directory",
+		"does not resolve to an image ID", "no image found in", "does not have ostree.bootable label",
+		// What a signature policy says.
+		"Source image rejected", "signature was required", "cryptographic signature verification failed",
+		"Cannot currently verify layered containers via ostree remote",
+	}},
+	{Retryable, []string{
+		"connection refused", "connection reset by peer", "no route to host", "network is unreachable", "i/o timeout",
+		"no such host", "Temporary failure in name resolution", "server misbehaving", "TLS handshake timeout",
+		"unexpected EOF", ": EOF", "Client.Timeout exceeded", "context deadline exceeded", "retryable error: ",
+		"toomanyrequests", "408 Request Timeout", "429 Too Many Requests", "500 Internal Server Error", "502 Bad Gateway",
+		"503 Service Unavailable", "504 Gateway Timeout", "received unexpected HTTP status: 5",
+	}},
+}
+
+// bootcFailing makes an Error out of what a tool returned, as failing does, knowing what bootc says as well.
+func bootcFailing(doing string, output []byte, err error) error {
+	command, ok := errors.AsType[*CommandError](err)
+	if !ok || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return failing(doing, output, err)
+	}
+	if errors.Is(err, exec.ErrNotFound) {
+		return &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+	}
+	for _, known := range bootcTexts {
+		if containsAny(command.Stderr, known.parts...) {
+			return &Error{Class: known.class, Doing: doing, Err: err}
+		}
+	}
+	if bytes.HasSuffix(bytes.TrimSpace(output), []byte(waitingForLock+"...")) {
+		return &Error{Class: Retryable, Doing: doing, Err: err}
+	}
+	return failing(doing, output, err)
+}
