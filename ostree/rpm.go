@@ -61,7 +61,7 @@ func (r *RPM) Current(ctx context.Context) (System, error) {
 
 // Compose makes sure that the commit of want is in the host's repository, with a staged deployment of it that cannot
 // boot if it is not the booted one's, and holds it by a ref until Drop. It takes minutes; what is there already costs
-// two forks and no transaction. Where another transaction is at work it is waited for, and one of an earlier call that
+// four forks and no transaction. Where another transaction is at work it is waited for, and one of an earlier call that
 // is still going on is waited for if it is on the way, else cancelled. What the network breaks is tried again for about
 // half a minute. Without a digest or a checksum, an image of the same name as the booted one's is the booted one.
 //
@@ -148,10 +148,10 @@ func (r *RPM) step(ctx context.Context, doing string, done *rpmProgress) error {
 		done.limit, done.network, done.busySince = done.before-1, 0, time.Time{}
 		return nil
 	}
-	trouble, err := rpmFailing(doing, err)
 	if ctx.Err() != nil {
-		return err
+		return &Error{Class: Retryable, Doing: doing, Err: err}
 	}
+	trouble, err := rpmFailing(doing, err)
 	pause := unitPoll
 	switch trouble {
 	case rpmRefused:
@@ -431,24 +431,41 @@ func (r *RPM) join(ctx context.Context, doing string, t rpmTarget) error {
 	return nil
 }
 
-// settle is the status when no transaction is active. It waits for those of others as long as it has patience.
+// settle is the status when no transaction is active. It waits for those of others as long as it has patience, and
+// until rpm-ostree has seen what ostree has done without it, which its daemon hears of a little later. Two forks.
 func (r *RPM) settle(ctx context.Context, doing string) (rpmStatus, error) {
-	said := ""
+	said, stale := "", 0
 	for begun := time.Now(); ; {
 		s, err := r.status(ctx, doing)
-		if err != nil || len(s.Transaction) == 0 {
+		if err != nil {
 			return s, err
 		}
-		busy := fmt.Errorf("rpm-ostree is at work for another program: %s", s.who())
-		if time.Since(begun) > rpmPatience {
-			return s, &Error{Class: Retryable, Doing: doing, Err: busy}
+		var waitFor error
+		if len(s.Transaction) > 0 {
+			waitFor = fmt.Errorf("rpm-ostree is at work for another program: %s", s.who())
+		} else {
+			deployments, err := r.plain.Status(ctx)
+			if err != nil {
+				return s, fmt.Errorf("%s: %w", doing, err)
+			}
+			if s.shows(deployments) {
+				return s, nil
+			}
+			waitFor = errors.New("rpm-ostree does not see the deployments that ostree lists")
+			stale++
+			if output, err := r.run(ctx, "rpm-ostree", "reload"); err != nil && stale == statusTries {
+				return s, failing(doing, output, err)
+			}
 		}
-		if who := s.who(); who != said {
-			r.say("waiting: " + busy.Error())
-			said = who
+		if time.Since(begun) > rpmPatience || stale == statusTries {
+			return s, &Error{Class: Retryable, Doing: doing, Err: waitFor}
+		}
+		if waitFor.Error() != said {
+			said = waitFor.Error()
+			r.say("waiting: " + said)
 		}
 		if err := sleep(ctx, unitPoll); err != nil {
-			return s, &Error{Class: Retryable, Doing: doing, Err: fmt.Errorf("%w: %w", busy, err)}
+			return s, &Error{Class: Retryable, Doing: doing, Err: fmt.Errorf("%w: %w", waitFor, err)}
 		}
 	}
 }

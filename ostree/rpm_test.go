@@ -324,6 +324,7 @@ type rpmHost struct {
 	units        map[string]string
 	interrupted  bool
 	failure      string // standard error of the last transaction
+	reloads      int
 	asked        []string
 }
 
@@ -350,11 +351,17 @@ func newRPMHost(t *testing.T) *rpmHost {
 	t.Helper()
 	h := &rpmHost{t: t, root: t.TempDir(), units: map[string]string{}}
 	writeAll(t, h.root, map[string]string{
-		"/run/x": "",
+		"/boot/loader/entries/1.conf": "version 1\noptions ostree=/ostree/boot.1/testos/x/0\nlinux /x\n",
+		"/ostree/boot.1/testos/x/y":   "",
+		"/run/x":                      "",
 		"/ostree/deploy/testos/deploy/" + one + ".0.origin": "[origin]\ncontainer-image-reference=a\n\n[libostree-transient]\npinned=true\n",
 		"/ostree/deploy/testos/deploy/" + two + ".0.origin": "[origin]\ncontainer-image-reference=b\n",
 		"/ostree/repo/refs/heads/os/test":                   one + "\n",
 	})
+	link := filepath.Join(h.root, "/ostree/boot.1/testos/x/0")
+	if err := os.Symlink("../../../deploy/testos/deploy/"+one+".0", link); err != nil {
+		t.Fatal(err)
+	}
 	for _, checksum := range []string{one, two, three} {
 		writeAll(t, h.root, map[string]string{"/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit": ""})
 	}
@@ -400,8 +407,8 @@ func (h *rpmHost) stage(d *rpmDeployment, state string) {
 
 func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 	line := strings.Join(argv, " ")
-	if err := ctx.Err(); err != nil {
-		return nil, &CommandError{Argv: argv, Err: err}
+	if ctx.Err() != nil {
+		return nil, &CommandError{Argv: argv, Err: context.Cause(ctx)}
 	}
 	name, rest, _ := strings.Cut(line, " ")
 	switch name {
@@ -416,7 +423,13 @@ func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 		return nil, nil
 	case "systemd-run":
 		return h.transact(ctx, argv)
+	case "rpm-ostree":
+		h.reloads++
+		return nil, nil
 	case "ostree":
+		if argv[1] == "admin" {
+			return h.answerAdmin()
+		}
 		h.asked = append(h.asked, rest)
 		switch {
 		case argv[1] == "refs" && argv[2] == "--force":
@@ -433,6 +446,25 @@ func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 	return h.fails(argv, "no such command")
 }
 
+// deployments are all of a status, in their order.
+func (h *rpmHost) deployments(s rpmFixture) []rpmDeployment {
+	var all []rpmDeployment
+	if s.staged != nil {
+		all = append(all, *s.staged)
+	}
+	return append(append(all, s.before...), h.booted())
+}
+
+// answerAdmin is what ostree says of the same.
+func (h *rpmHost) answerAdmin() ([]byte, error) {
+	var all []map[string]any
+	for i, d := range h.deployments(h.status) {
+		all = append(all, map[string]any{"checksum": d.Checksum, "stateroot": d.OS, "serial": d.Serial, "index": i,
+			"booted": d.Booted, "staged": d.Staged, "pinned": d.Pinned})
+	}
+	return json.Marshal(map[string]any{"deployments": all})
+}
+
 func (h *rpmHost) answerStatus(argv []string) ([]byte, error) {
 	s := h.status
 	if len(h.statuses) > 0 {
@@ -441,13 +473,7 @@ func (h *rpmHost) answerStatus(argv []string) ([]byte, error) {
 	if s.failure != "" {
 		return h.fails(argv, s.failure)
 	}
-	all := rpmStatus{Transaction: s.busy, Driver: s.driver}
-	if s.staged != nil {
-		all.Deployments = append(all.Deployments, *s.staged)
-	}
-	all.Deployments = append(append(all.Deployments, s.before...), h.booted())
-	text, err := json.Marshal(all)
-	return text, err
+	return json.Marshal(rpmStatus{Deployments: h.deployments(s), Transaction: s.busy, Driver: s.driver})
 }
 
 func (h *rpmHost) systemctl(argv []string, rest string) ([]byte, error) {
@@ -482,8 +508,8 @@ func (h *rpmHost) transact(ctx context.Context, argv []string) ([]byte, error) {
 	if next.before != nil {
 		next.before()
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, &CommandError{Argv: argv, Err: err}
+	if ctx.Err() != nil {
+		return nil, &CommandError{Argv: argv, Err: context.Cause(ctx)}
 	}
 	h.failure = next.failure
 	switch {
@@ -568,6 +594,9 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 					{busy: []string{"upgrade", ":1.7", "/x"}},
 				}
 			},
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+		{name: "the daemon has not heard yet that what was staged is gone", want: wantB, done: 1,
+			set:          func(h *rpmHost) { h.statuses = []rpmFixture{{staged: stagedB(nil, nil)}, {staged: stagedB(nil, nil)}} },
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "others are quicker, twice", want: wantB, done: 1,
 			transactions: []rpmTransaction{
@@ -716,6 +745,8 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 			set: func(h *rpmHost) {
 				h.status.failure = "error: Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed"
 			}},
+		{name: "the daemon never hears what ostree has done", want: wantB, class: Retryable, text: "does not see",
+			set: func(h *rpmHost) { h.statuses = slices.Repeat([]rpmFixture{{staged: stagedB(nil, nil)}}, statusTries) }},
 		{name: "the client always dies", want: wantB, class: Retryable,
 			transactions: slices.Repeat([]rpmTransaction{{words: rebaseB, killed: true}}, lostTries+1)},
 		{name: "not an ostree host", want: wantB, class: NeedsAdmin, text: "This system was not booted via libostree.",
@@ -738,6 +769,9 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 				if h.status.staged != nil {
 					t.Errorf("%+v is left", h.status.staged)
 				}
+				if stale := strings.HasPrefix(c.name, "the daemon never hears"); stale != (h.reloads > 0) {
+					t.Errorf("%d reloads", h.reloads)
+				}
 			})
 		})
 	}
@@ -749,7 +783,7 @@ func TestContextThatEndsLeavesTheTransactionToTheNextCall(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("another configuration is wanted")
 		h.transactions = []rpmTransaction{{words: rebaseB, before: func() { cancel(why) }}}
-		if _, err := h.rpm().Compose(ctx, wantB); !errors.Is(err, context.Canceled) || ClassOf(err) != Retryable {
+		if _, err := h.rpm().Compose(ctx, wantB); !errors.Is(err, why) || ClassOf(err) != Retryable {
 			t.Errorf("gave %v", err)
 		}
 		if len(h.asked) != 1 {

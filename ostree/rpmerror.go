@@ -93,8 +93,8 @@ func rpmFailing(doing string, err error) (rpmTrouble, error) {
 			return known.trouble, &Error{Class: known.class, Doing: doing, Err: err}
 		}
 	}
-	if text == "" {
-		// It was killed, or systemd-run was: a client that fails says why.
+	if rpmLine(text) == "" {
+		// It was killed, or systemd-run was: a client that fails says so.
 		return rpmLost, &Error{Class: Retryable, Doing: doing, Err: err}
 	}
 	return rpmRefused, &Error{Class: Failed, Doing: doing, Err: err}

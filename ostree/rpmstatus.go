@@ -112,6 +112,13 @@ func (s rpmStatus) pending() (removable bool) {
 	return false
 }
 
+// shows says whether these are the deployments that ostree lists.
+func (s rpmStatus) shows(deployments []Deployment) bool {
+	return slices.EqualFunc(s.Deployments, deployments, func(a rpmDeployment, b Deployment) bool {
+		return a.id() == b.ID && a.Staged == b.Staged && a.Booted == b.Booted && a.Pinned == b.Pinned
+	})
+}
+
 // id is the deployment as Deployment.ID names it.
 func (d rpmDeployment) id() string { return fmt.Sprintf("%s/%s.%d", d.OS, d.Checksum, d.Serial) }
 
