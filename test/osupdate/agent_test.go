@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package osupdate
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/test/node"
+	"github.com/noderefit/noderefit/test/rpmostree"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// packagesFile has an admin's packages for the lab's OS, which no table of ours knows.
+const packagesFile = `systems:
+- ids: [debian]
+  kernels:
+    default: {packages: [kernel, kernel-core, kernel-modules, kernel-modules-core, kernel-modules-extra]}
+    realtime: {packages: [kernel-rt-core, kernel-rt-modules, kernel-rt-modules-extra], release: '\+rt'}
+  extensions:
+    usbguard: [usbguard]
+`
+
+// agentOn puts the agent on a host with rpm-ostree.
+func agentOn(t *testing.T) (context.Context, *node.Node) {
+	t.Helper()
+	ctx, m := boot(t)
+	binary, err := node.Build(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := node.On(m.Host, binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := n.HostPath("/etc/machine-config-daemon")
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at+"/packages.yaml", []byte(packagesFile), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return ctx, n
+}
+
+// config is a MachineConfig with a file, and more of its spec.
+func config(name, content, more string) []byte {
+	return fmt.Appendf(nil, `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig",
+ "metadata":{"name":%q},"spec":{%s"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
+ {"path":"/etc/update.conf","contents":{"source":"data:,%s"}}]}}}}`, name, more, content)
+}
+
+// update applies a configuration that needs a boot, and waits for the verdict.
+func update(ctx context.Context, t *testing.T, n *node.Node, doc []byte, want ...transaction.State) *daemon.Status {
+	t.Helper()
+	boots := n.Boots()
+	res, _, err := n.Apply(ctx, doc)
+	if err != nil {
+		t.Fatalf("%v %+v", err, res)
+	}
+	if res.Reboot != daemon.RebootStarted {
+		t.Fatalf("it does not boot: %+v", res)
+	}
+	if err := n.WaitBoot(ctx, boots+1); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.WaitState(ctx, want...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func output(ctx context.Context, t *testing.T, n *node.Node, argv ...string) string {
+	t.Helper()
+	out, err := n.Output(ctx, argv...)
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+// released waits until the agent has cleaned up after a verdict, and holds nothing.
+func released(ctx context.Context, t *testing.T, n *node.Node) {
+	t.Helper()
+	for start := time.Now(); time.Since(start) < 30*time.Second; {
+		out, err := n.Output(ctx, "ostree", "refs", "--list", "noderefit")
+		busy, _ := n.Output(ctx, "systemctl", "is-active", transaction.ProveUnit)
+		if err == nil && strings.TrimSpace(out) == "" && strings.TrimSpace(busy) != "active" {
+			return
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	out, _ := n.Output(context.WithoutCancel(ctx), "sh", "-c", "ostree refs --list noderefit; systemctl status "+transaction.ProveUnit+"; journalctl -o cat -u "+transaction.ProveUnit)
+	t.Fatalf("something is still held, or at work: %s", out)
+}
+
+func TestOneUpdateChangesImageKernelExtensionArgumentsAndFilesOnRPMOSTree(t *testing.T) {
+	ctx, n := agentOn(t)
+	a := config("a", "a", "")
+	update(ctx, t, n, a, transaction.Done)
+	before := n.BootedDeployment()
+	b := config("b", "b", `"osImageURL":"`+rpmostree.Remote+`:`+rpmostree.RefV4+`","kernelType":"realtime",
+ "extensions":["usbguard"],"kernelArguments":["update=b"],`)
+
+	boots := n.Boots()
+	s := update(ctx, t, n, b, transaction.Done)
+	if s.Config.Committed != "b" || s.OS != daemon.OSRpmOstree {
+		t.Errorf("%+v", s)
+	}
+	if got := n.Boots() - boots; got != 1 {
+		t.Errorf("%d reboots", got)
+	}
+	for path, want := range map[string]string{"/usr/lib/testos/version": "v4", "/etc/update.conf": "b"} {
+		if got := output(ctx, t, n, "cat", path); got != want {
+			t.Errorf("%s: %q", path, got)
+		}
+	}
+	text := output(ctx, t, n, "rpm-ostree", "status", "--json", "--booted")
+	for _, p := range []string{`"usbguard"`, `"kernel-rt-core"`} {
+		if !strings.Contains(text, p) {
+			t.Errorf("%s is not in %s", p, text)
+		}
+	}
+	if line := output(ctx, t, n, "rpm-ostree", "kargs"); !strings.Contains(" "+line+" ", " update=b ") {
+		t.Errorf("kernel arguments: %s", line)
+	}
+	if out, _, exit, err := n.Agent(ctx, "verify", "-o", "json"); err != nil || exit != 0 {
+		t.Errorf("verify: %d %v %s", exit, err, out)
+	}
+	released(ctx, t, n)
+
+	if out := output(ctx, t, n, "rpm-ostree", "status", "--json"); strings.Contains(out, `"staged" : true`) {
+		t.Errorf("staged: %s", out)
+	}
+
+	// Somebody goes back by hand: that is everything of a, and is said.
+	output(ctx, t, n, "rpm-ostree", "rollback")
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n.BootedDeployment() != before {
+		t.Fatalf("%s has booted", n.BootedDeployment())
+	}
+	if got := output(ctx, t, n, "cat", "/etc/update.conf"); got != "a" {
+		t.Errorf("/etc/update.conf: %q", got)
+	}
+	if s, err := n.Status(ctx); err != nil || s.State == transaction.Working {
+		t.Errorf("%v %+v", err, s)
+	}
+
+	// And to the configuration without them: only what was ours goes.
+	s = update(ctx, t, n, b, transaction.Done)
+	if s.Config.Committed != "b" {
+		t.Errorf("%+v", s)
+	}
+	s = update(ctx, t, n, config("c", "c", `"osImageURL":"`+rpmostree.Remote+`:`+rpmostree.RefV4+`",`), transaction.Done)
+	if s.Config.Committed != "c" {
+		t.Errorf("%+v", s)
+	}
+	text = output(ctx, t, n, "rpm-ostree", "status", "--json", "--booted")
+	if strings.Contains(text, `"usbguard"`) || strings.Contains(text, `"kernel-rt-core"`) {
+		t.Errorf("still layered: %s", text)
+	}
+}
+
+func TestWhatSomebodyElseHasLayeredStays(t *testing.T) {
+	ctx, n := agentOn(t)
+	output(ctx, t, n, "rpm-ostree", "install", "sysstat")
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	layered := func() string {
+		text := output(ctx, t, n, "rpm-ostree", "status", "--json", "--booted")
+		_, after, _ := strings.Cut(text, `"requested-packages"`)
+		list, _, _ := strings.Cut(after, "]")
+		return list
+	}
+	update(ctx, t, n, config("a", "a", `"extensions":["usbguard"],`), transaction.Done)
+	if got := layered(); !strings.Contains(got, "usbguard") || !strings.Contains(got, "sysstat") {
+		t.Errorf("layered: %s", got)
+	}
+	update(ctx, t, n, config("b", "b", ""), transaction.Done)
+	if got := layered(); strings.Contains(got, "usbguard") || !strings.Contains(got, "sysstat") {
+		t.Errorf("layered: %s", got)
+	}
+}
+
+func TestStagedOSDoesNotBootAndIsLetGoOfByARevert(t *testing.T) {
+	ctx, n := agentOn(t)
+	a := config("a", "a", "")
+	update(ctx, t, n, a, transaction.Done)
+	before := n.BootedDeployment()
+	was, err := n.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployments := len(was.Deployments)
+	at, err := n.Document("b.json", config("b", "b", `"extensions":["usbguard"],`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, text, exit, err := n.Agent(ctx, "stage", "--config", at, "-o", "json"); err != nil || exit != 0 {
+		t.Fatalf("stage: %d %v %s %s", exit, err, out, text)
+	}
+	if refs := output(ctx, t, n, "ostree", "refs", "--list", "noderefit"); refs == "" {
+		t.Error("nothing is held")
+	}
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n.BootedDeployment() != before {
+		t.Errorf("%s has booted", n.BootedDeployment())
+	}
+	if _, _, err := n.Apply(ctx, a); err != nil {
+		t.Fatal(err)
+	}
+	released(ctx, t, n)
+	if s, err := n.Status(ctx); err != nil || s.State != transaction.Done || len(s.Deployments) != deployments {
+		t.Errorf("%v %+v", err, s)
+	}
+}
+
+func TestWhatRPMOSTreeCanNotDoIsSaidOfItsField(t *testing.T) {
+	ctx, n := agentOn(t)
+	for _, c := range []struct{ name, more, field, says string }{
+		{"an extension without packages", `"extensions":["ipsec"],`, "extensions", "ipsec"},
+		{"another architecture's kernel", `"kernelType":"64k-pages",`, "kernelType", "64k-pages"},
+		{"no such ref", `"osImageURL":"` + rpmostree.Remote + `:no/such",`, "osImageURL", "no/such"},
+	} {
+		at, err := n.Document("c.json", config("c", "c", c.more))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, exit, err := n.Agent(ctx, "apply", "--config", at, "-o", "json")
+		if err != nil || exit != 3 || !strings.Contains(text, c.field) || !strings.Contains(text, c.says) {
+			t.Errorf("%s: %d %v %s", c.name, exit, err, text)
+		}
+	}
+	s, err := n.Status(ctx)
+	if err != nil || s.State != transaction.Unreconcilable ||
+		slices.ContainsFunc(s.Deployments, func(d daemon.DeploymentStatus) bool { return !d.Booted }) {
+		t.Errorf("%v %+v", err, s)
+	}
+}

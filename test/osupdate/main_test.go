@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package osupdate drives the back ends of package ostree on hosts of the host lab whose OS is managed by somebody
+// else than plain ostree.
+package osupdate
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/rpmostree"
+	"github.com/noderefit/noderefit/test/rpmostree/catalogue"
+	"github.com/noderefit/noderefit/test/rpmostree/fault"
+)
+
+// limit is what a test takes at most, on a machine that does other things too.
+const limit = 4 * time.Minute
+
+var program struct {
+	sync.Mutex
+	rpmostree.Program
+
+	dir string
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if program.dir != "" {
+		if err := os.RemoveAll(program.dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// standIn is the stand-in for rpm-ostree, which the tests share.
+func standIn(ctx context.Context, t *testing.T) rpmostree.Program {
+	t.Helper()
+	program.Lock()
+	defer program.Unlock()
+	if program.dir == "" {
+		dir, err := os.MkdirTemp("", "noderefit-osupdate-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		program.dir = dir
+		if program.Program, err = rpmostree.Build(ctx, dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return program.Program
+}
+
+// machine is a host with rpm-ostree that runs.
+type machine struct {
+	*lab.Host
+
+	t *testing.T
+
+	mu    sync.Mutex
+	asked []string // the transactions
+	said  []string
+}
+
+// boot returns a host that runs its first deployment, of lab.RefV1.
+func boot(t *testing.T) (context.Context, *machine) {
+	t.Helper()
+	base := lab.Need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	h, err := rpmostree.New(ctx, base, standIn(ctx, t), lab.Options{Name: "rpm"}, rpmostree.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ctx, &machine{Host: h, t: t}
+}
+
+// run is the ostree.Runner for the present boot.
+func (m *machine) run(ctx context.Context, argv ...string) ([]byte, error) {
+	if argv[0] == "systemd-run" {
+		m.mu.Lock()
+		m.asked = append(m.asked, strings.Join(argv[slices.Index(argv, "--")+2:], " "))
+		m.mu.Unlock()
+	}
+	stdout, stderr, exit, err := m.Exec(ctx, nil, argv...)
+	if err == nil && exit != 0 {
+		err = fmt.Errorf("exit status %d", exit)
+	}
+	if err != nil {
+		err = &ostree.CommandError{Argv: argv, Stderr: strings.TrimSpace(string(stderr)), Err: err}
+	}
+	return stdout, err
+}
+
+// transactions are those that were asked for since the last call.
+func (m *machine) transactions() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	asked := m.asked
+	m.asked = nil
+	return asked
+}
+
+func (m *machine) root() string { return fmt.Sprintf("/proc/%d/root", m.Leader()) }
+
+func (m *machine) plain() *ostree.Plain { return ostree.NewPlain(m.run, m.root()) }
+
+// rpm is a new driver, as after a restart of ours.
+func (m *machine) rpm() *ostree.RPM {
+	r := ostree.NewRPM(m.run, m.root(), m.plain())
+	r.Progress = func(text string) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.said = append(m.said, text)
+	}
+	return r
+}
+
+// output is what a command on the host says.
+func (m *machine) output(ctx context.Context, argv ...string) string {
+	m.t.Helper()
+	text, err := m.Output(ctx, argv...)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return strings.TrimSpace(text)
+}
+
+// push puts an image of lab.RefV2 into the registry, by the name that a configuration gives it.
+func (m *machine) push(ctx context.Context, version string) string {
+	m.t.Helper()
+	commit, err := rpmostree.Commit(ctx, m.Host, lab.RefV2)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	digest, err := rpmostree.Push(m.Host, "quay.example/os/node:"+version, catalogue.Image{Base: commit, Version: version,
+		Files: map[string]string{"/usr/lib/testos/image": version + "\n"}})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return "quay.example/os/node@" + digest
+}
+
+func (m *machine) breaks(f fault.Fault) {
+	m.t.Helper()
+	if err := rpmostree.Break(m.Host, f); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// mend lifts the faults of all steps.
+func (m *machine) mend() {
+	m.t.Helper()
+	for _, step := range []fault.Step{fault.Start, fault.Register, fault.Begin, fault.Pull, fault.Compose, fault.Stage, fault.End} {
+		if err := rpmostree.Mend(m.Host, step); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+// staged is the staged deployment, nil if there is none.
+func (m *machine) staged(ctx context.Context) *ostree.Deployment {
+	m.t.Helper()
+	deployments, err := m.plain().Status(ctx)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, d := range deployments {
+		if d.Staged {
+			return &d
+		}
+	}
+	return nil
+}
+
+// compose composes what has to work in so many transactions.
+func (m *machine) compose(ctx context.Context, s ostree.System, transactions int) ostree.Composed {
+	m.t.Helper()
+	m.transactions()
+	c, err := m.rpm().Compose(ctx, s)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if asked := m.transactions(); c.Transactions != transactions || len(asked) < transactions {
+		m.t.Errorf("composed in %d transactions instead of %d: %q", c.Transactions, transactions, asked)
+	}
+	if there, err := m.rpm().Present(ctx, s, c); !there || err != nil {
+		m.t.Errorf("what was composed is there: %v, %v", there, err)
+	}
+	return c
+}
+
+// soon waits for a condition.
+func (m *machine) soon(ctx context.Context, what string, condition func() bool) {
+	m.t.Helper()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			m.t.Fatalf("%s: %v", what, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

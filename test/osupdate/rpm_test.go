@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package osupdate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/rpmostree"
+	"github.com/noderefit/noderefit/test/rpmostree/fault"
+)
+
+var realtime = []string{"kernel-rt-core", "kernel-rt-modules", "kernel-rt-modules-extra"}
+
+// system is an image with the real-time kernel and an extension.
+func system(image string) ostree.System {
+	packages := append([]string{"usbguard"}, realtime...)
+	slices.Sort(packages)
+	return ostree.System{Image: image, Packages: packages, Removed: slices.Sorted(slices.Values(rpmostree.KernelPackages))}
+}
+
+// bootInto materialises what was composed, with the kernel arguments that there are, and boots it.
+func (m *machine) bootInto(ctx context.Context, c ostree.Composed) {
+	m.t.Helper()
+	p := m.plain()
+	deployments, err := p.Status(ctx)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	booted := deployments[slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Booted })]
+	made, err := p.Materialise(ctx, ostree.Request{OS: lab.OS, Checksum: c.Checksum, Origin: c.Origin,
+		KernelArguments: append(booted.KernelArguments, "composed=1"), KeepRollback: true})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if err := p.SetDefault(ctx, made.ID); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := m.Reboot(ctx); err != nil {
+		m.t.Fatal(err)
+	}
+	if m.BootedDeployment() != made.ID {
+		m.t.Fatalf("%s has booted instead of %s", m.BootedDeployment(), made.ID)
+	}
+}
+
+func TestImageKernelAndExtensionAreTwoTransactionsAndBootOnlyWhenTheyAreMadeTo(t *testing.T) {
+	ctx, m := boot(t)
+	before := m.BootedDeployment()
+	was, err := m.rpm().Current(ctx)
+	if err != nil || was.Image != lab.RefV1 {
+		t.Fatalf("runs %+v, %v", was, err)
+	}
+	m.transactions()
+	want := system(m.push(ctx, "43"))
+	c := m.compose(ctx, want, 2)
+	if _, digest, _ := strings.Cut(want.Image, "@"); c.Base != digest {
+		t.Errorf("its base is %s", c.Base)
+	}
+	if staged := m.staged(ctx); staged == nil || staged.Checksum != c.Checksum {
+		t.Errorf("staged is %+v", staged)
+	}
+	if now, err := m.rpm().Current(ctx); err != nil || cmp.Diff(was, now) != "" {
+		t.Errorf("runs %+v, %v", now, err)
+	}
+	m.compose(ctx, want, 0)
+	if !slices.ContainsFunc(m.said, func(text string) bool { return strings.HasPrefix(text, "Staging deployment") }) {
+		t.Errorf("its progress was %q", m.said)
+	}
+
+	// Nothing of it boots by itself, and neither a boot nor a cleanup loses it.
+	if err := m.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if m.BootedDeployment() != before || m.staged(ctx) != nil {
+		t.Fatalf("%s has booted, staged is %+v", m.BootedDeployment(), m.staged(ctx))
+	}
+	m.output(ctx, "rpm-ostree", "cleanup", "-p", "-r", "-b", "-m")
+	m.output(ctx, "ostree", "admin", "cleanup")
+	if there, err := m.rpm().Present(ctx, want, c); !there || err != nil {
+		t.Fatalf("it is there: %v, %v", there, err)
+	}
+	m.bootInto(ctx, c)
+	if now, err := m.rpm().Current(ctx); err != nil || cmp.Diff(want, now) != "" {
+		t.Errorf("runs %+v, %v\n%s", now, err, cmp.Diff(want, now))
+	}
+	if got := m.output(ctx, "cat", "/usr/bin/usbguard", "/usr/lib/testos/image", "/etc/usbguard.default"); got !=
+		"usbguard 1.0\n43\nusbguard" {
+		t.Errorf("it has %q", got)
+	}
+	if got := m.output(ctx, "sh", "-c", "ls /usr/lib/modules/*/vmlinuz"); got !=
+		"/usr/lib/modules/6.12.0-lab+rt/vmlinuz" {
+		t.Errorf("its kernels are %q", got)
+	}
+	m.compose(ctx, want, 0)
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	// And all of it back, to another image.
+	want = ostree.System{Image: m.push(ctx, "44")}
+	c = m.compose(ctx, want, 2)
+	m.bootInto(ctx, c)
+	if now, err := m.rpm().Current(ctx); err != nil || cmp.Diff(want, now) != "" {
+		t.Errorf("runs %+v, %v", now, err)
+	}
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if refs := m.output(ctx, "ostree", "refs"); strings.Contains(refs, "noderefit/") {
+		t.Errorf("left are %s", refs)
+	}
+}
+
+func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
+	ctx, m := boot(t)
+	image := m.push(ctx, "43")
+	commit, err := rpmostree.Commit(ctx, m.Host, lab.RefV2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse := func(s ostree.System, class ostree.Class, text string) {
+		t.Helper()
+		_, err := m.rpm().Compose(ctx, s)
+		if err == nil || ostree.ClassOf(err) != class || !strings.Contains(err.Error(), text) {
+			t.Errorf("%+v gave %q: %v", s, ostree.ClassOf(err), err)
+		}
+		if staged := m.staged(ctx); staged != nil {
+			t.Errorf("%+v is left of %+v", staged, s)
+		}
+		if entries := m.output(ctx, "ls", "/boot/loader/entries"); strings.Count(entries, ".conf") != 1 {
+			t.Errorf("the boot entries are %s", entries)
+		}
+	}
+	unknown := strings.Replace(image, image[len(image)-8:], "00000000", 1)
+	refuse(ostree.System{Image: unknown}, ostree.Invalid, "manifest unknown")
+	refuse(ostree.System{Image: image, Packages: []string{"nosuch"}}, ostree.Invalid, "Packages not found: nosuch")
+	refuse(ostree.System{Packages: []string{"broken"}}, ostree.Invalid, "nothing-of-the-kind")
+	refuse(ostree.System{Packages: []string{"chrony"}}, ostree.Invalid, "already provided by")
+	refuse(ostree.System{Removed: []string{"nosuch"}}, ostree.Invalid, "nosuch")
+	refuse(ostree.System{Image: image, Removed: []string{"nosuch"}, Packages: []string{"usbguard"}}, ostree.Invalid, "nosuch")
+	refuse(ostree.System{Image: "nosuch/ref"}, ostree.Invalid, "nosuch/ref")
+	refuse(ostree.System{Image: strings.Repeat("0", 64)}, ostree.Invalid, "not in the repository")
+
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.NoSpace})
+	refuse(ostree.System{Packages: []string{"usbguard"}}, ostree.NeedsAdmin, "No space left on device")
+	m.mend()
+	m.breaks(fault.Fault{Step: fault.Pull, Action: fault.Fail, Text: "Preparing import: Fetching manifest: " +
+		"containers-policy.json specifies a default of `insecureAcceptAnything`; refusing usage"})
+	refuse(ostree.System{Image: "ostree-image-signed:docker://" + image}, ostree.Invalid, "refusing usage")
+	m.mend()
+
+	m.output(ctx, "sh", "-c", "printf '[Daemon]\\nLockLayering=true\\n' >/etc/rpm-ostreed.conf; systemctl restart rpm-ostreed")
+	refuse(ostree.System{Packages: []string{"usbguard"}}, ostree.NeedsAdmin, "LockLayering=true")
+	m.output(ctx, "sh", "-c", "rm /etc/rpm-ostreed.conf; systemctl restart rpm-ostreed")
+
+	// What can't be built on.
+	m.output(ctx, "ostree", "admin", "deploy", "--os="+lab.OS, "--retain", commit)
+	m.output(ctx, "ostree", "admin", "pin", "0")
+	c := m.compose(ctx, ostree.System{Image: lab.RefV2, Packages: []string{"usbguard"}}, 1)
+	if staged := m.staged(ctx); staged == nil || staged.Checksum != c.Checksum {
+		t.Errorf("staged is %+v", staged)
+	}
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if status := m.output(ctx, "ostree", "admin", "status"); !strings.Contains(status, commit+".0 (pending)") ||
+		strings.Contains(status, "staged") {
+		t.Errorf("the deployments are %s", status)
+	}
+}
+
+func TestTroubleThatPassesIsWaitedFor(t *testing.T) {
+	ctx, m := boot(t)
+	image := m.push(ctx, "43")
+	want := ostree.System{Image: image, Packages: []string{"usbguard"}}
+	again := func(what string, transactions int) {
+		t.Helper()
+		c := m.compose(ctx, want, transactions)
+		if staged := m.staged(ctx); staged == nil || staged.Checksum != c.Checksum {
+			t.Errorf("%s: staged is %+v", what, staged)
+		}
+		m.mend()
+		if err := m.rpm().Drop(ctx); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if staged := m.staged(ctx); staged != nil {
+			t.Errorf("%s: %+v is left", what, staged)
+		}
+	}
+	refused := "Creating importer: failed to invoke method OpenImage: pinging container registry quay.example: " +
+		`Get "https://quay.example/v2/": dial tcp 192.0.2.1:443: connect: connection refused`
+	m.breaks(fault.Fault{Step: fault.Pull, Action: fault.Fail, Text: refused, Times: 2})
+	again("a registry that was away", 1)
+
+	m.breaks(fault.Fault{Step: fault.Stage, Action: fault.Vanish, Times: 1})
+	again("a daemon that was killed before it staged", 1)
+	m.breaks(fault.Fault{Step: fault.End, Action: fault.Vanish, Times: 1})
+	again("a daemon that was killed when all was done", 1)
+
+	m.output(ctx, "systemctl", "stop", "rpm-ostreed")
+	m.breaks(fault.Fault{Step: fault.Start, Action: fault.Slow, Seconds: 3, Times: 1})
+	again("a daemon that starts slowly", 1)
+	m.breaks(fault.Fault{Step: fault.Register, Action: fault.Vanish, Times: 1})
+	again("a daemon that leaves as idle", 1)
+
+	// The lock of the sysroot, which ostree and bootc hold.
+	m.output(ctx, "systemd-run", "--unit=holder", "flock", "/ostree/lock", "sleep", "3")
+	again("another program", 1)
+
+	// Another client, which stages what could boot.
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Slow, Seconds: 3, Times: 1})
+	m.output(ctx, "systemd-run", "--unit=client", "rpm-ostree", "install", "sysstat")
+	m.soon(ctx, "the other client is at work", func() bool {
+		return !strings.Contains(m.output(ctx, "rpm-ostree", "status", "--json"), `"transaction": null`)
+	})
+	again("another client", 2)
+	if !slices.ContainsFunc(m.said, func(text string) bool { return strings.Contains(text, "is at work for another program") }) {
+		t.Errorf("it said %q", m.said)
+	}
+}
+
+// hanging runs Compose until the transaction is in its first step that hangs, and gives what ends it and its result.
+func (m *machine) hanging(ctx context.Context, s ostree.System) (cancel func(), result chan error) {
+	m.t.Helper()
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang})
+	m.transactions()
+	own, stop := context.WithCancelCause(ctx)
+	result = make(chan error, 1)
+	go func() {
+		_, err := m.rpm().Compose(own, s)
+		result <- err
+	}()
+	m.soon(ctx, "a transaction is active", func() bool {
+		return !strings.Contains(m.output(ctx, "rpm-ostree", "status", "--json"), `"transaction": null`)
+	})
+	return func() { stop(errRestart) }, result
+}
+
+var errRestart = errors.New("the agent restarts")
+
+func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
+	ctx, m := boot(t)
+	want := ostree.System{Image: m.push(ctx, "43"), Packages: []string{"usbguard"}}
+
+	// The same is wanted after a restart.
+	restart, result := m.hanging(ctx, want)
+	restart()
+	if err := <-result; !errors.Is(err, errRestart) || ostree.ClassOf(err) != ostree.Retryable {
+		t.Fatalf("gave %v", err)
+	}
+	go func() {
+		m.soon(ctx, "it waits", func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return slices.ContainsFunc(m.said, func(text string) bool { return strings.HasPrefix(text, "waiting for what an earlier") })
+		})
+		m.mend()
+	}()
+	m.compose(ctx, want, 0)
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	// Something else is wanted after a restart.
+	restart, result = m.hanging(ctx, want)
+	restart()
+	<-result
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang, Times: 1})
+	other := ostree.System{Packages: []string{"sysstat"}}
+	m.mend()
+	m.compose(ctx, other, 1)
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	// Nothing is wanted any more.
+	restart, result = m.hanging(ctx, want)
+	restart()
+	<-result
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	m.mend()
+	if text := m.output(ctx, "rpm-ostree", "status", "--json"); !strings.Contains(text, `"transaction": null`) ||
+		m.staged(ctx) != nil || m.output(ctx, "systemctl", "is-system-running") != "running" {
+		t.Errorf("left is %s", text)
+	}
+
+	// The client dies, and the transaction goes on.
+	_, result = m.hanging(ctx, want)
+	m.output(ctx, "systemctl", "kill", "--signal=KILL", "noderefit-rpm-ostree.service")
+	m.mend()
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	m.compose(ctx, want, 0)
+}
+
+func TestWhatWasStagedIsComposedAgainAfterAPowerCut(t *testing.T) {
+	ctx, m := boot(t)
+	before := m.BootedDeployment()
+	want := ostree.System{Image: m.push(ctx, "43"), Packages: []string{"usbguard"}}
+	restart, result := m.hanging(ctx, want)
+	restart()
+	<-result
+	if err := m.PowerCut(); err != nil {
+		t.Fatal(err)
+	}
+	m.mend()
+	if err := m.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if m.BootedDeployment() != before || m.staged(ctx) != nil {
+		t.Errorf("%s has booted, staged is %+v", m.BootedDeployment(), m.staged(ctx))
+	}
+	c := m.compose(ctx, want, 1)
+	if err := m.PowerCut(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if there, err := m.rpm().Present(ctx, want, c); !there || err != nil || m.BootedDeployment() != before {
+		t.Errorf("it is there: %v, %v; %s has booted", there, err, m.BootedDeployment())
+	}
+	m.bootInto(ctx, c)
+	if now, err := m.rpm().Current(ctx); err != nil || cmp.Diff(want, now) != "" {
+		t.Errorf("runs %+v, %v", now, err)
+	}
+}
