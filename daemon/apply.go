@@ -243,9 +243,6 @@ type update struct {
 	road     transaction.Road
 	request  ostree.Request
 	booted   ostree.Deployment
-	// system and composed are the new OS, where the update brings one.
-	system   ostree.System
-	composed *ostree.Composed
 	reboot   bool
 }
 
@@ -415,7 +412,7 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	if err != nil {
 		return err
 	}
-	u.system, u.composed, u.Revision.OwnedLayers = want, &c, layers
+	u.Revision.OwnedLayers = layers
 	u.request.Checksum = c.Checksum
 	if c.Origin != "" {
 		u.request.OriginOf, u.request.Origin = "", c.Origin

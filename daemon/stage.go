@@ -53,11 +53,6 @@ func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return ctx.Err()
 	}
 	res.Staged = u.request.Checksum
-	if u.composed != nil {
-		if err := h.keepStaged(staged{Digest: cfg.Digest, System: u.system, Composed: *u.composed}); err != nil {
-			return err
-		}
-	}
 	return h.deploymentSpace(ctx)
 }
 

@@ -90,7 +90,7 @@ func layer(now, owned, want []string) (all, ours []string) {
 // stagedPath is where what was composed for a configuration is kept for its apply.
 const stagedPath = transaction.StateDir + "/staged.json"
 
-// staged is what was composed for the configuration of that digest. What a ref names may be another commit by the time
+// staged is what was composed for the configuration of that digest, empty while it is being composed. What a ref names may be another commit by the time
 // of the apply, and the remote may be away: neither is to matter to a node that is drained.
 type staged struct {
 	Digest   string          `json:"digest"`
@@ -135,8 +135,8 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 func (h *Host) stagedFor(cfg *machineconfig.Config, want ostree.System) *ostree.Composed {
 	var s staged
 	data, err := h.root.ReadFile(stagedPath)
-	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest != cfg.Digest || s.System.Image != want.Image ||
-		!slices.Equal(s.System.Packages, want.Packages) || !slices.Equal(s.System.Removed, want.Removed) {
+	if err != nil || json.Unmarshal(data, &s) != nil || s.Composed.Checksum == "" || s.Digest != cfg.Digest ||
+		s.System.Image != want.Image || !slices.Equal(s.System.Packages, want.Packages) || !slices.Equal(s.System.Removed, want.Removed) {
 		return nil
 	}
 	return &s.Composed
@@ -163,6 +163,10 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, want ostr
 	if err := h.deploymentSpace(ctx); err != nil {
 		return ostree.Composed{}, err
 	}
+	// Whoever thinks better of it has to find what an interrupted one leaves.
+	if err := h.keepStaged(staged{Digest: cfg.Digest, System: want}); err != nil {
+		return ostree.Composed{}, err
+	}
 	h.say("pull", strings.TrimSpace(want.Image+" "+strings.Join(want.Packages, " ")))
 	c, err := h.composer.Compose(ctx, want)
 	if ostree.ClassOf(err) == ostree.Invalid {
@@ -177,7 +181,7 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, want ostr
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
 			"it is %s now", field, before.Checksum, cfg.Name, c.Checksum))
 	}
-	return c, nil
+	return c, h.keepStaged(staged{Digest: cfg.Digest, System: want, Composed: c})
 }
 
 // moved warns where an image names another commit by now than the one that was staged and is used.

@@ -45,11 +45,17 @@ func New(ctx context.Context, base *lab.Base, binary string, options lab.Options
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{Host: h}
-	if err := errors.Join(n.put(binary, agent), h.Start(ctx)); err != nil {
+	n, err := On(h, binary)
+	if err := errors.Join(err, h.Start(ctx)); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return n, nil
+}
+
+// On puts the agent on a host, running or not.
+func On(h *lab.Host, binary string) (*Node, error) {
+	n := &Node{Host: h}
+	return n, n.put(binary, agent)
 }
 
 func (n *Node) put(from, to string) error {
