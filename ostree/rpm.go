@@ -434,6 +434,9 @@ func (r *RPM) join(ctx context.Context, doing string, t rpmTarget) error {
 // settle is the status when no transaction is active. It waits for those of others as long as it has patience, and
 // until rpm-ostree has seen what ostree has done without it, which its daemon hears of a little later. Two forks.
 func (r *RPM) settle(ctx context.Context, doing string) (rpmStatus, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var changes <-chan struct{}
 	said, stale := "", 0
 	for begun := time.Now(); ; {
 		s, err := r.status(ctx, doing)
@@ -441,8 +444,15 @@ func (r *RPM) settle(ctx context.Context, doing string) (rpmStatus, error) {
 			return s, err
 		}
 		var waitFor error
+		pause := unitPoll
 		if len(s.Transaction) > 0 {
 			waitFor = fmt.Errorf("rpm-ostree is at work for another program: %s", s.who())
+			if changes == nil && said == "" {
+				// Where there is no bus the polls are enough.
+				changes, _ = r.watch(ctx)
+			} else if changes != nil {
+				pause = watchedPoll
+			}
 		} else {
 			deployments, err := r.plain.Status(ctx)
 			if err != nil {
@@ -464,11 +474,20 @@ func (r *RPM) settle(ctx context.Context, doing string) (rpmStatus, error) {
 			said = waitFor.Error()
 			r.say("waiting: " + said)
 		}
-		if err := sleep(ctx, unitPoll); err != nil {
-			return s, &Error{Class: Retryable, Doing: doing, Err: fmt.Errorf("%w: %w", waitFor, err)}
+		select {
+		case <-ctx.Done():
+			return s, &Error{Class: Retryable, Doing: doing, Err: fmt.Errorf("%w: %w", waitFor, context.Cause(ctx))}
+		case _, open := <-changes:
+			if !open {
+				changes = nil
+			}
+		case <-time.After(pause):
 		}
 	}
 }
+
+// watchedPoll is how often the status is asked for while its changes are told.
+const watchedPoll = 30 * time.Second
 
 // statusTries is how often the status is asked for, once a poll, while the daemon is starting or leaving.
 const statusTries = 10

@@ -799,7 +799,7 @@ func TestProgressIsTheLastLineOfTheOutput(t *testing.T) {
 		h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), before: func() {
 			for _, text := range []string{"Pulling manifest\n", "Pulling manifest\n[1/3] Fetching\r[2/3] Fetching\n\n", ""} {
 				if text != "" {
-					writeAll(t, h.root, map[string]string{rpmOutput: text})
+					writeAll(t, h.root, map[string]string{"/run/" + rpmUnit + ".stdout": text})
 				}
 				<-time.After(unitPoll * 3 / 2)
 			}

@@ -15,8 +15,6 @@ const (
 	// rpmUnit is the service that transactions run as, one at a time. The daemon of rpm-ostree goes on with one whose
 	// client has died, so to stop the client together with us would lose what it says and no more.
 	rpmUnit = "noderefit-rpm-ostree"
-	// rpmOutput is what the one that runs has written so far.
-	rpmOutput = "/run/" + rpmUnit + ".stdout"
 	// rpmClient is how rpm-ostree calls us in its journal, and to whom has to wait for us.
 	rpmClient = "noderefit"
 )
@@ -24,7 +22,7 @@ const (
 // transact runs one transaction to its end. That ctx is done ends the waiting and not the transaction. An error is a
 // *CommandError with the end of the client's standard error, which has nothing in it if the client was killed.
 func (r *RPM) transact(ctx context.Context, argv ...string) error {
-	stop := r.follow()
+	stop := followUnit(ctx, r.root, rpmUnit, r.Progress)
 	_, err := inUnit(r.run, rpmUnit, "--description="+strings.Join(argv, " "),
 		"--setenv=RPMOSTREE_CLIENT_ID="+rpmClient)(ctx, argv...)
 	stop()
@@ -65,37 +63,6 @@ func (r *RPM) interrupt(ctx context.Context) error {
 		return err
 	}
 	return stopUnit(ctx, r.run, rpmUnit)
-}
-
-// follow tells Progress the last line of the output, until the function that it returns is called.
-func (r *RPM) follow() (stop func()) {
-	if r.Progress == nil {
-		return func() {}
-	}
-	done, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		last := ""
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(unitPoll):
-			}
-			text, err := fileEnd(r.host(rpmOutput))
-			if err != nil {
-				continue // it has not started yet, or nobody can help it
-			}
-			if line := lastLine(text); line != "" && line != last {
-				r.Progress(line)
-				last = line
-			}
-		}
-	}()
-	return func() {
-		close(done)
-		<-stopped
-	}
 }
 
 // lastLine is the last line with anything in it; a carriage return ends one, too.
