@@ -161,6 +161,15 @@ func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 	refuse(ostree.System{Packages: []string{"usbguard"}}, ostree.NeedsAdmin, "LockLayering=true")
 	m.output(ctx, "sh", "-c", "rm /etc/rpm-ostreed.conf; systemctl restart rpm-ostreed")
 
+	// Somebody else's host, as long as its unit is active.
+	m.output(ctx, "systemd-run", "--unit=driver", "sh", "-c",
+		"rpm-ostree deploy '' --register-driver=Zincati; exec sleep infinity")
+	m.soon(ctx, "the driver is registered", func() bool {
+		return strings.Contains(m.output(ctx, "rpm-ostree", "status", "--json"), "driver.service")
+	})
+	refuse(ostree.System{Image: image}, ostree.NeedsAdmin, "Zincati (driver.service)")
+	m.output(ctx, "systemctl", "stop", "driver")
+
 	// What can't be built on.
 	m.output(ctx, "ostree", "admin", "deploy", "--os="+lab.OS, "--retain", commit)
 	m.output(ctx, "ostree", "admin", "pin", "0")
@@ -334,5 +343,64 @@ func TestWhatWasStagedIsComposedAgainAfterAPowerCut(t *testing.T) {
 	m.bootInto(ctx, c)
 	if now, err := m.rpm().Current(ctx); err != nil || cmp.Diff(want, now) != "" {
 		t.Errorf("runs %+v, %v", now, err)
+	}
+}
+
+func TestFailureOfTheLastShutdownIsTold(t *testing.T) {
+	ctx, m := boot(t)
+	if why, err := m.rpm().FailedFinalization(ctx); why != "" || err != nil {
+		t.Errorf("before any: %q, %v", why, err)
+	}
+	// ostree itself says it: the kernel of what was staged is gone by then.
+	m.output(ctx, "rpm-ostree", "install", "usbguard")
+	m.output(ctx, "unshare", "--mount", "sh", "-c", "mount -o remount,rw /sysroot; rm "+m.staged(ctx).Dir+"/usr/lib/modules/*/vmlinuz")
+	if err := m.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if why, err := m.rpm().FailedFinalization(ctx); why == "" || err != nil {
+		t.Errorf("after one: %q, %v", why, err)
+	} else {
+		t.Logf("the reason: %s", why)
+	}
+	m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 1)
+}
+
+func TestChangesAreTold(t *testing.T) {
+	ctx, m := boot(t)
+	own, stop := context.WithCancel(ctx)
+	changes, err := m.rpm().Watch(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changes:
+		t.Error("a change was told before there was one")
+	default:
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := m.Output(ctx, "rpm-ostree", "install", "usbguard")
+		ended <- err
+	}()
+	for m.staged(ctx) == nil {
+		select {
+		case _, open := <-changes:
+			if !open {
+				t.Fatal("the bus went away")
+			}
+		case <-ctx.Done():
+			t.Fatal("nothing was told")
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	for open := true; open; {
+		select {
+		case _, open = <-changes:
+		case <-ctx.Done():
+			t.Fatal("it goes on")
+		}
 	}
 }
