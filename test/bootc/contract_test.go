@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootc
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/test/lab"
+)
+
+// argumentsFile is where an image has kernel arguments.
+const argumentsFile = "/usr/lib/bootc/kargs.d/10-lab.toml"
+
+// arguments are those of the present boot, without ostree=.
+func (s *scene) arguments() []string {
+	return slices.DeleteFunc(strings.Fields(s.host.Kargs()), func(a string) bool { return strings.HasPrefix(a, "ostree=") })
+}
+
+// staged says whether something is staged for everybody on the host.
+func (s *scene) staged() bool {
+	_, err := os.Stat(s.root() + "/run/ostree/staged-deployment")
+	return err == nil
+}
+
+// What the project depends on. The order is that of a host's life, and each part begins where the last one ended.
+func TestContract(t *testing.T) {
+	s := newScene(t)
+	first := s.host.BootedDeployment()
+	const a, b, bare = "oci:/var/lib/images/a", "oci:/var/lib/images/b", "oci:/var/lib/images/bare"
+	s.commit("test/a", lab.RefV2, map[string]string{argumentsFile: `kargs = ["lab.a=1", "lab.both"]`})
+	s.commit("test/b", lab.RefV1, map[string]string{argumentsFile: "kargs = [\"lab.both\", \"lab.b=2\"]\n",
+		"/usr/lib/bootc/kargs.d/20-none.toml": "kargs = [\"lab.none\"]\nmatch-architectures = [\"none\"]\n"})
+	s.encapsulate("test/a", "v2", a)
+	s.encapsulate("test/b", "v1", b)
+
+	t.Run("host of a plain ref", func(t *testing.T) {
+		s := s.in(t)
+		got := s.status()
+		if got.Status.Booted.Image != nil || got.Status.Booted.Incompatible || got.Status.Staged != nil ||
+			got.Status.Rollback != nil || got.Status.Type != nil || got.Spec.Image != nil || got.Spec.BootOrder != "default" {
+			t.Errorf("status is %+v", got)
+		}
+		s.content(s.fails("bootc", "rollback"), "No rollback available")
+	})
+
+	t.Run("what no image is", func(t *testing.T) {
+		s := s.in(t)
+		s.must("bootc", "internals", "ostree-ext", "container", "encapsulate", "--repo=/ostree/repo", "test/a", bare)
+		s.content(s.fails("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/bare"), "ostree.bootable")
+		s.content(s.fails("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/none"), "no such file or directory")
+		s.content(s.fails("bootc", "switch", "--transport", "oci", "--retain", "--enforce-container-sigpolicy",
+			"/var/lib/images/a"), "refusing usage")
+		if s.staged() {
+			t.Error("something is staged")
+		}
+	})
+
+	t.Run("switch", func(t *testing.T) {
+		s := s.in(t)
+		said := s.must("bootc", "switch", "--quiet", "--transport", "oci", "--retain", "/var/lib/images/a")
+		s.content(said, "Queued for next boot: ")
+		got := s.status()
+		staged := got.Status.Staged
+		if staged == nil || staged.Image == nil || staged.Image.Image != (reference{"/var/lib/images/a", "oci"}) ||
+			staged.Image.Version != "v2" || staged.Store != "ostreeContainer" || staged.OSTree.Stateroot != lab.OS ||
+			*got.Spec.Image != staged.Image.Image {
+			t.Fatalf("status is %+v, staged %+v", got, staged)
+		}
+		s.content(said, "Digest: "+staged.Image.Digest)
+		s.content(s.must("cat", "/run/reboot-required"), staged.Image.Digest)
+		s.content(s.must("cat", strings.Replace("/ostree/deploy/"+staged.id()+".origin", "/"+staged.OSTree.Checksum,
+			"/deploy/"+staged.OSTree.Checksum, 1)), "container-image-reference=ostree-unverified-image:"+a)
+		if next, err := lab.DefaultEntry(s.host.Sysroot()); err != nil || next.Deployment != first {
+			t.Errorf("next boots %s (%v)", next.Deployment, err)
+		}
+		s.content(s.must("ostree", "refs"), lab.RefV1)
+		s.content(s.must("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/a"), "Image specification is unchanged.")
+
+		s.reboot()
+		now := s.status()
+		if now.Status.Booted.of() != staged.of() || now.Status.Booted.OSTree != staged.OSTree || now.Status.Staged != nil ||
+			now.Status.Type == nil || *now.Status.Type != "bootcHost" || now.Status.Rollback.id() != first || now.Status.RollbackQueued {
+			t.Errorf("after the boot status is %+v", now)
+		}
+		if want := append(slices.Clone(lab.KernelArguments), "lab.a=1", "lab.both"); !slices.Equal(s.arguments(), want) {
+			t.Errorf("booted with %q", s.arguments())
+		}
+		s.content(s.must("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/a"), "Image specification is unchanged.")
+		s.content(s.fails("bootc", "rollback"), "Rollback is not container image based")
+		if s.staged() {
+			t.Error("something is staged")
+		}
+	})
+
+	t.Run("switch with a state of its own", func(t *testing.T) {
+		s := s.in(t)
+		inside := []string{"systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--property=BindPaths=/run/private:/run/ostree"}
+		s.must("mkdir", "/run/private")
+		s.must(append(inside, "bootc", "switch", "--quiet", "--transport", "oci", "--retain", "/var/lib/images/b")...)
+		if s.staged() || s.status().Status.Staged != nil {
+			t.Error("it is staged for everybody")
+		}
+		if got := s.status(inside...).Status.Staged.of(); !strings.HasPrefix(got, b+" ") {
+			t.Errorf("inside %q is staged", got)
+		}
+	})
+
+	second := s.host.BootedDeployment()
+	t.Run("switch from image to image", func(t *testing.T) {
+		s := s.in(t)
+		s.must("bootc", "switch", "--quiet", "--transport", "oci", "--retain", "/var/lib/images/b")
+		s.reboot()
+		got := s.status()
+		if !strings.HasPrefix(got.Status.Booted.of(), b+" ") || got.Status.Rollback.id() != second {
+			t.Fatalf("status is %+v", got)
+		}
+		if want := append(slices.Clone(lab.KernelArguments), "lab.both", "lab.b=2"); !slices.Equal(s.arguments(), want) {
+			t.Errorf("booted with %q", s.arguments())
+		}
+	})
+
+	third := s.host.BootedDeployment()
+	t.Run("upgrade, and rollback with something staged", func(t *testing.T) {
+		s := s.in(t)
+		s.content(s.must("bootc", "upgrade"), "No update available.")
+		s.must("rm", "-r", "/var/lib/images/b")
+		s.encapsulate("test/a", "v3", b)
+		s.content(s.must("bootc", "upgrade", "--check"), "Update available for: ")
+		s.must("bootc", "upgrade", "--quiet")
+		if got := s.status(); got.Status.Staged.of() == got.Status.Booted.of() || !strings.HasPrefix(got.Status.Staged.of(), b+" ") {
+			t.Errorf("staged is %+v", got.Status.Staged)
+		}
+		s.content(s.must("bootc", "rollback"), "Next boot: rollback deployment")
+		got := s.status()
+		if got.Status.Staged != nil || !got.Status.RollbackQueued || got.Spec.BootOrder != "rollback" || got.Status.Rollback.id() != second {
+			t.Errorf("after rollback status is %+v", got)
+		}
+		if next, err := lab.DefaultEntry(s.host.Sysroot()); err != nil || next.Deployment != second {
+			t.Errorf("next boots %s (%v)", next.Deployment, err)
+		}
+		s.content(s.must("bootc", "rollback"), "Next boot: current deployment")
+		if next, err := lab.DefaultEntry(s.host.Sysroot()); err != nil || next.Deployment != third {
+			t.Errorf("next boots %s (%v)", next.Deployment, err)
+		}
+	})
+
+	t.Run("rpm-ostree has changed it", func(t *testing.T) {
+		s := s.in(t)
+		origin := "[origin]\ncontainer-image-reference=ostree-unverified-image:" + b + "\n[packages]\nrequested=usbguard;\n"
+		if err := os.WriteFile(s.host.HostPath("/var/tmp/origin"), []byte(origin), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s.must("ostree", "admin", "deploy", "--os="+lab.OS, "--origin-file=/var/tmp/origin", s.status().Status.Booted.OSTree.Checksum)
+		s.reboot()
+		got := s.status()
+		if booted := got.Status.Booted; !booted.Incompatible || booted.Image != nil || got.Status.Type != nil || got.Status.Rollback.id() != third {
+			t.Errorf("status is %+v", got)
+		}
+		s.content(s.fails("bootc", "upgrade"), "Deployment contains local rpm-ostree modifications; cannot upgrade via bootc. "+
+			"You can run `rpm-ostree reset` to undo the modifications.")
+
+		system, err := s.driver().Current(s.ctx)
+		if err != nil || system.Image != "ostree-unverified-image:"+b || !slices.Equal(system.Packages, []string{"usbguard"}) {
+			t.Errorf("to the driver it is %+v (%v)", system, err)
+		}
+		_, err = s.driver().Compose(s.ctx, ostree.System{Image: "ostree-unverified-image:" + a})
+		if ostree.ClassOf(err) != ostree.NeedsAdmin || !strings.Contains(err.Error(), "rpm-ostree reset") {
+			t.Errorf("the driver says, with class %s: %v", ostree.ClassOf(err), err)
+		}
+	})
+}
+
+// in is the scene for a part of the test.
+func (s *scene) in(t *testing.T) *scene {
+	t.Helper()
+	return &scene{T: t, ctx: s.ctx, host: s.host}
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bootc puts a bootc on hosts of the lab: the stand-in of the folder bootc, or a real one.
+//
+// The tests are of two kinds. The contract says what bootc does, as far as the project depends on it; with BOOTC in the
+// environment, the path of a real bootc of this machine, it is that which has to keep it. The others need the faults of
+// the stand-in.
+package bootc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/noderefit/noderefit/test/lab"
+)
+
+// Real is the real bootc that the tests are to use, "" for the stand-in.
+func Real() string { return os.Getenv("BOOTC") }
+
+// program is where a host finds bootc.
+const program = "/usr/local/bin/bootc"
+
+// Build compiles the stand-in into dir as a static binary and returns its path.
+func Build(ctx context.Context, dir string) (string, error) {
+	out := filepath.Join(dir, "bootc")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w",
+		"-o", out, "github.com/noderefit/noderefit/test/bootc/bootc")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the stand-in for bootc: %w: %s", err, text)
+	}
+	return out, nil
+}
+
+// Install puts a bootc on a host, running or not: binary, which Build made, or the real one.
+func Install(ctx context.Context, host *lab.Host, binary string) error {
+	if Real() == "" {
+		return put(host, binary, program)
+	}
+	return errors.Join(installReal(ctx, host, Real(), program), installSkopeo(ctx, host))
+}
+
+// installSkopeo puts the program on a host that bootc fetches images with, if this machine has it.
+func installSkopeo(ctx context.Context, host *lab.Host) error {
+	skopeo, err := exec.LookPath("skopeo")
+	if err != nil {
+		return nil //nolint:nilerr // the tests will say what they lack
+	}
+	policy := host.HostPath("/etc/containers/policy.json")
+	return errors.Join(installReal(ctx, host, skopeo, "/usr/local/bin/skopeo"), os.MkdirAll(filepath.Dir(policy), 0o755),
+		os.WriteFile(policy, []byte(`{"default":[{"type":"insecureAcceptAnything"}]}`), 0o644))
+}
+
+// installReal puts a program of this machine on a host, with the libraries that it is linked to: those of the host may
+// be older.
+func installReal(ctx context.Context, host *lab.Host, from, to string) error {
+	const libraries = "/usr/local/lib/of-the-machine"
+	real := filepath.Join(libraries, filepath.Base(from))
+	// A static program has none, which ldd calls a failure.
+	listing, _ := exec.CommandContext(ctx, "ldd", from).Output()
+	for line := range strings.Lines(string(listing)) {
+		_, rest, found := strings.Cut(line, " => ")
+		path, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+		// The C library stays the host's: its loader and it belong together.
+		if !found || path == "" || strings.HasPrefix(filepath.Base(path), "libc.so") {
+			continue
+		}
+		if err := put(host, path, filepath.Join(libraries, filepath.Base(path))); err != nil {
+			return err
+		}
+	}
+	if err := put(host, from, real); err != nil {
+		return fmt.Errorf("putting %s on a lab host: %w", from, err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s \"$@\"\n", libraries, real)
+	at := host.HostPath(to)
+	return errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(script), 0o755))
+}
+
+func put(host *lab.Host, from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	at := host.HostPath(to)
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(at, data, 0o755)
+}
