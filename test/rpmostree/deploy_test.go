@@ -20,7 +20,7 @@ var always = []string{
 }
 
 func TestStatusHasTheKeysThatDriversRead(t *testing.T) {
-	h := boot(t, Options{})
+	h := share(t)
 	text := h.ok("status", "--json")
 	at := -1
 	for _, key := range []string{`"deployments"`, `"transaction" : null`, `"cached-update" : null`, `"update-driver" : null`} {
@@ -65,7 +65,7 @@ func TestStatusHasTheKeysThatDriversRead(t *testing.T) {
 }
 
 func TestTransactionsBuildOnOneAnotherAndLeaveOneStagedDeployment(t *testing.T) {
-	h := boot(t, Options{})
+	h := boot(t)
 	booted := h.status().Deployments[0]
 	h.shell("echo mine >/etc/mine.conf; echo drifted >/etc/testos/default.conf")
 	h.refused("Old and new refs are equal: "+lab.RefV1, "rebase", lab.RefV1)
@@ -73,13 +73,13 @@ func TestTransactionsBuildOnOneAnotherAndLeaveOneStagedDeployment(t *testing.T) 
 		t.Error("a ref that there is not has left something")
 	}
 
-	h.ok("rebase", lab.RefV2, "--skip-purge", "--lock-finalization") //nolint:misspell // rpm-ostree's own word
+	h.ok("rebase", lab.RefV2, "--skip-purge", lock)
 	d := h.staged()
 	if d.text("origin") != lab.RefV2 || d.text("version") != "v2" || !h.locked() {
 		t.Errorf("rebased to %v, locked %t", d, h.locked())
 	}
 	// Since 2024.6 it does not show locks of its own making.
-	if value, ok := d["finalization-locked"]; ok { //nolint:misspell // rpm-ostree's own word
+	if value, ok := d[lockedKey]; ok {
 		t.Errorf("the lock is shown: %v", value)
 	}
 	if h.arguments() != initial {
@@ -92,22 +92,22 @@ func TestTransactionsBuildOnOneAnotherAndLeaveOneStagedDeployment(t *testing.T) 
 		t.Errorf("with something pending: exit %d", a.exit)
 	}
 
-	h.ok("kargs", "--append=first", "--lock-finalization") //nolint:misspell // rpm-ostree's own word
+	h.ok("kargs", "--append=first", lock)
 	h.ok("kargs", "--append=second")
 	s := h.status()
-	if d := s.Deployments[0]; len(s.Deployments) != 2 || d["staged"] != true || d.text("origin") != lab.RefV2 ||
+	if d := s.Deployments[0]; len(s.Deployments) != 2 || !d.yes("staged") || d.text("origin") != lab.RefV2 ||
 		h.arguments() != initial+" first second" {
 		t.Errorf("a chain has made %v with %q", s.Deployments, h.arguments())
 	}
 	if h.locked() {
 		t.Error("the lock is inherited")
 	}
-	h.shell("ostree admin lock-finalization")      //nolint:misspell // ostree's own word
-	if h.staged()["finalization-locked"] != true { //nolint:misspell // rpm-ostree's own word
+	h.shell("ostree admin " + strings.TrimPrefix(lock, "--"))
+	if !h.staged().yes(lockedKey) {
 		t.Error("a lock that ostree made is not shown")
 	}
 
-	// A locked one is not finalized, and what is staged is gone with /run.
+	// A locked one is left alone, and what is staged is gone with /run.
 	if err := h.Reboot(h.ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestTransactionsBuildOnOneAnotherAndLeaveOneStagedDeployment(t *testing.T) 
 		t.Fatal(err)
 	}
 	s = h.status()
-	if d := s.Deployments[0]; d["booted"] != true || d.text("origin") != lab.RefV2 || len(s.Deployments) != 2 {
+	if d := s.Deployments[0]; !d.yes("booted") || d.text("origin") != lab.RefV2 || len(s.Deployments) != 2 {
 		t.Fatalf("after the reboot there are %v", s.Deployments)
 	}
 	if got := h.shell("cat /usr/lib/testos/version /etc/mine.conf /etc/testos/default.conf /etc/testos/new.conf /etc/late.conf"); got != "v2\nmine\ndrifted\nnew in v2\nlate" {
@@ -144,13 +144,13 @@ func rollBackAndCleanUp(h *host) {
 		var all []string
 		for _, d := range h.status().Deployments {
 			name := d.text("version")
-			if d["booted"] == true {
+			if d.yes("booted") {
 				name += "*"
 			}
-			if d["staged"] == true {
+			if d.yes("staged") {
 				name += "+"
 			}
-			if d["pinned"] == true {
+			if d.yes("pinned") {
 				name += "!"
 			}
 			all = append(all, name)
@@ -196,7 +196,7 @@ func rollBackAndCleanUp(h *host) {
 }
 
 func TestRebaseTakesEveryFormOfASource(t *testing.T) {
-	h := boot(t, Options{})
+	h := boot(t)
 	commit := func(ref string) string {
 		t.Helper()
 		c, err := Commit(h.ctx, h.Host, ref)

@@ -12,7 +12,7 @@ import (
 var initial = strings.Join(lab.KernelArguments, " ")
 
 func TestKernelArgumentsArePatched(t *testing.T) {
-	h := boot(t, Options{})
+	h := share(t)
 	if got := h.ok("kargs"); !strings.Contains(got, " ostree=/ostree/boot.") {
 		t.Errorf("the booted deployment has %q, without ostree=", got)
 	}
@@ -21,14 +21,13 @@ func TestKernelArgumentsArePatched(t *testing.T) {
 		args string
 		want string // all arguments after it, "" for no change
 	}{
-		{"deletes, replacements and appends are in that order", "--append=b=1 --append=a --append-if-missing=c --delete=rw", "b=1 a c"},
-		{"an append is never too many", "--append=b=1", "b=1 a c b=1"},
-		{"what is not missing is not appended", "--append-if-missing=a", ""},
-		{"another value is missing", "--append-if-missing=b=2", "b=1 a c b=1 b=2"},
-		{"one of several values is replaced", "--replace=b=2=3", "b=1 a c b=1 b=3"},
-		{"what is absent is not deleted", "--delete-if-present=b=2", ""},
-		{"one of several values is deleted", "--delete-if-present=b=1 --delete-if-present=c", "a b=1 b=3"},
-		{"what is appended is not there before", "--append=z --delete-if-present=z", "a b=1 b=3 z"},
+		{"deletes come before appends", "--append=b=1 --append=a --append-if-missing=c --delete=rw", "b=1 a c"},
+		{"what is missing is appended, and an append is never too many", "--append-if-missing=b=2 --append-if-missing=a --append=b=1",
+			"b=1 a c b=1 b=2"},
+		{"one of several values is replaced; what is appended was not there before", "--replace=b=2=3 --append=z --delete-if-present=z",
+			"b=1 a c b=1 b=3 z"},
+		{"one of equal values is deleted", "--delete-if-present=b=1 --delete-if-present=c", "a b=1 b=3 z"},
+		{"what is there is not missing, what is absent not deleted", "--append-if-missing=a --delete-if-present=b=2", ""},
 	} {
 		before := h.status().Deployments[0].text("id")
 		said := h.ok(append([]string{"kargs"}, strings.Fields(c.args)...)...)
@@ -57,21 +56,20 @@ func TestKernelArgumentsArePatched(t *testing.T) {
 	}
 	before := h.status().Deployments[0].text("id")
 	for _, c := range []struct {
-		args string
+		args []string
 		exit int
 	}{
-		{"--append-if-missing=a --unchanged-exit-77", 77},
-		{"--append-if-missing=a", 0},
-		{"--append=a --unchanged-exit-77", 0},
+		{[]string{"--append-if-missing=a", "--unchanged-exit-77"}, 77},
+		{[]string{"--append-if-missing=a"}, 0},
+		{[]string{"--append=a", `--append=quoted="x y"`, "--unchanged-exit-77"}, 0},
 	} {
-		if a := h.run(append([]string{"rpm-ostree", "kargs"}, strings.Fields(c.args)...)...); a.exit != c.exit {
+		if a := h.run(append([]string{"rpm-ostree", "kargs"}, c.args...)...); a.exit != c.exit {
 			t.Errorf("kargs %s: exit %d, want %d: %s", c.args, a.exit, c.exit, a.stderr)
 		}
 	}
 	if h.status().Deployments[0].text("id") == before {
 		t.Error("an append of what is there changed nothing")
 	}
-	h.ok("kargs", `--append=quoted="x y"`)
 	if got := h.ok("kargs"); !strings.HasSuffix(got, " quoted=\"x y\"\n") {
 		t.Errorf("a quoted argument has become %q", got)
 	}

@@ -13,9 +13,18 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/rpmostree/fault"
 )
 
 var program Program
+
+// Names that are spelt their own way.
+const (
+	lock         = "--lock-finalization"   //nolint:misspell // rpm-ostree's own word
+	lockedKey    = "finalization-locked"   //nolint:misspell // rpm-ostree's own word
+	finalizeName = "finalize-deployment"   //nolint:misspell // rpm-ostree's own word
+	lockedMark   = "(finalization locked)" //nolint:misspell // ostree's own word
+)
 
 func TestMain(m *testing.M) {
 	code := func() int {
@@ -30,7 +39,14 @@ func TestMain(m *testing.M) {
 				return 1
 			}
 		}
-		return m.Run()
+		code := m.Run()
+		if shared != nil {
+			if err := shared.Close(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+		}
+		return code
 	}()
 	os.Exit(code)
 }
@@ -43,26 +59,58 @@ type host struct {
 	ctx context.Context //nolint:containedctx // the test's
 }
 
-func boot(t *testing.T, options Options) *host {
+// limit is how long a test may take at most, on a machine that does other things too.
+const limit = 3 * time.Minute
+
+// boot makes a host for one test.
+func boot(t *testing.T) *host {
 	t.Helper()
 	base := lab.Need(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	h, err := New(ctx, base, program, lab.Options{Name: "rpm"}, options)
+	h, err := New(ctx, base, program, lab.Options{Name: "rpm"}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
-			if text, err := h.Journal(context.Background()); err == nil {
-				t.Log(text)
-			}
-		}
+		showJournal(t, h)
 		if err := h.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return &host{h, t, ctx}
+}
+
+func showJournal(t *testing.T, h *lab.Host) {
+	t.Helper()
+	if t.Failed() {
+		if text, err := h.Journal(context.Background()); err == nil {
+			t.Log(text)
+		}
+	}
+}
+
+// shared is the host of those tests that leave its deployments as they are, but for a staged one.
+var shared *lab.Host
+
+// share is the shared host, without what the test before may have left.
+func share(t *testing.T) *host {
+	t.Helper()
+	base := lab.Need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	if shared == nil {
+		h, err := New(ctx, base, program, lab.Options{Name: "shared"}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared = h
+	}
+	t.Cleanup(func() { showJournal(t, shared) })
+	h := &host{shared, t, ctx}
+	h.shell("rm -rf " + fault.Dir + " /etc/rpm-ostreed.conf; systemctl stop rpm-ostreed")
+	h.ok("cleanup", "-p")
+	return h
 }
 
 // standIn skips a test, or a part of one, that a real rpm-ostree can't take.
@@ -125,6 +173,11 @@ func (h *host) shell(line string) string {
 	return strings.TrimSpace(text)
 }
 
+func (d deployment) yes(key string) bool {
+	b, _ := d[key].(bool)
+	return b
+}
+
 // deployment is a deployment of status --json.
 type deployment map[string]any
 
@@ -164,7 +217,7 @@ func (h *host) status() status {
 func (h *host) staged() deployment {
 	h.t.Helper()
 	d := h.status().Deployments[0]
-	if d["staged"] != true {
+	if !d.yes("staged") {
 		h.t.Fatalf("nothing is staged: %v", d)
 	}
 	return d
@@ -172,7 +225,7 @@ func (h *host) staged() deployment {
 
 // locked says whether ostree will leave the staged deployment alone at shutdown.
 func (h *host) locked() bool {
-	return strings.Contains(h.shell("ostree admin status"), "(finalization locked)") //nolint:misspell // ostree's own word
+	return strings.Contains(h.shell("ostree admin status"), lockedMark)
 }
 
 // arguments are the kernel arguments of the first deployment but for ostree=.

@@ -122,7 +122,8 @@ func install(ctx context.Context, h *lab.Host, p Program, options Options) error
 				return err
 			}
 		}
-		if err := run(ctx, "ostree", repo, "commit", "--fsync=false", "--branch="+tree.ref, "--subject="+tree.version, "--bootable",
+		if err := run(ctx, "ostree", repo, "commit", "--fsync=false", "--bootable",
+			"--branch="+tree.ref, "--subject="+tree.version,
 			"--add-metadata-string=version="+tree.version, "--timestamp=2025-01-01T00:00:00Z",
 			"--tree=ref="+tree.from, "--tree=dir="+program, "--tree=dir="+database); err != nil {
 			return err
@@ -199,29 +200,27 @@ func furnish(ctx context.Context, tree string, p Program) error {
 	return write(filepath.Join(tree, "usr/bin/rpm-ostree"), data, 0o755)
 }
 
-// libraries puts what a dynamic program is linked with, besides the C library that every host has, where the loader
-// looks first.
+// libraries puts what a dynamic program is linked with where the loader looks last: what the host has itself goes first.
 func libraries(ctx context.Context, tree, program string) error {
 	text, err := exec.CommandContext(ctx, "ldd", program).Output()
 	if err != nil {
-		return nil //nolint:nilerr // a static program has none
+		return nil // a static program has none
 	}
 	for line := range strings.Lines(string(text)) {
 		name, rest, ok := strings.Cut(strings.TrimSpace(line), " => ")
 		at, _, _ := strings.Cut(rest, " ")
-		if !ok || strings.HasPrefix(name, "libc.") || strings.HasPrefix(name, "libm.") || !filepath.IsAbs(at) {
+		if !ok || !filepath.IsAbs(at) {
 			continue
 		}
 		data, err := os.ReadFile(at)
 		if err != nil {
 			return err
 		}
-		if err := write(filepath.Join(tree, "usr/lib/rpm-ostree-libraries", name), data, 0o755); err != nil {
+		if err := write(filepath.Join(tree, "usr/lib", name), data, 0o755); err != nil {
 			return err
 		}
 	}
-	return write(filepath.Join(tree, "usr/lib/systemd/system.conf.d/50-rpm-ostree.conf"),
-		[]byte("[Manager]\nDefaultEnvironment=LD_LIBRARY_PATH=/usr/lib/rpm-ostree-libraries\n"), 0o644)
+	return nil
 }
 
 // integration are the files around the program.
@@ -244,7 +243,8 @@ Exec=/usr/bin/false
 User=root
 SystemdService=rpm-ostreed.service
 `,
-	"/usr/share/dbus-1/system.d/org.projectatomic.rpmostree1.conf": `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+	"/usr/share/dbus-1/system.d/org.projectatomic.rpmostree1.conf": `<!DOCTYPE busconfig
+ PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
   <policy user="root">

@@ -48,8 +48,8 @@ func (p Package) NEVRA() string {
 // Matches says whether a request (a name, NEVRA, a part of it as dnf takes it, or a capability) means this package.
 func (p Package) Matches(request string) bool {
 	version := p.Name + "-" + p.Version
-	return slices.Contains([]string{p.Name, p.NEVRA(), p.Name + "." + p.Arch, version, version + "-" + p.Release}, request) ||
-		slices.Contains(p.Provides, request)
+	names := []string{p.Name, p.NEVRA(), p.Name + "." + p.Arch, version, version + "-" + p.Release}
+	return slices.Contains(names, request) || slices.Contains(p.Provides, request)
 }
 
 // Kernel is the release of the kernel that is in the package, "" if none.

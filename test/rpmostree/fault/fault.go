@@ -55,6 +55,9 @@ type Fault struct {
 	Times int `json:"times,omitempty"`
 }
 
+// noSpace is how ostree says it.
+var noSpace = "Writing content object: fallocate: No space left on device"
+
 // poll is how often a fault that hangs looks whether it was lifted.
 const poll = 20 * time.Millisecond
 
@@ -111,7 +114,7 @@ func Pass(ctx context.Context, step Step) error {
 	case Fail:
 		return errors.New(f.Text)
 	case NoSpace:
-		return errors.New("Writing content object: fallocate: No space left on device") //nolint:revive,staticcheck // as ostree says it
+		return errors.New(noSpace)
 	case Hang:
 		hanging := f.Times == 1
 		for hanging || exists(path) {

@@ -32,8 +32,8 @@ func changeArguments(existing string, p patch, options vardict) func(context.Con
 			return nil
 		}
 		first := all[0]
-		err = stage(ctx, t, staging{first.os, first.checksum, first.origin, withoutOSTree(arguments), options.yes("lock-finalization")})
-		if err != nil {
+		wanted := staging{first.os, first.checksum, first.origin, withoutOSTree(arguments), options.yes(lockFlag)}
+		if err := stage(ctx, t, wanted); err != nil {
 			return err
 		}
 		return rebootIf(ctx, options.yes("reboot"))
@@ -64,12 +64,13 @@ func removeDeployments(ctx context.Context, t *transaction, pending, rollback bo
 	}
 	booted := bootedDeployment(all)
 	if booted == nil {
-		return errors.New("Not currently booted into an OSTree system") //nolint:revive,staticcheck // a guess at its words
+		return guess("Not currently booted into an OSTree system")
 	}
 	removed := 0
 	// From the end: each one that goes moves those after it.
 	for _, d := range slices.Backward(all) {
-		if d.os != booted.os || d.booted || d.pinned || d.index < booted.index && !pending || d.index > booted.index && !rollback {
+		asked := d.index < booted.index && pending || d.index > booted.index && rollback
+		if d.os != booted.os || d.pinned || !asked {
 			continue
 		}
 		if _, err := tool(ctx, "admin", "undeploy", strconv.Itoa(d.index)); err != nil {
@@ -94,9 +95,9 @@ func rollBack(options vardict) func(context.Context, *transaction) error {
 		at := slices.IndexFunc(all, func(d *deployment) bool { return d.booted })
 		switch {
 		case len(all) < 2 || at < 0:
-			return errors.New("No rollback deployment found") //nolint:revive,staticcheck // its words
+			return original("No rollback deployment found")
 		case all[0].staged:
-			return errors.New("Staged deployment (remove with cleanup -p)") //nolint:revive,staticcheck // its words
+			return original("Staged deployment (remove with cleanup -p)")
 		case at+1 < len(all):
 			at++
 		}
@@ -110,15 +111,15 @@ func rollBack(options vardict) func(context.Context, *transaction) error {
 	}
 }
 
-// finalize is FinalizeDeployment: the staged one is unlocked, and the machine reboots.
-func finalize(options vardict) func(context.Context, *transaction) error {
+// unlockAndReboot is FinalizeDeployment: the staged one is unlocked, and the machine reboots.
+func unlockAndReboot(options vardict) func(context.Context, *transaction) error {
 	return func(ctx context.Context, _ *transaction) error {
 		all, err := readDeployments(ctx)
 		if err != nil {
 			return err
 		}
 		if !all[0].staged {
-			return errors.New("No pending staged deployment found") //nolint:revive,staticcheck // its words
+			return original("No pending staged deployment found")
 		}
 		c, err := readCommit(all[0].checksum)
 		if err != nil {
@@ -135,19 +136,19 @@ func finalize(options vardict) func(context.Context, *transaction) error {
 		}
 		switch {
 		case expected == "" && !options.yes("allow-missing-checksum"):
-			return errors.New("Missing expected checksum") //nolint:revive,staticcheck // its words
+			return original("Missing expected checksum")
 		case expected != "" && expected != found:
-			return fmt.Errorf("Expected staged base checksum %s, but found %s", expected, found) //nolint:revive,staticcheck // its words
+			return original("Expected staged base checksum %s, but found %s", expected, found)
 		}
 		if err := inhibited(ctx); err != nil {
 			return err
 		}
 		if all[0].locked {
-			if _, err := tool(ctx, "admin", "lock-finalization", "--unlock"); err != nil { //nolint:misspell // ostree's own word
+			if _, err := tool(ctx, "admin", lockFlag, "--unlock"); err != nil {
 				return err
 			}
 		} else if !options.yes("allow-unlocked") {
-			return errors.New("Staged deployment already unlocked") //nolint:revive,staticcheck // its words
+			return original("Staged deployment already unlocked")
 		}
 		return reboot(ctx)
 	}
@@ -195,13 +196,13 @@ func inhibited(ctx context.Context) error {
 	err = bus.Object("org.freedesktop.login1", "/org/freedesktop/login1").
 		CallWithContext(ctx, "org.freedesktop.login1.Manager.ListInhibitors", 0).Store(&all)
 	if err != nil {
-		return fmt.Errorf("Checking systemd inhibitor locks: %w", err) //nolint:revive,staticcheck // its words
+		return original("Checking systemd inhibitor locks: %v", err)
 	}
 	text, n := "", 0
 	for _, i := range all {
 		if strings.Contains(i.What, "shutdown") && i.Mode == "block" {
 			if n++; n == 1 {
-				text = fmt.Sprintf("Reboot blocked by a systemd inhibitor lock in `block` mode\nHeld by: %s\nReason: %s", i.Who, i.Why)
+				text = "Reboot blocked by a systemd inhibitor lock in `block` mode\nHeld by: " + i.Who + "\nReason: " + i.Why
 			}
 		}
 	}

@@ -26,10 +26,12 @@ type client struct {
 }
 
 // errNotBooted is what every command says where there is no ostree.
-var errNotBooted = errors.New("This system was not booted via libostree. Currently, most rpm-ostree commands only work on ostree-based host systems.") //nolint:revive,staticcheck,lll // its words
+var errNotBooted = original("This system was not booted via libostree. " +
+	"Currently, most rpm-ostree commands only work on ostree-based host systems.")
 
-// vanished is the client's word for a daemon that died.
-var errVanished = errors.New("Bus owner changed, aborting. This likely means the daemon crashed; check logs with `journalctl -xe`.") //nolint:revive,staticcheck,lll // its words
+// errVanished is the client's word for a daemon that died.
+var errVanished = guess("Bus owner changed, aborting. " +
+	"This likely means the daemon crashed; check logs with `journalctl -xe`.")
 
 // connect finds the daemon, started if need be, and stays registered for as long as the process runs.
 func connect(ctx context.Context, out io.Writer) (*client, error) {
@@ -40,7 +42,7 @@ func connect(ctx context.Context, out io.Writer) (*client, error) {
 	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", "rpm-ostreed").Run() != nil {
 		text, err := exec.CommandContext(ctx, "systemctl", "start", "rpm-ostreed").CombinedOutput()
 		if err != nil {
-			return nil, fmt.Errorf("Couldn't start daemon: %w\n%s", err, strings.TrimSpace(string(text))) //nolint:revive,staticcheck // a guess at its words
+			return nil, guess("Couldn't start daemon: %v\n%s", err, strings.TrimSpace(string(text)))
 		}
 	}
 	bus, err := dbus.ConnectSystemBus()
@@ -191,14 +193,15 @@ func (c *client) driven() error {
 	var path dbus.ObjectPath
 	systemd := c.bus.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1")
 	if systemd.Call("org.freedesktop.systemd1.Manager.GetUnit", 0, driver.Unit).Store(&path) != nil {
-		return nil // not loaded, so not active
+		return nil //nolint:nilerr // not loaded, so not active
 	}
 	unit := c.bus.Object("org.freedesktop.systemd1", path)
 	state, err := unit.GetProperty("org.freedesktop.systemd1.Unit.ActiveState")
 	if err != nil || state.Value() != "active" {
 		return plainError(err)
 	}
-	text := fmt.Sprintf("Updates and deployments are driven by %s (%s)\nSee %s's documentation", driver.Name, driver.Unit, driver.Name)
+	text := fmt.Sprintf("Updates and deployments are driven by %s (%s)\nSee %s's documentation",
+		driver.Name, driver.Unit, driver.Name)
 	docs, err := unit.GetProperty("org.freedesktop.systemd1.Unit.Documentation")
 	if urls, _ := docs.Value().([]string); err == nil && len(urls) > 0 {
 		text += " at " + strings.Join(urls, ", ")

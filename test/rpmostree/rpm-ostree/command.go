@@ -3,14 +3,22 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 
 	"github.com/godbus/dbus/v5"
 	"github.com/spf13/cobra"
+)
+
+// Names that are spelt their own way.
+const (
+	lockFlag     = "lock-finalization"     //nolint:misspell // rpm-ostree's own word, and ostree's
+	finalizeName = "finalize-deployment"   //nolint:misspell // rpm-ostree's own word
+	lockedKey    = "finalization-locked"   //nolint:misspell // rpm-ostree's own word
+	lockedMark   = "(finalization locked)" //nolint:misspell // ostree's own word
 )
 
 // flags are what commands have in common, by name.
@@ -26,8 +34,8 @@ func (f *flags) add(c *cobra.Command, names ...string) {
 	set := c.Flags()
 	for _, name := range names {
 		switch name {
-		case "lock-finalization": //nolint:misspell // rpm-ostree's own word
-			set.BoolVar(&f.lock, name, false, "Prevent automatic deployment finalization on shutdown") //nolint:misspell // and here
+		case lockFlag:
+			set.BoolVar(&f.lock, name, false, "Prevent automatic deployment on shutdown")
 		case "reboot":
 			set.BoolVarP(&f.reboot, name, "r", false, "Initiate a reboot after operation is complete")
 		case "unchanged-exit-77":
@@ -66,7 +74,7 @@ func (f *flags) options() map[string]dbus.Variant {
 		"initiating-command-line": dbus.MakeVariant(commandLine()),
 	}
 	for name, value := range map[string]bool{
-		"lock-finalization": f.lock, "reboot": f.reboot, "dry-run": f.dryRun, //nolint:misspell // rpm-ostree's own word
+		lockFlag: f.lock, "reboot": f.reboot, "dry-run": f.dryRun,
 		"cache-only": f.cacheOnly, "download-only": f.downloadOnly, "idempotent-layering": f.idempotent,
 		"allow-inactive": f.inactive, "skip-purge": f.skipPurge,
 	} {
@@ -136,9 +144,7 @@ func (f *flags) update(cmd *cobra.Command, driven bool, extra map[string]dbus.Va
 	if err != nil {
 		return err
 	}
-	for key, value := range extra {
-		modifiers[key] = value
-	}
+	maps.Copy(modifiers, extra)
 	options := f.options()
 	for key, value := range more {
 		if value {
@@ -174,12 +180,13 @@ func (f *flags) changing(c *client, cmd *cobra.Command, hint string, transact fu
 
 // command is the whole command line.
 func command(out io.Writer) *cobra.Command {
-	root := &cobra.Command{Use: "rpm-ostree", SilenceErrors: true, SilenceUsage: true, CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}}
+	root := &cobra.Command{Use: "rpm-ostree", SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}}
 	root.SetOut(out)
 	version := root.Flags().Bool("version", false, "Print version information and exit")
 	root.RunE = func(*cobra.Command, []string) error {
 		if !*version {
-			return errors.New("No command specified") //nolint:revive,staticcheck // its words
+			return guess("No command specified")
 		}
 		fmt.Fprint(out, "rpm-ostree:\n Version: '2026.2'\n Git: stand-in\n Features:\n  - rust\n  - container\n")
 		return nil
@@ -199,7 +206,7 @@ func kargsCommand() *cobra.Command {
 	var index, osName string
 	var importCmdline bool
 	cmd := &cobra.Command{Use: "kargs", Args: cobra.NoArgs}
-	f.add(cmd, "lock-finalization", "reboot", "unchanged-exit-77") //nolint:misspell // rpm-ostree's own word
+	f.add(cmd, lockFlag, "reboot", "unchanged-exit-77")
 	set := cmd.Flags()
 	set.StringArrayVar(&p.added, "append", nil, "Append kernel argument")
 	set.StringArrayVar(&p.replaced, "replace", nil, "Replace existing kernel argument")
@@ -208,13 +215,13 @@ func kargsCommand() *cobra.Command {
 	set.StringArrayVar(&p.ifPresent, "delete-if-present", nil, "Delete kernel argument if present")
 	set.StringVar(&index, "deploy-index", "", "Modify the kernel args from a specific deployment based on index")
 	set.StringVar(&osName, "os", "", "Operate on provided OSNAME")
-	set.BoolVar(&importCmdline, "import-proc-cmdline", false, "Instead of modifying old kernel arguments, use the booted ones")
+	set.BoolVar(&importCmdline, "import-proc-cmdline", false, "Modify the running kernel's arguments")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(p.deleted) > 0 && len(p.replaced) > 0 {
-			return errors.New("Cannot specify both --delete and --replace") //nolint:revive,staticcheck // its words
+			return original("Cannot specify both --delete and --replace")
 		}
 		if importCmdline && (index != "" || osName != "") {
-			return errors.New("Cannot specify both --import-proc-cmdline and --deploy-index or --os") //nolint:revive,staticcheck // a guess at its words
+			return guess("Cannot specify both --import-proc-cmdline and --deploy-index or --os")
 		}
 		c, err := connect(cmd.Context(), cmd.OutOrStdout())
 		if err != nil {
@@ -272,14 +279,14 @@ func (c *client) byIndex(index string) (string, error) {
 			return vardict(m).text("id"), nil
 		}
 	}
-	return "", fmt.Errorf("Out of range deployment index %s, expected < %d", index, len(all)) //nolint:revive,staticcheck // ostree's words
+	return "", guess("Out of range deployment index %s, expected < %d", index, len(all))
 }
 
 func rebaseCommand() *cobra.Command {
 	f := &flags{}
 	var noDowngrade bool
 	cmd := &cobra.Command{Use: "rebase [REFSPEC] [REVISION]", Args: cobra.MaximumNArgs(2)}
-	f.add(cmd, "lock-finalization", "reboot", "bypass-driver", "cache-only", "download-only", "skip-purge", "experimental", //nolint:misspell // its word
+	f.add(cmd, lockFlag, "reboot", "bypass-driver", "cache-only", "download-only", "skip-purge", "experimental",
 		"install", "uninstall")
 	cmd.Flags().StringVarP(&f.branch, "branch", "b", "", "Rebase to branch BRANCH")
 	cmd.Flags().StringVarP(&f.remote, "remote", "m", "", "Rebase to current branch name using REMOTE")
@@ -295,7 +302,7 @@ func rebaseCommand() *cobra.Command {
 			refspec = args[0]
 		}
 		if refspec == "" {
-			return errors.New("No refspec specified") //nolint:revive,staticcheck // a guess at its words
+			return guess("No refspec specified")
 		}
 		extra := map[string]dbus.Variant{}
 		if strings.HasPrefix(refspec, "/") {
@@ -320,7 +327,7 @@ func deployCommand() *cobra.Command {
 	f := &flags{}
 	var skipBranch, preview bool
 	cmd := &cobra.Command{Use: "deploy REVISION", Args: cobra.ExactArgs(1)}
-	f.add(cmd, "lock-finalization", "reboot", "unchanged-exit-77", "bypass-driver", "register-driver", "cache-only", //nolint:misspell // its word
+	f.add(cmd, lockFlag, "reboot", "unchanged-exit-77", "bypass-driver", "register-driver", "cache-only",
 		"download-only", "install", "uninstall")
 	cmd.Flags().BoolVar(&skipBranch, "skip-branch-check", false, "Do not check if commit belongs on the same branch")
 	cmd.Flags().BoolVar(&preview, "preview", false, "Just preview package differences")
@@ -335,7 +342,7 @@ func upgradeCommand() *cobra.Command {
 	f := &flags{}
 	var check, preview bool
 	cmd := &cobra.Command{Use: "upgrade", Aliases: []string{"update"}, Args: cobra.NoArgs}
-	f.add(cmd, "lock-finalization", "reboot", "unchanged-exit-77", "bypass-driver", "cache-only", "download-only", //nolint:misspell // its word
+	f.add(cmd, lockFlag, "reboot", "unchanged-exit-77", "bypass-driver", "cache-only", "download-only",
 		"install", "uninstall")
 	cmd.Flags().BoolVar(&check, "check", false, "Just check if an upgrade is available")
 	cmd.Flags().BoolVar(&preview, "preview", false, "Just preview package differences")
@@ -349,7 +356,7 @@ func resetCommand() *cobra.Command {
 	f := &flags{}
 	var overlays, overrides, initramfs bool
 	cmd := &cobra.Command{Use: "reset", Args: cobra.NoArgs}
-	f.add(cmd, "lock-finalization", "reboot", "install", "uninstall") //nolint:misspell // its word
+	f.add(cmd, lockFlag, "reboot", "install", "uninstall")
 	cmd.Flags().BoolVarP(&overlays, "overlays", "l", false, "Remove all overlayed packages")
 	cmd.Flags().BoolVarP(&overrides, "overrides", "o", false, "Remove all overrides")
 	cmd.Flags().BoolVarP(&initramfs, "initramfs", "i", false, "Stop regenerating initramfs or tracking files")
@@ -366,14 +373,14 @@ func packagesCommand(name string) *cobra.Command {
 	f := &flags{}
 	cmd := &cobra.Command{Use: name + " PACKAGE...", Args: cobra.ArbitraryArgs}
 	other := map[string]string{"install": "uninstall", "uninstall": "install"}[name]
-	f.add(cmd, "lock-finalization", "reboot", "dry-run", "assumeyes", "allow-inactive", "idempotent", "unchanged-exit-77", //nolint:misspell // its word
+	f.add(cmd, lockFlag, "reboot", "dry-run", "assumeyes", "allow-inactive", "idempotent", "unchanged-exit-77",
 		"cache-only", "download-only", other)
 	if name == "uninstall" {
 		cmd.Flags().BoolVar(&f.all, "all", false, "Remove all overlayed additional packages")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 && !f.all {
-			return errors.New("At least one PACKAGE must be specified") //nolint:revive,staticcheck // a guess at its words
+			return guess("At least one PACKAGE must be specified")
 		}
 		if name == "install" {
 			f.install = args
@@ -390,7 +397,7 @@ func overrideCommand() *cobra.Command {
 	for _, name := range []string{"replace", "remove", "reset"} {
 		f := &flags{}
 		cmd := &cobra.Command{Use: name + " PACKAGE...", Args: cobra.ArbitraryArgs}
-		f.add(cmd, "lock-finalization", "reboot", "dry-run", "cache-only", "install", "uninstall", "experimental") //nolint:misspell // its word
+		f.add(cmd, lockFlag, "reboot", "dry-run", "cache-only", "install", "uninstall", "experimental")
 		switch name {
 		case "replace":
 			cmd.Flags().StringArrayVar(&f.remove, "remove", nil, "Remove a package")
@@ -412,7 +419,7 @@ func overrideCommand() *cobra.Command {
 				}
 			}
 			if len(args) == 0 && !f.all {
-				return errors.New("At least one PACKAGE must be specified") //nolint:revive,staticcheck // a guess at its words
+				return guess("At least one PACKAGE must be specified")
 			}
 			return f.update(cmd, false, extra, map[string]bool{"no-pull-base": true, "no-overrides": f.all})
 		}
@@ -457,7 +464,7 @@ func cleanupCommand() *cobra.Command {
 			}
 		}
 		if len(kinds) == 0 {
-			return errors.New("At least one cleanup option must be specified") //nolint:revive,staticcheck // its words
+			return original("At least one cleanup option must be specified")
 		}
 		c, err := connect(cmd.Context(), cmd.OutOrStdout())
 		if err != nil {
@@ -470,7 +477,7 @@ func cleanupCommand() *cobra.Command {
 
 func finalizeCommand() *cobra.Command {
 	var missing, unlocked bool
-	cmd := &cobra.Command{Use: "finalize-deployment [CHECKSUM]", Args: cobra.MaximumNArgs(1)}
+	cmd := &cobra.Command{Use: finalizeName + " [CHECKSUM]", Args: cobra.MaximumNArgs(1)}
 	cmd.Flags().BoolVar(&missing, "allow-missing-checksum", false, "Don't error out if no expected checksum is provided")
 	cmd.Flags().BoolVar(&unlocked, "allow-unlocked", false, "Don't error out if staged deployment wasn't locked")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -478,7 +485,9 @@ func finalizeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		options := map[string]dbus.Variant{"allow-missing-checksum": dbus.MakeVariant(missing), "allow-unlocked": dbus.MakeVariant(unlocked)}
+		options := map[string]dbus.Variant{
+			"allow-missing-checksum": dbus.MakeVariant(missing), "allow-unlocked": dbus.MakeVariant(unlocked),
+		}
 		if len(args) > 0 {
 			options["checksum"] = dbus.MakeVariant(args[0])
 		}

@@ -74,7 +74,8 @@ func serveDaemon(ctx context.Context) error {
 	if booted == nil {
 		return errNotBooted
 	}
-	d := &daemon{bus: bus, os: booted.os, wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1), clients: map[string]string{}}
+	d := &daemon{bus: bus, os: booted.os, clients: map[string]string{},
+		wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
 	if err := d.export(); err != nil {
 		return err
 	}
@@ -86,11 +87,16 @@ func serveDaemon(ctx context.Context) error {
 	}
 	signals := make(chan *dbus.Signal, 100)
 	bus.Signal(signals)
-	if err := bus.AddMatchSignal(dbus.WithMatchInterface("org.freedesktop.DBus"), dbus.WithMatchMember("NameOwnerChanged")); err != nil {
+	if err := bus.AddMatchSignal(
+		dbus.WithMatchInterface("org.freedesktop.DBus"), dbus.WithMatchMember("NameOwnerChanged")); err != nil {
 		return err
 	}
-	if reply, err := bus.RequestName(busName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
-		return fmt.Errorf("owning %s: reply %d: %w", busName, reply, err)
+	reply, err := bus.RequestName(busName, dbus.NameFlagDoNotQueue)
+	if err == nil && reply != dbus.RequestNameReplyPrimaryOwner {
+		err = fmt.Errorf("reply %d", reply)
+	}
+	if err != nil {
+		return fmt.Errorf("owning %s: %w", busName, err)
 	}
 	d.loop(ctx, signals)
 	// Clients that come now fail, as they do with the real one, and try again.
@@ -299,7 +305,7 @@ func (sysrootObject) ReloadConfig() (bool, *dbus.Error) { return false, nil }
 // GetOS is the object of an OS, "" being the booted one.
 func (s sysrootObject) GetOS(name string) (dbus.ObjectPath, *dbus.Error) {
 	if name != "" && name != s.d.os {
-		return "", failed(fmt.Errorf("OS name \"%s\" not found", name)) //nolint:revive,staticcheck // its words
+		return "", failed(guess("OS name \"%s\" not found", name))
 	}
 	return dbus.ObjectPath(osPathPrefix + escapePath(s.d.os)), nil
 }
@@ -312,7 +318,8 @@ type osObject struct {
 }
 
 // UpdateDeployment changes packages, or what the OS follows, or both.
-func (o osObject) UpdateDeployment(modifiers, options map[string]dbus.Variant, sender dbus.Sender) (string, *dbus.Error) {
+func (o osObject) UpdateDeployment(modifiers, options map[string]dbus.Variant, sender dbus.Sender,
+) (string, *dbus.Error) {
 	u := &update{modifiers: modifiers, options: options}
 	return o.begin("UpdateDeployment", sender, updateTitle(u.modifiers, u.options), []any{modifiers, options}, u.run)
 }
@@ -339,7 +346,7 @@ func (o osObject) Rollback(options map[string]dbus.Variant, sender dbus.Sender) 
 
 // FinalizeDeployment unlocks the staged deployment and reboots.
 func (o osObject) FinalizeDeployment(options map[string]dbus.Variant, sender dbus.Sender) (string, *dbus.Error) {
-	return o.begin("FinalizeDeployment", sender, "finalize-deployment", []any{options}, finalize(options))
+	return o.begin("FinalizeDeployment", sender, finalizeName, []any{options}, unlockAndReboot(options))
 }
 
 func title(options vardict, otherwise string) string {
@@ -363,7 +370,7 @@ func (o osObject) GetDeploymentBootConfig(id string, _ bool) (map[string]dbus.Va
 			}, nil
 		}
 	}
-	return nil, failed(fmt.Errorf("Deployment with id='%s' not found", id)) //nolint:revive,staticcheck // a guess at its words
+	return nil, failed(guess("Deployment with id='%s' not found", id))
 }
 
 // begin makes a transaction, or gives the address of the one that does the very same already.
@@ -389,7 +396,7 @@ func (o osObject) begin(method string, sender dbus.Sender, title string, params 
 		d.txn = nil
 	}
 	if len(rebooting) > 0 {
-		return "", failed(errorString("Reboot initiated, cannot start new transaction"))
+		return "", failed(original("Reboot initiated, cannot start new transaction"))
 	}
 	locked, err := sysrootLocked()
 	if err != nil {
@@ -398,7 +405,8 @@ func (o osObject) begin(method string, sender dbus.Sender, title string, params 
 	if locked {
 		return "", dbus.NewError(busyError, []any{"System transaction in progress"})
 	}
-	client := d.clients[string(sender)]
+	client := fmt.Sprintf("client(id:%s dbus:%s unit:%s uid:0)",
+		d.clients[string(sender)], strings.TrimPrefix(string(sender), ":"), unit)
 	t := &transaction{method: method, sender: string(sender), path: string(o.path), params: params, title: title,
 		client: client, unit: unit, run: run}
 	t.closed = func() { d.close(t) }
@@ -416,10 +424,6 @@ func (o osObject) begin(method string, sender dbus.Sender, title string, params 
 	}()
 	return t.address, nil
 }
-
-type errorString string
-
-func (e errorString) Error() string { return string(e) }
 
 // close forgets a transaction that is over.
 func (d *daemon) close(t *transaction) {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -28,9 +27,9 @@ func withoutOSTree(arguments []string) []string {
 type kernelArguments []string
 
 // places are where the arguments with a key are.
-func (k kernelArguments) places(key string) []int {
+func (k *kernelArguments) places(key string) []int {
 	var at []int
-	for i, argument := range k {
+	for i, argument := range *k {
 		if name, _, _ := strings.Cut(argument, "="); name == key {
 			at = append(at, i)
 		}
@@ -39,9 +38,9 @@ func (k kernelArguments) places(key string) []int {
 }
 
 // find is where the argument KEY=VALUE is among places, or -1.
-func (k kernelArguments) find(places []int, argument string) int {
+func (k *kernelArguments) find(places []int, argument string) int {
 	for _, at := range places {
-		if k[at] == argument {
+		if (*k)[at] == argument {
 			return at
 		}
 	}
@@ -52,16 +51,16 @@ func (k kernelArguments) find(places []int, argument string) int {
 func (k *kernelArguments) remove(argument string) error {
 	key, _, valued := strings.Cut(argument, "=")
 	places := k.places(key)
-	at := -1
+	var at int
 	switch {
 	case len(places) == 0:
-		return fmt.Errorf("No key '%s' found", key) //nolint:revive,staticcheck // as ostree says it
+		return original("No key '%s' found", key)
 	case valued:
 		if at = k.find(places, argument); at < 0 {
-			return fmt.Errorf("No karg '%s' found", argument) //nolint:revive,staticcheck // as ostree says it
+			return original("No karg '%s' found", argument)
 		}
 	case len(places) > 1:
-		return fmt.Errorf("Multiple values for key '%s' found", key) //nolint:revive,staticcheck // as ostree says it
+		return original("Multiple values for key '%s' found", key)
 	default:
 		at = places[0]
 	}
@@ -74,16 +73,16 @@ func (k *kernelArguments) replace(argument string) error {
 	key, value, _ := strings.Cut(argument, "=")
 	places := k.places(key)
 	if len(places) == 0 {
-		return fmt.Errorf("No key '%s' found", key) //nolint:revive,staticcheck // as ostree says it
+		return original("No key '%s' found", key)
 	}
 	at := places[0]
 	if before, after, both := strings.Cut(value, "="); both {
 		if at = k.find(places, key+"="+before); at < 0 {
-			return fmt.Errorf("No karg '%s=%s' found", key, before) //nolint:revive,staticcheck // as ostree says it
+			return original("No karg '%s=%s' found", key, before)
 		}
 		value = after
 	} else if len(places) > 1 {
-		return fmt.Errorf("Multiple values for key '%s' found", key) //nolint:revive,staticcheck // as ostree says it
+		return original("Multiple values for key '%s' found", key)
 	}
 	(*k)[at] = key
 	if value != "" {

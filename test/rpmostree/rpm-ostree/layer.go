@@ -78,9 +78,10 @@ func availablePackages() ([]catalogue.Package, error) {
 				continue
 			}
 			packages, err := catalogue.ReadPackages(dir)
-			if errors.Is(err, fs.ErrNotExist) && !slices.Contains([]string{"1", "True", "true"}, k.get(g.name, "skip_if_unavailable")) {
+			optional := slices.Contains([]string{"1", "True", "true"}, k.get(g.name, "skip_if_unavailable"))
+			if errors.Is(err, fs.ErrNotExist) && !optional {
 				// The words are libdnf's as far as they are known.
-				return nil, fmt.Errorf("Updating rpm-md repo '%s': cannot update repo '%s': Cannot download repomd.xml: "+ //nolint:revive,staticcheck // libdnf's words
+				return nil, guess("Updating rpm-md repo '%s': cannot update repo '%s': Cannot download repomd.xml: "+
 					"Cannot download repodata/repomd.xml: All mirrors were tried", g.name, g.name)
 			}
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -174,10 +175,10 @@ func solve(o *origin, base, available []catalogue.Package) (layers, error) {
 		}
 	}
 	if len(missing) > 0 {
-		return l, fmt.Errorf("Packages not found: %s", strings.Join(missing, ", ")) //nolint:revive,staticcheck // rpm-ostree's words
+		return l, original("Packages not found: %s", strings.Join(missing, ", "))
 	}
 	// final grows while it is gone through, until nothing is required any more.
-	for i := 0; i < len(final); i++ {
+	for i := 0; i < len(final); i++ { //nolint:intrange // a range would not grow
 		for _, capability := range final[i].Requires {
 			if slices.ContainsFunc(final, matching(capability)) {
 				continue
@@ -186,7 +187,7 @@ func solve(o *origin, base, available []catalogue.Package) (layers, error) {
 			removed := slices.ContainsFunc(l.remove, matching(capability))
 			if at < 0 || removed {
 				// The words are libdnf's as far as they are known.
-				return l, fmt.Errorf("Could not depsolve transaction; 1 problem detected:\n Problem: conflicting requests\n"+ //nolint:revive,staticcheck // libdnf's words
+				return l, guess("Could not depsolve transaction; 1 problem detected:\n Problem: conflicting requests\n"+
 					"  - nothing provides %s needed by %s", capability, final[i].NEVRA())
 			}
 			add(available[at])
@@ -201,7 +202,8 @@ func matching(request string) func(catalogue.Package) bool {
 
 // tupleText is a package in GVariant's text form, as rpm-ostree's metadata and status have it.
 func tupleText(p catalogue.Package) string {
-	return fmt.Sprintf("('%s', '%s', uint64 %d, '%s', '%s', '%s')", p.NEVRA(), p.Name, p.Epoch, p.Version, p.Release, p.Arch)
+	return fmt.Sprintf("('%s', '%s', uint64 %d, '%s', '%s', '%s')",
+		p.NEVRA(), p.Name, p.Epoch, p.Version, p.Release, p.Arch)
 }
 
 // compose makes the commit of the layers on a base, and returns its checksum. Nothing refers to it.

@@ -94,12 +94,12 @@ func importImage(ctx context.Context, r imageReference) (string, error) {
 		dir = work
 	case "oci":
 	default:
-		return "", fmt.Errorf("Unknown transport '%s'", transport) //nolint:revive,staticcheck // rpm-ostree's style
+		return "", guess("Unknown transport '%s'", transport)
 	}
 	image, layer, err := catalogue.ReadLayout(dir, want)
 	if errors.Is(err, catalogue.ErrUnknown) {
 		// The words are skopeo's as far as they are known.
-		return "", fmt.Errorf("Creating importer: failed to invoke method OpenImage: failed to invoke method OpenImage: "+ //nolint:revive,staticcheck // skopeo's words
+		return "", guess("Creating importer: failed to invoke method OpenImage: failed to invoke method OpenImage: "+
 			"reading manifest %s in %s: manifest unknown", want, path)
 	}
 	if err != nil {
@@ -118,7 +118,8 @@ func importImage(ctx context.Context, r imageReference) (string, error) {
 		return "", err
 	}
 	// ostree's container images are held by such refs, so that cleanup leaves them.
-	_, err = tool(ctx, "refs", "--repo="+repository, "--force", "--create=ostree/container/image/"+escapeRef(r.image), checksum)
+	ref := "ostree/container/image/" + escapeRef(r.image)
+	_, err = tool(ctx, "refs", "--repo="+repository, "--force", "--create="+ref, checksum)
 	return checksum, err
 }
 
@@ -211,5 +212,5 @@ func findVersion(ctx context.Context, o *origin, version string) (string, error)
 	if err != nil {
 		return "", err
 	}
-	return "", fmt.Errorf("Version %s not found in %s", version, o.Refspec) //nolint:revive,staticcheck // rpm-ostree's words
+	return "", original("Version %s not found in %s", version, o.Refspec)
 }

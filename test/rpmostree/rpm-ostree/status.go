@@ -53,7 +53,7 @@ func describe(ctx context.Context, d *deployment) (map[string]dbus.Variant, erro
 	set("unlocked", d.unlocked)
 	// Only the old lock file is looked at, which rpm-ostree's own locks do not have.
 	if d.staged && exists(lockedFile) {
-		set("finalization-locked", true) //nolint:misspell // the key
+		set(lockedKey, true)
 	}
 	base := c
 	if c.layered() {

@@ -94,7 +94,7 @@ func readDeployments(ctx context.Context) ([]*deployment, error) {
 		if m := statusLine.FindStringSubmatch(line); m != nil {
 			d := &deployment{index: len(all), booted: m[1] == "*", os: m[2], checksum: m[3], unlocked: "none"}
 			d.serial, _ = strconv.Atoi(m[4]) // digits, by the pattern
-			d.staged = strings.Contains(m[5], "(staged)") || strings.Contains(m[5], "(finalization locked)")
+			d.staged = strings.Contains(m[5], "(staged)") || strings.Contains(m[5], lockedMark)
 			all = append(all, d)
 		} else if len(all) > 0 {
 			d := all[len(all)-1]
@@ -207,11 +207,11 @@ type commit struct {
 // readCommit reads a commit of the repository.
 func readCommit(checksum string) (*commit, error) {
 	if len(checksum) != 64 {
-		return nil, fmt.Errorf("Invalid checksum %s", checksum) //nolint:revive,staticcheck // as ostree says it
+		return nil, original("Invalid checksum %s", checksum)
 	}
 	data, err := os.ReadFile(filepath.Join(repository, "objects", checksum[:2], checksum[2:]+".commit"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("No such metadata object %s.commit", checksum) //nolint:revive,staticcheck // as ostree says it
+		return nil, original("No such metadata object %s.commit", checksum)
 	}
 	if err != nil {
 		return nil, err

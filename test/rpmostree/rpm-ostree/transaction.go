@@ -23,7 +23,7 @@ const socketPath = "/run/rpm-ostree-transaction.sock"
 const transactionInterface = "org.projectatomic.rpmostree1.Transaction"
 
 // errCancelled is what a transaction that was cancelled ends with.
-var errCancelled = errors.New("Operation was cancelled") //nolint:revive,staticcheck // GLib's words
+var errCancelled = original("Operation was cancelled")
 
 // transaction is one change of the deployments: made by a method call, run when a client calls Start, and gone when
 // it has finished and no client listens any more.
@@ -56,7 +56,7 @@ func (t *transaction) listen() error {
 	if err := os.Remove(socketPath); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	listener, err := net.Listen("unix", socketPath) //nolint:noctx // it is closed with the transaction
+	listener, err := net.Listen("unix", socketPath)
 	if err != nil {
 		return err
 	}

@@ -145,7 +145,7 @@ func (u *update) run(ctx context.Context, t *transaction) error {
 		}
 	}
 	arguments := withoutOSTree(splitArguments(u.merge.options))
-	if err := stage(ctx, t, staging{u.merge.os, checksum, u.origin, arguments, u.options.yes("lock-finalization")}); err != nil {
+	if err := stage(ctx, t, staging{u.merge.os, checksum, u.origin, arguments, u.options.yes(lockFlag)}); err != nil {
 		return err
 	}
 	if rebased && !u.options.yes("skip-purge") && oldSource != "" && !checksumPattern.MatchString(oldSource) {
@@ -163,19 +163,19 @@ func (u *update) check(t *transaction) (over bool, err error) {
 	layering := len(u.modifiers.list("install-packages"))+len(u.modifiers.files("install-local-packages")) > 0
 	switch {
 	case !rebased && u.options.yes("skip-purge"):
-		return false, errors.New("Can't specify skip-purge if not setting a new refspec") //nolint:revive,staticcheck // its words
+		return false, original("Can't specify skip-purge if not setting a new refspec")
 	case (rebased || revised) && u.options.yes("no-pull-base"):
-		return false, errors.New("Can't specify no-pull-base if setting a new refspec or revision") //nolint:revive,staticcheck // its words
+		return false, original("Can't specify no-pull-base if setting a new refspec or revision")
 	case u.options.yes("cache-only") && u.options.yes("download-only"):
-		return false, errors.New("Can't specify cache-only and download-only") //nolint:revive,staticcheck // its words
+		return false, original("Can't specify cache-only and download-only")
 	case u.options.yes("dry-run") && u.options.yes("download-only"):
-		return false, errors.New("Can't specify dry-run and download-only") //nolint:revive,staticcheck // its words
+		return false, original("Can't specify dry-run and download-only")
 	case len(u.modifiers.list("override-replace-packages")) > 0:
-		return false, errors.New("Non-local replacement overrides not implemented yet") //nolint:revive,staticcheck // its words
+		return false, original("Non-local replacement overrides not implemented yet")
 	case u.options.yes("no-overrides") && overriding:
-		return false, errors.New("Can't specify no-overrides if setting override modifiers") //nolint:revive,staticcheck // its words
+		return false, original("Can't specify no-overrides if setting override modifiers")
 	case (layering || overriding) && configuration("LockLayering") == "true":
-		return false, errors.New("Cannot operate; `LockLayering=true` in configuration.") //nolint:revive,staticcheck // its words
+		return false, original("Cannot operate; `LockLayering=true` in configuration.")
 	}
 	if driver := u.options.text("register-driver"); driver != "" {
 		if t.unit == "" {
@@ -211,7 +211,7 @@ func (u *update) rebase(ctx context.Context, t *transaction) error {
 			_, err := tool(ctx, "pull-local", "--repo="+repository, repo, rev)
 			return err
 		}); err != nil {
-			return fmt.Errorf("Pulling commit %s from local repo: %w", rev, err) //nolint:revive,staticcheck // its words
+			return original("Pulling commit %s from local repo: %v", rev, err)
 		}
 		refspec = rev
 	}
@@ -225,11 +225,11 @@ func (u *update) rebase(ctx context.Context, t *transaction) error {
 		refspec = image.String()
 	}
 	if refspec == old && u.modifiers.text("set-revision") == "" {
-		return fmt.Errorf("Old and new refs are equal: %s", refspec) //nolint:revive,staticcheck // its words
+		return original("Old and new refs are equal: %s", refspec)
 	}
 	url, description := u.custom()
 	if (url != "" || description != "") && !isImage && !checksumPattern.MatchString(refspec) {
-		return errors.New("Custom origin can only be used with a commit checksum") //nolint:revive,staticcheck // a guess at its words
+		return guess("Custom origin can only be used with a commit checksum")
 	}
 	o.Refspec, o.Container, o.Override, o.URL, o.Description = refspec, "", "", url, description
 	if isImage {
@@ -267,7 +267,7 @@ func (u *update) revise(ctx context.Context, t *transaction) error {
 		u.origin.Container = image.withDigest(revision).String()
 		u.origin.Override = ""
 	case isImage:
-		return errors.New("Cannot look up version while tracking a container image reference") //nolint:revive,staticcheck // its words
+		return guess("Cannot look up version while tracking a container image reference")
 	case pinned || checksumPattern.MatchString(revision):
 		t.say("Validating checksum '%s'", checksum)
 		u.origin.Override = checksum
@@ -302,7 +302,7 @@ func (u *update) requests(ctx context.Context, _ *transaction) error {
 		case idempotent:
 			continue
 		default:
-			return fmt.Errorf("Package/capability '%s' is not currently requested", name) //nolint:revive,staticcheck // its words
+			return guess("Package/capability '%s' is not currently requested", name)
 		}
 		u.changed = true
 	}
@@ -321,7 +321,7 @@ func (u *update) requests(ctx context.Context, _ *transaction) error {
 				}
 			}
 			if by.Len() > 0 {
-				return fmt.Errorf("\"%s\" is already provided by:%s. Use --allow-inactive to explicitly require it.", //nolint:revive,staticcheck // its words
+				return original("\"%s\" is already provided by:%s. Use --allow-inactive to explicitly require it.",
 					name, by.String())
 			}
 		}
@@ -330,7 +330,7 @@ func (u *update) requests(ctx context.Context, _ *transaction) error {
 		switch requested := slices.Contains(o.Requested, name); {
 		case requested && idempotent:
 		case requested:
-			return fmt.Errorf("Package/capability '%s' is already requested", name) //nolint:revive,staticcheck // its words
+			return original("Package/capability '%s' is already requested", name)
 		default:
 			o.Requested = append(o.Requested, name)
 			u.changed = true
@@ -344,7 +344,7 @@ func (u *update) requests(ctx context.Context, _ *transaction) error {
 		switch requested := slices.Contains(o.Local, name); {
 		case requested && idempotent:
 		case requested:
-			return fmt.Errorf("Package '%s' is already layered", p.NEVRA()) //nolint:revive,staticcheck // its words
+			return guess("Package '%s' is already layered", p.NEVRA())
 		default:
 			o.Local = append(o.Local, name)
 			u.changed = true
@@ -372,7 +372,7 @@ func (u *update) overrides(_ context.Context, _ *transaction) error {
 		case replaced >= 0:
 			o.Replaced = slices.Delete(o.Replaced, replaced, replaced+1)
 		default:
-			return fmt.Errorf("No overrides for package '%s'", name) //nolint:revive,staticcheck // its words
+			return original("No overrides for package '%s'", name)
 		}
 		u.changed = true
 	}
@@ -430,11 +430,11 @@ func (u *update) removals(ctx context.Context, _ *transaction) error {
 		}
 		switch {
 		case len(found) == 0:
-			return fmt.Errorf("Package \"%s\" not found", name) //nolint:revive,staticcheck // its words
+			return original("Package \"%s\" not found", name)
 		case len(found) > 1:
-			return fmt.Errorf("Multiple packages match \"%s\"", name) //nolint:revive,staticcheck // its words
+			return original("Multiple packages match \"%s\"", name)
 		case slices.Contains(u.origin.Removed, found[0]):
-			return fmt.Errorf("Override already exists for package '%s'", found[0]) //nolint:revive,staticcheck // a guess at its words
+			return guess("Override already exists for package '%s'", found[0])
 		}
 		u.origin.Removed = append(u.origin.Removed, found[0])
 		u.changed = true
@@ -499,7 +499,7 @@ func stage(ctx context.Context, t *transaction, s staging) error {
 	}
 	argv := []string{"admin", "deploy", "--os=" + s.os, "--stage", "--no-prune", "--origin-file=" + file, "--karg-none"}
 	if s.locked {
-		argv = append(argv, "--lock-finalization") //nolint:misspell // ostree's own word
+		argv = append(argv, "--"+lockFlag)
 	}
 	for _, argument := range s.arguments {
 		argv = append(argv, "--karg-append="+argument)
@@ -559,8 +559,8 @@ func cleanRepository(ctx context.Context) error {
 
 // updateDriver is who alone is to update the machine. rpm-ostree has it as a GVariant, update-driver.gv.
 type updateDriver struct {
-	Name string `json:"driver-name"`
-	Unit string `json:"driver-sd-unit"`
+	Name string `json:"driver-name"`    //nolint:tagliatelle // rpm-ostree's key
+	Unit string `json:"driver-sd-unit"` //nolint:tagliatelle // rpm-ostree's key
 }
 
 const driverFile = "/run/rpm-ostree/update-driver.json"
