@@ -357,10 +357,11 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 	u.request = ostree.Request{OS: u.booted.OS, Checksum: u.booted.Checksum, OriginOf: u.booted.ID,
 		KernelArguments: u.booted.KernelArguments}
 	image, composes := "", false
+	var arguments plan.Change
 	for _, ch := range res.Plan.Changes {
 		switch ch.Kind {
 		case plan.Kargs:
-			u.request.KernelArguments = kargs.Apply(u.booted.KernelArguments, ch.Delete, ch.Append)
+			arguments = ch
 		case plan.OSImage:
 			image, composes = ch.To, true
 		case plan.KernelType, plan.Extensions:
@@ -372,6 +373,7 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 			return err
 		}
 	}
+	u.request.KernelArguments = kargs.Apply(u.request.KernelArguments, arguments.Delete, arguments.Append)
 	// The deployments after the booted one stay until this one is proved, unless their kernels take the room it needs.
 	u.request.KeepRollback = true
 	err := h.plain.BootSpace(ctx, u.request.OS, u.request.Checksum)
@@ -417,7 +419,27 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	if c.Origin != "" {
 		u.request.OriginOf, u.request.Origin = "", c.Origin
 	}
+	bringer, is := h.composer.(argumentsBringer)
+	if !is {
+		return nil
+	}
+	added, removed, err := bringer.KernelArguments(ctx, c)
+	if err != nil {
+		return err
+	}
+	// Those that the configuration asks for stay where they are, whoever asks for them too.
+	removed = slices.DeleteFunc(removed, func(a string) bool { return slices.Contains(u.Revision.OwnedKargs, a) })
+	added = slices.DeleteFunc(added, func(a string) bool {
+		return slices.Contains(u.request.KernelArguments, a) || slices.Contains(u.cfg.KernelArguments, a)
+	})
+	u.request.KernelArguments = kargs.Apply(u.request.KernelArguments, removed, added)
 	return nil
+}
+
+// argumentsBringer is a composer whose images bring kernel arguments of their own.
+type argumentsBringer interface {
+	// KernelArguments are those that what was composed adds to, and takes from, what the booted image has brought.
+	KernelArguments(ctx context.Context, c ostree.Composed) (added, removed []string, err error)
 }
 
 // writable refuses paths in the OS image: /usr is read-only, and its files are shared with every other deployment and

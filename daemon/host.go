@@ -99,9 +99,9 @@ func (h *Host) open(backend OS) error {
 	switch {
 	case backend == OSAuto && (!booted || h.onTree()):
 		h.os = OSNone
-	case backend == OSAuto && h.exists("/usr/bin/rpm-ostree"):
+	case backend == OSAuto && h.has("rpm-ostree"):
 		h.os = OSRpmOstree
-	case backend == OSAuto && h.exists("/usr/bin/bootc"):
+	case backend == OSAuto && h.has("bootc"):
 		h.os = OSBootc
 	case backend == OSAuto:
 		h.os = OSOstree
@@ -129,6 +129,8 @@ func (h *Host) open(backend OS) error {
 			rpm := ostree.NewRPM(ostree.Exec, "/", h.plain)
 			rpm.Progress = func(text string) { h.say("pull", text) }
 			h.composer = rpm
+		case OSBootc:
+			h.composer = ostree.NewBootc(ostree.Exec, "/", h.plain)
 		default:
 			h.composer = h.plain
 		}
@@ -177,6 +179,11 @@ func (h *Host) Close() {
 func (h *Host) exists(name string) bool {
 	n, err := h.root.Inspect(name)
 	return err == nil && n.Type != files.Absent
+}
+
+// has says whether the host has a program, in its image or of an admin's.
+func (h *Host) has(program string) bool {
+	return h.exists("/usr/bin/"+program) || h.exists("/usr/local/bin/"+program)
 }
 
 // settling is how long Lock waits for a verdict that is being written down: the unit that proves holds the lock for
