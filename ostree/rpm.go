@@ -195,6 +195,12 @@ func (r *RPM) begin(ctx context.Context, doing string, t rpmTarget, s rpmStatus)
 				"%s (%s) is registered as what updates this host; stop and disable it", s.Driver.Name, s.Driver.Unit)}
 		}
 	}
+	// It is not in the way, but whoever looks at what becomes of this may want to know.
+	if why, err := r.FailedFinalization(ctx); err != nil {
+		return err
+	} else if why != "" {
+		r.say("at the last shutdown ostree could not make what was staged boot: " + why)
+	}
 	if t.image.Checksum != "" && !t.has(s.booted()) {
 		if _, err := r.plain.Stage(ctx, t.image.Refspec()); err != nil {
 			return fmt.Errorf("%s: %w", doing, err)
@@ -449,7 +455,7 @@ func (r *RPM) settle(ctx context.Context, doing string) (rpmStatus, error) {
 			waitFor = fmt.Errorf("rpm-ostree is at work for another program: %s", s.who())
 			if changes == nil && said == "" {
 				// Where there is no bus the polls are enough.
-				changes, _ = r.watch(ctx)
+				changes, _ = r.Watch(ctx)
 			} else if changes != nil {
 				pause = watchedPoll
 			}

@@ -298,6 +298,8 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 			"error (6): Couldn't resolve host name for https://mirrors.example/x", Retryable, rpmNetwork},
 		{"error: Updating rpm-md repo 'x': cannot update repo 'x': Cannot download repomd.xml: Cannot download " +
 			"repodata/repomd.xml: All mirrors were tried; Last error: Status code: 404 for https://x", Invalid, rpmRefused},
+		{"error: Updating rpm-md repo 'x': cannot update repo 'x': Cannot download repomd.xml: Curl error (28): Timeout was " +
+			"reached for https://x", Retryable, rpmNetwork},
 		{"error: While pulling os/test: While fetching http://x/refs: [7] Could not connect to server", Retryable, rpmNetwork},
 		{"error: something that nobody knows", Failed, rpmRefused},
 	} {

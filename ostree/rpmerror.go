@@ -29,6 +29,17 @@ var rpmTexts = []struct {
 	// The host goes down: whoever asks again does so after the boot.
 	{rpmRefused, Retryable, []string{"Reboot initiated, cannot start new transaction"}},
 	{rpmBusy, Retryable, []string{"Transaction in progress", "System transaction in progress"}},
+	{rpmNetwork, Retryable, []string{
+		"connection refused", "connection reset by peer", "no route to host", "network is unreachable", "i/o timeout",
+		"no such host", "Temporary failure in name resolution", "server misbehaving", "TLS handshake timeout",
+		"unexpected EOF", "context deadline exceeded", "Client.Timeout exceeded", "toomanyrequests",
+		"Curl error (5)", "Curl error (6)", "Curl error (7)", "Curl error (18)", "Curl error (28)", "Curl error (35)",
+		"Curl error (52)", "Curl error (55)", "Curl error (56)", "Curl error (92)",
+		"Status code: 408", "Status code: 425", "Status code: 429",
+		"Status code: 500", "Status code: 502", "Status code: 503", "Status code: 504",
+		"408 Request Timeout", "429 Too Many Requests",
+		"500 Internal Server Error", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout",
+	}},
 	{rpmLost, Retryable, []string{
 		"org.freedesktop.DBus.Error.NoReply", "Message recipient disconnected", "Remote peer disconnected",
 		"org.freedesktop.DBus.Error.NameHasNoOwner", "org.freedesktop.DBus.Error.ServiceUnknown",
@@ -55,17 +66,6 @@ var rpmTexts = []struct {
 		// What a signature policy says of an image that lacks what it demands.
 		"refusing usage", "Source image rejected", "signature was required", "cryptographic signature verification failed",
 		"GPG signatures found, but none are in trusted keyring", "Can't check signature",
-	}},
-	{rpmNetwork, Retryable, []string{
-		"connection refused", "connection reset by peer", "no route to host", "network is unreachable", "i/o timeout",
-		"no such host", "Temporary failure in name resolution", "server misbehaving", "TLS handshake timeout",
-		"unexpected EOF", "context deadline exceeded", "Client.Timeout exceeded", "toomanyrequests",
-		"Curl error (5)", "Curl error (6)", "Curl error (7)", "Curl error (18)", "Curl error (28)", "Curl error (35)",
-		"Curl error (52)", "Curl error (55)", "Curl error (56)", "Curl error (92)",
-		"Status code: 408", "Status code: 425", "Status code: 429",
-		"Status code: 500", "Status code: 502", "Status code: 503", "Status code: 504",
-		"408 Request Timeout", "429 Too Many Requests",
-		"500 Internal Server Error", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout",
 	}},
 }
 

@@ -22,8 +22,8 @@ const (
 
 // Watch gives a value whenever rpm-ostree says that the deployments or the active transaction are others: one for any
 // number of changes that have not been received. It closes the channel when ctx is done or the bus goes away. Nothing
-// is changed, and the daemon is neither started nor kept from leaving: while it is away nothing is said, and what ostree
-// does by itself is seen only when it is back.
+// is changed, and the daemon is neither started nor kept from leaving: while it is away nothing is said, and what
+// ostree does by itself is seen only when it is back.
 func (r *RPM) Watch(ctx context.Context) (<-chan struct{}, error) {
 	changes, err := r.watch(ctx)
 	if err != nil {
