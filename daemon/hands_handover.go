@@ -28,7 +28,7 @@ const (
 	handoverReport  = "report.json"
 )
 
-// The exit codes that say which error it was (CONTRACT, "Exit codes, everywhere").
+// The exit codes that say which error it was (docs/commands.md).
 const (
 	ExitFailed         = 1
 	ExitUsage          = 2

@@ -44,8 +44,8 @@ type Config struct {
 	Units       []Unit      // by name
 	Users       []User      // by name
 
-	// Provision holds what only Ignition can do when a machine is made, canonical JSON by field name as CONTRACT
-	// calls it: storage.disks, storage.filesystems, storage.raid, storage.luks, passwd.groups, kernelArguments.
+	// Provision holds what only Ignition can do when a machine is made, canonical JSON by the name that a plan
+	// has for the field: storage.disks, storage.filesystems, storage.raid, storage.luks, passwd.groups, kernelArguments.
 	// A field that is absent or empty in the document is not in the map.
 	Provision map[string]json.RawMessage
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// Where the agent's own state is on a host (CONTRACT, "Trees").
+// Where the agent's own state is on a host.
 const (
 	StateDir  = "/var/lib/machine-config-daemon"
 	ConfigDir = "/etc/machine-config-daemon"
@@ -39,7 +39,7 @@ const (
 	recordFormat = 1
 )
 
-// State is what the agent says about a host, in the words of CONTRACT.
+// State is what the agent says about a host, in the words of docs/commands.md.
 type State string
 
 // The states.
