@@ -53,6 +53,8 @@ const (
 	ostreeState = "/run/ostree"
 	// bootcState is what stands in its place while bootc runs.
 	bootcState = "/run/" + bootcUnit
+	// proxyFile is where a node has the variables that say by which proxies registries are reached.
+	proxyFile = "/etc/mco/proxy.env"
 	// rebootRequired is what bootc writes for whoever reboots machines by it.
 	rebootRequired = "/run/reboot-required"
 )
@@ -144,7 +146,8 @@ func (b *Bootc) Compose(ctx context.Context, s System) (Composed, error) {
 	if s.Image != "" && !booted.runs(want) {
 		staged, err := b.fetch(ctx, doing, argv)
 		if err != nil {
-			return Composed{}, err
+			read := func(path string) ([]byte, error) { return os.ReadFile(b.host(path)) }
+			return Composed{}, withHint(err, want, read)
 		}
 		if staged != nil {
 			entry = staged
@@ -263,7 +266,7 @@ func (b *Bootc) inside(argv []string) (Runner, error) {
 	if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o755)); err != nil {
 		return nil, err
 	}
-	options := []string{"--description=" + strings.Join(argv, " "),
+	options := []string{"--description=" + strings.Join(argv, " "), "--property=EnvironmentFile=-" + proxyFile,
 		"--property=BindPaths=" + bootcState + ":" + ostreeState}
 	entries, err := os.ReadDir(b.host(ostreeState))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

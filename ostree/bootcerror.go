@@ -6,20 +6,26 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 )
+
+// credentialTexts are what a registry says to those whom it does not know, or does not let at an image.
+var credentialTexts = []string{
+	"unauthorized", "authentication required", //nolint:misspell // a registry's own word
+	"requested access to the resource is denied", "403 (Forbidden)", "403 Forbidden",
+}
 
 // bootcTexts are what bootc, skopeo below it and the registries say. The first that fits decides.
 var bootcTexts = []struct {
 	class Class
 	parts []string
 }{
+	{NeedsAdmin, credentialTexts},
 	{NeedsAdmin, []string{
 		"local rpm-ostree modifications", "requires a booted host system", "requires full root privileges",
 		"No space left on device", "no space left on device", "Insufficient free space", "would be exceeded, at least",
-		"unauthorized", "authentication required", //nolint:misspell // a registry's own word
-		"requested access to the resource is denied", "403 (Forbidden)",
-		"403 Forbidden", "x509: ", "refusing usage", "Failed to find executable", "bootc: not found",
+		"x509: ", "refusing usage", "Failed to find executable", "bootc: not found",
 	}},
 	{Invalid, []string{
 		"manifest unknown", "name unknown", "404 (Not Found)", "invalid reference format", "no such file or directory",
@@ -35,6 +41,19 @@ var bootcTexts = []struct {
 		"toomanyrequests", "408 Request Timeout", "429 Too Many Requests", "500 Internal Server Error", "502 Bad Gateway",
 		"503 Service Unavailable", "504 Gateway Timeout", "received unexpected HTTP status: 5",
 	}},
+}
+
+// withHint adds to a failure what the host's files say about the credentials for the image, if they were the trouble.
+func withHint(err error, image Image, read func(path string) ([]byte, error)) error {
+	typed, ok := errors.AsType[*Error](err)
+	if !ok || !containsAny(err.Error(), credentialTexts...) {
+		return err
+	}
+	hint := CredentialsHint(image, read)
+	if hint == "" {
+		return err
+	}
+	return &Error{Class: typed.Class, Doing: typed.Doing, Err: fmt.Errorf("%w; %s", typed.Err, hint)}
 }
 
 // bootcFailing makes an Error out of what a tool returned, as failing does, knowing what bootc says as well.

@@ -277,6 +277,11 @@ func orderlyRebootAtAnyPoint(s *act) {
 		}
 		rebooted("before " + before)
 		cancel()
+		// Nobody wants the image any more.
+		if err := s.driver().Drop(s.ctx); err != nil {
+			s.Fatal(err)
+		}
+		s.untouched(first)
 	}
 	c := s.compose(system.Image)
 	rebooted("with all composed")
@@ -289,11 +294,16 @@ func orderlyRebootAtAnyPoint(s *act) {
 func whatGoesWrongIsClassed(s *act) {
 	first := s.host.BootedDeployment()
 	s.encapsulate(lab.RefV2, "v2", "oci:/var/lib/images/bare")
-	// Without credentials nothing comes from the registry, and they are where the switch has another directory.
+	// Nothing comes from the registry without its proxy, and without credentials, which are where the switch has another
+	// directory.
 	private := s.host.HostPath("/var/lib/bootc-stand-in/registry/" + repository + "/private")
-	if err := os.WriteFile(private, nil, 0o644); err != nil {
+	proxied := filepath.Join(filepath.Dir(private), "proxied")
+	proxy := s.host.HostPath("/etc/mco/proxy.env")
+	if err := errors.Join(os.WriteFile(private, nil, 0o644), os.WriteFile(proxied, nil, 0o644), os.MkdirAll(filepath.Dir(proxy), 0o755),
+		os.WriteFile(proxy, []byte("HTTPS_PROXY=http://proxy.example:3128\n"), 0o644)); err != nil {
 		s.Fatal(err)
 	}
+	defer os.Remove(proxied)
 	defer os.Remove(private)
 	for _, c := range []struct {
 		name   string
@@ -308,12 +318,15 @@ func whatGoesWrongIsClassed(s *act) {
 		{"no container", "", "", ostree.System{Image: "os/test2"}, ostree.Invalid, "ostree commit"},
 		{"no such tag", "", "", ostree.System{Image: repository + ":none"}, ostree.Invalid, "manifest unknown"},
 		{"no such directory", "", "", ostree.System{Image: "ostree-unverified-image:oci:/nope"}, ostree.Invalid, "no such file"},
-		{"no credentials", "", "", ostree.System{Image: digested + s.a}, ostree.NeedsAdmin, "authentication required"},
+		{"no credentials", "", "", ostree.System{Image: digested + s.a}, ostree.NeedsAdmin,
+			"authentication required; there are no credentials for registry.example"},
 		{"no space", fault.Layers, fault.NoSpace, ostree.System{Image: digested + s.a}, ostree.NeedsAdmin, "min-free-space-percent"},
 		{"killed", fault.Staged, fault.Die, ostree.System{Image: digested + s.a}, ostree.Failed, "bootc switch"},
 	} {
 		if c.step != "" {
-			s.must("sh", "-c", "mkdir -p /run/ostree && echo {} >/run/ostree/auth.json")
+			// As the kubelet has them.
+			s.must("sh", "-ec", "mkdir -p /run/ostree; echo {} >/var/lib/kubelet/config.json; "+
+				"ln -sf /var/lib/kubelet/config.json /run/ostree/auth.json")
 			if err := fault.Set(s.root(), c.step, c.action, 1); err != nil {
 				s.Fatal(err)
 			}

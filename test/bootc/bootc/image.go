@@ -47,10 +47,12 @@ type (
 	}
 )
 
-// Who fetches from a repository with a file of this name in it must have credentials, whatever they are.
+// A repository with a file of such a name in it is for those who have credentials, whatever they are, or is reached by
+// a proxy alone.
 const (
 	privateMark = "private"
 	authFile    = "/run/ostree/auth.json"
+	proxiedMark = "proxied"
 )
 
 const refName = "org.opencontainers.image.ref.name"
@@ -222,6 +224,9 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 		return nil, err
 	}
 	d, err := l.find()
+	if _, proxied := os.Stat(filepath.Join(l.dir, proxiedMark)); proxied == nil && os.Getenv("HTTPS_PROXY") == "" {
+		err = fmt.Errorf("pinging container registry of %s: no route to host", l.dir)
+	}
 	if _, private := os.Stat(filepath.Join(l.dir, privateMark)); err == nil && private == nil {
 		if _, missing := os.Stat(authFile); missing != nil {
 			err = fmt.Errorf("reading manifest %s in %s: authentication required", l.tag+l.digest, l.dir)
