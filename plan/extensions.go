@@ -2,23 +2,24 @@
 
 package plan
 
-import "slices"
+import "sync"
 
-// packagesOf lists the packages of each extension of the RHEL family's extension images.
-var packagesOf = map[string][]string{
-	"ipsec":                {"NetworkManager-libreswan", "libreswan", "openvswitch3.5-ipsec"},
-	"kerberos":             {"krb5-workstation", "libkadm5"},
-	"kernel-devel":         {"kernel-devel", "kernel-headers"},
-	"sandboxed-containers": {"kata-containers"},
-	"sysstat":              {"sysstat"},
-	"two-node-ha":          {"pacemaker", "pcs", "fence-agents-all"},
-	"usbguard":             {"usbguard"},
-}
+// upstream is the platform whose packages stand for an extension where no host is asked: RHEL CoreOS of today.
+var upstream = Platform{ID: "rhel", Version: "9.6", Arch: "amd64"}
 
-// Packages returns the packages that make up an extension; one that is not in the table is a package of its own name.
+var known = sync.OnceValue(func() *Catalogue {
+	c, err := NewCatalogue(nil)
+	if err != nil {
+		panic(err) // the file is part of this program
+	}
+	return c
+})
+
+// Packages returns the packages that make up an extension on RHEL CoreOS; one that is not known is a package of its own
+// name.
 func Packages(extension string) []string {
-	if p, ok := packagesOf[extension]; ok {
-		return slices.Clone(p)
+	if p := known().Extension(upstream, extension); p != nil {
+		return p
 	}
 	return []string{extension}
 }
