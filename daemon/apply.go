@@ -410,6 +410,9 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	if err != nil {
 		return err
 	}
+	if want.Image, err = h.admit(u.cfg, want.Image); err != nil {
+		return notComposed(res.Plan, plan.OSImage.Field(), err)
+	}
 	c, err := h.compose(ctx, u.cfg, want, o, res)
 	if err != nil {
 		return err

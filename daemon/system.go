@@ -171,19 +171,45 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, want ostr
 	}
 	h.say("pull", strings.TrimSpace(want.Image+" "+strings.Join(want.Packages, " ")))
 	c, err := h.composer.Compose(ctx, want)
-	if ostree.ClassOf(err) == ostree.Invalid {
-		res.Plan.Unreconcilable = append(res.Plan.Unreconcilable,
-			plan.Unreconcilable{Field: field, Reason: err.Error()})
-		return c, Unreconcilable(res.Plan)
-	}
 	if err != nil {
-		return c, fmt.Errorf("%s: %w", field, err)
+		return c, notComposed(res.Plan, field, err)
 	}
 	if before != nil && c.Checksum != before.Checksum {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
 			"it is %s now", field, before.Checksum, cfg.Name, c.Checksum))
 	}
 	return c, h.keepStaged(staged{Digest: cfg.Digest, System: want, Composed: c})
+}
+
+// notComposed is the error of an OS that can't be had now, or at all: then the plan says so.
+func notComposed(p *plan.Plan, field string, err error) error {
+	if ostree.ClassOf(err) != ostree.Invalid {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: field, Reason: err.Error()})
+	return Unreconcilable(p)
+}
+
+// admit holds an image to the signature policy that the configuration itself brings, beside the host's own, which the
+// tools read: what only the one that comes demands is not pulled by the one that goes.
+func (h *Host) admit(cfg *machineconfig.Config, image string) (string, error) {
+	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return f.Path == ostree.PolicyPath })
+	if at < 0 || image == "" || h.os == OSOstree {
+		return image, nil
+	}
+	policy, err := ostree.ParsePolicy(cfg.Files[at].Contents)
+	if err != nil {
+		return "", err
+	}
+	parsed, err := ostree.ParseImage(image)
+	if err != nil {
+		return "", err
+	}
+	admitted, err := policy.Admit(parsed)
+	if err != nil || admitted.Verify != ostree.VerifyPolicy {
+		return image, err
+	}
+	return admitted.String(), nil
 }
 
 // moved warns where an image names another commit by now than the one that was staged and is used.

@@ -252,3 +252,24 @@ func TestWhatRPMOSTreeCanNotDoIsSaidOfItsField(t *testing.T) {
 		t.Errorf("%v %+v", err, s)
 	}
 }
+
+func TestImageIsHeldToThePolicyThatItsConfigurationBrings(t *testing.T) {
+	ctx, n := agentOn(t)
+	doc := `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig","metadata":{"name":"p"},"spec":{
+ "osImageURL":"quay.example/os/node@sha256:` + strings.Repeat("1", 64) + `","config":{"ignition":{"version":"3.2.0"},
+ "storage":{"files":[{"path":"/etc/containers/policy.json","contents":{"source":"data:,` +
+		`%7B%22default%22%3A%5B%7B%22type%22%3A%22reject%22%7D%5D%7D"}}]}}}}`
+	at, err := n.Document("p.json", []byte(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"stage", "apply"} {
+		_, text, exit, err := n.Agent(ctx, verb, "--config", at, "-o", "json")
+		if err != nil || exit != 3 || !strings.Contains(text, "osImageURL: ") || !strings.Contains(text, "rejects it") {
+			t.Errorf("%s: %d %v %s", verb, exit, err, text)
+		}
+	}
+	if log := output(ctx, t, n, "rpm-ostree", "status"); strings.Contains(log, "quay.example") {
+		t.Error(log)
+	}
+}
