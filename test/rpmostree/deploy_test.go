@@ -102,7 +102,12 @@ func TestTransactionsBuildOnOneAnotherAndLeaveOneStagedDeployment(t *testing.T) 
 	if h.locked() {
 		t.Error("the lock is inherited")
 	}
+	// What ostree does without it is noticed, and a lock of its making is one that is shown.
+	before := h.staged().text("id")
+	h.shell("ostree admin deploy --os=" + lab.OS + " --stage " + lab.RefV2)
+	h.until("it is noticed", func() bool { return h.staged().text("id") != before })
 	h.shell("ostree admin " + strings.TrimPrefix(lock, "--"))
+	h.ok("reload")
 	if !h.staged().yes(lockedKey) {
 		t.Error("a lock that ostree made is not shown")
 	}

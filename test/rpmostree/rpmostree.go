@@ -200,7 +200,7 @@ func furnish(ctx context.Context, tree string, p Program) error {
 	return write(filepath.Join(tree, "usr/bin/rpm-ostree"), data, 0o755)
 }
 
-// libraries puts what a dynamic program is linked with where the loader looks last: what the host has itself goes first.
+// libraries puts what a dynamic program is linked with where the loader looks last: what the host has goes first.
 func libraries(ctx context.Context, tree, program string) error {
 	text, err := exec.CommandContext(ctx, "ldd", program).Output()
 	if err != nil {

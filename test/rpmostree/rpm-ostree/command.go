@@ -203,8 +203,7 @@ func command(out io.Writer) *cobra.Command {
 func kargsCommand() *cobra.Command {
 	f := &flags{}
 	var p patch
-	var index, osName string
-	var importCmdline bool
+	var index string
 	cmd := &cobra.Command{Use: "kargs", Args: cobra.NoArgs}
 	f.add(cmd, lockFlag, "reboot", "unchanged-exit-77")
 	set := cmd.Flags()
@@ -214,24 +213,19 @@ func kargsCommand() *cobra.Command {
 	set.StringArrayVar(&p.ifMissing, "append-if-missing", nil, "Append kernel argument if missing")
 	set.StringArrayVar(&p.ifPresent, "delete-if-present", nil, "Delete kernel argument if present")
 	set.StringVar(&index, "deploy-index", "", "Modify the kernel args from a specific deployment based on index")
-	set.StringVar(&osName, "os", "", "Operate on provided OSNAME")
-	set.BoolVar(&importCmdline, "import-proc-cmdline", false, "Modify the running kernel's arguments")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(p.deleted) > 0 && len(p.replaced) > 0 {
 			return original("Cannot specify both --delete and --replace")
-		}
-		if importCmdline && (index != "" || osName != "") {
-			return guess("Cannot specify both --import-proc-cmdline and --deploy-index or --os")
 		}
 		c, err := connect(cmd.Context(), cmd.OutOrStdout())
 		if err != nil {
 			return err
 		}
-		existing, err := c.arguments(index, importCmdline)
+		existing, err := c.arguments(index)
 		if err != nil {
 			return err
 		}
-		if len(p.added)+len(p.replaced)+len(p.deleted)+len(p.ifMissing)+len(p.ifPresent) == 0 && !importCmdline {
+		if len(p.added)+len(p.replaced)+len(p.deleted)+len(p.ifMissing)+len(p.ifPresent) == 0 {
 			fmt.Fprintln(cmd.OutOrStdout(), existing)
 			return nil
 		}
@@ -250,11 +244,7 @@ func kargsCommand() *cobra.Command {
 }
 
 // arguments are those of a deployment: the first one's where no index is given.
-func (c *client) arguments(index string, running bool) (string, error) {
-	if running {
-		text, err := os.ReadFile("/proc/cmdline")
-		return strings.TrimSpace(string(text)), err
-	}
+func (c *client) arguments(index string) (string, error) {
 	id, err := c.first()
 	if index != "" && err == nil {
 		id, err = c.byIndex(index)
@@ -284,7 +274,6 @@ func (c *client) byIndex(index string) (string, error) {
 
 func rebaseCommand() *cobra.Command {
 	f := &flags{}
-	var noDowngrade bool
 	cmd := &cobra.Command{Use: "rebase [REFSPEC] [REVISION]", Args: cobra.MaximumNArgs(2)}
 	f.add(cmd, lockFlag, "reboot", "bypass-driver", "cache-only", "download-only", "skip-purge", "experimental",
 		"install", "uninstall")
@@ -292,7 +281,6 @@ func rebaseCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&f.remote, "remote", "m", "", "Rebase to current branch name using REMOTE")
 	cmd.Flags().StringVar(&f.url, "custom-origin-url", "", "Machine-readable description of custom origin")
 	cmd.Flags().StringVar(&f.description, "custom-origin-description", "", "Human-readable description of custom origin")
-	cmd.Flags().BoolVar(&noDowngrade, "disallow-downgrade", false, "Forbid deployment of chronologically older trees")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		refspec := f.branch
 		if f.remote != "" {
@@ -325,29 +313,22 @@ func rebaseCommand() *cobra.Command {
 
 func deployCommand() *cobra.Command {
 	f := &flags{}
-	var skipBranch, preview bool
 	cmd := &cobra.Command{Use: "deploy REVISION", Args: cobra.ExactArgs(1)}
 	f.add(cmd, lockFlag, "reboot", "unchanged-exit-77", "bypass-driver", "register-driver", "cache-only",
 		"download-only", "install", "uninstall")
-	cmd.Flags().BoolVar(&skipBranch, "skip-branch-check", false, "Do not check if commit belongs on the same branch")
-	cmd.Flags().BoolVar(&preview, "preview", false, "Just preview package differences")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return f.update(cmd, true, map[string]dbus.Variant{"set-revision": dbus.MakeVariant(args[0])},
-			map[string]bool{"skip-branch-check": skipBranch, "dry-run": preview})
+		return f.update(cmd, true, map[string]dbus.Variant{"set-revision": dbus.MakeVariant(args[0])}, nil)
 	}
 	return cmd
 }
 
 func upgradeCommand() *cobra.Command {
 	f := &flags{}
-	var check, preview bool
 	cmd := &cobra.Command{Use: "upgrade", Aliases: []string{"update"}, Args: cobra.NoArgs}
 	f.add(cmd, lockFlag, "reboot", "unchanged-exit-77", "bypass-driver", "cache-only", "download-only",
 		"install", "uninstall")
-	cmd.Flags().BoolVar(&check, "check", false, "Just check if an upgrade is available")
-	cmd.Flags().BoolVar(&preview, "preview", false, "Just preview package differences")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return f.update(cmd, true, nil, map[string]bool{"dry-run": check || preview})
+		return f.update(cmd, true, nil, nil)
 	}
 	return cmd
 }
@@ -446,13 +427,11 @@ func rollbackCommand() *cobra.Command {
 
 func cleanupCommand() *cobra.Command {
 	var base, pending, rollback, repomd bool
-	var osName string
 	cmd := &cobra.Command{Use: "cleanup", Args: cobra.NoArgs}
 	cmd.Flags().BoolVarP(&base, "base", "b", false, "Clear temporary files; will leave deployments unchanged")
 	cmd.Flags().BoolVarP(&pending, "pending", "p", false, "Remove pending deployment")
 	cmd.Flags().BoolVarP(&rollback, "rollback", "r", false, "Remove rollback deployment")
 	cmd.Flags().BoolVarP(&repomd, "repomd", "m", false, "Delete cached rpm repo metadata")
-	cmd.Flags().StringVar(&osName, "os", "", "Operate on provided OSNAME")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var kinds []string
 		for _, k := range []struct {

@@ -133,6 +133,7 @@ func (d *daemon) loop(ctx context.Context, signals <-chan *dbus.Signal) {
 }
 
 // watch sees what others do with the deployments: ostree touches the directory of the deployments after every change.
+// As with the original, who asks right after such a change may get what was before.
 func (d *daemon) watch() error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -269,10 +270,6 @@ func failed(err error) *dbus.Error { return dbus.NewError(failedError, []any{err
 // RegisterClient keeps the daemon for as long as the client is there.
 func (s sysrootObject) RegisterClient(options map[string]dbus.Variant, sender dbus.Sender) *dbus.Error {
 	if err := fault.Pass(context.Background(), fault.Register); err != nil {
-		return failed(err)
-	}
-	// What somebody else did with ostree a moment ago may not have been noticed yet.
-	if err := s.d.reload(context.Background()); err != nil {
 		return failed(err)
 	}
 	s.d.mu.Lock()

@@ -5,8 +5,10 @@
 // It is the client and, as rpm-ostree start-daemon, the service: D-Bus names, transactions, texts, exit codes and JSON
 // are those of rpm-ostree 2026.2 as far as our driver, or another one that works the same way, can tell. Packages and
 // container images come from directories (package catalogue), faults from files (package fault). What is not here:
-// initramfs and initramfs-etc, apply-live, modules, signatures, the older D-Bus methods that UpdateDeployment took the
-// place of, and a machine that is not booted from ostree. Where the original's words are not known the code says so.
+// initramfs and initramfs-etc, apply-live, modules, signatures and policy.json, previews, --jsonpath, the check of a
+// revision's branch and age, the older D-Bus methods that UpdateDeployment took the place of, and a machine that is not
+// booted from ostree. Options for what is not here are refused. Where the original's words are not known the code says
+// so (guess).
 package main
 
 import (

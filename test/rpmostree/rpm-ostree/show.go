@@ -14,11 +14,9 @@ import (
 
 func statusCommand() *cobra.Command {
 	var asJSON, booted, verbose, advisories, pendingExit bool
-	var path string
 	cmd := &cobra.Command{Use: "status", Args: cobra.NoArgs}
 	set := cmd.Flags()
 	set.BoolVar(&asJSON, "json", false, "Output JSON")
-	set.StringVarP(&path, "jsonpath", "J", "", "Filter JSONPath expression")
 	set.BoolVarP(&booted, "booted", "b", false, "Only print the booted deployment")
 	set.BoolVarP(&verbose, "verbose", "v", false, "Print additional fields")
 	set.BoolVarP(&advisories, "advisories", "a", false, "Expand advisories listing")
@@ -47,8 +45,6 @@ func statusCommand() *cobra.Command {
 		}
 		txn, _ := value.Value().([]any)
 		switch {
-		case path != "":
-			return fmt.Errorf("the stand-in has no --jsonpath")
 		case asJSON:
 			err = showJSON(cmd.OutOrStdout(), shown, txn)
 		default:
