@@ -130,7 +130,7 @@ ln -s loader.0 root/boot/loader
 echo 'PROMPT 0' >root/boot/loader.0/syslinux.cfg
 printf 'PROMPT 0\nTIMEOUT 1\nSERIAL 0 115200\nINCLUDE /boot/loader/syslinux.cfg\nDEFAULT TestOS\n' >root/boot/syslinux/extlinux.conf
 ostree admin --sysroot=root deploy --os="$os" --karg=root=LABEL=root --karg=rw --karg=console=ttyS0 --karg=quiet \
-	--karg=systemd.show_status=0 --karg=mitigations=off --karg=audit=0 --karg=selinux=0 --karg=nowatchdog \
+	--karg=systemd.show_status=0 --karg=mitigations=off --karg=audit=0 --karg=lsm=capability --karg=nowatchdog \
 	--karg=random.trust_cpu=on --karg=panic=5 "$ref1"
 ostree config --repo=root/ostree/repo unset core.fsync
 etc=$(echo root/ostree/deploy/"$os"/deploy/*.0)/etc

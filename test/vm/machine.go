@@ -62,10 +62,29 @@ type power struct {
 	diskDone chan error
 }
 
-// command is one that runs in the machine. Its writers are called by whoever reads the port.
+// command is one that runs in the machine.
 type command struct {
+	exit chan int // gets one status; closed without one when the machine went down
+
+	mu             sync.Mutex
 	stdout, stderr io.Writer
-	exit           chan int // gets one status; closed without one when the machine went down
+}
+
+// write hands on what the machine says, until whoever waited for the command has left.
+func (c *command) write(kind wire.Kind, data []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.stdout
+	if kind == wire.Err {
+		w = c.stderr
+	}
+	_, _ = w.Write(data)
+}
+
+func (c *command) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stdout, c.stderr = io.Discard, io.Discard
 }
 
 // Saved is a machine that was stopped while it ran: memory and disk.
@@ -193,6 +212,9 @@ func (m *Machine) launch(ctx context.Context) (_ *power, err error) {
 		p.ended = nil
 		return nil, err
 	}
+	if p.port, err = p.dial(ctx, at("port")); err != nil {
+		return nil, err
+	}
 	conn, err := p.dial(ctx, at("monitor"))
 	if err != nil {
 		return nil, err
@@ -202,9 +224,6 @@ func (m *Machine) launch(ctx context.Context) (_ *power, err error) {
 			m.update(func() { m.down(p) })
 		}
 	}); err != nil {
-		return nil, err
-	}
-	if p.port, err = p.dial(ctx, at("port")); err != nil {
 		return nil, err
 	}
 	if m.from != nil {
@@ -313,10 +332,8 @@ func (m *Machine) take(p *power, message wire.Message) {
 			m.boot, m.up = message.Boot, true
 		})
 	case c == nil || !current:
-	case message.Kind == wire.Out:
-		_, _ = c.stdout.Write(message.Data)
-	case message.Kind == wire.Err:
-		_, _ = c.stderr.Write(message.Data)
+	case message.Kind == wire.Out, message.Kind == wire.Err:
+		c.write(message.Kind, message.Data)
 	case message.Kind == wire.Exit:
 		status, err := strconv.Atoi(string(message.Data))
 		if err != nil {
@@ -449,7 +466,8 @@ func (m *Machine) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 	if err != nil {
 		return fail(err)
 	}
-	c := &command{stdout, stderr, make(chan int, 1)}
+	c := &command{stdout: stdout, stderr: stderr, exit: make(chan int, 1)}
+	defer c.leave()
 	m.mu.Lock()
 	m.number++
 	p, boot, number, up := m.power, m.boot, m.number, m.up

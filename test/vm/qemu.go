@@ -4,6 +4,7 @@ package vm
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,14 +52,27 @@ func (i *Image) accelerator(ctx context.Context) ([]string, error) {
 	args := append(append(append([]string{}, virtualisation...), hardware...),
 		"-kernel", filepath.Join(i.dir, "vmlinuz"), "-initrd", filepath.Join(i.dir, "initramfs.img"),
 		"-append", "console=ttyS0 quiet lab.probe", "-serial", "file:"+console, "-no-reboot")
+	cmd := exec.CommandContext(probe, emulator, args...)
+	cmd.Stderr = giveUp(cancel)
 	// It ends by itself or is killed; either way what it wrote decides.
-	_ = exec.CommandContext(probe, emulator, args...).Run()
+	_ = cmd.Run()
 	text, err := os.ReadFile(console)
 	if err == nil && strings.Contains(string(text), "noderefit: the kernel runs") {
 		return virtualisation, nil
 	}
 	fmt.Fprintln(i.log, "vm: /dev/kvm boots no kernel; machines are emulated")
 	return emulation, nil
+}
+
+// giveUp reads what QEMU says, and is called when that is that the virtual processor is stuck: QEMU stays, and waits
+// for a debugger.
+type giveUp func()
+
+func (g giveUp) Write(data []byte) (int, error) {
+	if bytes.Contains(data, []byte("KVM internal error")) {
+		g()
+	}
+	return len(data), nil
 }
 
 // startProcess starts a program that ends with this process, whatever ends that, and returns what is closed when it
