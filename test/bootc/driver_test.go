@@ -201,6 +201,12 @@ func imageIsComposedBootedAndTakenBack(s *act) {
 		s.Errorf("what is booted is composed as %+v", again)
 	}
 
+	// bootc leaves the tag out where there is a digest, and finds the same.
+	if again := s.compose(repository + ":a@" + s.a); again.Checksum != c.Checksum || again.Origin != c.Origin {
+		s.Errorf("by its tag and digest it is composed as %+v", again)
+	}
+	s.untouched(d.ID, first)
+
 	// By a tag, from image to image, and back by bootc's own rollback.
 	e := s.move(s.compose(repository+":b"), "own=2")
 	if want := append(slices.Clone(lab.KernelArguments), "lab.both", "lab.b=2", "own=2"); !slices.Equal(s.arguments(), want) {

@@ -54,7 +54,7 @@ func newScene(t *testing.T) *scene {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	t.Cleanup(cancel)
-	host, err := base.NewHost(ctx, "", lab.Options{})
+	host, err := base.NewHost(ctx, "", lab.Options{Name: "bootc"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,10 @@ func newScene(t *testing.T) *scene {
 	if err := host.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return &scene{T: t, ctx: ctx, host: host}
+	s := &scene{T: t, ctx: ctx, host: host}
+	// Nothing here is about what a disk loses.
+	s.must("ostree", "--repo=/ostree/repo", "config", "set", "core.fsync", "false")
+	return s
 }
 
 // root is where this machine sees the root of the running host.
