@@ -124,13 +124,16 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone {
 		h.plain = ostree.NewPlain(ostree.Exec, "/")
 		h.deployments = &deployments{Plain: h.plain}
+		progress := func(text string) { h.say("pull", text) }
 		switch h.os {
 		case OSRpmOstree:
 			rpm := ostree.NewRPM(ostree.Exec, "/", h.plain)
-			rpm.Progress = func(text string) { h.say("pull", text) }
+			rpm.Progress = progress
 			h.composer = rpm
 		case OSBootc:
-			h.composer = ostree.NewBootc(ostree.Exec, "/", h.plain)
+			bootc := ostree.NewBootc(ostree.Exec, "/", h.plain)
+			bootc.Progress = progress
+			h.composer = bootc
 		default:
 			h.composer = h.plain
 		}

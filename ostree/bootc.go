@@ -113,7 +113,7 @@ func (b *Bootc) Compose(ctx context.Context, s System) (Composed, error) {
 	argv := []string{"bootc", "switch"}
 	if s.Image != "" {
 		var err error
-		if want, err = b.admitted(s.Image); err != nil {
+		if want, err = admitted(b.root, s.Image); err != nil {
 			return Composed{}, err
 		}
 		transport, target, enforce, err := want.Bootc()
@@ -158,23 +158,6 @@ func (b *Bootc) Compose(ctx context.Context, s System) (Composed, error) {
 		return refuse(Failed, err)
 	}
 	return b.hold(ctx, doing, entry, transactions)
-}
-
-// admitted is the image that text names, if the host's signature policy lets it in.
-func (b *Bootc) admitted(text string) (Image, error) {
-	image, err := ParseImage(text)
-	if err != nil {
-		return Image{}, err
-	}
-	var policy *Policy
-	file, err := os.ReadFile(b.host(PolicyPath))
-	if err == nil {
-		policy, err = ParsePolicy(file)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Image{}, &Error{Class: NeedsAdmin, Doing: "reading the policy for signatures", Err: err}
-	}
-	return policy.Admit(image)
 }
 
 // settle ends whatever runs in our unit, or waits for it if it does the same as argv.
