@@ -61,7 +61,7 @@ func (r *RPM) Current(ctx context.Context) (System, error) {
 
 // Compose makes sure that the commit of want is in the host's repository, with a staged deployment of it that cannot
 // boot if it is not the booted one's, and holds it by a ref until Drop. It takes minutes; what is there already costs
-// four forks and no transaction. Where another transaction is at work it is waited for, and one of an earlier call that
+// no transaction. Where another transaction is at work it is waited for, and one of an earlier call that
 // is still going on is waited for if it is on the way, else cancelled. What the network breaks is tried again for about
 // half a minute. Without a digest or a checksum, an image of the same name as the booted one's is the booted one.
 //
@@ -235,7 +235,7 @@ func (t rpmTarget) complaint(s rpmStatus, lock bool) string {
 	return fmt.Sprintf("what is staged (%s) is not what was asked for: %s", first.id(), t.difference(first))
 }
 
-// keep holds the commit of the deployment d by our refs and says what it is. The booted one holds itself.
+// keep holds the commit of the deployment d by our refs and says what it is.
 func (r *RPM) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployment,
 	transactions int) (Composed, error) {
 	if t.image.Ref != "" && transactions > 0 {
@@ -252,13 +252,11 @@ func (r *RPM) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployme
 	if err != nil {
 		return Composed{}, &Error{Class: Failed, Doing: doing, Err: err}
 	}
-	if !d.Booted {
-		if err := r.hold(ctx, composedRef, d.Checksum); err != nil {
-			return Composed{}, err
-		}
-		if err := r.hold(ctx, baseRef, d.base()); err != nil {
-			return Composed{}, err
-		}
+	if err := r.hold(ctx, composedRef, d.Checksum); err != nil {
+		return Composed{}, err
+	}
+	if err := r.hold(ctx, baseRef, d.base()); err != nil {
+		return Composed{}, err
 	}
 	composed := Composed{Checksum: d.Checksum, Origin: origin, Base: d.base(), Transactions: transactions}
 	if d.Container != "" {
@@ -309,7 +307,7 @@ func (r *RPM) held(ref string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// Present says whether the commit that Compose gave is still there whole, and held by our ref or a deployment. No fork.
+// Present says whether the commit that Compose gave is still there whole, and held by our ref. No fork.
 func (r *RPM) Present(_ context.Context, _ System, c Composed) (bool, error) {
 	if !checksumPattern.MatchString(c.Checksum) {
 		return false, nil
@@ -321,15 +319,13 @@ func (r *RPM) Present(_ context.Context, _ System, c Composed) (bool, error) {
 	if !there {
 		return false, nil
 	}
-	if now, err := r.held(composedRef); err != nil || now == c.Checksum {
-		return err == nil, err
-	}
-	origins, err := filepath.Glob(r.host("/ostree/deploy/*/deploy/" + c.Checksum + ".*.origin"))
-	return len(origins) > 0, err
+	now, err := r.held(composedRef)
+	return err == nil && now == c.Checksum, err
 }
 
 // Drop cancels a transaction of ours that is going on, removes what is staged of ours, and lets go of the commits that
-// our refs hold. Deployments that have been materialised stay. One fork where there is nothing to do.
+// our refs hold; what of them no deployment needs goes from the disk. Deployments that have been materialised stay. One
+// fork where there is nothing to do.
 func (r *RPM) Drop(ctx context.Context) error {
 	const doing = "dropping what was composed"
 	failed := func(err error) error { return &Error{Class: Failed, Doing: doing, Err: err} }
@@ -340,16 +336,9 @@ func (r *RPM) Drop(ctx context.Context) error {
 			return failed(err)
 		}
 	}
-	if _, err := os.Stat(r.host(composingMark)); err == nil {
-		// The daemon may go on where the client is dead.
-		if _, err := r.settle(ctx, doing); err != nil {
-			return err
-		}
-		if err := r.unstage(ctx, doing); err != nil {
-			return err
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return failed(err)
+	composed, err := r.held(composedRef)
+	if err != nil {
+		return err
 	}
 	for _, ref := range []string{composedRef, baseRef} {
 		if now, err := r.held(ref); err != nil {
@@ -361,10 +350,44 @@ func (r *RPM) Drop(ctx context.Context) error {
 			return failing(doing, output, err)
 		}
 	}
+	_, err = os.Stat(r.host(composingMark))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed(err)
+	}
+	composing := err == nil
+	if composing {
+		// The daemon may go on where the client is dead.
+		if _, err := r.settle(ctx, doing); err != nil {
+			return err
+		}
+		if err := r.unstage(ctx, doing); err != nil {
+			return err
+		}
+	}
+	if composing || composed != "" {
+		if used, err := r.deployed(ctx, doing, composed); err != nil {
+			return err
+		} else if !used {
+			// Only now rpm-ostree lets go of its part: the image, the base, packages, checkouts that were given up.
+			if err := r.transact(ctx, cleanupBase...); err != nil {
+				_, err = rpmFailing(doing, err)
+				return err
+			}
+		}
+	}
 	if err := os.Remove(r.host(composingMark)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failed(err)
 	}
 	return nil
+}
+
+// deployed says whether there is a deployment of a commit. One fork.
+func (r *RPM) deployed(ctx context.Context, doing, checksum string) (bool, error) {
+	deployments, err := r.plain.Status(ctx)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", doing, err)
+	}
+	return slices.ContainsFunc(deployments, func(d Deployment) bool { return d.Checksum == checksum }), nil
 }
 
 // unstage removes the staged deployment if it is locked. It alone: cleanup -p would take one with it that has been made
@@ -385,7 +408,14 @@ func (r *RPM) unstage(ctx context.Context, doing string) error {
 	if staged < 0 {
 		return nil
 	}
-	return r.plain.Discard(ctx, deployments[staged].ID)
+	if err := r.plain.Discard(ctx, deployments[staged].ID); err != nil {
+		return err
+	}
+	// ostree leaves the lock of old; whoever stages next would remove it.
+	if err := os.Remove(r.host(stagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return nil
 }
 
 // clear removes what a failed Compose has staged. It may not be locked, and that is why it has failed.

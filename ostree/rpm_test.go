@@ -207,6 +207,9 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 				"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules", b}},
 		{"a commit", plainA, System{Image: "lab:" + one}, []string{"rebase :" + one}},
 		{"a ref", plainA, System{Image: "lab:os/stable"}, []string{"rebase lab:os/stable"}},
+		{"from a ref that nobody could pull again", rpmDeployment{Checksum: two, Origin: "os/stable"}, System{Image: imageB},
+			[]string{b + " --skip-purge"}},
+		{"from a ref of a remote", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, System{Image: imageB}, []string{b}},
 		{"the ref that runs", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, System{Image: "lab:os/stable"}, nil},
 		{"the commit that runs", rpmDeployment{Checksum: two, Base: one, Origin: "lab:os/stable"}, System{Image: one}, nil},
 		{"a signed image", plainA, System{Image: "ostree-image-signed:docker://quay.io/example/os@" + digestB},
@@ -515,7 +518,7 @@ func (h *rpmHost) transact(ctx context.Context, argv []string) ([]byte, error) {
 	}
 	h.failure = next.failure
 	switch {
-	case next.failure == "" && strings.HasPrefix(line, "cleanup"):
+	case next.failure == "" && line == cleanupWord:
 		h.stage(nil, "")
 		h.status.before = nil
 	case next.staged != nil && next.unlocked:
@@ -668,7 +671,7 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 					t.Errorf("it is there: %v, %v", there, err)
 				}
 				held, err := r.held(composedRef)
-				if wantHeld := (got.Checksum == two); err != nil || wantHeld != (held == two) {
+				if err != nil || held != got.Checksum {
 					t.Errorf("the ref holds %q, %v", held, err)
 				}
 				// Again it costs nothing.
@@ -826,7 +829,7 @@ func TestPresentMissesACommitThatNothingHolds(t *testing.T) {
 		want     bool
 	}{
 		{"", nil, false},
-		{one, nil, true}, // it has a deployment
+		{one, nil, false},
 		{three, nil, false},
 		{three, func() { writeAll(t, h.root, map[string]string{"/ostree/repo/refs/heads/" + composedRef: three + "\n"}) }, true},
 		{three, func() {
@@ -846,7 +849,7 @@ func TestDropLetsGoOfTheRefs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newRPMHost(t)
 		r := h.rpm()
-		h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}
+		h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}, {words: "cleanup -b"}}
 		if _, err := r.Compose(t.Context(), wantB); err != nil {
 			t.Fatal(err)
 		}
@@ -857,7 +860,7 @@ func TestDropLetsGoOfTheRefs(t *testing.T) {
 			}
 		}
 		want := []string{rebaseB, "refs --force --create=" + composedRef + " " + two, "refs --force --create=" + baseRef + " " + two,
-			"refs --delete " + composedRef, "refs --delete " + baseRef}
+			"refs --delete " + composedRef, "refs --delete " + baseRef, "cleanup -b"}
 		if d := cmp.Diff(want, h.asked); d != "" {
 			t.Error(d)
 		}

@@ -141,6 +141,11 @@ func (t rpmTarget) steps(from rpmDeployment) [][]string {
 		}
 		return append(argv, withLock)
 	}
+	rebase := []string{"rebase", t.rebase()}
+	if image, _, err := from.image(); err == nil && image.Kind == OSTreeCommit && image.Remote == "" && image.Ref != "" {
+		// rpm-ostree would delete the ref that it leaves. Whoever goes back to it can't pull it again.
+		rebase = append(rebase, "--skip-purge")
+	}
 	overrideReset := append([]string{"override", "reset"}, reset...)
 	overrideRemove := append([]string{"override", "remove"}, remove...)
 	if t.has(from) {
@@ -159,21 +164,21 @@ func (t rpmTarget) steps(from rpmDeployment) [][]string {
 		return nil
 	}
 	if len(remove)+len(reset) == 0 {
-		return [][]string{step(on, off, "rebase", t.rebase())}
+		return [][]string{step(on, off, rebase...)}
 	}
 	if len(stay)+len(from.LocalPackages)+len(from.LocalFileOverrides) == 0 {
 		on, off = t.packages, sorted(from.Packages)
 	}
 	switch {
 	case len(remove) == 0:
-		return [][]string{step(nil, off, overrideReset...), step(on, nil, "rebase", t.rebase())}
+		return [][]string{step(nil, off, overrideReset...), step(on, nil, rebase...)}
 	case len(reset) > 0:
-		return [][]string{step(nil, off, overrideReset...), step(nil, nil, "rebase", t.rebase()),
+		return [][]string{step(nil, off, overrideReset...), step(nil, nil, rebase...),
 			step(on, nil, overrideRemove...)}
 	case len(stay) > 0:
-		return [][]string{step(nil, nil, "rebase", t.rebase()), step(on, off, overrideRemove...)}
+		return [][]string{step(nil, nil, rebase...), step(on, off, overrideRemove...)}
 	}
-	return [][]string{step(nil, off, "rebase", t.rebase()), step(on, nil, overrideRemove...)}
+	return [][]string{step(nil, off, rebase...), step(on, nil, overrideRemove...)}
 }
 
 // without are the names in a that are not in b, sorted.
@@ -183,6 +188,9 @@ func without(a, b []string) []string {
 
 // cleanupPending removes every deployment before the booted one that isn't pinned: what was staged is gone.
 var cleanupPending = []string{"rpm-ostree", "cleanup", "-p"}
+
+// cleanupBase removes what no deployment and no ref needs. No deployment is touched.
+var cleanupBase = []string{"rpm-ostree", "cleanup", "-b"}
 
 // errPinned is a deployment in the way that must not be removed.
 var errPinned = errors.New("it is pinned, and what an administrator has changed in it is not in the booted one: " +
