@@ -5,6 +5,9 @@ package osupdate
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -259,10 +262,16 @@ func (m *machine) busy(ctx context.Context) func() bool {
 	}
 }
 
-// hanging runs Compose until the transaction is in its first step that hangs, and gives what ends it and its result.
+// hanging runs Compose until the packages are about to be layered, and gives what ends it and its result.
 func (m *machine) hanging(ctx context.Context, s ostree.System) (func(), <-chan error) {
 	m.t.Helper()
-	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang})
+	return m.hangingAt(ctx, s, fault.Fault{Step: fault.Compose, Action: fault.Hang})
+}
+
+// hangingAt does so with any fault that hangs.
+func (m *machine) hangingAt(ctx context.Context, s ostree.System, f fault.Fault) (func(), <-chan error) {
+	m.t.Helper()
+	m.breaks(f)
 	m.transactions()
 	own, stop := context.WithCancelCause(ctx)
 	result := make(chan error, 1)
@@ -271,6 +280,12 @@ func (m *machine) hanging(ctx context.Context, s ostree.System) (func(), <-chan 
 		result <- err
 	}()
 	m.soon(ctx, "a transaction is active", m.busy(ctx))
+	if f.Times > 0 {
+		m.soon(ctx, "it hangs", func() bool {
+			_, err := os.Stat(filepath.Join(m.HostPath(fault.Dir), string(f.Step)))
+			return errors.Is(err, fs.ErrNotExist) // it has lifted itself
+		})
+	}
 	return func() { stop(errRestart) }, result
 }
 
@@ -424,4 +439,53 @@ func TestChangesAreTold(t *testing.T) {
 			t.Fatal("it goes on")
 		}
 	}
+}
+
+func TestInterruptedAnywhereAndRevertedLeavesNothing(t *testing.T) {
+	ctx, m := boot(t)
+	want := system(m.push(ctx, "43"))
+	// Of ostree's own refs, those of deployments have a number that changes with each change of them, and those of images
+	// are left by the stand-in where rpm-ostree lets go of the images that no deployment has.
+	things := func() string {
+		return m.output(ctx, "sh", "-c", `
+			ls -d /ostree/deploy/testos/deploy/* /boot/ostree/* /boot/loader/entries/* /run/ostree /run/ostree/* /run/*.composing
+			ostree refs | grep -v ^ostree/; ostree admin status; rpm-ostree status; systemctl is-system-running; true`)
+	}
+	m.output(ctx, "rpm-ostree", "cleanup", "-p", "-b")
+	before := things()
+	same := func(what string) {
+		t.Helper()
+		if d := cmp.Diff(strings.Split(before, "\n"), strings.Split(things(), "\n")); d != "" {
+			t.Errorf("%s, left is:\n%s", what, d)
+		}
+	}
+	for _, step := range []fault.Step{fault.Begin, fault.Pull, fault.Stage, fault.End, fault.Compose} {
+		restart, result := m.hangingAt(ctx, want, fault.Fault{Step: step, Action: fault.Hang, Times: 1})
+		restart()
+		<-result
+		// As when nobody is left to wait: a transaction that is cancelled ends, and what it has staged goes.
+		if err := m.rpm().Drop(ctx); err != nil {
+			t.Fatalf("%s: %v", step, err)
+		}
+		m.mend()
+		same("interrupted at " + string(step))
+	}
+	m.compose(ctx, want, 2)
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	same("composed")
+
+	// A power cut takes what is staged and leaves its checkout.
+	m.compose(ctx, want, 2)
+	if err := m.PowerCut(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	same("composed, and the power was cut")
 }
