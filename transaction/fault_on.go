@@ -23,7 +23,8 @@ var faults struct {
 }
 
 // fault counts the points that this process passes and acts at the one asked for. The request is the environment
-// variable NODEREFIT_FAULT, or the file: "VERB MODE N", where VERB is the command's first argument, and MODE is
+// variable NODEREFIT_FAULT, or the file: "VERB MODE N", where VERB is the command's first argument, N is the number of a
+// point or its name, and MODE is
 //
 //	kill   SIGKILL to the process at point N
 //	hang   say so in a file beside the request, and stay there until somebody pulls the plug
@@ -55,7 +56,7 @@ func fault(point string) error {
 		}
 		return nil
 	}
-	if faults.count != faults.at {
+	if faults.count != faults.at && point != faults.file {
 		return nil
 	}
 	switch faults.mode {
