@@ -117,18 +117,25 @@ func (h *Host) keepStaged(s staged) error {
 // unstage lets go of what was composed for the configuration of that digest, for any with "". Most of the time nothing
 // was.
 func (h *Host) unstage(ctx context.Context, digest string) error {
-	var s staged
 	data, err := h.root.ReadFile(stagedPath)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || h.composer == nil:
 		return nil
 	case err != nil:
 		return fmt.Errorf("reading what was staged: %w", err)
-	case digest != "" && json.Unmarshal(data, &s) == nil && s.Digest != digest:
+	}
+	var s staged
+	if json.Unmarshal(data, &s) == nil && digest != "" && s.Digest != digest {
 		return nil
 	}
 	if err := h.composer.Drop(ctx); err != nil {
 		return fmt.Errorf("letting go of what was staged: %w", err)
+	}
+	if s.Composed.Checksum == "" {
+		// A boot loses what a compose that was cut short had staged, and leaves its checkout, of which nobody else knows.
+		if err := h.plain.Cleanup(ctx); err != nil {
+			return fmt.Errorf("letting go of what was staged: %w", err)
+		}
 	}
 	return h.root.Remove(stagedPath)
 }

@@ -132,7 +132,10 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 	}
 	r.Pending = nil
 	r.setState(Done, d.Why, e.Now())
-	return errors.Join(e.store().save(r), e.sweep(r))
+	if err := e.store().save(r); err != nil {
+		return err
+	}
+	return errors.Join(e.sweep(r), e.tidyConfigs(r))
 }
 
 // errJournalLost: the record says that something was decided, and what it was is gone.

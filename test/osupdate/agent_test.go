@@ -27,11 +27,11 @@ const packagesFile = `systems:
     usbguard: [usbguard]
 `
 
-// agentOn puts the agent on a host with rpm-ostree.
-func agentOn(t *testing.T) (context.Context, *node.Node) {
+// agentOn puts the agent, built with tags, on a host with rpm-ostree.
+func agentOn(t *testing.T, tags ...string) (context.Context, *node.Node) {
 	t.Helper()
 	ctx, m := boot(t)
-	binary, err := node.Build(ctx, t.TempDir())
+	binary, err := node.Build(ctx, t.TempDir(), tags...)
 	if err != nil {
 		t.Fatal(err)
 	}
