@@ -337,7 +337,11 @@ func TestBusShowsWhatIsUnderWay(t *testing.T) {
 	if !ok || busy.Name != "org.gtk.GDBus.UnmappedGError.Quark._g_2dio_2derror_2dquark.Code26" {
 		t.Errorf("another transaction: %v", err)
 	}
-	if said := follow(h.ctx, t, root, address); !strings.HasPrefix(said, "Started Task ") || !strings.HasSuffix(said, " Finished:true") {
+	said := h.follow(root, address, func() {
+		// Who stays connected keeps the others away for up to 30 seconds.
+		h.refused("Transaction in progress: a test\n You can cancel the current transaction with `rpm-ostree cancel`", "cleanup", "-b")
+	})
+	if !strings.HasPrefix(said, "Started Task ") || !strings.HasSuffix(said, " Finished:true") {
 		t.Errorf("the transaction said %q", said)
 	}
 	if got := h.arguments(); got != "rw only" {
@@ -371,8 +375,9 @@ func TestBusShowsWhatIsUnderWay(t *testing.T) {
 	h.until("the transaction of a client that left is over", func() bool { return h.run("rpm-ostree", "cleanup", "-b").exit == 0 })
 }
 
-// follow starts a transaction and returns what its signals were, words between blanks.
-func follow(ctx context.Context, t *testing.T, root, address string) string {
+// follow starts a transaction and returns what its signals were, words between blanks. Before it lets go it calls last.
+func (h *host) follow(root, address string, last func()) string {
+	t, ctx := h.t, h.ctx
 	t.Helper()
 	peer, err := dbus.Dial(strings.Replace(address, "path=", "path="+root, 1))
 	if err != nil {
@@ -404,6 +409,7 @@ func follow(ctx context.Context, t *testing.T, root, address string) string {
 			case "TaskBegin", "TaskEnd":
 				said = append(said, "Task")
 			case "Finished":
+				last()
 				return strings.Join(append(said, fmt.Sprintf("Finished:%v", s.Body[0])), " ")
 			}
 		}

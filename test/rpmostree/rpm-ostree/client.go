@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,11 +135,10 @@ func (c *client) follow(ctx context.Context, address string) error {
 				return errVanished
 			}
 			if over, err := c.show(s); over {
-				if err != nil {
-					return err
-				}
-				// What the daemon shows has to be what there is now.
-				return plainError(c.sysroot.CallWithContext(ctx, sysrootInterface+".Reload", 0).Err)
+				// Whoever listens keeps the next transaction away, and what the daemon shows has to be what there is now.
+				peer.Close()
+				reloaded := plainError(c.sysroot.CallWithContext(ctx, sysrootInterface+".Reload", 0).Err)
+				return cmp.Or(err, reloaded)
 			}
 		}
 	}

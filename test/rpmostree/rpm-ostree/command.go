@@ -335,16 +335,15 @@ func upgradeCommand() *cobra.Command {
 
 func resetCommand() *cobra.Command {
 	f := &flags{}
-	var overlays, overrides, initramfs bool
+	var overlays, overrides bool
 	cmd := &cobra.Command{Use: "reset", Args: cobra.NoArgs}
 	f.add(cmd, lockFlag, "reboot", "install", "uninstall")
 	cmd.Flags().BoolVarP(&overlays, "overlays", "l", false, "Remove all overlayed packages")
 	cmd.Flags().BoolVarP(&overrides, "overrides", "o", false, "Remove all overrides")
-	cmd.Flags().BoolVarP(&initramfs, "initramfs", "i", false, "Stop regenerating initramfs or tracking files")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		every := !overlays && !overrides && !initramfs
+		every := !overlays && !overrides
 		return f.update(cmd, false, nil, map[string]bool{"no-pull-base": true,
-			"no-layering": overlays || every, "no-overrides": overrides || every, "no-initramfs": initramfs || every})
+			"no-layering": overlays || every, "no-overrides": overrides || every})
 	}
 	return cmd
 }

@@ -36,6 +36,9 @@ const (
 // lingering is how long a finished transaction waits for its clients to go.
 const lingering = 30 * time.Second
 
+// letGo is how long it takes at most to notice that a client is gone.
+const letGo = 200 * time.Millisecond
+
 // daemon is the service.
 type daemon struct {
 	bus     *dbus.Conn
@@ -288,8 +291,18 @@ func (s sysrootObject) UnregisterClient(_ map[string]dbus.Variant, sender dbus.S
 	return nil
 }
 
-// Reload reads the deployments anew.
+// Reload reads the deployments anew. It is what a client calls when it has let go of a transaction, and the original,
+// which does one thing after the other, has seen that by then.
 func (s sysrootObject) Reload() *dbus.Error {
+	s.d.mu.Lock()
+	t := s.d.txn
+	s.d.mu.Unlock()
+	if t != nil && t.over() {
+		select {
+		case <-t.gone:
+		case <-time.After(letGo):
+		}
+	}
 	if err := s.d.reload(context.Background()); err != nil {
 		return failed(err)
 	}
@@ -379,18 +392,11 @@ func (o osObject) begin(method string, sender dbus.Sender, title string, params 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t := d.txn; t != nil {
-		t.mu.Lock()
-		done := t.done
-		t.mu.Unlock()
-		if !done && t.method == method && reflect.DeepEqual(t.params, params) {
+		if t.method == method && reflect.DeepEqual(t.params, params) {
 			return t.address, nil
 		}
-		if !done {
-			return "", dbus.NewError(busyError, []any{"Transaction in progress: " + t.title +
-				"\n You can cancel the current transaction with `rpm-ostree cancel`"})
-		}
-		t.close()
-		d.txn = nil
+		return "", dbus.NewError(busyError, []any{"Transaction in progress: " + t.title +
+			"\n You can cancel the current transaction with `rpm-ostree cancel`"})
 	}
 	if len(rebooting) > 0 {
 		return "", failed(original("Reboot initiated, cannot start new transaction"))
@@ -430,6 +436,7 @@ func (d *daemon) close(t *transaction) {
 		return
 	}
 	t.close()
+	close(t.gone)
 	d.txn = nil
 	if err := d.busy(noTransaction, ""); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -43,6 +43,7 @@ type transaction struct {
 	cancel   context.CancelCauseFunc
 	closed   func() // called once the transaction is over and nobody listens
 	finished chan struct{}
+	gone     chan struct{} // the daemon has forgotten it
 
 	mu      sync.Mutex
 	started bool
@@ -64,7 +65,8 @@ func (t *transaction) listen() error {
 	rand.Read(id)
 	guid := hex.EncodeToString(id)
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
-	t.listener, t.peers, t.finished = listener, map[*peer]bool{}, make(chan struct{})
+	t.listener, t.peers = listener, map[*peer]bool{}
+	t.finished, t.gone = make(chan struct{}), make(chan struct{})
 	t.address = "unix:path=" + socketPath + ",guid=" + guid
 	go func() {
 		for {
@@ -155,6 +157,13 @@ func (t *transaction) begin() (first, done bool, failure string) {
 	defer t.mu.Unlock()
 	first, t.started = !t.started, true
 	return first, t.done, t.failure
+}
+
+// over says whether it has finished.
+func (t *transaction) over() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.done
 }
 
 // execute runs the transaction. It outlives the client.
