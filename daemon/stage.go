@@ -4,9 +4,12 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,11 +23,43 @@ import (
 // is never nil.
 func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
+	release, lockErr := h.lockStaging(ctx, "stage", settling)
+	if lockErr == nil {
+		defer release()
+	}
 	r, err := h.store().Load()
-	if err == nil {
+	if err = errors.Join(lockErr, err); err == nil {
 		err = h.stage(ctx, r, cfg, o, res)
 	}
 	return h.result(ctx, res, r), err
+}
+
+// lockStaging makes sure that nobody else composes, or lets go of what was composed, until release is called. Whoever
+// has it still after patience makes a *Refused. It is a lock of its own because to compose takes minutes, in which the
+// host is free for everything else; who needs both takes Lock first.
+func (h *Host) lockStaging(ctx context.Context, verb string, patience time.Duration) (release func(), err error) {
+	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
+		return nil, err
+	}
+	for end := h.now().Add(patience); ; {
+		f, err := h.root.Lock(transaction.RunDir+"/staging.lock",
+			fmt.Sprintf("machine-config-daemon %s, pid %d", verb, os.Getpid()))
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, err
+		}
+		refused := &Refused{Err: fmt.Errorf("another operation stages on this host: %w", err)}
+		if !h.now().Before(end) {
+			return nil, refused
+		}
+		select {
+		case <-ctx.Done():
+			return nil, refused
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
