@@ -62,6 +62,17 @@ func (h *Host) lockStaging(ctx context.Context, verb string, patience time.Durat
 	}
 }
 
+// spares refuses to compose cfg while the host is between two deployments of which it may need either: an OS manager
+// that composes removes deployments that look superfluous to it.
+func spares(r *transaction.Record, cfg *machineconfig.Config) error {
+	p := r.Pending
+	if p == nil || p.Digest == cfg.Digest ||
+		p.Phase != transaction.PhaseBoot && p.Phase != transaction.PhaseProve && p.Phase != transaction.PhaseUndo {
+		return nil
+	}
+	return &Refused{Err: fmt.Errorf("staging %s: the update to %s is under way (%s)", cfg.Name, p.Config, p.Phase)}
+}
+
 func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result) error {
 	if err := h.contradicts(r); err != nil {
@@ -69,6 +80,9 @@ func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machinecon
 	}
 	if p := r.Pending; p != nil && p.Digest == cfg.Digest {
 		return nil // it is further than that
+	}
+	if err := spares(r, cfg); err != nil {
+		return err
 	}
 	if !o.Lift {
 		if err := h.quarantine(r, cfg, o); err != nil {

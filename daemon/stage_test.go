@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/transaction"
 )
 
 // openTree is a host that is a directory; the same one again for the same dir.
@@ -50,4 +51,32 @@ func TestOneStagesAtATime(t *testing.T) {
 		t.Fatalf("when the other has done: %v", err)
 	}
 	after()
+}
+
+func TestStageSparesTheDeploymentsOfAnUpdateThatIsUnderWay(t *testing.T) {
+	h := openTree(t, t.TempDir())
+	b, c := strings.Repeat("b", 64), strings.Repeat("c", 64)
+	for _, one := range []struct {
+		phase   transaction.Phase
+		digest  string
+		refused bool
+	}{
+		{transaction.PhaseBoot, c, true},
+		{transaction.PhaseProve, c, true},
+		{transaction.PhaseUndo, c, true},
+		{transaction.PhaseBoot, b, false},
+	} {
+		pending := &transaction.Pending{Phase: one.phase, Road: transaction.RoadTree}
+		pending.Config, pending.Digest = cfgB, b
+		err := h.stage(t.Context(), &transaction.Record{Pending: pending},
+			&machineconfig.Config{Name: "next", Digest: one.digest}, ApplyOptions{}, &Result{})
+		if isRefused(err) != one.refused || err != nil && !strings.Contains(err.Error(), cfgB) {
+			t.Errorf("%s of %s with %s pending: %v", one.phase, cfgB, one.digest[:1], err)
+		}
+	}
+	// Nothing of what is being prepared can boot, and the next apply takes it back.
+	preparing := &transaction.Pending{Phase: transaction.PhasePrepare}
+	if err := spares(&transaction.Record{Pending: preparing}, &machineconfig.Config{Digest: c}); err != nil {
+		t.Error(err)
+	}
 }
