@@ -95,7 +95,8 @@ func (v *victim) settled(ctx context.Context, want side) {
 			v.t.Errorf("%s is %q on %s", path, got, want.name)
 		}
 	}
-	arguments := slices.DeleteFunc(strings.Fields(v.Kargs()), func(a string) bool { return !strings.HasPrefix(a, "update=") })
+	arguments := slices.DeleteFunc(strings.Fields(v.Kargs()),
+		func(a string) bool { return !strings.HasPrefix(a, "update=") })
 	if !slices.Equal(arguments, []string{"update=" + want.name}) {
 		v.t.Errorf("it runs with %q on %s", arguments, want.name)
 	}
@@ -114,7 +115,8 @@ func (v *victim) settled(ctx context.Context, want side) {
 // held lists what an update holds while it is under way.
 const held = `
 ostree refs --list noderefit
-ls -d /var/lib/machine-config-daemon/staged.json /run/*.composing /run/noderefit-origin-* /run/ostree/staged-deployment* 2>/dev/null
+ls -d /var/lib/machine-config-daemon/staged.json /run/*.composing /run/noderefit-origin-* \
+  /run/ostree/staged-deployment* 2>/dev/null
 ls /var/lib/machine-config-daemon/transactions | tail -n +2
 ostree admin status | grep -i -e staged -e pending
 rpm-ostree status --json | grep '"transaction"' | grep -v null
@@ -128,14 +130,19 @@ true`
 // committed configuration is there.
 func (v *victim) nothingHeld(ctx context.Context) {
 	v.t.Helper()
-	var last string
-	for start := time.Now(); time.Since(start) < 30*time.Second; {
-		if last = output(ctx, v.t, v.Node, "sh", "-c", held); last == "" {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		left := output(ctx, v.t, v.Node, "sh", "-c", held)
+		if left == "" {
 			return
 		}
-		time.Sleep(200 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			v.t.Fatalf("still held: %s", left)
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
-	v.t.Errorf("still held: %s", last)
 }
 
 // places lists what is on the disk for deployments, and their journals.
@@ -149,7 +156,8 @@ ostree admin status`), "\n")
 // transactions are the commands that rpm-ostree was given since the last call.
 func (v *victim) transactions(ctx context.Context) []string {
 	v.t.Helper()
-	text := output(ctx, v.t, v.Node, "sh", "-c", "journalctl --sync; journalctl --output=cat --no-pager --unit="+clientUnit)
+	text := output(ctx, v.t, v.Node, "sh", "-c",
+		"journalctl --sync; journalctl --output=cat --no-pager --unit="+clientUnit)
 	var all []string
 	for line := range strings.Lines(text) {
 		if command, is := strings.CutPrefix(line, "Started "+clientUnit+" - "); is {
@@ -207,15 +215,24 @@ func (v *victim) interrupt(ctx context.Context, to side, i interruption) {
 	v.mend()
 }
 
-// at says whether a transaction hangs at a step.
+// at says whether a transaction hangs at a step. Only the second of the two that sideB takes layers anything.
 func (v *victim) at(ctx context.Context, step fault.Step) bool {
 	v.t.Helper()
-	text := output(ctx, v.t, v.Node, "sh", "-c", "rpm-ostree status --json; systemctl show --property=Description "+clientUnit)
-	// Only the second of the two that b takes layers anything.
-	return !strings.Contains(text, `"transaction": null`) &&
-		strings.Contains(text, map[bool]string{true: "Description=rpm-ostree override", false: "Description=rpm-ostree "}[step == fault.Compose])
+	command := "Description=rpm-ostree rebase"
+	if step == fault.Compose {
+		command = "Description=rpm-ostree override"
+	}
+	unit := output(ctx, v.t, v.Node, "systemctl", "show", "--property=Description", clientUnit)
+	return strings.HasPrefix(unit, command) && v.busy(ctx)
 }
 
+// busy says whether a transaction is active.
+func (v *victim) busy(ctx context.Context) bool {
+	v.t.Helper()
+	return !strings.Contains(output(ctx, v.t, v.Node, "rpm-ostree", "status", "--json"), `"transaction": null`)
+}
+
+// until waits for what nothing announces.
 func (v *victim) until(ctx context.Context, what string, condition func() bool) {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -269,9 +286,7 @@ func goesOn(ctx context.Context, v *victim) {
 	v.t.Helper()
 	v.mend()
 	v.ended(ctx, clientUnit)
-	v.until(ctx, "the transaction ends", func() bool {
-		return strings.Contains(output(ctx, v.t, v.Node, "rpm-ostree", "status", "--json"), `"transaction": null`)
-	})
+	v.until(ctx, "the transaction ends", func() bool { return !v.busy(ctx) })
 }
 
 // cut pulls the plug, and switches the host on again.
@@ -304,33 +319,42 @@ func both(things ...func(context.Context, *victim)) func(context.Context, *victi
 	}
 }
 
-// atAllPoints are the points of an update from sideA to sideB.
-var atAllPoints = []interruption{
-	{name: "rebasing, the client is killed", step: fault.Pull, happens: both(killed(clientUnit, operationUnit), goesOn), further: 1},
-	{name: "rebasing, the agent is killed", step: fault.Pull, happens: killed(operationUnit), further: 1},
-	{name: "rebasing, rpm-ostreed is killed too", step: fault.Pull, happens: killed(operationUnit, daemonUnit), further: 2},
-	{name: "rebasing, the power is cut", step: fault.Pull, happens: cut, further: 2},
-	{name: "between the transactions, the agent is killed", step: fault.Pull, happens: both(killed(operationUnit), goesOn), further: 1},
-	{name: "between the transactions, the power is cut", step: fault.Pull, happens: both(killed(operationUnit), goesOn, cut), further: 2},
-	{name: "layering, the agent is killed", step: fault.Compose, happens: killed(operationUnit)},
+// whileComposing are the points of an update from sideA to sideB at which its OS is not on the disk.
+var whileComposing = []interruption{
+	{name: "rebasing, the client is killed", step: fault.Pull,
+		happens: both(killed(clientUnit, operationUnit), goesOn), further: 1},
+	{name: "rebasing, the agent is killed", step: fault.Pull,
+		happens: killed(operationUnit), further: 1},
+	{name: "rebasing, rpm-ostreed is killed too", step: fault.Pull,
+		happens: killed(operationUnit, daemonUnit), further: 2},
+	{name: "rebasing, the power is cut", step: fault.Pull,
+		happens: cut, further: 2},
+	{name: "between the transactions, the agent is killed", step: fault.Pull,
+		happens: both(killed(operationUnit), goesOn), further: 1},
+	{name: "between the transactions, the power is cut", step: fault.Pull,
+		happens: both(killed(operationUnit), goesOn, cut), further: 2},
+	{name: "layering, the agent is killed", step: fault.Compose,
+		happens: killed(operationUnit)},
+	{name: "staging, the agent is killed", verb: "stage", step: fault.Pull,
+		happens: both(killed(operationUnit), goesOn), further: 1},
+	{name: "staging, the agent is killed and the host boots", verb: "stage", step: fault.Compose,
+		happens: both(killed(operationUnit), goesOn, reboot), further: 2},
+}
+
+// whenComposed are those of any update at which it is.
+var whenComposed = []interruption{
 	{name: "composed, the agent is killed", point: "recorded", happens: killed(operationUnit)},
 	{name: "composed, the power is cut", point: "materialise", happens: cut},
 	{name: "materialised, the agent is killed", point: "pending", happens: killed(operationUnit)},
 	{name: "materialised, the power is cut", point: "materialised", happens: cut},
 	{name: "committed, the agent is killed", point: "committed", happens: killed(operationUnit)},
-	{name: "staging, the agent is killed", verb: "stage", step: fault.Pull, happens: both(killed(operationUnit), goesOn), further: 1},
-	{name: "staging, the agent is killed and the host boots", verb: "stage", step: fault.Compose,
-		happens: both(killed(operationUnit), goesOn, reboot), further: 2},
 	{name: "committed, the power is cut", point: "committed", happens: cut, boots: true},
 }
 
 func TestInterruptedUpdateThatIsRevertedLeavesNothing(t *testing.T) {
 	ctx, v := newVictim(t)
-	before := v.places(ctx)
-	booted := v.BootedDeployment()
-	deployments := v.deployments(ctx)
-	for _, i := range atAllPoints {
-		began := time.Now()
+	before, booted, deployments := v.places(ctx), v.BootedDeployment(), v.deployments(ctx)
+	for _, i := range slices.Concat(whileComposing, whenComposed) {
 		v.interrupt(ctx, sideB, i)
 		if i.boots {
 			v.settled(ctx, sideB)
@@ -344,10 +368,47 @@ func TestInterruptedUpdateThatIsRevertedLeavesNothing(t *testing.T) {
 		if d := cmp.Diff(before, v.places(ctx)); d != "" && !i.boots {
 			t.Errorf("%s, and reverted:\n%s", i.name, d)
 		}
-		t.Logf("%s: %v", i.name, time.Since(began).Round(time.Second))
 		if t.Failed() {
-			return // there is nothing to go on from
+			t.Fatalf("there is nothing to go on from after %s", i.name)
 		}
+	}
+}
+
+func TestInterruptedUpdateThatIsRepeatedEndsAndPullsNothingTwice(t *testing.T) {
+	ctx, v := newVictim(t)
+	deployments := v.deployments(ctx)
+	repeat := func(i interruption, from, to side) {
+		t.Helper()
+		booted := v.BootedDeployment()
+		v.interrupt(ctx, to, i)
+		if i.boots {
+			v.settled(ctx, to)
+		} else if v.BootedDeployment() != booted {
+			t.Errorf("%s: %s has booted", i.name, v.BootedDeployment())
+		}
+		v.transactions(ctx)
+		v.moveTo(ctx, to)
+		if asked := v.transactions(ctx); len(asked) != i.further {
+			t.Errorf("%s: from %s to %s it took %d more transactions instead of %d: %q",
+				i.name, from.name, to.name, len(asked), i.further, asked)
+		}
+		if now := v.deployments(ctx); now > deployments {
+			t.Errorf("%s: %d deployments, there were %d", i.name, now, deployments)
+		}
+		if t.Failed() {
+			t.Fatalf("there is nothing to go on from after %s", i.name)
+		}
+	}
+	// Every update ends with a boot, so the way back is one more to be interrupted.
+	back := whenComposed
+	for _, i := range whileComposing {
+		repeat(i, sideA, sideB)
+		if len(back) == 0 {
+			v.moveTo(ctx, sideA)
+			continue
+		}
+		repeat(back[0], sideB, sideA)
+		back = back[1:]
 	}
 }
 
