@@ -103,8 +103,8 @@ type picture struct {
 	kargs   string
 }
 
-// places are what is looked at of a machine's files.
-var places = []string{"/etc", "/usr/local", "/var/lib/vm", "/var/home", "/var/roothome"}
+// places are what is looked at of a machine's files, where they really are: /usr/local and /home are links.
+var places = []string{"/etc", "/var/usrlocal", "/var/lib/vm", "/var/home", "/var/roothome"}
 
 func (h *host) take(ctx context.Context) (picture, error) {
 	out := picture{tree: snapshot.Tree{}}
@@ -166,8 +166,8 @@ func (p picture) wrong(side string) (out []string) {
 		if slices.Contains(strings.Fields(p.kargs), "vm."+name+"=1") != (name == side) {
 			out = append(out, "kernel arguments "+p.kargs)
 		}
-		for _, path := range []string{"/etc/only-" + name + ".conf", "/usr/local/bin/only-" + name, "/var/home/core/only-" + name,
-			"/etc/systemd/system/multi-user.target.wants/only-" + name + ".service"} {
+		for _, path := range []string{"/etc/only-" + name + ".conf", "/var/usrlocal/bin/only-" + name,
+			"/var/home/core/only-" + name, "/etc/systemd/system/multi-user.target.wants/only-" + name + ".service"} {
 			if _, there := p.tree[path]; there != (name == side) {
 				out = append(out, path)
 			}

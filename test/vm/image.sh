@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# image.sh REPO REF1 REF2 OS GUEST SUITE WORK: makes of the host lab's commits REF1 and REF2, in REPO, a disk that boots.
-# WORK, an empty directory, then has disk.img, and vmlinuz and initramfs.img as REF1 has them. The commits on the disk
-# have the same names: the host lab's trees with a kernel, an initramfs and GUEST. The text is part of the cache's key.
+# image.sh REPO REF1 REF2 OS GUEST SUITE WORK: makes of the host lab's commits REF1 and REF2, in REPO, a disk that
+# boots. WORK, an empty directory, then has disk.img, and vmlinuz and initramfs.img as REF1 has them. The commits on the
+# disk have the same names: the host lab's trees with a kernel, an initramfs and GUEST. The text is part of the cache's
+# key.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 repo=$1 ref1=$2 ref2=$3 os=$4 guest=$5 suite=$6 work=$7
@@ -21,8 +22,9 @@ ostree --repo="$repo" checkout "$ref1" tree
 prepare=tree/usr/lib/ostree/ostree-prepare-root
 
 # The initramfs runs the real ostree-prepare-root.
-mkdir -p initramfs/bin initramfs/proc initramfs/sys initramfs/dev initramfs/run initramfs/sysroot initramfs/usr/lib/ostree \
-	initramfs/etc initramfs/lib64
+for dir in bin etc lib64 proc sys dev run sysroot usr/lib/ostree; do
+	mkdir -p initramfs/$dir
+done
 cp $busybox initramfs/bin/busybox
 cp $prepare tree/usr/lib/ostree/prepare-root.conf initramfs/usr/lib/ostree/
 : >initramfs/etc/initrd-release
@@ -113,8 +115,8 @@ loop=$(losetup -f --show -o $((2048 * 512)) disk.img)
 mkdir root
 trap 'umount root 2>/dev/null || true; losetup -d "$loop"' EXIT
 mkfs.ext4 -q -F -L root -E lazy_itable_init=0,lazy_journal_init=0 \
-	-O none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_file,huge_file,extra_isize \
-	"$loop"
+	-O none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_file \
+	-O huge_file,extra_isize "$loop"
 mount "$loop" root
 ostree admin init-fs --modern root
 ostree config --repo=root/ostree/repo set core.fsync false
@@ -128,7 +130,8 @@ mkdir -p root/boot/syslinux root/boot/loader.0
 ln -s ../loader/syslinux.cfg root/boot/syslinux/syslinux.cfg
 ln -s loader.0 root/boot/loader
 echo 'PROMPT 0' >root/boot/loader.0/syslinux.cfg
-printf 'PROMPT 0\nTIMEOUT 1\nSERIAL 0 115200\nINCLUDE /boot/loader/syslinux.cfg\nDEFAULT TestOS\n' >root/boot/syslinux/extlinux.conf
+printf '%s\n' 'PROMPT 0' 'TIMEOUT 1' 'SERIAL 0 115200' 'INCLUDE /boot/loader/syslinux.cfg' 'DEFAULT TestOS' \
+	>root/boot/syslinux/extlinux.conf
 ostree admin --sysroot=root deploy --os="$os" --karg=root=LABEL=root --karg=rw --karg=console=ttyS0 --karg=quiet \
 	--karg=systemd.show_status=0 --karg=mitigations=off --karg=audit=0 --karg=lsm=capability --karg=nowatchdog \
 	--karg=random.trust_cpu=on --karg=panic=5 "$ref1"

@@ -37,7 +37,7 @@ func TestUpdateComesBackByItselfAndByRequest(t *testing.T) {
 	}
 	on("b", transaction.Done)
 
-	if err := h.apply(ctx, "bad", ignore, "--verdict-timeout=20s"); err != nil {
+	if err := h.apply(ctx, "bad", ignore, "--verdict-timeout=1m"); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.WaitBoot(ctx, h.Boots()+1); err != nil {
@@ -48,7 +48,8 @@ func TestUpdateComesBackByItselfAndByRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(status.Reason, "crio.service") || len(status.Quarantined) != 1 || status.Quarantined[0].Config != "bad" {
+	if !strings.Contains(status.Reason, "crio.service") || len(status.Quarantined) != 1 ||
+		status.Quarantined[0].Config != "bad" {
 		t.Errorf("status %+v", status)
 	}
 

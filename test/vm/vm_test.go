@@ -87,7 +87,8 @@ func TestMachineBootsThroughItsBootLoader(t *testing.T) {
 	if got, err := m.Read(ctx, "/var/lib/large"); err != nil || got != large {
 		t.Errorf("%d bytes of %d are there, or others, %v", len(got), len(large), err)
 	}
-	if exit, err := m.Run(ctx, strings.NewReader("text"), os.Stderr, os.Stderr, "sh", "-c", "exit $(wc -c)"); exit != 4 || err != nil {
+	exit, err := m.Run(ctx, strings.NewReader("text"), os.Stderr, os.Stderr, "sh", "-c", "exit $(wc -c)")
+	if exit != 4 || err != nil {
 		t.Errorf("exit %d, %v", exit, err)
 	}
 }

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// shortRun is how many cuts are made where VM_CUTS says nothing.
+const shortRun = 10
+
+func number(t *testing.T, variable string, otherwise int64) int64 {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return n
+}
+
+// cutPlan is one power cut to be made, and what follows it.
+type cutPlan struct {
+	request int // of the disk, since the update began, that is not served any more
+	// any order: of what was not flushed an arbitrary part lasts, instead of nothing.
+	any bool
+	// again is the request of the boot after the cut at which the power goes a second time, 0 for never.
+	again int
+	// repeat does the update once more where the cut undid it.
+	repeat bool
+	source *rand.Rand
+}
+
+// plans spreads n cuts over all parts of the road, and within a part where the source says.
+func (r road) plans(n int, source *rand.Rand) []cutPlan {
+	out := make([]cutPlan, n)
+	for i := range out {
+		part := i % len(r.marks)
+		from, to := r.marks[part].at, r.end
+		if part+1 < len(r.marks) {
+			to = r.marks[part+1].at
+		}
+		out[i] = cutPlan{request: from + 1 + source.IntN(max(1, to-from)), any: i%2 == 1, repeat: i%4 == 0,
+			source: rand.New(rand.NewPCG(source.Uint64(), source.Uint64()))}
+		if n > shortRun && i%4 == 3 {
+			out[i].again = 1 + source.IntN(200)
+		}
+	}
+	source.Shuffle(n, func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+// TestPowerCutsOverAnUpdate cuts the power of machines that go from a to b, in every part of that, and asks each what
+// it is after the next boot. VM_CUTS is how many times, VM_SEED repeats the places of an earlier run.
+func TestPowerCutsOverAnUpdate(t *testing.T) {
+	ctx := context.Background()
+	s := set(t)
+	t.Parallel()
+	cuts := int(number(t, "VM_CUTS", shortRun))
+	seed := number(t, "VM_SEED", time.Now().UnixNano()&0xffffffff)
+	t.Logf("VM_SEED=%d", seed)
+	plans := s.road.plans(cuts, rand.New(rand.NewPCG(uint64(seed), 0)))
+	began := time.Now()
+	var mu sync.Mutex
+	ended := map[string]int{}
+	queue := make(chan int)
+	var workers sync.WaitGroup
+	for range runtime.NumCPU() {
+		workers.Go(func() {
+			for n := range queue {
+				began := time.Now()
+				at, what, err := s.cut(ctx, fmt.Sprintf("cut-%d", n+1), plans[n])
+				mu.Lock()
+				ended[s.road.in(plans[n].request)+" "+at]++
+				mu.Unlock()
+				t.Logf("cut %d, %s: ended on %q, %v", n+1, what, at, time.Since(began).Round(time.Second))
+				report(t, fmt.Sprintf("cut %d, %s", n+1, what), err)
+			}
+		})
+	}
+	for n := range plans {
+		queue <- n
+	}
+	close(queue)
+	workers.Wait()
+	t.Logf("%d cuts in %v: %v", cuts, time.Since(began).Round(time.Second), ended)
+}
+
+// report counts what a cut left wrong, and fails the test.
+func report(t *testing.T, what string, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, errTorn):
+		tally.torn.Add(1)
+	case errors.Is(err, errLost):
+		tally.lost.Add(1)
+	}
+	t.Errorf("%s: %v", what, err)
+}
+
+// cut makes one cut on a machine of its own. It returns which side that was on then, and what was done.
+func (s *scene) cut(ctx context.Context, name string, plan cutPlan) (at, what string, err error) {
+	h, err := s.resume(ctx, name, s.saved["a"])
+	if err != nil {
+		return "", "", err
+	}
+	defer func() {
+		tally.boots.Add(int64(h.Boots() - 1))
+		if err != nil {
+			err = fmt.Errorf("%w; %s", err, h.lately())
+		}
+		err = errors.Join(err, h.Close())
+	}()
+	phase, err := h.updateUntil(ctx, plan.request)
+	if err != nil {
+		return "", phase, err
+	}
+	what = fmt.Sprintf("request %d (%s)", plan.request, phase)
+	lost, err := h.cutPower(plan)
+	if err != nil {
+		return "", what, err
+	}
+	what += fmt.Sprintf(", %d of %d unflushed blocks gone", lost.Lost, lost.Unflushed)
+	if plan.again > 0 {
+		silent := h.Silence(h.Traffic().Requests + plan.again)
+		if err := h.PowerOn(ctx); err != nil {
+			return "", what, err
+		}
+		// A boot that comes to rest with less is cut there.
+		rest, cancel := context.WithCancel(ctx)
+		go func() { _, _ = h.settled(rest); cancel() }()
+		select {
+		case <-silent:
+		case <-rest.Done():
+		}
+		cancel()
+		if lost, err = h.cutPower(plan); err != nil {
+			return "", what, err
+		}
+		what += fmt.Sprintf(", and %d requests later once more, %d of %d gone", plan.again, lost.Lost, lost.Unflushed)
+	}
+	if err := h.Start(ctx); err != nil {
+		return "", what, fmt.Errorf("%w: it does not boot: %w", errTorn, err)
+	}
+	if at, _, err = h.judge(ctx, s.sides); err != nil {
+		return at, what, err
+	}
+	left, err := h.leftovers(ctx)
+	if err != nil {
+		return at, what, err
+	}
+	what += fmt.Sprintf(", left over %v", left)
+	if at == "a" && plan.repeat {
+		what += ", and the update once more"
+		err = h.repeat(ctx, s.sides)
+	}
+	return at, what, err
+}
+
+// repeat does the update again that a cut undid, and holds it to ending where it should with nothing left over.
+func (h *host) repeat(ctx context.Context, sides map[string]picture) error {
+	if err := h.moveTo(ctx, "b", ignore); err != nil {
+		return fmt.Errorf("%w: the update after the cut: %w", errTorn, err)
+	}
+	at, status, err := h.judge(ctx, sides)
+	if err != nil {
+		return err
+	}
+	if at != "b" || status.State != transaction.Done {
+		return fmt.Errorf("%w: the update after the cut ended on %s, %s: %s", errTorn, at, status.State, status.Reason)
+	}
+	left, err := h.leftovers(ctx)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("the update after the cut left %v over", left)
+	}
+	return err
+}
+
+// updateUntil starts the update to b and returns when the disk has gone silent at a request, or all is over before; and
+// in which phase that was.
+func (h *host) updateUntil(ctx context.Context, request int) (string, error) {
+	silent := h.Silence(h.Traffic().Requests + request)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	phase := "begin"
+	over := make(chan error, 1)
+	go func() {
+		err := h.apply(ctx, "b", func(line string) {
+			mu.Lock()
+			defer mu.Unlock()
+			phase = line
+		})
+		if err == nil {
+			_, err = h.settled(ctx)
+		}
+		over <- err
+	}()
+	select {
+	case <-silent:
+		mu.Lock()
+		defer mu.Unlock()
+		if h.Boots() > 1 {
+			phase += ", booted"
+		}
+		return phase, nil
+	case err := <-over:
+		return "over", err
+	}
+}
+
+// cutPower counts the cut.
+func (h *host) cutPower(plan cutPlan) (Cut, error) {
+	tally.cuts.Add(1)
+	if plan.any {
+		return h.Cut(plan.source)
+	}
+	return h.Cut(nil)
+}
+
+// leftovers are what a machine at rest has of updates that are over: checkouts that are no deployment, journals besides
+// that of the present configuration, and a staged deployment.
+func (h *host) leftovers(ctx context.Context) ([]string, error) {
+	status, err := h.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, err := h.Output(ctx, "sh", "-c", `cd /ostree/deploy/`+lab.OS+`/deploy && ls -d *.[0-9]
+cd `+transaction.StateDir+`/transactions && test $(ls | wc -l) -le 1 || ls
+ls -d /run/ostree/staged-deployment* 2>/dev/null; true`)
+	if err != nil {
+		return nil, err
+	}
+	left := strings.Fields(text)
+	return slices.DeleteFunc(left, func(name string) bool {
+		return slices.ContainsFunc(status.Deployments, func(d daemon.DeploymentStatus) bool {
+			return lab.OS+"/"+name == d.ID
+		})
+	}), nil
+}
