@@ -105,7 +105,7 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return err
 	}
 	if u == nil {
-		return errors.Join(h.stay(ctx, r, o), h.unstage(ctx, ""))
+		return errors.Join(h.stay(ctx, r, o), h.unstage(ctx, ""), h.engine().Tidy(ctx, r))
 	}
 	if err := h.run(ctx, r, u, o, res); err != nil {
 		if r.Pending == nil && r.State != transaction.RolledBack {
@@ -243,7 +243,9 @@ type update struct {
 	road     transaction.Road
 	request  ostree.Request
 	booted   ostree.Deployment
-	reboot   bool
+	// ownedKargs are those of the booted deployment that are ours.
+	ownedKargs []string
+	reboot     bool
 }
 
 // prepare plans, and refuses what can't work. It returns nil where nothing is to be done.
@@ -309,7 +311,12 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,
 		Skipped: skipped(p), Made: c.made}
 	if r.Committed != nil {
-		u.Revision.OwnedLayers = r.Committed.OwnedLayers
+		u.Revision.Layers, u.ownedKargs = r.Committed.Layers, r.Committed.OwnedKargs
+	}
+	if h.os == OSRpmOstree && len(u.Revision.Skipped) == 0 {
+		if u.Revision.Layers.Wanted, _, err = h.packages(cfg); err != nil {
+			return nil, err
+		}
 	}
 	for _, d := range drift {
 		u.Drifted = append(u.Drifted, d.paths...)
@@ -373,10 +380,19 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 			return err
 		}
 	}
-	u.request.KernelArguments = kargs.Apply(u.request.KernelArguments, arguments.Delete, arguments.Append)
+	brought, err := h.broughtKargs(ctx, u)
+	if err != nil {
+		return err
+	}
+	u.request.KernelArguments = kargs.Apply(brought, arguments.Delete, arguments.Append)
+	if !slices.Equal(brought, u.booted.KernelArguments) && !slices.Contains(u.Revision.Skipped, string(plan.Kargs)) {
+		// What the image takes away may be what the configuration asks for, and what it brings is not ours.
+		del, app, ours := kargs.Own(brought, u.ownedKargs, u.cfg.KernelArguments)
+		u.request.KernelArguments, u.Revision.OwnedKargs = kargs.Apply(brought, del, app), ours
+	}
 	// The deployments after the booted one stay until this one is proved, unless their kernels take the room it needs.
 	u.request.KeepRollback = true
-	err := h.plain.BootSpace(ctx, u.request.OS, u.request.Checksum)
+	err = h.plain.BootSpace(ctx, u.request.OS, u.request.Checksum)
 	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
 		u.request.KeepRollback, err = false, nil
 	}
@@ -403,45 +419,45 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOptions, res *Result) error {
 	if o.back != nil {
 		u.request.Checksum, u.request.OriginOf = o.back.deployment.Checksum, o.back.deployment.ID
-		u.Revision.OwnedLayers = o.back.layers
+		u.Revision.Layers = o.back.layers
 		return nil
 	}
-	want, layers, err := h.wanted(ctx, u, image, u.Revision.OwnedLayers)
+	want, layers, err := h.wanted(ctx, u, image, u.Revision.Layers)
 	if err != nil {
 		return err
 	}
 	if want.Image, err = h.admit(u.cfg, want.Image); err != nil {
 		return notComposed(res.Plan, plan.OSImage.Field(), err)
 	}
-	c, err := h.compose(ctx, u.cfg, want, o, res)
+	c, err := h.compose(ctx, u.cfg, u.booted.ID, want, o, res)
 	if err != nil {
 		return err
 	}
-	u.Revision.OwnedLayers = layers
+	u.Revision.Layers = layers
 	u.request.Checksum = c.Checksum
 	if c.Origin != "" {
 		u.request.OriginOf, u.request.Origin = "", c.Origin
 	}
-	bringer, is := h.composer.(argumentsBringer)
-	if !is {
-		return nil
-	}
-	added, removed, err := bringer.KernelArguments(ctx, c)
-	if err != nil {
-		return err
-	}
-	// Those that the configuration asks for stay where they are, whoever asks for them too.
-	removed = slices.DeleteFunc(removed, func(a string) bool { return slices.Contains(u.Revision.OwnedKargs, a) })
-	added = slices.DeleteFunc(added, func(a string) bool {
-		return slices.Contains(u.request.KernelArguments, a) || slices.Contains(u.cfg.KernelArguments, a)
-	})
-	u.request.KernelArguments = kargs.Apply(u.request.KernelArguments, removed, added)
 	return nil
+}
+
+// broughtKargs are the kernel arguments of the booted deployment as the image of the new one has them.
+func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
+	bringer, is := h.composer.(argumentsBringer)
+	if !is || u.request.Checksum == u.booted.Checksum {
+		return u.booted.KernelArguments, nil
+	}
+	added, removed, err := bringer.KernelArguments(ctx, ostree.Composed{Checksum: u.request.Checksum})
+	if err != nil {
+		return nil, err
+	}
+	added = slices.DeleteFunc(added, func(a string) bool { return slices.Contains(u.booted.KernelArguments, a) })
+	return kargs.Apply(u.booted.KernelArguments, removed, added), nil
 }
 
 // argumentsBringer is a composer whose images bring kernel arguments of their own.
 type argumentsBringer interface {
-	// KernelArguments are those that what was composed adds to, and takes from, what the booted image has brought.
+	// KernelArguments are those that the image of a commit adds to, and takes from, what the booted one has brought.
 	KernelArguments(ctx context.Context, c ostree.Composed) (added, removed []string, err error)
 }
 

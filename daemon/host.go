@@ -5,6 +5,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,7 +136,7 @@ func (h *Host) open(backend OS) error {
 			bootc.Progress = progress
 			h.composer = bootc
 		default:
-			h.composer = h.plain
+			h.composer = h.deployments
 		}
 	}
 	var err error
@@ -317,6 +318,17 @@ func (d *deployments) Status(ctx context.Context) ([]ostree.Deployment, error) {
 	var err error
 	d.known, err = d.Plain.Status(ctx)
 	return d.known, err
+}
+
+// Current is what the booted deployment is: the refspec of its origin, or its commit where it has none.
+func (d *deployments) Current(ctx context.Context) (ostree.System, error) {
+	all, err := d.Status(ctx)
+	for _, one := range all {
+		if one.Booted {
+			return ostree.System{Image: cmp.Or(one.Refspec, one.Checksum), Reported: one.Checksum}, nil
+		}
+	}
+	return ostree.System{}, cmp.Or(err, errors.New("none of the deployments is the booted one"))
 }
 
 // Materialise makes a deployment.

@@ -67,21 +67,20 @@ func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift [
 			opts.Kargs.Owned = r.Committed.OwnedKargs
 		}
 	}
-	if r.Committed != nil && len(r.Committed.Skipped) > 0 {
+	var ours transaction.Layers
+	if r.Committed != nil {
+		ours = r.Committed.Layers
+	}
+	var err error
+	if opts.OS, err = h.effective(ctx, old, cfg, ours); err != nil {
+		return nil, err
+	}
+	if opts.OS == nil && r.Committed != nil && len(r.Committed.Skipped) > 0 {
 		opts.OS = &plan.OS{}
 	}
 	current, desired := old, cfg
 	if old == nil && differing != nil {
-		osDrift, err := h.osDrift(ctx, cfg, booted)
-		if err != nil {
-			return nil, err
-		}
-		opts.Satisfied = func(c plan.Change) bool {
-			if c.Kind.OS() {
-				return c.Kind != plan.Kargs && !slices.ContainsFunc(osDrift, func(d Drift) bool { return d.Kind == string(c.Kind) })
-			}
-			return !differing[subjectOfChange(c)]
-		}
+		opts.Satisfied = func(c plan.Change) bool { return !c.Kind.OS() && !differing[subjectOfChange(c)] }
 	} else {
 		current = observed(old, drift)
 	}
@@ -89,6 +88,9 @@ func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift [
 		from, to := *current, *cfg
 		from.OSImageURL, to.OSImageURL = booted.Checksum, o.back.deployment.Checksum
 		current, desired = &from, &to
+		if opts.OS != nil {
+			opts.OS.ImageURL = booted.Checksum
+		}
 	}
 	p, err := plan.Make(current, desired, opts)
 	if err != nil {

@@ -61,7 +61,10 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 			return err
 		}
 	case transaction.AwaitBoot:
-		return e.Withdraw(ctx, r, r.Pending.Config+" was withdrawn before it had booted")
+		if err := e.Withdraw(ctx, r, r.Pending.Config+" was withdrawn before it had booted"); err != nil {
+			return err
+		}
+		return h.unstage(ctx, "")
 	case transaction.AwaitProof, transaction.FirstBoot:
 		if r.Pending == nil || out.Rebooting {
 			break
@@ -100,7 +103,7 @@ func (h *Host) wayBack(ctx context.Context, rev *transaction.Revision) (*wayBack
 	}
 	for _, d := range ds {
 		if d.ID == rev.Deployment {
-			return &wayBack{deployment: d, layers: rev.OwnedLayers}, nil
+			return &wayBack{deployment: d, layers: rev.Layers}, nil
 		}
 	}
 	return nil, nil

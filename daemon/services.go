@@ -364,6 +364,12 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 	if err != nil {
 		return nil, err
 	}
+	osDrift := func(ctx context.Context) ([]Drift, error) {
+		if len(p.Skipped) > 0 {
+			return nil, nil
+		}
+		return h.osDrift(ctx, cfg, booted, &p.Layers)
+	}
 	first := []transaction.Check{
 		{Name: transaction.BootCheck, Patient: true, Run: func(ctx context.Context) error {
 			return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
@@ -375,16 +381,17 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 				return err
 			})
 		}},
-		{Name: "configuration", Run: func(ctx context.Context) error {
+		// An OS manager that can't answer yet says nothing about the configuration.
+		{Name: "os", Patient: true, After: transaction.BootCheck, Run: func(ctx context.Context) error {
+			_, err := osDrift(ctx)
+			return err
+		}},
+		{Name: "configuration", After: "os", Run: func(ctx context.Context) error {
 			drift, err := h.compare(cfg)
 			if err != nil {
 				return err
 			}
-			if len(p.Skipped) == 0 {
-				os, err := h.osDrift(ctx, cfg, booted)
-				if err != nil {
-					return err
-				}
+			if os, err := osDrift(ctx); err == nil {
 				drift = append(drift, os...)
 			}
 			if len(drift) > 0 {

@@ -53,22 +53,65 @@ func asksForOS(cfg *machineconfig.Config) bool {
 		cmp.Or(cfg.KernelType, machineconfig.KernelDefault) != machineconfig.KernelDefault
 }
 
+// effective is what is in effect on the host of what configurations say of the OS, whichever of them, or whoever else,
+// has brought it: what a plan starts from. Packages that are not ours are in effect for who asks for them, and nothing
+// that a configuration without them could take back.
+func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config, ours transaction.Layers) (*plan.OS, error) {
+	asked := asksForOS(cfg) || old != nil && asksForOS(old) || len(ours.Packages) > 0
+	if h.composer == nil || !asked {
+		return nil, nil
+	}
+	now, err := h.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	os := &plan.OS{ImageURL: now.Image, KernelType: machineconfig.KernelDefault}
+	for _, c := range []*machineconfig.Config{old, cfg} {
+		if c != nil && c.OSImageURL != "" && now.Runs(c.OSImageURL) {
+			os.ImageURL = c.OSImageURL
+		}
+	}
+	if h.os != OSRpmOstree {
+		return os, nil
+	}
+	c, platform, err := h.catalogue()
+	if err != nil {
+		return nil, err
+	}
+	has := func(packages []string, mine bool) bool {
+		any := slices.ContainsFunc(packages, func(p string) bool { return slices.Contains(ours.Packages, p) })
+		return len(packages) > 0 && len(lacking(now.Packages, packages)) == 0 && (mine || any)
+	}
+	for _, kernel := range []string{machineconfig.KernelRealtime, machineconfig.Kernel64kPages} {
+		if packages, _, err := c.Packages(platform, kernel, nil); err == nil && has(packages, kernel == cfg.KernelType) {
+			os.KernelType = kernel
+		}
+	}
+	for _, x := range c.Extensions(platform) {
+		if has(c.Extension(platform, x), slices.Contains(cfg.Extensions, x)) {
+			os.Extensions = append(os.Extensions, x)
+		}
+	}
+	return os, nil
+}
+
 // wanted is the system that u is to make of the current one, and what of it is ours then. Packages that somebody else
 // has layered stay, as do packages of the base that somebody else has taken out.
-func (h *Host) wanted(ctx context.Context, u *update, image string, owned transaction.Layers) (ostree.System,
+func (h *Host) wanted(ctx context.Context, u *update, image string, ours transaction.Layers) (ostree.System,
 	transaction.Layers, error) {
 	now, err := h.current(ctx)
 	if err != nil {
-		return now, owned, err
+		return now, ours, err
 	}
 	install, remove, err := h.packages(u.cfg)
 	if err != nil {
-		return now, owned, err
+		return now, ours, err
 	}
 	s := ostree.System{Image: image}
-	s.Packages, owned.Packages = layer(now.Packages, owned.Packages, install)
-	s.Removed, owned.Removed = layer(now.Removed, owned.Removed, remove)
-	return s, owned, nil
+	s.Packages, ours.Packages = layer(now.Packages, ours.Packages, install)
+	s.Removed, ours.Removed = layer(now.Removed, ours.Removed, remove)
+	ours.Wanted = install
+	return s, ours, nil
 }
 
 // layer is what there is without what was ours, and with what is wanted; and what of that is ours.
@@ -95,7 +138,9 @@ const stagedPath = transaction.StateDir + "/staged.json"
 // may be another commit by the time of the apply, and the remote may be away: neither is to matter to a node that is
 // drained.
 type staged struct {
-	Digest   string          `json:"digest"`
+	Digest string `json:"digest"`
+	// Booted is the deployment that it was composed from: of another one it would take back what has changed since.
+	Booted   string          `json:"booted"`
 	System   ostree.System   `json:"system"`
 	Composed ostree.Composed `json:"composed"`
 }
@@ -141,11 +186,11 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 }
 
 // stagedFor is what was composed for the configuration, nil where nothing was.
-func (h *Host) stagedFor(cfg *machineconfig.Config, want ostree.System) *ostree.Composed {
+func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want ostree.System) *ostree.Composed {
 	var s staged
 	data, err := h.root.ReadFile(stagedPath)
 	if err != nil || json.Unmarshal(data, &s) != nil || s.Composed.Checksum == "" || s.Digest != cfg.Digest ||
-		!reflect.DeepEqual(s.System, want) {
+		s.Booted != booted || !reflect.DeepEqual(s.System, want) {
 		return nil
 	}
 	return &s.Composed
@@ -153,12 +198,12 @@ func (h *Host) stagedFor(cfg *machineconfig.Config, want ostree.System) *ostree.
 
 // compose brings the system to the disk: what was staged for this very configuration, and otherwise what its image is
 // now. Room is asked for before anything is pulled, which takes minutes.
-func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, want ostree.System, o ApplyOptions,
-	res *Result) (ostree.Composed, error) {
+func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted string, want ostree.System,
+	o ApplyOptions, res *Result) (ostree.Composed, error) {
 	field := osField(res.Plan)
 	var before *ostree.Composed
 	if !o.afresh {
-		before = h.stagedFor(cfg, want)
+		before = h.stagedFor(cfg, booted, want)
 	}
 	if before != nil {
 		there, err := h.composer.Present(ctx, want, *before)
@@ -173,7 +218,7 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, want ostr
 		return ostree.Composed{}, err
 	}
 	// Whoever thinks better of it has to find what an interrupted one leaves.
-	if err := h.keepStaged(staged{Digest: cfg.Digest, System: want}); err != nil {
+	if err := h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want}); err != nil {
 		return ostree.Composed{}, err
 	}
 	h.say("pull", strings.TrimSpace(want.Image+" "+strings.Join(want.Packages, " ")))
@@ -185,7 +230,7 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, want ostr
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
 			"it is %s now", field, before.Checksum, cfg.Name, c.Checksum))
 	}
-	return c, h.keepStaged(staged{Digest: cfg.Digest, System: want, Composed: c})
+	return c, h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want, Composed: c})
 }
 
 // notComposed is the error of an OS that can't be had now, or at all: then the plan says so.
@@ -243,19 +288,6 @@ func osField(p *plan.Plan) string {
 	return "spec"
 }
 
-// runs says whether an image that the host runs is the one that the configuration names.
-func runs(want, have string) bool {
-	if want == have {
-		return true
-	}
-	w, err := ostree.ParseImage(want)
-	if err != nil {
-		return false
-	}
-	h, err := ostree.ParseImage(have)
-	return err == nil && w.SatisfiedBy(h, h.Digest)
-}
-
 // catalogue knows the packages of kernel types and extensions, and platform is which of them this host has.
 func (h *Host) catalogue() (*plan.Catalogue, plan.Platform, error) {
 	release, err := h.root.ReadFile("/etc/os-release")
@@ -283,8 +315,9 @@ func (h *Host) packages(cfg *machineconfig.Config) (install, remove []string, er
 	return c.Packages(platform, cfg.KernelType, cfg.Extensions)
 }
 
-// layersDrift compares the kernel that runs, and the packages that the deployment has, with cfg's.
-func (h *Host) layersDrift(cfg *machineconfig.Config, now ostree.System) ([]Drift, error) {
+// layersDrift compares the kernel that runs, and the packages that the deployment has, with cfg's. layers, where it is
+// known, is what cfg came to on this host; its OS may be another release by now, with other packages.
+func (h *Host) layersDrift(cfg *machineconfig.Config, now ostree.System, layers *transaction.Layers) ([]Drift, error) {
 	want := cmp.Or(cfg.KernelType, machineconfig.KernelDefault)
 	if want == machineconfig.KernelDefault && len(cfg.Extensions) == 0 {
 		return nil, nil
@@ -299,17 +332,30 @@ func (h *Host) layersDrift(cfg *machineconfig.Config, now ostree.System) ([]Drif
 		if err != nil {
 			return nil, err
 		}
-		kernel, _, unknown := c.Packages(platform, want, nil)
-		if absent := lacking(now.Packages, kernel); want != found || unknown != nil || len(absent) > 0 {
+		if want != found {
+			out = append(out, Drift{Kind: string(plan.KernelType), What: "contents", Expected: want, Found: found})
+		}
+	}
+	missing := func(name string, packages []string) {
+		out = append(out, Drift{Kind: string(plan.Extensions), Name: name, What: "missing",
+			Expected: strings.Join(packages, " "), Found: "not layered"})
+	}
+	if layers != nil {
+		if absent := lacking(now.Packages, layers.Wanted); len(absent) > 0 {
+			missing(strings.Join(absent, " "), absent)
+		}
+		return out, nil
+	}
+	if packages, _, err := c.Packages(platform, want, nil); err == nil {
+		if absent := lacking(now.Packages, packages); len(absent) > 0 {
 			out = append(out, Drift{Kind: string(plan.KernelType), What: "contents", Expected: want,
-				Found: strings.TrimSpace(found + " " + strings.Join(absent, " "))})
+				Found: "without " + strings.Join(absent, " ")})
 		}
 	}
 	for _, x := range cfg.Extensions {
 		packages := c.Extension(platform, x)
 		if absent := lacking(now.Packages, packages); len(packages) == 0 || len(absent) > 0 {
-			out = append(out, Drift{Kind: string(plan.Extensions), Name: x, What: "missing",
-				Expected: cmp.Or(strings.Join(absent, " "), x), Found: "not layered"})
+			missing(x, absent)
 		}
 	}
 	return out, nil

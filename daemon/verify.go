@@ -67,7 +67,11 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 		return nil, err
 	}
 	if asked || rev == nil || len(rev.Skipped) == 0 {
-		drift, err := h.osDrift(ctx, cfg, booted)
+		var layers *transaction.Layers
+		if !asked && rev != nil {
+			layers = &rev.Layers
+		}
+		drift, err := h.osDrift(ctx, cfg, booted, layers)
 		if err != nil {
 			return nil, err
 		}
@@ -137,8 +141,10 @@ func driftOf(d files.Difference) Drift {
 	return out
 }
 
-// osDrift compares what runs with what the configuration says of the OS.
-func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted ostree.Deployment) ([]Drift, error) {
+// osDrift compares what runs with what the configuration says of the OS. layers is what that came to, nil where it is not
+// known.
+func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted ostree.Deployment,
+	layers *transaction.Layers) ([]Drift, error) {
 	if h.plain == nil {
 		return nil, nil
 	}
@@ -158,12 +164,12 @@ func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted os
 	if err != nil {
 		return nil, err
 	}
-	if img := cfg.OSImageURL; img != "" && img != booted.Checksum && !runs(img, now.Image) {
+	if img := cfg.OSImageURL; img != "" && img != booted.Checksum && !now.Runs(img) {
 		out = append(out, Drift{Kind: "osImage", What: "contents", Expected: img,
 			Found: strings.TrimSpace(now.Image + " " + booted.Checksum)})
 	}
-	layers, err := h.layersDrift(cfg, now)
-	return append(out, layers...), err
+	more, err := h.layersDrift(cfg, now, layers)
+	return append(out, more...), err
 }
 
 // commandLine is what the kernel was booted with. In a container it is what the container's init was started with:

@@ -11,6 +11,22 @@ type System struct {
 	Packages []string `json:"packages,omitempty"`
 	// Removed are the packages of the base that are left out.
 	Removed []string `json:"removed,omitempty"`
+
+	// Reported is the digest or the checksum that the image of a system which runs is there as, "" for one that is wanted.
+	Reported string `json:"-"`
+}
+
+// Runs says whether the system has the image that a configuration names.
+func (s System) Runs(image string) bool {
+	if image == s.Image || image == s.Reported {
+		return true
+	}
+	want, err := ParseImage(image)
+	if err != nil {
+		return false
+	}
+	have, err := ParseImage(s.Image)
+	return err == nil && want.SatisfiedBy(have, s.Reported)
 }
 
 // Composed is what a System has become on the disk. Nothing of it boots before a deployment of it is materialised.

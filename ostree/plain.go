@@ -198,20 +198,6 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	return checksum, nil
 }
 
-// Current is what the booted deployment is: the refspec of its origin, or its commit where it has none. One fork.
-func (p *Plain) Current(ctx context.Context) (System, error) {
-	deployments, err := p.Status(ctx)
-	if err != nil {
-		return System{}, err
-	}
-	for _, d := range deployments {
-		if d.Booted {
-			return System{Image: cmp.Or(d.Refspec, d.Checksum)}, nil
-		}
-	}
-	return System{}, &Error{Class: Failed, Doing: "reading the deployments", Err: errors.New("none is the booted one")}
-}
-
 // Compose stages the image of s, which can have no packages. A checksum says nothing about where the OS comes from: it
 // has no origin of its own.
 func (p *Plain) Compose(ctx context.Context, s System) (Composed, error) {
@@ -338,17 +324,19 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployme
 		if !before[origin].Staged {
 			overlaysOf = origin
 		}
-		argv = append(argv, "--origin-file="+before[origin].Dir+".origin")
-	case request.Origin != "":
-		path, err := p.writeOrigin(request.Origin)
-		if err != nil {
+		if request.Origin, err = p.origin(before[origin].Dir); err != nil {
 			return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
 		}
-		defer func() { err = errors.Join(err, os.Remove(p.host(path))) }()
-		argv = append(argv, "--origin-file="+path)
+	case request.Origin != "":
 	default:
 		return invalid(errors.New("neither a deployment to take the origin of nor an origin"))
 	}
+	path, err := p.writeOrigin(request.Origin)
+	if err != nil {
+		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	defer func() { err = errors.Join(err, os.Remove(p.host(path))) }()
+	argv = append(argv, "--origin-file="+path)
 	if overlaysOf >= 0 {
 		for _, overlay := range before[overlaysOf].overlays {
 			argv = append(argv, "--overlay-initrd=/boot"+overlay)
@@ -388,6 +376,26 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployme
 		return failed("%s has the kernel arguments %q instead of %q", made.ID, got, want)
 	}
 	return made, nil
+}
+
+// origin is the text of the origin file of the deployment in dir, without what is about that deployment alone: that it
+// is pinned, or unlocked.
+func (p *Plain) origin(dir string) (string, error) {
+	text, err := os.ReadFile(p.host(dir + ".origin"))
+	if err != nil {
+		return "", fmt.Errorf("reading an origin: %w", err)
+	}
+	var kept strings.Builder
+	transient := false
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "[") {
+			transient = strings.HasPrefix(line, "[libostree-transient]")
+		}
+		if !transient {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String(), nil
 }
 
 // writeOrigin writes an origin file for the length of one command, and returns its path on the host.

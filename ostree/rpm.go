@@ -74,6 +74,11 @@ func (r *RPM) Compose(ctx context.Context, want System) (Composed, error) {
 	if err != nil {
 		return Composed{}, &Error{Class: Invalid, Doing: doing, Err: err}
 	}
+	if want.Image != "" {
+		if t.image, err = admitted(r.root, want.Image); err != nil {
+			return Composed{}, err
+		}
+	}
 	composed, err := r.compose(ctx, doing, t)
 	if err != nil && ctx.Err() == nil {
 		if clearErr := r.clear(ctx); clearErr != nil {
@@ -267,22 +272,7 @@ func (r *RPM) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployme
 
 // origin is the text of the origin file of d, without what is of that deployment alone, such as its pin.
 func (r *RPM) origin(d rpmDeployment) (string, error) {
-	path := fmt.Sprintf("/ostree/deploy/%s/deploy/%s.%d.origin", d.OS, d.Checksum, d.Serial)
-	text, err := os.ReadFile(r.host(path))
-	if err != nil {
-		return "", fmt.Errorf("reading an origin: %w", err)
-	}
-	var kept strings.Builder
-	transient := false
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "[") {
-			transient = strings.HasPrefix(line, "[libostree-transient]")
-		}
-		if !transient {
-			kept.WriteString(line)
-		}
-	}
-	return kept.String(), nil
+	return r.plain.origin(fmt.Sprintf("/ostree/deploy/%s/deploy/%s.%d", d.OS, d.Checksum, d.Serial))
 }
 
 // hold makes one of our refs name a commit. One fork if it doesn't.

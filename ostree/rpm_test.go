@@ -38,9 +38,10 @@ func TestRPMStatusIsRead(t *testing.T) {
 		systems = append(systems, d.system())
 	}
 	want := []System{
-		{Image: imageB, Packages: []string{"kernel-rt-core", "usbguard"}, Removed: []string{"kernel", "kernel-core"}},
-		{Image: "ostree-image-signed:docker://quay.io/example/os:stable"},
-		{Image: "fedora:fedora/x86_64/coreos/stable"},
+		{Image: imageB, Packages: []string{"kernel-rt-core", "usbguard"}, Removed: []string{"kernel", "kernel-core"},
+			Reported: digestB},
+		{Image: "ostree-image-signed:docker://quay.io/example/os:stable", Reported: digestA},
+		{Image: "fedora:fedora/x86_64/coreos/stable", Reported: strings.Repeat("c", 64)},
 	}
 	if d := cmp.Diff(want, systems); d != "" {
 		t.Error(d)
@@ -700,7 +701,7 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: swap, failure: "error: Packages not found: usbguard"}, {words: cleanupWord}}},
 		{name: "another image than asked for", want: wantB, class: Failed,
-			text: "the image is ostree-unverified-registry:" + imageA + " (" + digestA + ") instead of " + imageB,
+			text: "the image is ostree-unverified-registry:" + imageA + " (" + digestA + ") instead of ostree-unverified-registry:" + imageB,
 			transactions: []rpmTransaction{{words: rebaseB, staged: &rpmDeployment{OS: "testos", Checksum: two, Staged: true,
 				Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}, {words: cleanupWord}}},
 		{name: "a package is missing", want: System{Image: imageB, Packages: []string{"a", "b"}}, class: Failed,

@@ -146,7 +146,8 @@ func (d rpmDeployment) image() (image Image, reported string, err error) {
 // system is the deployment in the words of a configuration.
 func (d rpmDeployment) system() System {
 	s := System{Image: d.base(), Packages: sorted(d.Packages), Removed: sorted(d.Removed)}
-	if image, _, err := d.image(); err == nil {
+	if image, reported, err := d.image(); err == nil {
+		s.Reported = reported
 		if image.Verify == VerifyNothing && image.Transport == Registry {
 			image.Verify = VerifyUnsaid // which is how a configuration names such an image
 		}

@@ -240,6 +240,12 @@ func (c *Catalogue) Extension(p Platform, name string) []string {
 	return slices.Clone(extensions[name])
 }
 
+// Extensions are the names of those that have packages on a platform, sorted.
+func (c *Catalogue) Extensions(p Platform) []string {
+	_, extensions := c.of(p)
+	return slices.Sorted(maps.Keys(extensions))
+}
+
 // RunningKernel is the type of the kernel whose release (uname -r) is given: the default one is what no other is.
 func (c *Catalogue) RunningKernel(p Platform, release string) string {
 	kernels, _ := c.of(p)

@@ -74,8 +74,8 @@ type Revision struct {
 	Deployment string `json:"deployment,omitempty"`
 	// OwnedKargs are the kernel arguments of the deployment that are there because a configuration asked for them.
 	OwnedKargs []string `json:"ownedKernelArguments,omitempty"`
-	// OwnedLayers are the packages of the deployment that are there, or are not, because a configuration asked for it.
-	OwnedLayers Layers `json:"ownedLayers,omitzero"`
+	// Layers are what a configuration has done to the packages of the deployment.
+	Layers Layers `json:"layers,omitzero"`
 	// Skipped names what of the configuration was left out on request (--skip-os).
 	Skipped []string `json:"skipped,omitempty"`
 	// Made are the directories that were made only because something had to stand in them; they go with the last of it.
@@ -89,6 +89,9 @@ type Revision struct {
 
 // Layers are packages on top of an OS image, and packages of the image that are left out, each by name.
 type Layers struct {
+	// Wanted are all that the configuration asks for, whoever has layered them.
+	Wanted []string `json:"wanted,omitempty"`
+	// Packages and Removed are there, or are not, because a configuration asked for it: they are ours to take back.
 	Packages []string `json:"packages,omitempty"`
 	Removed  []string `json:"removed,omitempty"`
 }
