@@ -173,10 +173,18 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 	if json.Unmarshal(data, &s) == nil && digest != "" && s.Digest != digest {
 		return nil
 	}
+	whole := s.Composed.Checksum != ""
+	if whole {
+		// From here on it is not: who goes on after a cut has to see that.
+		s.Composed = ostree.Composed{}
+		if err := h.keepStaged(s); err != nil {
+			return err
+		}
+	}
 	if err := h.composer.Drop(ctx); err != nil {
 		return fmt.Errorf("letting go of what was staged: %w", err)
 	}
-	if s.Composed.Checksum == "" {
+	if !whole {
 		// A boot loses what a compose that was cut short had staged, and leaves its checkout, of which nobody else knows.
 		if err := h.plain.Cleanup(ctx); err != nil {
 			return fmt.Errorf("letting go of what was staged: %w", err)

@@ -412,6 +412,33 @@ func TestInterruptedUpdateThatIsRepeatedEndsAndPullsNothingTwice(t *testing.T) {
 	}
 }
 
+// TestRevertThatIsCutShortIsFinishedByTheNext pulls the plug while what was composed is being let go of.
+func TestRevertThatIsCutShortIsFinishedByTheNext(t *testing.T) {
+	ctx, v := newVictim(t)
+	before := v.places(ctx)
+	v.interrupt(ctx, sideB, whenComposed[0])
+	// Somebody else's transaction, for which a revert waits when its refs are gone already.
+	if err := rpmostree.Break(v.Host, fault.Fault{Step: fault.Begin, Action: fault.Hang}); err != nil {
+		t.Fatal(err)
+	}
+	output(ctx, t, v.Node, "systemd-run", "--quiet", "--collect", "rpm-ostree", "install", "sysstat")
+	v.until(ctx, "somebody else is at work", func() bool { return v.busy(ctx) })
+	at, err := v.Document("reverted.json", sideA.doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	output(ctx, t, v.Node, "systemd-run", "--quiet", "--collect", "--unit="+operationUnit,
+		"machine-config-daemon", "apply", "--config", at)
+	v.until(ctx, "the refs are gone", func() bool {
+		return output(ctx, t, v.Node, "ostree", "refs", "--list", "noderefit") == ""
+	})
+	cut(ctx, v)
+	v.moveTo(ctx, sideA)
+	if d := cmp.Diff(before, v.places(ctx)); d != "" {
+		t.Errorf("reverted twice:\n%s", d)
+	}
+}
+
 func (v *victim) deployments(ctx context.Context) int {
 	v.t.Helper()
 	s, err := v.Status(ctx)
