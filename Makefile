@@ -20,6 +20,9 @@ TEST_TIMEOUT ?= 30m
 # How many power cuts make test-vm spreads over an update; ten take a few minutes.
 VM_CUTS ?= 40
 
+# The suites of the OS managers take about as long as all others together, so they are run by themselves.
+OS_SUITES := osupdate|rpmostree|bootc
+
 CACHE := .cache
 LINTER := $(CACHE)/golangci-lint
 
@@ -75,13 +78,13 @@ kubebox: ## Builds the control plane that the tests run (some minutes the first 
 	@go run ./test/cluster/up -build
 
 .PHONY: test
-test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab that cannot run a failure
+test: deps kubebox ## Runs every test that needs no VM, but for test-os; LAB=require makes a lab that cannot run a failure
 	@mkdir -p $(CACHE)
 	status=0
 	# The crash suite counts its cuts, which go test shows only of a package that is tested by itself.
 	{
 		failed=0
-		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v '/test/crash$$') || failed=$$?
+		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/(crash|$(OS_SUITES))$$') || failed=$$?
 		go -C test/crash test -timeout $(TEST_TIMEOUT) || failed=$$?
 		exit $$failed
 	} 2>&1 | tee $(CACHE)/test.log || status=$$?
@@ -90,6 +93,10 @@ test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab 
 		/^FAIL\t/ { failed++ }
 		END { printf "test: %d packages passed, %d failed (go test: exit %d)\n", ok, failed, status }' $(CACHE)/test.log
 	exit $$status
+
+.PHONY: test-os
+test-os: deps ## Runs the suites of the OS managers: what drives rpm-ostree and bootc, and what stands in for them
+	@go test -timeout $(TEST_TIMEOUT) $$(go list ./test/... | grep -E '/test/($(OS_SUITES))(/|$$)')
 
 .PHONY: test-vm
 test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, ways back, VM_CUTS power cuts

@@ -273,3 +273,28 @@ func TestImageIsHeldToThePolicyThatItsConfigurationBrings(t *testing.T) {
 		t.Error(log)
 	}
 }
+
+func TestWhatSomebodyTookAwayComesBackAndANameForWhatRunsIsNoChange(t *testing.T) {
+	ctx, n := agentOn(t)
+	a := config("a", "a", `"extensions":["usbguard"],`)
+	update(ctx, t, n, a, transaction.Done)
+	released(ctx, t, n)
+	output(ctx, t, n, "rpm-ostree", "uninstall", "usbguard")
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// Another configuration heals it too: it is not blamed for what was gone before.
+	s := update(ctx, t, n, config("b", "a", `"extensions":["usbguard"],"kernelArguments":["b"],`), transaction.Done)
+	if s.Config.Committed != "b" || len(s.Quarantined) > 0 {
+		t.Errorf("%+v", s)
+	}
+	if text := output(ctx, t, n, "rpm-ostree", "status", "--json", "--booted"); !strings.Contains(text, `"usbguard"`) {
+		t.Errorf("it is still gone: %s", text)
+	}
+	released(ctx, t, n)
+	boots := n.Boots()
+	res, _, err := n.Apply(ctx, config("c", "a", `"extensions":["usbguard"],"kernelArguments":["b"],"osImageURL":"os/test",`))
+	if err != nil || res.Reboot != daemon.RebootNone || n.Boots() != boots || len(res.Plan.Changes) > 0 {
+		t.Errorf("%v %+v", err, res)
+	}
+}
