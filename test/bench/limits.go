@@ -50,6 +50,22 @@ var limits = map[string]limit{
 	"switch.onefile":   {durable: unlimited, own: maxDurable, writes: unlimited, anyFork: true},
 }
 
+// What one update of everything that rpm-ostree does for a host may take: the new image is one transaction, what is
+// layered on it and left out of it another. The kernel arguments are none, and neither is what makes it boot.
+const (
+	maxTransactions = 2
+	updateReboots   = 1
+)
+
+// judgeOSUpdate holds an update of the OS against what is promised of it.
+func judgeOSUpdate(c osCost) []check {
+	return []check{
+		{fmt.Sprintf("%d rpm-ostree transactions of at most %d", c.made.transactions, maxTransactions),
+			c.made.transactions > 0 && c.made.transactions <= maxTransactions},
+		{fmt.Sprintf("%d reboots, to be %d", c.reboots, updateReboots), c.reboots == updateReboots},
+	}
+}
+
 // check is one promise and what became of it.
 type check struct {
 	what    string

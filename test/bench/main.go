@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command bench measures what the agent costs on a real host: time, processor and memory, and by strace what waits for
-// the disk, what is written, forked and reloaded; beside it, in the same run, the same work done the naive way. Then
-// what agents and controllers cost a cluster, by its size.
+// the disk, what is written, forked and reloaded; beside it, in the same run, the same work done the naive way. An
+// update of the whole OS stands beside upstream's sequence. Then what agents and controllers cost a cluster, by its
+// size.
 //
 // It prints "bench: <name> <value> <unit>" lines, a table, and each target with whether it was reached. It fails when a
 // count misses its target; times depend on the machine, and never fail.
@@ -87,7 +88,10 @@ func onHosts(ctx context.Context, r *report, w *workload) error {
 		}
 	}
 	fresh := func() (*bench, error) { return newBench(ctx, base, agent, helper, w) }
-	return measureHosts(ctx, r, fresh)
+	if err := measureHosts(ctx, r, fresh); err != nil {
+		return err
+	}
+	return osUpdates(ctx, r, base, agent)
 }
 
 func measureHosts(ctx context.Context, r *report, fresh func() (*bench, error)) (err error) {
