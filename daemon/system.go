@@ -56,7 +56,8 @@ func asksForOS(cfg *machineconfig.Config) bool {
 // effective is what is in effect on the host of what configurations say of the OS, whichever of them, or whoever else,
 // has brought it: what a plan starts from. Packages that are not ours are in effect for who asks for them, and nothing
 // that a configuration without them could take back.
-func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config, ours transaction.Layers) (*plan.OS, error) {
+func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config,
+	ours transaction.Layers) (*plan.OS, error) {
 	asked := asksForOS(cfg) || old != nil && asksForOS(old) || len(ours.Packages) > 0
 	if h.composer == nil || !asked {
 		return nil, nil
@@ -78,9 +79,9 @@ func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config, ou
 	if err != nil {
 		return nil, err
 	}
-	has := func(packages []string, mine bool) bool {
-		any := slices.ContainsFunc(packages, func(p string) bool { return slices.Contains(ours.Packages, p) })
-		return len(packages) > 0 && len(lacking(now.Packages, packages)) == 0 && (mine || any)
+	has := func(packages []string, asked bool) bool {
+		mine := asked || slices.ContainsFunc(packages, func(p string) bool { return slices.Contains(ours.Packages, p) })
+		return len(packages) > 0 && len(lacking(now.Packages, packages)) == 0 && mine
 	}
 	for _, kernel := range []string{machineconfig.KernelRealtime, machineconfig.Kernel64kPages} {
 		if packages, _, err := c.Packages(platform, kernel, nil); err == nil && has(packages, kernel == cfg.KernelType) {

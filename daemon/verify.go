@@ -141,8 +141,8 @@ func driftOf(d files.Difference) Drift {
 	return out
 }
 
-// osDrift compares what runs with what the configuration says of the OS. layers is what that came to, nil where it is not
-// known.
+// osDrift compares what runs with what the configuration says of the OS. layers is what that came to, nil where it is
+// not known.
 func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted ostree.Deployment,
 	layers *transaction.Layers) ([]Drift, error) {
 	if h.plain == nil {

@@ -3,7 +3,6 @@
 package ostree
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -231,8 +230,8 @@ func (p *Plain) Drop(context.Context) error { return nil }
 // Named is the commit that an image names in the repository now, "" if none: another one than was composed if somebody
 // has pulled since. No remote is asked. One fork, none for a checksum.
 func (p *Plain) Named(ctx context.Context, image string) (string, error) {
-	if _, ref, ok := strings.Cut(image, ":"); checksumPattern.MatchString(image) || ok && checksumPattern.MatchString(ref) {
-		return cmp.Or(ref, image), nil
+	if ref := image[strings.Index(image, ":")+1:]; checksumPattern.MatchString(ref) {
+		return ref, nil
 	}
 	output, err := p.run(ctx, "ostree", "rev-parse", image)
 	if err != nil {
