@@ -222,10 +222,10 @@ func (s *Status) clone() *Status {
 }
 
 // look is what a status depends on: the record; the deployments, whose directory ostree touches whenever one comes or
-// goes; which of them boots, which is a link; and one that is staged.
+// goes; which of them boots, which is a link; one that is staged; and what was composed.
 func (h *HostHands) look() string {
 	var b strings.Builder
-	for _, name := range []string{transaction.RecordPath, "/boot/loader", "/ostree/deploy",
+	for _, name := range []string{transaction.RecordPath, stagedPath, "/boot/loader", "/ostree/deploy",
 		"/run/ostree/staged-deployment"} {
 		fmt.Fprintln(&b, name, fileMark(h.root, name))
 	}
@@ -242,6 +242,12 @@ func (h *HostHands) Plan(ctx context.Context, r Request) (*plan.Plan, error) {
 // Stage refuses what can't work, and brings the OS to the disk.
 func (h *HostHands) Stage(ctx context.Context, r Request) error {
 	_, err := h.do(ctx, stageVerb, &r)
+	return err
+}
+
+// Unstage is a stage of nothing: whatever else is being staged is stopped first.
+func (h *HostHands) Unstage(ctx context.Context) error {
+	_, err := h.do(ctx, stageVerb, nil)
 	return err
 }
 
@@ -592,6 +598,9 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 				argv = append(argv, "--verdict-timeout="+c.hands.options.Verdict.String())
 			}
 		}
+	}
+	if c.request == nil && c.verb.name == stageVerb.name {
+		argv = append(argv, "--drop")
 	}
 	for name, data := range documents {
 		if err := root.Stage(dir, name, files.Node{Type: files.Regular, Mode: 0o600, Data: data}); err != nil {

@@ -39,7 +39,10 @@ const (
 	PhaseDrain        Phase = "drain"
 	PhaseReboot       Phase = "reboot"
 	PhaseApply        Phase = "apply"
-	phaseVerify       Phase = "verify" // only in logs and metrics: what is done at rest
+
+	// Only in logs and metrics: what is done at rest.
+	phaseVerify  Phase = "verify"
+	phaseUnstage Phase = "unstage"
 )
 
 // situation is everything that the next step depends on. What is not known is at its zero value.
@@ -206,6 +209,15 @@ func (v *situation) patient(limit time.Duration) bool { return v.now.Sub(v.hostS
 func (v *situation) resting() bool { return !v.pending() && v.host.Config.Committed == v.node.Desired }
 
 func (v *situation) settled() bool { return v.resting() && v.host.State == transaction.Done }
+
+// atRest says that a phase is the end of a way.
+func atRest(p Phase) bool { return p == PhaseDone || p == PhaseRolledBack || p == PhaseHold }
+
+// leftover says that an OS was composed for something else than what is desired: on the way to it the node was told to
+// go elsewhere, and no apply comes that would use it or let it go.
+func (v *situation) leftover() bool {
+	return v.host.Staged != "" && !v.pending() && !machineconfig.NamedBy(v.node.Desired, v.host.Staged)
+}
 
 // quarantined returns the host's entry about the desired configuration, nil where there is none. The name holds the
 // content's digest, so that the same content in another pool's name is found too.

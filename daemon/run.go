@@ -34,6 +34,9 @@ type Hands interface {
 	// Stage refuses what can't work and brings the OS to the disk. It attaches to one of the same configuration that is
 	// already running. It is stopped when ctx ends with the cause ErrSuperseded, and otherwise goes on.
 	Stage(ctx context.Context, r Request) error
+	// Unstage stops a stage that still runs and lets go of what was brought to the disk and did not boot. It is stopped
+	// as Stage is, and takes up what was left the next time.
+	Unstage(ctx context.Context) error
 	// Apply carries the plan out. It attaches to an apply of the same configuration that is already running. When ctx
 	// ends, the operation goes on.
 	Apply(ctx context.Context, r Request) (*Result, error)

@@ -49,6 +49,7 @@ const (
 	drainShown  = time.Minute      // after which the Node says what a drain waits for, and how often that may change
 	verifyFirst = 2 * time.Minute  // after the start
 	verifyPace  = 30 * time.Minute
+	unstagePace = time.Minute      // between two tries to let go of what was staged
 	wordPace    = 15 * time.Second // between two words about the Node to the verdict on the host
 	wordFresh   = 20 * time.Second // how old the latest one may be when an apply begins
 	restorePace = 30 * time.Second // between two tries to give a configuration back
@@ -110,6 +111,7 @@ type way struct {
 	staged         bool
 	drained        time.Time
 	rebooting      time.Time
+	unstageAt      time.Time // before this it is not tried again to let go of what was staged
 	failure        *failure
 }
 
@@ -328,7 +330,8 @@ func (h *Head) clear(v *situation, p phase) bool {
 		return h.read || v.host == nil
 	}
 	switch {
-	case h.job.phase == phaseVerify && p.name == PhaseDone:
+	case h.job.phase == phaseVerify && p.name == PhaseDone,
+		h.job.phase == phaseUnstage && h.job.config == v.node.Desired && atRest(p.name):
 		return true
 	case h.job.config == v.node.Desired && (h.job.phase == p.name || h.job.phase == PhaseDrain && p.name == PhaseCordon):
 		return true
@@ -444,6 +447,9 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if h.job != nil && h.job.phase == PhaseDrain && h.waiting() != nil {
 		sooner(h.complainAt)
 		sooner(h.held.due)
+	}
+	if h.job == nil {
+		sooner(h.way.unstageAt)
 	}
 	sooner(h.nodeWrites.next)
 	sooner(h.objectWrites.next)

@@ -42,6 +42,10 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	if h.job != nil {
 		return
 	}
+	if atRest(p.name) && v.leftover() && !v.now.Before(h.way.unstageAt) {
+		h.run(ctx, phaseUnstage, v.node.Desired, func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })
+		return
+	}
 	if p.name == PhaseDone {
 		h.rest(ctx, v)
 		return
@@ -185,6 +189,12 @@ func (h *Head) finish(e jobEnd) {
 	}
 	if e.job.phase == PhaseDrain {
 		h.metrics.drain(nil)
+	}
+	if e.job.phase == phaseUnstage {
+		if e.job.config == h.way.to {
+			h.way.unstageAt = now.Add(jitter(unstagePace))
+		}
+		return // it is no part of the way
 	}
 	if cancelled || e.job.config != h.way.to {
 		if h.drain != nil && h.drain.Config == e.job.config {

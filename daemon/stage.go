@@ -34,6 +34,22 @@ func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 	return h.result(ctx, res, r), err
 }
 
+// Unstage lets go of what was composed for whatever configuration, where nothing is under way that may need it. What
+// is being composed stays. The result is never nil.
+func (h *Host) Unstage(ctx context.Context) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	switch {
+	case err != nil:
+	case r.Pending != nil:
+		err = &Refused{Err: fmt.Errorf("letting go of what was staged: the update to %s is under way (%s)",
+			r.Pending.Config, r.Pending.Phase)}
+	default:
+		err = h.unstage(ctx, "")
+	}
+	return h.result(ctx, res, r), err
+}
+
 // lockStaging makes sure that nobody else composes, or lets go of what was composed, until release is called. Whoever
 // has it still after patience makes a *Refused. It is a lock of its own because to compose takes minutes, in which the
 // host is free for everything else; who needs both takes Lock first.

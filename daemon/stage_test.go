@@ -4,12 +4,16 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -78,5 +82,62 @@ func TestStageSparesTheDeploymentsOfAnUpdateThatIsUnderWay(t *testing.T) {
 	preparing := &transaction.Pending{Phase: transaction.PhasePrepare}
 	if err := spares(&transaction.Record{Pending: preparing}, &machineconfig.Config{Digest: c}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestStatusSaysWhatIsStaged(t *testing.T) {
+	h := openTree(t, t.TempDir())
+	h.composer = &deployments{Plain: ostree.NewPlain(ostree.Exec, h.root.Path())}
+	if got := h.Status(t.Context()).Staged; got != "" {
+		t.Errorf("where nothing is: %q", got)
+	}
+	b := strings.Repeat("b", 64)
+	if err := h.keepStaged(staged{Digest: b}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Status(t.Context()).Staged; got != b {
+		t.Errorf("staged %q, want %q", got, b)
+	}
+	if err := h.root.WriteRecord(stagedPath, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Status(t.Context()).Staged; got != "unknown" {
+		t.Errorf("where it can't be read: %q", got)
+	}
+	v := updating()
+	for _, c := range []struct {
+		staged, desired string
+		want            bool
+	}{{"", cfgA, false}, {b, cfgB, false}, {b, cfgA, true}, {"unknown", cfgA, true}} {
+		v.host.Staged, v.node.Desired = c.staged, c.desired
+		if got := v.leftover(); got != c.want {
+			t.Errorf("%q is staged and %s desired: left over %t", c.staged, c.desired, got)
+		}
+	}
+}
+
+func TestUnstageSparesAnUpdateThatIsUnderWay(t *testing.T) {
+	h := openTree(t, t.TempDir())
+	if _, err := h.Unstage(t.Context()); err != nil {
+		t.Errorf("at rest: %v", err)
+	}
+	r, err := h.store().Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Pending = &transaction.Pending{Phase: transaction.PhaseBoot, Road: transaction.RoadTree}
+	r.Pending.Config, r.Pending.Digest = cfgB, strings.Repeat("b", 64)
+	inner, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := fmt.Sprintf(`{"sha256":"%x","record":%s}`, sha256.Sum256(inner), inner)
+	err = errors.Join(h.root.MkdirAll(transaction.StateDir, 0o700),
+		h.root.WriteRecord(transaction.RecordPath, []byte(record), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := h.Unstage(t.Context()); !isRefused(err) || !strings.Contains(err.Error(), cfgB) || res.Status == nil {
+		t.Errorf("with an update under way: %v, result %+v", err, res)
 	}
 }

@@ -4,6 +4,9 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/noderefit/noderefit/transaction"
@@ -26,6 +29,9 @@ type Status struct {
 	Deployments []DeploymentStatus        `json:"deployments"`
 	Transaction *transaction.Progress     `json:"transaction"`
 	Quarantined []transaction.Quarantined `json:"quarantined"`
+	// Staged is the digest of the configuration whose OS was composed and not booted yet, or is being composed; "unknown"
+	// where that can't be read.
+	Staged string `json:"staged,omitempty"`
 	// Skipped names the OS changes that --skip-os left out of the committed configuration.
 	Skipped []string `json:"skipped"`
 }
@@ -85,9 +91,25 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 	if err != nil {
 		s.State, s.Reason = transaction.Degraded, err.Error()
 	}
-	s.Transaction = progress
+	s.Transaction, s.Staged = progress, h.stagedDigest()
 	h.listDeployments(ctx, s, r)
 	return s
+}
+
+// stagedDigest says what was composed last, "" where all of it was used or let go of.
+func (h *Host) stagedDigest() string {
+	if h.composer == nil {
+		return ""
+	}
+	data, err := h.root.ReadFile(stagedPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	var s staged
+	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest == "" {
+		return "unknown"
+	}
+	return s.Digest
 }
 
 func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Record) {

@@ -264,12 +264,21 @@ func stageCommand() *cobra.Command {
 	var o options
 	var a daemon.ApplyOptions
 	var config, policyFile string
+	var drop bool
 	cmd := &cobra.Command{
-		Use:   "stage --config FILE",
+		Use:   "stage --config FILE | --drop",
 		Short: "Refuse what apply would refuse, and bring the OS to the disk, while the host goes on as it is",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
+			}
+			if drop && config != "" {
+				return usageError{errors.New("flags --config and --drop exclude each other")}
+			}
+			if drop {
+				return o.act(cmd.Context(), "stage --drop", func(h *daemon.Host) (*daemon.Result, error) {
+					return h.Unstage(cmd.Context())
+				})
 			}
 			cfg, err := readConfig("config", config)
 			if err != nil {
@@ -298,6 +307,7 @@ func stageCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&a.Strict, "strict", false, "refuse a host that does not match its configuration")
 	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
 		"accept a configuration that failed its verdict on this host; it stays in quarantine until apply lifts it")
+	cmd.Flags().BoolVar(&drop, "drop", false, "let go of what was staged and is not on its way to a boot")
 	return cmd
 }
 

@@ -25,13 +25,14 @@ import (
 
 // The operations, as Script and Counts name them.
 const (
-	Status = "status"
-	Plan   = "plan"
-	Stage  = "stage"
-	Apply  = "apply"
-	Boot   = "boot"  // the time that the machine is away
-	Prove  = "prove" // the time from the boot to the verdict
-	Verify = "verify"
+	Status  = "status"
+	Plan    = "plan"
+	Stage   = "stage"
+	Unstage = "unstage"
+	Apply   = "apply"
+	Boot    = "boot"  // the time that the machine is away
+	Prove   = "prove" // the time from the boot to the verdict
+	Verify  = "verify"
 )
 
 // Script is how a host behaves. It may be changed at any time by Host.Change.
@@ -63,6 +64,7 @@ type Host struct {
 	reason                       string
 	since                        time.Time
 	quarantined                  []transaction.Quarantined
+	staged                       string // the digest of what was, or is being, brought to the disk
 	ready                        bool
 	unready                      bool // the latest word is that the node is not ready
 	broken                       bool // that was so when the update began
@@ -180,7 +182,7 @@ func (h *Host) Status(ctx context.Context) (*daemon.Status, error) {
 }
 
 func (h *Host) status() *daemon.Status {
-	s := &daemon.Status{State: h.state, Phase: string(h.phase), Reason: h.reason, OS: daemon.OSOstree,
+	s := &daemon.Status{State: h.state, Phase: string(h.phase), Reason: h.reason, OS: daemon.OSOstree, Staged: h.staged,
 		Quarantined: slices.Clone(h.quarantined)}
 	s.Config.Committed, s.Config.Pending, s.Config.Previous = h.committed, h.pending, h.previous
 	if !h.since.IsZero() {
@@ -257,6 +259,9 @@ func (h *Host) stage(r daemon.Request) *operation {
 	ctx, stop := context.WithCancel(context.Background())
 	o := &operation{config: r.Name, done: make(chan struct{}), stop: stop}
 	h.staging = o
+	if cfg, err := parse(r.Config); err == nil {
+		h.staged = cfg.Digest
+	}
 	h.counts[Stage]++
 	delay := h.script.Delays[Stage]
 	go func() {
@@ -272,6 +277,34 @@ func (h *Host) stage(r daemon.Request) *operation {
 		close(o.done)
 	}()
 	return o
+}
+
+// Unstage stops a stage that runs, and lets go of what was staged.
+func (h *Host) Unstage(ctx context.Context) error {
+	h.mu.Lock()
+	o := h.staging
+	h.mu.Unlock()
+	if o != nil {
+		o.stop()
+		<-o.done
+	}
+	if err := h.do(ctx, Unstage, ""); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.pending != "" {
+		return &daemon.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
+	}
+	h.staged = ""
+	return nil
+}
+
+// Staged is the digest of the configuration that was, or is being, brought to the disk and is not the host's yet.
+func (h *Host) Staged() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.staged
 }
 
 // Apply goes on when ctx ends.
@@ -388,6 +421,7 @@ func (h *Host) settle(name string) {
 			h.previous = h.committed
 		}
 		h.committed, h.pending, h.phase, h.state, h.reason, h.since = name, "", "", transaction.Done, "", time.Now()
+		h.staged = ""
 	})
 }
 
@@ -441,6 +475,7 @@ func (h *Host) rollBack(name string, why error) {
 	h.quarantined = append(h.quarantined,
 		transaction.Quarantined{Config: name, Digest: digest, Reason: why.Error(), Since: time.Now()})
 	h.pending, h.phase, h.state, h.reason, h.since = "", "", transaction.RolledBack, why.Error(), time.Now()
+	h.staged = ""
 }
 
 // Config is the host's copy.
