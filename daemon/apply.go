@@ -107,6 +107,7 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 	if u == nil {
 		return errors.Join(h.stay(ctx, r, o), h.unstage(ctx, ""), h.engine().Tidy(ctx, r))
 	}
+	defer u.end()
 	if err := h.run(ctx, r, u, o, res); err != nil {
 		if r.Pending == nil && r.State != transaction.RolledBack {
 			h.engine().Fail(r, transaction.Degraded, err)
@@ -243,6 +244,7 @@ type update struct {
 	road     transaction.Road
 	request  ostree.Request
 	booted   ostree.Deployment
+	release func() // the lock of staging, where it is held
 	// ownedKargs are those of the booted deployment that are ours.
 	ownedKargs []string
 	reboot     bool
@@ -323,7 +325,18 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	}
 	slices.Sort(u.Drifted)
 	u.Drifted = slices.Compact(u.Drifted)
-	return u, h.chooseRoad(ctx, u, c, o, res)
+	if err := h.chooseRoad(ctx, u, c, o, res); err != nil {
+		u.end()
+		return nil, err
+	}
+	return u, nil
+}
+
+// end lets others stage again.
+func (u *update) end() {
+	if u.release != nil {
+		u.release()
+	}
 }
 
 func (h *Host) chooseRoad(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
@@ -428,6 +441,12 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	}
 	if want.Image, err = h.admit(u.cfg, want.Image); err != nil {
 		return notComposed(res.Plan, plan.OSImage.Field(), err)
+	}
+	if !o.afresh { // to stage it is held by then
+		// Until the deployment is made nobody may take from the disk what it is made of.
+		if u.release, err = h.lockStaging(ctx, "apply", settling); err != nil {
+			return err
+		}
 	}
 	c, err := h.compose(ctx, u.cfg, u.booted.ID, want, o, res)
 	if err != nil {

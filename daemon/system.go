@@ -163,11 +163,23 @@ func (h *Host) keepStaged(s staged) error {
 // unstage lets go of what was composed for the configuration of that digest, for any with "". Most of the time nothing
 // was.
 func (h *Host) unstage(ctx context.Context, digest string) error {
-	data, err := h.root.ReadFile(stagedPath)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || h.composer == nil:
+	if h.composer == nil || !h.exists(stagedPath) {
 		return nil
-	case err != nil:
+	}
+	// Who composes now has the say, and what is there may be its.
+	release, err := h.lockStaging(ctx, "unstage", 0)
+	if errors.As(err, new(*Refused)) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	data, err := h.root.ReadFile(stagedPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("reading what was staged: %w", err)
 	}
 	var s staged
