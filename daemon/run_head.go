@@ -47,6 +47,7 @@ const (
 	drainLong   = time.Hour        // after which a drain that waits is worth a warning
 	drainAgain  = 4 * time.Hour    // between two of those
 	drainShown  = time.Minute      // after which the Node says what a drain waits for, and how often that may change
+	drainQuiet  = 15 * time.Second // for which a drain that only waits for pods to end says nothing
 	verifyFirst = 2 * time.Minute  // after the start
 	verifyPace  = 30 * time.Minute
 	wordPace    = 15 * time.Second // between two words about the Node to the verdict on the host
@@ -444,6 +445,7 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if h.job != nil && h.job.phase == PhaseDrain && h.waiting() != nil {
 		sooner(h.complainAt)
 		sooner(h.held.due)
+		sooner(h.waiting().Since.Add(drainQuiet))
 	}
 	sooner(h.nodeWrites.next)
 	sooner(h.objectWrites.next)
