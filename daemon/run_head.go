@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -34,6 +35,9 @@ type HeadOptions struct {
 	Drainer Drainer
 	// Verifier, where there is one, is asked now and then whether the host still matches.
 	Verifier Verifier
+	// Verdict is how long the Hands let the host take to prove healthy after a boot; the host's own default where it is
+	// zero.
+	Verdict time.Duration
 
 	Log     *zap.Logger
 	Metrics *Metrics
@@ -220,7 +224,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 
 // situation puts together everything that is known, and forgets what is about another way.
 func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
-	v := &situation{now: now}
+	v := &situation{now: now, verdict: cmp.Or(h.o.Verdict, transaction.DefaultTimeout)}
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
 		v.ready, _ = NodeWord(node, now, uptime())

@@ -268,8 +268,8 @@ func (t *heldText) next(d *api.Drain, now time.Time) string {
 	return t.text
 }
 
-// quiet says that a drain has only just begun, and nothing but the end of pods is missing, which most drains have to wait
-// for: to say so and take it back would be two writes for what is over by then.
+// quiet says that a drain has only just begun, and nothing but the end of pods is missing. Most drains have to wait for
+// that: to say so and take it back would be two writes for what is over by then.
 func quiet(d *api.Drain, now time.Time) bool {
 	return d != nil && now.Sub(d.Since) < drainQuiet &&
 		!slices.ContainsFunc(d.Waiting, func(w api.WaitingPod) bool { return w.Why != api.DrainWaitTerminating })

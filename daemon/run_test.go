@@ -221,6 +221,24 @@ func TestRebootThatDoesNotComeIsAFailure(t *testing.T) {
 	}
 }
 
+func TestHeadWaitsForTheVerdictAsLongAsTheHostHasForIt(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{api.DesiredConfig: cfgB}}}
+	for given, deadline := range map[time.Duration]time.Duration{
+		0: transaction.DefaultTimeout, time.Minute: time.Minute, time.Hour: time.Hour,
+	} {
+		h, _ := quietHead(t)
+		h.o.Verdict = given
+		h.host, h.hostSince = hostAt(cfgA, cfgB, transaction.PhaseProve, transaction.Working), then
+		for after, want := range map[time.Duration]Phase{
+			deadline: PhaseProve, deadline + provePatience - time.Second: PhaseProve, deadline + provePatience: PhasePlan,
+		} {
+			if got := decide(h.situation(node, then.Add(after))).name; got != want {
+				t.Errorf("--verdict-timeout %s, after %s: %s, want %s", given, after, got, want)
+			}
+		}
+	}
+}
+
 func TestOnlyWhoGaveAConfigurationBackSaysSo(t *testing.T) {
 	h, events := quietHead(t)
 	h.finishRestore(restoreEnd{name: cfgA})
