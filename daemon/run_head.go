@@ -408,6 +408,10 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	if is.Rebooting && !was.Rebooting {
 		say(corev1.EventTypeNormal, "Reboot", "Node will reboot into %s: %s", is.Desired, disruption(v.plan))
 	}
+	if drained := "drain-" + is.Desired; p == PhaseProve && after.Annotations[api.LastAppliedDrain] == drained &&
+		before.Annotations[api.LastAppliedDrain] != drained {
+		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before it could be said", is.Desired)
+	}
 	if is.State == was.State && is.Reason == was.Reason {
 		return
 	}

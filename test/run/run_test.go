@@ -25,8 +25,15 @@ func TestUpdateWithReboot(t *testing.T) {
 	n.pod("web", nil)
 	began := len(n.requests())
 	b := n.render([]string{"quiet"}, "b")
-	n.host.Change(func(s *fakehost.Script) { s.AskNode = true })
+	n.host.Change(func(s *fakehost.Script) {
+		s.AskNode = true
+		s.Delays = map[string]time.Duration{fakehost.Apply: time.Second, fakehost.Boot: time.Second}
+	})
 	n.desire(b)
+	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
+	if a, err := api.ReadNode(n.get()); err != nil || a.Rebooting {
+		t.Error("it says that it reboots while the host only prepares for that")
+	}
 	n.wait("drained and rebooting", func(o *corev1.Node, a api.Node) bool {
 		return a.Rebooting && o.Spec.Unschedulable && a.Cordon != nil && a.Cordon.Config == b &&
 			o.Annotations[api.LastAppliedDrain] == "drain-"+b && a.State == api.Working
@@ -60,10 +67,10 @@ func TestUpdateWithReboot(t *testing.T) {
 		}
 	}
 	t.Logf("%3d requests, %d of them writes, for an update with one pod and a reboot", total, writes)
-	if got := counts["patch nodes"]; got > 6 {
+	if got := counts["patch nodes"]; got > 5 {
 		t.Errorf("%d patches of the Node", got)
 	}
-	if got := counts["patch machineconfignodes/status"]; got > 8 {
+	if got := counts["patch machineconfignodes/status"]; got > 7 {
 		t.Errorf("%d patches of the MachineConfigNode's status", got)
 	}
 	if got := counts["patch machineconfignodes"]; got > 1 {
@@ -71,6 +78,34 @@ func TestUpdateWithReboot(t *testing.T) {
 	}
 	if total > 40 {
 		t.Errorf("%d requests for one update", total)
+	}
+}
+
+// The reboot stops the agent too, and may do so before it has said anything of it.
+func TestHeadThatTheRebootStops(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	proving := make(chan struct{})
+	n.host.Change(func(s *fakehost.Script) {
+		s.Gone = func() { n.kill() }
+		s.Back = n.start
+		s.Fault = func(operation, _ string) error {
+			if operation == fakehost.Prove {
+				<-proving
+			}
+			return nil
+		}
+	})
+	n.desire(b)
+	n.wait("drained and not rebooting any more", func(o *corev1.Node, a api.Node) bool {
+		return n.host.Boots() == 1 && o.Annotations[api.LastAppliedDrain] == "drain-"+b && !a.Rebooting &&
+			a.State == api.Working && o.Spec.Unschedulable
+	})
+	n.until("an event says so", func() bool { return n.hasEvents("Reboot") })
+	close(proving)
+	o := n.waitState(api.Done, b)
+	if read, _ := api.ReadNode(o); read.Rebooting || o.Spec.Unschedulable || n.host.Boots() != 1 {
+		t.Errorf("after the update: %v, unschedulable %t, %d boots", o.Annotations, o.Spec.Unschedulable, n.host.Boots())
 	}
 }
 
