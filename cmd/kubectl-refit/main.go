@@ -21,7 +21,7 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// Exit codes (CONTRACT, "Exit codes, everywhere").
+// Exit codes (docs/kubectl-refit.md).
 const (
 	exitFailed         = 1
 	exitUsage          = 2

@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// exitCode is that of CONTRACT, "Exit codes, everywhere".
+// exitCode is that of docs/commands.md, "Exit codes".
 func exitCode(err error) int {
 	if errors.As(err, new(usageError)) {
 		return daemon.ExitUsage
