@@ -143,7 +143,9 @@ func reportNode(v *situation, p Phase) *nodeReport {
 }
 
 // booting: the host has decided on another deployment and the reboot into it is on its way, or to come.
-func (v *situation) booting(p Phase) bool { return p == PhaseReboot || v.inPhase(transaction.PhaseBoot) }
+func (v *situation) booting(p Phase) bool {
+	return p == PhaseReboot || v.inPhase(transaction.PhaseBoot)
+}
 
 // entry is what the ledger is to say from now on.
 func (v *situation) entry(config, reason string) api.Cordon {

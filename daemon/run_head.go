@@ -99,6 +99,10 @@ type Head struct {
 	told                               bool       // what the watch said of that when it was last told
 	tellAt                             time.Time  // when it is told again
 	spoke                              time.Time  // when it was last told, or the API server had nothing to say
+	hold                               drain.Hold // on the node, when it was last looked at
+	open                               bool       // the node has taken pods since it was last drained
+	opened                             bool       // the host was told that
+	openAt                             time.Time  // when it is told again
 	drain                              *api.Drain // the latest drain, or what one would wait for; see waiting
 	complainAt                         time.Time  // when people are warned, or warned again, of a drain that waits
 	held                               heldText
@@ -209,6 +213,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 		p := decide(v)
 		h.enter(v, p.name)
 		h.vouch(ctx, v, p.name)
+		h.warnHost(ctx, v)
 		if !h.clear(v, p) {
 			break
 		}
@@ -249,9 +254,10 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 		}
 		h.way = w
 	}
-	if v.hold == drain.Lost || v.hold == drain.Free {
-		h.way.drained = time.Time{}
+	if v.hold == drain.Lost || v.hold == drain.Free || v.hold == drain.Theirs && h.hold == drain.Ours {
+		h.way.drained, h.open = time.Time{}, true
 	}
+	h.hold = v.hold
 	if f := h.way.failure; f != nil && f.reason == reasonConfigMissing && h.cluster.config(h.way.to) == present {
 		f.retry = now
 	}
@@ -395,7 +401,10 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	switch {
 	case drain.ReadHold(before) == drain.Lost && drain.ReadHold(after) == drain.Ours:
 		next := "to drain it again"
-		if p != PhaseCordon || v.applying {
+		switch {
+		case p == PhaseCordon && v.applying:
+			next = "to drain it again, unless its host was about to reboot already"
+		case p != PhaseCordon:
 			next = "but the update can't be interrupted any more, and what came to the node is not drained"
 		}
 		say(corev1.EventTypeWarning, "Cordon",
@@ -450,6 +459,7 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if !h.telling {
 		sooner(h.tellAt)
 	}
+	sooner(h.openAt)
 	if h.job != nil && h.job.phase == PhaseDrain && h.waiting() != nil {
 		sooner(h.complainAt)
 		sooner(h.held.due)

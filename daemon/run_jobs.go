@@ -53,6 +53,9 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	desired, w := v.node.Desired, h.way
 	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
 	missing, last := h.cluster.config(desired) == gone, h.waiting()
+	if p.name == PhaseApply {
+		h.tellHold(ctx, true, "") // what was said of an earlier one may still count
+	}
 	h.run(ctx, p.name, desired, func(ctx context.Context, e *jobEnd) error {
 		switch p.name {
 		case PhasePlan:
@@ -217,7 +220,7 @@ func (h *Head) finish(e jobEnd) {
 			h.warn(e.forecast)
 		}
 	case PhaseDrain:
-		h.way.drained, h.drain = now, nil
+		h.way.drained, h.drain, h.open = now, nil, false
 	case PhaseApply:
 		if e.result != nil && e.result.Reboot == RebootStarted {
 			h.way.rebooting = now

@@ -538,6 +538,48 @@ func TestNoRebootAfterAnUncordonBetweenTries(t *testing.T) {
 	n.waitState(api.Done, b)
 }
 
+// What comes to a node while its host applies must be gone before that reboots.
+func TestUncordonDuringTheApply(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) {
+		s.Delays = map[string]time.Duration{fakehost.Apply: 3 * time.Second}
+		s.Gone = func() {
+			_, err := n.Client.CoreV1().Pods("default").Get(n.ctx(), n.name+"-late", metav1.GetOptions{})
+			if o := n.get(); drain.ReadHold(o) != drain.Ours || !apierrors.IsNotFound(err) {
+				t.Errorf("it reboots with hold %s, and the pod: %v", drain.ReadHold(o), err)
+			}
+		}
+	})
+	n.desire(b)
+	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
+	n.patch(`{"spec":{"unschedulable":false}}`)
+	n.pod("late", nil)
+	n.until("an event says so", func() bool { return n.saysOfUncordon("to drain it again") })
+	n.until("the host is told, and asked again after the drain", func() bool { return n.host.Counts()[fakehost.Apply] == 2 })
+	o := n.waitState(api.Done, b)
+	if c := n.host.Counts(); c[fakehost.Apply] != 2 || n.host.Boots() != 1 || o.Spec.Unschedulable {
+		t.Errorf("operations %v, %d boots, unschedulable %t", c, n.host.Boots(), o.Spec.Unschedulable)
+	}
+}
+
+// A head that is not there can't know better than the drain that was made.
+func TestHeadThatIsAwayHoldsUpNoApply(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Apply: 2 * time.Second} })
+	n.desire(b)
+	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
+	n.kill()
+	n.patch(`{"spec":{"unschedulable":false}}`)
+	n.until("it has booted", func() bool { return n.host.Boots() == 1 })
+	n.start()
+	n.waitState(api.Done, b)
+	if c := n.host.Counts(); c[fakehost.Apply] != 1 {
+		t.Errorf("operations %v", c)
+	}
+}
+
 func TestCordonOfSomebodyElseStays(t *testing.T) {
 	n := newNode(t)
 	n.patch(`{"spec":{"unschedulable":true}}`)
