@@ -123,4 +123,3 @@ func arguments(least, most int, names string) cobra.PositionalArgs {
 		return nil
 	}
 }
-
