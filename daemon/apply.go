@@ -109,7 +109,7 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 	}
 	defer u.end()
 	if err := h.run(ctx, r, u, o, res); err != nil {
-		if r.Pending == nil && r.State != transaction.RolledBack {
+		if r.Pending == nil && r.State != transaction.RolledBack && !errors.Is(err, errNotHeld) {
 			h.engine().Fail(r, transaction.Degraded, err)
 		}
 		return err
@@ -145,7 +145,7 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 			return false, err
 		}
 		if r.Pending.Digest == cfg.Digest && !moved {
-			return true, h.reboot(ctx, o.NoReboot, res)
+			return true, h.rebootHeld(ctx, r, o, res)
 		}
 		if err := h.quarantine(r, cfg, o); err != nil {
 			return false, err
@@ -159,6 +159,9 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 			return false, err
 		}
 		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
+			if err := h.nodeHeld(o.Cluster); err != nil {
+				return false, err
+			}
 			why := fmt.Sprintf("going back to %s was asked for before %s was proved", cfg.Name, r.Pending.Config)
 			err := e.GoBack(ctx, r, why, false)
 			if errors.Is(err, transaction.ErrStranded) {
@@ -244,7 +247,7 @@ type update struct {
 	road     transaction.Road
 	request  ostree.Request
 	booted   ostree.Deployment
-	release func() // the lock of staging, where it is held
+	release  func() // the lock of staging, where it is held
 	// ownedKargs are those of the booted deployment that are ours.
 	ownedKargs []string
 	reboot     bool
@@ -521,6 +524,7 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 		baseline.FailedUnits = nil
 	}
 	u.Baseline = baseline
+	u.Permit = func() error { return h.nodeHeld(o.Cluster) }
 	if u.Timeout == 0 {
 		u.Timeout = transaction.DefaultTimeout
 	}
@@ -547,6 +551,15 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 		}})
 	if err != nil {
 		return err
+	}
+	return h.rebootHeld(ctx, r, o, res)
+}
+
+// rebootHeld reboots into what was committed, unless the node has taken pods since it was drained: then that is
+// withdrawn.
+func (h *Host) rebootHeld(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+	if err := h.nodeHeld(o.Cluster); err != nil {
+		return errors.Join(err, h.engine().Withdraw(context.WithoutCancel(ctx), r, err.Error()))
 	}
 	return h.reboot(ctx, o.NoReboot, res)
 }

@@ -3,9 +3,11 @@
 package daemon
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +31,61 @@ type nodeWord struct {
 	When  time.Time `json:"when"`
 	// Uptime is when it was said, as time since the boot: a clock that is set changes nothing.
 	Uptime time.Duration `json:"uptimeNanoseconds"`
+}
+
+// nodeHeldFile holds what the head last said of the hold on the node.
+const nodeHeldFile = transaction.RunDir + "/node-held"
+
+// heldWord says whether the node is as it was left by the drain: cordoned all the time, so that nothing came to it.
+type heldWord struct {
+	Held   bool          `json:"held"`
+	Why    string        `json:"why,omitempty"` // it is not
+	When   time.Time     `json:"when"`
+	Uptime time.Duration `json:"uptimeNanoseconds"` // as in nodeWord
+}
+
+// errNotHeld is why an update that was drained for is not committed.
+var errNotHeld = errors.New("the node is to be drained again")
+
+// judgeHold refuses to disrupt a node that the head has just said may have pods again. A head that says nothing is no
+// reason: it was drained before the update began, and a head or an API server that is away must not hold that up.
+func judgeHold(word *heldWord, now time.Duration) error {
+	if word == nil || word.Held || now-word.Uptime > wordLasts {
+		return nil
+	}
+	return &Refused{Err: fmt.Errorf("%w: %s", errNotHeld, word.Why)}
+}
+
+// NodeHeld tells an apply on the host whether the node is still as the drain has left it. That it is not counts for a
+// short time only (wordLasts), so whoever says it repeats it.
+func (h *HostHands) NodeHeld(_ context.Context, held bool, why string) error {
+	data, err := json.Marshal(heldWord{Held: held, Why: why, When: time.Now().UTC(), Uptime: uptime()})
+	if err != nil {
+		return err
+	}
+	if err := h.root.WriteRecord(nodeHeldFile, data, 0o600); err != nil {
+		return fmt.Errorf("telling the host about the hold on its node: %w", err)
+	}
+	return nil
+}
+
+// nodeHeld fails where a cluster asks for the update and its head has said that the node is not held any more.
+func (h *Host) nodeHeld(cluster bool) error {
+	if !cluster {
+		return nil
+	}
+	var word *heldWord
+	data, err := h.root.ReadFile(nodeHeldFile)
+	if err == nil {
+		word = &heldWord{}
+		err = json.Unmarshal(data, word)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		// As if nothing had been said.
+		h.say("hold", "reading what the head said of the hold on the node: "+err.Error())
+		word = nil
+	}
+	return judgeHold(word, uptime())
 }
 
 // errNoWord is why a verdict waits: the head is not there yet, or does not reach the API server.

@@ -57,6 +57,7 @@ type situation struct {
 	// host is nil as long as the host was not read. It is as it is, as far as its record goes, since hostSince.
 	host      *Status
 	hostSince time.Time
+	verdict   time.Duration // how long it has to prove itself after a boot
 
 	// What is known of the way from what the host has to node.Desired; all of it can be found out again.
 	plan      *plan.Plan
@@ -133,7 +134,7 @@ type phase struct {
 const (
 	rebootPatience = 10 * time.Minute // from the start of a reboot until the host is gone
 	returnPatience = 2 * time.Minute
-	provePatience  = transaction.DefaultTimeout + 5*time.Minute
+	provePatience  = 5 * time.Minute // from the deadline of the verdict on
 )
 
 // phases is the road of a node, the first row that fits counts. An update passes plan, stage, cordon, drain, apply,
@@ -154,7 +155,8 @@ var phases = []phase{
 		func(v *situation) bool { return !v.pending() && v.rolledBack() && !v.lifted() }, false},
 	{PhaseProve, "the host is on what is desired and waits for its verdict",
 		func(v *situation) bool {
-			return v.inPhase(transaction.PhaseProve) && v.host.Config.Pending == v.node.Desired && v.patient(provePatience)
+			return v.inPhase(transaction.PhaseProve) && v.host.Config.Pending == v.node.Desired &&
+				v.patient(v.verdict+provePatience)
 		}, false},
 	{PhaseSettle, "the host proved what is desired, we had cordoned the node and it is not ready",
 		func(v *situation) bool { return v.settled() && v.hold == drain.Ours && !v.ready }, false},

@@ -107,7 +107,7 @@ var stages = map[Phase]func() *situation{
 
 // updating is a node that was just told to go from A to B.
 func updating() *situation {
-	return &situation{now: then, exists: true, ready: true, hold: drain.Free, hostSince: then,
+	return &situation{now: then, exists: true, ready: true, hold: drain.Free, hostSince: then, verdict: 10 * time.Minute,
 		host: hostAt(cfgA, "", "", transaction.Done), node: api.Node{Current: cfgA, Desired: cfgB, State: api.Working}}
 }
 

@@ -37,6 +37,12 @@ func (r *nodeReport) drops(key string) bool {
 	return is && value == nil
 }
 
+// drained says that the drain for a configuration is over.
+func (r *nodeReport) drained(config string) {
+	r.set(api.DesiredDrain, "drain-"+config)
+	r.set(api.LastAppliedDrain, "drain-"+config)
+}
+
 // state sets state and reason, which always go together.
 func (r *nodeReport) state(s api.State, reason string) {
 	r.set(api.StateKey, string(s))
@@ -98,6 +104,9 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		r.state(api.Working, "the host is going back: "+v.host.Reason)
 	case PhaseProve:
 		r.state(v.state())
+		if entry := v.node.Cordon; v.hold == drain.Ours && entry != nil && entry.Config == desired {
+			r.drained(desired) // the reboot may have been quicker than we
+		}
 	case PhaseWait:
 		r.state(api.Working, fmt.Sprintf("waits for the apply of %s, which can't be interrupted, since %s",
 			v.other.config, v.other.began.UTC().Format(time.RFC3339)))
@@ -114,15 +123,15 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		r.entry = v.entry(desired, "update to "+desired+": "+disruption(v.plan))
 	case PhaseApply, PhaseReboot:
 		r.state(v.state())
-		if v.drains() {
-			r.set(api.DesiredDrain, "drain-"+desired)
-			r.set(api.LastAppliedDrain, "drain-"+desired)
+		// What a reboot follows on is said with the reboot, in one write: it is what the host is about to be gone for.
+		if v.drains() && (v.booting(p) || !v.plan.Reboot || v.inPhase(transaction.PhaseProve)) {
+			r.drained(desired)
 		}
-		if v.plan.Reboot {
+		if v.plan.Reboot && v.booting(p) {
 			r.set(api.PostConfigAction, api.PostConfigActionRebooting)
 		}
 	}
-	if p != PhaseApply && p != PhaseReboot && !v.inPhase(transaction.PhaseBoot) {
+	if !v.booting(p) {
 		r.drop(api.PostConfigAction)
 	}
 	if v.hold == drain.Lost && v.node.Cordon != nil && (p == PhaseReturn || p == PhaseProve || p == PhaseReboot) {
@@ -131,6 +140,11 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	}
 	v.reportHost(r)
 	return r
+}
+
+// booting: the host has decided on another deployment and the reboot into it is on its way, or to come.
+func (v *situation) booting(p Phase) bool {
+	return p == PhaseReboot || v.inPhase(transaction.PhaseBoot)
 }
 
 // entry is what the ledger is to say from now on.

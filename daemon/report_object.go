@@ -45,6 +45,9 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	m.wanted.node, m.wanted.desired, m.wanted.current = node.UID, v.node.Desired, v.host.Config.Committed
 	m.wanted.drain = ""
 	waiting := h.waiting()
+	if m.said.drain == "" && quiet(waiting, v.now) {
+		waiting = nil
+	}
 	if waiting != nil && (before(p, PhaseApply) || p == PhaseBackoff) {
 		m.wanted.drain = api.Encode(waiting)
 	}

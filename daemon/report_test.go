@@ -13,6 +13,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -52,7 +53,7 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 		PhaseStage:      {api.Working, "", cfgA, keepCordon, false},
 		PhaseCordon:     {api.Working, "", cfgA, takeCordon, false},
 		PhaseDrain:      {api.Working, "", cfgA, keepCordon, false},
-		PhaseApply:      {api.Working, "", cfgA, keepCordon, true},
+		PhaseApply:      {api.Working, "", cfgA, keepCordon, false},
 		PhaseReboot:     {api.Working, "", cfgA, keepCordon, true},
 	}
 	for p, stage := range stages {
@@ -80,6 +81,45 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 		}
 		if again := r.missing(got); len(again) > 0 {
 			t.Errorf("%s: says it twice: %v", p, again)
+		}
+	}
+}
+
+// An apply may take minutes in which the host goes nowhere.
+func TestRebootIsSaidOnceTheHostHasDecidedOnIt(t *testing.T) {
+	const drained = "drain-" + cfgB
+	cases := []struct {
+		name   string
+		phase  Phase
+		change func(*situation)
+		reboot bool
+		drain  string // lastAppliedDrain
+	}{
+		{"it makes the deployment", PhaseApply, func(v *situation) {
+			v.host, v.applying = hostAt(cfgA, cfgB, transaction.PhasePrepare, transaction.Working), true
+		}, false, ""},
+		{"it has decided on it", PhaseApply, func(v *situation) {
+			v.host, v.applying = hostAt(cfgA, cfgB, transaction.PhaseBoot, transaction.Working), true
+		}, true, drained},
+		{"it reboots", PhaseReboot, func(*situation) {}, true, drained},
+		{"it has rebooted before we could say so", PhaseProve, func(v *situation) { v.cordoned() }, false, drained},
+		{"it has booted into what nobody drained it for", PhaseProve, func(*situation) {}, false, ""},
+		{"no reboot is needed", PhaseApply, func(v *situation) {
+			v.plan = &plan.Plan{Drain: true, Actions: []plan.Action{{Type: plan.ActionDrain}}}
+		}, false, drained},
+		{"it goes back from what it was to prove", PhaseApply, func(v *situation) {
+			v.host, v.applying = hostAt(cfgB, cfgC, transaction.PhaseProve, transaction.Working), true
+		}, false, drained},
+	}
+	for _, c := range cases {
+		v := stages[c.phase]()
+		c.change(v)
+		if got := decide(v).name; got != c.phase {
+			t.Errorf("%s: phase %s, want %s", c.name, got, c.phase)
+		}
+		got := said(nil, reportNode(v, c.phase))
+		if (got[api.PostConfigAction] != "") != c.reboot || got[api.LastAppliedDrain] != c.drain {
+			t.Errorf("%s: action %q, drain %q", c.name, got[api.PostConfigAction], got[api.LastAppliedDrain])
 		}
 	}
 }

@@ -48,6 +48,9 @@ type Senses interface {
 	Config(ctx context.Context, name string) ([]byte, error)
 	// NodeReady tells the verdict on the host what the API server says of the node.
 	NodeReady(ctx context.Context, ready bool, why string) error
+	// NodeHeld tells an apply on the host whether the node is as the drain has left it, or may have pods again since. What
+	// was told that it may is not committed.
+	NodeHeld(ctx context.Context, held bool, why string) error
 	// Changed delivers when the host's record may have changed. It is never closed.
 	Changed() <-chan struct{}
 }

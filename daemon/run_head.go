@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -34,6 +35,9 @@ type HeadOptions struct {
 	Drainer Drainer
 	// Verifier, where there is one, is asked now and then whether the host still matches.
 	Verifier Verifier
+	// Verdict is how long the Hands let the host take to prove healthy after a boot; the host's own default where it is
+	// zero.
+	Verdict time.Duration
 
 	Log     *zap.Logger
 	Metrics *Metrics
@@ -47,6 +51,7 @@ const (
 	drainLong   = time.Hour        // after which a drain that waits is worth a warning
 	drainAgain  = 4 * time.Hour    // between two of those
 	drainShown  = time.Minute      // after which the Node says what a drain waits for, and how often that may change
+	drainQuiet  = 15 * time.Second // for which a drain that only waits for pods to end says nothing
 	verifyFirst = 2 * time.Minute  // after the start
 	verifyPace  = 30 * time.Minute
 	unstagePace = time.Minute      // between two tries to let go of what was staged
@@ -95,6 +100,10 @@ type Head struct {
 	told                               bool       // what the watch said of that when it was last told
 	tellAt                             time.Time  // when it is told again
 	spoke                              time.Time  // when it was last told, or the API server had nothing to say
+	hold                               drain.Hold // on the node, when it was last looked at
+	open                               bool       // the node has taken pods since it was last drained
+	opened                             bool       // the host was told that
+	openAt                             time.Time  // when it is told again
 	drain                              *api.Drain // the latest drain, or what one would wait for; see waiting
 	complainAt                         time.Time  // when people are warned, or warned again, of a drain that waits
 	held                               heldText
@@ -206,6 +215,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 		p := decide(v)
 		h.enter(v, p.name)
 		h.vouch(ctx, v, p.name)
+		h.warnHost(ctx, v)
 		if !h.clear(v, p) {
 			break
 		}
@@ -221,7 +231,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 
 // situation puts together everything that is known, and forgets what is about another way.
 func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
-	v := &situation{now: now}
+	v := &situation{now: now, verdict: cmp.Or(h.o.Verdict, transaction.DefaultTimeout)}
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
 		v.ready, _ = NodeWord(node, now, uptime())
@@ -246,9 +256,10 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 		}
 		h.way = w
 	}
-	if v.hold == drain.Lost || v.hold == drain.Free {
-		h.way.drained = time.Time{}
+	if v.hold == drain.Lost || v.hold == drain.Free || v.hold == drain.Theirs && h.hold == drain.Ours {
+		h.way.drained, h.open = time.Time{}, true
 	}
+	h.hold = v.hold
 	if f := h.way.failure; f != nil && f.reason == reasonConfigMissing && h.cluster.config(h.way.to) == present {
 		f.retry = now
 	}
@@ -393,7 +404,10 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	switch {
 	case drain.ReadHold(before) == drain.Lost && drain.ReadHold(after) == drain.Ours:
 		next := "to drain it again"
-		if p != PhaseCordon || v.applying {
+		switch {
+		case p == PhaseCordon && v.applying:
+			next = "to drain it again, unless its host was about to reboot already"
+		case p != PhaseCordon:
 			next = "but the update can't be interrupted any more, and what came to the node is not drained"
 		}
 		say(corev1.EventTypeWarning, "Cordon",
@@ -405,6 +419,10 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	}
 	if is.Rebooting && !was.Rebooting {
 		say(corev1.EventTypeNormal, "Reboot", "Node will reboot into %s: %s", is.Desired, disruption(v.plan))
+	}
+	if drained := "drain-" + is.Desired; p == PhaseProve && after.Annotations[api.LastAppliedDrain] == drained &&
+		before.Annotations[api.LastAppliedDrain] != drained {
+		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before it could be said", is.Desired)
 	}
 	if is.State == was.State && is.Reason == was.Reason {
 		return
@@ -444,9 +462,11 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if !h.telling {
 		sooner(h.tellAt)
 	}
+	sooner(h.openAt)
 	if h.job != nil && h.job.phase == PhaseDrain && h.waiting() != nil {
 		sooner(h.complainAt)
 		sooner(h.held.due)
+		sooner(h.waiting().Since.Add(drainQuiet))
 	}
 	if h.job == nil {
 		sooner(h.way.unstageAt)

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -103,6 +104,27 @@ func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 		}
 		h.words <- err
 	}()
+}
+
+// warnHost tells an apply that may still be held up that the node has taken pods since it was drained. It is said
+// before the node is cordoned again, and for as long as nobody has drained it again.
+func (h *Head) warnHost(ctx context.Context, v *situation) {
+	committing := h.job != nil && h.job.phase == PhaseApply ||
+		v.host != nil && (v.inPhase(transaction.PhasePrepare) || v.inPhase(transaction.PhaseBoot))
+	needed := v.hold == drain.Lost || committing && (h.opened || v.plan != nil && v.drains())
+	if !h.open || !needed || h.opened && v.now.Before(h.openAt) {
+		return
+	}
+	h.tellHold(ctx, false, "somebody uncordoned it after the drain")
+	h.openAt = v.now.Add(jitter(wordPace))
+}
+
+// tellHold tells the host whether the node is held. It is a small file: there is nothing to wait for.
+func (h *Head) tellHold(ctx context.Context, held bool, why string) {
+	h.opened = !held
+	if err := h.o.Senses.NodeHeld(ctx, held, why); err != nil {
+		h.log.Warn("telling the host about the hold on the Node", zap.Error(err))
+	}
 }
 
 // vouched takes what became of telling the host.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,6 +57,9 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	desired, w := v.node.Desired, h.way
 	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
 	missing, last := h.cluster.config(desired) == gone, h.waiting()
+	if p.name == PhaseApply {
+		h.tellHold(ctx, true, "") // what was said of an earlier one may still count
+	}
 	h.run(ctx, p.name, desired, func(ctx context.Context, e *jobEnd) error {
 		switch p.name {
 		case PhasePlan:
@@ -226,7 +230,7 @@ func (h *Head) finish(e jobEnd) {
 			h.warn(e.forecast)
 		}
 	case PhaseDrain:
-		h.way.drained, h.drain = now, nil
+		h.way.drained, h.drain, h.open = now, nil, false
 	case PhaseApply:
 		if e.result != nil && e.result.Reboot == RebootStarted {
 			h.way.rebooting = now
@@ -275,6 +279,13 @@ func (t *heldText) next(d *api.Drain, now time.Time) string {
 		t.text, t.due = "the drain waits: "+waits(d), now.Add(drainShown)
 	}
 	return t.text
+}
+
+// quiet says that a drain has only just begun, and nothing but the end of pods is missing. Most drains have to wait for
+// that: to say so and take it back would be two writes for what is over by then.
+func quiet(d *api.Drain, now time.Time) bool {
+	return d != nil && now.Sub(d.Since) < drainQuiet &&
+		!slices.ContainsFunc(d.Waiting, func(w api.WaitingPod) bool { return w.Why != api.DrainWaitTerminating })
 }
 
 // waits names what a drain waits for.

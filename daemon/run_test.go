@@ -115,6 +115,46 @@ func TestNodeSaysWhatItsDrainWaitsFor(t *testing.T) {
 	}
 }
 
+func TestDrainIsAnnouncedOnceThereIsAnythingToSay(t *testing.T) {
+	ending := func(at time.Time) *api.Drain {
+		return &api.Drain{Config: cfgB, Since: at, Left: 1,
+			Waiting: []api.WaitingPod{{Namespace: "web", Name: "router-1", Since: at, Why: api.DrainWaitTerminating}}}
+	}
+	blocked := held()
+	asked := &api.Drain{Config: cfgB, Since: then, Left: 1}
+	cases := []struct {
+		name  string
+		drain *api.Drain
+		said  string // what the MachineConfigNode says of the drain before
+		after time.Duration
+		want  bool
+	}{
+		{"a pod ends", ending(then), "", drainQuiet - time.Second, false},
+		{"a pod takes long to end", ending(then), "", drainQuiet, true},
+		{"it was said that it waits", ending(then), api.Encode(blocked), time.Second, true},
+		{"a budget holds a pod", &blocked, "", 0, true},
+		{"an eviction has no answer yet", asked, "", time.Second, false},
+		{"nor after a while", asked, "", drainQuiet, true},
+	}
+	for _, c := range cases {
+		h, _ := quietHead(t)
+		h.way.to, h.job, h.drain = cfgB, &job{phase: PhaseDrain, config: cfgB}, c.drain
+		h.object.read, h.object.said.drain = true, c.said
+		v := stages[PhaseDrain]()
+		v.now = then.Add(c.after)
+		h.object.want(h, v, PhaseDrain)
+		if got := h.object.wanted.drain != ""; got != c.want {
+			t.Errorf("%s: announced %t, want %t", c.name, got, c.want)
+		}
+	}
+	h, _ := quietHead(t)
+	h.way.to, h.job, h.drain = cfgB, &job{phase: PhaseDrain, config: cfgB}, ending(time.Now())
+	h.askAt = time.Now().Add(time.Hour)
+	if pause := h.pause(time.Now()); pause > drainQuiet {
+		t.Errorf("it is looked at again only in %s", pause)
+	}
+}
+
 func TestErrorsMeanDifferentThings(t *testing.T) {
 	h, _ := quietHead(t)
 	unreachable := &url.Error{Op: "Get", URL: "https://api", Err: errors.New("connection refused")}
@@ -178,6 +218,24 @@ func TestRebootThatDoesNotComeIsAFailure(t *testing.T) {
 	h.situation(node, late.Add(time.Second))
 	if !strings.Contains(scrape(t, h.metrics, "/metrics"), "mcd_reboots_failed_total 1") {
 		t.Error("it is not counted once")
+	}
+}
+
+func TestHeadWaitsForTheVerdictAsLongAsTheHostHasForIt(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{api.DesiredConfig: cfgB}}}
+	for given, deadline := range map[time.Duration]time.Duration{
+		0: transaction.DefaultTimeout, time.Minute: time.Minute, time.Hour: time.Hour,
+	} {
+		h, _ := quietHead(t)
+		h.o.Verdict = given
+		h.host, h.hostSince = hostAt(cfgA, cfgB, transaction.PhaseProve, transaction.Working), then
+		for after, want := range map[time.Duration]Phase{
+			deadline: PhaseProve, deadline + provePatience - time.Second: PhaseProve, deadline + provePatience: PhasePlan,
+		} {
+			if got := decide(h.situation(node, then.Add(after))).name; got != want {
+				t.Errorf("--verdict-timeout %s, after %s: %s, want %s", given, after, got, want)
+			}
+		}
 	}
 }
 

@@ -74,6 +74,16 @@ type Update struct {
 	// Baseline and Timeout are for the verdict.
 	Baseline Baseline
 	Timeout  time.Duration
+	// Permit, where there is one, is asked right before the decision. Its error is the update's, of which nothing is left
+	// then.
+	Permit func() error
+}
+
+func (u Update) permit() error {
+	if u.Permit == nil {
+		return nil
+	}
+	return u.Permit()
 }
 
 // MaxAttempts is how often a deployment may boot without proving healthy.
@@ -300,7 +310,7 @@ func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(j.sync(), ctx.Err(), fault("prepared"), j.unmoved()); err != nil {
+	if err := errors.Join(j.sync(), ctx.Err(), fault("prepared"), j.unmoved(), u.permit()); err != nil {
 		return e.abandon(j, err)
 	}
 	u.Revision.Transaction, u.Revision.Made = id, addTo(u.Revision.Made, implied(j.Steps))

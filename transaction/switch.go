@@ -42,6 +42,7 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 	if err != nil {
 		return fmt.Errorf("reading deployments: %w", err)
 	}
+	was := *r
 	id := newID(e.Now())
 	s.Revision.Transaction, s.Revision.Deployment = id, ""
 	p := &Pending{Revision: s.Revision, Phase: PhasePrepare, Road: RoadSwitch, From: s.Booted, BootID: e.BootID,
@@ -66,6 +67,9 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 	}
 	if err := errors.Join(j.sync(), ctx.Err(), fault("materialised")); err != nil {
 		return e.abort(ctx, r, j, err)
+	}
+	if err := s.permit(); err != nil {
+		return e.revoke(ctx, r, j, err, func() { r.State, r.Reason, r.Since = was.State, was.Reason, was.Since })
 	}
 	p.Phase, p.Deployment = PhaseBoot, d.ID
 	r.setState(Working, "waiting for the reboot", e.Now())
@@ -196,6 +200,11 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, e
 
 // abort takes back what Switch made so far. The default is still the old deployment, or is made so again.
 func (e *Engine) abort(ctx context.Context, r *Record, j *journal, why error) error {
+	return e.revoke(ctx, r, j, why, func() { r.setState(Degraded, why.Error(), e.Now()) })
+}
+
+// revoke is abort, with what the record then says of the host.
+func (e *Engine) revoke(ctx context.Context, r *Record, j *journal, why error, say func()) error {
 	ctx = context.WithoutCancel(ctx)
 	e.Say("abort", why.Error())
 	if j != nil {
@@ -206,7 +215,7 @@ func (e *Engine) abort(ctx context.Context, r *Record, j *journal, why error) er
 		return errors.Join(why, err)
 	}
 	r.Pending = nil
-	r.setState(Degraded, why.Error(), e.Now())
+	say()
 	return errors.Join(why, e.store().save(r))
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/progress"
 )
 
 // options are the flags that all commands share.
@@ -40,7 +42,15 @@ func (o *options) outputFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 }
 
-func (o *options) json() bool { return o.output == "json" }
+// print prints what a command has found: v for programs, or what text writes for people.
+func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) error {
+	if o.output != "json" {
+		return text(cmd.OutOrStdout())
+	}
+	enc := json.NewEncoder(cmd.OutOrStdout())
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
 
 func (o *options) check() error {
 	if o.output != "" && o.output != "text" && o.output != "json" {
@@ -131,7 +141,26 @@ func (c *cluster) pool(ctx context.Context, name string) (*mcfgv1.MachineConfigP
 	for i := range pools {
 		names[i] = pools[i].Name
 	}
-	return nil, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(names))
+	return nil, noPool(name, names)
+}
+
+func noPool(name string, pools []string) error {
+	return fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(pools))
+}
+
+// chosen are the pools that a command is about: those that were named, or all.
+func chosen(r *progress.Report, named []string) ([]progress.Pool, error) {
+	if len(named) == 0 {
+		named = r.Pools()
+	}
+	pools := make([]progress.Pool, len(named))
+	for i, name := range named {
+		var ok bool
+		if pools[i], ok = r.Pool(name); !ok {
+			return nil, noPool(name, r.Pools())
+		}
+	}
+	return pools, nil
 }
 
 // rendered reads a rendered configuration and holds it to its name, which is a digest of its content.

@@ -30,12 +30,7 @@ shown, contents never. A name that a node and a pool share is told apart as node
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), p)
-			} else {
-				err = p.WriteText(cmd.OutOrStdout())
-			}
-			return errors.Join(err, reconcilable(p))
+			return errors.Join(o.print(cmd, p, p.WriteText), reconcilable(p))
 		},
 	}
 	o.outputFlag(cmd)

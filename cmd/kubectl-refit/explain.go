@@ -35,10 +35,7 @@ for, since when, and what to do. A name that a node and a pool share is told apa
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				return printJSON(cmd.OutOrStdout(), a)
-			}
-			return writeAnswer(cmd.OutOrStdout(), a, time.Now())
+			return o.print(cmd, a, func(w io.Writer) error { return writeAnswer(w, a, time.Now()) })
 		},
 	}
 	o.outputFlag(cmd)
@@ -108,7 +105,7 @@ func subject(r *progress.Report, name string) (progress.Object, error) {
 	case pool:
 		return progress.Object{Kind: kindPool, Name: name}, nil
 	case !wantsNode:
-		return progress.Object{}, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
+		return progress.Object{}, noPool(name, r.Pools())
 	case !wantsPool:
 		return progress.Object{}, fmt.Errorf("there is no Node %s", name)
 	}

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +21,7 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// Exit codes (CONTRACT, "Exit codes, everywhere").
+// Exit codes (docs/kubectl-refit.md).
 const (
 	exitFailed         = 1
 	exitUsage          = 2
@@ -123,10 +122,4 @@ func arguments(least, most int, names string) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

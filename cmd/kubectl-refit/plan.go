@@ -86,12 +86,7 @@ pool's MachineConfigs make as they are.`,
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), doc)
-			} else {
-				err = doc.write(cmd.OutOrStdout())
-			}
-			return errors.Join(err, doc.err())
+			return errors.Join(o.print(cmd, doc, doc.write), doc.err())
 		},
 	}
 	o.outputFlag(cmd)

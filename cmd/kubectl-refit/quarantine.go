@@ -59,10 +59,7 @@ func quarantineList(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				return printJSON(cmd.OutOrStdout(), rows)
-			}
-			return writeQuarantines(cmd.OutOrStdout(), rows, time.Now())
+			return o.print(cmd, rows, func(w io.Writer) error { return writeQuarantines(w, rows, time.Now()) })
 		},
 	}
 	o.outputFlag(cmd)
@@ -84,18 +81,14 @@ func (c *cluster) quarantines(ctx context.Context) (*progress.Report, error) {
 }
 
 func quarantines(r *progress.Report, only []string) ([]quarantineRow, error) {
-	rows := []quarantineRow{}
-	names := r.Pools()
-	if len(only) > 0 {
-		names = only
+	pools, err := chosen(r, only)
+	if err != nil {
+		return nil, err
 	}
-	for _, name := range names {
-		p, ok := r.Pool(name)
-		if !ok {
-			return nil, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
-		}
+	rows := []quarantineRow{}
+	for _, p := range pools {
 		for _, q := range failed(p) {
-			rows = append(rows, quarantineRow{Pool: name, Quarantine: q, Present: api.SameContent(q.Config, p.Target)})
+			rows = append(rows, quarantineRow{Pool: p.Name, Quarantine: q, Present: api.SameContent(q.Config, p.Target)})
 		}
 	}
 	return rows, nil

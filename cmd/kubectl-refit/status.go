@@ -67,10 +67,7 @@ func statusCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				return printJSON(cmd.OutOrStdout(), doc)
-			}
-			return doc.write(cmd.OutOrStdout(), time.Now())
+			return o.print(cmd, doc, func(w io.Writer) error { return doc.write(w, time.Now()) })
 		},
 	}
 	o.outputFlag(cmd)
@@ -80,18 +77,14 @@ func statusCommand(o *options) *cobra.Command {
 // makeStatus lists all pools and nodes, or the named pool and its nodes.
 func makeStatus(r *progress.Report, only []string) (statusDocument, error) {
 	doc := statusDocument{Pools: []poolRow{}, Nodes: []nodeRow{}}
-	names := r.Pools()
-	if len(only) > 0 {
-		names = only
+	pools, err := chosen(r, only)
+	if err != nil {
+		return doc, err
 	}
-	for _, name := range names {
-		p, ok := r.Pool(name)
-		if !ok {
-			return doc, fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
-		}
-		a, _ := r.ExplainPool(name)
+	for _, p := range pools {
+		a, _ := r.ExplainPool(p.Name)
 		doc.Pools = append(doc.Pools, poolRow{
-			Name: name, Configuration: p.Target, Verdict: a.Verdict, Since: a.Since, Machines: p.Machines,
+			Name: p.Name, Configuration: p.Target, Verdict: a.Verdict, Since: a.Since, Machines: p.Machines,
 			Updated: p.Updated, Ready: p.Ready, Unavailable: p.Unavailable, Degraded: p.Degraded, Paused: p.Paused,
 			Because: a.Because, WaitsFor: blocking(a),
 		})

@@ -44,10 +44,10 @@ the pools are updated (exit code 0) or go no further by themselves (exit code 1,
 			if err != nil {
 				return err
 			}
-			f := &follower{out: cmd.OutOrStdout(), only: args, settle: settle}
-			if err := f.know(r); err != nil {
+			if _, err := chosen(r, args); err != nil {
 				return err
 			}
+			f := &follower{out: cmd.OutOrStdout(), only: args, settle: settle}
 			return f.follow(ctx, c.follow(ctx))
 		},
 	}
@@ -165,16 +165,6 @@ type nodeMark struct {
 	phase, waits string
 	since        time.Time // of the phase
 	left         time.Time // when the node was last at rest
-}
-
-// know checks that the pools to follow are there.
-func (f *follower) know(r *progress.Report) error {
-	for _, name := range f.only {
-		if _, ok := r.Pool(name); !ok {
-			return fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(r.Pools()))
-		}
-	}
-	return nil
 }
 
 func (f *follower) follow(ctx context.Context, s *stores) error {

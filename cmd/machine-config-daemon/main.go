@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// exitCode is that of CONTRACT, "Exit codes, everywhere".
+// exitCode is that of docs/commands.md, "Exit codes".
 func exitCode(err error) int {
 	if errors.As(err, new(usageError)) {
 		return daemon.ExitUsage
@@ -81,11 +81,11 @@ func (o *options) check() error {
 }
 
 func (o *options) open(say func(phase, what string)) (*daemon.Host, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
 	return daemon.Open(o.root, daemon.OS(o.os), say)
 }
+
+// look opens the host for a command that only reads.
+func (o *options) look() (*daemon.Host, error) { return o.open(func(string, string) {}) }
 
 func root() *cobra.Command {
 	cmd := &cobra.Command{
@@ -121,6 +121,7 @@ func noArgs(_ *cobra.Command, args []string) error {
 
 func (o *options) flags(cmd *cobra.Command) {
 	cmd.Args = noArgs
+	cmd.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	cmd.Flags().StringVar(&o.root, "root", "/", "directory that looks like a host")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	o.os = string(daemon.OSAuto)
@@ -160,27 +161,47 @@ func readPolicy(path string) (*plan.Policy, error) {
 	return p, nil
 }
 
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+// goal is where plan, stage and apply are told to go.
+type goal struct {
+	flag           string // that names the configuration
+	config, policy string // files
+}
+
+func (g *goal) flags(cmd *cobra.Command, flag, usage string) {
+	g.flag = flag
+	cmd.Flags().StringVar(&g.config, flag, "", usage)
+	cmd.Flags().StringVar(&g.policy, "policy", "", "MachineConfiguration with the node disruption policies")
+}
+
+// read returns no policy where none is given.
+func (g *goal) read() (*machineconfig.Config, *plan.Policy, error) {
+	cfg, err := readConfig(g.flag, g.config)
+	if err != nil {
+		return nil, nil, err
+	}
+	policy, err := readPolicy(g.policy)
+	return cfg, policy, err
+}
+
+// show prints a document, for programs or for people.
+func (o *options) show(v interface{ WriteText(w io.Writer) error }) error {
+	if !o.json() {
+		return v.WriteText(os.Stdout)
+	}
+	enc := json.NewEncoder(os.Stdout)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
 func planCommand() *cobra.Command {
 	var o options
-	var current, desired, policyFile string
+	var to goal
+	var current string
 	cmd := &cobra.Command{
 		Use:   "plan --desired FILE",
 		Short: "Show what would change, and what it would disrupt",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
-			want, err := readConfig("desired", desired)
-			if err != nil {
-				return err
-			}
-			policy, err := readPolicy(policyFile)
+			want, policy, err := to.read()
 			if err != nil {
 				return err
 			}
@@ -195,7 +216,7 @@ func planCommand() *cobra.Command {
 					return err
 				}
 			} else {
-				h, err := o.open(func(string, string) {})
+				h, err := o.look()
 				if err != nil {
 					return err
 				}
@@ -204,37 +225,25 @@ func planCommand() *cobra.Command {
 					return err
 				}
 			}
-			if o.json() {
-				err = printJSON(os.Stdout, p)
-			} else {
-				err = p.WriteText(os.Stdout)
-			}
-			return errors.Join(err, daemon.Unreconcilable(p))
+			return errors.Join(o.show(p), daemon.Unreconcilable(p))
 		},
 	}
 	o.flags(cmd)
 	cmd.Flags().StringVar(&current, "current", "", "configuration to start from; by default the host's committed one")
-	cmd.Flags().StringVar(&desired, "desired", "", "configuration to go to")
-	cmd.Flags().StringVar(&policyFile, "policy", "", "MachineConfiguration with the node disruption policies")
+	to.flags(cmd, "desired", "configuration to go to")
 	return cmd
 }
 
 func applyCommand() *cobra.Command {
 	var o options
+	var to goal
 	var a daemon.ApplyOptions
-	var config, policyFile string
 	cmd := &cobra.Command{
 		Use:   "apply --config FILE",
 		Short: "Move the host to a configuration as one transaction",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
-			cfg, err := readConfig("config", config)
-			if err != nil {
-				return err
-			}
-			if a.Policy, err = readPolicy(policyFile); err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			var cfg *machineconfig.Config
+			if cfg, a.Policy, err = to.read(); err != nil {
 				return err
 			}
 			if err := checkTimeout(a); err != nil {
@@ -247,8 +256,7 @@ func applyCommand() *cobra.Command {
 	}
 	o.flags(cmd)
 	o.osFlag(cmd)
-	cmd.Flags().StringVar(&config, "config", "", "rendered MachineConfig, Ignition or Butane document")
-	cmd.Flags().StringVar(&policyFile, "policy", "", "MachineConfiguration with the node disruption policies")
+	to.flags(cmd, "config", "rendered MachineConfig, Ignition or Butane document")
 	rebootFlags(cmd, &a)
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
 	cmd.Flags().BoolVar(&a.Strict, "strict", false,
@@ -262,17 +270,14 @@ func applyCommand() *cobra.Command {
 
 func stageCommand() *cobra.Command {
 	var o options
+	var to goal
 	var a daemon.ApplyOptions
-	var config, policyFile string
 	var drop bool
 	cmd := &cobra.Command{
 		Use:   "stage --config FILE | --drop",
 		Short: "Refuse what apply would refuse, and bring the OS to the disk, while the host goes on as it is",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
-			if drop && config != "" {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if drop && to.config != "" {
 				return usageError{errors.New("flags --config and --drop exclude each other")}
 			}
 			if drop {
@@ -280,29 +285,18 @@ func stageCommand() *cobra.Command {
 					return h.Unstage(cmd.Context())
 				})
 			}
-			cfg, err := readConfig("config", config)
-			if err != nil {
+			var cfg *machineconfig.Config
+			if cfg, a.Policy, err = to.read(); err != nil {
 				return err
 			}
-			if a.Policy, err = readPolicy(policyFile); err != nil {
-				return err
-			}
-			p := newProgress(os.Stderr)
-			defer p.done()
-			h, err := o.open(p.say)
-			if err != nil {
-				return err
-			}
-			defer h.Close()
-			res, err := h.Stage(cmd.Context(), cfg, a)
-			p.done()
-			return o.print(res, err)
+			return o.work(func(h *daemon.Host) (*daemon.Result, error) {
+				return h.Stage(cmd.Context(), cfg, a)
+			})
 		},
 	}
 	o.flags(cmd)
 	o.osFlag(cmd)
-	cmd.Flags().StringVar(&config, "config", "", "rendered MachineConfig, Ignition or Butane document")
-	cmd.Flags().StringVar(&policyFile, "policy", "", "MachineConfiguration with the node disruption policies")
+	to.flags(cmd, "config", "rendered MachineConfig, Ignition or Butane document")
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
 	cmd.Flags().BoolVar(&a.Strict, "strict", false, "refuse a host that does not match its configuration")
 	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
@@ -361,8 +355,19 @@ func recoverCommand() *cobra.Command {
 	return cmd
 }
 
-// act runs a command that changes the host and prints its result.
+// act is work that no other may be done beside.
 func (o *options) act(ctx context.Context, verb string, do func(*daemon.Host) (*daemon.Result, error)) error {
+	return o.work(func(h *daemon.Host) (*daemon.Result, error) {
+		if err := h.Lock(ctx, verb); err != nil {
+			return nil, err
+		}
+		return do(h)
+	})
+}
+
+// work opens the host for what may take its time, says meanwhile how far it is, and prints what came of it. A result
+// is printed together with the error that it came with; there may be none.
+func (o *options) work(do func(*daemon.Host) (*daemon.Result, error)) error {
 	p := newProgress(os.Stderr)
 	defer p.done()
 	h, err := o.open(p.say)
@@ -370,26 +375,18 @@ func (o *options) act(ctx context.Context, verb string, do func(*daemon.Host) (*
 		return err
 	}
 	defer h.Close()
-	if err := h.Lock(ctx, verb); err != nil {
-		return err
-	}
 	res, err := do(h)
 	p.done()
-	return o.print(res, err)
-}
-
-// print shows a result, and hands on the error that it came with.
-func (o *options) print(res *daemon.Result, err error) error {
+	if res == nil {
+		return err
+	}
 	for _, w := range res.Warnings {
 		fmt.Fprintln(os.Stderr, "warning:", w)
 	}
-	if o.json() {
-		return errors.Join(err, printJSON(os.Stdout, res))
-	}
-	if err != nil {
+	if err != nil && !o.json() {
 		return err
 	}
-	return res.WriteText(os.Stdout)
+	return errors.Join(err, o.show(res))
 }
 
 func statusCommand() *cobra.Command {
@@ -398,16 +395,12 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show which configuration the host has, which it is on the way to, and why not",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := o.open(func(string, string) {})
+			h, err := o.look()
 			if err != nil {
 				return err
 			}
 			defer h.Close()
-			s := h.Status(cmd.Context())
-			if o.json() {
-				return printJSON(os.Stdout, s)
-			}
-			return s.WriteText(os.Stdout)
+			return o.show(h.Status(cmd.Context()))
 		},
 	}
 	o.flags(cmd)
@@ -428,7 +421,7 @@ func verifyCommand() *cobra.Command {
 					return err
 				}
 			}
-			h, err := o.open(func(string, string) {})
+			h, err := o.look()
 			if err != nil {
 				return err
 			}
@@ -437,12 +430,7 @@ func verifyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				err = printJSON(os.Stdout, v)
-			} else {
-				err = v.WriteText(os.Stdout)
-			}
-			return errors.Join(err, v.Err())
+			return errors.Join(o.show(v), v.Err())
 		},
 	}
 	o.flags(cmd)
@@ -456,14 +444,9 @@ func proveCommand() *cobra.Command {
 		Use:   "prove",
 		Short: "Give the verdict on a configuration that has booted; what the host's unit runs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p := newProgress(os.Stderr)
-			defer p.done()
-			h, err := o.open(p.say)
-			if err != nil {
-				return err
-			}
-			defer h.Close()
-			return h.Prove(cmd.Context())
+			return o.work(func(h *daemon.Host) (*daemon.Result, error) {
+				return nil, h.Prove(cmd.Context())
+			})
 		},
 	}
 	o.flags(cmd)

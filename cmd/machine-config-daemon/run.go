@@ -87,7 +87,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	metrics := daemon.NewMetrics()
 	head.Metrics = metrics
-	hands, err := daemon.NewHands(o.mount, daemon.HandsOptions{Verdict: o.verdict, Observe: metrics.Command})
+	hands, err := daemon.NewHands(o.mount, daemon.HandsOptions{Verdict: head.Verdict, Observe: metrics.Command})
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (o *runOptions) credentials() (*rest.Config, error) {
 }
 
 func (o *runOptions) head(config *rest.Config, log *zap.Logger) (daemon.HeadOptions, error) {
-	out := daemon.HeadOptions{Node: o.node, Log: log}
+	out := daemon.HeadOptions{Node: o.node, Log: log, Verdict: o.verdict}
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return out, err

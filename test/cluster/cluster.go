@@ -249,7 +249,7 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 // StopAPI ends the API server as a crash would; everything else runs on and has to cope.
 func (c *Cluster) StopAPI() {
 	if c.api != nil {
-		c.api.kill()
+		c.api.Kill()
 		c.api = nil
 	}
 }
@@ -314,7 +314,7 @@ func (c *Cluster) startKwok(ctx context.Context) (wait func() error, err error) 
 func (c *Cluster) Stop() error {
 	c.StopAPI()
 	for _, p := range slices.Backward(c.others) {
-		p.kill()
+		p.Kill()
 	}
 	c.others = nil
 	if c.ports == nil {

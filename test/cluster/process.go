@@ -14,18 +14,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
-	"syscall"
 	"time"
 )
 
 // process is a running part of the control plane.
 type process struct {
-	name  string
-	log   string
-	cmd   *exec.Cmd
-	ended chan struct{}
+	*Child
+	name string
+	log  string
 }
 
 // start starts a program of kubebox in dir, with its output in dir/PROGRAM.log.
@@ -34,39 +31,18 @@ func start(dir, name string, args ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+	p := &process{name: name, log: filepath.Join(dir, name+".log")}
 	log, err := os.OpenFile(p.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	p.cmd = exec.Command(kubebox, append([]string{name}, args...)...)
-	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
-	// A group of its own, so that ^C at a terminal leaves it to us to end the parts; and none outlives us.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		// The death of the thread that started a process counts as the parent's, so this one stays.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			// What the error would say is in ProcessState.
-			_ = p.cmd.Wait()
-			close(p.ended)
-		}
-	}()
-	if err := <-started; err != nil {
+	cmd := exec.Command(kubebox, append([]string{name}, args...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	if p.Child, err = StartChild(cmd); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	return p, nil
-}
-
-// kill ends the process at once: nothing that it would do on a gentle end is of use to anybody.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.ended
 }
 
 // wait waits until url is answered with 200 OK. It fails when the process ends before.
@@ -76,10 +52,10 @@ func (p *process) wait(ctx context.Context, client *http.Client, url string) err
 			return nil
 		}
 		select {
-		case <-p.ended:
+		case <-p.Ended():
 			text, _ := os.ReadFile(p.log)
 			text = bytes.TrimSpace(text)
-			return fmt.Errorf("%s has ended: %s: %s", p.name, p.cmd.ProcessState, text[max(0, len(text)-1000):])
+			return fmt.Errorf("%s has ended: %w: %s", p.name, p.Err(), text[max(0, len(text)-1000):])
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for %s: %w", p.name, context.Cause(ctx))
 		case <-time.After(poll):

@@ -11,6 +11,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/fleet"
@@ -122,19 +123,21 @@ func agentKilled(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	_, after := change(ctx, t, f, motd("60-blocked", "tenth"))
 	rolling, stop := context.WithCancel(ctx)
 	defer stop()
-	kills := 0
+	kills := map[string]int{}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for rolling.Err() == nil {
+		// The unit waits for one second, so the agent works for one and a half at first. It gets longer each time: on a
+		// machine that is busy with something else it may not even have started by then.
+		for pause := 2500 * time.Millisecond; rolling.Err() == nil; pause += pause / 10 {
 			for _, n := range f.Nodes {
 				if n.KillAgent(rolling) == nil {
-					kills++
+					kills[n.Name]++
 				}
 			}
 			select {
 			case <-rolling.Done():
-			case <-time.After(2500 * time.Millisecond): // the unit waits two seconds, so half a second of work at a time
+			case <-time.After(pause):
 			}
 		}
 	}()
@@ -143,7 +146,10 @@ func agentKilled(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	<-done
 	must(t, f.WaitAt(ctx, after, both(f)...))
 	bootedOnce(t, f, booted, both(f)...)
-	t.Logf("killed %d times", kills)
+	t.Logf("killed how often: %v", kills)
+	if kills["w0"] < 2 {
+		t.Error("that is hardly all the time")
+	}
 }
 
 // outage is how long the API server is away: some times what a phase takes here.
@@ -152,15 +158,15 @@ const outage = 8 * time.Second
 func withoutAPI(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	booted := boots(f)
 	_, after := change(ctx, t, f, motd("60-blocked", "eleventh"))
+	// Whether the Node ever says that it reboots depends on when the API server is back; the host knows it.
+	boots := func() bool { return f.Node("w0").Boots() > booted["w0"] }
 	for _, phase := range []struct {
 		name    string
 		reached func(says api.Node, n *corev1.Node) bool
 	}{
 		{"targeted", func(says api.Node, _ *corev1.Node) bool { return says.Desired == after }},
-		{"cordoned", func(says api.Node, n *corev1.Node) bool {
-			return says.Current == after || n.Spec.Unschedulable || says.Rebooting
-		}},
-		{"rebooting", func(says api.Node, _ *corev1.Node) bool { return says.Rebooting || says.Current == after }},
+		{"cordoned", func(_ api.Node, n *corev1.Node) bool { return n.Spec.Unschedulable || boots() }},
+		{"booting", func(api.Node, *corev1.Node) bool { return boots() }},
 	} {
 		must(t, f.WaitNodeSays(ctx, "w0", phase.name, phase.reached))
 		f.StopAPI()
@@ -172,42 +178,117 @@ func withoutAPI(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 }
 
 func leaderChanges(ctx context.Context, t *testing.T, f *fleet.Fleet) {
-	booted := boots(f)
+	booted, nodes := boots(f), f.WatchNodes(ctx, "worker")
 	_, err := f.StartController(ctx)
 	must(t, err)
-	_, after := change(ctx, t, f, motd("60-blocked", "twelfth"))
-	must(t, f.WaitNodeSays(ctx, "w0", "targeted", func(says api.Node, _ *corev1.Node) bool { return says.Desired == after }))
+	first, err := leader(ctx, f)
+	must(t, err)
+	// The drain of w0 lasts until the second one leads, so that it finds the rollout in the middle.
+	before, after := blocked(ctx, t, f, motd("60-blocked", "twelfth"))
+	rendered, err := renderedConfigs(ctx, f)
+	must(t, err)
 	f.Controllers()[0].Kill()
-	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	must(t, fleet.Until(ctx, "another leader", func(ctx context.Context) (bool, string, error) {
+		now, err := leader(ctx, f)
+		return now != "" && now != first, now, err
+	}))
+	// It looks at the pool: its maxUnavailable is taken by a node that somebody else has told.
+	must(t, f.Pool(ctx, "worker", "\"50%\""), f.WaitPool(ctx, "worker", "observed", func(p *mcfgv1.MachineConfigPool) bool {
+		return p.Status.ObservedGeneration == p.Generation
+	}))
+	for name, want := range map[string]string{"w0": after, "w1": before} {
+		if says, _, err := f.Says(ctx, name); err != nil || says.Desired != want {
+			t.Errorf("%s is to have %s, not %s: %v", name, says.Desired, want, err)
+		}
+	}
+	must(t, f.Unpin(ctx, "guarded"), f.WaitAt(ctx, after, both(f)...), f.Pool(ctx, "worker", "1"),
+		f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	bootedOnce(t, f, booted, both(f)...)
+	if least := nodes.Least(); least != 1 {
+		t.Errorf("%d nodes served at one time, the pool wants 1", least)
+	}
+	if now, err := renderedConfigs(ctx, f); err != nil || now != rendered {
+		t.Errorf("rendered are %s, before it was %s: %v", now, rendered, err)
+	}
+}
+
+// leader is who holds the controllers' lease.
+func leader(ctx context.Context, f *fleet.Fleet) (string, error) {
+	lease, err := f.Client.CoordinationV1().Leases(api.Namespace).Get(ctx, api.Controller, metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		return "", err
+	}
+	return *lease.Spec.HolderIdentity, nil
+}
+
+// renderedConfigs are the rendered configurations of the cluster, each with the time at which it was made.
+func renderedConfigs(ctx context.Context, f *fleet.Fleet) (string, error) {
+	all, err := f.MachineConfigs.MachineconfigurationV1().MachineConfigs().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, c := range all.Items {
+		if strings.HasPrefix(c.Name, "rendered-") {
+			names = append(names, c.Name+" "+c.CreationTimestamp.String())
+		}
+	}
+	return strings.Join(names, ", "), nil
 }
 
 func deletedMidway(ctx context.Context, t *testing.T, f *fleet.Fleet) {
-	_, after := change(ctx, t, f, motd("60-blocked", "thirteenth"))
-	must(t, f.WaitNodeSays(ctx, "w0", "cordoned", func(_ api.Node, n *corev1.Node) bool { return n.Spec.Unschedulable }))
+	booted := boots(f)
+	before, after := blocked(ctx, t, f, motd("60-blocked", "thirteenth"))
 	_, err := f.Kubectl(ctx, "delete", "node", "w0")
-	must(t, err)
-	must(t, f.WaitNodeSays(ctx, "w1", "at "+after, func(says api.Node, _ *corev1.Node) bool { return says.Current == after }))
+	must(t, err, f.Unpin(ctx, "guarded"))
+	must(t, f.WaitAt(ctx, after, "w1"))
+	// Nobody asks for anything of a host without a Node.
+	if f.Node("w0").Boots() != booted["w0"] {
+		t.Error("w0 has booted without a Node")
+	}
+	text, err := f.Node("w0").Output(ctx, "machine-config-daemon", "status", "-o", "json")
+	if err != nil || !strings.Contains(text, `"committed": "`+before+`"`) {
+		t.Errorf("w0 without a Node: %s, %v", text, err)
+	}
 	must(t, f.Rejoin(ctx, f.Node("w0")))
 	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, booted, both(f)...)
+	for _, n := range f.Nodes {
+		text, err := n.Output(ctx, "cat", "/etc/60-blocked.conf")
+		if err != nil || text != "thirteenth" {
+			t.Errorf("%s has %q: %v", n.Name, text, err)
+		}
+	}
 }
 
-// liftedAgain comes after badConfiguration, whose quarantine it lifts.
+// liftedAgain lifts the quarantine that badConfiguration has left; without one, a node fails now.
 func liftedAgain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
-	booted := boots(f)
 	_, bad := change(ctx, t, f, noKubelet)
 	must(t, f.WaitPool(ctx, "worker", "quarantined", func(p *mcfgv1.MachineConfigPool) bool {
 		return p.Spec.Configuration.Name == bad && fleet.Condition(p, api.PoolQuarantined)
 	}))
+	first, other := "w0", "w1"
+	says, _, err := f.Says(ctx, first)
+	must(t, err)
+	if len(says.Quarantined) == 0 {
+		first, other = other, first
+	}
+	booted := boots(f)
 	// The cause goes away: the kubelet of these hosts no longer minds.
 	for _, n := range f.Nodes {
 		at := n.HostPath("/etc/systemd/system/kubelet.service.d/60-patient.conf")
 		must(t, os.WriteFile(at, []byte("[Service]\nExecStartPre=\n"), 0o644))
 	}
+	// Both might go at a time, and yet only the one that failed does.
+	must(t, f.Pool(ctx, "worker", "2"))
 	text, exit, err := f.Refit(ctx, "quarantine", "lift", "worker")
 	must(t, err)
 	if exit != 0 {
 		t.Fatal(text)
+	}
+	must(t, f.WaitNodeSays(ctx, first, "at "+bad, func(says api.Node, _ *corev1.Node) bool { return says.Current == bad }))
+	if f.Node(other).Boots() != booted[other] {
+		t.Errorf("%s has tried it too, before %s on which it had failed was there", other, first)
 	}
 	must(t, f.WaitAt(ctx, bad, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	bootedOnce(t, f, booted, both(f)...)
@@ -216,6 +297,7 @@ func liftedAgain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 			t.Errorf("%s: %+v, %v", name, says, err)
 		}
 	}
+	must(t, f.Pool(ctx, "worker", "1"))
 	remove(ctx, t, f, "70-no-kubelet")
 	back, err := f.Render(ctx, "worker", bad)
 	must(t, err, f.WaitAt(ctx, back, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,18 +96,32 @@ func bootedOnce(t *testing.T, f *fleet.Fleet, before map[string]int, names ...st
 func both(n *fleet.Fleet) []string { return []string{n.Nodes[0].Name, n.Nodes[1].Name} }
 
 func withinBudgets(ctx context.Context, t *testing.T, f *fleet.Fleet) {
-	must(t, f.Workload(ctx, "web", 6, 4), f.WaitReady(ctx, "w0"))
+	// The budget lets one pod go at a time, and a node has two or so: a drain which asks nobody breaks it.
+	must(t, f.Workload(ctx, "web", 8, 7), f.WaitReady(ctx, "w0"))
 	must(t, fleet.Until(ctx, "the workload runs", func(ctx context.Context) (bool, string, error) {
 		text, err := f.Kubectl(ctx, "get", "deployment", "web", "-o", "jsonpath={.status.readyReplicas}")
-		return text == "6", text, err
+		return text == "8", text, err
 	}))
-	seen, before := f.WatchReady(ctx, "web"), boots(f)
+	pods, nodes, before := f.WatchReady(ctx, "web"), f.WatchNodes(ctx, "worker"), boots(f)
+	moving := slices.Concat(podsOf(ctx, t, f, "w0"), podsOf(ctx, t, f, "w1"))
+	if len(moving) == 0 {
+		t.Fatal("no pod has to move, so there is nothing to see")
+	}
 	_, after := change(ctx, t, f, motd("50-change", "second"))
 	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 	bootedOnce(t, f, before, both(f)...)
-	if least := seen.Least(); least < 4 {
-		t.Errorf("%d pods were ready at one time, the budget wants 4", least)
+	if least := pods.Least(); least < 7 {
+		t.Errorf("%d pods were ready at one time, the budget wants 7", least)
 	}
+	if least := nodes.Least(); least != 1 {
+		t.Errorf("%d nodes served at one time, the pool wants 1", least)
+	}
+	for _, pod := range slices.Concat(podsOf(ctx, t, f, "w0"), podsOf(ctx, t, f, "w1")) {
+		if slices.Contains(moving, pod) {
+			t.Errorf("%s is where it was: its node has booted with it", pod)
+		}
+	}
+	must(t, f.Workload(ctx, "web", 6, 4)) // enough for a drain to have something to do
 	for _, n := range f.Nodes {
 		text, err := n.Output(ctx, "cat", "/etc/50-change.conf")
 		must(t, err)
@@ -123,6 +138,14 @@ func withinBudgets(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	}
 }
 
+// podsOf are the names of the workload's pods on a node; a pod that has come back has another one.
+func podsOf(ctx context.Context, t *testing.T, f *fleet.Fleet, node string) []string {
+	t.Helper()
+	text, err := f.Kubectl(ctx, "get", "pods", "-l", "app=web", "--field-selector=spec.nodeName="+node, "-o", "name")
+	must(t, err)
+	return strings.Fields(text)
+}
+
 // blocked begins a change that w0 can't be drained for, and waits until it says so.
 func blocked(ctx context.Context, t *testing.T, f *fleet.Fleet, document string) (before, after string) {
 	t.Helper()
@@ -131,11 +154,16 @@ func blocked(ctx context.Context, t *testing.T, f *fleet.Fleet, document string)
 	must(t, f.WaitNodeSays(ctx, "w0", "cordoned for "+after, func(says api.Node, n *corev1.Node) bool {
 		return says.Desired == after && says.Cordon != nil && n.Spec.Unschedulable
 	}))
-	must(t, fleet.Until(ctx, "explain names the budget", func(ctx context.Context) (bool, string, error) {
+	must(t, waitsForBudget(ctx, f))
+	return before, after
+}
+
+// waitsForBudget waits until w0 is draining, for as long as the budget of what blocked has pinned does not allow it.
+func waitsForBudget(ctx context.Context, f *fleet.Fleet) error {
+	return fleet.Until(ctx, "explain names the budget", func(ctx context.Context) (bool, string, error) {
 		text, _, err := f.Refit(ctx, "explain", "w0")
 		return strings.Contains(text, "default/guarded") && strings.Contains(text, "PodDisruptionBudget"), text, err
-	}))
-	return before, after
+	})
 }
 
 func blockedThenReverted(ctx context.Context, t *testing.T, f *fleet.Fleet) {
@@ -176,7 +204,7 @@ func uncordonedMidDrain(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, err)
 	must(t, f.WaitNodeSays(ctx, "w0", "cordoned again", func(says api.Node, n *corev1.Node) bool {
 		return says.Cordon != nil && n.Spec.Unschedulable
-	}))
+	}), waitsForBudget(ctx, f))
 	if f.Node("w0").Boots() != booted["w0"] {
 		t.Fatal("w0 has booted with a pod on it")
 	}
@@ -210,26 +238,32 @@ func paused(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	if exit != 0 {
 		t.Fatal(text)
 	}
-	before, after := change(ctx, t, f, motd("60-blocked", "ninth"))
-	must(t, f.WaitPool(ctx, "worker", "says that it is paused", func(p *mcfgv1.MachineConfigPool) bool {
-		for _, c := range p.Status.Conditions {
-			if strings.Contains(c.Message, "paused; will not update to "+after) {
-				return true
-			}
-		}
-		return false
-	}))
+	booted := boots(f)
+	before, err := f.Configuration(ctx, "worker")
+	must(t, err)
+	var after string
+	// With the second one the controller has looked again at the nodes that it left alone for the first one.
+	for _, text := range []string{"ninth", "ninth-and-a-half"} {
+		_, after = change(ctx, t, f, motd("60-blocked", text))
+		must(t, f.WaitPool(ctx, "worker", "says that it is paused", func(p *mcfgv1.MachineConfigPool) bool {
+			return slices.ContainsFunc(p.Status.Conditions, func(c mcfgv1.MachineConfigPoolCondition) bool {
+				return strings.Contains(c.Message, "paused; will not update to "+after)
+			})
+		}))
+	}
 	for _, name := range both(f) {
-		if says, _, err := f.Says(ctx, name); err != nil || says.Desired != before {
+		if says, n, err := f.Says(ctx, name); err != nil || says.Desired != before || n.Spec.Unschedulable {
 			t.Errorf("%s: %+v, %v", name, says, err)
 		}
 	}
 	if text, _, err := f.Refit(ctx, "explain", "w0"); err != nil || !strings.Contains(text, "paused") {
 		t.Errorf("explain: %s, %v", text, err)
 	}
-	_, exit, err = f.Refit(ctx, "resume", "worker")
-	must(t, err, f.WaitAt(ctx, after, both(f)...))
+	text, exit, err = f.Refit(ctx, "resume", "worker")
+	must(t, err)
 	if exit != 0 {
-		t.Errorf("resume: exit %d", exit)
+		t.Fatal(text)
 	}
+	must(t, f.WaitAt(ctx, after, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
+	bootedOnce(t, f, booted, both(f)...)
 }

@@ -66,8 +66,9 @@ type Host struct {
 	quarantined                  []transaction.Quarantined
 	staged                       string // the digest of what was, or is being, brought to the disk
 	ready                        bool
-	unready                      bool // the latest word is that the node is not ready
-	broken                       bool // that was so when the update began
+	unready                      bool   // the latest word is that the node is not ready
+	broken                       bool   // that was so when the update began
+	taken                        string // why the node is not held; what an apply was told last
 	boots                        int
 	operation, staging           *operation
 }
@@ -360,6 +361,7 @@ func (h *Host) apply(r daemon.Request) (*daemon.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	before := h.state
 	h.set(func() { h.pending, h.phase, h.state = r.Name, transaction.PhasePrepare, transaction.Working })
 	h.mu.Lock()
 	delay := h.script.Delays[Apply]
@@ -371,6 +373,13 @@ func (h *Host) apply(r daemon.Request) (*daemon.Result, error) {
 			h.pending, h.phase, h.state, h.reason, h.since = "", "", transaction.Degraded, err.Error(), time.Now()
 		})
 		return nil, err
+	}
+	h.mu.Lock()
+	taken := h.taken
+	h.mu.Unlock()
+	if taken != "" {
+		h.set(func() { h.pending, h.phase, h.state = "", "", before })
+		return nil, &daemon.Refused{Err: errors.New(taken)}
 	}
 	h.mu.Lock()
 	h.configs[r.Name] = r.Config
@@ -430,7 +439,7 @@ func (h *Host) down() {
 	h.mu.Lock()
 	gone, back, delay := h.script.Gone, h.script.Back, h.script.Delays[Boot]
 	h.counts[Boot]++
-	h.ready, h.unready = false, false
+	h.ready, h.unready, h.taken = false, false, ""
 	h.mu.Unlock()
 	if gone != nil {
 		gone()
@@ -494,6 +503,17 @@ func (h *Host) NodeReady(_ context.Context, ready bool, _ string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ready, h.unready = ready, !ready
+	return nil
+}
+
+// NodeHeld takes the head's word; what it said of another boot does not count.
+func (h *Host) NodeHeld(_ context.Context, held bool, why string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.taken = why
+	if held {
+		h.taken = ""
+	}
 	return nil
 }
 

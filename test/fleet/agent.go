@@ -9,12 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/test/cluster"
 )
 
 // The agent is a service of its host, as packaging/systemd has it.
@@ -127,19 +126,22 @@ func (f *Fleet) StartController(ctx context.Context) (*Controller, error) {
 	running, stop := context.WithCancel(context.Background())
 	c := &Controller{stop: stop, ended: make(chan struct{}), log: path}
 	go func() {
-		// The death of the thread that started a process counts as the parent's, so this one stays.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
 		defer close(c.ended)
 		defer log.Close()
 		for running.Err() == nil {
-			cmd := exec.CommandContext(running, filepath.Join(f.options.Bin, "machine-config-controller"), "run",
+			cmd := exec.Command(filepath.Join(f.options.Bin, "machine-config-controller"), "run",
 				"--kubeconfig", kubeconfig, "--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=0")
 			cmd.Stdout, cmd.Stderr = log, log
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-			if err := cmd.Run(); err != nil {
-				fmt.Fprintln(log, "the controllers have ended:", err)
+			child, err := cluster.StartChild(cmd)
+			if err == nil {
+				select {
+				case <-running.Done():
+					child.Kill()
+				case <-child.Ended():
+				}
+				err = child.Err()
 			}
+			fmt.Fprintln(log, "the controllers have ended:", err)
 			select {
 			case <-running.Done():
 			case <-time.After(restartDelay):

@@ -50,8 +50,17 @@ spec:
 `, name, maxUnavailable))
 }
 
-// Workload makes a deployment that never has fewer than minAvailable ready pods while budgets are honoured.
+// Workload makes a deployment, spread over the nodes, that never has fewer than minAvailable ready pods while budgets
+// are honoured.
 func (f *Fleet) Workload(ctx context.Context, name string, replicas, minAvailable int) error {
+	spread := fmt.Sprintf("topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, "+
+		"whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: %s}}}]", name)
+	return f.workload(ctx, name, replicas, spread, fmt.Sprintf("minAvailable: %d", minAvailable))
+}
+
+// workload makes a deployment and a disruption budget: where says on which nodes, budget how many pods may go, each as
+// a field in YAML.
+func (f *Fleet) workload(ctx context.Context, name string, replicas int, where, budget string) error {
 	return f.Apply(ctx, fmt.Sprintf(`apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -66,12 +75,7 @@ spec:
       labels: {app: %[1]s}
     spec:
       terminationGracePeriodSeconds: 1
-      topologySpreadConstraints:
-      - maxSkew: 1
-        topologyKey: kubernetes.io/hostname
-        whenUnsatisfiable: ScheduleAnyway
-        labelSelector:
-          matchLabels: {app: %[1]s}
+      %[3]s
       containers:
       - name: main
         image: none
@@ -82,10 +86,10 @@ metadata:
   name: %[1]s
   namespace: default
 spec:
-  minAvailable: %[3]d
+  %[4]s
   selector:
     matchLabels: {app: %[1]s}
-`, name, replicas, minAvailable))
+`, name, replicas, where, budget))
 }
 
 // poll is how often something is looked at again that is waited for.

@@ -48,35 +48,7 @@ func (f *Fleet) WaitAt(ctx context.Context, config string, nodes ...string) erro
 
 // Pinned makes a workload of one pod that only that node may run, under a budget that never lets it go.
 func (f *Fleet) Pinned(ctx context.Context, name, node string) error {
-	err := f.Apply(ctx, fmt.Sprintf(`apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: %[1]s
-  namespace: default
-spec:
-  replicas: 1
-  selector:
-    matchLabels: {app: %[1]s}
-  template:
-    metadata:
-      labels: {app: %[1]s}
-    spec:
-      terminationGracePeriodSeconds: 1
-      nodeSelector: {kubernetes.io/hostname: %[2]s}
-      containers:
-      - name: main
-        image: none
----
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata:
-  name: %[1]s
-  namespace: default
-spec:
-  maxUnavailable: 0
-  selector:
-    matchLabels: {app: %[1]s}
-`, name, node))
+	err := f.workload(ctx, name, 1, fmt.Sprintf("nodeSelector: {kubernetes.io/hostname: %s}", node), "maxUnavailable: 0")
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package run
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
@@ -23,8 +25,15 @@ func TestUpdateWithReboot(t *testing.T) {
 	n.pod("web", nil)
 	began := len(n.requests())
 	b := n.render([]string{"quiet"}, "b")
-	n.host.Change(func(s *fakehost.Script) { s.AskNode = true })
+	n.host.Change(func(s *fakehost.Script) {
+		s.AskNode = true
+		s.Delays = map[string]time.Duration{fakehost.Apply: time.Second, fakehost.Boot: time.Second}
+	})
 	n.desire(b)
+	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
+	if a, err := api.ReadNode(n.get()); err != nil || a.Rebooting {
+		t.Error("it says that it reboots while the host only prepares for that")
+	}
 	n.wait("drained and rebooting", func(o *corev1.Node, a api.Node) bool {
 		return a.Rebooting && o.Spec.Unschedulable && a.Cordon != nil && a.Cordon.Config == b &&
 			o.Annotations[api.LastAppliedDrain] == "drain-"+b && a.State == api.Working
@@ -58,18 +67,81 @@ func TestUpdateWithReboot(t *testing.T) {
 		}
 	}
 	t.Logf("%3d requests, %d of them writes, for an update with one pod and a reboot", total, writes)
-	if got := counts["patch nodes"]; got > 6 {
+	if got := counts["patch nodes"]; got > 5 {
 		t.Errorf("%d patches of the Node", got)
 	}
-	if got := counts["patch machineconfignodes/status"]; got > 8 {
+	if got := counts["patch machineconfignodes/status"]; got > 7 {
 		t.Errorf("%d patches of the MachineConfigNode's status", got)
 	}
-	// What the drain waits for, where it has to wait for the pod's end, and that it no longer does.
-	if got := counts["patch machineconfignodes"]; got > 2 {
+	if got := counts["patch machineconfignodes"]; got > 1 {
 		t.Errorf("%d patches of the MachineConfigNode itself", got)
 	}
 	if total > 40 {
 		t.Errorf("%d requests for one update", total)
+	}
+}
+
+// The reboot stops the agent too, and may do so before it has said anything of it.
+func TestHeadThatTheRebootStops(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	proving := make(chan struct{})
+	n.host.Change(func(s *fakehost.Script) {
+		s.Gone = func() { n.kill() }
+		s.Back = n.start
+		s.Fault = func(operation, _ string) error {
+			if operation == fakehost.Prove {
+				<-proving
+			}
+			return nil
+		}
+	})
+	n.desire(b)
+	n.wait("drained and not rebooting any more", func(o *corev1.Node, a api.Node) bool {
+		return n.host.Boots() == 1 && o.Annotations[api.LastAppliedDrain] == "drain-"+b && !a.Rebooting &&
+			a.State == api.Working && o.Spec.Unschedulable
+	})
+	n.until("an event says so", func() bool { return n.hasEvents("Reboot") })
+	close(proving)
+	o := n.waitState(api.Done, b)
+	if read, _ := api.ReadNode(o); read.Rebooting || o.Spec.Unschedulable || n.host.Boots() != 1 {
+		t.Errorf("after the update: %v, unschedulable %t, %d boots", o.Annotations, o.Spec.Unschedulable, n.host.Boots())
+	}
+}
+
+// Most pods take a few seconds to end: to say so and to take it back is not worth two writes.
+func TestShortWaitForAPodsEndIsNotAnnounced(t *testing.T) {
+	n := newNode(t)
+	n.pod("slow", nil)
+	pods, name := n.Client.CoreV1().Pods("default"), n.name+"-slow"
+	finalizers := func(list string) {
+		t.Helper()
+		patch := fmt.Appendf(nil, `{"metadata":{"finalizers":%s}}`, list)
+		if _, err := pods.Patch(n.ctx(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finalizers(`["test.example.org/slow"]`)
+	b := n.render([]string{"quiet"}, "b")
+	n.desire(b)
+	n.until("it ends", func() bool {
+		p, err := pods.Get(n.ctx(), name, metav1.GetOptions{})
+		return err == nil && p.DeletionTimestamp != nil
+	})
+	time.Sleep(3 * time.Second) //nolint:forbidigo // longer than until the drain's first report
+	finalizers(`null`)
+	n.waitState(api.Done, b)
+	n.until("the MachineConfigNode says so", func() bool {
+		return n.mcn(mcfgv1.MachineConfigNodeUpdated).Status == metav1.ConditionTrue
+	})
+	patches := 0
+	for _, r := range n.requests() {
+		if r.Verb == "patch" && r.Object.Resource == "machineconfignodes" && r.Object.Subresource == "" {
+			patches++
+		}
+	}
+	if patches != 2 {
+		t.Errorf("%d patches of the MachineConfigNode itself, want one for each configuration", patches)
 	}
 }
 
@@ -464,6 +536,48 @@ func TestNoRebootAfterAnUncordonBetweenTries(t *testing.T) {
 		}
 	})
 	n.waitState(api.Done, b)
+}
+
+// What comes to a node while its host applies must be gone before that reboots.
+func TestUncordonDuringTheApply(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) {
+		s.Delays = map[string]time.Duration{fakehost.Apply: 3 * time.Second}
+		s.Gone = func() {
+			_, err := n.Client.CoreV1().Pods("default").Get(n.ctx(), n.name+"-late", metav1.GetOptions{})
+			if o := n.get(); drain.ReadHold(o) != drain.Ours || !apierrors.IsNotFound(err) {
+				t.Errorf("it reboots with hold %s, and the pod: %v", drain.ReadHold(o), err)
+			}
+		}
+	})
+	n.desire(b)
+	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
+	n.patch(`{"spec":{"unschedulable":false}}`)
+	n.pod("late", nil)
+	n.until("an event says so", func() bool { return n.saysOfUncordon("to drain it again") })
+	n.until("the host is told, and asked again after the drain", func() bool { return n.host.Counts()[fakehost.Apply] == 2 })
+	o := n.waitState(api.Done, b)
+	if c := n.host.Counts(); c[fakehost.Apply] != 2 || n.host.Boots() != 1 || o.Spec.Unschedulable {
+		t.Errorf("operations %v, %d boots, unschedulable %t", c, n.host.Boots(), o.Spec.Unschedulable)
+	}
+}
+
+// A head that is not there can't know better than the drain that was made.
+func TestHeadThatIsAwayHoldsUpNoApply(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) { s.Delays = map[string]time.Duration{fakehost.Apply: 2 * time.Second} })
+	n.desire(b)
+	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
+	n.kill()
+	n.patch(`{"spec":{"unschedulable":false}}`)
+	n.until("it has booted", func() bool { return n.host.Boots() == 1 })
+	n.start()
+	n.waitState(api.Done, b)
+	if c := n.host.Counts(); c[fakehost.Apply] != 1 {
+		t.Errorf("operations %v", c)
+	}
 }
 
 func TestCordonOfSomebodyElseStays(t *testing.T) {

@@ -4,27 +4,25 @@ package scale
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/noderefit/noderefit/test/cluster"
 )
 
 // controller is a machine-config-controller in a process of its own, so that what it costs can be told apart.
 type controller struct {
-	cmd     *exec.Cmd
-	ended   chan struct{}
+	*cluster.Child
 	metrics string
 }
 
@@ -42,41 +40,14 @@ func startController(program, kubeconfig, dir string) (*controller, error) {
 		return nil, err
 	}
 	defer log.Close()
-	c := &controller{ended: make(chan struct{}), metrics: "http://" + address + "/metrics"}
-	c.cmd = exec.Command(program, "run", "--kubeconfig", kubeconfig, "--metrics-bind-address="+address,
+	cmd := exec.Command(program, "run", "--kubeconfig", kubeconfig, "--metrics-bind-address="+address,
 		"--health-probe-bind-address=0", "--leader-elect=false")
-	c.cmd.Stdout, c.cmd.Stderr = log, log
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		// The death of the thread that started a process counts as the parent's, so this one stays.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := c.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = c.cmd.Wait()
-			close(c.ended)
-		}
-	}()
-	if err := <-started; err != nil {
+	cmd.Stdout, cmd.Stderr = log, log
+	child, err := cluster.StartChild(cmd)
+	if err != nil {
 		return nil, fmt.Errorf("starting the controllers: %w", err)
 	}
-	return c, nil
-}
-
-func (c *controller) stop() {
-	_ = c.cmd.Process.Kill()
-	<-c.ended
-}
-
-func (c *controller) running() error {
-	select {
-	case <-c.ended:
-		return errors.New("the controllers have ended")
-	default:
-		return nil
-	}
+	return &controller{child, "http://" + address + "/metrics"}, nil
 }
 
 // Usage is what a process has cost so far.

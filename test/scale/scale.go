@@ -314,8 +314,8 @@ func (f *Fleet) settled() error {
 
 // done says that the configuration is that of the present version, and everybody has it.
 func (f *Fleet) done(p *mcfgv1.MachineConfigPool) (bool, error) {
-	if err := f.controller.running(); err != nil {
-		return false, err
+	if err := f.controller.Err(); err != nil {
+		return false, fmt.Errorf("the controllers have ended: %w", err)
 	}
 	n, name := int32(len(f.nodes)), p.Spec.Configuration.Name
 	if name == "" || p.Status.Configuration.Name != name || p.Status.MachineCount != n ||
@@ -354,7 +354,7 @@ func (f *Fleet) Update() (*Rollout, error) {
 		n.traffic.reset()
 	}
 	f.mostDown.Store(0)
-	before, err := UsageOf(f.controller.cmd.Process.Pid)
+	before, err := UsageOf(f.controller.PID())
 	if err != nil {
 		return nil, err
 	}
@@ -377,7 +377,7 @@ func (f *Fleet) Update() (*Rollout, error) {
 		return nil, err
 	}
 	out := &Rollout{Nodes: len(f.nodes), Wall: time.Since(begin), MostDown: int(f.mostDown.Load()), FewBoots: 1 << 30}
-	if out.Controller, err = UsageOf(f.controller.cmd.Process.Pid); err != nil {
+	if out.Controller, err = UsageOf(f.controller.PID()); err != nil {
 		return nil, err
 	}
 	out.Controller.CPU -= before.CPU
@@ -425,7 +425,7 @@ func (f *Fleet) Close() error {
 	f.mu.Unlock()
 	f.heads.Wait()
 	if f.controller != nil {
-		f.controller.stop()
+		f.controller.Kill()
 	}
 	var err error
 	if f.Cluster != nil {
