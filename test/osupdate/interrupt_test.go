@@ -186,7 +186,7 @@ type interruption struct {
 // where the fault points of the agent say that one was reached.
 const hitFile = "/var/lib/noderefit-fault.hit"
 
-// interrupt begins an update, and lets it be interrupted.
+// interrupt begins an update, and lets it be interrupted. What still hangs then does so until it is mended.
 func (v *victim) interrupt(ctx context.Context, to side, i interruption) {
 	v.t.Helper()
 	verb := i.verb
@@ -212,7 +212,6 @@ func (v *victim) interrupt(ctx context.Context, to side, i interruption) {
 		return err == nil && strings.TrimSpace(string(point)) == i.point
 	})
 	i.happens(ctx, v)
-	v.mend()
 }
 
 // at says whether a transaction hangs at a step. Only the second of the two that sideB takes layers anything.
@@ -362,6 +361,7 @@ func TestInterruptedUpdateThatIsRevertedLeavesNothing(t *testing.T) {
 			t.Errorf("%s: %s has booted", i.name, v.BootedDeployment())
 		}
 		v.moveTo(ctx, sideA)
+		v.mend()
 		if now := v.deployments(ctx); now > deployments {
 			t.Errorf("%s: %d deployments, there were %d", i.name, now, deployments)
 		}
@@ -386,6 +386,7 @@ func TestInterruptedUpdateThatIsRepeatedEndsAndPullsNothingTwice(t *testing.T) {
 		} else if v.BootedDeployment() != booted {
 			t.Errorf("%s: %s has booted", i.name, v.BootedDeployment())
 		}
+		v.mend()
 		v.transactions(ctx)
 		v.moveTo(ctx, to)
 		if asked := v.transactions(ctx); len(asked) != i.further {
@@ -417,6 +418,7 @@ func TestRevertThatIsCutShortIsFinishedByTheNext(t *testing.T) {
 	ctx, v := newVictim(t)
 	before := v.places(ctx)
 	v.interrupt(ctx, sideB, whenComposed[0])
+	v.mend()
 	// Somebody else's transaction, for which a revert waits when its refs are gone already.
 	if err := rpmostree.Break(v.Host, fault.Fault{Step: fault.Begin, Action: fault.Hang}); err != nil {
 		t.Fatal(err)
