@@ -105,7 +105,11 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return err
 	}
 	if u == nil {
-		return errors.Join(h.stay(ctx, r, o), h.unstage(ctx, ""), h.engine().Tidy(ctx, r))
+		err := errors.Join(h.stay(ctx, r, o), h.unstage(ctx, ""))
+		if len(r.Discard) > 0 {
+			err = errors.Join(err, h.engine().Tidy(ctx, r))
+		}
+		return err
 	}
 	defer u.end()
 	if err := h.run(ctx, r, u, o, res); err != nil {
