@@ -20,7 +20,7 @@ TEST_TIMEOUT ?= 30m
 # How many power cuts make test-vm spreads over an update; ten take a few minutes.
 VM_CUTS ?= 40
 
-# The suites of the OS managers take about as long as all others together, so they are run by themselves.
+# The suites of the OS managers take about eight minutes, so they are run by themselves.
 OS_SUITES := osupdate|rpmostree|bootc
 
 CACHE := .cache
