@@ -21,6 +21,7 @@ import (
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -71,7 +72,9 @@ type Host struct {
 	live        bool // the tree is the system that we run on
 	plain       *ostree.Plain
 	composer    composer
-	system      *ostree.System // see current
+	system      *ostree.System  // see current
+	known       *plan.Catalogue // see catalogue
+	platform    plan.Platform
 	services    *services
 	labels      *files.Labels
 	bootID      string

@@ -48,9 +48,10 @@ func (h *Host) current(ctx context.Context) (ostree.System, error) {
 }
 
 // asksForOS says whether cfg says anything of the OS but kernel arguments.
-func asksForOS(cfg *machineconfig.Config) bool {
-	return cfg.OSImageURL != "" || len(cfg.Extensions) > 0 ||
-		cmp.Or(cfg.KernelType, machineconfig.KernelDefault) != machineconfig.KernelDefault
+func asksForOS(cfg *machineconfig.Config) bool { return cfg.OSImageURL != "" || asksForPackages(cfg) }
+
+func asksForPackages(cfg *machineconfig.Config) bool {
+	return len(cfg.Extensions) > 0 || cmp.Or(cfg.KernelType, machineconfig.KernelDefault) != machineconfig.KernelDefault
 }
 
 // effective is what is in effect on the host of what configurations say of the OS, whichever of them, or whoever else,
@@ -309,8 +310,12 @@ func osField(p *plan.Plan) string {
 	return "spec"
 }
 
-// catalogue knows the packages of kernel types and extensions, and platform is which of them this host has.
+// catalogue knows the packages of kernel types and extensions, and platform is which of them this host has. What an
+// admin added and nobody can read counts as nothing: it may be what the next configuration mends.
 func (h *Host) catalogue() (*plan.Catalogue, plan.Platform, error) {
+	if h.known != nil {
+		return h.known, h.platform, nil
+	}
 	release, err := h.root.ReadFile("/etc/os-release")
 	if errors.Is(err, fs.ErrNotExist) {
 		release, err = h.root.ReadFile("/usr/lib/os-release")
@@ -319,16 +324,26 @@ func (h *Host) catalogue() (*plan.Catalogue, plan.Platform, error) {
 		return nil, plan.Platform{}, fmt.Errorf("reading os-release: %w", err)
 	}
 	more, err := h.root.ReadFile(plan.CataloguePath)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, plan.Platform{}, fmt.Errorf("reading %s: %w", plan.CataloguePath, err)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	c, err := plan.NewCatalogue(more)
-	return c, plan.ParsePlatform(release, runtime.GOARCH), err
+	if err == nil {
+		h.known, err = plan.NewCatalogue(more)
+	}
+	if err != nil {
+		h.say("plan", fmt.Sprintf("without %s: %s", plan.CataloguePath, oneLine(err)))
+		h.known, err = plan.NewCatalogue(nil)
+	}
+	h.platform = plan.ParsePlatform(release, runtime.GOARCH)
+	return h.known, h.platform, err
 }
 
 // packages are what cfg's kernel type and extensions mean on this host: packages to layer, and those of the base that
 // make room for them.
 func (h *Host) packages(cfg *machineconfig.Config) (install, remove []string, err error) {
+	if !asksForPackages(cfg) {
+		return nil, nil, nil
+	}
 	c, platform, err := h.catalogue()
 	if err != nil {
 		return nil, nil, err
@@ -340,7 +355,7 @@ func (h *Host) packages(cfg *machineconfig.Config) (install, remove []string, er
 // known, is what cfg came to on this host; its OS may be another release by now, with other packages.
 func (h *Host) layersDrift(cfg *machineconfig.Config, now ostree.System, layers *transaction.Layers) ([]Drift, error) {
 	want := cmp.Or(cfg.KernelType, machineconfig.KernelDefault)
-	if want == machineconfig.KernelDefault && len(cfg.Extensions) == 0 {
+	if !asksForPackages(cfg) {
 		return nil, nil
 	}
 	c, platform, err := h.catalogue()
