@@ -388,7 +388,7 @@ func (r *RPM) unstage(ctx context.Context, doing string) error {
 		return &Error{Class: Failed, Doing: doing, Err: err}
 	}
 	if !lock {
-		return nil
+		return r.dropStrayLock(doing)
 	}
 	deployments, err := r.plain.Status(ctx)
 	if err != nil {
@@ -403,6 +403,18 @@ func (r *RPM) unstage(ctx context.Context, doing string) error {
 	}
 	// ostree leaves the lock of old; whoever stages next would remove it.
 	if err := os.Remove(r.host(stagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return nil
+}
+
+// dropStrayLock removes the lock of old where nothing is staged: a transaction that ends while it stages may leave it.
+func (r *RPM) dropStrayLock(doing string) error {
+	_, err := os.Stat(r.host(stagedState))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.Remove(r.host(stagedLock))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &Error{Class: Failed, Doing: doing, Err: err}
 	}
 	return nil

@@ -855,10 +855,15 @@ func TestDropLetsGoOfTheRefs(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.stage(nil, "") // as when something is deployed
+		// What a transaction may leave that ends while it stages.
+		writeAll(t, h.root, map[string]string{stagedLock: ""})
 		for range 2 {
 			if err := r.Drop(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if _, err := os.Stat(filepath.Join(h.root, stagedLock)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the lock is left: %v", err)
 		}
 		want := []string{rebaseB, "refs --force --create=" + composedRef + " " + two, "refs --force --create=" + baseRef + " " + two,
 			"refs --delete " + composedRef, "refs --delete " + baseRef, "cleanup -b"}
