@@ -39,7 +39,7 @@ func TestCatalogueOfAnAdminThatCanNotBeReadIsSaidAndHoldsNothingUp(t *testing.T)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = root.Close() }()
+		t.Cleanup(func() { _ = root.Close() })
 		var said []string
 		h := &Host{root: root, say: func(_, what string) { said = append(said, what) }}
 		want := []string{"usbguard"}
