@@ -382,7 +382,7 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 			})
 		}},
 		// An OS manager that can't answer yet says nothing about the configuration.
-		{Name: "os", Patient: true, After: transaction.BootCheck, Run: func(ctx context.Context) error {
+		{Name: "os", Patient: true, Run: func(ctx context.Context) error {
 			_, err := osDrift(ctx)
 			return err
 		}},
