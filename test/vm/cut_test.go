@@ -72,7 +72,7 @@ func (r road) plans(n int, source *rand.Rand) []cutPlan {
 // it is after the next boot. VM_CUTS is how many times, VM_SEED repeats the places of an earlier run.
 func TestPowerCutsOverAnUpdate(t *testing.T) {
 	ctx := context.Background()
-	s := set(t)
+	s := set(t, Options{})
 	t.Parallel()
 	cuts := int(number(t, "VM_CUTS", shortRun))
 	seed := number(t, "VM_SEED", time.Now().UnixNano()&0xffffffff)

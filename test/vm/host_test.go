@@ -337,24 +337,29 @@ func (r road) in(request int) string {
 	return name
 }
 
-var stage struct {
+// stages have the scene of each variant.
+var stages sync.Map
+
+type stage struct {
 	sync.Once
 	scene *scene
 	err   error
 }
 
-// set returns the scene.
-func set(t *testing.T) *scene {
+// set returns the scene on a machine of those options.
+func set(t *testing.T, options Options) *scene {
 	t.Helper()
-	image := Need(t)
-	stage.Do(func() {
-		stage.scene = &scene{image: image, saved: map[string]*Saved{"": image.booted}, sides: map[string]picture{}}
-		stage.err = stage.scene.build(t)
+	image := Need(t, options)
+	made, _ := stages.LoadOrStore(options, &stage{})
+	st := made.(*stage)
+	st.Do(func() {
+		st.scene = &scene{image: image, saved: map[string]*Saved{"": image.booted}, sides: map[string]picture{}}
+		st.err = st.scene.build(t)
 	})
-	if stage.err != nil {
-		t.Fatal(stage.err)
+	if st.err != nil {
+		t.Fatal(st.err)
 	}
-	return stage.scene
+	return st.scene
 }
 
 func (s *scene) build(t *testing.T) error {
@@ -406,7 +411,7 @@ func (s *scene) step(ctx context.Context, t *testing.T, from, to string, do func
 	if wrong := s.sides[to].wrong(to); len(wrong) > 0 {
 		return fmt.Errorf("on %s, which is no %s: %v", to, to, wrong)
 	}
-	s.saved[to], err = h.Save(ctx, filepath.Join(scratch, to+".memory"))
+	s.saved[to], err = h.Save(ctx, filepath.Join(scratch, s.image.options.name()+"-"+to+".memory"))
 	return err
 }
 

@@ -3,12 +3,38 @@
 #
 # image.sh REPO REF1 REF2 OS GUEST SUITE WORK: makes of the host lab's commits REF1 and REF2, in REPO, a disk that
 # boots. WORK, an empty directory, then has disk.img, and vmlinuz and initramfs.img as REF1 has them. The commits on the
-# disk have the same names: the host lab's trees with a kernel, an initramfs and GUEST. The text is part of the cache's
-# key.
+# disk have the same names: the host lab's trees with a kernel, an initramfs and GUEST. In the environment LOADER is the
+# boot loader, and COMPOSEFS and SELINUX are 1 or empty. The text is part of the cache's key, and so are these.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 repo=$1 ref1=$2 ref2=$3 os=$4 guest=$5 suite=$6 work=$7
 cd "$work"
+
+# What is the boot loader's own: ostree's name for it, what has to be there before ostree writes its first entry, and
+# what installs it on the disk $loop, whose one file system is mounted at root.
+case $LOADER in
+extlinux)
+	backend=syslinux
+	before_entries() {
+		# ostree writes the loader's configuration where this link leads. The loader reads ours first, which includes
+		# that one and then says again what the default is: ostree's own word for it has the version in it.
+		mkdir -p root/boot/syslinux root/boot/loader.0
+		ln -s ../loader/syslinux.cfg root/boot/syslinux/syslinux.cfg
+		ln -s loader.0 root/boot/loader
+		echo 'PROMPT 0' >root/boot/loader.0/syslinux.cfg
+		printf '%s\n' 'PROMPT 0' 'TIMEOUT 1' 'SERIAL 0 115200' 'INCLUDE /boot/loader/syslinux.cfg' 'DEFAULT TestOS' \
+			>root/boot/syslinux/extlinux.conf
+	}
+	install_loader() {
+		dd if=/usr/lib/EXTLINUX/mbr.bin of=disk.img bs=440 count=1 conv=notrunc status=none
+		extlinux --install root/boot/syslinux
+	}
+	;;
+*)
+	echo "image.sh: no boot loader $LOADER" >&2
+	exit 1
+	;;
+esac
 
 # The kernel, and the shell of the initramfs. Nothing of it is configured.
 mmdebstrap --variant=extract --include=linux-image-cloud-amd64,busybox-static \
@@ -110,7 +136,6 @@ commit "$ref2" v2 --tree=ref="$ref1" --tree=dir=v2
 # One partition, because ostree needs links in /boot. The boot loader's ext4 is that of 2014.
 truncate -s 2G disk.img
 echo 'start=2048,type=83,bootable' | sfdisk -q disk.img
-dd if=/usr/lib/EXTLINUX/mbr.bin of=disk.img bs=440 count=1 conv=notrunc status=none
 loop=$(losetup -f --show -o $((2048 * 512)) disk.img)
 mkdir root
 trap 'umount root 2>/dev/null || true; losetup -d "$loop"' EXIT
@@ -120,18 +145,11 @@ mkfs.ext4 -q -F -L root -E lazy_itable_init=0,lazy_journal_init=0 \
 mount "$loop" root
 ostree admin init-fs --modern root
 ostree config --repo=root/ostree/repo set core.fsync false
-ostree config --repo=root/ostree/repo set sysroot.bootloader syslinux
+ostree config --repo=root/ostree/repo set sysroot.bootloader "$backend"
 ostree config --repo=root/ostree/repo set sysroot.readonly true
 ostree --repo=root/ostree/repo pull-local commits "$ref1" "$ref2"
 ostree admin --sysroot=root os-init "$os"
-# ostree writes the loader's configuration where this link leads. The loader reads ours first, which includes that one
-# and then says again what the default is: ostree's own word for it has the version in it.
-mkdir -p root/boot/syslinux root/boot/loader.0
-ln -s ../loader/syslinux.cfg root/boot/syslinux/syslinux.cfg
-ln -s loader.0 root/boot/loader
-echo 'PROMPT 0' >root/boot/loader.0/syslinux.cfg
-printf '%s\n' 'PROMPT 0' 'TIMEOUT 1' 'SERIAL 0 115200' 'INCLUDE /boot/loader/syslinux.cfg' 'DEFAULT TestOS' \
-	>root/boot/syslinux/extlinux.conf
+before_entries
 ostree admin --sysroot=root deploy --os="$os" --karg=root=LABEL=root --karg=rw --karg=console=ttyS0 --karg=quiet \
 	--karg=systemd.show_status=0 --karg=mitigations=off --karg=audit=0 --karg=lsm=capability --karg=nowatchdog \
 	--karg=random.trust_cpu=on --karg=panic=5 "$ref1"
@@ -140,7 +158,7 @@ etc=$(echo root/ostree/deploy/"$os"/deploy/*.0)/etc
 rm -f "$etc/machine-id"
 echo 6e6f646572656669742d6c61622d766d >"$etc/machine-id"
 echo vm >"$etc/hostname"
-extlinux --install root/boot/syslinux
+install_loader
 umount root
 trap - EXIT
 losetup -d "$loop"

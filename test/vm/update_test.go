@@ -15,7 +15,7 @@ import (
 // units and keys at once. From there it tries what can't prove healthy, and then goes back to a.
 func TestUpdateComesBackByItselfAndByRequest(t *testing.T) {
 	ctx := context.Background()
-	s := set(t)
+	s := set(t, Options{})
 	t.Parallel()
 	h, err := s.resume(ctx, "update", s.saved["b"])
 	if err != nil {

@@ -38,6 +38,52 @@ const (
 	RefV2 = lab.RefV2
 )
 
+// Options say which machine it is. The zero value is the plainest: extlinux, a tree of hard links, no SELinux.
+type Options struct {
+	Loader    Loader
+	Composefs bool
+	SELinux   bool
+}
+
+// Loader is the boot loader.
+type Loader string
+
+// Extlinux boots the first of ostree's entries, whatever became of the boot before.
+const Extlinux Loader = ""
+
+// name is a word that tells one variant from another.
+func (o Options) name() string {
+	words := []string{"vm"}
+	if o.Loader != Extlinux {
+		words = append(words, string(o.Loader))
+	}
+	if o.Composefs {
+		words = append(words, "composefs")
+	}
+	if o.SELinux {
+		words = append(words, "selinux")
+	}
+	return strings.Join(words, "-")
+}
+
+// environment is what image.sh is told of it.
+func (o Options) environment() []string {
+	loader := o.Loader
+	if loader == Extlinux {
+		loader = "extlinux"
+	}
+	env := []string{"LOADER=" + string(loader)}
+	for name, on := range map[string]bool{"COMPOSEFS": o.Composefs, "SELINUX": o.SELinux} {
+		if on {
+			env = append(env, name+"=1")
+		} else {
+			env = append(env, name+"=")
+		}
+	}
+	slices.Sort(env)
+	return env
+}
+
 //go:embed image.sh
 var imageScript []byte
 
@@ -101,18 +147,18 @@ func Install(ctx context.Context, log io.Writer) error {
 	}
 	for _, args := range [][]string{{"update", "-q"},
 		append([]string{"install", "-q", "-y", "--no-install-recommends"}, missing...)} {
-		if err := run(ctx, log, "apt-get", args...); err != nil {
+		if err := run(ctx, log, nil, "apt-get", args...); err != nil {
 			return fmt.Errorf("installing packages for the VM lab: %w", err)
 		}
 	}
 	return nil
 }
 
-// run runs one tool with its output in log; the end of what it wrote is in the error.
-func run(ctx context.Context, log io.Writer, program string, args ...string) error {
+// run runs one tool, with env besides the environment, and its output in log; the end of what it wrote is in the error.
+func run(ctx context.Context, log io.Writer, env []string, program string, args ...string) error {
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"), env...)
 	cmd.Stdout = io.MultiWriter(log, &output)
 	cmd.Stderr = cmd.Stdout
 	if err := cmd.Run(); err != nil {
@@ -124,19 +170,19 @@ func run(ctx context.Context, log io.Writer, program string, args ...string) err
 
 // Image is what machines start from. It is never changed once it is built.
 type Image struct {
-	dir    string // disk.img, vmlinuz, initramfs.img, and the saved machines
-	accel  []string
-	booted *Saved
-	log    io.Writer
+	options Options
+	dir     string // disk.img, vmlinuz, initramfs.img, and the saved machines
+	accel   []string
+	booted  *Saved
+	log     io.Writer
 }
 
-// need is the Image that the tests of one process share.
-var need = sync.OnceValues(func() (*Image, error) {
-	return Prepare(context.Background(), os.Stderr)
-})
+// needed has, for the tests of one process, a function by Options that prepares the Image once.
+var needed sync.Map
 
-// Need returns the Image, built if it must be. It skips or fails the test as the package's comment says.
-func Need(t testing.TB) *Image {
+// Need returns the Image of those options, built if it must be. It skips or fails the test as the package's comment
+// says.
+func Need(t testing.TB, options Options) *Image {
 	t.Helper()
 	if os.Getenv("VM_TESTS") == "" {
 		t.Skip("virtual machines take minutes: set VM_TESTS, or make test-vm")
@@ -148,17 +194,20 @@ func Need(t testing.TB) *Image {
 		}
 		t.Skip(err)
 	}
-	image, err := need()
+	once, _ := needed.LoadOrStore(options, sync.OnceValues(func() (*Image, error) {
+		return Prepare(context.Background(), options, os.Stderr)
+	}))
+	image, err := once.(func() (*Image, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return image
 }
 
-// Prepare returns the Image, which it builds if the labs' cache has none of the present recipe yet: about a minute
-// where the host lab's base is there. log gets what the tools say meanwhile. With LAB_INSTALL=1 in the environment
-// missing Debian packages are installed first.
-func Prepare(ctx context.Context, log io.Writer) (*Image, error) {
+// Prepare returns the Image of those options, which it builds if the labs' cache has none of the present recipe yet:
+// about a minute where the host lab's base is there. log gets what the tools say meanwhile. With LAB_INSTALL=1 in the
+// environment missing Debian packages are installed first.
+func Prepare(ctx context.Context, options Options, log io.Writer) (*Image, error) {
 	if os.Getenv("LAB_INSTALL") == "1" && os.Geteuid() == 0 {
 		if err := Install(ctx, log); err != nil {
 			return nil, err
@@ -171,14 +220,14 @@ func Prepare(ctx context.Context, log io.Writer) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	image, err := prepare(ctx, base, log)
+	image, err := prepare(ctx, base, options, log)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the VM lab: %w", err)
 	}
 	return image, nil
 }
 
-func prepare(ctx context.Context, base *lab.Base, log io.Writer) (_ *Image, err error) {
+func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer) (_ *Image, err error) {
 	cache, err := lab.CacheDir()
 	if err != nil {
 		return nil, err
@@ -218,7 +267,9 @@ func prepare(ctx context.Context, base *lab.Base, log io.Writer) (_ *Image, err 
 	}
 	digest.Write(imageScript)
 	digest.Write(program)
-	image := &Image{dir: filepath.Join(cache, "vm-"+hex.EncodeToString(digest.Sum(nil))[:16]), log: log}
+	fmt.Fprintln(digest, options.environment())
+	name := options.name() + "-" + hex.EncodeToString(digest.Sum(nil))[:16]
+	image := &Image{options: options, dir: filepath.Join(cache, name), log: log}
 	if _, err := os.Stat(image.dir); errors.Is(err, fs.ErrNotExist) {
 		if err := image.build(ctx, repo, guest, filepath.Join(cache, "vm-building")); err != nil {
 			return nil, err
@@ -258,7 +309,8 @@ func (i *Image) build(ctx context.Context, repo, guest, work string) error {
 	if err := os.WriteFile(script, imageScript, 0o755); err != nil {
 		return err
 	}
-	if err := run(ctx, i.log, "sh", script, repo, RefV1, RefV2, lab.OS, guest, suite, making); err != nil {
+	if err := run(ctx, i.log, i.options.environment(),
+		"sh", script, repo, RefV1, RefV2, lab.OS, guest, suite, making); err != nil {
 		return err
 	}
 	for _, name := range []string{"disk.img", "vmlinuz", "initramfs.img"} {

@@ -14,7 +14,7 @@ import (
 // on is a machine that has just booted, for the length of a test.
 func on(ctx context.Context, t *testing.T) *Machine {
 	t.Helper()
-	image := Need(t)
+	image := Need(t, Options{})
 	t.Parallel() // as many run as there are processors
 	m, err := image.Booted(ctx, strings.ToLower(t.Name()))
 	if err != nil {
