@@ -66,7 +66,7 @@ const osRounds = 3
 // osUpdates measures the update by the agent and, beside it, as upstream's agent asks rpm-ostree for it, each time on a
 // fresh host. Both stand in one round, so that whatever else the machine does meanwhile is the same to both; one more
 // host of each is traced, up to the reboot.
-func osUpdates(ctx context.Context, r *report, base *lab.Base, agent string) error {
+func osUpdates(ctx context.Context, r *report, base *lab.Base, agent string) (err error) {
 	dir, err := os.MkdirTemp("", "noderefit-bench-os-")
 	if err != nil {
 		return err
@@ -77,6 +77,11 @@ func osUpdates(ctx context.Context, r *report, base *lab.Base, agent string) err
 		return err
 	}
 	sides := []osSide{agentSide(), upstreamSide()}
+	prepared, err := rpmostree.Prepare(ctx, base, program, rpmostree.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, prepared.Close()) }()
 	costs := make([][]osCost, len(sides))
 	for round := range osRounds + 1 {
 		for i, side := range sides {
@@ -89,7 +94,7 @@ func osUpdates(ctx context.Context, r *report, base *lab.Base, agent string) err
 				c, err = measure(ctx, h, side)
 				return err
 			}
-			if err := onOSHost(ctx, base, program, agent, do); err != nil {
+			if err := onOSHost(ctx, prepared.Base(), agent, do); err != nil {
 				return fmt.Errorf("measuring an update of the OS: %w", err)
 			}
 			costs[i] = append(costs[i], c)
@@ -123,9 +128,8 @@ func typical(costs []osCost) osCost {
 }
 
 // onOSHost does something on a fresh host that has booted.
-func onOSHost(ctx context.Context, base *lab.Base, program rpmostree.Program, agent string, do func(*osHost) error,
-) (err error) {
-	machine, err := rpmostree.New(ctx, base, program, lab.Options{Name: "bench-os"}, rpmostree.Options{})
+func onOSHost(ctx context.Context, base *lab.Base, agent string, do func(*osHost) error) (err error) {
+	machine, err := base.Boot(ctx, lab.Options{Name: "bench-os"})
 	if err != nil {
 		return err
 	}

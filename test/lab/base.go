@@ -8,7 +8,8 @@
 // can't show are the real boot loader, the initramfs and what a disk loses that was never flushed; for these there are
 // virtual machines.
 //
-// A Base is built once a machine and cached. A Host is a private copy of it that costs a fraction of a second.
+// A Base is built once a machine and cached. A Host is a private copy of it that costs a fraction of a second; and what
+// many hosts have in common besides is put on one, which is a Base for the others.
 package lab
 
 import (
@@ -127,8 +128,13 @@ func Install(ctx context.Context, log io.Writer) error {
 
 // Base is what every Host starts from. It is never changed once it is built.
 type Base struct {
-	cache string
-	dir   string
+	cache   string
+	sysroot string
+	remote  string
+}
+
+func newBase(cache, dir string) *Base {
+	return &Base{cache: cache, sysroot: filepath.Join(dir, "sysroot"), remote: filepath.Join(dir, "remote")}
 }
 
 // need is the Base that the tests of one process share.
@@ -189,9 +195,9 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
 
-	base := &Base{cache: cacheDir, dir: filepath.Join(cacheDir, recipeKey())}
-	if _, err := os.Stat(base.dir); err == nil {
-		return base, nil
+	dir := filepath.Join(cacheDir, recipeKey())
+	if _, err := os.Stat(dir); err == nil {
+		return newBase(cacheDir, dir), nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
@@ -202,13 +208,13 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 	if err := build(ctx, work, log); err != nil {
 		return nil, errors.Join(fmt.Errorf("building the host lab's base: %w", err), removeTree(work))
 	}
-	if err := os.Rename(filepath.Join(work, "base"), base.dir); err != nil {
+	if err := os.Rename(filepath.Join(work, "base"), dir); err != nil {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
 	if err := removeTree(work); err != nil {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
-	return base, nil
+	return newBase(cacheDir, dir), nil
 }
 
 // CacheDir is where the labs keep what they build: $NODEREFIT_LAB_CACHE, else /var/cache/noderefit-lab; who is not root

@@ -96,6 +96,18 @@ func (b *Base) NewHost(ctx context.Context, dir string, options Options) (*Host,
 	return h, nil
 }
 
+// Boot makes a host as NewHost does, in the cache, and starts it.
+func (b *Base) Boot(ctx context.Context, options Options) (*Host, error) {
+	h, err := b.NewHost(ctx, "", options)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Start(ctx); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
 // furnish copies the sysroot and makes what the firmware needs around it.
 func (h *Host) furnish(ctx context.Context) error {
 	for _, dir := range []string{"empty", "boot", "boot.work"} {
@@ -112,7 +124,7 @@ func (h *Host) furnish(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := copySysroot(ctx, filepath.Join(h.base.dir, "sysroot"), h.Sysroot()); err != nil {
+	if err := copySysroot(ctx, h.base.sysroot, h.Sysroot()); err != nil {
 		return err
 	}
 	entry, err := DefaultEntry(h.Sysroot())
@@ -129,6 +141,12 @@ func (h *Host) furnish(ctx context.Context) error {
 		return err
 	}
 	return setImmutable(filepath.Join(h.Sysroot(), entry.Dir), true)
+}
+
+// Base is what the host is, for others to start from: with the name and the machine ID that each has to itself. The
+// host has never been on, is not changed any more, and closed when the last of the others has been made.
+func (h *Host) Base() *Base {
+	return &Base{cache: h.base.cache, sysroot: h.Sysroot(), remote: h.base.remote}
 }
 
 // Sysroot is the root of the host's disk as this machine sees it: ostree/, boot/.
@@ -516,7 +534,7 @@ func (h *Host) boot() (int, error) {
 		bind = "--bind="
 	}
 	args := []string{"--fork", "--kill-child", "--pid", "--mount-proc", "--cgroup", "--",
-		"sh", "-c", nspawnScript, "sh", h.dir, filepath.Join(h.base.dir, "remote"),
+		"sh", "-c", nspawnScript, "sh", h.dir, h.base.remote,
 		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
 		"--link-journal=no", "--resolv-conf=off", "--timezone=off",
 		"--machine=" + h.options.Hostname, "--directory=" + root,

@@ -228,7 +228,8 @@ func copySysroot(ctx context.Context, from, to string) error {
 
 // sharable says whether a path below the sysroot is one that its host never writes: it only replaces or removes it.
 func sharable(rel string) bool {
-	if strings.HasPrefix(rel, "ostree/repo/objects/") {
+	// Of any repository: programs have more of them in /var.
+	if strings.Contains(rel, "/repo/objects/") {
 		return true
 	}
 	parts := strings.SplitN(rel, "/", 7)

@@ -27,11 +27,11 @@ const packagesFile = `systems:
     usbguard: [usbguard]
 `
 
-// agentOn puts the agent, built with tags, on a host with rpm-ostree.
-func agentOn(t *testing.T, tags ...string) (context.Context, *node.Node) {
+// agentOn puts an agent on a host with rpm-ostree.
+func agentOn(t *testing.T, build func() (string, error)) (context.Context, *node.Node) {
 	t.Helper()
 	ctx, m := boot(t)
-	binary, err := node.Build(ctx, t.TempDir(), tags...)
+	binary, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func released(ctx context.Context, t *testing.T, n *node.Node) {
 }
 
 func TestOneUpdateChangesImageKernelExtensionArgumentsAndFilesOnRPMOSTree(t *testing.T) {
-	ctx, n := agentOn(t)
+	ctx, n := agentOn(t, plain)
 	a := config("a", "a", "")
 	update(ctx, t, n, a, transaction.Done)
 	before := n.BootedDeployment()
@@ -174,7 +174,7 @@ func TestOneUpdateChangesImageKernelExtensionArgumentsAndFilesOnRPMOSTree(t *tes
 }
 
 func TestWhatSomebodyElseHasLayeredStays(t *testing.T) {
-	ctx, n := agentOn(t)
+	ctx, n := agentOn(t, plain)
 	output(ctx, t, n, "rpm-ostree", "install", "sysstat")
 	if err := n.Reboot(ctx); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestWhatSomebodyElseHasLayeredStays(t *testing.T) {
 }
 
 func TestStagedOSDoesNotBootAndIsLetGoOfByARevert(t *testing.T) {
-	ctx, n := agentOn(t)
+	ctx, n := agentOn(t, plain)
 	a := config("a", "a", "")
 	update(ctx, t, n, a, transaction.Done)
 	before := n.BootedDeployment()
@@ -231,7 +231,7 @@ func TestStagedOSDoesNotBootAndIsLetGoOfByARevert(t *testing.T) {
 }
 
 func TestWhatRPMOSTreeCanNotDoIsSaidOfItsField(t *testing.T) {
-	ctx, n := agentOn(t)
+	ctx, n := agentOn(t, plain)
 	for _, c := range []struct{ name, more, field, says string }{
 		{"an extension without packages", `"extensions":["ipsec"],`, "extensions", "ipsec"},
 		{"another architecture's kernel", `"kernelType":"64k-pages",`, "kernelType", "64k-pages"},
@@ -254,7 +254,7 @@ func TestWhatRPMOSTreeCanNotDoIsSaidOfItsField(t *testing.T) {
 }
 
 func TestImageIsHeldToThePolicyThatItsConfigurationBrings(t *testing.T) {
-	ctx, n := agentOn(t)
+	ctx, n := agentOn(t, plain)
 	doc := `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig","metadata":{"name":"p"},"spec":{
  "osImageURL":"quay.example/os/node@sha256:` + strings.Repeat("1", 64) + `","config":{"ignition":{"version":"3.2.0"},
  "storage":{"files":[{"path":"/etc/containers/policy.json","contents":{"source":"data:,` +
@@ -275,7 +275,7 @@ func TestImageIsHeldToThePolicyThatItsConfigurationBrings(t *testing.T) {
 }
 
 func TestWhatSomebodyTookAwayComesBackAndANameForWhatRunsIsNoChange(t *testing.T) {
-	ctx, n := agentOn(t)
+	ctx, n := agentOn(t, plain)
 	a := config("a", "a", `"extensions":["usbguard"],`)
 	update(ctx, t, n, a, transaction.Done)
 	released(ctx, t, n)

@@ -24,14 +24,14 @@ func bootcNode(t *testing.T) (ctx context.Context, n *node.Node, first, second s
 		t.Skip("the stand-in's registries are needed")
 	}
 	base := lab.Need(t)
+	t.Parallel() // boots mostly wait
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	dir := t.TempDir()
-	stand, err := bootc.Build(ctx, dir)
+	stand, err := bootcStandIn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary, err := node.Build(ctx, dir)
+	binary, err := plain()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,9 +53,7 @@ type victim struct {
 
 func newVictim(t *testing.T) (context.Context, *victim) {
 	t.Helper()
-	lab.Need(t)
-	t.Parallel() // boots mostly wait
-	_, n := agentOn(t, "faults")
+	_, n := agentOn(t, faulty)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
 	v := &victim{Node: n, t: t}

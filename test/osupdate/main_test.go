@@ -6,8 +6,10 @@ package osupdate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +17,9 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/test/bootc"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/test/rpmostree"
 	"github.com/noderefit/noderefit/test/rpmostree/catalogue"
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
@@ -24,41 +28,71 @@ import (
 // limit is what a test takes at most, on a machine that does other things too.
 const limit = 4 * time.Minute
 
-var program struct {
-	sync.Mutex
-	rpmostree.Program
+// scratch has the programs, which the tests share.
+var scratch string
 
-	dir string
+// prepared is a host with the stand-in for rpm-ostree, from which the others are made; nil until a test needs it.
+var prepared struct {
+	sync.Mutex
+	*lab.Host
 }
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if program.dir != "" {
-		if err := os.RemoveAll(program.dir); err != nil {
+	os.Exit(func() int {
+		var err error
+		if scratch, err = os.MkdirTemp("", "noderefit-osupdate-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		code := m.Run()
+		if prepared.Host != nil {
+			err = prepared.Close()
+		}
+		if err := errors.Join(err, os.RemoveAll(scratch)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
-	}
-	os.Exit(code)
+		return code
+	}())
 }
 
-// standIn is the stand-in for rpm-ostree, which the tests share.
-func standIn(ctx context.Context, t *testing.T) rpmostree.Program {
+// need is the base of hosts with the stand-in for rpm-ostree.
+func need(ctx context.Context, t *testing.T) *lab.Base {
 	t.Helper()
-	program.Lock()
-	defer program.Unlock()
-	if program.dir == "" {
-		dir, err := os.MkdirTemp("", "noderefit-osupdate-")
+	base := lab.Need(t)
+	prepared.Lock()
+	defer prepared.Unlock()
+	if prepared.Host == nil {
+		program, err := rpmostree.Build(ctx, scratch)
 		if err != nil {
 			t.Fatal(err)
 		}
-		program.dir = dir
-		if program.Program, err = rpmostree.Build(ctx, dir); err != nil {
+		if prepared.Host, err = rpmostree.Prepare(ctx, base, program, rpmostree.Options{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return program.Program
+	return prepared.Base()
 }
+
+// builder builds the agent once, with build tags.
+func builder(tags ...string) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		dir := filepath.Join(scratch, "agent-"+strings.Join(tags, "-"))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return "", err
+		}
+		return node.Build(context.Background(), dir, tags...)
+	})
+}
+
+// The agents: as it is released, and with its fault points.
+var (
+	plain  = builder()
+	faulty = builder("faults")
+)
+
+// bootcStandIn builds the stand-in for bootc once.
+var bootcStandIn = sync.OnceValues(func() (string, error) { return bootc.Build(context.Background(), scratch) })
 
 // machine is a host with rpm-ostree that runs.
 type machine struct {
@@ -71,13 +105,14 @@ type machine struct {
 	said  []string
 }
 
-// boot returns a host that runs its first deployment, of lab.RefV1.
+// boot returns a host that runs its first deployment, of lab.RefV1. The test runs beside others from then on.
 func boot(t *testing.T) (context.Context, *machine) {
 	t.Helper()
-	base := lab.Need(t)
+	lab.Need(t)
+	t.Parallel() // boots mostly wait
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	h, err := rpmostree.New(ctx, base, standIn(ctx, t), lab.Options{Name: "rpm"}, rpmostree.Options{})
+	h, err := need(ctx, t).Boot(ctx, lab.Options{Name: "rpm"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,10 @@ import (
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
 )
 
-var program Program
+var (
+	program  Program
+	prepared *lab.Host // with the program; nil until a test needs it
+)
 
 // Names that are spelt their own way.
 const (
@@ -40,10 +43,13 @@ func TestMain(m *testing.M) {
 			}
 		}
 		code := m.Run()
-		if shared != nil {
-			if err := shared.Close(); err != nil {
+		for _, h := range []*lab.Host{shared, prepared} {
+			if h == nil {
+				continue
+			}
+			if err := h.Close(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
-				return 1
+				code = 1
 			}
 		}
 		return code
@@ -62,13 +68,27 @@ type host struct {
 // limit is how long a test may take at most, on a machine that does other things too.
 const limit = 3 * time.Minute
 
+// need is the base of hosts with the program.
+func need(ctx context.Context, t *testing.T) *lab.Base {
+	t.Helper()
+	base := lab.Need(t)
+	if prepared == nil {
+		h, err := Prepare(ctx, base, program, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prepared = h
+	}
+	return prepared.Base()
+}
+
 // boot makes a host for one test.
 func boot(t *testing.T) *host {
 	t.Helper()
-	base := lab.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	h, err := New(ctx, base, program, lab.Options{Name: "rpm"}, Options{})
+	base := need(ctx, t)
+	h, err := base.Boot(ctx, lab.Options{Name: "rpm"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,11 +116,11 @@ var shared *lab.Host
 // share is the shared host, without what the test before may have left.
 func share(t *testing.T) *host {
 	t.Helper()
-	base := lab.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
+	base := need(ctx, t)
 	if shared == nil {
-		h, err := New(ctx, base, program, lab.Options{Name: "shared"}, Options{})
+		h, err := base.Boot(ctx, lab.Options{Name: "shared"})
 		if err != nil {
 			t.Fatal(err)
 		}

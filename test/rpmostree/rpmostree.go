@@ -75,28 +75,17 @@ type Options struct {
 	Config string
 }
 
-// New makes a host with the program and boots it. Its refs lab.RefV1 (booted) and lab.RefV2, and RefV4 of Remote, have
-// the program in their trees; lab.RefV3 has not.
-func New(ctx context.Context, base *lab.Base, p Program, host lab.Options, options Options) (*lab.Host, error) {
-	h, err := base.NewHost(ctx, "", host)
+// Prepare makes a host with the program, which takes seconds and is for being the base of others: it stays off. Its
+// refs lab.RefV1 (deployed) and lab.RefV2, and RefV4 of Remote, have the program in their trees; lab.RefV3 has not.
+func Prepare(ctx context.Context, base *lab.Base, p Program, options Options) (*lab.Host, error) {
+	h, err := base.NewHost(ctx, "", lab.Options{Name: "rpm-ostree", HostNetwork: true})
 	if err != nil {
 		return nil, err
 	}
-	if err := Install(ctx, h, p, options); err != nil {
-		return nil, errors.Join(err, h.Close())
-	}
-	if err := h.Start(ctx); err != nil {
-		return nil, errors.Join(err, h.Close())
+	if err := install(ctx, h, p, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("installing rpm-ostree on a lab host: %w", err), h.Close())
 	}
 	return h, nil
-}
-
-// Install puts the program on a host that has never been on.
-func Install(ctx context.Context, h *lab.Host, p Program, options Options) error {
-	if err := install(ctx, h, p, options); err != nil {
-		return fmt.Errorf("installing rpm-ostree on a lab host: %w", err)
-	}
-	return nil
 }
 
 func install(ctx context.Context, h *lab.Host, p Program, options Options) error {
