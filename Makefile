@@ -17,11 +17,11 @@ FUZZTIME ?= 10s
 # The longest that one test binary may take. The labs build a root file system on their first run.
 TEST_TIMEOUT ?= 30m
 
-# How many power cuts make test-vm spreads over an update; ten take a few minutes.
+# How many power cuts make test-vm spreads over an update.
 VM_CUTS ?= 40
 
-# The suites of the OS managers take about eight minutes, so they are run by themselves.
-OS_SUITES := osupdate|rpmostree|bootc
+# The suites that count their cuts, which go test shows only of a package that is tested by itself.
+COUNTING := osupdate crash
 
 CACHE := .cache
 LINTER := $(CACHE)/golangci-lint
@@ -78,14 +78,15 @@ kubebox: ## Builds the control plane that the tests run (some minutes the first 
 	@go run ./test/cluster/up -build
 
 .PHONY: test
-test: deps kubebox ## Runs every test that needs no VM, but for test-os; LAB=require makes a lab that cannot run a failure
+test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab that cannot run a failure
 	@mkdir -p $(CACHE)
 	status=0
-	# The crash suite counts its cuts, which go test shows only of a package that is tested by itself.
 	{
 		failed=0
-		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/(crash|$(OS_SUITES))$$') || failed=$$?
-		go -C test/crash test -timeout $(TEST_TIMEOUT) || failed=$$?
+		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING)))$$') || failed=$$?
+		for suite in $(COUNTING); do
+			go -C "test/$$suite" test -timeout $(TEST_TIMEOUT) || failed=$$?
+		done
 		exit $$failed
 	} 2>&1 | tee $(CACHE)/test.log || status=$$?
 	awk -v status=$$status '
@@ -95,12 +96,16 @@ test: deps kubebox ## Runs every test that needs no VM, but for test-os; LAB=req
 	exit $$status
 
 .PHONY: test-os
-test-os: deps ## Runs the suites of the OS managers: what drives rpm-ostree and bootc, and what stands in for them
-	@go test -timeout $(TEST_TIMEOUT) $$(go list ./test/... | grep -E '/test/($(OS_SUITES))(/|$$)')
+test-os: deps ## Runs those of make test that are about rpm-ostree and bootc, and about what stands in for them
+	@go test -timeout $(TEST_TIMEOUT) ./test/rpmostree/... ./test/bootc/... ./test/osupdate
 
 .PHONY: test-vm
 test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, ways back, VM_CUTS power cuts
 	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/vm test -count=1 -timeout 2h
+
+.PHONY: test-vm-short
+test-vm-short: ## Runs what of test-vm a change has to pass: an update, its ways back, and ten power cuts
+	@VM_TESTS=require LAB_INSTALL=1 go -C test/vm test -short -count=1 -timeout 40m
 
 .PHONY: race
 race: ## Runs the tests of the packages that start goroutines or share memory under the race detector

@@ -107,6 +107,7 @@ func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *host {
 	}
 	h := &host{Node: n, t: t, docs: docs, sides: map[string]hostPicture{}}
 	t.Cleanup(func() {
+		counted.Boots.Add(int64(h.Boots()))
 		if t.Failed() {
 			if text, err := h.Journal(context.Background()); err == nil {
 				t.Log(text[max(0, len(text)-20000):])
@@ -168,8 +169,15 @@ func (h *host) settled(ctx context.Context) (*daemon.Status, error) {
 	}
 }
 
-// judge asks a settled host and its disk where they are, and returns the name of the configuration.
+// judge asks a settled host and its disk where they are, and returns the name of the configuration: an update has ended
+// there.
 func (h *host) judge(ctx context.Context) (string, error) {
+	at, err := h.where(ctx)
+	counted.Ended(at != "")
+	return at, err
+}
+
+func (h *host) where(ctx context.Context) (string, error) {
 	status, err := h.settled(ctx)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errLost, err)
@@ -285,7 +293,7 @@ func (h *host) proving(ctx context.Context) error {
 
 // cut pulls the plug, and switches the host on again with nothing asked for.
 func (h *host) cut() error {
-	tally.cuts.Add(1)
+	counted.Cuts.Add(1)
 	return errors.Join(h.PowerCut(), h.askNothing(), h.PowerOn())
 }
 

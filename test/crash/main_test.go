@@ -4,12 +4,7 @@
 // host. What it asks afterwards is always the same: is the node wholly on one configuration, does the agent know which,
 // and does the next update work?
 //
-// It ends by printing one line for all of it,
-//
-//	cuts: <n> torn: <n> lost: <n>
-//
-// where torn counts the states between two configurations, and lost those in which the agent could not say which one
-// it is on, or named another than the disk has. CRASH_SEED repeats the random moments of an earlier run.
+// It ends with the lines of package tally for all of it. CRASH_SEED repeats the random moments of an earlier run.
 package crash
 
 import (
@@ -32,10 +27,11 @@ import (
 
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
+	"github.com/noderefit/noderefit/test/tally"
 )
 
-// tally is what the last line says.
-var tally struct{ cuts, torn, lost atomic.Int64 }
+// counted is what the last lines say.
+var counted tally.Tally
 
 // scratch has the agents and the trees. It is in memory where it can be: what a disk loses without a flush is for
 // virtual machines to show, and a SIGKILL loses nothing that was written.
@@ -50,8 +46,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(scratch)
 		code := m.Run()
-		fmt.Fprintf(os.Stdout, "cuts: %d torn: %d lost: %d\n", tally.cuts.Load(), tally.torn.Load(), tally.lost.Load())
-		if code == 0 && tally.torn.Load()+tally.lost.Load() > 0 {
+		fmt.Fprintln(os.Stdout, &counted)
+		if code == 0 && counted.Bad() {
 			return 1
 		}
 		return code

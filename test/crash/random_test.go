@@ -96,13 +96,13 @@ func TestKillAtRandomMoments(t *testing.T) {
 		}
 		killed := r.killed
 		if err == nil && killed {
-			tally.cuts.Add(1)
+			counted.Cuts.Add(1)
 			n++
 			if source.IntN(3) == 0 {
 				after = time.Duration(source.Int64N(int64(idle + took/2)))
 				where += fmt.Sprintf(", recovery after %v", after)
 				if r, err = killAfter(f.binary, root, after, "recover"); err == nil && r.killed {
-					tally.cuts.Add(1)
+					counted.Cuts.Add(1)
 				} else if err == nil && r.exit != 0 {
 					err = fmt.Errorf("%w: %s", errLost, r)
 				}

@@ -88,8 +88,15 @@ var (
 	errLost = errors.New("lost")
 )
 
-// judge asks the agent and the disk where the tree at root is, and whether they agree. It returns the side.
+// judge asks the agent and the disk where the tree at root is, and whether they agree. It returns the side: an update
+// has ended there.
 func (s *scenario) judge(binary, root string) (*side, error) {
+	at, err := s.where(binary, root)
+	counted.Ended(at != nil)
+	return at, err
+}
+
+func (s *scenario) where(binary, root string) (*side, error) {
 	found, err := take(root)
 	if err != nil {
 		return nil, err
@@ -188,9 +195,9 @@ func report(t *testing.T, where string, err error) {
 	case err == nil:
 		return
 	case errors.Is(err, errTorn):
-		tally.torn.Add(1)
+		counted.Torn.Add(1)
 	case errors.Is(err, errLost):
-		tally.lost.Add(1)
+		counted.Lost.Add(1)
 	}
 	t.Errorf("%s: %v", where, err)
 }
@@ -252,7 +259,7 @@ func (s *scenario) cut(binary, mode string, n int) (string, result, error) {
 	}
 	r, err := run(binary, root, fmt.Sprintf("%s %s %d", s.command[0], mode, n), s.command...)
 	if err == nil && mode == "kill" {
-		tally.cuts.Add(1)
+		counted.Cuts.Add(1)
 		if !r.killed {
 			err = fmt.Errorf("it was to be killed: %s", r)
 		}
@@ -460,7 +467,7 @@ func (f *fixture) twice(s *scenario, cut string, m int) error {
 		return err
 	}
 	defer os.RemoveAll(root)
-	tally.cuts.Add(1)
+	counted.Cuts.Add(1)
 	r, err := run(f.binary, root, fmt.Sprintf("recover kill %d", m), "recover")
 	if err == nil && !r.killed {
 		err = fmt.Errorf("it was to be killed: %s", r)

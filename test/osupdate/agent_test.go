@@ -59,6 +59,7 @@ func config(name, content, more string) []byte {
 // update applies a configuration that needs a boot, and waits for the verdict.
 func update(ctx context.Context, t *testing.T, n *node.Node, doc []byte, want ...transaction.State) *daemon.Status {
 	t.Helper()
+	defer func() { counted.Ended(!t.Failed()) }()
 	boots := n.Boots()
 	res, _, err := n.Apply(ctx, doc)
 	if err != nil {

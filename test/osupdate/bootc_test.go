@@ -40,6 +40,7 @@ func bootcNode(t *testing.T) (ctx context.Context, n *node.Node, first, second s
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		counted.Boots.Add(int64(n.Boots()))
 		if t.Failed() {
 			if journal, err := n.Journal(context.WithoutCancel(ctx)); err == nil {
 				t.Log(journal[max(0, len(journal)-3000):])

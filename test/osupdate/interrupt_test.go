@@ -81,6 +81,7 @@ func (v *victim) moveTo(ctx context.Context, to side) {
 // settled waits until the host is done, and holds it to having all of that side and nothing else.
 func (v *victim) settled(ctx context.Context, want side) {
 	v.t.Helper()
+	defer func() { counted.Ended(!v.t.Failed()) }() // a test ends with its first failure
 	s, err := v.WaitState(ctx, transaction.Done, transaction.Degraded, transaction.RolledBack, transaction.Unreconcilable)
 	if err != nil {
 		v.t.Fatal(err)
@@ -289,6 +290,7 @@ func goesOn(ctx context.Context, v *victim) {
 // cut pulls the plug, and switches the host on again.
 func cut(ctx context.Context, v *victim) {
 	v.t.Helper()
+	counted.Cuts.Add(1)
 	if err := v.PowerCut(); err != nil {
 		v.t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package osupdate drives the back ends of package ostree on hosts of the host lab whose OS is managed by somebody
-// else than plain ostree.
+// Package osupdate drives the back ends of package ostree, and the whole agent with them, on hosts of the host lab whose
+// OS is managed by somebody else than plain ostree. It ends with the lines of package tally.
 package osupdate
 
 import (
@@ -23,10 +23,14 @@ import (
 	"github.com/noderefit/noderefit/test/rpmostree"
 	"github.com/noderefit/noderefit/test/rpmostree/catalogue"
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
+	"github.com/noderefit/noderefit/test/tally"
 )
 
 // limit is what a test takes at most, on a machine that does other things too.
 const limit = 4 * time.Minute
+
+// counted is what the last lines say.
+var counted tally.Tally
 
 // scratch has the programs, which the tests share.
 var scratch string
@@ -50,6 +54,10 @@ func TestMain(m *testing.M) {
 		}
 		if err := errors.Join(err, os.RemoveAll(scratch)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		fmt.Fprintln(os.Stdout, &counted)
+		if code == 0 && counted.Bad() {
 			code = 1
 		}
 		return code
@@ -117,6 +125,7 @@ func boot(t *testing.T) (context.Context, *machine) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		counted.Boots.Add(int64(h.Boots()))
 		if err := h.Close(); err != nil {
 			t.Error(err)
 		}

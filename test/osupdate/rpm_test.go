@@ -367,6 +367,7 @@ func TestWhatWasStagedIsComposedAgainAfterAPowerCut(t *testing.T) {
 	restart, result := m.hanging(ctx, want)
 	restart()
 	<-result
+	counted.Cuts.Add(1)
 	if err := m.PowerCut(); err != nil {
 		t.Fatal(err)
 	}
@@ -378,6 +379,7 @@ func TestWhatWasStagedIsComposedAgainAfterAPowerCut(t *testing.T) {
 		t.Errorf("%s has booted, staged is %+v", m.BootedDeployment(), m.staged(ctx))
 	}
 	c := m.compose(ctx, want, 1)
+	counted.Cuts.Add(1)
 	if err := m.PowerCut(); err != nil {
 		t.Fatal(err)
 	}
@@ -490,6 +492,7 @@ func TestInterruptedAnywhereAndRevertedLeavesNothing(t *testing.T) {
 
 	// A power cut takes what is staged and leaves its checkout.
 	m.compose(ctx, want, 2)
+	counted.Cuts.Add(1)
 	if err := m.PowerCut(); err != nil {
 		t.Fatal(err)
 	}

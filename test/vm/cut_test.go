@@ -111,9 +111,9 @@ func report(t *testing.T, what string, err error) {
 	case err == nil:
 		return
 	case errors.Is(err, errTorn):
-		tally.torn.Add(1)
+		counted.Torn.Add(1)
 	case errors.Is(err, errLost):
-		tally.lost.Add(1)
+		counted.Lost.Add(1)
 	}
 	t.Errorf("%s: %v", what, err)
 }
@@ -125,7 +125,7 @@ func (s *scene) cut(ctx context.Context, name string, plan cutPlan) (at, what st
 		return "", "", err
 	}
 	defer func() {
-		tally.boots.Add(int64(h.Boots() - 1))
+		counted.Boots.Add(int64(h.Boots() - 1))
 		if err != nil {
 			err = fmt.Errorf("%w; %s", err, h.lately())
 		}
@@ -160,6 +160,7 @@ func (s *scene) cut(ctx context.Context, name string, plan cutPlan) (at, what st
 		what += fmt.Sprintf(", and %d requests later once more, %d of %d gone", plan.again, lost.Lost, lost.Unflushed)
 	}
 	if err := h.Start(ctx); err != nil {
+		counted.Ended(false)
 		return "", what, fmt.Errorf("%w: it does not boot: %w", errTorn, err)
 	}
 	if at, _, err = h.judge(ctx, s.sides); err != nil {
@@ -231,7 +232,7 @@ func (h *host) updateUntil(ctx context.Context, request int) (string, error) {
 
 // cutPower counts the cut.
 func (h *host) cutPower(plan cutPlan) (Cut, error) {
-	tally.cuts.Add(1)
+	counted.Cuts.Add(1)
 	if plan.any {
 		return h.Cut(plan.source)
 	}

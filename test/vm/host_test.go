@@ -14,19 +14,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/test/snapshot"
+	"github.com/noderefit/noderefit/test/tally"
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// tally is what the last line says: cuts, boots, states between two configurations, and those of which the agent could
-// not say which it is or named another than the disk has.
-var tally struct{ cuts, boots, torn, lost atomic.Int64 }
+// counted is what the last lines say.
+var counted tally.Tally
 
 // scratch has the agent and the memories of saved machines.
 var scratch string
@@ -41,10 +40,9 @@ func TestMain(m *testing.M) {
 		defer os.RemoveAll(scratch)
 		code := m.Run()
 		if os.Getenv("VM_TESTS") != "" {
-			fmt.Fprintf(os.Stdout, "cuts: %d torn: %d lost: %d\n", tally.cuts.Load(), tally.torn.Load(), tally.lost.Load())
-			fmt.Fprintf(os.Stdout, "boots: %d\n", tally.boots.Load())
+			fmt.Fprintln(os.Stdout, &counted)
 		}
-		if code == 0 && tally.torn.Load()+tally.lost.Load() > 0 {
+		if code == 0 && counted.Bad() {
 			return 1
 		}
 		return code
@@ -274,8 +272,15 @@ func (h *host) moveTo(ctx context.Context, name string, say func(line string)) e
 	return nil
 }
 
-// judge asks a settled machine and its disk where they are, and returns the name of the configuration.
+// judge asks a settled machine and its disk where they are, and returns the name of the configuration: an update has
+// ended there.
 func (h *host) judge(ctx context.Context, sides map[string]picture) (string, *daemon.Status, error) {
+	at, status, err := h.where(ctx, sides)
+	counted.Ended(at != "")
+	return at, status, err
+}
+
+func (h *host) where(ctx context.Context, sides map[string]picture) (string, *daemon.Status, error) {
 	status, err := h.settled(ctx)
 	if err != nil {
 		return "", nil, fmt.Errorf("%w: %w", errLost, err)
@@ -396,7 +401,7 @@ func (s *scene) step(ctx context.Context, t *testing.T, from, to string, do func
 		return err
 	}
 	defer func() {
-		tally.boots.Add(int64(h.Boots() - 1))
+		counted.Boots.Add(int64(h.Boots() - 1))
 		if err != nil {
 			t.Log(h.lately())
 		}

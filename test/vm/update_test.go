@@ -22,7 +22,7 @@ func TestUpdateComesBackByItselfAndByRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		tally.boots.Add(int64(h.Boots() - 1))
+		counted.Boots.Add(int64(h.Boots() - 1))
 		closeMachine(t, h.Machine)
 	})
 	on := func(name string, state transaction.State) {

@@ -7,7 +7,8 @@
 // seconds. Nothing of it needs hardware virtualisation, which is used where a probe shows that it works.
 //
 // The tests take minutes, and so run only where VM_TESTS is set: to require, and a machine that can't run them is a
-// failure, or to anything else, and they are skipped there.
+// failure, or to anything else, and they are skipped there. In short mode they are what every change has to pass: an
+// update, its ways back, and a few cuts.
 package vm
 
 import (
