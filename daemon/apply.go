@@ -323,7 +323,8 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 		u.Revision.Layers, u.ownedKargs = r.Committed.Layers, r.Committed.OwnedKargs
 	}
 	if h.os == OSRpmOstree && len(u.Revision.Skipped) == 0 {
-		if u.Revision.Layers.Wanted, _, err = h.packages(cfg); err != nil {
+		u.Revision.Layers.Wanted, _, err = h.packages(cfg)
+		if err != nil && (!errors.As(err, new(plan.NotKnown)) || !changes(p, plan.OSImage)) {
 			return nil, err
 		}
 	}
@@ -442,7 +443,7 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 		u.Revision.Layers = o.back.layers
 		return nil
 	}
-	want, layers, err := h.wanted(ctx, u, image, u.Revision.Layers)
+	want, err := h.wanted(ctx, u.cfg, image, u.Revision.Layers, res.Plan)
 	if err != nil {
 		return err
 	}
@@ -459,7 +460,7 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	if err != nil {
 		return err
 	}
-	u.Revision.Layers = layers
+	u.Revision.Layers = want.layers
 	u.request.Checksum = c.Checksum
 	if c.Origin != "" {
 		u.request.OriginOf, u.request.Origin = "", c.Origin

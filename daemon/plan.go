@@ -116,16 +116,13 @@ func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
 		}
 		_, _, err = c.Packages(platform, cfg.KernelType, cfg.Extensions)
 		if unknown, is := errors.AsType[plan.NotKnown](err); is {
-			p.Unreconcilable = append(p.Unreconcilable, unknown...)
+			// What another release has is seen when its image is there.
+			if !changes(p, plan.OSImage) || !c.Ever(platform, cfg.KernelType, cfg.Extensions) {
+				p.Unreconcilable = append(p.Unreconcilable, unknown...)
+			}
 			err = nil
 		}
-		if extensions >= 0 {
-			for name := range p.Changes[extensions].Packages {
-				if known := c.Extension(platform, name); known != nil {
-					p.Changes[extensions].Packages[name] = known
-				}
-			}
-		}
+		namePackages(p, c, platform)
 		return err
 	}
 	reason := "packages can't be layered on plain ostree deployments"
@@ -138,6 +135,22 @@ func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
 		}
 	}
 	return nil
+}
+
+// changes says whether a plan has a change of that kind.
+func changes(p *plan.Plan, kind plan.Kind) bool {
+	return slices.ContainsFunc(p.Changes, func(c plan.Change) bool { return c.Kind == kind })
+}
+
+// namePackages says in a plan which packages the extensions that change are on a platform.
+func namePackages(p *plan.Plan, c *plan.Catalogue, platform plan.Platform) {
+	for _, change := range p.Changes {
+		for name := range change.Packages {
+			if known := c.Extension(platform, name); known != nil {
+				change.Packages[name] = known
+			}
+		}
+	}
 }
 
 // Plan says what Apply would do, and touches nothing.

@@ -97,23 +97,55 @@ func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config,
 	return os, nil
 }
 
-// wanted is the system that u is to make of the current one, and what of it is ours then. Packages that somebody else
-// has layered stay, as do packages of the base that somebody else has taken out.
-func (h *Host) wanted(ctx context.Context, u *update, image string, ours transaction.Layers) (ostree.System,
-	transaction.Layers, error) {
+// wanted is a system to compose, and what of it is ours once it runs.
+type wanted struct {
+	ostree.System
+
+	layers transaction.Layers
+	// choose, where the image is another one, makes the rest what it is on that image's release.
+	choose ostree.Choose
+}
+
+// wanted is what cfg makes of the current system. Packages that somebody else has layered stay, as do packages of the
+// base that somebody else has taken out. p is told the names of packages when they are those of another release.
+func (h *Host) wanted(ctx context.Context, cfg *machineconfig.Config, image string, ours transaction.Layers,
+	p *plan.Plan) (*wanted, error) {
 	now, err := h.current(ctx)
 	if err != nil {
-		return now, ours, err
+		return nil, err
 	}
-	install, remove, err := h.packages(u.cfg)
+	layered := func(install, remove []string) (s ostree.System, mine transaction.Layers) {
+		s.Image, mine.Wanted = image, install
+		s.Packages, mine.Packages = layer(now.Packages, ours.Packages, install)
+		s.Removed, mine.Removed = layer(now.Removed, ours.Removed, remove)
+		return s, mine
+	}
+	install, remove, err := h.packages(cfg)
+	another := image != "" && h.os == OSRpmOstree && asksForPackages(cfg)
+	if err != nil && (!another || !errors.As(err, new(plan.NotKnown))) {
+		return nil, err
+	}
+	w := &wanted{}
+	w.System, w.layers = layered(install, remove)
+	if !another {
+		return w, nil
+	}
+	c, _, err := h.catalogue()
 	if err != nil {
-		return now, ours, err
+		return nil, err
 	}
-	s := ostree.System{Image: image}
-	s.Packages, ours.Packages = layer(now.Packages, ours.Packages, install)
-	s.Removed, ours.Removed = layer(now.Removed, ours.Removed, remove)
-	ours.Wanted = install
-	return s, ours, nil
+	w.choose = func(osRelease []byte) ([]string, []string, error) {
+		platform := plan.ParsePlatform(osRelease, runtime.GOARCH)
+		install, remove, err := c.Packages(platform, cfg.KernelType, cfg.Extensions)
+		if err != nil {
+			return nil, nil, err
+		}
+		var s ostree.System
+		s, w.layers = layered(install, remove)
+		namePackages(p, c, platform)
+		return s.Packages, s.Removed, nil
+	}
+	return w, nil
 }
 
 // layer is what there is without what was ours, and with what is wanted; and what of that is ours.
@@ -142,9 +174,12 @@ const stagedPath = transaction.StateDir + "/staged.json"
 type staged struct {
 	Digest string `json:"digest"`
 	// Booted is the deployment that it was composed from: of another one it would take back what has changed since.
-	Booted   string          `json:"booted"`
+	Booted string `json:"booted"`
+	// System is what was asked for, by the names that the release that ran has for packages.
 	System   ostree.System   `json:"system"`
 	Composed ostree.Composed `json:"composed"`
+	// Layers are what of it is ours, by the names that the release that was composed has.
+	Layers transaction.Layers `json:"layers,omitzero"`
 }
 
 func (h *Host) keepStaged(s staged) error {
@@ -208,51 +243,66 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 }
 
 // stagedFor is what was composed for the configuration, nil where nothing was.
-func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want ostree.System) *ostree.Composed {
+func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want ostree.System) *staged {
 	var s staged
 	data, err := h.root.ReadFile(stagedPath)
 	if err != nil || json.Unmarshal(data, &s) != nil || s.Composed.Checksum == "" || s.Digest != cfg.Digest ||
 		s.Booted != booted || !reflect.DeepEqual(s.System, want) {
 		return nil
 	}
-	return &s.Composed
+	return &s
 }
 
 // compose brings the system to the disk: what was staged for this very configuration, and otherwise what its image is
 // now. Room is asked for before anything is pulled, which takes minutes.
-func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted string, want ostree.System,
+func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted string, want *wanted,
 	o ApplyOptions, res *Result) (ostree.Composed, error) {
 	field := osField(res.Plan)
-	var before *ostree.Composed
+	var before *staged
 	if !o.afresh {
-		before = h.stagedFor(cfg, booted, want)
+		before = h.stagedFor(cfg, booted, want.System)
 	}
 	if before != nil {
-		there, err := h.composer.Present(ctx, want, *before)
+		there, err := h.composer.Present(ctx, want.System, before.Composed)
 		if err != nil {
-			return *before, fmt.Errorf("%s: %w", field, err)
+			return ostree.Composed{}, fmt.Errorf("%s: %w", field, err)
 		}
 		if there {
-			return *before, h.moved(ctx, cfg, want, *before, res)
+			want.layers = before.Layers
+			return before.Composed, h.moved(ctx, cfg, want.System, before.Composed, res)
 		}
 	}
 	if err := h.deploymentSpace(ctx); err != nil {
 		return ostree.Composed{}, err
 	}
 	// Whoever thinks better of it has to find what an interrupted one leaves.
-	if err := h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want}); err != nil {
+	if err := h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System}); err != nil {
 		return ostree.Composed{}, err
 	}
 	h.say("pull", strings.TrimSpace(want.Image+" "+strings.Join(want.Packages, " ")))
-	c, err := h.composer.Compose(ctx, want)
+	c, err := h.composeOf(ctx, want)
 	if err != nil {
 		return c, notComposed(res.Plan, field, err)
 	}
-	if before != nil && c.Checksum != before.Checksum {
+	if before != nil && c.Checksum != before.Composed.Checksum {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
-			"it is %s now", field, before.Checksum, cfg.Name, c.Checksum))
+			"it is %s now", field, before.Composed.Checksum, cfg.Name, c.Checksum))
 	}
-	return c, h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want, Composed: c})
+	return c, h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System, Composed: c,
+		Layers: want.layers})
+}
+
+// choosingComposer is a composer that layers packages.
+type choosingComposer interface {
+	// ComposeFor composes s with the packages that choose has for its image, which is known when it was pulled.
+	ComposeFor(ctx context.Context, s ostree.System, choose ostree.Choose) (ostree.Composed, error)
+}
+
+func (h *Host) composeOf(ctx context.Context, want *wanted) (ostree.Composed, error) {
+	if c, is := h.composer.(choosingComposer); is && want.choose != nil {
+		return c.ComposeFor(ctx, want.System, want.choose)
+	}
+	return h.composer.Compose(ctx, want.System)
 }
 
 // notComposed is the error of an OS that can't be had now, or at all: then the plan says so.
@@ -260,7 +310,11 @@ func notComposed(p *plan.Plan, field string, err error) error {
 	if ostree.ClassOf(err) != ostree.Invalid {
 		return fmt.Errorf("%s: %w", field, err)
 	}
-	p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: field, Reason: err.Error()})
+	if unknown, is := errors.AsType[plan.NotKnown](err); is {
+		p.Unreconcilable = append(p.Unreconcilable, unknown...)
+	} else {
+		p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: field, Reason: err.Error()})
+	}
 	return Unreconcilable(p)
 }
 

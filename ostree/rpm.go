@@ -69,6 +69,13 @@ func (r *RPM) Current(ctx context.Context) (System, error) {
 // call to join, or for Drop to cancel. A registered update driver that is active is an error: rpm-ostree would let us
 // bypass it, but then two would decide about the host.
 func (r *RPM) Compose(ctx context.Context, want System) (Composed, error) {
+	return r.ComposeFor(ctx, want, nil)
+}
+
+// ComposeFor is Compose of an image whose release may have other packages than the one that runs: want has what they
+// would be if it is the same. As soon as the image is in the repository, which may be after a transaction, choose says
+// what they are.
+func (r *RPM) ComposeFor(ctx context.Context, want System, choose Choose) (Composed, error) {
 	doing := "composing " + describe(want.Image, want.Packages, want.Removed)
 	t, err := targetOf(want)
 	if err != nil {
@@ -79,7 +86,7 @@ func (r *RPM) Compose(ctx context.Context, want System) (Composed, error) {
 			return Composed{}, err
 		}
 	}
-	composed, err := r.compose(ctx, doing, t)
+	composed, err := r.compose(ctx, doing, t, choose)
 	if err != nil && ctx.Err() == nil {
 		if clearErr := r.clear(ctx); clearErr != nil {
 			err = fmt.Errorf("%w; then %w", err, clearErr)
@@ -88,8 +95,9 @@ func (r *RPM) Compose(ctx context.Context, want System) (Composed, error) {
 	return composed, err
 }
 
-func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget) (Composed, error) {
-	if err := r.join(ctx, doing, t); err != nil {
+func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choose Choose) (Composed, error) {
+	choice := &rpmChoice{choose: choose}
+	if err := r.join(ctx, doing, &t, choice); err != nil {
 		return Composed{}, err
 	}
 	s, err := r.settle(ctx, doing)
@@ -98,6 +106,11 @@ func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget) (Composed,
 	}
 	done := rpmProgress{limit: -1}
 	for {
+		if other, err := r.fit(ctx, doing, &t, s, choice); err != nil {
+			return Composed{}, err
+		} else if other {
+			done.limit, done.before = -1, 0
+		}
 		lock, err := stagedLocked(r.root)
 		if err != nil {
 			return Composed{}, &Error{Class: Failed, Doing: doing, Err: err}
@@ -123,7 +136,17 @@ func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget) (Composed,
 		}
 		done.last, done.before = steps[0], len(steps)
 		if err := r.step(ctx, doing, &done); err != nil {
-			return Composed{}, err
+			if choice.pulled || ClassOf(err) != Invalid {
+				return Composed{}, err
+			}
+			// It may be the packages of the release that runs that the other one has not.
+			choice.pulled = true
+			if other, fitErr := r.fit(ctx, doing, &t, s, choice); fitErr != nil {
+				return Composed{}, fitErr
+			} else if !other {
+				return Composed{}, err
+			}
+			done.limit, done.before = -1, 0
 		}
 		if s, err = r.settle(ctx, doing); err != nil {
 			return Composed{}, err
@@ -443,7 +466,7 @@ func (r *RPM) clear(ctx context.Context) error {
 }
 
 // join ends what an earlier call of Compose has left going on: by waiting, if it is a step to t, else by cancelling it.
-func (r *RPM) join(ctx context.Context, doing string, t rpmTarget) error {
+func (r *RPM) join(ctx context.Context, doing string, t *rpmTarget, c *rpmChoice) error {
 	words, err := r.running(ctx)
 	if err != nil {
 		return &Error{Class: Failed, Doing: doing, Err: err}
@@ -456,6 +479,10 @@ func (r *RPM) join(ctx context.Context, doing string, t rpmTarget) error {
 		return err
 	}
 	steps := slices.Concat(t.steps(s.booted()), t.steps(s.first()), [][]string{cleanupPending})
+	if _, err := r.fit(ctx, doing, t, s, c); err != nil {
+		return err
+	}
+	steps = slices.Concat(steps, t.steps(s.booted()), t.steps(s.first()))
 	if slices.ContainsFunc(steps, func(argv []string) bool { return strings.Join(argv, " ") == words }) {
 		r.say("waiting for what an earlier attempt has begun: " + words)
 		err = waitForUnit(ctx, r.run, rpmUnit)

@@ -193,6 +193,9 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules"}},
 		{"another kernel for that", realtime, System{Packages: []string{"kernel-64k-core", "usbguard"}, Removed: kernel},
 			[]string{"install --idempotent kernel-64k-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules"}},
+		{"image, and another kernel for that", realtime,
+			System{Image: imageB, Packages: []string{"kernel-64k-core", "usbguard"}, Removed: kernel},
+			[]string{b + " --install=kernel-64k-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules"}},
 		{"image, and more left out", realtime, System{Image: imageB, Packages: rtKernel, Removed: append([]string{"nano"}, kernel...)},
 			[]string{b, "override remove nano --uninstall=usbguard"}},
 		{"others left out", realtime, System{Packages: []string{"vim"}, Removed: []string{"nano"}}, []string{
@@ -332,6 +335,8 @@ type rpmHost struct {
 	failure      string // standard error of the last transaction
 	reloads      int
 	asked        []string
+	releases     map[string]string // the os-release of each commit
+	bootedIs     *rpmDeployment    // the booted one, if it is another
 }
 
 // rpmFixture is what rpm-ostree status says, without the booted deployment and what is the same in all tests.
@@ -377,6 +382,9 @@ func newRPMHost(t *testing.T) *rpmHost {
 func (h *rpmHost) rpm() *RPM { return NewRPM(h.run, h.root, NewPlain(h.run, h.root)) }
 
 func (h *rpmHost) booted() rpmDeployment {
+	if h.bootedIs != nil {
+		return *h.bootedIs
+	}
 	return rpmDeployment{OS: "testos", Checksum: one, Booted: true,
 		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
 }
@@ -433,8 +441,11 @@ func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 		h.reloads++
 		return nil, nil
 	case "ostree":
-		if argv[1] == "admin" {
+		switch {
+		case argv[1] == "admin":
 			return h.answerAdmin()
+		case argv[1] == "cat" && argv[3] == "/usr/lib/os-release":
+			return []byte(h.releases[argv[2]]), nil
 		}
 		h.asked = append(h.asked, rest)
 		switch {
@@ -683,6 +694,114 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
+	const imported = importedRefs + "/docker_3A__2F__2F_quay_2E_io/example/os_40_sha256_3A_"
+	const notFound = "error: Packages not found: old"
+	onB := func(packages ...string) *rpmDeployment { return stagedB(packages, nil) }
+	realtime := func(h *rpmHost, d rpmDeployment) rpmDeployment {
+		d.Packages, d.Removed = []string{"kernel-rt-core", "old"}, kernel
+		h.bootedIs = &d
+		return d
+	}
+	digest := strings.TrimPrefix(digestB, "sha256:")
+	for _, c := range []struct {
+		name         string
+		set          func(h *rpmHost)
+		guess        System
+		choice       []string
+		removed      []string
+		transactions []rpmTransaction
+		done         int
+		fails        string
+	}{
+		{name: "the same", guess: System{Image: imageB, Packages: []string{"old"}}, choice: []string{"old"}, done: 1,
+			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")}}},
+		{name: "others, and both are there", guess: System{Image: imageB, Packages: []string{"old"}}, done: 2,
+			choice: []string{"new", "old"},
+			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")},
+				{words: "install --idempotent new", staged: onB("new", "old")}}},
+		{name: "others, and the old ones are gone", guess: System{Image: imageB, Packages: []string{"old"}}, done: 1,
+			choice: []string{"new"},
+			transactions: []rpmTransaction{
+				{words: rebaseB + " --install=old", failure: notFound, before: nil},
+				{words: rebaseB + " --install=new", staged: onB("new")}}},
+		{name: "others, of an image that was pulled before", choice: []string{"new"}, done: 1,
+			guess:        System{Image: imageB, Packages: []string{"old"}},
+			set:          func(h *rpmHost) { writeAll(t, h.root, map[string]string{imported + digest: three + "\n"}) },
+			transactions: []rpmTransaction{{words: rebaseB + " --install=new", staged: onB("new")}}},
+		{name: "another kernel's, with the kernel", choice: []string{"kernel-rt-core"}, removed: kernel, done: 2,
+			guess: System{Image: imageB, Packages: []string{"kernel-rt-core", "old"}, Removed: kernel},
+			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
+				{words: "override remove kernel kernel-core --install=kernel-rt-core",
+					staged: stagedB([]string{"kernel-rt-core"}, kernel)}}},
+		{name: "a kernel that stays has fewer", choice: []string{"kernel-rt-core"}, removed: kernel, done: 1,
+			guess: System{Image: imageB, Packages: []string{"kernel-rt-core", "old"}, Removed: kernel},
+			set:   func(h *rpmHost) { realtime(h, h.booted()) },
+			transactions: []rpmTransaction{{words: rebaseB, failure: notFound},
+				{words: rebaseB + " --uninstall=old", staged: stagedB([]string{"kernel-rt-core"}, kernel)}}},
+		{name: "the same, and they are nowhere", guess: System{Image: imageB, Packages: []string{"old"}},
+			choice: []string{"old"}, fails: "Packages not found: old",
+			transactions: []rpmTransaction{{words: rebaseB + " --install=old", failure: notFound}}},
+		{name: "others, and they are nowhere", guess: System{Image: imageB, Packages: []string{"old"}},
+			choice: []string{"new"}, fails: "Packages not found: new",
+			transactions: []rpmTransaction{{words: rebaseB + " --install=old", failure: notFound},
+				{words: rebaseB + " --install=new", failure: "error: Packages not found: new"}}},
+		{name: "none, of a release that nobody knows", guess: System{Image: imageB, Packages: []string{"old"}},
+			fails: "nothing is known of release " + three,
+			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")},
+				{words: cleanupWord}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newRPMHost(t)
+			h.releases = map[string]string{one: one, two: three, three: three}
+			h.transactions = c.transactions
+			if len(c.transactions) > 1 || c.fails != "" {
+				// The image is there however the transaction ends.
+				h.transactions[0].before = func() {
+					writeAll(t, h.root, map[string]string{imported + digest: three + "\n"})
+				}
+			}
+			if c.set != nil {
+				c.set(h)
+			}
+			got, err := h.rpm().ComposeFor(t.Context(), c.guess, func(release []byte) ([]string, []string, error) {
+				if string(release) != three {
+					t.Errorf("asked for release %s", release)
+				}
+				if c.choice == nil {
+					return nil, nil, fmt.Errorf("nothing is known of release %s", release)
+				}
+				return c.choice, c.removed, nil
+			})
+			if len(h.transactions) > 0 {
+				t.Errorf("asked for %q, left are %+v", h.asked, h.transactions)
+			}
+			if c.fails != "" {
+				if ClassOf(err) != Invalid || !strings.Contains(err.Error(), c.fails) {
+					t.Errorf("gave %v", err)
+				}
+				return
+			}
+			if err != nil || got.Checksum != two || got.Transactions != c.done {
+				t.Errorf("gave %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestNamesOfImportedImagesAreRead(t *testing.T) {
+	for name, want := range map[string]string{
+		"docker_3A__2F__2F_quay_2E_io/a__b/os_3A_1":             "docker://quay.io/a_b/os:1",
+		"docker_3A_/_2F_quay_2E_example/os/node_40_sha256_3A_0": "docker://quay.example/os/node@sha256:0",
+		"oci_3A_/var/x": "oci:/var/x",
+		"plain":         "plain", "_": "_", "a_b": "a_b", "a_zz_": "a_zz_", "": "",
+	} {
+		if got := unescapedRef(name); got != want {
+			t.Errorf("%s is %s, not %s", name, got, want)
+		}
 	}
 }
 

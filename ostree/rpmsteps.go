@@ -211,7 +211,8 @@ func (t rpmTarget) remaining(s rpmStatus, locked bool) ([][]string, rpmDeploymen
 	case first.Booted:
 		return steps, rpmDeployment{}, nil
 	case first.Staged && locked && sameOthers(first, booted):
-		if further := t.steps(first); len(further) < len(steps) {
+		further := t.steps(first)
+		if len(further) < len(steps) || len(further) == len(steps) && t.has(first) && !t.has(booted) {
 			return further, first, nil
 		}
 	}

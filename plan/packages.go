@@ -197,7 +197,7 @@ func (e NotKnown) Error() string {
 
 // Packages are those that a kernel type ("" is the default one) and extensions put on the base of a platform, and those
 // of the base that they take the place of; each list is without duplicates, in the catalogue's order. The error is a
-// NotKnown.
+// NotKnown, and the lists are those of the rest then.
 func (c *Catalogue) Packages(p Platform, kernelType string, extensions []string) (install, remove []string, err error) {
 	kernels, known := c.of(p)
 	var wrong NotKnown
@@ -206,8 +206,9 @@ func (c *Catalogue) Packages(p Platform, kernelType string, extensions []string)
 		if !ok {
 			kernels[machineconfig.KernelDefault] = kernelEntry{} // for the list of those that are known
 			wrong = append(wrong, notKnown(p, KernelType, kernelType, slices.Sorted(maps.Keys(kernels))))
+		} else {
+			install, remove = slices.Clone(kernel.Packages), slices.Clone(kernels[machineconfig.KernelDefault].Packages)
 		}
-		install, remove = slices.Clone(kernel.Packages), slices.Clone(kernels[machineconfig.KernelDefault].Packages)
 	}
 	for _, extension := range extensions {
 		packages, ok := known[extension]
@@ -221,9 +222,28 @@ func (c *Catalogue) Packages(p Platform, kernelType string, extensions []string)
 		}
 	}
 	if len(wrong) > 0 {
-		return nil, nil, wrong
+		return install, remove, wrong
 	}
 	return install, remove, nil
+}
+
+// Ever says whether some release of a platform's OS has packages for all of it.
+func (c *Catalogue) Ever(p Platform, kernelType string, extensions []string) bool {
+	for _, entry := range slices.Concat(c.known, c.host) {
+		if !slices.Contains(entry.IDs, p.ID) {
+			continue
+		}
+		versions := entry.Versions
+		if len(versions) == 0 {
+			versions = []string{""}
+		}
+		for _, version := range versions {
+			if _, _, err := c.Packages(Platform{ID: p.ID, Version: version, Arch: p.Arch}, kernelType, extensions); err == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func notKnown(p Platform, kind Kind, name string, known []string) Unreconcilable {

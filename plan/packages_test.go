@@ -250,6 +250,38 @@ func TestPlatformIsReadFromOSRelease(t *testing.T) {
 	}
 }
 
+func TestWhatOnlyAnotherReleaseHasIsKnownToBeThere(t *testing.T) {
+	c, err := NewCatalogue([]byte("systems:\n- ids: [rhel]\n  versions: ['9.9']\n  extensions: {late: [late]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eight := Platform{"rhel", "8.6", "amd64"}
+	for _, test := range []struct {
+		kernel     string
+		extensions []string
+		ever       bool
+	}{
+		{"", []string{"two-node-ha"}, true},
+		{"", []string{"late", "usbguard"}, true},
+		{"realtime", nil, true},
+		{"64k-pages", nil, false}, // of another architecture
+		{"", []string{"never"}, false},
+	} {
+		if got := c.Ever(eight, test.kernel, test.extensions); got != test.ever {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+	if c.Ever(Platform{"debian", "13", "amd64"}, "", []string{"usbguard"}) {
+		t.Error("an OS of which nothing is known")
+	}
+	// What is known goes on with the error.
+	install, remove, err := c.Packages(eight, "realtime", []string{"usbguard", "two-node-ha"})
+	want := []string{"kernel-rt-core", "kernel-rt-modules", "kernel-rt-modules-extra", "kernel-rt-kvm", "usbguard"}
+	if err == nil || !slices.Equal(install, want) || len(remove) != 4 {
+		t.Errorf("%v %v %v", install, remove, err)
+	}
+}
+
 func FuzzCatalogue(f *testing.F) {
 	f.Add("systems:\n- ids: [a]\n  versions: ['1.2']\n  kernels: {realtime: {packages: [x], release: 'y'}}",
 		"a", "1.2.3", "xyz")
@@ -266,9 +298,12 @@ func FuzzCatalogue(f *testing.F) {
 		for _, kernel := range kernelTypes {
 			install, remove, err := c.Packages(p, kernel, []string{"usbguard"})
 			for _, name := range slices.Concat(install, remove) {
-				if !packagePattern.MatchString(name) || err != nil {
+				if !packagePattern.MatchString(name) {
 					t.Fatalf("%q is to be a package (%v)", name, err)
 				}
+			}
+			if err == nil && !c.Ever(p, kernel, []string{"usbguard"}) {
+				t.Fatalf("%s has them, and no release ever", p)
 			}
 		}
 	})

@@ -32,6 +32,7 @@ func Packages() []catalogue.Package {
 	for _, name := range []string{
 		"usbguard", "sysstat", "krb5-workstation", "libkadm5", "kernel-devel", "kernel-headers", "libreswan",
 		"NetworkManager-libreswan", "kata-containers", "pacemaker", "pcs", "fence-agents-all", "late",
+		"kernel-rt-kvm", "openvswitch3.5-ipsec",
 	} {
 		all = append(all, simple(name, "1.0"))
 	}

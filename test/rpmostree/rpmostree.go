@@ -288,6 +288,11 @@ func Commit(ctx context.Context, h *lab.Host, ref string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
+// Withdraw takes a package out of the repository of a host that has the stand-in.
+func Withdraw(h *lab.Host, p catalogue.Package) error {
+	return os.Remove(filepath.Join(h.HostPath(repository), p.NEVRA()+".rpm"))
+}
+
 // Break makes a step go wrong on a host that has the stand-in; it need not run.
 func Break(h *lab.Host, f fault.Fault) error { return fault.Set(h.HostPath(fault.Dir), f) }
 
