@@ -68,7 +68,7 @@ func requested(ctx context.Context, t *testing.T, n *node.Node) []string {
 }
 
 func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
-	ctx, n := agentOn(t)
+	ctx, n := agentOn(t, plain)
 	if err := os.WriteFile(n.HostPath("/etc/machine-config-daemon/packages.yaml"), []byte(releasesFile), 0o644); err != nil {
 		t.Fatal(err)
 	}
