@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,28 +17,6 @@ import (
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
 )
-
-// faulty is the agent with fault points, built when the first test needs it.
-var faulty = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "noderefit-faulty-")
-	if err != nil {
-		return "", err
-	}
-	return Build(context.Background(), dir, "faults")
-})
-
-func startFaulty(t *testing.T) (context.Context, *Node) {
-	t.Helper()
-	lab.Need(t)
-	sound := binary
-	bin, err := faulty()
-	if err != nil {
-		t.Fatal(err)
-	}
-	binary = bin
-	defer func() { binary = sound }()
-	return start(t)
-}
 
 // shell runs a script on the host.
 func shell(ctx context.Context, t *testing.T, n *Node, script string) (string, int) {

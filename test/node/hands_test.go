@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,11 +24,7 @@ import (
 // headPath is where the host has the program that stands in for the head's pod.
 const headPath = "/var/usrlocal/bin/head"
 
-var headProgram = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "noderefit-head-")
-	if err != nil {
-		return "", err
-	}
+var headProgram = program("head", func(dir string) (string, error) {
 	out := filepath.Join(dir, "head")
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out,
 		"github.com/noderefit/noderefit/test/node/head")

@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,31 +17,60 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-var binary string
+// scratch has the programs, which the tests share.
+var scratch string
 
 func TestMain(m *testing.M) {
-	code := func() int {
-		if lab.Available() == nil {
-			dir, err := os.MkdirTemp("", "noderefit-agent-")
-			if err == nil {
-				defer os.RemoveAll(dir)
-				binary, err = Build(context.Background(), dir)
-			}
-			if err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				return 1
-			}
+	os.Exit(func() int {
+		var err error
+		if scratch, err = os.MkdirTemp("", "noderefit-node-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
 		}
+		defer os.RemoveAll(scratch)
 		return m.Run()
-	}()
-	os.Exit(code)
+	}())
 }
+
+// program builds a program once, in a directory of its own.
+func program(name string, build func(dir string) (string, error)) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		dir := filepath.Join(scratch, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return "", err
+		}
+		return build(dir)
+	})
+}
+
+// The agents: as it is released, and with its fault points.
+var (
+	plain = program("plain", func(dir string) (string, error) { return Build(context.Background(), dir) })
+
+	faulty = program("faulty", func(dir string) (string, error) { return Build(context.Background(), dir, "faults") })
+)
 
 func start(t *testing.T) (context.Context, *Node) {
 	t.Helper()
+	return startWith(t, plain)
+}
+
+func startFaulty(t *testing.T) (context.Context, *Node) {
+	t.Helper()
+	return startWith(t, faulty)
+}
+
+// startWith makes a host with an agent. The test runs beside others from then on.
+func startWith(t *testing.T, build func() (string, error)) (context.Context, *Node) {
+	t.Helper()
 	base := lab.Need(t)
+	t.Parallel() // hosts mostly wait
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
+	binary, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
 	n, err := New(ctx, base, binary, lab.Options{})
 	if err != nil {
 		t.Fatal(err)
