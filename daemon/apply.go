@@ -401,6 +401,11 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 			return err
 		}
 	}
+	if w, is := h.composer.(withdrawer); is {
+		if err := w.Withdraw(ctx); err != nil {
+			return err
+		}
+	}
 	brought, err := h.broughtKargs(ctx, u)
 	if err != nil {
 		return err
@@ -450,6 +455,9 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	if want.Image, err = h.admit(u.cfg, want.Image); err != nil {
 		return notComposed(res.Plan, plan.OSImage.Field(), err)
 	}
+	if err := h.admitSource(u.cfg, want.Source); err != nil {
+		return notComposed(res.Plan, "baseOSExtensionsContainerImage", err)
+	}
 	if !o.afresh { // to stage it is held by then
 		// Until the deployment is made nobody may take from the disk what it is made of.
 		if u.release, err = h.lockStaging(ctx, "apply", settling); err != nil {
@@ -466,6 +474,12 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 		u.request.OriginOf, u.request.Origin = "", c.Origin
 	}
 	return nil
+}
+
+// withdrawer is a composer that changes the running /etc while it composes.
+type withdrawer interface {
+	// Withdraw takes back what one that was cut short has left there: a new deployment would have it too.
+	Withdraw(ctx context.Context) error
 }
 
 // broughtKargs are the kernel arguments of the booted deployment as the image of the new one has them.

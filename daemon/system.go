@@ -116,6 +116,9 @@ func (h *Host) wanted(ctx context.Context, cfg *machineconfig.Config, image stri
 	}
 	layered := func(install, remove []string) (s ostree.System, mine transaction.Layers) {
 		s.Image, mine.Wanted = image, install
+		if asksForPackages(cfg) && h.os == OSRpmOstree {
+			s.Source = cfg.ExtensionsImage
+		}
 		s.Packages, mine.Packages = layer(now.Packages, ours.Packages, install)
 		s.Removed, mine.Removed = layer(now.Removed, ours.Removed, remove)
 		return s, mine
@@ -321,23 +324,40 @@ func notComposed(p *plan.Plan, field string, err error) error {
 // admit holds an image to the signature policy that the configuration itself brings, beside the host's own, which the
 // tools read: what only the one that comes demands is not pulled by the one that goes.
 func (h *Host) admit(cfg *machineconfig.Config, image string) (string, error) {
-	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return f.Path == ostree.PolicyPath })
-	if at < 0 || image == "" || h.os == OSOstree {
-		return image, nil
-	}
-	policy, err := ostree.ParsePolicy(cfg.Files[at].Contents)
-	if err != nil {
-		return "", err
-	}
-	parsed, err := ostree.ParseImage(image)
-	if err != nil {
-		return "", err
-	}
-	admitted, err := policy.Admit(parsed)
-	if err != nil || admitted.Verify != ostree.VerifyPolicy {
+	admitted, err := h.admitted(cfg, image)
+	if err != nil || admitted == nil || admitted.Verify != ostree.VerifyPolicy {
 		return image, err
 	}
 	return admitted.String(), nil
+}
+
+// admitSource does so with an image that packages are taken from.
+func (h *Host) admitSource(cfg *machineconfig.Config, image string) error {
+	if image != "" {
+		if _, err := ostree.ParseSource(image); err != nil {
+			return err
+		}
+	}
+	_, err := h.admitted(cfg, image)
+	return ostree.OfExtensions(err)
+}
+
+// admitted is an image as the policy that cfg brings lets it in, nil where it brings none.
+func (h *Host) admitted(cfg *machineconfig.Config, image string) (*ostree.Image, error) {
+	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return f.Path == ostree.PolicyPath })
+	if at < 0 || image == "" || h.os == OSOstree {
+		return nil, nil
+	}
+	policy, err := ostree.ParsePolicy(cfg.Files[at].Contents)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := ostree.ParseImage(image)
+	if err != nil {
+		return nil, err
+	}
+	admitted, err := policy.Admit(parsed)
+	return &admitted, err
 }
 
 // moved warns where an image names another commit by now than the one that was staged and is used.

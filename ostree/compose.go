@@ -11,6 +11,9 @@ type System struct {
 	Packages []string `json:"packages,omitempty"`
 	// Removed are the packages of the base that are left out.
 	Removed []string `json:"removed,omitempty"`
+	// Source is a container image that packages are taken from, beside the repositories that the host has. Empty, there is
+	// none. Of a system that runs nobody knows it.
+	Source string `json:"source,omitempty"`
 
 	// Reported is the digest or the checksum that the image of a system which runs is there as, "" for one that is wanted.
 	Reported string `json:"-"`

@@ -295,3 +295,22 @@ func FuzzParseImage(f *testing.F) {
 		}
 	})
 }
+
+func TestSourceOfPackagesIsAnImageInARegistry(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"quay.io/a/extensions@" + digestA: true, "quay.io/a/extensions:1": true,
+		"ostree-unverified-registry:quay.io/a/extensions:1":   false,
+		"ostree-image-signed:docker://quay.io/a/extensions:1": false,
+		"ostree-unverified-image:oci:/var/extensions":         false,
+		"fedora:fedora/x86_64/extensions":                     false,
+		"quay.io/a/extensions@sha256:1":                       false,
+		"docker://quay.io/a/extensions:1":                     false,
+		"":                                                    false,
+	} {
+		_, err := ParseSource(text)
+		if (err == nil) != ok || err != nil && (ClassOf(err) != Invalid ||
+			!strings.HasPrefix(err.Error(), "parsing baseOSExtensionsContainerImage ")) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -86,17 +86,32 @@ func (r *RPM) ComposeFor(ctx context.Context, want System, choose Choose) (Compo
 			return Composed{}, err
 		}
 	}
-	composed, err := r.compose(ctx, doing, t, choose)
-	if err != nil && ctx.Err() == nil {
+	choice := &rpmChoice{choose: choose}
+	if want.Source != "" {
+		if choice.source, err = ParseSource(want.Source); err != nil {
+			return Composed{}, err
+		}
+		if _, err = admitted(r.root, want.Source); err != nil {
+			return Composed{}, OfExtensions(err)
+		}
+	}
+	composed, err := r.compose(ctx, doing, t, choice)
+	if ctx.Err() != nil {
+		return composed, err
+	}
+	if err != nil {
 		if clearErr := r.clear(ctx); clearErr != nil {
 			err = fmt.Errorf("%w; then %w", err, clearErr)
 		}
 	}
+	// What boots gets the /etc that there is by then.
+	if withdrawErr := r.Withdraw(ctx); err == nil {
+		err = withdrawErr
+	}
 	return composed, err
 }
 
-func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choose Choose) (Composed, error) {
-	choice := &rpmChoice{choose: choose}
+func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choice *rpmChoice) (Composed, error) {
 	if err := r.join(ctx, doing, &t, choice); err != nil {
 		return Composed{}, err
 	}
@@ -132,6 +147,11 @@ func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choose Cho
 		if done.last == nil {
 			if err := r.begin(ctx, doing, t, s); err != nil {
 				return Composed{}, err
+			}
+			if choice.source != (Image{}) {
+				if err := r.offer(ctx, choice.source); err != nil {
+					return Composed{}, err
+				}
 			}
 		}
 		done.last, done.before = steps[0], len(steps)
@@ -348,6 +368,9 @@ func (r *RPM) Drop(ctx context.Context) error {
 		if err := r.interrupt(ctx); err != nil {
 			return failed(err)
 		}
+	}
+	if err := r.Withdraw(ctx); err != nil {
+		return err
 	}
 	composed, err := r.held(composedRef)
 	if err != nil {

@@ -21,6 +21,7 @@ type rpmChoice struct {
 	choose Choose
 	base   string // the commit that choose was asked for last
 	pulled bool   // a transaction has come so far that the image is in the repository
+	source Image  // of packages; the zero value: the host's repositories alone
 }
 
 // fit asks what belongs on the base of t, once that is in the repository, and says whether t is another for it. Two

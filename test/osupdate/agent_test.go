@@ -31,6 +31,12 @@ const packagesFile = `systems:
 func agentOn(t *testing.T, build func() (string, error)) (context.Context, *node.Node) {
 	t.Helper()
 	ctx, m := boot(t)
+	return ctx, agentOf(t, m, build)
+}
+
+// agentOf puts the agent on a host.
+func agentOf(t *testing.T, m *machine, build func() (string, error)) *node.Node {
+	t.Helper()
 	binary, err := build()
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +52,7 @@ func agentOn(t *testing.T, build func() (string, error)) (context.Context, *node
 	if err := os.WriteFile(at+"/packages.yaml", []byte(packagesFile), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return ctx, n
+	return n
 }
 
 // config is a MachineConfig with a file, and more of its spec.

@@ -116,11 +116,16 @@ type machine struct {
 // boot returns a host that runs its first deployment, of lab.RefV1. The test runs beside others from then on.
 func boot(t *testing.T) (context.Context, *machine) {
 	t.Helper()
+	return bootWith(t, lab.Options{Name: "rpm"})
+}
+
+func bootWith(t *testing.T, options lab.Options) (context.Context, *machine) {
+	t.Helper()
 	lab.Need(t)
 	t.Parallel() // boots mostly wait
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	h, err := need(ctx, t).Boot(ctx, lab.Options{Name: "rpm"})
+	h, err := need(ctx, t).Boot(ctx, options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// An image of extensions is a repository of packages in a container image. podman pulls it and mounts it, and what it
+// has mounted is bound to a directory in /run: podman's own mounts reach nobody who has a mount namespace of his own,
+// as rpm-ostree's daemon has. While it composes, a file among those of the host's repositories names that directory.
+// Nothing is copied.
+const (
+	sourceUnit  = "noderefit-extensions"
+	sourceMount = "/run/noderefit-extensions"
+	// sourceRepo is where rpm-ostree reads which repositories there are, and nowhere else: in the running /etc.
+	sourceRepo = "/etc/yum.repos.d/noderefit-extensions.repo"
+	// sourceNote is there from before the first of these effects until after the last of them is undone, through a power
+	// cut too.
+	sourceNote = "/var/lib/machine-config-daemon/extensions.json"
+	// sourcePackages is the repository in such an image.
+	sourcePackages = "/usr/share/rpm-ostree/extensions"
+)
+
+// sourceFile is the text of sourceRepo. Packages have the keys of whoever built the image, which a host need not have;
+// what is pulled is held to the host's policy for images instead. It may be skipped, so that what a power cut leaves of
+// it does not break rpm-ostree for others; a package that is missing then is an error all the same.
+const sourceFile = `# Of the update that is being composed. machine-config-daemon removes it.
+[noderefit-extensions]
+name=Extensions of the operating system
+baseurl=file://` + sourceMount + sourcePackages + `/
+enabled=1
+gpgcheck=0
+metadata_expire=1
+skip_if_unavailable=True
+`
+
+// extensionsImage is the text of sourceNote.
+type extensionsImage struct {
+	Image string `json:"image"` // as podman names it
+	// Ours says that the image was not there before: it goes again.
+	Ours bool `json:"ours"`
+}
+
+// ParseSource reads System.Source: the name of an image in a registry, with nothing before it. An error is an *Error of
+// the class Invalid.
+func ParseSource(text string) (Image, error) {
+	image, err := ParseImage(text)
+	if err == nil && (image.Kind != ContainerImage || image.Transport != Registry || image.Verify != VerifyUnsaid) {
+		err = &Error{Class: Invalid, Doing: fmt.Sprintf("parsing osImageURL %q", text),
+			Err: errors.New("it is not the name of a container image in a registry")}
+	}
+	return image, OfExtensions(err)
+}
+
+// OfExtensions is an error of this package about an image, of which it says that it is not the OS's.
+func OfExtensions(err error) error {
+	typed, is := errors.AsType[*Error](err)
+	if !is {
+		return err
+	}
+	doing := strings.Replace(typed.Doing, "osImageURL", "baseOSExtensionsContainerImage", 1)
+	return &Error{Class: typed.Class, Doing: doing, Err: typed.Err}
+}
+
+// offer makes the packages of an image known to rpm-ostree, until Withdraw. What the network breaks is tried again. A
+// dozen forks.
+func (r *RPM) offer(ctx context.Context, image Image) error {
+	doing := "fetching the extensions of " + image.String()
+	failed := func(err error) error {
+		if err == nil || errors.As(err, new(*Error)) {
+			return err
+		}
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	name := image.target()
+	note, err := r.offered()
+	if err != nil {
+		return failed(err)
+	}
+	switch {
+	case note != nil && note.Image != name:
+		if err := r.Withdraw(ctx); err != nil {
+			return err
+		}
+		note = nil
+	case note != nil:
+		if err := waitForUnit(ctx, r.run, sourceUnit); err != nil {
+			return failed(err)
+		}
+		if err := r.unmount(ctx); err != nil {
+			return failed(err)
+		}
+	}
+	podman := inUnit(r.run, sourceUnit, "--description=podman pull "+name, "--property=EnvironmentFile=-"+proxyFile)
+	if note == nil {
+		// It has an exit status of its own for an image that isn't there.
+		_, err := podman(ctx, "podman", "image", "exists", name)
+		if command, is := errors.AsType[*CommandError](err); is && command.Stderr != "" || ctx.Err() != nil {
+			return r.podmanFailing(doing, image, err)
+		}
+		if err := r.note(extensionsImage{Image: name, Ours: err != nil}); err != nil {
+			return failed(err)
+		}
+	}
+	if err := r.pullSource(ctx, doing, image, podman); err != nil {
+		return err
+	}
+	output, err := podman(ctx, "podman", "image", "mount", name)
+	if err != nil {
+		return r.podmanFailing(doing, image, err)
+	}
+	at := lastLine(string(output))
+	if !strings.HasPrefix(at, "/") {
+		return failed(fmt.Errorf("podman image mount said %q, which is no path", at))
+	}
+	if err := os.MkdirAll(r.host(sourceMount), 0o755); err != nil {
+		return failed(err)
+	}
+	if _, err := podman(ctx, "mount", "-o", "bind,ro", at, sourceMount); err != nil {
+		return failed(err)
+	}
+	return failed(replaceFile(r.host(sourceRepo), []byte(sourceFile), 0o644))
+}
+
+// pullSource pulls an image with podman. What is there already is only looked up.
+func (r *RPM) pullSource(ctx context.Context, doing string, image Image, podman Runner) error {
+	argv := []string{"podman", "pull", "--quiet"}
+	for _, path := range append(slices.Clip(AuthPaths), KubeletAuthPath) {
+		if _, err := os.Stat(r.host(path)); err == nil {
+			argv = append(argv, "--authfile="+path)
+			break
+		}
+	}
+	argv = append(argv, image.target())
+	for attempt := 0; ; attempt++ {
+		r.say("pulling " + image.String())
+		_, err := podman(ctx, argv...)
+		if err == nil {
+			return nil
+		}
+		err = r.podmanFailing(doing, image, err)
+		if ClassOf(err) != Retryable || attempt == len(r.delays) || ctx.Err() != nil {
+			return err
+		}
+		r.say("trying again: " + err.Error())
+		if sleep(ctx, r.delays[attempt]) != nil {
+			return err
+		}
+	}
+}
+
+// podmanFailing makes an Error of what podman came to: below it are the libraries that are below bootc.
+func (r *RPM) podmanFailing(doing string, image Image, err error) error {
+	return withHint(bootcFailing(doing, nil, err), image, func(path string) ([]byte, error) {
+		return os.ReadFile(r.host(path))
+	})
+}
+
+// Withdraw takes back that the packages of an image are known to rpm-ostree, whoever has begun it, and removes the
+// image if it was not there before. No fork where there is none.
+func (r *RPM) Withdraw(ctx context.Context) error {
+	const doing = "letting go of the image of extensions"
+	failed := func(err error) error { return &Error{Class: Failed, Doing: doing, Err: err} }
+	note, err := r.offered()
+	if err != nil {
+		return failed(err)
+	}
+	if note == nil {
+		return nil
+	}
+	if err := stopUnit(ctx, r.run, sourceUnit); err != nil {
+		return failed(err)
+	}
+	if err := r.unmount(ctx); err != nil {
+		return failed(err)
+	}
+	podman := inUnit(r.run, sourceUnit, "--description=podman image rm "+note.Image)
+	if _, err := podman(ctx, "podman", "image", "unmount", "--force", note.Image); err != nil && !unknownImage(err) {
+		return failed(err)
+	}
+	if note.Ours {
+		if _, err := podman(ctx, "podman", "image", "rm", note.Image); err != nil && !unknownImage(err) {
+			if !strings.Contains(err.Error(), "image is in use") {
+				return failed(err)
+			}
+			r.say("leaving the image " + note.Image + ": " + err.Error())
+		}
+	}
+	if err := os.Remove(r.host(sourceNote)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed(err)
+	}
+	return nil
+}
+
+// unmount takes the repository from rpm-ostree. The image stays.
+func (r *RPM) unmount(ctx context.Context) error {
+	for _, path := range []string{sourceRepo, sourceRepo + replaceSuffix} {
+		if err := os.Remove(r.host(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if _, err := os.Stat(r.host(sourceMount)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	host := inUnit(r.run, sourceUnit, "--description=umount "+sourceMount)
+	// Whoever reads a package of it ends with that; the next one finds nothing.
+	_, err := host(ctx, "umount", "--lazy", sourceMount)
+	if command, is := errors.AsType[*CommandError](err); err != nil &&
+		(!is || !containsAny(command.Stderr, "not mounted", "no mount point")) {
+		return err
+	}
+	err = os.Remove(r.host(sourceMount))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// unknownImage says whether podman failed because there is no such image.
+func unknownImage(err error) bool {
+	command, is := errors.AsType[*CommandError](err)
+	return is && strings.Contains(command.Stderr, "image not known")
+}
+
+// offered is the note of what was begun, nil if nothing was.
+func (r *RPM) offered() (*extensionsImage, error) {
+	text, err := os.ReadFile(r.host(sourceNote))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var note extensionsImage
+	if err := json.Unmarshal(text, &note); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", sourceNote, err)
+	}
+	return &note, nil
+}
+
+func (r *RPM) note(n extensionsImage) error {
+	text, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(path.Dir(r.host(sourceNote)), 0o700); err != nil {
+		return err
+	}
+	return replaceFile(r.host(sourceNote), text, 0o600)
+}
+
+// replaceSuffix is what the name of a file has while it is written.
+const replaceSuffix = ".new"
+
+// replaceFile writes a file so that it is there whole or not at all, through a power cut too.
+func replaceFile(at string, text []byte, mode fs.FileMode) error {
+	file, err := os.OpenFile(at+replaceSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(at+replaceSuffix, at)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(path.Dir(at))
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Fsync(int(dir.Fd())), dir.Close())
+}
