@@ -162,9 +162,7 @@ func (r *RPM) pullSource(ctx context.Context, doing string, image Image, podman 
 
 // podmanFailing makes an Error of what podman came to: below it are the libraries that are below bootc.
 func (r *RPM) podmanFailing(doing string, image Image, err error) error {
-	return withHint(bootcFailing(doing, nil, err), image, func(path string) ([]byte, error) {
-		return os.ReadFile(r.host(path))
-	})
+	return r.withHint(bootcFailing(doing, nil, err), image)
 }
 
 // Withdraw takes back that the packages of an image are known to rpm-ostree, whoever has begun it, and removes the

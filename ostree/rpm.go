@@ -157,7 +157,7 @@ func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choice *rp
 		done.last, done.before = steps[0], len(steps)
 		if err := r.step(ctx, doing, &done); err != nil {
 			if choice.pulled || ClassOf(err) != Invalid {
-				return Composed{}, err
+				return Composed{}, r.withHint(err, t.image)
 			}
 			// It may be the packages of the release that runs that the other one has not.
 			choice.pulled = true
@@ -631,6 +631,11 @@ func (r *RPM) FailedFinalization(ctx context.Context) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// withHint adds to a failure to pull an image what is wrong with the host's credentials, if that was it.
+func (r *RPM) withHint(err error, image Image) error {
+	return withHint(err, image, func(path string) ([]byte, error) { return os.ReadFile(r.host(path)) })
 }
 
 // host is where this process finds a path of the host.

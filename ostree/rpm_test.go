@@ -833,6 +833,17 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 				{words: swap, staged: stagedB(wantAll.Packages, kernel[:1])}, {words: cleanupWord}}},
 		{name: "it is not locked", want: wantB, class: Failed, text: "testos/" + two + ".0 is not locked",
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), unlocked: true}, {words: cleanupWord}}},
+		{name: "no credentials", want: wantB, class: NeedsAdmin,
+			text: "unauthorized; /etc/ostree/auth.json, the only file that is looked at, has no credentials for quay.io; " +
+				KubeletAuthPath + " has some: link /run/ostree/auth.json to it",
+			set: func(h *rpmHost) {
+				writeAll(t, h.root, map[string]string{
+					"/etc/ostree/auth.json": `{"auths":{"registry.example":{"auth":"eDp5"}}}`,
+					KubeletAuthPath:         `{"auths":{"quay.io":{"auth":"eDp5"}}}`,
+				})
+			},
+			transactions: []rpmTransaction{{words: rebaseB, failure: "error: Creating importer: failed to invoke method " +
+				"OpenImage: failed to invoke method OpenImage: reading manifest in quay.io/example/os: unauthorized"}}},
 		{name: "nothing came of it", want: wantB, class: Failed, text: "nothing is staged",
 			transactions: []rpmTransaction{{words: rebaseB}}},
 		{name: "somebody's changes are lost", want: wantB, class: Failed, text: "other local packages",
