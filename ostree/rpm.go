@@ -115,7 +115,7 @@ func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choice *rp
 	if err := r.join(ctx, doing, &t, choice); err != nil {
 		return Composed{}, err
 	}
-	s, err := r.settle(ctx, doing)
+	s, err := r.settle(ctx, doing, &t)
 	if err != nil {
 		return Composed{}, err
 	}
@@ -168,7 +168,7 @@ func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choice *rp
 			}
 			done.limit, done.before = -1, 0
 		}
-		if s, err = r.settle(ctx, doing); err != nil {
+		if s, err = r.settle(ctx, doing, &t); err != nil {
 			return Composed{}, err
 		}
 	}
@@ -393,7 +393,7 @@ func (r *RPM) Drop(ctx context.Context) error {
 	composing := err == nil
 	if composing {
 		// The daemon may go on where the client is dead.
-		if _, err := r.settle(ctx, doing); err != nil {
+		if _, err := r.settle(ctx, doing, nil); err != nil {
 			return err
 		}
 		if err := r.unstage(ctx, doing); err != nil {
@@ -472,7 +472,7 @@ func (r *RPM) clear(ctx context.Context) error {
 	if _, err := os.Stat(r.host(composingMark)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	s, err := r.settle(ctx, doing)
+	s, err := r.settle(ctx, doing, nil)
 	if err != nil {
 		return err
 	}
@@ -501,12 +501,11 @@ func (r *RPM) join(ctx context.Context, doing string, t *rpmTarget, c *rpmChoice
 	if err != nil {
 		return err
 	}
-	steps := slices.Concat(t.steps(s.booted()), t.steps(s.first()), [][]string{cleanupPending})
+	leads := t.leads(s, words)
 	if _, err := r.fit(ctx, doing, t, s, c); err != nil {
 		return err
 	}
-	steps = slices.Concat(steps, t.steps(s.booted()), t.steps(s.first()))
-	if slices.ContainsFunc(steps, func(argv []string) bool { return strings.Join(argv, " ") == words }) {
+	if leads || t.leads(s, words) {
 		r.say("waiting for what an earlier attempt has begun: " + words)
 		err = waitForUnit(ctx, r.run, rpmUnit)
 	} else {
@@ -520,8 +519,10 @@ func (r *RPM) join(ctx context.Context, doing string, t *rpmTarget, c *rpmChoice
 }
 
 // settle is the status when no transaction is active. It waits for those of others as long as it has patience, and
-// until rpm-ostree has seen what ostree has done without it, which its daemon hears of a little later. Two forks.
-func (r *RPM) settle(ctx context.Context, doing string) (rpmStatus, error) {
+// until rpm-ostree has seen what ostree has done without it, which its daemon hears of a little later. One that a
+// client of ours has left when it died is waited for if it is a step to t, and cancelled if not, or if t is nil. Two
+// forks.
+func (r *RPM) settle(ctx context.Context, doing string, t *rpmTarget) (rpmStatus, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var changes <-chan struct{}
@@ -535,6 +536,11 @@ func (r *RPM) settle(ctx context.Context, doing string) (rpmStatus, error) {
 		pause := unitPoll
 		if len(s.Transaction) > 0 {
 			waitFor = fmt.Errorf("rpm-ostree is at work for another program: %s", s.who())
+			if said == "" {
+				if err := r.cancelOrphan(ctx, s, t); err != nil {
+					return s, &Error{Class: Retryable, Doing: doing, Err: err}
+				}
+			}
 			if changes == nil && said == "" {
 				// Where there is no bus the polls are enough.
 				changes, _ = r.Watch(ctx)

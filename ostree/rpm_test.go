@@ -337,6 +337,8 @@ type rpmHost struct {
 	asked        []string
 	releases     map[string]string // the os-release of each commit
 	bootedIs     *rpmDeployment    // the booted one, if it is another
+	text         string            // of rpm-ostree status
+	cancelled    int
 }
 
 // rpmFixture is what rpm-ostree status says, without the booted deployment and what is the same in all tests.
@@ -427,6 +429,14 @@ func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 	name, rest, _ := strings.Cut(line, " ")
 	switch name {
 	case "env":
+		switch argv[len(argv)-1] {
+		case "status":
+			return []byte(h.text), nil
+		case "cancel":
+			h.cancelled++
+			h.statuses = nil
+			return nil, nil
+		}
 		return h.answerStatus(argv)
 	case "systemctl":
 		return h.systemctl(argv, rest)
@@ -792,6 +802,49 @@ func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 	}
 }
 
+func TestTransactionOfADeadClientIsCancelledOnlyIfItIsOurs(t *testing.T) {
+	// As rpm-ostree writes it.
+	under := func(title, id string) string {
+		return "State: busy\nAutomaticUpdates: disabled\nTransaction: " + title + " \n  Initiator: client(id:" + id +
+			" dbus:1.28 unit:x.service uid:0)\nDeployments:\n● ostree://fedora:stable\n"
+	}
+	for _, c := range []struct {
+		name, text string
+		cancelled  int
+	}{
+		{"ours, for something else", under("rebase elsewhere", rpmClient), 1},
+		{"ours, for this", under(rebaseB+" "+withLock, rpmClient), 0},
+		{"somebody else's", under("rebase elsewhere", "cli"), 0},
+		{"of one that has a name like ours", under("rebase elsewhere", rpmClient+"-2"), 0},
+		{"over meanwhile", "State: idle\nDeployments:\n  Initiator: client(id:" + rpmClient + " \n", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRPMHost(t)
+				h.text = c.text
+				busy := rpmFixture{busy: []string{"UpdateDeployment", ":1.28", "/x"}}
+				h.statuses = []rpmFixture{busy, busy, busy}
+				h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}
+				if _, err := h.rpm().Compose(t.Context(), wantB); err != nil || h.cancelled != c.cancelled {
+					t.Errorf("gave %v; cancelled %d", err, h.cancelled)
+				}
+
+				// To drop it, nothing of ours is worth waiting for.
+				h.stage(nil, "")
+				h.text, h.cancelled, h.statuses = c.text, 0, []rpmFixture{busy, busy}
+				h.transactions = []rpmTransaction{{words: "cleanup -b"}}
+				want := c.cancelled
+				if strings.Contains(c.text, "client(id:"+rpmClient+" dbus") {
+					want = 1
+				}
+				if err := h.rpm().Drop(t.Context()); err != nil || h.cancelled != want {
+					t.Errorf("drop gave %v; cancelled %d", err, h.cancelled)
+				}
+			})
+		})
+	}
+}
+
 func TestNamesOfImportedImagesAreRead(t *testing.T) {
 	for name, want := range map[string]string{
 		"docker_3A__2F__2F_quay_2E_io/a__b/os_3A_1":             "docker://quay.io/a_b/os:1",
@@ -805,6 +858,7 @@ func TestNamesOfImportedImagesAreRead(t *testing.T) {
 	}
 }
 
+//nolint:misspell // a registry's own word
 func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 	busy := rpmTransaction{words: rebaseB, failure: "error: System transaction in progress"}
 	refused := "error: Creating importer: dial tcp 10.0.0.1:443: connect: connection refused"

@@ -181,6 +181,12 @@ func (t rpmTarget) steps(from rpmDeployment) [][]string {
 	return [][]string{step(nil, off, rebase...), step(on, nil, overrideRemove...)}
 }
 
+// leads says whether a transaction, by the words of its command line, is one on the way to what is asked for.
+func (t rpmTarget) leads(s rpmStatus, words string) bool {
+	steps := slices.Concat(t.steps(s.booted()), t.steps(s.first()), [][]string{cleanupPending})
+	return slices.ContainsFunc(steps, func(argv []string) bool { return strings.Join(argv, " ") == words })
+}
+
 // without are the names in a that are not in b, sorted.
 func without(a, b []string) []string {
 	return sorted(slices.DeleteFunc(slices.Clone(a), func(name string) bool { return slices.Contains(b, name) }))

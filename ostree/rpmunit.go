@@ -65,6 +65,45 @@ func (r *RPM) interrupt(ctx context.Context) error {
 	return stopUnit(ctx, r.run, rpmUnit)
 }
 
+// cancelOrphan cancels the active transaction if a client of ours that is dead has begun it, and if it does not lead to
+// t; with nil none does. Nobody else's is touched: rpm-ostree tells whose it is, by the name that we give ourselves. It
+// returns when the transaction is over, or will not be soon. Three forks at most.
+func (r *RPM) cancelOrphan(ctx context.Context, s rpmStatus, t *rpmTarget) error {
+	if runs, err := r.running(ctx); err != nil || runs != "" {
+		return err
+	}
+	output, err := r.run(ctx, "env", "LC_ALL=C.UTF-8", "RPMOSTREE_CLIENT_ID="+rpmClient, "rpm-ostree", "status")
+	if err != nil {
+		return ctx.Err() // the daemon left, and its transaction with it
+	}
+	title, mine := initiated(string(output))
+	if !mine || t != nil && t.leads(s, "rpm-ostree "+title) {
+		return nil
+	}
+	r.say("cancelling what an earlier attempt has left: " + title)
+	bounded, cancel := context.WithTimeout(ctx, interruptGrace)
+	defer cancel()
+	// Whatever comes of it, the transaction is waited for.
+	_, _ = r.run(bounded, "env", "LC_ALL=C.UTF-8", "RPMOSTREE_CLIENT_ID="+rpmClient, "rpm-ostree", "cancel")
+	return ctx.Err()
+}
+
+// initiated reads in the text of rpm-ostree status what the active transaction is, and whether we have begun it.
+func initiated(status string) (title string, mine bool) {
+	for line := range strings.Lines(status) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "Transaction":
+			title = strings.TrimSpace(value)
+		case "Initiator":
+			return title, strings.HasPrefix(value, "client(id:"+rpmClient+" ")
+		case "Deployments:":
+			return "", false
+		}
+	}
+	return "", false
+}
+
 // lastLine is the last line with anything in it; a carriage return ends one, too.
 func lastLine(text string) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })

@@ -350,6 +350,44 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 		t.Errorf("left is %s", m.output(ctx, "rpm-ostree", "status"))
 	}
 
+	// The client died, nothing is wanted any more, and the transaction would go on for long.
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Slow, Seconds: 600, Times: 1})
+	own, stop := context.WithCancelCause(ctx)
+	slow := make(chan error, 1)
+	go func() {
+		_, err := m.rpm().Compose(own, want)
+		slow <- err
+	}()
+	m.soon(ctx, "a transaction is active", m.busy(ctx))
+	m.soon(ctx, "it is slow", func() bool {
+		_, err := os.Stat(filepath.Join(m.HostPath(fault.Dir), string(fault.Compose)))
+		return errors.Is(err, fs.ErrNotExist) // it has lifted itself
+	})
+	stop(errRestart)
+	<-slow
+	m.output(ctx, "systemctl", "kill", "--signal=KILL", "noderefit-rpm-ostree.service")
+	if !m.busy(ctx)() {
+		t.Error("the transaction ended with its client")
+	}
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if m.busy(ctx)() || m.staged(ctx) != nil {
+		t.Errorf("left is %s", m.output(ctx, "rpm-ostree", "status"))
+	}
+
+	// Somebody else's is waited for.
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Slow, Seconds: 3, Times: 1})
+	m.output(ctx, "systemd-run", "--unit=client", "rpm-ostree", "install", "sysstat")
+	m.soon(ctx, "the other client is at work", m.busy(ctx))
+	m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 2)
+	if failed := m.output(ctx, "sh", "-c", "systemctl is-failed client.service; true"); failed == "failed" {
+		t.Error("somebody else's transaction was cancelled")
+	}
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+
 	// The client dies, and the transaction goes on.
 	_, result = m.hanging(ctx, want)
 	m.output(ctx, "systemctl", "kill", "--signal=KILL", "noderefit-rpm-ostree.service")

@@ -96,6 +96,9 @@ func TestOneTransactionAtATime(t *testing.T) {
 		if got := h.status().Transaction; got[0] != "KernelArgs" || !strings.HasPrefix(got[1], ":1.") || got[2] != "/org/projectatomic/rpmostree1/"+lab.OS {
 			t.Errorf("the transaction is %q", got)
 		}
+		if said := h.ok("status"); !strings.Contains(said, "Transaction: kargs --append=slow\n  Initiator: client(id:cli dbus:1.") {
+			t.Errorf("status says %q", said)
+		}
 		h.refused("Transaction in progress: kargs --append=slow\n You can cancel the current transaction with `rpm-ostree cancel`", "kargs", "--append=other")
 		h.refused("Transaction in progress: kargs --append=slow\n You can cancel the current transaction with `rpm-ostree cancel`", "cleanup", "-p")
 		second, _ := h.begin("kargs", "--append=slow")

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -48,7 +49,8 @@ func statusCommand() *cobra.Command {
 		case asJSON:
 			err = showJSON(cmd.OutOrStdout(), shown, txn)
 		default:
-			showText(cmd.OutOrStdout(), shown, txn)
+			title, client := c.under(cmd.Context())
+			showText(cmd.OutOrStdout(), shown, title, client)
 		}
 		if err == nil && pendingExit && len(all) > 0 && !vardict(all[0]).yes("booted") {
 			return errUnchanged
@@ -103,10 +105,33 @@ func bare(value any) any {
 	return value
 }
 
+// under is what the active transaction is called and who began it, as it says itself; nothing if there is none.
+func (c *client) under(ctx context.Context) (title, client string) {
+	path, err := c.sysroot.GetProperty(sysrootInterface + ".ActiveTransactionPath")
+	address, _ := path.Value().(string)
+	if err != nil || address == "" {
+		return "", ""
+	}
+	peer, err := dbus.Dial(address, dbus.WithContext(ctx))
+	if err != nil {
+		return "", "" // it is over
+	}
+	defer peer.Close()
+	if err := peer.Auth(nil); err != nil {
+		return "", ""
+	}
+	for name, value := range map[string]*string{"Title": &title, "InitiatingClientDescription": &client} {
+		if property, err := peer.Object("", "/").GetProperty(transactionInterface + "." + name); err == nil {
+			*value, _ = property.Value().(string)
+		}
+	}
+	return title, client
+}
+
 // showText shows what people look for. The driver reads the JSON, so not every line of the original is here.
-func showText(out io.Writer, deployments []map[string]dbus.Variant, txn []any) {
-	if len(txn) > 0 && txn[0] != "" {
-		fmt.Fprintf(out, "State: busy\nTransaction: %v\n", txn[0])
+func showText(out io.Writer, deployments []map[string]dbus.Variant, title, client string) {
+	if title != "" {
+		fmt.Fprintf(out, "State: busy\nTransaction: %s\n  Initiator: %s\n", title, client)
 	} else {
 		fmt.Fprintln(out, "State: idle")
 	}
