@@ -53,7 +53,9 @@ func TestKillAtRandomMoments(t *testing.T) {
 	if testing.Short() {
 		kills = 20
 	}
-	f := &fixture{pristine: pristine(t), binary: binary(t, plain),
+	program := binary(t, plain)
+	t.Parallel() // one process after the other, and the hosts mostly wait
+	f := &fixture{pristine: pristine(t), binary: program,
 		docs: documents(t, map[string]string{"a": manyFiles("a"), "b": manyFiles("b")})}
 	defer os.RemoveAll(f.pristine)
 	source := random(t, seed(t))
