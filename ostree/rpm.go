@@ -142,7 +142,7 @@ func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choice *rp
 			done.transactions++ // it was done, although nobody could say so
 		}
 		if len(steps) == 0 {
-			return r.keep(ctx, doing, t, d, done.transactions)
+			return r.keep(ctx, doing, t, d, s, done.transactions)
 		}
 		if done.last == nil {
 			if err := r.begin(ctx, doing, t, s); err != nil {
@@ -284,9 +284,10 @@ func (t rpmTarget) complaint(s rpmStatus, lock bool) string {
 }
 
 // keep holds the commit of the deployment d by our refs and says what it is.
-func (r *RPM) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployment,
+func (r *RPM) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployment, s rpmStatus,
 	transactions int) (Composed, error) {
-	if t.image.Ref != "" && transactions > 0 {
+	// What runs may have been of that name before the ref moved, or before rpm-ostree deleted it as it left the name.
+	if t.image.Ref != "" && transactions > 0 && !t.has(s.booted()) {
 		output, err := r.run(ctx, "ostree", "rev-parse", t.image.Refspec())
 		if err != nil {
 			return Composed{}, failing(doing, output, err)

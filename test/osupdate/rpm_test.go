@@ -128,6 +128,46 @@ func TestImageKernelAndExtensionAreTwoTransactionsAndBootOnlyWhenTheyAreMadeTo(t
 	}
 }
 
+func TestWayBackNeedsNoRefThatARebaseHasDeleted(t *testing.T) {
+	ctx, m := boot(t)
+	ref := rpmostree.Remote + ":" + rpmostree.RefV4
+	m.bootInto(ctx, m.compose(ctx, ostree.System{Image: ref}, 1))
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	before := m.BootedDeployment()
+	m.bootInto(ctx, m.compose(ctx, ostree.System{Image: m.push(ctx, "43")}, 1))
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if refs := m.output(ctx, "ostree", "refs"); strings.Contains(refs, ref) {
+		t.Fatalf("rpm-ostree keeps the ref that it leaves: %s", refs)
+	}
+	m.output(ctx, "ostree", "admin", "cleanup")
+	m.output(ctx, "rpm-ostree", "cleanup", "-b")
+
+	// The commit is held by its deployment, and that is all that it takes to go back, and on from there.
+	m.output(ctx, "rpm-ostree", "rollback")
+	if err := m.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if m.BootedDeployment() != before {
+		t.Fatalf("%s has booted", m.BootedDeployment())
+	}
+	if now, err := m.rpm().Current(ctx); err != nil || now.Image != ref {
+		t.Errorf("runs %+v, %v", now, err)
+	}
+	want := ostree.System{Image: ref, Packages: []string{"usbguard"}}
+	m.bootInto(ctx, m.compose(ctx, want, 1))
+	if now, err := m.rpm().Current(ctx); err != nil || now.Image != ref || !slices.Equal(now.Packages, want.Packages) {
+		t.Errorf("runs %+v, %v", now, err)
+	}
+	if err := m.rpm().Drop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	m.output(ctx, "rpm-ostree", "upgrade")
+}
+
 func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 	ctx, m := boot(t)
 	image := m.push(ctx, "43")
