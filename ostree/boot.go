@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -143,8 +144,8 @@ func join(deployments []Deployment, entries map[string]entry) {
 type NoBootSpace struct {
 	Checksum   string
 	Need, Free uint64 // bytes
-	// Reclaimable are the IDs of the deployments that neither run, nor boot next, nor are pinned or staged, and that
-	// alone hold a kernel: to discard them makes room.
+	// Reclaimable are the IDs of the deployments of the same OS after the booted one that neither boot next nor are
+	// pinned: to discard them makes room. There are none where it would not.
 	Reclaimable []string
 }
 
@@ -255,15 +256,62 @@ func bootSpace(root, osName, checksum string, files []object, simple bool, deplo
 	if need <= free {
 		return nil
 	}
-	users := map[string]int{}
-	for _, d := range deployments {
-		users[d.kernel]++
-	}
 	refusal := &NoBootSpace{Checksum: checksum, Need: need, Free: free}
-	for _, d := range deployments {
-		if !d.Booted && !d.Default && !d.Pinned && !d.Staged && d.kernel != "" && users[d.kernel] == 1 {
-			refusal.Reclaimable = append(refusal.Reclaimable, d.ID)
+	discardable, kernels := reclaimable(osName, deployments)
+	for _, kernel := range kernels {
+		size, err := kernelSize(filepath.Join(root, "boot", kernel), block)
+		if err != nil {
+			return err
 		}
+		free += size
+	}
+	if need <= free {
+		refusal.Reclaimable = discardable
 	}
 	return refusal
+}
+
+// reclaimable are the deployments that ostree discards where the older ones are not kept, and the kernels that go with
+// them.
+func reclaimable(osName string, deployments []Deployment) (ids, kernels []string) {
+	booted := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Booted })
+	goes := func(i int) bool {
+		d := deployments[i]
+		return booted >= 0 && i > booted && d.OS == osName && !d.Default && !d.Pinned && !d.Staged && d.kernel != ""
+	}
+	var kept []string
+	for i, d := range deployments {
+		if !goes(i) {
+			kept = append(kept, d.kernel)
+		}
+	}
+	for i, d := range deployments {
+		if !goes(i) || slices.Contains(kept, d.kernel) {
+			continue
+		}
+		ids = append(ids, d.ID)
+		if !slices.Contains(kernels, d.kernel) {
+			kernels = append(kernels, d.kernel)
+		}
+	}
+	return ids, kernels
+}
+
+// kernelSize is what a kernel's directory takes, in bytes.
+func kernelSize(dir string, block uint64) (uint64, error) {
+	var size uint64
+	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			size += (uint64(max(info.Size(), 0)) + block - 1) / block * block
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return size, err
 }

@@ -408,18 +408,31 @@ func TestKernelThatIsThereNeedsNoSpaceAndAnotherIsRefusedByNumbers(t *testing.T)
 		t.Fatal(err)
 	}
 	deployments := []Deployment{
-		{ID: "new", kernel: "/ostree/a", Default: true},
-		{ID: "booted", kernel: "/ostree/b", Booted: true},
-		{ID: "pinned", kernel: "/ostree/c", Pinned: true},
-		{ID: "shares", kernel: "/ostree/a"},
-		{ID: "old", kernel: "/ostree/d"},
+		{OS: "testos", ID: "new", kernel: "/ostree/a", Default: true},
+		{OS: "testos", ID: "booted", kernel: "/ostree/b", Booted: true},
+		{OS: "testos", ID: "pinned", kernel: "/ostree/c", Pinned: true},
+		{OS: "testos", ID: "shares", kernel: "/ostree/a"},
+		{OS: "testos", ID: "old", kernel: "/ostree/d"},
+		{OS: "testos", ID: "as old", kernel: "/ostree/d"},
+		{OS: "otheros", ID: "another", kernel: "/ostree/e"},
+	}
+	// Without blocks, so that it takes no room: larger than any disk here.
+	write("boot/ostree/d/vmlinuz", "")
+	if err := os.Truncate(filepath.Join(root, "boot/ostree/d/vmlinuz"), 1<<43); err != nil {
+		t.Fatal(err)
+	}
+	files[0].size = 1 << 43
+	write("boot/x", "")
+	var room *NoBootSpace
+	if err := bootSpace(root, "testos", one, files, simple, deployments); !errors.As(err, &room) ||
+		!slices.Equal(room.Reclaimable, []string{"old", "as old"}) {
+		t.Errorf("with what can go it is %v", err)
 	}
 	files[0].size = 1 << 60
-	write("boot/x", "")
 	var refusal *NoBootSpace
 	err = bootSpace(root, "testos", one, files, simple, deployments)
 	if !errors.As(err, &refusal) || refusal.Need < 1<<60 || refusal.Free == 0 || refusal.Free > 1<<60 ||
-		!slices.Equal(refusal.Reclaimable, []string{"old"}) ||
+		len(refusal.Reclaimable) > 0 ||
 		!strings.Contains(err.Error(), fmt.Sprint(refusal.Need)) || !strings.Contains(err.Error(), fmt.Sprint(refusal.Free)) {
 		t.Errorf("got %v", err)
 	}
