@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -81,7 +82,10 @@ type Host struct {
 	deployments *deployments
 	now         func() time.Time
 	say         func(phase, what string)
-	lock        *os.File
+
+	pulling      sync.Mutex
+	pullingSince time.Time
+	lock         *os.File
 }
 
 // Open returns the host at dir. say is told what is being done.
@@ -128,7 +132,7 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone {
 		h.plain = ostree.NewPlain(ostree.Exec, "/")
 		h.deployments = &deployments{Plain: h.plain}
-		progress := func(text string) { h.say("pull", text) }
+		progress := h.pullSays
 		switch h.os {
 		case OSRpmOstree:
 			rpm := ostree.NewRPM(ostree.Exec, "/", h.plain)

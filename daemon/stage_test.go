@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,48 @@ func TestStatusSaysWhatIsStaged(t *testing.T) {
 		if got := v.leftover(); got != c.want {
 			t.Errorf("%q is staged and %s desired: left over %t", c.staged, c.desired, got)
 		}
+	}
+}
+
+func TestStatusSaysHowFarAPullIs(t *testing.T) {
+	h := openTree(t, t.TempDir())
+	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.pullSays("nobody pulls")
+	if got := h.Status(t.Context()).Pulling; got != nil {
+		t.Errorf("where nobody pulls: %+v", got)
+	}
+	// A tree has no processes; a host has ours.
+	if err := h.root.MkdirAll(fmt.Sprintf("/proc/%d", os.Getpid()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := fmt.Sprintf("/proc/%d/comm", os.Getpid())
+	if err := h.root.WriteRecord(at, comm, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	done := h.pull("quay.io/os/node")
+	if got := h.Status(t.Context()).Pulling; got == nil || got.Says != "quay.io/os/node" || got.Since == "" {
+		t.Errorf("in the beginning: %+v", got)
+	}
+	h.pullSays("trying again: no route to host")
+	if got := h.Status(t.Context()).Pulling; got == nil || got.Says != "trying again: no route to host" {
+		t.Errorf("later: %+v", got)
+	}
+	// Who was killed pulls no more, whosever its number is now.
+	if err := h.root.WriteRecord(at, []byte("sleep\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Status(t.Context()).Pulling; got != nil {
+		t.Errorf("of somebody else: %+v", got)
+	}
+	done()
+	if h.exists(pullingFile) {
+		t.Error("it is still told at the end")
 	}
 }
 

@@ -32,6 +32,8 @@ type Status struct {
 	// Staged is the digest of the configuration whose OS was composed and not booted yet, or is being composed; "unknown"
 	// where that can't be read.
 	Staged string `json:"staged,omitempty"`
+	// Pulling is what is being brought to the disk for it at the moment.
+	Pulling *Pulling `json:"pulling,omitempty"`
 	// Skipped names the OS changes that --skip-os left out of the committed configuration.
 	Skipped []string `json:"skipped"`
 }
@@ -91,7 +93,7 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 	if err != nil {
 		s.State, s.Reason = transaction.Degraded, err.Error()
 	}
-	s.Transaction, s.Staged = progress, h.stagedDigest()
+	s.Transaction, s.Staged, s.Pulling = progress, h.stagedDigest(), h.pulls()
 	h.listDeployments(ctx, s, r)
 	return s
 }

@@ -282,8 +282,9 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 	if err := h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System}); err != nil {
 		return ostree.Composed{}, err
 	}
-	h.say("pull", strings.TrimSpace(want.Image+" "+strings.Join(want.Packages, " ")))
+	done := h.pull(strings.TrimSpace(want.Image + " " + strings.Join(want.Packages, " ")))
 	c, err := h.composeOf(ctx, want)
+	done()
 	if err != nil {
 		return c, notComposed(res.Plan, field, err)
 	}

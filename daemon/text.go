@@ -54,6 +54,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Config.Previous != "" {
 		l.printf("Previous:  %s", s.Config.Previous)
 	}
+	if s.Pulling != nil {
+		l.printf("Pulling:   since %s: %s", s.Pulling.Since, s.Pulling.Says)
+	}
 	if len(s.Skipped) > 0 {
 		l.printf("Skipped:   %s (left out by --skip-os)", strings.Join(s.Skipped, ", "))
 	}
