@@ -80,6 +80,9 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 
 func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
 	// A reboot that was asked for stops this very process; how far it came is still to be said.
+	if h.os == OSRpmOstree && h.way == "" {
+		_, _ = h.road(context.WithoutCancel(ctx)) // whose error is part of the answer
+	}
 	res.Status = h.statusOf(context.WithoutCancel(ctx), r)
 	return res
 }
@@ -118,7 +121,7 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 		}
 		return err
 	}
-	if u.road == transaction.RoadSwitch {
+	if u.deploys {
 		return nil // it is let go of with the verdict
 	}
 	return h.unstage(ctx, "")
@@ -138,7 +141,7 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 	}
 	if out.Rebooting {
 		res.Reboot = RebootStarted
-		return false, &Refused{Err: fmt.Errorf("the host is going back to the configuration before: %s", out.Why)}
+		return false, &Refused{Err: fmt.Errorf("the host is about to boot again: %s", out.Why)}
 	}
 	switch out.Do {
 	case transaction.Foreign:
@@ -255,6 +258,11 @@ type update struct {
 	// ownedKargs are those of the booted deployment that are ours.
 	ownedKargs []string
 	reboot     bool
+	// deploys says that there is to be a new deployment: on the staged road of what was wanted, nil where that is what
+	// runs, with reclaim gone before.
+	deploys bool
+	want    *wanted
+	reclaim []string
 }
 
 // prepare plans, and refuses what can't work. It returns nil where nothing is to be done.
@@ -366,17 +374,17 @@ func (h *Host) chooseRoad(ctx context.Context, u *update, c *compiler, o ApplyOp
 	case !p.Reboot:
 		u.road, u.Wants = transaction.RoadLive, c.wants
 	default:
-		u.road = transaction.RoadSwitch
-		return h.prepareSwitch(ctx, u, c, o, res)
+		var err error
+		if u.road, err = h.road(ctx); err != nil {
+			return fmt.Errorf("this change needs a new deployment: %w", err)
+		}
+		return h.prepareBoot(ctx, u, c, o, res)
 	}
 	return nil
 }
 
-// prepareSwitch does what is slow or can fail of a switch before anything is touched.
-func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
-	if err := h.plain.Supported(ctx); err != nil {
-		return fmt.Errorf("this change needs a new deployment: %w", err)
-	}
+// prepareBoot does what is slow or can fail of an update that boots before anything is touched.
+func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
 	if !o.NoReboot && h.services != nil {
 		if err := h.services.inhibited(ctx); err != nil {
 			return &Refused{Err: err}
@@ -420,10 +428,16 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 	u.request.KeepRollback = true
 	err = h.plain.BootSpace(ctx, u.request.OS, u.request.Checksum)
 	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
-		u.request.KeepRollback, err = false, nil
+		u.request.KeepRollback, u.reclaim, err = false, full.Reclaimable, nil
 	}
 	if err != nil {
 		return err
+	}
+	u.deploys = true
+	if u.road == transaction.RoadStaged {
+		if err := h.prepareStaged(ctx, u, c, o); err != nil {
+			return err
+		}
 	}
 	places, err := c.view.places(c.wants)
 	if err != nil {
@@ -443,7 +457,7 @@ func (h *Host) prepareSwitch(ctx context.Context, u *update, c *compiler, o Appl
 
 // prepareOS brings the new OS to the disk; on the way back it is that of the deployment before.
 func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOptions, res *Result) error {
-	if o.back != nil {
+	if o.back != nil && u.road == transaction.RoadSwitch {
 		u.request.Checksum, u.request.OriginOf = o.back.deployment.Checksum, o.back.deployment.ID
 		u.Revision.Layers = o.back.layers
 		return nil
@@ -451,6 +465,14 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	want, err := h.wanted(ctx, u.cfg, image, u.Revision.Layers, res.Plan)
 	if err != nil {
 		return err
+	}
+	if o.back != nil {
+		source := want.Source
+		want = &wanted{layers: o.back.layers}
+		if want.System, err = h.deployments.rpm.Of(ctx, o.back.deployment.ID); err != nil {
+			return err
+		}
+		want.Source = source
 	}
 	if want.Image, err = h.admit(u.cfg, want.Image); err != nil {
 		return notComposed(res.Plan, plan.OSImage.Field(), err)
@@ -468,7 +490,7 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	if err != nil {
 		return err
 	}
-	u.Revision.Layers = want.layers
+	u.Revision.Layers, u.want = want.layers, want
 	u.request.Checksum = c.Checksum
 	if c.Origin != "" {
 		u.request.OriginOf, u.request.Origin = "", c.Origin
@@ -547,7 +569,16 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 	if u.Timeout == 0 {
 		u.Timeout = transaction.DefaultTimeout
 	}
-	if u.road != transaction.RoadSwitch {
+	switch u.road {
+	case transaction.RoadSwitch:
+		err = e.Switch(ctx, r, transaction.Switch{Update: u.Update, Request: u.request, Booted: u.booted.ID,
+			Etc: func(tree *files.Root) ([]files.Want, error) { return h.etc(tree, u) },
+			Open: func(d ostree.Deployment) (*files.Root, error) {
+				return files.OpenWritable(path.Join("/sysroot", d.Dir))
+			}})
+	case transaction.RoadStaged:
+		err = e.Staged(ctx, r, h.staging(u, res))
+	default:
 		if touched := disrupted(u.Actions); h.services != nil && !u.reboot && (judge || len(touched) > 0) {
 			before, err := h.states(ctx, touched)
 			if err != nil {
@@ -563,11 +594,6 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 		}
 		return h.reboot(ctx, o.NoReboot, res)
 	}
-	err = e.Switch(ctx, r, transaction.Switch{Update: u.Update, Request: u.request, Booted: u.booted.ID,
-		Etc: func(tree *files.Root) ([]files.Want, error) { return h.etc(tree, u) },
-		Open: func(d ostree.Deployment) (*files.Root, error) {
-			return files.OpenWritable(path.Join("/sysroot", d.Dir))
-		}})
 	if err != nil {
 		return err
 	}
@@ -579,6 +605,10 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 func (h *Host) rebootHeld(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
 	if err := h.nodeHeld(o.Cluster); err != nil {
 		return errors.Join(err, h.engine().Withdraw(context.WithoutCancel(ctx), r, err.Error()))
+	}
+	if (o.NoReboot || h.services == nil) && r.Pending.Road == transaction.RoadSwitch {
+		res.Warnings = append(res.Warnings,
+			"what changes in /etc from now on is not part of the next boot; apply again to take it along")
 	}
 	return h.reboot(ctx, o.NoReboot, res)
 }
@@ -618,10 +648,6 @@ func disrupted(actions []plan.Action) []string {
 func (h *Host) reboot(ctx context.Context, no bool, res *Result) error {
 	if no || h.services == nil {
 		res.Reboot = RebootNeeded
-		if h.plain != nil {
-			res.Warnings = append(res.Warnings,
-				"what changes in /etc from now on is not part of the next boot; apply again to take it along")
-		}
 		return nil
 	}
 	res.Reboot = RebootNeeded

@@ -82,6 +82,7 @@ type Host struct {
 	deployments *deployments
 	now         func() time.Time
 	say         func(phase, what string)
+	way         string // what status says of the road, once that is known
 
 	pulling      sync.Mutex
 	pullingSince time.Time
@@ -137,7 +138,7 @@ func (h *Host) open(backend OS) error {
 		case OSRpmOstree:
 			rpm := ostree.NewRPM(ostree.Exec, "/", h.plain)
 			rpm.Progress = progress
-			h.composer = rpm
+			h.composer, h.deployments.rpm = rpm, rpm
 		case OSBootc:
 			bootc := ostree.NewBootc(ostree.Exec, "/", h.plain)
 			bootc.Progress = progress
@@ -241,6 +242,9 @@ func (h *Host) engine() *transaction.Engine {
 	if h.plain != nil {
 		e.Deployments = h.deployments
 	}
+	if h.deployments != nil && h.deployments.rpm != nil {
+		e.Etc, e.Unfinished = h.bootedEtc, h.deployments.rpm.FailedFinalization
+	}
 	if h.services != nil {
 		e.Services, e.Prove = h.services, h.verdictLive
 	}
@@ -314,6 +318,7 @@ func uptime() time.Duration {
 // deployments are the host's, asked for once and again after each change of ours: every answer is a fork.
 type deployments struct {
 	*ostree.Plain
+	rpm   *ostree.RPM // nil on a host without rpm-ostree
 	known []ostree.Deployment
 }
 
@@ -347,7 +352,26 @@ func (d *deployments) Materialise(ctx context.Context, r ostree.Request) (ostree
 // SetDefault makes a deployment the one that boots next.
 func (d *deployments) SetDefault(ctx context.Context, id string) error {
 	d.known = nil
+	if d.rpm != nil {
+		if can, err := d.CanSetDefault(ctx); err != nil {
+			return err
+		} else if !can {
+			return d.rpm.MakeDefault(ctx, id)
+		}
+	}
 	return d.Plain.SetDefault(ctx, id)
+}
+
+// Stage stages a commit with exactly these kernel arguments.
+func (d *deployments) Stage(ctx context.Context, checksum string, arguments []string) (ostree.Deployment, error) {
+	d.known = nil
+	return d.rpm.Stage(ctx, checksum, arguments)
+}
+
+// Release lets what is staged boot after the next orderly shutdown.
+func (d *deployments) Release(ctx context.Context, id string) error {
+	d.known = nil
+	return d.Plain.Release(ctx, id)
 }
 
 // Discard removes a deployment.

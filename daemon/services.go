@@ -254,7 +254,7 @@ func (h *Host) Prove(ctx context.Context) error {
 		return err
 	}
 	r, err := h.store().Load()
-	if err == nil && r.Pending != nil {
+	if err == nil && (r.Pending != nil || h.recoveryFailed(ctx)) {
 		var out transaction.Outcome
 		if out, err = h.engine().Recover(ctx, r); out.Rebooting {
 			return err
@@ -270,6 +270,13 @@ func (h *Host) Prove(ctx context.Context) error {
 		return nil // the verdict is given and carried out: this is no failure of the unit
 	}
 	return err
+}
+
+// recoveryFailed says whether recovery has left something over in this boot: rpm-ostree, which it may need to go back
+// with, can't be asked as early as it runs.
+func (h *Host) recoveryFailed(ctx context.Context) bool {
+	states, err := h.states(ctx, []string{transaction.RecoverUnit})
+	return err == nil && states[transaction.RecoverUnit] == "failed"
 }
 
 func (h *Host) prove(ctx context.Context, r *transaction.Record) error {

@@ -114,7 +114,7 @@ func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machinecon
 	if err := h.engine().Check(u.Update, u.all); err != nil {
 		return err
 	}
-	if u.road != transaction.RoadSwitch {
+	if !u.deploys {
 		return ctx.Err()
 	}
 	res.Staged = u.request.Checksum

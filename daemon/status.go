@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,12 +52,8 @@ type DeploymentStatus struct {
 // Status reads where the host is. A record that can't be used is part of the answer.
 func (h *Host) Status(ctx context.Context) *Status {
 	r, err := h.store().Load()
+	_, _ = h.road(ctx) // whose error is part of the answer
 	s := h.statusOf(ctx, r)
-	if h.plain != nil {
-		if err := h.plain.Supported(ctx); err != nil {
-			s.Road = "none: " + err.Error()
-		}
-	}
 	if err != nil {
 		s.State, s.Reason = transaction.Degraded, err.Error()
 	}
@@ -64,10 +61,10 @@ func (h *Host) Status(ctx context.Context) *Status {
 }
 
 func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
-	s := &Status{OS: h.os, Road: string(transaction.RoadTree), Deployments: []DeploymentStatus{},
+	s := &Status{OS: h.os, Road: cmp.Or(h.way, string(transaction.RoadTree)), Deployments: []DeploymentStatus{},
 		Quarantined: []transaction.Quarantined{}, Skipped: []string{}}
 	if h.plain != nil {
-		s.Road = string(transaction.RoadSwitch)
+		s.Road = cmp.Or(h.way, string(transaction.RoadSwitch))
 	}
 	if r == nil {
 		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; nothing acts on it"

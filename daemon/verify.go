@@ -52,7 +52,8 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 	}
 	asked, rev := cfg != nil, r.Committed
 	if !asked {
-		if p := r.Pending; p != nil && p.Road == transaction.RoadSwitch && p.Deployment == booted.ID {
+		if p := r.Pending; p != nil && p.Deployment == booted.ID &&
+			(p.Road == transaction.RoadSwitch || p.Road == transaction.RoadStaged && p.Phase == transaction.PhaseProve) {
 			rev = &p.Revision
 		}
 		if cfg, err = h.revision(rev); err != nil {

@@ -30,8 +30,10 @@ type Deployment struct {
 	Pending  bool // as ostree calls the first one before the booted one
 	Refspec  string
 	Version  string
-	// KernelArguments are those of its boot entry, one argument an element with its quotes, without ostree=. A staged
-	// deployment has none that can be read.
+	// Locked says of a staged deployment that the next shutdown leaves it as it is.
+	Locked bool
+	// KernelArguments are those of its boot entry, one argument an element with its quotes, without ostree=; those that
+	// it will have, where it is staged.
 	KernelArguments []string
 	Dir             string // absolute on the host: /ostree/deploy/OS/deploy/CHECKSUM.SERIAL
 

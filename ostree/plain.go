@@ -42,11 +42,18 @@ const NeedsVersion = "2023.6"
 
 // Unsupported says why a host can't take the road of materialised deployments.
 type Unsupported struct {
-	// Reason is one of: not-ostree (not booted from a deployment), too-old, zipl (the boot loader is no atomic switch),
-	// no-boot-link (nor is this one), transient-etc (no deployment keeps an /etc).
 	Reason string
 	Detail string
 }
+
+// The reasons of an Unsupported.
+const (
+	NotOSTree    = "not-ostree"    // not booted from a deployment
+	TooOld       = "too-old"       // no command makes a deployment the default
+	Zipl         = "zipl"          // the boot loader is no atomic switch
+	NoBootLink   = "no-boot-link"  // nor is this one
+	TransientEtc = "transient-etc" // no deployment keeps an /etc
+)
 
 func (e *Unsupported) Error() string { return e.Detail }
 
@@ -64,6 +71,12 @@ func (p *Plain) Version(ctx context.Context) (string, error) {
 	return version, nil
 }
 
+// CanSetDefault says whether ostree has the command set-default. One fork.
+func (p *Plain) CanSetDefault(ctx context.Context) (bool, error) {
+	version, err := p.Version(ctx)
+	return err == nil && !older(version, NeedsVersion), err
+}
+
 // Supported says whether the host can take the road of materialised deployments: nil, an Error around an
 // *Unsupported, or that it could not be found out. At most one fork.
 func (p *Plain) Supported(ctx context.Context) error {
@@ -71,38 +84,38 @@ func (p *Plain) Supported(ctx context.Context) error {
 		return &Error{Class: NeedsAdmin, Doing: "checking for ostree", Err: &Unsupported{Reason: reason, Detail: detail}}
 	}
 	if _, err := os.Stat(p.host("/run/ostree-booted")); errors.Is(err, fs.ErrNotExist) {
-		return refuse("not-ostree", "the host is not booted from an ostree deployment: /run/ostree-booted is missing")
+		return refuse(NotOSTree, "the host is not booted from an ostree deployment: /run/ostree-booted is missing")
 	} else if err != nil {
 		return &Error{Class: Failed, Doing: "checking for ostree", Err: err}
 	}
 	if p.arch == "s390x" {
-		return refuse("zipl", "zipl, the boot loader of s390x, does not switch atomically")
+		return refuse(Zipl, "zipl, the boot loader of s390x, does not switch atomically")
 	}
 	if info, err := os.Lstat(p.host("/boot/loader")); err != nil {
 		return &Error{Class: Failed, Doing: "checking for ostree", Err: err}
 	} else if info.Mode()&fs.ModeSymlink == 0 {
-		return refuse("no-boot-link", "/boot/loader is no link, so the boot loader's entries can't be switched atomically")
+		return refuse(NoBootLink, "/boot/loader is no link, so the boot loader's entries can't be switched atomically")
 	}
 	repo, err := p.keyFile("/ostree/repo/config")
 	if err != nil {
 		return err
 	}
 	if repo["sysroot"]["bootloader"] == "zipl" {
-		return refuse("zipl", "sysroot.bootloader in /ostree/repo/config is zipl, which does not switch atomically")
+		return refuse(Zipl, "sysroot.bootloader in /ostree/repo/config is zipl, which does not switch atomically")
 	}
 	prepare, err := p.prepareRoot()
 	if err != nil {
 		return err
 	}
 	if isTrue(prepare["etc"]["transient"]) {
-		return refuse("transient-etc", "prepare-root.conf has etc.transient: no deployment keeps an /etc of its own")
+		return refuse(TransientEtc, "prepare-root.conf has etc.transient: no deployment keeps an /etc of its own")
 	}
 	version, err := p.Version(ctx)
 	if err != nil {
 		return err
 	}
 	if older(version, NeedsVersion) {
-		return refuse("too-old", fmt.Sprintf("ostree is %s, and %s is the first with set-default", version, NeedsVersion))
+		return refuse(TooOld, fmt.Sprintf("ostree is %s, and %s is the first with set-default", version, NeedsVersion))
 	}
 	return nil
 }
@@ -138,6 +151,12 @@ func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {
 		return nil, &Error{Class: Failed, Doing: doing, Err: err}
 	}
 	join(deployments, entries)
+	if at := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Staged }); at >= 0 {
+		d := &deployments[at]
+		if d.KernelArguments, d.Locked, err = readStaged(p.root); err != nil {
+			return nil, &Error{Class: Failed, Doing: doing, Err: err}
+		}
+	}
 	return deployments, nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 const (
@@ -22,24 +24,34 @@ const (
 // shutdown. It is read where ostree reads it then, because rpm-ostree's status does not say it and ostree's not on
 // every release. Nothing staged is not locked.
 func stagedLocked(root string) (bool, error) {
+	_, locked, err := readStaged(root)
+	return locked, err
+}
+
+// readStaged reads the kernel arguments of the staged deployment of a host, but for ostree=, and whether it is locked.
+func readStaged(root string) (arguments []string, locked bool, err error) {
 	state, err := os.ReadFile(filepath.Join(root, stagedState))
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return false, err
-	}
-	if _, err := os.Stat(filepath.Join(root, stagedLock)); err == nil {
-		return true, nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return false, err
+		return nil, false, err
 	}
 	dictionary, err := readDictionary(state)
+	if err == nil {
+		arguments, err = readStrings(dictionary["kargs"])
+	}
 	if err != nil {
-		return false, fmt.Errorf("reading %s: %w", stagedState, err)
+		return nil, false, fmt.Errorf("reading %s: %w", stagedState, err)
+	}
+	arguments = slices.DeleteFunc(arguments, func(a string) bool { return strings.HasPrefix(a, "ostree=") })
+	if _, err := os.Stat(filepath.Join(root, stagedLock)); err == nil {
+		return arguments, true, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, err
 	}
 	lock := dictionary["locked"]
-	return lock.kind == "b" && bytes.Equal(lock.value, []byte{1}), nil
+	return arguments, lock.kind == "b" && bytes.Equal(lock.value, []byte{1}), nil
 }
 
 // variant is a value of a GVariant dictionary, still in its own encoding.
@@ -47,6 +59,32 @@ type variant struct {
 	kind  string // GVariant's type string
 	value []byte
 }
+
+// readStrings reads an array of strings, none of one that is not there: each ends in a zero byte, and after the last the
+// place where each of them ends follows.
+func readStrings(v variant) ([]string, error) {
+	if v.kind == "" || len(v.value) == 0 {
+		return nil, nil
+	}
+	width := placeWidth(len(v.value))
+	end := place(v.value, len(v.value)-width, width)
+	if v.kind != "as" || end < 0 || end > len(v.value)-width || (len(v.value)-end)%width != 0 {
+		return nil, errNoStrings
+	}
+	var all []string
+	start := 0
+	for at := end; at < len(v.value); at += width {
+		until := place(v.value, at, width)
+		if until <= start || until > end || v.value[until-1] != 0 {
+			return nil, errNoStrings
+		}
+		all = append(all, string(v.value[start:until-1]))
+		start = until
+	}
+	return all, nil
+}
+
+var errNoStrings = errors.New("its kernel arguments are no strings")
 
 var errNoDictionary = errors.New("it is no dictionary of variants")
 

@@ -23,8 +23,12 @@ const (
 // *CommandError with the end of the client's standard error, which has nothing in it if the client was killed.
 func (r *RPM) transact(ctx context.Context, argv ...string) error {
 	stop := followUnit(ctx, r.root, rpmUnit, r.Progress)
+	words := make([]string, len(argv))
+	for i, word := range argv {
+		words[i] = strings.ReplaceAll(word, "$", "$$") // systemd's own escape
+	}
 	_, err := inUnit(r.run, rpmUnit, "--description="+strings.Join(argv, " "),
-		"--setenv=RPMOSTREE_CLIENT_ID="+rpmClient)(ctx, argv...)
+		"--setenv=RPMOSTREE_CLIENT_ID="+rpmClient)(ctx, words...)
 	stop()
 	if err == nil || ctx.Err() != nil {
 		return err

@@ -4,6 +4,7 @@ package transaction
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -13,6 +14,9 @@ type Road string
 const (
 	// RoadSwitch: a deployment made by hand carries OS, arguments and /etc; the boot loader's default is the commit.
 	RoadSwitch Road = "switch"
+	// RoadStaged: rpm-ostree's staged deployment carries OS and arguments, and ostree makes it boot at an orderly shutdown;
+	// the files are applied on the first boot. A change of files alone has no deployment: it waits for the next boot.
+	RoadStaged Road = "staged"
 	// RoadLive: the running system changes, because nothing in the change needs a boot; the boot record is the commit.
 	RoadLive Road = "live"
 	// RoadTree: no ostree; the journal carries everything and the boot record is the commit.
@@ -25,6 +29,12 @@ type Situation struct {
 	Default string // deployment that boots next
 	BootID  string
 	Uptime  time.Duration
+	// Staged is the deployment that ostree makes bootable at the next orderly shutdown, "" where none is or it is locked.
+	Staged string
+	// Bootable are the deployments that have a boot entry.
+	Bootable []string
+	// Unfinished says why ostree could not make bootable what was staged at the last shutdown; only on the staged road.
+	Unfinished string
 }
 
 // Todo is what recovery does.
@@ -51,6 +61,8 @@ type Decision struct {
 	Why string
 	// Quarantine says that the pending revision is to be refused from now on.
 	Quarantine bool
+	// Failed says that what was decided could not be carried out, and may not be the next time either.
+	Failed bool
 }
 
 // Decide is recovery's decision table (docs/architecture.md): a pure function of the boot record and the situation.
@@ -64,7 +76,7 @@ func Decide(r *Record, s Situation) Decision {
 			"booted deployment %s is neither the committed %s nor the pending %s; something else changed the OS",
 			s.Booted, p.From, p.Deployment)}
 	}
-	onNew := p.Road != RoadSwitch || s.Booted == p.Deployment
+	onNew := !p.deploys() || s.Booted == p.Deployment
 	switch p.Phase {
 	case PhasePrepare:
 		return Decision{Do: Abort, Why: p.cutEarly()}
@@ -72,16 +84,20 @@ func Decide(r *Record, s Situation) Decision {
 		return Decision{Do: RollForward, Why: fmt.Sprintf("update to %s was interrupted after it was decided", p.Config)}
 	case PhaseUndo:
 		switch {
-		case p.Road != RoadSwitch:
+		case p.Road != RoadSwitch && p.Road != RoadStaged:
 			return Decision{Do: UndoHere, Why: p.Reason, Quarantine: p.Quarantine}
-		case onNew:
+		case onNew && (p.deploys() || s.BootID == p.BootID):
 			return Decision{Do: GoBack, Why: p.Reason, Quarantine: p.Quarantine}
 		}
 		return Decision{Do: Returned, Why: p.Reason, Quarantine: p.Quarantine}
 	case PhaseBoot:
 		switch {
+		case !p.deploys() && s.BootID == p.BootID:
+			return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 		case onNew:
 			return Decision{Do: FirstBoot, Why: fmt.Sprintf("first boot of %s", p.Config)}
+		case p.Road == RoadStaged:
+			return decideStaged(p, s)
 		case s.Default != p.Deployment:
 			return Decision{Do: Abort, Why: p.cutEarly()}
 		case s.BootID == p.BootID:
@@ -105,6 +121,29 @@ func Decide(r *Record, s Situation) Decision {
 		return Decision{Do: AwaitProof, Why: fmt.Sprintf("%s is being proved", p.Config)}
 	}
 	return Decision{Do: Foreign, Why: fmt.Sprintf("boot record is in a phase %q that this binary does not know", p.Phase)}
+}
+
+// decideStaged decides about a staged deployment while the one before runs. At the shutdown it either has become
+// bootable whole, or is gone.
+func decideStaged(p *Pending, s Situation) Decision {
+	switch {
+	case slices.Contains(s.Bootable, p.Deployment):
+		return Decision{Do: Returned, Quarantine: true, Why: p.unproved()}
+	case s.BootID == p.BootID && s.Staged == p.Deployment:
+		return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
+	case s.BootID == p.BootID:
+		return Decision{Do: Abort, Why: p.cutEarly()}
+	case s.Unfinished != "":
+		return Decision{Do: Abort, Failed: true, Why: fmt.Sprintf(
+			"at the shutdown ostree could not make the deployment of %s bootable: %s", p.Config, s.Unfinished)}
+	}
+	return Decision{Do: Abort, Why: fmt.Sprintf("update to %s was lost: the machine went down before ostree had made its "+
+		"deployment bootable; nothing changed", p.Config)}
+}
+
+// deploys says whether the update has a deployment of its own.
+func (p *Pending) deploys() bool {
+	return p.Road == RoadSwitch || p.Road == RoadStaged && p.Deployment != p.From
 }
 
 func (p *Pending) cutEarly() string {

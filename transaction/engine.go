@@ -48,6 +48,11 @@ type Engine struct {
 	Services    Services    // nil where the running system is not the root's
 	BootID      string
 	Now         func() time.Time
+	// Etc says, on the first boot of the staged road, what the pending configuration comes to in the /etc that has booted:
+	// wants, and those of their paths that somebody else changed.
+	Etc func(ctx context.Context, r *Record) (wants []files.Want, drifted []string, err error)
+	// Unfinished says why ostree could not make bootable what was staged at the last shutdown, "" if it could.
+	Unfinished func(ctx context.Context) (string, error)
 	// Prove is the verdict on a change without a boot; an error takes everything back.
 	Prove func(ctx context.Context, p *Pending) error
 	// Uptime is the time since the boot that BootID names.
@@ -170,6 +175,18 @@ func (e *Engine) Check(u Update, wants []files.Want) error {
 
 // begin writes the journal and puts everything in place that has no effect yet.
 func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
+	j, err := e.stageJournal(u, road, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.keepDocument(u); err != nil {
+		return nil, e.abandon(j, err)
+	}
+	return j, nil
+}
+
+// stageJournal is begin without the document.
+func (e *Engine) stageJournal(u Update, road Road, id string) (*journal, error) {
 	steps, err := makeSteps(e.Root, id, e.Labels, u.Wants)
 	if err != nil {
 		return nil, err
@@ -189,9 +206,6 @@ func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 		return nil, e.abandon(j, err)
 	}
 	if err := j.stage(); err != nil {
-		return nil, e.abandon(j, err)
-	}
-	if err := e.keepDocument(u); err != nil {
 		return nil, e.abandon(j, err)
 	}
 	return j, nil
@@ -371,8 +385,11 @@ func (e *Engine) settle(r *Record) error {
 	if before != nil && before.Transaction != "" {
 		closed = append(closed, before.Transaction)
 	}
-	if p.Road != RoadSwitch {
+	if !p.deploys() {
 		closed = append(closed, p.Transaction)
+	}
+	if p.EtcTransaction != "" {
+		closed = append(closed, p.EtcTransaction) // its way back is the deployment before, or none
 	}
 	for _, id := range closed {
 		if err := e.forgetJournal(id); err != nil {

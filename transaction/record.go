@@ -111,6 +111,10 @@ type Pending struct {
 	Checksum        string   `json:"checksum,omitempty"`
 	KernelArguments []string `json:"kernelArguments,omitempty"`
 	Existing        []string `json:"existing,omitempty"`
+	// EtcTransaction is the journal of what is applied to the /etc that has booted, on the staged road; "" before it is
+	// complete. Reread is the boot that has read, before it, what it changes: one that is not to be proved.
+	EtcTransaction string `json:"etcTransaction,omitempty"`
+	Reread         string `json:"reread,omitempty"`
 	// Etc is a digest of the running /etc as it was merged: what somebody writes there before the reboot would be lost.
 	Etc string `json:"etc,omitempty"`
 

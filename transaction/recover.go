@@ -47,14 +47,19 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 		} else {
 			err = e.complete(ctx, r) // the run that came first may have been cut short
 		}
-		o.Rebooting = err == nil && r.Pending != nil && r.Pending.Phase == PhaseUndo
+		o.Rebooting = err == nil && r.Pending != nil && (r.Pending.Phase == PhaseUndo || r.Pending.Reread == e.BootID)
 		return o, err
 	case GoBack:
 		err := e.GoBack(ctx, r, o.Why, o.Quarantine)
 		o.Rebooting = err == nil
 		return o, err
 	case Returned:
-		return o, e.returned(ctx, r, o.Decision)
+		if p := r.Pending; p.deploys() {
+			return o, e.returned(ctx, r, o.Decision)
+		}
+		var err error
+		o.Rebooting, err = e.returnedHere(ctx, r, o.Decision)
+		return o, err
 	case WentBack:
 		return o, e.wentBack(ctx, r, o.Decision)
 	case Foreign:
@@ -84,6 +89,17 @@ func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
 		if d.Default {
 			s.Default = d.ID
 		}
+		if !d.Staged {
+			s.Bootable = append(s.Bootable, d.ID)
+		} else if !d.Locked {
+			s.Staged = d.ID
+		}
+	}
+	if p := r.Pending; p != nil && p.Road == RoadStaged && p.deploys() && p.Phase == PhaseBoot && p.BootID != s.BootID &&
+		s.Booted == p.From && !slices.Contains(s.Bootable, p.Deployment) && e.Unfinished != nil {
+		if s.Unfinished, err = e.Unfinished(ctx); err != nil {
+			e.Say("recover", err.Error())
+		}
 	}
 	return s, nil
 }
@@ -98,8 +114,8 @@ func (e *Engine) sweep(r *Record) error {
 		return nil //nolint:nilerr // there has been no transaction yet
 	}
 	for _, id := range ids {
-		if r.Committed != nil && r.Committed.Transaction == id {
-			continue // the way back from the committed deployment
+		if r.needs(id) {
+			continue
 		}
 		j, err := readJournal(e.Root, id)
 		if err != nil {
@@ -125,15 +141,20 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 	if err := e.unmake(ctx, r.Pending); err != nil {
 		return err
 	}
+	r.Pending = nil
+	state := Done
+	if d.Failed {
+		state = Degraded
+	}
+	r.setState(state, d.Why, e.Now())
+	// Where the record alone decides, it must not point to what is gone.
+	if err := errors.Join(e.store().save(r), fault("withdrawn")); err != nil {
+		return err
+	}
 	if j != nil {
 		if err := j.drop(); err != nil {
 			return err
 		}
-	}
-	r.Pending = nil
-	r.setState(Done, d.Why, e.Now())
-	if err := e.store().save(r); err != nil {
-		return err
 	}
 	return errors.Join(e.sweep(r), e.tidyConfigs(r))
 }
@@ -217,17 +238,43 @@ func (e *Engine) complete(ctx context.Context, r *Record) error {
 	if j == nil {
 		return e.GoBack(ctx, r, errJournalLost.Error(), true)
 	}
-	err = j.roll()
+	etc, err := e.etcJournal(ctx, r)
 	if err == nil {
-		err = j.check()
+		err = e.reread(r, j, etc)
 	}
 	if err == nil {
-		err = j.sync()
+		err = e.roll(j, etc)
 	}
 	if err != nil {
 		return e.GoBack(ctx, r, err.Error(), true)
 	}
-	return e.restartBoot(ctx, j)
+	if r.Pending.Reread == e.BootID && r.Pending.Reread != "" && e.Services != nil {
+		return errors.Join(fault("again"), e.Services.Reboot(ctx))
+	}
+	if etc == nil {
+		return e.restartBoot(ctx, j)
+	}
+	etc.BootID = j.BootID // in which it was decided
+	return e.restartBoot(ctx, etc)
+}
+
+// roll applies journals, nil ones aside, and makes that durable.
+func (e *Engine) roll(journals ...*journal) error {
+	for _, j := range journals {
+		if j == nil {
+			continue
+		}
+		if err := j.roll(); err != nil {
+			return err
+		}
+		if err := j.check(); err != nil {
+			return err
+		}
+		if err := j.sync(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Settle makes the proved deployment current. The one before stays bootable, and its way back too, until the next
@@ -253,12 +300,18 @@ func (e *Engine) Settle(r *Record) error {
 func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine bool) error {
 	p := r.Pending
 	p.Phase, p.Reason, p.Quarantine = PhaseUndo, why, quarantine
+	if p.Road == RoadStaged && !p.deploys() {
+		p.BootID = e.BootID
+	}
 	r.setState(Working, "going back: "+why, e.Now())
 	e.Say("go back", why)
 	if err := errors.Join(fault("give up"), e.store().save(r), fault("given up")); err != nil {
 		return err
 	}
-	if p.Road != RoadSwitch {
+	if p.Road == RoadStaged && !p.deploys() {
+		return e.takeBackHere(ctx, r)
+	}
+	if !p.deploys() {
 		j, err := e.pendingJournal(p)
 		if err != nil {
 			return err
@@ -278,6 +331,9 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 		return e.stranded(r, why)
 	}
 	if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+		if ostree.ClassOf(err) == ostree.Retryable {
+			return fmt.Errorf("making %s the default again: %w", p.From, err)
+		}
 		return errors.Join(fmt.Errorf("making %s the default again: %w", p.From, err),
 			e.fail(r, Degraded, fmt.Sprintf("%s; and %s can't be made the default: %v", why, p.From, err)))
 	}
@@ -343,7 +399,7 @@ func (e *Engine) Disown(r *Record) error {
 			return err
 		}
 	}
-	if d := r.Pending.Deployment; d != "" && r.Pending.Road == RoadSwitch {
+	if d := r.Pending.Deployment; d != "" && r.Pending.deploys() {
 		r.Discard = append(r.Discard, d)
 	}
 	r.Pending = nil
@@ -373,6 +429,11 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 	r.setState(RolledBack, d.Why, e.Now())
 	if err := errors.Join(fault("returned"), e.store().save(r), fault("rolled back")); err != nil {
 		return err
+	}
+	if p.EtcTransaction != "" { // of the deployment that was left, which takes everything else of it along
+		if err := e.Root.RemoveAll(journalDir(p.EtcTransaction)); err != nil {
+			return err
+		}
 	}
 	if j == nil {
 		return nil
@@ -432,10 +493,12 @@ func (e *Engine) defaultIs(ctx context.Context, id string) error {
 // Withdraw takes back a committed update that has not booted yet.
 func (e *Engine) Withdraw(ctx context.Context, r *Record, why string) error {
 	p := r.Pending
-	if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
-		return fmt.Errorf("making %s the default again: %w", p.From, err)
+	if p.Road == RoadSwitch {
+		if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+			return fmt.Errorf("making %s the default again: %w", p.From, err)
+		}
 	}
-	return e.recoverAbort(ctx, r, Decision{Do: Abort, Why: why})
+	return e.recoverAbort(ctx, r, Decision{Do: Abort, Why: why}) // what is staged does not become the default without a shutdown
 }
 
 // Lift takes content out of quarantine.
@@ -465,14 +528,23 @@ func (s *Store) Progress(r *Record) (*Progress, error) {
 	if err != nil || j == nil {
 		return out, err
 	}
-	out.Steps = len(j.Steps)
-	for i := range j.Steps {
-		waiting, err := j.staged(&j.Steps[i])
-		if err != nil {
-			return out, err
+	etc, err := readJournal(s.root, p.EtcTransaction)
+	if err != nil {
+		return out, err
+	}
+	for _, j := range []*journal{j, etc} {
+		if j == nil {
+			continue
 		}
-		if !waiting && p.Phase != PhasePrepare && p.Phase != PhaseBoot {
-			out.Done++
+		out.Steps += len(j.Steps)
+		for i := range j.Steps {
+			waiting, err := j.staged(&j.Steps[i])
+			if err != nil {
+				return out, err
+			}
+			if !waiting && p.Phase != PhasePrepare && p.Phase != PhaseBoot {
+				out.Done++
+			}
 		}
 	}
 	return out, nil

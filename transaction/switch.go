@@ -123,6 +123,9 @@ func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Swit
 
 // EtcMoved says whether somebody wrote to the running /etc since the pending deployment's was merged from it.
 func (e *Engine) EtcMoved(p *Pending) (bool, error) {
+	if p.Road != RoadSwitch {
+		return false, nil // ostree merges it at the shutdown
+	}
 	stamps, err := e.Root.Stamps("/etc")
 	return err == nil && digestOf(stamps) != p.Etc, err
 }

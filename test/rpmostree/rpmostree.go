@@ -10,6 +10,7 @@ package rpmostree
 import (
 	"bytes"
 	"context"
+	_ "embed" // ofold.sh
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,6 +74,8 @@ type Options struct {
 	Packages []catalogue.Package
 	// Config is the text of /etc/rpm-ostreed.conf, none if empty.
 	Config string
+	// OfOld makes ostree one of before set-default and before a lock of its own, for everybody but rpm-ostree itself.
+	OfOld bool
 }
 
 // Prepare makes a host with the program, which takes seconds and is for being the base of others: it stays off. Its
@@ -99,6 +102,11 @@ func install(ctx context.Context, h *lab.Host, p Program, options Options) error
 		return err
 	}
 	repo := "--repo=" + filepath.Join(h.Sysroot(), "ostree/repo")
+	if options.OfOld {
+		if err := age(ctx, program, repo); err != nil {
+			return err
+		}
+	}
 	for _, tree := range []struct{ ref, from, version string }{
 		{RefV4, lab.RefV1, "v4"}, {lab.RefV2, lab.RefV2, "v2"}, {lab.RefV1, lab.RefV1, "v1"},
 	} {
@@ -187,6 +195,19 @@ func furnish(ctx context.Context, tree string, p Program) error {
 		}
 	}
 	return write(filepath.Join(tree, "usr/bin/rpm-ostree"), data, 0o755)
+}
+
+//go:embed ofold.sh
+var ofOld string
+
+// age puts ostree's tool of a lab host aside, and one before it that has not all of its commands.
+func age(ctx context.Context, tree, repo string) error {
+	tool, err := exec.CommandContext(ctx, "ostree", repo, "cat", lab.RefV1, "/usr/bin/ostree").Output()
+	if err != nil {
+		return fmt.Errorf("reading the tool of the host: %w", err)
+	}
+	return errors.Join(write(filepath.Join(tree, "usr/lib/ostree-of-old/ostree"), tool, 0o755),
+		write(filepath.Join(tree, "usr/bin/ostree"), []byte(ofOld), 0o755))
 }
 
 // libraries puts what a dynamic program is linked with where the loader looks last: what the host has goes first.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -143,7 +144,11 @@ func unlockAndReboot(options vardict) func(context.Context, *transaction) error 
 		if err := inhibited(ctx); err != nil {
 			return err
 		}
-		if all[0].locked {
+		if all[0].locked && ofOld() {
+			if err := os.Remove(lockedFile); err != nil {
+				return err
+			}
+		} else if all[0].locked {
 			if _, err := tool(ctx, "admin", lockFlag, "--unlock"); err != nil {
 				return err
 			}

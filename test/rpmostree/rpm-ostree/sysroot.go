@@ -51,10 +51,21 @@ func (d *deployment) dir() string {
 	return fmt.Sprintf("/ostree/deploy/%s/deploy/%s.%d", d.os, d.checksum, d.serial)
 }
 
+// library is the tool on hosts on which the one that others find has not all of its commands: rpm-ostree has the
+// library, and needs none of them.
+const library = "/usr/lib/ostree-of-old/ostree"
+
+// ofOld says whether the host is one of before the lock was a part of the staged state.
+func ofOld() bool { return exists(library) }
+
 // tool runs ostree; the error is what it said.
 func tool(ctx context.Context, argv ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, "ostree", argv...)
+	program := "ostree"
+	if ofOld() {
+		program = library
+	}
+	cmd := exec.CommandContext(ctx, program, argv...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -136,6 +147,7 @@ func (d *deployment) readStaged() error {
 	arguments, _ := state["kargs"].([]string)
 	d.options = strings.Join(arguments, " ")
 	d.locked, _ = state["locked"].(bool)
+	d.locked = d.locked || exists(lockedFile)
 	return nil
 }
 

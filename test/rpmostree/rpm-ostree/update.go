@@ -498,7 +498,7 @@ func stage(ctx context.Context, t *transaction, s staging) error {
 		return err
 	}
 	argv := []string{"admin", "deploy", "--os=" + s.os, "--stage", "--no-prune", "--origin-file=" + file, "--karg-none"}
-	if s.locked {
+	if s.locked && !ofOld() {
 		argv = append(argv, "--"+lockFlag)
 	}
 	for _, argument := range s.arguments {
@@ -509,6 +509,15 @@ func stage(ctx context.Context, t *transaction, s staging) error {
 		return err
 	}); err != nil {
 		return err
+	}
+	if ofOld() {
+		// Before 2024.6 the lock was this file alone.
+		if s.locked {
+			if err := os.WriteFile(lockedFile, nil, 0o600); err != nil {
+				return err
+			}
+		}
+		return cleanRepository(ctx)
 	}
 	// The tool writes the old lock file beside the state's own key, rpm-ostree the key alone.
 	if err := os.Remove(lockedFile); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+)
+
+// ErrNotStaged is the error of a commit that was staged once and is not any more: it has to be composed again.
+var ErrNotStaged = errors.New("what was composed is not staged any more")
+
+// Stage makes sure that there is a staged and locked deployment of a commit with exactly these kernel arguments, in this
+// order, and returns it. The commit is one that Compose gave, and that is staged since, or the booted one; it takes one
+// transaction where the arguments are others than there. It does not boot before Plain.Release. Where what is asked for
+// is what runs, there is nothing to stage, and that is an error. What is staged has to have an rpm-ostree of its own,
+// without which there would be no way back from it.
+func (r *RPM) Stage(ctx context.Context, checksum string, arguments []string) (Deployment, error) {
+	doing := "staging " + checksum
+	for _, argument := range arguments {
+		if err := checkArgument(argument); err != nil {
+			return Deployment{}, &Error{Class: Invalid, Doing: doing, Err: err}
+		}
+	}
+	d, err := r.stage(ctx, doing, checksum, arguments)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotStaged) {
+		if clearErr := r.clear(ctx); clearErr != nil {
+			err = fmt.Errorf("%w; then %w", err, clearErr)
+		}
+	}
+	return d, err
+}
+
+func (r *RPM) stage(ctx context.Context, doing, checksum string, arguments []string) (Deployment, error) {
+	failed := func(format string, args ...any) (Deployment, error) {
+		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: fmt.Errorf(format, args...)}
+	}
+	if err := r.joinArguments(ctx, doing, arguments); err != nil {
+		return Deployment{}, err
+	}
+	done := rpmProgress{limit: -1}
+	for {
+		s, err := r.settle(ctx, doing)
+		if err != nil {
+			return Deployment{}, err
+		}
+		all, err := r.plain.Status(ctx)
+		if err != nil {
+			return Deployment{}, fmt.Errorf("%s: %w", doing, err)
+		}
+		steps, d, err := remainingArguments(s, all, checksum, arguments)
+		if err != nil {
+			return Deployment{}, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+		}
+		switch {
+		case done.limit >= 0 && len(steps) > done.limit:
+			return failed("after %s the first deployment is %s with the kernel arguments %q, and not locked %q of %s",
+				strings.Join(done.last, " "), all[0].ID, all[0].KernelArguments, arguments, checksum)
+		case len(steps) == 0 && !d.Staged:
+			return failed("%s is what was asked for already", d.ID)
+		case len(steps) == 0:
+			return d, r.canComeBack(doing, d)
+		case done.last == nil:
+			if err := r.begin(ctx, doing, rpmTarget{}, s); err != nil {
+				return Deployment{}, err
+			}
+		}
+		done.last, done.before = steps[0], len(steps)
+		if err := r.step(ctx, doing, &done); err != nil {
+			return Deployment{}, err
+		}
+	}
+}
+
+// joinArguments ends what an earlier call of Stage has left going on: by waiting, if it may be a step to the arguments,
+// else by cancelling it.
+func (r *RPM) joinArguments(ctx context.Context, doing string, arguments []string) error {
+	words, err := r.running(ctx)
+	if err != nil {
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	if words == "" {
+		return nil
+	}
+	all, err := r.plain.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	ours := slices.ContainsFunc(all, func(d Deployment) bool {
+		step, err := argumentsStep(d.KernelArguments, arguments)
+		return err == nil && strings.Join(step, " ") == words
+	})
+	if ours || words == strings.Join(cleanupPending, " ") {
+		r.say("waiting for what an earlier attempt has begun: " + words)
+		err = waitForUnit(ctx, r.run, rpmUnit)
+	} else {
+		r.say("cancelling what an earlier attempt has begun: " + words)
+		err = r.interrupt(ctx)
+	}
+	if err != nil {
+		return &Error{Class: Retryable, Doing: doing, Err: err}
+	}
+	return nil
+}
+
+// canComeBack refuses a deployment that could not be left again.
+func (r *RPM) canComeBack(doing string, d Deployment) error {
+	_, err := os.Stat(r.host(d.Dir + "/usr/bin/rpm-ostree"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &Error{Class: Invalid, Doing: doing, Err: errors.New(
+			"the image has no rpm-ostree, which is what this host would have to come back from it with")}
+	case err != nil:
+		return &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return nil
+}
+
+// remainingArguments are the transactions that make the staged deployment of a commit have these kernel arguments, and
+// the deployment that has them when there are none. What they are before is asked of the deployment that rpm-ostree
+// builds on, which has to be of that commit, and of the packages that it is to have.
+func remainingArguments(s rpmStatus, all []Deployment, checksum string,
+	arguments []string) ([][]string, Deployment, error) {
+	booted, first := s.booted(), s.first()
+	asBooted := func(d rpmDeployment) bool {
+		return sameOthers(d, booted) && (checksum != booted.Checksum ||
+			slices.Equal(sorted(d.Packages), sorted(booted.Packages)) && slices.Equal(sorted(d.Removed), sorted(booted.Removed)))
+	}
+	find := func(d rpmDeployment) int { return slices.IndexFunc(all, byID(d.id())) }
+	from, at := first, find(first)
+	usable := at >= 0 && first.Checksum == checksum && asBooted(first)
+	var steps [][]string
+	switch {
+	case usable && first.Staged && all[at].Locked, usable && first.Booted:
+	case booted.Checksum != checksum:
+		return nil, Deployment{}, ErrNotStaged
+	case s.pending():
+		from, at, steps = booted, find(booted), [][]string{cleanupPending}
+	case usable:
+	default:
+		return nil, Deployment{}, fmt.Errorf("the deployment %s stands before the booted one: %w", first.id(), errPinned)
+	}
+	if at < 0 {
+		return nil, Deployment{}, fmt.Errorf("the deployment %s is there no more", from.id())
+	}
+	step, err := argumentsStep(all[at].KernelArguments, arguments)
+	if err != nil {
+		return nil, Deployment{}, err
+	}
+	if step != nil {
+		steps = append(steps, step)
+	}
+	return steps, all[at], nil
+}
+
+// argumentsStep is the transaction that makes exactly the wanted kernel arguments of those that there are, nil if they
+// are that. rpm-ostree deletes first, of equal arguments the first one, and a key alone only where it is there once; then
+// it appends. So of the present arguments a beginning of the wanted ones is left, as long as can be, and the rest is
+// appended.
+func argumentsStep(present, wanted []string) ([]string, error) {
+	if slices.Equal(present, wanted) {
+		return nil, nil
+	}
+	var why error
+	for n := min(len(present), len(wanted)); n >= 0; n-- {
+		deleted, err := reduce(present, wanted[:n])
+		if err != nil {
+			why = err
+			continue
+		}
+		argv := []string{"rpm-ostree", "kargs"}
+		for _, a := range deleted {
+			argv = append(argv, "--delete="+a)
+		}
+		for _, a := range wanted[n:] {
+			argv = append(argv, "--append="+a)
+		}
+		return append(argv, withLock), nil
+	}
+	return nil, fmt.Errorf("setting the kernel arguments %q instead of %q: %w", wanted, present, why)
+}
+
+// reduce says which arguments to delete, one after the other, so that exactly rest is left.
+func reduce(present, rest []string) ([]string, error) {
+	surplus := map[string]int{}
+	for _, a := range present {
+		surplus[a]++
+	}
+	for _, a := range rest {
+		surplus[a]--
+	}
+	var deleted []string
+	left := slices.Clone(present)
+	for _, a := range present {
+		if surplus[a] <= 0 {
+			continue
+		}
+		surplus[a]--
+		key, value, _ := strings.Cut(a, "=")
+		same := 0
+		for _, b := range left {
+			if k, _, _ := strings.Cut(b, "="); k == key {
+				same++
+			}
+		}
+		if value == "" && same > 1 {
+			return nil, fmt.Errorf("rpm-ostree can't delete %s, of which there are several", a)
+		}
+		left = slices.Delete(left, slices.Index(left, a), slices.Index(left, a)+1)
+		deleted = append(deleted, a)
+	}
+	if !slices.Equal(left, rest) {
+		return nil, errors.New("they can't be brought into that order")
+	}
+	return deleted, nil
+}
+
+// Of is what a deployment is, with its image exactly as it is there: by digest or checksum where what runs has the same
+// name and is another. One fork.
+func (r *RPM) Of(ctx context.Context, id string) (System, error) {
+	s, err := r.status(ctx, "reading what "+id+" is")
+	if err != nil {
+		return System{}, err
+	}
+	at := slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.id() == id })
+	if at < 0 {
+		return System{}, &Error{Class: Invalid, Doing: "reading what " + id + " is", Err: errors.New("there is no such deployment")}
+	}
+	system, now := s.Deployments[at].system(), s.booted().system()
+	image, err := ParseImage(system.Image)
+	if err != nil || !now.Runs(system.Image) || now.Reported == system.Reported || system.Reported == "" {
+		return system, nil //nolint:nilerr // the name is all that there is
+	}
+	if image.Kind == OSTreeCommit {
+		image.Ref, image.Checksum = "", system.Reported
+	} else {
+		image.Tag, image.Digest = "", system.Reported
+	}
+	system.Image = image.String()
+	return system, nil
+}
+
+// MakeDefault makes a deployment that has a boot entry what boots next, on an ostree that has no command for that:
+// rpm-ostree puts the one after the booted one first or, where there is none, the booted one. What is staged goes, as
+// with SetDefault. rpm-ostree needs the bus, which is not there while a boot is at its beginning; then the error is
+// Retryable.
+func (r *RPM) MakeDefault(ctx context.Context, id string) error {
+	doing := "making " + id + " the default"
+	invalid := func(text string) error { return &Error{Class: Invalid, Doing: doing, Err: errors.New(text)} }
+	for attempt := 0; ; attempt++ {
+		all, err := r.plain.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", doing, err)
+		}
+		at := slices.IndexFunc(all, byID(id))
+		staged := slices.IndexFunc(all, func(d Deployment) bool { return d.Staged })
+		booted := slices.IndexFunc(all, func(d Deployment) bool { return d.Booted })
+		switch {
+		case at < 0:
+			return invalid("there is no such deployment")
+		case at == staged:
+			return invalid("it is staged, and boots after the next shutdown if it is released")
+		case booted < 0:
+			return invalid("none of the deployments is the booted one")
+		case all[at].Default && staged < 0:
+			return nil
+		case attempt == 3:
+			return &Error{Class: Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
+		case staged >= 0:
+			if err := r.plain.Discard(ctx, all[staged].ID); err != nil {
+				return err
+			}
+			continue
+		}
+		up, err := r.active(ctx, "sysinit.target")
+		if err != nil {
+			return &Error{Class: Failed, Doing: doing, Err: err}
+		}
+		if !up {
+			return &Error{Class: Retryable, Doing: doing, Err: errors.New("rpm-ostree can't be asked this early in a boot")}
+		}
+		last := booted == len(all)-1 || all[booted+1].OS != all[booted].OS
+		argv := []string{"rpm-ostree", "rollback"}
+		switch {
+		case at == booted+1, at == booted && last:
+		case at == booted:
+			argv = cleanupPending // a rollback would choose the one after it
+		default:
+			return invalid("rpm-ostree can only choose the booted deployment and the one after it")
+		}
+		if err := r.transact(ctx, argv...); err != nil {
+			trouble, err := rpmFailing(doing, err)
+			if trouble == rpmRefused || ctx.Err() != nil || attempt > 0 && trouble != rpmBusy {
+				return err
+			}
+			if err := sleep(ctx, unitPoll); err != nil {
+				return &Error{Class: Retryable, Doing: doing, Err: err}
+			}
+		}
+	}
+}
+
+// releaseVersion is the first ostree with a command that unlocks what is staged. Before it the lock is a file.
+const releaseVersion = "2023.8"
+
+// Release unlocks the staged deployment: it becomes what boots at the next orderly shutdown. A nil error means that this
+// was read back. Four forks at the most.
+func (p *Plain) Release(ctx context.Context, id string) error {
+	doing := "releasing " + id
+	for _, again := range []bool{false, true} {
+		all, err := p.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", doing, err)
+		}
+		at := slices.IndexFunc(all, byID(id))
+		switch {
+		case at < 0 || !all[at].Staged:
+			return &Error{Class: Failed, Doing: doing, Err: errors.New("it is not staged any more")}
+		case !all[at].Locked:
+			return nil
+		case again:
+			return &Error{Class: Failed, Doing: doing, Err: errors.New("it is locked still")}
+		}
+		version, err := p.Version(ctx)
+		if err != nil {
+			return err
+		}
+		if older(version, releaseVersion) {
+			if err := os.Remove(p.host(stagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return &Error{Class: Failed, Doing: doing, Err: err}
+			}
+			continue
+		}
+		output, err := p.run(ctx, "ostree", "admin", strings.TrimPrefix(withLock, "--"), "--unlock")
+		if err != nil {
+			return failing(doing, output, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// Staged is an update that boots on a host whose deployments can't be switched.
+type Staged struct {
+	Update
+	// Booted is the deployment that we are on and come back to.
+	Booted string
+	// Stage makes the deployment, locked: it does not boot. Nil where only files change; then the record decides, and the
+	// next boot of the same deployment applies them.
+	Stage func(ctx context.Context) (ostree.Deployment, error)
+	// Release lets what is staged become what boots, at the next orderly shutdown.
+	Release func(ctx context.Context, id string) error
+	// Reclaim are deployments that go before: their kernels take the room that the new one needs.
+	Reclaim []string
+}
+
+// Staged stages u and releases it. The host is wholly on the old configuration before and stays so until the reboot; what
+// boots then decides, and the files follow on the first boot. A staged deployment that is lost on the way down changes
+// nothing.
+func (e *Engine) Staged(ctx context.Context, r *Record, s Staged) error {
+	if err := e.Tidy(ctx, r); err != nil {
+		return err
+	}
+	was := *r
+	id := newID(e.Now())
+	s.Revision.Transaction, s.Revision.Deployment = id, ""
+	p := &Pending{Revision: s.Revision, Phase: PhasePrepare, Road: RoadStaged, From: s.Booted, BootID: e.BootID,
+		MaxAttempts: MaxAttempts, Timeout: s.Timeout, Baseline: s.Baseline}
+	r.Pending = p
+	r.setState(Working, "", e.Now())
+	if err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("recorded")); err != nil {
+		return e.abort(ctx, r, nil, err)
+	}
+	e.Say("stage", s.Revision.Config)
+	j, err := e.begin(s.Update, RoadStaged, id)
+	if err != nil {
+		return e.abort(ctx, r, nil, err)
+	}
+	d := ostree.Deployment{ID: s.Booted}
+	if s.Stage != nil {
+		for _, old := range s.Reclaim {
+			if err := e.Deployments.Discard(ctx, old); err != nil {
+				return e.abort(ctx, r, j, fmt.Errorf("discarding deployment %s: %w", old, err))
+			}
+		}
+		e.Say("materialise", s.Revision.Config)
+		if err := fault("materialise"); err != nil {
+			return e.abort(ctx, r, j, err)
+		}
+		if d, err = s.Stage(ctx); err != nil {
+			return e.abort(ctx, r, j, fmt.Errorf("staging the deployment: %w", err))
+		}
+	}
+	if err := errors.Join(j.sync(), ctx.Err(), fault("materialised")); err != nil {
+		return e.abort(ctx, r, j, err)
+	}
+	if err := s.permit(); err != nil {
+		return e.revoke(ctx, r, j, err, func() { r.State, r.Reason, r.Since = was.State, was.Reason, was.Since })
+	}
+	p.Phase, p.Deployment, p.Checksum, p.KernelArguments = PhaseBoot, d.ID, d.Checksum, d.KernelArguments
+	p.Made = addTo(p.Made, implied(j.Steps))
+	r.setState(Working, "waiting for the reboot", e.Now())
+	e.Say("commit", d.ID)
+	if err := errors.Join(e.store().save(r), fault("pending")); err != nil {
+		return e.abort(ctx, r, j, err)
+	}
+	if s.Stage != nil {
+		if err := s.Release(ctx, d.ID); err != nil {
+			return e.abort(ctx, r, j, fmt.Errorf("releasing the staged deployment %s: %w", d.ID, err))
+		}
+	}
+	return fault("committed")
+}
+
+// etcJournal returns the journal of what the booted /etc is to become, nil on roads that have none. The first call makes
+// it: only now the tree is there that it is made for, with all that was written to the old one before the reboot.
+func (e *Engine) etcJournal(ctx context.Context, r *Record) (*journal, error) {
+	p := r.Pending
+	if p.Road != RoadStaged {
+		return nil, nil
+	}
+	if p.EtcTransaction != "" {
+		j, err := readJournal(e.Root, p.EtcTransaction)
+		if err == nil && j == nil {
+			err = errJournalLost
+		}
+		return j, err
+	}
+	if err := e.sweep(r); err != nil { // one that was cut before it was complete
+		return nil, err
+	}
+	wants, drifted, err := e.Etc(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	id := newID(e.Now())
+	j, err := e.stageJournal(Update{Revision: p.Revision, Wants: wants, Drifted: drifted}, RoadStaged, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(j.sync(), fault("etc staged")); err != nil {
+		return nil, e.abandon(j, err)
+	}
+	p.EtcTransaction, p.Made = id, addTo(p.Made, implied(j.Steps))
+	if err := errors.Join(e.store().save(r), fault("etc recorded")); err != nil {
+		p.EtcTransaction = ""
+		return nil, e.abandon(j, err)
+	}
+	return j, nil
+}
+
+// reread notes, before anything of it is done, that the boot under way has read what the journals change: then this
+// boot is not to be proved, and the next one costs no attempt. Only once, so that a host that never gets through this
+// runs out of attempts all the same.
+func (e *Engine) reread(r *Record, journals ...*journal) error {
+	p := r.Pending
+	if p.Road != RoadStaged || p.Reread == e.BootID {
+		return nil
+	}
+	why, err := e.early(journals, func(j *journal, st *step) (bool, error) {
+		done, err := j.done(st)
+		return !done, err
+	})
+	if err != nil || why == "" {
+		return err
+	}
+	e.Say("recover", "one more boot: "+why)
+	if p.Reread == "" {
+		p.Attempts--
+	}
+	p.Reread = e.BootID
+	return errors.Join(e.store().save(r), fault("reread"))
+}
+
+// early says why a boot has to begin again after those steps that are selected: "" if it need not.
+func (e *Engine) early(journals []*journal, selected func(*journal, *step) (bool, error)) (string, error) {
+	for _, j := range journals {
+		if j == nil {
+			continue
+		}
+		for i := range j.Steps {
+			st := &j.Steps[i]
+			if st.Op == opMkdir || st.Op == opRmdir {
+				continue // nobody reads a directory for its own sake
+			}
+			at, err := e.Root.Resolve(st.Path)
+			if err != nil {
+				continue // something makes room for it: nothing has read it where it is to be
+			}
+			why := Rereads(at, st.After, func(unit string) string { return e.unitText(j, st, unit) })
+			if why == "" {
+				continue
+			}
+			if yes, err := selected(j, st); err != nil {
+				return "", err
+			} else if yes {
+				return at + " is " + why, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// unitText is what is said of a unit, before and after the step and by the OS.
+func (e *Engine) unitText(j *journal, st *step, unit string) string {
+	var text []byte
+	at := []string{st.Path, "/etc/systemd/system/" + unit, "/usr/lib/systemd/system/" + unit}
+	if st.Stage != "" {
+		at = append(at, st.Dir+"/"+st.Stage)
+	}
+	if dir, name, err := j.kept(st); err == nil && name != "" {
+		at = append(at, dir+"/"+name)
+	}
+	for _, name := range at {
+		if n, err := e.Root.Inspect(name); err == nil && n.Type == files.Regular {
+			if data, err := e.Root.Contents(name); err == nil {
+				text = append(append(text, data...), '\n')
+			}
+		}
+	}
+	return string(text)
+}
+
+// takeBackHere undoes, on the deployment itself, what was applied to it, and reboots: everything has started with it. The
+// record says so until that boot has come.
+func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
+	if err := e.undoStaged(r); err != nil {
+		return errors.Join(err, e.fail(r, Degraded, fmt.Sprintf("%s; and going back is not complete: %v", r.Pending.Reason, err)))
+	}
+	if e.Services == nil {
+		return nil
+	}
+	return errors.Join(fault("taken back"), e.Services.Reboot(ctx))
+}
+
+// undoStaged takes back both journals of an update without a deployment, the last one first.
+func (e *Engine) undoStaged(r *Record) error {
+	for _, id := range []string{r.Pending.EtcTransaction, r.Pending.Transaction} {
+		j, err := readJournal(e.Root, id)
+		if err != nil {
+			return err
+		}
+		if j == nil {
+			continue // it was never complete, or all of it is taken back
+		}
+		if err := errors.Join(j.undo(), j.sync()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// returnedHere finishes, in a later boot, the way back of an update without a deployment. What of it that boot has still
+// read in part takes one more.
+func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (rebooting bool, err error) {
+	p := r.Pending
+	var journals []*journal
+	for _, id := range []string{p.EtcTransaction, p.Transaction} {
+		j, err := readJournal(e.Root, id)
+		if err != nil {
+			return false, err
+		}
+		if j != nil {
+			journals = append(journals, j)
+		}
+	}
+	again, err := e.early(journals, func(j *journal, st *step) (bool, error) {
+		left, err := j.undone(st)
+		return !left, err
+	})
+	if err != nil {
+		return false, err
+	}
+	if again != "" {
+		// Whatever comes of it, this is a boot that the next one follows.
+		p.BootID = e.BootID
+		if err := e.store().save(r); err != nil {
+			return false, err
+		}
+		return true, e.takeBackHere(ctx, r)
+	}
+	if err := e.undoStaged(r); err != nil {
+		return false, errors.Join(err, e.fail(r, Degraded, fmt.Sprintf("%s; and going back is not complete: %v", d.Why, err)))
+	}
+	if d.Quarantine {
+		r.quarantine(p.Revision, d.Why, e.Now())
+	}
+	r.Pending = nil
+	r.setState(RolledBack, d.Why, e.Now())
+	if err := errors.Join(fault("returned"), e.store().save(r), fault("rolled back")); err != nil {
+		return false, err
+	}
+	for _, j := range journals {
+		if err := errors.Join(j.forget(), e.restartBoot(ctx, j)); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// done says of a step whether it shows on the disk.
+func (j *journal) done(st *step) (bool, error) {
+	switch st.Op {
+	case opPut:
+		waiting, err := j.staged(st)
+		return !waiting, err
+	case opHard:
+		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
+		return len(d) == 0, err
+	case opMeta:
+		n, err := j.root.Inspect(st.Path)
+		return sameMeta(n, st.After), err
+	}
+	n, err := j.root.Inspect(st.Path)
+	if st.Op == opMkdir {
+		return n.Type == files.Directory, err
+	}
+	return n.Type != st.Before.Type, err
+}
+
+// undone says of a step whether nothing of it shows on the disk any more.
+func (j *journal) undone(st *step) (bool, error) {
+	if st.Op == opMeta {
+		n, err := j.root.Inspect(st.Path)
+		return sameMeta(n, st.Before), err
+	}
+	if waiting, err := j.staged(st); err != nil || waiting && st.Op == opPut {
+		return true, err
+	}
+	if st.Keep != "" { // the pre-image goes with the undoing
+		_, name, err := j.kept(st)
+		return name == "", err
+	}
+	n, err := j.root.Inspect(st.Path)
+	return n.Type == st.Before.Type, err
+}
+
+func sameMeta(a, b files.Node) bool {
+	return a.Mode == b.Mode && a.Label == b.Label && (!files.Owners() || a.UID == b.UID && a.GID == b.GID)
+}
+
+// followed says whether the transaction is one that the record still needs.
+func (r *Record) needs(id string) bool {
+	ids := []string{}
+	if r.Committed != nil {
+		ids = append(ids, r.Committed.Transaction) // the way back from the committed deployment
+	}
+	if p := r.Pending; p != nil {
+		ids = append(ids, p.Transaction, p.EtcTransaction)
+	}
+	return slices.Contains(ids, id)
+}
