@@ -144,7 +144,7 @@ func left(ctx context.Context, t *testing.T, n *node.Node) string {
 }
 
 func TestPackagesAreTakenFromTheImageOfExtensions(t *testing.T) {
-	ctx, m := bootWith(t, lab.Options{Name: "rpm", HostNetwork: true})
+	ctx, m := bootWith(t, lab.Options{Name: "rpm", HostNetwork: true}, false)
 	n := agentOf(t, m, plain)
 	if err := os.WriteFile(n.HostPath("/etc/machine-config-daemon/packages.yaml"), []byte(extensionsFile), 0o644); err != nil {
 		t.Fatal(err)

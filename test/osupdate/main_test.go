@@ -35,10 +35,12 @@ var counted tally.Tally
 // scratch has the programs, which the tests share.
 var scratch string
 
-// prepared is a host with the stand-in for rpm-ostree, from which the others are made; nil until a test needs it.
+// prepared are hosts with the stand-in for rpm-ostree, from which the others are made: of today, and those whose ostree
+// is of old. Each is made when a test needs it.
 var prepared struct {
 	sync.Mutex
-	*lab.Host
+
+	hosts map[bool]*lab.Host
 }
 
 func TestMain(m *testing.M) {
@@ -49,8 +51,8 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		code := m.Run()
-		if prepared.Host != nil {
-			err = prepared.Close()
+		for _, h := range prepared.hosts {
+			err = errors.Join(err, h.Close())
 		}
 		if err := errors.Join(err, os.RemoveAll(scratch)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -64,22 +66,27 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// need is the base of hosts with the stand-in for rpm-ostree.
-func need(ctx context.Context, t *testing.T) *lab.Base {
+// need is the base of hosts with the stand-in for rpm-ostree, whose ostree may be of old.
+func need(ctx context.Context, t *testing.T, ofOld bool) *lab.Base {
 	t.Helper()
 	base := lab.Need(t)
 	prepared.Lock()
 	defer prepared.Unlock()
-	if prepared.Host == nil {
+	if prepared.hosts[ofOld] == nil {
 		program, err := rpmostree.Build(ctx, scratch)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if prepared.Host, err = rpmostree.Prepare(ctx, base, program, rpmostree.Options{}); err != nil {
+		h, err := rpmostree.Prepare(ctx, base, program, rpmostree.Options{OfOld: ofOld})
+		if err != nil {
 			t.Fatal(err)
 		}
+		if prepared.hosts == nil {
+			prepared.hosts = map[bool]*lab.Host{}
+		}
+		prepared.hosts[ofOld] = h
 	}
-	return prepared.Base()
+	return prepared.hosts[ofOld].Base()
 }
 
 // builder builds the agent once, with build tags.
@@ -116,16 +123,16 @@ type machine struct {
 // boot returns a host that runs its first deployment, of lab.RefV1. The test runs beside others from then on.
 func boot(t *testing.T) (context.Context, *machine) {
 	t.Helper()
-	return bootWith(t, lab.Options{Name: "rpm"})
+	return bootWith(t, lab.Options{Name: "rpm"}, false)
 }
 
-func bootWith(t *testing.T, options lab.Options) (context.Context, *machine) {
+func bootWith(t *testing.T, options lab.Options, ofOld bool) (context.Context, *machine) {
 	t.Helper()
 	lab.Need(t)
 	t.Parallel() // boots mostly wait
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	h, err := need(ctx, t).Boot(ctx, options)
+	h, err := need(ctx, t, ofOld).Boot(ctx, options)
 	if err != nil {
 		t.Fatal(err)
 	}
