@@ -26,6 +26,21 @@ func switching(phase Phase, change func(*Pending)) *Record {
 	return &Record{Committed: &Revision{Config: "a", Digest: "aa", Deployment: "A"}, Pending: p}
 }
 
+func stagedRecord(phase Phase, change func(*Pending)) *Record {
+	r := switching(phase, change)
+	r.Pending.Road = RoadStaged
+	return r
+}
+
+// filesAlone is an update of the staged road that has no deployment.
+func filesAlone(phase Phase, change func(*Pending)) *Record {
+	r := stagedRecord(phase, change)
+	if phase != PhasePrepare {
+		r.Pending.Deployment = "A"
+	}
+	return r
+}
+
 func here(phase Phase, road Road, from string) *Record {
 	return &Record{Pending: &Pending{Revision: Revision{Config: "b", Deployment: from}, Phase: phase, Road: road, From: from, BootID: thisBoot}}
 }
@@ -42,11 +57,17 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 	}
 	settled := &Record{Committed: &Revision{Deployment: "B"}, Previous: &Revision{Deployment: "A"}}
 	giveUp := func(p *Pending) { p.Quarantine, p.Reason = true, "bad" }
+	once := func(p *Pending) { p.Attempts, p.Deadline = 1, uptime+time.Second }
+	often := func(p *Pending) { p.Attempts, p.Deadline = 3, uptime+time.Second }
+	again := func(p *Pending) { p.Attempts, p.Reread = 0, thisBoot }
 	byHand := func(p *Pending) { p.Reason = "asked for" }
 	for _, row := range []struct {
 		name                string
 		record              *Record
 		booted, dflt, boot  string
+		released, bootable  string // of staged deployments
+		unfinished          string
+		failed              bool
 		want                Todo
 		quarantine, deadEnd bool
 	}{
@@ -94,14 +115,43 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 		{name: "tree committed on a host with ostree", record: &Record{Committed: &Revision{Digest: "aa"}}, booted: "X", want: Nothing},
 		{name: "live, and then another OS", record: here(PhaseApply, RoadLive, "A"), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
 
+		{name: "staged, cut while preparing", record: stagedRecord(PhasePrepare, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
+		{name: "staged, killed while preparing", record: stagedRecord(PhasePrepare, nil), booted: "A", dflt: "A", want: Abort},
+		{name: "staged, killed before it was released", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", want: Abort},
+		{name: "staged and released, not rebooted", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", released: "B", want: AwaitBoot},
+		{name: "staged, and somebody staged another", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", released: "X", want: Abort},
+		{name: "staged, cut before ostree made it bootable", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
+		{name: "staged, ostree could not make it bootable", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, unfinished: "no space", want: Abort, failed: true},
+		{name: "staged, cut after ostree made it bootable", record: stagedRecord(PhaseBoot, nil), booted: "B", dflt: "B", boot: nextBoot, bootable: "B", want: FirstBoot},
+		{name: "staged, the boot loader fell back", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "B", boot: nextBoot, bootable: "B", want: Returned, quarantine: true},
+		{name: "staged, another OS instead", record: stagedRecord(PhaseBoot, nil), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
+		{name: "staged, one more boot", record: stagedRecord(PhaseProve, again), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
+		{name: "staged, being proved", record: stagedRecord(PhaseProve, once), booted: "B", dflt: "B", want: AwaitProof},
+		{name: "staged, out of attempts", record: stagedRecord(PhaseProve, often), booted: "B", dflt: "B", boot: nextBoot, want: GoBack, quarantine: true},
+		{name: "staged, a person chose the old one", record: stagedRecord(PhaseProve, once), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
+		{name: "staged, giving up, not rebooted", record: stagedRecord(PhaseUndo, giveUp), booted: "B", dflt: "B", want: GoBack, quarantine: true},
+		{name: "staged, cut while giving up", record: stagedRecord(PhaseUndo, giveUp), booted: "B", dflt: "B", boot: nextBoot, want: GoBack, quarantine: true},
+		{name: "staged, back on the old one", record: stagedRecord(PhaseUndo, giveUp), booted: "A", dflt: "A", boot: nextBoot, want: Returned, quarantine: true},
+
+		{name: "files alone, cut while preparing", record: filesAlone(PhasePrepare, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
+		{name: "files alone, decided", record: filesAlone(PhaseBoot, nil), booted: "A", dflt: "A", want: AwaitBoot},
+		{name: "files alone, decided, after a boot", record: filesAlone(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, want: FirstBoot},
+		{name: "files alone, another OS", record: filesAlone(PhaseBoot, nil), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
+		{name: "files alone, being proved", record: filesAlone(PhaseProve, once), booted: "A", dflt: "A", want: AwaitProof},
+		{name: "files alone, cut while being proved", record: filesAlone(PhaseProve, once), booted: "A", dflt: "A", boot: nextBoot, want: FirstBoot},
+		{name: "files alone, out of attempts", record: filesAlone(PhaseProve, often), booted: "A", dflt: "A", boot: nextBoot, want: GoBack, quarantine: true},
+		{name: "files alone, giving up, not rebooted", record: filesAlone(PhaseUndo, giveUp), booted: "A", dflt: "A", want: GoBack, quarantine: true},
+		{name: "files alone, taken back, after the boot", record: filesAlone(PhaseUndo, giveUp), booted: "A", dflt: "A", boot: nextBoot, want: Returned, quarantine: true},
+
 		{name: "a phase of the future", record: switching("levitate", nil), booted: "A", dflt: "A", want: Foreign},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if row.boot == "" {
 				row.boot = thisBoot
 			}
-			d := Decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: row.boot, Uptime: uptime})
-			if d.Do != row.want || d.Quarantine != row.quarantine {
+			d := Decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: row.boot, Uptime: uptime,
+				Staged: row.released, Bootable: []string{"A", row.bootable}, Unfinished: row.unfinished})
+			if d.Do != row.want || d.Quarantine != row.quarantine || d.Failed != row.failed {
 				t.Errorf("got %q (quarantine %v): %s; want %q (quarantine %v)", d.Do, d.Quarantine, d.Why, row.want, row.quarantine)
 			}
 			if d.Do != Nothing && d.Why == "" && row.record.Pending != nil && row.record.Pending.Phase != PhaseUndo {
@@ -114,7 +164,7 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 // Whatever the record and the boot, recovery never boots or undoes on a deployment that is neither the old nor the new.
 func TestRecoveryTouchesNothingOnAnUnknownDeployment(t *testing.T) {
 	for _, phase := range []Phase{PhasePrepare, PhaseApply, PhaseBoot, PhaseProve, PhaseUndo} {
-		for _, road := range []Road{RoadSwitch, RoadLive} {
+		for _, road := range []Road{RoadSwitch, RoadStaged, RoadLive} {
 			for _, boot := range []string{thisBoot, nextBoot} {
 				for _, dflt := range []string{"A", "B", "X"} {
 					t.Run(fmt.Sprint(phase, road, boot, dflt), func(t *testing.T) {

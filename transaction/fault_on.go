@@ -7,6 +7,7 @@ package transaction
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -39,9 +40,9 @@ func fault(point string) error {
 			data, _ := os.ReadFile(faultFile)
 			request = string(data)
 		}
-		if f := strings.Fields(request); len(f) == 3 {
+		if f := strings.SplitN(strings.TrimSpace(request), " ", 3); len(f) == 3 {
 			faults.verb, faults.mode, faults.file = f[0], f[1], f[2]
-			_, _ = fmt.Sscan(f[2], &faults.at)
+			faults.at, _ = strconv.Atoi(f[2]) // a name is no number
 		}
 	})
 	if len(os.Args) < 2 || os.Args[1] != faults.verb {

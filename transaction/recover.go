@@ -249,7 +249,7 @@ func (e *Engine) complete(ctx context.Context, r *Record) error {
 		return e.GoBack(ctx, r, err.Error(), true)
 	}
 	if r.Pending.Reread == e.BootID && r.Pending.Reread != "" && e.Services != nil {
-		return errors.Join(fault("again"), e.Services.Reboot(ctx))
+		return errors.Join(fault("again"), e.Services.Reboot(context.WithoutCancel(ctx)))
 	}
 	if etc == nil {
 		return e.restartBoot(ctx, j)

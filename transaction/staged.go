@@ -202,7 +202,7 @@ func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 	if e.Services == nil {
 		return nil
 	}
-	return errors.Join(fault("taken back"), e.Services.Reboot(ctx))
+	return errors.Join(fault("taken back"), e.Services.Reboot(context.WithoutCancel(ctx)))
 }
 
 // undoStaged takes back both journals of an update without a deployment, the last one first.

@@ -33,6 +33,8 @@ type side struct {
 	name, version string
 	doc           []byte
 	layered       bool
+	// marks are files that say the side's name, in every boot.
+	marks []string
 }
 
 var (
@@ -94,9 +96,13 @@ func (v *victim) settled(ctx context.Context, want side) {
 			v.t.Errorf("%s is %q on %s", path, got, want.name)
 		}
 	}
-	arguments := slices.DeleteFunc(strings.Fields(v.Kargs()),
-		func(a string) bool { return !strings.HasPrefix(a, "update=") })
-	if !slices.Equal(arguments, []string{"update=" + want.name}) {
+	for _, path := range want.marks {
+		v.until(ctx, path+" is "+want.name, func() bool {
+			got, err := v.Output(ctx, "cat", path)
+			return err == nil && strings.TrimSpace(got) == want.name
+		})
+	}
+	if arguments := updateArguments(v.Node); !slices.Equal(arguments, []string{"update=" + want.name}) {
 		v.t.Errorf("it runs with %q on %s", arguments, want.name)
 	}
 	booted := output(ctx, v.t, v.Node, "rpm-ostree", "status", "--json", "--booted")

@@ -24,4 +24,17 @@ if [ "$1" = admin ]; then
 		;;
 	esac
 fi
+# A test may pull the plug right before and right after the shutdown's part.
+hang() {
+	if [ "$(cat /var/lib/noderefit-fault 2>/dev/null)" = "finalize hang $1" ]; then
+		echo "$1" >/var/lib/noderefit-fault.hit
+		sleep infinity
+	fi
+}
+if [ "$1 $2" = "admin finalize-staged" ]; then
+	hang before
+	"$real" "$@" || exit
+	hang after
+	exit
+fi
 exec "$real" "$@"

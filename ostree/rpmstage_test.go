@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// kargs does what rpm-ostree does with a command line of ours: it deletes, of equal ones the first, then appends.
+func kargs(t *testing.T, present []string, argv []string) []string {
+	t.Helper()
+	out := slices.Clone(present)
+	for _, word := range argv[2 : len(argv)-1] {
+		if a, is := strings.CutPrefix(word, "--delete="); is {
+			key, value, _ := strings.Cut(a, "=")
+			same := slices.DeleteFunc(slices.Clone(out), func(b string) bool {
+				k, _, _ := strings.Cut(b, "=")
+				return k != key
+			})
+			at := slices.Index(out, a)
+			if at < 0 || value == "" && len(same) != 1 {
+				t.Fatalf("%s of %q", word, out)
+			}
+			out = slices.Delete(out, at, at+1)
+		}
+	}
+	for _, word := range argv {
+		if a, is := strings.CutPrefix(word, "--append="); is {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func TestKernelArgumentsAreReachedExactlyInOneTransaction(t *testing.T) {
+	for _, c := range []struct{ present, wanted, words string }{
+		{"a b", "a b", ""},
+		{"a b", "a b c", "--append=c"},
+		{"a b c", "a c", "--delete=b"},
+		{"a b c", "a b", "--delete=c"},
+		{"a", "", "--delete=a"},
+		{"", "a a=1", "--append=a --append=a=1"},
+		// Order means something.
+		{"console=tty0 console=ttyS0", "console=ttyS0 console=tty0", "--delete=console=tty0 --append=console=tty0"},
+		{"x=1 b x=2", "x=2 b x=1", "--delete=x=1 --delete=b --append=b --append=x=1"},
+		// So do duplicates, and of equal ones rpm-ostree deletes the first.
+		{"x=1 b x=1", "x=1 b", "--delete=x=1 --delete=b --append=b"},
+		{"x=1 b x=1", "b x=1", "--delete=x=1"},
+		{"x=1", "x=1 x=1", "--append=x=1"},
+		{`q="a b" c`, `c q="d e"`, `--delete=q="a b" --append=q="d e"`},
+		// A key alone can be deleted only where it is there once.
+		{"quiet quiet=1", "quiet", "--delete=quiet=1"},
+		{"quiet b quiet", "quiet b quiet c", "--append=c"},
+		{"quiet quiet", "quiet", "impossible"},
+		{"quiet quiet=1", "quiet=1", "impossible"},
+	} {
+		present, wanted := splitArguments(c.present), splitArguments(c.wanted)
+		argv, err := argumentsStep(present, wanted)
+		if c.words == "impossible" {
+			if err == nil || !strings.Contains(err.Error(), "quiet") {
+				t.Errorf("%q to %q: %q, %v", c.present, c.wanted, argv, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q to %q: %v", c.present, c.wanted, err)
+			continue
+		}
+		if c.words == "" {
+			if argv != nil {
+				t.Errorf("%q is there, and takes %q", c.present, argv)
+			}
+			continue
+		}
+		if got := kargs(t, present, argv); !slices.Equal(got, wanted) {
+			t.Errorf("%q to %q came to %q", c.present, c.wanted, got)
+		}
+		if got := strings.Join(argv, " "); got != "rpm-ostree kargs "+c.words+" "+withLock {
+			t.Errorf("%q to %q: %s", c.present, c.wanted, got)
+		}
+	}
+}
+
+func TestStringsOfAStagedDeploymentAreRead(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	for _, c := range []struct {
+		value string
+		want  []string
+	}{
+		{"", nil},
+		{"a\x00bc=d\x00\x02\x07", []string{"a", "bc=d"}},
+		{"\x00\x01", []string{""}},
+		{long + "\x00\x2d\x01", []string{long}},
+	} {
+		if got, err := readStrings(variant{kind: "as", value: []byte(c.value)}); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, %v", c.value, got, err)
+		}
+	}
+	for _, bad := range []string{"a", "a\x00\x09", "a\x00b\x00\x03\x02", "ab\x02"} {
+		if got, err := readStrings(variant{kind: "as", value: []byte(bad)}); err == nil {
+			t.Errorf("%q: %q", bad, got)
+		}
+	}
+	if got, err := readStrings(variant{kind: "s", value: []byte("a\x00")}); err == nil {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package osupdate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/rpmostree"
+	"github.com/noderefit/noderefit/test/rpmostree/fault"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// What the sides of the staged road have besides: a shared file, one that early boot reads, and a service. Early boot and
+// the service say in each boot which side's they were.
+const (
+	sharedFile = "/var/lib/update.state"
+	earlyFile  = "/etc/tmpfiles.d/update.conf"
+	earlyMark  = "/run/update.early"
+	unitMark   = "/run/update.unit"
+)
+
+// fullConfig is a MachineConfig with all of that.
+func fullConfig(t *testing.T, name, more string) []byte {
+	t.Helper()
+	file := func(path, text string) map[string]any {
+		return map[string]any{"path": path, "overwrite": true, "contents": map[string]any{"source": "data:," + url.PathEscape(text)}}
+	}
+	spec := map[string]any{}
+	if err := json.Unmarshal([]byte("{"+more+"}"), &spec); err != nil {
+		t.Fatal(err)
+	}
+	spec["config"] = map[string]any{
+		"ignition": map[string]any{"version": "3.2.0"},
+		"storage": map[string]any{"files": []any{file("/etc/update.conf", name), file(sharedFile, name),
+			file(earlyFile, "f+ "+earlyMark+" 0644 root root - "+name+"\n")}},
+		"systemd": map[string]any{"units": []any{map[string]any{"name": "update.service", "enabled": true,
+			"contents": "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c 'echo " + name + " >" + unitMark +
+				"'\n[Install]\nWantedBy=multi-user.target\n"}}},
+	}
+	doc, err := json.Marshal(map[string]any{"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
+		"metadata": map[string]any{"name": name}, "spec": spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// sides are those of an update of everything.
+func sides(t *testing.T) (a, b side) {
+	t.Helper()
+	marks := []string{sharedFile, earlyMark, unitMark}
+	return side{name: "a", version: "v1", marks: marks, doc: fullConfig(t, "a",
+			`"osImageURL":"`+rpmostree.Remote+`:`+lab.RefV1+`","kernelArguments":["update=a"]`)},
+		side{name: "b", version: "v4", layered: true, marks: marks, doc: fullConfig(t, "b",
+			`"osImageURL":"`+rpmostree.Remote+`:`+rpmostree.RefV4+`","kernelType":"realtime",
+ "extensions":["usbguard"],"kernelArguments":["update=b"]`)}
+}
+
+// faultFile asks for a fault of a process that no environment can be given to.
+const faultFile = "/var/lib/noderefit-fault"
+
+// cutAt applies a configuration and pulls the plug when it hangs at a point of a later process, which it asks for.
+func (v *victim) cutAt(ctx context.Context, to side, request string) {
+	v.t.Helper()
+	if err := os.WriteFile(v.HostPath(faultFile), []byte(request), 0o600); err != nil {
+		v.t.Fatal(err)
+	}
+	if _, exit, err := v.Apply(ctx, to.doc); err != nil && exit != -1 {
+		v.t.Fatalf("%s: applying %s: %v", request, to.name, err)
+	}
+	v.pull(ctx, request)
+}
+
+// pull waits until a process hangs where it was asked to, and pulls the plug.
+func (v *victim) pull(ctx context.Context, request string) {
+	v.t.Helper()
+	v.until(ctx, request, func() bool {
+		_, err := os.Stat(v.HostPath(hitFile))
+		return err == nil
+	})
+	if err := v.PowerCut(); err != nil {
+		v.t.Fatal(err)
+	}
+	if err := os.Remove(v.HostPath(faultFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		v.t.Fatal(err)
+	}
+	v.mend()
+	if err := v.Start(ctx); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// isOn waits until the host says by itself that it is done with a configuration, and holds it to its files.
+func (v *victim) isOn(ctx context.Context, what string, want side, states ...transaction.State) {
+	v.t.Helper()
+	s, err := v.WaitState(ctx, states...)
+	if err != nil {
+		v.t.Fatalf("%s: %v", what, err)
+	}
+	if s.Config.Committed != want.name {
+		v.t.Fatalf("%s: it is on %s instead of %s: %s", what, s.Config.Committed, want.name, s.Reason)
+	}
+	for _, path := range append([]string{"/etc/update.conf"}, want.marks...) {
+		if got := output(ctx, v.t, v.Node, "cat", path); got != want.name {
+			v.t.Errorf("%s: %s is %q on %s", what, path, got, want.name)
+		}
+	}
+	if got := updateArguments(v.Node); !slices.Equal(got, []string{"update=" + want.name}) {
+		v.t.Errorf("%s: it runs with %q", what, got)
+	}
+	if out, text, exit, err := v.Agent(ctx, "verify"); err != nil || exit != 0 {
+		v.t.Errorf("%s: verify: %d %v %s%s", what, exit, err, out, text)
+	}
+	if v.t.Failed() {
+		v.t.Fatalf("there is nothing to go on from after %s", what)
+	}
+}
+
+func newStagedVictim(t *testing.T) (context.Context, *victim, side, side) {
+	t.Helper()
+	ctx, n := ofOld(t, "faults")
+	a, b := sides(t)
+	v := &victim{Node: n, t: t}
+	v.moveTo(ctx, a)
+	return ctx, v, a, b
+}
+
+func TestStagedUpdateThatIsCutBeforeItsDeploymentIsBootableLeavesNothing(t *testing.T) {
+	ctx, v, a, b := newStagedVictim(t)
+	before, booted, deployments := v.places(ctx), v.BootedDeployment(), v.deployments(ctx)
+	reverted := func(what string) {
+		t.Helper()
+		if v.BootedDeployment() != booted {
+			t.Fatalf("%s: %s has booted", what, v.BootedDeployment())
+		}
+		v.moveTo(ctx, a)
+		v.mend()
+		if now := v.deployments(ctx); now != deployments {
+			t.Errorf("%s: %d deployments, there were %d", what, now, deployments)
+		}
+		if d := cmp.Diff(before, v.places(ctx)); d != "" {
+			t.Errorf("%s, and reverted:\n%s", what, d)
+		}
+		if t.Failed() {
+			t.Fatalf("there is nothing to go on from after %s", what)
+		}
+	}
+	for _, i := range []interruption{
+		{name: "rebasing, the power is cut", step: fault.Pull, happens: cut},
+		{name: "composed, the agent is killed", point: "recorded", happens: killed(operationUnit)},
+		{name: "composed, the power is cut", point: "materialise", happens: cut},
+		{name: "staged, the agent is killed", point: "materialised", happens: killed(operationUnit)},
+		{name: "staged, the host boots", point: "materialised", happens: both(killed(operationUnit), reboot)},
+		{name: "decided, the agent is killed", point: "pending", happens: killed(operationUnit)},
+		{name: "decided, the agent is killed and the host boots", point: "pending", happens: both(killed(operationUnit), reboot)},
+		{name: "decided, the power is cut", point: "pending", happens: cut},
+		{name: "released, the agent is killed", point: "committed", happens: killed(operationUnit)},
+		{name: "released, the power is cut", point: "committed", happens: cut},
+	} {
+		v.interrupt(ctx, b, i)
+		reverted(i.name)
+	}
+	v.cutAt(ctx, b, "finalize hang before")
+	v.isOn(ctx, "going down, before ostree's part", a, transaction.Done)
+	s, err := v.Status(ctx)
+	if err != nil || !strings.Contains(s.Reason, "went down before ostree had made its deployment bootable") {
+		t.Errorf("%v: %+v", err, s)
+	}
+	reverted("going down, before ostree's part")
+}
+
+func TestStagedUpdateThatIsCutOnceItsDeploymentIsBootableEndsOnIt(t *testing.T) {
+	ctx, v, a, b := newStagedVictim(t)
+	to, from := b, a
+	for _, request := range []string{
+		"finalize hang after", "recover hang clock", "recover hang etc staged", "recover hang etc recorded",
+		"recover hang reread", "recover hang apply " + earlyFile, "recover hang again", "recover hang prove",
+		"prove hang settle", "prove hang settled",
+	} {
+		v.cutAt(ctx, to, request)
+		v.isOn(ctx, request, to, transaction.Done)
+		v.settled(ctx, to)
+		to, from = from, to
+	}
+}
