@@ -71,8 +71,8 @@ func (h *Host) staging(u *update, res *Result) transaction.Staged {
 	return s
 }
 
-// stageDeployment stages the deployment that u is to have. A boot since it was composed has lost what was staged; then it
-// is composed again, of what is on the disk already as far as that goes.
+// stageDeployment stages the deployment that u is to have. A boot since it was composed has lost what was staged; then
+// it is composed again, of what is on the disk already as far as that goes.
 func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ostree.Deployment, error) {
 	kept := staged{Digest: u.cfg.Digest, Booted: u.booted.ID, Composed: ostree.Composed{Checksum: u.request.Checksum},
 		Layers: u.Revision.Layers}

@@ -60,8 +60,8 @@ type variant struct {
 	value []byte
 }
 
-// readStrings reads an array of strings, none of one that is not there: each ends in a zero byte, and after the last the
-// place where each of them ends follows.
+// readStrings reads an array of strings, none of one that is not there: each ends in a zero byte, and after the last
+// the place where each of them ends follows.
 func readStrings(v variant) ([]string, error) {
 	if v.kind == "" || len(v.value) == 0 {
 		return nil, nil

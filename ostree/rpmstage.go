@@ -15,11 +15,11 @@ import (
 // ErrNotStaged is the error of a commit that was staged once and is not any more: it has to be composed again.
 var ErrNotStaged = errors.New("what was composed is not staged any more")
 
-// Stage makes sure that there is a staged and locked deployment of a commit with exactly these kernel arguments, in this
-// order, and returns it. The commit is one that Compose gave, and that is staged since, or the booted one; it takes one
-// transaction where the arguments are others than there. It does not boot before Plain.Release. Where what is asked for
-// is what runs, there is nothing to stage, and that is an error. What is staged has to have an rpm-ostree of its own,
-// without which there would be no way back from it.
+// Stage makes sure that there is a staged and locked deployment of a commit with exactly these kernel arguments, in
+// this order, and returns it. The commit is one that Compose gave, and that is staged since, or the booted one; it
+// takes one transaction where the arguments are others than there. It does not boot before Plain.Release. Where what is
+// asked for is what runs, there is nothing to stage, and that is an error. What is staged has to have an rpm-ostree of
+// its own, without which there would be no way back from it.
 func (r *RPM) Stage(ctx context.Context, checksum string, arguments []string) (Deployment, error) {
 	doing := "staging " + checksum
 	for _, argument := range arguments {
@@ -159,9 +159,9 @@ func remainingArguments(s rpmStatus, all []Deployment, checksum string,
 }
 
 // argumentsStep is the transaction that makes exactly the wanted kernel arguments of those that there are, nil if they
-// are that. rpm-ostree deletes first, of equal arguments the first one, and a key alone only where it is there once; then
-// it appends. So of the present arguments a beginning of the wanted ones is left, as long as can be, and the rest is
-// appended.
+// are that. rpm-ostree deletes first, of equal arguments the first one, and a key alone only where it is there once;
+// then it appends. So of the present arguments a beginning of the wanted ones is left, as long as can be, and the rest
+// is appended.
 func argumentsStep(present, wanted []string) ([]string, error) {
 	if slices.Equal(present, wanted) {
 		return nil, nil
@@ -223,13 +223,14 @@ func reduce(present, rest []string) ([]string, error) {
 // Of is what a deployment is, with its image exactly as it is there: by digest or checksum where what runs has the same
 // name and is another. One fork.
 func (r *RPM) Of(ctx context.Context, id string) (System, error) {
-	s, err := r.status(ctx, "reading what "+id+" is")
+	doing := "reading what " + id + " is"
+	s, err := r.status(ctx, doing)
 	if err != nil {
 		return System{}, err
 	}
 	at := slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.id() == id })
 	if at < 0 {
-		return System{}, &Error{Class: Invalid, Doing: "reading what " + id + " is", Err: errors.New("there is no such deployment")}
+		return System{}, &Error{Class: Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
 	}
 	system, now := s.Deployments[at].system(), s.booted().system()
 	image, err := ParseImage(system.Image)
@@ -308,8 +309,8 @@ func (r *RPM) MakeDefault(ctx context.Context, id string) error {
 // releaseVersion is the first ostree with a command that unlocks what is staged. Before it the lock is a file.
 const releaseVersion = "2023.8"
 
-// Release unlocks the staged deployment: it becomes what boots at the next orderly shutdown. A nil error means that this
-// was read back. Four forks at the most.
+// Release unlocks the staged deployment: it becomes what boots at the next orderly shutdown. A nil error means that
+// this was read back. Four forks at the most.
 func (p *Plain) Release(ctx context.Context, id string) error {
 	doing := "releasing " + id
 	for _, again := range []bool{false, true} {

@@ -14,8 +14,9 @@ type Road string
 const (
 	// RoadSwitch: a deployment made by hand carries OS, arguments and /etc; the boot loader's default is the commit.
 	RoadSwitch Road = "switch"
-	// RoadStaged: rpm-ostree's staged deployment carries OS and arguments, and ostree makes it boot at an orderly shutdown;
-	// the files are applied on the first boot. A change of files alone has no deployment: it waits for the next boot.
+	// RoadStaged: rpm-ostree's staged deployment carries OS and arguments, and ostree makes it boot at an orderly
+	// shutdown; the files are applied on the first boot. A change of files alone has no deployment: it waits for the next
+	// boot.
 	RoadStaged Road = "staged"
 	// RoadLive: the running system changes, because nothing in the change needs a boot; the boot record is the commit.
 	RoadLive Road = "live"

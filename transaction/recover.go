@@ -498,7 +498,7 @@ func (e *Engine) Withdraw(ctx context.Context, r *Record, why string) error {
 			return fmt.Errorf("making %s the default again: %w", p.From, err)
 		}
 	}
-	return e.recoverAbort(ctx, r, Decision{Do: Abort, Why: why}) // what is staged does not become the default without a shutdown
+	return e.recoverAbort(ctx, r, Decision{Do: Abort, Why: why}) // what is staged was no default yet
 }
 
 // Lift takes content out of quarantine.

@@ -30,7 +30,8 @@ var readEarly = []struct{ reader, places string }{
 		"/etc/systemd/networkd.conf.d/ /etc/systemd/resolved.conf /etc/systemd/resolved.conf.d/ " +
 		"/etc/systemd/timesyncd.conf /etc/systemd/timesyncd.conf.d/ /etc/vconsole.conf"},
 	{"SELinux, IMA and the audit", "/etc/selinux/ /etc/ima/ /etc/audit/"},
-	{"the loader of programs", "/etc/ld.so.conf /etc/ld.so.conf.d/ /etc/ld.so.cache /etc/ld.so.preload /etc/nsswitch.conf"},
+	{"the loader of programs", "/etc/ld.so.conf /etc/ld.so.conf.d/ /etc/ld.so.cache /etc/ld.so.preload " +
+		"/etc/nsswitch.conf"},
 	{"what prepares the root", "/etc/ostree/ /etc/ignition-machine-config-encapsulated.json"},
 }
 

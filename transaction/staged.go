@@ -26,9 +26,9 @@ type Staged struct {
 	Reclaim []string
 }
 
-// Staged stages u and releases it. The host is wholly on the old configuration before and stays so until the reboot; what
-// boots then decides, and the files follow on the first boot. A staged deployment that is lost on the way down changes
-// nothing.
+// Staged stages u and releases it. The host is wholly on the old configuration before and stays so until the reboot;
+// what boots then decides, and the files follow on the first boot. A staged deployment that is lost on the way down
+// changes nothing.
 func (e *Engine) Staged(ctx context.Context, r *Record, s Staged) error {
 	if err := e.Tidy(ctx, r); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (e *Engine) Staged(ctx context.Context, r *Record, s Staged) error {
 	return fault("committed")
 }
 
-// etcJournal returns the journal of what the booted /etc is to become, nil on roads that have none. The first call makes
-// it: only now the tree is there that it is made for, with all that was written to the old one before the reboot.
+// etcJournal returns the journal of what the booted /etc is to become, nil on roads that have none. The first call
+// makes it: only now the tree is there that it is made for, with all that was written to the old one before the reboot.
 func (e *Engine) etcJournal(ctx context.Context, r *Record) (*journal, error) {
 	p := r.Pending
 	if p.Road != RoadStaged {
@@ -193,11 +193,12 @@ func (e *Engine) unitText(j *journal, st *step, unit string) string {
 	return string(text)
 }
 
-// takeBackHere undoes, on the deployment itself, what was applied to it, and reboots: everything has started with it. The
-// record says so until that boot has come.
+// takeBackHere undoes, on the deployment itself, what was applied to it, and reboots: everything has started with it.
+// The record says so until that boot has come.
 func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 	if err := e.undoStaged(r); err != nil {
-		return errors.Join(err, e.fail(r, Degraded, fmt.Sprintf("%s; and going back is not complete: %v", r.Pending.Reason, err)))
+		why := fmt.Sprintf("%s; and going back is not complete: %v", r.Pending.Reason, err)
+		return errors.Join(err, e.fail(r, Degraded, why))
 	}
 	if e.Services == nil {
 		return nil
@@ -222,8 +223,8 @@ func (e *Engine) undoStaged(r *Record) error {
 	return nil
 }
 
-// returnedHere finishes, in a later boot, the way back of an update without a deployment. What of it that boot has still
-// read in part takes one more.
+// returnedHere finishes, in a later boot, the way back of an update without a deployment. What of it that boot has
+// still read in part takes one more.
 func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (rebooting bool, err error) {
 	p := r.Pending
 	var journals []*journal
@@ -311,7 +312,7 @@ func sameMeta(a, b files.Node) bool {
 	return a.Mode == b.Mode && a.Label == b.Label && (!files.Owners() || a.UID == b.UID && a.GID == b.GID)
 }
 
-// followed says whether the transaction is one that the record still needs.
+// needs says whether the transaction is one that the record still needs.
 func (r *Record) needs(id string) bool {
 	ids := []string{}
 	if r.Committed != nil {

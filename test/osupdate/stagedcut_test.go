@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/rpmostree"
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
@@ -30,8 +31,8 @@ const (
 	unitMark   = "/run/update.unit"
 )
 
-// fullConfig is a MachineConfig with all of that.
-func fullConfig(t *testing.T, name, more string) []byte {
+// fullConfig is a MachineConfig with all of that, and with services that fail.
+func fullConfig(t *testing.T, name, more string, failing ...string) []byte {
 	t.Helper()
 	file := func(path, text string) map[string]any {
 		return map[string]any{"path": path, "overwrite": true, "contents": map[string]any{"source": "data:," + url.PathEscape(text)}}
@@ -40,13 +41,18 @@ func fullConfig(t *testing.T, name, more string) []byte {
 	if err := json.Unmarshal([]byte("{"+more+"}"), &spec); err != nil {
 		t.Fatal(err)
 	}
+	units := []any{map[string]any{"name": "update.service", "enabled": true,
+		"contents": "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c 'echo " + name + " >" + unitMark +
+			"'\n[Install]\nWantedBy=multi-user.target\n"}}
+	for _, unit := range failing {
+		units = append(units, map[string]any{"name": unit, "enabled": true,
+			"contents": "[Service]\nType=oneshot\nExecStart=/bin/false\n[Install]\nWantedBy=multi-user.target\n"})
+	}
 	spec["config"] = map[string]any{
 		"ignition": map[string]any{"version": "3.2.0"},
 		"storage": map[string]any{"files": []any{file("/etc/update.conf", name), file(sharedFile, name),
 			file(earlyFile, "f+ "+earlyMark+" 0644 root root - "+name+"\n")}},
-		"systemd": map[string]any{"units": []any{map[string]any{"name": "update.service", "enabled": true,
-			"contents": "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c 'echo " + name + " >" + unitMark +
-				"'\n[Install]\nWantedBy=multi-user.target\n"}}},
+		"systemd": map[string]any{"units": units},
 	}
 	doc, err := json.Marshal(map[string]any{"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
 		"metadata": map[string]any{"name": name}, "spec": spec})
@@ -56,15 +62,19 @@ func fullConfig(t *testing.T, name, more string) []byte {
 	return doc
 }
 
+// What the configurations say of the OS.
+const (
+	osOfA = `"osImageURL":"` + rpmostree.Remote + `:` + lab.RefV1 + `","kernelArguments":["update=a"]`
+	osOfB = `"osImageURL":"` + rpmostree.Remote + `:` + rpmostree.RefV4 + `","kernelType":"realtime",
+ "extensions":["usbguard"],"kernelArguments":["update=b"]`
+)
+
 // sides are those of an update of everything.
 func sides(t *testing.T) (a, b side) {
 	t.Helper()
 	marks := []string{sharedFile, earlyMark, unitMark}
-	return side{name: "a", version: "v1", marks: marks, doc: fullConfig(t, "a",
-			`"osImageURL":"`+rpmostree.Remote+`:`+lab.RefV1+`","kernelArguments":["update=a"]`)},
-		side{name: "b", version: "v4", layered: true, marks: marks, doc: fullConfig(t, "b",
-			`"osImageURL":"`+rpmostree.Remote+`:`+rpmostree.RefV4+`","kernelType":"realtime",
- "extensions":["usbguard"],"kernelArguments":["update=b"]`)}
+	return side{name: "a", version: "v1", marks: marks, doc: fullConfig(t, "a", osOfA)},
+		side{name: "b", version: "v4", layered: true, marks: marks, doc: fullConfig(t, "b", osOfB)}
 }
 
 // faultFile asks for a fault of a process that no environment can be given to.
@@ -76,7 +86,7 @@ func (v *victim) cutAt(ctx context.Context, to side, request string) {
 	if err := os.WriteFile(v.HostPath(faultFile), []byte(request), 0o600); err != nil {
 		v.t.Fatal(err)
 	}
-	if _, exit, err := v.Apply(ctx, to.doc); err != nil && exit != -1 {
+	if _, exit, err := v.Apply(ctx, to.doc, "--lift-quarantine"); err != nil && exit != -1 {
 		v.t.Fatalf("%s: applying %s: %v", request, to.name, err)
 	}
 	v.pull(ctx, request)
@@ -171,7 +181,7 @@ func TestStagedUpdateThatIsCutBeforeItsDeploymentIsBootableLeavesNothing(t *test
 		v.interrupt(ctx, b, i)
 		reverted(i.name)
 	}
-	v.cutAt(ctx, b, "finalize hang before")
+	v.cutAt(ctx, b, "shutdown hang before")
 	v.isOn(ctx, "going down, before ostree's part", a, transaction.Done)
 	s, err := v.Status(ctx)
 	if err != nil || !strings.Contains(s.Reason, "went down before ostree had made its deployment bootable") {
@@ -184,7 +194,7 @@ func TestStagedUpdateThatIsCutOnceItsDeploymentIsBootableEndsOnIt(t *testing.T) 
 	ctx, v, a, b := newStagedVictim(t)
 	to, from := b, a
 	for _, request := range []string{
-		"finalize hang after", "recover hang clock", "recover hang etc staged", "recover hang etc recorded",
+		"shutdown hang after", "recover hang clock", "recover hang etc staged", "recover hang etc recorded",
 		"recover hang reread", "recover hang apply " + earlyFile, "recover hang again", "recover hang prove",
 		"prove hang settle", "prove hang settled",
 	} {
@@ -193,4 +203,102 @@ func TestStagedUpdateThatIsCutOnceItsDeploymentIsBootableEndsOnIt(t *testing.T) 
 		v.settled(ctx, to)
 		to, from = from, to
 	}
+}
+
+func TestStagedConfigurationThatFailsComesBackWhereverItIsCut(t *testing.T) {
+	ctx, v, a, b := newStagedVictim(t)
+	booted := v.BootedDeployment()
+	back := func(what, reason string) {
+		t.Helper()
+		v.isOn(ctx, what, a, transaction.RolledBack)
+		s, err := v.Status(ctx)
+		if err != nil || v.BootedDeployment() != booted || len(s.Quarantined) != 1 || !strings.Contains(s.Reason, reason) {
+			t.Fatalf("%s: %s has booted, %v: %+v", what, v.BootedDeployment(), err, s)
+		}
+		v.moveTo(ctx, a)
+		v.nothingHeld(ctx)
+	}
+	lift := func(doc []byte) side { return side{doc: doc} }
+	bad := fullConfig(t, "b", osOfB, "bad.service")
+	update(ctx, t, v.Node, bad, transaction.RolledBack)
+	back("everything", "bad.service")
+	filesAlone := fullConfig(t, "c", osOfA, "bad.service")
+	for _, request := range []string{"prove hang given up", "recover hang returned", "recover hang rolled back"} {
+		v.cutAt(ctx, lift(bad), request)
+		back(request, "bad.service")
+	}
+	for _, request := range []string{
+		"", "recover hang etc staged", "recover hang etc recorded", "recover hang apply " + earlyFile, "recover hang again",
+		"prove hang given up", "prove hang undo " + earlyFile, "prove hang taken back", "recover hang returned",
+		"recover hang rolled back",
+	} {
+		if request == "" {
+			update(ctx, t, v.Node, filesAlone, transaction.RolledBack)
+		} else {
+			v.cutAt(ctx, lift(filesAlone), request)
+		}
+		back("files alone: "+request, "bad.service")
+	}
+	v.moveTo(ctx, b)
+}
+
+func TestMindIsChangedBeforeAStagedUpdateBoots(t *testing.T) {
+	ctx, v, a, b := newStagedVictim(t)
+	before, boots := v.places(ctx), v.Boots()
+	c := side{name: "c", version: "v1", marks: a.marks, doc: fullConfig(t, "c", osOfA)}
+	d := side{name: "d", version: "v1", doc: fullConfig(t, "d", strings.ReplaceAll(osOfA, "update=a", "update=d"))}
+	waits := func(to side) {
+		t.Helper()
+		res, _, err := v.Apply(ctx, to.doc, "--no-reboot")
+		if err != nil || res.Reboot != daemon.RebootNeeded || res.Status.Phase != string(transaction.PhaseBoot) ||
+			len(res.Warnings) > 0 {
+			t.Fatalf("%s: %v %+v", to.name, err, res)
+		}
+	}
+	for _, to := range []side{b, c, d} {
+		for _, argv := range [][]string{{"apply", "--config", "/var/tmp/a.json"}, {"rollback"}} {
+			if _, err := v.Document("a.json", a.doc); err != nil {
+				t.Fatal(err)
+			}
+			waits(to)
+			if out, text, exit, err := v.Agent(ctx, argv...); err != nil || exit != 0 {
+				t.Fatalf("%s: %q: %d %v %s%s", to.name, argv, exit, err, out, text)
+			}
+			v.isOn(ctx, "withdrawn", a, transaction.Done)
+			v.nothingHeld(ctx)
+			if d := cmp.Diff(before, v.places(ctx)); d != "" || v.Boots() != boots {
+				t.Fatalf("%s, and %q, after %d boots:\n%s", to.name, argv, v.Boots()-boots, d)
+			}
+		}
+	}
+	// One for another, and somebody boots it whose last change is not lost.
+	waits(d)
+	waits(c)
+	waits(b)
+	output(ctx, t, v.Node, "sh", "-c", "echo late >/etc/late.conf")
+	reboot(ctx, v)
+	v.isOn(ctx, "booted by hand", b, transaction.Done)
+	v.settled(ctx, b)
+	if got := output(ctx, t, v.Node, "cat", "/etc/late.conf"); got != "late" {
+		t.Errorf("what was written before the reboot is %q", got)
+	}
+}
+
+func TestStagedDeploymentThatCannotBeMadeBootableIsTold(t *testing.T) {
+	ctx, v, a, b := newStagedVictim(t)
+	booted := v.BootedDeployment()
+	if res, _, err := v.Apply(ctx, b.doc, "--no-reboot"); err != nil {
+		t.Fatalf("%v %+v", err, res)
+	}
+	// ostree itself says it: the kernel of what was staged is gone by then.
+	output(ctx, t, v.Node, "unshare", "--mount", "sh", "-ec", `mount -o remount,rw /sysroot
+d=$(ostree admin status | sed -n 's/^  testos \([^ ]*\) (.*/\1/p' | head -n 1)
+rm /ostree/deploy/testos/deploy/$d/usr/lib/modules/*/vmlinuz`)
+	reboot(ctx, v)
+	v.isOn(ctx, "not bootable", a, transaction.Degraded)
+	s, err := v.Status(ctx)
+	if err != nil || v.BootedDeployment() != booted || !strings.Contains(s.Reason, "Failed to find kernel") {
+		t.Errorf("%s has booted, %v: %+v", v.BootedDeployment(), err, s)
+	}
+	v.moveTo(ctx, a)
 }

@@ -26,7 +26,7 @@ if [ "$1" = admin ]; then
 fi
 # A test may pull the plug right before and right after the shutdown's part.
 hang() {
-	if [ "$(cat /var/lib/noderefit-fault 2>/dev/null)" = "finalize hang $1" ]; then
+	if [ "$(cat /var/lib/noderefit-fault 2>/dev/null)" = "shutdown hang $1" ]; then
 		echo "$1" >/var/lib/noderefit-fault.hit
 		sleep infinity
 	fi

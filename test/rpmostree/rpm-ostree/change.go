@@ -144,15 +144,16 @@ func unlockAndReboot(options vardict) func(context.Context, *transaction) error 
 		if err := inhibited(ctx); err != nil {
 			return err
 		}
-		if all[0].locked && ofOld() {
+		switch {
+		case all[0].locked && ofOld():
 			if err := os.Remove(lockedFile); err != nil {
 				return err
 			}
-		} else if all[0].locked {
+		case all[0].locked:
 			if _, err := tool(ctx, "admin", lockFlag, "--unlock"); err != nil {
 				return err
 			}
-		} else if !options.yes("allow-unlocked") {
+		case !options.yes("allow-unlocked"):
 			return original("Staged deployment already unlocked")
 		}
 		return reboot(ctx)
