@@ -200,7 +200,7 @@ func TestStagedUpdateThatIsCutOnceItsDeploymentIsBootableEndsOnIt(t *testing.T) 
 	} {
 		v.cutAt(ctx, to, request)
 		v.isOn(ctx, request, to, transaction.Done)
-		v.settled(ctx, to)
+		v.moveTo(ctx, to) // which cleans up where the cut was in that
 		to, from = from, to
 	}
 }
