@@ -19,11 +19,10 @@ import (
 )
 
 // ofOld puts the agent on a host whose ostree has no set-default.
-func ofOld(t *testing.T, tags ...string) (context.Context, *node.Node) {
+func ofOld(t *testing.T, build func() (string, error)) (context.Context, *node.Node) {
 	t.Helper()
-	lab.Need(t)
-	t.Parallel() // boots mostly wait
-	_, n := agentWith(t, rpmostree.Options{OfOld: true}, tags...)
+	_, m := bootWith(t, lab.Options{Name: "rpm"}, true)
+	n := agentOf(t, m, build)
 	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
 	t.Cleanup(cancel)
 	t.Cleanup(func() {
@@ -41,7 +40,7 @@ func updateArguments(n *node.Node) []string {
 }
 
 func TestHostWithoutSetDefaultTakesTheStagedRoad(t *testing.T) {
-	ctx, n := ofOld(t)
+	ctx, n := ofOld(t, plain)
 	s, err := n.Status(ctx)
 	if err != nil || s.Road != "staged: ostree is 2023.5, and 2023.6 is the first with set-default" {
 		t.Fatalf("%v: %+v", err, s)

@@ -99,6 +99,7 @@ func (v *victim) pull(ctx context.Context, request string) {
 		_, err := os.Stat(v.HostPath(hitFile))
 		return err == nil
 	})
+	counted.Cuts.Add(1)
 	if err := v.PowerCut(); err != nil {
 		v.t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func (v *victim) isOn(ctx context.Context, what string, want side, states ...tra
 
 func newStagedVictim(t *testing.T) (context.Context, *victim, side, side) {
 	t.Helper()
-	ctx, n := ofOld(t, "faults")
+	ctx, n := ofOld(t, faulty)
 	a, b := sides(t)
 	v := &victim{Node: n, t: t}
 	v.moveTo(ctx, a)
