@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package osupdate
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/rpmostree/fault"
+)
+
+func TestStagedDeploymentWithArgumentsBootsOnlyWhenReleased(t *testing.T) {
+	for name, ofOld := range map[string]bool{"lock in the state": false, "lock in a file": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx, m := bootWith(t, lab.Options{Name: "rpm"}, ofOld)
+			before := m.BootedDeployment()
+			deployments, err := m.plain().Status(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			booted := deployments[slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Booted })]
+			present := booted.KernelArguments
+			wanted := append(slices.Clone(present[1:]), "x=1", `q="a $HOME b"`, "y", present[0], "x=1")
+
+			c := m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 1)
+			d, err := m.rpm().Stage(ctx, c.Checksum, wanted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if asked := m.transactions(); len(asked) != 1 || !d.Locked || d.Checksum != c.Checksum ||
+				!slices.Equal(d.KernelArguments, wanted) {
+				t.Fatalf("%+v after %q", d, asked)
+			}
+			// The same again takes nothing, and others are made of what is staged.
+			if again, err := m.rpm().Stage(ctx, c.Checksum, wanted); err != nil || again.ID != d.ID || len(m.transactions()) > 0 {
+				t.Errorf("%+v, %v", again, err)
+			}
+			if _, err := m.rpm().Stage(ctx, c.Checksum, present); err != nil {
+				t.Error(err)
+			}
+			if d, err = m.rpm().Stage(ctx, c.Checksum, wanted); err != nil || len(m.transactions()) != 2 {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			if err := m.Reboot(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if m.BootedDeployment() != before {
+				t.Fatalf("%s has booted", m.BootedDeployment())
+			}
+			// The boot has lost it.
+			if _, err := m.rpm().Stage(ctx, c.Checksum, wanted); !errors.Is(err, ostree.ErrNotStaged) {
+				t.Fatalf("gave %v", err)
+			}
+			if err := m.plain().Release(ctx, d.ID); err == nil {
+				t.Error("what is not staged was released")
+			}
+
+			c = m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 1)
+			m.breaks(fault.Fault{Step: fault.End, Action: fault.Vanish, Times: 1})
+			if d, err = m.rpm().Stage(ctx, c.Checksum, wanted); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := m.plain().Release(ctx, d.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := m.Reboot(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if line := " " + m.Kargs() + " "; m.BootedDeployment() != d.ID || !strings.Contains(line, " "+strings.Join(wanted, " ")+" ") {
+				t.Fatalf("%s has booted with %s", m.BootedDeployment(), line)
+			}
+			if what, err := m.rpm().Of(ctx, before); err != nil || len(what.Packages) > 0 {
+				t.Errorf("%s was %+v, %v", before, what, err)
+			}
+
+			// The way back, there is no other.
+			output := m.output(ctx, "rpm-ostree", "kargs", "--append=other=1")
+			if err := m.rpm().MakeDefault(ctx, before); err != nil {
+				t.Fatalf("%v after %s", err, output)
+			}
+			if err := m.Reboot(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if m.BootedDeployment() != before {
+				t.Fatalf("%s has booted", m.BootedDeployment())
+			}
+			// Arguments alone, of what runs.
+			d, err = m.rpm().Stage(ctx, booted.Checksum, append(slices.Clone(present), "z"))
+			if err != nil || d.Checksum != booted.Checksum || !d.Locked {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			if err := m.rpm().Drop(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if m.staged(ctx) != nil {
+				t.Errorf("left is %+v", m.staged(ctx))
+			}
+		})
+	}
+}
