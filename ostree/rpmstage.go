@@ -45,7 +45,7 @@ func (r *RPM) stage(ctx context.Context, doing, checksum string, arguments []str
 	}
 	done := rpmProgress{limit: -1}
 	for {
-		s, err := r.settle(ctx, doing)
+		s, err := r.settle(ctx, doing, nil)
 		if err != nil {
 			return Deployment{}, err
 		}
