@@ -37,15 +37,39 @@ extlinux)
 esac
 
 # The kernel, and the shell of the initramfs. Nothing of it is configured.
-mmdebstrap --variant=extract --include=linux-image-cloud-amd64,busybox-static \
-	--aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
-	--dpkgopt='path-exclude=/usr/share/*' "$suite" debs
+extract() { # DIR PACKAGES [SOURCE...]
+	dir=$1 packages=$2
+	shift 2
+	mmdebstrap --variant=extract --include="$packages" --dpkgopt='path-exclude=/usr/share/*' \
+		--aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
+		--aptopt="APT::Default-Release \"$suite\"" "$suite" "$dir" "$@"
+}
+extract debs linux-image-cloud-amd64,busybox-static
 kv=$(ls debs/usr/lib/modules)
 busybox=debs/usr/bin/busybox
+modules=virtio_blk
 
 # Nothing below changes a file in place: those of a checkout are the repository's.
 ostree --repo="$repo" checkout "$ref1" tree
 prepare=tree/usr/lib/ostree/ostree-prepare-root
+
+# As Fedora CoreOS has it. This Debian builds its ostree without composefs, and the next one's runs on it.
+if [ "$COMPOSEFS" ]; then
+	modules="$modules loop erofs overlay"
+	extract ostree ostree/forky,ostree-boot/forky,libostree-1-1/forky "deb http://deb.debian.org/debian $suite main" \
+		'deb [check-valid-until=no] http://deb.debian.org/debian forky main'
+	for file in ostree/usr/lib/x86_64-linux-gnu/*.so.*; do
+		[ -e "tree/${file#ostree/}" ] || cp -d "$file" tree/usr/lib/x86_64-linux-gnu/
+	done
+	for file in usr/bin/ostree usr/lib/ostree/ostree-prepare-root usr/lib/ostree/ostree-remount \
+		usr/lib/systemd/system/ostree-finalize-staged.service usr/lib/systemd/system/ostree-boot-complete.service \
+		usr/lib/systemd/system/ostree-remount.service usr/lib/systemd/system-generators/ostree-system-generator \
+		usr/lib/x86_64-linux-gnu/libostree-1.so.1 usr/lib/x86_64-linux-gnu/libostree-1.so.1.0.0; do
+		cp -d --remove-destination "ostree/$file" "tree/$file"
+	done
+	rm tree/usr/lib/ostree/prepare-root.conf
+	printf '[composefs]\nenabled=true\n[sysroot]\nreadonly=true\n' >tree/usr/lib/ostree/prepare-root.conf
+fi
 
 # The initramfs runs the real ostree-prepare-root.
 for dir in bin etc lib64 proc sys dev run sysroot usr/lib/ostree; do
@@ -58,7 +82,18 @@ for library in $(chroot tree ldd /usr/lib/ostree/ostree-prepare-root | grep -oE 
 	mkdir -p "initramfs$(dirname "$library")"
 	cp -L "tree$library" "initramfs$library"
 done
-$busybox xzcat "debs/usr/lib/modules/$kv/kernel/drivers/block/virtio_blk.ko.xz" >initramfs/virtio_blk.ko
+add_module() { # NAME, after what it depends on
+	for needed in $(module "$1" | grep -ao 'depends=[a-z0-9_,-]*' | cut -d= -f2 | tr , ' '); do
+		add_module "$needed"
+	done
+	[ -e "initramfs/modules/$1.ko" ] || echo "$1" >>initramfs/modules/order
+	module "$1" >"initramfs/modules/$1.ko"
+}
+module() { $busybox xzcat "$(find "debs/usr/lib/modules/$kv" -name "$1.ko.xz")"; }
+mkdir initramfs/modules
+for module in $modules; do
+	add_module "$module"
+done
 cat >initramfs/init <<'END'
 #!/bin/busybox sh
 export PATH=/bin
@@ -73,7 +108,7 @@ esac
 mount -t tmpfs -o mode=755,nosuid,nodev run /run
 mkdir /run/testos
 cp /version /run/testos/initramfs
-insmod /virtio_blk.ko
+while read -r module; do insmod "/modules/$module.ko"; done </modules/order
 until disk=$(findfs LABEL=root 2>/dev/null); do sleep 0.1; done
 mount -t ext4 -o rw "$disk" /sysroot && /usr/lib/ostree/ostree-prepare-root /sysroot || {
 	echo noderefit: no root >/dev/ttyS0
@@ -150,7 +185,15 @@ ostree config --repo=root/ostree/repo set sysroot.readonly true
 ostree --repo=root/ostree/repo pull-local commits "$ref1" "$ref2"
 ostree admin --sysroot=root os-init "$os"
 before_entries
-ostree admin --sysroot=root deploy --os="$os" --karg=root=LABEL=root --karg=rw --karg=console=ttyS0 --karg=quiet \
+# The first deployment is made by the ostree that it has: ours may know less.
+deploy() {
+	unshare --mount sh -ec 'mount --bind root tree/sysroot
+mount -t proc proc tree/proc
+mount --bind /dev tree/dev
+mount -t tmpfs run tree/run
+exec chroot tree ostree admin --sysroot=/sysroot deploy "$@"' deploy "$@"
+}
+deploy --os="$os" --karg=root=LABEL=root --karg=rw --karg=console=ttyS0 --karg=quiet \
 	--karg=systemd.show_status=0 --karg=mitigations=off --karg=audit=0 --karg=lsm=capability --karg=nowatchdog \
 	--karg=random.trust_cpu=on --karg=panic=5 "$ref1"
 ostree config --repo=root/ostree/repo unset core.fsync

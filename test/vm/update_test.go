@@ -11,13 +11,37 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// TestUpdateComesBackByItselfAndByRequest is on b, which was reached by an update of OS image, kernel arguments, files,
-// units and keys at once. From there it tries what can't prove healthy, and then goes back to a.
 func TestUpdateComesBackByItselfAndByRequest(t *testing.T) {
 	ctx := context.Background()
-	s := set(t, Options{})
+	h, s := updated(ctx, t, Options{})
+	comesBack(ctx, t, h, s)
+}
+
+// TestUpdateComesBackOnComposefs has the root of Fedora CoreOS: an image that is mounted, of which a deployment's tree
+// of files is only the store.
+func TestUpdateComesBackOnComposefs(t *testing.T) {
+	ctx := context.Background()
+	h, s := updated(ctx, t, Options{Composefs: true})
+	root := func() {
+		t.Helper()
+		text := mustOutput(ctx, t, h.Machine, "findmnt", "--noheadings", "--output=SOURCE,FSTYPE,OPTIONS", "/")
+		if fields := strings.Fields(text); len(fields) != 3 || fields[0] != "composefs" || fields[1] != "overlay" ||
+			!strings.HasPrefix(fields[2], "ro,") {
+			t.Errorf("the root is %q", text)
+		}
+	}
+	root()
+	comesBack(ctx, t, h, s)
+	root()
+}
+
+// updated is a machine on b, which was reached by an update of OS image, kernel arguments, files, units and keys at
+// once.
+func updated(ctx context.Context, t *testing.T, options Options) (*host, *scene) {
+	t.Helper()
+	s := set(t, options)
 	t.Parallel()
-	h, err := s.resume(ctx, "update", s.saved["b"])
+	h, err := s.resume(ctx, options.name()+"-update", s.saved["b"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,6 +49,12 @@ func TestUpdateComesBackByItselfAndByRequest(t *testing.T) {
 		counted.Boots.Add(int64(h.Boots() - 1))
 		closeMachine(t, h.Machine)
 	})
+	return h, s
+}
+
+// comesBack tries on b what can't prove healthy, and then goes back to a.
+func comesBack(ctx context.Context, t *testing.T, h *host, s *scene) {
+	t.Helper()
 	on := func(name string, state transaction.State) {
 		t.Helper()
 		at, status, err := h.judge(ctx, s.sides)
