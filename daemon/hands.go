@@ -572,7 +572,7 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 	if err := root.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("handing over to the host: %w", err)
 	}
-	argv := []string{binaryPath, c.verb.name, "--output", "json"}
+	argv := []string{launcher, binaryPath, c.verb.name, "--output", "json"}
 	text, err := json.Marshal(c.note)
 	if err != nil {
 		return nil, err

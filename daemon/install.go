@@ -20,8 +20,10 @@ import (
 const (
 	binaryDir  = transaction.StateDir + "/bin"
 	binaryPath = binaryDir + "/machine-config-daemon"
-	// binaryLabel lets init run it where SELinux is enforcing; the rest of /var/lib may not be executed.
-	binaryLabel = "system_u:object_r:bin_t:s0"
+	// launcher is what init runs instead, with the program as its argument. Where SELinux is enforcing, init may not run
+	// what is labelled as the rest of /var/lib is, and another label would be gone with the first restorecon. It may run
+	// this, in a domain that may run anything.
+	launcher = "/usr/bin/env"
 )
 
 // The units are plain files of the host rather than transient ones: they must be there on the next boot. Recovery runs
@@ -41,7 +43,7 @@ Before=shutdown.target
 
 [Service]
 Type=oneshot
-ExecStart=` + binaryPath + ` recover
+ExecStart=` + launcher + ` ` + binaryPath + ` recover
 TimeoutStartSec=5min
 KillMode=mixed
 
@@ -62,7 +64,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=exec
-ExecStart=` + binaryPath + ` prove
+ExecStart=` + launcher + ` ` + binaryPath + ` prove
 Restart=on-failure
 RestartSec=5
 KillMode=mixed
@@ -116,9 +118,7 @@ func (i installer) put(w files.Want) error {
 	if err != nil {
 		return err
 	}
-	if w.Node.Label == "" {
-		w.Node.Label = i.labels.Of(at, w.Node.Type)
-	}
+	w.Node.Label = i.labels.Of(at, w.Node.Type)
 	if d, err := i.root.Compare(w); err != nil || len(d) == 0 {
 		return err
 	}
@@ -181,10 +181,5 @@ func (i installer) program(self string) (err error) {
 		return fmt.Errorf("reading this program: %w", err)
 	}
 	defer func() { err = errors.Join(err, unix.Munmap(data)) }()
-	label := ""
-	if i.labels != nil {
-		label = binaryLabel
-	}
-	program := files.Node{Type: files.Regular, Mode: 0o755, Label: label, Data: data}
-	return i.put(files.Want{Path: binaryPath, Node: program})
+	return i.put(files.Want{Path: binaryPath, Node: files.Node{Type: files.Regular, Mode: 0o755, Data: data}})
 }

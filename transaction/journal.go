@@ -363,7 +363,10 @@ func (j *journal) undoStep(st *step) error {
 		// It was not done, and what stands there may be what can't be replaced.
 		err = j.root.Remove(path.Join(dir, name))
 	default:
-		if err = j.root.Replace(dir, name, st.Path); err == nil {
+		if err = j.relabel(path.Join(dir, name), st.Before); err == nil {
+			err = j.root.Replace(dir, name, st.Path)
+		}
+		if err == nil {
 			// Where the step was not done both names are one inode; then rename does nothing and the kept one stays.
 			err = j.root.Remove(path.Join(dir, name))
 		}
@@ -375,6 +378,17 @@ func (j *journal) undoStep(st *step) error {
 		return nil
 	}
 	return j.root.Remove(path.Join(st.Dir, st.Stage))
+}
+
+// relabel gives a kept node the label back that it had. Somebody may have relabelled the disk since, by the path at
+// which it was kept.
+func (j *journal) relabel(name string, before files.Node) error {
+	n, err := j.root.Inspect(name)
+	if err != nil || before.Label == "" || n.Label == before.Label {
+		return err
+	}
+	n.Label = before.Label
+	return j.root.SetMeta(name, n)
 }
 
 // takeAway removes what the step made where nothing was before; what is not what we made is somebody else's and stays.

@@ -252,3 +252,42 @@ func TestStagingNeedsItsSpaceBeforehand(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestUndoGivesLabelsBackThoughWhatWasKeptWasRelabelled(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can label")
+	}
+	const before, kept = "system_u:object_r:shadow_t:s0", "system_u:object_r:var_lib_t:s0"
+	root := host(t, map[string]string{"etc/file": "old", "etc/going": "old", "etc/link": "-> old"})
+	label := func(at, label string) {
+		t.Helper()
+		if err := unix.Lsetxattr(at, "security.selinux", []byte(label+"\x00"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := []string{"etc/file", "etc/going", "etc/link"}
+	for _, name := range names {
+		label(filepath.Join(root.Path(), name), before)
+	}
+	j := staged(t, root, file("/etc/file", "new"), gone("/etc/going"), gone("/etc/link"))
+	if err := j.roll(); err != nil {
+		t.Fatal(err)
+	}
+	keeps, err := filepath.Glob(filepath.Join(root.Path(), j.dir(), "keep-*"))
+	if err != nil || len(keeps) != len(names) {
+		t.Fatalf("%q are kept, %v", keeps, err)
+	}
+	for _, at := range keeps {
+		label(at, kept)
+	}
+	if err := j.undo(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		buf := make([]byte, 100)
+		n, err := unix.Lgetxattr(filepath.Join(root.Path(), name), "security.selinux", buf)
+		if got := strings.TrimRight(string(buf[:max(n, 0)]), "\x00"); err != nil || got != before {
+			t.Errorf("%s is labelled %q, %v", name, got, err)
+		}
+	}
+}

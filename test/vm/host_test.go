@@ -78,12 +78,14 @@ func document(variant, image string) []byte {
 "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA VARIANT"]}]}}}}`))
 }
 
-// documents are the two sides, and one that boots, with another OS, and never proves healthy.
+// documents are the two sides, one that boots, with another OS, and never proves healthy, and one that no host can have.
 var documents = map[string][]byte{
 	"a": document("a", RefV1),
 	"b": document("b", RefV2),
 	"bad": bytes.Replace(document("bad", RefV1), []byte(`"files":[`),
 		[]byte(`"files":[{"path":"/etc/kubernetes/crio.conf","mode":420,"contents":{"source":"data:,fail%0A"}},`), 1),
+	"outside": bytes.Replace(document("outside", RefV1), []byte(`"files":[`),
+		[]byte(`"files":[{"path":"/data/file","mode":420,"contents":{"source":"data:,text"}},`), 1),
 }
 
 // versions are what the OS images of the documents say that they are.
@@ -380,7 +382,15 @@ func (s *scene) build(t *testing.T) error {
 	}
 	began := time.Now()
 	if err := s.step(ctx, t, "", "a", func(h *host) error {
-		return errors.Join(h.Put(ctx, agent, program, 0o755), h.moveTo(ctx, "a", ignore))
+		if err := h.Put(ctx, agent, program, 0o755); err != nil {
+			return err
+		}
+		if s.image.options.SELinux { // as whatever installs programs does
+			if _, err := h.Output(ctx, "restorecon", "-R", "/var/usrlocal"); err != nil {
+				return err
+			}
+		}
+		return h.moveTo(ctx, "a", ignore)
 	}); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ extract() { # DIR PACKAGES [SOURCE...]
 		--aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
 		--aptopt="APT::Default-Release \"$suite\"" "$suite" "$dir" "$@"
 }
-extract debs linux-image-cloud-amd64,busybox-static
+extract debs "linux-image-cloud-amd64,busybox-static${SELINUX:+,bubblewrap}"
 kv=$(ls debs/usr/lib/modules)
 busybox=debs/usr/bin/busybox
 modules=virtio_blk
@@ -69,6 +69,36 @@ if [ "$COMPOSEFS" ]; then
 	done
 	rm tree/usr/lib/ostree/prepare-root.conf
 	printf '[composefs]\nenabled=true\n[sysroot]\nreadonly=true\n' >tree/usr/lib/ostree/prepare-root.conf
+fi
+
+# Debian's policy, built by its package, and enforced. It knows nothing of ostree hosts, and gets what Fedora's has for
+# them: the paths that stand for others, and that systemd's own programs may follow the links into /var and make there
+# what tmpfiles.d says. The agent needs nothing of it: what init starts is as unconfined here as there. The store of the
+# policy is in /etc, as there: ostree has semodule look after it in each new deployment.
+label= security='lsm=capability audit=0'
+if [ "$SELINUX" ]; then
+	label='--selinux-policy=/ --selinux-labeling-epoch=1' security='lsm=capability,selinux enforcing=1'
+	mmdebstrap --variant=essential --include=selinux-policy-default,policycoreutils,selinux-utils \
+		--aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
+		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
+		--essential-hook='mkdir -p "$1/etc/default" && echo HOME=/var/home >"$1/etc/default/useradd"' "$suite" selinux
+	echo '(typeattributeset files_unconfined_type (syslogd_t systemd_generator_t systemd_journal_init_t' \
+		'systemd_logind_t systemd_sysctl_t systemd_tmpfiles_t))' >selinux/lab.cil
+	chroot selinux semodule --noreload --store=default --install=/lab.cil
+	sed -i 's/^SELINUX=.*/SELINUX=enforcing/' selinux/etc/selinux/config
+	echo 'store-root=/etc/selinux' >>selinux/etc/selinux/semanage.conf
+	mv selinux/var/lib/selinux/default/active selinux/etc/selinux/default/
+	printf '%s\n' '/home /var/home' '/var/roothome /root' '/var/usrlocal /usr/local' '/var/mnt /mnt' \
+		>>selinux/etc/selinux/default/contexts/files/file_contexts.subs_dist
+	cp -a selinux/etc/selinux tree/usr/etc/
+	cp selinux/etc/default/useradd tree/usr/etc/default/
+	for file in selinux/usr/lib/x86_64-linux-gnu/*.so.*; do
+		[ -e "tree/${file#selinux/}" ] || cp -d "$file" tree/usr/lib/x86_64-linux-gnu/
+	done
+	for program in getenforce restorecon sefcontext_compile semodule setfiles; do
+		cp -d --remove-destination "selinux/usr/sbin/$program" tree/usr/sbin/
+	done
+	cp debs/usr/bin/bwrap tree/usr/bin/
 fi
 
 # The initramfs runs the real ostree-prepare-root.
@@ -157,16 +187,25 @@ END
 mkdir -p $units/sysinit.target.wants
 ln -s ../testos-guest.service $units/sysinit.target.wants/
 
+# in_tree runs a program of the tree's own, which sees the work directory at /sysroot: our ostree may know less.
+in_tree() {
+	unshare --mount sh -ec 'mount --rbind . tree/sysroot
+mount -t proc proc tree/proc
+mount --bind /dev tree/dev
+mount -t tmpfs run tree/run
+mount -t tmpfs tmp tree/tmp
+exec chroot tree "$@"' in_tree "$@"
+}
 commit() { # REF VERSION TREE...
 	ref=$1 version=$2
 	shift 2
-	ostree --repo=commits commit --branch="$ref" --subject="$version" --bootable \
-		--add-metadata-string=version="$version" --timestamp=2025-01-01T00:00:00Z "$@"
+	in_tree ostree --repo=/sysroot/commits commit --branch="$ref" --subject="$version" --bootable \
+		--add-metadata-string=version="$version" --timestamp=2025-01-01T00:00:00Z $label "$@"
 }
 ostree --repo=commits init --mode=bare
 ostree --repo=commits config set core.fsync false
-commit "$ref1" v1 --tree=dir=tree
-commit "$ref2" v2 --tree=ref="$ref1" --tree=dir=v2
+commit "$ref1" v1 --tree=dir=/sysroot/tree
+commit "$ref2" v2 --tree=ref="$ref1" --tree=dir=/sysroot/v2
 
 # One partition, because ostree needs links in /boot. The boot loader's ext4 is that of 2014.
 truncate -s 2G disk.img
@@ -185,22 +224,29 @@ ostree config --repo=root/ostree/repo set sysroot.readonly true
 ostree --repo=root/ostree/repo pull-local commits "$ref1" "$ref2"
 ostree admin --sysroot=root os-init "$os"
 before_entries
-# The first deployment is made by the ostree that it has: ours may know less.
-deploy() {
-	unshare --mount sh -ec 'mount --bind root tree/sysroot
-mount -t proc proc tree/proc
-mount --bind /dev tree/dev
-mount -t tmpfs run tree/run
-exec chroot tree ostree admin --sysroot=/sysroot deploy "$@"' deploy "$@"
-}
-deploy --os="$os" --karg=root=LABEL=root --karg=rw --karg=console=ttyS0 --karg=quiet \
-	--karg=systemd.show_status=0 --karg=mitigations=off --karg=audit=0 --karg=lsm=capability --karg=nowatchdog \
-	--karg=random.trust_cpu=on --karg=panic=5 "$ref1"
+set -- root=LABEL=root rw console=ttyS0 quiet systemd.show_status=0 mitigations=off nowatchdog random.trust_cpu=on \
+	panic=5 $security
+for argument; do
+	set -- "$@" "--karg=$argument"
+	shift
+done
+in_tree ostree admin --sysroot=/sysroot/root deploy --os="$os" "$@" "$ref1"
 ostree config --repo=root/ostree/repo unset core.fsync
 etc=$(echo root/ostree/deploy/"$os"/deploy/*.0)/etc
 rm -f "$etc/machine-id"
 echo 6e6f646572656669742d6c61622d766d >"$etc/machine-id"
 echo vm >"$etc/hostname"
+# What is no deployment's has its labels from whoever makes the disk. The objects of the repository have those of their
+# files.
+if [ "$SELINUX" ]; then
+	contexts=/etc/selinux/default/contexts/files/file_contexts
+	in_tree setfiles -F -r /sysroot/root -e /sysroot/root/ostree /usr$contexts /sysroot/root
+	in_tree setfiles -F -r "/sysroot/$(dirname "$etc")" /usr$contexts "/sysroot/$etc"
+	in_tree setfiles -F -r "/sysroot/root/ostree/deploy/$os" /usr$contexts "/sysroot/root/ostree/deploy/$os/var"
+	printf '%s system_u:object_r:usr_t:s0\n' '/ostree(/boot.*)?' '/ostree/deploy(/[^/]*(/deploy)?)?' \
+		'/ostree/deploy/[^/]*/deploy/.*origin --' '/ostree/repo(/.*)? -d' '/ostree/repo/(config|refs/.*) --' >contexts
+	in_tree setfiles -F -r /sysroot/root /sysroot/contexts /sysroot/root/ostree
+fi
 install_loader
 umount root
 trap - EXIT
