@@ -315,7 +315,8 @@ func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
 }
 
 // Reboot asks logind for an orderly reboot and returns once it is under way. logind lets root pass most inhibitors, so
-// they are asked for first: an InhibitedError means that nothing was done.
+// they are asked for first: an InhibitedError means that nothing was done. The shutdown waits for this process to end,
+// for as long as logind lets it (five seconds, unless an admin said otherwise): what was done is still to be said.
 func (m *Manager) Reboot(ctx context.Context) error {
 	by, err := m.BlockInhibitors(ctx)
 	if errors.Is(err, ErrNoLogind) {
@@ -328,6 +329,10 @@ func (m *Manager) Reboot(ctx context.Context) error {
 		return fmt.Errorf("rebooting: %w", &InhibitedError{By: by})
 	}
 	login := m.buses[0].Object(loginName, loginPath)
+	// The lock is the descriptor, which nobody closes. A shutdown that can't be delayed is one all the same.
+	var lock godbus.UnixFD
+	_ = login.CallWithContext(ctx, loginManager+"Inhibit", 0, "shutdown", "machine-config-daemon",
+		"saying what was done", "delay").Store(&lock)
 	err = login.CallWithContext(ctx, loginManager+"Reboot", 0, false).Store()
 	if err != nil && !wentDown(err) {
 		return fmt.Errorf("rebooting: %w", err)

@@ -204,3 +204,28 @@ func TestBadConfigurationComesBackByItself(t *testing.T) {
 		t.Errorf("quarantined content under another name: exit %d, %v", exit, err)
 	}
 }
+
+// TestShutdownWaitsForTheAnswer has an apply that can't say what it did, because nobody reads it yet.
+func TestShutdownWaitsForTheAnswer(t *testing.T) {
+	ctx, n := start(t)
+	at, err := n.Document("config.json", mc("a", configA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	boots := n.Boots()
+	shell(ctx, t, n, `{ head -c 65536 /dev/zero; exec `+agent+` apply -o json --config `+at+`; } | {
+going() { busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager PreparingForShutdown; }
+until [ "$(going)" = "b true" ]; do sleep 0.1; done
+systemd-inhibit --list --no-legend >/var/tmp/inhibitors
+tail -c +65537 >/var/tmp/answer
+}`)
+	if err := n.WaitBoot(ctx, boots+1); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, n, "/var/tmp/inhibitors"); !strings.Contains(got, "machine-config-daemon") {
+		t.Errorf("the shutdown waits for %q", got)
+	}
+	if got := read(t, n, "/var/tmp/answer"); !strings.Contains(got, `"reboot": "started"`) {
+		t.Errorf("it said %q", got)
+	}
+}
