@@ -121,6 +121,8 @@ func (h *host) take(ctx context.Context) (picture, error) {
 			out.tree[path.Join(place, name)] = entry
 		}
 	}
+	// How often semodule has looked after the policy. ostree has it do so in each new deployment.
+	delete(out.tree, "/etc/selinux/default/active/commit_num")
 	for _, name := range []string{"/usr/lib/testos/version", "/run/testos/initramfs"} {
 		text, err := h.Read(ctx, name)
 		if err != nil {
