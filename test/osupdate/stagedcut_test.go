@@ -123,9 +123,11 @@ func (v *victim) isOn(ctx context.Context, what string, want side, states ...tra
 		v.t.Fatalf("%s: it is on %s instead of %s: %s", what, s.Config.Committed, want.name, s.Reason)
 	}
 	for _, path := range append([]string{"/etc/update.conf"}, want.marks...) {
-		if got := output(ctx, v.t, v.Node, "cat", path); got != want.name {
-			v.t.Errorf("%s: %s is %q on %s", what, path, got, want.name)
-		}
+		// A way back is told early in the boot, before all services have started.
+		v.until(ctx, what+": "+path+" is "+want.name, func() bool {
+			got, err := v.Output(ctx, "cat", path)
+			return err == nil && strings.TrimSpace(got) == want.name
+		})
 	}
 	if got := updateArguments(v.Node); !slices.Equal(got, []string{"update=" + want.name}) {
 		v.t.Errorf("%s: it runs with %q", what, got)
