@@ -23,7 +23,8 @@ import (
 const emulator = "qemu-system-x86_64"
 
 // emulation is what always works. cmpxchg16b is left out because QEMU 7.2 gets it wrong at times, and then the kernel
-// panics. With rdrand the kernel has its random numbers at once: otherwise each boot is busy for them for a second or two.
+// panics. With rdrand the kernel has its random numbers at once: otherwise each boot is busy for them for a second or
+// two.
 var emulation = []string{"-accel", "tcg", "-cpu", "qemu64,-cx16,+rdrand"}
 
 var virtualisation = []string{"-accel", "kvm", "-cpu", "host"}
