@@ -14,6 +14,7 @@ import (
 )
 
 func TestStagedDeploymentWithArgumentsBootsOnlyWhenReleased(t *testing.T) {
+	t.Parallel()
 	for name, ofOld := range map[string]bool{"lock in the state": false, "lock in a file": true} {
 		t.Run(name, func(t *testing.T) {
 			ctx, m := bootWith(t, lab.Options{Name: "rpm"}, ofOld)
