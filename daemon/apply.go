@@ -145,7 +145,7 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 	}
 	switch out.Do {
 	case transaction.Foreign:
-		return false, h.takeOver(r, out.Why, res)
+		return false, h.takeOver(ctx, r, out.Why, res)
 	case transaction.AwaitBoot:
 		moved, err := e.EtcMoved(r.Pending)
 		if err != nil {
@@ -188,12 +188,12 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 
 // takeOver starts from a deployment that somebody else has booted. Recovery touches nothing there; a person or a pool
 // that asks for a configuration wants the host to have it, wherever it is.
-func (h *Host) takeOver(r *transaction.Record, why string, res *Result) error {
+func (h *Host) takeOver(ctx context.Context, r *transaction.Record, why string, res *Result) error {
 	res.Warnings = append(res.Warnings, why)
 	if r.Pending == nil {
 		return nil
 	}
-	return h.engine().Disown(r)
+	return h.engine().Disown(ctx, r)
 }
 
 // quarantine refuses content that failed its verdict on this host, under whatever name.

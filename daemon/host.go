@@ -72,6 +72,7 @@ type Host struct {
 	os          OS
 	live        bool // the tree is the system that we run on
 	plain       *ostree.Plain
+	grub        *ostree.GRUB
 	composer    composer
 	system      *ostree.System  // see current
 	known       *plan.Catalogue // see catalogue
@@ -131,7 +132,7 @@ func (h *Host) open(backend OS) error {
 		}
 	}
 	if h.os != OSNone {
-		h.plain = ostree.NewPlain(ostree.Exec, "/")
+		h.plain, h.grub = ostree.NewPlain(ostree.Exec, "/"), ostree.NewGRUB("/", overwrite)
 		h.deployments = &deployments{Plain: h.plain}
 		progress := h.pullSays
 		switch h.os {
@@ -153,6 +154,15 @@ func (h *Host) open(backend OS) error {
 		return fmt.Errorf("reading SELinux policy: %w", err)
 	}
 	return nil
+}
+
+// overwrite writes what the boot loader reads, on whatever file system of the host that is.
+func overwrite(name string, block []byte) error {
+	root, err := files.OpenRemounted(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(root.Overwrite(path.Base(name), block), root.Close())
 }
 
 // onTree says whether the record is that of a host whose journal carries everything: what --os none began on a host
@@ -240,7 +250,7 @@ func (h *Host) store() *transaction.Store { return transaction.NewStore(h.root) 
 func (h *Host) engine() *transaction.Engine {
 	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID, Now: h.now, Uptime: uptime, Say: h.say}
 	if h.plain != nil {
-		e.Deployments = h.deployments
+		e.Deployments, e.Counter = h.deployments, h.grub
 	}
 	if h.deployments != nil && h.deployments.rpm != nil {
 		e.Etc, e.Unfinished = h.bootedEtc, h.deployments.rpm.FailedFinalization

@@ -27,7 +27,8 @@ const (
 )
 
 // The units are plain files of the host rather than transient ones: they must be there on the next boot. Recovery runs
-// as early as what it may have to write is mounted, before everything that could read it. ostree, which both may be
+// as early as what it may have to write is mounted, before everything that could read it, and before greenboot, which
+// would swap the deployments of a machine that the boot loader has brought back. ostree, which both may be
 // running when they are stopped, freezes /boot for a moment and must not be killed then: only the program itself is
 // told to stop.
 var hostUnits = map[string]string{
@@ -38,6 +39,7 @@ DefaultDependencies=no
 RequiresMountsFor=/var/lib/machine-config-daemon /etc
 After=local-fs.target systemd-tmpfiles-setup.service
 Before=sysinit.target kubelet.service crio.service containerd.service
+Before=greenboot-rpm-ostree-grub2-check-fallback.service greenboot-healthcheck.service
 Conflicts=shutdown.target
 Before=shutdown.target
 

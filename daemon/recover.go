@@ -57,7 +57,7 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 	}
 	switch out.Do {
 	case transaction.Foreign:
-		if err := h.takeOver(r, out.Why, res); err != nil {
+		if err := h.takeOver(ctx, r, out.Why, res); err != nil {
 			return err
 		}
 	case transaction.AwaitBoot:

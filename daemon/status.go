@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
@@ -26,7 +27,10 @@ type Status struct {
 	Since  string            `json:"since"` // RFC 3339; "" on a host that was never touched
 	OS     OS                `json:"os"`
 	// Road is the way that the next update with a reboot would take, or why there is none.
-	Road        string                    `json:"road"`
+	Road string `json:"road"`
+	// BootLimit is how often a new deployment may boot without being proved before the boot loader itself goes back, and
+	// why it never does; on a host with ostree, where somebody asks for the status.
+	BootLimit   string                    `json:"bootLimit,omitempty"`
 	Deployments []DeploymentStatus        `json:"deployments"`
 	Transaction *transaction.Progress     `json:"transaction"`
 	Quarantined []transaction.Quarantined `json:"quarantined"`
@@ -54,6 +58,12 @@ func (h *Host) Status(ctx context.Context) *Status {
 	r, err := h.store().Load()
 	_, _ = h.road(ctx) // whose error is part of the answer
 	s := h.statusOf(ctx, r)
+	if h.grub != nil {
+		s.BootLimit = fmt.Sprint(h.grub.Limit(), " boots")
+		if err := h.grub.Counts(); err != nil {
+			s.BootLimit = "none: " + oneLine(err)
+		}
+	}
 	if err != nil {
 		s.State, s.Reason = transaction.Degraded, err.Error()
 	}

@@ -61,6 +61,11 @@ func (s *Status) WriteText(w io.Writer) error {
 		l.printf("Skipped:   %s (left out by --skip-os)", strings.Join(s.Skipped, ", "))
 	}
 	l.printf("OS:        %s, road: %s", s.OS, s.Road)
+	if none, is := strings.CutPrefix(s.BootLimit, "none: "); is {
+		l.printf("Boot:      a new kernel that never comes up needs a hand: %s", none)
+	} else if s.BootLimit != "" {
+		l.printf("Boot:      the boot loader goes back after %s that were not proved", s.BootLimit)
+	}
 	for _, d := range s.Deployments {
 		var marks []string
 		if d.Booted {

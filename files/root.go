@@ -66,6 +66,36 @@ func OpenWritable(dir string) (*Root, error) {
 	return r, nil
 }
 
+// OpenRemounted is OpenWritable for a tree whose file system, too, may be mounted read-only, as /boot is on some hosts.
+// That is made writable then and stays so, under mounts of the host's that are not: what ostree does to /boot.
+func OpenRemounted(dir string) (*Root, error) {
+	r, err := OpenWritable(dir)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Statfs_t
+	err = unix.Fstatfs(int(r.dir.Fd()), &st)
+	if err == nil && st.Flags&unix.ST_RDONLY != 0 {
+		err = r.remount()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("making the file system of %s writable: %w", dir, err), r.Close())
+	}
+	return r, nil
+}
+
+func (r *Root) remount() error {
+	fd, err := unix.Fspick(int(r.dir.Fd()), "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.FsconfigSetFlag(fd, "rw"); err != nil {
+		return err
+	}
+	return unix.FsconfigReconfigure(fd)
+}
+
 // absolute makes a root's directory independent of the working directory. An empty one is a flag that somebody forgot
 // to fill in, and not the working directory.
 func absolute(dir string) (string, error) {

@@ -495,3 +495,52 @@ func TestOpenWritable(t *testing.T) {
 		t.Errorf("an ordinary root writes: %v", err)
 	}
 }
+
+// A file system that is mounted read-only is writable through our own mount, and through no other.
+func TestOpenRemounted(t *testing.T) {
+	needRoot(t)
+	dir := tree(t, "boot/")
+	boot := filepath.Join(dir, "boot")
+	mount(t, "tmpfs", boot, "tmpfs", 0, "size=64k")
+	must(t, os.WriteFile(filepath.Join(boot, "file"), []byte("old"), 0o644))
+	must(t, unix.Mount("", boot, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	w, err := files.OpenWritable(boot)
+	must(t, err)
+	if err := w.Overwrite("/file", []byte("new")); !errors.Is(err, unix.EROFS) {
+		t.Errorf("a mount of our own alone writes: %v", err)
+	}
+	must(t, w.Close())
+	w, err = files.OpenRemounted(boot)
+	must(t, err)
+	defer func() { _ = w.Close() }()
+	must(t, w.Overwrite("/file", []byte("new")))
+	if got := read(t, filepath.Join(boot, "file")); got != "new" {
+		t.Errorf("others see %q", got)
+	}
+	if err := os.WriteFile(filepath.Join(boot, "file"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("others write: %v", err)
+	}
+	again, err := files.OpenRemounted(boot)
+	must(t, err)
+	must(t, again.Close())
+}
+
+func TestOverwriteStaysInPlace(t *testing.T) {
+	dir := tree(t, "grubenv=0123456789", "link -> grubenv")
+	r := open(t, dir)
+	before, err := os.Stat(filepath.Join(dir, "grubenv"))
+	must(t, err)
+	must(t, r.Overwrite("/grubenv", []byte("abc")))
+	after, err := os.Stat(filepath.Join(dir, "grubenv"))
+	must(t, err)
+	if got := read(t, filepath.Join(dir, "grubenv")); got != "abc3456789" || !os.SameFile(before, after) {
+		t.Errorf("it has %q, the same file: %v", got, os.SameFile(before, after))
+	}
+	if err := r.Overwrite("/link", []byte("x")); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("through a link: %v", err)
+	}
+	must(t, r.Overwrite("/new", []byte("whole")))
+	if info, err := os.Stat(filepath.Join(dir, "new")); err != nil || info.Mode() != 0o600 || read(t, filepath.Join(dir, "new")) != "whole" {
+		t.Errorf("a new file: %v, %v", info, err)
+	}
+}

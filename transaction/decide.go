@@ -36,6 +36,8 @@ type Situation struct {
 	Bootable []string
 	// Unfinished says why ostree could not make bootable what was staged at the last shutdown; only on the staged road.
 	Unfinished string
+	// GaveUp is after how many boots the boot loader has left the default for the deployment before it, 0 if it has not.
+	GaveUp int
 }
 
 // Todo is what recovery does.
@@ -104,11 +106,11 @@ func Decide(r *Record, s Situation) Decision {
 		case s.BootID == p.BootID:
 			return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 		}
-		return Decision{Do: Returned, Quarantine: true, Why: p.unproved()}
+		return Decision{Do: Returned, Quarantine: true, Why: p.unproved(s)}
 	case PhaseProve:
 		switch {
 		case !onNew:
-			return Decision{Do: Returned, Quarantine: true, Why: p.unproved()}
+			return Decision{Do: Returned, Quarantine: true, Why: p.unproved(s)}
 		case s.BootID != p.BootID && p.Attempts >= p.MaxAttempts:
 			return Decision{Do: GoBack, Quarantine: true,
 				Why: fmt.Sprintf("%s was booted %d times and never proved healthy", p.Config, p.Attempts)}
@@ -129,7 +131,7 @@ func Decide(r *Record, s Situation) Decision {
 func decideStaged(p *Pending, s Situation) Decision {
 	switch {
 	case slices.Contains(s.Bootable, p.Deployment):
-		return Decision{Do: Returned, Quarantine: true, Why: p.unproved()}
+		return Decision{Do: Returned, Quarantine: true, Why: p.unproved(s)}
 	case s.BootID == p.BootID && s.Staged == p.Deployment:
 		return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 	case s.BootID == p.BootID:
@@ -151,9 +153,16 @@ func (p *Pending) cutEarly() string {
 	return fmt.Sprintf("update to %s was interrupted before it was decided; nothing changed", p.Config)
 }
 
-func (p *Pending) unproved() string {
-	return fmt.Sprintf("the machine booted the deployment before %s again before it was proved: "+
-		"the boot loader fell back or a person chose it", p.Config)
+func (p *Pending) unproved(s Situation) string {
+	switch {
+	case s.GaveUp == 0:
+		return fmt.Sprintf("the machine booted the deployment before %s again before it was proved: "+
+			"the boot loader fell back or a person chose it", p.Config)
+	case p.Attempts == 0:
+		return fmt.Sprintf("the boot loader gave %s up after %d boots, of which none came up", p.Config, s.GaveUp)
+	}
+	return fmt.Sprintf("the boot loader gave %s up after %d boots, of which %d came up and none proved healthy",
+		p.Config, s.GaveUp, p.Attempts)
 }
 
 func decideSettled(r *Record, s Situation) Decision {

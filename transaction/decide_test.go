@@ -4,6 +4,7 @@ package transaction
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -158,6 +159,26 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 				t.Error("no reason is given")
 			}
 		})
+	}
+}
+
+// What the boot loader gave up is said to be that, unlike what a person may have left in the boot menu.
+func TestReasonOfAReturnNamesWhoDecided(t *testing.T) {
+	for _, row := range []struct {
+		phase            Phase
+		attempts, gaveUp int
+		want             string
+	}{
+		{PhaseBoot, 0, 0, "the boot loader fell back or a person chose it"},
+		{PhaseBoot, 0, 3, "the boot loader gave b up after 3 boots, of which none came up"},
+		{PhaseProve, 2, 3, "the boot loader gave b up after 3 boots, of which 2 came up and none proved healthy"},
+		{PhaseProve, 1, 0, "the boot loader fell back or a person chose it"},
+	} {
+		r := switching(row.phase, func(p *Pending) { p.Attempts = row.attempts })
+		d := Decide(r, Situation{Booted: "A", Default: "B", BootID: nextBoot, GaveUp: row.gaveUp})
+		if d.Do != Returned || !d.Quarantine || !strings.Contains(d.Why, row.want) {
+			t.Errorf("%s, %d boots: %s (%v): %s", row.phase, row.gaveUp, d.Do, d.Quarantine, d.Why)
+		}
 	}
 }
 

@@ -23,6 +23,19 @@ type Deployments interface {
 	Discard(ctx context.Context, id string) error
 }
 
+// BootCounter is the boot loader's own: it counts the boots of a deployment that is not proved, and when there were too
+// many it boots the entry after the default one instead.
+type BootCounter interface {
+	// Limit is how many boots there may be.
+	Limit() int
+	// Set has the boots from the next one on counted, with that many left; false where the boot loader can't.
+	Set(boots int) (bool, error)
+	// Left is how many are left, -1 once it has booted the other entry; false where nothing is counted now.
+	Left() (int, bool, error)
+	// Clear has nothing counted any more.
+	Clear() error
+}
+
 // Services is what a transaction needs of the running system.
 type Services interface {
 	// Reload makes systemd read its units again.
@@ -45,6 +58,7 @@ type Engine struct {
 	Root        *files.Root
 	Labels      *files.Labels
 	Deployments Deployments // nil on a host without ostree
+	Counter     BootCounter // nil where there is none, as on a host without ostree
 	Services    Services    // nil where the running system is not the root's
 	BootID      string
 	Now         func() time.Time

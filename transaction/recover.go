@@ -101,6 +101,14 @@ func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
 			e.Say("recover", err.Error())
 		}
 	}
+	if p := r.Pending; p == nil || !e.counts(p.Road) || s.Booted != p.From {
+		return s, nil
+	}
+	if left, counts, err := e.Counter.Left(); err != nil {
+		e.Say("recover", err.Error()) // the way back does not depend on why it was taken
+	} else if counts && left < 0 {
+		s.GaveUp = e.Counter.Limit()
+	}
 	return s, nil
 }
 
@@ -289,7 +297,14 @@ func (e *Engine) Settle(r *Record) error {
 	if prev != nil && prev.Deployment != "" && prev.Deployment != p.From && prev.Deployment != p.Deployment {
 		r.Discard = append(r.Discard, prev.Deployment)
 	}
+	// The boot after a cut from here on is one more to be proved, and none that the boot loader could refuse.
 	if err := fault("settle"); err != nil {
+		return err
+	}
+	if err := e.uncount(p.Road); err != nil {
+		return err
+	}
+	if err := fault("uncounted"); err != nil {
 		return err
 	}
 	return e.settle(r)
@@ -330,11 +345,11 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 	} else if gone {
 		return e.stranded(r, why)
 	}
-	if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+	if err := e.leave(ctx, p); err != nil {
 		if ostree.ClassOf(err) == ostree.Retryable {
-			return fmt.Errorf("making %s the default again: %w", p.From, err)
+			return err
 		}
-		return errors.Join(fmt.Errorf("making %s the default again: %w", p.From, err),
+		return errors.Join(err,
 			e.fail(r, Degraded, fmt.Sprintf("%s; and %s can't be made the default: %v", why, p.From, err)))
 	}
 	if err := fault("default is the old one"); err != nil {
@@ -352,6 +367,9 @@ var ErrStranded = errors.New("the deployment to go back to is gone")
 // stranded stays where it is, unproved, and makes that what the next update starts from.
 func (e *Engine) stranded(r *Record, why string) error {
 	p := r.Pending
+	if err := e.uncount(p.Road); err != nil {
+		return err
+	}
 	rev := p.Revision
 	rev.Unproved = true
 	e.commitRevision(r, rev)
@@ -385,9 +403,12 @@ func (e *Engine) gone(ctx context.Context, id string) (bool, error) {
 
 // Disown forgets a pending update whose deployments are not the booted one, because somebody asks for another: what the
 // journal did is taken back, and the host as it is becomes what the next update starts from.
-func (e *Engine) Disown(r *Record) error {
+func (e *Engine) Disown(ctx context.Context, r *Record) error {
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
+		return err
+	}
+	if err := e.stay(ctx, r.Pending); err != nil {
 		return err
 	}
 	if j != nil {
@@ -409,6 +430,14 @@ func (e *Engine) Disown(r *Record) error {
 // returned finishes a return to the deployment before the pending one.
 func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 	p := r.Pending
+	if p.Phase != PhaseUndo {
+		// What tells this boot from one that nobody minds is about to go: the default, and the boot loader's counter.
+		p.Phase, p.Reason, p.Quarantine = PhaseUndo, d.Why, d.Quarantine
+		r.setState(Working, "going back: "+d.Why, e.Now())
+		if err := errors.Join(fault("return"), e.store().save(r), fault("returning")); err != nil {
+			return err
+		}
+	}
 	j, err := e.pendingJournal(p)
 	if err != nil {
 		return err
@@ -418,7 +447,7 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 			return errors.Join(err, e.fail(r, Degraded, fmt.Sprintf("%s; and going back is not complete: %v", d.Why, err)))
 		}
 	}
-	if err := e.defaultIs(ctx, p.From); err != nil {
+	if err := e.recounted(p.Road, func() error { return e.defaultIs(ctx, p.From) }); err != nil {
 		return err
 	}
 	if d.Quarantine {
@@ -456,7 +485,7 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	} else if err := errors.Join(j.undo(), j.sync()); err != nil {
 		return err
 	}
-	if err := e.defaultIs(ctx, r.Previous.Deployment); err != nil {
+	if err := e.recounted(RoadSwitch, func() error { return e.defaultIs(ctx, r.Previous.Deployment) }); err != nil {
 		return err
 	}
 	r.Committed, r.Previous = r.Previous, c
@@ -492,10 +521,9 @@ func (e *Engine) defaultIs(ctx context.Context, id string) error {
 
 // Withdraw takes back a committed update that has not booted yet.
 func (e *Engine) Withdraw(ctx context.Context, r *Record, why string) error {
-	p := r.Pending
-	if p.Road == RoadSwitch {
-		if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
-			return fmt.Errorf("making %s the default again: %w", p.From, err)
+	if r.Pending.Road == RoadSwitch {
+		if err := e.leave(ctx, r.Pending); err != nil {
+			return err
 		}
 	}
 	return e.recoverAbort(ctx, r, Decision{Do: Abort, Why: why}) // what is staged was no default yet

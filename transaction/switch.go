@@ -77,6 +77,9 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 	if err := errors.Join(e.store().save(r), fault("pending")); err != nil {
 		return e.abort(ctx, r, j, err)
 	}
+	if err := e.countBoots(ctx, p, before); err != nil {
+		return e.abort(ctx, r, j, err)
+	}
 	if err := e.Deployments.SetDefault(ctx, d.ID); err != nil {
 		return e.abort(ctx, r, j, fmt.Errorf("making %s the default: %w", d.ID, err))
 	}
@@ -231,16 +234,21 @@ func (e *Engine) unmake(ctx context.Context, p *Pending) error {
 	if err != nil {
 		return fmt.Errorf("reading deployments: %w", err)
 	}
+	ours := func(d ostree.Deployment) bool {
+		return !d.Booted && (d.ID == p.Deployment || p.Deployment == "" && d.Checksum == p.Checksum && !d.Default &&
+			!d.Staged && slices.Equal(d.KernelArguments, p.KernelArguments) && !slices.Contains(p.Existing, d.ID))
+	}
+	if slices.ContainsFunc(now, func(d ostree.Deployment) bool { return ours(d) && d.Default }) {
+		err = e.leave(ctx, p)
+	} else {
+		err = e.uncount(p.Road)
+	}
+	if err != nil {
+		return err
+	}
 	for _, d := range now {
-		ours := d.ID == p.Deployment || p.Deployment == "" && d.Checksum == p.Checksum && !d.Default && !d.Staged &&
-			slices.Equal(d.KernelArguments, p.KernelArguments) && !slices.Contains(p.Existing, d.ID)
-		if !ours || d.Booted {
+		if !ours(d) {
 			continue
-		}
-		if d.Default {
-			if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
-				return fmt.Errorf("making %s the default again: %w", p.From, err)
-			}
 		}
 		if err := errors.Join(fault("discard"), e.Deployments.Discard(ctx, d.ID)); err != nil {
 			return fmt.Errorf("discarding deployment %s: %w", d.ID, err)

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// counts says whether the boot loader may be counting for an update on that road.
+func (e *Engine) counts(road Road) bool { return e.Counter != nil && road == RoadSwitch }
+
+// countBoots has the boot loader count the boots of the deployment that is about to be the default, where it can. What
+// the machine comes back to is then the entry after that one: before has the deployments as they were.
+func (e *Engine) countBoots(ctx context.Context, p *Pending, before []ostree.Deployment) error {
+	if !e.counts(p.Road) {
+		return nil
+	}
+	set, err := e.Counter.Set(e.Counter.Limit())
+	if err != nil || !set {
+		return err
+	}
+	if err := fault("counted"); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(before, func(d ostree.Deployment) bool { return d.Default && d.ID != p.From }) {
+		if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+			return fmt.Errorf("making %s what the boot loader falls back on: %w", p.From, err)
+		}
+		return fault("fallback")
+	}
+	return nil
+}
+
+// uncount has the boots of an update counted no more.
+func (e *Engine) uncount(road Road) error {
+	if !e.counts(road) {
+		return nil
+	}
+	return e.Counter.Clear()
+}
+
+// recounted moves the default, after which no boots are counted. With none left the boot loader boots the entry after
+// the default one: what is right before the move is wrong after it. So one boot is left until the counter is gone, and
+// a cut anywhere costs one boot of the new deployment at most.
+func (e *Engine) recounted(road Road, move func() error) error {
+	if !e.counts(road) {
+		return move()
+	}
+	left, counted, err := e.Counter.Left()
+	if err != nil {
+		return err
+	}
+	if counted && left < 1 {
+		if _, err := e.Counter.Set(1); err != nil {
+			return err
+		}
+	}
+	for _, step := range []func() error{
+		func() error { return fault("recounted") }, move, func() error { return fault("moved") }, e.Counter.Clear,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave makes the deployment that the pending update came from the default again.
+func (e *Engine) leave(ctx context.Context, p *Pending) error {
+	return e.recounted(p.Road, func() error {
+		if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
+			return fmt.Errorf("making %s the default again: %w", p.From, err)
+		}
+		return nil
+	})
+}
+
+// stay makes the booted deployment the default, whichever it is, if the boots of the pending update are still counted:
+// the boot loader may have chosen it, and would not again with the counter gone.
+func (e *Engine) stay(ctx context.Context, p *Pending) error {
+	if !e.counts(p.Road) {
+		return nil
+	}
+	_, counted, err := e.Counter.Left()
+	if err != nil || !counted {
+		return err
+	}
+	ds, err := e.Deployments.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("reading deployments: %w", err)
+	}
+	return e.recounted(p.Road, func() error {
+		for _, d := range ds {
+			if d.Booted {
+				return e.defaultIs(ctx, d.ID)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// machine is a host's deployments and its boot loader, which counts as greenboot's configuration of GRUB does, with the
+// engine's own records on the disk of the test. Its power can go at any moment.
+type machine struct {
+	t      *testing.T
+	engine *Engine
+	dir    string
+
+	list    []string // of deployments; the first is the default
+	booted  string
+	boots   map[string]int
+	limit   int
+	left    int
+	counted bool
+
+	// moments are those that have passed, one before and one after each effect; the power goes at number cut.
+	moments, cut int
+	off, last    bool // last: the power went on B with no boot left
+	disk         map[string]string // as it is when the power is gone
+}
+
+var errOff = errors.New("the power is gone")
+
+func newMachine(t *testing.T, limit, cut int, list ...string) *machine {
+	t.Helper()
+	root := inMemory(t)
+	m := &machine{t: t, dir: root.Path(), list: list, booted: "A", boots: map[string]int{}, limit: limit, cut: cut}
+	m.engine = &Engine{Root: root, Deployments: m, Counter: m, BootID: "boot-0", Now: time.Now,
+		Uptime: func() time.Duration { return time.Minute }, Say: func(string, string) {}}
+	return m
+}
+
+// inMemory is a root where a sync costs nothing, if the machine that we are on has such a place.
+func inMemory(t *testing.T) *files.Root {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "noderefit-") //nolint:usetesting // that one is on a disk
+	if err != nil {
+		return host(t, map[string]string{"etc/x": "", "var/lib": "/"})
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	root, err := files.Open(dir)
+	if err == nil {
+		err = errors.Join(root.MkdirAll("/etc", 0o755), root.MkdirAll("/var/lib", 0o755))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	return root
+}
+
+// effect does something that lasts, unless the power goes before it or right after it.
+func (m *machine) effect(do func()) error {
+	moment := func() error {
+		if m.moments++; !m.off && m.moments == m.cut {
+			m.off, m.disk = true, m.contents()
+			m.last = m.booted == "B" && m.counted && m.left == 0 && m.list[0] == "B"
+		}
+		if m.off {
+			return errOff
+		}
+		return nil
+	}
+	if err := moment(); err != nil {
+		return err
+	}
+	do()
+	return moment()
+}
+
+func (m *machine) contents() map[string]string {
+	out := map[string]string{}
+	if err := filepath.WalkDir(m.dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		out[name] = string(data)
+		return err
+	}); err != nil {
+		m.t.Fatal(err)
+	}
+	return out
+}
+
+// boot switches the machine on, with the disk as the power cut left it, and says whether its deployment comes up.
+func (m *machine) boot(comesUp func(booted string, boot int) bool) bool {
+	if m.off {
+		for name := range m.contents() {
+			if _, kept := m.disk[name]; !kept {
+				if err := os.Remove(name); err != nil {
+					m.t.Fatal(err)
+				}
+			}
+		}
+		for name, text := range m.disk {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+				m.t.Fatal(err)
+			}
+		}
+		m.off = false
+	}
+	entry := 0
+	switch {
+	case !m.counted:
+	case m.left > 0:
+		m.left--
+	default:
+		entry, m.left = 1, -1
+	}
+	if entry >= len(m.list) {
+		entry = 0
+	}
+	m.booted = m.list[entry]
+	m.boots[m.booted]++
+	m.engine.BootID += "+"
+	return comesUp(m.booted, m.boots[m.booted])
+}
+
+func (m *machine) Status(context.Context) ([]ostree.Deployment, error) {
+	var out []ostree.Deployment
+	for i, id := range m.list {
+		out = append(out, ostree.Deployment{ID: id, Index: i, Booted: id == m.booted, Default: i == 0})
+	}
+	return out, nil
+}
+
+// Materialise puts the new deployment after the booted one, as ostree does.
+func (m *machine) Materialise(context.Context, ostree.Request) (ostree.Deployment, error) {
+	err := m.effect(func() { m.list = slices.Insert(m.list, slices.Index(m.list, m.booted)+1, "B") })
+	return ostree.Deployment{ID: "B"}, err
+}
+
+func (m *machine) SetDefault(_ context.Context, id string) error {
+	return m.effect(func() {
+		at := slices.Index(m.list, id)
+		m.list = slices.Insert(slices.Delete(m.list, at, at+1), 0, id)
+	})
+}
+
+func (m *machine) Discard(_ context.Context, id string) error {
+	return m.effect(func() { m.list = slices.DeleteFunc(m.list, func(l string) bool { return l == id }) })
+}
+
+func (m *machine) Limit() int { return m.limit }
+
+func (m *machine) Set(boots int) (bool, error) {
+	return true, m.effect(func() { m.left, m.counted = boots, true })
+}
+
+func (m *machine) Left() (int, bool, error) { return m.left, m.counted, nil }
+
+func (m *machine) Clear() error {
+	if !m.counted {
+		return nil
+	}
+	return m.effect(func() { m.left, m.counted = 0, false })
+}
+
+// update begins the update from A to B.
+func (m *machine) update(ctx context.Context) error {
+	r, err := m.engine.store().Load()
+	if err != nil {
+		return err
+	}
+	empty := func(*files.Root) ([]files.Want, error) { return nil, nil }
+	open := func(ostree.Deployment) (*files.Root, error) { return files.Open(m.dir) }
+	return m.engine.Switch(ctx, r, Switch{Booted: "A", Etc: empty, Open: open,
+		Update: Update{Revision: Revision{Config: "b", Digest: "bb"}, Document: []byte("{}"), Timeout: time.Hour}})
+}
+
+// turn is what the agent does on a deployment that came up; more says whether the machine boots again for it.
+func (m *machine) turn(ctx context.Context, healthy bool) (r *Record, more bool) {
+	r, err := m.engine.store().Load()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	out, err := m.engine.Recover(ctx, r)
+	if err == nil && !out.Rebooting && r.Pending != nil {
+		if healthy {
+			err = m.engine.Settle(r)
+		} else {
+			err = m.engine.GoBack(ctx, r, "x.service failed", true)
+		}
+		more = !healthy
+	}
+	if m.off {
+		return r, true
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return r, more || out.Rebooting
+}
+
+// Whatever becomes of B, and at whichever moment the power goes once, the machine comes to rest on A or B with a record
+// that says so, that deployment its default and no boots counted any more.
+func TestBootLoaderThatCountsEndsOnOneSide(t *testing.T) {
+	never := func(string, int) bool { return false }
+	always := func(string, int) bool { return true }
+	late := func(_ string, boot int) bool { return boot >= 3 }
+	for _, c := range []struct {
+		name    string
+		list    []string
+		comesUp func(booted string, boot int) bool // of B
+		healthy bool
+		ends    string
+		boots   int // of B, without a cut and with three allowed; one more may be the price of a cut
+		why     string
+	}{
+		{"B hangs", []string{"A"}, never, false, "A", 3, "the boot loader gave b up after 3 boots, of which none came up"},
+		{"B hangs, with an older one there", []string{"A", "O"}, never, false, "A", 3, "the boot loader gave b up"},
+		{"B hangs, and another than A was the default", []string{"P", "A", "O"}, never, false, "A", 3, "the boot loader gave b up"},
+		{"B is good", []string{"A", "O"}, always, true, "B", 1, ""},
+		{"B is bad", []string{"A", "O"}, always, false, "A", 1, "x.service failed"},
+		{"B comes up late, and is good", []string{"A"}, late, true, "B", 3, ""},
+		{"B comes up late, and is bad", []string{"A"}, late, false, "A", 3, "x.service failed"},
+	} {
+		for _, limit := range []int{1, 3} {
+			for cut := 0; ; cut++ {
+				m := newMachine(t, limit, cut, slices.Clone(c.list)...)
+				name := fmt.Sprintf("%s, %d boots, cut %d", c.name, limit, cut)
+				if !m.run(t, name, c.comesUp, c.healthy) {
+					break
+				}
+				ends, boots, why := c.ends, c.boots, c.why
+				if gaveUp := "the boot loader gave b up after"; m.boots["P"] > 0 {
+					continue // the power went while somebody else's was still the default
+				} else if limit == 1 && boots > 1 { // what comes up at the third boot has no third one
+					ends, boots, why = "A", 1, gaveUp
+				} else if ends == "B" && m.booted == "A" && m.last { // nor has one whose last boot was cut
+					ends, why = "A", gaveUp
+				}
+				m.judge(name, ends, boots, why)
+				if m.moments < cut {
+					break
+				}
+			}
+		}
+	}
+}
+
+// run takes the machine through the update to its rest.
+func (m *machine) run(t *testing.T, name string, comesUp func(string, int) bool, healthy bool) bool {
+	t.Helper()
+	ctx := t.Context()
+	if err := m.update(ctx); err != nil && !m.off {
+		t.Errorf("%s: %v", name, err)
+		return false
+	}
+	for range 12 {
+		if !m.boot(func(booted string, boot int) bool { return booted != "B" || comesUp(booted, boot) }) {
+			continue
+		}
+		if r, more := m.turn(ctx, healthy); m.booted == "P" || r.Pending == nil && !more {
+			return true
+		}
+	}
+	t.Errorf("%s: the machine does not come to rest: booted %v, now %s of %v, %d left (%v)",
+		name, m.boots, m.booted, m.list, m.left, m.counted)
+	return false
+}
+
+func (m *machine) judge(name, ends string, boots int, why string) {
+	m.t.Helper()
+	r, err := m.engine.store().Load()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	decided := m.boots["B"] > 0
+	if !decided { // a cut before the commit
+		ends, why = "A", ""
+	}
+	if m.booted != ends || m.list[0] != ends || m.counted {
+		m.t.Errorf("%s: ended on %s of %v, counted %v", name, m.booted, m.list, m.counted)
+	}
+	if got := m.boots["B"]; got > boots+1 || m.cut > m.moments && got != boots {
+		m.t.Errorf("%s: B was booted %d times", name, got)
+	}
+	if m.boots["O"]+m.boots["P"] > 0 {
+		m.t.Errorf("%s: booted %v", name, maps.Clone(m.boots))
+	}
+	gone := decided && ends == "A"
+	if (r.State == RolledBack) != gone || (r.Quarantine("bb") != nil) != gone || gone && !strings.Contains(r.Reason, why) {
+		m.t.Errorf("%s: %s: %q, quarantined %v", name, r.State, r.Reason, r.Quarantined)
+	}
+	if on := r.Committed != nil && r.Committed.Deployment == "B"; on != (ends == "B") {
+		m.t.Errorf("%s: committed %+v", name, r.Committed)
+	}
+}
