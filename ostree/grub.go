@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GRUB is a host's boot loader as the one that counts boots, by the protocol of greenboot's and Fedora's configurations:
+// GRUB is a host's boot loader as the one that counts boots, by the protocol of greenboot's and Fedora's files:
 // with boot_counter in its environment and boot_success=0 each boot takes one off the counter. At 0 it is the entry
 // after the default one that boots, from then on, with the counter at -1. It keeps nothing between two calls.
 type GRUB struct {
@@ -223,19 +223,22 @@ func (g *GRUB) checkDisk(file *os.File) error {
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
 		return err
 	}
-	switch int64(fsys.Type) { //nolint:unconvert // it is 32 bits wide on some architectures
+	switch fsys.Type {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.MSDOS_SUPER_MAGIC:
 	default:
 		return &Uncounted{"GRUB can't write to the file system of " + file.Name()}
 	}
-	device := fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev))
+	return g.checkDevice(file.Name(), unix.Major(stat.Dev), unix.Minor(stat.Dev))
+}
+
+func (g *GRUB) checkDevice(file string, major, minor uint32) error {
+	device := fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)
 	mapped, err := os.ReadFile(g.host(device + "/dm/uuid"))
 	if err == nil && !strings.Contains(string(mapped), "mpath-") { // several ways to one disk, which GRUB sees as such
-		return &Uncounted{"GRUB can't write to the device of " + file.Name() + ", which is " +
-			strings.TrimSpace(string(mapped))}
+		return &Uncounted{"GRUB can't write to the device of " + file + ", which is " + strings.TrimSpace(string(mapped))}
 	}
 	if _, err := os.Stat(g.host(device + "/md")); err == nil {
-		return &Uncounted{"GRUB can't write to the device of " + file.Name() + ", which is RAID"}
+		return &Uncounted{"GRUB can't write to the device of " + file + ", which is RAID"}
 	}
 	return nil
 }

@@ -177,4 +177,21 @@ func TestGRUBCantCountOnEveryDisk(t *testing.T) {
 	if err := g.checkDisk(file); !errors.As(err, new(*Uncounted)) {
 		t.Errorf("on procfs: %v", err)
 	}
+	for _, c := range []struct {
+		name, file, text string
+		counts           bool
+	}{
+		{"a disk", "partition", "1\n", true},
+		{"LVM", "dm/uuid", "LVM-FtR1\n", false},
+		{"encryption", "dm/uuid", "CRYPT-LUKS2-e2\n", false},
+		{"several ways to a disk", "dm/uuid", "mpath-3600\n", true},
+		{"a partition of such a disk", "dm/uuid", "part3-mpath-3600\n", true},
+		{"RAID", "md/level", "raid1\n", false},
+	} {
+		g := grubHost(t, map[string]string{"/sys/dev/block/253:3/" + c.file: c.text})
+		err := g.checkDevice("/boot/grub2/grubenv", 253, 3)
+		if (err == nil) != c.counts || err != nil && !errors.As(err, new(*Uncounted)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
 }

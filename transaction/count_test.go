@@ -35,7 +35,7 @@ type machine struct {
 
 	// moments are those that have passed, one before and one after each effect; the power goes at number cut.
 	moments, cut int
-	off, last    bool // last: the power went on B with no boot left
+	off, last    bool              // last: the power went on B with no boot left
 	disk         map[string]string // as it is when the power is gone
 }
 
