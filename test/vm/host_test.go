@@ -78,7 +78,8 @@ func document(variant, image string) []byte {
 "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA VARIANT"]}]}}}}`))
 }
 
-// documents are the two sides, one that boots, with another OS, and never proves healthy, and one that no host can have.
+// documents are the two sides, one that boots, with another OS, and never proves healthy, one that no host can have, and
+// two whose kernels never come up.
 var documents = map[string][]byte{
 	"a": document("a", RefV1),
 	"b": document("b", RefV2),
@@ -86,6 +87,8 @@ var documents = map[string][]byte{
 		[]byte(`"files":[{"path":"/etc/kubernetes/crio.conf","mode":420,"contents":{"source":"data:,fail%0A"}},`), 1),
 	"outside": bytes.Replace(document("outside", RefV1), []byte(`"files":[`),
 		[]byte(`"files":[{"path":"/data/file","mode":420,"contents":{"source":"data:,text"}},`), 1),
+	"panics": stuck("panics", false),
+	"hangs":  stuck("hangs", true),
 }
 
 // versions are what the OS images of the documents say that they are.

@@ -10,11 +10,12 @@ PATH=$PATH:/usr/sbin:/sbin
 repo=$1 ref1=$2 ref2=$3 os=$4 guest=$5 suite=$6 work=$7
 cd "$work"
 
-# What is the boot loader's own: ostree's name for it, what has to be there before ostree writes its first entry, and
-# what installs it on the disk $loop, whose one file system is mounted at root.
+# What is the boot loader's own: ostree's name for it, what it needs in the tree, what has to be there before ostree
+# writes its first entry, and what installs it on the disk $loop, whose one file system is mounted at root.
 case $LOADER in
 extlinux)
 	backend=syslinux
+	into_tree() { :; }
 	before_entries() {
 		# ostree writes the loader's configuration where this link leads. The loader reads ours first, which includes
 		# that one and then says again what the default is: ostree's own word for it has the version in it.
@@ -28,6 +29,82 @@ extlinux)
 	install_loader() {
 		dd if=/usr/lib/EXTLINUX/mbr.bin of=disk.img bs=440 count=1 conv=notrunc status=none
 		extlinux --install root/boot/syslinux
+	}
+	;;
+grub)
+	backend=none # until there are entries: this machine's ostree does not know that /boot is no file system of its own
+	# ostree runs this program of the tree's, and so do we, for what GRUB reads: the entries are those that ostree makes,
+	# and before them stands what greenboot puts there. Debian's GRUB can't subtract, so its numbers are written out.
+	into_tree() {
+		cat >tree/usr/sbin/grub-mkconfig <<'END'
+#!/bin/sh
+# grub-mkconfig -o FILE
+set -eu
+{
+	cat <<'CONFIG'
+serial --unit=0 --speed=115200
+terminal_input serial
+terminal_output serial
+load_env
+set timeout=0
+set default=0
+if [ -n "${boot_counter}" -a "${boot_success}" = "0" ]; then
+  if [ "${boot_counter}" = "0" -o "${boot_counter}" = "-1" ]; then
+    set default=1
+    set boot_counter=-1
+  elif [ "${boot_counter}" = "1" ]; then
+    set boot_counter=0
+  elif [ "${boot_counter}" = "2" ]; then
+    set boot_counter=1
+  elif [ "${boot_counter}" = "3" ]; then
+    set boot_counter=2
+  fi
+  save_env boot_counter
+fi
+set boot_success=0
+save_env boot_success
+function load_video {
+  true
+}
+CONFIG
+	root=${2%/boot/*}
+	GRUB2_BOOT_DEVICE_ID=boot GRUB2_PREPARE_ROOT_CACHE='' \
+		ostree admin instutil --sysroot="${root:-/}" grub2-generate
+} >"$2"
+END
+		chmod 755 tree/usr/sbin/grub-mkconfig
+		# What greenboot does on a machine that GRUB has brought back, with ostree's word for rpm-ostree's rollback.
+		cat >$units/greenboot-rpm-ostree-grub2-check-fallback.service <<'END'
+[Unit]
+Description=Check for fallback boot
+
+[Service]
+Type=oneshot
+ExecCondition=grep -q "^boot_counter=-1$" /boot/grub2/grubenv
+ExecStart=ostree admin set-default 1
+
+[Install]
+WantedBy=multi-user.target
+END
+		mkdir -p $units/multi-user.target.wants
+		ln -s ../greenboot-rpm-ostree-grub2-check-fallback.service $units/multi-user.target.wants/
+	}
+	before_entries() {
+		mkdir -p root/boot/grub2
+		ln -s ../loader/grub.cfg root/boot/grub2/grub.cfg
+		grub-editenv root/boot/grub2/grubenv create
+	}
+	# The core takes the sectors between the table of partitions and the first of them, and has all modules in it.
+	install_loader() {
+		sed -i 's,^\(linux\|initrd\) /ostree/,\1 /boot/ostree/,' root/boot/loader/entries/*.conf
+		ostree config --repo=root/ostree/repo set sysroot.bootprefix true
+		ostree config --repo=root/ostree/repo set sysroot.bootloader grub2
+		_OSTREE_GRUB2_BOOTVERSION=1 tree/usr/sbin/grub-mkconfig -o "$PWD/root/boot/loader.1/grub.cfg"
+		modules=/usr/lib/grub/i386-pc
+		grub-mkimage -O i386-pc -d $modules -o core.img -p '(hd0,msdos1)/boot/grub2' biosdisk part_msdos ext2 normal \
+			serial terminal linux gzio loadenv test true minicmd
+		dd if=$modules/boot.img of=disk.img bs=440 count=1 conv=notrunc status=none
+		dd if=core.img of=disk.img bs=512 seek=1 conv=notrunc status=none
 	}
 	;;
 *)
@@ -186,6 +263,7 @@ KillMode=process
 END
 mkdir -p $units/sysinit.target.wants
 ln -s ../testos-guest.service $units/sysinit.target.wants/
+into_tree
 
 # in_tree runs a program of the tree's own, which sees the work directory at /sysroot: our ostree may know less.
 in_tree() {

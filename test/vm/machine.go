@@ -417,6 +417,21 @@ func (m *Machine) Reboot(ctx context.Context) error {
 	return err
 }
 
+// Reset is the button of that name, or a watchdog: the machine begins anew at its firmware, whatever it is doing. What
+// the disk has stays.
+func (m *Machine) Reset() error {
+	m.mu.Lock()
+	p := m.power
+	m.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("resetting %s: %w", m.name, ErrDown)
+	}
+	if err := p.monitor.do("system_reset", nil, nil); err != nil {
+		return fmt.Errorf("resetting %s: %w", m.name, err)
+	}
+	return nil
+}
+
 // Cut is what a power cut left of the disk.
 type Cut struct {
 	Unflushed, Lost int // blocks that were written and not flushed, and those of them that are gone

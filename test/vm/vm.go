@@ -49,8 +49,12 @@ type Options struct {
 // Loader is the boot loader.
 type Loader string
 
-// Extlinux boots the first of ostree's entries, whatever became of the boot before.
-const Extlinux Loader = ""
+const (
+	// Extlinux boots the first of ostree's entries, whatever became of the boot before.
+	Extlinux Loader = ""
+	// GRUB counts boots as greenboot has it do, and boots the second entry when there were too many.
+	GRUB Loader = "grub"
+)
 
 // name is a word that tells one variant from another.
 func (o Options) name() string {
@@ -91,17 +95,24 @@ var imageScript []byte
 // suite is where the kernel comes from; the host lab's tree is of the same.
 const suite = "trixie"
 
-// tools are the programs that the lab runs besides the host lab's, and the Debian packages that have them.
+// tools are the programs that the lab runs besides the host lab's, or files that it takes, and the Debian packages that
+// have them.
 var tools = []struct{ program, debian string }{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"extlinux", "extlinux"},
+	{"grub-mkimage", "grub-common"},
+	{"/usr/lib/grub/i386-pc/boot.img", "grub-pc-bin"},
 	{"sfdisk", "fdisk"},
 	{"mkfs.ext4", "e2fsprogs"},
 	{"losetup", "mount"},
 }
 
-// find is exec.LookPath that looks where administrators' programs are, too.
+// find is exec.LookPath that looks where administrators' programs are, too, and knows files by their path.
 func find(program string) (string, error) {
+	if filepath.IsAbs(program) {
+		_, err := os.Stat(program)
+		return program, err
+	}
 	path, err := exec.LookPath(program)
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
 		if err == nil {
