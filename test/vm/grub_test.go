@@ -50,11 +50,20 @@ test "$(systemctl show -P ConditionResult greenboot-rpm-ostree-grub2-check-fallb
 true`)
 }
 
+// counting is the scene on a machine whose boot loader counts boots.
+func counting(t *testing.T) *scene {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("an image and a scene of their own take minutes")
+	}
+	return set(t, Options{Loader: GRUB})
+}
+
 // TestBootLoaderTakesBackWhatNeverComesUp goes from a to kernels that never get as far as the agent, on a machine whose
 // boot loader counts boots. It is back on a in the end, with nobody's help but that of who resets what hangs.
 func TestBootLoaderTakesBackWhatNeverComesUp(t *testing.T) {
+	s := counting(t)
 	ctx := context.Background()
-	s := set(t, Options{Loader: GRUB})
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -132,8 +141,8 @@ func TestBootLoaderTakesBackWhatNeverComesUp(t *testing.T) {
 
 // TestGoodUpdateIsCountedNoMore looks at a machine whose boot loader counts boots, and which has gone from a to b.
 func TestGoodUpdateIsCountedNoMore(t *testing.T) {
+	s := counting(t)
 	ctx := context.Background()
-	s := set(t, Options{Loader: GRUB})
 	t.Parallel()
 	h, err := s.resume(ctx, "counted", s.saved["b"])
 	if err != nil {
