@@ -212,8 +212,11 @@ func (g *GRUB) save(file string, block []byte, change map[string]string) error {
 	return g.overwrite(file, changed)
 }
 
-// checkDisk knows what GRUB writes to: it has no drivers that could change a file system, and puts new bytes where the
-// old ones are. That is not possible where a block is never written twice, nor through LVM, RAID or encryption.
+// zfsMagic is what a file of ZFS, which is not in the kernel, says that its file system is.
+const zfsMagic = 0x2fc12fc1
+
+// checkDisk knows what GRUB can't write to, of what it reads: it changes no file system, and puts new bytes where the old
+// ones are. That is not possible where no block is written twice, nor through LVM, RAID or encryption.
 func (g *GRUB) checkDisk(file *os.File) error {
 	var fsys unix.Statfs_t
 	if err := unix.Fstatfs(int(file.Fd()), &fsys); err != nil {
@@ -223,15 +226,14 @@ func (g *GRUB) checkDisk(file *os.File) error {
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
 		return err
 	}
-	switch fsys.Type {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.MSDOS_SUPER_MAGIC:
-	default:
-		return &Uncounted{"GRUB can't write to the file system of " + file.Name()}
-	}
-	return g.checkDevice(file.Name(), unix.Major(stat.Dev), unix.Minor(stat.Dev))
+	return g.checkDevice(file.Name(), uint32(fsys.Type), unix.Major(stat.Dev), unix.Minor(stat.Dev))
 }
 
-func (g *GRUB) checkDevice(file string, major, minor uint32) error {
+func (g *GRUB) checkDevice(file string, fsys, major, minor uint32) error {
+	switch fsys {
+	case unix.BTRFS_SUPER_MAGIC, zfsMagic:
+		return &Uncounted{"GRUB can't write to the file system of " + file}
+	}
 	device := fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)
 	mapped, err := os.ReadFile(g.host(device + "/dm/uuid"))
 	if err == nil && !strings.Contains(string(mapped), "mpath-") { // several ways to one disk, which GRUB sees as such
