@@ -215,8 +215,8 @@ func (g *GRUB) save(file string, block []byte, change map[string]string) error {
 // zfsMagic is what a file of ZFS, which is not in the kernel, says that its file system is.
 const zfsMagic = 0x2fc12fc1
 
-// checkDisk knows what GRUB can't write to, of what it reads: it changes no file system, and puts new bytes where the old
-// ones are. That is not possible where no block is written twice, nor through LVM, RAID or encryption.
+// checkDisk knows what GRUB can't write to, of what it reads: it changes no file system, and puts new bytes where the
+// old ones are. That is not possible where no block is written twice, nor through LVM, RAID or encryption.
 func (g *GRUB) checkDisk(file *os.File) error {
 	var fsys unix.Statfs_t
 	if err := unix.Fstatfs(int(file.Fd()), &fsys); err != nil {
