@@ -98,8 +98,10 @@ spec:
 `
 
 func movesToInfra(ctx context.Context, t *testing.T, f *fleet.Fleet) {
-	must(t, f.Pool(ctx, "infra", "1"), f.Apply(ctx, infra))
-	there, err := f.Render(ctx, "infra", "")
+	must(t, f.Pool(ctx, "infra", "1"))
+	without, err := f.Render(ctx, "infra", "")
+	must(t, err, f.Apply(ctx, infra))
+	there, err := f.Render(ctx, "infra", without)
 	must(t, err)
 	_, err = f.Kubectl(ctx, "label", "node", "w1", "node-role.kubernetes.io/worker-", "node-role.kubernetes.io/infra=")
 	must(t, err, f.WaitAt(ctx, there, "w1"))
