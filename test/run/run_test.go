@@ -73,7 +73,8 @@ func TestUpdateWithReboot(t *testing.T) {
 	if got := counts["patch machineconfignodes/status"]; got > 7 {
 		t.Errorf("%d patches of the MachineConfigNode's status", got)
 	}
-	if got := counts["patch machineconfignodes"]; got > 1 {
+	// One for the update; where the machine is so busy that the pod is long in going, that is said, and taken back.
+	if got := counts["patch machineconfignodes"]; got > 3 {
 		t.Errorf("%d patches of the MachineConfigNode itself", got)
 	}
 	if total > 40 {
