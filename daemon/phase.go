@@ -65,7 +65,7 @@ type situation struct {
 	drained   time.Time // when the API server last said that nothing is left; zero: it did not
 	rebooting time.Time // when the host began to reboot for it; zero: it did not
 	failure   *failure
-	held      string // what the drain for it waits for, if it does so for long
+	held      string // what the update to it waits for, if it does so for long
 	applying  bool   // an apply of ours for it runs
 	other     *job   // or one for something else
 }

@@ -125,6 +125,9 @@ func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Conditio
 			c.Reason = first.Why
 			c.Message = fmt.Sprintf("%s; waiting for %d pods, among them %s", action, waiting.Left, drain.Sentence(first))
 		}
+		if row.kind == mcfgv1.MachineConfigNodeUpdatePrepared && at == PhaseStage && v.held != "" {
+			c.Message = action + "; " + v.held
+		}
 		out = append(out, c)
 	}
 	out = append(out, degraded(v, p))

@@ -50,7 +50,7 @@ const (
 	statusLimit = 90 * time.Second // for one look
 	drainLong   = time.Hour        // after which a drain that waits is worth a warning
 	drainAgain  = 4 * time.Hour    // between two of those
-	drainShown  = time.Minute      // after which the Node says what a drain waits for, and how often that may change
+	heldShown   = time.Minute      // after which the Node says what an update waits for, and how often that may change
 	drainQuiet  = 15 * time.Second // for which a drain that only waits for pods to end says nothing
 	verifyFirst = 2 * time.Minute  // after the start
 	verifyPace  = 30 * time.Minute
@@ -269,7 +269,8 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 		}
 	}
 	h.missReboot(v)
-	v.held = h.held.next(h.waiting(), now)
+	since, says := h.holds()
+	v.held = h.held.next(since, says, now)
 	v.plan, v.staged, v.drained, v.rebooting, v.failure =
 		h.way.plan, h.way.staged, h.way.drained, h.way.rebooting, h.way.failure
 	return v
@@ -465,8 +466,10 @@ func (h *Head) pause(now time.Time) time.Duration {
 	sooner(h.openAt)
 	if h.job != nil && h.job.phase == PhaseDrain && h.waiting() != nil {
 		sooner(h.complainAt)
-		sooner(h.held.due)
 		sooner(h.waiting().Since.Add(drainQuiet))
+	}
+	if h.job != nil {
+		sooner(h.held.due)
 	}
 	if h.job == nil {
 		sooner(h.way.unstageAt)

@@ -260,25 +260,40 @@ func (h *Head) complain(now time.Time) {
 		fmt.Sprintf("The drain for %s waits since %s: %s", d.Config, d.Since.Format(time.RFC3339), waits(d)))
 }
 
-// heldText is what the Node says of a drain that waits. Each change is a write, so there is one now and then.
+// heldText is what people are told of what takes long. Each change is a write, so there is one now and then.
 type heldText struct {
-	since time.Time // the drain's
+	since time.Time // when it began
 	text  string
 	due   time.Time // when it may change
 }
 
-// next returns what is to be said at now of a drain; nil: there is none.
-func (t *heldText) next(d *api.Drain, now time.Time) string {
+// next returns what is to be said at now of what goes on since a time, the zero time for nothing.
+func (t *heldText) next(since time.Time, says func() string, now time.Time) string {
 	switch {
-	case d == nil || len(d.Waiting) == 0:
+	case since.IsZero():
 		*t = heldText{}
-	case !t.since.Equal(d.Since):
-		*t = heldText{since: d.Since, due: d.Since.Add(drainShown)}
+	case !t.since.Equal(since):
+		*t = heldText{since: since, due: since.Add(heldShown)}
 	}
-	if d != nil && !t.due.IsZero() && !now.Before(t.due) {
-		t.text, t.due = "the drain waits: "+waits(d), now.Add(drainShown)
+	if !t.due.IsZero() && !now.Before(t.due) {
+		t.text, t.due = says(), now.Add(heldShown)
 	}
 	return t.text
+}
+
+// holds is what the update waits for: an OS that is being pulled, or pods that a drain waits for.
+func (h *Head) holds() (since time.Time, says func() string) {
+	if h.job != nil && h.job.phase == PhaseStage {
+		if p := h.host.Pulling; p != nil && h.job.config == h.way.to {
+			since, _ = time.Parse(time.RFC3339, p.Since) // what can't be read is not told
+			return since, func() string { return "the OS is pulled since " + p.Since + ": " + p.Says }
+		}
+		return time.Time{}, nil
+	}
+	if d := h.waiting(); d != nil && len(d.Waiting) > 0 {
+		return d.Since, func() string { return "the drain waits: " + waits(d) }
+	}
+	return time.Time{}, nil
 }
 
 // quiet says that a drain has only just begun, and nothing but the end of pods is missing. Most drains have to wait for

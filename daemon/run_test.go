@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/openshift/client-go/machineconfiguration/clientset/versioned/fake"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -88,30 +90,59 @@ func held() api.Drain {
 		Waiting: []api.WaitingPod{{Namespace: "web", Name: "router-1", Why: api.DrainWaitBudget, Budget: "router"}}}
 }
 
-func TestNodeSaysWhatItsDrainWaitsFor(t *testing.T) {
-	var text heldText
+func TestNodeSaysWhatItsUpdateWaitsFor(t *testing.T) {
 	d := held()
-	if got := text.next(&d, then.Add(drainShown/2)); got != "" {
-		t.Errorf("at once: %q", got)
+	pulling := &Pulling{Since: then.Format(time.RFC3339), Says: "layer 1"}
+	cases := []struct {
+		name   string
+		phase  Phase
+		ends   func(*Head)
+		change func()
+		first  string
+		second string
+	}{
+		{"a drain", PhaseDrain, func(h *Head) { h.drain = nil }, func() { d.Waiting[0].Name = "router-2" },
+			"router-1", "router-2"},
+		{"a pull", PhaseStage, func(h *Head) { h.host.Pulling = nil }, func() { pulling.Says = "layer 2" },
+			"layer 1", "layer 2"},
 	}
-	first := text.next(&d, then.Add(drainShown))
-	if !strings.Contains(first, "router-1") {
-		t.Errorf("after a while: %q", first)
-	}
-	d.Waiting[0].Name = "router-2"
-	if got := text.next(&d, then.Add(drainShown+time.Second)); got != first {
-		t.Errorf("each change is said at once: %q", got)
-	}
-	if got := text.next(&d, then.Add(2*drainShown)); !strings.Contains(got, "router-2") {
-		t.Errorf("it never changes: %q", got)
-	}
-	v := stages[PhaseDrain]()
-	v.held = first
-	if got := said(nil, reportNode(v, PhaseDrain))[api.Reason]; got != first {
-		t.Errorf("the Node says %q", got)
-	}
-	if got := text.next(nil, then.Add(3*drainShown)); got != "" {
-		t.Errorf("after the drain: %q", got)
+	for _, c := range cases {
+		h, _ := quietHead(t)
+		h.way.to, h.drain, h.host = cfgB, &d, &Status{Pulling: pulling}
+		h.job = &job{phase: c.phase, config: cfgB}
+		says := func(after time.Duration) string {
+			since, text := h.holds()
+			return h.held.next(since, text, then.Add(after))
+		}
+		if got := says(heldShown / 2); got != "" {
+			t.Errorf("%s, at once: %q", c.name, got)
+		}
+		first := says(heldShown)
+		if !strings.Contains(first, c.first) {
+			t.Errorf("%s, after a while: %q", c.name, first)
+		}
+		c.change()
+		if got := says(heldShown + time.Second); got != first {
+			t.Errorf("%s: each change is said at once: %q", c.name, got)
+		}
+		if got := says(2 * heldShown); !strings.Contains(got, c.second) {
+			t.Errorf("%s: it never changes: %q", c.name, got)
+		}
+		v := stages[c.phase]()
+		v.held = first
+		if got := said(nil, reportNode(v, c.phase))[api.Reason]; got != first {
+			t.Errorf("%s: the Node says %q", c.name, got)
+		}
+		told := slices.ContainsFunc(conditions(v, c.phase, nil, nil), func(c metav1.Condition) bool {
+			return c.Type == string(mcfgv1.MachineConfigNodeUpdatePrepared) && strings.HasSuffix(c.Message, "; "+first)
+		})
+		if told != (c.phase == PhaseStage) {
+			t.Errorf("%s: that it is prepared says so: %t", c.name, told)
+		}
+		c.ends(h)
+		if got := says(3 * heldShown); got != "" {
+			t.Errorf("%s, when it is over: %q", c.name, got)
+		}
 	}
 }
 

@@ -464,7 +464,7 @@ func (r *Report) underWay(n *nodeReport) *Answer {
 	if n.step.Message != "" {
 		because += " (" + n.step.Message + ")"
 	}
-	if n.Reason != "" {
+	if n.Reason != "" && !strings.HasSuffix(n.step.Message, n.Reason) {
 		because += "; " + n.Reason
 	}
 	return &Answer{Verdict: Updating, Since: since, Because: because}

@@ -149,6 +149,9 @@ func check(t *testing.T, a Answer, subject string, want explanation) {
 		if !strings.Contains(a.Because, words) {
 			t.Errorf("because %q lacks %q", a.Because, words)
 		}
+		if strings.Count(a.Because, words) > 1 {
+			t.Errorf("because %q says %q more than once", a.Because, words)
+		}
 	}
 	if !strings.Contains(a.Do, want.do) || (want.do == "") != (a.Do == "") {
 		t.Errorf("do %q, want %q", a.Do, want.do)
@@ -228,6 +231,12 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared)
 			w.a.Annotations[api.Reason] = "zincati is at work"
 		}, "a", explanation{Updating, "", 0, []string{"zincati is at work"}, ""}},
+		"long pull": {func(w *world) {
+			w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared)
+			said := w.States["a"].Status.Conditions
+			said[len(said)-1].Message += "; layer 7"
+			w.a.Annotations[api.Reason] = "layer 7"
+		}, "a", explanation{Updating, "", 0, []string{"layer 7"}, ""}},
 		"drain held by a budget": {func(w *world) { w.draining(w.a, 3, router) }, "a",
 			explanation{Draining, "PodDisruptionBudget shop/router", 1, []string{
 				"pod shop/router-1 is held by PodDisruptionBudget router, which allows 0 disruptions now",

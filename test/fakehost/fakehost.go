@@ -48,6 +48,8 @@ type Script struct {
 	AskNode bool
 	// Drift is what Verify finds.
 	Drift []daemon.Drift
+	// Pulling is what the host says of itself while it stages.
+	Pulling *daemon.Pulling
 }
 
 // Host is the machine. It implements daemon.Hands, Senses and Verifier, and is safe for concurrent use.
@@ -188,6 +190,9 @@ func (h *Host) status() *daemon.Status {
 	s.Config.Committed, s.Config.Pending, s.Config.Previous = h.committed, h.pending, h.previous
 	if !h.since.IsZero() {
 		s.Since = h.since.Format(time.RFC3339)
+	}
+	if h.staging != nil {
+		s.Pulling = h.script.Pulling
 	}
 	return s
 }

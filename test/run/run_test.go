@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/fakehost"
@@ -292,6 +293,22 @@ func TestRetargetMidStage(t *testing.T) {
 	if n.host.Boots() != 1 {
 		t.Errorf("%d boots, want only the one into what was wanted last", n.host.Boots())
 	}
+}
+
+func TestLongPullIsTold(t *testing.T) {
+	n := newNode(t)
+	b := n.render([]string{"quiet"}, "b")
+	n.host.Change(func(s *fakehost.Script) {
+		s.Delays = map[string]time.Duration{fakehost.Stage: time.Hour}
+		s.Pulling = &daemon.Pulling{Since: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339), Says: "layer 7 of 9"}
+	})
+	n.desire(b)
+	n.wait("the Node says how far the pull is", func(_ *corev1.Node, is api.Node) bool {
+		return is.State == api.Working && strings.Contains(is.Reason, "layer 7 of 9")
+	})
+	n.until("its MachineConfigNode does", func() bool {
+		return strings.Contains(n.mcn(mcfgv1.MachineConfigNodeUpdatePrepared).Message, "layer 7 of 9")
+	})
 }
 
 func TestRevertMidDrainGivesTheNodeBack(t *testing.T) {
