@@ -107,23 +107,30 @@ func (c Change) object() string {
 	}
 }
 
+// covering is the rule for a change, nil where there is none.
+func (p *Policy) covering(c Change) *rule {
+	switch c.Kind {
+	case File, Directory, Link:
+		return p.forPath(c.Path)
+	case Unit:
+		return p.units[c.Name]
+	case Dropin:
+		unit, _, _ := strings.Cut(c.Name, "/")
+		return p.units[unit]
+	case User, SSHKeys, Password:
+		return p.sshkey
+	default:
+		return nil
+	}
+}
+
 // decide returns the rule for a change and what it asks for. What no rule covers needs a reboot, because nobody said
 // that less is enough.
 func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why string, steps []step) {
-	var r *rule
-	switch c.Kind {
-	case File, Directory, Link:
-		r = p.forPath(c.Path)
-	case Unit:
-		r = p.units[c.Name]
-	case Dropin:
-		unit, _, _ := strings.Cut(c.Name, "/")
-		r = p.units[unit]
-	case User, SSHKeys, Password:
-		r = p.sshkey
-	default:
+	if c.Kind.OS() {
 		return "a change of the OS takes effect with a reboot", []step{{action: ActionReboot}}
 	}
+	r := p.covering(c)
 	if r == nil {
 		return "no policy covers it", []step{{action: ActionReboot}}
 	}

@@ -146,12 +146,16 @@ type Unreconcilable struct {
 // Plan is what an update would do. A Plan without Changes does nothing; one with Unreconcilable must not be carried
 // out at all.
 type Plan struct {
-	Current        string           `json:"current"` // "" for a host that was never configured
-	Desired        string           `json:"desired"`
-	Changes        []Change         `json:"changes"`
-	Actions        []Action         `json:"actions"` // in the order in which they run
-	Drain          bool             `json:"drain"`
-	Reboot         bool             `json:"reboot"`
+	Current string   `json:"current"` // "" for a host that was never configured
+	Desired string   `json:"desired"`
+	Changes []Change `json:"changes"`
+	Actions []Action `json:"actions"` // in the order in which they run
+	Drain   bool     `json:"drain"`
+	Reboot  bool     `json:"reboot"`
+	// SoftReboot says that the reboot is one of the userspace alone: Options allow it, and nothing needs more.
+	// FullReboot is what does, where they allow it.
+	SoftReboot     bool             `json:"softReboot,omitempty"`
+	FullReboot     string           `json:"fullRebootBecause,omitempty"`
 	Unreconcilable []Unreconcilable `json:"unreconcilable"`
 	// Skipped holds the OS changes that Options.SkipOS left out.
 	Skipped []Change `json:"skipped,omitempty"`
@@ -175,6 +179,8 @@ type Options struct {
 	OS *OS
 	// NoOS means that the host can't change its operating system: each OS change is Unreconcilable.
 	NoOS bool
+	// SoftReboot allows a restart of the userspace to take the place of a reboot, where it does what the changes need.
+	SoftReboot bool
 	// SkipOS leaves OS changes out and lists them in Plan.Skipped.
 	SkipOS bool
 }
@@ -237,5 +243,16 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 		p.Reboot = p.Reboot || a.Type == ActionReboot
 		p.Drain = p.Drain || a.Type == ActionReboot || a.Type == ActionDrain
 	}
+	if p.Reboot && opts.SoftReboot {
+		p.FullReboot = opts.Policy.fullReboot(p.Changes, current, desired)
+		p.SoftReboot = p.FullReboot == ""
+	}
 	return p, nil
+}
+
+// NeedsFullReboot takes a soft reboot back that the host can't have, or that something else does not allow.
+func (p *Plan) NeedsFullReboot(because string) {
+	if p.SoftReboot {
+		p.SoftReboot, p.FullReboot = false, because
+	}
 }

@@ -31,6 +31,14 @@ func (p *Plan) WriteText(w io.Writer) error {
 	}
 	for i, a := range p.Actions {
 		actions = append(actions, fmt.Sprintf("%d. %s", i+1, a))
+		if a.Type != ActionReboot {
+			continue
+		}
+		if p.SoftReboot {
+			actions = append(actions, "   a soft one: of the userspace, with the kernel that runs")
+		} else if p.FullReboot != "" {
+			actions = append(actions, "   a full one, because of "+p.FullReboot)
+		}
 	}
 	for _, u := range p.Unreconcilable {
 		obstacles = append(obstacles, u.Field+": "+u.Reason)

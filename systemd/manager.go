@@ -9,6 +9,7 @@ import (
 	"io"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -318,26 +319,65 @@ func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
 // they are asked for first: an InhibitedError means that nothing was done. The shutdown waits for this process to end,
 // for as long as logind lets it (five seconds, unless an admin said otherwise): what was done is still to be said.
 func (m *Manager) Reboot(ctx context.Context) error {
+	return m.goDown(ctx, "rebooting", "reboot.target", "Reboot", false)
+}
+
+// loginSoftReboot is SD_LOGIND_SOFT_REBOOT: a root that is mounted at /run/nextroot is the next one.
+const loginSoftReboot uint64 = 1 << 2
+
+// SoftReboot is Reboot of the userspace alone, into what is mounted at /run/nextroot.
+func (m *Manager) SoftReboot(ctx context.Context) error {
+	return m.goDown(ctx, "rebooting the userspace", "soft-reboot.target", "RebootWithFlags", loginSoftReboot)
+}
+
+func (m *Manager) goDown(ctx context.Context, doing, target, method string, argument any) error {
 	by, err := m.BlockInhibitors(ctx)
 	if errors.Is(err, ErrNoLogind) {
-		return m.QueueStart(ctx, "reboot.target") // then nobody can have asked for it not to happen
+		return m.QueueStart(ctx, target) // then nobody can have asked for it not to happen
 	}
 	if err != nil {
-		return fmt.Errorf("rebooting: %w", err)
+		return fmt.Errorf("%s: %w", doing, err)
 	}
 	if len(by) > 0 {
-		return fmt.Errorf("rebooting: %w", &InhibitedError{By: by})
+		return fmt.Errorf("%s: %w", doing, &InhibitedError{By: by})
 	}
 	login := m.buses[0].Object(loginName, loginPath)
 	// The lock is the descriptor, which nobody closes. A shutdown that can't be delayed is one all the same.
 	var lock godbus.UnixFD
 	_ = login.CallWithContext(ctx, loginManager+"Inhibit", 0, "shutdown", "machine-config-daemon",
 		"saying what was done", "delay").Store(&lock)
-	err = login.CallWithContext(ctx, loginManager+"Reboot", 0, false).Store()
+	err = login.CallWithContext(ctx, loginManager+method, 0, argument).Store()
 	if err != nil && !wentDown(err) {
-		return fmt.Errorf("rebooting: %w", err)
+		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return nil
+}
+
+// ErrNoSoftReboots is the answer of a systemd that can't restart the userspace alone: one before 254.
+var ErrNoSoftReboots = errors.New("systemd knows no soft reboot")
+
+// SoftReboots is how often the userspace was started again since the kernel was. It asks systemd itself, which answers
+// from the first moment of the boot on; ctx bounds all of it.
+func SoftReboots(ctx context.Context) (uint32, error) {
+	conn, err := dbus.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("connecting to systemd: %w", err)
+	}
+	defer conn.Close()
+	const property = "SoftRebootsCount"
+	text, err := conn.GetManagerProperty(property)
+	if answer, is := errors.AsType[godbus.Error](err); is && strings.HasSuffix(answer.Name, ".UnknownProperty") {
+		return 0, ErrNoSoftReboots
+	}
+	if err != nil {
+		return 0, fmt.Errorf("asking systemd for its %s: %w", property, err)
+	}
+	// As D-Bus writes it: the type, and the number.
+	count, err := strconv.ParseUint(text[strings.LastIndexByte(text, ' ')+1:], 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("reading systemd's %s: %w", property, err)
+	}
+	return uint32(count), nil
 }
 
 // wentDown says whether the bus, or logind, went away before it had answered: it is going down, as was asked.

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// kept is what a soft reboot carries over from the run before, by the path that is read into it: the kernel and what
+// was set in it, the initramfs, the network, /run. A path counts with all that is below it. A restart of the userspace
+// reads some of these again, but what they no longer say stays.
+var kept = []struct {
+	what  string
+	paths []string
+}{
+	{"the kernel's settings", []string{
+		"/etc/sysctl.conf", "/etc/sysctl.d", "/etc/tuned", "/etc/sysfs.conf", "/etc/sysfs.d", "/etc/rdma", "/etc/tmpfiles.d",
+	}},
+	{"kernel modules", []string{
+		"/etc/modprobe.conf", "/etc/modprobe.d", "/etc/modules", "/etc/modules-load.d", "/etc/depmod.d", "/etc/binfmt.d",
+		"/etc/kdump.conf", "/etc/sysconfig/kdump",
+	}},
+	{"devices", []string{"/etc/udev"}},
+	{"file systems and volumes", []string{
+		"/etc/fstab", "/etc/crypttab", "/etc/veritytab", "/etc/integritytab", "/etc/repart.d", "/etc/lvm", "/etc/mdadm.conf",
+		"/etc/mdadm", "/etc/multipath.conf", "/etc/multipath", "/etc/iscsi", "/etc/nvme", "/etc/clevis", "/etc/stratis",
+	}},
+	{"the boot itself", []string{
+		"/boot", "/efi", "/etc/ostree", "/etc/dracut.conf", "/etc/dracut.conf.d", "/etc/initramfs-tools", "/etc/grub.d",
+		"/etc/default/grub", "/etc/default/grub.d", "/etc/kernel", "/etc/cmdline.d", "/etc/adjtime",
+	}},
+	{"security policy", []string{
+		"/etc/selinux", "/etc/apparmor", "/etc/apparmor.d", "/etc/audit", "/etc/ima", "/etc/fapolicyd", "/etc/usbguard",
+	}},
+	{"the network", []string{
+		"/etc/NetworkManager", "/etc/nmstate", "/etc/network", "/etc/netplan", "/etc/systemd/network",
+		"/etc/systemd/networkd.conf", "/etc/systemd/networkd.conf.d", "/etc/sysconfig/network",
+		"/etc/sysconfig/network-scripts", "/etc/openvswitch", "/etc/ovn", "/etc/cni", "/etc/iptables",
+		"/etc/sysconfig/iptables", "/etc/sysconfig/ip6tables", "/etc/nftables", "/etc/nftables.conf",
+		"/etc/sysconfig/nftables.conf", "/etc/firewalld",
+	}},
+	{"the host's name", []string{"/etc/hostname", "/etc/machine-id", "/etc/machine-info"}},
+	{"systemd itself and its control groups", []string{
+		"/etc/systemd/system.conf", "/etc/systemd/system.conf.d", "/etc/systemd/system-environment-generators",
+		"/etc/cgconfig.conf", "/etc/cgconfig.d",
+	}},
+}
+
+// keptUnits are types of units that stand for something of the kernel's, and units that set something there.
+var (
+	keptTypes = []string{".mount", ".automount", ".swap", ".device"}
+	keptUnits = []string{
+		"systemd-udevd*", "systemd-udev-*", "systemd-network*", "NetworkManager*", "systemd-sysctl*", "systemd-modules-load*",
+		"systemd-tmpfiles*", "systemd-binfmt*", "nmstate*", "openvswitch*", "ovs-*", "iptables*", "ip6tables*", "nftables*",
+		"firewalld*", "kdump*", "tuned*", "auditd*", "apparmor*", "iscsi*", "multipath*", "lvm2*", "cryptsetup*",
+	}
+)
+
+// fullReboot says which of the changes is not brought about by a soft reboot, and why; "" where none is. Changes that a
+// policy has something less for than a reboot are no question.
+func (p *Policy) fullReboot(changes []Change, current, desired *machineconfig.Config) string {
+	for _, c := range changes {
+		rule, steps := p.decide(c, current, desired)
+		if !slices.Contains(steps, step{action: ActionReboot}) {
+			continue
+		}
+		why := ""
+		switch {
+		case c.Kind.OS():
+			why = "a change of the OS is booted"
+		case p.covering(c) != nil:
+			why = rule + " says Reboot"
+		case c.Kind == Unit || c.Kind == Dropin:
+			why = keptByUnit(c, current)
+		case c.Path != "":
+			why = keptByPath(c.Path)
+		}
+		if why != "" {
+			return c.object() + ": " + why
+		}
+	}
+	return ""
+}
+
+func keptByPath(name string) string {
+	name = path.Clean(name)
+	for _, k := range kept {
+		for _, at := range k.paths {
+			if name == at || strings.HasPrefix(name, at+"/") {
+				return "a soft reboot keeps " + k.what
+			}
+		}
+	}
+	return ""
+}
+
+// keptByUnit is about what a unit was before, too: what a oneshot has done, and no longer would do, nobody takes back.
+func keptByUnit(c Change, current *machineconfig.Config) string {
+	name, _, _ := strings.Cut(c.Name, "/")
+	if slices.Contains(keptTypes, path.Ext(name)) {
+		return "a soft reboot keeps " + strings.TrimPrefix(path.Ext(name), ".") + " units"
+	}
+	for _, pattern := range keptUnits {
+		if match, err := path.Match(pattern, name); err == nil && match {
+			return "a soft reboot keeps what this unit sets"
+		}
+	}
+	at := slices.IndexFunc(current.Units, func(u machineconfig.Unit) bool { return u.Name == name })
+	switch {
+	case c.Op == Add || at < 0:
+		return ""
+	case oneshot(current.Units[at]):
+		return "a soft reboot keeps what this oneshot has done"
+	case c.Kind == Unit && current.Units[at].Contents == "":
+		return "a soft reboot keeps what this unit has done, which the configuration does not say"
+	}
+	return ""
+}
+
+func oneshot(u machineconfig.Unit) bool {
+	is := func(text string) bool {
+		for line := range strings.Lines(text) {
+			key, value, _ := strings.Cut(line, "=")
+			if strings.TrimSpace(key) == "Type" && strings.TrimSpace(value) == "oneshot" {
+				return true
+			}
+		}
+		return false
+	}
+	return is(u.Contents) || slices.ContainsFunc(u.Dropins, func(d machineconfig.Dropin) bool { return is(d.Contents) })
+}
