@@ -28,8 +28,10 @@ type Deployment struct {
 	Pinned   bool
 	Rollback bool // as ostree calls the first one after the booted one
 	Pending  bool // as ostree calls the first one before the booted one
-	Refspec  string
-	Version  string
+	// SoftReboot: the next soft reboot would lead to it.
+	SoftReboot bool
+	Refspec    string
+	Version    string
 	// Locked says of a staged deployment that the next shutdown leaves it as it is.
 	Locked bool
 	// KernelArguments are those of its boot entry, one argument an element with its quotes, without ostree=; those that
@@ -98,6 +100,7 @@ func parseStatusJSON(output []byte) ([]Deployment, error) {
 			Staged    bool   `json:"staged"`
 			Pinned    bool   `json:"pinned"`
 			Version   string `json:"version"`
+			Soft      bool   `json:"soft-reboot-target"` //nolint:tagliatelle // ostree's own word
 		} `json:"deployments"`
 	}
 	if err := json.Unmarshal(output, &status); err != nil {
@@ -108,6 +111,7 @@ func parseStatusJSON(output []byte) ([]Deployment, error) {
 		deployments = append(deployments, Deployment{
 			OS: d.Stateroot, Checksum: d.Checksum, Serial: d.Serial, Refspec: d.Refspec, Version: d.Version,
 			Booted: d.Booted, Pending: d.Pending && !d.Staged, Rollback: d.Rollback, Staged: d.Staged, Pinned: d.Pinned,
+			SoftReboot: d.Soft,
 		})
 	}
 	return deployments, nil

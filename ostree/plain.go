@@ -3,11 +3,13 @@
 package ostree
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -16,6 +18,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Plain works an ostree host with ostree's own tool. It keeps nothing about the host between two calls. It is safe for
@@ -124,6 +128,9 @@ func (p *Plain) Supported(ctx context.Context) error {
 // an ostree before 2025.3, which has no JSON, two.
 func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {
 	const doing = "reading the deployments"
+	if err := p.arrive(ctx); err != nil {
+		return nil, err
+	}
 	var output []byte
 	var err error
 	if !p.textOnly.Load() {
@@ -455,10 +462,13 @@ func (p *Plain) SetDefault(ctx context.Context, id string) error {
 		case staged >= 0:
 			argv = []string{"ostree", "admin", "undeploy", strconv.Itoa(deployments[staged].Index)}
 		default:
-			return nil
+			return p.resetSoftReboot(ctx, doing, deployments, func(d Deployment) bool { return d.ID != id })
 		}
 		if attempt == 3 {
 			return &Error{Class: Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
+		}
+		if err := p.resetSoftReboot(ctx, doing, deployments, func(d Deployment) bool { return d.ID != id }); err != nil {
+			return err
 		}
 		output, err := p.run(ctx, argv...)
 		if err != nil && (attempt > 0 || ctx.Err() != nil) {
@@ -482,6 +492,9 @@ func (p *Plain) Discard(ctx context.Context, id string) error {
 	if deployments[at].Booted {
 		return &Error{Class: Invalid, Doing: doing, Err: errors.New("it is the one that runs")}
 	}
+	if err := p.resetSoftReboot(ctx, doing, deployments, byID(id)); err != nil {
+		return err
+	}
 	if output, err := p.run(ctx, "ostree", "admin", "undeploy", strconv.Itoa(deployments[at].Index)); err != nil {
 		return failing(doing, output, err)
 	}
@@ -493,6 +506,119 @@ func (p *Plain) Discard(ctx context.Context, id string) error {
 			Err: errors.New("it is still there: another program is changing the deployments")}
 	}
 	return nil
+}
+
+// NeedsVersionSoft is the first ostree with the command prepare-soft-reboot.
+const NeedsVersionSoft = "2025.3"
+
+// SoftReboots says whether the host's ostree can prepare a soft reboot at all: nil, an Error around an *Unsupported
+// (too-old, or no-composefs: the root is not one that can be mounted twice), or that it could not be found out. Whether
+// it can for a certain deployment, PrepareSoftReboot finds out. One fork.
+func (p *Plain) SoftReboots(ctx context.Context) error {
+	refuse := func(reason, detail string) error {
+		return &Error{Class: NeedsAdmin, Doing: "checking for soft reboots",
+			Err: &Unsupported{Reason: reason, Detail: detail}}
+	}
+	version, err := p.Version(ctx)
+	if err != nil {
+		return err
+	}
+	if older(version, NeedsVersionSoft) {
+		return refuse("too-old",
+			fmt.Sprintf("ostree is %s, and %s is the first with soft reboots", version, NeedsVersionSoft))
+	}
+	prepare, err := p.prepareRoot()
+	if err != nil {
+		return err
+	}
+	// Besides the ways to say yes it may be the name of what is to be verified; maybe is none, nor is nothing.
+	switch enabled := prepare["composefs"]["enabled"]; enabled {
+	case "", "maybe", "no", "false", "0":
+		return refuse("no-composefs", "soft reboots take composefs, which is not enabled in prepare-root.conf")
+	}
+	return nil
+}
+
+// PrepareSoftReboot has the next soft reboot lead to a deployment. ostree refuses one with another kernel, initramfs or
+// kernel arguments than those that run. Another reboot still boots what is the default. Four forks.
+func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
+	doing := "preparing a soft reboot into " + id
+	deployments, err := p.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	at := slices.IndexFunc(deployments, byID(id))
+	if at < 0 {
+		return &Error{Class: Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
+	}
+	// What is prepared twice is mounted twice.
+	if err := p.resetSoftReboot(ctx, doing, deployments, func(Deployment) bool { return true }); err != nil {
+		return err
+	}
+	output, err := p.run(ctx, "ostree", "admin", "prepare-soft-reboot", strconv.Itoa(deployments[at].Index))
+	if err != nil {
+		return failing(doing, output, err)
+	}
+	if deployments, err = p.Status(ctx); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	at = slices.IndexFunc(deployments, func(d Deployment) bool { return d.SoftReboot })
+	if at < 0 || deployments[at].ID != id {
+		return &Error{Class: Retryable, Doing: doing,
+			Err: errors.New("it would lead elsewhere: another program is changing the deployments")}
+	}
+	return nil
+}
+
+// ResetSoftReboot takes back what PrepareSoftReboot has done, or somebody else. One fork if nobody has, else two.
+func (p *Plain) ResetSoftReboot(ctx context.Context) error {
+	const doing = "taking back a soft reboot"
+	deployments, err := p.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return p.resetSoftReboot(ctx, doing, deployments, func(Deployment) bool { return true })
+}
+
+// Where ostree notes what it has prepared, and what is mounted there.
+const (
+	nextRootNote = "/run/ostree/nextroot-booted"
+	nextRoot     = "/run/nextroot"
+)
+
+// arrive tells ostree, after a soft reboot, that it is over: until then it takes the deployment before for the booted
+// one. Its own unit does so only when the boot has come some way. One fork then, else none.
+func (p *Plain) arrive(ctx context.Context) error {
+	pending := func() bool {
+		_, err := os.Lstat(p.host(nextRootNote))
+		return err == nil
+	}
+	if !pending() {
+		return nil
+	}
+	// What is mounted there becomes the root.
+	var run, next unix.Stat_t
+	if err := unix.Stat(p.host(path.Dir(nextRoot)), &run); err != nil {
+		return &Error{Class: Failed, Doing: "looking for a soft reboot", Err: err}
+	}
+	if err := unix.Stat(p.host(nextRoot), &next); err == nil && next.Dev != run.Dev {
+		return nil // it is still to come
+	}
+	output, err := p.run(ctx, "ostree", "admin", "boot-complete")
+	if pending() { // it also fails for what it has to tell of the boot before
+		return failing("finishing a soft reboot", output, cmp.Or(err, errors.New("ostree does not take note of it")))
+	}
+	return nil
+}
+
+// resetSoftReboot makes no soft reboot lead to a deployment that matches. One fork if one does, else none.
+func (p *Plain) resetSoftReboot(ctx context.Context, doing string, all []Deployment,
+	match func(Deployment) bool) error {
+	if !slices.ContainsFunc(all, func(d Deployment) bool { return d.SoftReboot && match(d) }) {
+		return nil
+	}
+	output, err := p.run(ctx, "ostree", "admin", "prepare-soft-reboot", "--reset")
+	return failing(doing, output, err)
 }
 
 // Cleanup removes what no deployment and no ref needs: checkouts, kernels, objects. One fork; it may take long.
