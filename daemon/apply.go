@@ -23,6 +23,8 @@ import (
 type ApplyOptions struct {
 	Policy   *plan.Policy
 	NoReboot bool
+	// SoftReboot restarts the userspace alone where that is enough and the host can.
+	SoftReboot bool
 	// SkipOS applies the rest of a configuration whose OS changes the host can't make.
 	SkipOS bool
 	// Strict refuses a host that drifted, instead of overwriting what did.
@@ -61,6 +63,8 @@ type Result struct {
 	Plan   *plan.Plan `json:"plan,omitempty"`
 	Status *Status    `json:"status"`
 	Reboot Reboot     `json:"reboot"`
+	// SoftReboot says that the reboot that was started is one of the userspace alone.
+	SoftReboot bool `json:"softReboot,omitempty"`
 	// Staged is the commit of the OS that stage has brought to the disk.
 	Staged string `json:"staged,omitempty"`
 	// Warnings are for people: drift that was overwritten, units that could not be enabled.
@@ -325,6 +329,7 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	}
 	u := &update{cfg: cfg, old: old, made: made, all: c.wants, booted: booted, reboot: p.Reboot}
 	u.Document, u.Actions, u.Timeout = doc, p.Actions, o.Timeout
+	u.SoftReboot = p.SoftReboot
 	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,
 		Skipped: skipped(p), Made: c.made}
 	if r.Committed != nil {
@@ -423,6 +428,11 @@ func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyO
 		// What the image takes away may be what the configuration asks for, and what it brings is not ours.
 		del, app, ours := kargs.Own(brought, u.ownedKargs, u.cfg.KernelArguments)
 		u.request.KernelArguments, u.Revision.OwnedKargs = kargs.Apply(brought, del, app), ours
+	}
+	if u.SoftReboot && (u.request.Checksum != u.booted.Checksum ||
+		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)) {
+		u.SoftReboot = false
+		res.Plan.NeedsFullReboot("the OS or its kernel arguments change")
 	}
 	// The deployments after the booted one stay until this one is proved, unless their kernels take the room it needs.
 	u.request.KeepRollback = true
@@ -592,7 +602,7 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 		if !u.reboot || !h.live {
 			return nil
 		}
-		return h.reboot(ctx, o.NoReboot, res)
+		return h.reboot(ctx, r, o, res)
 	}
 	if err != nil {
 		return err
@@ -610,7 +620,7 @@ func (h *Host) rebootHeld(ctx context.Context, r *transaction.Record, o ApplyOpt
 		res.Warnings = append(res.Warnings,
 			"what changes in /etc from now on is not part of the next boot; apply again to take it along")
 	}
-	return h.reboot(ctx, o.NoReboot, res)
+	return h.reboot(ctx, r, o, res)
 }
 
 // etc compiles the configuration against the new deployment's own tree: its vendor defaults, units, presets, users and
@@ -645,23 +655,58 @@ func disrupted(actions []plan.Action) []string {
 	return out
 }
 
-func (h *Host) reboot(ctx context.Context, no bool, res *Result) error {
-	if no || h.services == nil {
-		res.Reboot = RebootNeeded
+func (h *Host) reboot(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+	res.Reboot = RebootNeeded
+	if o.NoReboot || h.services == nil {
 		return nil
 	}
-	res.Reboot = RebootNeeded
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	h.say("reboot", "")
-	// The first that a reboot stops may be ourselves, before we have the answer.
-	if err := h.services.RebootPolitely(context.WithoutCancel(ctx)); err != nil {
-		if errors.As(err, new(*systemd.InhibitedError)) {
-			return &Refused{Err: err}
-		}
+	soft, err := h.prepareSoftReboot(ctx, r, o, res)
+	if err != nil {
 		return err
 	}
-	res.Reboot = RebootStarted
+	what := ""
+	if soft {
+		what = "of the userspace alone"
+	}
+	h.say("reboot", what)
+	// The first that a reboot stops may be ourselves, before we have the answer.
+	if err := h.services.RebootPolitely(context.WithoutCancel(ctx), soft); err != nil {
+		if !errors.As(err, new(*systemd.InhibitedError)) {
+			return err
+		}
+		if soft { // it was not tried
+			err = errors.Join(err, h.engine().BootBy(r, transaction.SoftPlanned))
+		}
+		return &Refused{Err: err}
+	}
+	res.Reboot, res.SoftReboot = RebootStarted, soft
 	return nil
+}
+
+// prepareSoftReboot has a soft reboot lead to the committed deployment, where that was planned and is still allowed. It
+// is tried once: whoever asks again gets a full one, as does who can't have it prepared.
+func (h *Host) prepareSoftReboot(ctx context.Context, r *transaction.Record, o ApplyOptions,
+	res *Result) (bool, error) {
+	p := r.Pending
+	if p == nil || p.Road != transaction.RoadSwitch || p.SoftReboot == "" {
+		return false, nil
+	}
+	e := h.engine()
+	full := func(why string) (bool, error) {
+		res.Warnings = append(res.Warnings, "it takes a full reboot: "+why)
+		return false, errors.Join(h.deployments.ResetSoftReboot(ctx), e.BootBy(r, ""))
+	}
+	switch {
+	case !o.SoftReboot:
+		return full("a soft one is not allowed any more")
+	case p.SoftReboot == transaction.SoftStarted:
+		return full("a soft one was tried before")
+	}
+	if err := h.deployments.PrepareSoftReboot(ctx, p.Deployment); err != nil {
+		return full(oneLine(err))
+	}
+	return true, e.BootBy(r, transaction.SoftStarted)
 }

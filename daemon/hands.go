@@ -66,6 +66,8 @@ type HandsOptions struct {
 	Program string
 	// Verdict is how long the host may take to prove healthy after a boot; the host's own default where it is zero.
 	Verdict time.Duration
+	// SoftReboot allows the host to restart its userspace alone where that is enough.
+	SoftReboot bool
 	// Observe is told what each command on the host took, from the call to the answer.
 	Observe func(verb string, took time.Duration, err error)
 }
@@ -305,8 +307,12 @@ func (h *HostHands) Config(_ context.Context, name string) ([]byte, error) {
 
 // NodeReady tells the verdict on the host what the API server says of the node, as of now. What was said counts for a
 // short time only (wordLasts), so whoever says it repeats it while an update is on the way.
-func (h *HostHands) NodeReady(_ context.Context, ready bool, why string) error {
-	data, err := json.Marshal(nodeWord{Ready: ready, Why: why, When: time.Now().UTC(), Uptime: uptime()})
+func (h *HostHands) NodeReady(_ context.Context, ready bool, why string, heard time.Time) error {
+	word := nodeWord{Ready: ready, Why: why, When: time.Now().UTC(), Uptime: uptime()}
+	if !heard.IsZero() {
+		word.Heard = word.Uptime - time.Since(heard)
+	}
+	data, err := json.Marshal(word)
 	if err != nil {
 		return err
 	}
@@ -597,6 +603,9 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 			if c.hands.options.Verdict > 0 {
 				argv = append(argv, "--verdict-timeout="+c.hands.options.Verdict.String())
 			}
+		}
+		if c.hands.options.SoftReboot && c.verb.name != stageVerb.name {
+			argv = append(argv, "--soft-reboot=auto")
 		}
 	}
 	if c.request == nil && c.verb.name == stageVerb.name {

@@ -29,9 +29,27 @@ type nodeWord struct {
 	Ready bool      `json:"ready"`
 	Why   string    `json:"why"`
 	When  time.Time `json:"when"`
-	// Uptime is when it was said, as time since the boot: a clock that is set changes nothing.
+	// Uptime is when it was said, and Heard when the kubelet had last spoken, as time since the kernel's boot: a clock
+	// that is set changes nothing.
 	Uptime time.Duration `json:"uptimeNanoseconds"`
+	Heard  time.Duration `json:"heardNanoseconds,omitempty"`
 }
+
+// since leaves out what was said of a boot before this one, which began then: /run outlives a soft reboot, and the API
+// server does not know that there was one.
+func (w *nodeWord) since(booted time.Duration) *nodeWord {
+	if w == nil || w.Uptime < booted {
+		return nil
+	}
+	// The kubelet's time has whole seconds.
+	if w.Ready && w.Heard != 0 && w.Heard+time.Second < booted {
+		return &nodeWord{Why: notHeard, When: w.When, Uptime: w.Uptime}
+	}
+	return w
+}
+
+// notHeard is why a node that was ready is not called so yet.
+const notHeard = "its kubelet has not reported since the boot"
 
 // nodeHeldFile holds what the head last said of the hold on the node.
 const nodeHeldFile = transaction.RunDir + "/node-held"
@@ -130,9 +148,19 @@ func NodeWord(n *corev1.Node, now time.Time, up time.Duration) (ready bool, why 
 	}
 	// The kubelet's time has whole seconds.
 	if c.LastHeartbeatTime.Time.Before(now.Add(-up).Truncate(time.Second)) {
-		return false, "its kubelet has not reported since the boot"
+		return false, notHeard
 	}
 	return true, ""
+}
+
+// NodeHeard is when the node's kubelet had last spoken to the API server; the zero time where that does not say.
+func NodeHeard(n *corev1.Node) time.Time {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.LastHeartbeatTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 // nodeWord reads what the head was told; nil where it was told nothing, or nothing that can be read.

@@ -57,6 +57,33 @@ func TestNodeIsJudgedByItsClusterOrElseByItsNetwork(t *testing.T) {
 	}
 }
 
+// /run outlives a soft reboot, and so does what was said of the boot before it.
+func TestWordOfTheBootBeforeIsNone(t *testing.T) {
+	const booted = time.Hour
+	for _, c := range []struct {
+		what string
+		word *nodeWord
+		want string // the no; "yes", or "none" for no word at all
+	}{
+		{"nothing", nil, "none"},
+		{"said before", &nodeWord{Ready: true, Uptime: booted - 1}, "none"},
+		{"said since, of a kubelet from before", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, notHeard},
+		{"not ready, of a kubelet from before", &nodeWord{Why: "no", Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, "no"},
+		{"said since, of a kubelet in the second of the boot", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - time.Second/2}, "yes"},
+		{"said since, and nobody knows of when", &nodeWord{Ready: true, Uptime: booted}, "yes"},
+	} {
+		got := "none"
+		if w := c.word.since(booted); w != nil && w.Ready {
+			got = "yes"
+		} else if w != nil {
+			got = w.Why
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
 func TestNetworkIsReadFromTheKernel(t *testing.T) {
 	const head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 	const v4 = head + "eth0\t00000000\t0102000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n" +

@@ -23,6 +23,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -79,7 +80,8 @@ type Host struct {
 	platform    plan.Platform
 	services    *services
 	labels      *files.Labels
-	bootID      string
+	kernel      string        // its boot id
+	bootID      func() string // found out once, by who asks for it
 	deployments *deployments
 	now         func() time.Time
 	say         func(phase, what string)
@@ -121,12 +123,13 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone && !booted {
 		return fmt.Errorf("using --os %s: %s is not a booted ostree host", h.os, h.root.Path())
 	}
+	h.bootID = func() string { return "" }
 	if h.live {
 		id, err := h.root.ReadFile("/proc/sys/kernel/random/boot_id")
 		if err != nil {
 			return fmt.Errorf("reading boot id: %w", err)
 		}
-		h.bootID = strings.TrimSpace(string(id))
+		h.kernel, h.bootID = strings.TrimSpace(string(id)), sync.OnceValue(h.boot)
 		if h.exists("/run/systemd/system") {
 			h.services = &services{}
 		}
@@ -247,8 +250,22 @@ func (h *Host) unlock() {
 
 func (h *Host) store() *transaction.Store { return transaction.NewStore(h.root) }
 
+// boot names the boot that we are in.
+func (h *Host) boot() string {
+	if h.services == nil {
+		return h.kernel
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), busTimeout)
+	defer cancel()
+	count, err := systemd.SoftReboots(ctx)
+	if err != nil && !errors.Is(err, systemd.ErrNoSoftReboots) {
+		h.say("boot", err.Error()) // without it a boot of the userspace alone is taken for the one before
+	}
+	return transaction.BootID(h.kernel, count)
+}
+
 func (h *Host) engine() *transaction.Engine {
-	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID, Now: h.now, Uptime: uptime, Say: h.say}
+	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID(), Now: h.now, Uptime: uptime, Say: h.say}
 	if h.plain != nil {
 		e.Deployments, e.Counter = h.deployments, h.grub
 	}
@@ -382,6 +399,18 @@ func (d *deployments) Stage(ctx context.Context, checksum string, arguments []st
 func (d *deployments) Release(ctx context.Context, id string) error {
 	d.known = nil
 	return d.Plain.Release(ctx, id)
+}
+
+// PrepareSoftReboot has the next soft reboot lead to a deployment.
+func (d *deployments) PrepareSoftReboot(ctx context.Context, id string) error {
+	d.known = nil
+	return d.Plain.PrepareSoftReboot(ctx, id)
+}
+
+// ResetSoftReboot has it lead nowhere.
+func (d *deployments) ResetSoftReboot(ctx context.Context) error {
+	d.known = nil
+	return d.Plain.ResetSoftReboot(ctx)
 }
 
 // Discard removes a deployment.

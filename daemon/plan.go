@@ -14,6 +14,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -60,7 +61,7 @@ func differing(v view, wants []files.Want) (map[string]bool, error) {
 func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
 	booted ostree.Deployment,
 	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
-	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil}
+	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.SoftReboot}
 	if h.plain != nil {
 		opts.Kargs = &plan.HostKargs{CommandLine: booted.KernelArguments}
 		if r.Committed != nil {
@@ -99,7 +100,28 @@ func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift [
 	if h.plain != nil && o.back == nil {
 		err = h.needsMore(p, cfg)
 	}
+	if p.SoftReboot {
+		if err := h.softReboots(ctx); err != nil {
+			p.NeedsFullReboot("the host: " + oneLine(err))
+		}
+	}
 	return p, err
+}
+
+// softReboots says why the host can't restart its userspace alone, nil where it can.
+func (h *Host) softReboots(ctx context.Context) error {
+	if h.plain == nil || h.services == nil {
+		return errors.New("it takes a booted ostree host")
+	}
+	if err := h.plain.Supported(ctx); err != nil {
+		return err // it takes a deployment that is there before the shutdown
+	}
+	limited, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	if _, err := systemd.SoftReboots(limited); err != nil {
+		return err
+	}
+	return h.plain.SoftReboots(ctx)
 }
 
 // needsMore refuses what the host's OS manager can't do, and says which packages the others are on this host.

@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/plan"
@@ -46,8 +47,9 @@ type Hands interface {
 type Senses interface {
 	// Config is the host's copy of a rendered configuration: a MachineConfig as JSON.
 	Config(ctx context.Context, name string) ([]byte, error)
-	// NodeReady tells the verdict on the host what the API server says of the node.
-	NodeReady(ctx context.Context, ready bool, why string) error
+	// NodeReady tells the verdict on the host what the API server says of the node, and when its kubelet had last spoken
+	// to that; the zero time where it does not say.
+	NodeReady(ctx context.Context, ready bool, why string, heard time.Time) error
 	// NodeHeld tells an apply on the host whether the node is as the drain has left it, or may have pods again since. What
 	// was told that it may is not committed.
 	NodeHeld(ctx context.Context, held bool, why string) error

@@ -84,9 +84,14 @@ func (s *services) Reboot(ctx context.Context) error {
 	})
 }
 
-// RebootPolitely asks logind, which honours those who block a shutdown.
-func (s *services) RebootPolitely(ctx context.Context) error {
-	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.Reboot(ctx) })
+// RebootPolitely asks logind, which honours those who block a shutdown; soft is the userspace alone.
+func (s *services) RebootPolitely(ctx context.Context, soft bool) error {
+	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		if soft {
+			return m.SoftReboot(ctx)
+		}
+		return m.Reboot(ctx)
+	})
 }
 
 func (s *services) inhibited(ctx context.Context) error {
@@ -165,9 +170,10 @@ func kubeletHealthy(ctx context.Context) error {
 const kubeletCheck = "kubelet"
 
 // checks are the questions that every verdict asks: nothing failed that did not before, the kubelet is back, the host's
-// own check scripts say yes, and so does the cluster where the update came from one. patience is how long after the
-// boot it may keep silent.
-func (h *Host) checks(b transaction.Baseline, wantKubelet bool, patience time.Duration) ([]transaction.Check, error) {
+// own check scripts say yes, and so does the cluster where the update came from one. booted is when the boot began that
+// it is to speak of, patience until when it may keep silent, both as time since the kernel's.
+func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
+	booted, patience time.Duration) ([]transaction.Check, error) {
 	out := []transaction.Check{{Name: "systemd units", Run: func(ctx context.Context) error {
 		return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
 			failed, err := m.FailedUnits(ctx)
@@ -202,7 +208,7 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool, patience time.Du
 	if b.NodeReady && wantKubelet {
 		out = append(out, transaction.Check{Name: "node", Patient: true, After: kubeletCheck,
 			Run: func(context.Context) error {
-				return judgeNode(h.nodeWord(), uptime(), patience, b.Network, h.network())
+				return judgeNode(h.nodeWord().since(booted), uptime(), patience, b.Network, h.network())
 			}})
 	}
 	scripts, err := transaction.Scripts(h.root, h.say)
@@ -224,7 +230,7 @@ const liveTimeout = 2 * time.Minute
 // verdictLive asks the usual checks, and whether the services that the actions are about run: as before, or at all.
 func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 	before := p.Services
-	checks, err := h.checks(p.Baseline, true, 0)
+	checks, err := h.checks(p.Baseline, true, 0, 0)
 	if err != nil {
 		return err
 	}
@@ -367,7 +373,7 @@ func (h *Host) verdict(ctx context.Context, p *transaction.Pending) error {
 func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 	booted ostree.Deployment) ([]transaction.Check, error) {
 	// Half of the time is for the node's pods to start and to hear from the API server.
-	checks, err := h.checks(p.Baseline, wantsKubelet(cfg), p.Deadline-p.Timeout/2)
+	checks, err := h.checks(p.Baseline, wantsKubelet(cfg), p.Deadline-p.Timeout, p.Deadline-p.Timeout/2)
 	if err != nil {
 		return nil, err
 	}

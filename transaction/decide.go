@@ -5,6 +5,7 @@ package transaction
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -28,7 +29,7 @@ const (
 type Situation struct {
 	Booted  string // deployment, "" on a host without ostree
 	Default string // deployment that boots next
-	BootID  string
+	BootID  string // see BootID
 	Uptime  time.Duration
 	// Staged is the deployment that ostree makes bootable at the next orderly shutdown, "" where none is or it is locked.
 	Staged string
@@ -38,6 +39,21 @@ type Situation struct {
 	Unfinished string
 	// GaveUp is after how many boots the boot loader has left the default for the deployment before it, 0 if it has not.
 	GaveUp int
+}
+
+// BootID names a boot: by the kernel's id, and by how often the userspace was started again since (a soft reboot).
+func BootID(kernel string, softReboots uint32) string {
+	if softReboots == 0 {
+		return kernel
+	}
+	return fmt.Sprintf("%s+%d", kernel, softReboots)
+}
+
+// sameKernel says whether two BootIDs are of one run of the kernel: the boot loader was not asked in between.
+func sameKernel(a, b string) bool {
+	a, _, _ = strings.Cut(a, "+")
+	b, _, _ = strings.Cut(b, "+")
+	return a == b
 }
 
 // Todo is what recovery does.
@@ -50,6 +66,7 @@ const (
 	RollForward Todo = "roll forward" // finish a change that was decided and needs no boot
 	UndoHere    Todo = "undo"         // finish taking back such a change
 	AwaitBoot   Todo = "await boot"   // decided; this is still the boot before
+	BootFully   Todo = "boot fully"   // decided, and a soft reboot came up on the one before: boot with a new kernel
 	FirstBoot   Todo = "first boot"   // of the pending deployment: roll its journal forward, start the clock
 	AwaitProof  Todo = "await proof"  // the verdict is at work
 	GoBack      Todo = "go back"      // the pending deployment is bad: boot the one before
@@ -95,7 +112,7 @@ func Decide(r *Record, s Situation) Decision {
 		return Decision{Do: Returned, Why: p.Reason, Quarantine: p.Quarantine}
 	case PhaseBoot:
 		switch {
-		case !p.deploys() && s.BootID == p.BootID:
+		case !p.deploys() && sameKernel(s.BootID, p.BootID):
 			return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 		case onNew:
 			return Decision{Do: FirstBoot, Why: fmt.Sprintf("first boot of %s", p.Config)}
@@ -103,7 +120,10 @@ func Decide(r *Record, s Situation) Decision {
 			return decideStaged(p, s)
 		case s.Default != p.Deployment:
 			return Decision{Do: Abort, Why: p.cutEarly()}
-		case s.BootID == p.BootID:
+		case sameKernel(s.BootID, p.BootID) && s.BootID != p.BootID && p.SoftReboot == SoftStarted:
+			return Decision{Do: BootFully,
+				Why: fmt.Sprintf("the soft reboot into %s came up on the deployment before", p.Config)}
+		case sameKernel(s.BootID, p.BootID):
 			return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 		}
 		return Decision{Do: Returned, Quarantine: true, Why: p.unproved(s)}
@@ -130,6 +150,8 @@ func Decide(r *Record, s Situation) Decision {
 // bootable whole, or is gone.
 func decideStaged(p *Pending, s Situation) Decision {
 	switch {
+	case slices.Contains(s.Bootable, p.Deployment) && sameKernel(s.BootID, p.BootID): // by somebody's soft reboot
+		return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 	case slices.Contains(s.Bootable, p.Deployment):
 		return Decision{Do: Returned, Quarantine: true, Why: p.unproved(s)}
 	case s.BootID == p.BootID && s.Staged == p.Deployment:

@@ -12,6 +12,7 @@ import (
 // The boot that a record was written in, and the next one.
 const (
 	thisBoot = "boot-1"
+	softBoot = "boot-1+1" // the same kernel's, of a userspace that was started again
 	nextBoot = "boot-2"
 )
 
@@ -57,6 +58,8 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 		return r
 	}
 	settled := &Record{Committed: &Revision{Deployment: "B"}, Previous: &Revision{Deployment: "A"}}
+	planned := func(p *Pending) { p.SoftReboot = SoftPlanned }
+	started := func(p *Pending) { p.SoftReboot = SoftStarted }
 	giveUp := func(p *Pending) { p.Quarantine, p.Reason = true, "bad" }
 	once := func(p *Pending) { p.Attempts, p.Deadline = 1, uptime+time.Second }
 	often := func(p *Pending) { p.Attempts, p.Deadline = 3, uptime+time.Second }
@@ -89,8 +92,21 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 		{name: "cut before set-default", record: switching(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
 		{name: "the boot loader fell back", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
 		{name: "first boot", record: switching(PhaseBoot, nil), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
+		{name: "first boot of a soft reboot", record: switching(PhaseBoot, started), booted: "B", dflt: "B", boot: softBoot, want: FirstBoot},
+		{name: "a soft reboot that is still to come", record: switching(PhaseBoot, started), booted: "A", dflt: "B", want: AwaitBoot},
+		{name: "a soft reboot that came up on the old one", record: switching(PhaseBoot, started), booted: "A", dflt: "B", boot: softBoot, want: BootFully},
+		{name: "cut during a soft reboot, the boot loader fell back", record: switching(PhaseBoot, started), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
+		{name: "cut during a soft reboot", record: switching(PhaseBoot, started), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
+		{name: "killed before a soft reboot was decided", record: switching(PhaseBoot, planned), booted: "A", dflt: "A", want: Abort},
+		{name: "somebody else's soft reboot before ours", record: switching(PhaseBoot, planned), booted: "A", dflt: "B", boot: softBoot, want: AwaitBoot},
+		{name: "somebody else's soft reboot before a full one", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", boot: softBoot, want: AwaitBoot},
 		{name: "another OS instead of the first boot", record: switching(PhaseBoot, nil), booted: "X", dflt: "B", boot: nextBoot, want: Foreign},
 
+		{name: "somebody else's soft reboot while being proved", record: proving(1, time.Second), booted: "B", dflt: "B", boot: softBoot, want: FirstBoot},
+		{name: "out of attempts, soft ones too", record: proving(3, time.Second), booted: "B", dflt: "B", boot: softBoot, want: GoBack, quarantine: true},
+		{name: "a soft reboot back while being proved", record: proving(1, time.Second), booted: "A", dflt: "B", boot: softBoot, want: Returned, quarantine: true},
+		{name: "somebody else's soft reboot while giving up", record: switching(PhaseUndo, giveUp), booted: "B", dflt: "A", boot: softBoot, want: GoBack, quarantine: true},
+		{name: "live, the userspace started again while being proved", record: liveProving(1, 0), booted: "A", boot: softBoot, want: FirstBoot},
 		{name: "being proved", record: proving(1, time.Second), booted: "B", dflt: "B", want: AwaitProof},
 		{name: "past the deadline", record: proving(1, -time.Second), booted: "B", dflt: "B", want: GoBack, quarantine: true},
 		{name: "cut while being proved", record: proving(1, time.Second), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
@@ -125,6 +141,8 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 		{name: "staged, ostree could not make it bootable", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, unfinished: "no space", want: Abort, failed: true},
 		{name: "staged, cut after ostree made it bootable", record: stagedRecord(PhaseBoot, nil), booted: "B", dflt: "B", boot: nextBoot, bootable: "B", want: FirstBoot},
 		{name: "staged, the boot loader fell back", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "B", boot: nextBoot, bootable: "B", want: Returned, quarantine: true},
+		{name: "staged, made bootable by somebody else's soft reboot", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "B", boot: softBoot, bootable: "B", want: AwaitBoot},
+		{name: "files alone, and somebody else's soft reboot", record: filesAlone(PhaseBoot, nil), booted: "A", dflt: "A", boot: softBoot, want: AwaitBoot},
 		{name: "staged, another OS instead", record: stagedRecord(PhaseBoot, nil), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
 		{name: "staged, one more boot", record: stagedRecord(PhaseProve, again), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
 		{name: "staged, being proved", record: stagedRecord(PhaseProve, once), booted: "B", dflt: "B", want: AwaitProof},
@@ -186,7 +204,7 @@ func TestReasonOfAReturnNamesWhoDecided(t *testing.T) {
 func TestRecoveryTouchesNothingOnAnUnknownDeployment(t *testing.T) {
 	for _, phase := range []Phase{PhasePrepare, PhaseApply, PhaseBoot, PhaseProve, PhaseUndo} {
 		for _, road := range []Road{RoadSwitch, RoadStaged, RoadLive} {
-			for _, boot := range []string{thisBoot, nextBoot} {
+			for _, boot := range []string{thisBoot, softBoot, nextBoot} {
 				for _, dflt := range []string{"A", "B", "X"} {
 					t.Run(fmt.Sprint(phase, road, boot, dflt), func(t *testing.T) {
 						r := switching(phase, func(p *Pending) { p.Road = road })
@@ -196,6 +214,20 @@ func TestRecoveryTouchesNothingOnAnUnknownDeployment(t *testing.T) {
 					})
 				}
 			}
+		}
+	}
+}
+
+func TestBootIsNamedByTheKernelAndByWhatItWasStartedAgain(t *testing.T) {
+	if got := BootID("k", 0); got != "k" {
+		t.Errorf("a boot that no userspace followed is %q, which records of before know otherwise", got)
+	}
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{{BootID("k", 0), BootID("k", 2), true}, {BootID("k", 1), BootID("k", 2), true}, {BootID("k", 1), BootID("l", 1), false}} {
+		if sameKernel(c.a, c.b) != c.same || c.a == c.b {
+			t.Errorf("%q and %q", c.a, c.b)
 		}
 	}
 }

@@ -60,7 +60,7 @@ type Engine struct {
 	Deployments Deployments // nil on a host without ostree
 	Counter     BootCounter // nil where there is none, as on a host without ostree
 	Services    Services    // nil where the running system is not the root's
-	BootID      string
+	BootID      string      // see the function of that name
 	Now         func() time.Time
 	// Etc says, on the first boot of the staged road, what the pending configuration comes to in the /etc that has booted:
 	// wants, and those of their paths that somebody else changed.
@@ -69,7 +69,7 @@ type Engine struct {
 	Unfinished func(ctx context.Context) (string, error)
 	// Prove is the verdict on a change without a boot; an error takes everything back.
 	Prove func(ctx context.Context, p *Pending) error
-	// Uptime is the time since the boot that BootID names.
+	// Uptime is the time since the kernel's boot: a soft reboot does not set it back.
 	Uptime func() time.Duration
 	// Say tells people and the log what is being done; it may be called often.
 	Say func(phase, what string)
@@ -93,6 +93,8 @@ type Update struct {
 	// Baseline and Timeout are for the verdict.
 	Baseline Baseline
 	Timeout  time.Duration
+	// SoftReboot, of a Switch, says that a restart of the userspace is enough to boot it.
+	SoftReboot bool
 	// Permit, where there is one, is asked right before the decision. Its error is the update's, of which nothing is left
 	// then.
 	Permit func() error

@@ -101,8 +101,8 @@ type Pending struct {
 	Revision
 	Phase Phase `json:"phase"`
 	Road  Road  `json:"road"`
-	// BootID is the boot in which the phase was reached: PhaseBoot in the same boot waits for the reboot, in a later
-	// one it is history.
+	// BootID is the boot in which the phase was reached, as the function of that name has it: PhaseBoot waits for the
+	// reboot for as long as the same kernel runs, afterwards it is history.
 	BootID string `json:"bootID,omitempty"`
 	// From is the deployment that the host was on, "" without ostree: where it goes back to.
 	From string `json:"from,omitempty"`
@@ -128,10 +128,21 @@ type Pending struct {
 	// was before.
 	Verdict  bool              `json:"verdict,omitempty"`
 	Services map[string]string `json:"services,omitempty"`
+	// SoftReboot says that a restart of the userspace is enough to boot it, and how far that is.
+	SoftReboot SoftReboot `json:"softReboot,omitempty"`
 	// Reason and Quarantine say, in PhaseUndo, why, and whether the revision is to be refused from now on.
 	Reason     string `json:"reason,omitempty"`
 	Quarantine bool   `json:"quarantine,omitempty"`
 }
+
+// SoftReboot is how a pending deployment is booted: "" by a reboot of the machine.
+type SoftReboot string
+
+// A soft reboot is tried once. What it does not bring about a full one does.
+const (
+	SoftPlanned SoftReboot = "planned"
+	SoftStarted SoftReboot = "started"
+)
 
 // Baseline is what was already wrong before the update, so that the verdict blames the update for nothing else.
 type Baseline struct {

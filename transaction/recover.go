@@ -49,6 +49,13 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 		}
 		o.Rebooting = err == nil && r.Pending != nil && (r.Pending.Phase == PhaseUndo || r.Pending.Reread == e.BootID)
 		return o, err
+	case BootFully:
+		if e.Services == nil {
+			return o, nil
+		}
+		err := e.Services.Reboot(ctx)
+		o.Rebooting = err == nil
+		return o, err
 	case GoBack:
 		err := e.GoBack(ctx, r, o.Why, o.Quarantine)
 		o.Rebooting = err == nil
@@ -543,6 +550,8 @@ type Progress struct {
 	// Done of Steps are applied; on the switch these are the paths that no deployment carries.
 	Done  int `json:"done"`
 	Steps int `json:"steps"`
+	// SoftReboot says that it is booted by a restart of the userspace, or was.
+	SoftReboot bool `json:"softReboot,omitempty"`
 }
 
 // Progress returns how far the pending transaction is, nil where there is none.
@@ -551,7 +560,7 @@ func (s *Store) Progress(r *Record) (*Progress, error) {
 	if p == nil {
 		return nil, nil
 	}
-	out := &Progress{ID: p.Transaction, Road: p.Road, Phase: p.Phase}
+	out := &Progress{ID: p.Transaction, Road: p.Road, Phase: p.Phase, SoftReboot: p.SoftReboot != ""}
 	j, err := readJournal(s.root, p.Transaction)
 	if err != nil || j == nil {
 		return out, err

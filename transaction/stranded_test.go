@@ -59,3 +59,43 @@ func TestWhatCannotGoBackIsNotDoneWithoutAVerdict(t *testing.T) {
 		}
 	}
 }
+
+// twoDeployments has the older one booted and the newer one to boot.
+type twoDeployments struct{ oneDeployment }
+
+func (twoDeployments) Status(context.Context) ([]ostree.Deployment, error) {
+	return []ostree.Deployment{{ID: "B", Default: true}, {ID: "A", Booted: true}}, nil
+}
+
+// reboots counts.
+type reboots struct {
+	Services
+	n int
+}
+
+func (r *reboots) Reboot(context.Context) error {
+	r.n++
+	return nil
+}
+
+func TestSoftRebootThatLedNowhereIsFollowedByAFullOne(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		soft   SoftReboot
+		boot   string
+		reboot bool
+	}{
+		{"it led nowhere", SoftStarted, softBoot, true},
+		{"it is still to come", SoftStarted, thisBoot, false},
+		{"it was somebody else's", SoftPlanned, softBoot, false},
+	} {
+		services := &reboots{}
+		e := &Engine{Root: host(t, nil), Deployments: twoDeployments{}, Services: services, BootID: c.boot, Now: time.Now,
+			Uptime: func() time.Duration { return 0 }, Say: func(string, string) {}}
+		r := switching(PhaseBoot, func(p *Pending) { p.SoftReboot = c.soft })
+		out, err := e.Recover(t.Context(), r)
+		if err != nil || out.Rebooting != c.reboot || (services.n == 1) != c.reboot || r.Pending == nil {
+			t.Errorf("%s: %+v, %v: %d reboots", c.what, out, err, services.n)
+		}
+	}
+}

@@ -72,7 +72,10 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 		return e.revoke(ctx, r, j, err, func() { r.State, r.Reason, r.Since = was.State, was.Reason, was.Since })
 	}
 	p.Phase, p.Deployment = PhaseBoot, d.ID
-	r.setState(Working, "waiting for the reboot", e.Now())
+	if s.SoftReboot {
+		p.SoftReboot = SoftPlanned
+	}
+	r.setState(Working, p.waiting(), e.Now())
 	e.Say("commit", d.ID)
 	if err := errors.Join(e.store().save(r), fault("pending")); err != nil {
 		return e.abort(ctx, r, j, err)
@@ -84,6 +87,20 @@ func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
 		return e.abort(ctx, r, j, fmt.Errorf("making %s the default: %w", d.ID, err))
 	}
 	return fault("committed")
+}
+
+func (p *Pending) waiting() string {
+	if p.SoftReboot != "" {
+		return "waiting for the soft reboot"
+	}
+	return "waiting for the reboot"
+}
+
+// BootBy notes how the committed deployment is going to be booted, before that is begun.
+func (e *Engine) BootBy(r *Record, how SoftReboot) error {
+	r.Pending.SoftReboot = how
+	r.setState(Working, r.Pending.waiting(), e.Now())
+	return e.store().save(r)
 }
 
 // materialise makes the deployment and writes the configuration into its /etc, again when the running /etc moved.

@@ -197,6 +197,7 @@ func planCommand() *cobra.Command {
 	var o options
 	var to goal
 	var current string
+	var soft softReboot
 	cmd := &cobra.Command{
 		Use:   "plan --desired FILE",
 		Short: "Show what would change, and what it would disrupt",
@@ -211,7 +212,7 @@ func planCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				p, err = plan.Make(from, want, plan.Options{Policy: policy})
+				p, err = plan.Make(from, want, plan.Options{Policy: policy, SoftReboot: bool(soft)})
 				if err != nil {
 					return err
 				}
@@ -221,7 +222,8 @@ func planCommand() *cobra.Command {
 					return err
 				}
 				defer h.Close()
-				if p, err = h.Plan(cmd.Context(), want, daemon.ApplyOptions{Policy: policy}); err != nil {
+				options := daemon.ApplyOptions{Policy: policy, SoftReboot: bool(soft)}
+				if p, err = h.Plan(cmd.Context(), want, options); err != nil {
 					return err
 				}
 			}
@@ -231,6 +233,7 @@ func planCommand() *cobra.Command {
 	o.flags(cmd)
 	cmd.Flags().StringVar(&current, "current", "", "configuration to start from; by default the host's committed one")
 	to.flags(cmd, "desired", "configuration to go to")
+	soft.flag(cmd)
 	return cmd
 }
 
@@ -305,7 +308,33 @@ func stageCommand() *cobra.Command {
 	return cmd
 }
 
+// softReboot is the value of --soft-reboot.
+type softReboot bool
+
+func (s *softReboot) String() string {
+	if *s {
+		return "auto"
+	}
+	return "never"
+}
+
+func (s *softReboot) Set(text string) error {
+	if text != "never" && text != "auto" {
+		return fmt.Errorf("%q is neither never nor auto", text)
+	}
+	*s = text == "auto"
+	return nil
+}
+
+func (s *softReboot) Type() string { return "never|auto" }
+
+func (s *softReboot) flag(cmd *cobra.Command) {
+	cmd.Flags().Var(s, "soft-reboot",
+		"restart the userspace alone where an update needs no more than that and the host can: never or auto")
+}
+
 func rebootFlags(cmd *cobra.Command, a *daemon.ApplyOptions) {
+	(*softReboot)(&a.SoftReboot).flag(cmd)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
 	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", transaction.DefaultTimeout,
 		"how long the host may take to prove healthy after the boot")

@@ -34,6 +34,7 @@ type runOptions struct {
 	kubeconfig, node, mount, metrics, level string
 	phases                                  bool
 	verdict                                 time.Duration
+	soft                                    softReboot
 }
 
 // defaultMount is where a pod has the host.
@@ -65,6 +66,7 @@ it interrupts nothing.`,
 	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&o.verdict, "verdict-timeout", transaction.DefaultTimeout,
 		"how long the host may take to prove healthy after a boot")
+	o.soft.flag(cmd)
 	return cmd
 }
 
@@ -87,7 +89,8 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	metrics := daemon.NewMetrics()
 	head.Metrics = metrics
-	hands, err := daemon.NewHands(o.mount, daemon.HandsOptions{Verdict: head.Verdict, Observe: metrics.Command})
+	hands, err := daemon.NewHands(o.mount, daemon.HandsOptions{Verdict: head.Verdict, SoftReboot: bool(o.soft),
+		Observe: metrics.Command})
 	if err != nil {
 		return err
 	}

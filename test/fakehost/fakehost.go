@@ -504,7 +504,7 @@ func (h *Host) Config(_ context.Context, name string) ([]byte, error) {
 }
 
 // NodeReady takes the word of the API server.
-func (h *Host) NodeReady(_ context.Context, ready bool, _ string) error {
+func (h *Host) NodeReady(_ context.Context, ready bool, _ string, _ time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ready, h.unready = ready, !ready

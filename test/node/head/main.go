@@ -152,7 +152,7 @@ func drive(mount, verb string, args []string) error {
 			data, err = h.Config(ctx, *name)
 			a.Config = string(data)
 		case "node":
-			err = h.NodeReady(ctx, *ready, *why)
+			err = h.NodeReady(ctx, *ready, *why, time.Time{})
 		case "changed":
 			select {
 			case <-h.Changed():
