@@ -249,7 +249,8 @@ mv os-release tree/usr/lib/os-release
 units=tree/usr/lib/systemd/system
 cp "$guest" tree/usr/lib/testos/guest
 chmod 755 tree/usr/lib/testos/guest
-# It runs from the first moment to the last, and so does what it was asked to run.
+# It runs from the first moment to the last, and so does what it was asked to run. A soft reboot kills it and takes it
+# for one that still runs.
 cat >$units/testos-guest.service <<'END'
 [Unit]
 Description=Do what the lab asks for
@@ -260,6 +261,8 @@ IgnoreOnIsolate=yes
 Type=exec
 ExecStart=/usr/lib/testos/guest serve
 KillMode=process
+Restart=always
+RestartSec=100ms
 END
 mkdir -p $units/sysinit.target.wants
 ln -s ../testos-guest.service $units/sysinit.target.wants/

@@ -77,8 +77,13 @@ func openPort() (port, error) {
 			return 0, err
 		}
 		if strings.TrimSpace(string(text)) == portName {
-			fd, err := unix.Open("/dev/"+filepath.Base(filepath.Dir(name)), unix.O_RDWR|unix.O_CLOEXEC, 0)
-			return port(fd), err
+			for {
+				fd, err := unix.Open("/dev/"+filepath.Base(filepath.Dir(name)), unix.O_RDWR|unix.O_CLOEXEC, 0)
+				if !errors.Is(err, unix.EBUSY) {
+					return port(fd), err
+				}
+				<-time.After(20 * time.Millisecond) // after a soft reboot the one before may still be about to end
+			}
 		}
 	}
 	return 0, fmt.Errorf("opening port %s: there is none", portName)
@@ -132,11 +137,7 @@ func serve() error {
 	if err := os.Setenv("PATH", searchPath); err != nil {
 		return err
 	}
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return err
-	}
-	boot, err := wire.ParseBoot(string(text))
+	boot, err := wire.NewBoot()
 	if err != nil {
 		return err
 	}

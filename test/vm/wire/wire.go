@@ -9,12 +9,11 @@ package wire
 
 import (
 	"bufio"
+	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"hash/crc32"
 	"io"
-	"strings"
 )
 
 // Kind says what a message is.
@@ -38,19 +37,14 @@ type Command struct {
 	Argv []string `json:"argv"`
 }
 
-// Boot is the kernel's ID of one boot.
+// Boot names one start of the machine's userspace: a soft reboot begins another one of the same kernel.
 type Boot [16]byte
 
-// ParseBoot reads the kernel's own way to write it.
-func ParseBoot(text string) (Boot, error) {
-	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(text), "-", ""))
-	if err == nil && len(id) != len(Boot{}) {
-		err = fmt.Errorf("%d bytes instead of %d", len(id), len(Boot{}))
-	}
-	if err != nil {
-		return Boot{}, fmt.Errorf("parsing boot ID %q: %w", text, err)
-	}
-	return Boot(id), nil
+// NewBoot returns a name that no other boot has.
+func NewBoot() (Boot, error) {
+	var boot Boot
+	_, err := rand.Read(boot[:])
+	return boot, err
 }
 
 // Message is one of them. Number tells commands apart.
