@@ -103,6 +103,9 @@ func (h *softHost) on(ctx context.Context, name string, state transaction.State)
 // TestUserspaceIsBootedAloneWhereThatIsEnough goes from one configuration to the next by a soft reboot, by a full one
 // where kernel arguments change, and back from one that can't prove healthy by a full one.
 func TestUserspaceIsBootedAloneWhereThatIsEnough(t *testing.T) {
+	if testing.Short() {
+		t.Skip("another machine than the plain one")
+	}
 	ctx := context.Background()
 	image := Need(t, Options{Composefs: true})
 	t.Parallel()
