@@ -29,12 +29,14 @@ type machine struct {
 	list    []string // of deployments; the first is the default
 	booted  string
 	boots   map[string]int
+	starts  int
 	limit   int
 	left    int
 	counted bool
 
 	// moments are those that have passed, one before and one after each effect; the power goes at number cut.
 	moments, cut int
+	soft         bool              // the first boot of B is one of the userspace alone
 	off, last    bool              // last: the power went on B with no boot left
 	disk         map[string]string // as it is when the power is gone
 }
@@ -133,7 +135,16 @@ func (m *machine) boot(comesUp func(booted string, boot int) bool) bool {
 	}
 	m.booted = m.list[entry]
 	m.boots[m.booted]++
-	m.engine.BootID += "+"
+	m.starts++
+	m.engine.BootID = fmt.Sprintf("boot-%d", m.starts)
+	return comesUp(m.booted, m.boots[m.booted])
+}
+
+// softBoot starts the userspace of the default deployment, which the boot loader hears nothing of.
+func (m *machine) softBoot(comesUp func(booted string, boot int) bool) bool {
+	m.booted = m.list[0]
+	m.boots[m.booted]++
+	m.engine.BootID += "+1"
 	return comesUp(m.booted, m.boots[m.booted])
 }
 
@@ -185,8 +196,11 @@ func (m *machine) update(ctx context.Context) error {
 	}
 	empty := func(*files.Root) ([]files.Want, error) { return nil, nil }
 	open := func(ostree.Deployment) (*files.Root, error) { return files.Open(m.dir) }
-	return m.engine.Switch(ctx, r, Switch{Booted: "A", Etc: empty, Open: open,
-		Update: Update{Revision: Revision{Config: "b", Digest: "bb"}, Document: []byte("{}"), Timeout: time.Hour}})
+	if err := m.engine.Switch(ctx, r, Switch{Booted: "A", Etc: empty, Open: open, Update: Update{SoftReboot: m.soft,
+		Revision: Revision{Config: "b", Digest: "bb"}, Document: []byte("{}"), Timeout: time.Hour}}); err != nil || !m.soft {
+		return err
+	}
+	return m.engine.BootBy(r, SoftStarted)
 }
 
 // turn is what the agent does on a deployment that came up; more says whether the machine boots again for it.
@@ -222,23 +236,29 @@ func TestBootLoaderThatCountsEndsOnOneSide(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		list    []string
+		soft    bool
 		comesUp func(booted string, boot int) bool // of B
 		healthy bool
 		ends    string
 		boots   int // of B, without a cut and with three allowed; one more may be the price of a cut
 		why     string
 	}{
-		{"B hangs", []string{"A"}, never, false, "A", 3, "the boot loader gave b up after 3 boots, of which none came up"},
-		{"B hangs, with an older one there", []string{"A", "O"}, never, false, "A", 3, "the boot loader gave b up"},
-		{"B hangs, and another than A was the default", []string{"P", "A", "O"}, never, false, "A", 3, "the boot loader gave b up"},
-		{"B is good", []string{"A", "O"}, always, true, "B", 1, ""},
-		{"B is bad", []string{"A", "O"}, always, false, "A", 1, "x.service failed"},
-		{"B comes up late, and is good", []string{"A"}, late, true, "B", 3, ""},
-		{"B comes up late, and is bad", []string{"A"}, late, false, "A", 3, "x.service failed"},
+		{"B hangs", []string{"A"}, false, never, false, "A", 3, "the boot loader gave b up after 3 boots, of which none came up"},
+		{"B hangs, with an older one there", []string{"A", "O"}, false, never, false, "A", 3, "the boot loader gave b up"},
+		{"B hangs, and another than A was the default", []string{"P", "A", "O"}, false, never, false, "A", 3, "the boot loader gave b up"},
+		{"B is good", []string{"A", "O"}, false, always, true, "B", 1, ""},
+		{"B is bad", []string{"A", "O"}, false, always, false, "A", 1, "x.service failed"},
+		{"B comes up late, and is good", []string{"A"}, false, late, true, "B", 3, ""},
+		{"B comes up late, and is bad", []string{"A"}, false, late, false, "A", 3, "x.service failed"},
+		{"B hangs in a soft reboot and after", []string{"A", "O"}, true, never, false, "A", 4, "gave b up after 3 boots, of which none"},
+		{"B is good after a soft reboot", []string{"P", "A"}, true, always, true, "B", 1, ""},
+		{"B is bad after a soft reboot", []string{"A", "O"}, true, always, false, "A", 1, "x.service failed"},
+		{"B comes up late after a soft reboot", []string{"A"}, true, late, true, "B", 3, ""},
 	} {
 		for _, limit := range []int{1, 3} {
 			for cut := 0; ; cut++ {
 				m := newMachine(t, limit, cut, slices.Clone(c.list)...)
+				m.soft = c.soft
 				name := fmt.Sprintf("%s, %d boots, cut %d", c.name, limit, cut)
 				if !m.run(t, name, c.comesUp, c.healthy) {
 					break
@@ -248,6 +268,9 @@ func TestBootLoaderThatCountsEndsOnOneSide(t *testing.T) {
 					continue // the power went while somebody else's was still the default
 				} else if limit == 1 && boots > 1 { // what comes up at the third boot has no third one
 					ends, boots, why = "A", 1, gaveUp
+					if c.soft {
+						boots = 2
+					}
 				} else if ends == "B" && m.booted == "A" && m.last { // nor has one whose last boot was cut
 					ends, why = "A", gaveUp
 				}
@@ -268,8 +291,12 @@ func (m *machine) run(t *testing.T, name string, comesUp func(string, int) bool,
 		t.Errorf("%s: %v", name, err)
 		return false
 	}
-	for range 12 {
-		if !m.boot(func(booted string, boot int) bool { return booted != "B" || comesUp(booted, boot) }) {
+	for n := range 12 {
+		boot := m.boot
+		if n == 0 && m.soft && !m.off {
+			boot = m.softBoot
+		}
+		if !boot(func(booted string, boot int) bool { return booted != "B" || comesUp(booted, boot) }) {
 			continue
 		}
 		if r, more := m.turn(ctx, healthy); m.booted == "P" || r.Pending == nil && !more {
