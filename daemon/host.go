@@ -258,10 +258,17 @@ func (h *Host) boot() string {
 	ctx, cancel := context.WithTimeout(context.Background(), busTimeout)
 	defer cancel()
 	count, err := systemd.SoftReboots(ctx)
-	if err != nil && !errors.Is(err, systemd.ErrNoSoftReboots) {
-		h.say("boot", err.Error()) // without it a boot of the userspace alone is taken for the one before
+	if err == nil || errors.Is(err, systemd.ErrNoSoftReboots) {
+		return transaction.BootID(h.kernel, count)
 	}
-	return transaction.BootID(h.kernel, count)
+	// Then a boot of the userspace alone is taken for the one before, rather than the same boot for another, which would
+	// cost an attempt.
+	h.say("boot", err.Error())
+	r, err := h.store().Load()
+	if err != nil {
+		return h.kernel
+	}
+	return r.BootOf(h.kernel)
 }
 
 func (h *Host) engine() *transaction.Engine {

@@ -49,6 +49,14 @@ func BootID(kernel string, softReboots uint32) string {
 	return fmt.Sprintf("%s+%d", kernel, softReboots)
 }
 
+// BootOf is the last boot of a kernel that a pending transaction knows.
+func (r *Record) BootOf(kernel string) string {
+	if r.Pending != nil && sameKernel(r.Pending.BootID, kernel) {
+		return r.Pending.BootID
+	}
+	return kernel
+}
+
 // sameKernel says whether two BootIDs are of one run of the kernel: the boot loader was not asked in between.
 func sameKernel(a, b string) bool {
 	a, _, _ = strings.Cut(a, "+")

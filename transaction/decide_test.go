@@ -229,5 +229,11 @@ func TestBootIsNamedByTheKernelAndByWhatItWasStartedAgain(t *testing.T) {
 		if sameKernel(c.a, c.b) != c.same || c.a == c.b {
 			t.Errorf("%q and %q", c.a, c.b)
 		}
+		if got := switching(PhaseBoot, func(p *Pending) { p.BootID = c.b }).BootOf("k"); (got == c.b) != c.same {
+			t.Errorf("a boot that nobody says more of than that its kernel is k is %q, the record knows %q", got, c.b)
+		}
+	}
+	if got := (&Record{}).BootOf("k"); got != "k" {
+		t.Errorf("a boot of k that no record knows is %q", got)
 	}
 }
