@@ -287,16 +287,8 @@ func (e *Engine) Tidy(ctx context.Context, r *Record) error {
 	if err := e.sweep(r); err != nil {
 		return err
 	}
-	if e.Deployments != nil && len(r.Discard) > 0 {
-		for _, id := range r.Discard {
-			if err := e.Deployments.Discard(ctx, id); err != nil {
-				return fmt.Errorf("discarding deployment %s: %w", id, err)
-			}
-		}
-		r.Discard = nil
-		if err := e.store().save(r); err != nil {
-			return err
-		}
+	if err := e.discard(ctx, r); err != nil {
+		return err
 	}
 	if ids, err := e.Root.ReadDir(driftDir); err == nil {
 		for _, id := range ids[:max(0, len(ids)-keepDrift)] {
@@ -306,6 +298,31 @@ func (e *Engine) Tidy(ctx context.Context, r *Record) error {
 		}
 	}
 	return e.tidyConfigs(r)
+}
+
+// discard removes the deployments of ours that are of no use any more. One that somebody has booted or pinned since is
+// theirs for as long as they want it.
+func (e *Engine) discard(ctx context.Context, r *Record) error {
+	if e.Deployments == nil || len(r.Discard) == 0 {
+		return nil
+	}
+	ds, err := e.Deployments.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("reading deployments: %w", err)
+	}
+	var kept []string
+	for _, id := range r.Discard {
+		if slices.ContainsFunc(ds, func(d ostree.Deployment) bool { return d.ID == id && (d.Booted || d.Pinned) }) {
+			kept = append(kept, id)
+		} else if err := e.Deployments.Discard(ctx, id); err != nil {
+			return fmt.Errorf("discarding deployment %s: %w", id, err)
+		}
+	}
+	if len(kept) == len(r.Discard) {
+		return nil
+	}
+	r.Discard = kept
+	return e.store().save(r)
 }
 
 func (e *Engine) tidyConfigs(r *Record) error {

@@ -129,6 +129,35 @@ func TestDeploymentOfSomebodyElseIsStartedFrom(t *testing.T) {
 	}
 }
 
+// Whoever wants to see why it failed boots it once more, and pins what is known to be good.
+func TestFailedDeploymentThatSomebodyBootsIsStartedFromAndPinnedOnesStay(t *testing.T) {
+	ctx, n := onA(t)
+	old := n.BootedDeployment()
+	apply(ctx, t, n, mc("bad", configBad))
+	if s, err := n.WaitState(ctx, transaction.RolledBack); err != nil {
+		t.Fatalf("%+v %v", s, err)
+	}
+	failed := slices.DeleteFunc(deployments(ctx, t, n), func(id string) bool { return id == old })[0]
+	if out, exit := shell(ctx, t, n, "ostree admin pin booted"); exit != 0 {
+		t.Fatal(out)
+	}
+	choose(ctx, t, n, failed)
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := n.WaitState(ctx, transaction.Degraded); err != nil || n.BootedDeployment() != failed {
+		t.Fatalf("%s has booted: %+v %v", n.BootedDeployment(), s, err)
+	}
+	for _, next := range []struct{ name, spec string }{{"a", configA}, {"b", configB}, {"a", configA}} {
+		apply(ctx, t, n, mc(next.name, next.spec))
+		settled(ctx, t, n, next.name)
+	}
+	now := deployments(ctx, t, n)
+	if slices.Contains(now, failed) || !slices.Contains(now, old) {
+		t.Errorf("there are %v; %s had failed, and %s is pinned", now, failed, old)
+	}
+}
+
 func TestWayBackOutlivesAnUpdateThatCameToNothing(t *testing.T) {
 	ctx, n := startFaulty(t)
 	apply(ctx, t, n, mc("a", configA))

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// shelf is a host's deployments, of which the booted one can't be removed.
+type shelf []ostree.Deployment
+
+func (s *shelf) Status(context.Context) ([]ostree.Deployment, error) { return slices.Clone(*s), nil }
+
+func (s *shelf) Discard(_ context.Context, id string) error {
+	if slices.ContainsFunc(*s, func(d ostree.Deployment) bool { return d.ID == id && d.Booted }) {
+		return errors.New("it is the one that runs")
+	}
+	*s = slices.DeleteFunc(*s, func(d ostree.Deployment) bool { return d.ID == id })
+	return nil
+}
+
+func (*shelf) Materialise(context.Context, ostree.Request) (ostree.Deployment, error) {
+	return ostree.Deployment{}, errors.ErrUnsupported
+}
+func (*shelf) SetDefault(context.Context, string) error { return errors.ErrUnsupported }
+
+func (s *shelf) ids() []string {
+	var ids []string
+	for _, d := range *s {
+		ids = append(ids, d.ID)
+	}
+	return ids
+}
+
+// Somebody may have booted one that had failed, or pinned one that has had its day.
+func TestDeploymentsOfOursThatSomebodyBootedOrPinnedStay(t *testing.T) {
+	s := &shelf{{ID: "booted", Booted: true}, {ID: "pinned", Pinned: true}, {ID: "left"}, {ID: "foreign"}}
+	root := host(t, map[string]string{StateDir + "/configs/x": ""})
+	e := &Engine{Root: root, Deployments: s, Now: time.Now, Say: func(string, string) {}}
+	r := &Record{Discard: []string{"left", "pinned", "booted", "gone"}}
+	for range 2 {
+		if err := e.Tidy(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.ids(); !slices.Equal(got, []string{"booted", "pinned", "foreign"}) {
+			t.Errorf("there are %v", got)
+		}
+		if !slices.Equal(r.Discard, []string{"pinned", "booted"}) {
+			t.Errorf("to be removed are %v", r.Discard)
+		}
+	}
+	(*s)[0].Booted, (*s)[1].Pinned = false, false
+	if err := e.Tidy(t.Context(), r); err != nil || len(r.Discard) > 0 || !slices.Equal(s.ids(), []string{"foreign"}) {
+		t.Errorf("%v; there are %v, to be removed are %v", err, s.ids(), r.Discard)
+	}
+	r, err := e.store().Load()
+	if err != nil || len(r.Discard) > 0 {
+		t.Errorf("%v; the record has %v", err, r.Discard)
+	}
+}
