@@ -22,16 +22,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Plain works an ostree host with ostree's own tool. It keeps nothing about the host between two calls. It is safe for
-// concurrent use, but whoever decides about deployments should be one.
+// Plain works an ostree host with ostree's own tool. It keeps nothing about the host between two calls but what the tool
+// can do. It is safe for concurrent use, but whoever decides about deployments should be one.
 type Plain struct {
 	run  Runner
 	root string
 	arch string
 	// pullDelays are the pauses between attempts to pull that the network made fail; one attempt more than delays.
 	pullDelays []time.Duration
-	// textOnly is set once the tool refused --json: the tool is in /usr and does not change under a running system.
+	// textOnly is set once the tool refused --json, version once it has said what it is: the tool is in /usr and does not
+	// change under a running system.
 	textOnly atomic.Bool
+	version  atomic.Pointer[string]
 }
 
 // NewPlain returns a Plain for the host whose root this process sees at root, "/" on the host itself. Everything that
@@ -61,9 +63,12 @@ const (
 
 func (e *Unsupported) Error() string { return e.Detail }
 
-// Version is the version of the host's ostree, such as 2025.2. One fork.
+// Version is the version of the host's ostree, such as 2025.2. One fork the first time.
 func (p *Plain) Version(ctx context.Context) (string, error) {
 	const doing = "asking ostree for its version"
+	if known := p.version.Load(); known != nil {
+		return *known, nil
+	}
 	output, err := p.run(ctx, "ostree", "--version")
 	if err != nil {
 		return "", failing(doing, output, err)
@@ -72,10 +77,11 @@ func (p *Plain) Version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", &Error{Class: Failed, Doing: doing, Err: err}
 	}
+	p.version.Store(&version)
 	return version, nil
 }
 
-// CanSetDefault says whether ostree has the command set-default. One fork.
+// CanSetDefault says whether ostree has the command set-default. One fork at most.
 func (p *Plain) CanSetDefault(ctx context.Context) (bool, error) {
 	version, err := p.Version(ctx)
 	return err == nil && !older(version, NeedsVersion), err

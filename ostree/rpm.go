@@ -262,11 +262,14 @@ func (r *RPM) begin(ctx context.Context, doing string, t rpmTarget, s rpmStatus)
 
 // active says whether a unit of the host is active.
 func (r *RPM) active(ctx context.Context, unit string) (bool, error) {
+	state, err := r.activeState(ctx, unit)
+	return state == "active", err
+}
+
+// activeState is systemd's word for how a unit of the host is. One fork.
+func (r *RPM) activeState(ctx context.Context, unit string) (string, error) {
 	output, err := r.run(ctx, "systemctl", "show", "--property=ActiveState", unit)
-	if err != nil {
-		return false, err
-	}
-	return strings.TrimSpace(string(output)) == "ActiveState=active", nil
+	return strings.TrimPrefix(strings.TrimSpace(string(output)), "ActiveState="), err
 }
 
 // complaint says what is wrong with what is staged.
@@ -506,7 +509,14 @@ func (r *RPM) join(ctx context.Context, doing string, t *rpmTarget, c *rpmChoice
 	if _, err := r.fit(ctx, doing, t, s, c); err != nil {
 		return err
 	}
-	if leads || t.leads(s, words) {
+	return r.end(ctx, doing, words, leads || t.leads(s, words))
+}
+
+// end returns when the transaction that an earlier call has begun is over: one that leads on is waited for, any other
+// cancelled.
+func (r *RPM) end(ctx context.Context, doing, words string, leads bool) error {
+	var err error
+	if leads {
 		r.say("waiting for what an earlier attempt has begun: " + words)
 		err = waitForUnit(ctx, r.run, rpmUnit)
 	} else {
@@ -554,6 +564,7 @@ func (r *RPM) settle(ctx context.Context, doing string, t *rpmTarget) (rpmStatus
 				return s, fmt.Errorf("%s: %w", doing, err)
 			}
 			if s.shows(deployments) {
+				s.listed = deployments
 				return s, nil
 			}
 			waitFor = errors.New("rpm-ostree does not see the deployments that ostree lists")
@@ -621,14 +632,15 @@ func (r *RPM) FailedFinalization(ctx context.Context) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", &Error{Class: Failed, Doing: doing, Err: err}
 	}
-	output, err := r.run(ctx, "systemctl", "show", "--property=ActiveState", "ostree-boot-complete.service")
+	const unit = "ostree-boot-complete.service"
+	state, err := r.activeState(ctx, unit)
 	if err != nil {
-		return "", failing(doing, output, err)
+		return "", failing(doing, nil, err)
 	}
-	if strings.TrimSpace(string(output)) != "ActiveState=failed" {
+	if state != "failed" {
 		return "", nil
 	}
-	output, err = r.run(ctx, "journalctl", "--boot", "--unit=ostree-boot-complete.service", "--output=cat", "--no-pager")
+	output, err := r.run(ctx, "journalctl", "--boot", "--unit="+unit, "--output=cat", "--no-pager")
 	if err != nil {
 		return "", failing(doing, output, err)
 	}

@@ -49,18 +49,14 @@ func (r *RPM) stage(ctx context.Context, doing, checksum string, arguments []str
 		if err != nil {
 			return Deployment{}, err
 		}
-		all, err := r.plain.Status(ctx)
-		if err != nil {
-			return Deployment{}, fmt.Errorf("%s: %w", doing, err)
-		}
-		steps, d, err := remainingArguments(s, all, checksum, arguments)
+		steps, d, err := remainingArguments(s, checksum, arguments)
 		if err != nil {
 			return Deployment{}, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
 		}
 		switch {
 		case done.limit >= 0 && len(steps) > done.limit:
 			return failed("after %s the first deployment is %s with the kernel arguments %q, and not locked %q of %s",
-				strings.Join(done.last, " "), all[0].ID, all[0].KernelArguments, arguments, checksum)
+				strings.Join(done.last, " "), s.listed[0].ID, s.listed[0].KernelArguments, arguments, checksum)
 		case len(steps) == 0 && !d.Staged:
 			return failed("%s is what was asked for already", d.ID)
 		case len(steps) == 0:
@@ -95,17 +91,7 @@ func (r *RPM) joinArguments(ctx context.Context, doing string, arguments []strin
 		step, err := argumentsStep(d.KernelArguments, arguments)
 		return err == nil && strings.Join(step, " ") == words
 	})
-	if ours || words == strings.Join(cleanupPending, " ") {
-		r.say("waiting for what an earlier attempt has begun: " + words)
-		err = waitForUnit(ctx, r.run, rpmUnit)
-	} else {
-		r.say("cancelling what an earlier attempt has begun: " + words)
-		err = r.interrupt(ctx)
-	}
-	if err != nil {
-		return &Error{Class: Retryable, Doing: doing, Err: err}
-	}
-	return nil
+	return r.end(ctx, doing, words, ours || words == strings.Join(cleanupPending, " "))
 }
 
 // canComeBack refuses a deployment that could not be left again.
@@ -124,9 +110,8 @@ func (r *RPM) canComeBack(doing string, d Deployment) error {
 // remainingArguments are the transactions that make the staged deployment of a commit have these kernel arguments, and
 // the deployment that has them when there are none. What they are before is asked of the deployment that rpm-ostree
 // builds on, which has to be of that commit, and of the packages that it is to have.
-func remainingArguments(s rpmStatus, all []Deployment, checksum string,
-	arguments []string) ([][]string, Deployment, error) {
-	booted, first := s.booted(), s.first()
+func remainingArguments(s rpmStatus, checksum string, arguments []string) ([][]string, Deployment, error) {
+	booted, first, all := s.booted(), s.first(), s.listed
 	asBooted := func(d rpmDeployment) bool {
 		return sameOthers(d, booted) && (checksum != booted.Checksum ||
 			slices.Equal(sorted(d.Packages), sorted(booted.Packages)) && slices.Equal(sorted(d.Removed), sorted(booted.Removed)))
@@ -310,7 +295,7 @@ func (r *RPM) MakeDefault(ctx context.Context, id string) error {
 const releaseVersion = "2023.8"
 
 // Release unlocks the staged deployment: it becomes what boots at the next orderly shutdown. A nil error means that
-// this was read back. Four forks at the most.
+// this was read back. Four forks at the most, and three where the version is known.
 func (p *Plain) Release(ctx context.Context, id string) error {
 	doing := "releasing " + id
 	for _, again := range []bool{false, true} {

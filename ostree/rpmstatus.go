@@ -20,6 +20,9 @@ type rpmStatus struct {
 	// Transaction is the one that is active: its method, the D-Bus name of the client that it is for, and the object.
 	Transaction []string   `json:"transaction"`
 	Driver      *rpmDriver `json:"update-driver"`
+
+	// listed are the same deployments as ostree lists them, once settle has seen that they are.
+	listed []Deployment
 }
 
 // rpmDriver is a program that has registered itself as the one that updates the host, such as Zincati.
