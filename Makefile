@@ -64,7 +64,7 @@ deps: ## Installs the Debian packages that the labs need (as root; does nothing 
 		strace strace
 		mkfs.ext4 e2fsprogs
 		selabel_lookup selinux-utils
-	podman podman
+		podman podman
 	END
 	if ((!$${#packages[@]})); then exit 0; fi
 	if ((EUID)) || ! command -v apt-get >/dev/null; then
