@@ -269,17 +269,12 @@ func (j *journal) check() error {
 		if err != nil {
 			return err
 		}
-		ok := found.Type == st.After.Type && found.Target == st.After.Target
-		if st.Op == opHard {
-			d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
-			if err != nil {
-				return err
-			}
-			ok = len(d) == 0
-		} else if ok {
-			ok = (!files.Owners() || found.UID == st.After.UID && found.GID == st.After.GID) &&
-				(st.After.Label == "" || found.Label == st.After.Label) &&
-				(found.Type == files.Symlink || found.Mode == st.After.Mode)
+		ok, err := j.made(st, found)
+		if err != nil {
+			return err
+		}
+		if st.Op != opHard {
+			ok = ok && sameMeta(found, st.After)
 		}
 		if ok && st.Sum != "" {
 			data, err := j.root.Contents(st.Path)
@@ -329,8 +324,7 @@ func (j *journal) undoStep(st *step) error {
 	switch st.Op {
 	case opMeta:
 		n, err := j.root.Inspect(st.Path)
-		same := n.Mode == st.Before.Mode && n.UID == st.Before.UID && n.GID == st.Before.GID && n.Label == st.Before.Label
-		if err != nil || n.Type != st.Before.Type || same {
+		if err != nil || n.Type != st.Before.Type || sameMeta(n, st.Before) {
 			return err
 		}
 		return j.root.SetMeta(st.Path, st.Before)
@@ -401,16 +395,26 @@ func (j *journal) takeAway(st *step) error {
 	if err != nil || waiting && st.Op == opPut {
 		return err
 	}
-	switch {
-	case st.Op == opHard:
-		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
-		if err != nil || len(d) > 0 {
-			return err
-		}
-	case found.Type != st.After.Type || found.Target != st.After.Target:
-		return nil
+	if ours, err := j.made(st, found); err != nil || !ours {
+		return err
 	}
 	return j.root.Remove(st.Path)
+}
+
+// made says whether what was found at the path is what the step puts there.
+func (j *journal) made(st *step, found files.Node) (bool, error) {
+	if st.Op == opHard {
+		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
+		return len(d) == 0, err
+	}
+	return found.Type == st.After.Type && found.Target == st.After.Target, nil
+}
+
+// sameMeta says whether a node has the mode, owner and label that are wanted, as far as these are managed.
+func sameMeta(found, want files.Node) bool {
+	return (found.Type == files.Symlink || found.Mode == want.Mode) &&
+		(want.Label == "" || found.Label == want.Label) &&
+		(!files.Owners() || found.UID == want.UID && found.GID == want.GID)
 }
 
 // unmoved checks that nobody has replaced a path since its old node was kept: a passwd that ran meanwhile, say.

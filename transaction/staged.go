@@ -196,7 +196,11 @@ func (e *Engine) unitText(j *journal, st *step, unit string) string {
 // takeBackHere undoes, on the deployment itself, what was applied to it, and reboots: everything has started with it.
 // The record says so until that boot has come.
 func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
-	if err := e.undoStaged(r); err != nil {
+	journals, err := e.journalsHere(r.Pending)
+	if err == nil {
+		err = undoAll(journals)
+	}
+	if err != nil {
 		why := fmt.Sprintf("%s; and going back is not complete: %v", r.Pending.Reason, err)
 		return errors.Join(err, e.fail(r, Degraded, why))
 	}
@@ -206,16 +210,24 @@ func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 	return errors.Join(fault("taken back"), e.Services.Reboot(context.WithoutCancel(ctx)))
 }
 
-// undoStaged takes back both journals of an update without a deployment, the last one first.
-func (e *Engine) undoStaged(r *Record) error {
-	for _, id := range []string{r.Pending.EtcTransaction, r.Pending.Transaction} {
+// journalsHere are those of an update without a deployment, the last one first. One that was never complete, or has been
+// taken back, is not among them.
+func (e *Engine) journalsHere(p *Pending) ([]*journal, error) {
+	var out []*journal
+	for _, id := range []string{p.EtcTransaction, p.Transaction} {
 		j, err := readJournal(e.Root, id)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if j == nil {
-			continue // it was never complete, or all of it is taken back
+		if j != nil {
+			out = append(out, j)
 		}
+	}
+	return out, nil
+}
+
+func undoAll(journals []*journal) error {
+	for _, j := range journals {
 		if err := errors.Join(j.undo(), j.sync()); err != nil {
 			return err
 		}
@@ -227,15 +239,9 @@ func (e *Engine) undoStaged(r *Record) error {
 // still read in part takes one more.
 func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (rebooting bool, err error) {
 	p := r.Pending
-	var journals []*journal
-	for _, id := range []string{p.EtcTransaction, p.Transaction} {
-		j, err := readJournal(e.Root, id)
-		if err != nil {
-			return false, err
-		}
-		if j != nil {
-			journals = append(journals, j)
-		}
+	journals, err := e.journalsHere(p)
+	if err != nil {
+		return false, err
 	}
 	again, err := e.early(journals, func(j *journal, st *step) (bool, error) {
 		left, err := j.undone(st)
@@ -252,7 +258,7 @@ func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (reboo
 		}
 		return true, e.takeBackHere(ctx, r)
 	}
-	if err := e.undoStaged(r); err != nil {
+	if err := undoAll(journals); err != nil {
 		return false, errors.Join(err, e.fail(r, Degraded, fmt.Sprintf("%s; and going back is not complete: %v", d.Why, err)))
 	}
 	if d.Quarantine {
@@ -278,25 +284,21 @@ func (j *journal) done(st *step) (bool, error) {
 		waiting, err := j.staged(st)
 		return !waiting, err
 	case opHard:
-		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
-		return len(d) == 0, err
-	case opMeta:
-		n, err := j.root.Inspect(st.Path)
-		return sameMeta(n, st.After), err
+		return j.made(st, files.Node{})
 	}
 	n, err := j.root.Inspect(st.Path)
-	if st.Op == opMkdir {
+	switch st.Op {
+	case opMeta:
+		return sameMeta(n, st.After), err
+	case opMkdir:
 		return n.Type == files.Directory, err
 	}
 	return n.Type != st.Before.Type, err
 }
 
-// undone says of a step whether nothing of it shows on the disk any more.
+// undone says of a step whether nothing of it shows on the disk any more. What somebody else has put in its place since
+// is not of it: undoing lets that be.
 func (j *journal) undone(st *step) (bool, error) {
-	if st.Op == opMeta {
-		n, err := j.root.Inspect(st.Path)
-		return sameMeta(n, st.Before), err
-	}
 	if waiting, err := j.staged(st); err != nil || waiting && st.Op == opPut {
 		return true, err
 	}
@@ -305,11 +307,17 @@ func (j *journal) undone(st *step) (bool, error) {
 		return name == "", err
 	}
 	n, err := j.root.Inspect(st.Path)
-	return n.Type == st.Before.Type, err
-}
-
-func sameMeta(a, b files.Node) bool {
-	return a.Mode == b.Mode && a.Label == b.Label && (!files.Owners() || a.UID == b.UID && a.GID == b.GID)
+	if err != nil {
+		return false, err
+	}
+	if st.Op == opMeta {
+		return n.Type != st.Before.Type || sameMeta(n, st.Before), nil
+	}
+	if n.Type == st.Before.Type {
+		return true, nil
+	}
+	ours, err := j.made(st, n)
+	return !ours, err
 }
 
 // needs says whether the transaction is one that the record still needs.
