@@ -436,7 +436,7 @@ func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyO
 	}
 	// The deployments after the booted one stay until this one is proved, unless their kernels take the room it needs.
 	u.request.KeepRollback = true
-	err = h.plain.BootSpace(ctx, u.request.OS, u.request.Checksum)
+	err = h.deployments.BootSpace(ctx, u.request.OS, u.request.Checksum)
 	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
 		u.request.KeepRollback, u.reclaim, err = false, full.Reclaimable, nil
 	}

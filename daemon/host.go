@@ -366,6 +366,22 @@ func (d *deployments) Status(ctx context.Context) ([]ostree.Deployment, error) {
 	return d.known, err
 }
 
+// changed is for those that change the deployments without us: the OS manager stages some, and lets them go.
+func (d *deployments) changed() {
+	if d != nil {
+		d.known = nil
+	}
+}
+
+// BootSpace refuses a commit whose kernel does not fit into /boot.
+func (d *deployments) BootSpace(ctx context.Context, osName, checksum string) error {
+	all, err := d.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("checking /boot for %s: %w", checksum, err)
+	}
+	return d.Plain.BootSpace(ctx, all, osName, checksum)
+}
+
 // Current is what the booted deployment is: the refspec of its origin, or its commit where it has none.
 func (d *deployments) Current(ctx context.Context) (ostree.System, error) {
 	all, err := d.Status(ctx)

@@ -233,7 +233,9 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 			return err
 		}
 	}
-	if err := h.composer.Drop(ctx); err != nil {
+	err = h.composer.Drop(ctx)
+	h.deployments.changed()
+	if err != nil {
 		return fmt.Errorf("letting go of what was staged: %w", err)
 	}
 	if !whole {
@@ -303,6 +305,7 @@ type choosingComposer interface {
 }
 
 func (h *Host) composeOf(ctx context.Context, want *wanted) (ostree.Composed, error) {
+	defer h.deployments.changed()
 	if c, is := h.composer.(choosingComposer); is && want.choose != nil {
 		return c.ComposeFor(ctx, want.System, want.choose)
 	}

@@ -634,13 +634,10 @@ func (p *Plain) Cleanup(ctx context.Context) error {
 }
 
 // BootSpace refuses, with an Error around a *NoBootSpace, a commit whose kernel is not in /boot yet and does not fit
-// there. One fork if the commit has a deployment, else two; the kernel and the initramfs are read once.
-func (p *Plain) BootSpace(ctx context.Context, osName, checksum string) error {
+// there, beside the deployments that Status lists. One fork, none if the commit has a deployment; the kernel and the
+// initramfs are read once.
+func (p *Plain) BootSpace(ctx context.Context, deployments []Deployment, osName, checksum string) error {
 	doing := "checking /boot for " + checksum
-	deployments, err := p.Status(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
 	if slices.ContainsFunc(deployments, func(d Deployment) bool {
 		return d.OS == osName && d.Checksum == checksum && d.kernel != ""
 	}) {

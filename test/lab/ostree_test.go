@@ -77,7 +77,7 @@ func TestDeploymentIsMadeChosenAndTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.BootSpace(ctx, OS, checksum); err != nil {
+	if err := p.BootSpace(ctx, status(ctx, t, p), OS, checksum); err != nil {
 		t.Error(err)
 	}
 	arguments := append(slices.Clone(KernelArguments),
@@ -329,11 +329,11 @@ func TestKernelThatIsInBootAlreadyNeedsNoRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refusal *ostree.NoBootSpace
-	err = p.BootSpace(ctx, OS, another)
+	err = p.BootSpace(ctx, status(ctx, t, p), OS, another)
 	if !errors.As(err, &refusal) || ostree.ClassOf(err) != ostree.NeedsAdmin || refusal.Need <= refusal.Free {
 		t.Errorf("another kernel: %v", err)
 	}
-	if err := p.BootSpace(ctx, OS, same); err != nil {
+	if err := p.BootSpace(ctx, status(ctx, t, p), OS, same); err != nil {
 		t.Errorf("the kernel of the booted one: %v", err)
 	}
 }

@@ -4,12 +4,16 @@ package osupdate
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/test/node"
@@ -96,14 +100,16 @@ func output(ctx context.Context, t *testing.T, n *node.Node, argv ...string) str
 // released waits until the agent has cleaned up after a verdict, and holds nothing.
 func released(ctx context.Context, t *testing.T, n *node.Node) {
 	t.Helper()
-	for start := time.Now(); time.Since(start) < 30*time.Second; {
-		out, err := n.Output(ctx, "ostree", "refs", "--list", "noderefit")
-		busy, _ := n.Output(ctx, "systemctl", "is-active", transaction.ProveUnit)
+	bounded, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	for bounded.Err() == nil {
+		out, err := n.Output(bounded, "ostree", "refs", "--list", "noderefit")
+		busy, _ := n.Output(bounded, "systemctl", "is-active", transaction.ProveUnit)
 		if err == nil && strings.TrimSpace(out) == "" && strings.TrimSpace(busy) != "active" {
 			return
 		}
 		select {
-		case <-ctx.Done():
+		case <-bounded.Done():
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
@@ -216,9 +222,33 @@ func TestStagedOSDoesNotBootAndIsLetGoOfByARevert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, text, exit, err := n.Agent(ctx, "stage", "--config", at, "-o", "json"); err != nil || exit != 0 {
-		t.Fatalf("stage: %d %v %s %s", exit, err, out, text)
+	// What the verbs end with is what the host has then.
+	told := func(verb string, s *daemon.Status, want int) {
+		t.Helper()
+		now, err := n.Status(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(now.Deployments, s.Deployments); d != "" || len(now.Deployments) != want {
+			t.Errorf("%s tells of other deployments than the %d that there are to be:\n%s", verb, want, d)
+		}
 	}
+	stage := func() {
+		t.Helper()
+		out, text, exit, err := n.Agent(ctx, "stage", "--config", at, "-o", "json")
+		var res daemon.Result
+		if err := errors.Join(err, json.Unmarshal([]byte(out), &res)); err != nil || exit != 0 {
+			t.Fatalf("stage: %d %v %s %s", exit, err, out, text)
+		}
+		told("stage", res.Status, deployments+1)
+	}
+	stage()
+	res, _, err := n.Apply(ctx, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told("apply", res.Status, deployments)
+	stage()
 	if refs := output(ctx, t, n, "ostree", "refs", "--list", "noderefit"); refs == "" {
 		t.Error("nothing is held")
 	}
