@@ -135,7 +135,7 @@ true`
 // committed configuration is there.
 func (v *victim) nothingHeld(ctx context.Context) {
 	v.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
 		left := output(ctx, v.t, v.Node, "sh", "-c", held)
@@ -239,7 +239,7 @@ func (v *victim) busy(ctx context.Context) bool {
 // until waits for what nothing announces.
 func (v *victim) until(ctx context.Context, what string, condition func() bool) {
 	v.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for !condition() {
 		select {
