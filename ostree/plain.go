@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Plain works an ostree host with ostree's own tool. It keeps nothing about the host between two calls but what the tool
-// can do. It is safe for concurrent use, but whoever decides about deployments should be one.
+// Plain works an ostree host with ostree's own tool. It keeps nothing about the host between two calls but what the
+// tool can do. It is safe for concurrent use, but whoever decides about deployments should be one.
 type Plain struct {
 	run  Runner
 	root string

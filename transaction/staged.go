@@ -210,8 +210,8 @@ func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 	return errors.Join(fault("taken back"), e.Services.Reboot(context.WithoutCancel(ctx)))
 }
 
-// journalsHere are those of an update without a deployment, the last one first. One that was never complete, or has been
-// taken back, is not among them.
+// journalsHere are those of an update without a deployment, the last one first. One that was never complete, or has
+// been taken back, is not among them.
 func (e *Engine) journalsHere(p *Pending) ([]*journal, error) {
 	var out []*journal
 	for _, id := range []string{p.EtcTransaction, p.Transaction} {
