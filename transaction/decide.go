@@ -3,6 +3,7 @@
 package transaction
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -100,9 +101,8 @@ func Decide(r *Record, s Situation) Decision {
 		return decideSettled(r, s)
 	}
 	if s.Booted != p.From && (s.Booted != p.Deployment || p.Deployment == "") {
-		return Decision{Do: Foreign, Why: fmt.Sprintf(
-			"booted deployment %s is neither the committed %s nor the pending %s; something else changed the OS",
-			s.Booted, p.From, p.Deployment)}
+		return Decision{Do: Foreign, Why: fmt.Sprintf("booted deployment %s is neither the committed %s nor the pending %s; %s",
+			s.Booted, p.From, cmp.Or(p.Deployment, "one of "+p.Config), elsewhere)}
 	}
 	onNew := !p.deploys() || s.Booted == p.Deployment
 	switch p.Phase {
@@ -126,6 +126,9 @@ func Decide(r *Record, s Situation) Decision {
 			return Decision{Do: FirstBoot, Why: fmt.Sprintf("first boot of %s", p.Config)}
 		case p.Road == RoadStaged:
 			return decideStaged(p, s)
+		case s.Default != p.Deployment && s.Default != p.From && s.Default != "":
+			return Decision{Do: Abort, Why: fmt.Sprintf("update to %s was dropped before it had booted: %s boots next, "+
+				"which somebody else has chosen", p.Config, s.Default)}
 		case s.Default != p.Deployment:
 			return Decision{Do: Abort, Why: p.cutEarly()}
 		case sameKernel(s.BootID, p.BootID) && s.BootID != p.BootID && p.SoftReboot == SoftStarted:
@@ -202,9 +205,19 @@ func decideSettled(r *Record, s Situation) Decision {
 		return Decision{Do: Nothing}
 	case r.Previous != nil && r.Previous.Deployment == s.Booted && s.Booted != "":
 		return Decision{Do: WentBack, Why: fmt.Sprintf(
-			"a person or the boot loader went back from %s to the deployment of %s", c.Config, r.Previous.Config)}
+			"a person or the boot loader went back from %s to %s", c.deployed(), r.Previous.deployed())}
 	}
 	return Decision{Do: Foreign, Why: fmt.Sprintf(
-		"booted deployment %s is not the one of the committed configuration (%s); something else changed the OS",
-		s.Booted, c.Deployment)}
+		"booted deployment %s is not the one of the committed configuration (%s); %s", s.Booted, c.Deployment, elsewhere)}
+}
+
+// elsewhere is what a person can do about a deployment that is not ours.
+const elsewhere = "something else changed the OS: boot that again, or apply a configuration to go on from this one"
+
+// deployed names the deployment of a revision for people.
+func (r *Revision) deployed() string {
+	if r.Config == "" {
+		return r.Deployment + ", which has no configuration"
+	}
+	return "the deployment of " + r.Config
 }

@@ -237,3 +237,24 @@ func TestBootIsNamedByTheKernelAndByWhatItWasStartedAgain(t *testing.T) {
 		t.Errorf("a boot of k that no record knows is %q", got)
 	}
 }
+
+// Reasons name what they are about, also where no configuration had made it, and say what can be done.
+func TestReasonsNameDeploymentsWithoutAConfiguration(t *testing.T) {
+	first, a := Revision{Deployment: "os/first.0"}, Revision{Config: "a", Deployment: "os/a.0"}
+	preparing := switching(PhasePrepare, func(p *Pending) { p.Deployment = "" })
+	for _, row := range []struct {
+		record       *Record
+		booted, dflt string
+		want         string
+	}{
+		{&Record{Committed: &a, Previous: &first}, "os/first.0", "", "back from the deployment of a to os/first.0, which has no"},
+		{&Record{Committed: &first, Previous: &a}, "os/a.0", "", "back from os/first.0, which has no configuration to the"},
+		{&Record{Committed: &a}, "os/x.0", "", "changed the OS: boot that again, or apply a configuration to go on from"},
+		{preparing, "os/x.0", "", "neither the committed A nor the pending one of b; something else changed"},
+		{switching(PhaseBoot, nil), "A", "os/x.0", "dropped before it had booted: os/x.0 boots next, which somebody else"},
+	} {
+		if d := Decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: thisBoot}); !strings.Contains(d.Why, row.want) {
+			t.Errorf("%q is not in %q", row.want, d.Why)
+		}
+	}
+}

@@ -132,10 +132,16 @@ func (e *Engine) Fail(r *Record, state State, err error) {
 }
 
 func (e *Engine) fail(r *Record, state State, reason string) error {
-	if r.State == state && r.Reason == reason {
+	return e.note(r, state, reason, nil)
+}
+
+// note makes people read a state; before is what they read again once it does not hold any more.
+func (e *Engine) note(r *Record, state State, reason string, before *Standing) error {
+	if r.State == state && r.Reason == reason && (r.Before == nil) == (before == nil) {
 		return nil
 	}
 	r.setState(state, reason, e.Now())
+	r.Before = before
 	if err := e.Root.MkdirAll(StateDir, 0o700); err != nil {
 		return err
 	}

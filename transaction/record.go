@@ -183,6 +183,14 @@ type Record struct {
 	// Discard lists deployments of ours that failed or were left; the next update removes them.
 	Discard []string `json:"discard,omitempty"`
 
+	Standing
+
+	// Before is what people read before something else changed the OS, and read again once that is undone.
+	Before *Standing `json:"before,omitempty"`
+}
+
+// Standing is how a host stands, in words for people.
+type Standing struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
@@ -229,7 +237,7 @@ func decodeRecord(data []byte) (*Record, error) {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(e.Record, &version); err == nil && version.Version > recordFormat {
-		return nil, fmt.Errorf("%w: %s has format %d, this binary knows %d",
+		return nil, fmt.Errorf("%w: %s has format %d, this binary knows %d; go back to that version of the agent",
 			ErrNewer, RecordPath, version.Version, recordFormat)
 	}
 	sum := sha256.Sum256(e.Record)
@@ -260,7 +268,7 @@ func NewStore(root *files.Root) *Store { return &Store{root: root} }
 func (s *Store) Load() (*Record, error) {
 	data, err := s.root.ReadFile(RecordPath)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &Record{Version: recordFormat, State: Done}, nil
+		return &Record{Version: recordFormat, Standing: Standing{State: Done}}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading boot record: %w", err)
@@ -305,6 +313,7 @@ func (r *Record) setState(state State, reason string, now time.Time) {
 			reason = fmt.Sprintf("the host stays on %s, which was not proved", c.Config)
 		}
 	}
+	r.Before = nil
 	reason = strings.ReplaceAll(reason, "\n", "; ") // joined errors; people and scripts read it as one line
 	if r.State != state || r.Reason != reason || r.Since.IsZero() {
 		r.State, r.Reason, r.Since = state, reason, now.UTC().Truncate(time.Second)

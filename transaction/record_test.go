@@ -24,7 +24,7 @@ func sampleRecord() *Record {
 		Pending: &Pending{Revision: Revision{Config: "b", Digest: "bb", Since: at}, Phase: PhaseProve, Road: RoadSwitch,
 			From: "os/1.0", Deadline: time.Hour, Timeout: time.Minute, Baseline: Baseline{FailedUnits: []string{"x.service"}}},
 		Quarantined: []Quarantined{{Config: "c", Digest: "cc", Reason: "said & done", Since: at}},
-		State:       Working, Since: at,
+		Standing:    Standing{State: Working, Since: at},
 	}
 }
 

@@ -3,6 +3,7 @@
 package transaction
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 	}
 	switch o.Do {
 	case Nothing:
-		return o, e.sweep(r)
+		return o, errors.Join(e.asBefore(r), e.sweep(r))
 	case Abort:
 		return o, e.recoverAbort(ctx, r, o.Decision)
 	case RollForward:
@@ -70,9 +71,23 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 	case WentBack:
 		return o, e.wentBack(ctx, r, o.Decision)
 	case Foreign:
-		return o, e.fail(r, Degraded, o.Why)
+		before := r.Before
+		if before == nil {
+			now := r.Standing
+			before = &now
+		}
+		return o, e.note(r, Degraded, o.Why, before)
 	}
 	return o, nil
+}
+
+// asBefore takes back that something else had changed the OS, where the host is on the committed deployment again.
+func (e *Engine) asBefore(r *Record) error {
+	if r.Before == nil {
+		return nil
+	}
+	r.Standing, r.Before = *r.Before, nil
+	return e.store().save(r)
 }
 
 func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
@@ -488,7 +503,8 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	if j == nil {
 		// Only the step to the committed deployment can be taken back, and only once.
 		state = Degraded
-		d.Why += "; what no deployment carries could not follow: apply " + r.Previous.Config + " to mend that"
+		d.Why += "; what no deployment carries could not follow: apply " + cmp.Or(r.Previous.Config, "a configuration") +
+			" to mend that"
 	} else if err := errors.Join(j.undo(), j.sync()); err != nil {
 		return err
 	}

@@ -64,3 +64,42 @@ func TestDeploymentsOfOursThatSomebodyBootedOrPinnedStay(t *testing.T) {
 		t.Errorf("%v; the record has %v", err, r.Discard)
 	}
 }
+
+func TestWhatSomethingElseHasChangedIsForgottenOnceThatIsUndone(t *testing.T) {
+	s := &shelf{{ID: "A", Booted: true, Default: true}, {ID: "X"}, {ID: "Y"}}
+	root := host(t, map[string]string{StateDir + "/configs/x": ""})
+	e := &Engine{Root: root, Deployments: s, Now: time.Now, Say: func(string, string) {},
+		Uptime: func() time.Duration { return time.Minute }}
+	boot := func(id string) *Record {
+		t.Helper()
+		for i := range *s {
+			(*s)[i].Booted = (*s)[i].ID == id
+		}
+		r, err := e.store().Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // at the boot, and by an apply
+			if _, err := e.Recover(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return r
+	}
+	was := Standing{State: RolledBack, Reason: "x.service failed", Since: time.Unix(1, 0).UTC()}
+	if err := e.store().save(&Record{Committed: &Revision{Config: "a", Deployment: "A"}, Standing: was}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"X", "Y", "A"} {
+		r := boot(id)
+		if own := id == "A"; (r.Standing == was) != own || (r.State == Degraded) == own {
+			t.Errorf("on %s it is %+v", id, r.Standing)
+		}
+	}
+	// What failed meanwhile is nothing that a boot undoes.
+	r := boot("X")
+	e.Fail(r, Degraded, errors.New("no space"))
+	if r = boot("A"); r.State != Degraded || r.Reason != "no space" {
+		t.Errorf("it is %+v", r.Standing)
+	}
+}
