@@ -101,7 +101,8 @@ func Decide(r *Record, s Situation) Decision {
 		return decideSettled(r, s)
 	}
 	if s.Booted != p.From && (s.Booted != p.Deployment || p.Deployment == "") {
-		return Decision{Do: Foreign, Why: fmt.Sprintf("booted deployment %s is neither the committed %s nor the pending %s; %s",
+		return Decision{Do: Foreign, Why: fmt.Sprintf(
+			"booted deployment %s is neither the committed %s nor the pending %s; %s",
 			s.Booted, p.From, cmp.Or(p.Deployment, "one of "+p.Config), elsewhere)}
 	}
 	onNew := !p.deploys() || s.Booted == p.Deployment
