@@ -169,7 +169,7 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 		return err
 	}
 	if err := e.unmake(ctx, r.Pending); err != nil {
-		return err
+		return e.stuck(ctx, r, d.Why, err)
 	}
 	r.Pending = nil
 	state := Done
@@ -187,6 +187,16 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 		}
 	}
 	return errors.Join(e.sweep(r), e.tidyConfigs(r))
+}
+
+// stuck says that what a pending update has made could not be removed. The record keeps its phase: the next recovery
+// tries again.
+func (e *Engine) stuck(ctx context.Context, r *Record, why string, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(err, e.fail(r, Degraded,
+		fmt.Sprintf("%s; and what was made for it can't be removed: %v", why, err)))
 }
 
 // errJournalLost: the record says that something was decided, and what it was is gone.

@@ -234,8 +234,7 @@ func (e *Engine) revoke(ctx context.Context, r *Record, j *journal, why error, s
 		why = e.abandon(j, why)
 	}
 	if err := e.unmake(ctx, r.Pending); err != nil {
-		// The record keeps its phase: recovery tries again.
-		return errors.Join(why, err)
+		return errors.Join(why, e.stuck(ctx, r, why.Error(), err))
 	}
 	r.Pending = nil
 	say()

@@ -6,20 +6,26 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// shelf is a host's deployments, of which the booted one can't be removed.
+// shelf is a host's deployments, of which the booted one can't be removed, nor what stands on a full disk.
 type shelf []ostree.Deployment
+
+const onFullDisk = "full"
 
 func (s *shelf) Status(context.Context) ([]ostree.Deployment, error) { return slices.Clone(*s), nil }
 
 func (s *shelf) Discard(_ context.Context, id string) error {
 	if slices.ContainsFunc(*s, func(d ostree.Deployment) bool { return d.ID == id && d.Booted }) {
 		return errors.New("it is the one that runs")
+	}
+	if slices.ContainsFunc(*s, func(d ostree.Deployment) bool { return d.ID == id && d.Version == onFullDisk }) {
+		return errors.New("no space left on device")
 	}
 	*s = slices.DeleteFunc(*s, func(d ostree.Deployment) bool { return d.ID == id })
 	return nil
@@ -101,5 +107,35 @@ func TestWhatSomethingElseHasChangedIsForgottenOnceThatIsUndone(t *testing.T) {
 	e.Fail(r, Degraded, errors.New("no space"))
 	if r = boot("A"); r.State != Degraded || r.Reason != "no space" {
 		t.Errorf("it is %+v", r.Standing)
+	}
+}
+
+func TestWhatCannotBeRemovedIsSaidUntilItIs(t *testing.T) {
+	s := &shelf{{ID: "A", Booted: true, Default: true}, {ID: "B", Version: onFullDisk}}
+	root := host(t, map[string]string{StateDir + "/configs/x": ""})
+	e := &Engine{Root: root, Deployments: s, Now: time.Now, Say: func(string, string) {},
+		Uptime: func() time.Duration { return time.Minute }}
+	interrupted := switching(PhaseBoot, nil)
+	if err := e.store().save(interrupted); err != nil {
+		t.Fatal(err)
+	}
+	recovered := func() (*Record, error) {
+		t.Helper()
+		r, err := e.store().Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = e.Recover(t.Context(), r)
+		if r, loadErr := e.store().Load(); loadErr == nil {
+			return r, err
+		}
+		return r, err
+	}
+	if r, err := recovered(); err == nil || r.State != Degraded || !strings.Contains(r.Reason, "no space left") || r.Pending == nil {
+		t.Errorf("%v; it is %+v", err, r.Standing)
+	}
+	(*s)[1].Version = ""
+	if r, err := recovered(); err != nil || r.State != Done || r.Pending != nil || len(*s) != 1 {
+		t.Errorf("%v; it is %+v", err, r.Standing)
 	}
 }
