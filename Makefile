@@ -17,7 +17,7 @@ FUZZTIME ?= 10s
 # The longest that one test binary may take. The labs build a root file system on their first run.
 TEST_TIMEOUT ?= 30m
 
-# How many power cuts make test-vm spreads over an update.
+# How many power cuts make test-vm spreads over an update; and a quarter as many where the boot loader counts boots.
 VM_CUTS ?= 40
 
 # The suites that count their cuts, which go test shows only of a package that is tested by itself.

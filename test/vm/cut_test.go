@@ -49,8 +49,9 @@ type cutPlan struct {
 	source *rand.Rand
 }
 
-// plans spreads n cuts over all parts of the road, and within a part where the source says.
-func (r road) plans(n int, source *rand.Rand) []cutPlan {
+// plans spreads n cuts over all parts of the road, and within a part where the source says; with twice some are followed
+// by another.
+func (r road) plans(n int, twice bool, source *rand.Rand) []cutPlan {
 	out := make([]cutPlan, n)
 	for i := range out {
 		part := i % len(r.marks)
@@ -60,7 +61,7 @@ func (r road) plans(n int, source *rand.Rand) []cutPlan {
 		}
 		out[i] = cutPlan{request: from + 1 + source.IntN(max(1, to-from)), any: i%2 == 1, repeat: i%4 == 0,
 			source: rand.New(rand.NewPCG(source.Uint64(), source.Uint64()))}
-		if n > shortRun && i%4 == 3 {
+		if twice && i%4 == 3 {
 			out[i].again = 1 + source.IntN(200)
 		}
 	}
@@ -71,13 +72,29 @@ func (r road) plans(n int, source *rand.Rand) []cutPlan {
 // TestPowerCutsOverAnUpdate cuts the power of machines that go from a to b, in every part of that, and asks each what
 // it is after the next boot. VM_CUTS is how many times, VM_SEED repeats the places of an earlier run.
 func TestPowerCutsOverAnUpdate(t *testing.T) {
-	ctx := context.Background()
 	s := set(t, Options{})
 	t.Parallel()
-	cuts := int(number(t, "VM_CUTS", shortRun))
+	cuts := number(t, "VM_CUTS", shortRun)
+	s.cuts(t, int(cuts), cuts > shortRun)
+}
+
+// TestPowerCutsOverAnUpdateThatIsCounted does the same on machines whose boot loader counts the boots of b, and boots a
+// when there were too many. None has anything left to count in the end. VM_GRUB_CUTS is how many times; otherwise it is
+// for every fourth of VM_CUTS.
+func TestPowerCutsOverAnUpdateThatIsCounted(t *testing.T) {
+	s := counting(t)
+	t.Parallel()
+	cuts := number(t, "VM_CUTS", shortRun)
+	s.cuts(t, int(number(t, "VM_GRUB_CUTS", max(1, cuts/4))), cuts > shortRun)
+}
+
+// cuts makes so many cuts, some of them twice in a row.
+func (s *scene) cuts(t *testing.T, cuts int, twice bool) {
+	t.Helper()
+	ctx := context.Background()
 	seed := number(t, "VM_SEED", time.Now().UnixNano()&0xffffffff)
 	t.Logf("VM_SEED=%d", seed)
-	plans := s.road.plans(cuts, rand.New(rand.NewPCG(uint64(seed), 0)))
+	plans := s.road.plans(cuts, twice, rand.New(rand.NewPCG(uint64(seed), 0)))
 	began := time.Now()
 	var mu sync.Mutex
 	ended := map[string]int{}
@@ -87,7 +104,7 @@ func TestPowerCutsOverAnUpdate(t *testing.T) {
 		workers.Go(func() {
 			for n := range queue {
 				began := time.Now()
-				at, what, err := s.cut(ctx, fmt.Sprintf("cut-%d", n+1), plans[n])
+				at, what, err := s.cut(ctx, fmt.Sprintf("%s-cut-%d", s.image.options.name(), n+1), plans[n])
 				mu.Lock()
 				ended[s.road.in(plans[n].request)+" "+at]++
 				mu.Unlock()
@@ -171,11 +188,26 @@ func (s *scene) cut(ctx context.Context, name string, plan cutPlan) (at, what st
 		return at, what, err
 	}
 	what += fmt.Sprintf(", left over %v", left)
+	if err := s.countsNothing(ctx, h); err != nil {
+		return at, what, err
+	}
 	if at == "a" && plan.repeat {
 		what += ", and the update once more"
-		err = h.repeat(ctx, s.sides)
+		err = errors.Join(h.repeat(ctx, s.sides), s.countsNothing(ctx, h))
 	}
 	return at, what, err
+}
+
+// countsNothing asks the boot loader of a machine at rest. What it counted on it would leave some boots later.
+func (s *scene) countsNothing(ctx context.Context, h *host) error {
+	if s.image.options.Loader != GRUB {
+		return nil
+	}
+	left, err := h.uncounted(ctx)
+	if err == nil && left != "" {
+		err = fmt.Errorf("%w: the boot loader counts %q", errTorn, left)
+	}
+	return err
 }
 
 // repeat does the update again that a cut undid, and holds it to ending where it should with nothing left over.

@@ -118,7 +118,7 @@ func TestDiskFallsSilentAtARequest(t *testing.T) {
 func TestCutsAreSpreadOverEveryPartOfTheRoad(t *testing.T) {
 	r := road{marks: []mark{{"begin", 0}, {"nothing", 5}, {"commit", 5}, {"boot", 90}}, end: 100}
 	parts := map[string]int{}
-	for _, p := range r.plans(40, rand.New(rand.NewPCG(1, 2))) {
+	for _, p := range r.plans(40, true, rand.New(rand.NewPCG(1, 2))) {
 		if p.request < 1 || p.request > r.end {
 			t.Errorf("request %d", p.request)
 		}
