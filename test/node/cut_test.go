@@ -181,6 +181,26 @@ func TestWayBackOutlivesAnUpdateThatCameToNothing(t *testing.T) {
 	verified(ctx, t, n)
 }
 
+func TestWayBackOutlivesAnUpdateThatWasRolledBack(t *testing.T) {
+	ctx, n := onA(t)
+	old := n.BootedDeployment()
+	apply(ctx, t, n, mc("b", configB))
+	settled(ctx, t, n, "b")
+	apply(ctx, t, n, mc("bad", configBad))
+	if s, err := n.WaitState(ctx, transaction.RolledBack); err != nil || s.Config.Committed != "b" || s.Config.Previous != "a" {
+		t.Fatalf("%+v %v", s, err)
+	}
+	choose(ctx, t, n, old)
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.WaitState(ctx, transaction.RolledBack, transaction.Degraded)
+	if err != nil || s.State != transaction.RolledBack || s.Config.Committed != "a" || n.BootedDeployment() != old {
+		t.Fatalf("%+v %v", s, err)
+	}
+	verified(ctx, t, n)
+}
+
 func TestWayBackThatIsClosedIsNotClaimed(t *testing.T) {
 	ctx, n := onA(t)
 	old := n.BootedDeployment()
