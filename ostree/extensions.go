@@ -9,11 +9,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // An image of extensions is a repository of packages in a container image. podman pulls it and mounts it, and what it
@@ -104,12 +103,11 @@ func (r *RPM) offer(ctx context.Context, image Image) error {
 	}
 	podman := inUnit(r.run, sourceUnit, "--description=podman pull "+name, "--property=EnvironmentFile=-"+proxyFile)
 	if note == nil {
-		// It has an exit status of its own for an image that isn't there.
-		_, err := podman(ctx, "podman", "image", "exists", name)
-		if command, is := errors.AsType[*CommandError](err); is && command.Stderr != "" || ctx.Err() != nil {
+		there, err := imageExists(ctx, podman, name)
+		if err != nil {
 			return r.podmanFailing(doing, image, err)
 		}
-		if err := r.note(extensionsImage{Image: name, Ours: err != nil}); err != nil {
+		if err := r.note(extensionsImage{Image: name, Ours: !there}); err != nil {
 			return failed(err)
 		}
 	}
@@ -131,6 +129,17 @@ func (r *RPM) offer(ctx context.Context, image Image) error {
 		return failed(err)
 	}
 	return failed(replaceFile(r.host(sourceRepo), []byte(sourceFile), 0o644))
+}
+
+// imageExists says whether podman has an image. It says no by exit status 1, without a word; an image of somebody's is
+// not to be taken for ours because it could not be asked.
+func imageExists(ctx context.Context, podman Runner, name string) (bool, error) {
+	_, err := podman(ctx, "podman", "image", "exists", name)
+	command, _ := errors.AsType[*CommandError](err)
+	if exit, is := errors.AsType[*exec.ExitError](err); is && exit.ExitCode() == 1 && command.Stderr == "" {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // pullSource pulls an image with podman. What is there already is only looked up.
@@ -201,10 +210,15 @@ func (r *RPM) Withdraw(ctx context.Context) error {
 	return nil
 }
 
-// unmount takes the repository from rpm-ostree. The image stays.
+// unmount takes the repository from rpm-ostree, through a power cut too: the note may be on another disk, and nobody
+// looks for it without that. The image stays.
 func (r *RPM) unmount(ctx context.Context) error {
 	for _, path := range []string{sourceRepo, sourceRepo + replaceSuffix} {
-		if err := os.Remove(r.host(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := os.Remove(r.host(path))
+		if err == nil {
+			err = syncDir(filepath.Dir(r.host(path)))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -252,7 +266,7 @@ func (r *RPM) note(n extensionsImage) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(path.Dir(r.host(sourceNote)), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(r.host(sourceNote)), 0o700); err != nil {
 		return err
 	}
 	return replaceFile(r.host(sourceNote), text, 0o600)
@@ -275,9 +289,14 @@ func replaceFile(at string, text []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.Open(path.Dir(at))
+	return syncDir(filepath.Dir(at))
+}
+
+// syncDir makes durable which names a directory has.
+func syncDir(name string) error {
+	dir, err := os.Open(name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(unix.Fsync(int(dir.Fd())), dir.Close())
+	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"testing"
+)
+
+func TestImageIsOursOnlyWhenPodmanSaysThatItWasNotThere(t *testing.T) {
+	for script, want := range map[string]struct{ there, fails bool }{
+		"exit 0":                                 {there: true},
+		"exit 1":                                 {},
+		"echo 'Error: no space' >&2; exit 1":     {fails: true},
+		"echo 'Error: no storage' >&2; exit 125": {fails: true},
+		"exit 125":                               {fails: true},
+		"kill -9 $$":                             {fails: true},
+	} {
+		podman := func(ctx context.Context, _ ...string) ([]byte, error) { return Exec(ctx, "sh", "-c", script) }
+		if there, err := imageExists(t.Context(), podman, "quay.io/os/extensions:1"); there != want.there ||
+			(err != nil) != want.fails {
+			t.Errorf("%s: %v, %v", script, there, err)
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := imageExists(gone, Exec, "quay.io/os/extensions:1"); err == nil {
+		t.Error("nobody was asked, and there is an answer")
+	}
+}
