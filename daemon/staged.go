@@ -52,9 +52,7 @@ func (h *Host) prepareStaged(ctx context.Context, u *update, c *compiler, o Appl
 	if !u.deploys {
 		u.reclaim = nil
 	}
-	check := u.Update
-	check.Wants = c.wants
-	if err := h.engine().Check(check, c.wants); err != nil || !u.deploys || u.release != nil || o.afresh {
+	if err := h.engine().Check(u.Update, c.wants); err != nil || !u.deploys || u.release != nil || o.afresh {
 		return err
 	}
 	var err error

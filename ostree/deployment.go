@@ -34,8 +34,8 @@ type Deployment struct {
 	Version    string
 	// Locked says of a staged deployment that the next shutdown leaves it as it is.
 	Locked bool
-	// KernelArguments are those of its boot entry, one argument an element with its quotes, without ostree=; those that
-	// it will have, where it is staged.
+	// KernelArguments are those of its boot entry, one argument an element with its quotes, without ostree=. Where it is
+	// staged, those that it was staged with; none if ostree is to take those of the booted one at the shutdown.
 	KernelArguments []string
 	Dir             string // absolute on the host: /ostree/deploy/OS/deploy/CHECKSUM.SERIAL
 

@@ -35,10 +35,10 @@ func NewGRUB(root string, overwrite func(path string, block []byte) error) *GRUB
 	return g
 }
 
-// Uncounted says why the boots of a host are not counted.
-type Uncounted struct{ Reason string }
+// uncounted is the error that says why the boots of a host are not counted.
+type uncounted struct{ Reason string }
 
-func (e *Uncounted) Error() string { return e.Reason }
+func (e *uncounted) Error() string { return e.Reason }
 
 const (
 	counterName = "boot_counter"
@@ -54,8 +54,8 @@ var grubDirs = []string{"/boot/grub2", "/boot/grub"}
 // counting is how a configuration that counts writes down how far it is; without that it does not count.
 var counting = regexp.MustCompile(`(?m)^[^#\n]*\bsave_env\b[^#\n]*\b` + counterName + `\b`)
 
-// Counts says whether boots are counted: nil, an *Uncounted, or that it could not be found out. What GRUB reads at boot
-// decides, not which packages there are. No fork.
+// Counts says whether boots are counted: nil, why they are not, or that it could not be found out. What GRUB reads at
+// boot decides, not which packages there are. No fork.
 func (g *GRUB) Counts() error {
 	_, _, err := g.find()
 	return err
@@ -83,7 +83,7 @@ func (g *GRUB) Limit() int {
 func (g *GRUB) Set(boots int) (bool, error) {
 	const doing = "having the boots counted"
 	file, block, err := g.find()
-	if errors.As(err, new(*Uncounted)) {
+	if errors.As(err, new(*uncounted)) {
 		return false, nil
 	}
 	if err == nil {
@@ -129,15 +129,15 @@ func (g *GRUB) find() (file string, block []byte, err error) {
 	case err != nil:
 		return "", nil, fmt.Errorf("reading the configuration of GRUB: %w", err)
 	case dir == "":
-		return "", nil, &Uncounted{"there is no configuration of GRUB in " + strings.Join(grubDirs, " or ")}
+		return "", nil, &uncounted{"there is no configuration of GRUB in " + strings.Join(grubDirs, " or ")}
 	case !g.reads(dir, text):
-		return "", nil, &Uncounted{dir + "/grub.cfg keeps no " + counterName}
+		return "", nil, &uncounted{dir + "/grub.cfg keeps no " + counterName}
 	}
 	if file, block, err = g.environment(); err != nil {
 		return "", nil, err
 	}
 	if !isEnvironment(block) {
-		return "", nil, &Uncounted{file + " is no environment block of GRUB's"}
+		return "", nil, &uncounted{file + " is no environment block of GRUB's"}
 	}
 	opened, err := os.Open(g.host(file))
 	if errors.Is(err, fs.ErrNotExist) { // it will be in this directory
@@ -232,15 +232,15 @@ func (g *GRUB) checkDisk(file *os.File) error {
 func (g *GRUB) checkDevice(file string, fsys, major, minor uint32) error {
 	switch fsys {
 	case unix.BTRFS_SUPER_MAGIC, zfsMagic:
-		return &Uncounted{"GRUB can't write to the file system of " + file}
+		return &uncounted{"GRUB can't write to the file system of " + file}
 	}
 	device := fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)
 	mapped, err := os.ReadFile(g.host(device + "/dm/uuid"))
 	if err == nil && !strings.Contains(string(mapped), "mpath-") { // several ways to one disk, which GRUB sees as such
-		return &Uncounted{"GRUB can't write to the device of " + file + ", which is " + strings.TrimSpace(string(mapped))}
+		return &uncounted{"GRUB can't write to the device of " + file + ", which is " + strings.TrimSpace(string(mapped))}
 	}
 	if _, err := os.Stat(g.host(device + "/md")); err == nil {
-		return &Uncounted{"GRUB can't write to the device of " + file + ", which is RAID"}
+		return &uncounted{"GRUB can't write to the device of " + file + ", which is RAID"}
 	}
 	return nil
 }

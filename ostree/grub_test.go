@@ -67,7 +67,7 @@ func TestGRUBCountsWhereItsConfigurationDoes(t *testing.T) {
 		g := grubHost(t, c.files)
 		err := g.Counts()
 		if c.reason == "" && err != nil ||
-			c.reason != "" && (!errors.As(err, new(*Uncounted)) || !strings.Contains(err.Error(), c.reason)) {
+			c.reason != "" && (!errors.As(err, new(*uncounted)) || !strings.Contains(err.Error(), c.reason)) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		set, err := g.Set(3)
@@ -186,7 +186,7 @@ func TestGRUBCantCountOnEveryDisk(t *testing.T) {
 	} {
 		g := grubHost(t, map[string]string{"/sys/dev/block/253:3/" + c.file: c.text})
 		err := g.checkDevice("/boot/grub2/grubenv", c.fsys, 253, 3)
-		if (err == nil) != c.counts || err != nil && !errors.As(err, new(*Uncounted)) {
+		if (err == nil) != c.counts || err != nil && !errors.As(err, new(*uncounted)) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

@@ -43,12 +43,12 @@ var earlyTargets = []string{"sysinit.target", "local-fs.target", "local-fs-pre.t
 	"cryptsetup.target", "cryptsetup-pre.target", "veritysetup.target", "integritysetup.target",
 	"remote-fs-pre.target", "remote-cryptsetup.target", "initrd.target", "initrd-root-fs.target"}
 
-// Rereads says who has read a path, in the boot that is under way, before recovery changes it: "" if what it becomes is
+// rereads says who has read a path, in the boot that is under way, before recovery changes it: "" if what it becomes is
 // seen without one more boot. at is a resolved path, after what it becomes, text what is known of a unit by its name.
 //
 // Units that have their turn later are read again by a daemon-reload. Those whose turn is past are not, and neither is
 // a unit kept from starting that was to start: its job has been queued.
-func Rereads(at string, after files.Node, text func(unit string) string) string {
+func rereads(at string, after files.Node, text func(unit string) string) string {
 	if rest, ok := strings.CutPrefix(at, "/etc/systemd/system/"); ok {
 		return rereadsUnit(strings.Split(rest, "/"), after, text)
 	}
@@ -62,7 +62,7 @@ func Rereads(at string, after files.Node, text func(unit string) string) string 
 	return ""
 }
 
-// rereadsUnit is Rereads of a path below /etc/systemd/system, by its parts.
+// rereadsUnit is rereads of a path below /etc/systemd/system, by its parts.
 func rereadsUnit(parts []string, after files.Node, text func(unit string) string) string {
 	name, within := parts[0], ""
 	for _, suffix := range []string{".wants", ".requires", ".upholds", ".d"} {

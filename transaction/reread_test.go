@@ -70,7 +70,7 @@ func TestOneMoreBootIsForWhatThisOneHasRead(t *testing.T) {
 		{"/etc/systemd/system/" + RecoverUnit, file, false},
 		{"/etc/systemd/system/sysinit.target.wants/" + ProveUnit, link, false},
 	} {
-		why := Rereads(c.at, c.after, func(unit string) string { return texts[unit] })
+		why := rereads(c.at, c.after, func(unit string) string { return texts[unit] })
 		if (why != "") != c.want {
 			t.Errorf("%s becoming %q: %q", c.at, c.after.Type, why)
 		}

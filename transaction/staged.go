@@ -159,7 +159,7 @@ func (e *Engine) early(journals []*journal, selected func(*journal, *step) (bool
 			if err != nil {
 				continue // something makes room for it: nothing has read it where it is to be
 			}
-			why := Rereads(at, st.After, func(unit string) string { return e.unitText(j, st, unit) })
+			why := rereads(at, st.After, func(unit string) string { return e.unitText(j, st, unit) })
 			if why == "" {
 				continue
 			}
