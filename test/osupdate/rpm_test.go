@@ -284,10 +284,11 @@ func TestTroubleThatPassesIsWaitedFor(t *testing.T) {
 	again("another program", 1)
 
 	// The same, by another client. What it has staged is not ours to remove.
-	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Slow, Seconds: 3, Times: 1})
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang})
 	m.output(ctx, "systemd-run", "--unit=same", "rpm-ostree", "rebase", "ostree-unverified-registry:"+image,
 		"--install=usbguard", "--lock-finalization") //nolint:misspell // rpm-ostree's own word
 	m.soon(ctx, "the other client is at work", m.busy(ctx))
+	m.mendOnce(ctx, "waiting: rpm-ostree is at work for another program")
 	m.compose(ctx, want, 0)
 	if err := m.rpm().Drop(ctx); err != nil {
 		t.Fatal(err)
@@ -298,9 +299,10 @@ func TestTroubleThatPassesIsWaitedFor(t *testing.T) {
 	m.output(ctx, "rpm-ostree", "cleanup", "-p")
 
 	// Another client, which stages what could boot.
-	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Slow, Seconds: 3, Times: 1})
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang})
 	m.output(ctx, "systemd-run", "--unit=client", "rpm-ostree", "install", "sysstat")
 	m.soon(ctx, "the other client is at work", m.busy(ctx))
+	m.mendOnce(ctx, "waiting: rpm-ostree is at work for another program")
 	again("another client", 2)
 	if !slices.ContainsFunc(m.said, func(text string) bool { return strings.Contains(text, "is at work for another program") }) {
 		t.Errorf("it said %q", m.said)
@@ -343,6 +345,21 @@ func (m *machine) hangingAt(ctx context.Context, s ostree.System, f fault.Fault)
 
 var errRestart = errors.New("the agent restarts")
 
+// mendOnce lifts the faults when the driver says something from now on that begins like that. It returns at once.
+func (m *machine) mendOnce(ctx context.Context, says string) {
+	m.mu.Lock()
+	m.said = nil
+	m.mu.Unlock()
+	go func() {
+		m.soon(ctx, says, func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return slices.ContainsFunc(m.said, func(text string) bool { return strings.HasPrefix(text, says) })
+		})
+		m.mend()
+	}()
+}
+
 func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	ctx, m := boot(t)
 	want := ostree.System{Image: m.push(ctx, "43"), Packages: []string{"usbguard"}}
@@ -353,14 +370,7 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	if err := <-result; !errors.Is(err, errRestart) || ostree.ClassOf(err) != ostree.Retryable {
 		t.Fatalf("gave %v", err)
 	}
-	go func() {
-		m.soon(ctx, "it waits", func() bool {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			return slices.ContainsFunc(m.said, func(text string) bool { return strings.HasPrefix(text, "waiting for what an earlier") })
-		})
-		m.mend()
-	}()
+	m.mendOnce(ctx, "waiting for what an earlier")
 	m.compose(ctx, want, 0)
 	if err := m.rpm().Drop(ctx); err != nil {
 		t.Fatal(err)
@@ -391,20 +401,9 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	}
 
 	// The client died, nothing is wanted any more, and the transaction would go on for long.
-	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Slow, Seconds: 600, Times: 1})
-	own, stop := context.WithCancelCause(ctx)
-	slow := make(chan error, 1)
-	go func() {
-		_, err := m.rpm().Compose(own, want)
-		slow <- err
-	}()
-	m.soon(ctx, "a transaction is active", m.busy(ctx))
-	m.soon(ctx, "it is slow", func() bool {
-		_, err := os.Stat(filepath.Join(m.HostPath(fault.Dir), string(fault.Compose)))
-		return errors.Is(err, fs.ErrNotExist) // it has lifted itself
-	})
-	stop(errRestart)
-	<-slow
+	restart, result = m.hangingAt(ctx, want, fault.Fault{Step: fault.Compose, Action: fault.Slow, Seconds: 600, Times: 1})
+	restart()
+	<-result
 	m.output(ctx, "systemctl", "kill", "--signal=KILL", "noderefit-rpm-ostree.service")
 	if !m.busy(ctx)() {
 		t.Error("the transaction ended with its client")
@@ -417,9 +416,10 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	}
 
 	// Somebody else's is waited for.
-	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Slow, Seconds: 3, Times: 1})
+	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang})
 	m.output(ctx, "systemd-run", "--unit=client", "rpm-ostree", "install", "sysstat")
 	m.soon(ctx, "the other client is at work", m.busy(ctx))
+	m.mendOnce(ctx, "waiting: rpm-ostree is at work for another program")
 	m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 2)
 	if failed := m.output(ctx, "sh", "-c", "systemctl is-failed client.service; true"); failed == "failed" {
 		t.Error("somebody else's transaction was cancelled")
