@@ -237,23 +237,17 @@ func (r *RPM) Of(ctx context.Context, id string) (System, error) {
 // Retryable.
 func (r *RPM) MakeDefault(ctx context.Context, id string) error {
 	doing := "making " + id + " the default"
-	invalid := func(text string) error { return &Error{Class: Invalid, Doing: doing, Err: errors.New(text)} }
 	for attempt := 0; ; attempt++ {
 		all, err := r.plain.Status(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", doing, err)
 		}
-		at := slices.IndexFunc(all, byID(id))
+		argv, err := defaultStep(all, id)
 		staged := slices.IndexFunc(all, func(d Deployment) bool { return d.Staged })
-		booted := slices.IndexFunc(all, func(d Deployment) bool { return d.Booted })
 		switch {
-		case at < 0:
-			return invalid("there is no such deployment")
-		case at == staged:
-			return invalid("it is staged, and boots after the next shutdown if it is released")
-		case booted < 0:
-			return invalid("none of the deployments is the booted one")
-		case all[at].Default && staged < 0:
+		case err != nil:
+			return &Error{Class: Invalid, Doing: doing, Err: err}
+		case argv == nil && staged < 0:
 			return nil
 		case attempt == 3:
 			return &Error{Class: Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
@@ -270,15 +264,6 @@ func (r *RPM) MakeDefault(ctx context.Context, id string) error {
 		if !up {
 			return &Error{Class: Retryable, Doing: doing, Err: errors.New("rpm-ostree can't be asked this early in a boot")}
 		}
-		last := booted == len(all)-1 || all[booted+1].OS != all[booted].OS
-		argv := []string{"rpm-ostree", "rollback"}
-		switch {
-		case at == booted+1, at == booted && last:
-		case at == booted:
-			argv = cleanupPending // a rollback would choose the one after it
-		default:
-			return invalid("rpm-ostree can only choose the booted deployment and the one after it")
-		}
 		if err := r.transact(ctx, argv...); err != nil {
 			trouble, err := rpmFailing(doing, err)
 			if trouble == rpmRefused || ctx.Err() != nil || attempt > 0 && trouble != rpmBusy {
@@ -289,6 +274,31 @@ func (r *RPM) MakeDefault(ctx context.Context, id string) error {
 			}
 		}
 	}
+}
+
+// defaultStep is the transaction that makes a deployment with a boot entry what boots next, nil if it is that. What is
+// staged comes before all others, and is to be gone by then.
+func defaultStep(all []Deployment, id string) ([]string, error) {
+	at := slices.IndexFunc(all, byID(id))
+	booted := slices.IndexFunc(all, func(d Deployment) bool { return d.Booted })
+	switch {
+	case at < 0:
+		return nil, errors.New("there is no such deployment")
+	case all[at].Staged:
+		return nil, errors.New("it is staged, and boots after the next shutdown if it is released")
+	case booted < 0:
+		return nil, errors.New("none of the deployments is the booted one")
+	case all[at].Default:
+		return nil, nil
+	}
+	last := booted == len(all)-1 || all[booted+1].OS != all[booted].OS
+	switch {
+	case at == booted+1, at == booted && last:
+		return []string{"rpm-ostree", "rollback"}, nil
+	case at == booted:
+		return cleanupPending, nil // a rollback would choose the one after it
+	}
+	return nil, errors.New("rpm-ostree can only choose the booted deployment and the one after it")
 }
 
 // releaseVersion is the first ostree with a command that unlocks what is staged. Before it the lock is a file.

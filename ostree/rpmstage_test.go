@@ -83,6 +83,45 @@ func TestKernelArgumentsAreReachedExactlyInOneTransaction(t *testing.T) {
 	}
 }
 
+func TestDefaultIsMadeByWhatRPMOSTreeChoosesByItself(t *testing.T) {
+	const rollback, cleanup = "rpm-ostree rollback", "rpm-ostree cleanup -p"
+	// The first that is not staged is the default, * runs, + is staged, and x/ is another OS.
+	for _, c := range []struct{ all, id, words, refused string }{
+		{all: "A*", id: "A"},
+		{all: "A* B", id: "A"},
+		{all: "+S A* B", id: "A"},
+		{all: "A* B", id: "B", words: rollback},
+		{all: "+S A* B", id: "B", words: rollback},
+		{all: "B A*", id: "A", words: rollback}, // which has nothing after it, and so is chosen itself
+		{all: "B A* O", id: "A", words: cleanup},
+		{all: "B A* x/O", id: "A", words: rollback},
+		{all: "B A* O", id: "O", words: rollback},
+		{all: "B C A*", id: "C", refused: "rpm-ostree can only choose"},
+		{all: "A* B C", id: "C", refused: "rpm-ostree can only choose"},
+		{all: "+S A* B C", id: "C", refused: "rpm-ostree can only choose"},
+		{all: "+S A*", id: "S", refused: "it is staged"},
+		{all: "A*", id: "B", refused: "no such deployment"},
+		{all: "A B", id: "B", refused: "none of the deployments is the booted one"},
+	} {
+		var all []Deployment
+		for word := range strings.FieldsSeq(c.all) {
+			name, runs := strings.CutSuffix(word, "*")
+			name, isStaged := strings.CutPrefix(name, "+")
+			os, id, other := strings.Cut(name, "/")
+			if !other {
+				os, id = "", name
+			}
+			first := !slices.ContainsFunc(all, func(d Deployment) bool { return !d.Staged })
+			all = append(all, Deployment{OS: os, ID: id, Booted: runs, Staged: isStaged, Default: first && !isStaged})
+		}
+		argv, err := defaultStep(all, c.id)
+		if strings.Join(argv, " ") != c.words || (err != nil) != (c.refused != "") ||
+			err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s of %s: %q, %v", c.id, c.all, argv, err)
+		}
+	}
+}
+
 func TestStringsOfAStagedDeploymentAreRead(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	for _, c := range []struct {
