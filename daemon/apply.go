@@ -419,28 +419,15 @@ func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyO
 			return err
 		}
 	}
-	brought, err := h.broughtKargs(ctx, u)
-	if err != nil {
+	if err := h.prepareArguments(ctx, u, arguments); err != nil {
 		return err
-	}
-	u.request.KernelArguments = kargs.Apply(brought, arguments.Delete, arguments.Append)
-	if !slices.Equal(brought, u.booted.KernelArguments) && !slices.Contains(u.Revision.Skipped, string(plan.Kargs)) {
-		// What the image takes away may be what the configuration asks for, and what it brings is not ours.
-		del, app, ours := kargs.Own(brought, u.ownedKargs, u.cfg.KernelArguments)
-		u.request.KernelArguments, u.Revision.OwnedKargs = kargs.Apply(brought, del, app), ours
 	}
 	if u.SoftReboot && (u.request.Checksum != u.booted.Checksum ||
 		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)) {
 		u.SoftReboot = false
 		res.Plan.NeedsFullReboot("the OS or its kernel arguments change")
 	}
-	// The deployments after the booted one stay until this one is proved, unless their kernels take the room it needs.
-	u.request.KeepRollback = true
-	err = h.deployments.BootSpace(ctx, u.request.OS, u.request.Checksum)
-	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
-		u.request.KeepRollback, u.reclaim, err = false, full.Reclaimable, nil
-	}
-	if err != nil {
+	if err := h.prepareSpace(ctx, u); err != nil {
 		return err
 	}
 	u.deploys = true
@@ -463,6 +450,32 @@ func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyO
 		u.Wants = append(u.Wants, w)
 	}
 	return nil
+}
+
+// prepareArguments decides which kernel arguments the new deployment has, and which of them are ours.
+func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Change) error {
+	brought, err := h.broughtKargs(ctx, u)
+	if err != nil {
+		return err
+	}
+	u.request.KernelArguments = kargs.Apply(brought, change.Delete, change.Append)
+	if !slices.Equal(brought, u.booted.KernelArguments) && !slices.Contains(u.Revision.Skipped, string(plan.Kargs)) {
+		// What the image takes away may be what the configuration asks for, and what it brings is not ours.
+		del, app, ours := kargs.Own(brought, u.ownedKargs, u.cfg.KernelArguments)
+		u.request.KernelArguments, u.Revision.OwnedKargs = kargs.Apply(brought, del, app), ours
+	}
+	return nil
+}
+
+// prepareSpace keeps the deployments after the booted one until the new one is proved, unless their kernels take the
+// room in /boot that it needs.
+func (h *Host) prepareSpace(ctx context.Context, u *update) error {
+	u.request.KeepRollback = true
+	err := h.deployments.BootSpace(ctx, u.request.OS, u.request.Checksum)
+	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
+		u.request.KeepRollback, u.reclaim, err = false, full.Reclaimable, nil
+	}
+	return err
 }
 
 // prepareOS brings the new OS to the disk; on the way back it is that of the deployment before.
