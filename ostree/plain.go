@@ -55,10 +55,11 @@ type Unsupported struct {
 // The reasons of an Unsupported.
 const (
 	NotOSTree    = "not-ostree"    // not booted from a deployment
-	TooOld       = "too-old"       // no command makes a deployment the default
+	TooOld       = "too-old"       // there is no command for it
 	Zipl         = "zipl"          // the boot loader is no atomic switch
 	NoBootLink   = "no-boot-link"  // nor is this one
 	TransientEtc = "transient-etc" // no deployment keeps an /etc
+	NoComposefs  = "no-composefs"  // the root is not one that can be mounted twice
 )
 
 func (e *Unsupported) Error() string { return e.Detail }
@@ -518,8 +519,8 @@ func (p *Plain) Discard(ctx context.Context, id string) error {
 const NeedsVersionSoft = "2025.3"
 
 // SoftReboots says whether the host's ostree can prepare a soft reboot at all: nil, an Error around an *Unsupported
-// (too-old, or no-composefs: the root is not one that can be mounted twice), or that it could not be found out. Whether
-// it can for a certain deployment, PrepareSoftReboot finds out. One fork.
+// (TooOld or NoComposefs), or that it could not be found out. Whether it can for a certain deployment,
+// PrepareSoftReboot finds out. At most one fork.
 func (p *Plain) SoftReboots(ctx context.Context) error {
 	refuse := func(reason, detail string) error {
 		return &Error{Class: NeedsAdmin, Doing: "checking for soft reboots",
@@ -530,7 +531,7 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 		return err
 	}
 	if older(version, NeedsVersionSoft) {
-		return refuse("too-old",
+		return refuse(TooOld,
 			fmt.Sprintf("ostree is %s, and %s is the first with soft reboots", version, NeedsVersionSoft))
 	}
 	prepare, err := p.prepareRoot()
@@ -540,7 +541,7 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 	// Besides the ways to say yes it may be the name of what is to be verified; maybe is none, nor is nothing.
 	switch enabled := prepare["composefs"]["enabled"]; enabled {
 	case "", "maybe", "no", "false", "0":
-		return refuse("no-composefs", "soft reboots take composefs, which is not enabled in prepare-root.conf")
+		return refuse(NoComposefs, "soft reboots take composefs, which is not enabled in prepare-root.conf")
 	}
 	return nil
 }
