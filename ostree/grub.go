@@ -180,12 +180,13 @@ func (g *GRUB) reads(dir, text string) bool {
 
 // environment returns where GRUB's environment is, or would be, and what it has: a new one where there is none.
 func (g *GRUB) environment() (file string, block []byte, err error) {
-	for _, dir := range grubDirs {
-		if _, err := os.Stat(g.host(dir)); err != nil {
-			continue
+	// Where the configuration is, whatever else has the name of such a directory.
+	for _, name := range []string{"/grub.cfg", ""} {
+		for _, dir := range grubDirs {
+			if _, err := os.Stat(g.host(dir + name)); err == nil && file == "" {
+				file = dir + "/grubenv"
+			}
 		}
-		file = dir + "/grubenv"
-		break
 	}
 	if file == "" {
 		return "", newEnvironment(), nil

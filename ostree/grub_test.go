@@ -87,6 +87,24 @@ func TestGRUBCountsWhereItsConfigurationDoes(t *testing.T) {
 	}
 }
 
+func TestGRUBEnvironmentIsBesideTheConfiguration(t *testing.T) {
+	env := string(newEnvironment())
+	g := grubHost(t, map[string]string{"/boot/grub2/themes/x": "", "/boot/grub2/grubenv": env,
+		"/boot/grub/grub.cfg": greenbootConfig, "/boot/grub/grubenv": env})
+	if set, err := g.Set(3); !set || err != nil {
+		t.Fatalf("%v, %v", set, err)
+	}
+	for name, want := range map[string]bool{"/boot/grub/grubenv": true, "/boot/grub2/grubenv": false} {
+		text, err := os.ReadFile(g.host(name))
+		if err != nil || strings.Contains(string(text), "boot_counter=3") != want {
+			t.Errorf("%s has %q, %v", name, strings.TrimRight(string(text), "#"), err)
+		}
+	}
+	if left, counted, err := g.Left(); left != 3 || !counted || err != nil {
+		t.Errorf("%d left, %v, %v", left, counted, err)
+	}
+}
+
 func TestGRUBLimitIsGreenboots(t *testing.T) {
 	for text, want := range map[string]int{"": 3, "# GREENBOOT_MAX_BOOT_ATTEMPTS=5\n": 3,
 		"A=1\nGREENBOOT_MAX_BOOT_ATTEMPTS=5\n": 5, `GREENBOOT_MAX_BOOT_ATTEMPTS="2"`: 2, "GREENBOOT_MAX_BOOT_ATTEMPTS=0\n": 3,
