@@ -276,8 +276,8 @@ func (s *Store) Load() (*Record, error) {
 	return decodeRecord(data)
 }
 
-// save makes r the boot record, durably: two fsyncs. Where the disk is full it takes the room that the transaction has
-// put by for this.
+// save makes r the boot record, durably: two fsyncs. Where the disk is full it takes the room that transactions have put
+// by for this, whether r still names them or not.
 func (s *Store) save(r *Record) error {
 	data, err := encodeRecord(r)
 	if err != nil {
@@ -285,10 +285,9 @@ func (s *Store) save(r *Record) error {
 	}
 	err = s.root.WriteRecord(RecordPath, data, 0o600)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		for _, rev := range []*Revision{r.pending(), r.Committed} {
-			if rev != nil && rev.Transaction != "" {
-				_ = s.root.Remove(path.Join(journalDir(rev.Transaction), reserveFile))
-			}
+		ids, _ := s.root.ReadDir(journalsDir)
+		for _, id := range ids {
+			_ = s.root.Remove(path.Join(journalDir(id), reserveFile))
 		}
 		err = s.root.WriteRecord(RecordPath, data, 0o600)
 	}
@@ -296,13 +295,6 @@ func (s *Store) save(r *Record) error {
 		return fmt.Errorf("writing boot record: %w", err)
 	}
 	return nil
-}
-
-func (r *Record) pending() *Revision {
-	if r.Pending == nil {
-		return nil
-	}
-	return &r.Pending.Revision
 }
 
 // setState changes what people read, and the time only when it is news.

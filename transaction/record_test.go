@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
 )
@@ -142,5 +143,42 @@ func TestReasonStaysOnOneLine(t *testing.T) {
 	r.quarantine(Revision{Digest: "d"}, "one\ntwo", time.Unix(0, 0))
 	if r.Reason != "one; two" || r.Quarantined[0].Reason != "one; two" {
 		t.Errorf("%q and %q", r.Reason, r.Quarantined[0].Reason)
+	}
+}
+
+// What is taken back is not in the record any more when that is written down.
+func TestDiskThatIsFullKeepsNobodyFromTakingBack(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to mount a file system takes root")
+	}
+	root := host(t, map[string]string{StateDir: "/"})
+	at := filepath.Join(root.Path(), StateDir)
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	store := NewStore(root)
+	r := sampleRecord()
+	r.Pending.Transaction = "pending"
+	if err := errors.Join((&journal{ID: "pending", root: root}).write(), store.save(r)); err != nil {
+		t.Fatal(err)
+	}
+	filler, err := os.Create(filepath.Join(at, "filler"))
+	for err == nil {
+		_, err = filler.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	r.Pending = nil
+	if err := errors.Join(store.save(r), filler.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = store.Load(); err != nil || r.Pending != nil {
+		t.Errorf("%v %+v", err, r)
 	}
 }
