@@ -4,6 +4,7 @@ package vm
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -32,9 +33,23 @@ func TestUpdateComesBackOnComposefs(t *testing.T) {
 	}
 	root()
 	// Nothing can be made there, and the agent says so before it touches anything.
-	if err := h.apply(ctx, "outside", ignore); err == nil || !strings.Contains(err.Error(), "read-only") ||
-		!strings.Contains(err.Error(), "/data") {
-		t.Errorf("applying a file outside of what is writable: %v", err)
+	boots := h.Boots()
+	refused := h.apply(ctx, "outside", ignore)
+	status, err := h.status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{fmt.Sprint(refused), status.Reason} {
+		if !strings.Contains(text, "read-only") || !strings.Contains(text, "/data") {
+			t.Errorf("applying a file outside of what is writable: %s", text)
+		}
+	}
+	if status.State != transaction.Degraded || status.Config.Committed != "b" || status.Config.Pending != "" {
+		t.Errorf("after what can't be had: %s on %+v", status.State, status.Config)
+	}
+	// What it can have heals it (P3), and it has that.
+	if err := h.moveTo(ctx, "b", ignore); err != nil || h.Boots() != boots {
+		t.Fatalf("asking for what is there: %v, %d boots", err, h.Boots()-boots)
 	}
 	comesBack(ctx, t, h, s)
 	root()
