@@ -100,13 +100,12 @@ func (h *softHost) on(ctx context.Context, name string, state transaction.State)
 	}
 }
 
-// TestUserspaceIsBootedAloneWhereThatIsEnough goes from one configuration to the next by a soft reboot, by a full one
-// where kernel arguments change, and back from one that can't prove healthy by a full one.
-func TestUserspaceIsBootedAloneWhereThatIsEnough(t *testing.T) {
+// newSoftHost is one that has just booted, has the agent, and no configuration.
+func newSoftHost(ctx context.Context, t *testing.T, name string) *softHost {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("another machine than the plain one")
 	}
-	ctx := context.Background()
 	image := Need(t, Options{Composefs: true})
 	t.Parallel()
 	binary, err := node.Build(ctx, t.TempDir())
@@ -117,7 +116,7 @@ func TestUserspaceIsBootedAloneWhereThatIsEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := image.Booted(ctx, "soft")
+	m, err := image.Booted(ctx, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +128,15 @@ func TestUserspaceIsBootedAloneWhereThatIsEnough(t *testing.T) {
 	if err := h.Put(ctx, agent, program, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	return h
+}
+
+// TestUserspaceIsBootedAloneWhereThatIsEnough goes from one configuration to the next by a soft reboot, by a full one
+// where kernel arguments change, and back from one that can't prove healthy by a full one.
+func TestUserspaceIsBootedAloneWhereThatIsEnough(t *testing.T) {
+	ctx := context.Background()
+	h := newSoftHost(ctx, t, "soft")
+	m := h.Machine
 
 	first := h.boot(ctx)
 	said, soft := h.update(ctx, "one", softDocument("one", "", ""))
@@ -205,4 +213,24 @@ func TestUserspaceIsBootedAloneWhereThatIsEnough(t *testing.T) {
 
 func (h *softHost) cmdline(ctx context.Context) string {
 	return " " + strings.TrimSpace(mustOutput(ctx, h.t, h.Machine, "cat", "/proc/cmdline")) + " "
+}
+
+// TestSoftRebootThatLeadsNowhereIsFollowedByAFullOne has something take the root away that a soft reboot is to lead to,
+// at the last moment: the userspace starts again on the deployment before.
+func TestSoftRebootThatLeadsNowhereIsFollowedByAFullOne(t *testing.T) {
+	ctx := context.Background()
+	h := newSoftHost(ctx, t, "soft-nowhere")
+	const thief = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=true\nExecStop=umount --lazy /run/nextroot\n"
+	if err := h.Put(ctx, "/run/systemd/system/thief.service", []byte(thief), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mustOutput(ctx, t, h.Machine, "systemctl", "daemon-reload")
+	mustOutput(ctx, t, h.Machine, "systemctl", "start", "thief.service")
+	first, boots := h.boot(ctx), h.Boots()
+	said, took := h.update(ctx, "one", softDocument("one", "", ""))
+	h.on(ctx, "one", transaction.Done)
+	if now := h.boot(ctx); now.kernel == first.kernel || now.soft != "0" || h.Boots() != boots+2 {
+		t.Errorf("boot %v after %v, %d in all: %s", now, first, h.Boots()-boots, said)
+	}
+	t.Logf("from the soft reboot that led nowhere until the verdict: %v", took)
 }
