@@ -594,7 +594,7 @@ const (
 )
 
 // arrive tells ostree, after a soft reboot, that it is over: until then it takes the deployment before for the booted
-// one. Its own unit does so only when the boot has come some way. One fork then, else none.
+// one. Its own unit does so only when the boot has come some way. Two forks then, else none.
 func (p *Plain) arrive(ctx context.Context) error {
 	pending := func() bool {
 		_, err := os.Lstat(p.host(nextRootNote))
@@ -611,11 +611,42 @@ func (p *Plain) arrive(ctx context.Context) error {
 	if err := unix.Stat(p.host(nextRoot), &next); err == nil && next.Dev != run.Dev {
 		return nil // it is still to come
 	}
+	if back, err := p.ledBack(ctx); err != nil || back {
+		return err
+	}
 	output, err := p.run(ctx, "ostree", "admin", "boot-complete")
 	if pending() { // it also fails for what it has to tell of the boot before
 		return failing("finishing a soft reboot", output, cmp.Or(err, errors.New("ostree does not take note of it")))
 	}
 	return nil
+}
+
+// ledBack says, while ostree still takes the deployment before a soft reboot for the booted one, whether it is that: what
+// was to be the next root was gone when it was needed. ostree, which believes its note, would say that it was booted. One
+// fork.
+func (p *Plain) ledBack(ctx context.Context) (bool, error) {
+	const doing = "finding out where a soft reboot has led"
+	output, err := p.run(ctx, "ostree", "admin", "status", "--json")
+	if err != nil {
+		return false, failing(doing, output, err)
+	}
+	deployments, err := parseStatus(output)
+	if err != nil {
+		return false, &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	at := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Booted })
+	if at < 0 {
+		return false, nil
+	}
+	running, err := os.Stat(p.host("/etc"))
+	if err != nil {
+		return false, &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	before, err := os.Stat(p.host(deployments[at].Dir + "/etc"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, &Error{Class: Failed, Doing: doing, Err: err}
+	}
+	return err == nil && os.SameFile(running, before), nil
 }
 
 // resetSoftReboot makes no soft reboot lead to a deployment that matches. One fork if one does, else none.

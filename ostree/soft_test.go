@@ -22,7 +22,7 @@ type softHost struct {
 func newSoftHost(t *testing.T) *softHost {
 	t.Helper()
 	h := &softHost{root: t.TempDir(), json: pendingJSON, fail: map[string]error{}}
-	for _, dir := range []string{"run/ostree", "boot/loader/entries", "ostree/boot.1/testos", "usr/lib/ostree"} {
+	for _, dir := range []string{"etc", "run/ostree", "boot/loader/entries", "ostree/boot.1/testos", "usr/lib/ostree"} {
 		if err := os.MkdirAll(filepath.Join(h.root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -113,6 +113,20 @@ func TestOSTreeIsToldThatASoftRebootIsOver(t *testing.T) {
 		t.Errorf("after one: %v, ran %q", err, h.ran)
 	}
 	if err := os.WriteFile(note, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// One that came up on the deployment before: what it was to lead to had been taken away.
+	before := filepath.Join(h.root, "ostree/deploy/testos/deploy", one+".0")
+	if err := errors.Join(os.MkdirAll(before, 0o755), os.Symlink(filepath.Join(h.root, "etc"), filepath.Join(before, "etc"))); err != nil {
+		t.Fatal(err)
+	}
+	h.ran = nil
+	ds, err := p.Status(ctx)
+	if at := slices.IndexFunc(ds, func(d Deployment) bool { return d.Booted }); err != nil || len(h.ran) > 0 || at < 0 ||
+		ds[at].ID != "testos/"+one+".0" {
+		t.Errorf("after one that led back: %v, ran %q, %+v", err, h.ran, ds)
+	}
+	if err := os.RemoveAll(before); err != nil {
 		t.Fatal(err)
 	}
 	h.fail["admin boot-complete"] = errors.New("exit status 1")
