@@ -556,6 +556,7 @@ func (c *handCall) start(ctx context.Context) (string, error) {
 				return err
 			}
 			return m.StartTransient(ctx, systemd.Transient{Name: c.verb.unit(), Description: c.description(), Argv: argv,
+				Identifier:  path.Base(binaryPath),
 				Environment: []string{handoverEnv + "=" + dir}, Nice: c.verb.nice, Limit: c.verb.limit, Grace: c.verb.grace})
 		})
 	}

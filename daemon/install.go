@@ -46,6 +46,7 @@ Before=shutdown.target
 [Service]
 Type=oneshot
 ExecStart=` + launcher + ` ` + binaryPath + ` recover
+SyslogIdentifier=machine-config-daemon
 TimeoutStartSec=5min
 KillMode=mixed
 
@@ -67,6 +68,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=exec
 ExecStart=` + launcher + ` ` + binaryPath + ` prove
+SyslogIdentifier=machine-config-daemon
 Restart=on-failure
 RestartSec=5
 KillMode=mixed

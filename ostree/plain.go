@@ -621,9 +621,9 @@ func (p *Plain) arrive(ctx context.Context) error {
 	return nil
 }
 
-// ledBack says, while ostree still takes the deployment before a soft reboot for the booted one, whether it is that: what
-// was to be the next root was gone when it was needed. ostree, which believes its note, would say that it was booted. One
-// fork.
+// ledBack says, while ostree still takes the deployment before a soft reboot for the booted one, whether it is that:
+// what was to be the next root was gone when it was needed. ostree, which believes its note, would say that it was
+// booted. One fork.
 func (p *Plain) ledBack(ctx context.Context) (bool, error) {
 	const doing = "finding out where a soft reboot has led"
 	output, err := p.run(ctx, "ostree", "admin", "status", "--json")

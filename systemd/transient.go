@@ -56,6 +56,8 @@ type Transient struct {
 	Description string
 	Argv        []string
 	Environment []string // NAME=value
+	// Identifier is what the journal calls it, the program's name where it is empty.
+	Identifier string
 	// Nice is the scheduling priority, 0 the usual one.
 	Nice int
 	// Limit bounds how long it may run, 0 for ever; Grace is how long it has between SIGTERM and SIGKILL.
@@ -88,6 +90,9 @@ func (m *Manager) StartTransient(ctx context.Context, t Transient) error {
 		property("Environment", t.Environment),
 		property("Nice", int32(t.Nice)),
 		property("TimeoutStopUSec", uint64(t.Grace.Microseconds())),
+	}
+	if t.Identifier != "" {
+		properties = append(properties, property("SyslogIdentifier", t.Identifier))
 	}
 	if t.Limit > 0 {
 		properties = append(properties, property("RuntimeMaxUSec", uint64(t.Limit.Microseconds())))

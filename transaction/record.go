@@ -276,8 +276,8 @@ func (s *Store) Load() (*Record, error) {
 	return decodeRecord(data)
 }
 
-// save makes r the boot record, durably: two fsyncs. Where the disk is full it takes the room that transactions have put
-// by for this, whether r still names them or not.
+// save makes r the boot record, durably: two fsyncs. Where the disk is full it takes the room that transactions have
+// put by for this, whether r still names them or not.
 func (s *Store) save(r *Record) error {
 	data, err := encodeRecord(r)
 	if err != nil {

@@ -184,8 +184,8 @@ func TestHeadInAPodWithoutCapabilitiesDrivesTheHost(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	nothingLeft(ctx, t, n)
-	if out, err := n.Output(ctx, "journalctl", "-u", "machine-config-daemon-apply", "-o", "cat"); err != nil ||
-		!strings.Contains(out, "settle: live") {
+	out, err := n.Output(ctx, "journalctl", "-u", "machine-config-daemon-apply", "-t", "machine-config-daemon", "-o", "cat")
+	if err != nil || !strings.Contains(out, "settle: live") {
 		t.Errorf("the journal has %q, %v", out, err)
 	}
 

@@ -4,7 +4,9 @@ package packaging
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/cluster"
@@ -54,6 +57,32 @@ func patchNode(name, patch string, args ...any) attempt {
 		_, err := who.kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, patch, args...),
 			metav1.PatchOptions{})
 		return err
+	}
+}
+
+// taintNode puts a taint onto a node, or takes it away, and leaves those that others put there.
+func taintNode(name, key string, on bool) attempt {
+	return func(ctx context.Context, who clients) error {
+		nodes := who.kube.CoreV1().Nodes()
+		return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			node, err := nodes.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			taints := slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+			if on {
+				taints = append(taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectPreferNoSchedule})
+			}
+			patch, err := json.Marshal(map[string]any{
+				"metadata": map[string]any{"resourceVersion": node.ResourceVersion},
+				"spec":     map[string]any{"taints": taints},
+			})
+			if err != nil {
+				return err
+			}
+			_, err = nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+			return err
+		})
 	}
 }
 

@@ -300,11 +300,10 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 		"choose a node's configuration": patchNode(theirs, `{"metadata":{"annotations":{%q:"x",%q:"y",%q:"z"}}}`,
 			api.DesiredConfig, api.Lift, api.ControlPlaneTopology),
 		"taint and untaint a node": func(ctx context.Context, who clients) error {
-			taint := patchNode(theirs, `{"spec":{"taints":[{"key":%q,"effect":"PreferNoSchedule"}]}}`, api.UpdateInProgressTaint)
-			if err := taint(ctx, who); err != nil {
+			if err := taintNode(theirs, api.UpdateInProgressTaint, true)(ctx, who); err != nil {
 				return err
 			}
-			return patchNode(theirs, `{"spec":{"taints":null}}`)(ctx, who)
+			return taintNode(theirs, api.UpdateInProgressTaint, false)(ctx, who)
 		},
 		"make and delete what it renders": func(ctx context.Context, who clients) error {
 			if err := createMC(name, nil, "")(ctx, who); err != nil {
