@@ -455,7 +455,9 @@ func TestStagingOutlivesItsHeadUntilSomethingElseIsWanted(t *testing.T) {
 		if a := head(ctx, t, n, "stage", "--config", other, "--name", "b"); a.Error != "" {
 			t.Errorf("%+v", a)
 		}
-		out, _ := shell(ctx, t, n, "systemctl is-active machine-config-daemon-stage; pgrep -x ostree")
+		// The head has its answer a moment before the command has ended.
+		out, _ := shell(ctx, t, n, "for i in $(seq 1200); do systemctl -q is-active machine-config-daemon-stage || break; "+
+			"sleep 0.05; done; systemctl is-active machine-config-daemon-stage; pgrep -x ostree")
 		if strings.TrimSpace(out) != "inactive" {
 			t.Errorf("SIG%s: still there: %s", signal, out)
 		}
