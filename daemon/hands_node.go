@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 	"time"
 
@@ -138,11 +137,10 @@ func judgeNode(word *nodeWord, now, patience time.Duration, before, after transa
 // NodeWord is what an API server's Node says about its readiness at now, when its machine has been up for so long. What
 // was said of the boot before is no answer: until the kubelet has spoken in this one the node is not ready.
 func NodeWord(n *corev1.Node, now time.Time, up time.Duration) (ready bool, why string) {
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
-	if i < 0 {
+	c := conditionReady(n)
+	if c == nil {
 		return false, "it has no condition Ready"
 	}
-	c := n.Status.Conditions[i]
 	if c.Status != corev1.ConditionTrue {
 		return false, strings.TrimSpace(fmt.Sprintf("Ready is %s: %s: %s", c.Status, c.Reason, c.Message))
 	}
@@ -155,12 +153,20 @@ func NodeWord(n *corev1.Node, now time.Time, up time.Duration) (ready bool, why 
 
 // NodeHeard is when the node's kubelet had last spoken to the API server; the zero time where that does not say.
 func NodeHeard(n *corev1.Node) time.Time {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.LastHeartbeatTime.Time
-		}
+	if c := conditionReady(n); c != nil {
+		return c.LastHeartbeatTime.Time
 	}
 	return time.Time{}
+}
+
+// conditionReady is what the API server says of the node's kubelet, nil for nothing.
+func conditionReady(n *corev1.Node) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			return c
+		}
+	}
+	return nil
 }
 
 // nodeWord reads what the head was told; nil where it was told nothing, or nothing that can be read.

@@ -134,10 +134,15 @@ func (p *Plain) Supported(ctx context.Context) error {
 // Status lists the deployments in ostree's order, joined with the boot loader's entries. One fork; the first time on
 // an ostree before 2025.3, which has no JSON, two.
 func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {
-	const doing = "reading the deployments"
 	if err := p.arrive(ctx); err != nil {
 		return nil, err
 	}
+	return p.list(ctx)
+}
+
+// list is Status as ostree tells it, which takes the deployment before a soft reboot for the booted one until arrive.
+func (p *Plain) list(ctx context.Context) ([]Deployment, error) {
+	const doing = "reading the deployments"
 	var output []byte
 	var err error
 	if !p.textOnly.Load() {
@@ -468,13 +473,12 @@ func (p *Plain) SetDefault(ctx context.Context, id string) error {
 			argv = []string{"ostree", "admin", "set-default", strconv.Itoa(deployments[at].Index)}
 		case staged >= 0:
 			argv = []string{"ostree", "admin", "undeploy", strconv.Itoa(deployments[staged].Index)}
-		default:
-			return p.resetSoftReboot(ctx, doing, deployments, func(d Deployment) bool { return d.ID != id })
 		}
-		if attempt == 3 {
+		if argv != nil && attempt == 3 {
 			return &Error{Class: Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
 		}
-		if err := p.resetSoftReboot(ctx, doing, deployments, func(d Deployment) bool { return d.ID != id }); err != nil {
+		err = p.resetSoftReboot(ctx, doing, deployments, func(d Deployment) bool { return d.ID != id })
+		if err != nil || argv == nil {
 			return err
 		}
 		output, err := p.run(ctx, argv...)
@@ -626,13 +630,9 @@ func (p *Plain) arrive(ctx context.Context) error {
 // booted. One fork.
 func (p *Plain) ledBack(ctx context.Context) (bool, error) {
 	const doing = "finding out where a soft reboot has led"
-	output, err := p.run(ctx, "ostree", "admin", "status", "--json")
+	deployments, err := p.list(ctx)
 	if err != nil {
-		return false, failing(doing, output, err)
-	}
-	deployments, err := parseStatus(output)
-	if err != nil {
-		return false, &Error{Class: Failed, Doing: doing, Err: err}
+		return false, fmt.Errorf("%s: %w", doing, err)
 	}
 	at := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Booted })
 	if at < 0 {

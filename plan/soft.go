@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coreos/go-systemd/v22/unit"
+
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -121,15 +123,13 @@ func keptByUnit(c Change, current *machineconfig.Config) string {
 	return ""
 }
 
+// oneshot says whether a service says that it is one; what can't be read may be.
 func oneshot(u machineconfig.Unit) bool {
 	is := func(text string) bool {
-		for line := range strings.Lines(text) {
-			key, value, _ := strings.Cut(line, "=")
-			if strings.TrimSpace(key) == "Type" && strings.TrimSpace(value) == "oneshot" {
-				return true
-			}
-		}
-		return false
+		options, err := unit.DeserializeOptions(strings.NewReader(text))
+		return err != nil || slices.ContainsFunc(options, func(o *unit.UnitOption) bool {
+			return o.Section == "Service" && o.Name == "Type" && o.Value == "oneshot"
+		})
 	}
 	return is(u.Contents) || slices.ContainsFunc(u.Dropins, func(d machineconfig.Dropin) bool { return is(d.Contents) })
 }

@@ -26,7 +26,8 @@ func TestAPodThatToleratesTheCordonAndComesBackIsLeftAtLast(t *testing.T) {
 	s.cordon("comeback-0")
 	d := s.drain("comeback-0", nil)
 	d.says(api.DrainWaitComesBack, "to be evicted again at ")
-	d.says(api.DrainWaitComesBack, "it tolerates the cordon and comes back each time; it stays")
+	const stays = "it tolerates the cordon and comes back each time; it stays"
+	d.says(api.DrainWaitComesBack, stays)
 	s.kubectl("delete", "poddisruptionbudget", "web")
 	s.check(d.ends(time.Minute))
 	var agents int
@@ -40,7 +41,8 @@ func TestAPodThatToleratesTheCordonAndComesBackIsLeftAtLast(t *testing.T) {
 	}
 	s.ready("agent", 1)
 	last := d.last()
-	if last.Left != 0 || len(last.Waiting) != 1 || last.Waiting[0].Why != api.DrainWaitComesBack {
+	if last.Left != 0 || len(last.Waiting) != 1 || last.Waiting[0].Why != api.DrainWaitComesBack ||
+		!strings.Contains(last.Waiting[0].Message, stays) {
 		t.Errorf("the last report is %+v", last)
 	}
 	for _, name := range s.on("comeback-0") {
