@@ -118,9 +118,7 @@ func describe(s labels.Selector) string {
 // wins, by Ignition's rules for spec.config and, for the other fields, as said at accumulator.add. Warnings name
 // documents.
 func Merge(pool string, docs []*Document, base *Document) (*Config, []string, error) {
-	docs = slices.SortedStableFunc(slices.Values(docs), func(a, b *Document) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Object.Name, b.Object.Name))
-	})
+	docs = slices.SortedStableFunc(slices.Values(docs), func(a, b *Document) int { return Precedence(a.Object, b.Object) })
 	if base != nil {
 		docs = append([]*Document{base}, docs...)
 	}
@@ -165,8 +163,13 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 	return c, warnings, nil
 }
 
-func rank(d *Document) int {
-	if d.Object.Labels[roleLabel] == roleWorker {
+// Precedence is negative where a is merged before b, so that b wins, and positive where it is after it.
+func Precedence(a, b *mcfgv1.MachineConfig) int {
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
+}
+
+func rank(mc *mcfgv1.MachineConfig) int {
+	if mc.Labels[roleLabel] == roleWorker {
 		return 0
 	}
 	return 1
