@@ -51,6 +51,15 @@ func (l Lifted) Covers(q Quarantine) bool {
 	})
 }
 
+// Unmade says of an object whose kind has no status why no MachineConfig is made of it, of which generation, and for
+// which pools: for all if Pools is empty.
+type Unmade struct {
+	Reason     string    `json:"reason"`
+	Generation int64     `json:"generation"`
+	Since      time.Time `json:"since"`
+	Pools      []string  `json:"pools,omitempty"`
+}
+
 var rendered = regexp.MustCompile(`^rendered-.+-([0-9a-f]{32})$`)
 
 // Content is what stands in a rendered configuration's name for what is in it, whichever pool it was rendered for; of

@@ -81,12 +81,44 @@ const (
 	// HistoryKey holds the names of the configurations that the whole pool had before the present one, as a JSON list,
 	// the latest first: what a rollback may go back to. The pool controller writes it.
 	HistoryKey = ownPrefix + "history"
+	// Runtime is "crio" or "containerd": the container runtime of a pool whose Nodes do not say it, or not yet. People
+	// write it.
+	Runtime = ownPrefix + "container-runtime"
 	// DrainSingleNode is "true" where the only node of a cluster shall be drained all the same.
 	DrainSingleNode = ownPrefix + "drain-single-node"
 )
 
+// NameSuffix is the annotation of a KubeletConfig or ContainerRuntimeConfig that says where it stands among those of
+// its pools: "" is the first, then "1" to "9", and a later one wins. It ends the names of its MachineConfigs. Their
+// controllers write it where nobody else did.
+const NameSuffix = prefix + "mc-name-suffix"
+
+// GeneratedBy is the annotation of what a controller made: the controller's version.
+const GeneratedBy = prefix + "generated-by-controller-version"
+
+// AcceptedKey is the annotation of a MachineConfig that was made of a KubeletConfig or ContainerRuntimeConfig: what was
+// asked for there when it was last accepted, as JSON. Their controllers write it.
+const AcceptedKey = ownPrefix + "accepted"
+
+// UnmadeKey is the annotation of an object that MachineConfigs are made of and that has no status, such as an
+// ImageDigestMirrorSet. It holds an Unmade while something is wrong. The controller writes it.
+const UnmadeKey = ownPrefix + "failure"
+
 // RestoredFrom is the annotation of a rendered MachineConfig that somebody had deleted and a node gave back: the node.
 const RestoredFrom = ownPrefix + "restored-from"
+
+// Annotations of the ControllerConfig that are ours. People write them.
+const (
+	// Templates names the set of templates that MachineConfigs are made of. Without it none are made.
+	Templates = ownPrefix + "templates"
+	// TemplateValue, with a name behind it, is the prefix of what the set is told.
+	TemplateValue = "templates." + ownPrefix
+)
+
+// MadeAs is the annotation of a MachineConfig that was made of templates: its name, a slash, and a digest of what it
+// was made as. So a copy is told from it, and what somebody changed of it from what the templates did. The template
+// controller writes it.
+const MadeAs = ownPrefix + "made-as"
 
 // Labels.
 const (
@@ -129,6 +161,10 @@ func (s State) Bad() bool { return s == Degraded || s == Unreconcilable || s == 
 
 // NoMachineConfigs is the reason of PoolRenderPending that there is no MachineConfig for the pool, and never was one.
 const NoMachineConfigs = "NoMachineConfigs"
+
+// PartRefused is the reason of PoolRenderPending that something the pool's configuration is made of was not accepted as
+// it is. What it was before stays, and everything else goes on.
+const PartRefused = "Refused"
 
 // Conditions of a MachineConfigPool that are ours, beside those of openshift/api.
 const (

@@ -68,6 +68,9 @@ func (r *Report) explainPool(p *poolReport) Answer {
 		return *a
 	}
 	if len(p.Nodes) == 0 {
+		if a := p.refused(); a != nil {
+			return *a
+		}
 		if len(p.conflicts) > 0 {
 			return conflicting(p.conflicts[0])
 		}
@@ -83,6 +86,9 @@ func (r *Report) explainPool(p *poolReport) Answer {
 	}
 	if worst == nil {
 		if a := r.nodeProblem(p); a != nil {
+			return *a
+		}
+		if a := p.refused(); a != nil {
 			return *a
 		}
 		if p.Complete() {
@@ -220,7 +226,7 @@ func (p *poolReport) malformed() *Answer {
 			Do: "create a MachineConfig with the labels that the pool's spec.machineConfigSelector asks for; until then " +
 				"nothing is changed on the nodes",
 		}
-	} else if c != nil {
+	} else if c != nil && c.Reason != api.PartRefused {
 		return &Answer{
 			Verdict: RenderPending, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)),
 			Since: c.LastTransitionTime.Time, Because: "the pool's configuration waits to be rendered: " + c.Message,
@@ -235,6 +241,19 @@ func (p *poolReport) malformed() *Answer {
 		}
 	}
 	return nil
+}
+
+// refused is that something of the pool's configuration is not as somebody wanted it, which holds nothing up.
+func (p *poolReport) refused() *Answer {
+	c := p.isTrue(api.PoolRenderPending)
+	if c == nil || c.Reason != api.PartRefused {
+		return nil
+	}
+	return &Answer{
+		Verdict: RenderPending, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)), Since: c.LastTransitionTime.Time,
+		Because: "a part of the pool's configuration was not accepted: " + c.Message,
+		Do:      "correct what is named, or delete it; everything else goes on",
+	}
 }
 
 // stops is why the pool goes no further although some of its nodes are not there.

@@ -199,6 +199,11 @@ func TestTheOneThingThatKeepsANodeIsNamed(t *testing.T) {
 			w.poolCondition(api.PoolRenderPending,
 				"not rendered until this is finished: KubeletConfig/small since 12:00: Failure")
 		}, "a", explanation{RenderPending, "KubeletConfig small", 0, []string{"Failure"}, "see the status"}},
+		"a part that was refused holds nothing up": {func(w *world) {
+			w.poolCondition(api.PoolRenderPending, "rendered without this: KubeletConfig/small since 12:00: Accepted is False")
+			w.pool.Status.Conditions[0].Reason = api.PartRefused
+			w.pool.Spec.Paused = true
+		}, "a", explanation{Paused, "MachineConfigPool worker", never, []string{"paused"}, "kubectl refit resume worker"}},
 		"no MachineConfigs yet": {func(w *world) {
 			w.poolCondition(api.PoolRenderPending, "no document matches (a=b)")
 			w.pool.Status.Conditions[0].Reason = api.NoMachineConfigs

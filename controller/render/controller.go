@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -66,7 +65,7 @@ type Options struct {
 	Retention time.Duration
 }
 
-// Add adds the controller to a manager.
+// Add adds the controller to a manager, whose cache should have generated.CacheOptions.
 func (o Options) Add(mgr ctrl.Manager) error {
 	if err := errors.Join(mcfgv1.Install(mgr.GetScheme()), operatorv1.Install(mgr.GetScheme())); err != nil {
 		return fmt.Errorf("adding controller render: %w", err)
@@ -74,12 +73,8 @@ func (o Options) Add(mgr ctrl.Manager) error {
 	if err := register(metrics.Registry); err != nil {
 		return fmt.Errorf("adding controller render: %w", err)
 	}
-	configs, err := newConfigs(mgr)
-	if err != nil {
-		return fmt.Errorf("adding controller render: %w", err)
-	}
 	r := &reconciler{
-		pools: mgr.GetClient(), live: mgr.GetAPIReader(), configs: configs, mapper: mgr.GetRESTMapper(),
+		cached: mgr.GetClient(), live: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(),
 		events:    mgr.GetEventRecorder("machineconfigcontroller-rendercontroller"),
 		version:   cmp.Or(o.Version, "unknown"),
 		retention: cmp.Or(o.Retention, 10*time.Minute),
@@ -109,9 +104,8 @@ const sweep task = "/sweep"
 
 // reconciler is used by one worker, so its maps need no lock.
 type reconciler struct {
-	pools   client.Client // pools, nodes and the optional kinds from the manager's cache; writes everything
+	cached  client.Client // from the manager's cache, rendered MachineConfigs without their content; writes everything
 	live    client.Reader // the API server itself
-	configs cache.Cache   // MachineConfigs; rendered ones without their content
 	mapper  meta.RESTMapper
 	events  events.EventRecorder
 	version string
@@ -155,7 +149,7 @@ func isAgain(err error) bool { return apierrors.IsConflict(err) }
 
 func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	pool := &mcfgv1.MachineConfigPool{}
-	if err := r.pools.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
+	if err := r.cached.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
 		if apierrors.IsNotFound(err) {
 			forget(name)
 			return nil
@@ -190,7 +184,7 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	if err != nil {
 		return in, err
 	}
-	in.waiting = waitingFor(pool.Labels, parts)
+	in.waiting, in.refused = waitingFor(pool, parts)
 	in.pin, in.pinErr = api.Decode[*api.Pin](pool.Annotations, api.PinKey)
 	if in.pin != nil && in.pin.Config != pool.Spec.Configuration.Name {
 		if _, err := r.take(ctx, in.pin.Config); isUnusable(err) {
@@ -210,7 +204,7 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	in.rendering, in.failure = renderPool(pool, sources, base)
 	if len(in.waiting) > 0 {
 		nodes := &corev1.NodeList{}
-		if err := r.pools.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.cached.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
 			return in, fmt.Errorf("listing Nodes: %w", err)
 		}
 		in.hold(nodes.Items)
@@ -228,7 +222,7 @@ func (r *reconciler) base(ctx context.Context) (*machineconfig.Document, error) 
 		return nil, nil
 	}
 	cc := &mcfgv1.ControllerConfig{}
-	err := r.pools.Get(ctx, client.ObjectKey{Name: api.ControllerConfig}, cc)
+	err := r.cached.Get(ctx, client.ObjectKey{Name: api.ControllerConfig}, cc)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -245,7 +239,7 @@ func (r *reconciler) sources(ctx context.Context) ([]*mcfgv1.MachineConfig, erro
 
 func (r *reconciler) list(ctx context.Context, want func(*mcfgv1.MachineConfig) bool) ([]*mcfgv1.MachineConfig, error) {
 	list := &mcfgv1.MachineConfigList{}
-	if err := r.configs.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing MachineConfigs: %w", err)
 	}
 	var out []*mcfgv1.MachineConfig
@@ -327,7 +321,7 @@ func (r *reconciler) point(
 		return pool, nil
 	}
 	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})
-	if err := r.pools.Patch(ctx, changed, patch); err != nil {
+	if err := r.cached.Patch(ctx, changed, patch); err != nil {
 		return pool, fmt.Errorf("setting spec.configuration of MachineConfigPool/%s: %w", pool.Name, err)
 	}
 	logf.FromContext(ctx).Info("pool has a configuration", "pool", pool.Name, "config", changed.Spec.Configuration.Name,
@@ -349,7 +343,7 @@ func (r *reconciler) say(
 		return nil
 	}
 	patch := client.MergeFromWithOptions(pool, client.MergeFromWithOptimisticLock{})
-	if err := r.pools.Status().Patch(ctx, changed, patch); err != nil {
+	if err := r.cached.Status().Patch(ctx, changed, patch); err != nil {
 		return fmt.Errorf("setting conditions of MachineConfigPool/%s: %w", pool.Name, err)
 	}
 	for _, c := range cs {

@@ -89,7 +89,9 @@ type input struct {
 	// pinErr says why the pin can't be followed.
 	pinErr error
 	// waiting names what is not finished; then there is no rendering but of what the pool had before.
-	waiting   []string
+	waiting []string
+	// refused names what stays what it was before, because it is wrong now.
+	refused   []string
 	rendering *rendering
 	failure   *failure
 }
@@ -152,9 +154,14 @@ func decide(in input) decision {
 	pending := mcfgv1.MachineConfigPoolCondition{
 		Type: api.PoolRenderPending, Status: corev1.ConditionFalse, Reason: reasonFinished,
 	}
-	if len(in.waiting) > 0 {
+	switch {
+	case len(in.waiting) > 0:
 		pending.Status, pending.Reason = corev1.ConditionTrue, reasonUnfinished
 		pending.Message = api.ShortReason("not rendered until this is finished: " + strings.Join(in.waiting, "; "))
+	case len(in.refused) > 0:
+		pending.Status, pending.Reason = corev1.ConditionTrue, api.PartRefused
+		pending.Message = api.ShortReason("rendered without this, or with what it was before: " +
+			strings.Join(in.refused, "; "))
 	}
 	if in.unused() {
 		pending.Status, pending.Reason = corev1.ConditionTrue, in.failure.reason

@@ -329,3 +329,16 @@ func TestWhileSomethingIsUnfinishedThePoolCanGoBackOnly(t *testing.T) {
 		t.Error("what is not finished has failed")
 	}
 }
+
+func TestWhatWasRefusedIsNamedAndHoldsNothingUp(t *testing.T) {
+	name := "rendered-worker-" + strings.Repeat("1", 32)
+	in := input{
+		pool: workers("rendered-worker-old"), refused: []string{"KubeletConfig/small since x: y"},
+		rendering: &rendering{config: &machineconfig.Config{Name: name}},
+	}
+	out := decide(in)
+	if pending := out.conditions[0]; out.target != name || !out.publish || pending.Status != corev1.ConditionTrue ||
+		pending.Reason != api.PartRefused || !strings.Contains(pending.Message, "KubeletConfig/small since x: y") {
+		t.Errorf("%+v", out)
+	}
+}

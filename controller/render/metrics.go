@@ -19,7 +19,7 @@ var (
 	renderDegraded = poolMetric("noderefit_pool_render_degraded",
 		"1 where the pool's MachineConfigs make no configuration, else 0.")
 	renderPending = poolMetric("noderefit_pool_render_pending",
-		"1 where something that the pool's configuration is made of is not finished, else 0.")
+		"1 where something that the pool's configuration is made of is not finished or was refused, else 0.")
 )
 
 func poolMetric(name, help string) *prometheus.GaugeVec {

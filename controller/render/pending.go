@@ -21,6 +21,8 @@ import (
 // part is an object that another controller makes MachineConfigs from.
 type part struct {
 	kind, name string
+	// pool is the name of the one that it is for, where that is said so and not by a selector.
+	pool string
 	// selector says for which pools. None, and an empty one, is for none, as upstream has it.
 	selector *metav1.LabelSelector
 	// every is for what has no selector and is for all pools.
@@ -37,24 +39,44 @@ type partCondition struct {
 	since                 metav1.Time
 }
 
-// waitingFor says of each part of a pool that is not finished which it is, since when, and what it says itself.
-func waitingFor(pool map[string]string, parts []part) []string {
-	var out []string
+// waitingFor says of each part of a pool that is not finished which it is, since when, and what it says itself; and of
+// each that was refused.
+func waitingFor(pool *mcfgv1.MachineConfigPool, parts []part) (waiting, refused []string) {
 	for _, p := range parts {
+		if p.pool != "" && p.pool != pool.Name {
+			continue
+		}
+		why, since := p.unfinished()
 		selector, err := metav1.LabelSelectorAsSelector(p.selector)
 		if err != nil {
-			out = append(out, fmt.Sprintf("%s/%s: spec.machineConfigPoolSelector: %v", p.kind, p.name, err))
+			if why == "" || !p.refused() {
+				waiting = append(waiting, fmt.Sprintf("%s/%s: spec.machineConfigPoolSelector: %v", p.kind, p.name, err))
+			}
 			continue
 		}
-		if !p.every && (selector.Empty() || !selector.Matches(labels.Set(pool))) {
+		if why == "" || !p.every && (selector.Empty() || !selector.Matches(labels.Set(pool.Labels))) {
 			continue
 		}
-		if why, since := p.unfinished(); why != "" {
-			out = append(out, fmt.Sprintf("%s/%s since %s: %s", p.kind, p.name, since.UTC().Format(time.RFC3339), why))
+		said := fmt.Sprintf("%s/%s since %s: %s", p.kind, p.name, since.UTC().Format(time.RFC3339), why)
+		if p.refused() {
+			refused = append(refused, said)
+		} else {
+			waiting = append(waiting, said)
 		}
 	}
-	slices.Sort(out)
-	return out
+	slices.Sort(waiting)
+	slices.Sort(refused)
+	return waiting, refused
+}
+
+// refused says that the controller of a part does not accept what it is now, and has left what it was before. That
+// holds nothing up. The older condition Failure does: who writes that leaves nothing behind.
+func (p part) refused() bool {
+	if len(p.conditions) == 0 || p.observed < p.generation {
+		return false
+	}
+	last := p.conditions[len(p.conditions)-1]
+	return last.kind == string(mcfgv1.KubeletConfigAccepted) && last.status == corev1.ConditionFalse
 }
 
 // unfinished says what a part still lacks, "" where it is finished: its controller has seen the present generation, and
@@ -89,7 +111,7 @@ func (r *reconciler) parts(ctx context.Context) ([]part, error) {
 	var out []part
 	if r.watching(kindKubeletConfig) {
 		list := &mcfgv1.KubeletConfigList{}
-		if err := r.pools.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing KubeletConfigs: %w", err)
 		}
 		for i := range list.Items {
@@ -98,7 +120,7 @@ func (r *reconciler) parts(ctx context.Context) ([]part, error) {
 	}
 	if r.watching(kindContainerRuntimeConfig) {
 		list := &mcfgv1.ContainerRuntimeConfigList{}
-		if err := r.pools.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing ContainerRuntimeConfigs: %w", err)
 		}
 		for i := range list.Items {
@@ -107,17 +129,60 @@ func (r *reconciler) parts(ctx context.Context) ([]part, error) {
 	}
 	if r.watching(kindControllerConfig) {
 		list := &mcfgv1.ControllerConfigList{}
-		if err := r.pools.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing ControllerConfigs: %w", err)
 		}
 		for i := range list.Items {
-			// One without conditions has nobody who makes templates of it: it only names the default images.
-			if cc := &list.Items[i]; cc.Name == api.ControllerConfig && len(cc.Status.Conditions) > 0 {
+			if cc := &list.Items[i]; cc.Name == api.ControllerConfig && templated(cc) {
 				out = append(out, templatePart(cc))
 			}
 		}
 	}
+	for _, gvk := range mirrorKinds {
+		if !r.watching(gvk.Kind) {
+			continue
+		}
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		if err := r.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing the kind %s: %w", gvk.Kind, err)
+		}
+		for i := range list.Items {
+			out = append(out, mirrorParts(gvk.Kind, &list.Items[i])...)
+		}
+	}
 	return out, nil
+}
+
+// mirrorParts are none for mirrors that are as they should be, else one, or one for each pool that lacks them. What was
+// made of them before stays, so they hold nothing up.
+func mirrorParts(kind string, o *metav1.PartialObjectMetadata) []part {
+	if o.Annotations[api.UnmadeKey] == "" || o.DeletionTimestamp != nil {
+		return nil
+	}
+	said, err := api.Decode[api.Unmade](o.Annotations, api.UnmadeKey)
+	if err != nil {
+		said.Reason = err.Error() // which its controller is about to mend
+	}
+	p := part{kind: kind, name: o.Name, every: true, created: o.CreationTimestamp, conditions: []partCondition{{
+		kind: string(mcfgv1.KubeletConfigAccepted), status: corev1.ConditionFalse, message: said.Reason,
+		since: metav1.NewTime(said.Since),
+	}}}
+	if said.Pools == nil {
+		return []part{p}
+	}
+	var out []part
+	for _, pool := range said.Pools {
+		p.pool = pool
+		out = append(out, p)
+	}
+	return out
+}
+
+// templated says that MachineConfigs are made of a ControllerConfig, or are going to be: half of them are not to be
+// rendered. Otherwise it only names the default images, and there is nothing to wait for.
+func templated(cc *mcfgv1.ControllerConfig) bool {
+	return cc.Annotations[api.Templates] != "" || len(cc.Status.Conditions) > 0
 }
 
 func kubeletPart(o *mcfgv1.KubeletConfig) part {

@@ -40,32 +40,40 @@ func TestWhatIsUnfinishedIsNamedWithSinceWhenAndWhy(t *testing.T) {
 	}
 	accepted := condition(mcfgv1.KubeletConfigAccepted, corev1.ConditionTrue, "")
 	tests := map[string]struct {
-		part part
-		want []string
+		part    part
+		want    []string
+		refused bool
 	}{
-		"accepted":              {object(accepted), nil},
-		"success, the old word": {object(condition(mcfgv1.KubeletConfigSuccess, corev1.ConditionTrue, "")), nil},
+		"accepted":              {object(accepted), nil, false},
+		"success, the old word": {object(condition(mcfgv1.KubeletConfigSuccess, corev1.ConditionTrue, "")), nil, false},
 		"no condition at all": {object(func(*mcfgv1.KubeletConfig) {}),
-			[]string{"KubeletConfig/small since 1970-01-01T00:00:01Z: no condition yet; is its controller running?"}},
+			[]string{"KubeletConfig/small since 1970-01-01T00:00:01Z: no condition yet; is its controller running?"}, false},
 		"failed": {object(condition(mcfgv1.KubeletConfigFailure, corev1.ConditionFalse, "Error: no")),
-			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: Failure is False: Error: no"}},
+			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: Failure is False: Error: no"}, false},
 		"failed after success": {object(both(accepted, condition(mcfgv1.KubeletConfigFailure, corev1.ConditionFalse, "no"))),
-			[]string{"KubeletConfig/small since 1970-01-01T00:02:00Z: Failure is False: no"}},
+			[]string{"KubeletConfig/small since 1970-01-01T00:02:00Z: Failure is False: no"}, false},
 		"not accepted": {object(condition(mcfgv1.KubeletConfigAccepted, corev1.ConditionFalse, "")),
-			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: Accepted is False"}},
+			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: Accepted is False"}, true},
+		"not accepted, and not for a pool that anybody knows": {object(both(
+			condition(mcfgv1.KubeletConfigAccepted, corev1.ConditionFalse, ""), func(o *mcfgv1.KubeletConfig) {
+				o.Spec.MachineConfigPoolSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+			})), nil, false},
+		"not accepted before it was changed": {object(both(condition(mcfgv1.KubeletConfigAccepted, corev1.ConditionFalse, ""),
+			func(o *mcfgv1.KubeletConfig) { o.Status.ObservedGeneration = 1 })),
+			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: generation 2 is not handled yet, 1 is"}, false},
 		"of an older generation": {
 			object(both(accepted, func(o *mcfgv1.KubeletConfig) { o.Status.ObservedGeneration = 1 })),
-			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: generation 2 is not handled yet, 1 is"}},
+			[]string{"KubeletConfig/small since 1970-01-01T00:01:00Z: generation 2 is not handled yet, 1 is"}, false},
 		"of another pool": {object(func(o *mcfgv1.KubeletConfig) {
 			o.Spec.MachineConfigPoolSelector.MatchLabels["size"] = "large"
-		}), nil},
-		"without a selector": {object(func(o *mcfgv1.KubeletConfig) { o.Spec.MachineConfigPoolSelector = nil }), nil},
+		}), nil, false},
+		"without a selector": {object(func(o *mcfgv1.KubeletConfig) { o.Spec.MachineConfigPoolSelector = nil }), nil, false},
 		"with an empty selector": {object(func(o *mcfgv1.KubeletConfig) {
 			o.Spec.MachineConfigPoolSelector = &metav1.LabelSelector{}
-		}), nil},
+		}), nil, false},
 		"with a selector that makes no sense": {object(func(o *mcfgv1.KubeletConfig) {
 			o.Spec.MachineConfigPoolSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
-		}), []string{`KubeletConfig/small: spec.machineConfigPoolSelector: "Like" is not a valid label selector operator`}},
+		}), []string{`KubeletConfig/small: spec.machineConfigPoolSelector: "Like" is not a valid label selector operator`}, false},
 		"templates under way, of every pool": {templatePart(&mcfgv1.ControllerConfig{
 			ObjectMeta: metav1.ObjectMeta{Name: api.ControllerConfig},
 			Status: mcfgv1.ControllerConfigStatus{Conditions: []mcfgv1.ControllerConfigStatusCondition{
@@ -74,7 +82,7 @@ func TestWhatIsUnfinishedIsNamedWithSinceWhenAndWhy(t *testing.T) {
 				{Type: mcfgv1.TemplateControllerCompleted, Status: corev1.ConditionFalse, LastTransitionTime: at(1)},
 			}},
 		}), []string{"ControllerConfig/machine-config-controller since 1970-01-01T00:00:01Z: " +
-			"TemplateControllerCompleted is False"}},
+			"TemplateControllerCompleted is False"}, false},
 		"templates that failed": {templatePart(&mcfgv1.ControllerConfig{
 			ObjectMeta: metav1.ObjectMeta{Name: api.ControllerConfig},
 			Status: mcfgv1.ControllerConfigStatus{Conditions: []mcfgv1.ControllerConfigStatusCondition{
@@ -82,13 +90,64 @@ func TestWhatIsUnfinishedIsNamedWithSinceWhenAndWhy(t *testing.T) {
 				{Type: mcfgv1.TemplateControllerCompleted, Status: corev1.ConditionFalse},
 			}},
 		}), []string{"ControllerConfig/machine-config-controller since 1970-01-01T00:00:01Z: " +
-			"TemplateControllerFailing is True: no"}},
+			"TemplateControllerFailing is True: no"}, false},
 	}
+	pool := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"size": "small"}}}
 	for what, test := range tests {
 		t.Run(what, func(t *testing.T) {
-			if got := waitingFor(map[string]string{"size": "small"}, []part{test.part}); !slices.Equal(got, test.want) {
-				t.Errorf("got %q, want %q", got, test.want)
+			waiting, refused := waitingFor(pool, []part{test.part})
+			if test.refused {
+				waiting, refused = refused, waiting
+			}
+			if !slices.Equal(waiting, test.want) || len(refused) > 0 {
+				t.Errorf("got %q, want %q; and %q", waiting, test.want, refused)
 			}
 		})
+	}
+}
+
+func TestMirrorsThatAreWrongAreNamedByThePoolsThatLackThemAndHoldNothingUp(t *testing.T) {
+	object := func(unmade string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Name: "m", Annotations: map[string]string{api.UnmadeKey: unmade},
+		}}
+	}
+	since := time.Unix(60, 0).UTC()
+	pool := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+	says := []string{"ImageTagMirrorSet/m since 1970-01-01T00:01:00Z: Accepted is False: no"}
+	for what, test := range map[string]struct {
+		unmade string
+		want   []string
+	}{
+		"made":            {"", nil},
+		"for no pool":     {api.Encode(api.Unmade{Reason: "no", Since: since}), says},
+		"for this one":    {api.Encode(api.Unmade{Reason: "no", Since: since, Pools: []string{"infra", "worker"}}), says},
+		"for another one": {api.Encode(api.Unmade{Reason: "no", Since: since, Pools: []string{"infra"}}), nil},
+	} {
+		waiting, refused := waitingFor(pool, mirrorParts("ImageTagMirrorSet", object(test.unmade)))
+		if !slices.Equal(refused, test.want) || len(waiting) > 0 {
+			t.Errorf("%s: got %q, want %q; waits for %q", what, refused, test.want, waiting)
+		}
+	}
+}
+
+func TestAControllerConfigIsWaitedForWhereMachineConfigsAreMadeOfIt(t *testing.T) {
+	named, begun := &mcfgv1.ControllerConfig{}, &mcfgv1.ControllerConfig{}
+	named.Annotations = map[string]string{api.Templates: "own"}
+	begun.Status.Conditions = []mcfgv1.ControllerConfigStatusCondition{{Type: mcfgv1.TemplateControllerRunning}}
+	for what, test := range map[string]struct {
+		cc   *mcfgv1.ControllerConfig
+		want bool
+	}{
+		"it only names the default images":          {&mcfgv1.ControllerConfig{}, false},
+		"it names templates, and nobody looked yet": {named, true},
+		"somebody has begun":                        {begun, true},
+	} {
+		if got := templated(test.cc); got != test.want {
+			t.Errorf("%s: %t", what, got)
+		}
+	}
+	if why, _ := templatePart(named).unfinished(); why == "" {
+		t.Error("one that nobody looked at counts as finished")
 	}
 }

@@ -17,14 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Annotations of rendered configurations that OpenShift has too.
-const (
-	generatedBy     = "machineconfiguration.openshift.io/generated-by-controller-version"
-	imageOverridden = "machineconfiguration.openshift.io/os-image-url-overridden"
-)
+// imageOverridden is an annotation of rendered configurations that OpenShift has too.
+const imageOverridden = "machineconfiguration.openshift.io/os-image-url-overridden"
 
 // unusableError is a rendered configuration that can't be taken by its name, and won't be by trying again.
 type unusableError struct{ error }
@@ -76,7 +74,7 @@ func (r *reconciler) publish(ctx context.Context, pool *mcfgv1.MachineConfigPool
 func (r *reconciler) provide(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
 	name := to.config.Name
 	known := &mcfgv1.MachineConfig{}
-	if err := r.configs.Get(ctx, client.ObjectKey{Name: name}, known); err == nil &&
+	if err := r.cached.Get(ctx, client.ObjectKey{Name: name}, known); err == nil &&
 		known.DeletionTimestamp == nil && r.genuine[name] == identify(known) && owns(pool, known) {
 		return nil
 	}
@@ -110,12 +108,12 @@ func leaving(mc *mcfgv1.MachineConfig) error {
 
 func (r *reconciler) create(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
 	mc := to.config.Object.DeepCopy()
-	mc.Annotations = map[string]string{generatedBy: r.version}
+	mc.Annotations = map[string]string{api.GeneratedBy: r.version}
 	if to.overridden() {
 		mc.Annotations[imageOverridden] = "true"
 	}
 	own(pool, mc)
-	if err := r.pools.Create(ctx, mc); err != nil {
+	if err := r.cached.Create(ctx, mc); err != nil {
 		return fmt.Errorf("creating MachineConfig/%s: %w", mc.Name, err)
 	}
 	r.genuine[mc.Name] = identify(mc)
@@ -150,7 +148,7 @@ func (r *reconciler) refuse(
 
 // remove deletes exactly what was looked at.
 func (r *reconciler) remove(ctx context.Context, mc *mcfgv1.MachineConfig) error {
-	err := r.pools.Delete(ctx, mc, client.Preconditions{UID: &mc.UID, ResourceVersion: &mc.ResourceVersion})
+	err := r.cached.Delete(ctx, mc, client.Preconditions{UID: &mc.UID, ResourceVersion: &mc.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing MachineConfig/%s: %w", mc.Name, err)
 	}
@@ -166,7 +164,7 @@ func (r *reconciler) adopt(ctx context.Context, pool *mcfgv1.MachineConfigPool, 
 	changed := mc.DeepCopy()
 	own(pool, changed)
 	patch := client.MergeFromWithOptions(mc, client.MergeFromWithOptimisticLock{})
-	if err := r.pools.Patch(ctx, changed, patch); err != nil {
+	if err := r.cached.Patch(ctx, changed, patch); err != nil {
 		return fmt.Errorf("adopting MachineConfig/%s: %w", mc.Name, err)
 	}
 	logf.FromContext(ctx).Info("adopted", "pool", pool.Name, "config", mc.Name)

@@ -57,7 +57,7 @@ func needed(pools []mcfgv1.MachineConfigPool, nodes []map[string]string) needs {
 // sweepable says that a rendered configuration may go once nothing needs it. What has neither mark was put there by
 // somebody who may have a use for it.
 func sweepable(mc *mcfgv1.MachineConfig) bool {
-	return mc.DeletionTimestamp == nil && (mc.Annotations[generatedBy] != "" || mc.Annotations[api.RestoredFrom] != "")
+	return mc.DeletionTimestamp == nil && (mc.Annotations[api.GeneratedBy] != "" || mc.Annotations[api.RestoredFrom] != "")
 }
 
 // ripe notes since when rendered configurations are unneeded, returns those that have been so for the whole retention,
@@ -105,7 +105,7 @@ func (r *reconciler) sweep(ctx context.Context) (time.Duration, error) {
 	if err := r.tend(ctx, rendered); err != nil {
 		return 0, err
 	}
-	cached, err := r.read(ctx, r.pools, &corev1.NodeList{})
+	cached, err := r.read(ctx, r.cached, &corev1.NodeList{})
 	if err != nil {
 		return 0, err
 	}
@@ -165,7 +165,7 @@ func (r *reconciler) tend(ctx context.Context, rendered []*mcfgv1.MachineConfig)
 			continue
 		}
 		pool := &mcfgv1.MachineConfigPool{}
-		err := r.pools.Get(ctx, client.ObjectKey{Name: machineconfig.PoolOf(known.Name)}, pool)
+		err := r.cached.Get(ctx, client.ObjectKey{Name: machineconfig.PoolOf(known.Name)}, pool)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("reading MachineConfigPool/%s: %w", machineconfig.PoolOf(known.Name), err)
 		}

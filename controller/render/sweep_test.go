@@ -50,7 +50,7 @@ func TestAPoolThatCanNotBeReadKeepsAllThatIsItsOwn(t *testing.T) {
 }
 
 func TestRipeIsWhatWasUnneededForTheWholeRetention(t *testing.T) {
-	mark := map[string]string{generatedBy: "v1"}
+	mark := map[string]string{api.GeneratedBy: "v1"}
 	object := func(digit string, annotations map[string]string) *mcfgv1.MachineConfig {
 		return &mcfgv1.MachineConfig{ObjectMeta: metav1.ObjectMeta{Name: called(digit), Annotations: annotations}}
 	}

@@ -8,15 +8,16 @@ import (
 	"maps"
 	"time"
 
+	configv1 "github.com/openshift/api/config/v1"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	operatorv1 "github.com/openshift/api/operator/v1"
+	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -35,38 +36,6 @@ const (
 	kindControllerConfig       = "ControllerConfig"
 )
 
-// configs is a cache of its own, because rendered configurations are large, many, and of no use here but for their
-// metadata; others who read MachineConfigs want to find something in them.
-type configs struct{ cache.Cache }
-
-// GetCache has the manager start the cache before there is a leader.
-func (c configs) GetCache() cache.Cache { return c.Cache }
-
-func newConfigs(mgr ctrl.Manager) (cache.Cache, error) {
-	c, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		ByObject:                    map[client.Object]cache.ByObject{&mcfgv1.MachineConfig{}: {Transform: strip}},
-		ReaderFailOnMissingInformer: true,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("making a cache of MachineConfigs: %w", err)
-	}
-	return c, mgr.Add(configs{c})
-}
-
-// strip drops what the controller does not read.
-func strip(o any) (any, error) {
-	mc, ok := o.(*mcfgv1.MachineConfig)
-	if !ok {
-		return o, nil
-	}
-	mc.ManagedFields = nil
-	if machineconfig.PoolOf(mc.Name) != "" {
-		mc.Spec = mcfgv1.MachineConfigSpec{}
-	}
-	return mc, nil
-}
-
 // optionalKind is a kind that is watched as soon as the cluster has it.
 type optionalKind struct {
 	gvk      schema.GroupVersionKind
@@ -77,7 +46,7 @@ type optionalKind struct {
 // watch starts the watches that every cluster can have, and prepares those that it may lack.
 func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache) error {
 	for _, start := range []source.TypedSource[task]{
-		source.TypedKind(r.configs, &mcfgv1.MachineConfig{}, later(r.configChanged)),
+		source.TypedKind(from, &mcfgv1.MachineConfig{}, later(r.configChanged)),
 		source.TypedKind(from, &mcfgv1.MachineConfigPool{}, later(r.poolChanged)),
 		source.TypedKind(from, &corev1.Node{}, later(r.nodeChanged)),
 	} {
@@ -90,16 +59,22 @@ func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache)
 		optional(c, from, mcfgv1.GroupVersion.WithKind(kindContainerRuntimeConfig), &mcfgv1.ContainerRuntimeConfig{},
 			r.allPools),
 		optional(c, from, mcfgv1.GroupVersion.WithKind(kindControllerConfig), &mcfgv1.ControllerConfig{}, r.allPools),
-		optional(c, from, operatorv1.GroupVersion.WithKind("MachineConfiguration"), policyMetadata(), r.allPools),
+	}
+	// Of a MachineConfiguration only that it changed is of interest, of mirrors only what their annotation says.
+	kinds := append([]schema.GroupVersionKind{operatorv1.GroupVersion.WithKind("MachineConfiguration")}, mirrorKinds...)
+	for _, gvk := range kinds {
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(gvk)
+		r.optional = append(r.optional, optional(c, from, gvk, o, r.allPools))
 	}
 	return nil
 }
 
-// policyMetadata stands for MachineConfiguration, of which only that it changed is of interest.
-func policyMetadata() *metav1.PartialObjectMetadata {
-	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(operatorv1.GroupVersion.WithKind("MachineConfiguration"))
-	return o
+// mirrorKinds have no status: that nothing can be made of one stands in an annotation.
+var mirrorKinds = []schema.GroupVersionKind{
+	configv1.GroupVersion.WithKind("ImageDigestMirrorSet"),
+	configv1.GroupVersion.WithKind("ImageTagMirrorSet"),
+	operatorv1alpha1.GroupVersion.WithKind("ImageContentSourcePolicy"),
 }
 
 func optional[T client.Object](
@@ -183,7 +158,7 @@ func (r *reconciler) configChanged(ctx context.Context, was, is *mcfgv1.MachineC
 	}
 	out := map[task]time.Duration{}
 	pools := &mcfgv1.MachineConfigPoolList{}
-	if err := r.pools.List(ctx, pools, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.cached.List(ctx, pools, client.UnsafeDisableDeepCopy); err != nil {
 		logf.FromContext(ctx).Error(err, "listing MachineConfigPools")
 		return out
 	}
@@ -231,7 +206,7 @@ func (r *reconciler) nodeChanged(_ context.Context, was, is *corev1.Node) map[ta
 func (r *reconciler) allPools(ctx context.Context, _, _ client.Object) map[task]time.Duration {
 	out := map[task]time.Duration{}
 	pools := &mcfgv1.MachineConfigPoolList{}
-	if err := r.pools.List(ctx, pools, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.cached.List(ctx, pools, client.UnsafeDisableDeepCopy); err != nil {
 		logf.FromContext(ctx).Error(err, "listing MachineConfigPools")
 	}
 	for i := range pools.Items {
