@@ -40,9 +40,11 @@ func strip(o any) (any, error) {
 		}
 	}
 	n.Spec = corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable, Taints: n.Spec.Taints}
+	runtime := n.Status.NodeInfo.ContainerRuntimeVersion
 	n.Status = corev1.NodeStatus{Conditions: slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type != corev1.NodeReady && c.Type != corev1.NodeDiskPressure && c.Type != corev1.NodeNetworkUnavailable
 	})}
+	n.Status.NodeInfo.ContainerRuntimeVersion = runtime // what is made for a pool depends on it
 	for i := range n.Status.Conditions {
 		n.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
 	}
