@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerruntimeconfig
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// The files, where upstream has them. containerd has no directory for drop-ins of its own; its configuration has to
+// import this one, as that of containerd 2 does.
+const (
+	storagePath    = "/etc/containers/storage.conf"
+	crioDropin     = "/etc/crio/crio.conf.d/01-ctrcfg-"
+	containerdPath = "/etc/containerd/conf.d/01-ctrcfg-logLevel.toml"
+)
+
+// The least values, in processes and in bytes. conmon reads log lines of 8 KiB.
+const (
+	leastPids    = 20
+	leastLogSize = 8192
+)
+
+var logLevels = []string{"error", "fatal", "panic", "warn", "info", "debug", "trace"}
+
+// check validates what is asked for. Its errors name the field.
+func check(c *mcfgv1.ContainerRuntimeConfiguration) error {
+	if c == nil {
+		return errors.New("spec.containerRuntimeConfig: is required")
+	}
+	var errs []error
+	wrong := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("spec.containerRuntimeConfig."+field+": "+format, args...))
+	}
+	if p := c.PidsLimit; p != nil && *p != 0 && *p < leastPids {
+		wrong("pidsLimit", "%d is less than %d, and not 0 for no limit", *p, leastPids)
+	}
+	if c.LogLevel != "" && !slices.Contains(logLevels, c.LogLevel) {
+		wrong("logLevel", "%q is none of %q", c.LogLevel, logLevels)
+	}
+	if s := c.LogSizeMax; s != nil && s.Value() >= 0 && s.Value() < leastLogSize && !s.IsZero() {
+		wrong("logSizeMax", "%s is less than %d bytes, and not negative for no limit", s, leastLogSize)
+	}
+	if s := c.OverlaySize; s != nil && s.Sign() < 0 {
+		wrong("overlaySize", "%s is negative", s)
+	}
+	switch c.DefaultRuntime {
+	case mcfgv1.ContainerRuntimeDefaultRuntimeEmpty, mcfgv1.ContainerRuntimeDefaultRuntimeCrun,
+		mcfgv1.ContainerRuntimeDefaultRuntimeRunc:
+	default:
+		wrong("defaultRuntime", "%q is neither crun nor runc", c.DefaultRuntime)
+	}
+	for field, paths := range stores(c) {
+		for i, p := range paths {
+			if slices.Contains(paths[:i], p) {
+				wrong(fmt.Sprintf("%s[%d].path", field, i), "%q is there twice", p)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stores are the additional stores by field.
+func stores(c *mcfgv1.ContainerRuntimeConfiguration) map[string][]string {
+	out := map[string][]string{}
+	for _, s := range c.AdditionalLayerStores {
+		out["additionalLayerStores"] = append(out["additionalLayerStores"], string(s.Path))
+	}
+	for _, s := range c.AdditionalImageStores {
+		out["additionalImageStores"] = append(out["additionalImageStores"], string(s.Path))
+	}
+	for _, s := range c.AdditionalArtifactStores {
+		out["additionalArtifactStores"] = append(out["additionalArtifactStores"], string(s.Path))
+	}
+	return out
+}
+
+// checkContainerd finds what containerd can't be told, each with what can.
+func checkContainerd(c *mcfgv1.ContainerRuntimeConfiguration) error {
+	const kubelet = "the kubelet has it instead: set %s in a KubeletConfig"
+	var errs []error
+	wrong := func(set bool, field, format string, args ...any) {
+		if set {
+			errs = append(errs, fmt.Errorf("spec.containerRuntimeConfig."+field+": containerd has no such setting; "+format,
+				args...))
+		}
+	}
+	wrong(c.PidsLimit != nil, "pidsLimit", kubelet, "podPidsLimit")
+	wrong(c.LogSizeMax != nil, "logSizeMax", kubelet, "containerLogMaxSize")
+	wrong(c.OverlaySize != nil, "overlaySize", "the disk's quotas do it")
+	wrong(c.DefaultRuntime != "", "defaultRuntime",
+		"its runtimes are in its config.toml, which a MachineConfig has to bring as a whole")
+	const none = "it has one content store"
+	wrong(c.AdditionalLayerStores != nil, "additionalLayerStores", none)
+	wrong(c.AdditionalImageStores != nil, "additionalImageStores", none)
+	wrong(c.AdditionalArtifactStores != nil, "additionalArtifactStores", none)
+	return errors.Join(errs...)
+}
+
+// merge puts what one object says over what others said.
+func merge(under, over mcfgv1.ContainerRuntimeConfiguration) mcfgv1.ContainerRuntimeConfiguration {
+	out := under
+	out.LogLevel = cmp.Or(over.LogLevel, under.LogLevel)
+	out.DefaultRuntime = cmp.Or(over.DefaultRuntime, under.DefaultRuntime)
+	if over.PidsLimit != nil {
+		out.PidsLimit = over.PidsLimit
+	}
+	if over.LogSizeMax != nil {
+		out.LogSizeMax = over.LogSizeMax
+	}
+	if over.OverlaySize != nil {
+		out.OverlaySize = over.OverlaySize
+	}
+	if over.AdditionalLayerStores != nil {
+		out.AdditionalLayerStores = over.AdditionalLayerStores
+	}
+	if over.AdditionalImageStores != nil {
+		out.AdditionalImageStores = over.AdditionalImageStores
+	}
+	if over.AdditionalArtifactStores != nil {
+		out.AdditionalArtifactStores = over.AdditionalArtifactStores
+	}
+	return out
+}
+
+// files are those that a configuration comes to on the runtimes of a pool, over what lies beneath.
+func files(
+	c mcfgv1.ContainerRuntimeConfiguration, on generated.Runtime, beneath *machineconfig.Config,
+) ([]generated.File, error) {
+	var out []generated.File
+	put := func(path string, table any) error {
+		data, err := toml.Marshal(table)
+		if err != nil {
+			return fmt.Errorf("writing %s: %w", path, err)
+		}
+		out = append(out, generated.File{Path: path, Contents: data})
+		return nil
+	}
+	var errs []error
+	if on.CRIO {
+		dropin := func(field, table, key string, value any) {
+			errs = append(errs, put(crioDropin+field, map[string]any{"crio": map[string]any{table: map[string]any{key: value}}}))
+		}
+		if c.LogLevel != "" {
+			dropin("logLevel", "runtime", "log_level", c.LogLevel)
+		}
+		if c.PidsLimit != nil {
+			dropin("pidsLimit", "runtime", "pids_limit", *c.PidsLimit)
+		}
+		if c.LogSizeMax != nil && !c.LogSizeMax.IsZero() {
+			dropin("logSizeMax", "runtime", "log_size_max", c.LogSizeMax.Value())
+		}
+		if c.DefaultRuntime != "" {
+			dropin("defaultRuntime", "runtime", "default_runtime", string(c.DefaultRuntime))
+		}
+		if paths := stores(&c)["additionalArtifactStores"]; paths != nil {
+			dropin("additionalArtifactStores", "image", "additional_artifact_stores", paths) //nolint:misspell // CRI-O's
+		}
+		table, err := storage(c, beneath)
+		if err == nil && table != nil {
+			err = put(storagePath, table)
+		}
+		errs = append(errs, err)
+	}
+	if on.Containerd && c.LogLevel != "" {
+		errs = append(errs, put(containerdPath,
+			map[string]any{"version": 2, "debug": map[string]any{"level": c.LogLevel}}))
+	}
+	return out, errors.Join(errs...)
+}
+
+// storage is storage.conf, nil where nothing in it is asked for. The file replaces the one of the distribution, so it
+// says where things are even if nothing beneath does.
+func storage(c mcfgv1.ContainerRuntimeConfiguration, beneath *machineconfig.Config) (map[string]any, error) {
+	size := c.OverlaySize != nil && !c.OverlaySize.IsZero()
+	if !size && c.AdditionalLayerStores == nil && c.AdditionalImageStores == nil {
+		return nil, nil
+	}
+	conf := map[string]any{"storage": map[string]any{
+		"driver": "overlay", "runroot": "/run/containers/storage", "graphroot": "/var/lib/containers/storage",
+	}}
+	for _, f := range beneath.Files {
+		if f.Path != storagePath {
+			continue
+		}
+		conf = nil
+		if err := toml.Unmarshal(f.Contents, &conf); err != nil {
+			return nil, fmt.Errorf("the pool's MachineConfigs bring %s, which does not parse: %w", storagePath, where(err))
+		}
+	}
+	options, err := table(conf, "storage", "options")
+	if err != nil {
+		return nil, err
+	}
+	if size {
+		overlay, err := table(conf, "storage", "options", "overlay")
+		if err != nil {
+			return nil, err
+		}
+		options["size"], overlay["size"] = c.OverlaySize.String(), c.OverlaySize.String()
+	}
+	if paths := stores(&c)["additionalImageStores"]; paths != nil {
+		options["additionalimagestores"] = paths
+	}
+	if paths := stores(&c)["additionalLayerStores"]; paths != nil {
+		for i := range paths {
+			paths[i] += ":ref" // by reference, which is what such stores are for
+		}
+		options["additionallayerstores"] = paths
+	}
+	return conf, nil
+}
+
+// table finds or makes a table within others.
+func table(in map[string]any, keys ...string) (map[string]any, error) {
+	for _, key := range keys {
+		switch next := in[key].(type) {
+		case nil:
+			made := map[string]any{}
+			in[key], in = made, made
+		case map[string]any:
+			in = next
+		default:
+			return nil, fmt.Errorf("the pool's MachineConfigs bring %s, where %s is no table", storagePath, key)
+		}
+	}
+	return in, nil
+}
+
+// where keeps the place of a syntax error and drops its text, which can quote the file.
+func where(err error) error {
+	if syntax, ok := errors.AsType[*toml.DecodeError](err); ok {
+		line, column := syntax.Position()
+		return fmt.Errorf("line %d, column %d", line, column)
+	}
+	return errors.New("not TOML")
+}

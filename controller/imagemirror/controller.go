@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package imagemirror makes MachineConfigs of ImageDigestMirrorSets, ImageTagMirrorSets and ImageContentSourcePolicies:
+// the registries.conf of each pool, merged with the one that its other MachineConfigs bring, and the files in which
+// containerd looks for mirrors. These kinds have no status, so what is wrong stands in an annotation.
+package imagemirror
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	configv1 "github.com/openshift/api/config/v1"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/generated"
+)
+
+// Name is the controller's.
+const Name = "imagemirror"
+
+// eventUnmade is a warning on an object of which nothing is made.
+const eventUnmade = "ImageMirrorsUnmade"
+
+// noteLimit is the longest note of an event that the API takes, in bytes.
+const noteLimit = 1000
+
+// Add adds the controller to a manager. The MachineConfigs that it makes say that they were made by version, "unknown"
+// if empty. The manager's cache should have generated.CacheOptions.
+func Add(mgr ctrl.Manager, version string) error {
+	scheme := mgr.GetScheme()
+	err := errors.Join(mcfgv1.Install(scheme), configv1.Install(scheme), operatorv1alpha1.Install(scheme))
+	if err != nil {
+		return fmt.Errorf("adding controller %s: %w", Name, err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(), events: mgr.GetEventRecorder("machineconfigcontroller-imagemirror"),
+		version: cmp.Or(version, "unknown"),
+	}
+	kinds := []client.Object{
+		&configv1.ImageDigestMirrorSet{}, &configv1.ImageTagMirrorSet{}, &operatorv1alpha1.ImageContentSourcePolicy{},
+	}
+	return generated.Controller{Name: Name, Kinds: kinds, Look: r.look}.Add(mgr)
+}
+
+type reconciler struct {
+	client client.Client
+	events events.EventRecorder
+	// version is what MachineConfigs say that they were made by.
+	version string
+}
+
+// look brings the cluster to what decide says. What is wrong is said first, and taken back last.
+func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) error {
+	w, err := generated.Read(ctx, r.client)
+	if err != nil {
+		return err
+	}
+	origins, err := r.origins(ctx, has)
+	if err != nil {
+		return err
+	}
+	out := decide(origins, w)
+	var errs []error
+	for _, o := range origins {
+		if o.unmade() {
+			errs = append(errs, r.say(ctx, o))
+		}
+	}
+	for _, mc := range out.write {
+		mc.Annotations = map[string]string{api.GeneratedBy: r.version}
+		is := w.Config(mc.Name)
+		if is == nil || ours(is) {
+			errs = append(errs, generated.Write(ctx, r.client, is, generated.Onto(is, mc)))
+			continue
+		}
+		for _, o := range origins {
+			o.fail(mc.Labels[api.Role], fmt.Errorf("MachineConfig/%s is there, and not of the controller's making: rename or "+
+				"delete it", mc.Name))
+			errs = append(errs, r.say(ctx, o))
+		}
+	}
+	for _, mc := range out.remove {
+		errs = append(errs, generated.Remove(ctx, r.client, mc))
+	}
+	for _, o := range origins {
+		if !o.unmade() {
+			errs = append(errs, r.say(ctx, o))
+		}
+	}
+	return generated.Worst(errs)
+}
+
+func (r *reconciler) origins(ctx context.Context, has func(client.Object) bool) ([]*origin, error) {
+	var out []*origin
+	if has(&configv1.ImageDigestMirrorSet{}) {
+		var list configv1.ImageDigestMirrorSetList
+		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing ImageDigestMirrorSets: %w", err)
+		}
+		for i := range list.Items {
+			out = append(out, digests(&list.Items[i]))
+		}
+	}
+	if has(&configv1.ImageTagMirrorSet{}) {
+		var list configv1.ImageTagMirrorSetList
+		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing ImageTagMirrorSets: %w", err)
+		}
+		for i := range list.Items {
+			out = append(out, tags(&list.Items[i]))
+		}
+	}
+	if has(&operatorv1alpha1.ImageContentSourcePolicy{}) {
+		var list operatorv1alpha1.ImageContentSourcePolicyList
+		if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing ImageContentSourcePolicies: %w", err)
+		}
+		for i := range list.Items {
+			out = append(out, policies(&list.Items[i]))
+		}
+	}
+	return slices.DeleteFunc(out, func(o *origin) bool { return o.object.GetDeletionTimestamp() != nil }), nil
+}
+
+func (o *origin) unmade() bool { return o.err != nil || len(o.pools) > 0 }
+
+// note is what the annotation of an object is to say, "" for none.
+func (o *origin) note(now time.Time) string {
+	if !o.unmade() {
+		return ""
+	}
+	said := api.Unmade{Generation: o.object.GetGeneration(), Since: now}
+	err := o.err
+	if err == nil {
+		said.Pools = slices.Sorted(maps.Keys(o.pools))
+		var errs []error
+		for _, pool := range said.Pools {
+			errs = append(errs, o.pools[pool])
+		}
+		err = errors.Join(errs...)
+	}
+	said.Reason = api.ShortReason(err.Error())
+	was, _ := api.Decode[*api.Unmade](o.object.GetAnnotations(), api.UnmadeKey)
+	if was != nil && was.Reason == said.Reason {
+		said.Since = was.Since
+	}
+	return api.Encode(said)
+}
+
+// say writes the annotation of an object, where it is news.
+func (r *reconciler) say(ctx context.Context, o *origin) error {
+	note := o.note(time.Now().UTC().Truncate(time.Second))
+	if o.object.GetAnnotations()[api.UnmadeKey] == note {
+		return nil
+	}
+	changed, ok := o.object.DeepCopyObject().(client.Object)
+	if !ok {
+		return fmt.Errorf("noting what is wrong with %s: it is no object", o)
+	}
+	annotations := maps.Clone(changed.GetAnnotations())
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	delete(annotations, api.UnmadeKey)
+	if note != "" {
+		annotations[api.UnmadeKey] = note
+	}
+	changed.SetAnnotations(annotations)
+	if err := r.client.Patch(ctx, changed, client.MergeFrom(o.object)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("noting what is wrong with %s: %w", o, err)
+	}
+	logf.FromContext(ctx).Info("said what becomes of it", "object", o.String(), "unmade", note)
+	if note != "" {
+		text := note
+		if said, err := api.Decode[*api.Unmade](annotations, api.UnmadeKey); err == nil && said != nil {
+			text = said.Reason
+		}
+		if len(text) > noteLimit {
+			text = strings.ToValidUTF8(text[:noteLimit], "")
+		}
+		r.events.Eventf(o.object, nil, corev1.EventTypeWarning, eventUnmade, "Make", "%s", text)
+	}
+	return nil
+}

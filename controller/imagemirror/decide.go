@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagemirror
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/generated"
+)
+
+// what MachineConfigs are called by.
+const what = "registries"
+
+const registriesPath = "/etc/containers/registries.conf"
+
+// decision is what is to be done.
+type decision struct {
+	write  []*mcfgv1.MachineConfig
+	remove []*mcfgv1.MachineConfig
+}
+
+// decide makes the MachineConfig of each pool, and notes in the objects what is wrong with them. While something is,
+// what was made before stays: to leave out the mirrors of one object could be to pull from where nobody wants to.
+func decide(origins []*origin, w *generated.World) decision {
+	origins = arrange(origins)
+	var out decision
+	if slices.ContainsFunc(origins, func(o *origin) bool { return o.err != nil }) {
+		return out
+	}
+	all := registries(origins)
+	runtimes, unknown := generated.Runtimes(w.Pools, w.Nodes)
+	made := map[string]bool{}
+	for _, p := range w.Pools {
+		if len(all) == 0 {
+			break
+		}
+		name := generated.Name(p.Name, what, "")
+		made[name] = true
+		if other, err := byAnother(p, w.Pools); err == nil && other {
+			made[name] = false
+			continue
+		}
+		on, err := runtimes[p.Name], unknown[p.Name]
+		var mc *mcfgv1.MachineConfig
+		if err == nil {
+			mc, err = forPool(p, all, on, w)
+		}
+		for _, o := range origins {
+			if err != nil {
+				o.fail(p.Name, err)
+			} else if on.Containerd {
+				o.failContainerd(p.Name)
+			}
+		}
+		if !slices.ContainsFunc(origins, func(o *origin) bool { return o.pools[p.Name] != nil }) {
+			out.write = append(out.write, mc)
+		}
+	}
+	for _, mc := range w.Configs {
+		if ours(mc) && !made[mc.Name] {
+			out.remove = append(out.remove, mc)
+		}
+	}
+	return out
+}
+
+func (o *origin) fail(pool string, err error) {
+	if o.pools == nil {
+		o.pools = map[string]error{}
+	}
+	o.pools[pool] = errors.Join(o.pools[pool], err)
+}
+
+func (o *origin) failContainerd(pool string) {
+	for _, r := range o.rules {
+		if err := inexpressible(r); err != nil {
+			o.fail(pool, fmt.Errorf("MachineConfigPool/%s: %w", pool, err))
+		}
+	}
+}
+
+// byAnother says that a pool does not select what would be made for it but what is made for another pool.
+func byAnother(p *mcfgv1.MachineConfigPool, pools []*mcfgv1.MachineConfigPool) (bool, error) {
+	own, err := generated.Selected(p, p.Name)
+	if own || err != nil {
+		return false, err
+	}
+	for _, other := range pools {
+		selected, err := generated.Selected(p, other.Name)
+		made, errOther := generated.Selected(other, other.Name)
+		if err != nil || selected && made && errOther == nil {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// forPool merges the mirrors with what the pool's other MachineConfigs bring.
+func forPool(
+	p *mcfgv1.MachineConfigPool, all []registry, on generated.Runtime, w *generated.World,
+) (*mcfgv1.MachineConfig, error) {
+	name := generated.Name(p.Name, what, "")
+	if selected, err := generated.Selected(p, p.Name); err != nil {
+		return nil, err
+	} else if !selected {
+		return nil, fmt.Errorf("MachineConfigPool/%s: spec.machineConfigSelector: does not select %s=%s, which %s has",
+			p.Name, api.Role, p.Name, name)
+	}
+	around, err := generated.AroundOf(p, w.Configs, name, ours)
+	if err != nil {
+		return nil, err
+	}
+	beneath, err := around.Beneath(p.Name)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := parseRegistries(generated.Contents(beneath, registriesPath))
+	if err != nil {
+		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registriesPath, err)
+	}
+	var files []generated.File
+	if on.Containerd {
+		files = hostFiles(all, conf.insecure)
+	}
+	for _, r := range all {
+		if err := conf.add(r); err != nil {
+			return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registriesPath, err)
+		}
+	}
+	text, err := conf.text()
+	if err != nil {
+		return nil, fmt.Errorf("writing %s: %w", registriesPath, err)
+	}
+	paths := []string{registriesPath}
+	for _, f := range files {
+		if generated.Contents(beneath, f.Path) != nil {
+			return nil, fmt.Errorf("MachineConfigPool/%s: its MachineConfigs bring %s, which can't be merged with mirrors",
+				p.Name, f.Path)
+		}
+		paths = append(paths, f.Path)
+	}
+	if err := around.Replaced(paths...); err != nil {
+		return nil, fmt.Errorf("MachineConfigPool/%s: %w, to be merged with the mirrors", p.Name, err)
+	}
+	raw, err := generated.Ignition(append(files, generated.File{Path: registriesPath, Contents: text}), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return generated.Config(p.Name, name, raw), nil
+}
+
+// ours says that a MachineConfig was made of mirrors.
+func ours(mc *mcfgv1.MachineConfig) bool {
+	_, marked := mc.Annotations[api.GeneratedBy]
+	return marked && generated.IsNamed(mc.Name, what)
+}

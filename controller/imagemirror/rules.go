@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagemirror
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	configv1 "github.com/openshift/api/config/v1"
+	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// origin is an object that asks for mirrors.
+type origin struct {
+	object client.Object
+	kind   string
+	rules  []rule
+	// err says what is wrong with the object whichever pool it is for; pools what can't be had on one.
+	err   error
+	pools map[string]error
+}
+
+func (o *origin) String() string { return o.kind + "/" + o.object.GetName() }
+
+// rule is one entry of an object.
+type rule struct {
+	origin *origin
+	// field is where the object has it.
+	field   string
+	source  string
+	mirrors []string
+	// tags: the mirrors are for images that are asked for by tag, else for those by digest.
+	tags   bool
+	policy configv1.MirrorSourcePolicy
+}
+
+// digests reads an ImageDigestMirrorSet.
+func digests(o *configv1.ImageDigestMirrorSet) *origin {
+	out := &origin{object: o, kind: "ImageDigestMirrorSet"}
+	for i, m := range o.Spec.ImageDigestMirrors {
+		out.add(fmt.Sprintf("spec.imageDigestMirrors[%d]", i), m.Source, plain(m.Mirrors), false, m.MirrorSourcePolicy)
+	}
+	return out
+}
+
+// tags reads an ImageTagMirrorSet.
+func tags(o *configv1.ImageTagMirrorSet) *origin {
+	out := &origin{object: o, kind: "ImageTagMirrorSet"}
+	for i, m := range o.Spec.ImageTagMirrors {
+		out.add(fmt.Sprintf("spec.imageTagMirrors[%d]", i), m.Source, plain(m.Mirrors), true, m.MirrorSourcePolicy)
+	}
+	return out
+}
+
+// policies reads an ImageContentSourcePolicy.
+func policies(o *operatorv1alpha1.ImageContentSourcePolicy) *origin {
+	out := &origin{object: o, kind: "ImageContentSourcePolicy"}
+	for i, m := range o.Spec.RepositoryDigestMirrors {
+		out.add(fmt.Sprintf("spec.repositoryDigestMirrors[%d]", i), m.Source, m.Mirrors, false, "")
+	}
+	return out
+}
+
+func plain(mirrors []configv1.ImageMirror) []string {
+	out := make([]string, 0, len(mirrors))
+	for _, m := range mirrors {
+		out = append(out, string(m))
+	}
+	return out
+}
+
+const (
+	host = `(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])(?:\.(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9]))*`
+	path = `(?:/[a-z0-9]+(?:(?:[._]|__|-*)[a-z0-9]+)*)*`
+)
+
+// What the schema of the two newer kinds allows, for the older one which has none.
+var (
+	location = regexp.MustCompile(`^` + host + `(?::[0-9]+)?` + path + `$`)
+	wildcard = regexp.MustCompile(`^\*\.` + host + `$`)
+)
+
+func (o *origin) add(field, source string, mirrors []string, tags bool, policy configv1.MirrorSourcePolicy) {
+	wrong := func(below, format string, args ...any) {
+		o.err = errors.Join(o.err, fmt.Errorf(field+below+": "+format, args...))
+	}
+	if !location.MatchString(source) && !wildcard.MatchString(source) {
+		wrong(".source", "%q is neither host[:port][/namespace][/repository] nor *.host", source)
+	}
+	for i, m := range mirrors {
+		if !location.MatchString(m) {
+			wrong(fmt.Sprintf(".mirrors[%d]", i), "%q is not host[:port][/namespace][/repository]", m)
+		}
+		if slices.Contains(mirrors[:i], m) {
+			wrong(fmt.Sprintf(".mirrors[%d]", i), "%q is there twice", m)
+		}
+	}
+	if policy == configv1.NeverContactSource && len(mirrors) == 0 {
+		wrong(".mirrorSourcePolicy", "%s without mirrors would leave nowhere to pull from", policy)
+	}
+	o.rules = append(o.rules, rule{o, field, source, mirrors, tags, policy})
+}
+
+// arrange puts objects into the order in which their mirrors count, and finds those that contradict each other.
+func arrange(origins []*origin) []*origin {
+	kinds := []string{"ImageDigestMirrorSet", "ImageTagMirrorSet", "ImageContentSourcePolicy"}
+	origins = slices.SortedFunc(slices.Values(origins), func(a, b *origin) int {
+		return cmp.Or(cmp.Compare(slices.Index(kinds, a.kind), slices.Index(kinds, b.kind)),
+			cmp.Compare(a.object.GetName(), b.object.GetName()))
+	})
+	var rules []rule
+	for _, o := range origins {
+		rules = append(rules, o.rules...)
+	}
+	for _, r := range rules {
+		for _, other := range rules {
+			if r.source == other.source && r.policy != "" && other.policy != "" && r.policy != other.policy {
+				r.origin.err = errors.Join(r.origin.err, fmt.Errorf("%s.mirrorSourcePolicy: is %s for %s, and %s in %s, %s",
+					r.field, r.policy, r.source, other.policy, other.origin, other.field))
+			}
+		}
+	}
+	return origins
+}
+
+// registry is what all rules of one source come to.
+type registry struct {
+	source  string
+	mirrors []mirror
+	// blocked: the source itself is never pulled from.
+	blocked bool
+}
+
+type mirror struct {
+	location      string
+	digests, tags bool
+}
+
+// registries merges the rules of objects, by source. A source without mirrors asks for nothing.
+func registries(origins []*origin) []registry {
+	by := map[string][]rule{}
+	var sources []string
+	for _, o := range origins {
+		for _, r := range o.rules {
+			if by[r.source] == nil {
+				sources = append(sources, r.source)
+			}
+			by[r.source] = append(by[r.source], r)
+		}
+	}
+	slices.Sort(sources)
+	out := make([]registry, 0, len(sources))
+	for _, source := range sources {
+		is := registry{source: source}
+		var lists [][]string
+		for _, r := range by[source] {
+			lists = append(lists, r.mirrors)
+			is.blocked = is.blocked || r.policy == configv1.NeverContactSource
+		}
+		for _, at := range order(lists) {
+			m := mirror{location: at}
+			for _, r := range by[source] {
+				if slices.Contains(r.mirrors, at) {
+					m.digests, m.tags = m.digests || !r.tags, m.tags || r.tags
+				}
+			}
+			is.mirrors = append(is.mirrors, m)
+		}
+		if len(is.mirrors) > 0 {
+			out = append(out, is)
+		}
+	}
+	return out
+}
+
+// order merges lists so that each keeps its order where that is possible; otherwise, and where no list says anything,
+// what comes first in the first list that has it is first.
+func order(lists [][]string) []string {
+	var left []string
+	before := map[string]map[string]bool{}
+	for _, list := range lists {
+		for i, x := range list {
+			if before[x] == nil {
+				before[x] = map[string]bool{}
+				left = append(left, x)
+			}
+			for _, y := range list[:i] {
+				before[x][y] = true
+			}
+		}
+	}
+	var out []string
+	for len(left) > 0 {
+		at := slices.IndexFunc(left, func(x string) bool {
+			return !slices.ContainsFunc(left, func(y string) bool { return x != y && before[x][y] })
+		})
+		at = max(at, 0)
+		out, left = append(out, left[at]), slices.Delete(left, at, at+1)
+	}
+	return out
+}
+
+// split takes a location to its host and its path, without a slash between.
+func split(location string) (host, path string) {
+	host, path, _ = strings.Cut(location, "/")
+	return host, path
+}
