@@ -134,6 +134,15 @@ func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why s
 	if r == nil {
 		return "no policy covers it", []step{{action: ActionReboot}}
 	}
+	if r.hosts {
+		if c.Kind != File || path.Base(c.Path) != "hosts.toml" {
+			return "no policy covers it", []step{{action: ActionReboot}}
+		}
+		if unsafe := unsafeHosts(contentsOf(current, c.Path), contentsOf(desired, c.Path)); unsafe != "" {
+			return r.name + ", not safe for running pods: " + unsafe, []step{{action: ActionDrain}}
+		}
+		return r.name + ", a change that is safe for running pods", []step{{action: ActionNone}}
+	}
 	if !r.registries {
 		return r.name, r.steps
 	}

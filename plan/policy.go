@@ -34,11 +34,12 @@ type Policy struct {
 type rule struct {
 	name  string // as people read it
 	steps []step
-	// registries means that the contents of the change decide.
-	registries bool
+	// registries means that the contents of the change decide, and hosts that those do which containerd reads.
+	registries, hosts bool
 }
 
-// defaultPolicy is what holds where no policy says otherwise: OpenShift's default table.
+// defaultPolicy is what holds where no policy says otherwise: OpenShift's default table, and what containerd has in the
+// place of registries.conf.
 func defaultPolicy() *Policy {
 	const (
 		caTrust = "coreos-update-ca-trust.service"
@@ -72,6 +73,7 @@ func defaultPolicy() *Policy {
 		p.files[name] = &rule{name: "default policy for file " + name, steps: steps}
 	}
 	p.files["/etc/containers/registries.conf"].registries = true
+	p.files[containerdHosts] = &rule{name: "default policy for hosts.toml below " + containerdHosts, hosts: true}
 	p.units[iri] = &rule{name: "default policy for unit " + iri, steps: []step{daemonReload, restart(iri)}}
 	p.sshkey = &rule{name: "default policy for sshkey", steps: []step{none}}
 	return p

@@ -113,16 +113,20 @@ func unsafeRegistry(was, is registry) string {
 		if at < 0 {
 			return fmt.Sprintf("mirror %s was removed", old.Location)
 		}
-		now := is.Mirrors[at]
-		if pull := is.pull(now); pull != was.pull(old) && pull != digestOnly {
-			return fmt.Sprintf("mirror %s is no longer pulled from as before", old.Location)
-		}
-		if old.Insecure != now.Insecure {
+		if old.Insecure != is.Mirrors[at].Insecure {
 			return fmt.Sprintf("insecure of mirror %s changed", old.Location)
+		}
+		// One that is there twice, for digests and for tags, may go on as either.
+		if !slices.ContainsFunc(is.Mirrors, func(m mirror) bool {
+			return m.Location == old.Location && (is.pull(m) == was.pull(old) || is.pull(m) == digestOnly)
+		}) {
+			return fmt.Sprintf("mirror %s is no longer pulled from as before", old.Location)
 		}
 	}
 	for _, m := range is.Mirrors {
-		had := slices.ContainsFunc(was.Mirrors, func(old mirror) bool { return m.Location == old.Location })
+		had := slices.ContainsFunc(was.Mirrors, func(old mirror) bool {
+			return m.Location == old.Location && was.pull(old) == is.pull(m)
+		})
 		if !had && is.pull(m) != digestOnly {
 			return fmt.Sprintf("new mirror %s is not digest-only", m.Location)
 		}

@@ -66,6 +66,7 @@ func TestRegistriesConf(t *testing.T) {
 		{"digest-only mirror added", swap("  location = \"m2.example\"", "  location = \"m2.example\"\n  [[registry.mirror]]\n  location = \"n.example\"\n  pull-from-mirror = \"digest-only\""), ""},
 		{"digest-only mirror added in front", swap("  [[registry.mirror]]\n  location = \"m1.example\"", "  [[registry.mirror]]\n  location = \"n.example\"\n  pull-from-mirror = \"digest-only\"\n  [[registry.mirror]]\n  location = \"m1.example\""), ""},
 		{"other mirror added", swap("  location = \"m2.example\"", "  location = \"m2.example\"\n  [[registry.mirror]]\n  location = \"n.example\""), "new mirror n.example is not digest-only"},
+		{"mirror asked by tag too, as another one", swap("  pull-from-mirror = \"digest-only\"\n", "  pull-from-mirror = \"digest-only\"\n  [[registry.mirror]]\n  location = \"m1.example\"\n  pull-from-mirror = \"tag-only\"\n"), "new mirror m1.example is not digest-only"},
 		{"mirror added to a digest-only registry", baseRegistries + "  [[registry.mirror]]\n  location = \"n.example\"\n", ""},
 		{"tag-only mirror added to a digest-only registry", baseRegistries + "  [[registry.mirror]]\n  location = \"n.example\"\n  pull-from-mirror = \"tag-only\"\n", "new mirror n.example"},
 		{"registry with a digest-only mirror added", baseRegistries + "[[registry]]\nlocation = \"c.example\"\n[[registry.mirror]]\nlocation = \"n.example\"\npull-from-mirror = \"digest-only\"\n", ""},

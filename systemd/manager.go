@@ -31,6 +31,9 @@ const explainTimeout = 5 * time.Second
 // caTrustUnit is asked for by OpenShift's default policies, and only there on Fedora-based systems of some age.
 const caTrustUnit = "coreos-update-ca-trust.service"
 
+// crioUnit is asked for by OpenShift's default policies, and not there where the container runtime is another one.
+const crioUnit = "crio.service"
+
 // Connect opens the system bus (DBUS_SYSTEM_BUS_ADDRESS, else the well-known socket), or systemd alone where the bus is
 // not up. ctx bounds the connecting only.
 func Connect(ctx context.Context) (*Manager, error) {
@@ -120,9 +123,13 @@ func (m *Manager) Reload(ctx context.Context) error {
 }
 
 // RestartUnit restarts a unit, or starts one that does not run, and waits until systemd is done with it.
-// coreos-update-ca-trust.service, where it does not exist, is replaced by the command that it would run.
+// coreos-update-ca-trust.service, where it does not exist, is replaced by the command that it would run. That
+// crio.service does not exist, or is masked, is no error.
 func (m *Manager) RestartUnit(ctx context.Context, name string) error {
 	err := m.job(ctx, "restarting", name, m.conn.RestartUnitContext)
+	if needless(name, err) {
+		return nil
+	}
 	if name != caTrustUnit || !noSuchUnit(err) {
 		return err
 	}
@@ -135,9 +142,13 @@ func (m *Manager) RestartUnit(ctx context.Context, name string) error {
 }
 
 // ReloadUnit asks a running unit to read its configuration again, and waits until it has. It is an error if the unit
-// does not run or can't reload.
+// does not run or can't reload, except for crio.service where it does not exist or is masked.
 func (m *Manager) ReloadUnit(ctx context.Context, name string) error {
-	return m.job(ctx, "reloading", name, m.conn.ReloadUnitContext)
+	err := m.job(ctx, "reloading", name, m.conn.ReloadUnitContext)
+	if needless(name, err) {
+		return nil
+	}
+	return err
 }
 
 type jobFunc func(ctx context.Context, name, mode string, result chan<- string) (int, error)
@@ -208,6 +219,13 @@ func (m *Manager) explain(ctx context.Context, name string) string {
 func noSuchUnit(err error) bool {
 	var e godbus.Error
 	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.NoSuchUnit"
+}
+
+// needless says that there is nothing to be told of its configuration: CRI-O, where there is none of it.
+func needless(name string, err error) bool {
+	var e godbus.Error
+	return name == crioUnit &&
+		(noSuchUnit(err) || errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.UnitMasked")
 }
 
 // FailedUnits returns the sorted names of the units that are in the state failed.

@@ -84,6 +84,19 @@ func TestOnlyAMissingUnitFallsBackToTheCommand(t *testing.T) {
 	}
 }
 
+func TestOnlyCRIOMayBeMissed(t *testing.T) {
+	missing := godbus.Error{Name: "org.freedesktop.systemd1.NoSuchUnit"}
+	masked := godbus.Error{Name: "org.freedesktop.systemd1.UnitMasked"}
+	for _, err := range []error{missing, fmt.Errorf("reloading: %w", masked)} {
+		if !needless("crio.service", err) || needless("kubelet.service", err) {
+			t.Errorf("%v: crio.service %v, kubelet.service %v", err, needless("crio.service", err), needless("kubelet.service", err))
+		}
+	}
+	if needless("crio.service", errors.New("the job ended as failed")) || needless("crio.service", nil) {
+		t.Error("what fails is taken for what is not there")
+	}
+}
+
 func TestAnAnswerThatIsLostInTheShutdownIsNoFailure(t *testing.T) {
 	lost := godbus.Error{Name: "org.freedesktop.DBus.Error.NoReply",
 		Body: []any{"Message recipient disconnected from message bus without replying"}}

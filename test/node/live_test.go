@@ -164,3 +164,25 @@ func TestDriftIsFoundKeptAndOverwritten(t *testing.T) {
 		t.Errorf("what was overwritten is not kept: %s %v", out, err)
 	}
 }
+
+// The default policies ask for crio.service, which a host with containerd does not have.
+func TestAMirrorReachesAHostWithoutCRIO(t *testing.T) {
+	ctx, n := start(t)
+	if out, err := n.Output(ctx, "systemctl", "mask", "--now", "crio.service"); err != nil {
+		t.Fatal(out, err)
+	}
+	boots := n.Boots()
+	registries := `{"config":{"ignition":{"version":"3.2.0"},"storage":{"files":[
+ {"path":"/etc/containers/registries.conf","contents":{"source":"data:,unqualified-search-registries%20%3D%20%5B%22` +
+		`a.example%22%5D"}},
+ {"path":"/etc/containerd/certs.d/quay.io/hosts.toml","contents":{"source":"data:,%5Bhost.%22https%3A%2F%2Fm%22%5D%0A` +
+		`capabilities%20%3D%20%5B%22pull%22%5D"}}]}}}`
+	res := apply(ctx, t, n, mc("mirror", registries))
+	if res.Reboot != daemon.RebootNone || res.Status.State != transaction.Done || n.Boots() != boots || res.Plan.Drain {
+		t.Errorf("%+v", res)
+	}
+	if got := read(t, n, "/etc/containerd/certs.d/quay.io/hosts.toml"); !strings.Contains(got, `["pull"]`) {
+		t.Errorf("hosts.toml is %q", got)
+	}
+	verified(ctx, t, n)
+}
