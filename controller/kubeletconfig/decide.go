@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletconfig
+
+import (
+	"fmt"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/controller/generated"
+)
+
+// series is what KubeletConfigs are: what each sets comes on top of the pool's kubelet.conf and of those before it.
+var series = generated.Series[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
+	Kind: "KubeletConfig", What: "kubelet",
+	Spec: func(o *mcfgv1.KubeletConfig) (*mcfgv1.KubeletConfigSpec, *metav1.LabelSelector) {
+		spec := o.Spec.DeepCopy()
+		spec.MachineConfigPoolSelector = nil
+		return spec, o.Spec.MachineConfigPoolSelector
+	},
+	Base: baseOf,
+}
+
+// baseOf is what a pool's nodes have without KubeletConfigs.
+func baseOf(
+	_ *generated.World, pool *mcfgv1.MachineConfigPool, around *generated.Around,
+) (generated.Layer[mcfgv1.KubeletConfigSpec], error) {
+	s := settings{pool: pool.Name, doc: document{}}
+	merged, err := around.Beneath(pool.Name)
+	if err != nil {
+		return s, err
+	}
+	for _, u := range merged.Units {
+		if u.Name == sizingUnit {
+			s.calculates = u.Contents == calculatorUnit
+			s.sizes = !s.calculates
+		}
+	}
+	s.sizing = strings.Contains(string(generated.Contents(merged, sizingPath)), sizingEnabled+"true")
+	text, path := generated.Contents(merged, wholePath), wholePath
+	if s.whole = text != nil; !s.whole {
+		text, path = generated.Contents(merged, dropinPath), dropinPath // of the pool of all workers
+	}
+	if text == nil {
+		return s, nil
+	}
+	if s.doc, err = parse(text); err == nil {
+		err = ofKind(s.doc, false)
+	}
+	if err != nil {
+		return s, fmt.Errorf("MachineConfig/%s: %s is no %s: %w", around.Bringing(path), path, documentKind, err)
+	}
+	return s, nil
+}
