@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package template makes the MachineConfigs that every node of a role has, of a set of templates and the
+// ControllerConfig. It does so where the ControllerConfig names a set, and nowhere else. What it made it keeps as it
+// made it; of the ControllerConfig it writes the status.
+package template
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/generated"
+)
+
+// Name is the controller's, as the command line knows it.
+const Name = "template"
+
+const kindControllerConfig = "ControllerConfig"
+
+// The events, on the MachineConfig and about the ControllerConfig.
+const (
+	eventMade     = "TemplateApplied"
+	eventChanged  = "TemplateChanged"
+	eventRestored = "TemplateRestored" // what somebody else changed was put back
+	eventGone     = "TemplateRemoved"
+)
+
+// dirPace is the time between two looks at a folder of templates, which nothing tells of changes.
+const dirPace = time.Minute
+
+// Options are what the controller can be run with.
+type Options struct {
+	// Version is what MachineConfigs say that they were made by, "unknown" if empty.
+	Version string
+	Sets    Sets
+}
+
+// Add adds the controller to a manager, whose cache should have generated.CacheOptions.
+func (o Options) Add(mgr ctrl.Manager) error {
+	if err := mcfgv1.Install(mgr.GetScheme()); err != nil {
+		return fmt.Errorf("adding controller %s: %w", Name, err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(), events: mgr.GetEventRecorder("machineconfigcontroller-templatecontroller"),
+		sets: o.Sets, version: cmp.Or(o.Version, "unknown"),
+	}
+	kind := &mcfgv1.ControllerConfig{}
+	c := generated.Controller{Name: Name, Kinds: []client.Object{kind}, Look: func(
+		ctx context.Context, has func(client.Object) bool,
+	) error {
+		if !has(kind) {
+			return nil
+		}
+		return r.look(ctx)
+	}}
+	if o.Sets.Dir != "" {
+		c.Every = dirPace
+	}
+	return c.Add(mgr)
+}
+
+type reconciler struct {
+	client  client.Client
+	events  events.EventRecorder
+	sets    Sets
+	version string
+}
+
+// look looks at everything there is: one ControllerConfig and what is made of it.
+func (r *reconciler) look(ctx context.Context) error {
+	cc := &mcfgv1.ControllerConfig{}
+	err := r.client.Get(ctx, client.ObjectKey{Name: api.ControllerConfig}, cc)
+	if apierrors.IsNotFound(err) || err == nil && cc.DeletionTimestamp != nil {
+		return nil // what was made of it, Kubernetes' garbage collector takes away
+	}
+	if err != nil {
+		return fmt.Errorf("reading ControllerConfig/%s: %w", api.ControllerConfig, err)
+	}
+	set := cc.Annotations[api.Templates]
+	if set == "" {
+		_, err := r.say(ctx, cc, withdrawn(cc))
+		return err
+	}
+	wanted, err := r.generate(set, cc)
+	if err != nil {
+		return r.fail(ctx, cc, outcome{reasonTemplates, fmt.Sprintf("templates %s: %s", set, generated.OneLine(err))})
+	}
+	w, err := generated.Read(ctx, r.client)
+	if err != nil {
+		return err
+	}
+	d := decide(wanted, w.Configs)
+	if len(d.taken) > 0 {
+		return r.fail(ctx, cc, outcome{reasonTaken, fmt.Sprintf("MachineConfig/%s is there and was not made of templates: "+
+			"rename or delete it, and it is made", strings.Join(d.taken, ", MachineConfig/"))})
+	}
+	if n := len(d.changes); n > 0 {
+		// Nothing is rendered meanwhile: a part of a set is no configuration.
+		to := outcome{reasonRunning, fmt.Sprintf("%d of %d MachineConfigs have to be written", n, len(wanted))}
+		if cc, err = r.say(ctx, cc, status(cc, to, 0, metav1.Now())); err != nil {
+			return err
+		}
+	}
+	for _, c := range d.changes {
+		if err := r.apply(ctx, cc, c); generated.Behind(err) {
+			return err
+		} else if err != nil {
+			return errors.Join(err, r.fail(ctx, cc, outcome{reasonWrite, generated.Untold(err)}))
+		}
+	}
+	_, err = r.say(ctx, cc, status(cc, outcome{}, len(wanted), metav1.Now()))
+	return err
+}
+
+func (r *reconciler) generate(set string, cc *mcfgv1.ControllerConfig) ([]*mcfgv1.MachineConfig, error) {
+	templates, err := r.sets.Open(set)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := Generate(templates, cc)
+	for _, mc := range wanted {
+		own(cc, mc, r.version)
+	}
+	return wanted, err
+}
+
+func (r *reconciler) apply(ctx context.Context, cc *mcfgv1.ControllerConfig, c change) error {
+	about, kind := c.to, corev1.EventTypeNormal
+	var err error
+	if c.to == nil {
+		about = c.is
+		err = generated.Remove(ctx, r.client, c.is)
+	} else {
+		err = generated.Write(ctx, r.client, c.is, c.to)
+	}
+	if err != nil {
+		return err
+	}
+	if c.event == eventRestored {
+		kind = corev1.EventTypeWarning
+	}
+	r.events.Eventf(about, cc, kind, c.event, "Template", "MachineConfig/%s: %s", about.Name, c.reason)
+	return nil
+}
+
+// fail says on the ControllerConfig what is wrong. What was made before stays as it is.
+func (r *reconciler) fail(ctx context.Context, cc *mcfgv1.ControllerConfig, o outcome) error {
+	_, err := r.say(ctx, cc, status(cc, o, 0, metav1.Now()))
+	return err
+}
+
+// say writes the status, and returns the ControllerConfig as it is then.
+func (r *reconciler) say(
+	ctx context.Context, cc *mcfgv1.ControllerConfig, s mcfgv1.ControllerConfigStatus,
+) (*mcfgv1.ControllerConfig, error) {
+	if equality.Semantic.DeepEqual(&cc.Status, &s) {
+		return cc, nil
+	}
+	changed := cc.DeepCopy()
+	changed.Status = s
+	patch := client.MergeFromWithOptions(cc, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, changed, patch); err != nil {
+		return cc, fmt.Errorf("setting the status of ControllerConfig/%s: %w", cc.Name, err)
+	}
+	for _, c := range s.Conditions {
+		if c.Type == mcfgv1.TemplateControllerFailing && c.Status == corev1.ConditionTrue {
+			logf.FromContext(ctx).Info("templates can't be applied", "reason", c.Reason, "message", c.Message)
+		}
+	}
+	return changed, nil
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/generated"
+)
+
+// Reasons of the conditions.
+const (
+	reasonCompleted = "Completed"
+	reasonTemplates = "TemplatesInvalid"
+	reasonTaken     = "NameTaken"
+	reasonWrite     = "WriteFailed"
+	reasonFailing   = "Failing"
+	reasonRunning   = "Running"
+)
+
+// change is what one MachineConfig needs, and why.
+type change struct {
+	is     *mcfgv1.MachineConfig // nil: it is to be made
+	to     *mcfgv1.MachineConfig // nil: it is to go
+	event  string
+	reason string
+}
+
+// decision is what is to be done. Where somebody else has one of the names nothing is: half of a set is no
+// configuration.
+type decision struct {
+	changes []change
+	taken   []string
+}
+
+// decide compares what is to be with what is there.
+func decide(wanted, found []*mcfgv1.MachineConfig) decision {
+	var d decision
+	there := map[string]*mcfgv1.MachineConfig{}
+	for _, mc := range found {
+		there[mc.Name] = mc
+	}
+	for _, mc := range wanted {
+		is := there[mc.Name]
+		delete(there, mc.Name)
+		if is == nil {
+			d.changes = append(d.changes, change{to: mc, event: eventMade, reason: "made of templates"})
+			continue
+		}
+		if !ours(is) {
+			d.taken = append(d.taken, mc.Name)
+			continue
+		}
+		if c := compare(is, mc); c != nil {
+			d.changes = append(d.changes, *c)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(there)) {
+		if mc := there[name]; ours(mc) && mc.DeletionTimestamp == nil {
+			d.changes = append(d.changes, change{is: mc, event: eventGone, reason: "the templates have no such MachineConfig"})
+		}
+	}
+	if len(d.taken) > 0 {
+		d.changes = nil
+	}
+	return d
+}
+
+// ours says that a MachineConfig was made of templates under the name that it has: not that it is a copy of one.
+func ours(mc metav1.Object) bool {
+	if made, marked := mc.GetAnnotations()[api.MadeAs]; marked {
+		return strings.HasPrefix(made, mc.GetName()+"/")
+	}
+	o := metav1.GetControllerOf(mc)
+	return o != nil && o.Kind == kindControllerConfig && o.Name == api.ControllerConfig
+}
+
+// compare is what has to change of one that is there, nil for nothing. Labels, annotations and owners of others stay.
+func compare(is, wanted *mcfgv1.MachineConfig) *change {
+	to := generated.Onto(is, wanted)
+	if generated.Same(is, to) {
+		return nil
+	}
+	what := differences(is, to)
+	switch {
+	case is.Annotations[api.MadeAs] != wanted.Annotations[api.MadeAs]:
+		return &change{is, to, eventChanged, "the templates or the ControllerConfig have changed"}
+	case len(what) == 0:
+		return &change{is, to, eventChanged, "the controller is another version, or the ControllerConfig another object"}
+	}
+	return &change{is, to, eventRestored, "somebody had changed its " + strings.Join(what, " and ") +
+		"; it is as it was made again. To override it, have a MachineConfig of your own with a higher name"}
+}
+
+// differences names what people can have changed, and shows none of it.
+func differences(is, to *mcfgv1.MachineConfig) []string {
+	var out []string
+	if !generated.SameSpec(&is.Spec, &to.Spec) {
+		out = append(out, "spec")
+	}
+	if !maps.Equal(is.Labels, to.Labels) {
+		out = append(out, "labels")
+	}
+	return out
+}
+
+// canonical is a spec as JSON, however it was spelt.
+func canonical(s *mcfgv1.MachineConfigSpec) string {
+	rest := s.DeepCopy()
+	rest.Config.Raw = nil
+	var config any
+	if len(s.Config.Raw) > 0 {
+		if err := json.Unmarshal(s.Config.Raw, &config); err != nil {
+			return "not JSON " + string(s.Config.Raw)
+		}
+	}
+	for _, list := range []*[]string{&rest.KernelArguments, &rest.Extensions} {
+		if len(*list) == 0 {
+			*list = nil
+		}
+	}
+	text, err := json.Marshal([]any{config, rest})
+	if err != nil {
+		return "not JSON " + err.Error()
+	}
+	return string(text)
+}
+
+// own marks what was made of a ControllerConfig. It goes with it, and does not hold up that it goes.
+func own(cc *mcfgv1.ControllerConfig, mc *mcfgv1.MachineConfig, version string) {
+	sum := sha256.Sum256([]byte(canonical(&mc.Spec)))
+	mc.Annotations = map[string]string{api.GeneratedBy: version, api.MadeAs: mc.Name + "/" + hex.EncodeToString(sum[:])}
+	mc.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: mcfgv1.GroupVersion.String(), Kind: kindControllerConfig, Name: cc.Name, UID: cc.UID,
+		Controller: new(true),
+	}}
+}
+
+// outcome is how a turn ended: reason "" where all is well, reasonRunning where it has not ended.
+type outcome struct{ reason, message string }
+
+// status is what the ControllerConfig is to say.
+func status(cc *mcfgv1.ControllerConfig, o outcome, made int, now metav1.Time) mcfgv1.ControllerConfigStatus {
+	s := *cc.Status.DeepCopy()
+	s.ObservedGeneration = cc.Generation
+	set := cc.Annotations[api.Templates]
+	certs, unreadable := certificates(&cc.Spec)
+	s.ControllerCertificates = certs
+	running, completed, failing := corev1.ConditionFalse, corev1.ConditionTrue, corev1.ConditionFalse
+	done := outcome{reasonCompleted, fmt.Sprintf("%d MachineConfigs are as the templates of %s make them", made, set)}
+	failed := outcome{reasonCompleted, ""}
+	switch o.reason {
+	case "":
+	case reasonRunning:
+		running, completed, done = corev1.ConditionTrue, corev1.ConditionFalse, o
+	default:
+		completed, failing = corev1.ConditionFalse, corev1.ConditionTrue
+		done, failed = outcome{reasonFailing, "what there was stays as it is: " + o.message}, o
+	}
+	if len(unreadable) > 0 {
+		// It holds up no configuration, for the certificates are in none.
+		done.message += "; not among the certificates: " + strings.Join(unreadable, "; ")
+	}
+	for _, c := range []mcfgv1.ControllerConfigStatusCondition{
+		{Type: mcfgv1.TemplateControllerRunning, Status: running, Reason: cmp.Or(o.reason, reasonCompleted)},
+		{Type: mcfgv1.TemplateControllerCompleted, Status: completed, Reason: done.reason, Message: done.message},
+		{Type: mcfgv1.TemplateControllerFailing, Status: failing, Reason: failed.reason, Message: failed.message},
+	} {
+		c.Message = api.ShortReason(c.Message)
+		i := slices.IndexFunc(s.Conditions, func(was mcfgv1.ControllerConfigStatusCondition) bool {
+			return was.Type == c.Type
+		})
+		c.LastTransitionTime = now
+		if i < 0 {
+			s.Conditions = append(s.Conditions, c)
+			continue
+		}
+		if s.Conditions[i].Status == c.Status {
+			c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+		}
+		s.Conditions[i] = c
+	}
+	return s
+}
+
+// withdrawn is the status of a ControllerConfig that no longer names templates: nobody makes any of it, so nobody is
+// waited for. What was made stays; a node without a unit for its kubelet is nobody's wish.
+func withdrawn(cc *mcfgv1.ControllerConfig) mcfgv1.ControllerConfigStatus {
+	s := *cc.Status.DeepCopy()
+	s.Conditions = slices.DeleteFunc(s.Conditions, func(c mcfgv1.ControllerConfigStatusCondition) bool {
+		return c.Type == mcfgv1.TemplateControllerRunning || c.Type == mcfgv1.TemplateControllerCompleted ||
+			c.Type == mcfgv1.TemplateControllerFailing
+	})
+	s.ControllerCertificates, _ = certificates(&cc.Spec)
+	return s
+}
