@@ -9,10 +9,13 @@ import (
 	"os"
 	"strings"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -48,7 +51,7 @@ func command() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(run(), render(), versionCommand())
+	root.AddCommand(run(), render(), templates(), versionCommand())
 	return root
 }
 
@@ -105,6 +108,56 @@ func render() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&pool, "pool", "", "name of the pool to render")
 	cmd.Flags().StringVar(&base, "base", "", "MachineConfig of lowest precedence, such as the default OS image")
+	return cmd
+}
+
+const templatesUsage = "folder of further sets of templates, as <set>/<role>/<name>/_base/files/*.yaml"
+
+func templates() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "templates FILE",
+		Short: "Print the MachineConfigs that a ControllerConfig's templates make, from files, without a cluster",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{errors.New("a file with a ControllerConfig is required")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := os.ReadFile(args[0])
+			if err != nil {
+				return fmt.Errorf("reading the ControllerConfig: %w", err)
+			}
+			cc := &mcfgv1.ControllerConfig{}
+			if err := yaml.UnmarshalStrict(text, cc); err != nil {
+				return fmt.Errorf("reading the ControllerConfig in %s: %w", args[0], err)
+			}
+			name := cc.Annotations[api.Templates]
+			if cc.Kind != "ControllerConfig" || name == "" {
+				return fmt.Errorf("%s: there has to be a ControllerConfig with the annotation %s", args[0], api.Templates)
+			}
+			set, err := template.Sets{Dir: dir}.Open(name)
+			if err != nil {
+				return err
+			}
+			made, err := template.Generate(set, cc)
+			if err != nil {
+				return fmt.Errorf("templates %s: %w", name, err)
+			}
+			for _, mc := range made {
+				out, err := yaml.Marshal(mc)
+				if err != nil {
+					return fmt.Errorf("printing MachineConfig/%s: %w", mc.Name, err)
+				}
+				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "---\n%s", out); err != nil {
+					return fmt.Errorf("printing MachineConfig/%s: %w", mc.Name, err)
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "templates", "", templatesUsage)
 	return cmd
 }
 

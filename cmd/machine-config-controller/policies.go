@@ -18,6 +18,7 @@ import (
 var policies = []string{
 	"machine-config-controller-machineconfig",
 	"machine-config-controller-node",
+	"machine-config-controller-source",
 	"machine-config-daemon-event",
 	"machine-config-daemon-eviction",
 	"machine-config-daemon-eviction-token",

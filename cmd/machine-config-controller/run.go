@@ -30,15 +30,28 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/containerruntimeconfig"
+	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/imagemirror"
+	"github.com/noderefit/noderefit/controller/kubeletconfig"
 	"github.com/noderefit/noderefit/controller/pool"
 	rendering "github.com/noderefit/noderefit/controller/render"
+	"github.com/noderefit/noderefit/controller/template"
 )
 
 // controllers by name.
 var controllers = map[string]func(ctrl.Manager, runOptions) error{
-	pool.Name: func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
+	containerruntimeconfig.Name: func(m ctrl.Manager, _ runOptions) error {
+		return containerruntimeconfig.Add(m, version)
+	},
+	imagemirror.Name:   func(m ctrl.Manager, _ runOptions) error { return imagemirror.Add(m, version) },
+	kubeletconfig.Name: func(m ctrl.Manager, _ runOptions) error { return kubeletconfig.Add(m, version) },
+	pool.Name:          func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
+	},
+	template.Name: func(m ctrl.Manager, o runOptions) error {
+		return template.Options{Version: version, Sets: template.Sets{Dir: o.templates}}.Add(m)
 	},
 }
 
@@ -50,6 +63,7 @@ type runOptions struct {
 	leaderElect          bool
 	leaderElectNamespace string
 	nodeName             string
+	templates            string
 }
 
 func run() *cobra.Command {
@@ -77,6 +91,7 @@ func run() *cobra.Command {
 		"where the leader's lease is")
 	flags.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"),
 		"the node that this runs on, which is updated last (default $NODE_NAME)")
+	flags.StringVar(&o.templates, "templates", "", templatesUsage)
 	return cmd
 }
 
@@ -119,11 +134,13 @@ func (o *runOptions) run() error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), mcfgv1.Install(scheme)); err != nil {
 		return err
 	}
+	keep := pool.CacheOptions()
+	maps.Copy(keep, generated.CacheOptions())
 	// The lease has the name that OpenShift's own controller takes: where that runs, this one waits, and no node is told
 	// two things.
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         cache.Options{ByObject: pool.CacheOptions()},
+		Cache:                         cache.Options{ByObject: keep},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.probeAddress,
 		LeaderElection:                o.leaderElect,

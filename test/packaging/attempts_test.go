@@ -293,3 +293,10 @@ func podOf(account, node string) *corev1.Pod {
 		},
 	}
 }
+
+// ofObject makes a MachineConfig that says that an object controls it.
+func ofObject(kind, name string) attempt {
+	return createMCWith(metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{
+		APIVersion: mcfgv1.GroupVersion.String(), Kind: kind, Name: "theirs", UID: "1", Controller: new(true),
+	}}}, "")
+}

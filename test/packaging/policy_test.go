@@ -4,7 +4,10 @@ package packaging
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
@@ -311,8 +315,41 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 			}
 			return deleteMC(name)(ctx, who)
 		},
+		"make, change and delete what it makes of KubeletConfigs": made(ofObject("KubeletConfig",
+			"99-worker-generated-kubelet-1"), "99-worker-generated-kubelet-1"),
+		"make, change and delete what it makes of ContainerRuntimeConfigs": made(ofObject("ContainerRuntimeConfig",
+			"99-worker-generated-containerruntime"), "99-worker-generated-containerruntime"),
+		"make, change and delete what it makes of mirrors": made(createMCWith(
+			generatedBy("99-worker-generated-registries"), ""), "99-worker-generated-registries"),
+		"make, change and delete what it makes of templates": made(createMCWith(
+			ofTemplates("00-worker", "00-worker"), ""), "00-worker"),
+		"say what became of a ControllerConfig": func(ctx context.Context, who clients) error {
+			_, err := who.mc.MachineconfigurationV1().ControllerConfigs().Patch(ctx, api.ControllerConfig,
+				types.MergePatchType, []byte(`{"status":{"observedGeneration":1}}`), metav1.PatchOptions{}, "status")
+			if apierrors.IsNotFound(err) { // there is none, and it was not refused
+				return nil
+			}
+			return err
+		},
 		"quarantine what failed": patchPool("worker", `{"metadata":{"annotations":{%q:"[]"}}}`, api.PoolQuarantineKey),
 	})
+}
+
+// made makes, changes and deletes a MachineConfig.
+func made(create attempt, name string) attempt {
+	return func(ctx context.Context, who clients) error {
+		return errors.Join(create(ctx, who), patchMC(name)(ctx, who), deleteMC(name)(ctx, who))
+	}
+}
+
+// generatedBy is a MachineConfig that says that a controller made it.
+func generatedBy(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.GeneratedBy: "v1"}}
+}
+
+// ofTemplates is a MachineConfig that says that it was made of templates under a name.
+func ofTemplates(name, as string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Annotations: map[string]string{api.MadeAs: as + "/0123"}}
 }
 
 func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
@@ -320,8 +357,13 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 	root := admin(t, c)
 	makeNamespace(t, root, "kept")
 	makePod(t, root, "kept", "pod", ours)
-	if err := createMC("50-theirs", roleLabel, "")(t.Context(), root); err != nil {
-		t.Fatal(err)
+	for _, prepare := range []attempt{
+		createMC("50-theirs", roleLabel, ""), createMCWith(ofTemplates("50-copied", "00-worker"), ""),
+		createMC("99-worker-generated-kubelet", roleLabel, ""), createMC("99-worker-generated-registries", roleLabel, ""),
+	} {
+		if err := prepare(t.Context(), root); err != nil {
+			t.Fatal(err)
+		}
 	}
 	controller := as(t, c, api.Controller, "")
 	refuse(t, controller, "no labels, finalizers or owners", map[string]attempt{
@@ -337,10 +379,26 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 		"taint it anyhow":  patchNode(theirs, `{"spec":{"taints":[{"key":"x","effect":"PreferNoSchedule"}]}}`),
 		"say who made one": patchNode(theirs, `{"spec":{"providerID":"x"}}`),
 	})
-	refuse(t, controller, "rendered MachineConfigs only", map[string]attempt{
-		"configure a pool":         createMC("99-controller", roleLabel, ""),
-		"change somebody's config": patchMC("50-theirs"),
-		"delete somebody's config": deleteMC("50-theirs"),
+	refuse(t, controller, "rendered MachineConfigs only, and those that it made", map[string]attempt{
+		"configure a pool":                                   createMC("99-controller", roleLabel, ""),
+		"change somebody's config":                           patchMC("50-theirs"),
+		"delete somebody's config":                           deleteMC("50-theirs"),
+		"change somebody's config of a name of its own":      patchMC("99-worker-generated-kubelet"),
+		"delete somebody's config of a name of its own":      deleteMC("99-worker-generated-kubelet"),
+		"change somebody's registries":                       patchMC("99-worker-generated-registries"),
+		"delete somebody's registries":                       deleteMC("99-worker-generated-registries"),
+		"generate something else":                            createMCWith(generatedBy("99-worker-generated-ssh"), ""),
+		"make one of no KubeletConfig":                       createMCWith(generatedBy("99-infra-generated-kubelet"), ""),
+		"make one of a KubeletConfig by another name":        ofObject("KubeletConfig", "50-of-kubelet"),
+		"make one of a KubeletConfig by another kind's name": ofObject("KubeletConfig", "99-infra-generated-containerruntime"),
+		"make one too many":                                  ofObject("KubeletConfig", "99-infra-generated-kubelet-10"),
+		"delete somebody's copy":                             deleteMC("50-copied"),
+		"change somebody's copy":                             patchMC("50-copied"),
+		"take somebody's config over": func(ctx context.Context, who clients) error {
+			_, err := who.mc.MachineconfigurationV1().MachineConfigs().Patch(ctx, "50-theirs", types.MergePatchType,
+				fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"50-theirs/0123"}}}`, api.MadeAs), metav1.PatchOptions{})
+			return err
+		},
 	})
 	refuse(t, controller, "", map[string]attempt{
 		"say how a node is":          patchNodeStatus(theirs),
@@ -349,12 +407,82 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 		"run a pod": func(ctx context.Context, who clients) error {
 			return createPod(ctx, who, "kept", "mine", "")
 		},
-		"delete a MachineConfigPool":  deletePool("worker"),
+		"delete a MachineConfigPool": deletePool("worker"),
+		"change what templates are made of": func(ctx context.Context, who clients) error {
+			_, err := who.mc.MachineconfigurationV1().ControllerConfigs().Patch(ctx, api.ControllerConfig,
+				types.MergePatchType, []byte(`{"spec":{"osImageURL":"x"}}`), metav1.PatchOptions{})
+			return err
+		},
 		"read the secrets of its own": readSecrets(api.Namespace),
 		"delete a node": func(ctx context.Context, who clients) error {
 			return who.kube.CoreV1().Nodes().Delete(ctx, theirs, metav1.DeleteOptions{})
 		},
 	})
+}
+
+// What MachineConfigs are made of is people's: the controller notes what became of it.
+func TestTheControllerNotesWhatBecameOfWhatMachineConfigsAreMadeOf(t *testing.T) {
+	c := installed(t)
+	const group = "/apis/machineconfiguration.openshift.io/v1/"
+	sources := map[string]string{ // paths of objects, each with a spec
+		"/apis/config.openshift.io/v1/imagedigestmirrorsets":              "{}",
+		"/apis/config.openshift.io/v1/imagetagmirrorsets":                 "{}",
+		"/apis/operator.openshift.io/v1alpha1/imagecontentsourcepolicies": "{}",
+		group + "containerruntimeconfigs":                                 `{"containerRuntimeConfig":{}}`,
+		group + "kubeletconfigs":                                          "{}",
+	}
+	patch := func(path, patch string) attempt {
+		return func(ctx context.Context, who clients) error {
+			return who.kube.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(path).Body([]byte(patch)).Do(ctx).Error()
+		}
+	}
+	kinds := map[string]string{
+		"imagedigestmirrorsets": "ImageDigestMirrorSet", "imagetagmirrorsets": "ImageTagMirrorSet",
+		"imagecontentsourcepolicies": "ImageContentSourcePolicy", "containerruntimeconfigs": "ContainerRuntimeConfig",
+		"kubeletconfigs": "KubeletConfig",
+	}
+	controller := as(t, c, api.Controller, "")
+	for at, spec := range sources {
+		t.Run(path.Base(at), func(t *testing.T) {
+			version := strings.TrimPrefix(path.Dir(at), "/apis/")
+			body := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"theirs"},"spec":%s}`, version,
+				kinds[path.Base(at)], spec)
+			err := admin(t, c).kube.CoreV1().RESTClient().Post().AbsPath(at).Body([]byte(body)).Do(t.Context()).Error()
+			if err != nil {
+				t.Fatal(err)
+			}
+			one := at + "/theirs"
+			allow(t, controller, map[string]attempt{
+				"say what is wrong": patch(one, fmt.Sprintf(`{"metadata":{"annotations":{%q:"x"}}}`, api.UnmadeKey)),
+			})
+			refuse(t, controller, "does not change what people asked for", map[string]attempt{
+				"ask for something else": patch(one, `{"spec":{"x":null,"imageDigestMirrors":[],"imageTagMirrors":[],`+
+					`"repositoryDigestMirrors":[],"containerRuntimeConfig":{"logLevel":"debug"},"logLevel":9}}`),
+				"ask for it elsewhere": patch(one, `{"metadata":{"labels":{"x":"y"}}}`),
+			})
+			refuse(t, controller, "does not change these annotations and finalizers", map[string]attempt{
+				"note something else": patch(one, `{"metadata":{"annotations":{"example.com/x":"y"}}}`),
+				"keep it for ever":    patch(one, `{"metadata":{"finalizers":["example.com/x"]}}`),
+			})
+			refuse(t, controller, "", map[string]attempt{"delete it": func(ctx context.Context, who clients) error {
+				return who.kube.CoreV1().RESTClient().Delete().AbsPath(one).Do(ctx).Error()
+			}})
+		})
+	}
+	for kind, what := range map[string]string{"containerruntimeconfigs": "containerruntime", "kubeletconfigs": "kubelet"} {
+		one := group + kind + "/theirs"
+		allow(t, controller, map[string]attempt{
+			"say what is made of it": patch(one, fmt.Sprintf(
+				`{"metadata":{"annotations":{%q:"1"},"finalizers":["99-worker-generated-%s-1"]}}`, api.NameSuffix, what)),
+		})
+		refuse(t, controller, "does not change these annotations and finalizers", map[string]attempt{
+			"have it stand elsewhere": patch(one, fmt.Sprintf(`{"metadata":{"annotations":{%q:"2"}}}`, api.NameSuffix)),
+		})
+		allow(t, controller, map[string]attempt{
+			"say how it is":             patch(one+"/status", `{"status":{"observedGeneration":1}}`),
+			"say that nothing is of it": patch(one, `{"metadata":{"finalizers":null}}`),
+		})
+	}
 }
 
 // What the API server finds wrong with the expressions of a policy it says in the policy's status, and nowhere else.
