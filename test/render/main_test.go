@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render holds the render controller to what a real API server makes of it.
+// Package render holds the render controller, and those that make MachineConfigs for it of other objects, to what a
+// real API server makes of them.
 package render
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,14 +21,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/generated"
 	"github.com/noderefit/noderefit/controller/render"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/test/cluster"
@@ -35,7 +40,9 @@ import (
 // retention is how long the controller under test keeps what nothing needs.
 const retention = 2 * time.Second
 
-// world is a control plane with a render controller.
+const testVersion = "v0.0.0-test"
+
+// world is a control plane with these controllers.
 type world struct {
 	*cluster.Cluster
 	t   *testing.T
@@ -57,21 +64,27 @@ func (w *world) in(t *testing.T) *world {
 	return &world{w.Cluster, t, w.ctx}
 }
 
-// control runs a controller until the test is over, or stop is called.
-func (w *world) control() (stop func()) {
+// control runs the render controller, and others that are added in the same way, until the test is over, or stop is
+// called.
+func (w *world) control(others ...func(ctrl.Manager, string) error) (stop func()) {
 	w.t.Helper()
 	logger := logr.Discard()
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
+	scheme := runtime.NewScheme()
+	w.must(errors.Join(clientgoscheme.AddToScheme(scheme), mcfgv1.Install(scheme)))
 	mgr, err := ctrl.NewManager(rest.CopyConfig(w.Config), ctrl.Options{
+		Scheme:     scheme,
+		Cache:      cache.Options{ByObject: generated.CacheOptions()},
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := (render.Options{Version: "v0.0.0-test", Retention: retention}).Add(mgr); err != nil {
-		w.t.Fatal(err)
+	w.must((render.Options{Version: testVersion, Retention: retention}).Add(mgr))
+	for _, add := range others {
+		w.must(add(mgr, testVersion))
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan error, 1)

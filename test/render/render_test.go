@@ -402,7 +402,8 @@ func TestAClusterWithoutTheOptionalKindsWorksAndTheyAreSeenWhenTheyCome(t *testi
 	for _, name := range []string{
 		"controllerconfigs.machineconfiguration.openshift.io", "kubeletconfigs.machineconfiguration.openshift.io",
 		"containerruntimeconfigs.machineconfiguration.openshift.io", "machineconfigurations.operator.openshift.io",
-		"machineconfignodes.machineconfiguration.openshift.io",
+		"machineconfignodes.machineconfiguration.openshift.io", "imagedigestmirrorsets.config.openshift.io",
+		"imagetagmirrorsets.config.openshift.io", "imagecontentsourcepolicies.operator.openshift.io",
 	} {
 		w.must(crds.Delete(w.ctx, name, metav1.DeleteOptions{}))
 		w.until(name+" is gone", func() (bool, any) {
