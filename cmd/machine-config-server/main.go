@@ -194,8 +194,9 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serving HTTPS: %w", err)
 	}
+	quiet := zap.NewStdLog(zap.NewNop()) // who connects and says nothing sensible is none of the log's
 	serve(ctx, group, func(h *http.Server) error {
-		h.TLSConfig = tlsConfig
+		h.TLSConfig, h.ErrorLog = tlsConfig, quiet
 		return h.ServeTLS(secure, "", "")
 	}, s)
 	log.Info("serving", "version", version, "https", secure.Addr().String(), "dir", o.dir)

@@ -76,6 +76,7 @@ func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
 		{"default", []string{"--set", "createNamespace=true"}},
 		{"base", []string{"--set", "createNamespace=true,pools.create=false"}},
 		{"monitored", []string{"--set", "createNamespace=true,monitoring.enabled=true"}},
+		{"joining", []string{"--set", "createNamespace=true,server.enabled=true"}},
 	} {
 		t.Run(test.dir, func(t *testing.T) {
 			made := objects(t, helm(t, append([]string{"template", "noderefit", chart}, test.args...)...))
