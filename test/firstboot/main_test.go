@@ -229,6 +229,23 @@ func (s server) pointer(t *testing.T) []byte {
 // provision has Ignition make a machine of a tree.
 func (s server) provision(t *testing.T, ignition, root string) {
 	t.Helper()
+	s.ignite(t, ignition, root)
+	// What systemd does as soon as it runs on a new machine, for Ignition has only said which units are to be enabled; and
+	// what its SELinux does.
+	if _, said, exit := run(t, "systemctl", "--root="+root, "preset-all"); exit != 0 {
+		t.Fatalf("systemctl preset-all: %s", said)
+	}
+	if _, said, exit := run(t, "setfiles", "-F", "-r", root, root+contexts, root+"/etc/systemd"); exit != 0 {
+		t.Fatalf("setfiles: %s", said)
+	}
+}
+
+// contexts is a policy that Ignition finds on the machine: it insists on one.
+const contexts = "/etc/selinux/targeted/contexts/files/file_contexts"
+
+// ignite runs the stages of Ignition that fetch a config and write files.
+func (s server) ignite(t *testing.T, ignition, root string) {
+	t.Helper()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.ign")
 	if err := os.WriteFile(config, s.pointer(t), 0o600); err != nil {
@@ -241,9 +258,5 @@ func (s server) provision(t *testing.T, ignition, root string) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("ignition, stage %s: %v\n%s", stage, err, out)
 		}
-	}
-	// What systemd does as soon as it runs on a new machine: Ignition has only said which units are to be enabled.
-	if _, said, exit := run(t, "systemctl", "--root="+root, "preset-all"); exit != 0 {
-		t.Fatalf("systemctl preset-all: %s", said)
 	}
 }

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package firstboot
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/node"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+const hostConfig = `"config":{"ignition":{"version":"3.5.0"},"storage":{"files":[
+	{"path":"/etc/motd","mode":420,"overwrite":true,"contents":{"source":"data:,made"}},
+	{"path":"/var/lib/example/data","mode":384,"overwrite":true,"contents":{"source":"data:,made"}}]},
+	"systemd":{"units":[{"name":"example.service","enabled":true,
+	"contents":"[Service]\nType=oneshot\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n"}]}}`
+
+// made is a lab host that Ignition has made from what a server serves, up to where systemd starts its units.
+func made(ctx context.Context, t *testing.T, spec string) *node.Node {
+	t.Helper()
+	ignition := needIgnition(t)
+	base := lab.Need(t)
+	n, err := node.New(ctx, base, program("machine-config-daemon"), lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			if text, err := n.Journal(context.WithoutCancel(ctx)); err == nil {
+				t.Log(text[max(0, len(text)-12000):])
+			}
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	agent, err := os.ReadFile(program("machine-config-daemon"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := fmt.Sprintf("/proc/%d/root", n.Leader())
+	for path, text := range map[string][]byte{
+		"/etc/selinux/config": []byte("SELINUX=disabled\nSELINUXTYPE=targeted\n"),
+		contexts:              []byte("/.* system_u:object_r:etc_t:s0\n"),
+		api.HostProgram:       agent, // as machine-config-daemon-pull.service would have left it
+	} {
+		if err := os.MkdirAll(filepath.Dir(root+path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(root+path, text, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve(t, "rendered-worker-a", spec).ignite(t, ignition, root)
+	if said, err := n.Output(ctx, "sh", "-c",
+		"systemctl daemon-reload && systemctl preset example.service "+api.FirstbootUnit+" 2>&1"); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	return n
+}
+
+func TestAHostThatLacksNothingIsTakenOverWithoutAReboot(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	n := made(ctx, t, `{`+hostConfig+`}`)
+	boots := n.Boots()
+	if said, err := n.Output(ctx, "systemctl", "start", api.FirstbootUnit); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	s, err := n.WaitState(ctx, transaction.Done)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Config.Committed != "rendered-worker-a" || n.Boots() != boots {
+		t.Errorf("committed %s after %d boots", s.Config.Committed, n.Boots()-boots)
+	}
+	if exists(n.HostPath(api.EncapsulatedPath)) || exists(n.HostPath(api.EncapsulatedPath)+".bak") {
+		t.Error("the file that asks for it is still there")
+	}
+	if stdout, said, exit, err := n.Agent(ctx, "verify"); err != nil || exit != 0 {
+		t.Errorf("verify: %v: exit %d: %s%s", err, exit, stdout, said)
+	}
+	// What boots without the file is not completed again.
+	if said, err := n.Output(ctx, "systemctl", "restart", api.FirstbootUnit); err != nil {
+		t.Errorf("without the file: %v: %s", err, said)
+	}
+}
+
+func TestKernelArgumentsTakeOneReboot(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	defer cancel()
+	n := made(ctx, t, `{"kernelArguments":["refit.first=1"],`+hostConfig+`}`)
+	boots := n.Boots()
+	// The reboot ends the command too.
+	if _, _, _, err := n.Exec(ctx, nil, "systemctl", "start", "--no-block", api.FirstbootUnit); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WaitBoot(ctx, boots+1); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.WaitState(ctx, transaction.Done)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Config.Committed != "rendered-worker-a" || !strings.Contains(n.Kargs(), "refit.first=1") {
+		t.Errorf("committed %s, booted with %s", s.Config.Committed, n.Kargs())
+	}
+	if said, err := n.Output(ctx, "systemctl", "start", api.FirstbootUnit); err != nil {
+		t.Errorf("after the boot: %v: %s", err, said)
+	}
+	if exists(n.HostPath(api.EncapsulatedPath)) || !exists(n.HostPath(api.EncapsulatedPath)+".bak") {
+		t.Error("the file is not put aside")
+	}
+	if n.Boots() != boots+1 {
+		t.Errorf("%d boots", n.Boots()-boots)
+	}
+	if stdout, said, exit, err := n.Agent(ctx, "verify"); err != nil || exit != 0 {
+		t.Errorf("verify: %v: exit %d: %s%s", err, exit, stdout, said)
+	}
+}
