@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
@@ -31,7 +32,24 @@ func (h *Host) Firstboot(ctx context.Context, from string, o ApplyOptions) (*Res
 		return h.result(ctx, res, r), err
 	}
 	err = h.firstboot(ctx, r, from, o, res)
+	if err == nil && res.Reboot == RebootStarted {
+		err = h.leave(ctx)
+	}
 	return h.result(ctx, res, r), err
+}
+
+// leave waits for the shutdown to end this: what waits for the machine to be complete would start meanwhile.
+func (h *Host) leave(ctx context.Context) error {
+	h.say("firstboot", "waits for the reboot")
+	late := time.NewTimer(rebootPatience)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-late.C:
+		return fmt.Errorf("the host was told to reboot and did not within %s: systemctl list-jobs and systemd-inhibit say "+
+			"what holds it up", rebootPatience)
+	}
 }
 
 func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string, o ApplyOptions, res *Result) error {

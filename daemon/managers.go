@@ -30,6 +30,9 @@ const (
 // mcoUnits are those that the OpenShift machine-config-operator brings to a host.
 var mcoUnits = []string{"machine-config-daemon-firstboot.service", "machine-config-daemon-pull.service"}
 
+// ownUnits is in each unit of ours.
+const ownUnits = "Documentation=https://github.com/noderefit/noderefit\n"
+
 // sentinel is what asks kured for a reboot, unless it is told another.
 const sentinel = "/var/run/reboot-required"
 
@@ -139,6 +142,9 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 	for _, unit := range units {
 		if n, err := h.root.Inspect(path.Join(unitDir, unit)); err == nil && n.Target == "/dev/null" {
 			s.units[unit] = "masked"
+		}
+		if text, err := h.root.ReadFile(path.Join(unitDir, unit)); err == nil && strings.Contains(string(text), ownUnits) {
+			delete(s.units, unit) // it is called as upstream's is, and ours
 		}
 	}
 	if s.processes, err = h.processes(); err != nil {

@@ -108,6 +108,7 @@ ExecStart=/bin/sh -euc 'mkdir -p -m 0700 "$${TO%%/bin/*}"; mkdir -p "$${TO%%/*}"
   podman cp "$$made:/machine-config-daemon" "$$TO.new"; podman rm "$$made" >/dev/null; \
   chmod 0755 "$$TO.new"; sync "$$TO.new"; mv "$$TO.new" "$$TO"'
 Restart=on-failure
+RestartMode=direct
 RestartSec=10
 
 [Install]

@@ -23,7 +23,9 @@ import (
 // UnknownPoolError is the error of a pool that there is not.
 type UnknownPoolError struct{ Pool string }
 
-func (e *UnknownPoolError) Error() string { return fmt.Sprintf("there is no MachineConfigPool %q", e.Pool) }
+func (e *UnknownPoolError) Error() string {
+	return fmt.Sprintf("there is no MachineConfigPool %q", e.Pool)
+}
 
 // Source is where pools and configurations are. What it returns is not changed.
 type Source interface {
