@@ -213,7 +213,9 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 // takePods takes the startup taint away, and no other: of the taints that were seen, so that none which somebody sets
 // meanwhile is lost.
 func (c *cluster) takePods(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
-	left := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == api.StartupTaint })
+	left := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+		return t.Key == api.StartupTaint
+	})
 	if len(left) == len(node.Spec.Taints) {
 		return node, nil
 	}

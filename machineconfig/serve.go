@@ -50,8 +50,8 @@ type ExtraFile struct {
 	Yield    bool
 }
 
-// Serve returns what Ignition makes a new machine of: the Ignition part of a MachineConfig with extra, as a document of a
-// version: Ignition2, or 3.N. The object is read only. Where the configuration needs a newer version the error is an
+// Serve returns what Ignition makes a new machine of: the Ignition part of a MachineConfig with extra, as a document of
+// a version: Ignition2, or 3.N. The object is read only. Where the configuration needs a newer version the error is an
 // InexpressibleError; but one that asks for 3.5 and later is given 3.6 where the document needs it and newest says that
 // the client reads that too.
 func Serve(mc *mcfgv1.MachineConfig, extra Extra, version semver.Version, newest bool) ([]byte, error) {
@@ -148,7 +148,6 @@ func write(cfg types.Config, version semver.Version) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("ignition 3.%d is read as a %T", minor, older)
 	}
-	// The library calls anything that is said of links' and directories' overwrite a hindrance; that version does it anyway.
 	two, err := v31tov22.Translate(*one)
 	if err != nil {
 		return nil, cannot(oneLine(err))

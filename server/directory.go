@@ -134,8 +134,9 @@ func (d *Directory) Run(ctx context.Context) error {
 			return nil
 		case <-watcher.Events:
 			due.Reset(settle)
-		case <-watcher.Errors:
-			due.Reset(settle) // some were lost
+		case err := <-watcher.Errors:
+			d.log.Info("watching the files; some changes may be lost", "dir", d.dir, "error", err)
+			due.Reset(settle)
 		case <-due.C:
 			d.reload()
 			due.Reset(lookAnew)

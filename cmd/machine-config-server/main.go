@@ -75,8 +75,8 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "machine-config-server --cert FILE --key FILE [--kubeconfig FILE | --dir DIR]",
 		Short: "Give new machines the Ignition config of their pool",
-		Long: `machine-config-server gives new machines the Ignition config of their pool, at /config/<pool>: the configuration
-that nodes of the pool have proved. Who asks has to show a token or a client certificate.
+		Long: `machine-config-server gives new machines the Ignition config of their pool, at /config/<pool>: the
+configuration that nodes of the pool have proved. Who asks has to show a token or a client certificate.
 
 Exit codes: 0 done, 1 failed, 2 usage.`,
 		Version:       version,
