@@ -23,8 +23,8 @@ const ignitionPreset = "/etc/systemd/system-preset/20-ignition.preset"
 
 // Firstboot completes a machine that was made from the MachineConfig in the file at from, an absolute path of the host.
 // A machine that has everything takes it as its own; what Ignition can't do is done in one transaction, with at most
-// one reboot. The file is there until that is over, and asks for it again whatever happens between. A machine that has a
-// configuration was completed before, and does not go back to what it was made from.
+// one reboot. The file is there until that is over, and asks for it again whatever happens between. A machine that has
+// a configuration was completed before, and does not go back to what it was made from.
 func (h *Host) Firstboot(ctx context.Context, from string, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()

@@ -234,7 +234,7 @@ func TestPlainHTTPIsServedOnlyWhenAskedForAndAsksForATokenToo(t *testing.T) {
 			t.Errorf("%q: %v, %v; want %d", what, answer, err, want)
 		}
 	}
-	if answer, err := ask(t, "http://"+at+"/config/worker", nil, token); err == nil && answer.StatusCode == 200 {
+	if answer, err := ask(t, "http://"+at+"/config/worker", nil, token); err == nil && answer.StatusCode == http.StatusOK {
 		t.Error("the secure port speaks plain HTTP")
 	}
 }
