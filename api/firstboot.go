@@ -10,6 +10,9 @@ const (
 	HostProgram = "/var/lib/machine-config-daemon/bin/machine-config-daemon"
 	// FirstbootUnit completes the machine before anything of a cluster starts.
 	FirstbootUnit = "machine-config-daemon-firstboot.service"
+	// LeftArguments is an annotation of that MachineConfig alone: the kernel arguments of its Ignition part that the
+	// machine's Ignition was too old for, a JSON list. firstboot sets them, as Ignition would have.
+	LeftArguments = ownPrefix + "ignition-kernel-arguments"
 )
 
 // FirstbootUnitText is that unit. What it is required by waits, however long it takes: it is tried again until it has

@@ -13,6 +13,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -53,7 +54,7 @@ func (h *Host) leave(ctx context.Context) error {
 }
 
 func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string, o ApplyOptions, res *Result) error {
-	cfg, err := h.encapsulated(from)
+	cfg, arguments, err := h.encapsulated(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		h.say("firstboot", "there is no "+from+", nothing is to be completed")
 		return nil
@@ -66,6 +67,7 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 		if err := h.root.Remove(ignitionPreset); err != nil {
 			return err
 		}
+		o.arguments = arguments
 		if err := h.apply(ctx, r, cfg, o, res); err != nil {
 			return err
 		}
@@ -96,22 +98,30 @@ func (h *Host) retire(from string, adopted bool) error {
 	return h.root.Replace(dir, name, from+".bak")
 }
 
-// encapsulated reads the whole MachineConfig that the machine was made from.
-func (h *Host) encapsulated(from string) (*machineconfig.Config, error) {
+// encapsulated reads the whole MachineConfig that the machine was made from, and which kernel arguments of its Ignition
+// part the Ignition that made the machine was not told of. That is said in an annotation, which the configuration loses:
+// it is about this machine.
+func (h *Host) encapsulated(from string) (cfg *machineconfig.Config, arguments []string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("reading %s: %w", from, err)
+		}
+	}()
 	data, err := h.root.ReadFile(from)
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", from, err)
+		return nil, nil, err
 	}
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(data, mc); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", from, err)
+		return nil, nil, err
 	}
 	if mc.Name == "" {
-		return nil, fmt.Errorf("reading %s: metadata.name: is required", from)
+		return nil, nil, errors.New("metadata.name: is required")
 	}
-	cfg, err := machineconfig.Parse(mc)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", from, err)
+	if arguments, err = api.Decode[[]string](mc.Annotations, api.LeftArguments); err != nil {
+		return nil, nil, err
 	}
-	return cfg, nil
+	delete(mc.Annotations, api.LeftArguments)
+	cfg, err = machineconfig.Parse(mc)
+	return cfg, arguments, err
 }

@@ -50,26 +50,55 @@ type ExtraFile struct {
 	Yield    bool
 }
 
-// Serve returns what Ignition makes a new machine of: the Ignition part of a MachineConfig with extra, as a document of
-// a version: Ignition2, or 3.N. The object is read only. Where the configuration needs a newer version the error is an
-// InexpressibleError; but one that asks for 3.5 and later is given 3.6 where the document needs it and newest says that
-// the client reads that too.
-func Serve(mc *mcfgv1.MachineConfig, extra Extra, version semver.Version, newest bool) ([]byte, error) {
-	d := &Document{Object: mc}
-	p, _, err := d.parse()
+// Served is a MachineConfig as what a new machine is made of. The object is read only.
+type Served struct{ p *parsed }
+
+// Serve reads a configuration, to give it to new machines. Errors are those of Parse.
+func Serve(mc *mcfgv1.MachineConfig) (*Served, error) {
+	p, _, err := (&Document{Object: mc}).parse()
 	if err != nil {
 		return nil, err
 	}
+	return &Served{p}, nil
+}
+
+// argumentsMinor is the minor version of Ignition 3 that got kernelArguments.
+const argumentsMinor = 3
+
+// Arguments are the kernel arguments of the Ignition part that a version of Ignition has no word for, in their order:
+// Document leaves them out, and something else has to set them. There are none where it is arguments that have to go
+// as well: that Document refuses.
+func (s *Served) Arguments(version semver.Version) []string {
+	k := s.p.cfg.KernelArguments
+	if version.Major >= 3 && version.Minor >= argumentsMinor || len(k.ShouldNotExist) > 0 {
+		return nil
+	}
+	var out []string
+	for _, a := range k.ShouldExist {
+		out = append(out, string(a))
+	}
+	return out
+}
+
+// Document returns what Ignition makes a new machine of: the Ignition part with extra, as a document of a version:
+// Ignition2, or 3.N. Where the configuration needs a newer version the error is an InexpressibleError, but for
+// Arguments; and who asks for 3.5 and later is given 3.6 where the document needs it and newest says that the client
+// reads that too.
+func (s *Served) Document(extra Extra, version semver.Version, newest bool) ([]byte, error) {
+	p := s.p
 	cfg := p.cfg
 	if err := extra.add(&cfg); err != nil {
-		return nil, fmt.Errorf("%s: %w", d, err)
+		return nil, fmt.Errorf("%s: %w", p.doc, err)
+	}
+	if len(s.Arguments(version)) > 0 {
+		cfg.KernelArguments = types.KernelArguments{}
 	}
 	if newest && p.minor == newestMinor && version.Minor == newestMinor-1 {
 		version.Minor = newestMinor
 	}
 	out, err := write(cfg, version)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", d, err)
+		return nil, fmt.Errorf("%s: %w", p.doc, err)
 	}
 	return out, nil
 }

@@ -19,6 +19,7 @@ func TestServeSpeaksTheVersionThatIsAskedForOrSaysWhatItCannotSay(t *testing.T) 
 		"contents":"[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n"}]},
 		"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA"]}]}}`
 	const kargs = `{"ignition":{"version":"3.5.0"},"kernelArguments":{"shouldExist":["foo=bar"]}}`
+	const both = `{"ignition":{"version":"3.5.0"},"kernelArguments":{"shouldExist":["foo=bar"],"shouldNotExist":["x"]}}`
 	const sticky = `{"ignition":{"version":"3.6.0"},"storage":{"directories":[{"path":"/var/x","mode":1023}]}}`
 	const sha256 = `{"ignition":{"version":"3.5.0"},"storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,a",
 		"verification":{"hash":"sha256-ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"}}}]}}`
@@ -26,6 +27,7 @@ func TestServeSpeaksTheVersionThatIsAskedForOrSaysWhatItCannotSay(t *testing.T) 
 		name, config, version string
 		newest                bool
 		want, lacks           string
+		arguments             string // left for others to set
 	}{
 		{name: "2.2", config: plain, version: "2.2.0", want: "2.2.0"},
 		{name: "3.0", config: plain, version: "3.0.0", want: "3.0.0"},
@@ -33,8 +35,10 @@ func TestServeSpeaksTheVersionThatIsAskedForOrSaysWhatItCannotSay(t *testing.T) 
 		{name: "3.3", config: plain, version: "3.3.0", want: "3.3.0"},
 		{name: "3.5", config: plain, version: "3.5.0", newest: true, want: "3.5.0"},
 		{name: "arguments in 3.3", config: kargs, version: "3.3.0", want: "3.3.0"},
-		{name: "arguments in 3.2", config: kargs, version: "3.2.0", lacks: "kernelArguments"},
-		{name: "arguments in 2.2", config: kargs, version: "2.2.0", lacks: "kernelArguments"},
+		{name: "arguments in 3.2", config: kargs, version: "3.2.0", want: "3.2.0", arguments: "foo=bar"},
+		{name: "arguments in 2.2", config: kargs, version: "2.2.0", want: "2.2.0", arguments: "foo=bar"},
+		{name: "arguments that have to go in 3.2", config: both, version: "3.2.0", lacks: "kernelArguments"},
+		{name: "arguments that have to go in 3.3", config: both, version: "3.3.0", want: "3.3.0"},
 		{name: "sticky for a client that reads 3.6", config: sticky, version: "3.5.0", newest: true, want: "3.6.0"},
 		{name: "sticky in 3.5", config: sticky, version: "3.5.0", lacks: "storage.directories[0].mode (/var/x)"},
 		{name: "a digest that 3.0 does not know", config: sha256, version: "3.0.0", lacks: "hash"},
@@ -43,9 +47,16 @@ func TestServeSpeaksTheVersionThatIsAskedForOrSaysWhatItCannotSay(t *testing.T) 
 			mc := newObject("rendered-worker-0")
 			mc.Spec.Config.Raw = []byte(test.config)
 			before := mc.DeepCopy()
-			raw, err := Serve(mc, Extra{}, *semver.New(test.version), test.newest)
+			s, err := Serve(mc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw, err := s.Document(Extra{}, *semver.New(test.version), test.newest)
 			if diff := cmp.Diff(before, mc); diff != "" {
 				t.Errorf("the object was changed:\n%s", diff)
+			}
+			if got := strings.Join(s.Arguments(*semver.New(test.version)), " "); got != test.arguments {
+				t.Errorf("arguments %q are left, want %q", got, test.arguments)
 			}
 			if test.lacks != "" {
 				inexpressible, ok := errors.AsType[*InexpressibleError](err)
@@ -85,7 +96,11 @@ func TestServedVersionsMeanTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, version := range []string{"2.2.0", "3.0.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0", "3.6.0"} {
-		raw, err := Serve(mc, Extra{}, *semver.New(version), false)
+		s, err := Serve(mc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := s.Document(Extra{}, *semver.New(version), false)
 		if err != nil {
 			t.Errorf("%s: %v", version, err)
 			continue
@@ -113,7 +128,11 @@ func TestWhatIsAddedReplacesYieldsAndComesLast(t *testing.T) {
 		Units: []Unit{{Name: "theirs.service", Contents: "[Unit]\n"}, {Name: "mine.service", Contents: "[Unit]\n"}},
 	}
 	for range 2 {
-		raw, err := Serve(mc, extra, *semver.New("3.5.0"), false)
+		s, err := Serve(mc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := s.Document(extra, *semver.New("3.5.0"), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +158,11 @@ func TestWhatIsAddedReplacesYieldsAndComesLast(t *testing.T) {
 	}
 	mc.Spec = mcfgv1.MachineConfigSpec{}
 	mc.Spec.Config.Raw = []byte(`{"ignition":{"version":"3.5.0"},"storage":{"directories":[{"path":"/mine"}]}}`)
-	if _, err := Serve(mc, extra, *semver.New("3.5.0"), false); err == nil || !strings.Contains(err.Error(), "/mine") {
+	s, err := Serve(mc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Document(extra, *semver.New("3.5.0"), false); err == nil || !strings.Contains(err.Error(), "/mine") {
 		t.Errorf("error %v, want one that names /mine", err)
 	}
 }

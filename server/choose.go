@@ -42,8 +42,10 @@ const (
 	kubeconfigPath  = "/etc/kubernetes/kubeconfig"
 )
 
-// extra is what a new machine of that configuration is given besides it.
-func (s *Server) extra(mc *mcfgv1.MachineConfig) (machineconfig.Extra, error) {
+// extra is what a new machine of that configuration is given besides it: the token to join with only where it may read
+// secrets. arguments are the kernel arguments that its Ignition can't be told of, for firstboot to set. They don't
+// become the configuration's own: it would be another than the one of its name.
+func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, known bool) (machineconfig.Extra, error) {
 	var x machineconfig.Extra
 	annotations, err := json.Marshal(map[string]string{
 		api.CurrentConfig: mc.Name, api.DesiredConfig: mc.Name, api.StateKey: string(api.Done),
@@ -52,7 +54,7 @@ func (s *Server) extra(mc *mcfgv1.MachineConfig) (machineconfig.Extra, error) {
 		return x, err
 	}
 	x.Files = append(x.Files, machineconfig.ExtraFile{Path: annotationsPath, Mode: 0o644, Contents: annotations})
-	if s.o.BootstrapKubeconfig != "" {
+	if s.o.BootstrapKubeconfig != "" && known {
 		text, err := readSecret(s.o.BootstrapKubeconfig)
 		if err != nil {
 			return x, behind{fmt.Errorf("reading the kubeconfig for new nodes: %w", err)}
@@ -72,6 +74,9 @@ func (s *Server) extra(mc *mcfgv1.MachineConfig) (machineconfig.Extra, error) {
 	// What the cluster keeps about the object is none of the machine's business.
 	whole := &mcfgv1.MachineConfig{TypeMeta: mc.TypeMeta, Spec: mc.Spec}
 	whole.Name = mc.Name
+	if len(arguments) > 0 {
+		whole.Annotations = map[string]string{api.LeftArguments: api.Encode(arguments)}
+	}
 	whole.APIVersion, whole.Kind = mcfgv1.GroupVersion.String(), "MachineConfig"
 	encapsulated, err := json.Marshal(whole)
 	if err != nil {

@@ -27,11 +27,13 @@ type Reviewer interface {
 
 var _ Reviewer = typedauthv1.TokenReviewInterface(nil)
 
-// Gate says who may read configurations: who shows a certificate that the listener has verified, a token of a file, or
-// one that the API server says is of a member of the groups.
+// Gate says who may read secrets: who shows a certificate that the listener has verified, a token of a file, or one that
+// the API server says is of a member of the groups.
 type Gate struct {
 	// Open lets everybody in.
 	Open bool
+	// Certificates says that the listener verifies certificates.
+	Certificates bool
 	// TokenFile has a token a line; what begins with # is a comment. It is read anew for each request.
 	TokenFile string
 	// Reviewer may be nil.
@@ -48,7 +50,7 @@ const (
 	reviewsAtOnce = 8
 )
 
-// refusal is an answer to who may not read; it never says more than that.
+// refusal is an answer to who may not read, and never has anything of what that would be.
 type refusal struct {
 	code int
 	text string
@@ -62,15 +64,26 @@ type unavailable struct{ error }
 // behind is that too, and about what is behind the server, which is no client's business.
 type behind struct{ error }
 
-// admit returns a refusal or unavailable where r may not be answered.
-func (g *Gate) admit(r *http.Request, reviews chan struct{}) error {
+// admit says whether who asks may read secrets. Who shows nothing may not; the error, a refusal or unavailable, is of
+// one who shows what is wrong: a machine whose token has ended is to stop where somebody sees it, rather than be made
+// without what it needs to join.
+func (g *Gate) admit(r *http.Request, reviews chan struct{}) (bool, error) {
 	if g.Open || r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return nil
+		return true, nil
 	}
-	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	shown := r.Header.Get("Authorization")
+	if shown == "" {
+		return false, nil
+	}
+	err := g.examine(r.Context(), shown, reviews)
+	return err == nil, err
+}
+
+func (g *Gate) examine(ctx context.Context, shown string, reviews chan struct{}) error {
+	scheme, token, _ := strings.Cut(shown, " ")
 	token = strings.TrimSpace(token)
-	if !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return refusal{http.StatusUnauthorized, "a token (Authorization: Bearer) or a client certificate is required"}
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return refusal{http.StatusUnauthorized, "Authorization is not that of a token: Bearer, and one"}
 	}
 	wrong := refusal{http.StatusUnauthorized, "the token is not known"}
 	if len(token) > longestToken {
@@ -91,10 +104,10 @@ func (g *Gate) admit(r *http.Request, reviews chan struct{}) error {
 	select {
 	case reviews <- struct{}{}:
 		defer func() { <-reviews }()
-	case <-r.Context().Done():
-		return unavailable{r.Context().Err()}
+	case <-ctx.Done():
+		return unavailable{ctx.Err()}
 	}
-	review, err := g.Reviewer.Create(r.Context(), &authv1.TokenReview{Spec: authv1.TokenReviewSpec{Token: token}},
+	review, err := g.Reviewer.Create(ctx, &authv1.TokenReview{Spec: authv1.TokenReviewSpec{Token: token}},
 		metav1.CreateOptions{})
 	if err != nil {
 		return behind{fmt.Errorf("asking the API server whose a token is: %w", err)}
@@ -106,6 +119,21 @@ func (g *Gate) admit(r *http.Request, reviews chan struct{}) error {
 		return refusal{http.StatusForbidden, "the token's owner is in none of the groups that new nodes are in"}
 	}
 	return nil
+}
+
+// how says what to show, or what to start the server with where that knows nobody.
+func (g *Gate) how() string {
+	const open = "--allow-unauthenticated has the server answer everybody"
+	token := g.TokenFile != "" || g.Reviewer != nil
+	switch {
+	case token && g.Certificates:
+		return "show a token (Authorization: Bearer) or a client certificate; " + open
+	case token:
+		return "show a token (Authorization: Bearer); " + open
+	case g.Certificates:
+		return "show a client certificate; " + open
+	}
+	return "this server was started without --token-file and --client-ca, and so knows nobody; " + open
 }
 
 // CheckTokens reads a token file once, to say early what is wrong with it.

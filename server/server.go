@@ -2,7 +2,7 @@
 
 // Package server gives new machines the Ignition config of their pool: its proven configuration, and with it what the
 // agent needs to take the machine over. Paths, negotiation and what is appended are those of OpenShift's
-// machine-config-server; who may ask is not everybody. A request changes nothing.
+// machine-config-server; but not everybody is told secrets. A request changes nothing.
 package server
 
 import (
@@ -91,7 +91,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "0")
 		return
 	}
-	body, name, err := s.config(r, pool)
+	body, name, known, err := s.config(r, pool)
 	code := http.StatusOK
 	if err != nil {
 		code = status(err)
@@ -101,7 +101,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		label = ""
 	}
 	s.requests.WithLabelValues(label, strconv.Itoa(code)).Inc()
-	log := s.o.Log.WithValues("pool", pool, "config", name, "client", r.RemoteAddr, "agent", r.UserAgent(), "status", code)
+	log := s.o.Log.WithValues("pool", pool, "config", name, "client", r.RemoteAddr, "agent", r.UserAgent(), "status", code,
+		"authenticated", known)
 	if err != nil {
 		log.Info("answering", "error", err.Error())
 		if code == http.StatusUnauthorized {
@@ -123,38 +124,61 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// config makes the answer; with it comes the name of the configuration as soon as that is known.
-func (s *Server) config(r *http.Request, pool string) (body []byte, name string, err error) {
-	if err := s.o.Gate.admit(r, s.reviews); err != nil {
-		return nil, "", err
+// config makes the answer; with it comes the name of the configuration as soon as that is known, and whether who asks may
+// read secrets.
+func (s *Server) config(r *http.Request, pool string) (body []byte, name string, known bool, err error) {
+	if known, err = s.o.Gate.admit(r, s.reviews); err != nil {
+		return nil, "", false, err
 	}
 	want, err := negotiate(r.Header.Get("Accept"))
 	if err != nil {
-		return nil, "", refusal{http.StatusBadRequest, err.Error()}
+		return nil, "", known, refusal{http.StatusBadRequest, err.Error()}
 	}
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-r.Context().Done():
-		return nil, "", unavailable{r.Context().Err()}
+		return nil, "", known, unavailable{r.Context().Err()}
 	}
 	p, err := s.o.Source.Pool(r.Context(), pool)
 	if err != nil {
-		return nil, "", err
+		return nil, "", known, err
 	}
 	if name, err = choose(p); err != nil {
-		return nil, "", err
+		return nil, "", known, err
 	}
 	mc, err := s.o.Source.Config(r.Context(), name)
 	if err != nil {
-		return nil, name, err
+		return nil, name, known, err
 	}
-	extra, err := s.extra(mc)
+	body, err = s.make(mc, want, known)
+	return body, name, known, err
+}
+
+func (s *Server) make(mc *mcfgv1.MachineConfig, want wish, known bool) ([]byte, error) {
+	served, err := machineconfig.Serve(mc)
 	if err != nil {
-		return nil, name, err
+		return nil, err
 	}
-	body, err = machineconfig.Serve(mc, extra, want.version, want.newest)
-	return body, name, err
+	if !known {
+		if secrets := served.Secrets(); len(secrets) > 0 {
+			return nil, refusal{http.StatusUnauthorized, closed(mc.Name, secrets) + "; " + s.o.Gate.how()}
+		}
+	}
+	extra, err := s.extra(mc, served.Arguments(want.version), known)
+	if err != nil {
+		return nil, err
+	}
+	return served.Document(extra, want.version, want.newest)
+}
+
+// closed says why a configuration is not for everybody.
+func closed(name string, secrets []string) string {
+	text := name + " holds a secret, " + secrets[0]
+	if more := len(secrets) - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more)", more)
+	}
+	return text
 }
 
 // status is what Ignition is told: it tries again on 5xx, and gives up, so that somebody looks, on the others.

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,7 +96,11 @@ func get(t *testing.T, h http.Handler, method, path string, header ...string) *h
 }
 
 func TestPathsMethodsAndStatus(t *testing.T) {
-	s := New(Options{Source: example(), Gate: Gate{Open: true}, Log: logr.Discard()})
+	from := example()
+	from.pools["inexpressible"] = pool("inexpressible", "rendered-inexpressible-a")
+	from.configs["rendered-inexpressible-a"] = config("rendered-inexpressible-a",
+		`{"ignition":{"version":"3.5.0"},"kernelArguments":{"shouldNotExist":["foo=bar"]}}`)
+	s := New(Options{Source: from, Gate: Gate{Open: true}, Log: logr.Discard()})
 	down := example()
 	down.down = errors.New("10.0.0.1 refuses")
 	away := New(Options{Source: down, Gate: Gate{Open: true}, Log: logr.Discard()})
@@ -118,8 +123,10 @@ func TestPathsMethodsAndStatus(t *testing.T) {
 		{s, "GET", "/", "", 404, ""},
 		{s, "GET", "/metrics", "", 404, ""},
 		{s, "GET", "/config/worker", ignitionType + ";version=9.0.0", 400, "9.0.0"},
-		{s, "GET", "/config/worker", ignitionType + ";version=3.2.0", 406, "kernelArguments"},
-		{s, "GET", "/config/worker", "", 406, "kernelArguments"},
+		{s, "GET", "/config/worker", ignitionType + ";version=3.2.0", 200, `"3.2.0"`},
+		{s, "GET", "/config/worker", "", 200, `"2.2.0"`},
+		{s, "GET", "/config/inexpressible", ignitionType + ";version=3.2.0", 406, "kernelArguments"},
+		{s, "GET", "/config/inexpressible", ignition35, 200, "shouldNotExist"},
 		{away, "GET", "/config/worker", ignition35, 503, "log"},
 	} {
 		w := get(t, test.handler, test.method, test.path, "Accept", test.accept)
@@ -326,55 +333,81 @@ func (r *reviewer) Create(_ context.Context, review *authv1.TokenReview, _ metav
 		User: authv1.UserInfo{Groups: groups}}}, nil
 }
 
-func TestOnlyWhoMayReadReads(t *testing.T) {
-	tokens := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(tokens, []byte("# of the rack\n"+secret+"\n\nanother-long-enough-token\n"), 0o600); err != nil {
+// withSecret is the example with a pool whose configuration has a file of root's alone.
+func withSecret() source {
+	from := example()
+	from.pools["secret"] = pool("secret", "rendered-secret-a")
+	from.configs["rendered-secret-a"] = config("rendered-secret-a", `{"ignition":{"version":"3.5.0"},"storage":{"files":[
+		{"path":"/etc/key","mode":384,"contents":{"source":"data:,hush-hush"}},
+		{"path":"/etc/key2","mode":384,"contents":{"source":"data:,hush-hush"}}]}}`)
+	return from
+}
+
+func TestWhatHoldsASecretIsForWhoMayReadItAndTheRestForEverybody(t *testing.T) {
+	dir := t.TempDir()
+	tokens, kubeconfig := filepath.Join(dir, "tokens"), filepath.Join(dir, "kubeconfig")
+	if err := errors.Join(
+		os.WriteFile(tokens, []byte("# of the rack\n"+secret+"\n\nanother-long-enough-token\n"), 0o600),
+		os.WriteFile(kubeconfig, []byte("token: "+secret+"\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	known := map[string][]string{"boot": {"system:bootstrappers", "system:authenticated"}, "pod": {"system:serviceaccounts"}}
+	review := &reviewer{groups: known}
 	for _, test := range []struct {
 		name   string
 		gate   Gate
 		header string
-		code   int
+		code   int // of what holds a secret
+		open   int // of what holds none
 	}{
-		{"nobody is let in by default", Gate{}, "", 401},
-		{"nor with any token", Gate{}, "Bearer " + secret, 401},
-		{"everybody, when asked for", Gate{Open: true}, "", 200},
-		{"a token of the file", Gate{TokenFile: tokens}, "Bearer " + secret, 200},
-		{"the scheme in any case", Gate{TokenFile: tokens}, "bearer another-long-enough-token", 200},
-		{"the beginning of a token", Gate{TokenFile: tokens}, "Bearer " + secret[:20], 401},
-		{"a comment is no token", Gate{TokenFile: tokens}, "Bearer # of the rack", 401},
-		{"another scheme", Gate{TokenFile: tokens}, "Basic " + secret, 401},
-		{"an empty token", Gate{TokenFile: tokens}, "Bearer ", 401},
-		{"a file that is gone", Gate{TokenFile: tokens + "x"}, "Bearer " + secret, 503},
-		{"a bootstrap token", Gate{Reviewer: &reviewer{groups: known}, Groups: []string{"system:bootstrappers"}}, "Bearer boot", 200},
-		{"a pod's token", Gate{Reviewer: &reviewer{groups: known}, Groups: []string{"system:bootstrappers"}}, "Bearer pod", 403},
-		{"an unknown token", Gate{Reviewer: &reviewer{groups: known}, Groups: []string{"system:bootstrappers"}}, "Bearer x", 401},
-		{"no API server", Gate{Reviewer: &reviewer{down: errors.New("away")}}, "Bearer boot", 503},
-		{"a giant", Gate{Reviewer: &reviewer{down: errors.New("asked")}}, "Bearer " + strings.Repeat("x", 9000), 401},
+		{"nobody is told secrets by default", Gate{}, "", 401, 200},
+		{"nor with any token", Gate{}, "Bearer " + secret, 401, 401},
+		{"everybody, when asked for", Gate{Open: true}, "", 200, 200},
+		{"everybody, whatever is shown", Gate{Open: true}, "Bearer x", 200, 200},
+		{"without a token where some are taken", Gate{TokenFile: tokens}, "", 401, 200},
+		{"a token of the file", Gate{TokenFile: tokens}, "Bearer " + secret, 200, 200},
+		{"the scheme in any case", Gate{TokenFile: tokens}, "bearer another-long-enough-token", 200, 200},
+		{"the beginning of a token", Gate{TokenFile: tokens}, "Bearer " + secret[:20], 401, 401},
+		{"a comment is no token", Gate{TokenFile: tokens}, "Bearer # of the rack", 401, 401},
+		{"another scheme", Gate{TokenFile: tokens}, "Basic " + secret, 401, 401},
+		{"an empty token", Gate{TokenFile: tokens}, "Bearer ", 401, 401},
+		{"a file that is gone", Gate{TokenFile: tokens + "x"}, "Bearer " + secret, 503, 503},
+		{"a file that is gone, and no token", Gate{TokenFile: tokens + "x"}, "", 401, 200},
+		{"a bootstrap token", Gate{Reviewer: review, Groups: []string{"system:bootstrappers"}}, "Bearer boot", 200, 200},
+		{"a pod's token", Gate{Reviewer: review, Groups: []string{"system:bootstrappers"}}, "Bearer pod", 403, 403},
+		{"an unknown token", Gate{Reviewer: review, Groups: []string{"system:bootstrappers"}}, "Bearer x", 401, 401},
+		{"no API server", Gate{Reviewer: &reviewer{down: errors.New("away")}}, "Bearer boot", 503, 503},
+		{"a giant", Gate{Reviewer: &reviewer{down: errors.New("asked")}}, "Bearer " + strings.Repeat("x", 9000), 401, 401},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var log strings.Builder
-			s := New(Options{Source: example(), Gate: test.gate, Log: funcr.New(func(prefix, args string) {
-				log.WriteString(prefix + args + "\n")
-			}, funcr.Options{Verbosity: 9})})
+			s := New(Options{Source: withSecret(), Gate: test.gate, BootstrapKubeconfig: kubeconfig,
+				Log: funcr.New(func(prefix, args string) { log.WriteString(prefix + args + "\n") }, funcr.Options{Verbosity: 9})})
 			header := []string{"Accept", ignition35}
 			if test.header != "" {
 				header = append(header, "Authorization", test.header)
 			}
-			w := get(t, s, "GET", "/config/worker", header...)
-			if w.Code != test.code {
-				t.Errorf("got %d %s, want %d", w.Code, w.Body, test.code)
+			for pool, want := range map[string]int{"secret": test.code, "worker": test.open} {
+				w := get(t, s, "GET", "/config/"+pool, header...)
+				if w.Code != want {
+					t.Errorf("%s: got %d %s, want %d", pool, w.Code, w.Body, want)
+				}
+				if w.Code == http.StatusUnauthorized && !strings.HasPrefix(w.Header().Get("WWW-Authenticate"), "Bearer") {
+					t.Error("a 401 without a challenge")
+				}
+				if w.Code != http.StatusOK {
+					if text := w.Body.String(); strings.Contains(text, "hush") || strings.Count(text, "\n") != 1 {
+						t.Errorf("a stranger is told %q", text)
+					}
+					continue
+				}
+				joins := slices.ContainsFunc(parse(t, w).Storage.Files, func(f types.File) bool { return f.Path == kubeconfigPath })
+				if may := test.code == http.StatusOK; joins != may {
+					t.Errorf("%s: what to join with is in the answer: %v, want %v", pool, joins, may)
+				}
 			}
-			if test.code != http.StatusOK && strings.Contains(w.Body.String(), "rendered") {
-				t.Error("a stranger is told something")
-			}
-			if test.code == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "" {
-				t.Error("a 401 without a challenge")
-			}
-			if w := get(t, s, "GET", "/config/nobody", header...); test.code != 200 && w.Code != test.code {
-				t.Errorf("which pools there are is told to strangers: %d", w.Code)
+			if w := get(t, s, "HEAD", "/config/secret", header...); w.Code != test.code {
+				t.Errorf("HEAD: %d, want %d", w.Code, test.code)
 			}
 			if w := get(t, s, "GET", "/healthz"); w.Code != 200 {
 				t.Errorf("/healthz: %d", w.Code)
@@ -382,10 +415,67 @@ func TestOnlyWhoMayReadReads(t *testing.T) {
 			if _, token, ok := strings.Cut(test.header, " "); ok && len(token) > 4 && strings.Contains(log.String(), token) {
 				t.Errorf("the token is in the log: %s", &log)
 			}
-			if strings.Contains(log.String(), "hello") {
+			if strings.Contains(log.String(), "hello") || strings.Contains(log.String(), "hush") {
 				t.Errorf("contents are in the log: %s", &log)
 			}
 		})
+	}
+}
+
+func TestWhoIsRefusedIsToldWhatTheSecretIsAndWhatToDo(t *testing.T) {
+	const found = "rendered-secret-a holds a secret, spec.config.storage.files[0] (/etc/key): its mode 0600 keeps other " +
+		"users from reading it (and 1 more); "
+	for _, test := range []struct {
+		gate Gate
+		says string
+	}{
+		{Gate{}, "this server was started without --token-file and --client-ca"},
+		{Gate{TokenFile: "/x"}, "show a token (Authorization: Bearer); "},
+		{Gate{Reviewer: &reviewer{}}, "show a token (Authorization: Bearer); "},
+		{Gate{Certificates: true}, "show a client certificate; "},
+		{Gate{TokenFile: "/x", Certificates: true}, "show a token (Authorization: Bearer) or a client certificate; "},
+	} {
+		s := New(Options{Source: withSecret(), Gate: test.gate, Log: logr.Discard()})
+		w := get(t, s, "GET", "/config/secret", "Accept", ignition35)
+		if text := w.Body.String(); w.Code != 401 || !strings.HasPrefix(text, "error: "+found+test.says) ||
+			!strings.Contains(text, "--allow-unauthenticated") {
+			t.Errorf("%d %s; want %s", w.Code, text, test.says)
+		}
+	}
+}
+
+// OpenShift's server makes them arguments of the MachineConfig, which is another then than its name says.
+func TestKernelArgumentsThatIgnitionIsTooOldForAreLeftToFirstboot(t *testing.T) {
+	from := example()
+	want, err := machineconfig.Parse(from.configs["rendered-worker-a"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Options{Source: from, Log: logr.Discard()})
+	for accept, left := range map[string]string{ignition35: "", ignitionType + ";version=3.2.0": `["foo=bar"]`} {
+		for range 3 {
+			w := get(t, s, "GET", "/config/worker", "Accept", accept)
+			var served types.Config
+			if err := json.Unmarshal(w.Body.Bytes(), &served); err != nil || w.Code != 200 {
+				t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+			}
+			if has := len(served.KernelArguments.ShouldExist) > 0; has != (left == "") {
+				t.Errorf("%s: %+v", accept, served.KernelArguments)
+			}
+			files := served.Storage.Files
+			text, err := dataurl.DecodeString(*files[len(files)-1].Contents.Source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var whole mcfgv1.MachineConfig
+			if err := json.Unmarshal(text.Data, &whole); err != nil {
+				t.Fatal(err)
+			}
+			got, err := machineconfig.Parse(&whole)
+			if err != nil || got.Digest != want.Digest || whole.Annotations[api.LeftArguments] != left {
+				t.Errorf("%s: %v, the same %v, left %q", accept, err, got.Digest == want.Digest, whole.Annotations)
+			}
+		}
 	}
 }
 

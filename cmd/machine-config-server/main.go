@@ -73,10 +73,13 @@ type options struct {
 func command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "machine-config-server --cert FILE --key FILE [--kubeconfig FILE | --dir DIR]",
+		Use:   "machine-config-server --secure-port PORT --cert FILE --key FILE [--kubeconfig FILE | --dir DIR]",
 		Short: "Give new machines the Ignition config of their pool",
 		Long: `machine-config-server gives new machines the Ignition config of their pool, at /config/<pool>: the
-configuration that nodes of the pool have proved. Who asks has to show a token or a client certificate.
+configuration that nodes of the pool have proved. What holds no secret is for everybody. A configuration that holds one,
+and the kubeconfig to join the cluster with, are for who shows a token (in a cluster a bootstrap token, or one of
+--token-file) or a client certificate (--client-ca); others are told 401, and which file or field it is. With
+--allow-unauthenticated everybody gets everything.
 
 Exit codes: 0 done, 1 failed, 2 usage.`,
 		Version:       version,
@@ -105,10 +108,10 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 	f.StringSliceVar(&o.groups, "token-groups", []string{"system:bootstrappers"},
 		"groups whose members' tokens are taken in a cluster, such as those of kubeadm token create; empty: none are")
 	f.BoolVar(&o.open, "allow-unauthenticated", false,
-		"answer everybody who can reach the port: they get every secret that is in a configuration")
+		"give secrets too to everybody who can reach the port: files, password hashes, and what to join the cluster with")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:8799", "where to serve metrics; 0: nowhere")
 	f.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "",
-		"file that new machines get to join the cluster with; it is read for each of them")
+		"file that new machines which may read secrets get to join the cluster with; it is read for each of them")
 	f.StringVar(&o.bootstrapKubeconfigPath, "bootstrap-kubeconfig-path", "/etc/kubernetes/kubeconfig",
 		"where new machines get it")
 	f.StringVar(&o.daemonImage, "daemon-image", "",
@@ -135,11 +138,6 @@ func (o *options) check() error {
 		return usageError{err}
 	}
 	o.groups = slices.DeleteFunc(o.groups, func(g string) bool { return g == "" })
-	reviewed := o.dir == "" && len(o.groups) > 0
-	if !o.open && o.tokenFile == "" && o.tls.clientCA == "" && !reviewed {
-		return usageError{errors.New("nobody could read anything: one of --token-file, --client-ca, or in a cluster " +
-			"--token-groups is required; --allow-unauthenticated lets everybody read every configuration")}
-	}
 	return nil
 }
 
@@ -157,7 +155,7 @@ func (o *options) run(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	so := server.Options{
 		Log:                     log,
-		Gate:                    server.Gate{Open: o.open, TokenFile: o.tokenFile, Groups: o.groups},
+		Gate:                    server.Gate{Open: o.open, Certificates: o.tls.clientCA != "", TokenFile: o.tokenFile, Groups: o.groups},
 		BootstrapKubeconfig:     o.bootstrapKubeconfig,
 		BootstrapKubeconfigPath: o.bootstrapKubeconfigPath,
 		DaemonImage:             o.daemonImage,

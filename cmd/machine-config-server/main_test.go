@@ -104,12 +104,17 @@ func start(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	put(t, dir+"/s/machine-pools/worker.yaml", []byte(`{"apiVersion":"machineconfiguration.openshift.io/v1",
 		"kind":"MachineConfigPool","metadata":{"name":"worker"},"spec":{"configuration":{"name":"a"}}}`))
+	put(t, dir+"/s/machine-pools/secret.yaml", []byte(`{"apiVersion":"machineconfiguration.openshift.io/v1",
+		"kind":"MachineConfigPool","metadata":{"name":"secret"},"spec":{"configuration":{"name":"b"}}}`))
+	put(t, dir+"/s/machine-configs/b.yaml", []byte(`{"apiVersion":"machineconfiguration.openshift.io/v1",
+		"kind":"MachineConfig","metadata":{"name":"b"},"spec":{"config":{"ignition":{"version":"3.5.0"},"storage":{"files":[
+		{"path":"/etc/key","mode":384,"contents":{"source":"data:,hush"}}]}}}}`))
 	put(t, dir+"/s/machine-configs/a.yaml", []byte(`{"apiVersion":"machineconfiguration.openshift.io/v1",
 		"kind":"MachineConfig","metadata":{"name":"a"},"spec":{"config":{"ignition":{"version":"3.5.0"}}}}`))
 	port := freePort(t)
 	cmd := command()
 	cmd.SetArgs(append([]string{"--dir=" + dir + "/s", "--cert=" + dir + "/tls.crt", "--key=" + dir + "/tls.key",
-		"--address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--metrics-bind-address=0"}, args...))
+		fmt.Sprintf("--secure-port=%d", port)}, args...))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.ExecuteContext(ctx) }()
@@ -126,6 +131,7 @@ func start(t *testing.T, dir string, args ...string) string {
 type reply struct {
 	StatusCode, ProtoMajor int
 	TLS                    *tls.ConnectionState
+	challenge, body        string
 }
 
 // ask waits for a server, and returns its answer; the client forgets the connection.
@@ -143,8 +149,9 @@ func ask(t *testing.T, url string, config *tls.Config, token string) (*reply, er
 		}
 		answer, err := client.Do(r)
 		if err == nil {
-			_, err = io.Copy(io.Discard, answer.Body)
-			return &reply{answer.StatusCode, answer.ProtoMajor, answer.TLS}, errors.Join(err, answer.Body.Close())
+			text, err := io.ReadAll(answer.Body)
+			return &reply{answer.StatusCode, answer.ProtoMajor, answer.TLS, answer.Header.Get("WWW-Authenticate"),
+				string(text)}, errors.Join(err, answer.Body.Close())
 		}
 		if !strings.Contains(err.Error(), "connection refused") || time.Now().After(deadline) {
 			return nil, err
@@ -159,8 +166,8 @@ func TestATokenOrACertificateIsRequiredAndCertificatesAreReadAgain(t *testing.T)
 	put(t, dir+"/tls.key", key)
 	put(t, dir+"/ca.crt", clients.pem)
 	put(t, dir+"/tokens", []byte(token+"\n"))
-	at := start(t, dir, "--token-file="+dir+"/tokens", "--client-ca="+dir+"/ca.crt")
-	url := "https://" + at + "/config/worker"
+	at := start(t, dir, "--address=127.0.0.1", "--metrics-bind-address=0", "--token-file="+dir+"/tokens", "--client-ca="+dir+"/ca.crt")
+	url := "https://" + at + "/config/secret"
 	trusting := func() *tls.Config { return &tls.Config{RootCAs: own.pool(), MinVersion: tls.VersionTLS12} }
 
 	code := func(what string, config *tls.Config, token string, want int) *reply {
@@ -220,6 +227,45 @@ func TestATokenOrACertificateIsRequiredAndCertificatesAreReadAgain(t *testing.T)
 	}
 }
 
+func TestTheShortestCommandLineServesWhatHoldsNoSecret(t *testing.T) {
+	dir, own := t.TempDir(), newAuthority(t)
+	cert, key := own.issue(t, "x", x509.ExtKeyUsageServerAuth)
+	put(t, dir+"/tls.crt", cert)
+	put(t, dir+"/tls.key", key)
+	trusting := &tls.Config{RootCAs: own.pool(), MinVersion: tls.VersionTLS12}
+	at := start(t, dir)
+	for path, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"/healthz": {200, ""}, "/config/worker": {200, "/etc/machine-config-daemon/node-annotations.json"},
+		"/config/nobody": {404, "nobody"}, "/config/secret": {401, "(/etc/key): its mode 0600"},
+	} {
+		answer, err := ask(t, "https://"+at+path, trusting, "")
+		if err != nil || answer.StatusCode != want.code || !strings.Contains(answer.body, want.says) ||
+			strings.Contains(answer.body, "hush") {
+			t.Errorf("%s: %+v, %v; want %d with %s", path, answer, err, want.code, want.says)
+		}
+		if err == nil && (answer.challenge != "") != (want.code == 401) {
+			t.Errorf("%s: the challenge is %q", path, answer.challenge)
+		}
+	}
+}
+
+func TestEverybodyIsToldSecretsWhenThatIsAskedFor(t *testing.T) {
+	dir, own := t.TempDir(), newAuthority(t)
+	cert, key := own.issue(t, "x", x509.ExtKeyUsageServerAuth)
+	put(t, dir+"/tls.crt", cert)
+	put(t, dir+"/tls.key", key)
+	put(t, dir+"/kubeconfig", []byte("apiVersion: v1\n"))
+	at := start(t, dir, "--metrics-bind-address=0", "--allow-unauthenticated", "--bootstrap-kubeconfig="+dir+"/kubeconfig")
+	answer, err := ask(t, "https://"+at+"/config/secret", &tls.Config{RootCAs: own.pool(), MinVersion: tls.VersionTLS12}, "")
+	if err != nil || answer.StatusCode != 200 || !strings.Contains(answer.body, "/etc/kubernetes/kubeconfig") ||
+		!strings.Contains(answer.body, "/etc/key") {
+		t.Errorf("%+v, %v", answer, err)
+	}
+}
+
 func TestPlainHTTPIsServedOnlyWhenAskedForAndAsksForATokenToo(t *testing.T) {
 	dir, own := t.TempDir(), newAuthority(t)
 	cert, key := own.issue(t, "x", x509.ExtKeyUsageServerAuth)
@@ -227,9 +273,9 @@ func TestPlainHTTPIsServedOnlyWhenAskedForAndAsksForATokenToo(t *testing.T) {
 	put(t, dir+"/tls.key", key)
 	put(t, dir+"/tokens", []byte(token+"\n"))
 	plain := freePort(t)
-	at := start(t, dir, "--token-file="+dir+"/tokens", fmt.Sprintf("--insecure-port=%d", plain))
+	at := start(t, dir, "--address=127.0.0.1", "--metrics-bind-address=0", "--token-file="+dir+"/tokens", fmt.Sprintf("--insecure-port=%d", plain))
 	for what, want := range map[string]int{"": 401, token: 200} {
-		answer, err := ask(t, fmt.Sprintf("http://127.0.0.1:%d/config/worker", plain), nil, what)
+		answer, err := ask(t, fmt.Sprintf("http://127.0.0.1:%d/config/secret", plain), nil, what)
 		if err != nil || answer.StatusCode != want {
 			t.Errorf("%q: %v, %v; want %d", what, answer, err, want)
 		}
@@ -239,13 +285,11 @@ func TestPlainHTTPIsServedOnlyWhenAskedForAndAsksForATokenToo(t *testing.T) {
 	}
 }
 
-func TestCommandLinesThatLetNobodyInOrSayNothingSensibleAreUsageErrors(t *testing.T) {
+func TestCommandLinesThatSayNothingSensibleAreUsageErrors(t *testing.T) {
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"--dir=x"}, "--allow-unauthenticated"},
-		{[]string{"--token-groups="}, "--token-groups"},
 		{[]string{"--dir=x", "--kubeconfig=y"}, "exclude"},
 		{[]string{"--secure-port=0"}, "--secure-port"},
 		{[]string{"--insecure-port=70000"}, "--insecure-port"},

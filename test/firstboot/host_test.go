@@ -4,14 +4,19 @@ package firstboot
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/transaction"
@@ -98,6 +103,7 @@ func TestKernelArgumentsTakeOneReboot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	n := made(ctx, t, `{"kernelArguments":["refit.first=1"],`+hostConfig+`}`)
+	leaveArguments(t, n, "refit.left=1")
 	boots := n.Boots()
 	// The reboot ends the command too.
 	if _, _, _, err := n.Exec(ctx, nil, "systemctl", "start", "--no-block", api.FirstbootUnit); err != nil {
@@ -110,7 +116,8 @@ func TestKernelArgumentsTakeOneReboot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Config.Committed != "rendered-worker-a" || !strings.Contains(n.Kargs(), "refit.first=1") {
+	if s.Config.Committed != "rendered-worker-a" || !strings.Contains(n.Kargs(), "refit.first=1") ||
+		!strings.Contains(n.Kargs(), "refit.left=1") {
 		t.Errorf("committed %s, booted with %s", s.Config.Committed, n.Kargs())
 	}
 	if said, err := n.Output(ctx, "systemctl", "start", api.FirstbootUnit); err != nil {
@@ -124,5 +131,42 @@ func TestKernelArgumentsTakeOneReboot(t *testing.T) {
 	}
 	if stdout, said, exit, err := n.Agent(ctx, "verify"); err != nil || exit != 0 {
 		t.Errorf("verify: %v: exit %d: %s%s", err, exit, stdout, said)
+	}
+	// What Ignition would have set is no part of the configuration: it stays when the configuration asks for nothing.
+	next, err := n.Document("next.json", []byte(document("rendered-worker-b", `{`+hostConfig+`}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, said, exit, err := n.Agent(ctx, "plan", "--desired="+next, "-o", "json")
+	if err != nil || exit != 0 {
+		t.Fatalf("%v: exit %d: %s", err, exit, said)
+	}
+	var p plan.Plan
+	if err := json.Unmarshal([]byte(stdout), &p); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Changes) != 1 || !slices.Equal(p.Changes[0].Delete, []string{"refit.first=1"}) {
+		t.Errorf("the next configuration changes %+v", p.Changes)
+	}
+}
+
+// leaveArguments has the machine find what the server says to one whose Ignition was too old for kernel arguments.
+func leaveArguments(t *testing.T, n *node.Node, arguments ...string) {
+	t.Helper()
+	at := fmt.Sprintf("/proc/%d/root%s", n.Leader(), api.EncapsulatedPath)
+	text, err := os.ReadFile(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mc mcfgv1.MachineConfig
+	if err := json.Unmarshal(text, &mc); err != nil {
+		t.Fatal(err)
+	}
+	mc.Annotations = map[string]string{api.LeftArguments: api.Encode(arguments)}
+	if text, err = json.Marshal(&mc); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at, text, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -165,6 +165,27 @@ func TestWhatATreeCannotBeGivenLeavesTheFileAndSaysSo(t *testing.T) {
 	}
 }
 
+func TestKernelArgumentsThatIgnitionWasTooOldForAreNotForgotten(t *testing.T) {
+	root := tree(t)
+	put(t, root, `{"kind":"MachineConfig","metadata":{"name":"rendered-worker-a","annotations":{"`+api.LeftArguments+
+		`":"[\"a=1\"]"}},"spec":{"config":{"ignition":{"version":"3.5.0"},"kernelArguments":{"shouldExist":["a=1"]}}}}`)
+	if _, said, exit := firstboot(t, root); exit != 3 || !strings.Contains(said, "kernelArguments") {
+		t.Errorf("exit %d: %s", exit, said)
+	}
+	res, said, exit := firstboot(t, root, "--skip-os")
+	if exit != 0 {
+		t.Fatalf("--skip-os: exit %d: %s", exit, said)
+	}
+	// What the machine is on is the configuration of that name, with nothing of how this machine came to it.
+	stored, err := filepath.Glob(root + "/var/lib/machine-config-daemon/configs/*")
+	if err != nil || len(stored) != 1 || res.Status.Config.Committed != "rendered-worker-a" {
+		t.Fatalf("%v, %v, %+v", stored, err, res.Status)
+	}
+	if text, err := os.ReadFile(stored[0]); err != nil || strings.Contains(string(text), api.LeftArguments) {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
 func TestAMachineThatWentOnDoesNotGoBackToWhatItWasMadeFrom(t *testing.T) {
 	root := tree(t)
 	newer := filepath.Join(t.TempDir(), "newer.json")
