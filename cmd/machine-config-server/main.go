@@ -21,6 +21,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -153,6 +154,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	so := server.Options{
 		Log:                     log,
 		Gate:                    server.Gate{Open: o.open, Certificates: o.tls.clientCA != "", TokenFile: o.tokenFile, Groups: o.groups},

@@ -47,6 +47,13 @@ func made(ctx context.Context, t *testing.T, spec string) *node.Node {
 			t.Error(err)
 		}
 	})
+	provisioned(ctx, t, ignition, n, serve(t, "rendered-worker-a", spec))
+	return n
+}
+
+// provisioned has Ignition make the host from what a server serves.
+func provisioned(ctx context.Context, t *testing.T, ignition string, n *node.Node, from server) {
+	t.Helper()
 	agent, err := os.ReadFile(program("machine-config-daemon"))
 	if err != nil {
 		t.Fatal(err)
@@ -64,12 +71,11 @@ func made(ctx context.Context, t *testing.T, spec string) *node.Node {
 			t.Fatal(err)
 		}
 	}
-	serve(t, "rendered-worker-a", spec).ignite(t, ignition, root)
+	from.ignite(t, ignition, root)
 	if said, err := n.Output(ctx, "sh", "-c",
 		"systemctl daemon-reload && systemctl preset example.service "+api.FirstbootUnit+" 2>&1"); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
-	return n
 }
 
 func TestAHostThatLacksNothingIsTakenOverWithoutAReboot(t *testing.T) {

@@ -139,6 +139,13 @@ func serve(t *testing.T, name, spec string) server {
 	return start(t, cert, "--dir="+dir, "--cert="+dir+"/tls.crt", "--key="+dir+"/tls.key", "--token-file="+dir+"/tokens")
 }
 
+func writeFile(t *testing.T, path string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // start runs the server until the test ends.
 func start(t *testing.T, cert []byte, args ...string) server {
 	t.Helper()
