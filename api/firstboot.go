@@ -16,8 +16,8 @@ const (
 )
 
 // FirstbootUnitText is that unit. What it is required by waits, however long it takes: it is tried again until it has
-// worked, and a kubelet must not start on a machine that is not what it should be. RestartMode is what systemd did before
-// it had that (254): without it whoever waits is told of the first failure.
+// worked, and a kubelet must not start on a machine that is not what it should be. RestartMode is what systemd did
+// before it had that (254): without it whoever waits is told of the first failure.
 const FirstbootUnitText = `[Unit]
 Description=Make the new machine what its pool's configuration says
 Documentation=https://github.com/noderefit/noderefit

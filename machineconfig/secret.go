@@ -86,10 +86,6 @@ func (f *finder) storage(s *types.Storage) {
 			}
 			f.text(whole, "%s", at)
 		}
-		f.source(&file.Contents, "storage.files[%d].contents (%s)", i, file.Path)
-		for j := range file.Append {
-			f.source(&file.Append[j], "storage.files[%d].append[%d] (%s)", i, j, file.Path)
-		}
 	}
 	for i := range s.Directories {
 		if d := &s.Directories[i]; d.Mode != nil && *d.Mode&readByOthers == 0 {
@@ -147,7 +143,7 @@ var harmless = map[string]bool{
 	"accept": true, "accept-encoding": true, "accept-language": true, "cache-control": true, "user-agent": true,
 }
 
-// source looks at how something is fetched.
+// source looks at how something is fetched. Files never are: their contents are in the document.
 func (f *finder) source(r *types.Resource, field string, args ...any) {
 	for _, h := range r.HTTPHeaders {
 		if value(h.Value) != "" && !harmless[strings.ToLower(h.Name)] {

@@ -19,7 +19,8 @@ func TestWhatHoldsASecretIsKnown(t *testing.T) {
 	}
 	text := func(text string) string { return file("/etc/a", "", text) }
 	fetched := func(source, more string) string {
-		return fmt.Sprintf(`{"storage":{"files":[{"path":"/etc/a","contents":{"source":%q%s}}]}}`, source, more)
+		return fmt.Sprintf(`{"ignition":{"version":"3.5.0","security":{"tls":{"certificateAuthorities":[{"source":%q%s}]}}}}`,
+			source, more)
 	}
 	unit := func(text string) string {
 		return fmt.Sprintf(`{"systemd":{"units":[{"name":"a.service","contents":%q}]}}`, text)
@@ -62,7 +63,7 @@ func TestWhatHoldsASecretIsKnown(t *testing.T) {
 			want: "passwd.groups[0].passwordHash (g)"},
 		{name: "fetched from anywhere", ignition: fetched("https://example.com/a?version=2", "")},
 		{name: "fetched as a user", ignition: fetched("https://me:"+hidden+"@example.com/a", ""),
-			want: "storage.files[0].contents (/etc/a): there are credentials in its URL"},
+			want: "ignition.security.tls.certificateAuthorities[0]: there are credentials in its URL"},
 		{name: "fetched with a signature", ignition: fetched("https://example.com/a?X-Amz-Signature="+hidden, ""),
 			want: "URL"},
 		{name: "fetched with a header", want: "httpHeaders",
@@ -71,14 +72,9 @@ func TestWhatHoldsASecretIsKnown(t *testing.T) {
 			ignition: fetched("https://example.com/a", `,"httpHeaders":[{"name":"X-Key","value":"`+hidden+`"}]`)},
 		{name: "fetched with a header that says nothing of who asks",
 			ignition: fetched("https://example.com/a", `,"httpHeaders":[{"name":"Accept","value":"text/plain"}]`)},
-		{name: "an appended part that is fetched as a user", ignition: `{"storage":{"files":[{"path":"/etc/a",
-			"append":[{"source":"https://` + hidden + `@example.com/a"}]}]}}`, want: "storage.files[0].append[0] (/etc/a)"},
 		{name: "a proxy with a user", ignition: `{"ignition":{"version":"3.5.0","proxy":{"httpProxy":"http://me:` + hidden +
 			`@proxy:1"}}}`, want: "ignition.proxy.httpProxy"},
 		{name: "a proxy", ignition: `{"ignition":{"version":"3.5.0","proxy":{"httpsProxy":"https://proxy:1"}}}`},
-		{name: "an authority that is fetched as a user", ignition: `{"ignition":{"version":"3.5.0","security":{"tls":{
-			"certificateAuthorities":[{"source":"https://me:` + hidden + `@example.com/ca"}]}}}}`,
-			want: "ignition.security.tls.certificateAuthorities[0]"},
 		{name: "the key of a disk", ignition: `{"storage":{"luks":[{"name":"data","device":"/dev/vdb","keyFile":{"source":
 			"data:,` + hidden + `"}}]}}`, want: "storage.luks[0].keyFile (data)"},
 		{name: "the pull secret", ignition: file("/var/lib/kubelet/config.json", "", "{}"), want: "programs keep credentials"},

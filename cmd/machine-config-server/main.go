@@ -156,8 +156,9 @@ func (o *options) run(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	so := server.Options{
-		Log:                     log,
-		Gate:                    server.Gate{Open: o.open, Certificates: o.tls.clientCA != "", TokenFile: o.tokenFile, Groups: o.groups},
+		Log: log,
+		Gate: server.Gate{Open: o.open, Certificates: o.tls.clientCA != "", TokenFile: o.tokenFile,
+			Groups: o.groups},
 		BootstrapKubeconfig:     o.bootstrapKubeconfig,
 		BootstrapKubeconfigPath: o.bootstrapKubeconfigPath,
 		DaemonImage:             o.daemonImage,

@@ -176,3 +176,86 @@ func leaveArguments(t *testing.T, n *node.Node, arguments ...string) {
 		t.Fatal(err)
 	}
 }
+
+// Each try is killed one point further on, as the unit's would be, and goes on from where the one before was cut.
+func TestAFirstbootThatIsKilledAgainAndAgainEndsWithOneReboot(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	n := made(ctx, t, `{"kernelArguments":["refit.first=1"],`+hostConfig+`}`)
+	faulty, err := os.ReadFile(program("faulty"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(n.HostPath(api.HostProgram), faulty, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	boots, cuts := n.Boots(), 0
+	for ; ; cuts++ {
+		said, err := n.Output(ctx, "sh", "-c", fmt.Sprintf("NODEREFIT_FAULT='firstboot kill %d' %s firstboot --no-reboot; echo $?",
+			cuts+1, api.HostProgram))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(said, "0\n") {
+			break
+		}
+		if !strings.HasSuffix(said, "137\n") {
+			t.Fatalf("after %d cuts: %s", cuts, said)
+		}
+	}
+	if cuts < 5 {
+		t.Fatalf("only %d points were passed: the cuts test nothing", cuts)
+	}
+	t.Logf("%d cuts", cuts)
+	if _, _, _, err := n.Exec(ctx, nil, "systemctl", "start", "--no-block", api.FirstbootUnit); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WaitBoot(ctx, boots+1); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.WaitState(ctx, transaction.Done)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Config.Committed != "rendered-worker-a" || !strings.Contains(n.Kargs(), "refit.first=1") || n.Boots() != boots+1 {
+		t.Errorf("committed %s, booted %d times, with %s", s.Config.Committed, n.Boots()-boots, n.Kargs())
+	}
+	if stdout, said, exit, err := n.Agent(ctx, "verify"); err != nil || exit != 0 {
+		t.Errorf("verify: %v: exit %d: %s%s", err, exit, stdout, said)
+	}
+}
+
+// There is no configuration to go back to, only what Ignition has made.
+func TestAMachineWhoseFirstConfigurationIsBadGoesBackAndStartsNoKubelet(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	const bad = `{"kernelArguments":["refit.first=1"],"config":{"ignition":{"version":"3.5.0"},"systemd":{"units":[
+		{"name":"example.service","enabled":true,"contents":"[Service]\nType=oneshot\nExecStart=/bin/false\n` +
+		`[Install]\nWantedBy=multi-user.target\n"}]}}}`
+	n := made(ctx, t, bad)
+	boots := n.Boots()
+	if _, _, _, err := n.Exec(ctx, nil, "systemctl", "start", "--no-block", api.FirstbootUnit); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WaitBoot(ctx, boots+2); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.WaitState(ctx, transaction.RolledBack, transaction.Unreconcilable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Config.Committed != "" || strings.Contains(n.Kargs(), "refit.first=1") || !exists(n.HostPath(api.EncapsulatedPath)) {
+		t.Errorf("the host says %+v, booted with %s", s, n.Kargs())
+	}
+	// The unit tries on, and is no reason to boot again.
+	stdout, said, exit, err := n.Agent(ctx, "firstboot")
+	if err != nil || exit != 3 || !strings.Contains(said, "quarantined") {
+		t.Errorf("firstboot: %v: exit %d: %s%s", err, exit, stdout, said)
+	}
+	if _, said, exit, err := n.Exec(ctx, nil, "systemctl", "is-active", "kubelet.service"); err != nil || exit == 0 {
+		t.Errorf("the kubelet runs on half a machine: %v %s", err, said)
+	}
+	if n.Boots() != boots+2 {
+		t.Errorf("%d boots", n.Boots()-boots)
+	}
+}
