@@ -99,8 +99,8 @@ func (h *Host) retire(from string, adopted bool) error {
 }
 
 // encapsulated reads the whole MachineConfig that the machine was made from, and which kernel arguments of its Ignition
-// part the Ignition that made the machine was not told of. That is said in an annotation, which the configuration loses:
-// it is about this machine.
+// part the Ignition that made the machine was not told of. That is said in an annotation, which the configuration
+// loses: it is about this machine.
 func (h *Host) encapsulated(from string) (cfg *machineconfig.Config, arguments []string, err error) {
 	defer func() {
 		if err != nil {

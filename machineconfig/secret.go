@@ -14,12 +14,11 @@ import (
 )
 
 // Secrets says what of the configuration must not be read by everybody, each as the field, what it is about, and why;
-// never with anything of its contents. It is none where everybody may. Whatever the answer is about, SSH keys of users
-// are public.
+// never with anything of its contents. There is none where everybody may. SSH keys of users are public.
 //
 // A secret is what the host itself keeps from other users by a mode without read for others; what programs are known to
-// keep secrets in; what looks like one whatever its mode (a private key, a kubeconfig or URL with credentials); the hash
-// of a password; and credentials to fetch something with.
+// keep secrets in; what looks like one whatever its mode (a private key, a kubeconfig or URL with credentials); the
+// hash of a password; and credentials to fetch something with.
 func (s *Served) Secrets() []string {
 	f := finder{prefix: s.p.doc.prefix(), contents: s.p.contents}
 	cfg := &s.p.cfg

@@ -27,8 +27,8 @@ type Reviewer interface {
 
 var _ Reviewer = typedauthv1.TokenReviewInterface(nil)
 
-// Gate says who may read secrets: who shows a certificate that the listener has verified, a token of a file, or one that
-// the API server says is of a member of the groups.
+// Gate says who may read secrets: who shows a certificate that the listener has verified, a token of a file, or one
+// that the API server says is of a member of the groups.
 type Gate struct {
 	// Open lets everybody in.
 	Open bool

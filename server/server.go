@@ -124,8 +124,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// config makes the answer; with it comes the name of the configuration as soon as that is known, and whether who asks may
-// read secrets.
+// config makes the answer; with it comes the name of the configuration as soon as that is known, and whether who asks
+// may read secrets.
 func (s *Server) config(r *http.Request, pool string) (body []byte, name string, known bool, err error) {
 	if known, err = s.o.Gate.admit(r, s.reviews); err != nil {
 		return nil, "", false, err
