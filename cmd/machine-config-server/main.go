@@ -66,6 +66,7 @@ type options struct {
 	groups                   []string
 	open                     bool
 	metricsAddress           string
+	metricsAsked             bool
 	bootstrapKubeconfig      string
 	bootstrapKubeconfigPath  string
 	daemonImage              string
@@ -92,7 +93,10 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 			}
 			return o.check()
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.metricsAsked = cmd.Flags().Changed("metrics-bind-address")
+			return o.run(cmd.Context())
+		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.CompletionOptions.DisableDefaultCmd = true
@@ -211,12 +215,16 @@ func (o *options) run(ctx context.Context) error {
 	}
 	if a := o.metricsAddress; a != "0" && a != "" {
 		metrics, err := new(net.ListenConfig).Listen(ctx, "tcp", a)
-		if err != nil {
+		switch {
+		case err == nil:
+			mux := http.NewServeMux()
+			mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+			serve(ctx, group, func(h *http.Server) error { return h.Serve(metrics) }, mux)
+		case o.metricsAsked:
 			return fmt.Errorf("serving metrics: %w", err)
+		default: // nobody asked for it, and a second server beside this one is to work
+			log.Info("metrics are not served", "flag", "--metrics-bind-address", "error", err.Error())
 		}
-		mux := http.NewServeMux()
-		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-		serve(ctx, group, func(h *http.Server) error { return h.Serve(metrics) }, mux)
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

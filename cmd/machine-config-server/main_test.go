@@ -233,7 +233,8 @@ func TestTheShortestCommandLineServesWhatHoldsNoSecret(t *testing.T) {
 	put(t, dir+"/tls.crt", cert)
 	put(t, dir+"/tls.key", key)
 	trusting := &tls.Config{RootCAs: own.pool(), MinVersion: tls.VersionTLS12}
-	at := start(t, dir)
+	start(t, dir)
+	at := start(t, dir) // the port of the metrics is taken, and nobody asked for it
 	for path, want := range map[string]struct {
 		code int
 		says string
