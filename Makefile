@@ -65,6 +65,8 @@ deps: ## Installs the Debian packages that the labs need (as root; does nothing 
 		mkfs.ext4 e2fsprogs
 		selabel_lookup selinux-utils
 		podman podman
+		setfiles policycoreutils
+		/usr/lib/dracut/modules.d/30ignition/ignition ignition
 	END
 	if ((!$${#packages[@]})); then exit 0; fi
 	if ((EUID)) || ! command -v apt-get >/dev/null; then

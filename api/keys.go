@@ -142,6 +142,10 @@ const (
 // what is evicted elsewhere had better not land where it will be evicted again.
 const UpdateInProgressTaint = "UpdateInProgress"
 
+// StartupTaint keeps pods away from a node that joins, until it is at its configuration: the kubelet registers with it,
+// where it is told to, and the node's agent takes it away. OpenShift has no word for it.
+const StartupTaint = ownPrefix + "not-configured"
+
 // State is what a node says about itself.
 type State string
 

@@ -36,6 +36,9 @@ type ApplyOptions struct {
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
 
+	// arguments, of a first boot, are kernel arguments that Ignition would have set, had it known how: they are to be on
+	// the command line, and neither the configuration's nor ours.
+	arguments []string
 	// back, of a rollback, is the OS that the configuration had run on.
 	back *wayBack
 	// afresh asks the remote what an image is now, whatever was staged before.
@@ -419,7 +422,7 @@ func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyO
 			return err
 		}
 	}
-	if err := h.prepareArguments(ctx, u, arguments); err != nil {
+	if err := h.prepareArguments(ctx, u, arguments, o.arguments); err != nil {
 		return err
 	}
 	if u.SoftReboot && (u.request.Checksum != u.booted.Checksum ||
@@ -452,8 +455,9 @@ func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyO
 	return nil
 }
 
-// prepareArguments decides which kernel arguments the new deployment has, and which of them are ours.
-func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Change) error {
+// prepareArguments decides which kernel arguments the new deployment has, and which of them are ours: not the others,
+// which are to be there too.
+func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Change, others []string) error {
 	brought, err := h.broughtKargs(ctx, u)
 	if err != nil {
 		return err
@@ -463,6 +467,7 @@ func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Chan
 		// What the image takes away may be what the configuration asks for, and what it brings is not ours.
 		del, app, ours := kargs.Own(brought, u.ownedKargs, u.cfg.KernelArguments)
 		u.request.KernelArguments, u.Revision.OwnedKargs = kargs.Apply(brought, del, app), ours
+		u.request.KernelArguments = append(u.request.KernelArguments, kargs.Missing(u.request.KernelArguments, others)...)
 	}
 	return nil
 }

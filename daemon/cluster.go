@@ -195,6 +195,9 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 	case keepCordon:
 		after, err = c.annotate(ctx, node, r.missing(node.Annotations))
 	}
+	if err == nil && r.configured {
+		after, err = c.takePods(ctx, after)
+	}
 	if err != nil {
 		return before, err
 	}
@@ -203,6 +206,30 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 		c.mu.Lock()
 		c.patched = after
 		c.mu.Unlock()
+	}
+	return after, nil
+}
+
+// takePods takes the startup taint away, and no other: of the taints that were seen, so that none which somebody sets
+// meanwhile is lost.
+func (c *cluster) takePods(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
+	left := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+		return t.Key == api.StartupTaint
+	})
+	if len(left) == len(node.Spec.Taints) {
+		return node, nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
+		"spec":     map[string]any{"taints": left},
+	})
+	if err != nil {
+		return nil, err
+	}
+	options := metav1.PatchOptions{FieldManager: api.Daemon}
+	after, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, options)
+	if err != nil {
+		return nil, fmt.Errorf("taking taint %s from node %s: %w", api.StartupTaint, node.Name, err)
 	}
 	return after, nil
 }

@@ -30,12 +30,16 @@ const (
 // mcoUnits are those that the OpenShift machine-config-operator brings to a host.
 var mcoUnits = []string{"machine-config-daemon-firstboot.service", "machine-config-daemon-pull.service"}
 
+// ownUnits is in each unit of ours.
+const ownUnits = "Documentation=https://github.com/noderefit/noderefit\n"
+
 // sentinel is what asks kured for a reboot, unless it is told another.
 const sentinel = "/var/run/reboot-required"
 
 // signs are what a host shows of others who manage it.
 type signs struct {
 	units     map[string]string // active states of the units above; "masked" for a masked one
+	texts     map[string]string // what the unit files of mcoUnits in /etc say
 	processes [][]string        // command lines
 	// automatic is what rpm-ostreed's timer does: the value of AutomaticUpdatePolicy.
 	automatic string
@@ -64,6 +68,7 @@ func rival(s signs, off func(unit string) bool, boots bool) string {
 	for _, unit := range mcoUnits {
 		state := s.units[unit]
 		switch {
+		case strings.Contains(s.texts[unit], ownUnits): // it is called as OpenShift's is, and ours
 		case active(unit):
 			return mco + unit + " is " + state + "; disable it, or have the configuration do so"
 		case s.currentConfig && state != "" && state != "not-found" && state != "masked" && !off(unit):
@@ -127,7 +132,7 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 	if h.services == nil {
 		return nil
 	}
-	s := signs{exists: h.exists}
+	s := signs{exists: h.exists, texts: map[string]string{}}
 	units := slices.Concat(osManagers, mcoUnits)
 	err := h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) (err error) {
 		s.units, err = m.ActiveState(ctx, units...)
@@ -139,6 +144,11 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 	for _, unit := range units {
 		if n, err := h.root.Inspect(path.Join(unitDir, unit)); err == nil && n.Target == "/dev/null" {
 			s.units[unit] = "masked"
+		}
+	}
+	for _, unit := range mcoUnits {
+		if text, err := h.root.ReadFile(path.Join(unitDir, unit)); err == nil {
+			s.texts[unit] = string(text)
 		}
 	}
 	if s.processes, err = h.processes(); err != nil {

@@ -5,6 +5,8 @@ package daemon
 import (
 	"strings"
 	"testing"
+
+	"github.com/noderefit/noderefit/api"
 )
 
 func TestRivalIsNamedWithWhatToDo(t *testing.T) {
@@ -45,6 +47,20 @@ func TestRivalIsNamedWithWhatToDo(t *testing.T) {
 		{what: "upstream's first boot", live: true,
 			signs: signs{units: map[string]string{"machine-config-daemon-firstboot.service": "activating"}},
 			want:  []string{"machine-config-operator", "machine-config-daemon-firstboot.service"}},
+		{what: "our own first boot, which is called the same",
+			signs: signs{units: map[string]string{api.FirstbootUnit: "activating"},
+				texts: map[string]string{api.FirstbootUnit: api.FirstbootUnitText}}},
+		{what: "upstream's, by what it says",
+			signs: signs{units: map[string]string{api.FirstbootUnit: "activating"}, texts: map[string]string{
+				api.FirstbootUnit: "[Unit]\nDescription=Machine Config Daemon Firstboot\n"}},
+			want: []string{api.FirstbootUnit}},
+		{what: "our own first boot, and upstream's pull", signs: signs{
+			units: map[string]string{api.FirstbootUnit: "active", "machine-config-daemon-pull.service": "active"},
+			texts: map[string]string{api.FirstbootUnit: api.FirstbootUnitText}},
+			want: []string{"machine-config-daemon-pull.service"}},
+		{what: "our own first boot, where upstream's agent was before", signs: signs{currentConfig: true,
+			units: map[string]string{api.FirstbootUnit: "inactive"},
+			texts: map[string]string{api.FirstbootUnit: api.FirstbootUnitText}}},
 		{what: "what upstream's agent left, and its units", live: true,
 			signs: signs{units: map[string]string{"machine-config-daemon-pull.service": "inactive"}, currentConfig: true},
 			want:  []string{"currentconfig", "machine-config-daemon-pull.service", "mask"}},

@@ -93,6 +93,11 @@ func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift [
 			opts.OS.ImageURL = booted.Checksum
 		}
 	}
+	if len(o.arguments) > 0 {
+		more := *desired
+		more.KernelArguments = slices.Concat(more.KernelArguments, o.arguments)
+		desired = &more
+	}
 	p, err := plan.Make(current, desired, opts)
 	if err != nil {
 		return nil, err

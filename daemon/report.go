@@ -27,6 +27,7 @@ type nodeReport struct {
 	annotations drain.Annotations
 	cordon      cordoning
 	entry       api.Cordon // with takeCordon
+	configured  bool       // the startup taint, if there is one, is to go
 }
 
 func (r *nodeReport) set(key, value string) { r.annotations[key] = &value }
@@ -70,7 +71,8 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	case PhaseAbsent, phaseVerify:
 		return nil
 	case PhaseUnconfigured:
-		if v.node.State == "" && v.node.Cordon == nil {
+		joining := v.host.Config.Committed != "" && !v.pending() && v.host.State == transaction.Done
+		if v.node.State == "" && v.node.Cordon == nil && !joining {
 			return nil // nobody ever configured it
 		}
 		if !v.pending() {
@@ -115,6 +117,7 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	case PhaseDone:
 		r.state(api.Done, "")
 		r.cordon = v.uncordon()
+		r.configured = true
 	case PhaseStage, PhaseDrain:
 		r.state(v.state())
 	case PhaseCordon:

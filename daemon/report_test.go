@@ -147,13 +147,27 @@ func TestCordonIsGivenBackWhenNothingIsGoingToHappen(t *testing.T) {
 func TestNodeThatNothingIsDesiredOf(t *testing.T) {
 	never := stages[PhaseUnconfigured]()
 	never.node = api.Node{}
+	// One that firstboot has completed is at rest where it is, so that its pool grants it whatever comes next.
+	joins := said(nil, reportNode(never, PhaseUnconfigured))
+	if joins[api.CurrentConfig] != cfgA || joins[api.StateKey] != string(api.Done) {
+		t.Errorf("a node that joins with a configuration says %v", joins)
+	}
+	never.host.Config.Committed = ""
 	if r := reportNode(never, PhaseUnconfigured); r != nil {
-		t.Errorf("a node that nobody configured says %v", r.annotations)
+		t.Errorf("a host without a configuration says %v", r.annotations)
 	}
 	rebooting := stages[PhaseReboot]().cordoned()
 	rebooting.node.Desired = ""
 	if r := reportNode(rebooting, PhaseUnconfigured); r.cordon != keepCordon || r.annotations[api.StateKey] != nil {
 		t.Errorf("in the middle of a reboot: cordon %d, says %v", r.cordon, r.annotations)
+	}
+}
+
+func TestOnlyANodeThatIsDoneLosesItsStartupTaint(t *testing.T) {
+	for p, stage := range stages {
+		if r := reportNode(stage(), p); r != nil && r.configured != (p == PhaseDone) {
+			t.Errorf("%s: the taint goes: %v", p, r.configured)
+		}
 	}
 }
 

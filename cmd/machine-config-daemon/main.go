@@ -11,11 +11,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
@@ -108,7 +110,7 @@ configuration, 5 refused because another operation or manager is at work.`,
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
-		recoverCommand(), rollbackCommand(), proveCommand())
+		recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand())
 	return cmd
 }
 
@@ -365,6 +367,34 @@ func rollbackCommand() *cobra.Command {
 	o.flags(cmd)
 	o.osFlag(cmd)
 	rebootFlags(cmd, &a)
+	return cmd
+}
+
+func firstbootCommand() *cobra.Command {
+	var o options
+	var a daemon.ApplyOptions
+	var from string
+	cmd := &cobra.Command{
+		Use:   "firstboot",
+		Short: "Complete a machine that Ignition has made; what the host's unit runs",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkTimeout(a); err != nil {
+				return err
+			}
+			if !path.IsAbs(from) {
+				return usageError{fmt.Errorf("flag --machineconfig-file: %q is not an absolute path", from)}
+			}
+			return o.act(cmd.Context(), "firstboot", func(h *daemon.Host) (*daemon.Result, error) {
+				return h.Firstboot(cmd.Context(), path.Clean(from), a)
+			})
+		},
+	}
+	o.flags(cmd)
+	o.osFlag(cmd)
+	rebootFlags(cmd, &a)
+	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
+	cmd.Flags().StringVar(&from, "machineconfig-file", api.EncapsulatedPath,
+		"file, below --root, of the MachineConfig that the machine was made from")
 	return cmd
 }
 

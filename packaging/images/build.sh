@@ -9,7 +9,7 @@
 #   REVISION  the commit that they are built from
 #   OUT       where to put the images (bin/images)
 #   ARCHES    which architectures ("amd64 arm64")
-#   IMAGES    which images (both)
+#   IMAGES    which images (all)
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -17,7 +17,7 @@ version=${VERSION:-$(git describe --tags --always --dirty 2>/dev/null || echo un
 revision=${REVISION:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
 out=${OUT:-bin/images}
 read -ra arches <<<"${ARCHES:-amd64 arm64}"
-read -ra images <<<"${IMAGES:-machine-config-daemon machine-config-controller}"
+read -ra images <<<"${IMAGES:-machine-config-daemon machine-config-controller machine-config-server}"
 
 work=$(mktemp -d)
 registry=
@@ -72,6 +72,7 @@ describe() {
 		user=0:0 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 		about="Moves the node that it runs on from one configuration to the next"
 	fi
+	if [[ $1 == machine-config-server ]]; then about="Gives new machines the configuration of their pool"; fi
 	printf '%s\n' --user "$user" --entrypoint "/$1" --env "PATH=$path" --workdir / \
 		--label "org.opencontainers.image.title=$1" \
 		--label "org.opencontainers.image.description=$about" \

@@ -225,7 +225,8 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 		"--tls-cert-file=server.crt", "--tls-private-key-file=server.key", "--client-ca-file=ca.crt",
 		"--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/16",
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--enable-bootstrap-token-auth", "--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000",
 	}
 	if c.options.Audit {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -97,4 +98,18 @@ func (c *Cluster) ServiceAccountConfig(
 		return failed(err)
 	}
 	return config, path, nil
+}
+
+// BootstrapToken makes a token that machines join with, ID.SECRET, as kubeadm token create does.
+func (c *Cluster) BootstrapToken(ctx context.Context, token string) error {
+	id, secret, _ := strings.Cut(token, ".")
+	_, err := c.Client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id},
+		Type:       corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("making bootstrap token %s: %w", id, err)
+	}
+	return nil
 }

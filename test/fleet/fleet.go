@@ -79,12 +79,8 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 		return err
 	})
 	for i, name := range options.Hosts {
-		group.Go(func() error {
-			n, err := node.New(booting, base, filepath.Join(options.Bin, "machine-config-daemon"),
-				lab.Options{Name: name, Hostname: name})
-			if err == nil {
-				f.Nodes[i] = &Node{Node: n, Name: name}
-			}
+		group.Go(func() (err error) {
+			f.Nodes[i], err = f.host(booting, base, name)
 			return err
 		})
 	}
@@ -102,6 +98,28 @@ func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err 
 		}
 	}
 	return f, f.install(ctx)
+}
+
+func (f *Fleet) host(ctx context.Context, base *lab.Base, name string) (*Node, error) {
+	n, err := node.New(ctx, base, filepath.Join(f.options.Bin, "machine-config-daemon"),
+		lab.Options{Name: name, Hostname: name})
+	if err != nil {
+		return nil, err
+	}
+	return &Node{Node: n, Name: name}, nil
+}
+
+// Enlist makes one more host a node, once prepare has made of it what it shall be before its kubelet starts.
+func (f *Fleet) Enlist(ctx context.Context, base *lab.Base, name string, prepare func(*Node) error) (*Node, error) {
+	n, err := f.host(ctx, base, name)
+	if err != nil {
+		return nil, err
+	}
+	f.Nodes = append(f.Nodes, n)
+	if err := prepare(n); err != nil {
+		return n, err
+	}
+	return n, f.Join(ctx, n.Host, name, f.options.Labels)
 }
 
 // install gives the cluster what packaging/ installs, except for the workloads: what would run in pods runs beside

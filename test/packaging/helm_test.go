@@ -77,6 +77,7 @@ func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
 		{"base", []string{"--set", "createNamespace=true,pools.create=false"}},
 		{"monitored", []string{"--set", "createNamespace=true,monitoring.enabled=true"}},
 		{"templated", []string{"--set", "createNamespace=true,templates.create=true"}},
+		{"joining", []string{"--set", "createNamespace=true,server.enabled=true"}},
 	} {
 		t.Run(test.dir, func(t *testing.T) {
 			made := objects(t, helm(t, append([]string{"template", "noderefit", chart}, test.args...)...))
@@ -85,6 +86,31 @@ func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
 			}
 		})
 	}
+	t.Run("joining and monitored", func(t *testing.T) {
+		// As docs/install.md says: a kustomization of one's own, with the components in this order.
+		dir := t.TempDir()
+		base, err := filepath.Abs(root + "/packaging/kustomize")
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, err := filepath.Rel(dir, base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := filepath.Rel(base, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("resources: [%[1]s/default]\ncomponents: [%[1]s/server, %[1]s/monitoring]\n", there)
+		if err := os.WriteFile(dir+"/kustomization.yaml", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		made := objects(t, helm(t, "template", "noderefit", chart, "--set",
+			"createNamespace=true,server.enabled=true,monitoring.enabled=true"))
+		if diff := cmp.Diff(kustomized(t, back), made); diff != "" {
+			t.Errorf("kustomize (-) and the chart (+) differ:\n%s", diff)
+		}
+	})
 	t.Run("crds", func(t *testing.T) {
 		made := objects(t, helm(t, "show", "crds", chart))
 		if diff := cmp.Diff(kustomized(t, "crds"), made); diff != "" {

@@ -141,7 +141,7 @@ func place(path string, header *tar.Header, content io.Reader) error {
 func TestAnImageHasItsProgramAndNothingElse(t *testing.T) {
 	lab.Sources(t)
 	inputs(t)
-	out := buildImages(t, "machine-config-daemon machine-config-controller")
+	out := buildImages(t, "machine-config-daemon machine-config-controller machine-config-server")
 	for _, test := range []struct {
 		name, user, says string
 		files            map[string]string
@@ -159,6 +159,10 @@ func TestAnImageHasItsProgramAndNothingElse(t *testing.T) {
 			name: "machine-config-controller", user: "65532:65532",
 			version: []string{"version"}, says: "machine-config-controller v0.0.0-test",
 			files: map[string]string{".": "drwxr-xr-x ", "machine-config-controller": "-rwxr-xr-x "},
+		},
+		{
+			name: "machine-config-server", user: "65532:65532", version: []string{"--version"}, says: "v0.0.0-test",
+			files: map[string]string{".": "drwxr-xr-x ", "machine-config-server": "-rwxr-xr-x "},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

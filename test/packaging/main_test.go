@@ -31,7 +31,7 @@ import (
 // root is the project's, as the tests of this folder see it.
 const root = "../.."
 
-// The cluster that the tests share, with what packaging/kustomize/default installs.
+// The cluster that the tests share, with what packaging/kustomize/joining installs.
 var (
 	shared    *cluster.Cluster
 	sharedErr error
@@ -63,7 +63,7 @@ func installed(t *testing.T) *cluster.Cluster {
 	return shared
 }
 
-// install starts a cluster and installs on it what packaging/kustomize/default is. The cluster is there in spite of an
+// install starts a cluster and installs on it what packaging/kustomize/joining is. The cluster is there in spite of an
 // error once it has started.
 func install(ctx context.Context, options cluster.Options) (*cluster.Cluster, error) {
 	c, err := cluster.Start(ctx, options)
@@ -73,7 +73,7 @@ func install(ctx context.Context, options cluster.Options) (*cluster.Cluster, er
 	for _, args := range [][]string{
 		{"apply", "--server-side", "-k", root + "/packaging/kustomize/crds"},
 		{"wait", "--for=condition=Established", "--timeout=1m", "crd", "--all"},
-		{"apply", "--server-side", "-k", root + "/packaging/kustomize/default"},
+		{"apply", "--server-side", "-k", root + "/packaging/kustomize/joining"},
 	} {
 		if _, err := kubectl(ctx, c, args...); err != nil {
 			return c, err

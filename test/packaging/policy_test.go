@@ -83,6 +83,37 @@ func TestADaemonTakesAUsedLiftAwayAndMakesNone(t *testing.T) {
 	})
 }
 
+// A node that joins is kept free of pods by a taint until its agent says that it is configured.
+func TestADaemonTakesItsStartupTaintAwayAndNoOther(t *testing.T) {
+	c := installed(t)
+	taints := func(node, list string) attempt { return patchNode(node, `{"spec":{"taints":[%s]}}`, list) }
+	startup := `{"key":"` + api.StartupTaint + `","effect":"NoSchedule"}`
+	const other = `{"key":"example.com/gpu","effect":"NoSchedule"}`
+	root := admin(t, c)
+	for _, node := range []string{ours, theirs} {
+		if err := taints(node, startup+","+other)(t.Context(), root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		for _, node := range []string{ours, theirs} {
+			if err := patchNode(node, `{"spec":{"taints":null}}`)(context.WithoutCancel(t.Context()), root); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	daemon := as(t, c, api.Daemon, ours)
+	refuse(t, daemon, "takes its startup taint away, only", map[string]attempt{
+		"take another taint away":       taints(ours, startup),
+		"take all taints away":          patchNode(ours, `{"spec":{"taints":null}}`),
+		"exchange it for another":       taints(ours, other+`,{"key":"x","effect":"NoExecute"}`),
+		"make it another by its effect": taints(ours, `{"key":"`+api.StartupTaint+`","effect":"NoExecute"},`+other),
+	})
+	refuse(t, daemon, "its own Node only", map[string]attempt{"take another node's away": taints(theirs, other)})
+	allow(t, daemon, map[string]attempt{"take its own away": taints(ours, other)})
+	refuse(t, daemon, "takes its startup taint away, only", map[string]attempt{"put it back": taints(ours, other+","+startup)})
+}
+
 func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 	c := installed(t)
 	root := admin(t, c)
@@ -107,7 +138,7 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 		"give its node a role":      patchNode(ours, `{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`),
 		"give its node a finalizer": patchNode(ours, `{"metadata":{"finalizers":["example.com/x"]}}`),
 	})
-	refuse(t, daemon, "unschedulable only", map[string]attempt{
+	refuse(t, daemon, "takes its startup taint away, only", map[string]attempt{
 		"taint its node":          patchNode(ours, `{"spec":{"taints":[{"key":"x","effect":"NoExecute"}]}}`),
 		"say who made its node":   patchNode(ours, `{"spec":{"providerID":"x"}}`),
 		"give its node a network": patchNode(ours, `{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}`),

@@ -36,7 +36,7 @@ import (
 // exposition is what programs expose: the labels of each metric, by name.
 type exposition map[string]map[string]bool
 
-// Both programs do a whole update with nothing but what is installed: the accounts, the rules and the policies, and on
+// The programs do a whole update with nothing but what is installed: the accounts, the rules and the policies, and on
 // the host the unit. Then everything that alerts and the dashboard ask for is there.
 func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 	lab.Need(t)
@@ -76,13 +76,15 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 		t.Errorf("/healthz of the daemon: %q, %v", said, err)
 	}
 	exposed := exposition{}
-	scrape(t, exposed, func() (io.ReadCloser, error) {
-		response, err := http.Get(metricsOfController)
-		if err != nil {
-			return nil, err
-		}
-		return response.Body, nil
-	})
+	for _, url := range []string{metricsOfController, runServer(t, c, programs, api.PoolWorker)} {
+		scrape(t, exposed, func() (io.ReadCloser, error) {
+			response, err := http.Get(url)
+			if err != nil {
+				return nil, err
+			}
+			return response.Body, nil
+		})
+	}
 	scrape(t, exposed, func() (io.ReadCloser, error) {
 		text, err := host.Output(t.Context(), "bash", "-c",
 			`exec 3<>/dev/tcp/127.0.0.1/8797; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; sed '1,/^\r$/d' <&3`)
@@ -92,11 +94,11 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 	t.Run("nothing was refused", func(t *testing.T) { nothingRefused(t, c) })
 }
 
-// build builds both programs.
+// build builds the programs.
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{api.Daemon, api.Controller} {
+	for _, name := range []string{api.Daemon, api.Controller, api.Server} {
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", dir, root+"/cmd/"+name)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if _, err := run(cmd); err != nil {
@@ -306,7 +308,7 @@ func nothingRefused(t *testing.T, c *cluster.Cluster) {
 			t.Errorf("%s was refused: %s %s: %d", account, r.Verb, r.URI, r.Response.Code)
 		}
 	}
-	for _, account := range []string{api.Daemon, api.Controller} {
+	for _, account := range []string{api.Daemon, api.Controller, api.Server} {
 		if count[account] == 0 {
 			t.Errorf("%s asked for nothing", account)
 		}

@@ -1,5 +1,8 @@
+{{- define "noderefit.reference" -}}
+{{- printf "%s/%s:%s" .root.Values.image.registry .name (.root.Values.image.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
 {{- define "noderefit.image" -}}
-image: {{ printf "%s/%s:%s" .root.Values.image.registry .name (.root.Values.image.tag | default .root.Chart.AppVersion) }}
+image: {{ include "noderefit.reference" . }}
 {{- with .root.Values.image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}

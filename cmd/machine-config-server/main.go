@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command machine-config-server gives new machines the Ignition config of their pool.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/noderefit/noderefit/server"
+)
+
+// version is set by the build.
+var version = "dev"
+
+// usageError is a command line that says nothing sensible; everything else that goes wrong is a failure.
+type usageError struct{ error }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "error: %s\n", oneLine(err.Error()))
+		if _, ok := errors.AsType[usageError](err); ok {
+			os.Exit(2)
+		}
+		os.Exit(1)
+	}
+}
+
+// oneLine keeps a message on the one line that scripts read.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+type options struct {
+	securePort, insecurePort int
+	address                  string
+	tls                      tlsOptions
+	kubeconfig, dir          string
+	tokenFile                string
+	groups                   []string
+	open                     bool
+	metricsAddress           string
+	metricsAsked             bool
+	bootstrapKubeconfig      string
+	bootstrapKubeconfigPath  string
+	daemonImage              string
+}
+
+func command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "machine-config-server --secure-port PORT --cert FILE --key FILE [--kubeconfig FILE | --dir DIR]",
+		Short: "Give new machines the Ignition config of their pool",
+		Long: `machine-config-server gives new machines the Ignition config of their pool, at /config/<pool>: the
+configuration that nodes of the pool have proved. What holds no secret is for everybody. A configuration that holds one,
+and the kubeconfig to join the cluster with, are for who shows a token (in a cluster a bootstrap token, or one of
+--token-file) or a client certificate (--client-ca); others are told 401, and which file or field it is. With
+--allow-unauthenticated everybody gets everything.
+
+Exit codes: 0 done, 1 failed, 2 usage.`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+			}
+			return o.check()
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.metricsAsked = cmd.Flags().Changed("metrics-bind-address")
+			return o.run(cmd.Context())
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	f := cmd.Flags()
+	f.IntVar(&o.securePort, "secure-port", 22623, "port to serve HTTPS on")
+	f.IntVar(&o.insecurePort, "insecure-port", 0,
+		"port to serve plain HTTP on besides: tokens and configurations can then be read on the way; 0: none")
+	f.StringVar(&o.address, "address", "", "address to serve on; empty: all")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"kubeconfig file; without it and --dir $KUBECONFIG, else the service account of the pod")
+	f.StringVar(&o.dir, "dir", "",
+		"serve machine-pools/*.yaml and machine-configs/*.yaml of this directory, and need no cluster")
+	f.StringVar(&o.tokenFile, "token-file", "", "file with tokens that are taken, one a line")
+	f.StringSliceVar(&o.groups, "token-groups", []string{"system:bootstrappers"},
+		"groups whose members' tokens are taken in a cluster, such as those of kubeadm token create; empty: none are")
+	f.BoolVar(&o.open, "allow-unauthenticated", false,
+		"give secrets too to everybody who can reach the port: files, password hashes, and what to join the cluster with")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:8799", "where to serve metrics; 0: nowhere")
+	f.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "",
+		"file that new machines which may read secrets get to join the cluster with; it is read for each of them")
+	f.StringVar(&o.bootstrapKubeconfigPath, "bootstrap-kubeconfig-path", "/etc/kubernetes/kubeconfig",
+		"where new machines get it")
+	f.StringVar(&o.daemonImage, "daemon-image", "",
+		"image that new machines take machine-config-daemon from, with podman; empty: it is in their OS image")
+	o.tls.flags(cmd)
+	return cmd
+}
+
+func (o *options) check() error {
+	port := func(p int) bool { return p >= 0 && p < 1<<16 }
+	switch {
+	case !port(o.securePort) || o.securePort == 0:
+		return usageError{fmt.Errorf("--secure-port: %d is not a port", o.securePort)}
+	case !port(o.insecurePort):
+		return usageError{fmt.Errorf("--insecure-port: %d is not a port", o.insecurePort)}
+	case o.dir != "" && o.kubeconfig != "":
+		return usageError{errors.New("--dir and --kubeconfig exclude each other")}
+	case !strings.HasPrefix(o.bootstrapKubeconfigPath, "/"):
+		return usageError{fmt.Errorf("--bootstrap-kubeconfig-path: %q is not an absolute path", o.bootstrapKubeconfigPath)}
+	case strings.ContainsAny(o.daemonImage, " \t\r\n\"'\\%$"):
+		return usageError{fmt.Errorf("--daemon-image: %q is not an image", o.daemonImage)}
+	}
+	if err := o.tls.check(); err != nil {
+		return usageError{err}
+	}
+	o.groups = slices.DeleteFunc(o.groups, func(g string) bool { return g == "" })
+	return nil
+}
+
+func (o *options) run(ctx context.Context) error {
+	log, err := logging()
+	if err != nil {
+		return err
+	}
+	if o.tokenFile != "" {
+		if err := server.CheckTokens(o.tokenFile); err != nil {
+			return err
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	so := server.Options{
+		Log: log,
+		Gate: server.Gate{Open: o.open, Certificates: o.tls.clientCA != "", TokenFile: o.tokenFile,
+			Groups: o.groups},
+		BootstrapKubeconfig:     o.bootstrapKubeconfig,
+		BootstrapKubeconfigPath: o.bootstrapKubeconfigPath,
+		DaemonImage:             o.daemonImage,
+	}
+	if o.dir != "" {
+		d, err := server.OpenDirectory(o.dir, log)
+		if err != nil {
+			return err
+		}
+		if err := registry.Register(d); err != nil {
+			return err
+		}
+		so.Source = d
+		group.Go(func() error { return d.Run(ctx) })
+	} else if err := o.connect(ctx, group, &so); err != nil {
+		return err
+	}
+	s := server.New(so)
+	if err := registry.Register(s); err != nil {
+		return err
+	}
+	if o.open {
+		log.Info("everybody who can reach this gets every configuration, with the secrets in it",
+			"flag", "--allow-unauthenticated")
+	}
+	tlsConfig, err := o.tls.config(ctx, group)
+	if err != nil {
+		return err
+	}
+	listen := func(port int) (net.Listener, error) {
+		return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
+	}
+	secure, err := listen(o.securePort)
+	if err != nil {
+		return fmt.Errorf("serving HTTPS: %w", err)
+	}
+	quiet := zap.NewStdLog(zap.NewNop()) // who connects and says nothing sensible is none of the log's
+	serve(ctx, group, func(h *http.Server) error {
+		h.TLSConfig, h.ErrorLog = tlsConfig, quiet
+		return h.ServeTLS(secure, "", "")
+	}, s)
+	log.Info("serving", "version", version, "https", secure.Addr().String(), "dir", o.dir)
+	if o.insecurePort != 0 {
+		plain, err := listen(o.insecurePort)
+		if err != nil {
+			return fmt.Errorf("serving plain HTTP: %w", err)
+		}
+		serve(ctx, group, func(h *http.Server) error { return h.Serve(plain) }, s)
+		log.Info("serving without encryption", "http", plain.Addr().String(), "flag", "--insecure-port")
+	}
+	if a := o.metricsAddress; a != "0" && a != "" {
+		metrics, err := new(net.ListenConfig).Listen(ctx, "tcp", a)
+		switch {
+		case err == nil:
+			mux := http.NewServeMux()
+			mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+			serve(ctx, group, func(h *http.Server) error { return h.Serve(metrics) }, mux)
+		case o.metricsAsked:
+			return fmt.Errorf("serving metrics: %w", err)
+		default: // nobody asked for it, and a second server beside this one is to work
+			log.Info("metrics are not served", "flag", "--metrics-bind-address", "error", err.Error())
+		}
+	}
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+const (
+	headerLimit  = 10 * time.Second
+	answerLimit  = 2 * time.Minute // a machine on a slow line takes a megabyte
+	leaveLimit   = 5 * time.Second
+	headersLimit = 32 << 10 // bytes
+)
+
+// serve runs a server until ctx ends, and gives the answers under way a moment then.
+func serve(ctx context.Context, group *errgroup.Group, run func(*http.Server) error, handler http.Handler) {
+	h := &http.Server{Handler: handler, ReadHeaderTimeout: headerLimit, ReadTimeout: headerLimit,
+		WriteTimeout: answerLimit, IdleTimeout: headerLimit, MaxHeaderBytes: headersLimit}
+	group.Go(func() error {
+		if err := run(h); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
+		defer cancel()
+		return cmp.Or(h.Shutdown(leave), context.Cause(ctx))
+	})
+}
+
+func logging() (logr.Logger, error) {
+	config := zap.NewProductionConfig()
+	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
+	config.DisableStacktrace = true
+	logger, err := config.Build()
+	if err != nil {
+		return logr.Logger{}, fmt.Errorf("starting the log: %w", err)
+	}
+	log := zapr.NewLogger(logger)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	return log, nil
+}

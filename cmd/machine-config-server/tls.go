@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+)
+
+// tlsOptions are what the listener is told of TLS, as OpenShift's server is.
+type tlsOptions struct {
+	cert, key, clientCA string
+	minVersion          string
+	suites              []string
+}
+
+var versions = map[string]uint16{"VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13}
+
+func (o *tlsOptions) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.cert, "cert", "/etc/ssl/mcs/tls.crt",
+		"file of the server's certificate, with its chain; read again when it changes")
+	f.StringVar(&o.key, "key", "/etc/ssl/mcs/tls.key", "file of its key")
+	f.StringVar(&o.clientCA, "client-ca", "",
+		"file of certificates; whose client certificate one of them has signed may read")
+	f.StringVar(&o.minVersion, "tls-min-version", "VersionTLS12", "oldest version of TLS: VersionTLS12 or VersionTLS13")
+	f.StringSliceVar(&o.suites, "tls-cipher-suites", nil, "names of the cipher suites of TLS 1.2; empty: Go's own choice")
+}
+
+func (o *tlsOptions) check() error {
+	if versions[o.minVersion] == 0 {
+		return fmt.Errorf("--tls-min-version: %q is none of %s", o.minVersion,
+			strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
+	}
+	_, err := o.ids()
+	return err
+}
+
+// ids are the numbers of the suites. Those with known weaknesses have none here.
+func (o *tlsOptions) ids() ([]uint16, error) {
+	var ids []uint16
+	for _, name := range o.suites {
+		i := slices.IndexFunc(tls.CipherSuites(), func(s *tls.CipherSuite) bool { return s.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("--tls-cipher-suites: %q is not known, or not secure", name)
+		}
+		ids = append(ids, tls.CipherSuites()[i].ID)
+	}
+	return ids, nil
+}
+
+// config follows the files from now on.
+func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group) (*tls.Config, error) {
+	ids, err := o.ids()
+	if err != nil {
+		return nil, err
+	}
+	watcher, err := certwatcher.New(o.cert, o.key)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate %s and its key: %w", o.cert, err)
+	}
+	group.Go(func() error { return watcher.Start(ctx) })
+	c := &tls.Config{
+		GetCertificate: watcher.GetCertificate,
+		MinVersion:     versions[o.minVersion],
+		CipherSuites:   ids,
+		NextProtos:     []string{"http/1.1"}, // as OpenShift's: a new machine asks for one thing
+	}
+	if o.clientCA == "" {
+		return c, nil
+	}
+	if _, err := o.authorities(); err != nil {
+		return nil, err
+	}
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		pool, err := o.authorities()
+		if err != nil {
+			return nil, err
+		}
+		one := c.Clone()
+		one.GetConfigForClient = nil
+		one.ClientAuth, one.ClientCAs = tls.VerifyClientCertIfGiven, pool
+		// A session of before would bring a verification by authorities of before with it.
+		one.SessionTicketsDisabled = true
+		return one, nil
+	}
+	return c, nil
+}
+
+// authorities are read for each connection: they change without a word, and a new machine connects once.
+func (o *tlsOptions) authorities() (*x509.CertPool, error) {
+	text, err := os.ReadFile(o.clientCA)
+	if err != nil {
+		return nil, fmt.Errorf("reading client authorities: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New("reading client authorities: there is no certificate in " + o.clientCA)
+	}
+	return pool, nil
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/coreos/ignition/v2/config/v3_6/types"
+)
+
+// Secrets says what of the configuration must not be read by everybody, each as the field, what it is about, and why;
+// never with anything of its contents. There is none where everybody may. SSH keys of users are public.
+//
+// A secret is what the host itself keeps from other users by a mode without read for others; what programs are known to
+// keep secrets in; what looks like one whatever its mode (a private key, a kubeconfig or URL with credentials); the
+// hash of a password; and credentials to fetch something with.
+func (s *Served) Secrets() []string {
+	f := finder{prefix: s.p.doc.prefix(), contents: s.p.contents}
+	cfg := &s.p.cfg
+	f.ignition(&cfg.Ignition)
+	f.storage(&cfg.Storage)
+	for i := range cfg.Systemd.Units {
+		u := &cfg.Systemd.Units[i]
+		f.text([]byte(value(u.Contents)), "systemd.units[%d] (%s)", i, u.Name)
+		for j := range u.Dropins {
+			d := &u.Dropins[j]
+			f.text([]byte(value(d.Contents)), "systemd.units[%d].dropins[%d] (%s of %s)", i, j, d.Name, u.Name)
+		}
+	}
+	for i := range cfg.Passwd.Users {
+		u := &cfg.Passwd.Users[i]
+		f.hash(u.PasswordHash, "passwd.users[%d].passwordHash (%s)", i, u.Name)
+	}
+	for i := range cfg.Passwd.Groups {
+		g := &cfg.Passwd.Groups[i]
+		f.hash(g.PasswordHash, "passwd.groups[%d].passwordHash (%s)", i, g.Name)
+	}
+	for i, a := range cfg.KernelArguments.ShouldExist {
+		f.argument(string(a), "kernelArguments.shouldExist[%d]", i)
+	}
+	f.prefix = "spec."
+	for i, a := range s.p.spec.KernelArguments {
+		f.argument(a, "kernelArguments[%d]", i)
+	}
+	return f.found
+}
+
+type finder struct {
+	prefix   string
+	contents contents
+	found    []string
+}
+
+func (f *finder) add(why, field string, args ...any) {
+	f.found = append(f.found, f.prefix+fmt.Sprintf(field, args...)+": "+why)
+}
+
+func (f *finder) ignition(ign *types.Ignition) {
+	f.urls(value(ign.Proxy.HTTPProxy), "ignition.proxy.httpProxy")
+	f.urls(value(ign.Proxy.HTTPSProxy), "ignition.proxy.httpsProxy")
+	for i := range ign.Security.TLS.CertificateAuthorities {
+		f.source(&ign.Security.TLS.CertificateAuthorities[i], "ignition.security.tls.certificateAuthorities[%d]", i)
+	}
+}
+
+func (f *finder) storage(s *types.Storage) {
+	for i := range s.Files {
+		file := &s.Files[i]
+		at := fmt.Sprintf("storage.files[%d] (%s)", i, file.Path)
+		switch {
+		case file.Mode != nil && *file.Mode&readByOthers == 0:
+			f.add(fmt.Sprintf("its mode %#o keeps other users from reading it", *file.Mode), "%s", at)
+		case secretPath(file.Path):
+			f.add("programs keep credentials there", "%s", at)
+		default:
+			// The parts of an appended file are one text on the host.
+			var whole []byte
+			for _, r := range append([]types.Resource{file.Contents}, file.Append...) {
+				whole = append(whole, f.contents[r.Source]...)
+			}
+			f.text(whole, "%s", at)
+		}
+	}
+	for i := range s.Directories {
+		if d := &s.Directories[i]; d.Mode != nil && *d.Mode&readByOthers == 0 {
+			f.add(fmt.Sprintf("its mode %#o keeps other users from reading it", *d.Mode),
+				"storage.directories[%d] (%s)", i, d.Path)
+		}
+	}
+	for i := range s.Luks {
+		l := &s.Luks[i]
+		if l.KeyFile.Source != nil {
+			f.add("a disk is opened with it", "storage.luks[%d].keyFile (%s)", i, l.Name)
+		}
+	}
+}
+
+const readByOthers = 0o004
+
+// credentialPaths are files that programs keep credentials in, by what their paths end in.
+var credentialPaths = regexp.MustCompile(`(?:` + strings.Join([]string{
+	`^/var/lib/kubelet/config\.json`, `/\.dockercfg`, `/\.docker/config\.json`, `/auth\.json`, `/pull-secret(?:\.json)?`,
+	`/\.netrc`, `/\.pgpass`, `/\.git-credentials`, `/\.aws/credentials`, `/etc/g?shadow-?`, `\.keytab`, `\.kdbx`,
+	`/ssh_host_\w+_key`, `/\.ssh/id_\w+`, `/bootstrap-kubelet\.conf`, `/bootstrap-token`, `\.nmconnection`,
+}, "|") + `)$`)
+
+func secretPath(p string) bool { return credentialPaths.MatchString(path.Clean(p)) }
+
+var (
+	privateKey = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
+	// kubeconfig is one in YAML or JSON, and credentialField what only who has it may know; references to other files
+	// are not.
+	kubeconfig      = regexp.MustCompile(`(?m)(?:^|[\s{,"'])kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}])`)
+	credentialField = regexp.MustCompile(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
+	// registryAuth is a pull secret, wherever it is.
+	registryAuth = regexp.MustCompile(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
+	// password is one in a URL. One that begins like a variable or a placeholder is put in elsewhere.
+	password = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:[^/\s@"'$<{][^/\s@"']*@`)
+)
+
+// text looks at what a file says.
+func (f *finder) text(text []byte, field string, args ...any) {
+	switch {
+	case privateKey.Match(text):
+		f.add("there is a private key in it", field, args...)
+	case kubeconfig.Match(text) && credentialField.Match(text):
+		f.add("it is a kubeconfig with credentials", field, args...)
+	case bytes.Contains(text, []byte(`"auths"`)) && registryAuth.Match(text):
+		f.add("there are credentials of a registry in it", field, args...)
+	case bytes.Contains(text, []byte("://")) && password.Match(text):
+		f.add("there is a URL with a password in it", field, args...)
+	}
+}
+
+// harmless are the headers of a request that say nothing of who asks; all others might.
+var harmless = map[string]bool{
+	"accept": true, "accept-encoding": true, "accept-language": true, "cache-control": true, "user-agent": true,
+}
+
+// source looks at how something is fetched. Files never are: their contents are in the document.
+func (f *finder) source(r *types.Resource, field string, args ...any) {
+	for _, h := range r.HTTPHeaders {
+		if value(h.Value) != "" && !harmless[strings.ToLower(h.Name)] {
+			f.add("it is fetched with credentials in its httpHeaders", field, args...)
+			return
+		}
+	}
+	f.urls(value(r.Source), field, args...)
+}
+
+func (f *finder) urls(text, field string, args ...any) {
+	if text == "" || strings.HasPrefix(text, "data:") {
+		return
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return
+	}
+	if u.User != nil {
+		f.add("there are credentials in its URL", field, args...)
+		return
+	}
+	for key := range u.Query() {
+		if signature.MatchString(key) {
+			f.add("there are credentials in its URL", field, args...)
+			return
+		}
+	}
+}
+
+// signature are parameters of a URL that let whoever has it in.
+var signature = regexp.MustCompile(`(?i)token|signature|secret|password|credential|api.?key|^sig$|^key$`)
+
+// hash looks at a password; a hash that nothing can match locks the account and is not one.
+func (f *finder) hash(hash *string, field string, args ...any) {
+	if strings.Trim(value(hash), "!*x") != "" {
+		f.add("the hash of a password", field, args...)
+	}
+}
+
+var secretArgument = regexp.MustCompile(`(?i)^"?[\w.-]*(?:password|passwd|secret|token)=.`)
+
+// argument looks at a kernel argument, or several in a row.
+func (f *finder) argument(line, field string, args ...any) {
+	for _, a := range splitArguments(line) {
+		if secretArgument.MatchString(a) || password.MatchString(a) {
+			f.add("a kernel argument with a password", field, args...)
+			return
+		}
+	}
+}

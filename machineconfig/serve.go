@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	cjson "github.com/clarketm/json"
+	"github.com/coreos/go-semver/semver"
+	"github.com/coreos/ign-converter/translate/v31tov22"
+	types3_1 "github.com/coreos/ignition/v2/config/v3_1/types"
+	"github.com/coreos/ignition/v2/config/v3_6/types"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/vincent-petithory/dataurl"
+	kjson "sigs.k8s.io/json"
+)
+
+// Ignition2 is the version that clients of Ignition before 2.0 read.
+var Ignition2 = semver.Version{Major: 2, Minor: 2}
+
+// InexpressibleError is the error of a configuration that has something which a version of Ignition has no word for.
+type InexpressibleError struct {
+	Version semver.Version
+	Err     error
+}
+
+func (e *InexpressibleError) Error() string {
+	return fmt.Sprintf("ignition %s can't say it: %v", e.Version, e.Err)
+}
+
+func (e *InexpressibleError) Unwrap() error { return e.Err }
+
+// Extra is what a new machine is given besides its configuration.
+type Extra struct {
+	// Files replace what the configuration has at their paths, in this order behind all others. Those that Yield are left
+	// out where it has one.
+	Files []ExtraFile
+	// Units are left out where the configuration has one of that name.
+	Units []Unit
+}
+
+// ExtraFile is a file of root's.
+type ExtraFile struct {
+	Path     string
+	Mode     int
+	Contents []byte
+	Yield    bool
+}
+
+// Served is a MachineConfig as what a new machine is made of. The object is read only.
+type Served struct{ p *parsed }
+
+// Serve reads a configuration, to give it to new machines. Errors are those of Parse.
+func Serve(mc *mcfgv1.MachineConfig) (*Served, error) {
+	p, _, err := (&Document{Object: mc}).parse()
+	if err != nil {
+		return nil, err
+	}
+	return &Served{p}, nil
+}
+
+// argumentsMinor is the minor version of Ignition 3 that got kernelArguments.
+const argumentsMinor = 3
+
+// Arguments are the kernel arguments of the Ignition part that a version of Ignition has no word for, in their order:
+// Document leaves them out, and something else has to set them. There are none where it is arguments that have to go
+// as well: that Document refuses.
+func (s *Served) Arguments(version semver.Version) []string {
+	k := s.p.cfg.KernelArguments
+	if version.Major >= 3 && version.Minor >= argumentsMinor || len(k.ShouldNotExist) > 0 {
+		return nil
+	}
+	var out []string
+	for _, a := range k.ShouldExist {
+		out = append(out, string(a))
+	}
+	return out
+}
+
+// Document returns what Ignition makes a new machine of: the Ignition part with extra, as a document of a version:
+// Ignition2, or 3.N. Where the configuration needs a newer version the error is an InexpressibleError, but for
+// Arguments; and who asks for 3.5 and later is given 3.6 where the document needs it and newest says that the client
+// reads that too.
+func (s *Served) Document(extra Extra, version semver.Version, newest bool) ([]byte, error) {
+	p := s.p
+	cfg := p.cfg
+	if err := extra.add(&cfg); err != nil {
+		return nil, fmt.Errorf("%s: %w", p.doc, err)
+	}
+	if len(s.Arguments(version)) > 0 {
+		cfg.KernelArguments = types.KernelArguments{}
+	}
+	if newest && p.minor == newestMinor && version.Minor == newestMinor-1 {
+		version.Minor = newestMinor
+	}
+	out, err := write(cfg, version)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.doc, err)
+	}
+	return out, nil
+}
+
+func (x Extra) add(cfg *types.Config) error {
+	at := func(path string) bool {
+		return slices.ContainsFunc(cfg.Storage.Files, func(f types.File) bool { return f.Path == path })
+	}
+	list := slices.Clone(cfg.Storage.Files)
+	for _, f := range x.Files {
+		if f.Yield && at(f.Path) {
+			continue
+		}
+		same := func(n types.Node) bool { return n.Path == f.Path }
+		if slices.ContainsFunc(cfg.Storage.Directories, func(d types.Directory) bool { return same(d.Node) }) ||
+			slices.ContainsFunc(cfg.Storage.Links, func(l types.Link) bool { return same(l.Node) }) {
+			return fmt.Errorf("%s: is to be a file of the server's, and the configuration has something else there", f.Path)
+		}
+		list = slices.DeleteFunc(list, func(o types.File) bool { return same(o.Node) })
+		source := dataurl.EncodeBytes(f.Contents)
+		list = append(list, types.File{
+			Node: types.Node{Path: f.Path, Overwrite: new(true)},
+			FileEmbedded1: types.FileEmbedded1{
+				Mode: &f.Mode, Contents: types.Resource{Source: &source, Compression: new("")},
+			},
+		})
+	}
+	cfg.Storage.Files = list
+	units := slices.Clone(cfg.Systemd.Units)
+	for _, u := range x.Units {
+		if slices.ContainsFunc(units, func(o types.Unit) bool { return o.Name == u.Name }) {
+			continue
+		}
+		units = append(units, types.Unit{Name: u.Name, Contents: &u.Contents, Enabled: u.Enabled})
+	}
+	cfg.Systemd.Units = units
+	return nil
+}
+
+// write says a config in the words of a version. What 3.x has is in all later ones, spelt and meant alike but for modes
+// (specialBits); so what a version does not know, and nothing else, is what is in the way.
+func write(cfg types.Config, version semver.Version) ([]byte, error) {
+	cannot := func(err error) error { return &InexpressibleError{Version: version, Err: err} }
+	minor := version.Minor
+	if version.Major == 2 {
+		minor = 1
+	}
+	if version.Major != 2 && version.Major != 3 || minor >= int64(len(ignitionTypes)) {
+		return nil, fmt.Errorf("ignition %s is not a version that can be written", version)
+	}
+	if minor < newestMinor {
+		if err := plainModes(&cfg); err != nil {
+			return nil, cannot(err)
+		}
+	}
+	cfg.Ignition.Version = fmt.Sprintf("3.%d.0", minor)
+	raw, err := cjson.Marshal(cfg)
+	if err != nil {
+		return nil, err
+	}
+	older := ignitionTypes[minor]()
+	unknown, err := kjson.UnmarshalStrict(raw, older)
+	if err := errors.Join(append(unknown, err)...); err != nil {
+		return nil, cannot(oneLine(err))
+	}
+	// Values too can be newer than a version, such as a kind of digest.
+	if ign, err := decodeIgnition(raw); err != nil {
+		return nil, cannot(err)
+	} else if _, _, _, err := ign.parse(); err != nil {
+		return nil, cannot(oneLine(err))
+	}
+	if version.Major == 3 {
+		return raw, nil
+	}
+	one, ok := older.(*types3_1.Config)
+	if !ok {
+		return nil, fmt.Errorf("ignition 3.%d is read as a %T", minor, older)
+	}
+	two, err := v31tov22.Translate(*one)
+	if err != nil {
+		return nil, cannot(oneLine(err))
+	}
+	return json.Marshal(two)
+}
+
+func plainModes(cfg *types.Config) error {
+	check := func(list string, i int, path string, mode *int) error {
+		if mode == nil || *mode&specialBits == 0 {
+			return nil
+		}
+		return fmt.Errorf("storage.%s[%d].mode (%s): setuid, setgid and sticky bits (%#o)", list, i, path, *mode)
+	}
+	for i, f := range cfg.Storage.Files {
+		if err := check("files", i, f.Path, f.Mode); err != nil {
+			return err
+		}
+	}
+	for i, d := range cfg.Storage.Directories {
+		if err := check("directories", i, d.Path, d.Mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}

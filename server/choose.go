@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// choose returns the name of the configuration that a new node of the pool gets: the one that the pool goes to once a
+// node has proved it, before that the one that the pool has. A count is about the configuration of now only if the
+// status has seen it. A pool that has none yet gives what there is, or it would never have a node to prove it on.
+func choose(pool *mcfgv1.MachineConfigPool) (string, error) {
+	spec, status := pool.Spec.Configuration.Name, pool.Status.Configuration.Name
+	failed, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey)
+	bad := err != nil || slices.ContainsFunc(failed, func(q api.Quarantine) bool {
+		return api.SameContent(q.Config, spec)
+	})
+	seen := pool.Status.ObservedGeneration == pool.Generation
+	switch {
+	case spec == "" && status == "":
+		return "", unavailable{fmt.Errorf("pool %s has no configuration yet", pool.Name)}
+	case spec != "" && seen && pool.Status.UpdatedMachineCount > 0 && !bad:
+		return spec, nil
+	case status != "":
+		return status, nil
+	case bad:
+		return "", unavailable{fmt.Errorf("pool %s: %s failed on a node, and no other was ever proved", pool.Name, spec)}
+	}
+	return spec, nil
+}
+
+// Paths of what a new machine is given besides its configuration, as OpenShift's server does.
+const (
+	annotationsPath = "/etc/machine-config-daemon/node-annotations.json"
+	kubeconfigPath  = "/etc/kubernetes/kubeconfig"
+)
+
+// extra is what a new machine of that configuration is given besides it: the token to join with only where it may read
+// secrets. arguments are the kernel arguments that its Ignition can't be told of, for firstboot to set. They don't
+// become the configuration's own: it would be another than the one of its name.
+func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, known bool) (machineconfig.Extra, error) {
+	var x machineconfig.Extra
+	annotations, err := json.Marshal(map[string]string{
+		api.CurrentConfig: mc.Name, api.DesiredConfig: mc.Name, api.StateKey: string(api.Done),
+	})
+	if err != nil {
+		return x, err
+	}
+	x.Files = append(x.Files, machineconfig.ExtraFile{Path: annotationsPath, Mode: 0o644, Contents: annotations})
+	if s.o.BootstrapKubeconfig != "" && known {
+		text, err := readSecret(s.o.BootstrapKubeconfig)
+		if err != nil {
+			return x, behind{fmt.Errorf("reading the kubeconfig for new nodes: %w", err)}
+		}
+		path := s.o.BootstrapKubeconfigPath
+		if path == "" {
+			path = kubeconfigPath
+		}
+		x.Files = append(x.Files, machineconfig.ExtraFile{Path: path, Mode: 0o600, Contents: text, Yield: true})
+	}
+	if s.o.DaemonImage != "" {
+		x.Units = append(x.Units, pullUnit(s.o.DaemonImage))
+	}
+	x.Units = append(x.Units, machineconfig.Unit{
+		Name: api.FirstbootUnit, Contents: api.FirstbootUnitText, Enabled: new(true),
+	})
+	// What the cluster keeps about the object is none of the machine's business.
+	whole := &mcfgv1.MachineConfig{TypeMeta: mc.TypeMeta, Spec: mc.Spec}
+	whole.Name = mc.Name
+	if len(arguments) > 0 {
+		whole.Annotations = map[string]string{api.LeftArguments: api.Encode(arguments)}
+	}
+	whole.APIVersion, whole.Kind = mcfgv1.GroupVersion.String(), "MachineConfig"
+	encapsulated, err := json.Marshal(whole)
+	if err != nil {
+		return x, err
+	}
+	x.Files = append(x.Files, machineconfig.ExtraFile{
+		Path: api.EncapsulatedPath, Mode: 0o600, Contents: encapsulated,
+	})
+	return x, nil
+}
+
+// pullUnit brings the program to a machine whose OS image does not have it.
+func pullUnit(image string) machineconfig.Unit {
+	return machineconfig.Unit{
+		Name: "machine-config-daemon-pull.service", Enabled: new(true),
+		Contents: `[Unit]
+Description=Bring the node's agent to the machine
+Documentation=https://github.com/noderefit/noderefit
+ConditionPathExists=` + api.EncapsulatedPath + `
+ConditionPathExists=!` + api.HostProgram + `
+Wants=network-online.target
+After=network-online.target
+Before=` + api.FirstbootUnit + `
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+Environment=IMAGE=` + image + `
+Environment=TO=` + api.HostProgram + `
+# Only podman is there yet, and the image has no shell: its one file is taken out of it.
+ExecStart=/bin/sh -euc 'mkdir -p -m 0700 "$${TO%%/bin/*}"; mkdir -p "$${TO%%/*}"; \
+  made=$$(podman create --pull=always --authfile=/var/lib/kubelet/config.json "$$IMAGE" || podman create "$$IMAGE"); \
+  podman cp "$$made:/machine-config-daemon" "$$TO.new"; podman rm "$$made" >/dev/null; \
+  chmod 0755 "$$TO.new"; sync "$$TO.new"; mv "$$TO.new" "$$TO"'
+Restart=on-failure
+RestartMode=direct
+RestartSec=10
+
+[Install]
+WantedBy=` + api.FirstbootUnit + `
+`,
+	}
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// Cluster is a Source in a cluster.
+type Cluster struct {
+	// Pools reads what is watched, Configs one MachineConfig at a time by name: each is as large as all others together,
+	// so none is kept.
+	Pools, Configs client.Reader
+}
+
+// Pool reads a pool.
+func (c *Cluster) Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error) {
+	pool := &mcfgv1.MachineConfigPool{}
+	err := c.Pools.Get(ctx, client.ObjectKey{Name: name}, pool)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, &UnknownPoolError{Pool: name}
+	case err != nil:
+		return nil, behind{fmt.Errorf("reading MachineConfigPool/%s: %w", name, err)}
+	}
+	return pool, nil
+}
+
+// Config reads a configuration, and makes sure that it is what its name says: an agent would refuse another.
+func (c *Cluster) Config(ctx context.Context, name string) (*mcfgv1.MachineConfig, error) {
+	mc := &mcfgv1.MachineConfig{}
+	if err := c.Configs.Get(ctx, client.ObjectKey{Name: name}, mc); err != nil {
+		return nil, behind{fmt.Errorf("reading MachineConfig/%s: %w", name, err)}
+	}
+	cfg, err := machineconfig.Parse(mc)
+	if err != nil {
+		return nil, err
+	}
+	if machineconfig.PoolOf(name) == "" || !machineconfig.NamedBy(name, cfg.Digest) {
+		return nil, errors.New("MachineConfig/" + name +
+			": its content is not what its name stands for; it was changed or written by hand")
+	}
+	return mc, nil
+}
