@@ -20,7 +20,7 @@ func TestDriftPolicyIsWhatPeopleWrite(t *testing.T) {
 		"report":                                 {Policy: DriftReport},
 		" repair ":                               {Policy: DriftRepair},
 		`{"policy":"repair","updates":"strict"}`: {Policy: DriftRepair, Updates: DriftStrict},
-		"updates: strict\nexceptions:\n- {path: /etc/chrony.conf, policy: repair}\n- {unit: crio.service, policy: report}\n": {
+		"updates: strict\nexceptions:\n- {path: /etc/chrony.conf, policy: repair}\n- {unit: crio.service, policy: report}": {
 			Updates: DriftStrict, Exceptions: []DriftException{{Path: "/etc/chrony.conf", Policy: DriftRepair},
 				{Unit: "crio.service", Policy: DriftReport}}},
 		"exceptions: [{path: /etc/sysctl.d/, policy: repair}]": {

@@ -280,7 +280,10 @@ func (c *cluster) config(name string) presence {
 
 // driftPolicy is what is carried with a configuration that is watched. One that can't be read is taken with care.
 func (c *cluster) driftPolicy(config string) api.DriftPolicy {
-	w := c.watched[config]
+	return c.watched[config].driftPolicy(config)
+}
+
+func (w *configWatch) driftPolicy(config string) api.DriftPolicy {
 	if w == nil {
 		return api.DriftPolicy{}
 	}

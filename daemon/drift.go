@@ -16,7 +16,7 @@ import (
 const (
 	touchDebounce = time.Second // what is changed in one go is looked at once
 	touchSlowest  = time.Minute // between two looks while somebody goes on changing things
-	touchShare    = 20          // a look is followed by a pause of that many times its own length
+	touchShare    = 5           // a look is followed by a pause of that many times its own length
 	touchCalm     = time.Minute // without a change makes the next one the first again
 
 	repairFirst  = time.Minute // between a repair and the next of the same thing, doubled each time
@@ -191,8 +191,8 @@ const driftNames = 5
 
 // driftReason is why an update waits.
 func driftReason(d *DriftError) string {
-	return fmt.Sprintf("the host does not match %s: %s; the updates of its pool wait for that (annotation %s): undo it on "+
-		"the host, and the update goes on at once, or have updates overwrite it", d.Config,
+	return fmt.Sprintf("the host does not match %s: %s; the updates of its pool wait for that (annotation %s): undo it "+
+		"on the host, and the update goes on at once, or have updates overwrite it", d.Config,
 		api.NewDrift(d.Config, driftItems(d.Drift, nil, time.Time{})).Names(driftNames), api.DriftPolicyKey)
 }
 

@@ -52,9 +52,8 @@ type driftWatch struct {
 }
 
 func newDriftWatch(root *files.Root) *driftWatch {
-	w := &driftWatch{root: root, touched: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+	return &driftWatch{root: root, touched: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 		fresh: make(chan struct{}, 1), looks: blindLooks, most: watchedDirs}
-	return w
 }
 
 // watch replaces the paths. What has changed before that is not told.
@@ -122,13 +121,19 @@ func (w *driftWatch) run() {
 			see()
 		case e, open := <-events:
 			told, moved := s.reads(e)
+			if !open {
+				s.close() // it has ended by itself
+			}
 			if moved || !open {
 				see()
 			}
-			if told || moved {
+			if told || moved || !open {
 				w.touch()
 			}
-		case <-errs: //nolint:errcheck // a queue that ran over, or whatever it is: what it hides is looked for
+		case _, open := <-errs: // a queue that ran over, or whatever it is: what it hides is looked for
+			if !open {
+				s.close()
+			}
 			see()
 			w.touch()
 		case now := <-look.C:
@@ -162,8 +167,8 @@ type sight struct {
 func (s *sight) close() {
 	if s.inotify != nil {
 		_ = s.inotify.Close()
-		s.inotify = nil
 	}
+	s.inotify, s.at, s.names = nil, nil, nil
 }
 
 func (s *sight) channels() (chan fsnotify.Event, chan error) {
@@ -181,7 +186,6 @@ func (s *sight) focus(paths []string) error {
 		found := entriesOf(s.root, paths)
 		if err = s.place(found); err != nil {
 			s.close()
-			s.at, s.names = nil, nil
 			return err
 		}
 		// A directory that was made after we had looked for it, and before its parent was watched, is found now.
@@ -200,7 +204,6 @@ func (s *sight) place(found entries) error {
 	}
 	if len(found) == 0 {
 		s.close()
-		s.at, s.names = nil, nil
 		return nil
 	}
 	if s.inotify == nil {

@@ -91,8 +91,8 @@ func NewMetrics() *Metrics {
 	}
 	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
-	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.repairs, m.rebootsFailed, m.phases,
-		m.commands, m.waiting, kubelet, collectors.NewGoCollector(),
+	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.repairs, m.rebootsFailed,
+		m.phases, m.commands, m.waiting, kubelet, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
 	return m

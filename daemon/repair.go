@@ -43,7 +43,8 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 	case r.Committed == nil:
 		return errors.New("repairing: this host has no committed configuration")
 	case r.Committed.Deployment != booted.ID:
-		return &Refused{Err: errors.New("the deployment that has booted is not the committed configuration's: apply mends that")}
+		return &Refused{Err: errors.New("the deployment that has booted is not that of the committed configuration: " +
+			"apply mends that")}
 	}
 	cfg, err := h.revision(r.Committed)
 	if err != nil {
@@ -68,7 +69,8 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 		return err
 	}
 	for _, d := range drift {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("wrote back %s %s: its %s was %s", d.Kind, d.subject(), d.What, d.Found))
+		res.Warnings = append(res.Warnings,
+			fmt.Sprintf("wrote back %s %s: its %s was %s", d.Kind, d.subject(), d.What, d.Found))
 	}
 	return h.engine().Mend(ctx, r, *u)
 }

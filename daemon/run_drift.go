@@ -4,11 +4,13 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -30,12 +32,29 @@ func (h *Head) touch(now time.Time) {
 // strict says that the update to what is desired waits as long as the host has drifted. The way back to what the host
 // proved is always open.
 func (h *Head) strict(v *situation) bool {
-	return v.host != nil && !v.pending() && v.host.Config.Committed != "" && v.host.Config.Committed != v.node.Desired &&
-		h.cluster.driftPolicy(v.node.Desired).Strict()
+	return leaves(v) && h.cluster.driftPolicy(v.node.Desired).Strict()
 }
 
-// preflight compares the host with what it has before an update begins.
-func (h *Head) preflight(ctx context.Context, r *Request, e *jobEnd) error {
+// leaves says that the host is to leave what it has proved and is at rest on.
+func leaves(v *situation) bool {
+	return v.host != nil && !v.pending() && v.host.Config.Committed != "" && v.host.Config.Committed != v.node.Desired
+}
+
+// policyPatience is how long an update waits for the watch that says what its pool wants of drift.
+const policyPatience = 10 * time.Second
+
+// preflight compares the host with what it has before an update begins. desired is the watch of what it goes to, where
+// that has a say; nil: it has none.
+func (h *Head) preflight(ctx context.Context, r *Request, desired *configWatch, e *jobEnd) error {
+	if desired != nil {
+		wait, cancel := context.WithTimeout(ctx, policyPatience)
+		known := cache.WaitForCacheSync(wait.Done(), desired.informer.HasSynced)
+		cancel()
+		if !known {
+			return &clusterError{fmt.Errorf("watching MachineConfig %s: %w", r.Name, context.DeadlineExceeded)}
+		}
+		r.Strict = desired.driftPolicy(r.Name).Strict()
+	}
 	found, err := h.o.Verifier.Verify(ctx)
 	if err != nil {
 		if r.Strict {

@@ -56,8 +56,12 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		return // the host is about to hear how the node is before the update
 	}
 	desired, w := v.node.Desired, h.way
-	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted(), Strict: h.strict(v)}
+	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
 	compare := !v.pending() && v.host.Config.Committed != "" && h.o.Verifier != nil
+	var policy *configWatch
+	if leaves(v) {
+		policy = h.cluster.watched[desired]
+	}
 	missing, last := h.cluster.config(desired) == gone, h.waiting()
 	if p.name == PhaseApply {
 		h.tellHold(ctx, true, "") // what was said of an earlier one may still count
@@ -71,7 +75,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 				}
 			}
 			if compare {
-				if err := h.preflight(ctx, &r, e); err != nil {
+				if err := h.preflight(ctx, &r, policy, e); err != nil {
 					return err
 				}
 			}
@@ -95,7 +99,8 @@ func (h *Head) rest(ctx context.Context, v *situation) {
 	if h.o.Verifier == nil {
 		return
 	}
-	if h.o.Monitor != nil && h.drift.config != v.node.Desired && h.drift.known && h.verifyAt.After(v.now.Add(touchDebounce)) {
+	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.node.Desired
+	if other && h.verifyAt.After(v.now.Add(touchDebounce)) {
 		h.verifyAt = v.now // what is managed is something else now
 	}
 	if v.now.Before(h.verifyAt) {
