@@ -476,9 +476,13 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if h.asking {
 		until = now.Add(statusLimit) // the answer wakes us
 	}
-	if h.o.Verifier != nil && h.phase == PhaseDone && h.job == nil {
-		sooner(h.verifyAt)
-		sooner(h.repairAt)
+	if h.o.Verifier != nil && h.phase == PhaseDone && h.job == nil && h.read {
+		for _, due := range []time.Time{h.verifyAt, h.repairAt} {
+			if !due.IsZero() && !due.After(now) {
+				until = now // since the turn began
+			}
+			sooner(due)
+		}
 	}
 	if h.way.failure != nil && h.job == nil {
 		sooner(h.way.failure.retry)

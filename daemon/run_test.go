@@ -66,6 +66,22 @@ func TestDriftIsToldWithoutContents(t *testing.T) {
 	}
 }
 
+// A turn may take its time. What came due meanwhile is not left for ten minutes.
+func TestComparisonThatComesDueDuringATurnIsNotLost(t *testing.T) {
+	now := time.Now()
+	for name, set := range map[string]func(*Head){
+		"a comparison": func(h *Head) { h.verifyAt, h.repairAt = now.Add(-time.Millisecond), time.Time{} },
+		"a repair":     func(h *Head) { h.verifyAt, h.repairAt = now.Add(time.Hour), now.Add(-time.Millisecond) },
+	} {
+		h, _ := quietHead(t)
+		h.o.Verifier, h.phase, h.read, h.askAt = &HostHands{}, PhaseDone, true, now.Add(restPace)
+		set(h)
+		if pause := h.pause(now); pause > time.Second {
+			t.Errorf("%s: the next turn is in %s", name, pause)
+		}
+	}
+}
+
 // What was touched while the host compared itself may have been compared before.
 func TestTouchDuringAComparisonIsNotLost(t *testing.T) {
 	h, _ := quietHead(t)
