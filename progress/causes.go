@@ -156,12 +156,13 @@ func (r *Report) drifted(n *nodeReport) *Answer {
 	a.Do = fmt.Sprintf("undo it on the host, or put it into a MachineConfig; to have it written back: kubectl annotate "+
 		"mcp %s %s=repair. The next update overwrites it and keeps a copy", n.pool.Name, api.DriftPolicyKey)
 	policy, err := api.ParseDriftPolicy(n.pool.object.Annotations[api.DriftPolicyKey])
+	fought := slices.ContainsFunc(d.Items, func(i api.DriftItem) bool { return i.Repairs > 0 })
 	switch {
 	case err == nil && policy.Strict():
 		a.Do = "undo it on the host, or put it into a MachineConfig: updates of the node wait for that"
 	case err == nil && policy.WritesBack() && n.pool.Paused:
 		a.Do = "undo it on the host, or resume the pool: nothing is written back while it is paused"
-	case err == nil && slices.ContainsFunc(d.Items, func(i api.DriftItem) bool { return i.Repairs > 0 }):
+	case err == nil && policy.WritesBack() && fought:
 		a.Do = "find what on the host changes it again (journalctl, auditctl -w PATH -p wa), or have the policy report it"
 	}
 	return a
