@@ -126,6 +126,7 @@ type Node struct {
 	Lift                       string
 	SingleReplica              bool
 	Rebooting                  bool
+	Drift                      *Drift
 }
 
 // What is believed of a Node's quarantine: a node that writes more than an agent does must not fill up its pool.
@@ -147,8 +148,9 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	}
 	cordon, cordonErr := Decode[*Cordon](a, CordonKey)
 	quarantined, quarantinedErr := Decode[[]Quarantine](a, QuarantinedKey)
-	out.Cordon, out.Quarantined = cordon, believed(quarantined)
-	if err := errors.Join(cordonErr, quarantinedErr); err != nil {
+	drift, driftErr := Decode[*Drift](a, DriftKey)
+	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
+	if err := errors.Join(cordonErr, quarantinedErr, driftErr); err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return out, nil

@@ -62,7 +62,13 @@ const (
 	// Lift is the name of a configuration that the node shall try again although it failed here. The pool controller
 	// writes it, in the patch that sets DesiredConfig.
 	Lift = ownPrefix + "lift"
+	// DriftKey holds a Drift: what on the host is not as its configuration says. The daemon writes it.
+	DriftKey = ownPrefix + "drift"
 )
+
+// DriftPolicyKey holds a DriftPolicy: on a MachineConfigPool as people write it, on the pool's rendered configurations
+// as the render controller carries it to the nodes.
+const DriftPolicyKey = ownPrefix + "drift-policy"
 
 // DrainKey is the annotation of a MachineConfigNode that holds a Drain: what a drain that waits is waiting for.
 const DrainKey = ownPrefix + "drain"
@@ -177,4 +183,6 @@ const (
 	PoolRenderPending = "RenderPending"
 	// PoolQuarantined: the pool's configuration failed on a node and is offered to no other.
 	PoolQuarantined = "Quarantined"
+	// PoolDrifted: a node's host is not as its configuration says. It holds nothing up.
+	PoolDrifted = "Drifted"
 )

@@ -128,6 +128,9 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 		}
 		return err
 	}
+	if err := h.unforce(); err != nil {
+		return err
+	}
 	if u.deploys {
 		return nil // it is let go of with the verdict
 	}
@@ -293,7 +296,7 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	if err != nil {
 		return nil, err
 	}
-	if o.Strict && len(drift) > 0 {
+	if o.Strict && len(drift) > 0 && !h.forced() {
 		return nil, &DriftError{Config: old.Name, Drift: drift}
 	}
 	v := view{host: h.root}

@@ -305,6 +305,30 @@ func (c *cluster) config(name string) presence {
 	return gone
 }
 
+// driftPolicy is what is carried with a configuration that is watched. One that can't be read is taken with care.
+func (c *cluster) driftPolicy(config string) api.DriftPolicy {
+	return c.watched[config].driftPolicy(config)
+}
+
+func (w *configWatch) driftPolicy(config string) api.DriftPolicy {
+	if w == nil {
+		return api.DriftPolicy{}
+	}
+	object, _, err := w.informer.GetStore().GetByKey(config)
+	if err != nil {
+		return api.DriftPolicy{}
+	}
+	meta, is := object.(*metav1.PartialObjectMetadata)
+	if !is {
+		return api.DriftPolicy{}
+	}
+	p, err := api.ParseDriftPolicy(meta.Annotations[api.DriftPolicyKey])
+	if err != nil {
+		return api.Careful()
+	}
+	return p
+}
+
 var machineConfigs = mcfgv1.GroupVersion.WithResource("machineconfigs")
 
 const machineConfigPath = "/apis/machineconfiguration.openshift.io/v1/machineconfigs/"

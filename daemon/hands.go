@@ -52,13 +52,14 @@ func (v verb) unit() string { return "machine-config-daemon-" + v.name + ".servi
 var (
 	statusVerb = verb{name: "status", limit: time.Minute, grace: 10 * time.Second}
 	planVerb   = verb{name: "plan", limit: 5 * time.Minute, grace: 10 * time.Second}
+	repairVerb = verb{name: "repair", limit: 10 * time.Minute, grace: 5 * time.Minute}
 	verifyVerb = verb{name: "verify", limit: 5 * time.Minute, grace: 10 * time.Second}
 	stageVerb  = verb{name: "stage", joins: true, nice: 10, grace: 30 * time.Second}
 	applyVerb  = verb{name: "apply", joins: true, outlives: true, grace: 5 * time.Minute}
 )
 
 // handVerbs are all of them.
-var handVerbs = []verb{statusVerb, planVerb, verifyVerb, stageVerb, applyVerb}
+var handVerbs = []verb{statusVerb, planVerb, verifyVerb, repairVerb, stageVerb, applyVerb}
 
 // HandsOptions are for those who need more than the defaults.
 type HandsOptions struct {
@@ -81,6 +82,7 @@ type HostHands struct {
 	options HandsOptions
 	turns   map[string]chan struct{} // a token for each verb
 	watch   *handWatch
+	drift   *driftWatch
 
 	mu     sync.Mutex
 	placed string // the program on the host, as we left it
@@ -153,6 +155,8 @@ func (h *HostHands) open() error {
 		return fmt.Errorf("installing the recovery unit: %w", err)
 	}
 	h.watch = newHandWatch(h.root)
+	h.drift = newDriftWatch(h.root)
+	go h.drift.run()
 	return nil
 }
 
@@ -160,6 +164,9 @@ func (h *HostHands) open() error {
 func (h *HostHands) Close() error {
 	if h.watch != nil {
 		h.watch.close()
+	}
+	if h.drift != nil {
+		h.drift.close()
 	}
 	return h.root.Close()
 }
@@ -270,6 +277,26 @@ func (h *HostHands) Verify(ctx context.Context) (*Verification, error) {
 	return v, err
 }
 
+// Repair writes back what of the committed configuration has drifted, as far as the request names it.
+func (h *HostHands) Repair(ctx context.Context, r RepairRequest) (*Result, error) {
+	out, err := h.do(ctx, repairVerb, &Request{Policy: r.Policy, repair: r.Subjects})
+	return answer[Result](out, err)
+}
+
+// Watch replaces the paths whose changes Touched tells.
+func (h *HostHands) Watch(paths []string) {
+	if len(paths) > 0 {
+		paths = append(slices.Clone(paths), ForceFile)
+	}
+	h.drift.watch(paths)
+}
+
+// Touched delivers when something at a watched path may have changed. It is never closed.
+func (h *HostHands) Touched() <-chan struct{} { return h.drift.touched }
+
+// Blind says why changes may be told late, nil where they are not.
+func (h *HostHands) Blind() error { return h.drift.why() }
+
 // answer reads what the command printed, and adds the error that it ended with.
 func answer[T any](out *handOutcome, err error) (*T, error) {
 	if out == nil || len(out.output) == 0 {
@@ -361,7 +388,8 @@ func noteOf(r *Request) handNote {
 		sum := sha256.Sum256(r.Config)
 		digest = hex.EncodeToString(sum[:])
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %t %s", r.Name, digest, r.Lift, policyRead(r.Policy)))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %t %t %q %s", r.Name, digest, r.Lift, r.Strict, r.repair,
+		policyRead(r.Policy)))
 	return handNote{Config: r.Name, Sum: hex.EncodeToString(sum[:])}
 }
 
@@ -567,7 +595,7 @@ func (c *handCall) start(ctx context.Context) (string, error) {
 }
 
 func (c *handCall) description() string {
-	if c.request == nil {
+	if c.request == nil || c.request.Name == "" {
 		return "Noderefit: " + c.verb.name
 	}
 	return fmt.Sprintf("Noderefit: %s %s", c.verb.name, c.request.Name)
@@ -590,8 +618,14 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 		if c.verb.name == planVerb.name {
 			flag = "--desired"
 		}
-		documents[handoverConfig] = r.Config
-		argv = append(argv, flag, path.Join(dir, handoverConfig))
+		if c.verb.name == repairVerb.name {
+			for _, subject := range r.repair {
+				argv = append(argv, "--only", subject)
+			}
+		} else {
+			documents[handoverConfig] = r.Config
+			argv = append(argv, flag, path.Join(dir, handoverConfig))
+		}
 		if len(r.Policy) > 0 {
 			documents[handoverPolicy] = r.Policy
 			argv = append(argv, "--policy", path.Join(dir, handoverPolicy))
@@ -605,12 +639,18 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 				argv = append(argv, "--verdict-timeout="+c.hands.options.Verdict.String())
 			}
 		}
-		if c.hands.options.SoftReboot && c.verb.name != stageVerb.name {
+		if r.Strict && c.verb.joins {
+			argv = append(argv, "--strict")
+		}
+		if c.hands.options.SoftReboot && c.verb.name != stageVerb.name && c.verb.name != repairVerb.name {
 			argv = append(argv, "--soft-reboot=auto")
 		}
 	}
 	if c.request == nil && c.verb.name == stageVerb.name {
 		argv = append(argv, "--drop")
+	}
+	if c.verb.name == verifyVerb.name {
+		argv = append(argv, "--paths")
 	}
 	for name, data := range documents {
 		if err := root.Stage(dir, name, files.Node{Type: files.Regular, Mode: 0o600, Data: data}); err != nil {

@@ -25,6 +25,7 @@ type Metrics struct {
 	drift                           prometheus.Gauge
 	driftPaths                      prometheus.Gauge
 	rebootsFailed                   prometheus.Counter
+	repairs                         *prometheus.CounterVec
 	phases, commands                *prometheus.HistogramVec
 	waiting                         *prometheus.GaugeVec
 
@@ -75,6 +76,8 @@ func NewMetrics() *Metrics {
 			"Time at which the host was found not to match its configuration; 0: it matches.")),
 		driftPaths: prometheus.NewGauge(gauge("noderefit_drift_items",
 			"Things on the host that do not match its configuration.")),
+		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "noderefit_drift_repairs_total",
+			Help: "Times that drift was written back, by outcome."}, []string{"outcome"}),
 		rebootsFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "mcd_reboots_failed_total",
 			Help: "Reboots that were begun and did not happen."}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "noderefit_phase_seconds",
@@ -88,8 +91,8 @@ func NewMetrics() *Metrics {
 	}
 	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
-	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.rebootsFailed, m.phases,
-		m.commands, m.waiting, kubelet, collectors.NewGoCollector(),
+	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.repairs, m.rebootsFailed,
+		m.phases, m.commands, m.waiting, kubelet, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
 	return m
@@ -178,13 +181,13 @@ func (m *Metrics) drain(d *api.Drain) {
 	}
 }
 
-// drifted sets how much of the host does not match.
-func (m *Metrics) drifted(n int) {
-	m.driftPaths.Set(float64(n))
-	if n == 0 {
+// drifted sets what of the host does not match, and since when.
+func (m *Metrics) drifted(d *api.Drift) {
+	m.driftPaths.Set(float64(d.Count()))
+	if d == nil {
 		m.drift.Set(0)
 	} else {
-		m.drift.SetToCurrentTime()
+		m.drift.Set(float64(d.Since().Unix()))
 	}
 }
 

@@ -34,13 +34,14 @@ func TestMetricsShowOneStateAtATime(t *testing.T) {
 	m.Command("status", 20*time.Millisecond, nil)
 	m.Command("apply", time.Second, fmt.Errorf("applying: %w", &Refused{Err: errors.New("something else is at work")}))
 	m.drain(&api.Drain{Waiting: []api.WaitingPod{{Why: api.DrainWaitBudget}, {Why: "something new"}}})
-	m.drifted(2)
+	m.drifted(api.NewDrift(cfgB, []api.DriftItem{{Kind: "file", Name: "/etc/x", Since: time.Unix(1767225600, 0)},
+		{Kind: "file", Name: "/etc/y", Since: time.Unix(1767225599, 0)}}))
 	m.host(&Status{OS: OSOstree, Deployments: []DeploymentStatus{{Version: "41"}, {Booted: true, Version: "42"}}})
 	text := scrape(t, m, "/metrics")
 	for _, want := range []string{
 		`mcd_state{reason="StagingFailed",state="Degraded"}`, `mcd_update_state{config="` + cfgB + `",err="StagingFailed"}`,
 		`noderefit_phase_seconds_count{outcome="failed",phase="stage"} 1`, `mcd_host_os_and_version{os="ostree",version="42"} 1`,
-		`noderefit_drain_waiting_pods{reason="DisruptionBudget"} 1`, `noderefit_drift_items 2`, `mcd_config_drift `,
+		`noderefit_drain_waiting_pods{reason="DisruptionBudget"} 1`, `noderefit_drift_items 2`, `mcd_config_drift 1.767225599e+09`,
 		`noderefit_host_command_seconds_bucket{outcome="done",verb="status",le="0.05"} 1`,
 		`noderefit_host_command_seconds_count{outcome="refused",verb="apply"} 1`,
 		`mcd_kubelet_state 0`, `mcd_reboots_failed_total 0`,

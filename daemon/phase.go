@@ -42,6 +42,7 @@ const (
 
 	// Only in logs and metrics: what is done at rest.
 	phaseVerify  Phase = "verify"
+	phaseRepair  Phase = "repair"
 	phaseUnstage Phase = "unstage"
 )
 
@@ -65,6 +66,7 @@ type situation struct {
 	drained   time.Time // when the API server last said that nothing is left; zero: it did not
 	rebooting time.Time // when the host began to reboot for it; zero: it did not
 	failure   *failure
+	drift     *api.Drift
 	held      string // what the update to it waits for, if it does so for long
 	applying  bool   // an apply of ours for it runs
 	other     *job   // or one for something else

@@ -68,7 +68,7 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	r := &nodeReport{annotations: drain.Annotations{}}
 	desired := v.node.Desired
 	switch p {
-	case PhaseAbsent, phaseVerify:
+	case PhaseAbsent, phaseVerify, phaseRepair:
 		return nil
 	case PhaseUnconfigured:
 		joining := v.host.Config.Committed != "" && !v.pending() && v.host.State == transaction.Done
@@ -181,6 +181,11 @@ func (v *situation) reportHost(r *nodeReport) {
 		r.set(api.PreviousConfig, v.host.Config.Previous)
 	} else {
 		r.drop(api.PreviousConfig)
+	}
+	if v.drift != nil {
+		r.set(api.DriftKey, api.Encode(v.drift))
+	} else {
+		r.drop(api.DriftKey)
 	}
 	if q := quarantines(v.host.Quarantined); len(q) > 0 {
 		r.set(api.QuarantinedKey, api.Encode(q))

@@ -31,6 +31,7 @@ const (
 	reasonObserving      = "HostUnreadable"
 	reasonRolledBack     = "RolledBack"
 	reasonChanged        = "HostChanged"
+	reasonDrift          = "ConfigDrift"
 )
 
 // reasonNotYet is the reason of a condition of an update that has not come to it, in OpenShift's word.

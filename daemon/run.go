@@ -18,6 +18,18 @@ type Request struct {
 	Config, Policy []byte
 	// Lift takes the configuration out of the host's quarantine first.
 	Lift bool
+	// Strict refuses a host that does not match what it has, with a *DriftError.
+	Strict bool
+
+	repair []string // the subjects of a RepairRequest
+}
+
+// RepairRequest asks for what has drifted from the committed configuration to be written back.
+type RepairRequest struct {
+	// Policy is the MachineConfiguration as JSON or nil.
+	Policy []byte
+	// Subjects are kinds and names, as in "file /etc/chrony.conf"; none of them: everything that can be.
+	Subjects []string
 }
 
 // ErrSuperseded is the cause of a context that ends because something else is to be done, and not because the caller
@@ -57,9 +69,21 @@ type Senses interface {
 	Changed() <-chan struct{}
 }
 
-// Verifier compares the host with its committed configuration.
+// Verifier compares the host with its committed configuration, and writes back what differs.
 type Verifier interface {
 	Verify(ctx context.Context) (*Verification, error)
+	// Repair changes files, links, units and users, and never reboots or drains. It is all or nothing.
+	Repair(ctx context.Context, r RepairRequest) (*Result, error)
+}
+
+// Monitor tells when the host may have drifted.
+type Monitor interface {
+	// Watch replaces the paths that are watched: those of a Verification.
+	Watch(paths []string)
+	// Touched delivers when something at one of them may have changed. It is never closed.
+	Touched() <-chan struct{}
+	// Blind says why a change may be told late or not at all; nil: none is.
+	Blind() error
 }
 
 // Drainer empties the node of the pods that can run elsewhere; see package drain. It never touches the cordon.

@@ -75,6 +75,9 @@ func (h *Head) classify(p Phase, err error) (failureKind, string) {
 	if typed, is := errors.AsType[*typedError](err); is {
 		return failDegraded, typed.reason
 	}
+	if errors.As(err, new(*DriftError)) {
+		return failDegraded, reasonDrift
+	}
 	if _, is := errors.AsType[*UnreachableError](err); is {
 		return failUnreconcilable, reasonUnreconcilable
 	}

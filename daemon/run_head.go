@@ -33,8 +33,10 @@ type HeadOptions struct {
 	Hands   Hands
 	Senses  Senses
 	Drainer Drainer
-	// Verifier, where there is one, is asked now and then whether the host still matches.
+	// Verifier, where there is one, is asked whether the host still matches: now and then, and when the Monitor, where
+	// there is one, says that something has changed.
 	Verifier Verifier
+	Monitor  Monitor
 	// Verdict is how long the Hands let the host take to prove healthy after a boot; the host's own default where it is
 	// zero.
 	Verdict time.Duration
@@ -52,7 +54,7 @@ const (
 	drainAgain  = 4 * time.Hour    // between two of those
 	heldShown   = time.Minute      // after which the Node says what an update waits for, and how often that may change
 	drainQuiet  = 15 * time.Second // for which a drain that only waits for pods to end says nothing
-	verifyFirst = 2 * time.Minute  // after the start
+	verifyFirst = 5 * time.Second  // after the start
 	verifyPace  = 30 * time.Minute
 	unstagePace = time.Minute      // between two tries to let go of what was staged
 	wordPace    = 15 * time.Second // between two words about the Node to the verdict on the host
@@ -91,6 +93,8 @@ type Head struct {
 	way       way
 	job       *job
 	verifyAt  time.Time
+	drift     driftState
+	repairAt  time.Time // when something is to be written back that is not yet
 	restoring bool
 	restoreAt time.Time
 
@@ -122,6 +126,7 @@ type way struct {
 	rebooting      time.Time
 	unstageAt      time.Time // before this it is not tried again to let go of what was staged
 	failure        *failure
+	overwrites     bool // people were told that it overwrites drift
 }
 
 // writes paces the tries to say something to an API server that does not listen. Only the latest is ever said.
@@ -159,6 +164,10 @@ func (h *Head) Run(ctx context.Context) error {
 		return err
 	}
 	h.verifyAt = time.Now().Add(jitter(verifyFirst))
+	var touched <-chan struct{}
+	if h.o.Monitor != nil && h.o.Verifier != nil {
+		touched = h.o.Monitor.Touched()
+	}
 	for {
 		h.metrics.expect(turnLimit)
 		pause := h.turn(ctx)
@@ -172,6 +181,8 @@ func (h *Head) Run(ctx context.Context) error {
 		case <-h.bell:
 		case <-h.o.Senses.Changed():
 			h.askAt = time.Time{}
+		case <-touched:
+			h.touch(time.Now())
 		case a := <-h.statuses:
 			h.readHost(a)
 		case e := <-h.ended:
@@ -240,6 +251,8 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 			h.unread = err.Error()
 			h.log.Warn("reading the node's annotations", zap.Error(err))
 		}
+		h.drift.recall(v.node.Drift)
+		v.drift = h.drift.report
 	}
 	if h.blind != nil && now.Sub(h.blind.since) > blindFor {
 		v.failure = h.blind
@@ -261,6 +274,9 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	}
 	h.hold = v.hold
 	if f := h.way.failure; f != nil && f.reason == reasonConfigMissing && h.cluster.config(h.way.to) == present {
+		f.retry = now
+	}
+	if f := h.way.failure; f != nil && f.reason == reasonDrift && !h.strict(v) {
 		f.retry = now
 	}
 	if h.job != nil && h.job.phase == PhaseApply {
@@ -342,7 +358,7 @@ func (h *Head) clear(v *situation, p phase) bool {
 		return h.read || v.host == nil
 	}
 	switch {
-	case h.job.phase == phaseVerify && p.name == PhaseDone,
+	case (h.job.phase == phaseVerify || h.job.phase == phaseRepair) && p.name == PhaseDone,
 		h.job.phase == phaseUnstage && h.job.config == v.node.Desired && atRest(p.name):
 		return true
 	case h.job.config == v.node.Desired && (h.job.phase == p.name || h.job.phase == PhaseDrain && p.name == PhaseCordon):
@@ -362,6 +378,7 @@ func (h *Head) say(ctx context.Context, node *corev1.Node, v *situation, p Phase
 		reason = c.Reason
 	}
 	h.metrics.show(v.ready, v.node.State, v.node.Desired, reason)
+	h.metrics.drifted(v.drift)
 	r := reportNode(v, p)
 	h.object.want(h, v, p)
 	if r == nil || v.now.Before(h.nodeWrites.next) {
@@ -425,6 +442,7 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 		before.Annotations[api.LastAppliedDrain] != drained {
 		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before it could be said", is.Desired)
 	}
+	h.announceDrift(was.Drift, is.Drift, after)
 	if is.State == was.State && is.Reason == was.Reason {
 		return
 	}
@@ -436,7 +454,11 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	case api.Unreconcilable:
 		say(corev1.EventTypeWarning, "FailedToReconcile", "%s", is.Reason)
 	case api.Degraded:
-		say(corev1.EventTypeWarning, "UpdateFailed", "%s", is.Reason)
+		event := "UpdateFailed"
+		if f := v.failure; f != nil && f.reason == reasonDrift {
+			event = "PreflightConfigDriftCheckFailed"
+		}
+		say(corev1.EventTypeWarning, event, "%s", is.Reason)
 	case api.RolledBack:
 		say(corev1.EventTypeWarning, "RolledBack", "%s", is.Reason)
 	case api.Working:
@@ -454,8 +476,13 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if h.asking {
 		until = now.Add(statusLimit) // the answer wakes us
 	}
-	if h.o.Verifier != nil && h.phase == PhaseDone && h.job == nil {
-		sooner(h.verifyAt)
+	if h.o.Verifier != nil && h.phase == PhaseDone && h.job == nil && h.read {
+		for _, due := range []time.Time{h.verifyAt, h.repairAt} {
+			if !due.IsZero() && !due.After(now) {
+				until = now // since the turn began
+			}
+			sooner(due)
+		}
 	}
 	if h.way.failure != nil && h.job == nil {
 		sooner(h.way.failure.retry)

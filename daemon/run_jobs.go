@@ -36,6 +36,7 @@ type jobEnd struct {
 	forecast *api.Drain
 	result   *Result
 	drift    *Verification
+	repaired []string
 }
 
 // start begins the operation of a phase, if it has one and none runs.
@@ -56,6 +57,11 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	}
 	desired, w := v.node.Desired, h.way
 	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
+	compare := !v.pending() && v.host.Config.Committed != "" && h.o.Verifier != nil
+	var policy *configWatch
+	if leaves(v) {
+		policy = h.cluster.watched[desired]
+	}
 	missing, last := h.cluster.config(desired) == gone, h.waiting()
 	if p.name == PhaseApply {
 		h.tellHold(ctx, true, "") // what was said of an earlier one may still count
@@ -65,6 +71,11 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		case PhasePlan:
 			if missing {
 				if err := h.restoreDesired(ctx, &r); err != nil {
+					return err
+				}
+			}
+			if compare {
+				if err := h.preflight(ctx, &r, policy, e); err != nil {
 					return err
 				}
 			}
@@ -85,7 +96,15 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 func (h *Head) rest(ctx context.Context, v *situation) {
 	h.way.request, h.way.plan = Request{}, nil // a document may be large, and is not needed before it is read again
 	h.way.failure = nil
-	if h.o.Verifier == nil || v.now.Before(h.verifyAt) {
+	if h.o.Verifier == nil {
+		return
+	}
+	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.node.Desired
+	if other && h.verifyAt.After(v.now.Add(touchDebounce)) {
+		h.verifyAt = v.now // what is managed is something else now
+	}
+	if v.now.Before(h.verifyAt) {
+		h.mend(ctx, v)
 		return
 	}
 	h.run(ctx, phaseVerify, v.node.Desired, func(ctx context.Context, e *jobEnd) (err error) {
@@ -183,9 +202,15 @@ func (h *Head) finish(e jobEnd) {
 	e.job.cancel(nil)
 	h.job = nil
 	h.passed(e.job.phase, e.job.config, now.Sub(e.job.began), outcomeOf(e.err), e.err)
-	if e.job.phase == phaseVerify {
+	switch {
+	case e.job.phase == phaseVerify:
 		h.verified(e, now)
 		return
+	case e.job.phase == phaseRepair:
+		h.mended(e, now)
+		return
+	case e.drift != nil:
+		h.found(e.drift, now, now.Sub(e.job.began))
 	}
 	if e.job.phase != PhasePlan {
 		// The host is not what it was.
@@ -211,7 +236,11 @@ func (h *Head) finish(e jobEnd) {
 	}
 	if e.err != nil {
 		kind, reason := h.classify(e.job.phase, e.err)
-		h.way.failure = fail(h.way.failure, e.job.phase, kind, reason, oneLine(e.err), now)
+		at, text := e.job.phase, oneLine(e.err)
+		if drifted, is := errors.AsType[*DriftError](e.err); is {
+			at, text = PhasePlan, driftReason(drifted) // whoever waits for a person may as well serve
+		}
+		h.way.failure = fail(h.way.failure, at, kind, reason, text, now)
 		if kind != failTransient {
 			h.way.plan = nil // what was planned may be why
 		}
@@ -223,6 +252,7 @@ func (h *Head) finish(e jobEnd) {
 	switch e.job.phase {
 	case PhasePlan:
 		h.way.plan = e.plan
+		h.warnOverwrite(e)
 	case PhaseStage:
 		h.way.staged = true
 		if h.waiting() == nil {
@@ -314,36 +344,6 @@ func waits(d *api.Drain) string {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
-}
-
-// verified takes the answer to whether the host matches its configuration. Drift is told and stops nothing.
-func (h *Head) verified(e jobEnd, now time.Time) {
-	h.verifyAt = now.Add(jitter(verifyPace))
-	if e.err != nil || e.drift == nil {
-		return
-	}
-	h.metrics.drifted(len(e.drift.Drift))
-	node := h.cluster.current()
-	if len(e.drift.Drift) == 0 || node == nil {
-		return
-	}
-	drifted := &DriftError{Config: e.drift.Config, Drift: e.drift.Drift}
-	h.log.Warn("drift", zap.String("config", e.drift.Config), zap.Int("items", len(e.drift.Drift)))
-	h.cluster.event(node, corev1.EventTypeWarning, "ConfigDriftDetected", driftText(drifted))
-}
-
-// driftText names what drifted, and neither what it holds nor digests of that.
-func driftText(d *DriftError) string {
-	const shown = 5
-	var names []string
-	for _, item := range d.Drift[:min(shown, len(d.Drift))] {
-		names = append(names, fmt.Sprintf("%s %s (%s)", item.Kind, item.subject(), item.What))
-	}
-	if more := len(d.Drift) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	return "The host does not match " + d.Config + ": " + strings.Join(names, ", ") +
-		"; the next update overwrites it and keeps a copy on the host"
 }
 
 // restoreDesired gives the cluster back what is desired and was deleted, where the host has it: it is on its way there,

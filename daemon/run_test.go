@@ -39,21 +39,62 @@ func quietHead(t *testing.T) (*Head, *record.FakeRecorder) {
 
 func TestDriftIsToldWithoutContents(t *testing.T) {
 	h, events := quietHead(t)
-	h.verified(jobEnd{drift: &Verification{Config: cfgA, Drift: []Drift{
-		{Kind: "file", Path: "/etc/a.conf", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"}}}}, then)
+	verified := func(found ...Drift) {
+		h.verified(jobEnd{job: &job{began: then}, drift: &Verification{Config: cfgA, Drift: found}}, then)
+	}
+	verified(Drift{Kind: "file", Path: "/etc/a.conf", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"})
+	node := h.cluster.current()
+	h.announceDrift(nil, h.drift.report, node)
 	got := <-events.Events
 	if !strings.Contains(got, "ConfigDriftDetected") || !strings.Contains(got, "file /etc/a.conf (contents)") {
 		t.Errorf("event %q", got)
 	}
-	if strings.Contains(got, "1111") || strings.Contains(got, "2222") {
+	if got += api.Encode(h.drift.report); strings.Contains(got, "1111") || strings.Contains(got, "2222") {
 		t.Errorf("a digest of contents in %q", got)
 	}
 	if next := h.verifyAt.Sub(then); next < verifyPace*3/4 || next > verifyPace*5/4 {
 		t.Errorf("the next look is in %s", next)
 	}
-	h.verified(jobEnd{drift: &Verification{Config: cfgA}}, then)
-	if len(events.Events) != 0 || !strings.Contains(scrape(t, h.metrics, "/metrics"), "mcd_config_drift 0") {
+	was := h.drift.report
+	verified()
+	h.announceDrift(was, h.drift.report, node)
+	if got := <-events.Events; !strings.Contains(got, "ConfigDriftResolved") {
+		t.Errorf("event %q", got)
+	}
+	if h.drift.report != nil {
 		t.Error("a host that matches still drifts")
+	}
+}
+
+// A turn may take its time. What came due meanwhile is not left for ten minutes.
+func TestComparisonThatComesDueDuringATurnIsNotLost(t *testing.T) {
+	now := time.Now()
+	for name, set := range map[string]func(*Head){
+		"a comparison": func(h *Head) { h.verifyAt, h.repairAt = now.Add(-time.Millisecond), time.Time{} },
+		"a repair":     func(h *Head) { h.verifyAt, h.repairAt = now.Add(time.Hour), now.Add(-time.Millisecond) },
+	} {
+		h, _ := quietHead(t)
+		h.o.Verifier, h.phase, h.read, h.askAt = &HostHands{}, PhaseDone, true, now.Add(restPace)
+		set(h)
+		if pause := h.pause(now); pause > time.Second {
+			t.Errorf("%s: the next turn is in %s", name, pause)
+		}
+	}
+}
+
+// What was touched while the host compared itself may have been compared before.
+func TestTouchDuringAComparisonIsNotLost(t *testing.T) {
+	h, _ := quietHead(t)
+	h.phase, h.verifyAt = PhaseDone, then
+	h.touch(then.Add(time.Second))
+	h.verified(jobEnd{job: &job{began: then}, drift: &Verification{Config: cfgA}}, then.Add(1100*time.Millisecond))
+	if next := h.verifyAt.Sub(then); next > 10*time.Second {
+		t.Errorf("the next look is in %s", next)
+	}
+	again := &job{began: then.Add(5 * time.Second)}
+	h.verified(jobEnd{job: again, drift: &Verification{Config: cfgA}}, then.Add(6*time.Second))
+	if next := h.verifyAt.Sub(then); next < verifyPace/2 {
+		t.Errorf("it compares itself without end: %s", next)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 
@@ -38,7 +39,16 @@ func (d Drift) subject() string { return d.Path + d.Name + d.User }
 type Verification struct {
 	Config string  `json:"config"`
 	Drift  []Drift `json:"drift"`
+	// Paths are those that were compared, where that was asked for; one that ends in /* stands for all entries of a
+	// directory.
+	Paths []string `json:"paths,omitempty"`
+	// Forced says that ForceFile is there.
+	Forced bool `json:"forced,omitempty"`
 }
+
+// ForceFile is OpenShift's word that drift is to be overwritten, whatever a pool's policy says. What does so removes
+// it.
+const ForceFile = "/run/machine-config-daemon-force"
 
 // Verify compares the host with cfg, or with its committed configuration where cfg is nil.
 func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verification, error) {
@@ -63,8 +73,13 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 	if cfg == nil {
 		return nil, errors.New("verifying: this host has no committed configuration; give one with --config")
 	}
-	out := &Verification{Config: cfg.Name}
-	if out.Drift, err = h.compare(cfg); err != nil {
+	out := &Verification{Config: cfg.Name, Forced: h.exists(ForceFile)}
+	wants, drift, err := h.compared(cfg)
+	if err != nil {
+		return nil, err
+	}
+	out.Drift = drift
+	if out.Paths, err = h.comparedPaths(cfg, wants); err != nil {
 		return nil, err
 	}
 	if asked || rev == nil || len(rev.Skipped) == 0 {
@@ -94,12 +109,51 @@ func (h *Host) drift(old *machineconfig.Config, res *Result) ([]Drift, error) {
 	return drift, err
 }
 
+// comparedPaths are the paths whose changes may be drift. Whether a unit is enabled is a matter of links that may come
+// anywhere among those of the others.
+func (h *Host) comparedPaths(cfg *machineconfig.Config, wants []files.Want) ([]string, error) {
+	var out []string
+	for _, w := range wants {
+		if w.Kind == "" {
+			continue
+		}
+		out = append(out, w.Path)
+		if w.HardTo != "" {
+			out = append(out, w.HardTo)
+		}
+	}
+	if slices.ContainsFunc(cfg.Users, func(u machineconfig.User) bool { return u.PasswordHash != nil }) {
+		out = append(out, shadowPath)
+	}
+	if len(cfg.Units) > 0 {
+		out = append(out, unitDir+"/*")
+		names, err := h.root.ReadDir(unitDir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("reading %s: %w", unitDir, err)
+		}
+		for _, name := range names {
+			switch path.Ext(name) {
+			case ".wants", ".requires", ".upholds":
+				out = append(out, path.Join(unitDir, name)+"/*")
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
 // compare returns where the host's files, units and users differ from cfg.
 func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
+	_, drift, err := h.compared(cfg)
+	return drift, err
+}
+
+// compared also returns what was compared.
+func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error) {
 	v := view{host: h.root}
 	c, err := compile(v, cfg, cfg, nil)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
+		return nil, nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}
 	out := []Drift{}
 	for _, w := range c.wants {
@@ -108,7 +162,7 @@ func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 		}
 		ds, err := v.Compare(w)
 		if err != nil {
-			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
+			return nil, nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}
 		for _, d := range ds {
 			out = append(out, driftOf(d))
@@ -116,13 +170,13 @@ func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 	}
 	shadow, err := h.root.ReadFile(shadowPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("passwd.users: %w", err)
+		return nil, nil, fmt.Errorf("passwd.users: %w", err)
 	}
 	for _, user := range sshkeys.PasswordDrift(shadow, managedUsers(cfg)) {
 		out = append(out, Drift{Kind: "password", User: user, What: "contents",
 			Expected: "the configured hash", Found: "another"})
 	}
-	return slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
+	return c.wants, slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
 		same := a.Kind == b.Kind && a.subject() == b.subject() && a.What == b.What
 		return same && a.Kind == "unit"
 	}), nil

@@ -29,6 +29,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).poolStops,
 	(*Report).unread,
 	(*Report).cordoned,
+	(*Report).drifted,
 	(*Report).upToDate,
 	(*Report).waitsForTurn,
 	(*Report).notOffered,
@@ -116,7 +117,61 @@ func (r *Report) nodeProblem(p *poolReport) *Answer {
 		a := conflicting(p.conflicts[0])
 		return &a
 	}
-	return nil
+	var first *nodeReport
+	count := 0
+	for i := range p.Nodes {
+		n := r.nodes[p.Nodes[i].Name]
+		if n.Drift == nil {
+			continue
+		}
+		if count++; first == nil || n.Drift.Since().Before(first.Drift.Since()) {
+			first = n
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	a := r.drifted(first)
+	if a == nil {
+		return nil
+	}
+	a.Because = fmt.Sprintf("all %s have %s; %d of them drifted; node %s: %s", number(p.Machines, "node"), p.Target, count,
+		first.Name, a.Because)
+	return a
+}
+
+// driftNames is how many things that drifted an answer names.
+const driftNames = 5
+
+// drifted is a node that has what it should, on a host that somebody changed since.
+func (r *Report) drifted(n *nodeReport) *Answer {
+	d := n.Drift
+	if d == nil || !n.Updated(n.pool.Target) {
+		return nil
+	}
+	a := &Answer{Verdict: Drifted, Since: d.Since(),
+		Because: fmt.Sprintf("it has %s, but the host is not as that says: %s", n.Current, d.Names(driftNames))}
+	for _, i := range d.Items {
+		if i.Failed != "" {
+			a.Because += fmt.Sprintf("; %s could not be written back: %s", i.Subject(), i.Failed)
+		} else if i.Repairs > 0 {
+			a.Because += fmt.Sprintf("; %s was written back %s and changed again, the next try is at %s", i.Subject(),
+				number(i.Repairs, "time"), i.Again.UTC().Format(time.RFC3339))
+		}
+	}
+	a.Do = fmt.Sprintf("undo it on the host, or put it into a MachineConfig; to have it written back: kubectl annotate "+
+		"mcp %s %s=repair. The next update overwrites it and keeps a copy", n.pool.Name, api.DriftPolicyKey)
+	policy, err := api.ParseDriftPolicy(n.pool.object.Annotations[api.DriftPolicyKey])
+	fought := slices.ContainsFunc(d.Items, func(i api.DriftItem) bool { return i.Repairs > 0 })
+	switch {
+	case err == nil && policy.Strict():
+		a.Do = "undo it on the host, or put it into a MachineConfig: updates of the node wait for that"
+	case err == nil && policy.WritesBack() && n.pool.Paused:
+		a.Do = "undo it on the host, or resume the pool: nothing is written back while it is paused"
+	case err == nil && policy.WritesBack() && fought:
+		a.Do = "find what on the host changes it again (journalctl, auditctl -w PATH -p wa), or have the policy report it"
+	}
+	return a
 }
 
 // unread is a node that says something which can't be read.

@@ -21,6 +21,8 @@ const (
 	// UpToDate and Updating: nothing is wrong, the node is there already, or on the way and nothing in it.
 	UpToDate Verdict = "UpToDate"
 	Updating Verdict = "Updating"
+	// Drifted: it is there, and the host is not as its configuration says.
+	Drifted Verdict = "Drifted"
 
 	// NoPool, and what follows, is about the pool.
 	NoPool         Verdict = "NoPool"
@@ -340,7 +342,7 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 	}
 	a := r.explainPool(p)
 	switch a.Verdict {
-	case UpToDate, NoNodes:
+	case UpToDate, Drifted, NoNodes:
 		return p.Complete(), p.Complete()
 	case Misconfigured, SeveralPools, RenderDegraded, Paused, Quarantined, RolledBack, Unreconcilable, Degraded:
 		return false, true

@@ -84,6 +84,10 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	if p.lifted, err = Lifted(pool); err != nil {
 		p.Problems = append(p.Problems, err.Error())
 	}
+	if _, err = api.ParseDriftPolicy(pool.Annotations[api.DriftPolicyKey]); err != nil {
+		p.Problems = append(p.Problems, err.Error()+": until that is corrected nothing is written back on the pool's nodes, "+
+			"and updates of those that have drifted wait")
+	}
 	p.inUse = inUse(pool, nodes)
 	p.Quarantined = standing(p.known, p.lifted)
 	for _, n := range nodes {

@@ -284,7 +284,7 @@ func (e *Engine) keepDrifted(j *journal, paths []string) error {
 // driftDir keeps, for the last few transactions, what was overwritten though no configuration had put it there.
 const (
 	driftDir  = StateDir + "/drift"
-	keepDrift = 5
+	keepDrift = 20
 )
 
 // Tidy removes what nothing needs any more: journals, deployments of ours that failed or were followed by others, old
@@ -296,12 +296,8 @@ func (e *Engine) Tidy(ctx context.Context, r *Record) error {
 	if err := e.discard(ctx, r); err != nil {
 		return err
 	}
-	if ids, err := e.Root.ReadDir(driftDir); err == nil {
-		for _, id := range ids[:max(0, len(ids)-keepDrift)] {
-			if err := e.Root.RemoveAll(path.Join(driftDir, id)); err != nil {
-				return err
-			}
-		}
+	if err := e.tidyDrift(); err != nil {
+		return err
 	}
 	return e.tidyConfigs(r)
 }

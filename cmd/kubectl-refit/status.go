@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -42,6 +43,7 @@ type (
 		Verdict  progress.Verdict `json:"verdict"`
 		Because  string           `json:"because"`
 		WaitsFor string           `json:"waitsFor,omitempty"`
+		Drift    *api.Drift       `json:"drift,omitempty"`
 	}
 	statusDocument struct {
 		Pools []poolRow `json:"pools"`
@@ -109,7 +111,7 @@ func makeNode(r *progress.Report, name string) nodeRow {
 	}
 	return nodeRow{
 		Name: name, Pool: pool, Current: n.Current, Desired: n.Desired, Phase: phase, Since: since,
-		Verdict: a.Verdict, Because: a.Because, WaitsFor: blocking(a),
+		Verdict: a.Verdict, Because: a.Because, WaitsFor: blocking(a), Drift: n.Drift,
 	}
 }
 
@@ -137,6 +139,39 @@ func (d statusDocument) write(w io.Writer, now time.Time) error {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, dash(n.Pool), way(n), n.Phase, age(now, n.Since),
 			dash(n.WaitsFor))
 	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	return d.writeDrift(w, now)
+}
+
+// writeDrift lists what on hosts is not as their configurations say, and what to do about it.
+func (d statusDocument) writeDrift(w io.Writer, now time.Time) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	some := false
+	for _, n := range d.Nodes {
+		if n.Drift == nil {
+			continue
+		}
+		if !some {
+			fmt.Fprintln(tw, "\nDRIFTED NODE\tWHAT\tSINCE\tWRITTEN BACK")
+			some = true
+		}
+		for _, i := range n.Drift.Items {
+			back := "-"
+			if i.Repairs > 0 {
+				back = fmt.Sprintf("%dx, again %s", i.Repairs, i.Again.UTC().Format(time.RFC3339))
+			}
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", n.Name, i, age(now, i.Since), back)
+		}
+		if n.Drift.More > 0 {
+			fmt.Fprintf(tw, "%s\tand %d more\t-\t-\n", n.Name, n.Drift.More)
+		}
+	}
+	if !some {
+		return nil
+	}
+	fmt.Fprintln(tw, "Undo it on the host, or put it into a MachineConfig: see kubectl refit explain node/NAME.")
 	return tw.Flush()
 }
 

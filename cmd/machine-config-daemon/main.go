@@ -110,7 +110,7 @@ configuration, 5 refused because another operation or manager is at work.`,
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
-		recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand())
+		repairCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand())
 	return cmd
 }
 
@@ -370,6 +370,34 @@ func rollbackCommand() *cobra.Command {
 	return cmd
 }
 
+func repairCommand() *cobra.Command {
+	var o options
+	var policy string
+	var only []string
+	cmd := &cobra.Command{
+		Use:   "repair [--only SUBJECT]...",
+		Short: "Write back what has drifted from the host's configuration, without a reboot",
+		Long: `repair writes back files, links, units, keys and passwords that are not as the host's committed configuration
+says, keeps a copy of what it overwrites, and reloads or restarts what the node disruption policies say. It never
+reboots or drains, and leaves alone what would need another deployment: the OS and its kernel arguments.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := readPolicy(policy)
+			if err != nil {
+				return err
+			}
+			return o.act(cmd.Context(), "repair", func(h *daemon.Host) (*daemon.Result, error) {
+				return h.Repair(cmd.Context(), p, only)
+			})
+		},
+	}
+	o.flags(cmd)
+	o.osFlag(cmd)
+	cmd.Flags().StringVar(&policy, "policy", "", "MachineConfiguration with the node disruption policies")
+	cmd.Flags().StringArrayVar(&only, "only", nil,
+		`what to write back, as verify names it, such as "file /etc/chrony.conf"; by default everything that can be`)
+	return cmd
+}
+
 func firstbootCommand() *cobra.Command {
 	var o options
 	var a daemon.ApplyOptions
@@ -469,6 +497,7 @@ func statusCommand() *cobra.Command {
 func verifyCommand() *cobra.Command {
 	var o options
 	var config string
+	var paths bool
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Compare the host with its configuration",
@@ -486,6 +515,9 @@ func verifyCommand() *cobra.Command {
 			}
 			defer h.Close()
 			v, err := h.Verify(cmd.Context(), cfg)
+			if err == nil && !paths {
+				v.Paths = nil
+			}
 			if err != nil {
 				return err
 			}
@@ -494,6 +526,7 @@ func verifyCommand() *cobra.Command {
 	}
 	o.flags(cmd)
 	cmd.Flags().StringVar(&config, "config", "", "configuration to compare with; by default the host's committed one")
+	cmd.Flags().BoolVar(&paths, "paths", false, "list the paths that were compared, with -o json")
 	return cmd
 }
 

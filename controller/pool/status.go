@@ -23,6 +23,8 @@ const (
 	historyLimit = 3
 	// namedNodes is how many nodes a condition names before it counts the rest.
 	namedNodes = 10
+	// driftNames is how many things that drifted it names of a node.
+	driftNames = 3
 )
 
 // annotations are those that the controller keeps on the pool, as they have to be now; an empty one is to go. What
@@ -98,7 +100,20 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	}
 	wrong := condition(progress.PoolMisconfigured, wrongText(p))
 	because := cmp.Or(quarantined.Message, failing.Message, said(s, mcfgv1.MachineConfigPoolRenderDegraded), wrong.Message)
-	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong)
+	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong,
+		condition(api.PoolDrifted, driftText(p)))
+}
+
+// driftText names the nodes whose hosts are not as their configuration says.
+func driftText(p progress.Pool) string {
+	var texts []string
+	for _, n := range p.Nodes {
+		if d := n.Drift; d != nil {
+			texts = append(texts, fmt.Sprintf("Node %s since %s: %s", n.Name, d.Since().UTC().Format(time.RFC3339),
+				d.Names(driftNames)))
+		}
+	}
+	return strings.Join(few(texts, "%d more nodes have drifted"), "; ")
 }
 
 // rollout are the two conditions by which people and scripts follow an update, in OpenShift's words.

@@ -171,6 +171,10 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 			return errors.Join(err, r.say(ctx, pool, []mcfgv1.MachineConfigPoolCondition{unpublished(err)}))
 		}
 	}
+	// Before a node is sent anywhere: what it goes to says what becomes of drift there.
+	if err := r.carry(ctx, pool); err != nil {
+		return err
+	}
 	if pool, err = r.point(ctx, pool, out); err != nil {
 		return err
 	}

@@ -4,8 +4,10 @@ package render
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -99,6 +102,53 @@ func (r *reconciler) provide(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	return r.adopt(ctx, pool, found)
 }
 
+// carriedPolicy is the drift policy of a pool as its rendered configurations carry it to the nodes, which know their
+// configurations and not their pool; "" for the default. It is no part of what is rendered: another policy is no
+// rollout. One that can't be read is the pool controller's to complain of, and taken with care here.
+func carriedPolicy(pool *mcfgv1.MachineConfigPool) string {
+	p, err := api.ParseDriftPolicy(pool.Annotations[api.DriftPolicyKey])
+	if err != nil {
+		p = api.Careful()
+	}
+	p.Paused = pool.Spec.Paused && p.WritesBack()
+	if reflect.DeepEqual(p, api.DriftPolicy{}) {
+		return ""
+	}
+	return api.Encode(p)
+}
+
+// carry brings the pool's drift policy to all rendered configurations of the pool that are there: its nodes may be on
+// any of them.
+func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool) error {
+	list, err := r.list(ctx, func(mc *mcfgv1.MachineConfig) bool {
+		return machineconfig.PoolOf(mc.Name) == pool.Name && mc.DeletionTimestamp == nil
+	})
+	if err != nil {
+		return err
+	}
+	want := carriedPolicy(pool)
+	for _, mc := range list {
+		if mc.Annotations[api.DriftPolicyKey] == want {
+			continue
+		}
+		var value any // null takes it away
+		if want != "" {
+			value = want
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": mc.UID,
+			"annotations": map[string]any{api.DriftPolicyKey: value}}})
+		if err != nil {
+			return err
+		}
+		to := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: mc.Name}}
+		to.SetGroupVersionKind(mcfgv1.GroupVersion.WithKind("MachineConfig"))
+		if err := r.cached.Patch(ctx, to, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("carrying the drift policy to MachineConfig/%s: %w", mc.Name, err)
+		}
+	}
+	return nil
+}
+
 // leaving is the error of a rendered configuration that is being deleted: no node is to be sent to what goes, and while
 // it is there nobody can make it again. Only who knows what its finalizers are for can end that.
 func leaving(mc *mcfgv1.MachineConfig) error {
@@ -109,6 +159,9 @@ func leaving(mc *mcfgv1.MachineConfig) error {
 func (r *reconciler) create(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
 	mc := to.config.Object.DeepCopy()
 	mc.Annotations = map[string]string{api.GeneratedBy: r.version}
+	if policy := carriedPolicy(pool); policy != "" {
+		mc.Annotations[api.DriftPolicyKey] = policy
+	}
 	if to.overridden() {
 		mc.Annotations[imageOverridden] = "true"
 	}

@@ -283,3 +283,102 @@ func TestWhatNobodyManagesIsNoDrift(t *testing.T) {
 	tr.apply(doc("a", managed()...))
 	tr.same(before, tr.take(), snapshot.Untouched)
 }
+
+// Where nothing says otherwise a repair does what an apply of the same does, but for the record.
+func TestRepairWritesBackWhatDriftedAndKeepsIt(t *testing.T) {
+	for _, tt := range driftTests() {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := drifted(t, tt.meddle)
+			kept := map[string]string{} // by path, the bytes of regular files that differ
+			for _, path := range []string{"etc/f", "etc/systemd/system/a.service", "home/core/.ssh/authorized_keys.d/ignition"} {
+				if strings.Contains(tt.want[0], "contents") && strings.HasPrefix(tr.what(path), "file") {
+					kept[path] = tr.read(path)
+				}
+			}
+			record := tr.read("var/lib/machine-config-daemon/boot.json")
+			r := tr.run("repair", "--os", "none", "-o", "json").ok(t)
+			if subject := strings.Fields(tt.want[0])[1]; !strings.Contains(r.stderr, "wrote back") ||
+				!strings.Contains(r.stderr, subject) {
+				t.Errorf("it does not say that it wrote back %s: %s", subject, r.stderr)
+			}
+			if strings.Contains(r.stdout+r.stderr, "ecret") {
+				t.Errorf("contents are shown: %s%s", r.stdout, r.stderr)
+			}
+			tr.verified()
+			tr.committed("a")
+			if tr.read("var/lib/machine-config-daemon/boot.json") != record {
+				t.Error("the record was touched: the host had the configuration all along")
+			}
+			all := tr.drifts()
+			for path, text := range kept {
+				if tr.read(path) != text && !slices.Contains(all, text) {
+					t.Errorf("what stood at %s was not kept", path)
+				}
+			}
+			state := tr.all()
+			tr.run("repair", "--os", "none").ok(t)
+			tr.run("apply", "--config", tr.save(doc("a", managed()...)), "--strict").ok(t)
+			tr.same(state, tr.all(), snapshot.Untouched)
+		})
+	}
+}
+
+func TestRepairOfSomeThingsLeavesTheOthers(t *testing.T) {
+	tr := drifted(t, func(tr *tree) {
+		tr.put("etc/f", "mine", 0o600)
+		tr.put("etc/deep/f", "mine", 0o644)
+	})
+	tr.run("repair", "--os", "none", "--only", "file /etc/none").ok(t)
+	if tr.read("etc/f") != "mine" || tr.read("etc/deep/f") != "mine" {
+		t.Error("something was written that nobody asked for")
+	}
+	tr.run("repair", "--os", "none", "--only", "file /etc/f").ok(t)
+	if tr.read("etc/f") == "mine" || tr.read("etc/deep/f") != "mine" {
+		t.Errorf("written back: %q, %q", tr.read("etc/f"), tr.read("etc/deep/f"))
+	}
+	newTree(t).run("repair", "--os", "none").is(t, 1, "no committed configuration")
+}
+
+// Upstream's word for "overwrite it, whatever you think".
+func TestForceFileIsGoodForOnce(t *testing.T) {
+	const force = "run/machine-config-daemon-force"
+	tr := newTree(t)
+	tr.apply(doc("a", withFile("/etc/f", "1"), withFile("/etc/g", "1")))
+	tr.put("etc/f", "mine", 0o644)
+	tr.put(force, "", 0o644)
+	tr.tryApply(doc("b", withFile("/etc/f", "1"), withFile("/etc/g", "2")), "--strict").ok(t)
+	tr.committed("b")
+	tr.verified()
+	if tr.what(force) != "" && !strings.HasPrefix(tr.what(force), "absent") {
+		t.Errorf("the file is still there: %s", tr.what(force))
+	}
+	tr.put("etc/f", "mine", 0o644)
+	tr.tryApply(doc("a", withFile("/etc/f", "1"), withFile("/etc/g", "1")), "--strict").is(t, 4, "/etc/f")
+	tr.put(force, "", 0o644)
+	tr.run("repair", "--os", "none").ok(t)
+	tr.verified()
+	if _, err := os.Lstat(tr.path(force)); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
+	}
+}
+
+// What a head watches is what verify compares: whatever the drift, one of the paths, or its directory, is where it
+// happened.
+func TestVerifyNamesThePathsThatItCompares(t *testing.T) {
+	tr := drifted(t, func(*tree) {})
+	r := tr.run("verify", "--paths", "-o", "json").ok(t)
+	for _, path := range []string{"/etc/f", "/etc/deep/f", "/etc/d", "/etc/l", "/etc/h", "/etc/systemd/system/a.service",
+		"/etc/systemd/system/m.service", "/etc/systemd/system/*", "/etc/systemd/system/multi-user.target.wants/*",
+		"/etc/systemd/system/chronyd.service.d/x.conf", "/etc/systemd/system/crio.service.d/none.conf",
+		"/home/core/.ssh/authorized_keys.d/ignition", "/etc/shadow"} {
+		if !strings.Contains(r.stdout, `"`+path+`"`) {
+			t.Errorf("%s is not among them", path)
+		}
+	}
+	if strings.Contains(r.stdout, "machine-config-daemon") {
+		t.Errorf("the agent's own is among them: %s", r.stdout)
+	}
+	if r := tr.run("verify", "-o", "json").ok(t); strings.Contains(r.stdout, `"paths"`) {
+		t.Error("they are there although nobody asked")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ const (
 	Boot    = "boot"  // the time that the machine is away
 	Prove   = "prove" // the time from the boot to the verdict
 	Verify  = "verify"
+	Repair  = "repair"
 )
 
 // Script is how a host behaves. It may be changed at any time by Host.Change.
@@ -48,6 +50,8 @@ type Script struct {
 	AskNode bool
 	// Drift is what Verify finds.
 	Drift []daemon.Drift
+	// Forced is what Verify says of a force file, which Repair removes.
+	Forced bool
 	// Pulling is what the host says of itself while it stages.
 	Pulling *daemon.Pulling
 }
@@ -58,6 +62,8 @@ type Host struct {
 	script  Script
 	counts  map[string]int
 	changed chan struct{}
+	touched chan struct{}
+	watched []string
 
 	configs                      map[string][]byte
 	committed, previous, pending string
@@ -86,7 +92,8 @@ type operation struct {
 
 // New returns a host that was never configured.
 func New(script Script) *Host {
-	return &Host{script: script, counts: map[string]int{}, changed: make(chan struct{}, 1), configs: map[string][]byte{}}
+	return &Host{script: script, counts: map[string]int{}, changed: make(chan struct{}, 1),
+		touched: make(chan struct{}, 1), configs: map[string][]byte{}}
 }
 
 // Commit makes the host one that has a configuration already.
@@ -359,6 +366,9 @@ func (h *Host) apply(r daemon.Request) (*daemon.Result, error) {
 	if err := h.quarantine(r); err != nil {
 		return nil, err
 	}
+	if err := h.strict(r); err != nil {
+		return nil, err
+	}
 	p, err := h.plan(r)
 	if err == nil {
 		err = daemon.Unreconcilable(p)
@@ -409,6 +419,17 @@ func (h *Host) unfinished(r daemon.Request) (bool, error) {
 		return true, nil
 	}
 	return false, &daemon.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
+}
+
+// strict refuses a host that has drifted; what else is applied overwrites it.
+func (h *Host) strict(r daemon.Request) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r.Strict && !h.script.Forced && len(h.script.Drift) > 0 {
+		return &daemon.DriftError{Config: h.committed, Drift: slices.Clone(h.script.Drift)}
+	}
+	h.script.Drift, h.script.Forced = nil, false
+	return nil
 }
 
 func (h *Host) quarantine(r daemon.Request) error {
@@ -532,8 +553,57 @@ func (h *Host) Verify(ctx context.Context) (*daemon.Verification, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return &daemon.Verification{Config: h.committed, Drift: slices.Clone(h.script.Drift)}, nil
+	return &daemon.Verification{Config: h.committed, Drift: slices.Clone(h.script.Drift), Forced: h.script.Forced,
+		Paths: []string{"/etc/test.conf"}}, nil
 }
+
+// Repair takes away the drift that it is asked for, and the force file.
+func (h *Host) Repair(ctx context.Context, r daemon.RepairRequest) (*daemon.Result, error) {
+	if err := h.do(ctx, Repair, strings.Join(r.Subjects, ",")); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.script.Forced = false
+	h.script.Drift = slices.DeleteFunc(slices.Clone(h.script.Drift), func(d daemon.Drift) bool {
+		return len(r.Subjects) == 0 || slices.Contains(r.Subjects, d.Kind+" "+d.Path+d.Name+d.User)
+	})
+	return &daemon.Result{Reboot: daemon.RebootNone, Status: h.status()}, nil
+}
+
+// Drift makes the host drift, and says so as a Monitor does.
+func (h *Host) Drift(drift ...daemon.Drift) {
+	h.Change(func(s *Script) { s.Drift = drift })
+	h.Touch()
+}
+
+// Touch says that something may have changed.
+func (h *Host) Touch() {
+	select {
+	case h.touched <- struct{}{}:
+	default:
+	}
+}
+
+// Watch takes the paths that are to be watched.
+func (h *Host) Watch(paths []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watched = paths
+}
+
+// Watched are the paths that are watched.
+func (h *Host) Watched() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.watched
+}
+
+// Touched delivers when something may have changed.
+func (h *Host) Touched() <-chan struct{} { return h.touched }
+
+// Blind says that nothing goes unseen.
+func (h *Host) Blind() error { return nil }
 
 // ErrBad is an error for scripts.
 var ErrBad = errors.New("kubelet.service has failed")

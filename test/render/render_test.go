@@ -48,6 +48,7 @@ func TestRender(t *testing.T) { //nolint:tparallel // a control plane is enough 
 		"WhatCanNotBeDeletedIsNamed":                lingers,
 		"ANodeKeepsTheConfigurationOfADeletedPool":  deletedPool,
 		"ConditionsOfOthersSurvive":                 othersSurvive,
+		"TheDriftPolicyIsCarriedAndIsNoRollout":     carriesDriftPolicy,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -465,4 +466,40 @@ func (w *world) addControllerConfig(image string) {
 		_, err := resource.Create(w.ctx, &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
 		return err == nil, err
 	})
+}
+
+// Nodes watch their configurations and not their pool: what it says about drift comes to them by these.
+func carriesDriftPolicy(w *world) {
+	w.addPool("drifts")
+	w.put("50-drifts", "drifts", file("/etc/a", "1"))
+	first := w.moved("drifts", "")
+	policy := func(name string) string { return w.config(name).Annotations[api.DriftPolicyKey] }
+	if got := policy(first); got != "" {
+		w.t.Errorf("by default: %s", got)
+	}
+	w.annotate("machineconfigpools", "drifts", map[string]any{api.DriftPolicyKey: "repair"})
+	w.until("it is carried", func() (bool, any) { return policy(first) == `{"policy":"repair"}`, policy(first) })
+	if now := w.pool("drifts").Spec.Configuration.Name; now != first {
+		w.t.Errorf("another policy is another configuration: %s", now)
+	}
+	if ok, said := w.genuine(first); !ok {
+		w.t.Errorf("it is not what its name says any more: %v", said)
+	}
+	// A new one has it from its beginning, the old one still.
+	w.put("50-drifts", "drifts", file("/etc/a", "2"))
+	second := w.moved("drifts", first)
+	for _, name := range []string{first, second} {
+		if got := policy(name); got != `{"policy":"repair"}` {
+			w.t.Errorf("%s: %q", name, got)
+		}
+	}
+	// One that can't be read is taken with care, on all of them.
+	w.annotate("machineconfigpools", "drifts", map[string]any{api.DriftPolicyKey: "heal"})
+	for _, name := range []string{first, second} {
+		w.until("care is taken", func() (bool, any) {
+			return policy(name) == `{"policy":"report","updates":"strict"}`, policy(name)
+		})
+	}
+	w.annotate("machineconfigpools", "drifts", map[string]any{api.DriftPolicyKey: nil})
+	w.until("it is gone", func() (bool, any) { return policy(second) == "", policy(second) })
 }

@@ -103,6 +103,48 @@ func pod() error {
 	return syscall.Exec("/head", os.Args, append(os.Environ(), inPod+"=1"))
 }
 
+// Watching is where the host is told that watch watches.
+const Watching = "/run/head-watches"
+
+// watch compares the host, waits until something that was compared is touched, and compares it again.
+func watch(ctx context.Context, h *daemon.HostHands, mount string) (*daemon.Verification, error) {
+	v, err := h.Verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.Watch(append(v.Paths, Watching))
+	// Until its own file is seen, nothing is watched.
+	for seen := false; !seen; {
+		if err := os.WriteFile(filepath.Join(mount, Watching), nil, 0o600); err != nil {
+			return nil, err
+		}
+		select {
+		case <-h.Touched():
+			seen = true
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if err := h.Blind(); err != nil {
+		return nil, err
+	}
+	h.Watch(v.Paths)
+	if err := os.WriteFile(filepath.Join(mount, Watching+".ready"), nil, 0o600); err != nil {
+		return nil, err
+	}
+	for {
+		select {
+		case <-h.Touched():
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if v, err = h.Verify(ctx); err != nil || len(v.Drift) > 0 {
+			return v, err
+		}
+	}
+}
+
 func drive(mount, verb string, args []string) error {
 	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
 	config := flags.String("config", "", "a document on the host")
@@ -147,6 +189,10 @@ func drive(mount, verb string, args []string) error {
 			a.Result, err = h.Apply(ctx, r)
 		case "verify":
 			a.Verification, err = h.Verify(ctx)
+		case "repair":
+			a.Result, err = h.Repair(ctx, daemon.RepairRequest{Policy: r.Policy})
+		case "watch":
+			a.Verification, err = watch(ctx, h, mount)
 		case "config":
 			var data []byte
 			data, err = h.Config(ctx, *name)
