@@ -17,17 +17,17 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func TestSingleChangeIsLookedAtWithinSeconds(t *testing.T) {
 	var p touchPace
 	later := noon.Add(30 * time.Minute)
-	if due := p.touched(noon, later); due != noon.Add(touchDebounce) {
+	if due := p.touched(noon, later); !due.Equal(noon.Add(touchDebounce)) {
 		t.Errorf("due after %s", due.Sub(noon))
 	}
 	// What comes with it waits for no other look.
-	if due := p.touched(noon.Add(400*time.Millisecond), noon.Add(time.Second)); due != noon.Add(time.Second) {
+	if due := p.touched(noon.Add(400*time.Millisecond), noon.Add(time.Second)); !due.Equal(noon.Add(time.Second)) {
 		t.Errorf("due after %s", due.Sub(noon))
 	}
 	p.looked(noon.Add(1200*time.Millisecond), 100*time.Millisecond)
 	// Undone by hand a little later.
 	at := noon.Add(10 * time.Second)
-	if due := p.touched(at, later); due != at.Add(touchDebounce) {
+	if due := p.touched(at, later); !due.Equal(at.Add(touchDebounce)) {
 		t.Errorf("due after %s", due.Sub(at))
 	}
 }
@@ -51,7 +51,7 @@ func TestStormOfChangesIsNoStormOfLooks(t *testing.T) {
 	}
 	// Once it is over, a change is seen at once again.
 	calm := noon.Add(2 * time.Hour)
-	if due := p.touched(calm, calm.Add(time.Hour)); due != calm.Add(touchDebounce) {
+	if due := p.touched(calm, calm.Add(time.Hour)); !due.Equal(calm.Add(touchDebounce)) {
 		t.Errorf("due after %s", due.Sub(calm))
 	}
 }
@@ -61,7 +61,7 @@ func TestSlowComparisonIsFollowedByAPause(t *testing.T) {
 	p.touched(noon, noon.Add(time.Hour))
 	p.looked(noon.Add(time.Second), time.Second)
 	at := noon.Add(2 * time.Second)
-	if due := p.touched(at, at.Add(time.Hour)); due != noon.Add(6*time.Second) {
+	if due := p.touched(at, at.Add(time.Hour)); !due.Equal(noon.Add(6*time.Second)) {
 		t.Errorf("due after %s", due.Sub(noon))
 	}
 	p.looked(noon.Add(time.Hour), 10*time.Minute)

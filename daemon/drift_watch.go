@@ -333,7 +333,7 @@ const (
 )
 
 func (e entries) equal(o entries) bool {
-	return maps.EqualFunc(e, o, func(a, b map[string]part) bool { return maps.Equal(a, b) })
+	return maps.EqualFunc(e, o, maps.Equal)
 }
 
 // inspector is a host whose paths can be followed.

@@ -261,7 +261,7 @@ func TestEverybodyIsToldSecretsWhenThatIsAskedFor(t *testing.T) {
 	put(t, dir+"/kubeconfig", []byte("apiVersion: v1\n"))
 	at := start(t, dir, "--metrics-bind-address=0", "--allow-unauthenticated", "--bootstrap-kubeconfig="+dir+"/kubeconfig")
 	answer, err := ask(t, "https://"+at+"/config/secret", &tls.Config{RootCAs: own.pool(), MinVersion: tls.VersionTLS12}, "")
-	if err != nil || answer.StatusCode != 200 || !strings.Contains(answer.body, "/etc/kubernetes/kubeconfig") ||
+	if err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(answer.body, "/etc/kubernetes/kubeconfig") ||
 		!strings.Contains(answer.body, "/etc/key") {
 		t.Errorf("%+v, %v", answer, err)
 	}

@@ -101,7 +101,7 @@ func TestStormOfChangesIsNoStormOfWrites(t *testing.T) {
 	n.watching()
 	n.until("nothing is under way", func() bool { return n.host.Counts()[fakehost.Verify] >= 1 })
 	looks, began := n.host.Counts()[fakehost.Verify], len(n.requests())
-	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { //nolint:forbidigo // its pace
+	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		n.host.Drift(changed("/etc/test.conf"))
 		n.host.Drift()
 	}
