@@ -36,13 +36,15 @@ type Metrics struct {
 	due      time.Time // when the loop is to be heard of again at the latest; zero: it has not begun
 }
 
-// Outcomes of a phase.
+// Outcomes of a phase, a command or a repair.
 const (
 	outcomeDone      = "done"
 	outcomeFailed    = "failed"
 	outcomeCancelled = "cancelled"
 	outcomeRefused   = "refused"
 )
+
+var outcomes = []string{outcomeDone, outcomeFailed, outcomeCancelled, outcomeRefused}
 
 // outcomeOf is the outcome of what ended with an error, or with none.
 func outcomeOf(err error) string {
@@ -95,6 +97,10 @@ func NewMetrics() *Metrics {
 		m.phases, m.commands, m.waiting, kubelet, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
+	// A series that begins with 1 has not risen: the alert on drift that comes back would miss the first of each.
+	for _, outcome := range outcomes {
+		m.repairs.WithLabelValues(outcome)
+	}
 	return m
 }
 

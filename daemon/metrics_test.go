@@ -26,6 +26,15 @@ func scrape(t *testing.T, m *Metrics, path string) string {
 	return string(body)
 }
 
+func TestRepairsAreCountedFromNought(t *testing.T) {
+	text := scrape(t, NewMetrics(), "/metrics")
+	for _, outcome := range []string{"done", "failed", "refused", "cancelled"} {
+		if want := `noderefit_drift_repairs_total{outcome="` + outcome + `"} 0`; !strings.Contains(text, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
 func TestMetricsShowOneStateAtATime(t *testing.T) {
 	m := NewMetrics()
 	m.show(true, api.Working, cfgB, "")

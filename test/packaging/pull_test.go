@@ -80,7 +80,16 @@ func TestPodmanBringsTheProgramOfTheImageToAMachine(t *testing.T) {
 	}
 	lab.Sources(t)
 	inputs(t)
-	image := "oci:" + filepath.Join(buildImages(t, api.Daemon), api.Daemon)
+	// Podman names an image of a layout after the path to it, and names have no capitals, which those of tests do.
+	layouts, err := os.MkdirTemp("", "noderefit-image-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(layouts) })
+	if err := os.CopyFS(layouts, os.DirFS(buildImages(t, api.Daemon))); err != nil {
+		t.Fatal(err)
+	}
+	image := "oci:" + filepath.Join(layouts, api.Daemon)
 	script, env := pullCommand(t, image)
 	if env["IMAGE"] != image || env["TO"] != api.HostProgram {
 		t.Fatalf("the unit sets %v", env)

@@ -50,8 +50,7 @@ type world struct {
 func begin(t *testing.T) *world {
 	t.Helper()
 	cluster.Need(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
-	t.Cleanup(cancel)
+	ctx := untilTheEnd(t)
 	w := &world{cluster.New(t, cluster.Options{Controllers: true, Audit: true}), t, ctx, t.TempDir()}
 	logger := logr.Discard()
 	ctrl.SetLogger(logger)
@@ -89,6 +88,18 @@ func begin(t *testing.T) *world {
 	return w
 }
 
+// untilTheEnd ends early enough before go test's own limit for a test to say what it was waiting for.
+func untilTheEnd(t *testing.T) context.Context {
+	t.Helper()
+	deadline, limited := t.Deadline()
+	if !limited {
+		return t.Context()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Until(deadline)*9/10)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func (w *world) must(err error) {
 	w.t.Helper()
 	if err != nil {
@@ -96,11 +107,12 @@ func (w *world) must(err error) {
 	}
 }
 
-// until waits for a condition; said is what there is instead.
+// until waits for a condition; said is what there is instead. Kubernetes' garbage collector can take half a minute to
+// learn of our kinds.
 func (w *world) until(what string, condition func() (done bool, said any)) {
 	w.t.Helper()
 	var said any
-	for {
+	for range 90 * 20 {
 		var done bool
 		if done, said = condition(); done {
 			return
@@ -111,6 +123,7 @@ func (w *world) until(what string, condition func() (done bool, said any)) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+	w.t.Fatalf("waiting until %s; instead: %v", what, said)
 }
 
 // names are those of all MachineConfigs that were not rendered.
