@@ -88,7 +88,7 @@ func TestARouterWhoseReplacementFindsNoNodeIsExplained(t *testing.T) {
 	if err := d.ends(time.Second); !errors.Is(err, errCancelled) {
 		t.Errorf("the drain ended with %v", err)
 	}
-	// Before the first eviction of the next attempt it is what the seed shows: one runs, one is Pending, none may go.
+	// Before the first eviction of the next attempt it is what the published log shows: one runs, one is Pending, none may go.
 	forecast, err = s.drainer("okd-worker-01").Forecast(s.Context())
 	s.check(err)
 	if len(forecast.Waiting) != 1 || forecast.Waiting[0].Placement != placement || forecast.Waiting[0].Allowed != 0 ||

@@ -30,8 +30,8 @@ spec:
           source: data:,unqualified-search-registries%20%3D%20%5B%22registry.example%22%5D%0A
 `
 
-// seedMirror is the seeds' change of a mirror policy.
-const seedMirror = `apiVersion: operator.openshift.io/v1alpha1
+// publishedMirror is a mirror policy that people pass on.
+const publishedMirror = `apiVersion: operator.openshift.io/v1alpha1
 kind: ImageContentSourcePolicy
 metadata:
   name: tmp
@@ -94,7 +94,7 @@ func TestMirrorsAndRuntimeConfigurationsReachTheHost(t *testing.T) {
 	// Neither an administrator's registries.conf nor a mirror takes the node out of service, and one keeps the other.
 	boots, serving, reloaded := w0.Boots(), f.WatchNodes(ctx, "worker"), reloads()
 	reached(registries, conf, "registry.example")
-	reached(seedMirror, conf, "registry.example", "quay.io/xiaoyun/test", "hub.iefcu.cn/xiaoyun/test", "digest-only")
+	reached(publishedMirror, conf, "registry.example", "quay.io/xiaoyun/test", "hub.iefcu.cn/xiaoyun/test", "digest-only")
 	if w0.Boots() != boots || serving.Least() != 1 || reloads() != reloaded+2 {
 		t.Errorf("booted %d times, %d nodes served, crio was reloaded %d times", w0.Boots()-boots, serving.Least(),
 			reloads()-reloaded)

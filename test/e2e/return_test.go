@@ -77,30 +77,10 @@ func badConfiguration(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, f.WaitAt(ctx, before, both(f)...), f.WaitPool(ctx, "worker", "updated", fleet.Updated(2)))
 }
 
-// infra is the seeds' MachineConfig for infra nodes.
-const infra = `apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  labels:
-    machineconfiguration.openshift.io/role: infra
-  name: 50-infra
-spec:
-  config:
-    ignition:
-      version: 2.2.0
-    storage:
-      files:
-      - contents:
-          source: data:,test
-        filesystem: root
-        mode: 0644
-        path: /etc/testinfra
-`
-
 func movesToInfra(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	must(t, f.Pool(ctx, "infra", "1"))
 	without, err := f.Render(ctx, "infra", "")
-	must(t, err, f.Apply(ctx, infra))
+	must(t, err, f.Apply(ctx, published(t)["50-infra"]))
 	there, err := f.Render(ctx, "infra", without)
 	must(t, err)
 	_, err = f.Kubectl(ctx, "label", "node", "w1", "node-role.kubernetes.io/worker-", "node-role.kubernetes.io/infra=")

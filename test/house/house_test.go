@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package house tests what holds for the tree as a whole: that its folders and their imports are those of the table in
-// docs/architecture.md, and that every source file names its licence.
+// docs/architecture.md, that every source file names its licence, and that pages lead and point to what is there.
 package house
 
 import (

@@ -25,8 +25,8 @@ import (
 	"github.com/noderefit/noderefit/test/cluster"
 )
 
-// seedPolicy is an example that people pass on.
-const seedPolicy = `apiVersion: operator.openshift.io/v1alpha1
+// publishedMirror is an example that people pass on.
+const publishedMirror = `apiVersion: operator.openshift.io/v1alpha1
 kind: ImageContentSourcePolicy
 metadata:
   name: tmp
@@ -113,7 +113,7 @@ func TestMirrors(t *testing.T) {
 
 	// The sources of a registries.conf are merged: MachineConfigs, and each kind of mirrors.
 	policy := &operatorv1alpha1.ImageContentSourcePolicy{}
-	w.must(yaml.UnmarshalStrict([]byte(seedPolicy), policy))
+	w.must(yaml.UnmarshalStrict([]byte(publishedMirror), policy))
 	w.must(c.Create(w.ctx, policy))
 	w.has("worker", registriesPath, "unqualified-search-registries = ['a.example']", "insecure = true", "hub.iefcu.cn",
 		"location = 'quay.io/xiaoyun/test'", "location = 'hub.iefcu.cn/xiaoyun/test'", "digest-only")

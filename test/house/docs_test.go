@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package house
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// pages are the Markdown pages of the tree, by their paths.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, file := range tree(t) {
+		if filepath.Ext(file) != ".md" || inTestdata(file) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[file] = string(text)
+	}
+	if len(out) == 0 {
+		t.Fatal("found no page to check")
+	}
+	return out
+}
+
+func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
+	all := pages(t)
+	exists := func(file string) bool {
+		_, err := os.Stat(filepath.Join(root, file))
+		return err == nil
+	}
+	for _, wrong := range checkLinks(all, exists) {
+		t.Error(wrong)
+	}
+}
+
+func TestTestsThatThePagesNameAreThere(t *testing.T) {
+	functions := map[string]bool{} // "folder TestName"
+	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	for _, file := range tree(t) {
+		if !strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range declared.FindAllStringSubmatch(string(text), -1) {
+			functions[filepath.ToSlash(filepath.Dir(file))+" "+match[1]] = true
+		}
+	}
+	all := pages(t)
+	if named := checkTests(all, map[string]bool{}); len(named) == 0 {
+		t.Fatal("no page names a test: nothing was checked")
+	}
+	for _, wrong := range checkTests(all, functions) {
+		t.Error(wrong)
+	}
+}
+
+func TestALinkToNothingIsFound(t *testing.T) {
+	got := checkLinks(map[string]string{
+		"README.md": "[a](docs/a.md) [gone](docs/gone.md)\n[b](docs/a.md#the-b-and-a) [no](docs/a.md#b)\n" +
+			"    [code](nowhere.md)\n```\n[code](nowhere.md)\n```\n[web](https://example.com/x.md) `[code](nowhere.md)`\n",
+		"docs/a.md": "# The `b`, and *a*!\n[up](../README.md) [self](#the-b-and-a) [folder](../docs)\n# Twice\n# Twice\n" +
+			"[second](#twice-1) [third](#twice-2)\n[broken\nover lines](gone.md)\n",
+	}, func(file string) bool { return file == "docs" })
+	want := []string{
+		"README.md: docs/gone.md leads nowhere", "README.md: docs/a.md#b leads nowhere",
+		"docs/a.md: #twice-2 leads nowhere", "docs/a.md: gone.md leads nowhere",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+}
+
+func TestATestThatIsNotThereIsFound(t *testing.T) {
+	got := checkTests(map[string]string{"a.md": "`files TestA`, `test/x TestB` and `TestC`"}, map[string]bool{"files TestA": true})
+	if want := []string{"a.md: there is no test/x TestB"}; !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	fence   = regexp.MustCompile("(?ms)^```.*?^```")
+	block   = regexp.MustCompile(`(?m)^ {4,}.*$`)
+	span    = regexp.MustCompile("`[^`\n]*`")
+	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	aTest   = regexp.MustCompile("`([a-z0-9/]+ Test\\w+)`")
+)
+
+// checkLinks returns a line for each link of a page, other than to the web, to a file or heading that is not there.
+func checkLinks(pages map[string]string, exists func(file string) bool) (wrong []string) {
+	for _, file := range sortedKeys(pages) {
+		text := span.ReplaceAllString(block.ReplaceAllString(fence.ReplaceAllString(pages[file], ""), ""), "")
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(match[1], "://") {
+				continue
+			}
+			target, anchor, within := strings.Cut(match[1], "#")
+			to := file
+			if target != "" {
+				to = path.Join(path.Dir(file), target)
+			}
+			page, isPage := pages[to]
+			if (!isPage && !exists(to)) || (within && !slices.Contains(anchors(page), anchor)) {
+				wrong = append(wrong, fmt.Sprintf("%s: %s leads nowhere", file, match[1]))
+			}
+		}
+	}
+	return wrong
+}
+
+// anchors are the names by which GitHub makes the headings of a page reachable.
+func anchors(page string) (out []string) {
+	seen := map[string]int{}
+	for _, match := range heading.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
+		name := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, match[1])
+		if n := seen[name]; n > 0 {
+			out = append(out, fmt.Sprintf("%s-%d", name, n))
+		} else {
+			out = append(out, name)
+		}
+		seen[name]++
+	}
+	return out
+}
+
+// checkTests returns a line for each test that a page names, with its folder, and that functions does not have.
+func checkTests(pages map[string]string, functions map[string]bool) (wrong []string) {
+	for _, file := range sortedKeys(pages) {
+		for _, match := range aTest.FindAllStringSubmatch(pages[file], -1) {
+			if !functions[match[1]] {
+				wrong = append(wrong, fmt.Sprintf("%s: there is no %s", file, match[1]))
+			}
+		}
+	}
+	return wrong
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
