@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,31 +34,43 @@ const (
 	lookAnew = time.Minute
 )
 
-// Directory is a Source in files, without a cluster.
+// Directory is a Source in files, without a cluster. A file with an error is the matter of the pools that need it, and
+// of no other.
 type Directory struct {
 	dir   string
 	log   logr.Logger
 	files atomic.Pointer[directoryFiles]
-	said  string // the last error in the log
+	said  string // the last errors in the log
 	stale prometheus.Gauge
 }
 
-type directoryFiles struct {
-	pools   map[string]*mcfgv1.MachineConfigPool
-	configs map[string]*mcfgv1.MachineConfig
+// served is a pool and the configuration that its new machines get, or why there is none.
+type served struct {
+	pool   *mcfgv1.MachineConfigPool
+	config *mcfgv1.MachineConfig
+	err    error
 }
 
-// OpenDirectory reads machine-pools and machine-configs below dir. Errors name the file and the field.
+type directoryFiles struct {
+	pools  map[string]served
+	unread error   // of files that may have more pools
+	wrong  []error // each with what is wrong
+}
+
+// OpenDirectory reads machine-pools and machine-configs below dir, which must exist. What is wrong with their files is
+// logged, by file and field.
 func OpenDirectory(dir string, log logr.Logger) (*Directory, error) {
 	d := &Directory{dir: dir, log: log, stale: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "noderefit_server_directory_stale",
-		Help: "1 while the files have an error, and what they were before is served.",
+		Help: "1 while the files have an error; what they were before is served where that was good.",
 	})}
-	found, err := d.read()
-	if err != nil {
-		return nil, err
+	for _, name := range []string{poolsDir, configsDir} {
+		if _, err := os.ReadDir(filepath.Join(dir, name)); err != nil {
+			return nil, fmt.Errorf("reading what is to be served: %w", err)
+		}
 	}
-	d.files.Store(found)
+	d.files.Store(&directoryFiles{})
+	d.reload()
 	return d, nil
 }
 
@@ -68,48 +82,97 @@ func (d *Directory) Collect(out chan<- prometheus.Metric) { d.stale.Collect(out)
 
 // Pool returns a pool.
 func (d *Directory) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigPool, error) {
-	if p := d.files.Load().pools[name]; p != nil {
-		return p, nil
+	files := d.files.Load()
+	p, ok := files.pools[name]
+	switch {
+	case ok:
+		return p.pool, p.err
+	case files.unread != nil:
+		return nil, behind{fmt.Errorf("there is no MachineConfigPool %q: %w", name, files.unread)}
 	}
 	return nil, &UnknownPoolError{Pool: name}
 }
 
-// Config returns a configuration.
+// Config returns a configuration that a pool goes by.
 func (d *Directory) Config(_ context.Context, name string) (*mcfgv1.MachineConfig, error) {
-	if c := d.files.Load().configs[name]; c != nil {
-		return c, nil
+	for _, p := range d.files.Load().pools {
+		if p.err == nil && p.config.Name == name {
+			return p.config, nil
+		}
 	}
 	return nil, unavailable{fmt.Errorf("there is no MachineConfig %s in %s", name, filepath.Join(d.dir, configsDir))}
 }
 
-func (d *Directory) read() (*directoryFiles, error) {
-	pools, _, err := machineconfig.Read(filepath.Join(d.dir, poolsDir))
+// documents reads each file of a folder by itself; in wrong is what is wrong with some of them.
+func documents(dir string) (docs []*machineconfig.Documents, wrong []error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, []error{fmt.Errorf("reading documents: %w", err)}
 	}
-	configs, _, err := machineconfig.Read(filepath.Join(d.dir, configsDir))
-	if err != nil {
-		return nil, err
-	}
-	out := &directoryFiles{map[string]*mcfgv1.MachineConfigPool{}, map[string]*mcfgv1.MachineConfig{}}
-	for _, c := range configs.Configs {
-		if _, err := machineconfig.Parse(c.Object); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.Origin, err)
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".yaml", ".yml", ".json", ".bu", ".ign":
+		default:
+			continue
 		}
-		out.configs[c.Object.Name] = c.Object
+		found, _, err := machineconfig.Read(filepath.Join(dir, e.Name()))
+		if err != nil {
+			wrong = append(wrong, err)
+			continue
+		}
+		docs = append(docs, found)
 	}
-	for _, p := range pools.Pools {
+	return docs, wrong
+}
+
+func (d *Directory) read() *directoryFiles {
+	at := filepath.Join(d.dir, configsDir)
+	out, configs := &directoryFiles{pools: map[string]served{}}, map[string]served{}
+	found, wrong := documents(at)
+	out.wrong = wrong
+	missing := errors.Join(wrong...)
+	for _, docs := range found {
+		for _, c := range docs.Configs {
+			this := served{config: c.Object}
+			if _, again := configs[c.Object.Name]; again {
+				this.err = behind{fmt.Errorf("%s: metadata.name: another document has the same name", c)}
+			} else if _, err := machineconfig.Parse(c.Object); err != nil {
+				this.err = behind{fmt.Errorf("%s: %w", c.Origin, err)}
+			}
+			configs[c.Object.Name] = this
+		}
+	}
+	config := func(p *machineconfig.PoolDocument) served {
+		const field = "spec.configuration.name"
 		name, err := choose(p.Object)
 		if err != nil {
-			return nil, fmt.Errorf("%s: spec.configuration.name: %w", p, err)
+			return served{err: unavailable{fmt.Errorf("%s: %s: %w", p, field, err)}}
 		}
-		if out.configs[name] == nil {
-			return nil, fmt.Errorf("%s: spec.configuration.name: there is no MachineConfig %q in %s", p, name,
-				filepath.Join(d.dir, configsDir))
+		c, ok := configs[name]
+		switch {
+		case !ok && missing != nil:
+			c.err = behind{fmt.Errorf("%s: %s: there is no MachineConfig %q: %w", p, field, name, missing)}
+		case !ok:
+			c.err = unavailable{fmt.Errorf("%s: %s: there is no MachineConfig %q in %s", p, field, name, at)}
 		}
-		out.pools[p.Object.Name] = p.Object
+		c.pool = p.Object
+		return c
 	}
-	return out, nil
+	found, wrong = documents(filepath.Join(d.dir, poolsDir))
+	out.wrong, out.unread = append(out.wrong, wrong...), errors.Join(wrong...)
+	for _, docs := range found {
+		for _, p := range docs.Pools {
+			this := config(p)
+			if _, again := out.pools[p.Object.Name]; again {
+				this.err = behind{fmt.Errorf("%s: metadata.name: another document has the same name", p)}
+			}
+			if this.err != nil {
+				out.wrong = append(out.wrong, this.err)
+			}
+			out.pools[p.Object.Name] = this
+		}
+	}
+	return out
 }
 
 // Run reads the files again whenever they change, until ctx ends. What has an error does not replace what had none.
@@ -145,19 +208,34 @@ func (d *Directory) Run(ctx context.Context) error {
 }
 
 func (d *Directory) reload() {
-	found, err := d.read()
-	if err != nil {
-		d.stale.Set(1)
-		if err.Error() != d.said {
-			d.said = err.Error()
-			d.log.Error(err, "reading the files again; what they were is served", "dir", d.dir)
+	before, now := d.files.Load(), d.read()
+	var lacking, asBefore []string
+	for name, p := range now.pools {
+		if was, ok := before.pools[name]; p.err != nil && (!ok || was.err != nil) {
+			lacking = append(lacking, name)
 		}
-		return
 	}
-	if d.said != "" {
+	for name, was := range before.pools {
+		p, ok := now.pools[name]
+		if was.err == nil && (ok && p.err != nil || !ok && now.unread != nil) {
+			now.pools[name] = was
+			asBefore = append(asBefore, name)
+		}
+	}
+	d.files.Store(now)
+	text := ""
+	if err := errors.Join(now.wrong...); err != nil {
+		text = oneLine(err.Error())
+	}
+	switch {
+	case text == "" && d.said != "":
 		d.log.Info("the files are in order again", "dir", d.dir)
+	case text != "" && text != d.said:
+		slices.Sort(lacking)
+		slices.Sort(asBefore)
+		d.log.Error(errors.New(text), "reading the files; the other pools are served", "dir", d.dir, "notServed", lacking,
+			"servedAsBefore", asBefore)
 	}
-	d.said = ""
-	d.stale.Set(0)
-	d.files.Store(found)
+	d.said = text
+	d.stale.Set(float64(min(len(now.wrong), 1)))
 }

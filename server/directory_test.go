@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 )
 
 const (
@@ -92,26 +93,99 @@ func TestADirectoryIsReadAgainWhenItChangesAndKeepsWhatWasGood(t *testing.T) {
 	serves("a")
 }
 
-func TestADirectorysErrorsNameTheFileAndTheField(t *testing.T) {
-	for _, test := range []struct{ name, pool, config, want string }{
+func TestAnErrorOfAPoolIsSaidByFileAndFieldAndTheOtherPoolsAreServed(t *testing.T) {
+	for _, test := range []struct {
+		name, pool, config, want string
+		code                     int
+		told                     bool // the client is told what the log says
+	}{
 		{"a field of the wrong type", poolText, strings.Replace(configText, "MODE", `"x"`, 1),
-			"machine-configs/c.yaml): spec.config.storage.files[0].mode"},
-		{"a field that there is not", poolText + "  pauzed: true\n", configText, "machine-pools/p.yaml"},
-		{"a configuration that there is not", strings.Replace(poolText, "NAME", "b", 1), configText,
-			"machine-pools/p.yaml): spec.configuration.name"},
+			"machine-configs/c.yaml): spec.config.storage.files[0].mode", 503, false},
+		{"a file of garbage", poolText, "}{", "machine-configs/c.yaml", 503, false},
+		{"a field that there is not", poolText + "  pauzed: true\n", configText, "machine-pools/p.yaml", 503, false},
+		{"a configuration that there is not", strings.Replace(poolText, "NAME", "z", 1), configText,
+			"machine-pools/p.yaml): spec.configuration.name", 503, true},
 		{"no configuration", strings.Replace(poolText, "{name: NAME}", "{}", 1), configText,
-			"machine-pools/p.yaml): spec.configuration.name"},
+			"machine-pools/p.yaml): spec.configuration.name", 503, true},
+		{"two of the same name", poolText + "---\n" + poolText, configText, "machine-pools/p.yaml", 503, false},
+		{"two configurations of the same name", poolText, configText + "---\n" + configText, "machine-configs/c.yaml", 503, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
 			write(t, dir+"/machine-pools/p.yaml", test.pool, "a")
 			write(t, dir+"/machine-configs/c.yaml", test.config, "a")
-			if _, err := OpenDirectory(dir, logr.Discard()); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want one with %s", err, test.want)
+			write(t, dir+"/machine-pools/infra.yaml", strings.Replace(poolText, "worker", "infra", 1), "b")
+			write(t, dir+"/machine-configs/b.yaml", configText, "b")
+			var log strings.Builder
+			d, err := OpenDirectory(dir, funcr.New(func(_, args string) { log.WriteString(args + "\n") }, funcr.Options{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(log.String(), test.want) || strings.Contains(log.String(), `"notServed"=["infra"`) {
+				t.Errorf("the log has %s, want %s", &log, test.want)
+			}
+			s := New(Options{Source: d, Gate: Gate{Open: true}, Log: logr.Discard()})
+			if w := get(t, s, "GET", "/config/infra", "Accept", ignition35); w.Code != 200 {
+				t.Errorf("the other pool: %d %s", w.Code, w.Body)
+			}
+			w := get(t, s, "GET", "/config/worker", "Accept", ignition35)
+			if w.Code != test.code || strings.Contains(w.Body.String(), test.want) != test.told {
+				t.Errorf("the pool with the error: %d %s", w.Code, w.Body)
+			}
+			// Put right, it is served.
+			write(t, dir+"/machine-pools/p.yaml", poolText, "a")
+			write(t, dir+"/machine-configs/c.yaml", configText, "a")
+			d.reload()
+			if w := get(t, s, "GET", "/config/worker", "Accept", ignition35); w.Code != 200 {
+				t.Errorf("put right: %d %s", w.Code, w.Body)
+			}
+			if w := get(t, s, "GET", "/config/nobody", "Accept", ignition35); w.Code != 404 {
+				t.Errorf("a pool that there is not: %d %s", w.Code, w.Body)
 			}
 		})
 	}
+}
+
+func TestADirectoryWithoutItsFoldersIsNotServed(t *testing.T) {
 	if _, err := OpenDirectory(t.TempDir(), logr.Discard()); err == nil || !strings.Contains(err.Error(), "machine-pools") {
 		t.Errorf("an empty directory: %v", err)
 	}
+}
+
+// A pool stays as it was, whole: also its configuration, of which there may be nothing left.
+func TestWhatWasGoodIsServedWhileItsFilesHaveErrorsAndAPoolThatIsRemovedIsGone(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/machine-pools/worker.yaml", poolText, "a")
+	write(t, dir+"/machine-pools/infra.yaml", strings.Replace(poolText, "worker", "infra", 1), "a")
+	write(t, dir+"/machine-configs/a.yaml", configText, "a")
+	d, err := OpenDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Options{Source: d, Gate: Gate{Open: true}, Log: logr.Discard()})
+	answers := func(when string, want map[string]int) {
+		t.Helper()
+		for name, code := range want {
+			if w := get(t, s, "GET", "/config/"+name, "Accept", ignition35); w.Code != code {
+				t.Errorf("%s: %s: %d %s, want %d", when, name, w.Code, w.Body, code)
+			}
+		}
+	}
+	write(t, dir+"/machine-configs/a.yaml", "}{", "")
+	d.reload()
+	answers("without its configuration", map[string]int{"worker": 200, "infra": 200, "other": 404})
+	write(t, dir+"/machine-pools/worker.yaml", "}{", "")
+	d.reload()
+	answers("without its file", map[string]int{"worker": 200, "infra": 200, "other": 503})
+	write(t, dir+"/machine-configs/a.yaml", configText, "a")
+	if err := os.Remove(dir + "/machine-pools/worker.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	d.reload()
+	answers("removed", map[string]int{"worker": 404, "infra": 200, "other": 404})
+	if err := os.Rename(dir+"/machine-pools", dir+"/away"); err != nil {
+		t.Fatal(err)
+	}
+	d.reload()
+	answers("without the folder", map[string]int{"infra": 200, "other": 503})
 }
