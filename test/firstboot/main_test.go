@@ -30,6 +30,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/lab"
 )
 
@@ -117,6 +118,7 @@ func needIgnition(t *testing.T) string {
 type server struct {
 	port      int
 	authority []byte // PEM
+	child     *cluster.Child
 }
 
 // serve has one serve a pool worker with a configuration until the test ends.
@@ -153,14 +155,20 @@ func start(t *testing.T, cert []byte, args ...string) server {
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program("machine-config-server"), append(args,
 		"--address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port), "--metrics-bind-address=0")...)
 	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &log, &log, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	cmd.Stdout, cmd.Stderr = &log, &log
+	var err error
+	if s.child, err = cluster.StartChild(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the server ended with %v", err)
+		if err := s.child.Err(); err != nil {
+			t.Errorf("the server ended by itself: %v", err)
+		} else if err := syscall.Kill(s.child.PID(), syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		<-s.child.Ended()
+		if cmd.ProcessState.ExitCode() != 0 {
+			t.Errorf("the server ended with %v", cmd.ProcessState)
 		}
 		if t.Failed() {
 			t.Logf("the server:\n%s", &log)
@@ -175,8 +183,8 @@ func start(t *testing.T, cert []byte, args ...string) server {
 			_ = connection.Close()
 			return s
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the server does not listen: %v\n%s", err, &log)
+		if time.Now().After(deadline) || s.child.Err() != nil {
+			t.Fatalf("the server does not listen: %v", err)
 		}
 	}
 }
@@ -258,10 +266,20 @@ func (s server) ignite(t *testing.T, ignition, root string) {
 	if err := os.WriteFile(config, s.pointer(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Ignition asks again for as long as nobody answers.
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		select {
+		case <-s.child.Ended():
+			stop()
+		case <-ctx.Done():
+		}
+	}()
 	for _, stage := range []string{"fetch", "files"} {
-		cmd := command(t, ignition, "--platform=file", "--stage="+stage, "--root="+root, "--log-to-stdout",
+		cmd := exec.CommandContext(ctx, ignition, "--platform=file", "--stage="+stage, "--root="+root, "--log-to-stdout",
 			"--config-cache="+dir+"/ignition.json", "--state-file="+dir+"/state", "--neednet="+dir+"/neednet")
-		cmd.Env = append(os.Environ(), "IGNITION_CONFIG_FILE="+config)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "IGNITION_CONFIG_FILE="+config)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("ignition, stage %s: %v\n%s", stage, err, out)
 		}
