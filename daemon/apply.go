@@ -33,12 +33,16 @@ type ApplyOptions struct {
 	Lift bool
 	// Cluster says that a cluster asks: its word about the node is part of the verdict.
 	Cluster bool
+	// Hooks are what the cluster has to say of hooks.
+	Hooks HookDocument
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
 
 	// arguments, of a first boot, are kernel arguments that Ignition would have set, had it known how: they are to be on
 	// the command line, and neither the configuration's nor ours.
 	arguments []string
+	// unasked says that no hook has a say before it: a person goes back, or the machine serves nobody yet.
+	unasked bool
 	// back, of a rollback, is the OS that the configuration had run on.
 	back *wayBack
 	// afresh asks the remote what an image is now, whatever was staged before.
@@ -122,6 +126,17 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 		return err
 	}
 	defer u.end()
+	if !o.Cluster && !o.unasked && (res.Plan.Drain || res.Plan.Reboot) {
+		// Who asks from a cluster has asked before it has drained the node.
+		if err := h.askBeforeDrain(ctx, r, cfg.Name, o.Hooks); err != nil {
+			return err
+		}
+	}
+	if u.reboot {
+		if err := h.keepHooks(u.Revision.Digest, o.Hooks); err != nil {
+			return err
+		}
+	}
 	if err := h.run(ctx, r, u, o, res); err != nil {
 		if r.Pending == nil && r.State != transaction.RolledBack && !errors.Is(err, errNotHeld) {
 			h.engine().Fail(r, transaction.Degraded, err)

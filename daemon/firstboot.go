@@ -67,7 +67,7 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 		if err := h.root.Remove(ignitionPreset); err != nil {
 			return err
 		}
-		o.arguments = arguments
+		o.arguments, o.unasked = arguments, true
 		if err := h.apply(ctx, r, cfg, o, res); err != nil {
 			return err
 		}

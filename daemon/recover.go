@@ -91,6 +91,7 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 			return err
 		}
 	}
+	o.unasked = true
 	return h.apply(ctx, r, cfg, o, res)
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
@@ -182,6 +183,7 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
 			}
 			failed = slices.DeleteFunc(failed, func(u string) bool {
 				return slices.Contains(b.FailedUnits, u) || u == transaction.RecoverUnit || u == transaction.ProveUnit ||
+					u == hooks.Unit ||
 					slices.ContainsFunc(handVerbs, func(v verb) bool { return v.unit() == u })
 			})
 			if len(failed) > 0 {
@@ -290,7 +292,7 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 	if p == nil || p.Phase != transaction.PhaseProve {
 		return nil
 	}
-	verdict := h.verdict(ctx, p)
+	verdict := h.verdict(ctx, r)
 	if ctx.Err() != nil {
 		return ctx.Err() // asked to stop, which is no verdict
 	}
@@ -326,7 +328,7 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 
 // cleanUp removes what the settled configuration has made superfluous. What fails is tried again by the next update.
 func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
-	err := h.engine().Tidy(ctx, r)
+	err := errors.Join(h.engine().Tidy(ctx, r), h.root.Remove(hooksPath))
 	if err == nil && h.plain != nil {
 		err = errors.Join(h.unstage(ctx, r.Committed.Digest), h.plain.Cleanup(ctx))
 	}
@@ -351,7 +353,8 @@ func (h *Host) waitLock(ctx context.Context) error {
 }
 
 // verdict is nil for a host that proved healthy. A configuration that can't even be judged is bad.
-func (h *Host) verdict(ctx context.Context, p *transaction.Pending) error {
+func (h *Host) verdict(ctx context.Context, r *transaction.Record) error {
+	p := r.Pending
 	cfg, err := h.revision(&p.Revision)
 	if err != nil {
 		return err
@@ -364,6 +367,9 @@ func (h *Host) verdict(ctx context.Context, p *transaction.Pending) error {
 		return fmt.Errorf("booted deployment is %s, expected %s", booted.ID, p.Deployment)
 	}
 	checks, err := h.bootChecks(cfg, p, booted)
+	if err == nil {
+		checks, err = h.afterBoot(r, checks)
+	}
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"time"
 
@@ -54,11 +55,17 @@ func (h *Host) Unstage(ctx context.Context) (*Result, error) {
 // has it still after patience makes a *Refused. It is a lock of its own because to compose takes minutes, in which the
 // host is free for everything else; who needs both takes Lock first.
 func (h *Host) lockStaging(ctx context.Context, verb string, patience time.Duration) (release func(), err error) {
+	return h.lockFile(ctx, "staging.lock", verb, "stages", patience)
+}
+
+// lockFile takes a lock beside the host's own; whoever has it still after patience, and what that does, is said in a
+// *Refused.
+func (h *Host) lockFile(ctx context.Context, name, verb, does string, patience time.Duration) (func(), error) {
 	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
 		return nil, err
 	}
 	for end := h.now().Add(patience); ; {
-		f, err := h.root.Lock(transaction.RunDir+"/staging.lock",
+		f, err := h.root.Lock(path.Join(transaction.RunDir, name),
 			fmt.Sprintf("machine-config-daemon %s, pid %d", verb, os.Getpid()))
 		if err == nil {
 			return func() { _ = f.Close() }, nil
@@ -66,7 +73,7 @@ func (h *Host) lockStaging(ctx context.Context, verb string, patience time.Durat
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, err
 		}
-		refused := &Refused{Err: fmt.Errorf("another operation stages on this host: %w", err)}
+		refused := &Refused{Err: fmt.Errorf("another operation %s on this host: %w", does, err)}
 		if !h.now().Before(end) {
 			return nil, refused
 		}

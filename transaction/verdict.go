@@ -60,6 +60,7 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 		no := map[string]bool{}
 		for _, c := range checks {
 			if no[c.After] {
+				no[c.Name] = true // what comes after it has not been asked for either
 				continue
 			}
 			err := c.Run(ctx)

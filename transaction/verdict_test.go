@@ -52,6 +52,20 @@ func TestVerdict(t *testing.T) {
 			return errNo
 		}}),
 	}
+	made := false // something that is there only once a hook has run
+	chain := []Check{
+		answers(BootCheck, true, late...),
+		after(Check{Name: "hook", Run: func(context.Context) error {
+			made = true
+			return nil
+		}}),
+		{Name: "service", After: "hook", Run: func(context.Context) error {
+			if made {
+				return nil
+			}
+			return errNo
+		}},
+	}
 	for name, c := range map[string]struct {
 		checks []Check
 		limit  time.Duration
@@ -59,19 +73,20 @@ func TestVerdict(t *testing.T) {
 		within time.Duration
 		says   string
 	}{
-		"nothing to ask":                   {limit: time.Minute, good: true, within: soak},
-		"all say yes, and still do":        {checks: []Check{answers("a", false, true), answers("b", true, true)}, limit: time.Minute, good: true, within: soak},
-		"a service that dies just after":   {checks: []Check{answers("units", false, true, false)}, limit: time.Minute, within: 15 * time.Second, says: "units: no"},
-		"a hiccup is asked again":          {checks: []Check{answers("a", false, false, true)}, limit: time.Minute, good: true, within: 6 * time.Second},
-		"a clear no does not wait":         {checks: []Check{answers("script", false, false)}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
-		"a late kubelet is waited for":     {checks: []Check{answers("kubelet", true, late...)}, limit: time.Hour, good: true, within: time.Hour},
-		"but not for ever":                 {checks: []Check{answers("kubelet", true, false)}, limit: 10 * time.Minute, within: 10*time.Minute + time.Second, says: "deadline"},
-		"what says yes too late is a no":   {checks: []Check{answers("kubelet", true, late...)}, limit: 10 * time.Second, within: 11 * time.Second, says: "kubelet: no"},
-		"every no is told, not the first":  {checks: []Check{answers("one", false, false), answers("two", false, false)}, limit: time.Minute, within: 10 * time.Second, says: "two: no"},
-		"scripts wait for the boot":        {checks: slow, limit: time.Hour, good: true, within: time.Minute},
-		"and are asked then":               {checks: []Check{answers(BootCheck, true, true), after(answers("script", false, false))}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
-		"and at once without one":          {checks: []Check{after(answers("script", false, false))}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
-		"patience with one, not the other": {checks: []Check{answers("kubelet", true, false), answers("script", false, false)}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
+		"what comes after what was not asked": {checks: chain, limit: time.Hour, good: true, within: time.Hour},
+		"nothing to ask":                      {limit: time.Minute, good: true, within: soak},
+		"all say yes, and still do":           {checks: []Check{answers("a", false, true), answers("b", true, true)}, limit: time.Minute, good: true, within: soak},
+		"a service that dies just after":      {checks: []Check{answers("units", false, true, false)}, limit: time.Minute, within: 15 * time.Second, says: "units: no"},
+		"a hiccup is asked again":             {checks: []Check{answers("a", false, false, true)}, limit: time.Minute, good: true, within: 6 * time.Second},
+		"a clear no does not wait":            {checks: []Check{answers("script", false, false)}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
+		"a late kubelet is waited for":        {checks: []Check{answers("kubelet", true, late...)}, limit: time.Hour, good: true, within: time.Hour},
+		"but not for ever":                    {checks: []Check{answers("kubelet", true, false)}, limit: 10 * time.Minute, within: 10*time.Minute + time.Second, says: "deadline"},
+		"what says yes too late is a no":      {checks: []Check{answers("kubelet", true, late...)}, limit: 10 * time.Second, within: 11 * time.Second, says: "kubelet: no"},
+		"every no is told, not the first":     {checks: []Check{answers("one", false, false), answers("two", false, false)}, limit: time.Minute, within: 10 * time.Second, says: "two: no"},
+		"scripts wait for the boot":           {checks: slow, limit: time.Hour, good: true, within: time.Minute},
+		"and are asked then":                  {checks: []Check{answers(BootCheck, true, true), after(answers("script", false, false))}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
+		"and at once without one":             {checks: []Check{after(answers("script", false, false))}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
+		"patience with one, not the other":    {checks: []Check{answers("kubelet", true, false), answers("script", false, false)}, limit: time.Hour, within: 10 * time.Second, says: "script: no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -110,7 +110,8 @@ configuration, 5 refused because another operation or manager is at work.`,
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
-		repairCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand())
+		repairCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand(), hooksCommand(),
+		beforeDrainCommand())
 	return cmd
 }
 
@@ -243,6 +244,7 @@ func applyCommand() *cobra.Command {
 	var o options
 	var to goal
 	var a daemon.ApplyOptions
+	var hooks string
 	cmd := &cobra.Command{
 		Use:   "apply --config FILE",
 		Short: "Move the host to a configuration as one transaction",
@@ -252,6 +254,9 @@ func applyCommand() *cobra.Command {
 				return err
 			}
 			if err := checkTimeout(a); err != nil {
+				return err
+			}
+			if a.Hooks, err = readHooks(hooks); err != nil {
 				return err
 			}
 			return o.act(cmd.Context(), "apply", func(h *daemon.Host) (*daemon.Result, error) {
@@ -270,6 +275,7 @@ func applyCommand() *cobra.Command {
 		"try a configuration again that failed its verdict on this host")
 	cmd.Flags().BoolVar(&a.Cluster, "cluster", false,
 		"make what the cluster says of the node part of the verdict; the agent in the cluster passes it")
+	hooksFlag(cmd, &hooks)
 	return cmd
 }
 

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hooks finds and runs the executables that people have the agent ask: before a node is drained, and after it
+// has booted. Which there are is a function of directories; that one says no is an Error with what it printed last.
+package hooks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+// When says at which point of an update a hook is asked.
+type When string
+
+// The points.
+const (
+	// BeforeDrain: the update is staged, and the node still serves. A no holds the update.
+	BeforeDrain When = "before-drain"
+	// AfterBoot: the new configuration has booted and has its verdict before it. A no is a no of the verdict.
+	AfterBoot When = "after-boot"
+)
+
+// DefaultLimit is how long a hook may run that says nothing else, as a check script; LongestLimit is the most that one
+// may ask for.
+const (
+	DefaultLimit = 2 * time.Minute
+	LongestLimit = time.Hour
+)
+
+// Hook is something to run.
+type Hook struct {
+	// Name is what people know it by: its path, or the object that it comes from.
+	Name string
+	// Path is the executable on the host. Of a hook with a Script it is made before it runs.
+	Path   string
+	Script string
+	Args   []string
+	Limit  time.Duration
+}
+
+// Dirs are the directories of a host's own hooks; those of an earlier one go before those of the same name in a later.
+var Dirs = []string{"/etc/noderefit/hooks", "/run/noderefit/hooks", "/usr/lib/noderefit/hooks"}
+
+// limitSuffix ends the name of the file that says how long the hook of the name before it may run.
+const limitSuffix = ".timeout"
+
+// entry is what stands in a directory.
+type entry struct {
+	path   string
+	masked bool // an empty file, or a link to /dev/null
+	runs   bool // an executable file, or a link to one
+}
+
+// Find returns the hooks of a host for a point, in the order in which they run, and what in the directories is none of
+// them and looks as if it should be, for people.
+func Find(root *files.Root, when When) (found []Hook, warnings []string, err error) {
+	entries := map[string]entry{}
+	for _, dir := range slices.Backward(Dirs) {
+		dir = path.Join(dir, string(when)+".d")
+		names, err := root.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("looking for hooks: %w", err)
+		}
+		for _, name := range names {
+			if entries[name], err = look(root, path.Join(dir, name)); err != nil {
+				return nil, nil, fmt.Errorf("looking for hooks: %w", err)
+			}
+		}
+	}
+	found, warnings = choose(entries)
+	for i := range found {
+		h := &found[i]
+		limit, is := entries[path.Base(h.Path)+limitSuffix]
+		if !is || limit.masked {
+			continue
+		}
+		text, err := root.ReadFile(limit.path)
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading the time limit of a hook: %w", err)
+		}
+		if h.Limit, err = ParseLimit(string(text)); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", limit.path, err)
+		}
+	}
+	return found, warnings, nil
+}
+
+// look follows links: a hook may be one to a program of a package.
+func look(root *files.Root, name string) (entry, error) {
+	e := entry{path: name}
+	at := name
+	for range 40 { // as many as the kernel follows
+		n, err := root.Inspect(at)
+		if err != nil {
+			return e, err
+		}
+		switch n.Type {
+		case files.Symlink:
+			if n.Target == "/dev/null" {
+				e.masked = true
+				return e, nil
+			}
+			if path.IsAbs(n.Target) {
+				at = path.Clean(n.Target)
+			} else {
+				at = path.Join(path.Dir(at), n.Target)
+			}
+			continue
+		case files.Regular:
+			size, _, err := root.SizeAndTime(at)
+			e.masked, e.runs = size == 0, n.Mode&0o111 != 0
+			return e, err
+		}
+		return e, nil
+	}
+	return e, fmt.Errorf("%s: too many links", name)
+}
+
+// leftBehind end the names of what editors and package managers leave.
+var leftBehind = []string{"~", ".bak", ".orig", ".swp", ".rpmnew", ".rpmorig", ".rpmsave", ".dpkg-dist", ".dpkg-new",
+	".dpkg-old", ".dpkg-tmp", ".ignore"}
+
+// choose decides what of the entries, by name, is a hook.
+func choose(entries map[string]entry) (found []Hook, warnings []string) {
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		e := entries[name]
+		skip := strings.HasPrefix(name, ".") || strings.HasSuffix(name, limitSuffix) ||
+			slices.ContainsFunc(leftBehind, func(s string) bool { return strings.HasSuffix(name, s) })
+		switch {
+		case skip || e.masked:
+		case !e.runs:
+			warnings = append(warnings, e.path+" is no executable file, and no hook therefore")
+		default:
+			found = append(found, Hook{Name: e.path, Path: e.path, Limit: DefaultLimit})
+		}
+	}
+	return found, warnings
+}
+
+// ParseLimit reads a time limit: a number of seconds, or a duration such as 90s or 5m.
+func ParseLimit(text string) (time.Duration, error) {
+	text = strings.TrimSpace(text)
+	limit, err := time.ParseDuration(text)
+	if seconds, number := strconv.Atoi(text); number == nil {
+		limit, err = time.Duration(seconds)*time.Second, nil
+	}
+	if err != nil || limit < time.Second || limit > LongestLimit {
+		return 0, fmt.Errorf("%q is no time limit: from 1s to %s, or a number of seconds", text, LongestLimit)
+	}
+	return limit, nil
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hooks
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/systemd"
+)
+
+// Unit is the service that a hook runs as. One of them runs at a time.
+const Unit = "machine-config-daemon-hook.service"
+
+// grace is what a hook and all that it has started have to end at their limit, before they are killed.
+const grace = 5 * time.Second
+
+// Runner is systemd.
+type Runner interface {
+	RunOnce(ctx context.Context, o systemd.Once) (systemd.Ended, error)
+}
+
+// Error is a hook's no.
+type Error struct {
+	When When   `json:"when"`
+	Hook string `json:"hook"`
+	// Why is how it ended, or why it could not be run.
+	Why string `json:"why"`
+	// Output are the last lines that it printed; see Tail.
+	Output []string `json:"output,omitempty"`
+}
+
+// lastWords is how much of the output an error repeats, in bytes: the end of it, where people put the reason.
+const lastWords = 300
+
+func (e *Error) Error() string { return fmt.Sprintf("%s hook %s: %s", e.When, e.Hook, e.Said()) }
+
+// Said is how it ended and the end of what it printed, on one line.
+func (e *Error) Said() string {
+	text := e.Why
+	said := strings.Join(e.Output, " | ")
+	if said == "" {
+		return text
+	}
+	if cut := len(said) - lastWords; cut > 0 {
+		said = "…" + strings.ToValidUTF8(said[cut:], "")
+	}
+	return text + ": " + said
+}
+
+// Run runs a hook to its end; argv is its command line. That it says no, or can't be run, is an *Error; that ctx ended
+// is not. say is told each line that it prints.
+func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []string, say func(line string)) error {
+	no := &Error{When: when, Hook: h.Name}
+	out, in, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("running hook %s: %w", h.Name, err)
+	}
+	defer func() { _ = out.Close() }()
+	tail := &Tail{say: say}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		tail.readFrom(out)
+	}()
+	ended, err := r.RunOnce(ctx, systemd.Once{Name: Unit, Description: fmt.Sprintf("Noderefit: %s hook %s", when, h.Name),
+		Argv: argv, Environment: environment, Output: in, Limit: h.Limit, Grace: grace})
+	_ = in.Close()
+	select { // nothing of it is left, so that this is at once, whoever else it has given the pipe to
+	case <-read:
+	case <-time.After(time.Second):
+		_ = out.Close()
+		<-read
+	}
+	no.Output = tail.Lines()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("running hook %s: %w", h.Name, context.Cause(ctx))
+	case err != nil:
+		no.Why = "it could not be run: " + err.Error()
+	case ended.Result == "success":
+		return nil
+	case ended.Result == "timeout":
+		no.Why = fmt.Sprintf("it was stopped at its time limit of %s", h.Limit)
+	case ended.Result == "signal" || ended.Result == "core-dump":
+		no.Why = fmt.Sprintf("it was killed by signal %d", ended.Status)
+	case ended.Result == "exit-code":
+		no.Why = fmt.Sprintf("exit status %d", ended.Status)
+	default:
+		no.Why = ended.Result
+	}
+	return no
+}
+
+// The bounds of what is kept of a hook's output.
+const (
+	TailLines = 10
+	TailBytes = 1024
+)
+
+// Tail keeps the last lines of an output, at most TailLines and TailBytes, without what a terminal would act on.
+type Tail struct {
+	lines []string
+	say   func(line string)
+}
+
+// longest is how much of one line is kept in memory.
+const longest = 4096
+
+func (t *Tail) readFrom(f *os.File) {
+	var line []byte
+	buffer := make([]byte, longest)
+	for {
+		n, err := f.Read(buffer)
+		for _, b := range buffer[:n] {
+			if b == '\n' || b == '\r' {
+				t.add(line)
+				line = line[:0]
+			} else if len(line) < longest {
+				line = append(line, b)
+			}
+		}
+		if err != nil { // the end, however it looks
+			t.add(line)
+			return
+		}
+	}
+}
+
+func (t *Tail) add(line []byte) {
+	text := strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return ' '
+		}
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(string(bytes.TrimSpace(line)), "?"))
+	if text == "" {
+		return
+	}
+	if t.say != nil {
+		t.say(text)
+	}
+	t.lines = append(t.lines, text)
+	if len(t.lines) > TailLines {
+		t.lines = t.lines[1:]
+	}
+}
+
+// Lines are the last lines.
+func (t *Tail) Lines() []string {
+	var out []string
+	left := TailBytes
+	for i := len(t.lines) - 1; i >= 0 && left > 0; i-- {
+		line := t.lines[i]
+		if len(line) > left {
+			line = strings.ToValidUTF8(line[:left], "")
+		}
+		left -= len(line) + 1
+		out = append([]string{line}, out...)
+	}
+	return out
+}
