@@ -6,8 +6,8 @@ import "embed"
 
 //go:generate ./crds.sh
 
-// CRDs are the definitions of the kinds that we speak, a YAML file each, below crds/. They are OpenShift's own, so that
-// on a cluster that has them already nothing changes.
+// CRDs are the definitions of the kinds that we speak, a YAML file each, below crds/. They are OpenShift's own
+// but for a default: observedGeneration is -1 until somebody has looked.
 //
 //go:embed crds/*.yaml
 var CRDs embed.FS

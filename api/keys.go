@@ -90,6 +90,9 @@ const (
 	// Runtime is "crio" or "containerd": the container runtime of a pool whose Nodes do not say it, or not yet. People
 	// write it.
 	Runtime = ownPrefix + "container-runtime"
+	// RenderedGeneration is the generation of the pool that the render controller has looked at to the end. It writes it,
+	// so that the pool's status does not claim to have seen a change that only one of two controllers has.
+	RenderedGeneration = ownPrefix + "rendered-generation"
 	// DrainSingleNode is "true" where the only node of a cluster shall be drained all the same.
 	DrainSingleNode = ownPrefix + "drain-single-node"
 )
@@ -175,6 +178,21 @@ const NoMachineConfigs = "NoMachineConfigs"
 // PartRefused is the reason of PoolRenderPending that something the pool's configuration is made of was not accepted as
 // it is. What it was before stays, and everything else goes on.
 const PartRefused = "Refused"
+
+// Rendering is the reason of PoolRenderPending that something has changed which the pool's configuration is made of:
+// it is about to be rendered again.
+const Rendering = "Rendering"
+
+// RenderPinned is the reason of RenderDegraded, which is false then, that a rollback holds the pool at a configuration
+// that its MachineConfigs do not make.
+const RenderPinned = "Pinned"
+
+// Conditions that kstatus knows, and by it Flux, Argo CD and others: on the way, and stuck until somebody changes
+// something. An object has them as well as those of its own kind.
+const (
+	Reconciling = "Reconciling"
+	Stalled     = "Stalled"
+)
 
 // Conditions of a MachineConfigPool that are ours, beside those of openshift/api.
 const (

@@ -168,8 +168,8 @@ func TestConditionsSayItToEveryReader(t *testing.T) {
 	v.say(ReasonOverridden, "b")
 	bad := v.Conditions()
 	for i, kind := range []string{"Success", "Stalled", "Accepted"} {
-		if good[i].Type != kind || (good[i].Status == "True") == (kind == stalled) ||
-			bad[i].Type != kind || (bad[i].Status == "True") != (kind == stalled) ||
+		if good[i].Type != kind || (good[i].Status == "True") == (kind == api.Stalled) ||
+			bad[i].Type != kind || (bad[i].Status == "True") != (kind == api.Stalled) ||
 			bad[i].Reason != ReasonInvalid || bad[i].Message != "spec.logLevel: 11 is not between 0 and 10; b" {
 			t.Errorf("%+v, %+v", good[i], bad[i])
 		}

@@ -34,9 +34,6 @@ const (
 	ReasonWrite      = "WriteFailed"  // the API server did not take the MachineConfig
 )
 
-// stalled is the condition that says to kstatus, and so to Flux and Argo CD, that waiting will not help.
-const stalled = "Stalled"
-
 // Series is a kind of objects of which several can be for one pool, each on top of those before it: T is the kind, and
 // S what is asked for in one, without the selector of its pools.
 type Series[T client.Object, S any] struct {
@@ -106,7 +103,7 @@ func (v *Verdict) Conditions() []metav1.Condition {
 	}
 	return []metav1.Condition{
 		{Type: string(mcfgv1.KubeletConfigSuccess), Status: good, Reason: reason, Message: message},
-		{Type: stalled, Status: bad, Reason: reason, Message: message},
+		{Type: api.Stalled, Status: bad, Reason: reason, Message: message},
 		{Type: string(mcfgv1.KubeletConfigAccepted), Status: good, Reason: reason, Message: message},
 	}
 }

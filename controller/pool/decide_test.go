@@ -49,6 +49,8 @@ func node(t *testing.T, text string) progress.Node {
 			n.Cordoned, n.Cordon = true, &api.Cordon{By: api.Daemon}
 		case "came-back":
 			n.Reason = "rolled back from " + value + " to " + n.Current + ": somebody went back"
+		case "drifted":
+			n.Drift = &api.Drift{Items: []api.DriftItem{{Kind: "file", Name: "/etc/motd", What: []string{"contents"}, Since: t0}}}
 		case "notready":
 			n.NotReady = "Ready=Unknown: Kubelet stopped posting node status."
 		case "tainted":

@@ -78,7 +78,7 @@ func annotationPatch(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.T
 // status is what a pool's status has to be. Conditions of others are kept as they are found.
 func status(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) mcfgv1.MachineConfigPoolStatus {
 	s := *pool.Status.DeepCopy()
-	s.ObservedGeneration = pool.Generation
+	s.ObservedGeneration = observed(pool)
 	s.MachineCount, s.UpdatedMachineCount = int32(p.Machines), int32(p.Updated)
 	s.ReadyMachineCount, s.UnavailableMachineCount = int32(p.Ready), int32(p.Unavailable)
 	s.DegradedMachineCount = int32(p.Degraded)
@@ -100,8 +100,9 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	}
 	wrong := condition(progress.PoolMisconfigured, wrongText(p))
 	because := cmp.Or(quarantined.Message, failing.Message, said(s, mcfgv1.MachineConfigPoolRenderDegraded), wrong.Message)
+	reconciling, stalled := health(p, s, quarantined, wrong)
 	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong,
-		condition(api.PoolDrifted, driftText(p)))
+		condition(api.PoolDrifted, driftText(p)), reconciling, stalled)
 }
 
 // driftText names the nodes whose hosts are not as their configuration says.
@@ -180,13 +181,17 @@ func few(texts []string, more string) []string {
 // failingText names the nodes that fail, as OpenShift does. Where the configuration failed on a node that is gone or
 // has been healed since, the quarantine is what is left to tell.
 func failingText(p progress.Pool) string {
+	return cmp.Or(nodesText(p), quarantineText(p))
+}
+
+func nodesText(p progress.Pool) string {
 	var texts []string
 	for _, n := range p.Nodes {
 		if n.Failing() {
 			texts = append(texts, fmt.Sprintf("Node %s is reporting: %q", n.Name, cmp.Or(n.Reason, string(n.State))))
 		}
 	}
-	return cmp.Or(strings.Join(few(texts, "%d more nodes are failing"), ", "), quarantineText(p))
+	return strings.Join(few(texts, "%d more nodes are failing"), ", ")
 }
 
 // said is the message of a condition that is true, or its reason.

@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/noderefit/noderefit/api"
 )
 
 // CacheOptions say what a manager's cache keeps of the kinds that this controller reads: of a Node what decides about a
@@ -71,12 +73,22 @@ var poolChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if !ok || !ok2 {
 		return true
 	}
-	const render = mcfgv1.MachineConfigPoolRenderDegraded
 	return before.Generation != after.Generation || before.UID != after.UID ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 		!reflect.DeepEqual(before.Annotations, after.Annotations) ||
-		said(&before.Status, render) != said(&after.Status, render)
+		rendered(before) != rendered(after)
 }}
+
+// rendered is what the render controller says of a pool.
+func rendered(pool *mcfgv1.MachineConfigPool) [2]mcfgv1.MachineConfigPoolCondition {
+	said := [2]mcfgv1.MachineConfigPoolCondition{
+		find(&pool.Status, mcfgv1.MachineConfigPoolRenderDegraded), find(&pool.Status, api.PoolRenderPending),
+	}
+	for i := range said {
+		said[i].LastTransitionTime = metav1.Time{}
+	}
+	return said
+}
 
 // freshest remembers objects that were seen newer than the cache has them: the answers to our own writes, and what was
 // read past the cache. So no decision is made on what this process knows to be over.

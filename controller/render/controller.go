@@ -110,6 +110,7 @@ type reconciler struct {
 	events  events.EventRecorder
 	version string
 
+	changes   changes
 	retention time.Duration
 	optional  []*optionalKind
 	// genuine holds the rendered configurations whose content was seen to have the digest of their name.
@@ -132,7 +133,9 @@ func (r *reconciler) reconcile(ctx context.Context, t task) (reconcile.Result, e
 	}
 	var again time.Duration
 	var err error
-	if t == sweep {
+	if pool, is := t.announced(); is {
+		err = r.announce(ctx, pool)
+	} else if t == sweep {
 		again, err = r.sweep(ctx)
 	} else {
 		err = r.reconcilePool(ctx, string(t))
@@ -159,6 +162,7 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	if pool.DeletionTimestamp != nil {
 		return nil
 	}
+	seen := r.changes.of(name)
 	in, err := r.observe(ctx, pool)
 	if err != nil {
 		return err
@@ -168,7 +172,8 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 		if err := r.publish(ctx, pool, in.rendering); isAgain(err) {
 			return err
 		} else if err != nil {
-			return errors.Join(err, r.say(ctx, pool, []mcfgv1.MachineConfigPoolCondition{unpublished(err)}))
+			said := []mcfgv1.MachineConfigPoolCondition{unpublished(err), out.conditions[0]}
+			return errors.Join(err, r.conclude(ctx, pool, said, seen))
 		}
 	}
 	// Before a node is sent anywhere: what it goes to says what becomes of drift there.
@@ -178,7 +183,23 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	if pool, err = r.point(ctx, pool, out); err != nil {
 		return err
 	}
-	return r.say(ctx, pool, out.conditions)
+	return r.conclude(ctx, pool, out.conditions, seen)
+}
+
+// conclude says what a look at a pool came to, and how far it went. Where something has changed since, the pool is
+// about to be looked at again and goes on saying so.
+func (r *reconciler) conclude(
+	ctx context.Context, pool *mcfgv1.MachineConfigPool, cs []mcfgv1.MachineConfigPoolCondition, seen int,
+) error {
+	if r.changes.of(pool.Name) != seen {
+		cs = append(slices.DeleteFunc(cs, func(c mcfgv1.MachineConfigPoolCondition) bool {
+			return c.Type == api.PoolRenderPending
+		}), pendingAgain()...)
+	}
+	if err := r.say(ctx, pool, cs); err != nil {
+		return err
+	}
+	return r.acknowledge(ctx, pool)
 }
 
 // observe gathers all that a decision about a pool depends on.
@@ -351,7 +372,7 @@ func (r *reconciler) say(
 		return fmt.Errorf("setting conditions of MachineConfigPool/%s: %w", pool.Name, err)
 	}
 	for _, c := range cs {
-		if c.Status == corev1.ConditionTrue {
+		if c.Status == corev1.ConditionTrue && c.Reason != api.Rendering && c.Type != api.Reconciling {
 			logf.FromContext(ctx).Info("pool can't be rendered", "pool", pool.Name, "condition", c.Type,
 				"reason", c.Reason, "message", c.Message)
 		}

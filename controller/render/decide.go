@@ -21,7 +21,6 @@ import (
 // Reasons of RenderDegraded and RenderPending.
 const (
 	reasonRendered       = "Rendered"
-	reasonPinned         = "Pinned"
 	reasonPinUnusable    = "PinUnusable"
 	reasonRenderFailed   = "RenderFailed"
 	reasonUnreconcilable = "Unreconcilable"
@@ -215,7 +214,7 @@ func degraded(in input, out decision, trouble []failure) (mcfgv1.MachineConfigPo
 		}
 		c.Message = api.ShortReason(strings.Join(words, "; "))
 	case in.pinned():
-		c.Reason, c.Message = reasonPinned, pinnedMessage(in.pin)
+		c.Reason, c.Message = api.RenderPinned, pinnedMessage(in.pin)
 	case in.unused():
 		c.Reason = in.failure.reason
 	case in.rendering == nil:

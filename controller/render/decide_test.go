@@ -111,7 +111,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a pin holds while the same is rendered": {
 			in:     input{pool: workers(name), rendering: good, pin: pin("rendered-worker-old", name)},
-			target: "rendered-worker-old", known: true, reason: reasonPinned,
+			target: "rendered-worker-old", known: true, reason: api.RenderPinned,
 			message: "pinned to rendered-worker-old since 0001-01-01T00:00:00Z, until the MachineConfigs render to something " +
 				"else than " + name,
 		},
@@ -133,7 +133,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a pin is followed while parts are unfinished": {
 			in:     input{pool: workers(name), pin: pin("rendered-worker-old", name), waiting: []string{"x"}},
-			target: "rendered-worker-old", known: true, reason: reasonPinned, pending: "not rendered until this is finished: x",
+			target: "rendered-worker-old", known: true, reason: api.RenderPinned, pending: "not rendered until this is finished: x",
 			message: "pinned to rendered-worker-old since 0001-01-01T00:00:00Z, until the MachineConfigs render to something " +
 				"else than " + name,
 		},

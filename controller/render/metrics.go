@@ -44,7 +44,8 @@ func forget(pool string) {
 	}
 }
 
-// show sets the metrics of a pool to its conditions. To wait for the first MachineConfig is nothing to be mended.
+// show sets the metrics of a pool to its conditions. To wait for the first MachineConfig is nothing to be mended, and
+// neither is to be rendered in a moment.
 func show(pool string, conditions []mcfgv1.MachineConfigPoolCondition) {
 	var degraded, pending float64
 	for _, c := range conditions {
@@ -52,7 +53,7 @@ func show(pool string, conditions []mcfgv1.MachineConfigPoolCondition) {
 		case c.Status != corev1.ConditionTrue:
 		case c.Type == mcfgv1.MachineConfigPoolRenderDegraded:
 			degraded = 1
-		case c.Type == api.PoolRenderPending && c.Reason != api.NoMachineConfigs:
+		case c.Type == api.PoolRenderPending && c.Reason != api.NoMachineConfigs && c.Reason != api.Rendering:
 			pending = 1
 		}
 	}

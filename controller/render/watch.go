@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	configv1 "github.com/openshift/api/config/v1"
@@ -26,6 +27,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -46,26 +48,29 @@ type optionalKind struct {
 // watch starts the watches that every cluster can have, and prepares those that it may lack.
 func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache) error {
 	for _, start := range []source.TypedSource[task]{
-		source.TypedKind(from, &mcfgv1.MachineConfig{}, later(r.configChanged)),
-		source.TypedKind(from, &mcfgv1.MachineConfigPool{}, later(r.poolChanged)),
-		source.TypedKind(from, &corev1.Node{}, later(r.nodeChanged)),
+		source.TypedKind(from, &mcfgv1.MachineConfig{}, later(r.changes.note, r.configChanged)),
+		source.TypedKind(from, &mcfgv1.MachineConfigPool{}, later(r.changes.note, r.poolChanged)),
+		source.TypedKind(from, &corev1.Node{}, later(r.changes.note, r.nodeChanged)),
 	} {
 		if err := c.Watch(start); err != nil {
 			return err
 		}
 	}
 	r.optional = []*optionalKind{
-		optional(c, from, mcfgv1.GroupVersion.WithKind(kindKubeletConfig), &mcfgv1.KubeletConfig{}, r.allPools),
-		optional(c, from, mcfgv1.GroupVersion.WithKind(kindContainerRuntimeConfig), &mcfgv1.ContainerRuntimeConfig{},
-			r.allPools),
-		optional(c, from, mcfgv1.GroupVersion.WithKind(kindControllerConfig), &mcfgv1.ControllerConfig{}, r.allPools),
+		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindKubeletConfig), &mcfgv1.KubeletConfig{}, r.partChanged),
+		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindContainerRuntimeConfig), &mcfgv1.ContainerRuntimeConfig{},
+			r.partChanged),
+		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindControllerConfig), &mcfgv1.ControllerConfig{}, r.partChanged),
 	}
 	// Of a MachineConfiguration only that it changed is of interest, of mirrors only what their annotation says.
-	kinds := append([]schema.GroupVersionKind{operatorv1.GroupVersion.WithKind("MachineConfiguration")}, mirrorKinds...)
-	for _, gvk := range kinds {
+	partial := func(gvk schema.GroupVersionKind, changed func(context.Context, ...client.Object) map[task]time.Duration) {
 		o := &metav1.PartialObjectMetadata{}
 		o.SetGroupVersionKind(gvk)
-		r.optional = append(r.optional, optional(c, from, gvk, o, r.allPools))
+		r.optional = append(r.optional, optional(r, c, from, gvk, o, changed))
+	}
+	partial(operatorv1.GroupVersion.WithKind("MachineConfiguration"), r.allPools)
+	for _, gvk := range mirrorKinds {
+		partial(gvk, r.partChanged)
 	}
 	return nil
 }
@@ -77,14 +82,25 @@ var mirrorKinds = []schema.GroupVersionKind{
 	operatorv1alpha1.GroupVersion.WithKind("ImageContentSourcePolicy"),
 }
 
-func optional[T client.Object](
-	c controller.TypedController[task], from cache.Cache, gvk schema.GroupVersionKind, object T,
-	changed func(context.Context, client.Object, client.Object) map[task]time.Duration,
+func optional[T interface {
+	client.Object
+	comparable
+}](
+	r *reconciler, c controller.TypedController[task], from cache.Cache, gvk schema.GroupVersionKind, object T,
+	changed func(context.Context, ...client.Object) map[task]time.Duration,
 ) *optionalKind {
+	var none T
+	there := func(ctx context.Context, was, is T) map[task]time.Duration {
+		var objects []client.Object
+		for _, o := range []T{was, is} {
+			if o != none {
+				objects = append(objects, o)
+			}
+		}
+		return changed(ctx, objects...)
+	}
 	return &optionalKind{gvk: gvk, start: func() error {
-		return c.Watch(source.TypedKind(from, object, later(func(ctx context.Context, was, is T) map[task]time.Duration {
-			return changed(ctx, was, is)
-		})))
+		return c.Watch(source.TypedKind(from, object, later(r.changes.note, there)))
 	}}
 }
 
@@ -121,20 +137,29 @@ func (r *reconciler) watching(kind string) bool {
 }
 
 // later queues what changed says, each task after its delay: the earliest of several counts. changed gets the old and
-// the new object, one of them nil when it comes or goes.
+// the new object, one of them nil when it comes or goes. Announcements are counted as well, by note; not of what was
+// there when the watch began, of which nobody knows that it changed.
 func later[T client.Object](
-	changed func(ctx context.Context, was, is T) map[task]time.Duration,
+	note func(pool string), changed func(ctx context.Context, was, is T) map[task]time.Duration,
 ) handler.TypedEventHandler[T, task] {
 	type queue = workqueue.TypedRateLimitingInterface[task]
 	add := func(q queue, tasks map[task]time.Duration) {
 		for t, delay := range tasks {
+			if pool, is := t.announced(); is {
+				note(pool)
+			}
 			q.AddAfter(t, delay)
 		}
 	}
 	var none T
 	return handler.TypedFuncs[T, task]{
 		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[T], q queue) {
-			add(q, changed(ctx, none, e.Object))
+			tasks := changed(ctx, none, e.Object)
+			maps.DeleteFunc(tasks, func(t task, _ time.Duration) bool {
+				_, is := t.announced()
+				return is && e.IsInInitialList
+			})
+			add(q, tasks)
 		},
 		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[T], q queue) {
 			if e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion() {
@@ -156,6 +181,21 @@ func (r *reconciler) configChanged(ctx context.Context, was, is *mcfgv1.MachineC
 	if pool := machineconfig.PoolOf(some.Name); pool != "" {
 		return map[task]time.Duration{task(pool): debounce, sweep: debounce}
 	}
+	var objects []client.Object
+	for _, mc := range []*mcfgv1.MachineConfig{was, is} {
+		if mc != nil {
+			objects = append(objects, mc)
+		}
+	}
+	return r.wake(ctx, objects, func(pool *mcfgv1.MachineConfigPool) bool {
+		return slices.ContainsFunc(objects, func(o client.Object) bool { return isFor(o, pool) })
+	})
+}
+
+// wake has those of the pools rendered that something has changed for, and announces that where it asks for something
+// else than before.
+func (r *reconciler) wake(ctx context.Context, objects []client.Object, which func(*mcfgv1.MachineConfigPool) bool,
+) map[task]time.Duration {
 	out := map[task]time.Duration{}
 	pools := &mcfgv1.MachineConfigPoolList{}
 	if err := r.cached.List(ctx, pools, client.UnsafeDisableDeepCopy); err != nil {
@@ -163,10 +203,13 @@ func (r *reconciler) configChanged(ctx context.Context, was, is *mcfgv1.MachineC
 		return out
 	}
 	for i := range pools.Items {
-		for _, mc := range []*mcfgv1.MachineConfig{was, is} {
-			if mc != nil && selects(&pools.Items[i], mc) {
-				out[task(pools.Items[i].Name)] = debounce
-			}
+		pool := &pools.Items[i]
+		if !which(pool) {
+			continue
+		}
+		out[task(pool.Name)] = debounce
+		if asksForAnother(objects) && slices.ContainsFunc(objects, func(o client.Object) bool { return isFor(o, pool) }) {
+			out[announcement+task(pool.Name)] = 0
 		}
 	}
 	return out
@@ -187,7 +230,11 @@ func (r *reconciler) poolChanged(_ context.Context, was, is *mcfgv1.MachineConfi
 		maps.Equal(was.Annotations, is.Annotations) && maps.Equal(was.Labels, is.Labels):
 		return nil
 	}
-	return map[task]time.Duration{task(is.Name): debounce, sweep: r.sweepDelay()}
+	tasks := map[task]time.Duration{task(is.Name): debounce, sweep: r.sweepDelay()}
+	if was != nil && was.Annotations[api.PinKey] != is.Annotations[api.PinKey] {
+		tasks[announcement+task(is.Name)] = 0 // of what is in the spec, the generation tells
+	}
+	return tasks
 }
 
 func (r *reconciler) nodeChanged(_ context.Context, was, is *corev1.Node) map[task]time.Duration {
@@ -203,14 +250,12 @@ func (r *reconciler) nodeChanged(_ context.Context, was, is *corev1.Node) map[ta
 	return map[task]time.Duration{sweep: r.sweepDelay()}
 }
 
-func (r *reconciler) allPools(ctx context.Context, _, _ client.Object) map[task]time.Duration {
-	out := map[task]time.Duration{}
-	pools := &mcfgv1.MachineConfigPoolList{}
-	if err := r.cached.List(ctx, pools, client.UnsafeDisableDeepCopy); err != nil {
-		logf.FromContext(ctx).Error(err, "listing MachineConfigPools")
-	}
-	for i := range pools.Items {
-		out[task(pools.Items[i].Name)] = debounce
-	}
-	return out
+// allPools are to be looked at again, though nothing else is asked of them.
+func (r *reconciler) allPools(ctx context.Context, _ ...client.Object) map[task]time.Duration {
+	return r.wake(ctx, nil, func(*mcfgv1.MachineConfigPool) bool { return true })
+}
+
+// partChanged wakes all pools: what is not for a pool may have been, and may be in the place of what is.
+func (r *reconciler) partChanged(ctx context.Context, objects ...client.Object) map[task]time.Duration {
+	return r.wake(ctx, objects, func(*mcfgv1.MachineConfigPool) bool { return true })
 }

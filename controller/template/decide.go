@@ -177,6 +177,8 @@ func status(cc *mcfgv1.ControllerConfig, o outcome, made int, now metav1.Time) m
 		{Type: mcfgv1.TemplateControllerRunning, Status: running, Reason: cmp.Or(o.reason, reasonCompleted)},
 		{Type: mcfgv1.TemplateControllerCompleted, Status: completed, Reason: done.reason, Message: done.message},
 		{Type: mcfgv1.TemplateControllerFailing, Status: failing, Reason: failed.reason, Message: failed.message},
+		{Type: api.Reconciling, Status: running, Reason: cmp.Or(o.reason, reasonCompleted), Message: done.message},
+		{Type: api.Stalled, Status: failing, Reason: failed.reason, Message: failed.message},
 	} {
 		c.Message = api.ShortReason(c.Message)
 		i := slices.IndexFunc(s.Conditions, func(was mcfgv1.ControllerConfigStatusCondition) bool {
@@ -199,9 +201,15 @@ func status(cc *mcfgv1.ControllerConfig, o outcome, made int, now metav1.Time) m
 // waited for. What was made stays; a node without a unit for its kubelet is nobody's wish.
 func withdrawn(cc *mcfgv1.ControllerConfig) mcfgv1.ControllerConfigStatus {
 	s := *cc.Status.DeepCopy()
+	s.ObservedGeneration = cc.Generation
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c mcfgv1.ControllerConfigStatusCondition) bool {
-		return c.Type == mcfgv1.TemplateControllerRunning || c.Type == mcfgv1.TemplateControllerCompleted ||
-			c.Type == mcfgv1.TemplateControllerFailing
+		switch c.Type {
+		case mcfgv1.TemplateControllerRunning, mcfgv1.TemplateControllerCompleted, mcfgv1.TemplateControllerFailing,
+			api.Reconciling, api.Stalled:
+			return true
+		default:
+			return false
+		}
 	})
 	s.ControllerCertificates, _ = certificates(&cc.Spec)
 	return s

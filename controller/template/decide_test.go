@@ -19,7 +19,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -125,13 +128,47 @@ func conditions(s mcfgv1.ControllerConfigStatus) map[mcfgv1.ControllerConfigStat
 	return out
 }
 
+// Nobody waits for what a ControllerConfig without templates would make.
+func TestWhatKstatusReadsOfAControllerConfig(t *testing.T) {
+	at := func(generation int64, s mcfgv1.ControllerConfigStatus) kstatus.Status {
+		cc := controllerConfig("1")
+		cc.Generation, cc.Status = generation, s
+		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := kstatus.Compute(&unstructured.Unstructured{Object: object})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Status
+	}
+	cc, now := controllerConfig("1"), metav1.Now()
+	cc.Generation = 7
+	bad := status(cc, outcome{reasonTemplates, "a:1: wrong"}, 0, now)
+	cc.Status = bad
+	without := withdrawn(cc)
+	for name, test := range map[string]struct{ got, want kstatus.Status }{
+		"nobody has looked":  {at(7, mcfgv1.ControllerConfigStatus{ObservedGeneration: -1}), kstatus.InProgressStatus},
+		"changed since":      {at(8, status(cc, outcome{}, 6, now)), kstatus.InProgressStatus},
+		"all is made":        {at(7, status(cc, outcome{}, 6, now)), kstatus.CurrentStatus},
+		"at work":            {at(7, status(cc, outcome{reasonRunning, "6 of 6"}, 0, now)), kstatus.InProgressStatus},
+		"templates are bad":  {at(7, bad), kstatus.FailedStatus},
+		"it names none more": {at(7, without), kstatus.CurrentStatus},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s: %s, want %s", name, test.got, test.want)
+		}
+	}
+}
+
 func TestTheStatusSaysWhetherAllIsMade(t *testing.T) {
 	cc := controllerConfig("1")
 	cc.Generation = 7
 	cc.Status.Conditions = []mcfgv1.ControllerConfigStatusCondition{{Type: "Other", Status: corev1.ConditionTrue}}
 	then := metav1.NewTime(time.Unix(1000, 0))
 	good := status(cc, outcome{}, 6, then)
-	if c := conditions(good); c[mcfgv1.TemplateControllerCompleted] != corev1.ConditionTrue || len(c) != 4 ||
+	if c := conditions(good); c[mcfgv1.TemplateControllerCompleted] != corev1.ConditionTrue || len(c) != 6 ||
 		c[mcfgv1.TemplateControllerFailing] != corev1.ConditionFalse || good.ObservedGeneration != 7 {
 		t.Errorf("got %+v", good)
 	}

@@ -388,7 +388,7 @@ func othersSurvive(w *world) {
 		w.says("both", degraded, no)
 	}
 	busy.Wait()
-	if conditions := w.pool("both").Status.Conditions; len(conditions) != 42 {
+	if conditions := w.pool("both").Status.Conditions; len(conditions) != 44 {
 		w.t.Errorf("%d conditions are left: %v", len(conditions), conditions)
 	}
 }
