@@ -18,6 +18,9 @@ const (
 // ControllerConfig is the name of the one ControllerConfig.
 const ControllerConfig = "machine-config-controller"
 
+// MachineConfiguration is the name of the one MachineConfiguration.
+const MachineConfiguration = "cluster"
+
 const (
 	prefix    = "machineconfiguration.openshift.io/"
 	ownPrefix = "noderefit.dev/"
@@ -192,6 +195,19 @@ const RenderPinned = "Pinned"
 const (
 	Reconciling = "Reconciling"
 	Stalled     = "Stalled"
+)
+
+// NodeDisruptionPolicyDegraded is the condition of the MachineConfiguration that is ours: its node disruption policies
+// can't be honoured as they are. It is named as upstream's about boot images.
+const NodeDisruptionPolicyDegraded = "NodeDisruptionPolicyDegraded"
+
+// Reasons of NodeDisruptionPolicyDegraded.
+const (
+	PolicyInForce = "AsExpected"
+	// PolicyInvalid: nodes refuse the policies, and do not update.
+	PolicyInvalid = "InvalidSpec"
+	// PolicyWithoutEffect: an entry covers nothing; the others are in force.
+	PolicyWithoutEffect = "EntriesWithoutEffect"
 )
 
 // Conditions of a MachineConfigPool that are ours, beside those of openshift/api.

@@ -113,10 +113,10 @@ func (p *Policy) covering(c Change) *rule {
 	case File, Directory, Link:
 		return p.forPath(c.Path)
 	case Unit:
-		return p.units[c.Name]
+		return p.units.by[c.Name]
 	case Dropin:
 		unit, _, _ := strings.Cut(c.Name, "/")
-		return p.units[unit]
+		return p.units.by[unit]
 	case User, SSHKeys, Password:
 		return p.sshkey
 	default:
@@ -160,7 +160,7 @@ func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why s
 // forPath finds the rule of the longest prefix of whole path components.
 func (p *Policy) forPath(name string) *rule {
 	for name = path.Clean(name); ; name = path.Dir(name) {
-		if r, ok := p.files[name]; ok {
+		if r, ok := p.files.by[name]; ok {
 			return r
 		}
 		if name == path.Dir(name) {

@@ -24,15 +24,38 @@ import (
 
 // Policy is a node disruption policy merged over the default one, with the irreconcilable validation overrides.
 type Policy struct {
-	files     map[string]*rule // by clean path
-	units     map[string]*rule
+	files     rules // by clean path
+	units     rules
 	sshkey    *rule
 	overrides map[string]bool // by the words of irreconcilableValidationOverrides.storage
+	idle      []string
+}
+
+// rules are those about paths, or about units: in the order in which people are shown them, and by key.
+type rules struct {
+	order []*rule
+	by    map[string]*rule
+}
+
+// set adds a rule, in the place of one for the same key, which it returns.
+func (r *rules) set(key string, is *rule) (was *rule) {
+	if r.by == nil {
+		r.by = map[string]*rule{}
+	}
+	if was = r.by[key]; was == nil {
+		r.order = append(r.order, is)
+	} else {
+		r.order[slices.Index(r.order, was)] = is
+	}
+	r.by[key] = is
+	return was
 }
 
 // rule is what a policy says about one path, one unit, or SSH keys.
 type rule struct {
 	name  string // as people read it
+	about string // the path or unit, as it was written
+	field string // where it was written, "" for a default
 	steps []step
 	// registries means that the contents of the change decide, and hosts that those do which containerd reads.
 	registries, hosts bool
@@ -46,6 +69,7 @@ func defaultPolicy() *Policy {
 		iri     = "iri-registry.service"
 		kubelet = "kubelet.service"
 
+		registriesConf   = "/etc/containers/registries.conf"
 		credentialDropin = "/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf"
 	)
 	var (
@@ -54,27 +78,32 @@ func defaultPolicy() *Policy {
 		reloadCrio   = step{ActionReload, crio}
 		restart      = func(service string) step { return step{ActionRestart, service} }
 	)
-	p := &Policy{files: map[string]*rule{}, units: map[string]*rule{}, overrides: map[string]bool{}}
-	for name, steps := range map[string][]step{
-		"/var/lib/kubelet/config.json":                                         {none},
-		"/etc/machine-config-daemon/no-reboot/containers-gpg.pub":              {reloadCrio},
-		"/etc/containers/policy.json":                                          {reloadCrio},
-		"/etc/containers/registries.conf":                                      nil,
-		"/etc/containers/registries.d":                                         {reloadCrio},
-		"/etc/crio/policies":                                                   {reloadCrio},
-		"/etc/nmstate/openshift":                                               {none},
-		"/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt": {restart(caTrust), restart(crio)},
-		"/etc/kubernetes/credential-providers":                                 {restart(kubelet)},
-		credentialDropin:                                                       {daemonReload, restart(kubelet)},
-		"/etc/iri-registry":                                                    {restart(iri)},
-		"/usr/local/bin/load-registry-image.sh":                                {restart(iri)},
-		"/etc/pki/ca-trust/source/anchors/iri-root-ca.crt":                     {restart(caTrust)},
+	p := &Policy{overrides: map[string]bool{}}
+	// In OpenShift's order.
+	for _, d := range []struct {
+		path  string
+		steps []step
+	}{
+		{"/var/lib/kubelet/config.json", []step{none}},
+		{"/etc/machine-config-daemon/no-reboot/containers-gpg.pub", []step{reloadCrio}},
+		{"/etc/containers/policy.json", []step{reloadCrio}},
+		{registriesConf, nil},
+		{"/etc/containers/registries.d", []step{reloadCrio}},
+		{"/etc/crio/policies", []step{reloadCrio}},
+		{"/etc/nmstate/openshift", []step{none}},
+		{"/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt", []step{restart(caTrust), restart(crio)}},
+		{"/etc/kubernetes/credential-providers", []step{restart(kubelet)}},
+		{credentialDropin, []step{daemonReload, restart(kubelet)}},
+		{"/etc/iri-registry", []step{restart(iri)}},
+		{"/usr/local/bin/load-registry-image.sh", []step{restart(iri)}},
+		{"/etc/pki/ca-trust/source/anchors/iri-root-ca.crt", []step{restart(caTrust)}},
 	} {
-		p.files[name] = &rule{name: "default policy for file " + name, steps: steps}
+		p.files.set(d.path, &rule{name: "default policy for file " + d.path, about: d.path, steps: d.steps,
+			registries: d.path == registriesConf})
 	}
-	p.files["/etc/containers/registries.conf"].registries = true
-	p.files[containerdHosts] = &rule{name: "default policy for hosts.toml below " + containerdHosts, hosts: true}
-	p.units[iri] = &rule{name: "default policy for unit " + iri, steps: []step{daemonReload, restart(iri)}}
+	p.files.set(containerdHosts, &rule{name: "default policy for hosts.toml below " + containerdHosts,
+		about: containerdHosts, hosts: true})
+	p.units.set(iri, &rule{name: "default policy for unit " + iri, about: iri, steps: []step{daemonReload, restart(iri)}})
 	p.sshkey = &rule{name: "default policy for sshkey", steps: []step{none}}
 	return p
 }
@@ -144,11 +173,11 @@ func ParsePolicy(data []byte) (*Policy, error) {
 	}
 	p := defaultPolicy()
 	if ndp := doc.Spec.NodeDisruptionPolicy; ndp != nil {
-		for _, e := range ndp.Files {
-			p.files[path.Clean(*e.Path)] = &rule{name: "policy for file " + *e.Path, steps: e.steps()}
+		for i, e := range ndp.Files {
+			p.forFile(i, e)
 		}
 		for _, e := range ndp.Units {
-			p.units[*e.Name] = &rule{name: "policy for unit " + *e.Name, steps: e.steps()}
+			p.units.set(*e.Name, &rule{name: "policy for unit " + *e.Name, about: *e.Name, steps: e.steps()})
 		}
 		if ndp.SSHKey != nil {
 			p.sshkey = &rule{name: "policy for sshkey", steps: ndp.SSHKey.steps()}
@@ -160,6 +189,20 @@ func ParsePolicy(data []byte) (*Policy, error) {
 		}
 	}
 	return p, nil
+}
+
+// forFile takes a valid entry for a path over. One of no absolute path says nothing about any.
+func (p *Policy) forFile(i int, e policyEntry) {
+	at := field.NewPath("spec", "nodeDisruptionPolicy", "files").Index(i).Child("path")
+	if !path.IsAbs(*e.Path) {
+		p.idle = append(p.idle, field.Invalid(at, *e.Path, "is not absolute, so no change is ever covered by it").Error())
+		return
+	}
+	is := &rule{name: "policy for file " + *e.Path, about: *e.Path, field: at.String(), steps: e.steps()}
+	if was := p.files.set(path.Clean(*e.Path), is); was != nil && was.field != "" {
+		p.idle = append(p.idle,
+			fmt.Sprintf("%s: Invalid value: %q: %s is the same path, and counts", was.field, was.about, at))
+	}
 }
 
 // readPolicy finds the one document and checks it against the API's types. An error can have several lines.

@@ -4,8 +4,12 @@ package plan
 
 import (
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 	"testing"
+
+	operatorv1 "github.com/openshift/api/operator/v1"
 
 	mc "github.com/noderefit/noderefit/machineconfig"
 )
@@ -160,6 +164,111 @@ func TestActionsAreJoinedAndOrdered(t *testing.T) {
 	}
 	everything := policy(t, `{nodeDisruptionPolicy: {files: [{path: /, actions: [{type: None}]}]}}`)
 	check(t, "a policy for /", steps(mustMake(t, nil, added("/a/b/c"), Options{Policy: everything}).Actions), []string{"None"})
+}
+
+// steps of what is shown, as those of a plan are compared. Special has none.
+func shown(actions []operatorv1.NodeDisruptionPolicyStatusAction) []string {
+	out := []string{}
+	for _, a := range actions {
+		switch {
+		case a.Reload != nil:
+			out = append(out, string(a.Type)+" "+string(a.Reload.ServiceName))
+		case a.Restart != nil:
+			out = append(out, string(a.Type)+" "+string(a.Restart.ServiceName))
+		default:
+			out = append(out, string(a.Type))
+		}
+	}
+	return out
+}
+
+func TestWhatIsShownIsWhatIsDone(t *testing.T) {
+	custom := policy(t, `
+  nodeDisruptionPolicy:
+    files:
+    - {path: /etc/mine/, actions: [{type: Drain}, {type: DaemonReload}, {type: Reload, reload: {serviceName: a.service}}]}
+    - {path: /etc/containers/registries.conf/, actions: [{type: Restart, restart: {serviceName: crio.service}}]}
+    - {path: /etc/nothing, actions: []}
+    - {path: /etc/crio/policies, actions: [{type: Reboot}]}
+    units:
+    - {name: u.service, actions: [{type: DaemonReload}, {type: Restart, restart: {serviceName: u.service}}]}
+    - {name: iri-registry.service, actions: [{type: None}]}
+    sshkey:
+      actions: [{type: Drain}]
+`)
+	for name, p := range map[string]*Policy{"default": defaultPolicy(), "custom": custom} {
+		t.Run(name, func(t *testing.T) {
+			s := p.ClusterPolicies()
+			does := func(what string, actions []operatorv1.NodeDisruptionPolicyStatusAction) {
+				t.Helper()
+				want := shown(actions)
+				switch {
+				case slices.Equal(want, []string{"Special"}):
+					return
+				case slices.Equal(want, []string{"Reboot"}):
+					want = []string{"Drain", "Reboot"}
+				}
+				check(t, what, steps(mustMake(t, nil, added(what), Options{Policy: p}).Actions), want)
+			}
+			for _, f := range s.Files {
+				does(path.Clean(f.Path), f.Actions)
+			}
+			for _, u := range s.Units {
+				does(string(u.Name), u.Actions)
+			}
+			does("core", s.SSHKey.Actions)
+		})
+	}
+
+	s := defaultPolicy().ClusterPolicies()
+	var paths []string
+	for _, f := range s.Files {
+		paths = append(paths, f.Path+" "+strings.Join(shown(f.Actions), ", "))
+	}
+	check(t, "defaults", paths, []string{
+		"/var/lib/kubelet/config.json None",
+		"/etc/machine-config-daemon/no-reboot/containers-gpg.pub Reload crio.service",
+		"/etc/containers/policy.json Reload crio.service",
+		"/etc/containers/registries.conf Special",
+		"/etc/containers/registries.d Reload crio.service",
+		"/etc/crio/policies Reload crio.service",
+		"/etc/nmstate/openshift None",
+		"/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt Restart coreos-update-ca-trust.service, Restart crio.service",
+		"/etc/kubernetes/credential-providers Restart kubelet.service",
+		"/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf DaemonReload, Restart kubelet.service",
+		"/etc/iri-registry Restart iri-registry.service",
+		"/usr/local/bin/load-registry-image.sh Restart iri-registry.service",
+		"/etc/pki/ca-trust/source/anchors/iri-root-ca.crt Restart coreos-update-ca-trust.service",
+		"/etc/containerd/certs.d Special",
+	})
+	merged := custom.ClusterPolicies()
+	check(t, "in the place of a default", merged.Files[3].Path, "/etc/containers/registries.conf/")
+	check(t, "no action is a list", merged.Files[15].Actions, []operatorv1.NodeDisruptionPolicyStatusAction{})
+	var added []string
+	for _, f := range merged.Files[len(s.Files):] {
+		added = append(added, f.Path)
+	}
+	check(t, "added, in their order", added, []string{"/etc/mine/", "/etc/nothing"})
+	check(t, "units", []string{string(merged.Units[0].Name), string(merged.Units[1].Name)}, []string{"iri-registry.service", "u.service"})
+	check(t, "what covers nothing", len(custom.Idle()), 0)
+}
+
+func TestEntriesThatCoverNothingAreNamed(t *testing.T) {
+	p := policy(t, `{nodeDisruptionPolicy: {files: [
+      {path: etc/a, actions: [{type: None}]},
+      {path: /etc/b, actions: [{type: None}]},
+      {path: /etc/crio/policies, actions: [{type: None}]},
+      {path: /etc//b/, actions: [{type: Drain}]}]}}`)
+	check(t, "idle", p.Idle(), []string{
+		`spec.nodeDisruptionPolicy.files[0].path: Invalid value: "etc/a": is not absolute, so no change is ever covered by it`,
+		`spec.nodeDisruptionPolicy.files[1].path: Invalid value: "/etc/b": spec.nodeDisruptionPolicy.files[3].path is the same path, and counts`,
+	})
+	check(t, "the later one counts", steps(mustMake(t, nil, added("/etc/b"), Options{Policy: p}).Actions), []string{"Drain"})
+	for _, f := range p.ClusterPolicies().Files {
+		if f.Path == "etc/a" || f.Path == "/etc/b" {
+			t.Errorf("%s is shown as in force", f.Path)
+		}
+	}
 }
 
 func TestBecauseNamesTheRuleAndWhatDecided(t *testing.T) {

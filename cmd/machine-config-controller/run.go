@@ -31,6 +31,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/containerruntimeconfig"
+	"github.com/noderefit/noderefit/controller/disruptionpolicy"
 	"github.com/noderefit/noderefit/controller/generated"
 	"github.com/noderefit/noderefit/controller/imagemirror"
 	"github.com/noderefit/noderefit/controller/kubeletconfig"
@@ -44,9 +45,10 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 	containerruntimeconfig.Name: func(m ctrl.Manager, _ runOptions) error {
 		return containerruntimeconfig.Add(m, version)
 	},
-	imagemirror.Name:   func(m ctrl.Manager, _ runOptions) error { return imagemirror.Add(m, version) },
-	kubeletconfig.Name: func(m ctrl.Manager, _ runOptions) error { return kubeletconfig.Add(m, version) },
-	pool.Name:          func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
+	disruptionpolicy.Name: func(m ctrl.Manager, _ runOptions) error { return disruptionpolicy.Add(m) },
+	imagemirror.Name:      func(m ctrl.Manager, _ runOptions) error { return imagemirror.Add(m, version) },
+	kubeletconfig.Name:    func(m ctrl.Manager, _ runOptions) error { return kubeletconfig.Add(m, version) },
+	pool.Name:             func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
 	},

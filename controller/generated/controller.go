@@ -67,6 +67,8 @@ type Controller struct {
 	Look func(ctx context.Context, has func(client.Object) bool) error
 	// Every is the time between two looks where nothing happens, 0 for none.
 	Every time.Duration
+	// Alone says that nothing but Kinds counts.
+	Alone bool
 }
 
 // Add adds the controller to a manager.
@@ -90,6 +92,9 @@ func (c Controller) Add(mgr ctrl.Manager) error {
 	})
 	if err := r.controller.Watch(atOnce); err != nil {
 		return fmt.Errorf("adding controller %s: %w", c.Name, err)
+	}
+	if c.Alone {
+		return nil
 	}
 	for object, when := range map[client.Object]predicate.Funcs{
 		&mcfgv1.MachineConfig{}:     configChanged(),

@@ -362,6 +362,15 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 			}
 			return err
 		},
+		"say which disruption policies are in force": func(ctx context.Context, who clients) error {
+			at := "/apis/operator.openshift.io/v1/machineconfigurations/cluster/status"
+			err := who.kube.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(at).
+				Body([]byte(`{"status":{"observedGeneration":1}}`)).Do(ctx).Error()
+			if apierrors.IsNotFound(err) { // there is none, and it was not refused
+				return nil
+			}
+			return err
+		},
 		"quarantine what failed": patchPool("worker", `{"metadata":{"annotations":{%q:"[]"}}}`, api.PoolQuarantineKey),
 	})
 }
@@ -439,6 +448,11 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 			return createPod(ctx, who, "kept", "mine", "")
 		},
 		"delete a MachineConfigPool": deletePool("worker"),
+		"change the disruption policies": func(ctx context.Context, who clients) error {
+			return who.kube.CoreV1().RESTClient().Patch(types.MergePatchType).
+				AbsPath("/apis/operator.openshift.io/v1/machineconfigurations/cluster").
+				Body([]byte(`{"spec":{"nodeDisruptionPolicy":{"files":[]}}}`)).Do(ctx).Error()
+		},
 		"change what templates are made of": func(ctx context.Context, who clients) error {
 			_, err := who.mc.MachineconfigurationV1().ControllerConfigs().Patch(ctx, api.ControllerConfig,
 				types.MergePatchType, []byte(`{"spec":{"osImageURL":"x"}}`), metav1.PatchOptions{})

@@ -412,7 +412,7 @@ func TestAClusterWithoutTheOptionalKindsWorksAndTheyAreSeenWhenTheyCome(t *testi
 			return apierrors.IsNotFound(err), err
 		})
 	}
-	w.control()
+	w.control(disruptionPolicies)
 	w.addPool("plain")
 	w.put("50-plain", "plain", file("/etc/a", "1"))
 	first := w.moved("plain", "")

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disruptionpolicy
+
+import (
+	"slices"
+	"strings"
+
+	operatorv1 "github.com/openshift/api/operator/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// decide returns the status that a MachineConfiguration is to have. Policies that can't be honoured leave what is shown
+// as it was: nodes refuse to update until they can, so nothing else is in force either.
+func decide(
+	document []byte, generation int64, is operatorv1.MachineConfigurationStatus, now metav1.Time,
+) operatorv1.MachineConfigurationStatus {
+	to := *is.DeepCopy()
+	to.ObservedGeneration = generation
+	says := metav1.Condition{
+		Type: api.NodeDisruptionPolicyDegraded, Status: metav1.ConditionFalse, ObservedGeneration: generation,
+		LastTransitionTime: now, Reason: api.PolicyInForce, Message: "the policies of the spec are in force",
+	}
+	policy, err := plan.ParsePolicy(document)
+	if err != nil {
+		says.Status, says.Reason = metav1.ConditionTrue, api.PolicyInvalid
+		says.Message = "no node updates until this is mended: " + err.Error()
+	} else {
+		to.NodeDisruptionPolicyStatus.ClusterPolicies = policy.ClusterPolicies()
+		if idle := policy.Idle(); len(idle) > 0 {
+			says.Status, says.Reason = metav1.ConditionTrue, api.PolicyWithoutEffect
+			says.Message = strings.Join(idle, "; ")
+		}
+	}
+	says.Message = api.ShortReason(says.Message)
+	meta.SetStatusCondition(&to.Conditions, says)
+	says.Type = api.Stalled // nothing is stuck while the rest is in force
+	if says.Reason != api.PolicyInvalid {
+		says.Status = metav1.ConditionFalse
+	}
+	meta.SetStatusCondition(&to.Conditions, says)
+	return to
+}
+
+// degraded is what the status says about the policies.
+func degraded(conditions []metav1.Condition) metav1.Condition {
+	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type == api.NodeDisruptionPolicyDegraded })
+	if i < 0 {
+		return metav1.Condition{}
+	}
+	return conditions[i]
+}

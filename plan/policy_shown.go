@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+
+	operatorv1 "github.com/openshift/api/operator/v1"
+)
+
+// Idle says, by field, what of a policy is valid and covers nothing.
+func (p *Policy) Idle() []string { return slices.Clone(p.idle) }
+
+// ClusterPolicies is what is in force, as the status of a MachineConfiguration shows it: OpenShift's defaults in their
+// order, ours, and what was added. What replaces a default stands in its place. Special stands for what depends on the
+// contents of the change.
+func (p *Policy) ClusterPolicies() operatorv1.NodeDisruptionPolicyClusterStatus {
+	var out operatorv1.NodeDisruptionPolicyClusterStatus
+	for _, r := range p.files.order {
+		out.Files = append(out.Files, operatorv1.NodeDisruptionPolicyStatusFile{Path: r.about, Actions: r.shown()})
+	}
+	for _, r := range p.units.order {
+		out.Units = append(out.Units, operatorv1.NodeDisruptionPolicyStatusUnit{
+			Name: operatorv1.NodeDisruptionPolicyServiceName(r.about), Actions: r.shown()})
+	}
+	out.SSHKey.Actions = p.sshkey.shown()
+	return out
+}
+
+func (r *rule) shown() []operatorv1.NodeDisruptionPolicyStatusAction {
+	if r.registries || r.hosts {
+		return []operatorv1.NodeDisruptionPolicyStatusAction{{Type: operatorv1.SpecialStatusAction}}
+	}
+	out := []operatorv1.NodeDisruptionPolicyStatusAction{} // the schema wants a list where there is no action, too
+	for _, s := range r.steps {
+		a := operatorv1.NodeDisruptionPolicyStatusAction{Type: operatorv1.NodeDisruptionPolicyStatusActionType(s.action)}
+		service := operatorv1.NodeDisruptionPolicyServiceName(s.service)
+		switch s.action {
+		case ActionReload:
+			a.Reload = &operatorv1.ReloadService{ServiceName: service}
+		case ActionRestart:
+			a.Restart = &operatorv1.RestartService{ServiceName: service}
+		default:
+		}
+		out = append(out, a)
+	}
+	return out
+}
