@@ -61,7 +61,7 @@ func TestSlowComparisonIsFollowedByAPause(t *testing.T) {
 	p.touched(noon, noon.Add(time.Hour))
 	p.looked(noon.Add(time.Second), time.Second)
 	at := noon.Add(2 * time.Second)
-	if due := p.touched(at, at.Add(time.Hour)); !due.Equal(noon.Add(6*time.Second)) {
+	if due := p.touched(at, at.Add(time.Hour)); !due.Equal(noon.Add(6 * time.Second)) {
 		t.Errorf("due after %s", due.Sub(noon))
 	}
 	p.looked(noon.Add(time.Hour), 10*time.Minute)

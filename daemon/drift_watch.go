@@ -43,6 +43,7 @@ type driftWatch struct {
 	stop    chan struct{}
 	done    chan struct{}
 	looks   time.Duration
+	retries time.Duration
 	most    int
 
 	mu    sync.Mutex
@@ -53,7 +54,7 @@ type driftWatch struct {
 
 func newDriftWatch(root *files.Root) *driftWatch {
 	return &driftWatch{root: root, touched: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-		fresh: make(chan struct{}, 1), looks: blindLooks, most: watchedDirs}
+		fresh: make(chan struct{}, 1), looks: blindLooks, retries: blindRetry, most: watchedDirs}
 }
 
 // watch replaces the paths. What has changed before that is not told.
@@ -108,7 +109,7 @@ func (w *driftWatch) run() {
 		w.blind = err
 		w.mu.Unlock()
 		if last = ""; err != nil {
-			last, retry = s.marks(), time.Now().Add(blindRetry)
+			last, retry = s.marks(), time.Now().Add(w.retries)
 		}
 		look.Reset(w.looks)
 	}

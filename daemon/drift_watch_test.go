@@ -3,14 +3,18 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
 )
@@ -251,6 +255,57 @@ func TestWithoutTheKernelsHelpItIsLookedAt(t *testing.T) {
 		x.do(os.Mkdir(x.at("etc/units"), 0o755))
 		x.write("etc/units/z", "1")
 	})
+}
+
+// limitsVar has a test binary be the process of TestWhereTheKernelHasNothingLeftToGiveItIsLookedAt that has limits of
+// its own.
+const limitsVar = "NODEREFIT_TEST_INOTIFY"
+
+// The kernel's real limits, of a user namespace: what root's processes share is left alone.
+func TestWhereTheKernelHasNothingLeftToGiveItIsLookedAt(t *testing.T) {
+	if os.Getenv(limitsVar) == "" {
+		out, err := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "true").CombinedOutput()
+		if err != nil {
+			t.Skipf("no user namespace can be made: %v: %s", err, out)
+		}
+		cmd := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", os.Args[0],
+			"-test.run=^"+t.Name()+"$", "-test.count=1", "-test.v")
+		cmd.Env = append(os.Environ(), limitsVar+"=1")
+		if out, err = cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	for limit, fails := range map[string]error{
+		"max_inotify_instances": unix.EMFILE, "max_inotify_watches": unix.ENOSPC,
+	} {
+		t.Run(limit, func(t *testing.T) {
+			set := func(n string) {
+				if err := os.WriteFile("/proc/sys/user/"+limit, []byte(n), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			set("0")
+			x := watchTree(t, func(w *driftWatch) { w.looks, w.retries = 50*time.Millisecond, 500*time.Millisecond },
+				"/etc/app/a.conf")
+			if err := x.w.why(); !errors.Is(err, fails) {
+				t.Errorf("it says %v", err)
+			}
+			x.tells("looked for", func() { x.write("etc/app/a.conf", "1") })
+			x.tells("replaced by a link", func() {
+				x.do(os.Remove(x.at("etc/app/a.conf")))
+				x.do(os.Symlink("elsewhere", x.at("etc/app/a.conf")))
+			})
+			// What others have let go of is taken, without anybody's word.
+			set("1000")
+			for end := time.Now().Add(20 * time.Second); x.w.why() != nil; x.told(50 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("it still says %v", x.w.why())
+				}
+			}
+			x.tells("told", func() { x.write("etc/app/b", "1"); x.do(os.Rename(x.at("etc/app/b"), x.at("etc/app/a.conf"))) })
+		})
+	}
 }
 
 // tree is a host on paper.

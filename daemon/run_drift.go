@@ -121,10 +121,12 @@ func (h *Head) found(v *Verification, now time.Time, took time.Duration) {
 	if err := h.o.Monitor.Blind(); err != nil {
 		blind = err.Error()
 	}
-	if blind != h.drift.blind {
-		h.drift.blind = blind
+	if blind != h.drift.blind && blind != "" {
 		h.log.Warn("the kernel does not tell of all changes on the host: they are looked for", zap.String("error", blind))
+	} else if blind != h.drift.blind {
+		h.log.Info("the kernel tells of changes on the host again")
 	}
+	h.drift.blind = blind
 }
 
 // announceDrift tells people of a change of what the Node says of drift.

@@ -4,11 +4,14 @@ package firstboot
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
@@ -37,7 +40,12 @@ const example = `{
 // tree is a directory that looks like a host which Ignition can work on.
 func tree(t *testing.T) string {
 	t.Helper()
-	root := t.TempDir()
+	return grow(t, t.TempDir())
+}
+
+// grow makes such a tree of a directory.
+func grow(t *testing.T, root string) string {
+	t.Helper()
 	for name, text := range map[string]string{
 		"etc/os-release": "ID=fedora\n", "etc/passwd": "root:x:0:0::/root:/bin/sh\n", "etc/group": "root:x:0:\n",
 		"etc/selinux/config": "SELINUX=permissive\nSELINUXTYPE=targeted\n",
@@ -264,4 +272,86 @@ func TestACutAtAnyPointIsMadeGoodByTheNextFirstboot(t *testing.T) {
 		t.Logf("%d points", n-1)
 		return
 	}
+}
+
+// However little room there is: the machine has all of its configuration or none of it, says what is missing, and is
+// completed once there is enough.
+func TestADiskThatIsFullIsSaidAndMadeGoodByTheNextFirstboot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to mount a file system takes root")
+	}
+	for what, fill := range map[string]func(dir string, free *unix.Statfs_t, spare uint64) error{
+		"bytes": func(dir string, free *unix.Statfs_t, spare uint64) error {
+			return os.WriteFile(filepath.Join(dir, "f"), make([]byte, (free.Bfree-spare)*uint64(free.Bsize)), 0o600)
+		},
+		"inodes": func(dir string, free *unix.Statfs_t, spare uint64) error {
+			var errs []error
+			for i := range free.Ffree - spare {
+				errs = append(errs, os.Mkdir(filepath.Join(dir, itoa(int(i))), 0o700))
+			}
+			return errors.Join(errs...)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			full := 0
+			for spare := uint64(0); wasFull(t, spare, fill); spare = max(1, spare*2) {
+				full++
+			}
+			if full < 3 {
+				t.Errorf("it was full only %d times: that tests nothing", full)
+			}
+			t.Logf("full %d times", full)
+		})
+	}
+}
+
+// wasFull completes a machine that has so few pages or inodes left, and says whether they were too few.
+func wasFull(t *testing.T, spare uint64, fill func(string, *unix.Statfs_t, uint64) error) bool {
+	t.Helper()
+	root := t.TempDir()
+	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "size=2m,nr_inodes=256"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	put(t, grow(t, root), document("rendered-worker-a", `{"config":`+example+`}`))
+	filler := filepath.Join(root, "filler")
+	var free unix.Statfs_t
+	if err := errors.Join(os.Mkdir(filler, 0o700), unix.Statfs(root, &free), fill(filler, &free, spare)); err != nil {
+		t.Fatal(err)
+	}
+
+	_, said, exit := firstboot(t, root)
+	full := exit != 0
+	if full {
+		if exit != 1 || !strings.Contains(said, "error: ") || !strings.Contains(said, unix.ENOSPC.Error()) {
+			t.Errorf("%d spare: exit %d: %s", spare, exit, said)
+		}
+		for _, path := range []string{"/etc/chrony.conf", "/var/lib/example", "/etc/example.d",
+			"/etc/systemd/system/example.service"} {
+			if exists(root + path) {
+				t.Errorf("%d spare: %s is there: %s", spare, path, said)
+			}
+		}
+		if err := os.RemoveAll(filler); err != nil {
+			t.Fatal(err)
+		}
+		if !exists(root + api.EncapsulatedPath) {
+			t.Fatalf("%d spare: what was to be done is forgotten: %s", spare, said)
+		}
+		if _, said, exit = firstboot(t, root); exit != 0 {
+			t.Fatalf("%d spare, and then enough: exit %d: %s", spare, exit, said)
+		}
+	}
+	if exists(root+api.EncapsulatedPath) || !exists(root+api.EncapsulatedPath+".bak") {
+		t.Errorf("%d spare: the file is not kept by its other name", spare)
+	}
+	if stdout, said, exit := run(t, program("machine-config-daemon"), "verify", "--root="+root); exit != 0 ||
+		!strings.Contains(stdout+said, "rendered-worker-a") {
+		t.Errorf("%d spare: verify: exit %d: %s%s", spare, exit, stdout, said)
+	}
+	return full
 }
