@@ -85,7 +85,10 @@ type Documents struct {
 	Pools   []*PoolDocument
 }
 
-// Read reads files and, recursively and in lexical order, directories. Documents are parsed and no more: whether a
+// stdin is the path of the standard input.
+const stdin = "-"
+
+// Read reads files, "-" for the standard input, and, recursively and in lexical order, directories. Documents are parsed and no more: whether a
 // selected one makes sense is for Merge to say. Whatever is passed over is in the warnings.
 func Read(paths ...string) (*Documents, []string, error) {
 	r := &reader{}
@@ -166,6 +169,13 @@ func (r *reader) warn(format string, args ...any) {
 }
 
 func (r *reader) path(p string) error {
+	if p == stdin {
+		data, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return fmt.Errorf("reading documents from the standard input: %w", err)
+		}
+		return r.data("standard input", data)
+	}
 	info, err := os.Stat(p)
 	if err != nil {
 		return fmt.Errorf("reading documents: %w", err)

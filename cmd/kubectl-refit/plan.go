@@ -18,6 +18,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
@@ -36,9 +37,14 @@ type (
 		Groups         []planGroup `json:"groups"`
 		MaxUnavailable int         `json:"maxUnavailable"`
 		// Order is that in which the nodes would go.
-		Order   []string      `json:"order"`
-		Budgets []heldPod     `json:"budgets"`
-		Notes   []string      `json:"notes"`
+		Order   []string  `json:"order"`
+		Budgets []heldPod `json:"budgets"`
+		// Deleted are the MachineConfigs of the cluster that the plan is without.
+		Deleted []string `json:"deleted"`
+		Notes   []string `json:"notes"`
+		// Warnings are what was passed over, or may not be meant.
+		Warnings []string `json:"warnings"`
+
 		refused bool          // quarantined, so that no node would go
 		nodes   []corev1.Node // of the cluster
 	}
@@ -48,6 +54,13 @@ type (
 		// Plan is nil where Error says why there is none.
 		Plan  *plan.Plan `json:"plan"`
 		Error string     `json:"error,omitempty"`
+	}
+	// proposal is what is planned for.
+	proposal struct {
+		files, deletions []string
+		// prune: what the pool selects and no file has is deleted, as far as it has these labels.
+		prune    bool
+		selector string
 	}
 	// heldPod is a pod that a budget would not let go now.
 	heldPod struct {
@@ -61,19 +74,26 @@ type (
 )
 
 func planCommand(o *options) *cobra.Command {
-	var files, deletions []string
+	var p proposal
 	cmd := &cobra.Command{
 		Use:   "plan POOL -f FILE...",
 		Short: "Show what a change would do to the nodes of a pool, before anything is applied",
 		Long: `Shows what the nodes of a pool would do if the documents of the files were applied: MachineConfigs, Butane
 (.bu) or Ignition documents, of which one with the name of a MachineConfig in the cluster takes its place, and a
-MachineConfigPool, which takes the place of the pool. Nothing is written. Without files and deletions it is what the
-pool's MachineConfigs make as they are.`,
+MachineConfigPool, which takes the place of the pool, or is the pool where there is none yet. Nothing is written. With
+--prune the files are all that people have for the pool: what is in none of them is deleted, but for what controllers
+make. Without files and deletions it is what the pool's MachineConfigs make as they are.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			// kubectl's habit and the shell's: -f a.yaml b.yaml
-			if len(args) > 1 && len(files) > 0 {
-				files = append(files, args[1:]...)
+			if len(args) > 1 && len(p.files) > 0 {
+				p.files = append(p.files, args[1:]...)
 				args = args[:1]
+			}
+			switch {
+			case p.prune && len(p.files) == 0:
+				return usageError{errors.New("flag --prune: needs the files that stay, by -f")}
+			case p.selector != "" && !p.prune:
+				return usageError{errors.New("flag --selector: says what --prune may delete, and needs it")}
 			}
 			return arguments(1, 1, "POOL")(cmd, args)
 		},
@@ -82,7 +102,7 @@ pool's MachineConfigs make as they are.`,
 			if err != nil {
 				return err
 			}
-			doc, err := c.plan(cmd.Context(), args[0], files, deletions)
+			doc, err := c.plan(cmd.Context(), args[0], p)
 			if err != nil {
 				return err
 			}
@@ -90,27 +110,34 @@ pool's MachineConfigs make as they are.`,
 		},
 	}
 	o.outputFlag(cmd)
-	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "file or directory with documents; may be repeated")
-	cmd.Flags().StringSliceVar(&deletions, "delete", nil, "MachineConfig to plan without; may be repeated")
+	cmd.Flags().StringSliceVarP(&p.files, "filename", "f", nil,
+		"file or directory with documents, - for the standard input; may be repeated")
+	cmd.Flags().StringSliceVar(&p.deletions, "delete", nil, "MachineConfig to plan without; may be repeated")
+	cmd.Flags().BoolVar(&p.prune, "prune", false, "plan without the pool's MachineConfigs that are in no file")
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "labels of what --prune may delete, all if empty")
 	return cmd
 }
 
-func (c *cluster) plan(ctx context.Context, name string, files, deletions []string) (*planDocument, error) {
+func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDocument, error) {
 	docs := &machineconfig.Documents{}
-	if len(files) > 0 {
+	doc := &planDocument{
+		Pool: name, Groups: []planGroup{}, Budgets: []heldPod{}, Deleted: []string{}, Notes: []string{},
+		Warnings: []string{},
+	}
+	if len(what.files) > 0 {
 		var warnings []string
 		var err error
-		docs, warnings, err = machineconfig.Read(files...)
-		c.warnAll(warnings)
+		docs, warnings, err = machineconfig.Read(what.files...)
+		c.warnAll(doc, warnings)
 		if err != nil {
 			return nil, err
 		}
 	}
-	pool, err := c.pool(ctx, name)
+	pool, err := c.planned(ctx, name, docs)
 	if err != nil {
 		return nil, err
 	}
-	desired, err := c.render(ctx, pool, docs, deletions)
+	desired, err := c.render(ctx, doc, pool, docs, what)
 	if err != nil {
 		return nil, err
 	}
@@ -129,11 +156,8 @@ func (c *cluster) plan(ctx context.Context, name string, files, deletions []stri
 	changed := wouldBe(pools, pool, desired.Name)
 	report := progress.NewReport(progress.View{Pools: changed, Nodes: nodes})
 	p, _ := report.Pool(name)
-	doc := &planDocument{
-		Pool: name, Current: pool.Spec.Configuration.Name, Desired: desired.Name, nodes: nodes,
-		MaxUnavailable: p.MaxUnavailable, Groups: []planGroup{}, Budgets: []heldPod{}, Notes: []string{},
-		Order: append([]string{}, report.Order(name)...),
-	}
+	doc.Current, doc.Desired, doc.nodes = pool.Spec.Configuration.Name, desired.Name, nodes
+	doc.MaxUnavailable, doc.Order = p.MaxUnavailable, append([]string{}, report.Order(name)...)
 	if err := c.groups(ctx, doc, p, desired, policy); err != nil {
 		return nil, err
 	}
@@ -145,37 +169,51 @@ func (c *cluster) plan(ctx context.Context, name string, files, deletions []stri
 	return doc, nil
 }
 
-func (c *cluster) warnAll(warnings []string) {
+func (c *cluster) warnAll(doc *planDocument, warnings []string) {
 	for _, w := range warnings {
 		c.warn("%s", w)
+		doc.Warnings = append(doc.Warnings, oneLine(w))
 	}
 }
 
-// wouldBe is the cluster's pools with one changed, and pointed at a configuration.
-func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool, target string,
-) []mcfgv1.MachineConfigPool {
-	out := slices.Clone(pools)
-	for i := range out {
-		if out[i].Name == changed.Name {
-			out[i] = *changed.DeepCopy()
-			out[i].Spec.Configuration.Name = target
+// planned is the pool as it would be: with the specification that a file has, or as it is.
+func (c *cluster) planned(ctx context.Context, name string, docs *machineconfig.Documents,
+) (*mcfgv1.MachineConfigPool, error) {
+	var file *mcfgv1.MachineConfigPool
+	for _, d := range docs.Pools {
+		if d.Object.Name == name {
+			file = d.Object.DeepCopy()
+			file.Spec.Configuration = mcfgv1.MachineConfigPoolStatusConfiguration{}
 		}
 	}
-	return out
+	if file == nil {
+		return c.pool(ctx, name)
+	}
+	pool, err := c.refit.MachineconfigurationV1().MachineConfigPools().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return file, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading MachineConfigPool %s: %w", name, err)
+	}
+	file.Spec.Configuration = pool.Spec.Configuration
+	pool.Spec = file.Spec
+	return pool, nil
+}
+
+// wouldBe is the cluster's pools with one changed or added, and pointed at a configuration.
+func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool, target string,
+) []mcfgv1.MachineConfigPool {
+	out := slices.DeleteFunc(slices.Clone(pools), func(p mcfgv1.MachineConfigPool) bool { return p.Name == changed.Name })
+	pool := changed.DeepCopy()
+	pool.Spec.Configuration.Name = target
+	return append(out, *pool)
 }
 
 // render makes what the controller would make of the cluster's documents with those of the files in place of theirs.
-// A pool among the files replaces *pool's specification.
-func (c *cluster) render(ctx context.Context, pool *mcfgv1.MachineConfigPool, docs *machineconfig.Documents,
-	deletions []string,
+func (c *cluster) render(ctx context.Context, doc *planDocument, pool *mcfgv1.MachineConfigPool,
+	docs *machineconfig.Documents, what proposal,
 ) (*mcfgv1.MachineConfig, error) {
-	for _, d := range docs.Pools {
-		if d.Object.Name == pool.Name {
-			configuration := pool.Spec.Configuration
-			d.Object.Spec.DeepCopyInto(&pool.Spec)
-			pool.Spec.Configuration = configuration
-		}
-	}
 	selector, err := metav1.LabelSelectorAsSelector(pool.Spec.MachineConfigSelector)
 	if err != nil {
 		return nil, fmt.Errorf("MachineConfigPool %s: spec.machineConfigSelector: %w", pool.Name, err)
@@ -185,7 +223,13 @@ func (c *cluster) render(ctx context.Context, pool *mcfgv1.MachineConfigPool, do
 	if err != nil {
 		return nil, fmt.Errorf("listing MachineConfigs: %w", err)
 	}
-	together, err := replace(present.Items, docs.Configs, deletions)
+	pruned, err := what.pruned(present.Items, docs.Configs)
+	if err != nil {
+		return nil, err
+	}
+	doc.Deleted = append(doc.Deleted, slices.Sorted(slices.Values(slices.Concat(what.deletions, pruned)))...)
+	doc.Deleted = slices.Compact(doc.Deleted)
+	together, err := replace(present.Items, docs.Configs, doc.Deleted)
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +240,35 @@ func (c *cluster) render(ctx context.Context, pool *mcfgv1.MachineConfigPool, do
 	rendered, warnings, err := machineconfig.Render(pool.Name, &machineconfig.Documents{
 		Configs: together, Pools: []*machineconfig.PoolDocument{{Object: pool}},
 	}, base)
-	c.warnAll(warnings)
+	c.warnAll(doc, warnings)
 	return rendered, err
+}
+
+// pruned are the MachineConfigs that the files leave out. What a controller makes, it makes again: that is not for
+// people's files to have.
+func (p proposal) pruned(present []mcfgv1.MachineConfig, files []*machineconfig.Document) ([]string, error) {
+	if !p.prune {
+		return nil, nil
+	}
+	selector, err := labels.Parse(p.selector)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("flag --selector: %w", err)}
+	}
+	kept := map[string]bool{}
+	for _, f := range files {
+		kept[f.Object.Name] = true
+	}
+	var out []string
+	for i := range present {
+		mc := &present[i]
+		_, generated := mc.Annotations[api.GeneratedBy]
+		_, templated := mc.Annotations[api.MadeAs]
+		if !kept[mc.Name] && selector.Matches(labels.Set(mc.Labels)) && !generated && !templated &&
+			metav1.GetControllerOf(mc) == nil && machineconfig.PoolOf(mc.Name) == "" {
+			out = append(out, mc.Name)
+		}
+	}
+	return out, nil
 }
 
 // replace puts the documents of files in the place of those of the cluster that have their names, and drops those that
@@ -415,6 +486,9 @@ func leaves(p *corev1.Pod) bool {
 
 func (d *planDocument) write(w io.Writer) error {
 	fmt.Fprintf(w, "pool %s: %s -> %s\n", d.Pool, cmp.Or(d.Current, "(nothing rendered)"), d.Desired)
+	for _, name := range d.Deleted {
+		fmt.Fprintln(w, "without MachineConfig "+name)
+	}
 	for _, n := range d.Notes {
 		fmt.Fprintln(w, "note: "+n)
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -291,14 +292,27 @@ func (l *lab) refit(args ...string) result {
 	return *r
 }
 
+// refitReading is the same with something on the standard input.
+func (l *lab) refitReading(stdin string, args ...string) result {
+	l.t.Helper()
+	r, done := l.startReading(strings.NewReader(stdin), args...)
+	<-done
+	return *r
+}
+
 // start runs the program; the result is there when the channel is closed.
 func (l *lab) start(args ...string) (*result, <-chan struct{}) {
+	l.t.Helper()
+	return l.startReading(nil, args...)
+}
+
+func (l *lab) startReading(stdin io.Reader, args ...string) (*result, <-chan struct{}) {
 	l.t.Helper()
 	path, err := program()
 	l.must(err)
 	cmd := exec.CommandContext(l.ctx, path, append([]string{"--kubeconfig=" + l.Kubeconfig}, args...)...)
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	l.must(cmd.Start())
 	r, done := &result{}, make(chan struct{})
 	go func() {

@@ -44,6 +44,8 @@ type planned struct {
 	}
 	MaxUnavailable int
 	Order, Notes   []string
+	Deleted        []string
+	Warnings       []string
 	Budgets        []struct{ Node, Namespace, Pod, Budget, Placement string }
 }
 
@@ -109,6 +111,82 @@ func TestAPlanSaysWhatEachGroupOfNodesWouldDo(t *testing.T) {
 	l.refit("plan", "plan", "--delete", "60-two", "-f", change).fails(t, 2, "60-two")
 	l.refit("plan", "plan", "-f", "no-such-file.yaml").fails(t, 1, "no-such-file.yaml")
 	l.refit("plan").fails(t, 2, "POOL is needed")
+}
+
+// What a pull request asks for: a directory is all that people have for a pool, and what is gone from it goes.
+func TestAPlanOfADirectoryIsWithoutWhatIsGoneFromIt(t *testing.T) {
+	l := newLab(t)
+	one, two := l.config("repo", "50-repo-one", "/etc/one", "1"), l.config("repo", "60-repo-two", "/etc/two", "2")
+	two.Labels["app"] = "machines"
+	made := l.config("repo", "99-repo-generated-kubelet", "/etc/kubelet", "3")
+	made.Annotations = map[string]string{api.GeneratedBy: "test"}
+	now := l.render("repo", one, two, made)
+	for _, mc := range []*mcfgv1.MachineConfig{one, two, made} {
+		l.source(mc)
+	}
+	l.pool("repo", now, now, nil)
+	l.node("repo-1", "repo", now, now, api.Done, nil)
+
+	dir := filepath.Dir(l.file("one.yaml", one))
+	more := filepath.Join(dir, "pools", "more")
+	l.must(os.MkdirAll(more, 0o755))
+	kubelet := "apiVersion: " + mcfgv1.GroupVersion.String() + "\nkind: KubeletConfig\nmetadata: {name: x}\n"
+	l.must(os.WriteFile(filepath.Join(more, "kubelet.yaml"), []byte(kubelet), 0o600))
+
+	r := l.refit("plan", "repo", "-f", dir, "-o", "json")
+	if doc := r.planned(t); r.code != 0 || doc.Desired != now || len(doc.Deleted) != 0 || len(doc.Warnings) != 1 ||
+		!strings.Contains(doc.Warnings[0], "KubeletConfig") || !strings.Contains(r.stderr, doc.Warnings[0]) {
+		t.Errorf("without --prune: %+v\n%s", doc, r.stderr)
+	}
+	r = l.refit("plan", "repo", "-f", dir, "--prune", "-o", "json")
+	doc := r.planned(t)
+	if want := l.render("repo", one, made); r.code != 0 || doc.Desired != want ||
+		!slices.Equal(doc.Deleted, []string{"60-repo-two"}) || doc.Groups[0].Plan.Changes[0].Op != plan.Remove {
+		t.Errorf("with --prune: %+v, want %s", doc, want)
+	}
+	text := l.refit("plan", "repo", "-f", dir, "--prune").stdout
+	if !strings.Contains(text, "without MachineConfig 60-repo-two\n") {
+		t.Error(text)
+	}
+	for selector, want := range map[string][]string{"app=machines": {"60-repo-two"}, "app=other": {}} {
+		doc := l.refit("plan", "repo", "-f", dir, "--prune", "-l", selector, "-o", "json").planned(t)
+		if !slices.Equal(doc.Deleted, want) {
+			t.Errorf("-l %s deletes %v", selector, doc.Deleted)
+		}
+	}
+	doc = l.refitReading(string(mustYAML(t, one)), "plan", "repo", "-f", "-", "--prune", "-o", "json").ok(t).planned(t)
+	if !slices.Equal(doc.Deleted, []string{"60-repo-two"}) {
+		t.Errorf("from the standard input: %+v", doc)
+	}
+	l.refitReading("kind: MachineConfig\n", "plan", "repo", "-f", "-").fails(t, 1, "standard input")
+	l.refit("plan", "repo", "--prune").fails(t, 2, "--prune")
+	l.refit("plan", "repo", "-f", dir, "-l", "a=b").fails(t, 2, "--selector")
+	l.refit("plan", "repo", "-f", dir, "--prune", "-l", "a in").fails(t, 2, "--selector")
+}
+
+// A pull request may bring the pool itself, and its nodes are another pool's until then.
+func TestAPlanOfAPoolThatIsNotThereYet(t *testing.T) {
+	l := newLab(t)
+	base := l.config("worker", "50-fresh-base", "/etc/base", "1")
+	own := l.config("fresh", "60-fresh", "/etc/fresh", "1")
+	now := l.render("worker", base)
+	l.source(base)
+	l.pool("worker", now, now, nil)
+	l.node("fresh-1", "worker", now, now, api.Done, func(n *corev1.Node) { n.Labels[api.NodeRole+"fresh"] = "" })
+	pool := &mcfgv1.MachineConfigPool{
+		TypeMeta:   metav1.TypeMeta{APIVersion: mcfgv1.GroupVersion.String(), Kind: "MachineConfigPool"},
+		ObjectMeta: metav1.ObjectMeta{Name: "fresh"},
+	}
+	pool.Spec.MachineConfigSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key: api.Role, Operator: metav1.LabelSelectorOpIn, Values: []string{"worker", "fresh"},
+	}}}
+	pool.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{api.NodeRole + "fresh": ""}}
+	doc := l.refit("plan", "fresh", "-f", l.file("pool.yaml", pool), l.file("own.yaml", own), "-o", "json").ok(t).planned(t)
+	if doc.Current != "" || len(doc.Groups) != 1 || doc.Groups[0].Current != now ||
+		!slices.Equal(doc.Groups[0].Nodes, []string{"fresh-1"}) || len(doc.Groups[0].Plan.Changes) != 1 {
+		t.Errorf("%+v", doc)
+	}
+	l.refit("plan", "fresh", "-f", l.file("own.yaml", own)).fails(t, 1, "there is no MachineConfigPool fresh")
 }
 
 func TestAPlanThatCantBeCarriedOutExitsWithThree(t *testing.T) {
