@@ -19,7 +19,8 @@ const (
 	touchShare    = 5           // a look is followed by a pause of that many times its own length
 	touchCalm     = time.Minute // without a change makes the next one the first again
 
-	repairFirst  = time.Minute // between a repair and the next of the same thing, doubled each time
+	repairFirst  = time.Minute      // between a repair and the next of the same thing, doubled each time
+	repairWaits  = 10 * time.Minute // between tries at most, as long as something else keeps them from beginning
 	repairLast   = time.Hour
 	repairForget = 6 * time.Hour // after which what stayed repaired is nobody's fight any more
 )
@@ -67,9 +68,13 @@ type driftState struct {
 	forced bool
 	pace   touchPace
 	fights map[string]fight // by subject
-	// mended: what is gone was written back by us, and people were told.
-	mended bool
+	// mended are the subjects that we wrote back, of which people were told.
+	mended map[string]bool
 	blind  string // what was last logged of changes that may go unseen
+	unseen bool   // something was touched on the way to something else
+	// Tries that came to nothing, in a row, and before when there is no other.
+	tries int
+	after time.Time
 }
 
 // fight is what was written back, and may be changed again.
@@ -117,12 +122,13 @@ func (s *driftState) found(v *Verification, policy api.DriftPolicy, now time.Tim
 		if fought && policy.Repairs(item.Kind, item.Name) {
 			item.Repairs, item.Again, item.Failed = f.times, f.next().UTC().Truncate(time.Second), f.failed
 		}
+		delete(s.mended, item.Subject()) // it is changed again
 	}
 	s.report = api.NewDrift(v.Config, s.items)
 }
 
 // due are the subjects that are to be written back now, and when there are more. A force file asks for everything, at
-// once.
+// once; but no sooner than a try that came to nothing has it.
 func (s *driftState) due(policy api.DriftPolicy, now time.Time) (subjects []string, next time.Time) {
 	if !s.known {
 		return nil, next
@@ -143,19 +149,36 @@ func (s *driftState) due(policy api.DriftPolicy, now time.Time) (subjects []stri
 			next = at
 		}
 	}
+	if now.Before(s.after) && (len(subjects) > 0 || s.forced || !next.IsZero() && next.Before(s.after)) {
+		return nil, s.after
+	}
 	return subjects, next
+}
+
+// spared notes a try to write back that wrote nothing, for a reason that is no fault of what it was to write.
+func (s *driftState) spared(now time.Time) {
+	s.tries++
+	s.after = now.Add(jitter(min(repairFirst<<min(s.tries-1, 10), repairWaits)))
 }
 
 // repaired notes what became of writing back.
 func (s *driftState) repaired(subjects []string, failed string, now time.Time) {
+	if failed == "" {
+		s.tries, s.after = 0, time.Time{}
+	}
 	if s.fights == nil {
 		s.fights = map[string]fight{}
 	}
 	for _, subject := range subjects {
 		f := s.fights[subject]
 		s.fights[subject] = fight{times: f.times + 1, last: now, failed: failed}
+		if failed == "" {
+			if s.mended == nil {
+				s.mended = map[string]bool{}
+			}
+			s.mended[subject] = true
+		}
 	}
-	s.mended = failed == ""
 }
 
 // driftItems are what the host found, a thing each, in the order of their names. What was known keeps its time.
@@ -197,11 +220,16 @@ func driftReason(d *DriftError) string {
 }
 
 // driftEvents are what people are told when the Node says something else of drift than before: of each change once.
-// mended says that what is gone was written back.
-func driftEvents(was, is *api.Drift, mended bool) (warnings []string, gone string) {
+// mended are the subjects that were written back, of which they were told.
+func driftEvents(was, is *api.Drift, mended map[string]bool) (warnings []string, gone string) {
 	if is == nil {
-		if was != nil && !mended {
-			gone = "The host matches " + was.Config + " again: " + was.Names(driftNames)
+		if was == nil {
+			return nil, ""
+		}
+		undone := *was
+		undone.Items = slices.DeleteFunc(slices.Clone(was.Items), func(i api.DriftItem) bool { return mended[i.Subject()] })
+		if len(undone.Items) > 0 {
+			gone = "The host matches " + was.Config + " again: " + undone.Names(driftNames)
 		}
 		return nil, gone
 	}

@@ -175,22 +175,25 @@ func TestEachChangeOfDriftIsToldOnce(t *testing.T) {
 		}
 		return api.NewDrift("c", items)
 	}
+	mended := func(name string) map[string]bool { return map[string]bool{"file " + name: true} }
 	for _, c := range []struct {
 		name                string
 		was, is             *api.Drift
-		mended              bool
+		mended              map[string]bool
 		warned, gone, fight string
 	}{
-		{"nothing", nil, nil, false, "", "", ""},
-		{"the first", nil, drift(0, "/a"), false, "file /a (mode);", "", ""},
-		{"the same", drift(0, "/a"), drift(0, "/a"), false, "", "", ""},
-		{"one more", drift(0, "/a"), drift(0, "/a", "/b"), false, "file /a (mode), file /b (mode);", "", ""},
-		{"one less", drift(0, "/a", "/b"), drift(0, "/b"), false, "file /b (mode);", "", ""},
-		{"undone", drift(0, "/a"), nil, false, "", "matches c again: file /a", ""},
-		{"written back", drift(0, "/a"), nil, true, "", "", ""},
-		{"changed again", nil, drift(1, "/a"), false, "file /a", "", "file /a was written back once and is changed again"},
-		{"and again", drift(1, "/a"), drift(2, "/a"), false, "", "", "file /a was written back 2 times"},
-		{"still", drift(2, "/a"), drift(2, "/a"), false, "", "", ""},
+		{"nothing", nil, nil, nil, "", "", ""},
+		{"the first", nil, drift(0, "/a"), nil, "file /a (mode);", "", ""},
+		{"the same", drift(0, "/a"), drift(0, "/a"), nil, "", "", ""},
+		{"one more", drift(0, "/a"), drift(0, "/a", "/b"), nil, "file /a (mode), file /b (mode);", "", ""},
+		{"one less", drift(0, "/a", "/b"), drift(0, "/b"), nil, "file /b (mode);", "", ""},
+		{"undone", drift(0, "/a"), nil, nil, "", "matches c again: file /a", ""},
+		{"written back", drift(0, "/a"), nil, mended("/a"), "", "", ""},
+		{"one was written back before", drift(0, "/b"), nil, mended("/a"), "", "matches c again: file /b", ""},
+		{"one was written back, one undone", drift(0, "/a", "/b"), nil, mended("/a"), "", "matches c again: file /b (mode)", ""},
+		{"changed again", nil, drift(1, "/a"), nil, "file /a", "", "file /a was written back once and is changed again"},
+		{"and again", drift(1, "/a"), drift(2, "/a"), nil, "", "", "file /a was written back 2 times"},
+		{"still", drift(2, "/a"), drift(2, "/a"), nil, "", "", ""},
 	} {
 		warned, gone := driftEvents(c.was, c.is, c.mended)
 		for what, got := range map[string][2]string{"warned": {strings.Join(warned, "|"), c.warned}, "gone": {gone, c.gone},
@@ -198,6 +201,62 @@ func TestEachChangeOfDriftIsToldOnce(t *testing.T) {
 			if !strings.Contains(got[0], got[1]) || got[1] == "" && got[0] != "" {
 				t.Errorf("%s: %s %q, want %q", c.name, what, got[0], got[1])
 			}
+		}
+	}
+}
+
+// What was written back is forgotten as such when it is changed again: undone by hand then, it is told.
+func TestPartialRepairHidesNothingOfTheRest(t *testing.T) {
+	repair := api.DriftPolicy{Policy: api.DriftRepair}
+	var s driftState
+	s.found(fileDrift("/a", "/b"), repair, noon)
+	s.repaired([]string{"file /a"}, "", noon)
+	s.found(fileDrift("/b"), repair, noon)
+	was := s.report
+	s.found(fileDrift(), repair, noon)
+	if _, gone := driftEvents(was, s.report, s.mended); !strings.Contains(gone, "file /b") {
+		t.Errorf("what stayed and was undone by hand: %q", gone)
+	}
+	s.repaired([]string{"file /a"}, "", noon)
+	s.found(fileDrift("/a"), repair, noon)
+	was = s.report
+	s.found(fileDrift(), repair, noon)
+	if _, gone := driftEvents(was, s.report, s.mended); !strings.Contains(gone, "file /a") {
+		t.Errorf("what was changed again and undone by hand: %q", gone)
+	}
+}
+
+// Something else at work on the host, or an API server that is away, for three hours.
+func TestRepairThatCanNotBeginIsTriedSeldom(t *testing.T) {
+	for _, forced := range []bool{false, true} {
+		policy := api.DriftPolicy{Policy: api.DriftRepair}
+		if forced {
+			policy = api.DriftPolicy{}
+		}
+		found := fileDrift("/etc/x")
+		found.Forced = forced
+		var s driftState
+		tries := 0
+		for now := noon; now.Before(noon.Add(3 * time.Hour)); now = now.Add(time.Second) {
+			s.found(found, policy, now)
+			subjects, next := s.due(policy, now)
+			if len(subjects) == 0 && !next.After(now) {
+				t.Fatalf("forced %t: after %s nothing is due, and nothing later", forced, now.Sub(noon))
+			}
+			if len(subjects) > 0 {
+				tries++
+				s.spared(now)
+			}
+		}
+		if tries < 15 || tries > 30 {
+			t.Errorf("forced %t: %d tries in three hours", forced, tries)
+		}
+		now := noon.Add(4 * time.Hour)
+		s.found(found, policy, now)
+		subjects, _ := s.due(policy, now)
+		s.repaired(subjects, "", now)
+		if s.spared(now); s.after.Sub(now) > 2*repairFirst {
+			t.Errorf("forced %t: tries of before the last that worked count: %s", forced, s.after.Sub(now))
 		}
 	}
 }

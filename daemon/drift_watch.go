@@ -233,9 +233,7 @@ func (s *sight) place(found entries) error {
 	}
 	s.names = names
 	for is, dir := range want {
-		if s.at[is] == dir {
-			continue
-		}
+		// Also where it is known: what was moved away and back, or has the inode of what went, is watched no more.
 		err := s.inotify.Add(s.path(dir))
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 			continue

@@ -187,6 +187,29 @@ func TestDirectoryThatIsReplacedIsStillWatched(t *testing.T) {
 	x.tells("and the file", func() { x.write("etc/app/a.conf", "1") })
 }
 
+// The directory is the one that was watched before, or has its number; the kernel's watch of it is gone all the same.
+func TestDirectoryThatComesBackIsWatched(t *testing.T) {
+	x := watchTree(t, nil, "/etc/app/a.conf")
+	for name, change := range map[string]func(){
+		"moved away and back": func() {
+			x.do(os.Rename(x.at("etc/app"), x.at("etc/away")))
+			x.do(os.Rename(x.at("etc/away"), x.at("etc/app")))
+		},
+		"removed and made at once": func() {
+			x.do(os.RemoveAll(x.at("etc/app")))
+			x.do(os.Mkdir(x.at("etc/app"), 0o755))
+		},
+	} {
+		for i := range 5 {
+			x.tells(name, change)
+			x.tells(fmt.Sprintf("%s, %d: the file in it", name, i), func() { x.write("etc/app/a.conf", fmt.Sprint(i)) })
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
 // A link that leads out of the host leads to the host's own path, and nothing else is ever watched.
 func TestWatchesStayOnTheHost(t *testing.T) {
 	outside := t.TempDir()

@@ -69,8 +69,7 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 		return err
 	}
 	for _, d := range drift {
-		res.Warnings = append(res.Warnings,
-			fmt.Sprintf("wrote back %s %s: its %s was %s", d.Kind, d.subject(), d.What, d.Found))
+		res.Warnings = append(res.Warnings, "wrote back "+driftText(d))
 	}
 	return h.engine().Mend(ctx, r, *u)
 }

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,8 +16,8 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// touch has the host looked at soon. On the way to something else nothing is: the update compares for itself, and what
-// comes after it does so anyway. One that waits for drift to be undone tries again.
+// touch has the host looked at soon. On the way to something else nothing is: the update compares for itself, and at
+// its end, which may be where it began, the host is looked at. One that waits for drift to be undone tries again.
 func (h *Head) touch(now time.Time) {
 	if f := h.way.failure; f != nil && f.reason == reasonDrift {
 		if soon := h.drift.pace.touched(now, f.retry); soon.Before(f.retry) {
@@ -24,9 +25,11 @@ func (h *Head) touch(now time.Time) {
 		}
 		return
 	}
-	if h.phase == PhaseDone {
-		h.verifyAt = h.drift.pace.touched(now, h.verifyAt)
+	if !atRest(h.phase) {
+		h.drift.unseen = true
+		return
 	}
+	h.verifyAt = h.drift.pace.touched(now, h.verifyAt)
 }
 
 // strict says that the update to what is desired waits as long as the host has drifted. The way back to what the host
@@ -104,7 +107,7 @@ func (h *Head) verified(e jobEnd, now time.Time) {
 func (h *Head) found(v *Verification, now time.Time, took time.Duration) {
 	h.drift.pace.looked(now, took)
 	was := h.drift.report
-	h.drift.found(v, h.cluster.driftPolicy(h.way.to), now)
+	h.drift.found(v, h.cluster.driftPolicy(v.Config), now)
 	if !h.drift.report.SameAs(was) {
 		h.log.Info("drift", zap.String("config", v.Config), zap.Int("items", h.drift.report.Count()))
 	}
@@ -142,17 +145,18 @@ func (h *Head) announceDrift(was, is *api.Drift, node *corev1.Node) {
 		h.cluster.event(node, corev1.EventTypeNormal, "ConfigDriftResolved", gone)
 	}
 	if is == nil {
-		h.drift.mended = false
+		h.drift.mended = nil
 	}
 }
 
 // mend writes back what the policy says is to be. While somebody has cordoned the node nothing is: whoever works on it
 // would have the ground pulled from under them. A force file is that person's own word.
 func (h *Head) mend(ctx context.Context, v *situation) {
-	policy := h.cluster.driftPolicy(v.node.Desired)
+	// That of what the host has: after a rollback it is not what is desired.
+	policy := h.cluster.driftPolicy(v.host.Config.Committed)
 	subjects, next := h.drift.due(policy, v.now)
 	h.repairAt = next
-	if !h.drift.forced && (len(subjects) == 0 || v.hold.Cordoned()) {
+	if v.now.Before(h.drift.after) || !h.drift.forced && (len(subjects) == 0 || v.hold.Cordoned()) {
 		return
 	}
 	h.run(ctx, phaseRepair, v.node.Desired, func(ctx context.Context, e *jobEnd) error {
@@ -170,6 +174,7 @@ func (h *Head) mend(ctx context.Context, v *situation) {
 // mended takes what became of writing back, and has it looked at.
 func (h *Head) mended(e jobEnd, now time.Time) {
 	h.metrics.repairs.WithLabelValues(outcomeOf(e.err)).Inc()
+	forced := h.drift.forced
 	h.drift.forced = false // read anew below
 	h.verifyAt = now
 	failed := ""
@@ -177,8 +182,13 @@ func (h *Head) mended(e jobEnd, now time.Time) {
 		failed = oneLine(e.err)
 		h.verifyAt = now.Add(jitter(repairFirst))
 		h.log.Warn("writing back what has drifted", zap.Strings("items", e.repaired), zap.Error(e.err))
-		if kind, _ := h.classify(phaseRepair, e.err); kind == failTransient || kind == failRefused {
-			return // it was not tried
+		kind, _ := h.classify(phaseRepair, e.err)
+		untried := kind == failTransient || kind == failRefused || errors.Is(e.err, context.Canceled)
+		if untried || forced { // a force file asks for everything, however often it failed
+			h.drift.spared(now)
+		}
+		if untried {
+			return
 		}
 	}
 	h.drift.repaired(e.repaired, failed, now)

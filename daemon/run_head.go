@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
@@ -334,6 +335,9 @@ func (h *Head) enter(v *situation, p Phase) {
 	if p == PhaseDone || p == PhaseRolledBack || p == PhaseHold || p == PhaseUnconfigured || p == PhaseReturn {
 		h.log.Info("phase", zap.String("phase", string(p)), zap.String("config", v.node.Desired))
 	}
+	if worked := slices.Contains(road, h.phase) && !atRest(h.phase); atRest(p) && (worked || h.drift.unseen) {
+		h.verifyAt, h.drift.unseen = v.now, false // changes on the way here were told to nobody
+	}
 	rested := h.resting()
 	h.phase, h.entered = p, v.now
 	if soon := v.now.Add(workPace); rested && !h.resting() && h.askAt.After(soon) {
@@ -358,7 +362,7 @@ func (h *Head) clear(v *situation, p phase) bool {
 		return h.read || v.host == nil
 	}
 	switch {
-	case (h.job.phase == phaseVerify || h.job.phase == phaseRepair) && p.name == PhaseDone,
+	case (h.job.phase == phaseVerify || h.job.phase == phaseRepair) && atRest(p.name),
 		h.job.phase == phaseUnstage && h.job.config == v.node.Desired && atRest(p.name):
 		return true
 	case h.job.config == v.node.Desired && (h.job.phase == p.name || h.job.phase == PhaseDrain && p.name == PhaseCordon):
@@ -476,7 +480,7 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if h.asking {
 		until = now.Add(statusLimit) // the answer wakes us
 	}
-	if h.o.Verifier != nil && h.phase == PhaseDone && h.job == nil && h.read {
+	if h.o.Verifier != nil && atRest(h.phase) && h.job == nil && h.read {
 		for _, due := range []time.Time{h.verifyAt, h.repairAt} {
 			if !due.IsZero() && !due.After(now) {
 				until = now // since the turn began

@@ -48,7 +48,11 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		h.run(ctx, phaseUnstage, v.node.Desired, func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })
 		return
 	}
-	if p.name == PhaseDone {
+	if atRest(p.name) {
+		if p.name == PhaseDone {
+			h.way.request, h.way.plan = Request{}, nil // a document may be large, and is not needed before it is read again
+			h.way.failure = nil
+		}
 		h.rest(ctx, v)
 		return
 	}
@@ -94,12 +98,10 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 
 // rest does what there is time for when nothing else is to be done.
 func (h *Head) rest(ctx context.Context, v *situation) {
-	h.way.request, h.way.plan = Request{}, nil // a document may be large, and is not needed before it is read again
-	h.way.failure = nil
-	if h.o.Verifier == nil {
+	if h.o.Verifier == nil || v.host.Config.Committed == "" {
 		return
 	}
-	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.node.Desired
+	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.host.Config.Committed
 	if other && h.verifyAt.After(v.now.Add(touchDebounce)) {
 		h.verifyAt = v.now // what is managed is something else now
 	}

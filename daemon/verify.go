@@ -103,10 +103,15 @@ func (h *Host) drift(old *machineconfig.Config, res *Result) ([]Drift, error) {
 	}
 	drift, err := h.compare(old)
 	for _, d := range drift {
-		res.Warnings = append(res.Warnings,
-			fmt.Sprintf("drift: %s %s: %s is %s, should be %s", d.Kind, d.subject(), d.What, d.Found, d.Expected))
+		res.Warnings = append(res.Warnings, "drift: "+driftText(d))
 	}
 	return drift, err
+}
+
+// driftText says what differs, and not from what: it ends in journals, which others read than those who may read the
+// file, and a digest gives a short secret away.
+func driftText(d Drift) string {
+	return strings.TrimSpace(subject(d.Kind, d.subject())) + ": " + d.What
 }
 
 // comparedPaths are the paths whose changes may be drift. Whether a unit is enabled is a matter of links that may come

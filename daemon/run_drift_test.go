@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// busyHost is a host that has drifted, and on which something else is at work.
+type busyHost struct {
+	forced  bool
+	asked   int
+	refuses error
+}
+
+func (b *busyHost) Verify(context.Context) (*Verification, error) {
+	return &Verification{Config: cfgA, Forced: b.forced, Drift: []Drift{{Kind: "file", Path: "/a", What: "contents"}}}, nil
+}
+
+func (b *busyHost) Repair(context.Context, RepairRequest) (*Result, error) {
+	b.asked++
+	return nil, b.refuses
+}
+
+// policyOf has a head see a configuration that asks for something about drift.
+func policyOf(t *testing.T, h *Head, config, policy string) {
+	t.Helper()
+	w := &configWatch{informer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &metav1.PartialObjectMetadata{}, 0,
+		cache.Indexers{})}
+	meta := metav1.ObjectMeta{Name: config, Annotations: map[string]string{api.DriftPolicyKey: policy}}
+	if err := w.informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: meta}); err != nil {
+		t.Fatal(err)
+	}
+	h.cluster.watched[config] = w
+}
+
+// at is a node at rest in a phase.
+func at(p Phase, desired string, now time.Time) *situation {
+	v := &situation{now: now, exists: true, host: &Status{State: transaction.Done}}
+	v.node.Desired, v.host.Config.Committed = desired, cfgA
+	if p == PhaseRolledBack {
+		v.host.State = transaction.RolledBack
+	}
+	return v
+}
+
+func TestRepairThatDoesNotBeginIsFollowedByAPause(t *testing.T) {
+	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
+	}))
+	defer answers.Close()
+	away := httptest.NewServer(http.NotFoundHandler())
+	away.Close()
+	refused := &Refused{Err: errors.New("another update of the OS is under way")}
+	for _, c := range []struct {
+		name, server, policy string
+		host                 busyHost
+	}{
+		{"the host is busy", answers.URL, api.DriftRepair, busyHost{refuses: refused}},
+		{"the host is busy, with a force file", answers.URL, api.DriftReport, busyHost{refuses: refused, forced: true}},
+		{"a force file, and it fails", answers.URL, api.DriftReport, busyHost{refuses: errors.New("no space"), forced: true}},
+		{"the API server is away", away.URL, api.DriftRepair, busyHost{}},
+	} {
+		h, _ := quietHead(t)
+		h.cluster.configs = mcfgclient.NewForConfigOrDie(&rest.Config{Host: c.server, QPS: -1})
+		policyOf(t, h, cfgA, c.policy)
+		h.o.Verifier, h.way, h.phase = &c.host, way{from: cfgA, to: cfgA}, PhaseDone
+		tries := 0
+		now := time.Now()
+		for range 20 {
+			h.start(t.Context(), at(PhaseDone, cfgA, now), phase{name: PhaseDone})
+			if h.job == nil {
+				break
+			}
+			if h.job.phase == phaseRepair {
+				tries++
+			}
+			h.finish(<-h.ended)
+			now = time.Now()
+		}
+		if tries != 1 || h.job != nil {
+			t.Errorf("%s: %d tries on end", c.name, tries)
+		}
+		// Compared again, it waits on.
+		h.verifyAt = now
+		for range 3 {
+			if h.start(t.Context(), at(PhaseDone, cfgA, now), phase{name: PhaseDone}); h.job != nil {
+				if h.job.phase == phaseRepair {
+					t.Errorf("%s: a comparison has it tried again at once", c.name)
+				}
+				h.finish(<-h.ended)
+			}
+		}
+		if wait := h.repairAt.Sub(now); wait < repairFirst/2 || wait > 2*repairFirst {
+			t.Errorf("%s: tried again in %s", c.name, wait)
+		}
+	}
+}
+
+// A node whose update was taken back has a configuration too, and that one's policy.
+func TestHostIsComparedWhereverItRests(t *testing.T) {
+	for _, p := range []Phase{PhaseRolledBack, PhaseHold, PhaseDone} {
+		h, _ := quietHead(t)
+		desired := cfgA
+		if p == PhaseRolledBack {
+			desired = cfgB
+			policyOf(t, h, cfgB, api.DriftReport)
+		}
+		policyOf(t, h, cfgA, api.DriftRepair)
+		h.cluster.configs = mcfgclient.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1", QPS: -1})
+		h.o.Verifier, h.way, h.phase = &busyHost{}, way{from: cfgA, to: desired}, p
+		h.read, h.verifyAt = true, then.Add(time.Hour)
+		h.touch(then)
+		if due := h.verifyAt.Sub(then); due > time.Minute {
+			t.Errorf("%s: what is touched is looked at in %s", p, due)
+		}
+		h.askAt = then.Add(time.Hour)
+		if pause := h.pause(then); pause > time.Minute {
+			t.Errorf("%s: the next turn is in %s", p, pause)
+		}
+		now := then.Add(2 * time.Minute)
+		v := at(p, desired, now)
+		h.start(t.Context(), v, phase{name: p})
+		if h.job == nil || h.job.phase != phaseVerify {
+			t.Errorf("%s: the host is not compared: %+v", p, h.job)
+			continue
+		}
+		if !h.clear(v, phase{name: p}) {
+			t.Errorf("%s: the comparison is cancelled", p)
+		}
+		h.finish(<-h.ended)
+		if h.drift.report.Count() != 1 {
+			t.Errorf("%s: nothing is known of drift", p)
+		}
+		h.verifyAt = now.Add(time.Hour)
+		if h.start(t.Context(), v, phase{name: p}); h.job == nil || h.job.phase != phaseRepair {
+			t.Errorf("%s: not written back as its configuration says", p)
+			continue
+		}
+		h.finish(<-h.ended)
+	}
+}
+
+// An update that is taken back leaves the host where it was: nothing else has it compared.
+func TestTouchDuringAnUpdateIsLookedAtAfterIt(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		through []Phase
+		touched bool
+		soon    bool
+	}{
+		{"touched in an update", []Phase{PhaseDone, PhasePlan, PhaseApply, PhaseDone}, true, true},
+		{"an update", []Phase{PhaseDone, PhaseStage, PhaseRolledBack}, false, true},
+		{"touched while the host was not read", []Phase{PhaseDone, PhaseObserve, PhaseDone}, true, true},
+		{"a head that starts", []Phase{PhaseAbsent, PhaseObserve, PhaseDone}, false, false},
+		{"nothing", []Phase{PhaseDone, PhaseDone}, false, false},
+	} {
+		h, _ := quietHead(t)
+		h.verifyAt = then.Add(time.Hour)
+		for i, p := range c.through {
+			h.enter(&situation{now: then}, p)
+			if c.touched && i == 1 {
+				h.touch(then)
+			}
+		}
+		if soon := h.verifyAt.Equal(then); soon != c.soon {
+			t.Errorf("%s: looked at in %s", c.name, h.verifyAt.Sub(then))
+		}
+	}
+}
+
+// Journals are read by others than who may read the files, and a digest of a short secret is as good as the secret.
+func TestWarningsOfDriftHoldNoDigests(t *testing.T) {
+	text := driftText(Drift{Kind: "file", Path: "/etc/a", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"})
+	if !strings.Contains(text, "file /etc/a: contents") || strings.Contains(text, "sha256") {
+		t.Errorf("%q", text)
+	}
+	if text := driftText(Drift{Kind: "kargs", What: "missing", Expected: "secret=1"}); text != "kargs: missing" {
+		t.Errorf("%q", text)
+	}
+}
