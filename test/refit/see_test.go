@@ -61,12 +61,12 @@ func (l *lab) shop() (before, after string) {
 func TestARolloutReadsAtAGlance(t *testing.T) {
 	l := newLab(t)
 	before, after := l.shop()
-	golden(t, "status.txt", l.refit("status", "shop").ok(t).stdout)
+	l.golden("status.txt", l.refit("status", "shop").ok(t).stdout)
 	for _, name := range []string{"shop-1", "shop-2", "shop-3", "shop-4"} {
-		golden(t, "explain-"+name+".txt", l.refit("explain", name).ok(t).stdout)
+		l.golden("explain-"+name+".txt", l.refit("explain", name).ok(t).stdout)
 	}
-	golden(t, "explain-shop.txt", l.refit("explain", "shop").ok(t).stdout)
-	golden(t, "diff-shop-2.txt", l.refit("diff", "shop-2").ok(t).stdout)
+	l.golden("explain-shop.txt", l.refit("explain", "shop").ok(t).stdout)
+	l.golden("diff-shop-2.txt", l.refit("diff", "shop-2").ok(t).stdout)
 
 	var doc struct {
 		Pools []struct {
@@ -129,13 +129,14 @@ func TestEveryStopOfAPoolHasItsWords(t *testing.T) {
 			}})
 		},
 	} {
+		// Content of its own, because what failed in one pool is offered to no other.
 		before := l.render(name, l.config(name, "50-"+name, "/etc/motd", "old"))
-		after := l.render(name, l.config(name, "50-"+name, "/etc/motd", "new"))
+		after := l.render(name, l.config(name, "50-"+name, "/etc/motd", "new-"+name))
 		l.pool(name, after, before, change)
 		l.node(name+"-1", name, before, before, api.Done, nil)
-		golden(t, "explain-"+name+".txt", l.refit("explain", "pool/"+name).ok(t).stdout)
+		l.golden("explain-"+name+".txt", l.refit("explain", "pool/"+name).ok(t).stdout)
 	}
-	golden(t, "quarantine.txt", l.refit("quarantine", "list", "quarantined").ok(t).stdout)
+	l.golden("quarantine.txt", l.refit("quarantine", "list", "quarantined").ok(t).stdout)
 }
 
 func TestNamesAreFoundOrSaidToBeMissing(t *testing.T) {
@@ -204,7 +205,7 @@ func TestAThousandNodesTakeSecondsAndFewRequests(t *testing.T) {
 	}
 	cluster.Need(t)
 	c := cluster.New(t, cluster.Options{Audit: true})
-	l := &lab{c, t, t.Context()}
+	l := &lab{c, t, t.Context(), time.Now()}
 	config := l.render("worker", l.config("worker", "50-worker", "/etc/motd", "a"))
 	l.pool("worker", config, config, nil)
 	const nodes, makers = 1000, 8

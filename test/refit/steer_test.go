@@ -73,7 +73,7 @@ func TestAPlanSaysWhatEachGroupOfNodesWouldDo(t *testing.T) {
 
 	change := l.file("two.yaml", l.config("plan", "60-two", "/etc/two", "changed"))
 	r := l.refit("plan", "plan", "-f", change).ok(t)
-	golden(t, "plan.txt", r.stdout)
+	l.golden("plan.txt", r.stdout)
 	if strings.Contains(r.stdout, "changed\n") {
 		t.Error("contents are shown")
 	}
