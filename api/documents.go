@@ -127,6 +127,23 @@ type Node struct {
 	SingleReplica              bool
 	Rebooting                  bool
 	Drift                      *Drift
+	// Synced is the resource version of the ControllerConfig whose certificates the host has, and Undelivered why it has
+	// not those of the latest; nil: nothing is known to be wrong.
+	Synced      string
+	Undelivered *Undelivered
+}
+
+// Undelivered is why a host has not the certificates of the ControllerConfig as it is. Its updates go on.
+type Undelivered struct {
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+func (u *Undelivered) believed() *Undelivered {
+	if u != nil {
+		u.Reason = shorten(u.Reason, quarantineReason)
+	}
+	return u
 }
 
 // What is believed of a Node's quarantine: a node that writes more than an agent does must not fill up its pool.
@@ -149,8 +166,10 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	cordon, cordonErr := Decode[*Cordon](a, CordonKey)
 	quarantined, quarantinedErr := Decode[[]Quarantine](a, QuarantinedKey)
 	drift, driftErr := Decode[*Drift](a, DriftKey)
+	undelivered, undeliveredErr := Decode[*Undelivered](a, UndeliveredKey)
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
-	if err := errors.Join(cordonErr, quarantinedErr, driftErr); err != nil {
+	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
+	if err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr); err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return out, nil

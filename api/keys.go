@@ -41,6 +41,9 @@ const (
 	LastAppliedDrain = prefix + "lastAppliedDrain"
 	// PostConfigAction is PostConfigActionRebooting from the commit until the daemon has seen the boot after it.
 	PostConfigAction = prefix + "post-config-action"
+	// SyncedControllerConfig is the resource version of the ControllerConfig whose certificates the host has. It moves
+	// when these do, and not with what else the object says. The daemon writes it.
+	SyncedControllerConfig = prefix + "lastSyncedControllerConfigResourceVersion"
 	// ControlPlaneTopology is SingleReplica where nothing could take a drained pod. The pool controller writes it.
 	ControlPlaneTopology = prefix + "controlPlaneTopology"
 )
@@ -67,6 +70,9 @@ const (
 	Lift = ownPrefix + "lift"
 	// DriftKey holds a Drift: what on the host is not as its configuration says. The daemon writes it.
 	DriftKey = ownPrefix + "drift"
+	// UndeliveredKey holds an Undelivered: why the certificates of the ControllerConfig are not on the host. The daemon
+	// writes it.
+	UndeliveredKey = ownPrefix + "certificates"
 )
 
 // DriftPolicyKey holds a DriftPolicy: on a MachineConfigPool as people write it, on the pool's rendered configurations

@@ -72,6 +72,8 @@ type Result struct {
 	Reboot Reboot     `json:"reboot"`
 	// SoftReboot says that the reboot that was started is one of the userspace alone.
 	SoftReboot bool `json:"softReboot,omitempty"`
+	// Delivered is what deliver did.
+	Delivered *Delivery `json:"delivered,omitempty"`
 	// Staged is the commit of the OS that stage has brought to the disk.
 	Staged string `json:"staged,omitempty"`
 	// Warnings are for people: drift that was overwritten, units that could not be enabled.
@@ -100,6 +102,7 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 
 func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result) error {
+	cfg = h.deliveries().over(cfg)
 	done, err := h.recoverFirst(ctx, r, cfg, o, res)
 	if err != nil || done {
 		return err

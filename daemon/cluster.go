@@ -67,6 +67,7 @@ type cluster struct {
 	events  record.EventRecorder
 
 	node    cache.SharedIndexInformer
+	certs   cache.SharedIndexInformer // the ControllerConfig; nil: it is not watched
 	watched map[string]*configWatch
 
 	mu      sync.Mutex
@@ -109,8 +110,13 @@ func slim(o any) (any, error) {
 }
 
 func (c *cluster) run(ctx context.Context, informer cache.SharedIndexInformer) error {
+	return c.runHandling(ctx, informer, c.noteAway)
+}
+
+// runHandling is run with another answer to a watch that breaks.
+func (c *cluster) runHandling(ctx context.Context, informer cache.SharedIndexInformer, broken func(error)) error {
 	err := informer.SetWatchErrorHandlerWithContext(
-		func(_ context.Context, _ *cache.Reflector, err error) { c.noteAway(err) })
+		func(_ context.Context, _ *cache.Reflector, err error) { broken(err) })
 	if err != nil {
 		return err
 	}

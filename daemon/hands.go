@@ -53,13 +53,18 @@ var (
 	statusVerb = verb{name: "status", limit: time.Minute, grace: 10 * time.Second}
 	planVerb   = verb{name: "plan", limit: 5 * time.Minute, grace: 10 * time.Second}
 	repairVerb = verb{name: "repair", limit: 10 * time.Minute, grace: 5 * time.Minute}
-	verifyVerb = verb{name: "verify", limit: 5 * time.Minute, grace: 10 * time.Second}
+	// What deliver has recorded is rolled forward by whoever comes next, so that it may be stopped.
+	deliverVerb = verb{name: "deliver", limit: 10 * time.Minute, grace: 5 * time.Minute}
+	verifyVerb  = verb{name: "verify", limit: 5 * time.Minute, grace: 10 * time.Second}
 	stageVerb  = verb{name: "stage", joins: true, nice: 10, grace: 30 * time.Second}
 	applyVerb  = verb{name: "apply", joins: true, outlives: true, grace: 5 * time.Minute}
 )
 
+// softVerbs are those that a soft reboot matters to.
+var softVerbs = []string{planVerb.name, applyVerb.name}
+
 // handVerbs are all of them.
-var handVerbs = []verb{statusVerb, planVerb, verifyVerb, repairVerb, stageVerb, applyVerb}
+var handVerbs = []verb{statusVerb, planVerb, verifyVerb, repairVerb, deliverVerb, stageVerb, applyVerb}
 
 // HandsOptions are for those who need more than the defaults.
 type HandsOptions struct {
@@ -281,6 +286,16 @@ func (h *HostHands) Verify(ctx context.Context) (*Verification, error) {
 func (h *HostHands) Repair(ctx context.Context, r RepairRequest) (*Result, error) {
 	out, err := h.do(ctx, repairVerb, &Request{Policy: r.Policy, repair: r.Subjects})
 	return answer[Result](out, err)
+}
+
+// Deliver writes the certificates of a ControllerConfig. The result comes with most errors too.
+func (h *HostHands) Deliver(ctx context.Context, r DeliverRequest) (*Delivery, error) {
+	out, err := h.do(ctx, deliverVerb, &Request{Name: r.Name, Config: r.Config, Policy: r.Policy})
+	res, err := answer[Result](out, err)
+	if res == nil {
+		return nil, err
+	}
+	return res.Delivered, err
 }
 
 // Watch replaces the paths whose changes Touched tells.
@@ -642,7 +657,7 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 		if r.Strict && c.verb.joins {
 			argv = append(argv, "--strict")
 		}
-		if c.hands.options.SoftReboot && c.verb.name != stageVerb.name && c.verb.name != repairVerb.name {
+		if c.hands.options.SoftReboot && slices.Contains(softVerbs, c.verb.name) {
 			argv = append(argv, "--soft-reboot=auto")
 		}
 	}

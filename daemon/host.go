@@ -297,7 +297,14 @@ func (h *Host) committed(r *transaction.Record, next *machineconfig.Config) (*ma
 	return h.revision(r.Committed)
 }
 
+// revision returns what the host is to be at a revision: its configuration, with what was delivered since.
 func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error) {
+	cfg, err := h.document(rev)
+	return h.deliveries().over(cfg), err
+}
+
+// document returns the configuration of a revision as it was asked for.
+func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error) {
 	if rev == nil || rev.Digest == "" {
 		return nil, nil
 	}

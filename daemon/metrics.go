@@ -24,6 +24,7 @@ type Metrics struct {
 	state, updateState, hostVersion *prometheus.GaugeVec
 	drift                           prometheus.Gauge
 	driftPaths                      prometheus.Gauge
+	undelivered                     prometheus.Gauge
 	rebootsFailed                   prometheus.Counter
 	repairs                         *prometheus.CounterVec
 	phases, commands                *prometheus.HistogramVec
@@ -78,6 +79,8 @@ func NewMetrics() *Metrics {
 			"Time at which the host was found not to match its configuration; 0: it matches.")),
 		driftPaths: prometheus.NewGauge(gauge("noderefit_drift_items",
 			"Things on the host that do not match its configuration.")),
+		undelivered: prometheus.NewGauge(gauge("noderefit_certificates_undelivered",
+			"Time since which certificates of the ControllerConfig could not be delivered to the host; 0: they are there.")),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "noderefit_drift_repairs_total",
 			Help: "Times that drift was written back, by outcome."}, []string{"outcome"}),
 		rebootsFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "mcd_reboots_failed_total",
@@ -93,7 +96,7 @@ func NewMetrics() *Metrics {
 	}
 	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
-	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.repairs, m.rebootsFailed,
+	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.undelivered, m.repairs, m.rebootsFailed,
 		m.phases, m.commands, m.waiting, kubelet, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
@@ -194,6 +197,15 @@ func (m *Metrics) drifted(d *api.Drift) {
 		m.drift.Set(0)
 	} else {
 		m.drift.Set(float64(d.Since().Unix()))
+	}
+}
+
+// delivered sets since when certificates could not be delivered; nil: they could.
+func (m *Metrics) delivered(u *api.Undelivered) {
+	if u == nil {
+		m.undelivered.Set(0)
+	} else {
+		m.undelivered.Set(float64(u.Since.Unix()))
 	}
 }
 

@@ -67,6 +67,7 @@ type situation struct {
 	rebooting time.Time // when the host began to reboot for it; zero: it did not
 	failure   *failure
 	drift     *api.Drift
+	delivery  deliveryReport
 	held      string // what the update to it waits for, if it does so for long
 	applying  bool   // an apply of ours for it runs
 	other     *job   // or one for something else

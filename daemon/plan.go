@@ -186,6 +186,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 	if err != nil {
 		return nil, err
 	}
+	cfg = h.deliveries().over(cfg)
 	old, err := h.committed(r, cfg)
 	if err != nil && !errors.Is(err, errNoCopy) {
 		return nil, err

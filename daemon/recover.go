@@ -27,6 +27,11 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 		res.Reboot = RebootStarted
 	case out.Do == transaction.AwaitBoot:
 		res.Reboot = RebootNeeded
+	case err == nil:
+		if failed := h.redeliver(ctx, r); failed != nil {
+			// It is drift then, which people are told of, and no reason to hold up the boot.
+			res.Warnings = append(res.Warnings, "delivering certificates again: "+oneLine(failed))
+		}
 	}
 	return h.result(ctx, res, r), err
 }

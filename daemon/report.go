@@ -187,6 +187,7 @@ func (v *situation) reportHost(r *nodeReport) {
 	} else {
 		r.drop(api.DriftKey)
 	}
+	v.delivery.report(r)
 	if q := quarantines(v.host.Quarantined); len(q) > 0 {
 		r.set(api.QuarantinedKey, api.Encode(q))
 	} else {

@@ -76,6 +76,22 @@ type Verifier interface {
 	Repair(ctx context.Context, r RepairRequest) (*Result, error)
 }
 
+// DeliverRequest asks for the certificates of a ControllerConfig to be on the host.
+type DeliverRequest struct {
+	// Name says which it is: its name and resource version.
+	Name string
+	// Config is the ControllerConfig as JSON, with the fields that are delivered.
+	Config []byte
+	// Policy is the MachineConfiguration as JSON or nil.
+	Policy []byte
+}
+
+// Deliverer writes what is renewed beside the configurations. It never reboots or drains, and is refused while an update
+// is under way on the host. An error that comes with a Delivery is about a part: the rest was delivered.
+type Deliverer interface {
+	Deliver(ctx context.Context, r DeliverRequest) (*Delivery, error)
+}
+
 // Monitor tells when the host may have drifted.
 type Monitor interface {
 	// Watch replaces the paths that are watched: those of a Verification.

@@ -38,6 +38,8 @@ type HeadOptions struct {
 	// there is one, says that something has changed.
 	Verifier Verifier
 	Monitor  Monitor
+	// Deliverer, where there is one, gets the ControllerConfig of the cluster, which is watched then.
+	Deliverer Deliverer
 	// Verdict is how long the Hands let the host take to prove healthy after a boot; the host's own default where it is
 	// zero.
 	Verdict time.Duration
@@ -81,6 +83,7 @@ type Head struct {
 	drains   chan api.Drain
 	words    chan error
 	restored chan restoreEnd
+	delivers chan deliverEnd
 
 	// The host, as it was last read; read says that it was since the last operation ended.
 	host      *Status
@@ -95,6 +98,7 @@ type Head struct {
 	job       *job
 	verifyAt  time.Time
 	drift     driftState
+	delivery  deliveryState
 	repairAt  time.Time // when something is to be written back that is not yet
 	restoring bool
 	restoreAt time.Time
@@ -144,7 +148,8 @@ func NewHead(o HeadOptions) *Head {
 	}
 	h := &Head{o: o, log: o.Log.With(zap.String("node", o.Node)), metrics: o.Metrics,
 		bell: make(chan struct{}, 1), statuses: make(chan hostAnswer, 1), ended: make(chan jobEnd, 1),
-		drains: make(chan api.Drain, 1), words: make(chan error, 1), restored: make(chan restoreEnd, 1)}
+		drains: make(chan api.Drain, 1), words: make(chan error, 1), restored: make(chan restoreEnd, 1),
+		delivers: make(chan deliverEnd, 1)}
 	h.cluster = &cluster{name: o.Node, kube: o.Kube, configs: o.Configs, meta: o.Metadata, log: h.log, wake: h.ring,
 		watched: map[string]*configWatch{}}
 	return h
@@ -163,6 +168,11 @@ func (h *Head) Run(ctx context.Context) error {
 	defer cancel()
 	if err := h.cluster.start(ctx); err != nil {
 		return err
+	}
+	if h.o.Deliverer != nil {
+		if err := h.cluster.watchControllerConfig(ctx); err != nil {
+			return err
+		}
 	}
 	h.verifyAt = time.Now().Add(jitter(verifyFirst))
 	var touched <-chan struct{}
@@ -196,6 +206,8 @@ func (h *Head) Run(ctx context.Context) error {
 			h.vouched(err)
 		case e := <-h.restored:
 			h.finishRestore(e)
+		case e := <-h.delivers:
+			h.finishDelivery(e)
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -232,6 +244,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 			break
 		}
 		again := h.say(ctx, node, v, p.name)
+		h.deliver(ctx, v)
 		h.start(ctx, v, p)
 		if !again {
 			break
@@ -254,6 +267,8 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 		}
 		h.drift.recall(v.node.Drift)
 		v.drift = h.drift.report
+		h.delivery.recall(&v.node)
+		v.delivery = h.delivery.report
 	}
 	if h.blind != nil && now.Sub(h.blind.since) > blindFor {
 		v.failure = h.blind
@@ -383,6 +398,7 @@ func (h *Head) say(ctx context.Context, node *corev1.Node, v *situation, p Phase
 	}
 	h.metrics.show(v.ready, v.node.State, v.node.Desired, reason)
 	h.metrics.drifted(v.drift)
+	h.metrics.delivered(v.delivery.undelivered)
 	r := reportNode(v, p)
 	h.object.want(h, v, p)
 	if r == nil || v.now.Before(h.nodeWrites.next) {
@@ -447,6 +463,7 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before it could be said", is.Desired)
 	}
 	h.announceDrift(was.Drift, is.Drift, after)
+	h.announceDelivery(was.Undelivered, is.Undelivered, after)
 	if is.State == was.State && is.Reason == was.Reason {
 		return
 	}
@@ -487,6 +504,9 @@ func (h *Head) pause(now time.Time) time.Duration {
 			}
 			sooner(due)
 		}
+	}
+	if !h.delivery.running && !h.delivery.done {
+		sooner(h.delivery.retry)
 	}
 	if h.way.failure != nil && h.job == nil {
 		sooner(h.way.failure.retry)

@@ -41,8 +41,8 @@ type jobEnd struct {
 
 // start begins the operation of a phase, if it has one and none runs.
 func (h *Head) start(ctx context.Context, v *situation, p phase) {
-	if h.job != nil {
-		return
+	if h.job != nil || h.delivery.running {
+		return // whoever compares the host meanwhile, or changes it, would meet one half of what is delivered
 	}
 	if atRest(p.name) && v.leftover() && !v.now.Before(h.way.unstageAt) {
 		h.run(ctx, phaseUnstage, v.node.Desired, func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })

@@ -98,6 +98,7 @@ func spares(r *transaction.Record, cfg *machineconfig.Config) error {
 
 func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result) error {
+	cfg = h.deliveries().over(cfg)
 	if err := h.contradicts(r); err != nil {
 		return err
 	}

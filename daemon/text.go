@@ -28,6 +28,14 @@ func (r *Result) WriteText(w io.Writer) error {
 			return err
 		}
 	}
+	if d := r.Delivered; d != nil {
+		for _, name := range d.Written {
+			l.printf("Delivered: %s", name)
+		}
+		for _, name := range d.Removed {
+			l.printf("Removed:   %s", name)
+		}
+	}
 	switch r.Reboot {
 	case RebootNeeded:
 		l.printf("A reboot is needed: the host becomes %s with its next boot.", r.Status.Config.Pending)

@@ -61,6 +61,7 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 		return nil, err
 	}
 	asked, rev := cfg != nil, r.Committed
+	cfg = h.deliveries().over(cfg)
 	if !asked {
 		if p := r.Pending; p != nil && p.Deployment == booted.ID &&
 			(p.Road == transaction.RoadSwitch || p.Road == transaction.RoadStaged && p.Phase == transaction.PhaseProve) {

@@ -26,6 +26,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).notTakenUp,
 	(*Report).draining,
 	(*Report).underWay,
+	(*Report).undelivered,
 	(*Report).poolStops,
 	(*Report).unread,
 	(*Report).cordoned,
@@ -128,6 +129,9 @@ func (r *Report) nodeProblem(p *poolReport) *Answer {
 			first = n
 		}
 	}
+	if a := r.firstUndelivered(p); a != nil {
+		return a
+	}
 	if first == nil {
 		return nil
 	}
@@ -174,6 +178,41 @@ func (r *Report) drifted(n *nodeReport) *Answer {
 	return a
 }
 
+// undelivered is a node whose host has not the certificates that it should have, whatever its configuration.
+func (r *Report) undelivered(n *nodeReport) *Answer {
+	u := n.Undelivered
+	if u == nil {
+		return nil
+	}
+	return &Answer{
+		Verdict: Undelivered, Blocking: &Object{Kind: "ControllerConfig", Name: api.ControllerConfig}, Since: u.Since,
+		Because: "its host does not have the certificates of the ControllerConfig: " + u.Reason,
+		Do: "correct the field that is named (kubectl edit controllerconfig " + api.ControllerConfig + "); what is wrong " +
+			"with the host itself is tried again",
+	}
+}
+
+// firstUndelivered is the same of a pool's nodes: that of the one that has waited longest.
+func (r *Report) firstUndelivered(p *poolReport) *Answer {
+	var first *nodeReport
+	count := 0
+	for i := range p.Nodes {
+		n := r.nodes[p.Nodes[i].Name]
+		if n.Undelivered == nil {
+			continue
+		}
+		if count++; first == nil || n.Undelivered.Since.Before(first.Undelivered.Since) {
+			first = n
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	a := r.undelivered(first)
+	a.Because = fmt.Sprintf("%d of %s; node %s: %s", count, number(p.Machines, "node"), first.Name, a.Because)
+	return a
+}
+
 // unread is a node that says something which can't be read.
 func (r *Report) unread(n *nodeReport) *Answer {
 	if n.Unread == "" {
@@ -188,7 +227,7 @@ func (r *Report) unread(n *nodeReport) *Answer {
 // severity orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
 var severity = map[Verdict]int{
 	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, Draining: 4, NotReady: 5,
-	NotTakenUp: 6, Misconfigured: 7, Cordoned: 8, Rebooting: 9, Updating: 10, NotOffered: 11, WaitsForTurn: 12,
+	NotTakenUp: 6, Misconfigured: 7, Undelivered: 7, Cordoned: 8, Rebooting: 9, Updating: 10, NotOffered: 11, WaitsForTurn: 12,
 }
 
 // worst is the node of a pool that has most to say; nil: all are where they should be.

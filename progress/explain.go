@@ -23,6 +23,8 @@ const (
 	Updating Verdict = "Updating"
 	// Drifted: it is there, and the host is not as its configuration says.
 	Drifted Verdict = "Drifted"
+	// Undelivered: it is there, or waits for its pool, and its host has not the certificates of the ControllerConfig.
+	Undelivered Verdict = "Undelivered"
 
 	// NoPool, and what follows, is about the pool.
 	NoPool         Verdict = "NoPool"
@@ -342,7 +344,7 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 	}
 	a := r.explainPool(p)
 	switch a.Verdict {
-	case UpToDate, Drifted, NoNodes:
+	case UpToDate, Drifted, Undelivered, NoNodes:
 		return p.Complete(), p.Complete()
 	case Misconfigured, SeveralPools, RenderDegraded, Paused, Quarantined, RolledBack, Unreconcilable, Degraded:
 		return false, true

@@ -98,6 +98,9 @@ type Update struct {
 	// Permit, where there is one, is asked right before the decision. Its error is the update's, of which nothing is left
 	// then.
 	Permit func() error
+	// Decide, of a Mend, writes down that its wants are what the host is to have from now on, with the directories that
+	// are made for them to stand in. It is called once everything is staged and durable, before the first effect.
+	Decide func(made []string) error
 }
 
 func (u Update) permit() error {

@@ -29,6 +29,11 @@ func (e *Engine) Mend(ctx context.Context, r *Record, u Update) error {
 	if err := errors.Join(j.sync(), ctx.Err(), fault("mend prepared"), j.unmoved()); err != nil {
 		return e.abandon(j, err)
 	}
+	if u.Decide != nil {
+		if err := u.Decide(implied(j.Steps)); err != nil {
+			return e.abandon(j, err)
+		}
+	}
 	ctx = context.WithoutCancel(ctx)
 	e.Say("apply", u.Revision.Config)
 	if err := errors.Join(fault("mend applying"), j.roll()); err != nil {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/api"
@@ -110,8 +111,8 @@ configuration, 5 refused because another operation or manager is at work.`,
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
-		repairCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand(), hooksCommand(),
-		beforeDrainCommand())
+		repairCommand(), deliverCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand(),
+		hooksCommand(), beforeDrainCommand())
 	return cmd
 }
 
@@ -402,6 +403,52 @@ reboots or drains, and leaves alone what would need another deployment: the OS a
 	cmd.Flags().StringArrayVar(&only, "only", nil,
 		`what to write back, as verify names it, such as "file /etc/chrony.conf"; by default everything that can be`)
 	return cmd
+}
+
+func deliverCommand() *cobra.Command {
+	var o options
+	var a daemon.DeliverOptions
+	var config, policy string
+	cmd := &cobra.Command{
+		Use:   "deliver --config FILE",
+		Short: "Write the certificates of a ControllerConfig, beside the host's configuration",
+		Long: `deliver writes what of a ControllerConfig has to be renewed on its own: the CA that the kubelet knows its clients
+by, the cloud's, those of image registries, the bundle that people add, and the registry's pull secret. It changes no
+configuration, never reboots or drains, and restarts something only for the bundle. From then on these paths are what
+was delivered, whatever configuration the host has. A field that can't be read keeps what was delivered before, and is
+an error.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cc, err := readControllerConfig(config)
+			if err != nil {
+				return err
+			}
+			if a.Policy, err = readPolicy(policy); err != nil {
+				return err
+			}
+			return o.act(cmd.Context(), "deliver", func(h *daemon.Host) (*daemon.Result, error) {
+				return h.Deliver(cmd.Context(), cc, a)
+			})
+		},
+	}
+	o.flags(cmd)
+	o.osFlag(cmd)
+	cmd.Flags().StringVar(&config, "config", "", "ControllerConfig, YAML or JSON")
+	cmd.Flags().StringVar(&policy, "policy", "", "MachineConfiguration with the node disruption policies")
+	return cmd
+}
+
+func readControllerConfig(path string) (*mcfgv1.ControllerConfig, error) {
+	if path == "" {
+		return nil, usageError{errors.New("flag --config is required")}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading ControllerConfig: %w", err)
+	}
+	if err := handover.Taken(path); err != nil {
+		return nil, err
+	}
+	return machineconfig.ParseControllerConfig(data)
 }
 
 func firstbootCommand() *cobra.Command {

@@ -95,7 +95,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = hands.Close() }()
-	head.Hands, head.Senses, head.Verifier, head.Monitor = hands, hands, hands, hands
+	head.Hands, head.Senses, head.Verifier, head.Monitor, head.Deliverer = hands, hands, hands, hands, hands
 	stop, err := serveMetrics(ctx, o.metrics, metrics.Handler(), log)
 	if err != nil {
 		return err

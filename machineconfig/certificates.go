@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Where a ControllerConfig's certificates stand on a host. The paths are OpenShift's
+// (machine-config-operator, pkg/daemon/constants).
+const (
+	KubeletCAPath    = "/etc/kubernetes/kubelet-ca.crt"
+	CloudCAPath      = "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem"
+	TrustBundlePath  = "/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt"
+	PullSecretPath   = "/etc/mco/internal-registry-pull-secret.json"
+	RegistryCAFolder = "/etc/docker/certs.d"
+)
+
+// Bundle is a field of a ControllerConfig that holds certificates.
+type Bundle struct {
+	// Name is upstream's word for it, in status.controllerCertificates: for a registry its host, with ".." for ":".
+	Name string
+	// Field is where it stands, as in spec.rootCAData.
+	Field string
+	// Path is where it goes on a host by itself, beside the configurations; empty: nowhere.
+	Path string
+	Data []byte
+	// Wrong says why it can go nowhere; nil: nothing is known to be wrong.
+	Wrong error
+}
+
+// registryHost is a name, with or without a port, that can be a folder.
+var registryHost = regexp.MustCompile(`^[A-Za-z0-9\[][A-Za-z0-9.:_\[\]-]*$`)
+
+// Bundles are those of a ControllerConfig, in its order, the empty ones too.
+func Bundles(s *mcfgv1.ControllerConfigSpec) []Bundle {
+	out := []Bundle{
+		{Name: "KubeAPIServerServingCAData", Field: "spec.kubeAPIServerServingCAData", Path: KubeletCAPath,
+			Data: s.KubeAPIServerServingCAData},
+		{Name: "CloudProviderCAData", Field: "spec.cloudProviderCAData", Path: CloudCAPath, Data: s.CloudProviderCAData},
+		{Name: "RootCAData", Field: "spec.rootCAData", Data: s.RootCAData},
+		{Name: "AdditionalTrustBundle", Field: "spec.additionalTrustBundle", Path: TrustBundlePath,
+			Data: s.AdditionalTrustBundle},
+	}
+	for _, list := range []struct {
+		field   string
+		bundles []mcfgv1.ImageRegistryBundle
+	}{
+		{"spec.imageRegistryBundleData", s.ImageRegistryBundleData},
+		{"spec.imageRegistryBundleUserData", s.ImageRegistryBundleUserData},
+	} {
+		for i, b := range list.bundles {
+			bundle := Bundle{Name: b.File, Field: fmt.Sprintf("%s[%d]", list.field, i), Data: b.Data}
+			if host := strings.ReplaceAll(b.File, "..", ":"); registryHost.MatchString(host) {
+				bundle.Path = path.Join(RegistryCAFolder, host, "ca.crt")
+			} else {
+				bundle.Wrong = fmt.Errorf("file: %q is no host of a registry", b.File)
+			}
+			out = append(out, bundle)
+		}
+	}
+	return out
+}
+
+// Certificates reads a bundle. What could be read comes with the error too, which shows nothing of the rest.
+func (b Bundle) Certificates() (out []*x509.Certificate, err error) {
+	data := b.Data
+	for n := 1; ; n++ {
+		block, rest := pem.Decode(data)
+		if block == nil {
+			if len(bytes.TrimSpace(data)) > 0 {
+				err = fmt.Errorf("%s: after %d certificates there is something that is no PEM", b.Field, len(out))
+			}
+			return out, err
+		}
+		data = rest
+		if block.Type != "CERTIFICATE" {
+			return out, fmt.Errorf("%s: block %d is no certificate", b.Field, n)
+		}
+		c, wrong := x509.ParseCertificate(block.Bytes)
+		if wrong != nil {
+			return out, fmt.Errorf("%s: block %d can't be read as a certificate", b.Field, n)
+		}
+		out = append(out, c)
+	}
+}
+
+// Delivery is a file that goes to every host by itself, beside the configurations.
+type Delivery struct {
+	Path string `json:"path"`
+	Mode uint32 `json:"mode"`
+	Data []byte `json:"data"`
+}
+
+// Deliveries are what a host is to have of a ControllerConfig, given what it was delivered before. What is empty now
+// stays as it was where nothing else would take its place: the CA of the API server's clients, the cloud's, the pull
+// secret. CAs of registries and the bundle that people add go with their entry, as somebody no longer trusts them. What
+// is wrong stays as it was, and is told in problems, by its field; problems show nothing of what is in them.
+func Deliveries(s *mcfgv1.ControllerConfigSpec, before []Delivery) (out []Delivery, problems []error) {
+	had := map[string]Delivery{}
+	for _, d := range before {
+		had[d.Path] = d
+	}
+	at := map[string]Delivery{}
+	keep := func(name string) {
+		if d, is := had[name]; is {
+			at[name] = d
+		}
+	}
+	for _, b := range Bundles(s) {
+		lasts := b.Path == KubeletCAPath || b.Path == CloudCAPath
+		switch wrong := b.check(); {
+		case b.Path == "" && b.Wrong == nil: // it goes nowhere
+		case wrong != nil:
+			problems = append(problems, wrong)
+			keep(b.Path)
+		case !b.empty():
+			at[b.Path] = Delivery{b.Path, 0o644, b.Data} // of two for one registry, people's own is the later one
+		case lasts:
+			keep(b.Path)
+		}
+	}
+	keep(PullSecretPath)
+	if secret := s.InternalRegistryPullSecret; len(bytes.TrimSpace(secret)) > 0 {
+		var object map[string]any
+		if json.Unmarshal(secret, &object) != nil || object == nil {
+			problems = append(problems, errors.New("spec.internalRegistryPullSecret: is no JSON object"))
+		} else {
+			at[PullSecretPath] = Delivery{PullSecretPath, 0o600, secret}
+		}
+	}
+	return ordered(at), problems
+}
+
+// empty says that nothing is in it. Some of the fields are required, and have an empty line then.
+func (b Bundle) empty() bool { return len(bytes.TrimSpace(b.Data)) == 0 }
+
+// check says why what is in a bundle must not go to a host.
+func (b Bundle) check() error {
+	if b.Wrong != nil {
+		return fmt.Errorf("%s.%w", b.Field, b.Wrong)
+	}
+	found, err := b.Certificates()
+	if err == nil && len(found) == 0 && !b.empty() {
+		err = fmt.Errorf("%s: holds no certificate", b.Field)
+	}
+	if err != nil && strings.HasPrefix(b.Field, "spec.imageRegistryBundle") {
+		err = fmt.Errorf("%w (registry %s)", err, b.Name)
+	}
+	return err
+}
+
+// ParseControllerConfig reads one ControllerConfig, YAML or JSON.
+func ParseControllerConfig(data []byte) (*mcfgv1.ControllerConfig, error) {
+	cc := &mcfgv1.ControllerConfig{}
+	if err := yaml.Unmarshal(data, cc); err != nil {
+		return nil, fmt.Errorf("reading ControllerConfig: %s", strings.ReplaceAll(err.Error(), "\n", " "))
+	}
+	if cc.Kind != "ControllerConfig" {
+		return nil, fmt.Errorf("reading ControllerConfig: kind: is %q", cc.Kind)
+	}
+	return cc, nil
+}
