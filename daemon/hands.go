@@ -56,8 +56,8 @@ var (
 	// What deliver has recorded is rolled forward by whoever comes next, so that it may be stopped.
 	deliverVerb = verb{name: "deliver", limit: 10 * time.Minute, grace: 5 * time.Minute}
 	verifyVerb  = verb{name: "verify", limit: 5 * time.Minute, grace: 10 * time.Second}
-	stageVerb  = verb{name: "stage", joins: true, nice: 10, grace: 30 * time.Second}
-	applyVerb  = verb{name: "apply", joins: true, outlives: true, grace: 5 * time.Minute}
+	stageVerb   = verb{name: "stage", joins: true, nice: 10, grace: 30 * time.Second}
+	applyVerb   = verb{name: "apply", joins: true, outlives: true, grace: 5 * time.Minute}
 )
 
 // softVerbs are those that a soft reboot matters to.

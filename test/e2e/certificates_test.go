@@ -9,10 +9,9 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"math/big"
 	"strings"
 	"testing"
@@ -37,34 +36,26 @@ func authority(t *testing.T, name string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// controllerConfig is the cluster's, with the CA of the kubelet's clients and that of a registry; "" for none.
-func controllerConfig(kubelet, registry string) string {
-	encode := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
-	registries := "[]"
+// emptyControllerConfig is the smallest that its definition takes: what is nothing has to be null, and an empty line where
+// it may not be. kubectl apply would leave out what is null.
+const emptyControllerConfig = `{"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "ControllerConfig",
+"metadata": {"name": "machine-config-controller"}, "spec": {"additionalTrustBundle": null, "baseOSContainerImage": "",
+"cloudProviderCAData": null, "cloudProviderConfig": "", "clusterDNSIP": "10.0.0.10", "images": {}, "ipFamilies": "IPv4",
+"kubeAPIServerServingCAData": "Cg==", "osImageURL": "", "releaseImage": "", "rootCAData": "Cg==", "proxy": null,
+"network": null, "dns": null, "infra": null, "internalRegistryPullSecret": null}}`
+
+// certify puts the CA of the kubelet's clients and that of a registry into the ControllerConfig; "" for none.
+func certify(ctx context.Context, t *testing.T, f *fleet.Fleet, kubelet, registry string) {
+	t.Helper()
+	registries := []map[string]any{}
 	if registry != "" {
-		registries = fmt.Sprintf("[{file: registry.example..5000, data: %s}]", encode(registry))
+		registries = append(registries, map[string]any{"file": "registry.example..5000", "data": []byte(registry)})
 	}
-	return fmt.Sprintf(`apiVersion: machineconfiguration.openshift.io/v1
-kind: ControllerConfig
-metadata:
-  name: machine-config-controller
-spec:
-  clusterDNSIP: ""
-  cloudProviderConfig: ""
-  kubeAPIServerServingCAData: %q
-  rootCAData: Cg==
-  cloudProviderCAData: null
-  additionalTrustBundle: null
-  imageRegistryBundleData: %s
-  images: {}
-  baseOSContainerImage: ""
-  releaseImage: ""
-  proxy: null
-  infra: null
-  dns: null
-  ipFamilies: IPv4
-  network: null
-`, encode(kubelet), registries)
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+		"kubeAPIServerServingCAData": []byte(kubelet), "imageRegistryBundleData": registries}})
+	must(t, err)
+	_, err = f.Kubectl(ctx, "patch", "controllerconfig", api.ControllerConfig, "--type=merge", "-p", string(patch))
+	must(t, err)
 }
 
 // A CA that is renewed reaches the hosts of a paused pool, and a cordoned node, without a drain, a reboot or a new
@@ -113,7 +104,9 @@ func TestCertificatesAreRenewedWhileThePoolIsPaused(t *testing.T) {
 	boots := w0.Boots()
 	before, object := says()
 
-	must(t, f.Apply(ctx, controllerConfig(first, second)))
+	must(t, f.MachineConfigs.MachineconfigurationV1().RESTClient().Post().Resource("controllerconfigs").
+		SetHeader("Content-Type", "application/json").Body([]byte(emptyControllerConfig)).Do(ctx).Error())
+	certify(ctx, t, f, first, second)
 	has(kubelet, first)
 	has(registry, second)
 	must(t, f.WaitNodeSays(ctx, "w0", "it has the certificates", func(s api.Node, _ *corev1.Node) bool {
@@ -130,14 +123,14 @@ func TestCertificatesAreRenewedWhileThePoolIsPaused(t *testing.T) {
 	// On a cordoned node too, and at once.
 	_, err = f.Kubectl(ctx, "cordon", "w0")
 	must(t, err)
-	must(t, f.Apply(ctx, controllerConfig(second, "")))
+	certify(ctx, t, f, second, "")
 	has(kubelet, second)
 	has(registry, "")
 	_, err = f.Kubectl(ctx, "uncordon", "w0")
 	must(t, err)
 
 	// Garbage is refused where people look, and the old file stays.
-	must(t, f.Apply(ctx, controllerConfig("garbage", second)))
+	certify(ctx, t, f, "garbage", second)
 	explains(ctx, t, f, "w0", progress.Undelivered, "spec.kubeAPIServerServingCAData")
 	told(ctx, t, f, "w0", "CertificatesNotDelivered", "spec.kubeAPIServerServingCAData")
 	has(registry, second)
@@ -145,7 +138,7 @@ func TestCertificatesAreRenewedWhileThePoolIsPaused(t *testing.T) {
 	if s, _ := says(); s.State != api.Done {
 		t.Errorf("the node is %s: %s", s.State, s.Reason)
 	}
-	must(t, f.Apply(ctx, controllerConfig(second, second)))
+	certify(ctx, t, f, second, second)
 	explains(ctx, t, f, "w0", progress.Paused, "")
 
 	// Neither the update that was held back, nor going back from it, brings older contents.
@@ -160,7 +153,7 @@ func TestCertificatesAreRenewedWhileThePoolIsPaused(t *testing.T) {
 	_, at = change(ctx, t, f, motd("20-beside", "beside"))
 	must(t, f.WaitAt(ctx, at, "w0"))
 	has(kubelet, second)
-	must(t, f.Apply(ctx, controllerConfig(inConfig, second)))
+	certify(ctx, t, f, inConfig, second)
 	has(kubelet, inConfig)
 	remove(ctx, t, f, "20-beside")
 	back, err := f.Render(ctx, "worker", at)
