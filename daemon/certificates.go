@@ -33,8 +33,24 @@ type delivered struct {
 	Files           []machineconfig.Delivery `json:"files"` // by path
 	// Made are directories that were made for them alone, and go with the last of them.
 	Made []string `json:"made,omitempty"`
+	// Leaving is what becomes of paths that are not delivered any more, until it has: what is there by then does not tell
+	// what was to come back.
+	Leaving []leaving `json:"leaving,omitempty"`
 	// Due are paths whose actions were not done yet.
 	Due []string `json:"due,omitempty"`
+}
+
+// leaving is what a path is to be that is not delivered any more.
+type leaving struct {
+	Path string     `json:"path"`
+	Node files.Node `json:"node"`
+	Data []byte     `json:"data,omitempty"`
+}
+
+func (l leaving) want() files.Want {
+	w := files.Want{Path: l.Path, Node: l.Node, Kind: "file"}
+	w.Node.Data = l.Data
+	return w
 }
 
 // DeliverOptions are what deliver can be told.
@@ -98,6 +114,10 @@ func (d *delivered) over(cfg *machineconfig.Config) *machineconfig.Config {
 	return &out
 }
 
+func (d *delivered) has(name string) bool {
+	return slices.ContainsFunc(d.Files, func(f machineconfig.Delivery) bool { return f.Path == name })
+}
+
 // delivering is a prepared way from what was delivered to what is to be.
 type delivering struct {
 	old, now *delivered
@@ -136,14 +156,23 @@ func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*deliver
 			return nil, err
 		}
 	}
+	for _, l := range old.Leaving {
+		c.wants = append(c.wants, l.want())
+	}
 	out := &delivering{old: old, now: now, cfg: cfg, wants: c.wants}
 	for _, w := range c.wants {
 		d, err := v.Compare(w)
 		if err != nil {
 			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}
-		if len(d) > 0 && w.Kind != "" {
+		if len(d) == 0 {
+			continue
+		}
+		if w.Kind != "" {
 			out.changed = append(out.changed, w)
+		}
+		if !now.has(w.Path) {
+			now.Leaving = append(now.Leaving, leaving{w.Path, w.Node, w.Node.Data})
 		}
 	}
 	now.Made = c.made
@@ -157,7 +186,7 @@ func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*deliver
 
 // same says that the record has nothing new to say, but for where it came from.
 func (d *delivering) same() bool {
-	return len(d.changed) == 0 && slices.Equal(d.old.Due, d.now.Due) && slices.Equal(d.old.Made, d.now.Made) &&
+	return len(d.changed)+len(d.old.Leaving)+len(d.now.Leaving) == 0 && slices.Equal(d.old.Due, d.now.Due) && slices.Equal(d.old.Made, d.now.Made) &&
 		slices.EqualFunc(d.old.Files, d.now.Files, func(a, b machineconfig.Delivery) bool {
 			return a.Path == b.Path && a.Mode == b.Mode && string(a.Data) == string(b.Data)
 		})
@@ -192,6 +221,12 @@ func (h *Host) Deliver(ctx context.Context, cc *mcfgv1.ControllerConfig, o Deliv
 		return h.result(ctx, res, r), err
 	}
 	old := h.deliveries()
+	if len(old.Leaving) > 0 { // whoever delivered last was cut short
+		if err := h.redeliver(ctx, r); err != nil {
+			return h.result(ctx, res, r), err
+		}
+		old = h.deliveries()
+	}
 	now := &delivered{ResourceVersion: cc.ResourceVersion}
 	var problems []error
 	now.Files, problems = machineconfig.Deliveries(&cc.Spec, old.Files)
@@ -265,7 +300,11 @@ func (h *Host) writeDelivery(ctx context.Context, r *transaction.Record, d *deli
 		}
 		return err
 	}
-	return nil
+	if len(d.now.Leaving)+len(d.old.Leaving) == 0 {
+		return nil
+	}
+	d.now.Leaving = nil
+	return h.keepDeliveries(d.now)
 }
 
 // afterDelivery does what has to be done for what was delivered to count, as often as it takes. That is so of the bundle
@@ -331,7 +370,7 @@ func deliveryActions(paths []string, cfg *machineconfig.Config, policy *plan.Pol
 // before. It runs before the kubelet, so what has to be done besides is left to the next Deliver.
 func (h *Host) redeliver(ctx context.Context, r *transaction.Record) error {
 	old := h.deliveries()
-	if len(old.Files) == 0 {
+	if len(old.Files)+len(old.Leaving) == 0 {
 		return nil
 	}
 	cfg, err := h.deliverable(ctx, r)
@@ -343,7 +382,7 @@ func (h *Host) redeliver(ctx context.Context, r *transaction.Record) error {
 	}
 	again := &delivered{ResourceVersion: old.ResourceVersion, Files: slices.Clone(old.Files)}
 	d, err := h.deliver(cfg, old, again)
-	if err != nil || len(d.changed) == 0 {
+	if err != nil || len(d.changed)+len(old.Leaving) == 0 {
 		return err
 	}
 	var names []string
