@@ -71,23 +71,20 @@ type Verdict struct {
 	// Configs are its MachineConfigs: those that are there, and those that are to be.
 	Configs map[string]bool
 
-	kind     string
 	pools    []*mcfgv1.MachineConfigPool
 	problems []problem
-	// frozen: nobody knows what it is to be, so all that it has stays.
-	frozen bool
+	// unread: nobody knows for which pools it is, so all that it has stays. misplaced: or where it belongs in them.
+	unread, misplaced bool
 }
 
 type problem struct{ reason, message string }
 
+// say is for each pool anew, and what is the same in several is said once.
 func (v *Verdict) say(reason, format string, args ...any) {
-	v.problems = append(v.problems, problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")})
-}
-
-// made says that an object has a MachineConfig.
-func (v *Verdict) made(mc *mcfgv1.MachineConfig) bool {
-	owner := metav1.GetControllerOf(mc)
-	return owner != nil && owner.Kind == v.kind && owner.UID == v.Object.GetUID()
+	p := problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")}
+	if !slices.Contains(v.problems, p) {
+		v.problems = append(v.problems, p)
+	}
 }
 
 // Conditions are what is said of an object. The last is the one that readers go by, the first its older name.
@@ -117,52 +114,55 @@ func SuffixOf(number int) string {
 }
 
 // Decide is the whole of a series' mind. Whatever is wrong with an object, what it was when it was last right stays in
-// force, and holds up neither others nor what is below it.
+// force, for itself and in those above it, and holds up neither others nor what is below it.
 func (s Series[T, S]) Decide(w *World, objects []T, version string) *Decision {
 	d := &Decision{Objects: map[string]*Verdict{}}
+	at := s.seat(w, objects)
 	keep := map[string]bool{}
-	configs := map[string]*mcfgv1.MachineConfig{}
-	for _, mc := range w.Configs {
-		configs[mc.Name] = mc
-	}
-	all := s.place(w, objects)
-	for _, v := range all {
+	for _, v := range at.all {
 		d.Objects[v.Object.GetName()] = v
-		for name, mc := range configs {
-			if v.made(mc) && IsNamed(name, s.What) {
-				v.Configs[name] = true
-				keep[name] = keep[name] || v.frozen
-			}
+	}
+	for name, v := range at.holders {
+		if v != nil {
+			v.Configs[name] = true
+			keep[name] = v.unread
 		}
 	}
 	for _, pool := range inOrder(w.Pools) {
-		for _, mc := range s.renderPool(w, pool, all, configs, version, keep) {
-			if !Same(configs[mc.Name], mc) {
+		for _, mc := range s.renderPool(w, pool, at, version, keep) {
+			if !Same(at.configs[mc.Name], mc) {
 				d.Write = append(d.Write, mc)
 			}
-			configs[mc.Name], keep[mc.Name] = mc, true
+			at.configs[mc.Name], keep[mc.Name] = mc, true
 		}
 		for number := range lastNumber + 1 { // what goes is not what another pool is to take over
-			if name := Name(pool.Name, s.What, SuffixOf(number)); s.leaves(configs[name], keep) {
-				delete(configs, name)
+			if name := at.name(pool, number); at.leaves(name, keep) {
+				delete(at.configs, name)
 			}
 		}
 	}
 	for _, mc := range w.Configs {
-		if s.leaves(mc, keep) {
+		if at.leaves(mc.Name, keep) {
 			d.Remove = append(d.Remove, mc)
 		}
 	}
 	return d
 }
 
-// leaves says that a MachineConfig was made of an object that is not for its pool any more, or is gone.
-func (s Series[T, S]) leaves(mc *mcfgv1.MachineConfig, keep map[string]bool) bool {
-	if mc == nil || keep[mc.Name] || !IsNamed(mc.Name, s.What) {
-		return false
+// seat finds the pools of each object, and its place among those that share a pool with it.
+func (s Series[T, S]) seat(w *World, objects []T) *seating {
+	at := &seating{kind: s.Kind, what: s.What, configs: map[string]*mcfgv1.MachineConfig{}}
+	for _, mc := range w.Configs {
+		at.configs[mc.Name] = mc
 	}
-	owner := metav1.GetControllerOf(mc)
-	return owner != nil && owner.Kind == s.Kind
+	for _, o := range objects {
+		v := &Verdict{Object: o, Number: -1, Configs: map[string]bool{}}
+		_, selector := s.Spec(o)
+		v.selectPools(selector, w.Pools)
+		at.all = append(at.all, v)
+	}
+	at.place()
+	return at
 }
 
 // inOrder has the pool of all workers first: custom pools take its MachineConfigs over.
@@ -175,65 +175,15 @@ func inOrder(pools []*mcfgv1.MachineConfigPool) []*mcfgv1.MachineConfigPool {
 	})
 }
 
-// place finds the pools of each object, and its place among those that share a pool with it: what its annotation says,
-// else behind the others, the oldest first. So a later one wins, and none ever changes its place.
-func (s Series[T, S]) place(w *World, objects []T) []*Verdict {
-	var all []*Verdict
-	for _, o := range slices.SortedFunc(slices.Values(objects), func(a, b T) int {
-		made := a.GetCreationTimestamp()
-		return cmp.Or(made.Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
-	}) {
-		v := &Verdict{Object: o, Number: -1, Configs: map[string]bool{}, kind: s.Kind}
-		_, selector := s.Spec(o)
-		v.selectPools(selector, w.Pools)
-		if suffix, said := o.GetAnnotations()[api.NameSuffix]; said {
-			v.Number = slices.Index([]string{"", "1", "2", "3", "4", "5", "6", "7", "8", "9"}, suffix)
-			if v.Number < 0 {
-				v.frozen = true
-				v.say(ReasonOrder, "metadata.annotations[%s]: %q is neither empty nor 1 to %d", api.NameSuffix, suffix, lastNumber)
-			}
-		}
-		all = append(all, v)
-	}
-	for i, v := range all {
-		if v.frozen || len(v.pools) == 0 {
-			continue
-		}
-		unplaced, last := v.Number < 0, -1
-		for j, other := range all {
-			if i == j || other.Number < 0 || !v.meets(other, s.What) {
-				continue
-			}
-			last = max(last, other.Number)
-			if !unplaced && j < i && other.Number == v.Number && other.Object.GetDeletionTimestamp() == nil {
-				v.frozen = true
-				v.say(ReasonOrder, "metadata.annotations[%s]: %s/%s has %q too, and a pool in common: give one of them another "+
-					"place", api.NameSuffix, s.Kind, other.Object.GetName(), v.Object.GetAnnotations()[api.NameSuffix])
-			}
-		}
-		if !unplaced {
-			continue
-		}
-		if last == lastNumber {
-			v.frozen = true
-			v.say(ReasonOrder, "a pool takes %d %ss, and a later one comes behind the last: no place is left behind suffix %d; "+
-				"delete one, or say where this belongs with the annotation %s", lastNumber+1, s.Kind, lastNumber, api.NameSuffix)
-			continue
-		}
-		v.Number = last + 1
-	}
-	return all
-}
-
-// selectPools finds the pools that the object is for.
+// selectPools finds the pools that the object is for: none, if it is about to go.
 func (v *Verdict) selectPools(of *metav1.LabelSelector, pools []*mcfgv1.MachineConfigPool) {
-	selector, err := metav1.LabelSelectorAsSelector(of)
-	if err != nil {
-		v.frozen = true
-		v.say(ReasonSelector, "spec.machineConfigPoolSelector: %v", err)
+	if v.Object.GetDeletionTimestamp() != nil {
 		return
 	}
-	if v.Object.GetDeletionTimestamp() != nil {
+	selector, err := metav1.LabelSelectorAsSelector(of)
+	if err != nil {
+		v.unread = true
+		v.say(ReasonSelector, "spec.machineConfigPoolSelector: %v", err)
 		return
 	}
 	for _, pool := range pools {
@@ -247,101 +197,104 @@ func (v *Verdict) selectPools(of *metav1.LabelSelector, pools []*mcfgv1.MachineC
 	}
 }
 
-// meets says that two objects have a pool in common, or a MachineConfig of one is still in the place.
-func (v *Verdict) meets(other *Verdict, what string) bool {
-	return slices.ContainsFunc(v.pools, func(p *mcfgv1.MachineConfigPool) bool {
-		return slices.Contains(other.pools, p) || other.Object.GetDeletionTimestamp() != nil &&
-			slices.Contains(other.Object.GetFinalizers(), Name(p.Name, what, SuffixOf(other.Number)))
-	})
-}
-
-// members are the objects of a pool, the one that wins last.
-func members(pool *mcfgv1.MachineConfigPool, all []*Verdict) []*Verdict {
-	var out []*Verdict
-	for _, v := range all {
-		if !v.frozen && slices.Contains(v.pools, pool) {
-			out = append(out, v)
-		}
-	}
-	slices.SortStableFunc(out, func(a, b *Verdict) int { return cmp.Compare(a.Number, b.Number) })
-	return out
-}
-
 // renderPool makes the MachineConfigs of a pool. Each has all that those before it say too, since of files with one
-// path the last one wins whole. What is to stay as it is goes to keep.
+// path the last one wins whole. So where one can't be made, those above it stay as they are. What does goes to keep.
 func (s Series[T, S]) renderPool(
-	w *World, pool *mcfgv1.MachineConfigPool, all []*Verdict, configs map[string]*mcfgv1.MachineConfig, version string,
-	keep map[string]bool,
+	w *World, pool *mcfgv1.MachineConfigPool, at *seating, version string, keep map[string]bool,
 ) (out []*mcfgv1.MachineConfig) {
-	members := members(pool, all)
-	if len(members) == 0 {
+	seats := at.of(pool)
+	if len(seats) == 0 {
 		return nil
 	}
-	for _, v := range members {
-		if mc := configs[Name(pool.Name, s.What, SuffixOf(v.Number))]; mc != nil && v.made(mc) {
-			keep[mc.Name] = true
-		}
-	}
-	ours := map[string]bool{}
+	own := map[string]bool{}
 	for number := range lastNumber + 1 {
-		ours[Name(pool.Name, s.What, SuffixOf(number))] = true
+		own[at.name(pool, number)] = true
 	}
-	around, err := AroundOf(pool, slices.Collect(maps.Values(configs)), Name(pool.Name, s.What, ""),
-		func(mc *mcfgv1.MachineConfig) bool { return ours[mc.Name] })
+	around, stuck := AroundOf(pool, slices.Collect(maps.Values(at.configs)), at.name(pool, 0),
+		func(mc *mcfgv1.MachineConfig) bool { return own[mc.Name] })
 	var top Layer[S]
-	if err == nil {
-		top, err = s.Base(w, pool, around)
+	if stuck == nil {
+		top, stuck = s.Base(w, pool, around)
 	}
-	for _, v := range members {
-		if err != nil {
-			v.say(ReasonBase, "%v", err)
-			continue
+	for _, o := range seats {
+		name, held := at.name(pool, o.number), at.configs[at.name(pool, o.held)]
+		var next *made[S]
+		if stuck != nil {
+			o.say(ReasonBase, "%v", stuck)
+		} else if next, stuck = s.make(top, o, held); next == nil && stuck == nil {
+			continue // it has never been right
 		}
-		name := Name(pool.Name, s.What, SuffixOf(v.Number))
-		found := configs[name]
-		if found != nil && !v.made(found) {
-			v.say(ReasonForeign, "MachineConfig/%s is there, and not of this object's making: rename or delete it", name)
-			continue
-		}
-		object, ok := v.Object.(T)
-		if !ok {
-			continue // place made it of one
-		}
-		spec, _ := s.Spec(object)
-		next, wrong := top.Over(spec)
-		if wrong != nil {
-			v.say(ReasonInvalid, "%v", wrong)
-			if spec = accepted[S](found); spec == nil {
-				continue
+		if stuck != nil {
+			for _, stays := range []string{name, at.name(pool, o.held)} {
+				keep[stays] = keep[stays] || at.ours(stays)
 			}
-			if next, wrong = top.Over(spec); wrong != nil {
-				continue
-			}
-		}
-		config, paths, wrong := next.Ignition()
-		if wrong != nil {
-			v.say(ReasonInvalid, "%v", wrong)
 			continue
 		}
-		top = next
-		mc := Config(pool.Name, name, config)
-		mc.Annotations = map[string]string{api.GeneratedBy: version, api.AcceptedKey: api.Encode(spec)}
+		top = next.layer
+		mc := Config(pool.Name, name, next.config)
+		mc.Annotations = map[string]string{api.GeneratedBy: version, api.AcceptedKey: api.Encode(next.spec)}
 		// Nothing is blocked by what it belongs to: our finalizer sees to the order.
 		mc.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: mcfgv1.GroupVersion.String(), Kind: s.Kind, Name: object.GetName(), UID: object.GetUID(),
+			APIVersion: mcfgv1.GroupVersion.String(), Kind: s.Kind, Name: o.Object.GetName(), UID: o.Object.GetUID(),
 			Controller: new(true),
 		}}
-		v.Configs[name] = true
-		out = append(out, Onto(found, mc))
+		o.Configs[name] = true
+		out = append(out, Onto(at.configs[name], mc))
 		if selected, err := Selected(pool, pool.Name); err != nil || !selected {
-			v.say(ReasonUnselected, "spec.machineConfigSelector of MachineConfigPool/%s does not select MachineConfigs "+
+			o.say(ReasonUnselected, "spec.machineConfigSelector of MachineConfigPool/%s does not select MachineConfigs "+
 				"labelled %s=%s, such as %s", pool.Name, api.Role, pool.Name, name)
 		}
-		if err := around.Replaced(paths...); err != nil {
-			v.say(ReasonOverridden, "%v, or move what it says into a %s", err, s.Kind)
+		if err := around.Replaced(next.paths...); err != nil {
+			o.say(ReasonOverridden, "%v, or move what it says into a %s", err, s.Kind)
 		}
 	}
 	return out
+}
+
+// made is what an object comes to in a pool: of which spec, with those before it, and as Layer.Ignition has it.
+type made[S any] struct {
+	spec   *S
+	layer  Layer[S]
+	config []byte
+	paths  []string
+}
+
+// make puts an object on top of those before it: as it is, or as it was accepted, which held knows. It is nil if
+// there is nothing of the object, and an error if what there is does not fit any more.
+func (s Series[T, S]) make(top Layer[S], o *seat, held *mcfgv1.MachineConfig) (*made[S], error) {
+	on := func(spec *S) (*made[S], error) {
+		layer, err := top.Over(spec)
+		if err != nil {
+			return nil, err
+		}
+		config, paths, err := layer.Ignition()
+		return &made[S]{spec, layer, config, paths}, err
+	}
+	if object, ok := o.Object.(T); ok && !o.stays {
+		spec, _ := s.Spec(object)
+		next, wrong := on(spec)
+		if wrong == nil {
+			return next, nil
+		}
+		o.say(ReasonInvalid, "%v", wrong)
+		if held == nil {
+			return nil, nil
+		}
+	}
+	spec := accepted[S](held)
+	if spec == nil {
+		return nil, fmt.Errorf("%s/%s comes before it, and MachineConfig/%s does not say what it was made of",
+			s.Kind, o.Object.GetName(), held.Name)
+	}
+	next, wrong := on(spec)
+	if wrong != nil {
+		if o.stays {
+			o.say(ReasonInvalid, "as it was accepted: %v", wrong)
+		}
+		return nil, fmt.Errorf("%s/%s comes before it, and what it was when it was accepted does not fit any more: %w",
+			s.Kind, o.Object.GetName(), wrong)
+	}
+	return next, nil
 }
 
 // accepted is what a MachineConfig was made of, nil where nobody knows.

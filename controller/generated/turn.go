@@ -76,12 +76,15 @@ func (c SeriesController[T, S]) turn(ctx context.Context) error {
 	if slices.ContainsFunc(errs, Behind) {
 		return Worst(errs)
 	}
+	failed := map[string]bool{}
 	for _, mc := range d.Write {
 		of := metav1.GetControllerOf(mc).Name
 		if _, ok := claimed[of]; !ok {
+			failed[of] = true
 			continue
 		}
 		if err := Write(ctx, c.client, w.Config(mc.Name), mc); err != nil {
+			failed[of] = true
 			errs = append(errs, err)
 			if !Behind(err) {
 				d.Objects[of].say(ReasonWrite, "%s", Untold(err))
@@ -89,6 +92,9 @@ func (c SeriesController[T, S]) turn(ctx context.Context) error {
 		}
 	}
 	for _, mc := range d.Remove {
+		if owner := metav1.GetControllerOf(mc); owner != nil && failed[owner.Name] {
+			continue // it may be what there is of an object whose next one could not be written
+		}
 		errs = append(errs, Remove(ctx, c.client, mc))
 	}
 	if slices.ContainsFunc(errs, Behind) {
