@@ -39,6 +39,9 @@ const (
 	retryFrom, retryTo = 200 * time.Millisecond, time.Minute
 	// syncTimeout bounds one turn, so that a kind that can't be listed is an error in the log and not a silent wait.
 	syncTimeout = time.Minute
+	// behindAtMost is how many turns in a row find the cache behind before that is an error with its back-off: something
+	// else is wrong then, such as a kind that is gone.
+	behindAtMost = 30
 	// kindsPace is the time between two looks for kinds that the cluster lacks.
 	kindsPace = time.Minute
 )
@@ -114,6 +117,8 @@ type reconciler struct {
 	mgr        ctrl.Manager
 	controller controller.Controller
 	watching   map[reflect.Type]bool
+	// behind are the turns in a row that found the cache behind.
+	behind int
 }
 
 func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
@@ -122,8 +127,13 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	err = r.Look(ctx, func(o client.Object) bool { return r.watching[reflect.TypeOf(o)] })
+	if r.behind++; !Behind(err) {
+		r.behind = 0
+	}
 	switch {
-	case Behind(err):
+	case r.behind > behindAtMost:
+		return reconcile.Result{}, fmt.Errorf("tried %d times: %w", r.behind, err)
+	case r.behind > 0:
 		logf.FromContext(ctx).V(1).Info("trying again", "because", err.Error())
 		return reconcile.Result{RequeueAfter: debounce}, nil
 	case err != nil:

@@ -3,6 +3,7 @@
 package generated
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -157,6 +160,53 @@ func TestWhatTheAPIServerQuotesIsNotTold(t *testing.T) {
 	}
 	if got := Untold(errors.New("a\nb")); got != "a; b" {
 		t.Error(got)
+	}
+}
+
+func TestWhatIsBehindForLongIsAnErrorWithABackOff(t *testing.T) {
+	var found error = apierrors.NewNotFound(schema.GroupResource{Resource: "kubeletconfigs"}, "a")
+	r := &reconciler{Controller: Controller{Look: func(context.Context, func(client.Object) bool) error {
+		return fmt.Errorf("setting the status: %w", found)
+	}}}
+	for range 2 {
+		for turn := range behindAtMost {
+			if again, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil || again.RequeueAfter != debounce {
+				t.Fatalf("turn %d: %v, %v", turn, again, err)
+			}
+		}
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err == nil || !errors.Is(err, found) {
+			t.Fatalf("it goes on for good: %v", err)
+		}
+		was := found
+		found = errors.New("another one")
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); !errors.Is(err, found) {
+			t.Fatal(err)
+		}
+		found = was
+	}
+}
+
+func TestOneThatIsAboutToGoSaysSoWhereOthersHoldIt(t *testing.T) {
+	c := SeriesController[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{}
+	c.What = "kubelet"
+	for _, test := range []struct {
+		going      bool
+		finalizers []string
+		ends       bool
+	}{
+		{false, nil, false},
+		{false, []string{"99-a-generated-kubelet"}, false},
+		{true, nil, true},
+		{true, []string{"99-a-generated-kubelet", "theirs"}, true},
+		{true, []string{"theirs"}, false},
+	} {
+		o := &mcfgv1.KubeletConfig{ObjectMeta: metav1.ObjectMeta{Finalizers: test.finalizers}}
+		if test.going {
+			o.DeletionTimestamp = new(metav1.Now())
+		}
+		if c.ends(o) != test.ends {
+			t.Errorf("%+v", test)
+		}
 	}
 }
 

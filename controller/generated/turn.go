@@ -137,9 +137,18 @@ func (c SeriesController[T, S]) claim(ctx context.Context, v *Verdict) (T, error
 	return changed, nil
 }
 
+// ends says that nothing is to be said of an object any more: it is about to go, and there is something of it still, or
+// nothing holds it any more. One that somebody else holds says that it was handled, because its pools wait for that.
+func (c SeriesController[T, S]) ends(object T) bool {
+	left := object.GetFinalizers()
+	return object.GetDeletionTimestamp() != nil && (len(left) == 0 || slices.ContainsFunc(left, func(f string) bool {
+		return IsNamed(f, c.What)
+	}))
+}
+
 // report writes the status where it is not so already.
 func (c SeriesController[T, S]) report(ctx context.Context, object T, conditions []metav1.Condition) error {
-	if object.GetDeletionTimestamp() != nil {
+	if c.ends(object) {
 		return nil
 	}
 	observed, said := c.Status(object)

@@ -266,3 +266,65 @@ func TestWhoHasTheLastPlaceIsNamed(t *testing.T) {
 		t.Errorf("the later one does not win: %v", got)
 	}
 }
+
+func TestWhatLostItsOwnersIsStillOurs(t *testing.T) {
+	c := three(t, 2)
+	strip := func(name string, owners ...metav1.OwnerReference) *mcfgv1.MachineConfig {
+		mc := c.configs[name].DeepCopy()
+		mc.OwnerReferences = owners
+		c.configs[name] = mc
+		return mc
+	}
+	strip(one)
+	d := c.turn()
+	c.says(d, "a", generated.ReasonRendered)
+	c.stands("a", "b-1")
+
+	// A copy of it is somebody else's, and so is what somebody else controls.
+	copied := strip(one).DeepCopy()
+	copied.Name = "99-infra-generated-kubelet"
+	c.configs[copied.Name] = copied
+	c.settle()
+	c.there(copied.Name, one, one+"-1")
+	theirs := strip(one, metav1.OwnerReference{Kind: "Other", Name: "a", UID: "uid-a", Controller: new(true)})
+	c.says(c.settle(), "a", generated.ReasonForeign, one)
+	delete(c.configs, theirs.Name)
+	c.settle()
+
+	// It goes with its object, even if nobody could say any more where that belonged.
+	strip(one)
+	c.place(c.kubelets[0], "x")
+	c.kubelets[0].Spec.MachineConfigPoolSelector.MatchExpressions = []metav1.LabelSelectorRequirement{
+		{Key: "a", Operator: "Like"},
+	}
+	c.kubelets[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}
+	c.settle()
+	c.there(copied.Name, one+"-1")
+	if left := c.kubelets[0].Finalizers; len(left) > 0 {
+		t.Errorf("finalizers are left: %q", left)
+	}
+}
+
+func TestEveryFileThatALaterMachineConfigReplacesIsTold(t *testing.T) {
+	for what, test := range map[string]struct {
+		whole      bool
+		spec, path string
+	}{
+		"the whole, where drop-ins are written": {false, `kubeletConfig: {maxPods: 60}`, wholePath},
+		"where to look for drop-ins":            {false, `kubeletConfig: {maxPods: 60}`, argsPath},
+		"a drop-in":                             {false, `kubeletConfig: {maxPods: 60}`, dropinPath},
+		"whether to size":                       {false, `autoSizingReserved: true`, sizingPath},
+		"the log level":                         {true, `logLevel: 4`, logPath},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := begin(t, "worker")
+			if test.whole {
+				c.whole("worker")
+			}
+			c.add("a", "worker", test.spec)
+			c.says(c.settle(), "a", generated.ReasonRendered)
+			c.bring("99-worker-kubelet", "worker", map[string]string{test.path: base})
+			c.says(c.settle(), "a", generated.ReasonOverridden, "MachineConfig/99-worker-kubelet", test.path)
+		})
+	}
+}

@@ -260,7 +260,9 @@ func (s settings) Ignition() (config []byte, paths []string, err error) {
 func (s settings) write() (config []byte, paths []string, err error) {
 	s.doc["kind"], s.doc["apiVersion"] = documentKind, documentVersion
 	var files []generated.File
-	put := func(path, text string) { files = append(files, generated.File{Path: path, Contents: []byte(text)}) }
+	put := func(path, text string) {
+		files, paths = append(files, generated.File{Path: path, Contents: []byte(text)}), append(paths, path)
+	}
 	switch {
 	case s.sizes && s.sized:
 		put(sizingPath, s.reserve())
@@ -280,6 +282,7 @@ func (s settings) write() (config []byte, paths []string, err error) {
 			put(logPath, fmt.Sprintf("[Service]\nEnvironment=\"KUBELET_LOG_LEVEL=%d\"\n", *s.logLevel))
 		}
 	} else {
+		paths = append(paths, wholePath) // whose kubelets look into no directory
 		put(argsPath, argsText)
 		if s.calculates {
 			put(calculatorPath, calculator)
@@ -292,7 +295,7 @@ func (s settings) write() (config []byte, paths []string, err error) {
 	}
 	put(path, string(text)+"\n")
 	config, err = generated.Ignition(files, links, units)
-	return config, []string{path}, err
+	return config, paths, err
 }
 
 // reserve takes out of the configuration what sizingUnit decides, and returns what that reads.
