@@ -4,6 +4,7 @@
 # Copies OpenShift's CRDs for the kinds that we speak from the module that go.mod pins: of each kind the variant of a
 # cluster without feature previews. To those whose status says which generation it is about, one thing is added: an object
 # that nobody has looked at yet says so, and does not pass for one that is as it should be.
+# Those of our own kinds are made of their Go types, and their copying methods too.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -26,3 +27,11 @@ for kind in machineconfigpools kubeletconfigs containerruntimeconfigs controller
 	sed -i 's/^          status:$/&\n            default:\n              observedGeneration: -1/' "crds/$kind.yaml"
 	grep -q '^              observedGeneration: -1$' "crds/$kind.yaml"
 done
+
+mkdir -p ../.cache
+go -C ../tools/api build -o ../../.cache/controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+printf '// SPDX-License-Identifier: Apache-2.0\n' >"$made/licence"
+../.cache/controller-gen "object:headerFile=$made/licence" crd paths=. "output:crd:dir=$made"
+install -m 0644 "$made/noderefit.dev_nodehooks.yaml" crds/nodehooks.yaml

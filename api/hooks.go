@@ -17,6 +17,10 @@ import (
 // pool's rendered configurations the render controller writes a []Hook there, for the nodes, which read those anyway.
 const HooksKey = ownPrefix + "hooks"
 
+// HooksUnusable is the reason of condition RenderDegraded of a pool that names NodeHooks which are not there, or make no
+// sense.
+const HooksUnusable = "HooksUnusable"
+
 // HookStopKey is the annotation of a MachineConfigNode that holds a HookStop. The daemon writes it.
 const HookStopKey = ownPrefix + "hook"
 
@@ -56,6 +60,7 @@ type NodeHookList struct {
 }
 
 // NodeHookSpec says what is run, and when.
+// +kubebuilder:object:generate=true
 // +kubebuilder:validation:XValidation:rule="has(self.script) != has(self.path)",message="exactly one of script and path is needed"
 type NodeHookSpec struct {
 	// when is the point of an update at which it is asked: BeforeDrain, while the node still serves, or AfterBoot, before

@@ -3,6 +3,9 @@
 // Package api is what the parts of Noderefit say to each other through the cluster: keys, states, reasons and the small
 // documents that annotations hold. What OpenShift has a word for keeps that word, so that existing YAML, dashboards and
 // runbooks work (openshift/machine-config-operator, pkg/daemon/constants); the rest is below noderefit.dev.
+//
+// +groupName=noderefit.dev
+// +versionName=v1alpha1
 package api
 
 // Namespace is where everything runs that is not on a host.

@@ -316,19 +316,39 @@ func (c *cluster) driftPolicy(config string) api.DriftPolicy {
 	return c.watched[config].driftPolicy(config)
 }
 
-func (w *configWatch) driftPolicy(config string) api.DriftPolicy {
+// annotations are those of a configuration that is watched, nil where it is not there.
+func (w *configWatch) annotations(config string) map[string]string {
 	if w == nil {
-		return api.DriftPolicy{}
+		return nil
 	}
 	object, _, err := w.informer.GetStore().GetByKey(config)
 	if err != nil {
-		return api.DriftPolicy{}
+		return nil
 	}
 	meta, is := object.(*metav1.PartialObjectMetadata)
 	if !is {
-		return api.DriftPolicy{}
+		return nil
 	}
-	p, err := api.ParseDriftPolicy(meta.Annotations[api.DriftPolicyKey])
+	return meta.Annotations
+}
+
+// known waits until it is known what is carried with a configuration.
+func (w *configWatch) known(ctx context.Context, config string) error {
+	wait, cancel := context.WithTimeout(ctx, policyPatience)
+	defer cancel()
+	if !cache.WaitForCacheSync(wait.Done(), w.informer.HasSynced) {
+		return &clusterError{fmt.Errorf("watching MachineConfig %s: %w", config, context.DeadlineExceeded)}
+	}
+	return nil
+}
+
+// hooksText is what is carried of hooks with a configuration that is watched.
+func (c *cluster) hooksText(config string) string {
+	return c.watched[config].annotations(config)[api.HooksKey]
+}
+
+func (w *configWatch) driftPolicy(config string) api.DriftPolicy {
+	p, err := api.ParseDriftPolicy(w.annotations(config)[api.DriftPolicyKey])
 	if err != nil {
 		return api.Careful()
 	}

@@ -21,7 +21,9 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
@@ -57,6 +59,7 @@ var (
 	deliverVerb = verb{name: "deliver", limit: 10 * time.Minute, grace: 5 * time.Minute}
 	verifyVerb  = verb{name: "verify", limit: 5 * time.Minute, grace: 10 * time.Second}
 	stageVerb   = verb{name: "stage", joins: true, nice: 10, grace: 30 * time.Second}
+	askVerb     = verb{name: "before-drain", joins: true, grace: 30 * time.Second}
 	applyVerb   = verb{name: "apply", joins: true, outlives: true, grace: 5 * time.Minute}
 )
 
@@ -64,7 +67,7 @@ var (
 var softVerbs = []string{planVerb.name, applyVerb.name}
 
 // handVerbs are all of them.
-var handVerbs = []verb{statusVerb, planVerb, verifyVerb, repairVerb, deliverVerb, stageVerb, applyVerb}
+var handVerbs = []verb{statusVerb, planVerb, verifyVerb, repairVerb, deliverVerb, stageVerb, askVerb, applyVerb}
 
 // HandsOptions are for those who need more than the defaults.
 type HandsOptions struct {
@@ -272,6 +275,17 @@ func (h *HostHands) Apply(ctx context.Context, r Request) (*Result, error) {
 	return answer[Result](out, err)
 }
 
+// Ask runs the hooks that are asked before a drain. Where there are none nothing runs on the host.
+func (h *HostHands) Ask(ctx context.Context, r Request) error {
+	found, _, err := hooks.Find(h.root, hooks.BeforeDrain)
+	if err == nil && len(found) == 0 && len(clusterHooks(hooks.BeforeDrain, r.Hooks)) == 0 {
+		return nil
+	}
+	r.asks = api.Encode(r.HookDocument)
+	_, err = h.do(ctx, askVerb, &r)
+	return err
+}
+
 // Verify compares the host with its committed configuration. Drift is no error.
 func (h *HostHands) Verify(ctx context.Context) (*Verification, error) {
 	out, err := h.do(ctx, verifyVerb, nil)
@@ -403,8 +417,8 @@ func noteOf(r *Request) handNote {
 		sum := sha256.Sum256(r.Config)
 		digest = hex.EncodeToString(sum[:])
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %t %t %q %s", r.Name, digest, r.Lift, r.Strict, r.repair,
-		policyRead(r.Policy)))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %t %t %q %s %s", r.Name, digest, r.Lift, r.Strict, r.repair,
+		policyRead(r.Policy), r.asks))
 	return handNote{Config: r.Name, Sum: hex.EncodeToString(sum[:])}
 }
 
@@ -633,13 +647,22 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 		if c.verb.name == planVerb.name {
 			flag = "--desired"
 		}
-		if c.verb.name == repairVerb.name {
+		switch c.verb.name {
+		case repairVerb.name:
 			for _, subject := range r.repair {
 				argv = append(argv, "--only", subject)
 			}
-		} else {
+		case askVerb.name:
+			argv = append(argv, "--to", r.Name)
+		default:
 			documents[handoverConfig] = r.Config
 			argv = append(argv, flag, path.Join(dir, handoverConfig))
+		}
+		if told := r.HookDocument; told.Node != "" {
+			if documents[handoverHooks], err = json.Marshal(told); err != nil {
+				return nil, err
+			}
+			argv = append(argv, "--hooks", path.Join(dir, handoverHooks))
 		}
 		if len(r.Policy) > 0 {
 			documents[handoverPolicy] = r.Policy

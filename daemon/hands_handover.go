@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -23,6 +24,7 @@ const handoverEnv = "MACHINE_CONFIG_DAEMON_HANDOVER"
 const (
 	handoverConfig  = "config.json"
 	handoverPolicy  = "policy.yaml"
+	handoverHooks   = "hooks.json"
 	handoverRequest = "request.json"
 	handoverOutput  = "output"
 	handoverReport  = "report.json"
@@ -64,6 +66,8 @@ type handReport struct {
 	Drift  []Drift `json:"drift,omitempty"`
 	// RolledBack is a BadConfig: the configuration was applied, did not prove healthy and was taken back.
 	RolledBack bool `json:"rolledBack,omitempty"`
+	// Hook is the hook that has said no.
+	Hook *hooks.Error `json:"hook,omitempty"`
 	// Retryable is what the network or somebody else's lock broke: it may work later by itself.
 	Retryable bool `json:"retryable,omitempty"`
 }
@@ -79,6 +83,9 @@ func reportOf(exit int, err error) handReport {
 	}
 	if bad, is := errors.AsType[*transaction.BadConfig](err); is {
 		r.Config, r.RolledBack = bad.Config, true
+	}
+	if no, is := errors.AsType[*hooks.Error](err); is {
+		r.Hook = no
 	}
 	r.Retryable = ostree.ClassOf(err) == ostree.Retryable
 	return r
@@ -99,6 +106,8 @@ func (r handReport) err() error {
 	switch {
 	case r.Exit == 0:
 		return nil
+	case r.Exit == ExitRefused && r.Hook != nil:
+		return &Refused{Err: r.Hook}
 	case r.Exit == ExitUnreconcilable:
 		return &UnreachableError{Err: plain}
 	case r.Exit == ExitRefused:

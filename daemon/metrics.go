@@ -26,7 +26,8 @@ type Metrics struct {
 	driftPaths                      prometheus.Gauge
 	undelivered                     prometheus.Gauge
 	rebootsFailed                   prometheus.Counter
-	repairs                         *prometheus.CounterVec
+	repairs, hookRuns               *prometheus.CounterVec
+	hookHolds                       prometheus.Gauge
 	phases, commands                *prometheus.HistogramVec
 	waiting                         *prometheus.GaugeVec
 
@@ -83,6 +84,10 @@ func NewMetrics() *Metrics {
 			"Time since which certificates of the ControllerConfig could not be delivered to the host; 0: they are there.")),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "noderefit_drift_repairs_total",
 			Help: "Times that drift was written back, by outcome."}, []string{"outcome"}),
+		hookRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "noderefit_hook_asks_total",
+			Help: "Times that the hooks were asked before a drain, by outcome; refused is a no."}, []string{"outcome"}),
+		hookHolds: prometheus.NewGauge(gauge("noderefit_hook_holds",
+			"Time since when a hook holds an update; 0: none does.")),
 		rebootsFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "mcd_reboots_failed_total",
 			Help: "Reboots that were begun and did not happen."}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "noderefit_phase_seconds",
@@ -96,13 +101,15 @@ func NewMetrics() *Metrics {
 	}
 	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
-	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.undelivered, m.repairs, m.rebootsFailed,
+	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.undelivered, m.repairs,
+		m.hookRuns, m.hookHolds, m.rebootsFailed,
 		m.phases, m.commands, m.waiting, kubelet, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
 	// A series that begins with 1 has not risen: the alert on drift that comes back would miss the first of each.
 	for _, outcome := range outcomes {
 		m.repairs.WithLabelValues(outcome)
+		m.hookRuns.WithLabelValues(outcome)
 	}
 	return m
 }
@@ -206,6 +213,15 @@ func (m *Metrics) delivered(u *api.Undelivered) {
 		m.undelivered.Set(0)
 	} else {
 		m.undelivered.Set(float64(u.Since.Unix()))
+	}
+}
+
+// held sets since when a hook holds an update; nil: none does.
+func (m *Metrics) held(s *api.HookStop) {
+	if s == nil {
+		m.hookHolds.Set(0)
+	} else {
+		m.hookHolds.Set(float64(s.Since.Unix()))
 	}
 }
 

@@ -35,6 +35,7 @@ const (
 	PhasePlan         Phase = "plan"
 	PhaseHold         Phase = "hold"
 	PhaseStage        Phase = "stage"
+	PhaseHooks        Phase = "hooks"
 	PhaseCordon       Phase = "cordon"
 	PhaseDrain        Phase = "drain"
 	PhaseReboot       Phase = "reboot"
@@ -63,6 +64,7 @@ type situation struct {
 	// What is known of the way from what the host has to node.Desired; all of it can be found out again.
 	plan      *plan.Plan
 	staged    bool
+	asked     bool      // the hooks have said yes, or nobody asks any
 	drained   time.Time // when the API server last said that nothing is left; zero: it did not
 	rebooting time.Time // when the host began to reboot for it; zero: it did not
 	failure   *failure
@@ -90,6 +92,8 @@ type failureKind int
 const (
 	// failTransient: the API server could not be asked. Nothing is wrong with the node.
 	failTransient failureKind = iota
+	// failHeld: a hook says no. Nothing is wrong with the node, and it serves until that is a yes.
+	failHeld
 	// failRefused: something else is at work on the host.
 	failRefused
 	// failDegraded: it did not work; trying again may help.
@@ -105,7 +109,7 @@ const refusedFor = 5 * time.Minute
 // state is what the node says about itself because of the failure.
 func (f *failure) state(now time.Time) api.State {
 	switch f.kind {
-	case failTransient:
+	case failTransient, failHeld:
 		return api.Working
 	case failRefused:
 		if now.Sub(f.since) < refusedFor {
@@ -140,7 +144,7 @@ const (
 	provePatience  = 5 * time.Minute // from the deadline of the verdict on
 )
 
-// phases is the road of a node, the first row that fits counts. An update passes plan, stage, cordon, drain, apply,
+// phases is the road of a node, the first row that fits counts. An update passes plan, stage, hooks, cordon, drain, apply,
 // reboot, prove, settle, done in this order, which is not the order of the rows: what holds an update up comes before
 // what moves it on.
 var phases = []phase{
@@ -173,6 +177,8 @@ var phases = []phase{
 		func(v *situation) bool { return v.resting() && v.disrupts() && v.undisturbed() }, false},
 	{PhaseStage, "there are changes, and the OS may not be on the disk",
 		func(v *situation) bool { return !v.staged && !v.pending() && len(v.plan.Changes) > 0 }, true},
+	{PhaseHooks, "the way disrupts the node, and the hooks have not all said yes to that",
+		func(v *situation) bool { return v.asks() }, true},
 	{PhaseCordon, "the way needs a drain, and the node takes pods, or our ledger names another way",
 		func(v *situation) bool { return v.drains() && !v.withdrawn() && !v.leaving() }, false},
 	{PhaseDrain, "the way needs a drain, and pods may be left",
@@ -274,6 +280,14 @@ func (v *situation) drains() bool {
 	return v.inPhase(transaction.PhaseProve) || v.disrupts()
 }
 
+// asks says that hooks are to be asked. The ledger remembers that they were for the configuration that it names; and
+// what is under way already asks nobody, since the way out of it has to be open.
+func (v *situation) asks() bool {
+	entry := v.node.Cordon
+	return !v.asked && v.disrupts() && !v.pending() && !v.applying && !v.leaving() &&
+		(entry == nil || entry.Config != v.node.Desired)
+}
+
 // withdrawn says that the node takes no pods, and that where it was us, the ledger says for what.
 func (v *situation) withdrawn() bool {
 	entry := v.node.Cordon
@@ -311,8 +325,8 @@ func (v *situation) leaving() bool {
 func before(a, b Phase) bool { return slices.Index(road, a) < slices.Index(road, b) }
 
 // road is the order in which an update passes its phases.
-var road = []Phase{PhasePlan, PhaseStage, PhaseCordon, PhaseDrain, PhaseApply, PhaseReboot, PhaseProve, PhaseSettle,
-	PhaseDone}
+var road = []Phase{PhasePlan, PhaseStage, PhaseHooks, PhaseCordon, PhaseDrain, PhaseApply, PhaseReboot, PhaseProve,
+	PhaseSettle, PhaseDone}
 
 // nextTry returns how long to wait after so many failures in a row: 1 s, doubled each time, at most 60 s.
 func nextTry(tries int) time.Duration {

@@ -90,7 +90,8 @@ var stages = map[Phase]func() *situation{
 		return v
 	},
 	PhaseStage:  func() *situation { v := updating(); v.plan = rebootPlan(); return v },
-	PhaseCordon: func() *situation { v := updating(); v.plan, v.staged = rebootPlan(), true; return v },
+	PhaseHooks:  func() *situation { v := updating(); v.plan, v.staged = rebootPlan(), true; return v },
+	PhaseCordon: func() *situation { v := updating(); v.plan, v.staged, v.asked = rebootPlan(), true, true; return v },
 	PhaseDrain:  func() *situation { v := updating(); v.plan, v.staged = rebootPlan(), true; return v.cordoned() },
 	PhaseReboot: func() *situation {
 		v := updating()
@@ -159,12 +160,13 @@ func TestDecide(t *testing.T) {
 			if v.hold == drain.Ours {
 				v.node.Cordon = &api.Cordon{By: api.Daemon, Config: cfgC}
 			}
-		}, moves{PhaseDrain: PhaseCordon, PhaseApply: PhaseCordon}},
+		}, moves{PhaseDrain: PhaseHooks, PhaseApply: PhaseHooks}},
+		{"the hooks say yes", func(v *situation) { v.asked = true }, moves{PhaseHooks: PhaseCordon}},
 		{"the node is ready", func(v *situation) { v.ready = true }, moves{PhaseSettle: PhaseDone}},
 		{"a minute passes", func(v *situation) { v.now = v.now.Add(time.Minute) }, moves{PhaseBackoff: PhasePlan, PhaseApply: PhaseDrain}},
 		{"an hour passes", func(v *situation) { v.now = v.now.Add(time.Hour) },
 			moves{PhaseBackoff: PhasePlan, PhaseApply: PhaseDrain, PhaseReboot: PhaseDrain, PhaseReturn: PhasePlan, PhaseProve: PhasePlan}},
-		{"an apply runs", func(v *situation) { v.applying = true }, moves{PhaseDrain: PhaseApply}},
+		{"an apply runs", func(v *situation) { v.applying = true }, moves{PhaseDrain: PhaseApply, PhaseHooks: PhaseCordon}},
 		{"the host proved B", func(v *situation) {
 			if v.host != nil {
 				v.host = hostAt(cfgB, "", "", transaction.Done)
@@ -227,8 +229,9 @@ func TestWaysThatNeedLess(t *testing.T) {
 	}{
 		{"live changes are not drained for", func(v *situation) { v.plan, v.staged = livePlan(), true }, PhaseApply},
 		{"where nothing changes there is nothing to stage", func(v *situation) { v.plan = &plan.Plan{} }, PhaseApply},
-		{"a single node has nowhere to drain to", func(v *situation) { v.plan, v.staged, v.node.SingleReplica = rebootPlan(), true, true }, PhaseApply},
-		{"somebody else's cordon is as good", func(v *situation) { v.plan, v.staged, v.hold = rebootPlan(), true, drain.Theirs }, PhaseDrain},
+		{"a single node has nowhere to drain to", func(v *situation) { v.plan, v.staged, v.node.SingleReplica = rebootPlan(), true, true; v.asked = true }, PhaseApply},
+		{"and is asked for all the same", func(v *situation) { v.plan, v.staged, v.node.SingleReplica = rebootPlan(), true, true }, PhaseHooks},
+		{"somebody else's cordon is as good", func(v *situation) { v.plan, v.staged, v.hold = rebootPlan(), true, drain.Theirs; v.asked = true }, PhaseDrain},
 		{"what was begun is taken up, not staged again", func(v *situation) {
 			v.plan, v.host = rebootPlan(), hostAt(cfgA, cfgB, transaction.PhasePrepare, transaction.Working)
 		}, PhaseCordon},

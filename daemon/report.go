@@ -92,7 +92,8 @@ func reportNode(v *situation, p Phase) *nodeReport {
 			return nil // whether there is anything to do is what the plan says
 		}
 		r.state(v.state())
-		if v.failure.bad(v.now) && before(v.failure.phase, PhaseCordon) {
+		held := p == PhaseBackoff && v.failure.kind == failHeld
+		if held || v.failure.bad(v.now) && before(v.failure.phase, PhaseCordon) {
 			// Nothing is going to happen, so the node may as well serve.
 			r.cordon = v.uncordon()
 		}
@@ -118,7 +119,7 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		r.state(api.Done, "")
 		r.cordon = v.uncordon()
 		r.configured = true
-	case PhaseStage, PhaseDrain:
+	case PhaseStage, PhaseHooks, PhaseDrain:
 		r.state(v.state())
 	case PhaseCordon:
 		r.state(v.state())

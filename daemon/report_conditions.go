@@ -32,6 +32,7 @@ const (
 	reasonRolledBack     = "RolledBack"
 	reasonChanged        = "HostChanged"
 	reasonDrift          = "ConfigDrift"
+	reasonHook           = "HookFailed"
 )
 
 // reasonNotYet is the reason of a condition of an update that has not come to it, in OpenShift's word.
@@ -128,6 +129,9 @@ func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Conditio
 		}
 		if row.kind == mcfgv1.MachineConfigNodeUpdatePrepared && at == PhaseStage && v.held != "" {
 			c.Message = action + "; " + v.held
+		}
+		if row.kind == mcfgv1.MachineConfigNodeUpdatePrepared && at == PhaseHooks && v.failure != nil {
+			c.Message = action + "; " + v.failure.text
 		}
 		out = append(out, c)
 	}

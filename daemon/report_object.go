@@ -32,7 +32,7 @@ type machineConfigNode struct {
 type objectReport struct {
 	node             types.UID
 	desired, current string
-	drain            string // the annotation
+	drain, hook      string // the annotations
 	conditions       []metav1.Condition
 }
 
@@ -50,6 +50,10 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	}
 	if waiting != nil && (before(p, PhaseApply) || p == PhaseBackoff) {
 		m.wanted.drain = api.Encode(waiting)
+	}
+	m.wanted.hook = ""
+	if stop := h.stopped(v, p); stop != nil {
+		m.wanted.hook = api.Encode(stop)
 	}
 	had := m.wanted.conditions
 	if len(had) == 0 {
@@ -93,7 +97,7 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 	}
 	m.generation = object.Generation
 	m.said = objectReport{desired: object.Spec.ConfigVersion.Desired, drain: object.Annotations[api.DrainKey],
-		conditions: object.Status.Conditions}
+		hook: object.Annotations[api.HookStopKey], conditions: object.Status.Conditions}
 	if v := object.Status.ConfigVersion; v != nil {
 		m.said.current = v.Current
 		if v.Desired != m.said.desired {
@@ -104,6 +108,9 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 		m.said.node = node.UID
 	}
 	// What can't be read is as if it were not there.
+	if stop, _ := api.Decode[*api.HookStop](object.Annotations, api.HookStopKey); h.stop == nil {
+		h.stop = stop
+	}
 	last, _ := api.Decode[*api.Drain](object.Annotations, api.DrainKey)
 	if last == nil {
 		return nil
@@ -143,7 +150,8 @@ func ownedBy(object metav1.Object, node *corev1.Node) bool {
 func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 	w := m.wanted
 	pool := cmp.Or(machineconfig.PoolOf(w.desired), "not-yet-set")
-	if m.said.node != w.node || m.said.desired != w.desired || m.said.drain != w.drain {
+	if m.said.node != w.node || m.said.desired != w.desired || m.said.drain != w.drain ||
+		m.said.hook != w.hook {
 		object := mcfgac.MachineConfigNode(h.o.Node).
 			WithOwnerReferences(metav1ac.OwnerReference().
 				WithAPIVersion("v1").WithKind("Node").WithName(h.o.Node).WithUID(w.node)).
@@ -154,11 +162,15 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 		if w.drain != "" {
 			object.WithAnnotations(map[string]string{api.DrainKey: w.drain})
 		}
+		if w.hook != "" {
+			object.WithAnnotations(map[string]string{api.HookStopKey: w.hook})
+		}
 		after, err := h.cluster.applyMachineConfigNode(ctx, object)
 		if err != nil {
 			return err
 		}
 		m.generation, m.said.node, m.said.desired, m.said.drain = after.Generation, w.node, w.desired, w.drain
+		m.said.hook = w.hook
 		if len(after.Status.Conditions) == 0 {
 			m.said.conditions = nil
 		}

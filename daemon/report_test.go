@@ -51,6 +51,7 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 		PhaseBackoff:    {api.Degraded, "no space", cfgA, dropCordon, false},
 		PhaseHold:       {api.Degraded, "not as it was left", cfgB, keepCordon, false},
 		PhaseStage:      {api.Working, "", cfgA, keepCordon, false},
+		PhaseHooks:      {api.Working, "", cfgA, keepCordon, false},
 		PhaseCordon:     {api.Working, "", cfgA, takeCordon, false},
 		PhaseDrain:      {api.Working, "", cfgA, keepCordon, false},
 		PhaseApply:      {api.Working, "", cfgA, keepCordon, false},

@@ -20,8 +20,11 @@ type Request struct {
 	Lift bool
 	// Strict refuses a host that does not match what it has, with a *DriftError.
 	Strict bool
+	// HookDocument is what the cluster has to say of hooks. Another one makes no other request.
+	HookDocument
 
 	repair []string // the subjects of a RepairRequest
+	asks   string   // what tells one request of an Asker from another
 }
 
 // RepairRequest asks for what has drifted from the committed configuration to be written back.
@@ -67,6 +70,12 @@ type Senses interface {
 	NodeHeld(ctx context.Context, held bool, why string) error
 	// Changed delivers when the host's record may have changed. It is never closed.
 	Changed() <-chan struct{}
+}
+
+// Asker asks the hooks of the host, and those that the request names, whether a drain may begin.
+type Asker interface {
+	// Ask runs them one after the other. A no is a *hooks.Error. It is stopped as Stage is.
+	Ask(ctx context.Context, r Request) error
 }
 
 // Verifier compares the host with its committed configuration, and writes back what differs.

@@ -5,13 +5,11 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -50,11 +48,8 @@ const policyPatience = 10 * time.Second
 // that has a say; nil: it has none.
 func (h *Head) preflight(ctx context.Context, r *Request, desired *configWatch, e *jobEnd) error {
 	if desired != nil {
-		wait, cancel := context.WithTimeout(ctx, policyPatience)
-		known := cache.WaitForCacheSync(wait.Done(), desired.informer.HasSynced)
-		cancel()
-		if !known {
-			return &clusterError{fmt.Errorf("watching MachineConfig %s: %w", r.Name, context.DeadlineExceeded)}
+		if err := desired.known(ctx, r.Name); err != nil {
+			return err
 		}
 		r.Strict = desired.driftPolicy(r.Name).Strict()
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/hooks"
 )
 
 // jitter spreads what many nodes would do at the same moment.
@@ -29,6 +30,12 @@ func fail(f *failure, p Phase, kind failureKind, reason, text string, now time.T
 		case f.kind == failTransient:
 			if kind != failTransient {
 				out.since = now
+			}
+		case kind == failHeld || f.kind == failHeld:
+			if kind != f.kind {
+				out.since = now
+			} else if bare(text) == bare(f.text) {
+				out.text = f.text // no news, as below
 			}
 		case kind == failTransient:
 			out.kind, out.reason, out.text, out.phase = f.kind, f.reason, f.text, f.phase
@@ -70,10 +77,13 @@ func bare(text string) string {
 
 // classify says what an error means for the node.
 func (h *Head) classify(p Phase, err error) (failureKind, string) {
-	reason := map[Phase]string{PhasePlan: reasonPlanning, PhaseStage: reasonStaging, PhaseDrain: reasonDraining,
-		PhaseApply: reasonApplying}[p]
+	reason := map[Phase]string{PhasePlan: reasonPlanning, PhaseStage: reasonStaging, PhaseHooks: reasonHook,
+		PhaseDrain: reasonDraining, PhaseApply: reasonApplying}[p]
 	if typed, is := errors.AsType[*typedError](err); is {
 		return failDegraded, typed.reason
+	}
+	if errors.As(err, new(*hooks.Error)) {
+		return failHeld, reasonHook
 	}
 	if errors.As(err, new(*DriftError)) {
 		return failDegraded, reasonDrift

@@ -40,6 +40,8 @@ type HeadOptions struct {
 	Monitor  Monitor
 	// Deliverer, where there is one, gets the ControllerConfig of the cluster, which is watched then.
 	Deliverer Deliverer
+	// Asker, where there is one, is asked before the node is disrupted.
+	Asker Asker
 	// Verdict is how long the Hands let the host take to prove healthy after a boot; the host's own default where it is
 	// zero.
 	Verdict time.Duration
@@ -116,7 +118,8 @@ type Head struct {
 	drain                              *api.Drain // the latest drain, or what one would wait for; see waiting
 	complainAt                         time.Time  // when people are warned, or warned again, of a drain that waits
 	held                               heldText
-	unread                             string // what was last logged of annotations that can't be read
+	stop                               *api.HookStop // the hook that has said no last, also to the head before
+	unread                             string        // what was last logged of annotations that can't be read
 	phase                              Phase
 	entered                            time.Time
 }
@@ -127,6 +130,8 @@ type way struct {
 	request        Request
 	plan           *plan.Plan
 	staged         bool
+	asked          bool   // the hooks have said yes
+	askedWith      string // which hooks the cluster had when they were last asked
 	drained        time.Time
 	rebooting      time.Time
 	unstageAt      time.Time // before this it is not tried again to let go of what was staged
@@ -295,6 +300,9 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	if f := h.way.failure; f != nil && f.reason == reasonDrift && !h.strict(v) {
 		f.retry = now
 	}
+	if f := h.way.failure; f != nil && f.kind == failHeld && h.cluster.hooksText(h.way.to) != h.way.askedWith {
+		f.retry = now
+	}
 	if h.job != nil && h.job.phase == PhaseApply {
 		if v.applying = h.job.config == v.node.Desired; !v.applying {
 			v.other = h.job
@@ -303,6 +311,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	h.missReboot(v)
 	since, says := h.holds()
 	v.held = h.held.next(since, says, now)
+	v.asked = h.way.asked || h.o.Asker == nil
 	v.plan, v.staged, v.drained, v.rebooting, v.failure =
 		h.way.plan, h.way.staged, h.way.drained, h.way.rebooting, h.way.failure
 	return v
@@ -399,6 +408,7 @@ func (h *Head) say(ctx context.Context, node *corev1.Node, v *situation, p Phase
 	h.metrics.show(v.ready, v.node.State, v.node.Desired, reason)
 	h.metrics.drifted(v.drift)
 	h.metrics.delivered(v.delivery.undelivered)
+	h.metrics.held(h.stopped(v, p))
 	r := reportNode(v, p)
 	h.object.want(h, v, p)
 	if r == nil || v.now.Before(h.nodeWrites.next) {

@@ -66,6 +66,11 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	if leaves(v) {
 		policy = h.cluster.watched[desired]
 	}
+	watch := h.cluster.watched[desired]
+	waits := p.name == PhaseHooks || p.name == PhaseApply && h.o.Asker != nil && !v.pending() && v.plan.Reboot
+	if p.name == PhaseHooks {
+		h.way.askedWith = h.cluster.hooksText(desired)
+	}
 	missing, last := h.cluster.config(desired) == gone, h.waiting()
 	if p.name == PhaseApply {
 		h.tellHold(ctx, true, "") // what was said of an earlier one may still count
@@ -86,11 +91,21 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 			return h.plan(ctx, r, e)
 		case PhaseStage:
 			return h.stage(ctx, w, v.drains(), e)
+		case PhaseHooks:
+			doc, err := h.hooks(ctx, watch, desired, waits)
+			if err != nil {
+				return err
+			}
+			return h.o.Asker.Ask(ctx, Request{Name: desired, HookDocument: doc})
 		case PhaseDrain:
 			return h.o.Drainer.Run(ctx, desired, last, h.drainReport)
 		default:
+			r := w.request
 			var err error
-			e.result, err = h.o.Hands.Apply(ctx, w.request)
+			if r.HookDocument, err = h.hooks(ctx, watch, desired, waits); err != nil {
+				return err
+			}
+			e.result, err = h.o.Hands.Apply(ctx, r)
 			return err
 		}
 	})
@@ -204,6 +219,9 @@ func (h *Head) finish(e jobEnd) {
 	e.job.cancel(nil)
 	h.job = nil
 	h.passed(e.job.phase, e.job.config, now.Sub(e.job.began), outcomeOf(e.err), e.err)
+	if e.job.phase == PhaseHooks {
+		h.metrics.hookRuns.WithLabelValues(outcomeOf(e.err)).Inc()
+	}
 	switch {
 	case e.job.phase == phaseVerify:
 		h.verified(e, now)
@@ -238,12 +256,15 @@ func (h *Head) finish(e jobEnd) {
 	}
 	if e.err != nil {
 		kind, reason := h.classify(e.job.phase, e.err)
+		h.heldBy(e.err, now)
 		at, text := e.job.phase, oneLine(e.err)
 		if drifted, is := errors.AsType[*DriftError](e.err); is {
 			at, text = PhasePlan, driftReason(drifted) // whoever waits for a person may as well serve
 		}
 		h.way.failure = fail(h.way.failure, at, kind, reason, text, now)
-		if kind != failTransient {
+		if kind == failHeld {
+			h.way.asked = false
+		} else if kind != failTransient {
 			h.way.plan = nil // what was planned may be why
 		}
 		return
@@ -261,6 +282,8 @@ func (h *Head) finish(e jobEnd) {
 			h.drain = e.forecast
 			h.warn(e.forecast)
 		}
+	case PhaseHooks:
+		h.agreed()
 	case PhaseDrain:
 		h.way.drained, h.drain, h.open = now, nil, false
 	case PhaseApply:

@@ -24,6 +24,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).notReady,
 	(*Report).noDaemon,
 	(*Report).notTakenUp,
+	(*Report).heldByHook,
 	(*Report).draining,
 	(*Report).underWay,
 	(*Report).undelivered,
@@ -226,7 +227,7 @@ func (r *Report) unread(n *nodeReport) *Answer {
 
 // severity orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
 var severity = map[Verdict]int{
-	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, Draining: 4, NotReady: 5,
+	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, HeldByHook: 4, Draining: 4, NotReady: 5,
 	NotTakenUp: 6, Misconfigured: 7, Undelivered: 7, Cordoned: 8, Rebooting: 9, Updating: 10, NotOffered: 11, WaitsForTurn: 12,
 }
 
@@ -306,7 +307,13 @@ func (p *poolReport) malformed() *Answer {
 			Verdict: Misconfigured, Blocking: poolObject(p.Name), Because: strings.Join(p.Problems, "; "), Do: "correct it",
 		}
 	}
-	if c := p.isTrue(mcfgv1.MachineConfigPoolRenderDegraded); c != nil {
+	if c := p.isTrue(mcfgv1.MachineConfigPoolRenderDegraded); c != nil && c.Reason == api.HooksUnusable {
+		return &Answer{
+			Verdict: Misconfigured, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)), Since: c.LastTransitionTime.Time,
+			Because: "nobody knows what the pool's nodes are to ask: " + c.Message,
+			Do:      "correct what is named; no update begins until then, and the nodes stay as they are",
+		}
+	} else if c != nil {
 		return &Answer{
 			Verdict: RenderDegraded, Blocking: cmp.Or(culprit(c.Message), poolObject(p.Name)),
 			Since: c.LastTransitionTime.Time, Because: "the pool's MachineConfigs make no configuration: " + c.Message,
@@ -566,6 +573,22 @@ func (r *Report) draining(n *nodeReport) *Answer {
 	return a
 }
 
+// heldByHook is a node that serves until a hook lets its update go on.
+func (r *Report) heldByHook(n *nodeReport) *Answer {
+	if n.Settled() || n.stop == nil {
+		return nil
+	}
+	a := &Answer{Verdict: HeldByHook, Blocking: &Object{Kind: "Hook", Name: n.stop.Hook}, Since: n.stop.Since,
+		Because: fmt.Sprintf("the update to %s waits, and the node serves: before-drain hook %s says no: %s",
+			n.Desired, n.stop.Hook, n.stop.Why),
+		Output: n.stop.Output,
+		Do:     "mend what it says; it is asked again by itself, once a minute and when the hooks of the pool change"}
+	if name, is := strings.CutPrefix(n.stop.Hook, api.NodeHookPrefix); is {
+		a.Blocking = &Object{Kind: "NodeHook", Name: name}
+	}
+	return a
+}
+
 // underWay is a node in which nothing is wrong but that it takes time.
 func (r *Report) underWay(n *nodeReport) *Answer {
 	if !n.Moving() {
@@ -713,7 +736,7 @@ func (p *poolReport) isTrue(of mcfgv1.MachineConfigPoolConditionType) *mcfgv1.Ma
 	return nil
 }
 
-var objectInText = regexp.MustCompile(`\b([A-Z][A-Za-z]*Config)[/ ]([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)`)
+var objectInText = regexp.MustCompile(`\b([A-Z][A-Za-z]*Config|NodeHook)[/ ]([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)`)
 
 // culprit is the object that a message of the render controller names first; nil: it names none.
 func culprit(message string) *Object {

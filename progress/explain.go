@@ -48,6 +48,7 @@ const (
 	NotTakenUp     Verdict = "NotTakenUp"
 	NotReady       Verdict = "NotReady"
 	Cordoned       Verdict = "Cordoned"
+	HeldByHook     Verdict = "HeldByHook"
 	Draining       Verdict = "Draining"
 	Rebooting      Verdict = "Rebooting"
 )
@@ -75,6 +76,8 @@ type Answer struct {
 	// Since is when that began, as far as anybody knows.
 	Since   time.Time `json:"since,omitzero"`
 	Because string    `json:"because"`
+	// Output is what a program that has a say printed last, a line each.
+	Output []string `json:"output,omitempty"`
 	// Do is what a person can do about it; empty: nothing is to be done.
 	Do string `json:"do,omitempty"`
 }
@@ -152,6 +155,7 @@ type nodeReport struct {
 	state    *mcfgv1.MachineConfigNode
 	step     Step
 	drain    *api.Drain
+	stop     *api.HookStop
 }
 
 // NewReport brings together what belongs together.
@@ -198,6 +202,11 @@ func (n *nodeReport) readState(fresh *api.Drain) {
 	}
 	if n.state.Spec.ConfigVersion.Desired == n.Desired {
 		n.step = ReadStep(n.state)
+	}
+	// As below: one that can't be read is none.
+	n.stop, _ = api.Decode[*api.HookStop](n.state.Annotations, api.HookStopKey)
+	if n.stop != nil && n.stop.Config != n.Desired {
+		n.stop = nil
 	}
 	if n.drain == nil {
 		// One that can't be read is as if it were not there: the step says still that the node is draining.

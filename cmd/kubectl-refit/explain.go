@@ -119,6 +119,13 @@ func writeAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 		since = fmt.Sprintf(" since %s (%s)", a.Since.UTC().Format(time.RFC3339), age(now, a.Since))
 	}
 	lines := []string{fmt.Sprintf("%s: %s%s", a.Subject, a.Verdict, since), "  because:  " + a.Because}
+	for i, line := range a.Output {
+		head := "            "
+		if i == 0 {
+			head = "  output:   "
+		}
+		lines = append(lines, head+line)
+	}
 	if a.Blocking != nil {
 		lines = append(lines, "  blocking: "+a.Blocking.String())
 	}

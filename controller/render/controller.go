@@ -67,7 +67,7 @@ type Options struct {
 
 // Add adds the controller to a manager, whose cache should have generated.CacheOptions.
 func (o Options) Add(mgr ctrl.Manager) error {
-	if err := errors.Join(mcfgv1.Install(mgr.GetScheme()), operatorv1.Install(mgr.GetScheme())); err != nil {
+	if err := errors.Join(mcfgv1.Install(mgr.GetScheme()), operatorv1.Install(mgr.GetScheme()), api.Install(mgr.GetScheme())); err != nil {
 		return fmt.Errorf("adding controller render: %w", err)
 	}
 	if err := register(metrics.Registry); err != nil {
@@ -169,6 +169,7 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	}
 	out := decide(in)
 	if out.publish {
+		in.rendering.carried = in.carried
 		if err := r.publish(ctx, pool, in.rendering); isAgain(err) {
 			return err
 		} else if err != nil {
@@ -176,8 +177,8 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 			return errors.Join(err, r.conclude(ctx, pool, said, seen))
 		}
 	}
-	// Before a node is sent anywhere: what it goes to says what becomes of drift there.
-	if err := r.carry(ctx, pool); err != nil {
+	// Before a node is sent anywhere: what it goes to says what becomes of drift there, and whom it asks.
+	if err := r.carry(ctx, pool, in.carried); err != nil {
 		return err
 	}
 	if pool, err = r.point(ctx, pool, out); err != nil {
@@ -233,6 +234,13 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 			return in, fmt.Errorf("listing Nodes: %w", err)
 		}
 		in.hold(nodes.Items)
+	}
+	var problem error
+	if in.carried, problem, err = r.carried(ctx, pool); err != nil {
+		return in, err
+	}
+	if problem != nil && in.failure == nil {
+		in.failure = &failure{api.HooksUnusable, strings.ReplaceAll(problem.Error(), "\n", "; ")}
 	}
 	if in.failure != nil || !in.moves() {
 		return in, nil

@@ -36,6 +36,7 @@ type rendering struct {
 	// base is the default OS image, "" where there is none.
 	base     string
 	warnings []string
+	carried  carried
 }
 
 // overridden says that a MachineConfig asks for another OS image than the cluster's default.
@@ -93,6 +94,8 @@ type input struct {
 	refused   []string
 	rendering *rendering
 	failure   *failure
+	// carried is for the nodes, beside what is rendered.
+	carried carried
 }
 
 // hold leaves of what was rendered only what the pool had before: that is complete, whatever is being made now, and who

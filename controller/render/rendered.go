@@ -117,33 +117,68 @@ func carriedPolicy(pool *mcfgv1.MachineConfigPool) string {
 	return api.Encode(p)
 }
 
-// carry brings the pool's drift policy to all rendered configurations of the pool that are there: its nodes may be on
+// carried are the annotations of a pool's rendered configurations that are for its nodes, "" for none: what is no part
+// of what is rendered, so that another word is no rollout.
+type carried map[string]string
+
+// carried are what the pool's nodes are to know besides their configuration. problem is what is wrong with its hooks.
+func (r *reconciler) carried(ctx context.Context, pool *mcfgv1.MachineConfigPool) (c carried, problem, err error) {
+	get := func(name string) (*api.NodeHook, error) {
+		if !r.watching(kindNodeHook) {
+			return nil, nil
+		}
+		hook := &api.NodeHook{}
+		got := r.cached.Get(ctx, client.ObjectKey{Name: name}, hook)
+		if apierrors.IsNotFound(got) {
+			return nil, nil
+		}
+		if got != nil {
+			err = fmt.Errorf("reading NodeHook/%s: %w", name, got)
+		}
+		return hook, err
+	}
+	hooks, problem := api.CarryHooks(pool.Annotations[api.HooksKey], get)
+	if err != nil {
+		return nil, nil, err
+	}
+	c = carried{api.DriftPolicyKey: carriedPolicy(pool), api.HooksKey: ""}
+	if len(hooks) > 0 {
+		c[api.HooksKey] = api.Encode(hooks)
+	}
+	return c, problem, nil
+}
+
+// carry brings it to all rendered configurations of the pool that are there: its nodes may be on
 // any of them.
-func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool) error {
+func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool, want carried) error {
 	list, err := r.list(ctx, func(mc *mcfgv1.MachineConfig) bool {
 		return machineconfig.PoolOf(mc.Name) == pool.Name && mc.DeletionTimestamp == nil
 	})
 	if err != nil {
 		return err
 	}
-	want := carriedPolicy(pool)
 	for _, mc := range list {
-		if mc.Annotations[api.DriftPolicyKey] == want {
+		annotations := map[string]any{}
+		for key, value := range want {
+			switch {
+			case mc.Annotations[key] == value:
+			case value == "":
+				annotations[key] = nil // takes it away
+			default:
+				annotations[key] = value
+			}
+		}
+		if len(annotations) == 0 {
 			continue
 		}
-		var value any // null takes it away
-		if want != "" {
-			value = want
-		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": mc.UID,
-			"annotations": map[string]any{api.DriftPolicyKey: value}}})
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": mc.UID, "annotations": annotations}})
 		if err != nil {
 			return err
 		}
 		to := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: mc.Name}}
 		to.SetGroupVersionKind(mcfgv1.GroupVersion.WithKind("MachineConfig"))
 		if err := r.cached.Patch(ctx, to, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("carrying the drift policy to MachineConfig/%s: %w", mc.Name, err)
+			return fmt.Errorf("carrying the drift policy and hooks to MachineConfig/%s: %w", mc.Name, err)
 		}
 	}
 	return nil
@@ -159,8 +194,10 @@ func leaving(mc *mcfgv1.MachineConfig) error {
 func (r *reconciler) create(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
 	mc := to.config.Object.DeepCopy()
 	mc.Annotations = map[string]string{api.GeneratedBy: r.version}
-	if policy := carriedPolicy(pool); policy != "" {
-		mc.Annotations[api.DriftPolicyKey] = policy
+	for key, value := range to.carried {
+		if value != "" {
+			mc.Annotations[key] = value
+		}
 	}
 	if to.overridden() {
 		mc.Annotations[imageOverridden] = "true"

@@ -36,6 +36,7 @@ const (
 	kindKubeletConfig          = "KubeletConfig"
 	kindContainerRuntimeConfig = "ContainerRuntimeConfig"
 	kindControllerConfig       = "ControllerConfig"
+	kindNodeHook               = "NodeHook"
 )
 
 // optionalKind is a kind that is watched as soon as the cluster has it.
@@ -61,6 +62,7 @@ func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache)
 		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindContainerRuntimeConfig), &mcfgv1.ContainerRuntimeConfig{},
 			r.partChanged),
 		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindControllerConfig), &mcfgv1.ControllerConfig{}, r.partChanged),
+		optional(r, c, from, api.GroupVersion.WithKind(kindNodeHook), &api.NodeHook{}, r.allPools),
 	}
 	// Of a MachineConfiguration only that it changed is of interest, of mirrors only what their annotation says.
 	partial := func(gvk schema.GroupVersionKind, changed func(context.Context, ...client.Object) map[task]time.Duration) {

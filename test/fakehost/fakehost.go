@@ -35,6 +35,7 @@ const (
 	Prove   = "prove" // the time from the boot to the verdict
 	Verify  = "verify"
 	Repair  = "repair"
+	Ask     = "before-drain"
 )
 
 // Script is how a host behaves. It may be changed at any time by Host.Change.
@@ -79,6 +80,7 @@ type Host struct {
 	taken                        string // why the node is not held; what an apply was told last
 	boots                        int
 	operation, staging           *operation
+	told                         daemon.HookDocument // with the latest Ask or Apply
 }
 
 // operation is an apply or a stage that runs, whoever waits for it.
@@ -344,6 +346,7 @@ func (h *Host) attach(r daemon.Request) (*operation, error) {
 		return o, nil
 	}
 	h.counts[Apply]++
+	h.told = r.HookDocument
 	o := &operation{config: r.Name, done: make(chan struct{})}
 	h.operation = o
 	go func() {
@@ -555,6 +558,21 @@ func (h *Host) Verify(ctx context.Context) (*daemon.Verification, error) {
 	defer h.mu.Unlock()
 	return &daemon.Verification{Config: h.committed, Drift: slices.Clone(h.script.Drift), Forced: h.script.Forced,
 		Paths: []string{"/etc/test.conf"}}, nil
+}
+
+// Ask is the hooks' answer: the script's fault.
+func (h *Host) Ask(ctx context.Context, r daemon.Request) error {
+	h.mu.Lock()
+	h.told = r.HookDocument
+	h.mu.Unlock()
+	return h.do(ctx, Ask, r.Name)
+}
+
+// Told is what the host was last told of hooks.
+func (h *Host) Told() daemon.HookDocument {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.told
 }
 
 // Repair takes away the drift that it is asked for, and the force file.

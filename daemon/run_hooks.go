@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/hooks"
+)
+
+// hooks are what the cluster has to say of hooks for the update to a configuration. waits makes sure that it is known.
+func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits bool) (HookDocument, error) {
+	doc := HookDocument{Node: h.o.Node}
+	if w == nil {
+		return doc, nil
+	}
+	if waits {
+		if err := w.known(ctx, config); err != nil {
+			return doc, err
+		}
+	}
+	var err error
+	if doc.Hooks, err = api.Decode[[]api.Hook](w.annotations(config), api.HooksKey); err != nil {
+		return doc, &hooks.Error{When: hooks.BeforeDrain, Hook: api.HooksKey, Why: oneLine(err)}
+	}
+	for _, hook := range doc.Hooks {
+		// What is to be asked is not known, so that nobody can have said yes.
+		if hook.Problem != "" && waits {
+			return doc, &hooks.Error{When: hooks.BeforeDrain, Hook: api.NodeHookPrefix + hook.Name, Why: hook.Problem}
+		}
+	}
+	return doc, nil
+}
+
+// heldBy takes the no of a hook, and tells people of it once.
+func (h *Head) heldBy(err error, now time.Time) {
+	no, is := errors.AsType[*hooks.Error](err)
+	if !is {
+		return
+	}
+	was := h.stop
+	stop := &api.HookStop{Config: h.way.to, Hook: no.Hook, Why: no.Why, Output: no.Output,
+		Since: now.UTC().Truncate(time.Second)}
+	again := was != nil && was.Config == stop.Config && was.Hook == stop.Hook
+	if again {
+		stop.Since = was.Since
+	}
+	h.stop = stop
+	if node := h.cluster.current(); node != nil && !again {
+		h.cluster.event(node, corev1.EventTypeWarning, "UpdateHeldByHook",
+			"The update to "+stop.Config+" waits, and the node serves: "+no.Error())
+	}
+}
+
+// agreed is that all hooks have said yes.
+func (h *Head) agreed() {
+	stop := h.stop
+	h.way.asked, h.stop = true, nil
+	if node := h.cluster.current(); node != nil && stop != nil && stop.Config == h.way.to {
+		h.cluster.event(node, corev1.EventTypeNormal, "HooksAgree",
+			"The update to "+stop.Config+" goes on: hook "+stop.Hook+" held it since "+stop.Since.Format(time.RFC3339))
+	}
+}
+
+// stopped is the hook that holds the update, as far as anybody knows: while it is asked again it still does. nil: none.
+func (h *Head) stopped(v *situation, p Phase) *api.HookStop {
+	asking := p == PhasePlan || p == PhaseStage || p == PhaseHooks || p == PhaseBackoff
+	if h.stop == nil || h.stop.Config != v.node.Desired || h.way.asked || !asking {
+		return nil
+	}
+	return h.stop
+}
