@@ -78,6 +78,8 @@ type Result struct {
 	Staged string `json:"staged,omitempty"`
 	// Warnings are for people: drift that was overwritten, units that could not be enabled.
 	Warnings []string `json:"warnings,omitempty"`
+	// Acted is what was done about services, in that order, also on the way back.
+	Acted []Acted `json:"acted,omitempty"`
 }
 
 // Apply moves the host to cfg as one transaction. The result is never nil, and says how far it came.
@@ -97,6 +99,9 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 		_, _ = h.road(context.WithoutCancel(ctx)) // whose error is part of the answer
 	}
 	res.Status = h.statusOf(context.WithoutCancel(ctx), r)
+	if h.services != nil {
+		res.Acted = h.services.acted
+	}
 	return res
 }
 
@@ -629,6 +634,7 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 		err = e.Staged(ctx, r, h.staging(u, res))
 	default:
 		if touched := disrupted(u.Actions); h.services != nil && !u.reboot && (judge || len(touched) > 0) {
+			touched = slices.DeleteFunc(touched, func(s string) bool { return transaction.UnitGoes(u.Wants, s) })
 			before, err := h.states(ctx, touched)
 			if err != nil {
 				return err

@@ -326,7 +326,7 @@ func (h *Host) afterDelivery(ctx context.Context, now *delivered, cfg *machineco
 			if a.Type == plan.ActionDaemonReload {
 				err = h.services.Reload(ctx)
 			} else {
-				err = h.services.Act(ctx, a)
+				err = h.services.Act(ctx, a, false)
 			}
 			if err != nil {
 				return err

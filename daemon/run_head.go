@@ -496,6 +496,33 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	}
 }
 
+// announceServices tells people what was done about the node's services, in upstream's words.
+func (h *Head) announceServices(r *Result) {
+	node := h.cluster.current()
+	if r == nil || node == nil {
+		return
+	}
+	for _, a := range r.Acted {
+		kind, reason, text := serviceEvent(a)
+		h.cluster.event(node, kind, reason, text)
+	}
+}
+
+// serviceEvent is what an event says of something that was done about a service.
+func serviceEvent(a Acted) (kind, reason, text string) {
+	reason, doing, done := "ServiceReload", "Reloading", "reloaded"
+	if a.Type == plan.ActionRestart {
+		reason, doing, done = "ServiceRestart", "Restarting", "restarted"
+	}
+	switch {
+	case a.Error != "":
+		return corev1.EventTypeWarning, "Failed" + reason, fmt.Sprintf("%s service %s failed: %s", doing, a.Service, a.Error)
+	case a.Stopped:
+		return corev1.EventTypeNormal, reason, fmt.Sprintf("Service %s was stopped: its unit is gone", a.Service)
+	}
+	return corev1.EventTypeNormal, reason, fmt.Sprintf("Service %s was %s", a.Service, done)
+}
+
 // pause returns how long nothing is due.
 func (h *Head) pause(now time.Time) time.Duration {
 	until := h.askAt

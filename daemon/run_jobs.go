@@ -222,6 +222,7 @@ func (h *Head) finish(e jobEnd) {
 	if e.job.phase == PhaseHooks {
 		h.metrics.hookRuns.WithLabelValues(outcomeOf(e.err)).Inc()
 	}
+	h.announceServices(e.result)
 	switch {
 	case e.job.phase == phaseVerify:
 		h.verified(e, now)

@@ -27,7 +27,17 @@ const jobTimeout = 5 * time.Minute
 
 // services is the running system. It connects when it is first needed: most commands never do.
 type services struct {
-	m *systemd.Manager
+	m     *systemd.Manager
+	acted []Acted
+}
+
+// Acted is something that was done about a service.
+type Acted struct {
+	Type    plan.ActionType `json:"type"` // Reload or Restart
+	Service string          `json:"service"`
+	// Stopped says that the service was stopped instead: its unit is gone.
+	Stopped bool   `json:"stopped,omitempty"`
+	Error   string `json:"error,omitempty"`
 }
 
 func (s *services) manager(ctx context.Context) (*systemd.Manager, error) {
@@ -63,14 +73,26 @@ func (s *services) Reload(ctx context.Context) error {
 	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.Reload(ctx) })
 }
 
-// Act carries out a Reload or Restart.
-func (s *services) Act(ctx context.Context, a plan.Action) error {
-	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
+// Act carries out a Reload or Restart, and remembers it.
+func (s *services) Act(ctx context.Context, a plan.Action, gone bool) error {
+	acted := Acted{Type: a.Type, Service: a.Service}
+	err := s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		do := m.ReloadUnit
 		if a.Type == plan.ActionRestart {
-			return m.RestartUnit(ctx, a.Service)
+			do = m.RestartUnit
 		}
-		return m.ReloadUnit(ctx, a.Service)
+		err := do(ctx, a.Service)
+		if !gone || !systemd.Unstartable(err) { // the image may have one of that name
+			return err
+		}
+		acted.Stopped = true
+		return errors.Join(m.Stop(ctx, a.Service), m.Forget(ctx, a.Service))
 	})
+	if err != nil {
+		acted.Error = oneLine(err)
+	}
+	s.acted = append(s.acted, acted)
+	return err
 }
 
 // Start queues the start of a unit.

@@ -221,11 +221,15 @@ func noSuchUnit(err error) bool {
 	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.NoSuchUnit"
 }
 
+// Unstartable says of an error that there is no unit of that name, or that it is masked.
+func Unstartable(err error) bool {
+	var e godbus.Error
+	return noSuchUnit(err) || errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.UnitMasked"
+}
+
 // needless says that there is nothing to be told of its configuration: CRI-O, where there is none of it.
 func needless(name string, err error) bool {
-	var e godbus.Error
-	return name == crioUnit &&
-		(noSuchUnit(err) || errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.UnitMasked")
+	return name == crioUnit && Unstartable(err)
 }
 
 // FailedUnits returns the sorted names of the units that are in the state failed.

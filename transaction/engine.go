@@ -40,8 +40,9 @@ type BootCounter interface {
 type Services interface {
 	// Reload makes systemd read its units again.
 	Reload(ctx context.Context) error
-	// Act carries out a DaemonReload, Reload or Restart, and waits for its result.
-	Act(ctx context.Context, a plan.Action) error
+	// Act carries out a Reload or Restart, and waits for its result. Where the unit itself is gone, there being no unit
+	// file of its name any more or a mask, it is stopped.
+	Act(ctx context.Context, a plan.Action, gone bool) error
 	// Start queues the start of a unit.
 	Start(ctx context.Context, unit string) error
 	Reboot(ctx context.Context) error
@@ -395,13 +396,13 @@ func (e *Engine) finish(ctx context.Context, r *Record, j *journal) error {
 	if err != nil {
 		return e.takeBack(ctx, r, j, err, false)
 	}
-	if err := e.act(ctx, j); err != nil {
+	if err := e.act(ctx, j, false); err != nil {
 		return e.takeBack(ctx, r, j, err, true)
 	}
 	if r.Pending.Verdict && e.Prove != nil {
 		e.Say("prove", j.Config)
 		if err := e.Prove(ctx, r.Pending); err != nil {
-			return e.takeBack(ctx, r, j, err, true)
+			return e.takeBack(ctx, r, j, afterActions(err, j.Actions), true)
 		}
 	}
 	if err := fault("settle"); err != nil {
@@ -445,8 +446,9 @@ func (e *Engine) forgetJournal(id string) error {
 	return j.forget()
 }
 
-// act carries out the journal's actions, after one reload of systemd where units changed.
-func (e *Engine) act(ctx context.Context, j *journal) error {
+// act carries out the journal's actions, after one reload of systemd where units changed. back says that the journal
+// was undone.
+func (e *Engine) act(ctx context.Context, j *journal, back bool) error {
 	if e.Services == nil {
 		return nil
 	}
@@ -465,8 +467,9 @@ func (e *Engine) act(ctx context.Context, j *journal) error {
 			continue
 		}
 		e.Say("act", string(a.Type)+" "+a.Service)
-		if err := errors.Join(fault("act "+a.Service), e.Services.Act(ctx, a)); err != nil {
-			return err
+		gone := unitGoes(j.Steps, a.Service, back)
+		if err := errors.Join(fault("act "+a.Service), e.Services.Act(ctx, a, gone)); err != nil {
+			return because(err, a)
 		}
 	}
 	return nil
@@ -497,7 +500,7 @@ func (e *Engine) undoHere(ctx context.Context, r *Record, j *journal, why error)
 	if err := j.sync(); err != nil {
 		return errors.Join(why, err)
 	}
-	if err := e.act(ctx, j); err != nil {
+	if err := e.act(ctx, j, true); err != nil {
 		why = errors.Join(why, fmt.Errorf("and after going back: %w", err))
 	}
 	state := Degraded

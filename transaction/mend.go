@@ -43,7 +43,7 @@ func (e *Engine) Mend(ctx context.Context, r *Record, u Update) error {
 	if err := errors.Join(j.check(), j.sync()); err != nil {
 		return e.unmend(ctx, j, err, false)
 	}
-	if err := e.act(ctx, j); err != nil {
+	if err := e.act(ctx, j, false); err != nil {
 		return e.unmend(ctx, j, err, true)
 	}
 	return j.forget()
@@ -56,7 +56,7 @@ func (e *Engine) unmend(ctx context.Context, j *journal, why error, acted bool) 
 		return errors.Join(why, err)
 	}
 	if acted {
-		if err := e.act(ctx, j); err != nil {
+		if err := e.act(ctx, j, true); err != nil {
 			why = errors.Join(why, fmt.Errorf("and after going back: %w", err))
 		}
 	}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/plan"
+)
+
+// unitDir is where configurations have their units, and their masks of other ones.
+const unitDir = "/etc/systemd/system"
+
+// unitGoes says that steps take a unit away: its file is gone after them, or a link, as a mask is. back is the way
+// back, on which what they add is what goes.
+func unitGoes(steps []step, unit string, back bool) bool {
+	i := slices.IndexFunc(steps, func(s step) bool { return s.Path == path.Join(unitDir, unit) })
+	if i < 0 {
+		return false
+	}
+	if back {
+		return goes(steps[i].Before)
+	}
+	return goes(steps[i].After)
+}
+
+// UnitGoes says the same of what is wanted.
+func UnitGoes(wants []files.Want, unit string) bool {
+	at := path.Join(unitDir, unit)
+	return slices.ContainsFunc(wants, func(w files.Want) bool { return w.Path == at && goes(w.Node) })
+}
+
+func goes(n files.Node) bool { return n.Type == files.Absent || n.Type == files.Symlink }
+
+// because adds to an error of an action what asked for it.
+func because(err error, a plan.Action) error {
+	if a.Because == "" {
+		return err
+	}
+	return fmt.Errorf("%w, for %s", err, a.Because)
+}
+
+// afterActions adds to a verdict what had been done before it, and what had asked for that.
+func afterActions(verdict error, actions []plan.Action) error {
+	const told = 3
+	var done []string
+	for _, a := range actions {
+		if a.Service != "" {
+			done = append(done, fmt.Sprintf("%s %s for %s", a.Type, a.Service, a.Because))
+		}
+	}
+	if len(done) == 0 {
+		return verdict
+	}
+	if more := len(done) - told; more > 0 {
+		done = append(done[:told], fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("%w, after %s", verdict, strings.Join(done, "; "))
+}
