@@ -350,6 +350,9 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 			"99-worker-generated-kubelet-1"), "99-worker-generated-kubelet-1"),
 		"make, change and delete what it makes of ContainerRuntimeConfigs": made(ofObject("ContainerRuntimeConfig",
 			"99-worker-generated-containerruntime"), "99-worker-generated-containerruntime"),
+		"own again what it made of KubeletConfigs": made(createMCWith(metav1.ObjectMeta{
+			Name: "99-worker-generated-kubelet-2", Annotations: map[string]string{api.GeneratedBy: "v1", api.AcceptedKey: "{}"},
+		}, ""), "99-worker-generated-kubelet-2"),
 		"make, change and delete what it makes of mirrors": made(createMCWith(
 			generatedBy("99-worker-generated-registries"), ""), "99-worker-generated-registries"),
 		"make, change and delete what it makes of templates": made(createMCWith(
