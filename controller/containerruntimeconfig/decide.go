@@ -49,7 +49,8 @@ func (l layer) Over(
 	if err := check(c); err != nil {
 		return nil, err
 	}
-	if l.on.Containerd {
+	// Where there are nodes with CRI-O too, one with containerd does not keep them from what they can have.
+	if l.on.Containerd && !l.on.CRIO {
 		if err := checkContainerd(c); err != nil {
 			return nil, fmt.Errorf("MachineConfigPool/%s has containerd: %w", l.pool, err)
 		}

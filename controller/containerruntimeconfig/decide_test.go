@@ -114,6 +114,23 @@ func TestEachSettingHasItsFile(t *testing.T) {
 	}
 }
 
+func TestNoughtTakesAwayWhatALowerOneLimits(t *testing.T) {
+	limits := config("a", 1, "worker", func(c *mcfgv1.ContainerRuntimeConfiguration) {
+		c.LogSizeMax, c.OverlaySize = quantity("50Mi"), quantity("8G")
+	})
+	none := config("b", 2, "worker", func(c *mcfgv1.ContainerRuntimeConfiguration) {
+		c.LogSizeMax, c.OverlaySize = quantity("0"), quantity("0")
+	})
+	got := decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}}, limits, none).said()
+	const last = "99-worker-generated-containerruntime-1 "
+	if file := got[last+crioDropin+"logSizeMax"]; !strings.Contains(file, "log_size_max = -1") {
+		t.Errorf("logs: %q of %v", file, got)
+	}
+	if file := got[last+storagePath]; !strings.Contains(file, "driver = 'overlay'") || strings.Contains(file, "size") {
+		t.Errorf("storage: %q of %v", file, got)
+	}
+}
+
 func TestWhatMakesNoSenseIsNamedByItsField(t *testing.T) {
 	for field, set := range map[string]func(*mcfgv1.ContainerRuntimeConfiguration){
 		"pidsLimit":   func(c *mcfgv1.ContainerRuntimeConfiguration) { c.PidsLimit = new(int64(19)) },
@@ -263,9 +280,16 @@ func TestContainerdGetsWhatItHas(t *testing.T) {
 	}
 	out := decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}, Nodes: []*corev1.Node{
 		node("n", "worker", "containerd://2.1.0"), node("m", "worker", "cri-o://1.33.0"), node("o", "other", "x"),
+	}}, level, all)
+	if files, why := out.said(), out.says("b"); files["99-worker-generated-containerruntime-1 "+crioDropin+"pidsLimit"] == "" ||
+		files[name+containerdPath] == "" || why != "" {
+		t.Errorf("with both: %v, %s", files, why)
+	}
+	out = decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}, Nodes: []*corev1.Node{
+		node("n", "worker", "containerd://2.1.0"), node("joining", "worker", ""),
 	}}, level)
-	if files := out.said(); len(files) != 2 {
-		t.Errorf("with both: %v", files)
+	if files := out.said(); len(files) != 1 || files[name+containerdPath] == "" {
+		t.Errorf("with a node that has said nothing yet: %v", files)
 	}
 	nonsense := pool("worker")
 	nonsense.Annotations = map[string]string{api.Runtime: "docker"}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -58,7 +59,9 @@ func check(c *mcfgv1.ContainerRuntimeConfiguration) error {
 	default:
 		wrong("defaultRuntime", "%q is neither crun nor runc", c.DefaultRuntime)
 	}
-	for field, paths := range stores(c) {
+	by := stores(c)
+	for _, field := range slices.Sorted(maps.Keys(by)) {
+		paths := by[field]
 		for i, p := range paths {
 			if slices.Contains(paths[:i], p) {
 				wrong(fmt.Sprintf("%s[%d].path", field, i), "%q is there twice", p)
@@ -155,8 +158,12 @@ func files(
 		if c.PidsLimit != nil {
 			dropin("pidsLimit", "runtime", "pids_limit", *c.PidsLimit)
 		}
-		if c.LogSizeMax != nil && !c.LogSizeMax.IsZero() {
-			dropin("logSizeMax", "runtime", "log_size_max", c.LogSizeMax.Value())
+		if c.LogSizeMax != nil {
+			size := c.LogSizeMax.Value()
+			if size == 0 {
+				size = -1 // CRI-O's word for no limit
+			}
+			dropin("logSizeMax", "runtime", "log_size_max", size)
 		}
 		if c.DefaultRuntime != "" {
 			dropin("defaultRuntime", "runtime", "default_runtime", string(c.DefaultRuntime))
@@ -180,8 +187,7 @@ func files(
 // storage is storage.conf, nil where nothing in it is asked for. The file replaces the one of the distribution, so it
 // says where things are even if nothing beneath does.
 func storage(c mcfgv1.ContainerRuntimeConfiguration, beneath *machineconfig.Config) (map[string]any, error) {
-	size := c.OverlaySize != nil && !c.OverlaySize.IsZero()
-	if !size && c.AdditionalLayerStores == nil && c.AdditionalImageStores == nil {
+	if c.OverlaySize == nil && c.AdditionalLayerStores == nil && c.AdditionalImageStores == nil {
 		return nil, nil
 	}
 	conf := map[string]any{"storage": map[string]any{
@@ -200,12 +206,16 @@ func storage(c mcfgv1.ContainerRuntimeConfiguration, beneath *machineconfig.Conf
 	if err != nil {
 		return nil, err
 	}
-	if size {
+	if c.OverlaySize != nil {
 		overlay, err := table(conf, "storage", "options", "overlay")
 		if err != nil {
 			return nil, err
 		}
 		options["size"], overlay["size"] = c.OverlaySize.String(), c.OverlaySize.String()
+		if c.OverlaySize.IsZero() { // no limit, also where something beneath has one
+			delete(options, "size")
+			delete(overlay, "size")
+		}
 	}
 	if paths := stores(&c)["additionalImageStores"]; paths != nil {
 		options["additionalimagestores"] = paths

@@ -23,7 +23,8 @@ const (
 type Runtime struct{ CRIO, Containerd bool }
 
 // Runtimes finds the runtimes of each pool: what its annotation says; else what the kubelets of its Nodes report; else,
-// or where these report something that nobody knows, CRI-O, as upstream. A pool can have both.
+// or where these report something that nobody knows, CRI-O, as upstream. A pool can have both. A Node whose kubelet has
+// not reported yet counts for nothing.
 func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[string]Runtime, map[string]error) {
 	values := make([]mcfgv1.MachineConfigPool, 0, len(pools))
 	for _, p := range pools {
@@ -34,9 +35,11 @@ func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[stri
 	for _, n := range nodes {
 		pool, _ := members.Of(n)
 		r := found[pool]
-		if strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, containerd+"://") {
+		switch version := n.Status.NodeInfo.ContainerRuntimeVersion; {
+		case version == "":
+		case strings.HasPrefix(version, containerd+"://"):
 			r.Containerd = true
-		} else {
+		default:
 			r.CRIO = true
 		}
 		found[pool] = r

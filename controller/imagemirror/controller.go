@@ -80,7 +80,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		}
 	}
 	for _, mc := range out.write {
-		mc.Annotations = map[string]string{api.GeneratedBy: r.version}
+		mc.Annotations[api.GeneratedBy] = r.version
 		is := w.Config(mc.Name)
 		if is == nil || ours(is) {
 			errs = append(errs, generated.Write(ctx, r.client, is, generated.Onto(is, mc)))

@@ -24,22 +24,31 @@ type decision struct {
 	remove []*mcfgv1.MachineConfig
 }
 
-// decide makes the MachineConfig of each pool, and notes in the objects what is wrong with them. While something is,
-// what was made before stays: to leave out the mirrors of one object could be to pull from where nobody wants to.
+// decide makes the MachineConfig of each pool, and notes in the objects what is wrong with them. What is asked for by
+// one that is wrong stays as it was accepted the last time, since to leave out its mirrors could be to pull from where
+// nobody wants to; what others ask for, and what lies beneath, goes on to count.
 func decide(origins []*origin, w *generated.World) decision {
 	origins = arrange(origins)
+	wrong := slices.ContainsFunc(origins, func(o *origin) bool { return o.err != nil })
 	var out decision
-	if slices.ContainsFunc(origins, func(o *origin) bool { return o.err != nil }) {
-		return out
-	}
-	all := registries(origins)
 	runtimes, unknown := generated.Runtimes(w.Pools, w.Nodes)
 	made := map[string]bool{}
 	for _, p := range w.Pools {
-		if len(all) == 0 {
-			break
-		}
 		name := generated.Name(p.Name, what, "")
+		is := w.Config(name)
+		noted := accepted(is)
+		if wrong && is != nil && noted == nil {
+			made[name] = true // what it was made of is not known
+			continue
+		}
+		if noted == nil {
+			noted = anywhere(w.Configs)
+		}
+		counts := counting(origins, noted)
+		all := registries(counts)
+		if len(all) == 0 {
+			continue
+		}
 		made[name] = true
 		if other, err := byAnother(p, w.Pools); err == nil && other {
 			made[name] = false
@@ -54,10 +63,11 @@ func decide(origins []*origin, w *generated.World) decision {
 			if err != nil {
 				o.fail(p.Name, err)
 			} else if on.Containerd {
-				o.failContainerd(p.Name)
+				o.failContainerd(p.Name, all)
 			}
 		}
 		if !slices.ContainsFunc(origins, func(o *origin) bool { return o.pools[p.Name] != nil }) {
+			mc.Annotations = map[string]string{api.AcceptedKey: api.Encode(counts)}
 			out.write = append(out.write, mc)
 		}
 	}
@@ -69,6 +79,53 @@ func decide(origins []*origin, w *generated.World) decision {
 	return out
 }
 
+// counted is what an object asks for, as it counts.
+type counted struct {
+	Object string  `json:"object"`
+	Rules  []asked `json:"rules"`
+}
+
+// counting is what all objects ask for, in their order: of those that are wrong what was accepted.
+func counting(origins []*origin, accepted []counted) []counted {
+	var out []counted
+	for _, o := range origins {
+		c := counted{Object: o.String()}
+		if o.err == nil {
+			for _, r := range o.rules {
+				c.Rules = append(c.Rules, r.asked)
+			}
+		} else if i := slices.IndexFunc(accepted, func(a counted) bool { return a.Object == c.Object }); i >= 0 {
+			c.Rules = accepted[i].Rules
+		}
+		if c.Rules != nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// accepted is what a MachineConfig was made of, nil if it does not say.
+func accepted(mc *mcfgv1.MachineConfig) []counted {
+	if mc == nil || !ours(mc) {
+		return nil
+	}
+	noted, err := api.Decode[[]counted](mc.Annotations, api.AcceptedKey)
+	if err != nil {
+		return nil // somebody has written it, and it is written anew when nothing is wrong
+	}
+	return noted
+}
+
+// anywhere is what counts for a pool that has no mirrors yet: what the first one that has some was made of.
+func anywhere(configs []*mcfgv1.MachineConfig) []counted {
+	for _, mc := range configs {
+		if noted := accepted(mc); noted != nil {
+			return noted
+		}
+	}
+	return nil
+}
+
 func (o *origin) fail(pool string, err error) {
 	if o.pools == nil {
 		o.pools = map[string]error{}
@@ -76,9 +133,9 @@ func (o *origin) fail(pool string, err error) {
 	o.pools[pool] = errors.Join(o.pools[pool], err)
 }
 
-func (o *origin) failContainerd(pool string) {
+func (o *origin) failContainerd(pool string, all []registry) {
 	for _, r := range o.rules {
-		if err := inexpressible(r); err != nil {
+		if err := inexpressible(r, all); err != nil {
 			o.fail(pool, fmt.Errorf("MachineConfigPool/%s: %w", pool, err))
 		}
 	}
@@ -127,10 +184,8 @@ func forPool(
 	if on.Containerd {
 		files = hostFiles(all, conf.insecure)
 	}
-	for _, r := range all {
-		if err := conf.add(r); err != nil {
-			return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registriesPath, err)
-		}
+	if err := conf.merge(all); err != nil {
+		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registriesPath, err)
 	}
 	text, err := conf.text()
 	if err != nil {

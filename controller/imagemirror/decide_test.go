@@ -14,6 +14,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/machineconfig"
 )
 
 func pool(name string, roles ...string) *mcfgv1.MachineConfigPool {
@@ -93,7 +94,46 @@ func TestWhatIsWrongWithAPoolIsToldAndLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-func TestWhileSomethingIsWrongEverythingStays(t *testing.T) {
+func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
+	pools := []*mcfgv1.MachineConfigPool{pool("worker", "worker")}
+	before := decide([]*origin{icsp("good", "quay.io", "m"), icsp("bad", "docker.io", "n")}, &generated.World{Pools: pools})
+	if len(before.write) != 1 {
+		t.Fatalf("made %s", names(before.write))
+	}
+	made := before.write[0].DeepCopy()
+	made.Annotations[api.GeneratedBy] = "v1"
+	base := config(t, "60-worker-registries", "worker", registriesPath, "[[registry]]\nlocation = 'bad.example'\nblocked = true\n")
+	good, bad := icsp("good", "quay.io", "m", "more"), icsp("bad", "https://docker.io", "n")
+	out := decide([]*origin{good, bad}, &generated.World{
+		Pools: append(pools, pool("infra", "infra")), Configs: []*mcfgv1.MachineConfig{base, made},
+	})
+	if names(out.write) != "infra worker" || out.remove != nil || good.unmade() || !bad.unmade() {
+		t.Fatalf("write %s, remove %s; good: %v, bad: %v", names(out.write), names(out.remove), good.err, bad.err)
+	}
+	for _, mc := range out.write {
+		c, err := machineconfig.Parse(mc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(generated.Contents(c, registriesPath))
+		want := []string{"'docker.io'", "'quay.io'", "'more'"}
+		if strings.HasPrefix(mc.Name, "99-worker") {
+			want = append(want, "'bad.example'")
+		}
+		for _, what := range want {
+			if !strings.Contains(text, what) {
+				t.Errorf("%s lacks %s: %s", mc.Name, what, text)
+			}
+		}
+	}
+	// Taking the wrong one away takes its mirrors away.
+	gone := decide([]*origin{good}, &generated.World{Pools: pools, Configs: []*mcfgv1.MachineConfig{made}})
+	if len(gone.write) != 1 || strings.Contains(gone.write[0].Annotations[api.AcceptedKey], "docker.io") {
+		t.Errorf("without it: %v", gone.write)
+	}
+}
+
+func TestWhileSomethingIsWrongWhatIsOfUnknownOriginStays(t *testing.T) {
 	made := config(t, "99-worker-generated-registries", "worker", registriesPath, "")
 	made.Annotations = map[string]string{api.GeneratedBy: "v1"}
 	good, bad, nothing := icsp("good", "quay.io", "m"), icsp("bad", "https://quay.io", "m"), icsp("nothing", "q@")

@@ -21,23 +21,27 @@ const dockerHub, dockerHubHost = "docker.io", "registry-1.docker.io"
 
 // inexpressible says why containerd can't do what a rule asks for: it knows mirrors of whole registries alone. A mirror
 // of a part of one can be asked for everything by digest, since that is the same everywhere; not for a tag.
-func inexpressible(r rule) error {
-	host, path := split(r.source)
+func inexpressible(r rule, all []registry) error {
+	host, path := split(r.Source)
 	if strings.HasPrefix(host, "*") {
 		return fmt.Errorf("%s.source: containerd has no wildcards; name each registry", r.field)
 	}
-	if r.tags && path != "" && len(r.mirrors) > 0 {
+	if r.Tags && path != "" && len(r.Mirrors) > 0 {
 		return fmt.Errorf("%s.source: containerd has mirrors of whole registries alone, and one for %s would answer for "+
-			"the tags of all of %s", r.field, r.source, host)
+			"the tags of all of %s", r.field, r.Source, host)
 	}
-	if r.policy == configv1.NeverContactSource && path != "" {
+	if r.Policy == configv1.NeverContactSource && path != "" {
 		return fmt.Errorf("%s.mirrorSourcePolicy: containerd can keep from whole registries alone, not from %s",
-			r.field, r.source)
+			r.field, r.Source)
 	}
-	for i, m := range r.mirrors {
+	if r.Policy == configv1.AllowContactingSource && path != "" && never(all, host) {
+		return fmt.Errorf("%s.mirrorSourcePolicy: containerd can keep from whole registries alone, not from %s but for %s",
+			r.field, host, r.Source)
+	}
+	for i, m := range r.Mirrors {
 		if _, ok := under(m, path); !ok {
 			return fmt.Errorf("%s.mirrors[%d]: containerd keeps the path of an image, so that a mirror of %s has to end in /%s",
-				r.field, i, r.source, path)
+				r.field, i, r.Source, path)
 		}
 	}
 	return nil

@@ -30,15 +30,15 @@ func TestPodmanPullsFromWhereItIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range registries(arrange([]*origin{
+	err = conf.merge(registries(counting(arrange([]*origin{
 		idms("d", "source.invalid/x", configv1.NeverContactSource, "127.0.0.1:1/d", "127.0.0.1:1/both"),
 		itms("t", "source.invalid/x", "", "127.0.0.1:1/both", "127.0.0.1:1/t"),
 		itms("w", "*.wild.invalid", configv1.NeverContactSource, "127.0.0.1:1/w"),
 		icsp("b", "base.invalid", "127.0.0.1:1/more"),
-	})) {
-		if err := conf.add(r); err != nil {
-			t.Fatal(err)
-		}
+		icsp("c", "base.invalid/part", "127.0.0.1:1/c"),
+	}), nil)))
+	if err != nil {
+		t.Fatal(err)
 	}
 	text, err := conf.text()
 	if err != nil {
@@ -62,6 +62,8 @@ func TestPodmanPullsFromWhereItIsTold(t *testing.T) {
 		"base.invalid/z" + digest: {"127.0.0.1:1/base/z" + digest, "127.0.0.1:1/more/z" + digest,
 			"base.invalid/z" + digest},
 		"base.invalid/z:1": {"base.invalid/z:1"},
+		"base.invalid/part/z" + digest: {"127.0.0.1:1/base/part/z" + digest, "127.0.0.1:1/c/z" + digest,
+			"base.invalid/part/z" + digest},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		cmd := exec.CommandContext(ctx, podman, "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"),

@@ -5,6 +5,8 @@ package imagemirror
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -95,9 +97,9 @@ func covers(scope, source string) int {
 }
 
 // closest is the entry that counts for a source, nil if there is none: the one of the longest scope.
-func (c *registriesConf) closest(source string) map[string]any {
+func closest(entries []map[string]any, source string) map[string]any {
 	var found map[string]any
-	for _, e := range c.entries {
+	for _, e := range entries {
 		if s := scope(e); s != "" && covers(s, source) >= 0 && len(s) > len(scope(found)) {
 			found = e
 		}
@@ -107,16 +109,68 @@ func (c *registriesConf) closest(source string) map[string]any {
 
 // insecure says that a location may be reached without TLS that can be verified.
 func (c *registriesConf) insecure(location string) bool {
-	is, _ := c.closest(location)["insecure"].(bool)
+	is, _ := closest(c.entries, location)["insecure"].(bool)
 	return is
 }
 
-// add puts the mirrors of a source behind those that the file has for it.
-func (c *registriesConf) add(r registry) error {
-	e := c.closest(r.source)
-	if e == nil || scope(e) != r.source {
-		e = entry(r.source, e)
-		c.entries = append(c.entries, e)
+// merge puts the mirrors of sources behind those that the file has for them. Only one entry counts for an image, that
+// of the longest scope. So what the file says of a registry goes on to hold for its parts that become sources; and what
+// a source has holds for its parts that are in the file.
+func (c *registriesConf) merge(all []registry) error {
+	file := slices.Clone(c.entries)
+	insecure := func(location string) bool {
+		is, _ := closest(file, location)["insecure"].(bool)
+		return is
+	}
+	sources := make([]map[string]any, 0, len(all))
+	for _, r := range all {
+		e := closest(file, r.source)
+		if e == nil || scope(e) != r.source {
+			var err error
+			if e, err = entry(r.source, e); err != nil {
+				return err
+			}
+			c.entries = append(c.entries, e)
+		}
+		sources = append(sources, e)
+	}
+	for i, r := range all {
+		if err := add(sources[i], r.mirrors, insecure); err != nil {
+			return err
+		}
+	}
+	for _, e := range file {
+		at := scope(e)
+		r := nearest(all, at, func(registry) bool { return at != "" })
+		if r == nil || r.source == at {
+			continue
+		}
+		if err := add(e, parts(r.mirrors, at[covers(r.source, at):]), insecure); err != nil {
+			return err
+		}
+	}
+	for _, e := range c.entries {
+		if at := scope(e); at != "" && never(all, at) {
+			e["blocked"] = true
+		}
+	}
+	return nil
+}
+
+// parts are mirrors of a registry as those of a part of it.
+func parts(mirrors []mirror, path string) []mirror {
+	out := slices.Clone(mirrors)
+	for i := range out {
+		out[i].location += path
+	}
+	return out
+}
+
+// add puts mirrors behind those that an entry has. One that the file says is insecure as a registry is so as a mirror:
+// the library that reads the file looks at the mirror alone.
+func add(e map[string]any, mirrors []mirror, insecure func(location string) bool) error {
+	if err := spell(e); err != nil {
+		return err
 	}
 	had, err := mirrorsOf(e)
 	if err != nil {
@@ -128,31 +182,43 @@ func (c *registriesConf) add(r registry) error {
 		at, _ := m["location"].(string)
 		byLocation[at] = m
 		first = append(first, at)
-		if is, _ := e["mirror-by-digest-only"].(bool); is {
-			m["pull-from-mirror"] = digestOnly // the two words exclude each other
-		}
 	}
-	delete(e, "mirror-by-digest-only")
-	for _, m := range r.mirrors {
+	for _, m := range mirrors {
 		second = append(second, m.location)
 		if byLocation[m.location] == nil {
 			byLocation[m.location] = map[string]any{"location": m.location, "pull-from-mirror": digestOnly}
 			if !m.digests {
 				byLocation[m.location]["pull-from-mirror"] = tagOnly
 			}
+			if insecure(m.location) {
+				byLocation[m.location]["insecure"] = true
+			}
 		}
 		widen(byLocation[m.location], m)
 	}
-	var mirrors []any
+	var out []any
 	for _, at := range order([][]string{first, second}) {
-		mirrors = append(mirrors, byLocation[at])
+		out = append(out, byLocation[at])
 	}
-	if mirrors != nil {
-		e["mirror"] = mirrors
+	if out != nil {
+		e["mirror"] = out
 	}
-	if r.blocked {
-		e["blocked"] = true
+	return nil
+}
+
+// spell puts the older word for mirrors by digest into the newer one, which each mirror has for itself: the two exclude
+// each other.
+func spell(e map[string]any) error {
+	mirrors, err := mirrorsOf(e)
+	if err != nil {
+		return err
 	}
+	if is, _ := e["mirror-by-digest-only"].(bool); is {
+		for _, m := range mirrors {
+			m["pull-from-mirror"] = digestOnly
+		}
+	}
+	delete(e, "mirror-by-digest-only")
 	return nil
 }
 
@@ -166,23 +232,38 @@ func widen(entry map[string]any, m mirror) {
 
 // entry is a new one for a source that so far another one counted for, or none: what that says of reaching the source
 // goes on to hold.
-func entry(source string, above map[string]any) map[string]any {
+func entry(source string, above map[string]any) (map[string]any, error) {
 	out := map[string]any{"location": source}
 	if strings.HasPrefix(source, "*") {
 		out = map[string]any{"prefix": source}
 	}
 	if above == nil {
-		return out
+		return out, nil
 	}
-	for _, key := range []string{"insecure", "blocked"} {
+	for _, key := range []string{"insecure", "blocked", "mirror-by-digest-only"} {
 		if is, _ := above[key].(bool); is {
 			out[key] = true
 		}
 	}
+	part := source[covers(scope(above), source):]
 	if at, _ := above["location"].(string); at != "" && at != scope(above) {
-		out["prefix"], out["location"] = source, at+source[covers(scope(above), source):]
+		out["prefix"], out["location"] = source, at+part
 	}
-	return out
+	mirrors, err := mirrorsOf(above)
+	if err != nil {
+		return nil, err
+	}
+	var copied []any
+	for _, m := range mirrors {
+		m = maps.Clone(m)
+		at, _ := m["location"].(string)
+		m["location"] = at + part
+		copied = append(copied, m)
+	}
+	if copied != nil {
+		out["mirror"] = copied
+	}
+	return out, nil
 }
 
 // text writes the file: what was there in its order, what is new behind it.

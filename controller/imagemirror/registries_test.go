@@ -136,16 +136,115 @@ prefix = 'q.b.example/y'
 location = 'm'
 pull-from-mirror = 'digest-only'
 `},
+		{"a mirror that the file calls insecure", `
+[[registry]]
+location = "m.lab:5000"
+insecure = true
+`, []*origin{idms("a", "quay.io", "", "m.lab:5000/quay", "n")}, `
+[[registry]]
+insecure = true
+location = 'm.lab:5000'
+
+[[registry]]
+location = 'quay.io'
+
+[[registry.mirror]]
+insecure = true
+location = 'm.lab:5000/quay'
+pull-from-mirror = 'digest-only'
+
+[[registry.mirror]]
+location = 'n'
+pull-from-mirror = 'digest-only'
+`},
+		{"a part keeps the mirrors that the file has for the whole", `
+[[registry]]
+location = "a.example"
+[[registry.mirror]]
+location = "m/a"
+`, []*origin{idms("a", "a.example/x", "", "n")}, `
+[[registry]]
+location = 'a.example'
+
+[[registry.mirror]]
+location = 'm/a'
+
+[[registry]]
+location = 'a.example/x'
+
+[[registry.mirror]]
+location = 'm/a/x'
+
+[[registry.mirror]]
+location = 'n'
+pull-from-mirror = 'digest-only'
+`},
+		{"a part that is in the file has what is asked for the whole", `
+[[registry]]
+location = "a.example/x"
+insecure = true
+[[registry.mirror]]
+location = "m"
+`, []*origin{idms("a", "a.example", configv1.NeverContactSource, "n")}, `
+[[registry]]
+blocked = true
+insecure = true
+location = 'a.example/x'
+
+[[registry.mirror]]
+location = 'm'
+
+[[registry.mirror]]
+location = 'n/x'
+pull-from-mirror = 'digest-only'
+
+[[registry]]
+blocked = true
+location = 'a.example'
+
+[[registry.mirror]]
+location = 'n'
+pull-from-mirror = 'digest-only'
+`},
+		{"never a registry, but for a part, and not for a part of that", "", []*origin{
+			idms("a", "a.example", configv1.NeverContactSource, "m"), idms("b", "a.example/x", configv1.AllowContactingSource),
+			idms("c", "a.example/x/y", configv1.NeverContactSource, "n"), idms("d", "a.example/z", "", "n"),
+		}, `
+[[registry]]
+blocked = true
+location = 'a.example'
+
+[[registry.mirror]]
+location = 'm'
+pull-from-mirror = 'digest-only'
+
+[[registry]]
+location = 'a.example/x'
+
+[[registry]]
+blocked = true
+location = 'a.example/x/y'
+
+[[registry.mirror]]
+location = 'n'
+pull-from-mirror = 'digest-only'
+
+[[registry]]
+blocked = true
+location = 'a.example/z'
+
+[[registry.mirror]]
+location = 'n'
+pull-from-mirror = 'digest-only'
+`},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			conf, err := parseRegistries([]byte(test.base))
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, r := range registries(arrange(test.origins)) {
-				if err := conf.add(r); err != nil {
-					t.Fatal(err)
-				}
+			if err := conf.merge(registries(counting(arrange(test.origins), nil))); err != nil {
+				t.Fatal(err)
 			}
 			text, err := conf.text()
 			if err != nil {
@@ -158,10 +257,8 @@ pull-from-mirror = 'digest-only'
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, r := range registries(arrange(test.origins)) {
-				if err := again.add(r); err != nil {
-					t.Fatal(err)
-				}
+			if err := again.merge(registries(counting(arrange(test.origins), nil))); err != nil {
+				t.Fatal(err)
 			}
 			if twice, err := again.text(); err != nil || string(twice) != string(text) {
 				t.Errorf("a second time it becomes %s, %v", twice, err)
@@ -228,9 +325,12 @@ capabilities = ["pull"]
 		{"wildcards", "", []*origin{idms("a", "*.quay.io", "", "m")}, nil, "spec.imageDigestMirrors[0].source"},
 		{"never a part", "", []*origin{idms("a", "quay.io/a", configv1.NeverContactSource, "m/a")}, nil,
 			"spec.imageDigestMirrors[0].mirrorSourcePolicy"},
+		{"never a registry but for a part", "", []*origin{idms("a", "quay.io/a", configv1.AllowContactingSource, "m/a"),
+			idms("b", "quay.io", configv1.NeverContactSource, "m")}, nil, "not from quay.io but for quay.io/a"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
-			if err := inexpressible(test.origins[0].rules[0]); test.wrong != "" {
+			all := registries(counting(arrange(test.origins), nil))
+			if err := inexpressible(test.origins[0].rules[0], all); test.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), test.wrong) {
 					t.Errorf("got %v", err)
 				}
@@ -243,7 +343,7 @@ capabilities = ["pull"]
 				t.Fatal(err)
 			}
 			got := map[string]string{}
-			for _, f := range hostFiles(registries(arrange(test.origins)), conf.insecure) {
+			for _, f := range hostFiles(all, conf.insecure) {
 				host := strings.TrimSuffix(strings.TrimPrefix(f.Path, "/etc/containerd/certs.d/"), "/hosts.toml")
 				got[host] = string(f.Contents)
 			}

@@ -29,14 +29,19 @@ func (o *origin) String() string { return o.kind + "/" + o.object.GetName() }
 
 // rule is one entry of an object.
 type rule struct {
+	asked
 	origin *origin
 	// field is where the object has it.
-	field   string
-	source  string
-	mirrors []string
-	// tags: the mirrors are for images that are asked for by tag, else for those by digest.
-	tags   bool
-	policy configv1.MirrorSourcePolicy
+	field string
+}
+
+// asked is what an entry asks for, as it is noted of what was accepted.
+type asked struct {
+	Source  string   `json:"source"`
+	Mirrors []string `json:"mirrors,omitempty"`
+	// Tags: the mirrors are for images that are asked for by tag, else for those by digest.
+	Tags   bool                        `json:"tags,omitempty"`
+	Policy configv1.MirrorSourcePolicy `json:"policy,omitempty"`
 }
 
 // digests reads an ImageDigestMirrorSet.
@@ -103,7 +108,7 @@ func (o *origin) add(field, source string, mirrors []string, tags bool, policy c
 	if policy == configv1.NeverContactSource && len(mirrors) == 0 {
 		wrong(".mirrorSourcePolicy", "%s without mirrors would leave nowhere to pull from", policy)
 	}
-	o.rules = append(o.rules, rule{o, field, source, mirrors, tags, policy})
+	o.rules = append(o.rules, rule{asked{source, mirrors, tags, policy}, o, field})
 }
 
 // arrange puts objects into the order in which their mirrors count, and finds those that contradict each other.
@@ -119,9 +124,9 @@ func arrange(origins []*origin) []*origin {
 	}
 	for _, r := range rules {
 		for _, other := range rules {
-			if r.source == other.source && r.policy != "" && other.policy != "" && r.policy != other.policy {
+			if r.Source == other.Source && r.Policy != "" && other.Policy != "" && r.Policy != other.Policy {
 				r.origin.err = errors.Join(r.origin.err, fmt.Errorf("%s.mirrorSourcePolicy: is %s for %s, and %s in %s, %s",
-					r.field, r.policy, r.source, other.policy, other.origin, other.field))
+					r.field, r.Policy, r.Source, other.Policy, other.origin, other.field))
 			}
 		}
 	}
@@ -132,8 +137,8 @@ func arrange(origins []*origin) []*origin {
 type registry struct {
 	source  string
 	mirrors []mirror
-	// blocked: the source itself is never pulled from.
-	blocked bool
+	// blocked: the source itself is never pulled from. allowed: it may be, whatever holds for what it is a part of.
+	blocked, allowed bool
 }
 
 type mirror struct {
@@ -141,16 +146,34 @@ type mirror struct {
 	digests, tags bool
 }
 
-// registries merges the rules of objects, by source. A source without mirrors asks for nothing.
-func registries(origins []*origin) []registry {
-	by := map[string][]rule{}
+// nearest is the one that counts for a scope, nil if there is none: that of the longest source that covers it and fits.
+func nearest(all []registry, scope string, fits func(registry) bool) *registry {
+	var found *registry
+	for i, r := range all {
+		if covers(r.source, scope) >= 0 && fits(r) && (found == nil || len(r.source) > len(found.source)) {
+			found = &all[i]
+		}
+	}
+	return found
+}
+
+// never says that a source is not to be pulled from, by what holds for it or for what it is a part of.
+func never(all []registry, scope string) bool {
+	r := nearest(all, scope, func(r registry) bool { return r.blocked || r.allowed })
+	return r != nil && r.blocked
+}
+
+// registries merges the rules of objects, by source. A source without mirrors asks for nothing, unless it is let out of
+// what is never pulled from.
+func registries(objects []counted) []registry {
+	by := map[string][]asked{}
 	var sources []string
-	for _, o := range origins {
-		for _, r := range o.rules {
-			if by[r.source] == nil {
-				sources = append(sources, r.source)
+	for _, o := range objects {
+		for _, r := range o.Rules {
+			if by[r.Source] == nil {
+				sources = append(sources, r.Source)
 			}
-			by[r.source] = append(by[r.source], r)
+			by[r.Source] = append(by[r.Source], r)
 		}
 	}
 	slices.Sort(sources)
@@ -159,23 +182,26 @@ func registries(origins []*origin) []registry {
 		is := registry{source: source}
 		var lists [][]string
 		for _, r := range by[source] {
-			lists = append(lists, r.mirrors)
-			is.blocked = is.blocked || r.policy == configv1.NeverContactSource
+			lists = append(lists, r.Mirrors)
+			is.blocked = is.blocked || r.Policy == configv1.NeverContactSource
+			is.allowed = is.allowed || r.Policy == configv1.AllowContactingSource
 		}
+		is.allowed = is.allowed && !is.blocked
 		for _, at := range order(lists) {
 			m := mirror{location: at}
 			for _, r := range by[source] {
-				if slices.Contains(r.mirrors, at) {
-					m.digests, m.tags = m.digests || !r.tags, m.tags || r.tags
+				if slices.Contains(r.Mirrors, at) {
+					m.digests, m.tags = m.digests || !r.Tags, m.tags || r.Tags
 				}
 			}
 			is.mirrors = append(is.mirrors, m)
 		}
-		if len(is.mirrors) > 0 {
-			out = append(out, is)
-		}
+		out = append(out, is)
 	}
-	return out
+	return slices.DeleteFunc(out, func(is registry) bool {
+		above := slices.DeleteFunc(slices.Clone(out), func(r registry) bool { return r.source == is.source })
+		return len(is.mirrors) == 0 && (!is.allowed || !never(above, is.source))
+	})
 }
 
 // order merges lists so that each keeps its order where that is possible; otherwise, and where no list says anything,

@@ -163,6 +163,7 @@ func TestAnErrorNamesFileAndLineAndShowsNothingOfWhatWasRendered(t *testing.T) {
 		{"a field that there is not", at, "a\n{{ .KubeAPIServerServingCAData }}", []string{at + ":2:", "KubeAPIServerServingCAData"}},
 		{"a pull secret", at, "{{ .PullSecret }}", []string{at + ":1:", "PullSecret"}},
 		{"a value that there is not", at, "\n\n\n{{ .Values.b }}", []string{at + ":4:", `"b"`}},
+		{"a range over a text", at, "\n{{ range .Values.a }}{{ end }}", []string{at + ":2:", "range can't iterate over this"}},
 		{"no YAML", at, "path: /etc/x\n\tmode: hunter2", []string{at, "line ", "as rendered"}},
 		{"a wrong type", at, "path: /etc/x\nmode: 0644\noverwrite: hunter2\n", []string{at, "line 3 as rendered"}},
 		{"a misspelt field", at, "path: /etc/x\nmoed: 0600\n", []string{at + ": line 2 as rendered", "moed"}},
