@@ -23,7 +23,7 @@ copy config/v1 0000_10_config-operator_01_imagedigestmirrorsets.crd.yaml imagedi
 copy config/v1 0000_10_config-operator_01_imagetagmirrorsets.crd.yaml imagetagmirrorsets
 copy operator/v1alpha1 0000_10_config-operator_01_imagecontentsourcepolicies.crd.yaml imagecontentsourcepolicies
 
-for kind in machineconfigpools kubeletconfigs containerruntimeconfigs controllerconfigs; do
+for kind in machineconfigpools kubeletconfigs containerruntimeconfigs controllerconfigs machineconfigurations; do
 	sed -i 's/^          status:$/&\n            default:\n              observedGeneration: -1/' "crds/$kind.yaml"
 	grep -q '^              observedGeneration: -1$' "crds/$kind.yaml"
 done

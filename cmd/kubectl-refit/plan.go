@@ -196,9 +196,18 @@ func (c *cluster) planned(ctx context.Context, name string, docs *machineconfig.
 	if err != nil {
 		return nil, fmt.Errorf("reading MachineConfigPool %s: %w", name, err)
 	}
-	file.Spec.Configuration = pool.Spec.Configuration
-	pool.Spec = file.Spec
+	pool.Spec = declared(file.Spec, pool.Spec)
 	return pool, nil
+}
+
+// declared is a pool's specification where a file says some of it: what it leaves open stays, as with a server-side
+// apply, and what the pool is rendered to is not its to say.
+func declared(file, is mcfgv1.MachineConfigPoolSpec) mcfgv1.MachineConfigPoolSpec {
+	file.Configuration = is.Configuration
+	file.MachineConfigSelector = cmp.Or(file.MachineConfigSelector, is.MachineConfigSelector)
+	file.NodeSelector = cmp.Or(file.NodeSelector, is.NodeSelector)
+	file.MaxUnavailable = cmp.Or(file.MaxUnavailable, is.MaxUnavailable)
+	return file
 }
 
 // wouldBe is the cluster's pools with one changed or added, and pointed at a configuration.

@@ -217,8 +217,15 @@ func TestConditionsSayItToEveryReader(t *testing.T) {
 	v.say(ReasonInvalid, "spec.logLevel: 11 is not between 0 and 10")
 	v.say(ReasonOverridden, "b")
 	bad := v.Conditions()
-	for i, kind := range []string{"Success", "Stalled", "Accepted"} {
-		if good[i].Type != kind || (good[i].Status == "True") == (kind == api.Stalled) ||
+	v = &Verdict{}
+	v.wait(ReasonSelector, "no pool")
+	waits := v.Conditions()
+	for i, kind := range []string{"Success", "Reconciling", "Stalled", "Accepted"} {
+		abnormal := kind == api.Stalled || kind == api.Reconciling
+		if waits[i].Type != kind || (waits[i].Status == "True") != (kind == api.Reconciling) {
+			t.Errorf("%+v", waits[i])
+		}
+		if good[i].Type != kind || (good[i].Status == "True") == abnormal ||
 			bad[i].Type != kind || (bad[i].Status == "True") != (kind == api.Stalled) ||
 			bad[i].Reason != ReasonInvalid || bad[i].Message != "spec.logLevel: 11 is not between 0 and 10; b" {
 			t.Errorf("%+v, %+v", good[i], bad[i])

@@ -77,11 +77,24 @@ type Verdict struct {
 	unread, misplaced bool
 }
 
-type problem struct{ reason, message string }
+// waits: nobody has to change the object, what it lacks may come.
+type problem struct {
+	reason, message string
+	waits           bool
+}
 
 // say is for each pool anew, and what is the same in several is said once.
 func (v *Verdict) say(reason, format string, args ...any) {
-	p := problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")}
+	v.add(problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "), false})
+}
+
+// wait says what is lacking. Pools and what is for them are often applied together, in any order: the first look at one
+// is no failure for lack of the other.
+func (v *Verdict) wait(reason, format string, args ...any) {
+	v.add(problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "), true})
+}
+
+func (v *Verdict) add(p problem) {
 	if !slices.Contains(v.problems, p) {
 		v.problems = append(v.problems, p)
 	}
@@ -89,17 +102,22 @@ func (v *Verdict) say(reason, format string, args ...any) {
 
 // Conditions are what is said of an object. The last is the one that readers go by, the first its older name.
 func (v *Verdict) Conditions() []metav1.Condition {
-	good, bad, reason, message := metav1.ConditionTrue, metav1.ConditionFalse, ReasonRendered, "Success"
+	good, waits, bad := metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionFalse
+	reason, message := ReasonRendered, "Success"
 	if len(v.problems) > 0 {
 		var said []string
 		for _, p := range v.problems {
 			said = append(said, p.message)
 		}
-		good, bad, reason = metav1.ConditionFalse, metav1.ConditionTrue, v.problems[0].reason
+		good, reason = metav1.ConditionFalse, v.problems[0].reason
+		if waits = metav1.ConditionTrue; slices.ContainsFunc(v.problems, func(p problem) bool { return !p.waits }) {
+			waits, bad = metav1.ConditionFalse, metav1.ConditionTrue
+		}
 		message = api.ShortReason(strings.Join(said, "; "))
 	}
 	return []metav1.Condition{
 		{Type: string(mcfgv1.KubeletConfigSuccess), Status: good, Reason: reason, Message: message},
+		{Type: api.Reconciling, Status: waits, Reason: reason, Message: message},
 		{Type: api.Stalled, Status: bad, Reason: reason, Message: message},
 		{Type: string(mcfgv1.KubeletConfigAccepted), Status: good, Reason: reason, Message: message},
 	}
@@ -192,7 +210,7 @@ func (v *Verdict) selectPools(of *metav1.LabelSelector, pools []*mcfgv1.MachineC
 		}
 	}
 	if len(v.pools) == 0 {
-		v.say(ReasonSelector, "spec.machineConfigPoolSelector: no MachineConfigPool has the labels %q",
+		v.wait(ReasonSelector, "spec.machineConfigPoolSelector: no MachineConfigPool has the labels %q",
 			metav1.FormatLabelSelector(of))
 	}
 }

@@ -191,7 +191,7 @@ func (c *cluster) is(got, want document) {
 // says holds the object to one problem, or none without words.
 func (c *cluster) says(d *generated.Decision, name, reason string, words ...string) {
 	c.t.Helper()
-	last := d.Objects[name].Conditions()[2]
+	last := d.Objects[name].Conditions()[3]
 	if good := len(words) == 0; last.Reason != reason || good != (last.Status == "True") {
 		c.t.Errorf("%s: %+v, want %s %q", name, last, reason, words)
 	}

@@ -170,6 +170,19 @@ func TestAPoolThatNobodyHasLookedAtIsNotCurrent(t *testing.T) {
 	}
 }
 
+func TestWhatArgoReadsOfMirrors(t *testing.T) {
+	mirrors := func(annotations map[string]any) map[string]any {
+		return map[string]any{"kind": "ImageDigestMirrorSet", "metadata": map[string]any{"annotations": annotations}}
+	}
+	if health, _ := argo(t, mirrors(nil)); health != "Healthy" {
+		t.Error(health)
+	}
+	health, message := argo(t, mirrors(map[string]any{api.UnmadeKey: `{"reason":"no such"}`}))
+	if health != "Degraded" || !strings.Contains(message, "no such") {
+		t.Error(health, message)
+	}
+}
+
 func TestAGenerationCountsOnceBothControllersHaveSeenIt(t *testing.T) {
 	for text, want := range map[string]int64{"": 7, "3": 3, "7": 7, "8": 7, "oops": 5} {
 		pool := poolAt("B")
@@ -194,10 +207,22 @@ func argo(t *testing.T, object map[string]any) (health, message string) {
 	if err := yaml.UnmarshalStrict(text, &settings); err != nil {
 		t.Fatal(err)
 	}
+	const of = "resource.customizations.health."
+	script := settings.Data[of+"machineconfiguration.openshift.io_MachineConfigPool"]
+	for _, kind := range []string{
+		"machineconfiguration.openshift.io_KubeletConfig", "machineconfiguration.openshift.io_ContainerRuntimeConfig",
+		"machineconfiguration.openshift.io_ControllerConfig", "operator.openshift.io_MachineConfiguration",
+	} {
+		if settings.Data[of+kind] != script {
+			t.Errorf("%s is read in another way", kind)
+		}
+	}
+	if object["kind"] == "ImageDigestMirrorSet" {
+		script = settings.Data[of+"config.openshift.io_ImageDigestMirrorSet"]
+	}
 	state := lua.NewState()
 	defer state.Close()
 	state.SetGlobal("obj", table(state, object))
-	script := settings.Data["resource.customizations.health.machineconfiguration.openshift.io_MachineConfigPool"]
 	if err := state.DoString(script); err != nil {
 		t.Fatal(err)
 	}

@@ -99,6 +99,14 @@ func TestAPlanSaysWhatEachGroupOfNodesWouldDo(t *testing.T) {
 		t.Errorf("with a faster pool: %+v", doc)
 	}
 
+	part := "apiVersion: " + mcfgv1.GroupVersion.String() + "\nkind: MachineConfigPool\nmetadata: {name: plan}\n" +
+		"spec: {maxUnavailable: 3}\n"
+	whole := doc.Desired
+	doc = l.refit("plan", "plan", "-o", "json", "-f", change, l.file("part.yaml", part)).ok(t).planned(t)
+	if doc.MaxUnavailable != 3 || len(doc.Order) != 3 || doc.Desired != whole {
+		t.Errorf("with a file that says a part of the pool: %+v", doc)
+	}
+
 	doc = l.refit("plan", "plan", "--delete", "60-two", "-o", "json").ok(t).planned(t)
 	if doc.Desired != old || doc.Groups[0].Plan.Changes[0].Op != plan.Remove || len(doc.Groups[1].Plan.Changes) != 0 {
 		t.Errorf("without 60-two: %+v", doc)
