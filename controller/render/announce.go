@@ -62,8 +62,12 @@ func pendingAgain() []mcfgv1.MachineConfigPoolCondition {
 	}
 }
 
-// announce says of a pool that it is about to be rendered.
+// announce says of a pool that it is about to be rendered, unless it was meanwhile: then nothing would take that back.
+// Where it was not, its task is still to come, since whoever counts a change has the pool rendered as well.
 func (r *reconciler) announce(ctx context.Context, name string) error {
+	if r.concluded[name] == r.changes.of(name) {
+		return nil
+	}
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		pool := &mcfgv1.MachineConfigPool{}
 		if err := r.live.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {

@@ -78,7 +78,7 @@ func (o Options) Add(mgr ctrl.Manager) error {
 		events:    mgr.GetEventRecorder("machineconfigcontroller-rendercontroller"),
 		version:   cmp.Or(o.Version, "unknown"),
 		retention: cmp.Or(o.Retention, 10*time.Minute),
-		genuine:   map[string]identity{}, unneeded: map[string]time.Time{},
+		concluded: map[string]int{}, genuine: map[string]identity{}, unneeded: map[string]time.Time{},
 	}
 	c, err := controller.NewTyped("render", mgr, controller.TypedOptions[task]{
 		// One worker, so that no configuration is swept away while a pool is being pointed at it.
@@ -110,7 +110,9 @@ type reconciler struct {
 	events  events.EventRecorder
 	version string
 
-	changes   changes
+	changes changes
+	// concluded says of each pool how many of the changes its last rendering knew of.
+	concluded map[string]int
 	retention time.Duration
 	optional  []*optionalKind
 	// genuine holds the rendered configurations whose content was seen to have the digest of their name.
@@ -200,6 +202,7 @@ func (r *reconciler) conclude(
 	if err := r.say(ctx, pool, cs); err != nil {
 		return err
 	}
+	r.concluded[pool.Name] = seen
 	return r.acknowledge(ctx, pool)
 }
 
