@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -27,8 +28,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -60,8 +63,19 @@ func Add(mgr ctrl.Manager, self string) error {
 	if err := metrics.Registry.Register(r.report); err != nil {
 		return fmt.Errorf("adding controller %s: registering metrics: %w", Name, err)
 	}
+	kind := mcfgv1.GroupVersion.WithKind("ControllerConfig")
+	switch _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); {
+	case err == nil:
+		r.certified = true
+	case !meta.IsNoMatchError(err):
+		return fmt.Errorf("adding controller %s: looking for the kind %s: %w", Name, kind.Kind, err)
+	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast)
-	return ctrl.NewControllerManagedBy(mgr).Named(Name).
+	b := ctrl.NewControllerManagedBy(mgr).Named(Name)
+	if r.certified {
+		b = b.Watches(&mcfgv1.ControllerConfig{}, soon(), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	}
+	return b.
 		Watches(&mcfgv1.MachineConfigPool{}, soon(), builder.WithPredicates(poolChanged)).
 		Watches(&corev1.Node{}, soon(), builder.WithPredicates(nodeChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: limiter}).
@@ -88,6 +102,8 @@ type reconciler struct {
 	events events.EventRecorder
 	self   string
 	report *report
+	// certified: the cluster has ControllerConfigs, since before this process.
+	certified bool
 
 	// What follows is touched by the one worker alone.
 	nodes    freshest[*corev1.Node]
@@ -103,6 +119,9 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	w := assemble(pools, slices.Collect(maps.Values(nodes)), r.self)
+	if w.expirys, err = r.expirys(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
 	r.tell(w)
 	var errs []error
 	var again reconcile.Result
@@ -204,6 +223,22 @@ func (r *reconciler) noteNode(n *corev1.Node) {
 	r.nodes.note(n)
 }
 
+// expirys are those of the cluster's ControllerConfig; none where there is none.
+func (r *reconciler) expirys(ctx context.Context) ([]mcfgv1.CertExpiry, error) {
+	if !r.certified {
+		return nil, nil
+	}
+	cc := &mcfgv1.ControllerConfig{}
+	err := r.client.Get(ctx, client.ObjectKey{Name: api.ControllerConfig}, cc)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ControllerConfig/%s: %w", api.ControllerConfig, err)
+	}
+	return expirys(cc), nil
+}
+
 // sync does what one pool needs: remember what must not be forgotten, tell the nodes, report. It says whether there is
 // more to tell.
 func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string]*corev1.Node) (bool, []error) {
@@ -226,7 +261,7 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 		errs = append(errs, r.take(ctx, pool, d, nodes)...)
 		r.deferSelf(pool, d)
 	}
-	if err := r.writeStatus(ctx, pool, p); err != nil {
+	if err := r.writeStatus(ctx, pool, p, w.expirys); err != nil {
 		errs = append(errs, err)
 	}
 	return more, errs
@@ -269,9 +304,12 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 }
 
 // writeStatus reports, if there is anything new to report.
-func (r *reconciler) writeStatus(ctx context.Context, pool *mcfgv1.MachineConfigPool, p progress.Pool) error {
+func (r *reconciler) writeStatus(ctx context.Context, pool *mcfgv1.MachineConfigPool, p progress.Pool,
+	expirys []mcfgv1.CertExpiry,
+) error {
 	after := pool.DeepCopy()
 	after.Status = status(pool, p, time.Now())
+	after.Status.CertExpirys = expirys
 	if equality.Semantic.DeepEqual(pool.Status, after.Status) {
 		return nil
 	}

@@ -21,6 +21,8 @@ type world struct {
 	single bool
 	// controlPlane are the shares of the control plane's pools, by pool.
 	controlPlane map[string]share
+	// expirys are those of the certificates that all nodes have from the ControllerConfig.
+	expirys []mcfgv1.CertExpiry
 }
 
 // share counts nodes of a pool that use up what may be out of service, and how many of these are stuck.
