@@ -62,8 +62,15 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 	if err != nil {
 		return err
 	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return err
+	}
+	if h.services != nil {
+		h.services.early = &early{unit: api.FirstbootUnit, say: h.say}
+	}
 	adopted := false
-	if !completed(r, cfg) {
+	if !completed(r, cfg, booted.ID) {
 		if err := h.root.Remove(ignitionPreset); err != nil {
 			return err
 		}
@@ -71,7 +78,7 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 		if err := h.apply(ctx, r, cfg, o, res); err != nil {
 			return err
 		}
-		if !completed(r, cfg) {
+		if !completed(r, cfg, booted.ID) {
 			return nil // on its way to a boot
 		}
 		adopted = res.Plan != nil && len(res.Plan.Changes) == 0
@@ -80,12 +87,15 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 }
 
 // completed says that the host is on the configuration that it was made from, or was and went on: if only to have its
-// verdict, which is given beside the first start of what has waited for us.
-func completed(r *transaction.Record, cfg *machineconfig.Config) bool {
-	if p := r.Pending; p != nil {
-		return r.Committed != nil && p.Digest != cfg.Digest || p.Digest == cfg.Digest && p.Phase == transaction.PhaseProve
+// verdict, which is given beside the first start of what has waited for us. A record of another deployment than the
+// booted one is that of an installation before, of which /var was kept.
+func completed(r *transaction.Record, cfg *machineconfig.Config, booted string) bool {
+	if p := r.Pending; p != nil && p.Digest == cfg.Digest {
+		return p.Phase == transaction.PhaseProve && p.Deployment == booted
+	} else if p != nil && p.Deployment == booted {
+		return r.Committed != nil
 	}
-	return r.Committed != nil && r.Committed.Digest != ""
+	return r.Committed != nil && r.Committed.Digest != "" && r.Committed.Deployment == booted
 }
 
 // retire takes the file away that asked for this: as OpenShift does, all of it where the machine was as it says, and

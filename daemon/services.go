@@ -29,6 +29,8 @@ const jobTimeout = 5 * time.Minute
 type services struct {
 	m     *systemd.Manager
 	acted []Acted
+	// early, on a machine's first boot: what starts after us can't be waited for.
+	early *early
 }
 
 // Acted is something that was done about a service.
@@ -77,6 +79,9 @@ func (s *services) Reload(ctx context.Context) error {
 func (s *services) Act(ctx context.Context, a plan.Action, gone bool) error {
 	acted := Acted{Type: a.Type, Service: a.Service}
 	err := s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		if s.early != nil && !gone {
+			return s.early.act(ctx, m, a)
+		}
 		do := m.ReloadUnit
 		if a.Type == plan.ActionRestart {
 			do = m.RestartUnit
@@ -264,6 +269,9 @@ func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 			return err
 		}
 		for _, name := range slices.Sorted(maps.Keys(before)) {
+			if h.services.early.late(name) {
+				continue
+			}
 			// Its job has been waited for: activating now means that it died and is being started again.
 			if now[name] == "failed" || now[name] == "activating" || before[name] == "active" && now[name] != "active" {
 				return fmt.Errorf("%s is %s", name, now[name])

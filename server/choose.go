@@ -40,6 +40,8 @@ func choose(pool *mcfgv1.MachineConfigPool) (string, error) {
 const (
 	annotationsPath = "/etc/machine-config-daemon/node-annotations.json"
 	kubeconfigPath  = "/etc/kubernetes/kubeconfig"
+	// pulledPath says that this installation has brought the program to the machine.
+	pulledPath = "/etc/machine-config-daemon/pulled"
 )
 
 // extra is what a new machine of that configuration is given besides it: the token to join with only where it may read
@@ -96,7 +98,8 @@ func pullUnit(image string) machineconfig.Unit {
 Description=Bring the node's agent to the machine
 Documentation=https://github.com/noderefit/noderefit
 ConditionPathExists=` + api.EncapsulatedPath + `
-ConditionPathExists=!` + api.HostProgram + `
+# Below /etc, for a program that a new installation finds in a /var that was kept may be an old one.
+ConditionPathExists=!` + pulledPath + `
 Wants=network-online.target
 After=network-online.target
 Before=` + api.FirstbootUnit + `
@@ -107,11 +110,12 @@ Type=oneshot
 RemainAfterExit=yes
 Environment=IMAGE=` + image + `
 Environment=TO=` + api.HostProgram + `
+Environment=DONE=` + pulledPath + `
 # Only podman is there yet, and the image has no shell: its one file is taken out of it.
 ExecStart=/bin/sh -euc 'mkdir -p -m 0700 "$${TO%%/bin/*}"; mkdir -p "$${TO%%/*}"; \
   made=$$(podman create --pull=always --authfile=/var/lib/kubelet/config.json "$$IMAGE" || podman create "$$IMAGE"); \
   podman cp "$$made:/machine-config-daemon" "$$TO.new"; podman rm "$$made" >/dev/null; \
-  chmod 0755 "$$TO.new"; sync "$$TO.new"; mv "$$TO.new" "$$TO"'
+  chmod 0755 "$$TO.new"; sync "$$TO.new"; mv "$$TO.new" "$$TO"; mkdir -p "$${DONE%%/*}"; : >"$$DONE"'
 Restart=on-failure
 RestartMode=direct
 RestartSec=10

@@ -5,6 +5,7 @@ package systemd
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // QueueStart asks systemd to start a unit and does not wait: for what the caller itself stands in the way of, such as a
@@ -18,4 +19,56 @@ func (m *Manager) QueueStart(ctx context.Context, name string) error {
 		return fmt.Errorf("starting %s: %w", name, err)
 	}
 	return nil
+}
+
+// QueueReload asks systemd to have a unit that runs read its configuration again, and does not wait; QueueRestart to
+// restart one.
+func (m *Manager) QueueReload(ctx context.Context, name string) error {
+	if _, err := m.conn.ReloadUnitContext(ctx, name, "replace", nil); err != nil {
+		return fmt.Errorf("reloading %s: %w", name, err)
+	}
+	return nil
+}
+
+// QueueRestart is QueueReload for a restart, of a unit that runs only.
+func (m *Manager) QueueRestart(ctx context.Context, name string) error {
+	if _, err := m.conn.TryRestartUnitContext(ctx, name, "replace", nil); err != nil {
+		return fmt.Errorf("restarting %s: %w", name, err)
+	}
+	return nil
+}
+
+// StartsAfter says that a unit is ordered after another one, if only by others between: its jobs wait as long as that
+// starts.
+func (m *Manager) StartsAfter(ctx context.Context, name, other string) (bool, error) {
+	next := func(unit, property string) ([]string, error) {
+		p, err := m.conn.GetUnitPropertyContext(ctx, unit, property)
+		if err != nil {
+			return nil, fmt.Errorf("asking systemd for %s of %s: %w", property, unit, err)
+		}
+		units, _ := p.Value.Value().([]string)
+		return units, nil
+	}
+	// systemd knows the order of what it has loaded, which asking for it does.
+	after, err := next(name, "After")
+	if err != nil || slices.Contains(after, other) {
+		return err == nil, err
+	}
+	seen := map[string]bool{other: true}
+	for queue := []string{other}; len(queue) > 0; queue = queue[1:] {
+		units, err := next(queue[0], "Before")
+		if err != nil {
+			return false, err
+		}
+		for _, u := range units {
+			if u == name {
+				return true, nil
+			}
+			if !seen[u] {
+				seen[u] = true
+				queue = append(queue, u)
+			}
+		}
+	}
+	return false, nil
 }

@@ -263,3 +263,78 @@ func TestAMachineWhoseFirstConfigurationIsBadGoesBackAndStartsNoKubelet(t *testi
 		t.Errorf("%d boots", n.Boots()-boots)
 	}
 }
+
+const runtimeUnit = "[Service]\nExecStart=/bin/sleep infinity\nExecReload=/bin/touch /run/told\n" +
+	"[Install]\nWantedBy=multi-user.target\n"
+
+// Where nothing but the registries differs, the container runtime would be reloaded. It starts after firstboot.
+func TestAnActionOnWhatStartsAfterwardsHoldsNothingUp(t *testing.T) {
+	const registries = "/etc/containers/registries.conf"
+	spec := fmt.Sprintf(`{"config":{"ignition":{"version":"3.5.0"},"storage":{"files":[{"path":%q,"mode":420,
+		"overwrite":true,"contents":{"source":"data:,unqualified-search-registries%%20%%3D%%20%%5B%%22a%%22%%5D"}}]},
+		"systemd":{"units":[{"name":"crio.service","enabled":true,"contents":%q}]}}}`, registries, runtimeUnit)
+	for name, before := range map[string]string{"it is to start": "true", "it runs": "systemctl start crio.service"} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+			defer cancel()
+			n := bare(ctx, t, map[string]string{
+				api.EncapsulatedPath:                       document("rendered-worker-a", spec),
+				registries:                                 "unqualified-search-registries = []",
+				"/etc/systemd/system/crio.service":         runtimeUnit,
+				"/etc/systemd/system/" + api.FirstbootUnit: api.FirstbootUnitText,
+			})
+			if said, err := n.Output(ctx, "sh", "-c", "systemctl daemon-reload && "+before+
+				" && systemctl enable crio.service "+api.FirstbootUnit+" 2>&1"); err != nil {
+				t.Fatalf("%v: %s", err, said)
+			}
+			if said, err := n.Output(ctx, "systemctl", "start", api.FirstbootUnit, "crio.service"); err != nil {
+				t.Fatalf("%v: %s", err, said)
+			}
+			s, err := n.WaitState(ctx, transaction.Done)
+			if err != nil || s.Config.Committed != "rendered-worker-a" || len(s.Quarantined) > 0 {
+				t.Fatalf("%v: %+v", err, s)
+			}
+			if stdout, said, exit, err := n.Agent(ctx, "verify"); err != nil || exit != 0 {
+				t.Errorf("verify: %v: exit %d: %s%s", err, exit, stdout, said)
+			}
+			if before == "true" {
+				return
+			}
+			if said, err := n.Output(ctx, "sh", "-c", "until test -e /run/told; do sleep 0.2; done"); err != nil {
+				t.Errorf("the runtime that runs is not told: %v: %s", err, said)
+			}
+		})
+	}
+}
+
+// bare is a lab host with these files, and the agent.
+func bare(ctx context.Context, t *testing.T, contents map[string]string) *node.Node {
+	t.Helper()
+	n, err := node.New(ctx, lab.Need(t), program("machine-config-daemon"), lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	agent, err := os.ReadFile(program("machine-config-daemon"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents[api.HostProgram] = string(agent)
+	for path, text := range contents {
+		if err := os.MkdirAll(filepath.Dir(n.HostPath(path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mode := os.FileMode(0o644)
+		if path == api.HostProgram {
+			mode = 0o755
+		}
+		if err := os.WriteFile(n.HostPath(path), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
