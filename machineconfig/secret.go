@@ -5,9 +5,11 @@ package machineconfig
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/coreos/ignition/v2/config/v3_6/types"
@@ -26,10 +28,10 @@ func (s *Served) Secrets() []string {
 	f.storage(&cfg.Storage)
 	for i := range cfg.Systemd.Units {
 		u := &cfg.Systemd.Units[i]
-		f.text([]byte(value(u.Contents)), "systemd.units[%d] (%s)", i, u.Name)
+		f.unit([]byte(value(u.Contents)), "systemd.units[%d] (%s)", i, u.Name)
 		for j := range u.Dropins {
 			d := &u.Dropins[j]
-			f.text([]byte(value(d.Contents)), "systemd.units[%d].dropins[%d] (%s of %s)", i, j, d.Name, u.Name)
+			f.unit([]byte(value(d.Contents)), "systemd.units[%d].dropins[%d] (%s of %s)", i, j, d.Name, u.Name)
 		}
 	}
 	for i := range cfg.Passwd.Users {
@@ -107,6 +109,7 @@ var credentialPaths = regexp.MustCompile(`(?:` + strings.Join([]string{
 	`^/var/lib/kubelet/config\.json`, `/\.dockercfg`, `/\.docker/config\.json`, `/auth\.json`, `/pull-secret(?:\.json)?`,
 	`/\.netrc`, `/\.pgpass`, `/\.git-credentials`, `/\.aws/credentials`, `/etc/g?shadow-?`, `\.keytab`, `\.kdbx`,
 	`/ssh_host_\w+_key`, `/\.ssh/id_\w+`, `/bootstrap-kubelet\.conf`, `/bootstrap-token`, `\.nmconnection`,
+	`/NetworkManager/system-connections/[^/]+`, `/credstore/.+`, `\.p12`, `\.pfx`, `\.jks`,
 }, "|") + `)$`)
 
 func secretPath(p string) bool { return credentialPaths.MatchString(path.Clean(p)) }
@@ -115,12 +118,27 @@ var (
 	privateKey = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
 	// kubeconfig is one in YAML or JSON, and credentialField what only who has it may know; references to other files
 	// are not.
-	kubeconfig      = regexp.MustCompile(`(?m)(?:^|[\s{,"'])kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}])`)
+	kubeconfig      = regexp.MustCompile(`(?m)(?:^|[\s{,"'])(?:kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}#])|users["']?\s*:)`)
 	credentialField = regexp.MustCompile(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
 	// registryAuth is a pull secret, wherever it is.
 	registryAuth = regexp.MustCompile(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
-	// password is one in a URL. One that begins like a variable or a placeholder is put in elsewhere.
-	password = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:[^/\s@"'$<{][^/\s@"']*@`)
+	// password is one in a URL. A variable or a placeholder is put in elsewhere.
+	password = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:` +
+		`(?:[^/\s@"'$<{%][^/\s@"']*|\$[^/\s@"'{]*[^/\s@"'{A-Za-z0-9_][^/\s@"']*|\$[a-z0-9][^/\s@"']*|%[0-9A-Fa-f]{2}[^/\s@"']*)@`)
+	// userToken is a user's name in a URL that is a token, by what the well-known issuers begin theirs with.
+	userToken = regexp.MustCompile(`://(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-)[^/\s@"']+@`)
+	// packedKey is base64 of a PEM with a private key, at each of the three offsets of "PRIVATE KEY".
+	packedKey = regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/]*(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)`)
+	// header is one of a request that says who asks.
+	header = regexp.MustCompile(`(?i)authorization["']?\s*[:=]\s*\[?\s*["']?(?:basic|bearer)\s+[^\s"'$<{]`)
+	// tomlAuth is the credentials of a registry in containerd's config.toml.
+	tomlAuth = regexp.MustCompile(`(?s)\.auth\]\s[^\[]*\b(?:password|auth|identitytoken)\s*=\s*["'][^"'$<{]`)
+	// wireGuard is the key of a tunnel.
+	wireGuard = regexp.MustCompile(`(?m)^\s*(?:PrivateKey|PresharedKey)\s*=\s*\S`)
+	// assigned is a variable of a unit whose name says that it is a secret, or a credential in it. A path, a variable and
+	// nothing at all are none.
+	assigned = regexp.MustCompile(`(?im)(?:^\s*SetCredential\s*=\s*[^:\s]+:\s*\S|` +
+		`[\s="'][\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)\s*=\s*["']?[^\s"'$<{/%])`)
 )
 
 // text looks at what a file says.
@@ -130,10 +148,24 @@ func (f *finder) text(text []byte, field string, args ...any) {
 		f.add("there is a private key in it", field, args...)
 	case kubeconfig.Match(text) && credentialField.Match(text):
 		f.add("it is a kubeconfig with credentials", field, args...)
-	case bytes.Contains(text, []byte(`"auths"`)) && registryAuth.Match(text):
+	case packedKey.Match(text):
+		f.add("there is a private key in it, in base64", field, args...)
+	case wireGuard.Match(text):
+		f.add("there is the key of a tunnel in it", field, args...)
+	case header.Match(text):
+		f.add("there is an Authorization with credentials in it", field, args...)
+	case registryAuth.Match(text), tomlAuth.Match(text):
 		f.add("there are credentials of a registry in it", field, args...)
-	case bytes.Contains(text, []byte("://")) && password.Match(text):
+	case bytes.Contains(text, []byte("://")) && (password.Match(text) || userToken.Match(text)):
 		f.add("there is a URL with a password in it", field, args...)
+	}
+}
+
+// unit looks at a unit or drop-in, which everybody on the host can read, and has few other words than settings.
+func (f *finder) unit(text []byte, field string, args ...any) {
+	before := len(f.found)
+	if f.text(text, field, args...); len(f.found) == before && assigned.Match(text) {
+		f.add("there is a variable or credential in it that is named like a secret", field, args...)
 	}
 }
 
@@ -183,12 +215,16 @@ func (f *finder) hash(hash *string, field string, args ...any) {
 	}
 }
 
-var secretArgument = regexp.MustCompile(`(?i)^"?[\w.-]*(?:password|passwd|secret|token)=.`)
+var secretArgument = regexp.MustCompile(`(?i)^"?(?:[\w.-]*(?:password|passwd|secret|token)=.` +
+	`|systemd\.set_credential(?:_binary)?=.|(?:netroot|root)=iscsi:[^@]*:[^@]*@)`)
 
 // argument looks at a kernel argument, or several in a row.
 func (f *finder) argument(line, field string, args ...any) {
 	for _, a := range splitArguments(line) {
-		if secretArgument.MatchString(a) || password.MatchString(a) {
+		_, at, _ := strings.Cut(a, "=")
+		u, err := url.Parse(strings.Trim(at, `"`))
+		signed := err == nil && u.Scheme != "" && slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.MatchString)
+		if signed || secretArgument.MatchString(a) || password.MatchString(a) || userToken.MatchString(a) {
 			f.add("a kernel argument with a password", field, args...)
 			return
 		}

@@ -35,7 +35,7 @@ func (c *Cluster) Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigP
 }
 
 // Config reads a configuration, and makes sure that it is what its name says: an agent would refuse another.
-func (c *Cluster) Config(ctx context.Context, name string) (*mcfgv1.MachineConfig, error) {
+func (c *Cluster) Config(ctx context.Context, _ *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, error) {
 	mc := &mcfgv1.MachineConfig{}
 	if err := c.Configs.Get(ctx, client.ObjectKey{Name: name}, mc); err != nil {
 		return nil, behind{fmt.Errorf("reading MachineConfig/%s: %w", name, err)}

@@ -93,12 +93,11 @@ func (d *Directory) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigP
 	return nil, &UnknownPoolError{Pool: name}
 }
 
-// Config returns a configuration that a pool goes by.
-func (d *Directory) Config(_ context.Context, name string) (*mcfgv1.MachineConfig, error) {
-	for _, p := range d.files.Load().pools {
-		if p.err == nil && p.config.Name == name {
-			return p.config, nil
-		}
+// Config returns the configuration that a pool goes by. A pool that is served as before has the one of then, and another
+// one may have what is of that name now.
+func (d *Directory) Config(_ context.Context, pool *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, error) {
+	if p := d.files.Load().pools[pool.Name]; p.err == nil && p.config != nil && p.config.Name == name {
+		return p.config, nil
 	}
 	return nil, unavailable{fmt.Errorf("there is no MachineConfig %s in %s", name, filepath.Join(d.dir, configsDir))}
 }
@@ -175,22 +174,23 @@ func (d *Directory) read() *directoryFiles {
 	return out
 }
 
-// Run reads the files again whenever they change, until ctx ends. What has an error does not replace what had none.
+// Run reads the files again whenever they change, until ctx ends; where the kernel does not tell of changes, now and
+// then. What has an error does not replace what had none.
 func (d *Directory) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watching %s: %w", d.dir, err)
+		d.log.Info("watching the files; they are read now and then", "dir", d.dir, "every", lookAnew.String(),
+			"error", err.Error())
+		watcher = &fsnotify.Watcher{} // whose channels never have anything
+	} else {
+		defer func() { _ = watcher.Close() }()
 	}
-	defer func() { _ = watcher.Close() }()
 	due := time.NewTimer(0)
 	defer due.Stop()
+	blind := ""
 	for {
-		// A folder that was replaced is another; adding what is watched already does nothing.
-		for _, name := range []string{"", poolsDir, configsDir} {
-			err := watcher.Add(filepath.Join(d.dir, name))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("watching %s: %w", filepath.Join(d.dir, name), err)
-			}
+		if err == nil {
+			blind = d.watch(watcher, blind)
 		}
 		select {
 		case <-ctx.Done():
@@ -205,6 +205,26 @@ func (d *Directory) Run(ctx context.Context) error {
 			due.Reset(lookAnew)
 		}
 	}
+}
+
+// watch has the folders watched; blind is what was last logged of those that can't be.
+func (d *Directory) watch(watcher *fsnotify.Watcher, blind string) string {
+	var wrong []error
+	// A folder that was replaced is another; adding what is watched already does nothing.
+	for _, name := range []string{"", poolsDir, configsDir} {
+		if err := watcher.Add(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			wrong = append(wrong, fmt.Errorf("watching %s: %w", filepath.Join(d.dir, name), err))
+		}
+	}
+	now := ""
+	if err := errors.Join(wrong...); err != nil {
+		now = oneLine(err.Error())
+	}
+	if now != "" && now != blind {
+		d.log.Info("not all files are watched; they are read now and then", "dir", d.dir, "every", lookAnew.String(),
+			"error", now)
+	}
+	return now
 }
 
 func (d *Directory) reload() {

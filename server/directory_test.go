@@ -189,3 +189,61 @@ func TestWhatWasGoodIsServedWhileItsFilesHaveErrorsAndAPoolThatIsRemovedIsGone(t
 	d.reload()
 	answers("without the folder", map[string]int{"infra": 200, "other": 503})
 }
+
+// A pool that is served as before has what its name stood for then, whatever another pool has of that name now.
+func TestEachPoolHasItsOwnOfAName(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/machine-pools/p.yaml", poolText, "a")
+	write(t, dir+"/machine-pools/infra.yaml", strings.Replace(poolText, "worker", "infra", 1), "a")
+	write(t, dir+"/machine-configs/a.yaml", configText, "a")
+	d, err := OpenDirectory(dir, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir+"/machine-pools/p.yaml", poolText+"  pauzed: true\n", "a")
+	write(t, dir+"/machine-configs/a.yaml", strings.Replace(configText, "data:,NAME", "data:,changed", 1), "a")
+	d.reload()
+	for name, want := range map[string]bool{"worker": false, "infra": true} {
+		for range 50 {
+			p, err := d.Pool(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mc, err := d.Config(t.Context(), p, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(string(mc.Spec.Config.Raw), "changed"); got != want {
+				t.Fatalf("pool %s has the new contents: %t", name, got)
+			}
+		}
+	}
+}
+
+// A link to itself, which can't be watched.
+func TestFolderThatCanNotBeWatchedEndsNothing(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/machine-pools/p.yaml", poolText, "a")
+	write(t, dir+"/machine-configs/a.yaml", configText, "a")
+	var said []string
+	d, err := OpenDirectory(dir, funcr.New(func(_, text string) { said = append(said, text) }, funcr.Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{os.RemoveAll(dir + "/machine-configs"), os.Symlink("machine-configs", dir+"/machine-configs")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Second)
+	defer stop()
+	if err := d.Run(ctx); err != nil || ctx.Err() == nil {
+		t.Errorf("it ended: %v", err)
+	}
+	if text := strings.Join(said, "\n"); strings.Count(text, "not all files are watched") != 1 {
+		t.Errorf("it says %s", text)
+	}
+	if p, err := d.Pool(t.Context(), "worker"); err != nil || p == nil {
+		t.Errorf("what was served is not: %v", err)
+	}
+}

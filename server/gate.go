@@ -32,6 +32,8 @@ var _ Reviewer = typedauthv1.TokenReviewInterface(nil)
 type Gate struct {
 	// Open lets everybody in.
 	Open bool
+	// Closed has nobody read anything who has shown nothing, secret or not.
+	Closed bool
 	// Certificates says that the listener verifies certificates.
 	Certificates bool
 	// TokenFile has a token a line; what begins with # is a comment. It is read anew for each request.
@@ -64,19 +66,38 @@ type unavailable struct{ error }
 // behind is that too, and about what is behind the server, which is no client's business.
 type behind struct{ error }
 
-// admit says whether who asks may read secrets. Who shows nothing may not; the error, a refusal or unavailable, is of
-// one who shows what is wrong: a machine whose token has ended is to stop where somebody sees it, rather than be made
-// without what it needs to join.
-func (g *Gate) admit(r *http.Request, reviews chan struct{}) (bool, error) {
-	if g.Open || r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return true, nil
+// asker is who asks, as far as that matters.
+type asker int
+
+const (
+	// stranger has shown nothing, and may read what holds no secret.
+	stranger asker = iota
+	// anybody has shown nothing that was looked at, and may read everything, as the server was told.
+	anybody
+	// shown is who may read everything for what they have shown.
+	shown
+)
+
+// admit says who asks. The error, a refusal or unavailable, is of one who shows what is wrong: a machine whose token has
+// ended is to stop where somebody sees it, rather than be made without what it needs to join.
+func (g *Gate) admit(r *http.Request, reviews chan struct{}) (asker, error) {
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return shown, nil
 	}
-	shown := r.Header.Get("Authorization")
-	if shown == "" {
-		return false, nil
+	if g.Open {
+		return anybody, nil
 	}
-	err := g.examine(r.Context(), shown, reviews)
-	return err == nil, err
+	said := r.Header.Get("Authorization")
+	if said == "" {
+		if g.Closed {
+			return stranger, refusal{http.StatusUnauthorized, "this server answers nobody who shows nothing; " + g.how()}
+		}
+		return stranger, nil
+	}
+	if err := g.examine(r.Context(), said, reviews); err != nil {
+		return stranger, err
+	}
+	return shown, nil
 }
 
 func (g *Gate) examine(ctx context.Context, shown string, reviews chan struct{}) error {

@@ -31,8 +31,8 @@ func (e *UnknownPoolError) Error() string {
 type Source interface {
 	// Pool returns an UnknownPoolError where there is no such pool.
 	Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error)
-	// Config returns a rendered configuration by name.
-	Config(ctx context.Context, name string) (*mcfgv1.MachineConfig, error)
+	// Config returns a rendered configuration, of a pool, by name.
+	Config(ctx context.Context, pool *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, error)
 }
 
 // Options are what a Server does its work with.
@@ -91,7 +91,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "0")
 		return
 	}
-	body, name, known, err := s.config(r, pool)
+	body, name, who, err := s.config(r, pool)
 	code := http.StatusOK
 	if err != nil {
 		code = status(err)
@@ -102,7 +102,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.requests.WithLabelValues(label, strconv.Itoa(code)).Inc()
 	log := s.o.Log.WithValues("pool", pool, "config", name, "client", r.RemoteAddr, "agent", r.UserAgent(), "status", code,
-		"authenticated", known)
+		"authenticated", who == shown)
 	if err != nil {
 		log.Info("answering", "error", err.Error())
 		if code == http.StatusUnauthorized {
@@ -124,35 +124,34 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// config makes the answer; with it comes the name of the configuration as soon as that is known, and whether who asks
-// may read secrets.
-func (s *Server) config(r *http.Request, pool string) (body []byte, name string, known bool, err error) {
-	if known, err = s.o.Gate.admit(r, s.reviews); err != nil {
-		return nil, "", false, err
+// config makes the answer; with it comes the name of the configuration as soon as that is known, and who asks.
+func (s *Server) config(r *http.Request, pool string) (body []byte, name string, who asker, err error) {
+	if who, err = s.o.Gate.admit(r, s.reviews); err != nil {
+		return nil, "", who, err
 	}
 	want, err := negotiate(r.Header.Get("Accept"))
 	if err != nil {
-		return nil, "", known, refusal{http.StatusBadRequest, err.Error()}
+		return nil, "", who, refusal{http.StatusBadRequest, err.Error()}
 	}
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-r.Context().Done():
-		return nil, "", known, unavailable{r.Context().Err()}
+		return nil, "", who, unavailable{r.Context().Err()}
 	}
 	p, err := s.o.Source.Pool(r.Context(), pool)
 	if err != nil {
-		return nil, "", known, err
+		return nil, "", who, err
 	}
 	if name, err = choose(p); err != nil {
-		return nil, "", known, err
+		return nil, "", who, err
 	}
-	mc, err := s.o.Source.Config(r.Context(), name)
+	mc, err := s.o.Source.Config(r.Context(), p, name)
 	if err != nil {
-		return nil, name, known, err
+		return nil, name, who, err
 	}
-	body, err = s.make(mc, want, known)
-	return body, name, known, err
+	body, err = s.make(mc, want, who != stranger)
+	return body, name, who, err
 }
 
 func (s *Server) make(mc *mcfgv1.MachineConfig, want wish, known bool) ([]byte, error) {

@@ -55,7 +55,7 @@ func (s source) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigPool,
 	return nil, &UnknownPoolError{Pool: name}
 }
 
-func (s source) Config(_ context.Context, name string) (*mcfgv1.MachineConfig, error) {
+func (s source) Config(_ context.Context, _ *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, error) {
 	if c := s.configs[name]; c != nil {
 		return c, nil
 	}
@@ -567,5 +567,38 @@ func TestAClustersConfigurationThatIsNotWhatItsNameSaysIsNotServed(t *testing.T)
 	s := New(Options{Source: &Cluster{Pools: c, Configs: c}, Gate: Gate{Open: true}, Log: logr.Discard()})
 	if w := get(t, s, "GET", "/config/worker", "Accept", ignition35); w.Code != 503 {
 		t.Errorf("got %d %s, want 503", w.Code, w.Body)
+	}
+}
+
+func TestWhoShowsNothingGetsNothingWhereThatIsRequired(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte(secret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		gate   Gate
+		header []string
+		code   int
+		known  bool // by the log
+	}{
+		{"a stranger", Gate{Closed: true, TokenFile: tokens}, nil, 401, false},
+		{"a token", Gate{Closed: true, TokenFile: tokens}, []string{"Authorization", "Bearer " + secret}, 200, true},
+		{"a stranger, where nothing is required", Gate{TokenFile: tokens}, nil, 200, false},
+		{"a stranger, where everybody gets everything", Gate{Open: true}, nil, 200, false},
+	} {
+		var log strings.Builder
+		s := New(Options{Source: example(), Gate: c.gate,
+			Log: funcr.NewJSON(func(text string) { log.WriteString(text) }, funcr.Options{})})
+		w := get(t, s, "GET", "/config/worker", append([]string{"Accept", ignition35}, c.header...)...)
+		if w.Code != c.code || c.code != 200 && strings.Contains(w.Body.String(), "motd") {
+			t.Errorf("%s: %d %s", c.name, w.Code, w.Body)
+		}
+		if known := strings.Contains(log.String(), `"authenticated":true`); known != c.known {
+			t.Errorf("%s: the log says authenticated: %t: %s", c.name, known, log.String())
+		}
+		if health := get(t, s, "GET", "/healthz"); health.Code != 200 {
+			t.Errorf("%s: health %d", c.name, health.Code)
+		}
 	}
 }

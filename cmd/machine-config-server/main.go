@@ -64,7 +64,7 @@ type options struct {
 	kubeconfig, dir          string
 	tokenFile                string
 	groups                   []string
-	open                     bool
+	open, closed             bool
 	metricsAddress           string
 	metricsAsked             bool
 	bootstrapKubeconfig      string
@@ -114,6 +114,8 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 		"groups whose members' tokens are taken in a cluster, such as those of kubeadm token create; empty: none are")
 	f.BoolVar(&o.open, "allow-unauthenticated", false,
 		"give secrets too to everybody who can reach the port: files, password hashes, and what to join the cluster with")
+	f.BoolVar(&o.closed, "require-credentials", false,
+		"give nothing to who shows no token or client certificate, also what is not known to hold a secret")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:8799", "where to serve metrics; 0: nowhere")
 	f.StringVar(&o.bootstrapKubeconfig, "bootstrap-kubeconfig", "",
 		"file that new machines which may read secrets get to join the cluster with; it is read for each of them")
@@ -134,6 +136,8 @@ func (o *options) check() error {
 		return usageError{fmt.Errorf("--insecure-port: %d is not a port", o.insecurePort)}
 	case o.dir != "" && o.kubeconfig != "":
 		return usageError{errors.New("--dir and --kubeconfig exclude each other")}
+	case o.open && o.closed:
+		return usageError{errors.New("--allow-unauthenticated and --require-credentials exclude each other")}
 	case !strings.HasPrefix(o.bootstrapKubeconfigPath, "/"):
 		return usageError{fmt.Errorf("--bootstrap-kubeconfig-path: %q is not an absolute path", o.bootstrapKubeconfigPath)}
 	case strings.ContainsAny(o.daemonImage, " \t\r\n\"'\\%$"):
@@ -161,7 +165,7 @@ func (o *options) run(ctx context.Context) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	so := server.Options{
 		Log: log,
-		Gate: server.Gate{Open: o.open, Certificates: o.tls.clientCA != "", TokenFile: o.tokenFile,
+		Gate: server.Gate{Open: o.open, Closed: o.closed, Certificates: o.tls.clientCA != "", TokenFile: o.tokenFile,
 			Groups: o.groups},
 		BootstrapKubeconfig:     o.bootstrapKubeconfig,
 		BootstrapKubeconfigPath: o.bootstrapKubeconfigPath,
