@@ -32,7 +32,7 @@ func (one) Pool(context.Context, string) (*mcfgv1.MachineConfigPool, error) {
 	return p, nil
 }
 
-func (one) Config(context.Context, string) (*mcfgv1.MachineConfig, error) {
+func (one) Config(context.Context, *mcfgv1.MachineConfigPool, string) (*mcfgv1.MachineConfig, error) {
 	mc := &mcfgv1.MachineConfig{}
 	mc.Name, mc.Spec.Config.Raw = "rendered", []byte(`{"ignition":{"version":"3.5.0"}}`)
 	return mc, nil
@@ -95,15 +95,18 @@ func TestPodmanBringsTheProgramOfTheImageToAMachine(t *testing.T) {
 		t.Fatalf("the unit sets %v", env)
 	}
 	dir := t.TempDir()
-	to, conf := dir+api.HostProgram, dir+"/storage.conf"
+	to, conf, done := dir+api.HostProgram, dir+"/storage.conf", dir+env["DONE"]
 	text := fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", dir+"/graph", dir+"/run")
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-euc", script)
-	cmd.Env = append(os.Environ(), "CONTAINERS_STORAGE_CONF="+conf, "IMAGE="+image, "TO="+to)
+	cmd.Env = append(os.Environ(), "CONTAINERS_STORAGE_CONF="+conf, "IMAGE="+image, "TO="+to, "DONE="+done)
 	if _, err := run(cmd); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Stat(done); err != nil || env["DONE"] == "" {
+		t.Errorf("nothing says that it was brought: %v", err)
 	}
 	list := exec.CommandContext(t.Context(), "podman", "ps", "--all", "--quiet")
 	list.Env = append(os.Environ(), "CONTAINERS_STORAGE_CONF="+conf)
