@@ -17,8 +17,8 @@ import (
 // pool's rendered configurations the render controller writes a []Hook there, for the nodes, which read those anyway.
 const HooksKey = ownPrefix + "hooks"
 
-// HooksUnusable is the reason of condition RenderDegraded of a pool that names NodeHooks which are not there, or make no
-// sense.
+// HooksUnusable is the reason of condition RenderDegraded of a pool that names NodeHooks which are not there, or make
+// no sense.
 const HooksUnusable = "HooksUnusable"
 
 // HookStopKey is the annotation of a MachineConfigNode that holds a HookStop. The daemon writes it.
@@ -44,7 +44,7 @@ const (
 // +kubebuilder:printcolumn:name="Timeout",type=integer,JSONPath=`.spec.timeoutSeconds`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NodeHook struct {
-	metav1.TypeMeta   `json:",inline"`
+	metav1.TypeMeta   `json:",inline"` //nolint:revive // the generator of schemas needs the word
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	Spec NodeHookSpec `json:"spec"`
@@ -53,7 +53,7 @@ type NodeHook struct {
 // NodeHookList is a list of NodeHooks.
 // +kubebuilder:object:root=true
 type NodeHookList struct {
-	metav1.TypeMeta `json:",inline"`
+	metav1.TypeMeta `json:",inline"` //nolint:revive // the generator of schemas needs the word
 	metav1.ListMeta `json:"metadata,omitempty"`
 
 	Items []NodeHook `json:"items"`
@@ -98,7 +98,7 @@ const (
 )
 
 // Check says what is wrong with a spec, by field. The schema says the same where it is in force.
-func (s NodeHookSpec) Check() error {
+func (s *NodeHookSpec) Check() error {
 	var errs []error
 	if s.When != HookBeforeDrain && s.When != HookAfterBoot {
 		errs = append(errs, fmt.Errorf("spec.when: %q is neither %s nor %s", s.When, HookBeforeDrain, HookAfterBoot))
@@ -121,8 +121,8 @@ func (s NodeHookSpec) Check() error {
 
 // Hook is a NodeHook as it is carried to the nodes of a pool.
 type Hook struct {
-	Name         string `json:"name"`
-	NodeHookSpec `json:",inline"`
+	Name string `json:"name"`
+	NodeHookSpec
 	// Problem says why nobody knows what is to be asked. Nothing is begun that would have to ask it.
 	Problem string `json:"problem,omitempty"`
 }

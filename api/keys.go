@@ -117,8 +117,8 @@ const NameSuffix = prefix + "mc-name-suffix"
 // GeneratedBy is the annotation of what a controller made: the controller's version.
 const GeneratedBy = prefix + "generated-by-controller-version"
 
-// AcceptedKey is the annotation of a MachineConfig that was made of a KubeletConfig, a ContainerRuntimeConfig or objects
-// for mirrors: what was asked for there when it was last accepted, as JSON. Their controllers write it.
+// AcceptedKey is the annotation of a MachineConfig that was made of a KubeletConfig, a ContainerRuntimeConfig or
+// mirrors: what was asked for there when it was last accepted, as JSON. Their controllers write it.
 const AcceptedKey = ownPrefix + "accepted"
 
 // UnmadeKey is the annotation of an object that MachineConfigs are made of and that has no status, such as an

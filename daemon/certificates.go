@@ -186,7 +186,8 @@ func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*deliver
 
 // same says that the record has nothing new to say, but for where it came from.
 func (d *delivering) same() bool {
-	return len(d.changed)+len(d.old.Leaving)+len(d.now.Leaving) == 0 && slices.Equal(d.old.Due, d.now.Due) && slices.Equal(d.old.Made, d.now.Made) &&
+	return len(d.changed)+len(d.old.Leaving)+len(d.now.Leaving) == 0 && slices.Equal(d.old.Due, d.now.Due) &&
+		slices.Equal(d.old.Made, d.now.Made) &&
 		slices.EqualFunc(d.old.Files, d.now.Files, func(a, b machineconfig.Delivery) bool {
 			return a.Path == b.Path && a.Mode == b.Mode && string(a.Data) == string(b.Data)
 		})
@@ -307,9 +308,9 @@ func (h *Host) writeDelivery(ctx context.Context, r *transaction.Record, d *deli
 	return h.keepDeliveries(d.now)
 }
 
-// afterDelivery does what has to be done for what was delivered to count, as often as it takes. That is so of the bundle
-// alone that people add: the kubelet and the container runtimes read the other files by themselves. What it may disrupt
-// is what its policy says, but for a drain and a reboot.
+// afterDelivery does what has to be done for what was delivered to count, as often as it takes. That is so of the
+// bundle alone that people add: the kubelet and the container runtimes read the other files by themselves.
+// What it may disrupt is what its policy says, but for a drain and a reboot.
 func (h *Host) afterDelivery(ctx context.Context, now *delivered, cfg *machineconfig.Config, policy *plan.Policy,
 	res *Result) error {
 	if len(now.Due) == 0 {
@@ -341,7 +342,9 @@ func (h *Host) afterDelivery(ctx context.Context, now *delivered, cfg *machineco
 func deliveryActions(paths []string, cfg *machineconfig.Config, policy *plan.Policy) ([]plan.Action, []string, error) {
 	from, to := *cfg, *cfg
 	without := func(list []machineconfig.File) []machineconfig.File {
-		return slices.DeleteFunc(slices.Clone(list), func(f machineconfig.File) bool { return slices.Contains(paths, f.Path) })
+		return slices.DeleteFunc(slices.Clone(list), func(f machineconfig.File) bool {
+			return slices.Contains(paths, f.Path)
+		})
 	}
 	from.Files, to.Files = without(cfg.Files), without(cfg.Files)
 	for _, p := range paths {

@@ -205,8 +205,8 @@ func (r hookRunner) RunOnce(ctx context.Context, o systemd.Once) (systemd.Ended,
 	return m.RunOnce(ctx, o)
 }
 
-// keepHooks puts what the cluster says of hooks beside the record, for the boot of a configuration. It is durable before
-// anything is decided.
+// keepHooks puts what the cluster says of hooks beside the record, for the boot of a configuration. It is durable
+// before anything is decided.
 func (h *Host) keepHooks(digest string, doc HookDocument) error {
 	if h.services == nil {
 		return nil

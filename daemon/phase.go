@@ -144,9 +144,9 @@ const (
 	provePatience  = 5 * time.Minute // from the deadline of the verdict on
 )
 
-// phases is the road of a node, the first row that fits counts. An update passes plan, stage, hooks, cordon, drain, apply,
-// reboot, prove, settle, done in this order, which is not the order of the rows: what holds an update up comes before
-// what moves it on.
+// phases is the road of a node, the first row that fits counts. An update passes plan, stage, hooks, cordon, drain,
+// apply, reboot, prove, settle, done in this order, which is not the order of the rows: what holds an update up comes
+// before what moves it on.
 var phases = []phase{
 	{PhaseAbsent, "the API server has not shown us a Node of our name",
 		func(v *situation) bool { return !v.exists }, false},

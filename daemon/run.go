@@ -95,8 +95,8 @@ type DeliverRequest struct {
 	Policy []byte
 }
 
-// Deliverer writes what is renewed beside the configurations. It never reboots or drains, and is refused while an update
-// is under way on the host. An error that comes with a Delivery is about a part: the rest was delivered.
+// Deliverer writes what is renewed beside the configurations. It never reboots or drains, and is refused while an
+// update is under way on the host. An error that comes with a Delivery is about a part: the rest was delivered.
 type Deliverer interface {
 	Deliver(ctx context.Context, r DeliverRequest) (*Delivery, error)
 }

@@ -134,8 +134,8 @@ func (s *deliveryState) due(sum []byte, now time.Time) bool {
 	return !s.done && !now.Before(s.retry)
 }
 
-// ended takes what became of delivering. version is that of the ControllerConfig. That something else was at work on the
-// host is a failure only once it has been so for long.
+// ended takes what became of delivering. version is that of the ControllerConfig. That something else was at work on
+// the host is a failure only once it has been so for long.
 func (s *deliveryState) ended(version string, d *Delivery, err error, now time.Time) {
 	s.running = false
 	if err == nil {
@@ -174,8 +174,8 @@ func (h *Head) mayDeliver(v *situation) bool {
 	return h.job == nil || h.job.phase == PhaseDrain || h.job.phase == PhaseStage
 }
 
-// deliver has the host take what the ControllerConfig has that is renewed beside the configurations: whether the pool is
-// paused and the node is cordoned does not matter.
+// deliver has the host take what the ControllerConfig has that is renewed beside the configurations: whether the pool
+// is paused and the node is cordoned does not matter.
 func (h *Head) deliver(ctx context.Context, v *situation) {
 	cc := h.cluster.controllerConfig()
 	if h.o.Deliverer == nil || cc == nil || !h.mayDeliver(v) {
@@ -196,7 +196,8 @@ func (h *Head) deliver(ctx context.Context, v *situation) {
 		return
 	}
 	h.delivery.running = true
-	r := DeliverRequest{Name: fmt.Sprintf("ControllerConfig %s, version %s", cc.Name, cc.ResourceVersion), Config: document}
+	name := fmt.Sprintf("ControllerConfig %s, version %s", cc.Name, cc.ResourceVersion)
+	r := DeliverRequest{Name: name, Config: document}
 	go func() {
 		e := deliverEnd{version: cc.ResourceVersion}
 		if r.Policy, e.err = h.cluster.policy(ctx); e.err == nil {

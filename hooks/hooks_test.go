@@ -146,7 +146,7 @@ func TestALimitThatMakesNoSenseNamesItsFile(t *testing.T) {
 
 func TestTimeLimits(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"90": 90 * time.Second, " 5m\n": 5 * time.Minute, "1h": time.Hour, "1s": time.Second,
+		"90": 90 * time.Second, "5m\n": 5 * time.Minute, "1h": time.Hour, "1s": time.Second,
 		"": 0, "0": 0, "-1": 0, "61m": 0, "soon": 0, "500ms": 0,
 	} {
 		if got, err := ParseLimit(text); got != want || (err == nil) != (want > 0) {

@@ -88,8 +88,9 @@ type Documents struct {
 // stdin is the path of the standard input.
 const stdin = "-"
 
-// Read reads files, "-" for the standard input, and, recursively and in lexical order, directories. Documents are parsed and no more: whether a
-// selected one makes sense is for Merge to say. Whatever is passed over is in the warnings.
+// Read reads files, "-" for the standard input, and, recursively and in lexical order, directories. Documents are
+// parsed and no more: whether a selected one makes sense is for Merge to say. Whatever is passed over is in the
+// warnings.
 func Read(paths ...string) (*Documents, []string, error) {
 	r := &reader{}
 	for _, p := range paths {

@@ -118,13 +118,15 @@ var (
 	privateKey = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
 	// kubeconfig is one in YAML or JSON, and credentialField what only who has it may know; references to other files
 	// are not.
-	kubeconfig      = regexp.MustCompile(`(?m)(?:^|[\s{,"'])(?:kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}#])|users["']?\s*:)`)
+	kubeconfig = regexp.MustCompile(
+		`(?m)(?:^|[\s{,"'])(?:kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}#])|users["']?\s*:)`)
 	credentialField = regexp.MustCompile(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
 	// registryAuth is a pull secret, wherever it is.
 	registryAuth = regexp.MustCompile(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
 	// password is one in a URL. A variable or a placeholder is put in elsewhere.
 	password = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:` +
-		`(?:[^/\s@"'$<{%][^/\s@"']*|\$[^/\s@"'{]*[^/\s@"'{A-Za-z0-9_][^/\s@"']*|\$[a-z0-9][^/\s@"']*|%[0-9A-Fa-f]{2}[^/\s@"']*)@`)
+		`(?:[^/\s@"'$<{%][^/\s@"']*|\$[^/\s@"'{]*[^/\s@"'{A-Za-z0-9_][^/\s@"']*|` +
+		`\$[a-z0-9][^/\s@"']*|%[0-9A-Fa-f]{2}[^/\s@"']*)@`)
 	// userToken is a user's name in a URL that is a token, by what the well-known issuers begin theirs with.
 	userToken = regexp.MustCompile(`://(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-)[^/\s@"']+@`)
 	// packedKey is base64 of a PEM with a private key, at each of the three offsets of "PRIVATE KEY".
@@ -223,7 +225,8 @@ func (f *finder) argument(line, field string, args ...any) {
 	for _, a := range splitArguments(line) {
 		_, at, _ := strings.Cut(a, "=")
 		u, err := url.Parse(strings.Trim(at, `"`))
-		signed := err == nil && u.Scheme != "" && slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.MatchString)
+		signed := err == nil && u.Scheme != "" &&
+			slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.MatchString)
 		if signed || secretArgument.MatchString(a) || password.MatchString(a) || userToken.MatchString(a) {
 			f.add("a kernel argument with a password", field, args...)
 			return

@@ -228,7 +228,8 @@ func (r *Report) unread(n *nodeReport) *Answer {
 // severity orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
 var severity = map[Verdict]int{
 	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, HeldByHook: 4, Draining: 4, NotReady: 5,
-	NotTakenUp: 6, Misconfigured: 7, Undelivered: 7, Cordoned: 8, Rebooting: 9, Updating: 10, NotOffered: 11, WaitsForTurn: 12,
+	NotTakenUp: 6, Misconfigured: 7, Undelivered: 7, Cordoned: 8, Rebooting: 9, Updating: 10, NotOffered: 11,
+	WaitsForTurn: 12,
 }
 
 // worst is the node of a pool that has most to say; nil: all are where they should be.

@@ -93,9 +93,11 @@ func (d *Directory) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigP
 	return nil, &UnknownPoolError{Pool: name}
 }
 
-// Config returns the configuration that a pool goes by. A pool that is served as before has the one of then, and another
-// one may have what is of that name now.
-func (d *Directory) Config(_ context.Context, pool *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, error) {
+// Config returns the configuration that a pool goes by. A pool that is served as before has the one of then, and
+// another may have what is of that name now.
+func (d *Directory) Config(
+	_ context.Context, pool *mcfgv1.MachineConfigPool, name string,
+) (*mcfgv1.MachineConfig, error) {
 	if p := d.files.Load().pools[pool.Name]; p.err == nil && p.config != nil && p.config.Name == name {
 		return p.config, nil
 	}

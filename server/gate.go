@@ -78,8 +78,8 @@ const (
 	shown
 )
 
-// admit says who asks. The error, a refusal or unavailable, is of one who shows what is wrong: a machine whose token has
-// ended is to stop where somebody sees it, rather than be made without what it needs to join.
+// admit says who asks. The error, a refusal or unavailable, is of one who shows what is wrong: a machine whose token
+// has ended is to stop where somebody sees it, rather than be made without what it needs to join.
 func (g *Gate) admit(r *http.Request, reviews chan struct{}) (asker, error) {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return shown, nil

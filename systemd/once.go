@@ -43,7 +43,7 @@ func (m *Manager) RunOnce(ctx context.Context, o Once) (ended Ended, err error) 
 	property := func(name string, value any) dbus.Property {
 		return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
 	}
-	fd := godbus.UnixFD(o.Output.Fd()) //nolint:gosec // a descriptor is a small number
+	fd := godbus.UnixFD(o.Output.Fd())
 	properties := []dbus.Property{
 		dbus.PropDescription(o.Description),
 		dbus.PropExecStart(o.Argv, false),

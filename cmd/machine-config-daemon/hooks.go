@@ -43,8 +43,8 @@ func beforeDrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "before-drain [--to NAME]",
 		Short: "Ask the hooks whether a drain may begin",
-		Long: `before-drain runs the hooks that are asked before a node is drained, one after the other until one says no, which
-is exit code 5. The agent runs it before it cordons the node. Run by hand it tries hooks out.`,
+		Long: `before-drain runs the hooks that are asked before a node is drained, one after the other until one says no,
+which is exit code 5. The agent runs it before it cordons the node. Run by hand it tries hooks out.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			doc, err := readHooks(hooks)
 			if err != nil {

@@ -412,11 +412,11 @@ func deliverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deliver --config FILE",
 		Short: "Write the certificates of a ControllerConfig, beside the host's configuration",
-		Long: `deliver writes what of a ControllerConfig has to be renewed on its own: the CA that the kubelet knows its clients
-by, the cloud's, those of image registries, the bundle that people add, and the registry's pull secret. It changes no
-configuration, never reboots or drains, and restarts something only for the bundle. From then on these paths are what
-was delivered, whatever configuration the host has. A field that can't be read keeps what was delivered before, and is
-an error.`,
+		Long: `deliver writes what of a ControllerConfig has to be renewed on its own: the CA that the kubelet knows its
+clients by, the cloud's, those of image registries, the bundle that people add, and the registry's pull secret.
+It changes no configuration, never reboots or drains, and restarts something only for the bundle. From then on these
+paths are what was delivered, whatever configuration the host has. A field that can't be read keeps what was delivered
+before, and is an error.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cc, err := readControllerConfig(config)
 			if err != nil {

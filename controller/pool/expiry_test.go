@@ -39,7 +39,7 @@ func TestAPoolSaysWhenCertificatesEnd(t *testing.T) {
 	cc.Spec.RootCAData = authority("not of the kubelet", end)
 	cc.Spec.KubeAPIServerServingCAData = append(authority("old", end), authority("new", end.Add(time.Hour))...)
 	b := newBehind(t, "a")
-	if err := b.Client.Create(t.Context(), cc); err != nil {
+	if err := b.Create(t.Context(), cc); err != nil {
 		t.Fatal(err)
 	}
 	r := newReconciler(b)
@@ -48,7 +48,7 @@ func TestAPoolSaysWhenCertificatesEnd(t *testing.T) {
 		t.Helper()
 		reconcileNow(t, r)
 		var pools mcfgv1.MachineConfigPoolList
-		if err := b.Client.List(t.Context(), &pools, &client.ListOptions{}); err != nil {
+		if err := b.List(t.Context(), &pools, &client.ListOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		return pools.Items[0].Status.CertExpirys
@@ -59,7 +59,7 @@ func TestAPoolSaysWhenCertificatesEnd(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	cc.Spec.KubeAPIServerServingCAData = []byte("garbage")
-	if err := b.Client.Update(t.Context(), cc); err != nil {
+	if err := b.Update(t.Context(), cc); err != nil {
 		t.Fatal(err)
 	}
 	if got := says(); len(got) != 0 {

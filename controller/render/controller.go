@@ -67,7 +67,8 @@ type Options struct {
 
 // Add adds the controller to a manager, whose cache should have generated.CacheOptions.
 func (o Options) Add(mgr ctrl.Manager) error {
-	if err := errors.Join(mcfgv1.Install(mgr.GetScheme()), operatorv1.Install(mgr.GetScheme()), api.Install(mgr.GetScheme())); err != nil {
+	scheme := mgr.GetScheme()
+	if err := errors.Join(mcfgv1.Install(scheme), operatorv1.Install(scheme), api.Install(scheme)); err != nil {
 		return fmt.Errorf("adding controller render: %w", err)
 	}
 	if err := register(metrics.Registry); err != nil {

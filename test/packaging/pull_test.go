@@ -81,7 +81,7 @@ func TestPodmanBringsTheProgramOfTheImageToAMachine(t *testing.T) {
 	lab.Sources(t)
 	inputs(t)
 	// Podman names an image of a layout after the path to it, and names have no capitals, which those of tests do.
-	layouts, err := os.MkdirTemp("", "noderefit-image-")
+	layouts, err := os.MkdirTemp("", "noderefit-image-") //nolint:usetesting // podman would not take the name
 	if err != nil {
 		t.Fatal(err)
 	}

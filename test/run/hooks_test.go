@@ -64,7 +64,7 @@ func TestAHookHoldsAnUpdateWhileTheNodeServes(t *testing.T) {
 	gate := api.Hook{Name: "gate", NodeHookSpec: api.NodeHookSpec{When: api.HookBeforeDrain, Path: "/bin/gate"}}
 	n.carries(b, gate)
 	n.desire(b)
-	o := n.wait("held", func(o *corev1.Node, a api.Node) bool { return strings.Contains(a.Reason, "10-gate") })
+	o := n.wait("held", func(_ *corev1.Node, a api.Node) bool { return strings.Contains(a.Reason, "10-gate") })
 	says, _ := api.ReadNode(o)
 	if says.State != api.Working || o.Spec.Unschedulable || !strings.HasSuffix(says.Reason, "exit status 3: looked | not today") {
 		t.Errorf("%+v", says)
