@@ -22,8 +22,11 @@ VM_CUTS ?= 40
 
 # The suites that count their cuts, which go test shows only of a package that is tested by itself.
 COUNTING := osupdate crash
-# What is said to them besides: -short makes a seventh of the cuts, which is what .ci/run has time for.
-COUNTING_FLAGS ?=
+# The suite that has the machine to itself, but for those that count: hosts, a control plane and all programs.
+ROLLING := e2e
+# What is said to these besides: -short makes a seventh of the cuts and leaves out what other suites have by parts, which
+# is what .ci/run has time for.
+LONG_FLAGS ?=
 
 CACHE := .cache
 LINTER := $(CACHE)/golangci-lint
@@ -92,12 +95,13 @@ test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab 
 		counting() {
 			failed=0
 			for suite in $(COUNTING); do
-				go -C "test/$$suite" test $(COUNTING_FLAGS) -timeout $(TEST_TIMEOUT) || failed=$$?
+				go -C "test/$$suite" test $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) || failed=$$?
 			done
 			exit $$failed
 		}
 		counting >$(CACHE)/counting.log 2>&1 &
-		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING)))$$') || failed=$$?
+		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING) $(ROLLING)))$$') || failed=$$?
+		go test $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) ./test/$(ROLLING) || failed=$$?
 		wait $$! || failed=$$?
 		cat $(CACHE)/counting.log
 		exit $$failed

@@ -33,6 +33,9 @@ spec:
 
 // TestHooks follows hooks of a host and of the cluster from where they are put to what people are told.
 func TestHooks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes; test/node and test/run have its parts")
+	}
 	ctx, f := start(t, fleet.Options{Hosts: []string{"asks"}, Kwok: []string{"room"}})
 	n := f.Nodes[0]
 	hooks := func(value string) {

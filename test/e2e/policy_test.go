@@ -94,6 +94,9 @@ func (h host) String() string {
 // TestDisruptionPolicies has a real host do each action for changes that come from MachineConfigs, and looks at the units
 // and at the kernel for what became of it.
 func TestDisruptionPolicies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes; test/node and test/run have its parts")
+	}
 	ctx, f := start(t, fleet.Options{Hosts: []string{"w0"}, Kwok: []string{"k0"}})
 	ctx, cancel := context.WithTimeoutCause(ctx, 3*patience, errors.New("the scenario takes too long"))
 	defer cancel()
