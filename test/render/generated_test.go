@@ -255,7 +255,7 @@ func TestContainerRuntimeConfigs(t *testing.T) {
 	w.put(name+"-2", "worker", file("/etc/mine", "1"))
 	third := config("third", "", 200)
 	w.must(c.Create(w.ctx, third))
-	is(third, no, "MachineConfig/"+name+"-2 is there, and not of this object's making")
+	is(third, no, "MachineConfig/"+name+"-2 is there, and was not made of a ContainerRuntimeConfig")
 	w.remove(name + "-2")
 	is(third, yes)
 	w.has("worker", pids, "200")
