@@ -110,6 +110,8 @@ func (d deliveryReport) report(r *nodeReport) {
 type deliveryState struct {
 	report  deliveryReport
 	running bool
+	seen    *mcfgv1.ControllerConfig // the one that sum is of
+	sum     []byte
 	tried   []byte // digest of what was delivered last, or could not be
 	done    bool
 	tries   int
@@ -181,13 +183,16 @@ func (h *Head) deliver(ctx context.Context, v *situation) {
 	if h.o.Deliverer == nil || cc == nil || !h.mayDeliver(v) {
 		return
 	}
-	spec, err := json.Marshal(cc.Spec)
-	if err != nil {
-		h.log.Error("reading the ControllerConfig", zap.Error(err))
-		return
+	if h.delivery.seen != cc { // what is watched comes as another object when it has changed
+		spec, err := json.Marshal(cc.Spec)
+		if err != nil {
+			h.log.Error("reading the ControllerConfig", zap.Error(err))
+			return
+		}
+		sum := sha256.Sum256(spec)
+		h.delivery.seen, h.delivery.sum = cc, sum[:]
 	}
-	sum := sha256.Sum256(spec)
-	if !h.delivery.due(sum[:], v.now) {
+	if !h.delivery.due(h.delivery.sum, v.now) {
 		return
 	}
 	document, err := json.Marshal(cc)

@@ -40,9 +40,6 @@ func (m *Manager) RunOnce(ctx context.Context, o Once) (ended Ended, err error) 
 	if err := m.clearAway(ctx, o.Name); err != nil {
 		return ended, err
 	}
-	property := func(name string, value any) dbus.Property {
-		return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
-	}
 	fd := godbus.UnixFD(o.Output.Fd())
 	properties := []dbus.Property{
 		dbus.PropDescription(o.Description),
@@ -62,10 +59,7 @@ func (m *Manager) RunOnce(ctx context.Context, o Once) (ended Ended, err error) 
 		defer cancel()
 		err = errors.Join(err, m.clearAway(ctx, o.Name))
 	}()
-	err = m.job(ctx, "starting", o.Name, func(ctx context.Context, name, _ string, done chan<- string) (int, error) {
-		return m.conn.StartTransientUnitContext(ctx, name, "fail", properties, done)
-	})
-	if err != nil {
+	if err := m.startTransient(ctx, o.Name, properties); err != nil {
 		return ended, err
 	}
 	const often, seldom = 5 * time.Millisecond, 250 * time.Millisecond

@@ -77,9 +77,6 @@ func (m *Manager) StartTransient(ctx context.Context, t Transient) error {
 	for status := int32(1); status < 128; status++ {
 		own = append(own, status)
 	}
-	property := func(name string, value any) dbus.Property {
-		return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
-	}
 	properties := []dbus.Property{
 		dbus.PropDescription(t.Description),
 		dbus.PropExecStart(t.Argv, false),
@@ -97,13 +94,21 @@ func (m *Manager) StartTransient(ctx context.Context, t Transient) error {
 	if t.Limit > 0 {
 		properties = append(properties, property("RuntimeMaxUSec", uint64(t.Limit.Microseconds())))
 	}
-	err := m.job(ctx, "starting", t.Name, func(ctx context.Context, name, _ string, done chan<- string) (int, error) {
-		return m.conn.StartTransientUnitContext(ctx, name, "fail", properties, done)
-	})
+	err := m.startTransient(ctx, t.Name, properties)
 	if answer, is := errors.AsType[godbus.Error](err); is && answer.Name == "org.freedesktop.systemd1.UnitExists" {
 		return fmt.Errorf("%w: %w", ErrUnitExists, err)
 	}
 	return err
+}
+
+func (m *Manager) startTransient(ctx context.Context, name string, properties []dbus.Property) error {
+	return m.job(ctx, "starting", name, func(ctx context.Context, name, _ string, done chan<- string) (int, error) {
+		return m.conn.StartTransientUnitContext(ctx, name, "fail", properties, done)
+	})
+}
+
+func property(name string, value any) dbus.Property {
+	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
 }
 
 // Service is what systemd says of a service.

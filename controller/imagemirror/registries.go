@@ -118,10 +118,6 @@ func (c *registriesConf) insecure(location string) bool {
 // a source has holds for its parts that are in the file.
 func (c *registriesConf) merge(all []registry) error {
 	file := slices.Clone(c.entries)
-	insecure := func(location string) bool {
-		is, _ := closest(file, location)["insecure"].(bool)
-		return is
-	}
 	sources := make([]map[string]any, 0, len(all))
 	for _, r := range all {
 		e := closest(file, r.source)
@@ -135,7 +131,7 @@ func (c *registriesConf) merge(all []registry) error {
 		sources = append(sources, e)
 	}
 	for i, r := range all {
-		if err := add(sources[i], r.mirrors, insecure); err != nil {
+		if err := c.add(sources[i], r.mirrors); err != nil {
 			return err
 		}
 	}
@@ -145,7 +141,7 @@ func (c *registriesConf) merge(all []registry) error {
 		if r == nil || r.source == at {
 			continue
 		}
-		if err := add(e, parts(r.mirrors, at[covers(r.source, at):]), insecure); err != nil {
+		if err := c.add(e, parts(r.mirrors, at[covers(r.source, at):])); err != nil {
 			return err
 		}
 	}
@@ -168,14 +164,18 @@ func parts(mirrors []mirror, path string) []mirror {
 
 // add puts mirrors behind those that an entry has. One that the file says is insecure as a registry is so as a mirror:
 // the library that reads the file looks at the mirror alone.
-func add(e map[string]any, mirrors []mirror, insecure func(location string) bool) error {
-	if err := spell(e); err != nil {
-		return err
-	}
+func (c *registriesConf) add(e map[string]any, mirrors []mirror) error {
 	had, err := mirrorsOf(e)
 	if err != nil {
 		return err
 	}
+	// The older word for mirrors by digest and the newer one, which each mirror has for itself, exclude each other.
+	if is, _ := e["mirror-by-digest-only"].(bool); is {
+		for _, m := range had {
+			m["pull-from-mirror"] = digestOnly
+		}
+	}
+	delete(e, "mirror-by-digest-only")
 	byLocation := map[string]map[string]any{}
 	var first, second []string
 	for _, m := range had {
@@ -190,7 +190,7 @@ func add(e map[string]any, mirrors []mirror, insecure func(location string) bool
 			if !m.digests {
 				byLocation[m.location]["pull-from-mirror"] = tagOnly
 			}
-			if insecure(m.location) {
+			if c.insecure(m.location) {
 				byLocation[m.location]["insecure"] = true
 			}
 		}
@@ -203,22 +203,6 @@ func add(e map[string]any, mirrors []mirror, insecure func(location string) bool
 	if out != nil {
 		e["mirror"] = out
 	}
-	return nil
-}
-
-// spell puts the older word for mirrors by digest into the newer one, which each mirror has for itself: the two exclude
-// each other.
-func spell(e map[string]any) error {
-	mirrors, err := mirrorsOf(e)
-	if err != nil {
-		return err
-	}
-	if is, _ := e["mirror-by-digest-only"].(bool); is {
-		for _, m := range mirrors {
-			m["pull-from-mirror"] = digestOnly
-		}
-	}
-	delete(e, "mirror-by-digest-only")
 	return nil
 }
 

@@ -198,10 +198,13 @@ func registries(objects []counted) []registry {
 		}
 		out = append(out, is)
 	}
-	return slices.DeleteFunc(out, func(is registry) bool {
-		above := slices.DeleteFunc(slices.Clone(out), func(r registry) bool { return r.source == is.source })
-		return len(is.mirrors) == 0 && (!is.allowed || !never(above, is.source))
-	})
+	var asking []registry
+	for i, is := range out {
+		if len(is.mirrors) > 0 || is.allowed && never(slices.Concat(out[:i], out[i+1:]), is.source) {
+			asking = append(asking, is)
+		}
+	}
+	return asking
 }
 
 // order merges lists so that each keeps its order where that is possible; otherwise, and where no list says anything,

@@ -148,8 +148,7 @@ func (r *reconciler) carried(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	return c, problem, nil
 }
 
-// carry brings it to all rendered configurations of the pool that are there: its nodes may be on
-// any of them.
+// carry brings it to all rendered configurations of the pool that are there: its nodes may be on any of them.
 func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool, want carried) error {
 	list, err := r.list(ctx, func(mc *mcfgv1.MachineConfig) bool {
 		return machineconfig.PoolOf(mc.Name) == pool.Name && mc.DeletionTimestamp == nil

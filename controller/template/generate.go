@@ -295,7 +295,7 @@ func execute(set fs.FS, at string, data Data) ([]byte, error) {
 	var out bytes.Buffer
 	if err := t.Execute(&out, data); err != nil {
 		// Of what went wrong the text can quote a value, as that of a range over one that is no list does.
-		if at, value, found := strings.Cut(named(err).Error(), "range can't iterate over"); found && value != "" {
+		if at, _, found := strings.Cut(named(err).Error(), "range can't iterate over"); found {
 			return nil, errors.New(at + "range can't iterate over this: it is no list")
 		}
 		return nil, named(err)
