@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,17 +58,18 @@ func TestADirectoryIsReadAgainWhenItChangesAndKeepsWhatWasGood(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	t.Cleanup(func() {
+	stopped := sync.OnceFunc(func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(stopped)
 	serves := func(want string) {
 		t.Helper()
 		deadline := time.After(time.Minute)
 		for tick := time.NewTicker(10 * time.Millisecond); ; {
-			p, err := d.Pool(ctx, "worker")
+			p, err := d.Pool(t.Context(), "worker")
 			if err == nil && p.Spec.Configuration.Name == want {
 				tick.Stop()
 				return
@@ -83,14 +85,22 @@ func TestADirectoryIsReadAgainWhenItChangesAndKeepsWhatWasGood(t *testing.T) {
 	write(t, dir+"/machine-configs/b.yaml", configText, "b")
 	write(t, dir+"/machine-pools/worker.yaml", poolText, "b")
 	serves("b")
+	write(t, dir+"/machine-pools/worker.yaml", poolText, "a")
+	serves("a")
+
+	stopped() // from here on the files are read when the test says so
 	write(t, dir+"/machine-pools/worker.yaml", poolText, "nowhere")
 	d.reload()
-	serves("b")
+	serves("a")
 	if d.said == "" {
 		t.Error("the error was not said")
 	}
-	write(t, dir+"/machine-pools/worker.yaml", poolText, "a")
-	serves("a")
+	write(t, dir+"/machine-pools/worker.yaml", poolText, "b")
+	d.reload()
+	serves("b")
+	if d.said != "" {
+		t.Errorf("the error is still said: %s", d.said)
+	}
 }
 
 func TestAnErrorOfAPoolIsSaidByFileAndFieldAndTheOtherPoolsAreServed(t *testing.T) {

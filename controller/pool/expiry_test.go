@@ -15,7 +15,6 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -43,12 +42,12 @@ func TestAPoolSaysWhenCertificatesEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newReconciler(b)
-	r.certified, r.client = true, b.Client
+	r.certified, r.client = true, b.Client // one that is not behind
 	says := func() []mcfgv1.CertExpiry {
 		t.Helper()
 		reconcileNow(t, r)
 		var pools mcfgv1.MachineConfigPoolList
-		if err := b.List(t.Context(), &pools, &client.ListOptions{}); err != nil {
+		if err := r.client.List(t.Context(), &pools); err != nil {
 			t.Fatal(err)
 		}
 		return pools.Items[0].Status.CertExpirys
