@@ -24,8 +24,8 @@ VM_CUTS ?= 40
 COUNTING := osupdate crash
 # The suite that has the machine to itself, but for those that count: hosts, a control plane and all programs.
 ROLLING := e2e
-# What is said to these besides: -short makes a seventh of the cuts and leaves out what other suites have by parts, which
-# is what .ci/run has time for.
+# What is said to these besides: -short makes fewer cuts, spread over all points of an update, and leaves out what other
+# suites have by parts, which is what .ci/run has time for.
 LONG_FLAGS ?=
 
 CACHE := .cache
@@ -91,7 +91,6 @@ test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab 
 	status=0
 	{
 		failed=0
-		# Beside the others, because hosts mostly wait.
 		counting() {
 			failed=0
 			for suite in $(COUNTING); do
@@ -99,8 +98,9 @@ test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab 
 			done
 			exit $$failed
 		}
-		counting >$(CACHE)/counting.log 2>&1 &
 		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING) $(ROLLING)))$$') || failed=$$?
+		# Beside the rollouts, whose hosts mostly wait: beside all others as well, every wait would be three times as long.
+		counting >$(CACHE)/counting.log 2>&1 &
 		go test $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) ./test/$(ROLLING) || failed=$$?
 		wait $$! || failed=$$?
 		cat $(CACHE)/counting.log
@@ -122,7 +122,7 @@ test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, 
 
 .PHONY: test-vm-short
 test-vm-short: ## Runs what of test-vm a change has to pass: an update, its ways back, and ten power cuts
-	@VM_TESTS=require LAB_INSTALL=1 go -C test/vm test -short -count=1 -timeout 40m
+	@VM_TESTS=require LAB_INSTALL=1 go -C test/vm test -short -count=1 -timeout 60m
 
 .PHONY: race
 race: ## Runs the tests of the packages that start goroutines or share memory under the race detector

@@ -196,11 +196,11 @@ func TestStagedUpdateThatIsCutBeforeItsDeploymentIsBootableLeavesNothing(t *test
 func TestStagedUpdateThatIsCutOnceItsDeploymentIsBootableEndsOnIt(t *testing.T) {
 	ctx, v, a, b := newStagedVictim(t)
 	to, from := b, a
-	for _, request := range []string{
+	for _, request := range every([]string{
 		"shutdown hang after", "recover hang clock", "recover hang etc staged", "recover hang etc recorded",
 		"recover hang reread", "recover hang apply " + earlyFile, "recover hang again", "recover hang prove",
 		"prove hang settle", "prove hang settled",
-	} {
+	}, 0) {
 		v.cutAt(ctx, to, request)
 		v.isOn(ctx, request, to, transaction.Done)
 		v.moveTo(ctx, to) // which cleans up where the cut was in that
@@ -230,11 +230,11 @@ func TestStagedConfigurationThatFailsComesBackWhereverItIsCut(t *testing.T) {
 		v.cutAt(ctx, lift(bad), request)
 		back(request, "bad.service")
 	}
-	for _, request := range []string{
+	for _, request := range every([]string{
 		"", "recover hang etc staged", "recover hang etc recorded", "recover hang apply " + earlyFile, "recover hang again",
 		"prove hang given up", "prove hang undo " + earlyFile, "prove hang taken back", "recover hang returned",
 		"recover hang rolled back",
-	} {
+	}, 1) {
 		if request == "" {
 			update(ctx, t, v.Node, filesAlone, transaction.RolledBack)
 		} else {
