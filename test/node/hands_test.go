@@ -300,7 +300,10 @@ func TestHeadThatIsKilledDuringASwitchFindsItGoneOn(t *testing.T) {
 		r := begin(ctx, t, n, "apply", "--config", doc, "--name", name)
 		shell(ctx, t, n, "until "+until+"; do sleep 0.01; done")
 		r.end(ctx, t, n, "KILL")
-		if a := head(ctx, t, n, "apply", "--config", doc, "--name", name); a.Error != "" || a.Result.Reboot != daemon.RebootStarted {
+		a := head(ctx, t, n, "apply", "--config", doc, "--name", name)
+		// A host that was quicker than the test is on its way down, and nobody answers there: what it does counts.
+		down := strings.Contains(a.Error, "connecting to the system bus")
+		if !down && (a.Error != "" || a.Result.Reboot != daemon.RebootStarted) {
 			t.Fatalf("killed at %s: %+v", until, a)
 		}
 		if err := n.WaitBoot(ctx, boots+1); err != nil {
