@@ -93,7 +93,15 @@ func TestHeadThatTheRebootStops(t *testing.T) {
 	b := n.render([]string{"quiet"}, "b")
 	proving := make(chan struct{})
 	n.host.Change(func(s *fakehost.Script) {
-		s.Gone = func() { n.kill() }
+		s.Gone = func() {
+			// A machine takes longer to go down than an event to be sent, where there is one to send.
+			for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				if n.hasEvents("Reboot") {
+					break
+				}
+			}
+			n.kill()
+		}
 		s.Back = n.start
 		s.Fault = func(operation, _ string) error {
 			if operation == fakehost.Prove {
