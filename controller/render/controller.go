@@ -232,6 +232,7 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 		return in, err
 	}
 	in.rendering, in.failure = renderPool(pool, sources, base)
+	in.waiting = append(in.waiting, altered(in.rendering, parts)...)
 	if len(in.waiting) > 0 {
 		nodes := &corev1.NodeList{}
 		if err := r.cached.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/generated"
 )
 
 // part is an object that another controller makes MachineConfigs from.
@@ -67,6 +68,22 @@ func waitingFor(pool *mcfgv1.MachineConfigPool, parts []part) (waiting, refused 
 	slices.Sort(waiting)
 	slices.Sort(refused)
 	return waiting, refused
+}
+
+// altered are the MachineConfigs of templates that somebody has changed. They are about to be put back, and no node
+// shall get what was never meant to be. Where nobody makes any of templates, nobody puts them back.
+func altered(r *rendering, parts []part) []string {
+	if r == nil || !slices.ContainsFunc(parts, func(p part) bool { return p.kind == kindControllerConfig }) {
+		return nil
+	}
+	var out []string
+	for _, d := range r.selected {
+		if generated.Altered(d.Object) {
+			out = append(out, fmt.Sprintf("MachineConfig/%s: somebody has changed it, and it is about to be put back as the "+
+				"templates made it", d.Object.Name))
+		}
+	}
+	return out
 }
 
 // refused says that the controller of a part does not accept what it is now, and has left what it was before. That

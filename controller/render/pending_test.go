@@ -4,6 +4,7 @@ package render
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/machineconfig"
 )
 
 func TestWhatIsUnfinishedIsNamedWithSinceWhenAndWhy(t *testing.T) {
@@ -149,5 +152,27 @@ func TestAControllerConfigIsWaitedForWhereMachineConfigsAreMadeOfIt(t *testing.T
 	}
 	if why, _ := templatePart(named).unfinished(); why == "" {
 		t.Error("one that nobody looked at counts as finished")
+	}
+}
+
+func TestWhatSomebodyMadeOfAMachineConfigOfTemplatesIsNotRendered(t *testing.T) {
+	made := &mcfgv1.MachineConfig{ObjectMeta: metav1.ObjectMeta{Name: "00-worker"}}
+	made.Annotations = map[string]string{api.MadeAs: generated.Mark(made)}
+	changed := made.DeepCopy()
+	changed.Spec.KernelArguments = []string{"quiet"}
+	of := func(mc *mcfgv1.MachineConfig) *rendering {
+		return &rendering{selected: []*machineconfig.Document{{Object: mc}}}
+	}
+	templates := []part{{kind: kindControllerConfig}}
+	if got := altered(of(changed), templates); len(got) != 1 || !strings.HasPrefix(got[0], "MachineConfig/00-worker: ") {
+		t.Errorf("changed: %q", got)
+	}
+	for what, got := range map[string][]string{
+		"as it was made": altered(of(made), templates), "nobody puts it back": altered(of(changed), nil),
+		"nothing is rendered": altered(nil, templates),
+	} {
+		if len(got) > 0 {
+			t.Errorf("%s: %q", what, got)
+		}
 	}
 }

@@ -4,9 +4,6 @@ package template
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -116,32 +113,9 @@ func differences(is, to *mcfgv1.MachineConfig) []string {
 	return out
 }
 
-// canonical is a spec as JSON, however it was spelt.
-func canonical(s *mcfgv1.MachineConfigSpec) string {
-	rest := s.DeepCopy()
-	rest.Config.Raw = nil
-	var config any
-	if len(s.Config.Raw) > 0 {
-		if err := json.Unmarshal(s.Config.Raw, &config); err != nil {
-			return "not JSON " + string(s.Config.Raw)
-		}
-	}
-	for _, list := range []*[]string{&rest.KernelArguments, &rest.Extensions} {
-		if len(*list) == 0 {
-			*list = nil
-		}
-	}
-	text, err := json.Marshal([]any{config, rest})
-	if err != nil {
-		return "not JSON " + err.Error()
-	}
-	return string(text)
-}
-
 // own marks what was made of a ControllerConfig. It goes with it, and does not hold up that it goes.
 func own(cc *mcfgv1.ControllerConfig, mc *mcfgv1.MachineConfig, version string) {
-	sum := sha256.Sum256([]byte(canonical(&mc.Spec)))
-	mc.Annotations = map[string]string{api.GeneratedBy: version, api.MadeAs: mc.Name + "/" + hex.EncodeToString(sum[:])}
+	mc.Annotations = map[string]string{api.GeneratedBy: version, api.MadeAs: generated.Mark(mc)}
 	mc.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: mcfgv1.GroupVersion.String(), Kind: kindControllerConfig, Name: cc.Name, UID: cc.UID,
 		Controller: new(true),
