@@ -27,6 +27,8 @@ ROLLING := e2e
 # What is said to these besides: -short makes fewer cuts, spread over all points of an update, and leaves out what other
 # suites have by parts, which is what .ci/run has time for.
 LONG_FLAGS ?=
+# What is said to the packages that come first: -p=1 runs one at a time, where machines are emulated beside them.
+TEST_FLAGS ?=
 
 CACHE := .cache
 LINTER := $(CACHE)/golangci-lint
@@ -98,7 +100,7 @@ test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab 
 			done
 			exit $$failed
 		}
-		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING) $(ROLLING)))$$') || failed=$$?
+		go test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING) $(ROLLING)))$$') || failed=$$?
 		# Beside the rollouts, whose hosts mostly wait: beside all others as well, every wait would be three times as long.
 		counting >$(CACHE)/counting.log 2>&1 &
 		go test $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) ./test/$(ROLLING) || failed=$$?
