@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -20,16 +21,23 @@ func Mark(mc *mcfgv1.MachineConfig) string {
 	return mc.Name + "/" + hex.EncodeToString(sum[:])
 }
 
-// Altered says that somebody has changed the spec of a MachineConfig since templates made it, and not a copy of one:
-// their controller is about to put it back.
+// Marked says whether a MachineConfig has a mark of templates, and whether it is one that was made under its name: a
+// copy has that of another.
+func Marked(mc metav1.Object) (marked, own bool) {
+	made, marked := mc.GetAnnotations()[api.MadeAs]
+	return marked, strings.HasPrefix(made, mc.GetName()+"/")
+}
+
+// Altered says that somebody has changed the spec of a MachineConfig since templates made it: their controller is about
+// to put it back.
 func Altered(mc *mcfgv1.MachineConfig) bool {
-	made, marked := mc.Annotations[api.MadeAs]
-	return marked && strings.HasPrefix(made, mc.Name+"/") && made != Mark(mc)
+	_, own := Marked(mc)
+	return own && mc.Annotations[api.MadeAs] != Mark(mc)
 }
 
 // canonical is a spec as JSON, however it was spelt.
 func canonical(s *mcfgv1.MachineConfigSpec) string {
-	rest := s.DeepCopy()
+	rest := *s
 	rest.Config.Raw = nil
 	var config any
 	if len(s.Config.Raw) > 0 {

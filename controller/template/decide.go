@@ -77,8 +77,8 @@ func decide(wanted, found []*mcfgv1.MachineConfig) decision {
 
 // ours says that a MachineConfig was made of templates under the name that it has: not that it is a copy of one.
 func ours(mc metav1.Object) bool {
-	if made, marked := mc.GetAnnotations()[api.MadeAs]; marked {
-		return strings.HasPrefix(made, mc.GetName()+"/")
+	if marked, own := generated.Marked(mc); marked {
+		return own
 	}
 	o := metav1.GetControllerOf(mc)
 	return o != nil && o.Kind == kindControllerConfig && o.Name == api.ControllerConfig

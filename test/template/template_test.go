@@ -45,16 +45,50 @@ type world struct {
 	t   *testing.T
 	ctx context.Context //nolint:containedctx // of the test that the world is for
 	dir string
+	// templates stops the template controller, and starts it again.
+	templates *process
+}
+
+// process is a controller that can be stopped and started.
+type process struct {
+	add  func(ctrl.Manager) error
+	stop func() error // nil: it does not run
 }
 
 func begin(t *testing.T) *world {
 	t.Helper()
 	cluster.Need(t)
 	ctx := untilTheEnd(t)
-	w := &world{cluster.New(t, cluster.Options{Controllers: true, Audit: true}), t, ctx, t.TempDir()}
+	w := &world{cluster.New(t, cluster.Options{Controllers: true, Audit: true}), t, ctx, t.TempDir(), nil}
 	logger := logr.Discard()
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
+	w.templates = &process{add: (template.Options{Version: "v0.0.0-test", Sets: template.Sets{Dir: w.dir}}).Add}
+	for _, p := range []*process{w.templates, {add: (render.Options{Version: "v0.0.0-test"}).Add}} {
+		w.start(p)
+		t.Cleanup(func() {
+			if p.stop == nil {
+				return
+			}
+			if err := p.stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, name := range []string{"worker", "infra"} {
+		p := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		p.Spec.MachineConfigSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: api.Role, Operator: metav1.LabelSelectorOpIn, Values: slices.Compact([]string{"worker", name})},
+		}}
+		_, err := w.MachineConfigs.MachineconfigurationV1().MachineConfigPools().Create(ctx, p, metav1.CreateOptions{})
+		w.must(err)
+	}
+	return w
+}
+
+// start starts a controller.
+func (w *world) start(p *process) {
+	w.t.Helper()
 	config := rest.CopyConfig(w.Config)
 	config.UserAgent = agent
 	scheme := runtime.NewScheme()
@@ -66,26 +100,14 @@ func begin(t *testing.T) *world {
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	w.must(err)
-	w.must((template.Options{Version: "v0.0.0-test", Sets: template.Sets{Dir: w.dir}}).Add(mgr))
-	w.must((render.Options{Version: "v0.0.0-test"}).Add(mgr))
+	w.must(p.add(mgr))
 	done := make(chan error, 1)
-	running, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(w.ctx)
 	go func() { done <- mgr.Start(running) }()
-	t.Cleanup(func() {
+	p.stop = func() error {
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	for _, name := range []string{"worker", "infra"} {
-		p := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		p.Spec.MachineConfigSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: api.Role, Operator: metav1.LabelSelectorOpIn, Values: slices.Compact([]string{"worker", name})},
-		}}
-		_, err := w.MachineConfigs.MachineconfigurationV1().MachineConfigPools().Create(ctx, p, metav1.CreateOptions{})
-		w.must(err)
+		return <-done
 	}
-	return w
 }
 
 // untilTheEnd ends early enough before go test's own limit for a test to say what it was waiting for.
@@ -265,6 +287,7 @@ func TestTemplatesOnAControlPlane(t *testing.T) {
 		{"AControllerConfigThatNamesNoTemplatesChangesNothing", changesNothing},
 		{"TheTemplatesBecomeThePoolsConfiguration", become},
 		{"WhatSomebodyChangesIsPutBackAndSaid", putBack},
+		{"WhatSomebodyChangesReachesNoPoolBeforeItIsPutBack", reachesNoPool},
 		{"WhatSomebodyDeletesComesBack", comesBack},
 		{"AWrongTemplateIsNamedAndChangesNothing", wrongTemplate},
 		{"AnotherSetReplacesTheFirst", anotherSet},
@@ -274,7 +297,7 @@ func TestTemplatesOnAControlPlane(t *testing.T) {
 		{"NoSecretWasEverAskedFor", noSecrets},
 		{"ItSaysThatItBeginsBeforeItMakesAny", saysBefore},
 	} {
-		if !t.Run(step.name, func(t *testing.T) { step.do(&world{w.Cluster, t, w.ctx, w.dir}) }) {
+		if !t.Run(step.name, func(t *testing.T) { step.do(&world{w.Cluster, t, w.ctx, w.dir, w.templates}) }) {
 			return
 		}
 	}
@@ -313,6 +336,47 @@ func putBack(w *world) {
 			is.Labels["own"] == "x", is
 	})
 	w.event("00-worker", "TemplateRestored", "changed its spec")
+}
+
+// reachesNoPool has nobody there who would put it back, so that it is not a matter of who is quicker.
+func reachesNoPool(w *world) {
+	had := ""
+	w.until("the pool has what was made last", func() (bool, any) {
+		had = w.pool("worker").Spec.Configuration.Name
+		return strings.Contains(string(w.config(had).Spec.Config.Raw), "/opt/bin/kubelet"), had
+	})
+	w.must(w.templates.stop())
+	w.templates.stop = nil
+	_, err := w.MachineConfigs.MachineconfigurationV1().MachineConfigs().Patch(w.ctx, "00-worker", types.MergePatchType,
+		[]byte(`{"spec":{"kernelArguments":["hunter2"]}}`), metav1.PatchOptions{})
+	w.must(err)
+	pending := func(is corev1.ConditionStatus, words string) {
+		w.t.Helper()
+		w.until(fmt.Sprintf("the pool's RenderPending is %s: %s", is, words), func() (bool, any) {
+			for _, c := range w.pool("worker").Status.Conditions {
+				if string(c.Type) == api.PoolRenderPending && c.Status == is && strings.Contains(c.Message, words) {
+					return true, nil
+				}
+			}
+			return false, w.pool("worker").Status.Conditions
+		})
+	}
+	pending(corev1.ConditionTrue, "MachineConfig/00-worker: somebody has changed it")
+	if is := w.pool("worker").Spec.Configuration.Name; is != had {
+		w.t.Errorf("the pool went from %s to %s", had, is)
+	}
+	w.start(w.templates)
+	pending(corev1.ConditionFalse, "")
+	list, err := w.MachineConfigs.MachineconfigurationV1().MachineConfigs().List(w.ctx, metav1.ListOptions{})
+	w.must(err)
+	for _, mc := range list.Items {
+		if slices.Contains(mc.Spec.KernelArguments, "hunter2") {
+			w.t.Errorf("%s has it", mc.Name)
+		}
+	}
+	if is := w.pool("worker").Spec.Configuration.Name; is != had {
+		w.t.Errorf("the pool went from %s to %s", had, is)
+	}
 }
 
 func comesBack(w *world) {
