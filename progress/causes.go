@@ -680,20 +680,15 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 
 // tries is that the configuration failed before, and is to be proved first where it failed.
 func (p *poolReport) tries(n *nodeReport) *Answer {
-	if p.Tries(n.Node) {
+	if p.first == nil || p.Tries(n.Node) {
 		return nil
 	}
-	for _, first := range p.Nodes {
-		if p.Tries(first) {
-			return &Answer{
-				Verdict: WaitsForTurn, Blocking: &Object{Kind: "Node", Name: first.Name},
-				Because: fmt.Sprintf("it waits for its turn: %s failed on node %s, was lifted, and is tried there first",
-					p.Target, first.Name),
-				Do: "wait, or see kubectl refit explain node/" + first.Name,
-			}
-		}
+	return &Answer{
+		Verdict: WaitsForTurn, Blocking: &Object{Kind: "Node", Name: p.first.Name},
+		Because: fmt.Sprintf("it waits for its turn: %s failed on node %s, was lifted, and is tried there first",
+			p.Target, p.first.Name),
+		Do: "wait, or see kubectl refit explain node/" + p.first.Name,
 	}
-	return nil
 }
 
 // occupied says in a few words why a node counts against its pool's maxUnavailable.

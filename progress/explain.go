@@ -145,6 +145,8 @@ type poolReport struct {
 	// waiting are the nodes that have not been told yet, in the order in which they will be.
 	waiting   []*nodeReport
 	conflicts []Conflict
+	// first is one of the nodes on which the configuration failed and that try it again before all others; nil: none.
+	first *Node
 }
 
 type nodeReport struct {
@@ -244,6 +246,9 @@ func (r *Report) order() {
 	}
 	for _, p := range r.pools {
 		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return Turn(a.Node, b.Node) })
+		if i := slices.IndexFunc(p.Nodes, p.Tries); i >= 0 {
+			p.first = &p.Nodes[i]
+		}
 	}
 }
 
