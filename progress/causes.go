@@ -225,13 +225,6 @@ func (r *Report) unread(n *nodeReport) *Answer {
 	}
 }
 
-// severity orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
-var severity = map[Verdict]int{
-	RolledBack: 1, Unreconcilable: 1, Degraded: 1, ConfigMissing: 2, NoDaemon: 3, HeldByHook: 4, Draining: 4, NotReady: 5,
-	NotTakenUp: 6, Misconfigured: 7, Undelivered: 7, Cordoned: 8, Rebooting: 9, Updating: 10, NotOffered: 11,
-	WaitsForTurn: 12,
-}
-
 // worst is the node of a pool that has most to say; nil: all are where they should be.
 func (r *Report) worst(p *poolReport) *nodeReport {
 	var worst *nodeReport
@@ -242,7 +235,7 @@ func (r *Report) worst(p *poolReport) *nodeReport {
 			continue
 		}
 		a, _ := r.ExplainNode(n.Name)
-		if worst == nil || cmp.Or(cmp.Compare(severity[a.Verdict], severity[at.Verdict]), earlier(a.Since, at.Since)) < 0 {
+		if worst == nil || cmp.Or(a.Verdict.Compare(at.Verdict), earlier(a.Since, at.Since)) < 0 {
 			worst, at = n, a
 		}
 	}

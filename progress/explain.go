@@ -13,46 +13,6 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Verdict is the cause that keeps a node or a pool from where it should be, in one word.
-type Verdict string
-
-// The verdicts.
-const (
-	// UpToDate and Updating: nothing is wrong, the node is there already, or on the way and nothing in it.
-	UpToDate Verdict = "UpToDate"
-	Updating Verdict = "Updating"
-	// Drifted: it is there, and the host is not as its configuration says.
-	Drifted Verdict = "Drifted"
-	// Undelivered: it is there, or waits for its pool, and its host has not the certificates of the ControllerConfig.
-	Undelivered Verdict = "Undelivered"
-
-	// NoPool, and what follows, is about the pool.
-	NoPool         Verdict = "NoPool"
-	SeveralPools   Verdict = "SeveralPools"
-	NoNodes        Verdict = "NoNodes"
-	Misconfigured  Verdict = "Misconfigured"
-	RenderDegraded Verdict = "RenderDegraded"
-	RenderPending  Verdict = "RenderPending"
-	NotRendered    Verdict = "NotRendered"
-	Paused         Verdict = "Paused"
-	Quarantined    Verdict = "Quarantined"
-	WaitsForTurn   Verdict = "WaitsForTurn"
-	NotOffered     Verdict = "NotOffered"
-
-	// RolledBack, and what follows, is about the node.
-	RolledBack     Verdict = "RolledBack"
-	Unreconcilable Verdict = "Unreconcilable"
-	Degraded       Verdict = "Degraded"
-	ConfigMissing  Verdict = "ConfigMissing"
-	NoDaemon       Verdict = "NoDaemon"
-	NotTakenUp     Verdict = "NotTakenUp"
-	NotReady       Verdict = "NotReady"
-	Cordoned       Verdict = "Cordoned"
-	HeldByHook     Verdict = "HeldByHook"
-	Draining       Verdict = "Draining"
-	Rebooting      Verdict = "Rebooting"
-)
-
 // Object names something in the cluster.
 type Object struct {
 	Kind      string `json:"kind"`
@@ -80,21 +40,6 @@ type Answer struct {
 	Output []string `json:"output,omitempty"`
 	// Do is what a person can do about it; empty: nothing is to be done.
 	Do string `json:"do,omitempty"`
-}
-
-// Fine says that there is nothing to explain.
-func (a Answer) Fine() bool { return a.Verdict == UpToDate || a.Verdict == Updating }
-
-// OfPool says that the node of which this is the answer waits for its pool, as all nodes do that are not there.
-func (a Answer) OfPool() bool {
-	switch a.Verdict {
-	case Misconfigured:
-		return a.Blocking == nil || a.Blocking.Kind != "Node"
-	case RenderDegraded, RenderPending, NotRendered, Paused, Quarantined, WaitsForTurn, NotOffered:
-		return true
-	default:
-		return false
-	}
 }
 
 // Sentence is the answer on one line, as in a condition.
@@ -357,12 +302,12 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 		}
 	}
 	a := r.explainPool(p)
-	switch a.Verdict {
-	case UpToDate, Drifted, Undelivered, NoNodes:
+	switch a.Verdict.meaning().end {
+	case arrives:
 		return p.Complete(), p.Complete()
-	case Misconfigured, SeveralPools, RenderDegraded, Paused, Quarantined, RolledBack, Unreconcilable, Degraded:
+	case stops:
 		return false, true
-	default:
-		return false, false
+	case goesOn:
 	}
+	return false, false
 }
