@@ -155,8 +155,8 @@ func (v Verdict) Compare(w Verdict) int { return v.meaning().rank - w.meaning().
 // Fine says that there is nothing to explain.
 func (a Answer) Fine() bool { return a.Verdict == UpToDate || a.Verdict == Updating }
 
-// Harmless says that nothing is held up, whatever else there is to say.
-func (a Answer) Harmless() bool { return a.Verdict.meaning().end == arrives }
+// Stops says that it goes no further until somebody does something.
+func (a Answer) Stops() bool { return a.Verdict.meaning().end == stops }
 
 // OfPool says that the node of which this is the answer waits for its pool, as all nodes do that are not there.
 func (a Answer) OfPool() bool {

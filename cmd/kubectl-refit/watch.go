@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -28,9 +29,11 @@ func watchCommand(o *options) *cobra.Command {
 	var settle time.Duration
 	cmd := &cobra.Command{
 		Use:   "watch [POOL]",
-		Short: "Follow a rollout, a line for each change, until the pool is updated or goes no further",
-		Long: `Follows a rollout: a line for each change of a node or a pool, with how long the step before took. It ends when
-the pools are updated (exit code 0) or go no further by themselves (exit code 1, with the reason).`,
+		Short: "Follow a rollout until the pool is updated or goes no further",
+		Long: `Follows a rollout. On a terminal it is a picture that stays in its place: a bar for each pool, and a line for
+each node that is on its way, has failed, or is not as it should be. In a pipe, and where TERM is dumb, it is a line for
+each change of a node or a pool, with how long the step before took. It ends when the pools are updated (exit code 0) or
+go no further by themselves (exit code 1, with the reason).`,
 		Args: arguments(0, 1, "POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
@@ -48,6 +51,9 @@ the pools are updated (exit code 0) or go no further by themselves (exit code 1,
 				return err
 			}
 			f := &follower{out: cmd.OutOrStdout(), only: args, settle: settle}
+			if f.screen = terminal(f.out, os.Getenv); f.screen != nil {
+				c.warnings = f.screen.beside(c.warnings)
+			}
 			return f.follow(ctx, c.follow(ctx))
 		},
 	}
@@ -142,9 +148,10 @@ func (s *stores) report() *progress.Report {
 	return progress.NewReport(v)
 }
 
-// follower prints what changes from one report to the next.
+// follower shows a rollout on a screen, or prints what changes from one report to the next.
 type follower struct {
 	out    io.Writer
+	screen *screen // nil: lines it is
 	only   []string
 	settle time.Duration
 
@@ -174,9 +181,15 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 	f.pools, f.nodes, f.worked = map[string]poolMark{}, map[string]nodeMark{}, map[string]bool{}
 	settled := time.NewTimer(0)
 	defer settled.Stop()
+	var older <-chan time.Time // a picture says how long things last
+	if f.screen != nil {
+		second := time.NewTicker(time.Second)
+		defer second.Stop()
+		older = second.C
+	}
 	for {
 		r, now := s.report(), time.Now()
-		f.print(r, now)
+		f.show(r, now)
 		if wait, ended := f.atEnd(r, now); ended && wait <= 0 {
 			return f.result(r, now)
 		} else if ended {
@@ -186,6 +199,7 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 		case <-ctx.Done():
 			return interrupted(ctx)
 		case <-settled.C:
+		case <-older:
 		case <-s.changed:
 			select {
 			case <-ctx.Done():
@@ -239,13 +253,24 @@ func (f *follower) result(r *progress.Report, now time.Time) error {
 			stopped = append(stopped, fmt.Sprintf("pool %s is gone", name))
 			continue
 		}
-		f.line(now, r, name, "", string(a.Verdict), "", a.Because)
+		if f.screen == nil {
+			f.line(now, r, name, "", string(a.Verdict), "", a.Because)
+		}
 		stopped = append(stopped, fmt.Sprintf("pool %s goes no further (%s): %s", name, a.Verdict, a.Sentence()))
 	}
 	if len(stopped) > 0 {
 		return errors.New(strings.Join(stopped, "; "))
 	}
 	return nil
+}
+
+// show says where the rollout is.
+func (f *follower) show(r *progress.Report, now time.Time) {
+	if f.screen == nil {
+		f.print(r, now)
+		return
+	}
+	f.screen.draw(func(p paper) []string { return picture(r, f.names(r), now, p) })
 }
 
 // print writes a line for each thing that is not as it was.
@@ -305,7 +330,7 @@ func (f *follower) printNode(r *progress.Report, pool string, n progress.Node, n
 	if !a.Fine() && !a.OfPool() {
 		is.waits = blocking(a)
 	}
-	resting := is.phase == string(progress.PhaseUpdated) || is.phase == string(progress.PhaseWaiting)
+	rests := resting(is.phase)
 	took := ""
 	if !known || was.phase != is.phase {
 		is.since = now
@@ -316,13 +341,13 @@ func (f *follower) printNode(r *progress.Report, pool string, n progress.Node, n
 			took += ", all " + seconds(now.Sub(was.left))
 		}
 	}
-	if resting {
+	if rests {
 		is.left = time.Time{}
 	} else if is.left.IsZero() {
 		is.left = now
 	}
 	// What is at rest at the beginning is nobody's news, nor that the pool wants all nodes to go elsewhere.
-	moved := was.phase != is.phase && (!resting || !was.left.IsZero())
+	moved := was.phase != is.phase && (!rests || !was.left.IsZero())
 	if moved || was.waits != is.waits {
 		detail := ""
 		if is.waits != "" {

@@ -3,11 +3,17 @@
 package refit
 
 import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -119,4 +125,93 @@ func TestAPausedPoolIsNotWaitedForForEver(t *testing.T) {
 	l.pool("still", after, before, func(p *mcfgv1.MachineConfigPool) { p.Spec.Paused = true })
 	l.node("still-1", "still", before, before, api.Done, func(n *corev1.Node) { n.Labels["zone"] = "a" })
 	l.refit("watch", "still", "--settle=1s").fails(t, 1, "(Paused)", "kubectl refit resume still")
+}
+
+// atTerminal runs the program on a terminal of 80 columns, with this in the environment besides; stdout is all that came
+// there.
+func (l *lab) atTerminal(rows uint16, env []string, args ...string) (*result, <-chan struct{}) {
+	l.t.Helper()
+	path, err := program()
+	l.must(err)
+	cmd := exec.CommandContext(l.ctx, path, append([]string{"--kubeconfig=" + l.Kubeconfig}, args...)...)
+	cmd.Env = append(append(os.Environ(), "TERM=xterm", "LC_ALL=C", "NO_COLOR="), env...) //nolint:misspell // the variable's name
+	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: rows, Cols: 80})
+	l.must(err)
+	r, done := &result{}, make(chan struct{})
+	go func() {
+		defer close(done)
+		defer tty.Close()
+		var out bytes.Buffer
+		_, _ = io.Copy(&out, tty) // ends with an error when the program has gone
+		_ = cmd.Wait()            // the exit code says it
+		r.code, r.stdout = cmd.ProcessState.ExitCode(), out.String()
+	}()
+	return r, done
+}
+
+var (
+	cursorUp = regexp.MustCompile(`\x1b\[(\d+)A`)
+	colour   = regexp.MustCompile(`\x1b\[\d+m`)
+)
+
+func TestOnATerminalARolloutIsAPictureInItsPlace(t *testing.T) {
+	l := newLab(t)
+	before := l.render("drawn", l.config("drawn", "50-drawn", "/etc/drawn", "old"))
+	after := l.render("drawn", l.config("drawn", "50-drawn", "/etc/drawn", "new"))
+	l.pool("drawn", after, before, nil)
+	l.node("d-1", "drawn", before, after, api.Working, nil)
+	l.node("d-2", "drawn", before, before, api.Done, nil)
+	l.report("d-1", "drawn", after, step(mcfgv1.MachineConfigNodeUpdateDrained, metav1.Now()))
+	const rows = 5
+	r, done := l.atTerminal(rows, nil, "watch", "drawn")
+	l.pause()
+	l.pause()
+	l.report("d-1", "drawn", after, step(mcfgv1.MachineConfigNodeUpdateRebooted, metav1.Now()))
+	l.pause()
+	for _, node := range []string{"d-1", "d-2"} {
+		l.annotate(node, map[string]string{
+			api.DesiredConfig: after, api.CurrentConfig: after, api.StateKey: string(api.Done),
+		})
+		l.pause()
+	}
+	<-done
+	t.Logf("%q", r.stdout)
+	if r.code != 0 {
+		t.Errorf("exit code %d", r.code)
+	}
+	text := colour.ReplaceAllString(r.stdout, "")
+	rest := text
+	for _, want := range []string{
+		"drawn [>>>>>>>>>>>>............] 0/2   0%  1 updating  to ", "  d-1  Draining", "  d-1  Rebooting",
+		"drawn [############............] 1/2  50%", "drawn [########################] 2/2 100%  updated",
+	} {
+		_, after, found := strings.Cut(rest, want)
+		if !found {
+			t.Fatalf("no %q, or not in this order:\n%s", want, text)
+		}
+		rest = after
+	}
+	if !strings.Contains(r.stdout, "\x1b[32m####") {
+		t.Error("what is done is not green")
+	}
+	ups := cursorUp.FindAllStringSubmatch(r.stdout, -1)
+	if len(ups) < 3 {
+		t.Errorf("the picture does not stay in its place: %q", r.stdout)
+	}
+	for _, up := range ups {
+		if n, err := strconv.Atoi(up[1]); err != nil || n >= rows {
+			t.Errorf("a picture of %s lines on %d", up[1], rows)
+		}
+	}
+
+	r, done = l.atTerminal(rows, []string{"NO_COLOR=1"}, "watch", "drawn", "--settle=1s") //nolint:misspell // likewise
+	<-done
+	if r.code != 0 || colour.MatchString(r.stdout) || !strings.Contains(r.stdout, "2/2 100%  updated") {
+		t.Errorf("without colours: exit code %d, %q", r.code, r.stdout)
+	}
+	r, done = l.atTerminal(rows, []string{"TERM=dumb"}, "watch", "drawn", "--settle=1s")
+	<-done
+	if r.code != 0 || strings.Contains(r.stdout, "\x1b") || !strings.Contains(r.stdout, "drawn 2/2  -    Updated") {
+		t.Errorf("on a dumb terminal: exit code %d, %q", r.code, r.stdout)
+	}
 }

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/noderefit/noderefit/progress"
+)
+
+// picture is a rollout on one page: a bar for each pool, and below it a line for each of its nodes that is neither
+// where it should be nor merely waits for its turn. What has no room is counted on the last line.
+func picture(r *progress.Report, pools []string, now time.Time, p paper) []string {
+	names, counts := 0, 0
+	for _, name := range pools {
+		if pool, ok := r.Pool(name); ok {
+			names, counts = max(names, len(name)), max(counts, len(count(pool)))
+		}
+	}
+	names = min(names, p.width/3)
+	var lines []drawn
+	for _, name := range pools {
+		if pool, ok := r.Pool(name); ok {
+			lines = append(lines, drawn{text: p.pool(r, pool, names, counts), pool: true})
+			lines = append(lines, p.nodes(r, pool, now)...)
+		}
+	}
+	return p.fitting(lines)
+}
+
+// count is how many nodes of a pool are where they should be.
+func count(pool progress.Pool) string { return fmt.Sprintf("%d/%d", pool.Updated, pool.Machines) }
+
+// paper is what there is to draw on.
+type paper struct {
+	width, height int
+	// utf8: it has more than the letters of ASCII.
+	utf8, colours bool
+}
+
+// drawn is a line of a picture. Of the nodes those whose verdict comes first are the last to be left out.
+type drawn struct {
+	text    string
+	pool    bool
+	verdict progress.Verdict
+}
+
+// The colours, as a terminal is asked for them.
+const (
+	bold   = "1"
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+)
+
+// span is a part of a line in one colour; empty: the terminal's own.
+type span struct{ text, colour string }
+
+// pool is the line of a pool, with this many columns for its name and for how many of its nodes are updated.
+func (p paper) pool(r *progress.Report, pool progress.Pool, names, counts int) string {
+	moving := 0
+	for _, n := range pool.Nodes {
+		if n.Moving() {
+			moving++
+		}
+	}
+	line := []span{{fmt.Sprintf("%-*s ", names, p.middle(pool.Name, names)), bold}}
+	line = append(line, p.bar(pool.Machines, pool.Updated, moving, pool.Degraded)...)
+	line = append(line, span{fmt.Sprintf(" %*s %3d%%", counts, count(pool), percent(pool.Updated, pool.Machines)), ""})
+	if pool.Degraded > 0 {
+		line = append(line, span{fmt.Sprintf("  %d failed", pool.Degraded), red})
+	}
+	if moving > 0 {
+		line = append(line, span{fmt.Sprintf("  %d updating", moving), yellow})
+	}
+	a, _ := r.ExplainPool(pool.Name)
+	done, ended := r.Ended(pool.Name)
+	says := "  " + string(a.Verdict) + ": " + brief(a.Because)
+	switch {
+	case a.Verdict == progress.NoNodes:
+		line = append(line, span{"  no nodes", ""})
+	case done:
+		line = append(line, span{"  updated", green}, span{"  " + short(pool.Target), ""})
+	case ended:
+		line = append(line, span{says, red})
+	case a.OfPool() && a.Verdict != progress.WaitsForTurn:
+		line = append(line, span{says, yellow})
+	default:
+		line = append(line, span{"  to " + short(pool.Target), ""})
+	}
+	return p.fit(line)
+}
+
+// rendered is the name of a rendered configuration.
+var rendered = regexp.MustCompile(`\brendered-[a-z0-9.-]+-([0-9a-f]{8})[0-9a-f]{24}\b`)
+
+// brief is a text in which rendered configurations have the short name that stands beside the pool.
+func brief(text string) string { return rendered.ReplaceAllString(text, "$1") }
+
+func percent(part, whole int) int {
+	if whole == 0 {
+		return 0
+	}
+	return 100 * part / whole
+}
+
+// The least and the most columns that a bar takes, the least on a paper that is this narrow.
+const (
+	barLeast = 8
+	barMost  = 40
+	narrow   = 40
+)
+
+// bar is how many of all nodes are done, on their way and failed; the rest have not begun.
+func (p paper) bar(all, done, moving, failing int) []span {
+	width := min(barLeast+max(p.width-narrow, 0)*2/5, barMost)
+	signs, colours := []string{"#", ">", "!", "."}, []string{green, yellow, red, ""}
+	if p.utf8 {
+		signs = []string{"█", "▒", "×", "·"}
+	}
+	line := []span{{"[", ""}}
+	for i, n := range shares(width, all, []int{done, moving, failing}) {
+		line = append(line, span{strings.Repeat(signs[i], n), colours[i]})
+	}
+	return append(line, span{"]", ""})
+}
+
+// shares divides a width among the parts of a whole, and last the rest of it. What there is at all has a column, so
+// that the bar is full only when all is done.
+func shares(width, all int, parts []int) []int {
+	whole := slices.Clone(parts)
+	others := all
+	for _, n := range parts {
+		others -= n
+	}
+	whole = append(whole, others)
+	out := make([]int, len(whole))
+	free := width
+	for i, n := range whole {
+		if n > 0 {
+			out[i] = max(n*width/all, 1)
+		}
+		free -= out[i]
+	}
+	if all <= 0 {
+		out[len(out)-1] = width
+		return out
+	}
+	// What rounding has left over, or taken too much, is the largest's.
+	largest := 0
+	for i := range out {
+		if out[i] > out[largest] {
+			largest = i
+		}
+	}
+	out[largest] += free
+	return out
+}
+
+// busy is a node that has a line.
+type busy struct {
+	name, phase, since, why string
+	verdict                 progress.Verdict
+	// stops: it goes no further until somebody does something.
+	stops bool
+}
+
+// nodes are the lines of a pool's nodes.
+func (p paper) nodes(r *progress.Report, pool progress.Pool, now time.Time) []drawn {
+	var all []busy
+	phases, ages := 0, 0
+	for _, n := range pool.Nodes {
+		if b, ok := look(r, n.Name, now); ok {
+			all = append(all, b)
+			phases, ages = max(phases, len(b.phase)), max(ages, len(b.since))
+		}
+	}
+	names := p.names(all)
+	lines := make([]drawn, 0, len(all))
+	for _, b := range all {
+		colour := map[bool]string{true: red, false: yellow}[b.stops]
+		text := p.fit([]span{
+			{fmt.Sprintf("  %-*s  ", names, p.middle(b.name, names)), ""}, {fmt.Sprintf("%-*s", phases, b.phase), colour},
+			{fmt.Sprintf("  %*s  %s", ages, b.since, brief(b.why)), ""},
+		})
+		lines = append(lines, drawn{text: text, verdict: b.verdict})
+	}
+	return lines
+}
+
+// names is how many columns the names of nodes take, a third of the paper at most. Where that is too little they lose
+// their domains, if they differ without.
+func (p paper) names(all []busy) int {
+	room := p.width / 3
+	longest := 0
+	hosts := map[string]bool{}
+	for _, b := range all {
+		host, _, _ := strings.Cut(b.name, ".")
+		hosts[host] = true
+		longest = max(longest, len(b.name))
+	}
+	if longest <= room || len(hosts) < len(all) {
+		return min(longest, room)
+	}
+	longest = 0
+	for i := range all {
+		all[i].name, _, _ = strings.Cut(all[i].name, ".")
+		longest = max(longest, len(all[i].name))
+	}
+	return min(longest, room)
+}
+
+// look says whether there is anything to tell of a node, and what.
+func look(r *progress.Report, name string, now time.Time) (busy, bool) {
+	a, _ := r.ExplainNode(name)
+	phase, since := r.At(name)
+	if resting(phase) {
+		if a.Fine() || a.OfPool() {
+			return busy{}, false
+		}
+		phase, since = string(a.Verdict), a.Since
+	}
+	if since.IsZero() {
+		since = a.Since
+	}
+	b := busy{name: name, phase: phase, since: age(now, since), verdict: a.Verdict, stops: a.Stops()}
+	if a.Fine() {
+		return b, true
+	}
+	b.why = a.Because
+	if a.Blocking != nil && *a.Blocking != (progress.Object{Kind: kindNode, Name: name}) {
+		b.why = a.Blocking.String() + ": " + a.Because
+	}
+	return b, true
+}
+
+// resting says of a phase that the node neither moves nor has failed.
+func resting(phase string) bool {
+	return phase == string(progress.PhaseUpdated) || phase == string(progress.PhaseWaiting)
+}
+
+// fitting takes as many lines as there is room for; the last one of all is where the cursor waits. The pools come
+// first, then the nodes that most need a person.
+func (p paper) fitting(lines []drawn) []string {
+	room := max(p.height-1, 1)
+	if len(lines) > room {
+		order := make([]int, len(lines))
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortStableFunc(order, func(a, b int) int {
+			if lines[a].pool != lines[b].pool {
+				return map[bool]int{true: -1, false: 1}[lines[a].pool]
+			}
+			return lines[a].verdict.Compare(lines[b].verdict)
+		})
+		left := order[room-1:]
+		nodes := 0
+		for _, i := range left {
+			if !lines[i].pool {
+				nodes++
+			}
+		}
+		kept := order[:room-1]
+		slices.Sort(kept)
+		shown := make([]drawn, 0, room)
+		for _, i := range kept {
+			shown = append(shown, lines[i])
+		}
+		var more []string
+		if pools := len(left) - nodes; pools > 0 {
+			more = append(more, number(pools, "pool"))
+		}
+		if nodes > 0 {
+			more = append(more, number(nodes, "node"))
+		}
+		shown = append(shown, drawn{text: p.fit([]span{{"  and " + strings.Join(more, " and ") + " more", ""}})})
+		lines = shown
+	}
+	out := make([]string, len(lines))
+	for i, l := range lines {
+		out[i] = l.text
+	}
+	return out
+}
+
+// fit puts spans on one line of the paper. The last column stays empty: some terminals begin a new line after it.
+func (p paper) fit(spans []span) string {
+	room, total := p.width-1, 0
+	for i := range spans {
+		spans[i].text = p.plain(spans[i].text)
+		total += columns(spans[i].text)
+	}
+	more := ""
+	if total > room {
+		more = p.mark()
+		room--
+	}
+	var b strings.Builder
+	for _, s := range spans {
+		text := cut(s.text, room)
+		room -= columns(text)
+		if len(text) < len(s.text) {
+			room = 0
+		}
+		b.WriteString(p.paint(text, s.colour))
+	}
+	if more == "" {
+		return strings.TrimRight(b.String(), " ")
+	}
+	return b.String() + more
+}
+
+// middle is a name on as many columns as there are. Names that begin alike end differently, and the other way round.
+func (p paper) middle(name string, room int) string {
+	if len(name) <= room {
+		return name
+	}
+	if room < 3 {
+		return cut(name, room)
+	}
+	begin := (room - 1) / 2
+	return name[:begin] + p.mark() + name[len(name)-(room-1-begin):]
+}
+
+// mark stands for what was cut off.
+func (p paper) mark() string { return map[bool]string{true: "…", false: "~"}[p.utf8] }
+
+func (p paper) paint(text, colour string) string {
+	if !p.colours || colour == "" || text == "" {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// plain is a text without anything that a terminal would act on or can't show: reasons come from programs on hosts.
+func (p paper) plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r), !p.utf8 && r > unicode.MaxASCII:
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// wide is where the scripts begin whose letters take two columns, and beyond these the pictures.
+const wide = 0x2e80
+
+// columns is how many columns of a terminal a text takes, at most.
+func columns(text string) int {
+	n := 0
+	for _, r := range text {
+		n++
+		if r >= wide {
+			n++
+		}
+	}
+	return n
+}
+
+// cut is the beginning of a text that takes no more columns than there are.
+func cut(text string, room int) string {
+	used := 0
+	for i, r := range text {
+		if used += columns(string(r)); used > room {
+			return text[:i]
+		}
+	}
+	return text
+}
