@@ -35,6 +35,11 @@ type Quarantine struct {
 type Lifted struct {
 	Config   string    `json:"config"`
 	Failures []Failure `json:"failures"`
+	// By is who took it back as the API server knows them, Since when by their own clock, and Why in their own words. Each
+	// may be missing.
+	By    string    `json:"by,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+	Why   string    `json:"why,omitempty"`
 }
 
 // Failure names a Quarantine of a configuration. Since is the node's own word and is compared for equality alone: no

@@ -43,6 +43,8 @@ type Pool struct {
 	Quarantined []api.Quarantine
 	// Elsewhere are those that only other pools know of. Content fails, not a name: they count here, too.
 	Elsewhere []api.Quarantine
+	// Lifts are what people took back in this pool, the latest first.
+	Lifts []api.Lifted
 	// Problems are what is wrong with the pool itself, a sentence each.
 	Problems []string
 	// NodeProblems are what is wrong with nodes, so that less is known of them than should be.
@@ -51,8 +53,8 @@ type Pool struct {
 
 	known  []api.Quarantine // lifted or not
 	fresh  int              // how many of them the pool does not remember yet
-	lifted []api.Lifted
-	inUse  map[string]bool // content that the pool could come to, or come back to
+	lifted []api.Lifted     // in any pool
+	inUse  map[string]bool  // content that the pool could come to, or come back to
 }
 
 // NodeProblem is what is wrong with one node, in a sentence that names it.
@@ -81,9 +83,10 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	if p.known, p.fresh, err = failures(pool, nodes); err != nil {
 		p.Problems = append(p.Problems, err.Error())
 	}
-	if p.lifted, err = Lifted(pool); err != nil {
+	if p.Lifts, err = Lifted(pool); err != nil {
 		p.Problems = append(p.Problems, err.Error())
 	}
+	p.lifted = p.Lifts
 	if _, err = api.ParseDriftPolicy(pool.Annotations[api.DriftPolicyKey]); err != nil {
 		p.Problems = append(p.Problems, err.Error()+": until that is corrected nothing is written back on the pool's nodes, "+
 			"and updates of those that have drifted wait")
@@ -103,7 +106,7 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 func Share(pools []*Pool) {
 	var lifted []api.Lifted
 	for _, p := range pools {
-		lifted = append(lifted, p.lifted...)
+		lifted = append(lifted, p.Lifts...)
 	}
 	for _, p := range pools {
 		p.lifted = lifted

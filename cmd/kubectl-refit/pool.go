@@ -12,6 +12,8 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,7 +29,14 @@ const fieldManager = "kubectl-refit"
 type change struct {
 	paused      *bool
 	annotations map[string]any // nil removes
+	event       *event         // nil: the change speaks for itself
 }
+
+// noteBytes is how long the API server lets an event's note be.
+const noteBytes = 1024
+
+// event is what those are told who look at the pool's events.
+type event struct{ reason, note string }
 
 func (c *cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch change) error {
 	metadata := map[string]any{"resourceVersion": pool.ResourceVersion}
@@ -50,6 +59,26 @@ func (c *cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch 
 	return nil
 }
 
+// tell writes an event about a pool, for whoever may: the pool itself says the same.
+func (c *cluster) tell(ctx context.Context, pool *mcfgv1.MachineConfigPool, e event) {
+	_, err := c.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{GenerateName: pool.Name + "-", Namespace: metav1.NamespaceDefault},
+		EventTime:           metav1.NewMicroTime(time.Now()),
+		ReportingController: "noderefit.dev/" + fieldManager,
+		ReportingInstance:   fieldManager,
+		Action:              e.reason,
+		Reason:              e.reason,
+		Note:                strings.ToValidUTF8(e.note[:min(len(e.note), noteBytes)], ""),
+		Type:                corev1.EventTypeNormal,
+		Regarding: corev1.ObjectReference{
+			APIVersion: mcfgv1.GroupVersion.String(), Kind: kindPool, Name: pool.Name, UID: pool.UID,
+		},
+	}, metav1.CreateOptions{FieldManager: fieldManager})
+	if err != nil && !apierrors.IsForbidden(err) {
+		c.warn("there is no event about it: %s", describe(err))
+	}
+}
+
 // attempts is how often a change is made anew because the pool had changed in between, which the controllers do often
 // during a rollout.
 const attempts = 10
@@ -68,6 +97,9 @@ func (c *cluster) changePool(ctx context.Context, name string,
 			return said, err
 		}
 		err = c.apply(ctx, pool, *ch)
+		if err == nil && ch.event != nil {
+			c.tell(ctx, pool, *ch.event)
+		}
 		if err == nil || !apierrors.IsConflict(err) || try == attempts {
 			return said, err
 		}

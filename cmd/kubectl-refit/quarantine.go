@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,9 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -39,12 +42,21 @@ type quarantineRow struct {
 
 	// Present says that it is the configuration which the pool shall have, so that the pool is stopped by it.
 	Present bool `json:"present"`
+	// Lifted is who took it back; nil: it stands.
+	Lifted *liftedRow `json:"lifted,omitempty"`
+}
+
+// liftedRow is who took a failure back, when, and why. What nobody has recorded is empty.
+type liftedRow struct {
+	By    string    `json:"by"`
+	Since time.Time `json:"since,omitzero"`
+	Why   string    `json:"why"`
 }
 
 func quarantineList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [POOL]",
-		Short: "List the configurations that failed on a node and are offered to none",
+		Short: "List the configurations that failed on a node and are offered to none, and those that were lifted",
 		Args:  arguments(0, 1, "POOL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
@@ -90,6 +102,14 @@ func quarantines(r *progress.Report, only []string) ([]quarantineRow, error) {
 		for _, q := range failed(p) {
 			rows = append(rows, quarantineRow{Pool: p.Name, Quarantine: q, Present: api.SameContent(q.Config, p.Target)})
 		}
+		for _, l := range p.Lifts {
+			for _, f := range l.Failures {
+				rows = append(rows, quarantineRow{
+					Pool: p.Name, Quarantine: api.Quarantine{Config: l.Config, Node: f.Node, Since: f.Since},
+					Lifted: &liftedRow{By: l.By, Since: l.Since, Why: l.Why},
+				})
+			}
+		}
 	}
 	return rows, nil
 }
@@ -102,40 +122,92 @@ func failed(p progress.Pool) []api.Quarantine {
 }
 
 func writeQuarantines(w io.Writer, rows []quarantineRow, now time.Time) error {
-	if len(rows) == 0 {
-		_, err := fmt.Fprintln(w, "nothing is quarantined")
-		return err
-	}
+	stands := func(q quarantineRow) bool { return q.Lifted == nil }
+	lifted := slices.DeleteFunc(slices.Clone(rows), stands)
+	rows = slices.DeleteFunc(slices.Clone(rows), func(q quarantineRow) bool { return !stands(q) })
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "POOL\tCONFIGURATION\tNODE\tSINCE\tSTOPS THE POOL\tREASON")
+	if len(rows) == 0 {
+		fmt.Fprintln(w, "nothing is quarantined")
+	} else {
+		fmt.Fprintln(tw, "POOL\tCONFIGURATION\tNODE\tSINCE\tSTOPS THE POOL\tREASON")
+	}
 	for _, q := range rows {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Pool, q.Config, dash(q.Node), age(now, q.Since),
 			map[bool]string{true: "yes", false: "no"}[q.Present], oneLine(q.Reason))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	return writeLifted(w, lifted, now)
+}
+
+// liftsShown is how many lifts people see, the latest. The JSON has all that are on record.
+const liftsShown = 10
+
+func writeLifted(w io.Writer, rows []quarantineRow, now time.Time) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(rows, func(a, b quarantineRow) int { return b.Lifted.Since.Compare(a.Lifted.Since) })
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "\nPOOL\tLIFTED\tFAILED ON\tSINCE\tBY\tWHY")
+	for _, q := range rows[:min(len(rows), liftsShown)] {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Pool, q.Config, q.Node, age(now, q.Lifted.Since),
+			dash(q.Lifted.By), dash(oneLine(q.Lifted.Why)))
+	}
+	if more := len(rows) - liftsShown; more > 0 {
+		fmt.Fprintf(tw, "and %d more: see -o json\n", more)
 	}
 	return tw.Flush()
 }
 
 func quarantineLift(o *options) *cobra.Command {
-	cmd := poolCommand(o, "lift POOL [CONFIG]", "Let a configuration be tried again that failed", 1,
+	var by, why string
+	cmd := poolCommand(o, "lift POOL [CONFIG] [--why TEXT]", "Let a configuration be tried again that failed", 1,
 		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, args []string) (*change, string, error) {
+			if len(why) > whyBytes {
+				return nil, "", usageError{fmt.Errorf("flag --why: %d bytes, there is room for %d", len(why), whyBytes)}
+			}
 			r, err := c.quarantines(ctx)
 			if err != nil {
 				return nil, "", err
 			}
 			known, _ := r.Pool(p.Name)
-			return lift(p, known, args)
+			if by == "" {
+				by = c.who(ctx)
+			}
+			one := api.Lifted{By: by, Since: time.Now().UTC().Truncate(time.Second), Why: oneLine(why)}
+			return lift(p, known, args, one)
 		})
 	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first and alone, and when it
 fails again it is quarantined again. It is lifted for all pools that have the same content. Without CONFIG it is the one
-that the pool shall have, or the only one there is.`
+that the pool shall have, or the only one there is. Who lifted it, when, and why is kept with the pool and shown by
+kubectl refit quarantine list.`
+	cmd.Flags().StringVar(&why, "why", "", "why it may be tried again, for those who come later")
 	return cmd
 }
 
-// liftedBytes is how much a pool's lifts may take before the oldest are forgotten.
-const liftedBytes = 64 << 10
+// who is whoever runs the command, as the API server knows them; empty where it does not say.
+func (c *cluster) who(ctx context.Context) string {
+	review, err := c.kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{})
+	if err != nil {
+		c.warn("who lifts it can't be recorded: %s", describe(err))
+		return ""
+	}
+	return review.Status.UserInfo.Username
+}
 
-// lift takes back the failures that are known now, and no other. Earlier lifts stay on record as long as there is room.
-func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string) (*change, string, error) {
+const (
+	// whyBytes is how long a reason may be: it has to go into an event, together with two names.
+	whyBytes = 500
+	// liftedBytes is how much a pool's lifts may take before the oldest are forgotten.
+	liftedBytes = 64 << 10
+)
+
+// lift takes back the failures that are known now, and no other; one says by whom and why. Earlier lifts stay on record
+// as long as there is room.
+func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string, one api.Lifted) (*change, string, error) {
 	config, err := liftable(p, known, args)
 	if err != nil {
 		return nil, "", err
@@ -144,7 +216,7 @@ func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string) (*cha
 	if err != nil {
 		return nil, "", fmt.Errorf("MachineConfigPool %s: %w", p.Name, err)
 	}
-	one := api.Lifted{Config: config, Failures: []api.Failure{}}
+	one.Config, one.Failures = config, []api.Failure{}
 	for _, q := range slices.Concat(known.Quarantined, known.Elsewhere) {
 		if !api.SameContent(q.Config, config) {
 			continue
@@ -166,7 +238,19 @@ func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string) (*cha
 			said += ", after kubectl refit resume " + p.Name
 		}
 	}
-	return &change{annotations: map[string]any{api.LiftedKey: api.Encode(lifted)}}, said, nil
+	return &change{
+		annotations: map[string]any{api.LiftedKey: api.Encode(lifted)},
+		event:       &event{reason: "QuarantineLifted", note: liftNote(one)},
+	}, said, nil
+}
+
+// liftNote is what the pool's event says.
+func liftNote(l api.Lifted) string {
+	note := cmp.Or(l.By, "somebody") + " lifted the quarantine of " + l.Config
+	if l.Why != "" {
+		note += ": " + l.Why
+	}
+	return note
 }
 
 // liftable is the quarantined configuration that is meant, by the pool's own name for it where it has one.

@@ -13,6 +13,8 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
@@ -341,18 +343,105 @@ func TestAQuarantineIsListedAndLifted(t *testing.T) {
 	}
 	l.refit("rollback", "ill", "--to", worse).fails(t, 1, "quarantine lift ill "+worse)
 	l.refit("quarantine", "lift", "ill", good).fails(t, 1, good+" is not quarantined")
-	if got := l.refit("quarantine", "lift", "ill").ok(t).stdout; !strings.HasPrefix(got, bad+" is no longer quarantined") {
+	l.refit("quarantine", "lift", "ill", "--why", strings.Repeat("x", 501)).fails(t, 2, "--why")
+	got := l.refit("quarantine", "lift", "ill", "--why", "the registry was down").ok(t).stdout
+	if !strings.HasPrefix(got, bad+" is no longer quarantined") {
 		t.Error(got)
 	}
 	l.refit("quarantine", "lift", "ill", worse).ok(t)
-	lifted, err := api.Decode[[]api.Lifted](l.readPool("ill").Annotations, api.LiftedKey)
-	l.must(err)
+	lifted := l.lifted("ill")
 	if len(lifted) != 2 || lifted[0].Config != worse || lifted[1].Config != bad ||
 		len(lifted[1].Failures) != 1 || lifted[1].Failures[0].Node != "ill-1" || !lifted[1].Failures[0].Since.Equal(failedAt) {
 		t.Errorf("%+v", lifted)
 	}
-	if got := l.refit("quarantine", "list", "ill").ok(t).stdout; got != "nothing is quarantined\n" {
+	if lifted[0].Why != "" || lifted[1].Why != "the registry was down" || lifted[1].By == "" ||
+		time.Since(lifted[1].Since) > 5*time.Minute {
+		t.Errorf("who, when and why: %+v", lifted)
+	}
+	got = l.refit("quarantine", "list", "ill").ok(t).stdout
+	if !strings.HasPrefix(got, "nothing is quarantined\n\nPOOL  LIFTED ") || strings.Count(got, lifted[1].By) != 2 ||
+		strings.Count(got, "the registry was down") != 1 {
 		t.Error(got)
 	}
+	t.Log("\n" + got)
 	l.refit("quarantine", "lift", "ill").fails(t, 1, "nothing is quarantined in pool ill")
+	if notes := l.notes("ill"); len(notes) != 2 ||
+		notes[0] != lifted[1].By+" lifted the quarantine of "+bad+": the registry was down" {
+		t.Errorf("events: %q", notes)
+	}
+}
+
+// lifted are the lifts on record with a pool.
+func (l *lab) lifted(pool string) []api.Lifted {
+	l.t.Helper()
+	lifted, err := api.Decode[[]api.Lifted](l.readPool(pool).Annotations, api.LiftedKey)
+	l.must(err)
+	return lifted
+}
+
+// notes are what the events about a pool say, the earliest first.
+func (l *lab) notes(pool string) []string {
+	l.t.Helper()
+	events, err := l.Client.EventsV1().Events(metav1.NamespaceDefault).List(l.ctx, metav1.ListOptions{})
+	l.must(err)
+	slices.SortFunc(events.Items, func(a, b eventsv1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
+	var notes []string
+	for _, e := range events.Items {
+		if e.Regarding.Kind == "MachineConfigPool" && e.Regarding.Name == pool {
+			notes = append(notes, e.Note)
+		}
+	}
+	return notes
+}
+
+// What failed is content: another pool's name for it is stopped by it too, and it can be lifted by that.
+func TestWhatFailedIsKnownByAnotherPoolsNameAndLiftedByIt(t *testing.T) {
+	l := newLab(t)
+	here := l.render("sour", l.config("sour", "50-sour", "/etc/sour", "bad"))
+	there := l.render("sweet", l.config("sweet", "60-sweet", "/etc/sour", "bad"))
+	if here == there || !api.SameContent(here, there) {
+		t.Fatalf("%s and %s", here, there)
+	}
+	l.pool("sour", here, here, func(p *mcfgv1.MachineConfigPool) {
+		p.Annotations[api.PoolQuarantineKey] = api.Encode([]api.Quarantine{
+			{Config: here, Node: "sour-1", Reason: "kubelet", Since: ago(5).Time},
+		})
+	})
+	l.pool("sweet", there, there, nil)
+	if got := l.refit("quarantine", "list", "sweet").ok(t).stdout; !strings.Contains(got, here) || !strings.Contains(got, "yes") {
+		t.Error(got)
+	}
+
+	// Whoever may change pools may lift, and what else they lack holds nothing up.
+	_, err := l.Client.RbacV1().ClusterRoles().Create(l.ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "lifter"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{mcfgv1.GroupName}, Resources: []string{"machineconfigpools"}, Verbs: []string{"get", "list", "patch"}},
+			{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list"}},
+		},
+	}, metav1.CreateOptions{})
+	l.must(err)
+	_, err = l.Client.RbacV1().ClusterRoleBindings().Create(l.ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "lifter"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lifter"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "jane"}},
+	}, metav1.CreateOptions{})
+	l.must(err)
+	var r result
+	for range 50 { // until the rights have come to be known
+		if r = l.refit("quarantine", "lift", "sweet", "--as=jane"); r.code == 0 {
+			break
+		}
+	}
+	r.ok(t)
+	if lifted := l.lifted("sweet"); len(lifted) != 1 || lifted[0].By != "jane" || lifted[0].Config != there ||
+		len(lifted[0].Failures) != 1 || lifted[0].Failures[0].Node != "sour-1" {
+		t.Errorf("%+v", lifted)
+	}
+	if notes := l.notes("sweet"); len(notes) != 0 {
+		t.Errorf("events of who may not write any: %q", notes)
+	}
+	if got := l.refit("quarantine", "list", "sour").ok(t).stdout; got != "nothing is quarantined\n" {
+		t.Error(got)
+	}
 }
