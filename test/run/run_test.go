@@ -434,6 +434,47 @@ func TestLiftedConfigurationThatIsGoodNow(t *testing.T) {
 	})
 }
 
+// What failed is content: another pool's name for it helps it no more than the node's own, and a lift under that name does.
+func TestContentThatFailedIsRefusedByAnotherPoolsNameUntilItIsLifted(t *testing.T) {
+	n := newNode(t)
+	worker := n.render([]string{"quiet"}, "b")
+	mc := rendered(t, []string{"quiet"}, n.name+"-b")
+	mc.Name = strings.Replace(worker, "worker", "infra", 1)
+	if _, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigs().Create(n.ctx(), mc, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.host.Change(func(s *fakehost.Script) {
+		s.Fault = func(operation, config string) error {
+			if operation == fakehost.Prove && config == worker {
+				return fakehost.ErrBad
+			}
+			return nil
+		}
+	})
+	n.desire(worker)
+	n.waitState(api.RolledBack, n.a)
+	n.desire(n.a)
+	n.waitState(api.Done, n.a)
+	boots := n.host.Boots()
+
+	n.desire(mc.Name)
+	n.wait("refusing it", func(_ *corev1.Node, a api.Node) bool {
+		return a.State == api.RolledBack && strings.Contains(a.Reason, mc.Name) && strings.Contains(a.Reason, fakehost.ErrBad.Error())
+	})
+	n.kill()
+	verified := n.host.Counts()[fakehost.Verify]
+	n.start()
+	n.until("the new head has nothing else to do", func() bool { return n.host.Counts()[fakehost.Verify] > verified })
+	if o := n.get(); n.host.Boots() != boots || n.host.Committed() != n.a || o.Spec.Unschedulable {
+		t.Errorf("it was tried: %v, on %s, %+v", n.host.Counts(), n.host.Committed(), o.Annotations)
+	}
+
+	n.patch(`{"metadata":{"annotations":{%q:%q}}}`, api.Lift, mc.Name)
+	n.wait("there, and nothing left of it", func(_ *corev1.Node, a api.Node) bool {
+		return a.State == api.Done && a.Current == mc.Name && a.Lift == "" && len(a.Quarantined) == 0
+	})
+}
+
 func TestMissingConfigurationHealsWhenItAppears(t *testing.T) {
 	n := newNode(t)
 	mc := rendered(t, nil, n.name+"-late")
