@@ -74,24 +74,24 @@ func (f *finder) storage(s *types.Storage) {
 	for i := range s.Files {
 		file := &s.Files[i]
 		at := fmt.Sprintf("storage.files[%d] (%s)", i, file.Path)
-		switch {
-		case file.Mode != nil && *file.Mode&readByOthers == 0:
-			f.add(fmt.Sprintf("its mode %#o keeps other users from reading it", *file.Mode), "%s", at)
-		case secretPath(file.Path):
-			f.add("programs keep credentials there", "%s", at)
-		default:
-			// The parts of an appended file are one text on the host.
-			var whole []byte
-			for _, r := range append([]types.Resource{file.Contents}, file.Append...) {
-				whole = append(whole, f.contents[r.Source]...)
-			}
-			f.text(whole, "%s", at)
+		mode := 0o644
+		if file.Mode != nil {
+			mode = *file.Mode
 		}
+		if why := secretFile(mode, file.Path); why != "" {
+			f.add(why, "%s", at)
+			continue
+		}
+		// The parts of an appended file are one text on the host.
+		var whole []byte
+		for _, r := range append([]types.Resource{file.Contents}, file.Append...) {
+			whole = append(whole, f.contents[r.Source]...)
+		}
+		f.text(whole, "%s", at)
 	}
 	for i := range s.Directories {
 		if d := &s.Directories[i]; d.Mode != nil && *d.Mode&readByOthers == 0 {
-			f.add(fmt.Sprintf("its mode %#o keeps other users from reading it", *d.Mode),
-				"storage.directories[%d] (%s)", i, d.Path)
+			f.add(keptBy(*d.Mode), "storage.directories[%d] (%s)", i, d.Path)
 		}
 	}
 	for i := range s.Luks {
@@ -103,6 +103,21 @@ func (f *finder) storage(s *types.Storage) {
 }
 
 const readByOthers = 0o004
+
+// secretFile says by its mode and path alone why a file holds a secret.
+func secretFile(mode int, name string) string {
+	switch {
+	case mode&readByOthers == 0:
+		return keptBy(mode)
+	case secretPath(name):
+		return "programs keep credentials there"
+	}
+	return ""
+}
+
+func keptBy(mode int) string {
+	return fmt.Sprintf("its mode %#o keeps other users from reading it", mode)
+}
 
 // credentialPaths are files that programs keep credentials in, by what their paths end in.
 var credentialPaths = regexp.MustCompile(`(?:` + strings.Join([]string{
@@ -145,22 +160,30 @@ var (
 
 // text looks at what a file says.
 func (f *finder) text(text []byte, field string, args ...any) {
+	if why := secretText(text); why != "" {
+		f.add(why, field, args...)
+	}
+}
+
+// secretText says why a text holds a secret.
+func secretText(text []byte) string {
 	switch {
 	case privateKey.Match(text):
-		f.add("there is a private key in it", field, args...)
+		return "there is a private key in it"
 	case kubeconfig.Match(text) && credentialField.Match(text):
-		f.add("it is a kubeconfig with credentials", field, args...)
+		return "it is a kubeconfig with credentials"
 	case packedKey.Match(text):
-		f.add("there is a private key in it, in base64", field, args...)
+		return "there is a private key in it, in base64"
 	case wireGuard.Match(text):
-		f.add("there is the key of a tunnel in it", field, args...)
+		return "there is the key of a tunnel in it"
 	case header.Match(text):
-		f.add("there is an Authorization with credentials in it", field, args...)
+		return "there is an Authorization with credentials in it"
 	case registryAuth.Match(text), tomlAuth.Match(text):
-		f.add("there are credentials of a registry in it", field, args...)
+		return "there are credentials of a registry in it"
 	case bytes.Contains(text, []byte("://")) && (password.Match(text) || userToken.Match(text)):
-		f.add("there is a URL with a password in it", field, args...)
+		return "there is a URL with a password in it"
 	}
+	return ""
 }
 
 // unit looks at a unit or drop-in, which everybody on the host can read, and has few other words than settings.
@@ -222,14 +245,16 @@ var secretArgument = regexp.MustCompile(`(?i)^"?(?:[\w.-]*(?:password|passwd|sec
 
 // argument looks at a kernel argument, or several in a row.
 func (f *finder) argument(line, field string, args ...any) {
-	for _, a := range splitArguments(line) {
-		_, at, _ := strings.Cut(a, "=")
-		u, err := url.Parse(strings.Trim(at, `"`))
-		signed := err == nil && u.Scheme != "" &&
-			slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.MatchString)
-		if signed || secretArgument.MatchString(a) || password.MatchString(a) || userToken.MatchString(a) {
-			f.add("a kernel argument with a password", field, args...)
-			return
-		}
+	if slices.ContainsFunc(splitArguments(line), hasPassword) {
+		f.add("a kernel argument with a password", field, args...)
 	}
+}
+
+// hasPassword says that there is a password or token in one kernel argument.
+func hasPassword(a string) bool {
+	_, at, _ := strings.Cut(a, "=")
+	u, err := url.Parse(strings.Trim(at, `"`))
+	signed := err == nil && u.Scheme != "" &&
+		slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.MatchString)
+	return signed || secretArgument.MatchString(a) || password.MatchString(a) || userToken.MatchString(a)
 }

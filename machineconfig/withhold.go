@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package machineconfig
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Withheld says why the contents of a file of the configuration are not to be printed, so that of a change of them only
+// the sizes are told; "" where they may be. That is so for all that Served.Secrets reports, and for much else that may
+// be a secret: a server that refuses too much makes no machines, but who is shown too little can look at the document.
+func (c *Config) Withheld(f *File) string {
+	if why := secretFile(int(f.Mode), f.Path); why != "" {
+		return why
+	}
+	if likelyPaths.MatchString(f.Path) {
+		return "programs keep credentials there"
+	}
+	for i := range c.Directories {
+		d := &c.Directories[i]
+		if d.Mode&enterByOthers == 0 && strings.HasPrefix(f.Path, strings.TrimSuffix(d.Path, "/")+"/") {
+			return fmt.Sprintf("the mode %#o of %s keeps other users out", d.Mode, d.Path)
+		}
+	}
+	return WithheldText(string(f.Contents))
+}
+
+const enterByOthers = 0o001
+
+// WithheldText is Withheld for what everybody on a host may read, such as a unit or an authorized key: it goes by what
+// the text says.
+func WithheldText(text string) string {
+	if why := secretText([]byte(text)); why != "" {
+		return why
+	}
+	if assigned.MatchString(text) {
+		return namedLikeSecret
+	}
+	for _, l := range likely {
+		if l.pattern.MatchString(text) {
+			return l.why
+		}
+	}
+	return ""
+}
+
+// MaskArgument is a kernel argument as it may be printed: of one that may hold a secret only the name is left.
+func MaskArgument(argument string) string {
+	if !hasPassword(argument) && WithheldText(argument) == "" {
+		return argument
+	}
+	name, _, _ := strings.Cut(strings.Trim(argument, `"`), "=")
+	if !plainName.MatchString(name) || WithheldText(name) != "" {
+		return "(masked)"
+	}
+	return name + "=(masked)"
+}
+
+var plainName = regexp.MustCompile(`^[\w.-]{1,64}$`)
+
+const namedLikeSecret = "there is a value in it that is named like a secret"
+
+// likelyPaths are files that more often than not have a secret in them.
+var likelyPaths = regexp.MustCompile(`(?i)(?:\.key|\.keystore|\.ppk|\.kubeconfig|/kubeconfig|htpasswd|/private/.+|` +
+	`/secrets?/.+|/etc/security/opasswd|/wpa_supplicant[^/]*\.conf|/chrony\.keys|/krb5\.keytab)$`)
+
+// likely are texts that may well be a secret. They are taken too widely rather than too narrowly, and what a name
+// stands before may be on the next line.
+var likely = []struct {
+	pattern *regexp.Regexp
+	why     string
+}{
+	{regexp.MustCompile(`(?i)(?:password|passwd|passphrase|passcode|pwd|secret|token|signature|cookie|psk|` +
+		`(?:api|access|secret|private|auth|encryption|shared|signing|account|client)[\w.-]{0,2}key(?:-data)?)` +
+		`(?:[_-]?(?:hash|value|data|base64|b64))?["']?\s*[:=>]+\s*["']*[^\s"']`), namedLikeSecret},
+	// In a word of its own: LoadCredential of a unit has a path.
+	{regexp.MustCompile(`(?i)(?:^|[^a-z])(?:pass|auth|credentials?)["']?\s*[:=]\s*["']*[^\s"']`), namedLikeSecret},
+	{regexp.MustCompile(`(?im)-(?:password|passwd|passphrase|secret|token|api-?key)\s+["']*[^\s"']`), namedLikeSecret},
+	{regexp.MustCompile(`(?im)^\s*(?:bindpw|rootpw|password|passwd|secret|token)\s+\S+\s*$`), namedLikeSecret},
+	{regexp.MustCompile(`(?i)\blogin\s+\S+\s+password\s+\S`), namedLikeSecret},
+	// Of Redis, SNMP, keepalived.
+	{regexp.MustCompile(`(?im)^\s*(?:requirepass|masterauth|r[ow]community6?|createUser|auth_pass)\s+\S`),
+		namedLikeSecret},
+	{regexp.MustCompile(`(?i)\b(?:curl|wget)\b.*\s(?:-u|--user|--proxy-user|-U)[\s=]*["']?[^\s:]+:\S`),
+		"there is a user with a password in it"},
+	{regexp.MustCompile(`(?i)authorization["']?\s*[:=]`), "there is an Authorization in it"},
+	{regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+[\w+/.=-]{8,}`), "there is an Authorization in it"},
+	{regexp.MustCompile(`"auths"\s*:`), "there are credentials of a registry in it"},
+	{regexp.MustCompile(`://[^/\s@"']*:[^/\s@"']+@`), "there is a URL with a password in it"},
+	{regexp.MustCompile(`[?&](?:sig|key)=[\w%]`), "there is a URL with credentials in it"},
+	{regexp.MustCompile(`\bhooks\.[\w.-]+/(?:services|workflows|hooks)/\w`), "there is a URL with credentials in it"},
+	{regexp.MustCompile(`\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|sha1|md5|sm3|scrypt|pbkdf2[\w-]*|argon2\w*)\$[\w./=,$+-]{8,}`),
+		"there is the hash of a password in it"},
+	{regexp.MustCompile(`\{S?SHA(?:256|512)?\}[\w+/=]{8,}`), "there is the hash of a password in it"},
+	{regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]{8,}`), "there is a token in it"},
+	{regexp.MustCompile(`\b(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-|sk-|npm_|AKIA|ASIA|AIza|sha256~)` +
+		`[\w-]{10,}`), "there is a token in it"},
+	// What a kubelet joins with: kubeadm's bootstrap token.
+	{regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`), "there is a token in it"},
+}
