@@ -86,6 +86,12 @@ type Pin struct {
 	Since  time.Time `json:"since"`
 }
 
+// Update is when a node began to go to a configuration, by its own clock as the times of its conditions are.
+type Update struct {
+	Config string    `json:"config"`
+	Since  time.Time `json:"since"`
+}
+
 // Drain is where a drain is: what it waits for, and what it is expected to wait for.
 type Drain struct {
 	Config string    `json:"config"`

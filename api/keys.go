@@ -85,6 +85,10 @@ const DriftPolicyKey = ownPrefix + "drift-policy"
 // DrainKey is the annotation of a MachineConfigNode that holds a Drain: what a drain that waits is waiting for.
 const DrainKey = ownPrefix + "drain"
 
+// UpdateKey is the annotation of a MachineConfigNode that holds an Update: when the node's last one began. The daemon
+// writes it along with the configuration that is desired.
+const UpdateKey = ownPrefix + "update"
+
 // Annotations of a MachineConfigPool that are ours.
 const (
 	// PoolQuarantineKey holds the []Quarantine of a pool: configurations that some node rolled back from. The pool

@@ -26,6 +26,8 @@ type machineConfigNode struct {
 	read         bool
 	lookAt       time.Time // when it is looked for again: somebody may have deleted it
 	generation   int64
+	// update is said along with what is desired: it is not worth a write of its own.
+	update api.Update
 }
 
 // objectReport is what of a MachineConfigNode is ours.
@@ -43,6 +45,7 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 		return // the times of conditions begin with what was said before
 	}
 	m.wanted.node, m.wanted.desired, m.wanted.current = node.UID, v.node.Desired, v.host.Config.Committed
+	m.begin(v, p)
 	m.wanted.drain = ""
 	waiting := h.waiting()
 	if m.said.drain == "" && quiet(waiting, v.now) {
@@ -60,6 +63,19 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 		had = m.said.conditions
 	}
 	m.wanted.conditions = conditions(v, p, waiting, had)
+}
+
+// begin notes when an update begins: when the node is first seen not to be where it shall be. What was desired before
+// we read the object began earlier than we can tell. One that was called off is forgotten, so that the same
+// configuration begins anew when it is desired again.
+func (m *machineConfigNode) begin(v *situation, p Phase) {
+	switch {
+	case v.node.Desired == m.update.Config:
+	case p == PhaseDone:
+		m.update = api.Update{}
+	case v.node.Desired != m.said.desired:
+		m.update = api.Update{Config: v.node.Desired, Since: v.now.UTC().Truncate(time.Second)}
+	}
 }
 
 // tellObject makes the MachineConfigNode say what it is to say.
@@ -108,6 +124,7 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 		m.said.node = node.UID
 	}
 	// What can't be read is as if it were not there.
+	m.update, _ = api.Decode[api.Update](object.Annotations, api.UpdateKey)
 	if stop, _ := api.Decode[*api.HookStop](object.Annotations, api.HookStopKey); h.stop == nil {
 		h.stop = stop
 	}
@@ -161,6 +178,9 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 				WithConfigVersion(mcfgac.MachineConfigNodeSpecMachineConfigVersion().WithDesired(w.desired)))
 		if w.drain != "" {
 			object.WithAnnotations(map[string]string{api.DrainKey: w.drain})
+		}
+		if m.update.Config != "" {
+			object.WithAnnotations(map[string]string{api.UpdateKey: api.Encode(m.update)})
 		}
 		if w.hook != "" {
 			object.WithAnnotations(map[string]string{api.HookStopKey: w.hook})

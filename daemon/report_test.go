@@ -321,3 +321,30 @@ func TestHoldOutlivesAHostThatCouldNotBeRead(t *testing.T) {
 		t.Errorf("%s once it can be read again: %s", v.node.State, got)
 	}
 }
+
+// How long updates take is reckoned from this, so that it must neither move while one is under way nor be of another.
+func TestAnUpdateBeginsOnceAndIsAboutWhatIsDesired(t *testing.T) {
+	earlier := api.Update{Config: cfgB, Since: then.Add(-time.Hour)}
+	cases := []struct {
+		name  string
+		said  string // what was desired when the object was last written
+		had   api.Update
+		phase Phase
+		want  api.Update
+	}{
+		{"it is told where to go", cfgA, api.Update{}, PhaseStage, api.Update{Config: cfgB, Since: then}},
+		{"instead of elsewhere", cfgC, api.Update{Config: cfgC, Since: then}, PhaseDrain, api.Update{Config: cfgB, Since: then}},
+		{"it is on its way, after a reboot too", cfgB, earlier, PhaseProve, earlier},
+		{"and could not say so yet", cfgA, earlier, PhaseApply, earlier},
+		{"it is there", cfgB, earlier, PhaseDone, earlier},
+		{"it was there before anybody told it", "", api.Update{}, PhaseDone, api.Update{}},
+		{"it is back without having gone", cfgC, api.Update{Config: cfgC, Since: then}, PhaseDone, api.Update{}},
+		{"who had its place did not say when it began", cfgB, api.Update{}, PhaseDrain, api.Update{}},
+	}
+	for _, c := range cases {
+		m := machineConfigNode{said: objectReport{desired: c.said}, update: c.had}
+		if m.begin(stages[c.phase](), c.phase); m.update != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, m.update, c.want)
+		}
+	}
+}

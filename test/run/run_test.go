@@ -17,6 +17,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/fakehost"
 )
@@ -35,6 +36,7 @@ func TestUpdateWithReboot(t *testing.T) {
 		s.AskNode = true
 		s.Delays = map[string]time.Duration{fakehost.Apply: time.Second, fakehost.Boot: time.Second}
 	})
+	start := time.Now()
 	n.desire(b)
 	n.until("it applies", func() bool { return n.host.Counts()[fakehost.Apply] == 1 })
 	if a, err := api.ReadNode(n.get()); err != nil || a.Rebooting {
@@ -57,6 +59,14 @@ func TestUpdateWithReboot(t *testing.T) {
 		c := n.mcn(mcfgv1.MachineConfigNodeUpdated)
 		return c.Status == metav1.ConditionTrue && strings.Contains(c.Message, b+": reboot, because of")
 	})
+	object, err := n.MachineConfigs.MachineconfigurationV1().MachineConfigNodes().Get(n.ctx(), n.name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(start)
+	if u, ok := progress.LastUpdate(object); !ok || !u.Rebooted || u.Took < 2*time.Second || u.Took > took+time.Second {
+		t.Errorf("a last update of %+v, %t; it took less than %s\n%+v", u, ok, took, object)
+	}
 	n.until("the events say so", func() bool { return n.hasEvents("Cordon", "Reboot", "Uncordon", "NodeDone") })
 
 	// What an update costs the API server is part of what is promised (P7).
