@@ -37,14 +37,24 @@ func newOptions() *options {
 	return &options{kube: genericclioptions.NewConfigFlags(true)}
 }
 
-// outputFlag gives a command -o.
-func (o *options) outputFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+// formats of outputs: a flag -o has those of its command as this annotation.
+const (
+	formats        = "formats"
+	formatText     = "text"
+	formatJSON     = "json"
+	formatMarkdown = "markdown"
+)
+
+// outputFlag gives a command -o, for text, JSON and what else it has.
+func (o *options) outputFlag(cmd *cobra.Command, more ...string) {
+	all := append([]string{formatText, formatJSON}, more...)
+	cmd.Flags().StringVarP(&o.output, "output", "o", formatText, "output format: "+strings.Join(all, ", "))
+	cmd.Flags().Lookup("output").Annotations = map[string][]string{formats: all}
 }
 
 // print prints what a command has found: v for programs, or what text writes for people.
 func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) error {
-	if o.output != "json" {
+	if o.output != formatJSON {
 		return text(cmd.OutOrStdout())
 	}
 	enc := json.NewEncoder(cmd.OutOrStdout())
@@ -52,11 +62,13 @@ func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) e
 	return enc.Encode(v)
 }
 
-func (o *options) check() error {
-	if o.output != "" && o.output != "text" && o.output != "json" {
-		return usageError{fmt.Errorf("flag -o: %q is neither text nor json", o.output)}
+// check looks at -o, where the command has it.
+func (o *options) check(cmd *cobra.Command) error {
+	flag := cmd.Flags().Lookup("output")
+	if flag == nil || o.output == "" || slices.Contains(flag.Annotations[formats], o.output) {
+		return nil
 	}
-	return nil
+	return usageError{fmt.Errorf("flag -o: %q is none of %s", o.output, list(flag.Annotations[formats]))}
 }
 
 // cluster is the API server, with the rights of whoever asks.
@@ -76,7 +88,7 @@ const (
 )
 
 func (o *options) connect(cmd *cobra.Command) (*cluster, error) {
-	if err := o.check(); err != nil {
+	if err := o.check(cmd); err != nil {
 		return nil, err
 	}
 	cfg, err := o.kube.ToRESTConfig()

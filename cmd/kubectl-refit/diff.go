@@ -67,7 +67,11 @@ func (c *cluster) diff(ctx context.Context, name string) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.way(ctx, current, want, policy)
+	from, err := c.had(ctx, current)
+	if err != nil {
+		return nil, err
+	}
+	return between(from, want, policy)
 }
 
 // ends are the configurations between which a node or a pool is.

@@ -10,7 +10,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
@@ -30,15 +29,18 @@ import (
 type (
 	// planDocument is what a change would do to a pool, and its JSON.
 	planDocument struct {
-		Pool    string `json:"pool"`
-		Current string `json:"current"` // what the pool shall have now
-		Desired string `json:"desired"`
+		Pool    string     `json:"pool"`
+		Current string     `json:"current"` // what the pool shall have now
+		Desired string     `json:"desired"`
+		Counts  planCounts `json:"counts"`
 		// Groups are the pool's nodes by the configuration that they have.
 		Groups         []planGroup `json:"groups"`
 		MaxUnavailable int         `json:"maxUnavailable"`
 		// Order is that in which the nodes would go.
-		Order   []string  `json:"order"`
-		Budgets []heldPod `json:"budgets"`
+		Order []string `json:"order"`
+		// Estimate is how long that would take; nil where there is nothing to tell it by.
+		Estimate *planEstimate `json:"estimate"`
+		Budgets  []heldPod     `json:"budgets"`
 		// Deleted are the MachineConfigs of the cluster that the plan is without.
 		Deleted []string `json:"deleted"`
 		Notes   []string `json:"notes"`
@@ -48,12 +50,29 @@ type (
 		refused bool          // quarantined, so that no node would go
 		nodes   []corev1.Node // of the cluster
 	}
+	// planCounts are of nodes, but for HeldPods.
+	planCounts struct {
+		Nodes   int `json:"nodes"`
+		Going   int `json:"going"` // to another configuration
+		Drained int `json:"drained"`
+		Reboots int `json:"reboots"`
+		// HeldPods is how many pods budgets hold; nil where that is not known.
+		HeldPods *int `json:"heldPods"`
+	}
+	// planEstimate is a progress.Estimate.
+	planEstimate struct {
+		Nodes          int `json:"nodes"`
+		Seconds        int `json:"seconds"`
+		SlowestSeconds int `json:"slowestSeconds"`
+		BasedOn        int `json:"basedOn"`
+	}
 	planGroup struct {
 		Current string   `json:"current"`
 		Nodes   []string `json:"nodes"`
 		// Plan is nil where Error says why there is none.
-		Plan  *plan.Plan `json:"plan"`
-		Error string     `json:"error,omitempty"`
+		Plan  *plan.Plan  `json:"plan"`
+		Diffs []plan.Diff `json:"diffs"`
+		Error string      `json:"error,omitempty"`
 	}
 	// proposal is what is planned for.
 	proposal struct {
@@ -61,6 +80,8 @@ type (
 		// prune: what the pool selects and no file has is deleted, as far as it has these labels.
 		prune    bool
 		selector string
+		// diff is how much of the contents is shown.
+		diff string
 	}
 	// heldPod is a pod that a budget would not let go now.
 	heldPod struct {
@@ -73,6 +94,13 @@ type (
 	}
 )
 
+// How much of the differences between contents is shown to people. Programs get all or none.
+const (
+	diffShort = "short"
+	diffAll   = "all"
+	diffNone  = "none"
+)
+
 func planCommand(o *options) *cobra.Command {
 	var p proposal
 	cmd := &cobra.Command{
@@ -82,7 +110,10 @@ func planCommand(o *options) *cobra.Command {
 (.bu) or Ignition documents, of which one with the name of a MachineConfig in the cluster takes its place, and a
 MachineConfigPool, which takes the place of the pool, or is the pool where there is none yet. Nothing is written. With
 --prune the files are all that people have for the pool: what is in none of them is deleted, but for what controllers
-make. Without files and deletions it is what the pool's MachineConfigs make as they are.`,
+make. Without files and deletions it is what the pool's MachineConfigs make as they are.
+
+How files, units and SSH keys differ is shown, but for what may be a secret: of that only the sizes. -o markdown is for
+a comment of a pull request.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			// kubectl's habit and the shell's: -f a.yaml b.yaml
 			if len(args) > 1 && len(p.files) > 0 {
@@ -94,6 +125,8 @@ make. Without files and deletions it is what the pool's MachineConfigs make as t
 				return usageError{errors.New("flag --prune: needs the files that stay, by -f")}
 			case p.selector != "" && !p.prune:
 				return usageError{errors.New("flag --selector: says what --prune may delete, and needs it")}
+			case !slices.Contains([]string{diffShort, diffAll, diffNone}, p.diff):
+				return usageError{fmt.Errorf("flag --diff: %q is none of %s, %s, %s", p.diff, diffShort, diffAll, diffNone)}
 			}
 			return arguments(1, 1, "POOL")(cmd, args)
 		},
@@ -106,15 +139,21 @@ make. Without files and deletions it is what the pool's MachineConfigs make as t
 			if err != nil {
 				return err
 			}
-			return errors.Join(o.print(cmd, doc, doc.write), doc.err())
+			text := func(w io.Writer) error { return doc.write(w, p.diff == diffAll) }
+			if o.output == formatMarkdown {
+				text = doc.markdown
+			}
+			return errors.Join(o.print(cmd, doc, text), doc.err())
 		},
 	}
-	o.outputFlag(cmd)
+	o.outputFlag(cmd, formatMarkdown)
 	cmd.Flags().StringSliceVarP(&p.files, "filename", "f", nil,
 		"file or directory with documents, - for the standard input; may be repeated")
 	cmd.Flags().StringSliceVar(&p.deletions, "delete", nil, "MachineConfig to plan without; may be repeated")
 	cmd.Flags().BoolVar(&p.prune, "prune", false, "plan without the pool's MachineConfigs that are in no file")
 	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "labels of what --prune may delete, all if empty")
+	cmd.Flags().StringVar(&p.diff, "diff", diffShort,
+		"how much is shown of what differs in files: short, all or none; JSON and Markdown have all unless none")
 	return cmd
 }
 
@@ -158,14 +197,22 @@ func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDo
 	p, _ := report.Pool(name)
 	doc.Current, doc.Desired, doc.nodes = pool.Spec.Configuration.Name, desired.Name, nodes
 	doc.MaxUnavailable, doc.Order = p.MaxUnavailable, append([]string{}, report.Order(name)...)
-	if err := c.groups(ctx, doc, p, desired, policy); err != nil {
+	if err := c.groups(ctx, doc, p, desired, policy, what.diff != diffNone); err != nil {
 		return nil, err
 	}
 	doc.note(p)
-	if doc.Budgets, err = c.held(ctx, doc); err != nil {
-		c.warn("which disruption budgets are in the way: not known: %s", describe(err))
-		doc.Budgets = []heldPod{}
+	held, err := c.held(ctx, doc)
+	if err != nil {
+		c.warnAll(doc, []string{"which disruption budgets are in the way: not known: " + describe(err)})
+	} else {
+		doc.Budgets, doc.Counts.HeldPods = held, new(len(held))
 	}
+	doc.count()
+	states, err := c.states(ctx)
+	if err != nil {
+		c.warnAll(doc, []string{"how long nodes took so far: not known: " + describe(err)})
+	}
+	doc.estimate(p, states)
 	return doc, nil
 }
 
@@ -339,7 +386,7 @@ func (c *cluster) policy(ctx context.Context) (*plan.Policy, error) {
 
 // groups plans the way of each group of nodes.
 func (c *cluster) groups(ctx context.Context, doc *planDocument, p progress.Pool, desired *mcfgv1.MachineConfig,
-	policy *plan.Policy,
+	policy *plan.Policy, diffs bool,
 ) error {
 	want, err := machineconfig.Parse(desired)
 	if err != nil {
@@ -356,26 +403,88 @@ func (c *cluster) groups(ctx context.Context, doc *planDocument, p progress.Pool
 	// The largest group is what people look for.
 	slices.SortStableFunc(order, func(a, b string) int { return len(by[b]) - len(by[a]) })
 	for _, current := range order {
-		g := planGroup{Current: current, Nodes: by[current]}
-		if g.Plan, err = c.way(ctx, current, want, policy); err != nil {
+		g := planGroup{Current: current, Nodes: by[current], Diffs: []plan.Diff{}}
+		from, err := c.had(ctx, current)
+		if err == nil {
+			g.Plan, err = between(from, want, policy)
+		}
+		switch {
+		case err != nil:
 			g.Error = describe(err)
+		case diffs:
+			g.Diffs = plan.Diffs(from, want, g.Plan.Changes)
 		}
 		doc.Groups = append(doc.Groups, g)
 	}
 	return nil
 }
 
-// way plans from a configuration by its name, empty for a node that was never configured.
-func (c *cluster) way(ctx context.Context, current string, want *machineconfig.Config, policy *plan.Policy,
-) (*plan.Plan, error) {
-	var from *machineconfig.Config
-	if current != "" {
-		var err error
-		if from, err = c.rendered(ctx, current); err != nil {
-			return nil, err
+// had is a configuration by its name; nil where that is empty, for a node that was never configured.
+func (c *cluster) had(ctx context.Context, name string) (*machineconfig.Config, error) {
+	if name == "" {
+		return nil, nil
+	}
+	return c.rendered(ctx, name)
+}
+
+// between plans from one configuration to another. Of kernel arguments that may hold a secret only the names are left.
+func between(from, want *machineconfig.Config, policy *plan.Policy) (*plan.Plan, error) {
+	p, err := plan.Make(from, want, plan.Options{Policy: policy})
+	if err != nil {
+		return nil, err
+	}
+	for i := range p.Changes {
+		c := &p.Changes[i]
+		c.Delete, c.Append = masked(c.Delete), masked(c.Append)
+	}
+	return p, nil
+}
+
+func masked(arguments []string) []string {
+	out := slices.Clone(arguments)
+	for i, a := range out {
+		out[i] = machineconfig.MaskArgument(a)
+	}
+	return out
+}
+
+// count says how many nodes would do what. Where the plan can't be carried out none does anything.
+func (d *planDocument) count() {
+	going := map[string]bool{}
+	if d.err() == nil {
+		for _, n := range d.Order {
+			going[n] = true
 		}
 	}
-	return plan.Make(from, want, plan.Options{Policy: policy})
+	counts := planCounts{Going: len(going), HeldPods: d.Counts.HeldPods}
+	for _, g := range d.Groups {
+		counts.Nodes += len(g.Nodes)
+		for _, n := range g.Nodes {
+			if going[n] && g.Plan.Reboot {
+				counts.Reboots++
+			}
+			if going[n] && g.Plan.Drain {
+				counts.Drained++
+			}
+		}
+	}
+	d.Counts = counts
+}
+
+// estimate says how long it would take by what the pool's nodes say of their last updates.
+func (d *planDocument) estimate(p progress.Pool, states map[string]*mcfgv1.MachineConfigNode) {
+	var past []progress.Update
+	for _, n := range p.Nodes {
+		if u, ok := progress.LastUpdate(states[n.Name]); ok {
+			past = append(past, u)
+		}
+	}
+	c := d.Counts
+	if e, ok := progress.Forecast(c.Reboots, c.Going-c.Reboots, d.MaxUnavailable, past); ok {
+		d.Estimate = &planEstimate{
+			Nodes: e.Nodes, Seconds: int(e.Typical.Seconds()), SlowestSeconds: int(e.Slowest.Seconds()), BasedOn: e.Updates,
+		}
+	}
 }
 
 // note says what else would keep the nodes from going.
@@ -491,59 +600,4 @@ func leaves(p *corev1.Pod) bool {
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && !mirror &&
 		(owner == nil || owner.Kind != "DaemonSet")
-}
-
-func (d *planDocument) write(w io.Writer) error {
-	fmt.Fprintf(w, "pool %s: %s -> %s\n", d.Pool, cmp.Or(d.Current, "(nothing rendered)"), d.Desired)
-	for _, name := range d.Deleted {
-		fmt.Fprintln(w, "without MachineConfig "+name)
-	}
-	for _, n := range d.Notes {
-		fmt.Fprintln(w, "note: "+n)
-	}
-	for _, g := range d.Groups {
-		fmt.Fprintf(w, "\n%s: %s\n", number(len(g.Nodes), "node"), some(g.Nodes, 5))
-		if g.Plan == nil {
-			fmt.Fprintln(w, "  no plan: "+g.Error)
-			continue
-		}
-		var text strings.Builder
-		if err := g.Plan.WriteText(&text); err != nil {
-			return err
-		}
-		for line := range strings.Lines(text.String()) {
-			fmt.Fprint(w, map[bool]string{true: "", false: "  "}[line == "\n"], line)
-		}
-	}
-	if len(d.Groups) == 0 {
-		fmt.Fprintln(w, "\nThe pool has no nodes.")
-	}
-	if len(d.Order) > 0 && d.err() == nil {
-		fmt.Fprintf(w, "\nOrder, at most %d at a time: %s\n", d.MaxUnavailable, some(d.Order, 10))
-	}
-	if len(d.Budgets) == 0 {
-		return nil
-	}
-	fmt.Fprintln(w, "\nIn the way of the drain as things are:")
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "  NODE\tPOD\tBUDGET\tALLOWS\tELSEWHERE")
-	for _, h := range d.Budgets {
-		fmt.Fprintf(tw, "  %s\t%s/%s\t%s\t%d\t%s\n", h.Node, h.Namespace, h.Pod, h.Budget, h.Allowed, h.Placement)
-	}
-	return tw.Flush()
-}
-
-func number(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// some names the first of many.
-func some(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

@@ -4,6 +4,7 @@ package refit
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,7 +44,10 @@ type planned struct {
 		Current, Error string
 		Nodes          []string
 		Plan           *plan.Plan
+		Diffs          []plan.Diff
 	}
+	Counts         struct{ Nodes, Going, Drained, Reboots, HeldPods int }
+	Estimate       *struct{ Nodes, Seconds, SlowestSeconds, BasedOn int }
 	MaxUnavailable int
 	Order, Notes   []string
 	Deleted        []string
@@ -76,9 +80,6 @@ func TestAPlanSaysWhatEachGroupOfNodesWouldDo(t *testing.T) {
 	change := l.file("two.yaml", l.config("plan", "60-two", "/etc/two", "changed"))
 	r := l.refit("plan", "plan", "-f", change).ok(t)
 	l.golden("plan.txt", r.stdout)
-	if strings.Contains(r.stdout, "changed\n") {
-		t.Error("contents are shown")
-	}
 	doc := l.refit("plan", "plan", "-f", change, "-o", "json").ok(t).planned(t)
 	if len(doc.Groups) != 2 || !slices.Equal(doc.Groups[0].Nodes, []string{"plan-1", "plan-2"}) ||
 		doc.Groups[0].Plan.Changes[0].Op != plan.Modify || doc.Groups[1].Plan.Changes[0].Op != plan.Add {
@@ -121,6 +122,80 @@ func TestAPlanSaysWhatEachGroupOfNodesWouldDo(t *testing.T) {
 	l.refit("plan", "plan", "--delete", "60-two", "-f", change).fails(t, 2, "60-two")
 	l.refit("plan", "plan", "-f", "no-such-file.yaml").fails(t, 1, "no-such-file.yaml")
 	l.refit("plan").fails(t, 2, "POOL is needed")
+}
+
+// A file that is a secret, a unit and a kernel argument with one, and a file that is none: people and programs see that
+// all of them change, and of the last one how.
+func TestAPlanShowsContentsButNoSecretInAnyFormat(t *testing.T) {
+	l := newLab(t)
+	const secret = "c0ffee-never-to-be-said"
+	document := func(version string) *mcfgv1.MachineConfig {
+		mc := l.config("shown", "50-shown", "/etc/shown", "")
+		mc.Spec.Config.Raw = fmt.Appendf(nil, `{"ignition":{"version":"3.5.0"},"storage":{"files":[
+			{"path":"/etc/shown","contents":{"source":"data:,version%%20%[1]s%%0A"}},
+			{"path":"/etc/token","mode":384,"contents":{"source":"data:,%[1]s%[2]s"}}]},"systemd":{"units":[
+			{"name":"shown.service","contents":"[Service]\nEnvironment=A_TOKEN=%[1]s%[2]s\n"}]}}`, version, secret)
+		mc.Spec.KernelArguments = []string{"rd.iscsi.password=" + version + secret}
+		return mc
+	}
+	old := document("1")
+	now := l.render("shown", old)
+	l.source(old)
+	l.pool("shown", now, now, nil)
+	l.node("shown-1", "shown", now, now, api.Done, nil)
+	l.node("shown-2", "shown", now, now, api.Done, nil)
+	l.workload("shown", "db-1", "shown-2", "db")
+	l.report("shown-1", "shown", now, updated(now, ago(30), 6*time.Minute))
+	l.report("shown-2", "shown", now, updated(now, ago(20), 8*time.Minute))
+	change := l.file("shown.yaml", document("2"))
+
+	r := l.refit("plan", "shown", "-f", change, "-o", "json").ok(t)
+	doc := r.planned(t)
+	if c := doc.Counts; c.Nodes != 2 || c.Going != 2 || c.Drained != 2 || c.Reboots != 2 || c.HeldPods != 1 {
+		t.Errorf("counts: %+v", c)
+	}
+	if e := doc.Estimate; e == nil || e.Nodes != 2 || e.Seconds != 14*60 || e.SlowestSeconds != 16*60 || e.BasedOn != 2 {
+		t.Errorf("estimate: %+v", e)
+	}
+	diffs := doc.Groups[0].Diffs
+	if len(diffs) != 3 || diffs[0].Path != "/etc/shown" || diffs[0].Masked || !diffs[1].Masked || !diffs[2].Masked ||
+		!strings.Contains(diffs[0].Diff, "-version 1\n+version 2\n") {
+		t.Errorf("diffs: %+v", diffs)
+	}
+	for _, args := range [][]string{nil, {"--diff", "all"}, {"-o", "markdown"}, {"-o", "json"}} {
+		out := l.refit(append([]string{"plan", "shown", "-f", change}, args...)...).ok(t).stdout
+		if strings.Contains(out, secret) || !strings.Contains(out, "version 2") {
+			t.Errorf("%v:\n%s", args, out)
+		}
+		if slices.Contains(args, "markdown") {
+			l.golden("plan.md", out)
+		}
+	}
+	if out := l.refit("diff", "shown-1").ok(t).stdout; strings.Contains(out, secret) {
+		t.Error(out)
+	}
+	if doc := l.refit("plan", "shown", "-f", change, "--diff", "none", "-o", "json").ok(t).planned(t); len(doc.Groups[0].Diffs) != 0 {
+		t.Errorf("diffs: %+v", doc.Groups[0].Diffs)
+	}
+	l.refit("plan", "shown", "-f", change, "--diff", "some").fails(t, 2, "--diff", `"some"`)
+	l.refit("status", "-o", "markdown").fails(t, 2, `"markdown"`)
+}
+
+// updated has a daemon say that its node went to a configuration, with a reboot.
+func updated(config string, began metav1.Time, took time.Duration) func(*mcfgv1.MachineConfigNode) {
+	return func(s *mcfgv1.MachineConfigNode) {
+		s.Annotations = map[string]string{api.UpdateKey: api.Encode(api.Update{Config: config, Since: began.Time})}
+		s.Status.ConfigVersion = &mcfgv1.MachineConfigNodeStatusMachineConfigVersion{Current: config, Desired: config}
+		s.Status.Conditions = nil
+		for kind, status := range map[mcfgv1.StateProgress]metav1.ConditionStatus{
+			mcfgv1.MachineConfigNodeUpdated: metav1.ConditionTrue, mcfgv1.MachineConfigNodeUpdatePrepared: metav1.ConditionFalse,
+			mcfgv1.MachineConfigNodeUpdateRebooted: metav1.ConditionFalse,
+		} {
+			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{
+				Type: string(kind), Status: status, Reason: string(kind), LastTransitionTime: metav1.NewTime(began.Add(took)),
+			})
+		}
+	}
 }
 
 // What a pull request asks for: a directory is all that people have for a pool, and what is gone from it goes.

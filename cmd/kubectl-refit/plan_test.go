@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// planned is what a plan of these two configurations says of nodes.
+func planned(t testing.TB, from, to *machineconfig.Config, nodes ...string) *planDocument {
+	t.Helper()
+	p, err := between(from, to, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &planDocument{
+		Pool: "worker", Current: from.Name, Desired: to.Name, MaxUnavailable: 1, Order: nodes,
+		Groups: []planGroup{{Current: from.Name, Nodes: nodes, Plan: p, Diffs: plan.Diffs(from, to, p.Changes)}},
+	}
+	d.Counts.HeldPods = new(0)
+	d.count()
+	return d
+}
+
+// outputs are what a plan prints, by format.
+func outputs(t testing.TB, d *planDocument) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, all := range []bool{false, true} {
+		var text strings.Builder
+		if err := d.write(&text, all); err != nil {
+			t.Fatal(err)
+		}
+		out[fmt.Sprintf("text, all %t", all)] = text.String()
+	}
+	var text strings.Builder
+	if err := d.markdown(&text); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out[formatMarkdown], out[formatJSON] = text.String(), string(data)
+	return out
+}
+
+func file(path, contents string) machineconfig.File {
+	return machineconfig.File{Path: path, Mode: 0o644, Contents: []byte(contents)}
+}
+
+func TestNoOutputShowsASecret(t *testing.T) {
+	const (
+		secret = "c0ffee-never-to-be-said"
+		key    = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBmF9m9ZelpzBdRciaxenan/2x6tf9Z8hfPYG84hnn3b"
+	)
+	config := func(name, version string) *machineconfig.Config {
+		hidden := version + secret
+		return &machineconfig.Config{
+			Name: name,
+			Files: []machineconfig.File{
+				file("/etc/a", "version "+version+"\npassword: "+hidden), file("/etc/tls.key", hidden),
+				{Path: "/etc/b", Mode: 0o600, Contents: []byte(hidden)}, file("/etc/open", "seen "+version+"\n"),
+				file("/var/lib/kubelet/config.json", `{"auths":{"r":{"auth":"`+hidden+`"}}}`),
+			},
+			Units: []machineconfig.Unit{{
+				Name: "a.service", Contents: "[Service]\nEnvironment=A_TOKEN=" + hidden,
+				Dropins: []machineconfig.Dropin{{Name: "b.conf", Contents: "[Service]\nExecStart=/bin/x --password " + hidden}},
+			}},
+			Users: []machineconfig.User{{
+				Name: "core", PasswordHash: new("$6$" + hidden), Keys: []string{key + " core@" + version},
+			}},
+			KernelArguments: []string{"quiet", "rd.iscsi.password=" + hidden, "v=" + version},
+		}
+	}
+	for name, text := range outputs(t, planned(t, config("old", "1"), config("new", "2"), "a", "b")) {
+		if strings.Contains(text, secret) || strings.Contains(text, "AAAAC3") {
+			t.Errorf("%s:\n%s", name, text)
+		}
+		for _, want := range []string{"/etc/tls.key", "SHA256:uH/zip", "core@2", "seen 2", "masked: ", "rd.iscsi.password=(masked)", "v=2"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s lacks %q:\n%s", name, want, text)
+			}
+		}
+	}
+}
+
+func TestATerminalIsShownTheBeginningUnlessAllIsAskedFor(t *testing.T) {
+	var many []plan.Diff
+	for i := range 20 {
+		many = append(many, plan.Diff{Diff: fmt.Sprintf("file %d\n", i) + strings.Repeat("+x\n", 30)})
+	}
+	long := strings.Repeat("é", 2*shortLine)
+	for _, test := range []struct {
+		name  string
+		diffs []plan.Diff
+		lines int
+		last  string
+	}{
+		{"what fits", many[:2], 63, "+x"},
+		{"one that is long", []plan.Diff{{Diff: strings.Repeat("+y\n", 100)}}, shortDiff + 1, "… 60 more lines: --diff all shows them"},
+		{"one that is as long as may be", []plan.Diff{{Diff: strings.Repeat("+y\n", shortDiff)}}, shortDiff, "+y"},
+		{"many", many, 13*32 + 1, "… 7 more differences: --diff all shows them"},
+		{"a long line", []plan.Diff{{Diff: long + "\n"}}, 1, strings.Repeat("é", shortLine) + "…"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := differences(test.diffs, false)
+			if len(got) != test.lines || got[len(got)-1] != test.last {
+				t.Errorf("%d lines, the last %q; want %d and %q", len(got), got[len(got)-1], test.lines, test.last)
+			}
+			var whole []string
+			for _, d := range test.diffs {
+				whole = append(whole, d.Diff)
+			}
+			if all := strings.Join(differences(test.diffs, true), "\n") + "\n"; all != strings.Join(whole, "\n") {
+				t.Errorf("all is %q", all)
+			}
+		})
+	}
+}
+
+func TestAPlanCountsWhoGoesAndSaysHowLongThatTakes(t *testing.T) {
+	old := &machineconfig.Config{Name: "old", Files: []machineconfig.File{file("/etc/a", "1")}}
+	d := planned(t, old, &machineconfig.Config{Name: "new"}, "a", "b", "c")
+	d.Order = d.Order[:2] // c is on its way
+	d.Counts = planCounts{}
+	d.count()
+	if want := (planCounts{Nodes: 3, Going: 2, Drained: 2, Reboots: 2}); d.Counts != want {
+		t.Errorf("%+v, want %+v", d.Counts, want)
+	}
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	state := func(minutes int) *mcfgv1.MachineConfigNode {
+		s := &mcfgv1.MachineConfigNode{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			api.UpdateKey: api.Encode(api.Update{Config: "old", Since: began}),
+		}}}
+		s.Status.ConfigVersion = &mcfgv1.MachineConfigNodeStatusMachineConfigVersion{Current: "old"}
+		for kind, status := range map[mcfgv1.StateProgress]metav1.ConditionStatus{
+			mcfgv1.MachineConfigNodeUpdated: metav1.ConditionTrue, mcfgv1.MachineConfigNodeUpdatePrepared: metav1.ConditionFalse,
+			mcfgv1.MachineConfigNodeUpdateRebooted: metav1.ConditionFalse,
+		} {
+			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{
+				Type: string(kind), Status: status,
+				LastTransitionTime: metav1.NewTime(began.Add(time.Duration(minutes) * time.Minute)),
+			})
+		}
+		return s
+	}
+	pool := progress.Pool{Nodes: []progress.Node{{Name: "a"}, {Name: "b"}, {Name: "c"}}}
+	d.estimate(pool, map[string]*mcfgv1.MachineConfigNode{"a": state(4), "c": state(8), "another pool's": state(90)})
+	if want := (planEstimate{Nodes: 2, Seconds: 12 * 60, SlowestSeconds: 16 * 60, BasedOn: 2}); d.Estimate == nil || *d.Estimate != want {
+		t.Errorf("%+v, want %+v", d.Estimate, want)
+	}
+	if got := d.duration(); !strings.Contains(got, "about 12m, or 16m if") || !strings.HasSuffix(got, "by the last updates of 2 nodes") {
+		t.Error(got)
+	}
+	d.Estimate = nil
+	d.estimate(pool, nil)
+	if got := d.duration(); d.Estimate != nil || !strings.Contains(got, "not known") {
+		t.Error(got)
+	}
+	d.refused = true
+	if d.count(); d.Counts.Going != 0 {
+		t.Errorf("of what is refused: %+v", d.Counts)
+	}
+}
+
+// What people paste into a pull request is what the page shows.
+func TestAPlanInMarkdown(t *testing.T) {
+	from := &machineconfig.Config{Name: "rendered-worker-1", Files: []machineconfig.File{file("/etc/a|b", "1\n")}}
+	to := &machineconfig.Config{
+		Name: "rendered-worker-2", Files: []machineconfig.File{file("/etc/a|b", "```\n<b>2</b>\n")},
+		Units: []machineconfig.Unit{{Name: "a.service", Contents: "[Service]\nEnvironment=A_TOKEN=x\n"}},
+	}
+	d := planned(t, from, to, "w-1", "w-2")
+	d.Notes, d.Warnings, d.Deleted = []string{"the pool is <paused>"}, []string{"a_b: passed over"}, []string{"50-x"}
+	d.Budgets = []heldPod{{Node: "w-2", Namespace: "shop", Pod: "db-0", Budget: "db", Placement: "0 of 2 nodes could take it"}}
+	d.Counts.HeldPods = new(1)
+	d.Estimate = &planEstimate{Nodes: 2, Seconds: 360, SlowestSeconds: 600, BasedOn: 2}
+	got := outputs(t, d)[formatMarkdown]
+	for _, want := range []string{
+		"<!-- kubectl refit plan worker -->\n", "**Drain**, **Reboot** | file /etc/a&#124;b: no policy covers it",
+		"\n````diff\n--- /etc/a|b\n", "+<b>2</b>\n", "masked: nothing -> ", "- the pool is &#60;paused&#62;\n",
+		"- a&#95;b: passed over\n", "- 50-x\n", "| w-2 | shop/db-0 | db | 0 | 0 of 2 nodes could take it |\n",
+		"Duration: about 6m, or 10m if", "</details>\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("it lacks %q:\n%s", want, got)
+		}
+	}
+}
+
+func TestACommentIsCutAndItsSummaryIsNot(t *testing.T) {
+	from, to := &machineconfig.Config{Name: "old"}, &machineconfig.Config{Name: "new"}
+	for i := range 100 {
+		path := fmt.Sprintf("/etc/file%d", i)
+		from.Files = append(from.Files, file(path, strings.Repeat("old and long\n", 200)))
+		to.Files = append(to.Files, file(path, strings.Repeat("new and long `code`\n", 200)))
+	}
+	d := planned(t, from, to, "a", "b")
+	d.Groups = append(d.Groups, d.Groups[0], d.Groups[0])
+	d.Notes = slices.Repeat([]string{"the pool is paused"}, mostListed+5)
+	whole := d.comment(100 << 20)
+	summary, _, _ := strings.Cut(whole, "\n<details>")
+	if strings.Contains(whole, "Cut to fit") {
+		t.Error("cut although there is room")
+	}
+	if strings.Count(summary, "\n- ") != mostListed+1 || !strings.Contains(summary, "\n- and 5 more\n") {
+		t.Errorf("a list has no end:\n%s", summary)
+	}
+	for _, limit := range []int{commentLimit, 20000, 5000, len(summary) + 400, len(summary)} {
+		got := d.comment(limit)
+		if limit > len(summary)+300 && len(got) > limit {
+			t.Errorf("%d bytes, limit %d", len(got), limit)
+		}
+		if !strings.HasPrefix(got, summary) || !strings.Contains(got, "Cut to fit into a comment") {
+			t.Errorf("limit %d: %s", limit, got)
+		}
+		if strings.Count(got, "<details>") != strings.Count(got, "</details>") || strings.Count(got, "\n```")%2 != 0 {
+			t.Errorf("limit %d: what begins does not end:\n%s", limit, got)
+		}
+	}
+	if got := len(d.comment(commentLimit)); got < commentLimit*9/10 {
+		t.Errorf("only %d bytes are used", got)
+	}
+}
+
+func TestNothingInATextIsMarkup(t *testing.T) {
+	for text, want := range map[string]string{
+		"file /etc/a: no policy": "file /etc/a: no policy",
+		"a|b":                    "a&#124;b",
+		"<!-- -->`*_[x]@all#1":   "&#60;&#33;-- --&#62;&#96;&#42;&#95;&#91;x&#93;&#64;<!-- -->all&#35;<!-- -->1",
+		"two\nlines":             "two lines",
+		"\x1b[31m":               "U+001B&#91;31m",
+	} {
+		if got := escaped(text); got != want {
+			t.Errorf("%q is %s, want %s", text, got, want)
+		}
+	}
+	for text, mark := range map[string]string{"a\n": "```", "`": "```", "```\n": "````", "x ````` y": "``````"} {
+		if got := fenced("diff", text); got != "\n"+mark+"diff\n"+strings.TrimSuffix(text, "\n")+"\n"+mark+"\n" {
+			t.Errorf("%q is fenced as %q", text, got)
+		}
+	}
+}
