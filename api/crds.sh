@@ -34,4 +34,6 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 printf '// SPDX-License-Identifier: Apache-2.0\n' >"$made/licence"
 ../.cache/controller-gen "object:headerFile=$made/licence" crd paths=. "output:crd:dir=$made"
-install -m 0644 "$made/noderefit.dev_nodehooks.yaml" crds/nodehooks.yaml
+for kind in nodehooks rolloutpolicies; do
+	install -m 0644 "$made/noderefit.dev_$kind.yaml" "crds/$kind.yaml"
+done

@@ -142,6 +142,10 @@ type Node struct {
 	// not those of the latest; nil: nothing is known to be wrong.
 	Synced      string
 	Undelivered *Undelivered
+	// Drained is the configuration for which a drain was over; empty: none, or the node was uncordoned since.
+	Drained string
+	Arrived Arrival
+	Orders  Orders
 }
 
 // Undelivered is why a host has not the certificates of the ControllerConfig as it is. Its updates go on.
@@ -178,9 +182,15 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	quarantined, quarantinedErr := Decode[[]Quarantine](a, QuarantinedKey)
 	drift, driftErr := Decode[*Drift](a, DriftKey)
 	undelivered, undeliveredErr := Decode[*Undelivered](a, UndeliveredKey)
+	arrived, arrivedErr := Decode[Arrival](a, ArrivedKey)
+	orders, ordersErr := Decode[Orders](a, OrdersKey)
+	if config, is := strings.CutPrefix(a[LastAppliedDrain], "drain-"); is {
+		out.Drained = config
+	}
+	out.Arrived, out.Orders = arrived, orders
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
-	if err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr); err != nil {
+	if err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr); err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return out, nil
