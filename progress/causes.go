@@ -33,6 +33,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).cordoned,
 	(*Report).drifted,
 	(*Report).upToDate,
+	(*Report).heldByPolicy,
 	(*Report).waitsForTurn,
 	(*Report).notOffered,
 }
@@ -85,6 +86,9 @@ func (r *Report) explainPool(p *poolReport) Answer {
 	worst := r.worst(p)
 	if a := p.stops(); a != nil {
 		// What stops the pool came from a node; what that node says is the better answer only where it is stuck anew.
+		return *a
+	}
+	if a := p.heldWhole(worst); a != nil {
 		return *a
 	}
 	if worst == nil {
@@ -374,6 +378,17 @@ func (p *poolReport) stops() *Answer {
 	return nil
 }
 
+// heldWhole is that the pool's policy lets none of its nodes begin, and none is on its way or failing, which would be
+// more to the point.
+func (p *poolReport) heldWhole(worst *nodeReport) *Answer {
+	if worst == nil || p.Rules.Hold == nil || worst.Moving() || worst.Failing() || worst.Unavailable() {
+		return nil
+	}
+	a := p.held(p.Rules.Hold)
+	a.Because = fmt.Sprintf("%d of %s updated; %s", p.Updated, number(p.Machines, "node"), a.Because)
+	return a
+}
+
 // failed is a node that says itself that it can't get there. One that is to go elsewhere by now has that behind it.
 func (r *Report) failed(n *nodeReport) *Answer {
 	if !n.Failing() {
@@ -645,6 +660,8 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 		return a
 	}
 	taking := slices.DeleteFunc(slices.Clone(n.pool.taking), func(t *nodeReport) bool { return t == n })
+	// What soaks is the last to be named: it needs nobody's care.
+	slices.SortStableFunc(taking, func(a, b *nodeReport) int { return rank(a.soaks()) - rank(b.soaks()) })
 	if len(taking) < n.pool.MaxUnavailable {
 		return nil
 	}
@@ -687,6 +704,8 @@ func (p *poolReport) tries(n *nodeReport) *Answer {
 // occupied says in a few words why a node counts against its pool's maxUnavailable.
 func (r *Report) occupied(n *nodeReport) (string, time.Time) {
 	switch {
+	case n.soaks():
+		return "arrived, soaks until " + n.pool.Rules.Soaking[n.Name].UTC().Format(time.RFC3339), n.Arrived.Since
 	case n.Failing():
 		return strings.ToLower(string(n.State)), n.condition(mcfgv1.MachineConfigNodeNodeDegraded)
 	case n.Moving():

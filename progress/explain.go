@@ -34,7 +34,9 @@ type Answer struct {
 	// Blocking is the object that everything waits for; nil: there is none.
 	Blocking *Object `json:"blocking,omitempty"`
 	// Since is when that began, as far as anybody knows.
-	Since   time.Time `json:"since,omitzero"`
+	Since time.Time `json:"since,omitzero"`
+	// Until is when it ends by itself; zero: that is not known.
+	Until   time.Time `json:"until,omitzero"`
 	Because string    `json:"because"`
 	// Output is what a program that has a say printed last, a line each.
 	Output []string `json:"output,omitempty"`
@@ -70,6 +72,8 @@ type View struct {
 	Drains map[string]*api.Drain
 	// Missing are rendered configurations that something asks for and that do not exist.
 	Missing map[string]bool
+	// Follow sets the Rules of pools, all of the cluster's at once; nil: no policies are known.
+	Follow func([]*Pool)
 }
 
 // Report explains a View.
@@ -136,6 +140,9 @@ func NewReport(v View) *Report {
 		pools = append(pools, &r.pools[name].Pool)
 	}
 	Share(pools)
+	if v.Follow != nil {
+		v.Follow(pools)
+	}
 	slices.Sort(r.names)
 	r.order()
 	return r
@@ -178,7 +185,7 @@ func (r *Report) order() {
 		if n.pool == nil {
 			continue
 		}
-		if n.Takes(n.pool.Target) {
+		if n.pool.Takes(n.Node) {
 			for _, p := range r.pools {
 				if p == n.pool || ControlPlane(p.Name) && ControlPlane(n.pool.Name) {
 					p.taking = append(p.taking, n)
@@ -190,7 +197,7 @@ func (r *Report) order() {
 		}
 	}
 	for _, p := range r.pools {
-		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return Turn(a.Node, b.Node) })
+		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return p.Turn(a.Node, b.Node) })
 		if i := slices.IndexFunc(p.Nodes, p.Tries); i >= 0 {
 			p.first = &p.Nodes[i]
 		}

@@ -20,6 +20,7 @@ type Node struct {
 	api.Node
 
 	Name    string
+	Labels  map[string]string
 	Zone    string // empty: the node names none
 	Created time.Time
 	// Cordoned: no new pods, whoever said so. Node.Cordon is there when it was us.
@@ -27,8 +28,12 @@ type Node struct {
 	// NotReady says why the node is not ready; empty: it is. NotReadySince is when that began, where the node says so.
 	NotReady      string
 	NotReadySince time.Time
+	// ReadySince is when the node became ready, where it says so.
+	ReadySince time.Time
 	// Tainted: the node has the taint of a rollout.
 	Tainted bool
+	// Joining: the node keeps pods away until it has its first configuration.
+	Joining bool
 	// Unread says which annotation can't be read, and why; empty: all can.
 	Unread string
 }
@@ -37,7 +42,7 @@ type Node struct {
 func ReadNode(n *corev1.Node) Node {
 	annotations, err := api.ReadNode(n)
 	out := Node{
-		Node: annotations, Name: n.Name, Zone: n.Labels[api.Zone], Created: n.CreationTimestamp.Time,
+		Node: annotations, Name: n.Name, Labels: n.Labels, Zone: n.Labels[api.Zone], Created: n.CreationTimestamp.Time,
 		Cordoned: n.Spec.Unschedulable,
 	}
 	if err != nil {
@@ -47,8 +52,14 @@ func ReadNode(n *corev1.Node) Node {
 		if t.Key == api.UpdateInProgressTaint && t.Effect == corev1.TaintEffectPreferNoSchedule {
 			out.Tainted = true
 		}
+		out.Joining = out.Joining || t.Key == api.StartupTaint
 	}
 	out.NotReady, out.NotReadySince = notReady(n.Status.Conditions)
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && out.NotReady == "" {
+			out.ReadySince = c.LastTransitionTime.Time
+		}
+	}
 	return out
 }
 

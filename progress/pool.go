@@ -9,6 +9,7 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/noderefit/noderefit/api"
@@ -51,6 +52,14 @@ type Pool struct {
 	NodeProblems []NodeProblem
 	Counts
 
+	Labels map[string]string
+	// Rendering: the configuration that the pool shall have is about to be another one.
+	Rendering bool
+	// Bypass is that somebody lets the target go through without most of the pool's rules; nil: nobody does.
+	Bypass *api.Bypass
+	// Rules are what a RolloutPolicy says about the pool now. They are the caller's to set, after Share.
+	Rules Rules
+
 	known  []api.Quarantine // lifted or not
 	fresh  int              // how many of them the pool does not remember yet
 	lifted []api.Lifted     // in any pool
@@ -70,10 +79,18 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	p := Pool{
 		Name: pool.Name, Target: pool.Spec.Configuration.Name, Previous: pool.Status.Configuration.Name,
-		Paused: pool.Spec.Paused, Nodes: nodes,
+		Paused: pool.Spec.Paused, Nodes: nodes, Labels: pool.Labels,
 	}
 	p.Counts = count(nodes, p.Target)
+	for _, c := range pool.Status.Conditions {
+		if c.Type == api.PoolRenderPending && c.Status == corev1.ConditionTrue && c.Reason != api.PartRefused {
+			p.Rendering = true
+		}
+	}
 	var err error
+	if p.Bypass, err = api.Decode[*api.Bypass](pool.Annotations, api.BypassKey); err != nil {
+		p.Problems = append(p.Problems, err.Error())
+	}
 	if p.MaxUnavailable, err = MaxUnavailable(pool.Spec.MaxUnavailable, len(nodes)); err != nil {
 		p.Problems = append(p.Problems, err.Error())
 	}
@@ -152,18 +169,31 @@ func (p Pool) Complete() bool {
 func (p Pool) Quarantine() *api.Quarantine { return p.quarantine(p.Target) }
 
 func (p Pool) quarantine(config string) *api.Quarantine {
+	var first *api.Quarantine
+	nodes := map[string]bool{}
 	for _, list := range [][]api.Quarantine{p.Quarantined, p.Elsewhere} {
 		for i := range slices.Backward(list) {
 			if api.SameContent(list[i].Config, config) {
-				return &list[i]
+				first = cmp.Or(first, &list[i])
+				nodes[list[i].Node] = true
 			}
 		}
 	}
-	return nil
+	if len(nodes) < max(p.Rules.FailureBudget, 1) {
+		return nil
+	}
+	return first
 }
 
 // Refuses says that the content failed on a node and that nobody took it back.
 func (p Pool) Refuses(config string) bool { return p.quarantine(config) != nil }
+
+// FailedOn says that the target failed on the node and that nobody took that back: it is not offered there again, even
+// where the failure budget has it offered to others.
+func (p Pool) FailedOn(n Node) bool {
+	stands := func(q api.Quarantine) bool { return q.Node == n.Name && api.SameContent(q.Config, p.Target) }
+	return slices.ContainsFunc(p.Quarantined, stands) || slices.ContainsFunc(p.Elsewhere, stands)
+}
 
 // Tries says that the target once failed on the node, that somebody took that back, and that the node has not proved
 // it yet. Until it has, nobody else is sent there.
@@ -217,7 +247,15 @@ func (p Pool) unlisted(q api.Quarantine) bool {
 
 // Taking are the nodes that use up MaxUnavailable.
 func (p Pool) Taking() []Node {
-	return slices.DeleteFunc(slices.Clone(p.Nodes), func(n Node) bool { return !n.Takes(p.Target) })
+	return slices.DeleteFunc(slices.Clone(p.Nodes), func(n Node) bool { return !p.Takes(n) })
+}
+
+// Takes says that the node uses up one of the nodes that the pool may have out of service. One that came back and
+// serves is the failure budget's to count, where there is one.
+func (p Pool) Takes(n Node) bool {
+	forgiven := p.Rules.FailureBudget > 1 && n.State == api.RolledBack && !n.Unavailable()
+	_, soaks := p.Rules.Soaking[n.Name]
+	return n.Takes(p.Target) && !forgiven || soaks
 }
 
 // ControlPlane says that the pool's nodes hold the cluster's state: they are taken out of service one at a time, the

@@ -38,7 +38,8 @@ func TestANodeIsReadAsItIs(t *testing.T) {
 		}},
 	}
 	want := Node{
-		Node: api.Node{Current: "A", Desired: "B", State: api.Working}, Name: "a", Zone: "z1", Created: night,
+		Node: api.Node{Current: "A", Desired: "B", State: api.Working}, Name: "a", Labels: map[string]string{api.Zone: "z1"},
+		Zone: "z1", Created: night,
 		Cordoned: true, Tainted: true, NotReady: "Ready=Unknown: Kubelet stopped posting node status.", NotReadySince: night,
 		Unread: "node a: annotation noderefit.dev/cordon: unexpected end of JSON input",
 	}

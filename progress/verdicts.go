@@ -28,6 +28,12 @@ const (
 	NoNodes        Verdict = "NoNodes"
 	Quarantined    Verdict = "Quarantined"
 	Paused         Verdict = "Paused"
+	PolicyUnusable Verdict = "PolicyUnusable"
+	FailureBudget  Verdict = "FailureBudget"
+	WaitsForPool   Verdict = "WaitsForPool"
+	OutsideWindow  Verdict = "OutsideWindow"
+	WaitsForStage  Verdict = "WaitsForStage"
+	Soaking        Verdict = "Soaking"
 	Cordoned       Verdict = "Cordoned"
 	Drifted        Verdict = "Drifted"
 	UpToDate       Verdict = "UpToDate"
@@ -121,6 +127,19 @@ var Verdicts = []Meaning{
 		"Change or revert the MachineConfigs. Where the cause was something else: `kubectl refit quarantine lift POOL`",
 		"a-node-says-rolledback", stops, 0},
 	{Paused, AboutPool, "`spec.paused` is true, and not all nodes are there", "`kubectl refit resume POOL`", "", stops, 0},
+	{PolicyUnusable, AboutPool, "The pool's RolloutPolicy makes no sense, names a pool that is not there, waits for itself, " +
+		"or there are two. No node begins", "`kubectl get rolloutpolicy`, and correct what condition `Ready` names",
+		"a-rolloutpolicy-holds-the-pool", stops, 7},
+	{FailureBudget, AboutPool, "The configuration failed on as many nodes as the RolloutPolicy allows: which",
+		"Mend the nodes that are named, or change or revert the MachineConfigs", "a-rolloutpolicy-holds-the-pool", stops, 7},
+	{WaitsForPool, AboutPool, "Another pool comes first by the RolloutPolicy, and is not updated as a whole",
+		"Wait, or explain that pool", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
+	{OutsideWindow, AboutPool, "No window of the RolloutPolicy is open, or a blackout is in force, and until when",
+		"Wait. When it can't: `kubectl refit bypass POOL --why TEXT`", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
+	{WaitsForStage, AboutPool, "A stage comes first: which of its nodes is waited for, and why",
+		"Wait, or explain the node that is named", "a-rolloutpolicy-holds-the-pool", goesOn, 14},
+	{Soaking, AboutPool, "The stage before has arrived, and has to stay well until the time that is said",
+		"Wait. When it can't: `kubectl refit bypass POOL --why TEXT`", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
 	{Cordoned, AboutNode, "The node is where it should be, and somebody else has cordoned it. It counts as out of service",
 		"`kubectl uncordon NODE`, when its time has come", "somebodys-cordon-stays", goesOn, 8},
 	{Drifted, AboutNode, "The node is where it should be, and the host was changed since. It holds nothing up",

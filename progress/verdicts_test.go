@@ -117,6 +117,17 @@ func TestTheTroubleshootingPageHasTheTable(t *testing.T) {
 	}
 }
 
+// ruled is a world in which the policies say that. Package rollout shows when they do.
+func ruled(v Verdict) func(*world) {
+	return func(w *world) {
+		w.Follow = func(pools []*Pool) {
+			for _, p := range pools {
+				p.Rules = Rules{Policy: "careful", Hold: &Hold{Verdict: v, Because: "of a rule", Do: "wait"}}
+			}
+		}
+	}
+}
+
 // reached has for each verdict a world in which the node a says it, or where it is never a node's, the pool worker.
 var reached = map[Verdict]func(*world){
 	NoPool: func(w *world) { w.a.Labels = nil },
@@ -163,7 +174,13 @@ var reached = map[Verdict]func(*world){
 		w.at(w.b, renderedA, renderedB, api.RolledBack, "")
 		quarantineOn(w.b)
 	},
-	Paused: func(w *world) { w.pool.Spec.Paused = true },
+	Paused:         func(w *world) { w.pool.Spec.Paused = true },
+	PolicyUnusable: ruled(PolicyUnusable),
+	FailureBudget:  ruled(FailureBudget),
+	WaitsForPool:   ruled(WaitsForPool),
+	OutsideWindow:  ruled(OutsideWindow),
+	WaitsForStage:  ruled(WaitsForStage),
+	Soaking:        ruled(Soaking),
 	Cordoned: func(w *world) {
 		w.at(w.a, renderedB, renderedB, api.Done, "")
 		w.a.Spec.Unschedulable = true
