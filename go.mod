@@ -25,7 +25,9 @@ require (
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/common v0.67.5
+	github.com/robfig/cron/v3 v3.0.1
 	github.com/spf13/cobra v1.10.2
+	github.com/teambition/rrule-go v1.8.2
 	github.com/vincent-petithory/dataurl v1.0.0
 	github.com/yuin/gopher-lua v1.1.2
 	go.uber.org/zap v1.28.0

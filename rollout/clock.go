@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !testclock
+
+package rollout
+
+import "time"
+
+// Now is the clock by which windows open and soaks end.
+func Now() time.Time { return time.Now() }

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// judge finds the rules of one pool.
+type judge struct {
+	*policy
+
+	pool  *progress.Pool
+	all   map[string]*progress.Pool
+	now   time.Time
+	self  string
+	rules progress.Rules
+}
+
+// rule says what the policy lets a pool do. Where the pool's stage has a maxUnavailable, the pool gets it.
+func (p *policy) rule(pool *progress.Pool, all map[string]*progress.Pool, now time.Time, self string) progress.Rules {
+	j := &judge{policy: p, pool: pool, all: all, now: now, self: self, rules: progress.Rules{Policy: p.name}}
+	if p.problem != nil {
+		j.rules.Hold = &progress.Hold{
+			Verdict: progress.PolicyUnusable, Because: "the pool's RolloutPolicy makes no sense: " + oneLine(p.problem),
+			Do: "correct it (kubectl edit rolloutpolicy " + p.name + ")",
+		}
+		return j.rules
+	}
+	j.rules.FailureBudget = share(p.spec.FailureBudget, len(pool.Nodes), false, 1)
+	// The pool's own questions about failures are answered by the budget.
+	pool.Rules = j.rules
+	bypassed := pool.Bypass != nil && api.SameContent(pool.Bypass.Config, pool.Target)
+	places := j.order()
+	j.stage(places, bypassed)
+	if !bypassed {
+		j.soak()
+	}
+	j.hold(bypassed)
+	return j.rules
+}
+
+// lookAgain notes a time at which the rules change by themselves.
+func (j *judge) lookAgain(at time.Time) {
+	if at.After(j.now) && (j.rules.Next.IsZero() || at.Before(j.rules.Next)) {
+		j.rules.Next = at
+	}
+}
+
+// order is the pool's nodes in the order in which they take the places of stages: those that are at the target, as they
+// came, and those on their way there, so that a stage keeps its nodes; then those that are least likely to hurt: a node on which something
+// failed before comes last, and this process's own after all.
+func (j *judge) order() []*progress.Node {
+	nodes := make([]*progress.Node, len(j.pool.Nodes))
+	for i := range j.pool.Nodes {
+		nodes[i] = &j.pool.Nodes[i]
+	}
+	slices.SortStableFunc(nodes, func(a, b *progress.Node) int {
+		return cmp.Or(
+			last(a.Desired != j.pool.Target, b.Desired != j.pool.Target),
+			j.ended(a).Compare(j.ended(b)),
+			last(a.Name == j.self, b.Name == j.self),
+			last(!j.pool.Tries(*a), !j.pool.Tries(*b)),
+			last(failedBefore(a), failedBefore(b)),
+			last(!a.Serving(), !b.Serving()),
+			progress.Turn(*a, *b),
+		)
+	})
+	j.rules.Places = make(map[string]int, len(nodes))
+	for i, n := range nodes {
+		j.rules.Places[n.Name] = i
+	}
+	return nodes
+}
+
+// ended is when the target was proved on a node, or failed: long ago where no rollout sent it, and in a far future where
+// neither is seen yet.
+func (j *judge) ended(n *progress.Node) time.Time {
+	never := j.now.AddDate(1, 0, 0)
+	if n.Updated(j.pool.Target) {
+		since, waits := j.readySince(n)
+		if waits {
+			return never.Add(-time.Second)
+		}
+		if since.IsZero() {
+			return since
+		}
+		return n.Arrived.Since
+	}
+	for _, q := range n.Quarantined {
+		if n.State == api.RolledBack && api.SameContent(q.Config, j.pool.Target) {
+			return q.Since
+		}
+	}
+	return never
+}
+
+func last(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+func failedBefore(n *progress.Node) bool { return n.Failing() || len(n.Quarantined) > 0 }
+
+// seats are the nodes of each stage, the rest behind the last.
+func (j *judge) seats(nodes []*progress.Node) [][]*progress.Node {
+	out := make([][]*progress.Node, len(j.stages)+1)
+	room := make([]int, len(j.stages))
+	for i, s := range j.stages {
+		room[i] = share(s.spec.Nodes, len(nodes), true, len(nodes))
+	}
+	for _, n := range nodes {
+		at := slices.IndexFunc(j.stages, func(s stage) bool { return s.selector.Matches(labels.Set(n.Labels)) })
+		for at >= 0 && at < len(j.stages) && (room[at] == 0 || !j.stages[at].selector.Matches(labels.Set(n.Labels))) {
+			at++
+		}
+		if at < 0 {
+			at = len(j.stages)
+		}
+		if at < len(j.stages) {
+			room[at]--
+		}
+		out[at] = append(out[at], n)
+	}
+	return out
+}
+
+// stage finds the stage at work and holds the nodes of those behind it. A node that has to try the target again, since
+// somebody took back that it failed there, goes before all stages: everybody waits for it.
+func (j *judge) stage(nodes []*progress.Node, bypassed bool) {
+	there := func(n *progress.Node) bool { return n.Updated(j.pool.Target) }
+	if len(j.stages) == 0 || !slices.ContainsFunc(nodes, func(n *progress.Node) bool { return !there(n) }) {
+		return
+	}
+	seats := j.seats(nodes)
+	at := 0
+	var hold *progress.Hold
+	for ; at < len(j.stages); at++ {
+		if hold = j.passed(at, seats[at]); hold != nil {
+			break
+		}
+	}
+	if at < len(j.stages) {
+		j.rules.Stage = j.stages[at].name
+		if !progress.ControlPlane(j.pool.Name) {
+			j.pool.MaxUnavailable = share(j.stages[at].spec.MaxUnavailable, len(nodes), false, j.pool.MaxUnavailable)
+		}
+	} else {
+		j.rules.Stage = restStage
+	}
+	if hold == nil || bypassed {
+		return
+	}
+	j.rules.Holds = map[string]*progress.Hold{}
+	for _, later := range seats[at+1:] {
+		for _, n := range later {
+			if !there(n) && !j.pool.Tries(*n) {
+				j.rules.Holds[n.Name] = hold
+			}
+		}
+	}
+}
+
+// passed is nil where the nodes of a stage have arrived, as far as the failure budget does not forgive it, and soaked.
+// Else it is why those of later stages wait. A stage in which none arrived has proved nothing.
+func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
+	s := j.stages[at]
+	arrived := 0
+	var ready time.Time
+	for _, n := range nodes {
+		switch {
+		case n.Updated(j.pool.Target) && n.NotReady == "":
+			arrived++
+			since, waits := j.readySince(n)
+			if waits {
+				return j.waits(s, n, "has not been seen ready there yet")
+			}
+			if since.After(ready) {
+				ready = since
+			}
+		case j.pool.FailedOn(*n) && n.State == api.RolledBack && j.rules.FailureBudget > 1:
+		case n.Updated(j.pool.Target):
+			return j.waits(s, n, "is not ready: "+n.NotReady)
+		case n.Failing() && n.Desired == j.pool.Target:
+			return j.waits(s, n, "failed: "+cmp.Or(n.Reason, string(n.State)))
+		default:
+			return j.waits(s, n, "is not updated yet")
+		}
+	}
+	if len(nodes) > 0 && arrived == 0 {
+		return j.waits(s, nodes[0], "failed, as all nodes of the stage did")
+	}
+	end := ready.Add(time.Duration(s.spec.SoakSeconds) * time.Second)
+	if ready.IsZero() || !end.After(j.now) {
+		return nil
+	}
+	j.lookAgain(end)
+	return &progress.Hold{
+		Verdict: progress.Soaking, Blocking: policyObject(j.name), Until: end,
+		Because: fmt.Sprintf("stage %s has arrived and soaks until %s", s.name, end.UTC().Format(time.RFC3339)),
+		Do:      "wait" + j.orBypass(),
+	}
+}
+
+func (j *judge) waits(s stage, n *progress.Node, why string) *progress.Hold {
+	return &progress.Hold{
+		Verdict: progress.WaitsForStage, Blocking: &progress.Object{Kind: "Node", Name: n.Name},
+		Because: fmt.Sprintf("stage %s comes first: node %s %s", s.name, n.Name, why),
+		Do:      "wait, or see kubectl refit explain node/" + n.Name,
+	}
+}
+
+func (j *judge) orBypass() string {
+	return fmt.Sprintf("; in an emergency: kubectl refit bypass %s --why TEXT", j.pool.Name)
+}
+
+// readySince is since when a node that is at the target is ready there. One that no rollout sent has been there for
+// long enough. One that arrived and was not noted yet is waited for.
+func (j *judge) readySince(n *progress.Node) (since time.Time, waits bool) {
+	if n.Arrived.Config != j.pool.Target {
+		return time.Time{}, false
+	}
+	if n.Arrived.Since.IsZero() {
+		return time.Time{}, true
+	}
+	if n.ReadySince.After(n.Arrived.Since) {
+		return n.ReadySince, false
+	}
+	return n.Arrived.Since, false
+}
+
+// soak finds the nodes that have arrived and use up maxUnavailable still.
+func (j *judge) soak() {
+	if j.spec.MinReadySeconds == 0 {
+		return
+	}
+	j.rules.Soaking = map[string]time.Time{}
+	for i := range j.pool.Nodes {
+		n := &j.pool.Nodes[i]
+		if !n.Updated(j.pool.Target) {
+			continue
+		}
+		since, waits := j.readySince(n)
+		end := since.Add(time.Duration(j.spec.MinReadySeconds) * time.Second)
+		if waits {
+			end = j.now.Add(time.Duration(j.spec.MinReadySeconds) * time.Second)
+		}
+		if (waits || !since.IsZero()) && end.After(j.now) {
+			j.rules.Soaking[n.Name] = end
+			j.lookAgain(end)
+		}
+	}
+}
+
+// hold finds what keeps all nodes of the pool from beginning: what needs a person first, then what is waited for
+// longest.
+func (j *judge) hold(bypassed bool) {
+	if j.calendar != nil {
+		m := j.calendar.at(j.now)
+		j.lookAgain(m.until)
+		if !m.open {
+			j.rules.NextWindow = m.until
+			if !bypassed {
+				j.rules.Hold, j.rules.OnClose = j.closed(m), j.calendar.onClose
+			}
+		}
+	}
+	if !bypassed {
+		j.rules.Hold = cmp.Or(j.dependency(), j.rules.Hold)
+	}
+	j.rules.Hold = cmp.Or(j.spent(), j.rules.Hold)
+}
+
+func (j *judge) closed(m moment) *progress.Hold {
+	h := &progress.Hold{
+		Verdict: progress.OutsideWindow, Blocking: policyObject(j.name), Until: m.until,
+		Because: "no window is open, and none will be", Do: "see spec.windows" + j.orBypass(),
+	}
+	what := "no window is open"
+	if m.black {
+		what = strings.TrimSpace("blackout "+m.blackout) + " is in force"
+	}
+	if !m.until.IsZero() {
+		h.Because = fmt.Sprintf("%s; the next one opens at %s", what, m.until.UTC().Format(time.RFC3339))
+		h.Do = "wait" + j.orBypass()
+	}
+	return h
+}
+
+// dependency is a pool that has to be updated first. One of which a new configuration is being made is not.
+func (j *judge) dependency() *progress.Hold {
+	for _, name := range slices.Sorted(slices.Values(j.spec.DependsOn)) {
+		other := j.all[name]
+		blocking := &progress.Object{Kind: "MachineConfigPool", Name: name}
+		switch {
+		case other == nil:
+			return &progress.Hold{
+				Verdict: progress.PolicyUnusable, Blocking: policyObject(j.name),
+				Because: fmt.Sprintf("spec.dependsOn names pool %s, which is not there", name),
+				Do:      "correct it (kubectl edit rolloutpolicy " + j.name + ")",
+			}
+		case other.Rendering:
+			return &progress.Hold{
+				Verdict: progress.WaitsForPool, Blocking: blocking,
+				Because: fmt.Sprintf("pool %s comes first, and its configuration is about to change", name),
+				Do:      "wait, or see kubectl refit explain pool/" + name,
+			}
+		case !other.Complete():
+			return &progress.Hold{
+				Verdict: progress.WaitsForPool, Blocking: blocking,
+				Because: fmt.Sprintf("pool %s comes first: %d of its %d nodes are updated", name, other.Updated, other.Machines),
+				Do:      "wait, or see kubectl refit explain pool/" + name,
+			}
+		}
+	}
+	return nil
+}
+
+// spent is that the configuration failed on as many nodes as may be, where the policy says how many; nil: it did not.
+// A configuration that came back is quarantined at that: this is about nodes that can't get there.
+func (j *judge) spent() *progress.Hold {
+	if j.spec.FailureBudget == nil {
+		return nil
+	}
+	failed := j.pool.Failed()
+	if len(failed) < j.rules.FailureBudget {
+		return nil
+	}
+	return &progress.Hold{
+		Verdict: progress.FailureBudget, Blocking: &progress.Object{Kind: "Node", Name: failed[0]},
+		Because: fmt.Sprintf("%s failed on %d of at most %d nodes: %s", j.pool.Target, len(failed), j.rules.FailureBudget,
+			some(failed)),
+		Do: fmt.Sprintf("mend what kubectl refit explain node/%s says, or change or revert the MachineConfigs of pool %s",
+			failed[0], j.pool.Name),
+	}
+}
+
+// some names the first of many.
+func some(names []string) string {
+	const most = 5
+	if rest := len(names) - most; rest > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), rest)
+	}
+	return strings.Join(names, ", ")
+}
