@@ -51,7 +51,7 @@ func command() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(run(), render(), templates(), versionCommand())
+	root.AddCommand(run(), render(), templates(), simulate(), versionCommand())
 	return root
 }
 

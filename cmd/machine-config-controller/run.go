@@ -38,6 +38,7 @@ import (
 	"github.com/noderefit/noderefit/controller/pool"
 	rendering "github.com/noderefit/noderefit/controller/render"
 	"github.com/noderefit/noderefit/controller/template"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 // controllers by name.
@@ -48,7 +49,7 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 	disruptionpolicy.Name: func(m ctrl.Manager, _ runOptions) error { return disruptionpolicy.Add(m) },
 	imagemirror.Name:      func(m ctrl.Manager, _ runOptions) error { return imagemirror.Add(m, version) },
 	kubeletconfig.Name:    func(m ctrl.Manager, _ runOptions) error { return kubeletconfig.Add(m, version) },
-	pool.Name:             func(m ctrl.Manager, o runOptions) error { return pool.Add(m, o.nodeName) },
+	pool.Name:             func(m ctrl.Manager, o runOptions) error { return pool.Setup{Self: o.nodeName, Now: rollout.Now}.Add(m) },
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
 	},
@@ -133,7 +134,7 @@ func (o *runOptions) run() error {
 		return err
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), mcfgv1.Install(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), mcfgv1.Install(scheme), api.Install(scheme)); err != nil {
 		return err
 	}
 	keep := pool.CacheOptions()

@@ -5,6 +5,9 @@ package pool
 import (
 	"cmp"
 	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -19,6 +22,12 @@ type Step struct {
 	Lift          string
 	SingleReplica bool
 	Tainted       bool
+	// Arrived is what the Node is to say of its arrival.
+	Arrived api.Arrival
+	// Orders are what its agent is asked beside that.
+	Orders api.Orders
+	// Held is why a node that was on its way is taken back; empty: it is not.
+	Held string
 }
 
 // Sends says that the step gives the node another configuration to go to.
@@ -26,6 +35,8 @@ func (s Step) Sends() bool { return s.Desired != s.Before }
 
 // Options are what a decision about one pool needs to know of the rest of the cluster.
 type Options struct {
+	// Now is the time of the decision.
+	Now time.Time
 	// Self is the node that this process runs on; it goes last.
 	Self string
 	// SingleReplica: nothing could take a drained pod.
@@ -83,13 +94,29 @@ type chooser struct {
 }
 
 // withdraw turns round the nodes that are on their way to a configuration that failed on another one. The node that
-// rolled back stays as it is, so that it goes on saying so.
+// rolled back stays as it is, so that it goes on saying so. A policy has those turned round, too, that may not go on.
 func (c *chooser) withdraw() {
 	c.back = map[string]bool{}
 	for _, n := range c.pool.Nodes {
 		under := n.Current != "" && n.Current != n.Desired && n.State != api.RolledBack
-		c.back[n.Name] = under && c.sent[n.Name] == 0 && c.pool.Refuses(n.Desired)
+		c.back[n.Name] = under && c.sent[n.Name] == 0 && (c.pool.Refuses(n.Desired) || c.recalled(n) != "")
 	}
+}
+
+// recalled says why a policy has a node that is on its way taken back; empty: none has. A node that may not go to the
+// target does not go on to what nobody wants any more: it would take a place that the target's first nodes need.
+func (c *chooser) recalled(n progress.Node) string {
+	if !running(c.pool) || !progress.Recallable(n) {
+		return ""
+	}
+	hold := c.pool.Held(n)
+	switch {
+	case hold == nil:
+		return ""
+	case n.Desired != c.pool.Target, c.pool.Withdrawn(n):
+		return string(hold.Verdict)
+	}
+	return ""
 }
 
 // choose picks the nodes that are sent to the target now. Where it failed and that was taken back, the nodes on which
@@ -100,6 +127,7 @@ func (c *chooser) choose() {
 	for _, n := range c.pool.Nodes {
 		switch {
 		case !c.wants(n):
+		case c.pool.Held(n) != nil && !c.stays(n):
 		case c.free(n):
 			c.send(n)
 		case trial && !c.pool.Tries(n):
@@ -116,13 +144,16 @@ func (c *chooser) choose() {
 // free says that sending the node to the target takes nothing from anybody.
 func (c *chooser) free(n progress.Node) bool {
 	switch {
-	case n.Current == c.pool.Target && !c.lifts(n), leaving(n):
+	case c.stays(n), leaving(n):
 		return true
 	case progress.ControlPlane(c.pool.Name):
 		return false
 	}
 	return n.Cordon != nil && !n.Serving() && !n.Settled()
 }
+
+// stays says that the target is what the node has, and proved.
+func (c *chooser) stays(n progress.Node) bool { return n.Current == c.pool.Target && !c.lifts(n) }
 
 // leaving says that the node is on its way from what it has to something else.
 func leaving(n progress.Node) bool { return n.Moving() && n.Desired != "" && n.Current != n.Desired }
@@ -132,13 +163,16 @@ func stuck(n progress.Node, target string) bool { return n.Failing() && n.Desire
 
 func (c *chooser) send(n progress.Node) { c.sent[n.Name] = len(c.sent) + 1 }
 
-// wants says that the node is to be told something about the target that it was not told yet.
+// wants says that the node is to be told something about the target that it was not told yet. Where it failed, it is
+// not told again.
 func (c *chooser) wants(n progress.Node) bool {
-	return n.Desired != c.pool.Target || c.lifts(n) && n.Lift != c.pool.Target
+	return !c.pool.FailedOn(n) && (n.Desired != c.pool.Target || c.lifts(n) && n.Lift != c.pool.Target)
 }
 
-// lifts says that the target failed on the node, and that somebody took that back: else the target would be refused.
-func (c *chooser) lifts(n progress.Node) bool { return n.FailedOn(c.pool.Target) }
+// lifts says that the target failed on the node, and that somebody took that back.
+func (c *chooser) lifts(n progress.Node) bool {
+	return n.FailedOn(c.pool.Target) && !c.pool.FailedOn(n)
+}
 
 // chooseIdle picks from nodes that are settled and out of service. Those that can act come before those that can't.
 func (c *chooser) chooseIdle(nodes []progress.Node) {
@@ -164,7 +198,7 @@ func (c *chooser) chooseServing(nodes []progress.Node) {
 	takes, waiting := now.taking+c.options.Elsewhere, now.stuck+c.options.StuckElsewhere
 	slices.SortFunc(nodes, c.order)
 	for _, n := range nodes {
-		own, frees := rank(n.Takes(c.pool.Target)), 0
+		own, frees := rank(c.pool.Takes(n)), 0
 		others := takes - own
 		if own == 1 && stuck(n, c.pool.Target) {
 			frees = 1
@@ -189,20 +223,21 @@ func (c *chooser) defers(nodes []progress.Node) bool {
 		return false
 	}
 	return slices.ContainsFunc(nodes, func(n progress.Node) bool {
-		return c.sent[n.Name] > 0 && progress.Turn(nodes[at], n) < 0
+		return c.sent[n.Name] > 0 && c.pool.Turn(nodes[at], n) < 0
 	})
 }
 
 // order puts the own node last.
 func (c *chooser) order(a, b progress.Node) int {
-	return cmp.Or(rank(a.Name == c.options.Self)-rank(b.Name == c.options.Self), progress.Turn(a, b))
+	return cmp.Or(rank(a.Name == c.options.Self)-rank(b.Name == c.options.Self), c.pool.Turn(a, b))
 }
 
 // step is what the node is to be told, and whether that is anything new.
 func (c *chooser) step(n progress.Node) (Step, bool) {
 	s := Step{
 		Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift,
-		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n),
+		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n), Arrived: c.arrival(n),
+		Orders: c.pool.Rules.Orders[n.Name],
 	}
 	switch {
 	case c.sent[n.Name] > 0:
@@ -211,11 +246,25 @@ func (c *chooser) step(n progress.Node) (Step, bool) {
 			s.Lift = c.pool.Target
 		}
 	case c.back[n.Name]:
-		s.Desired, s.Lift = n.Current, ""
+		s.Desired, s.Lift, s.Held = n.Current, "", c.recalled(n)
 	case c.pool.Refuses(n.Lift):
 		s.Lift = "" // it failed again after that
 	}
-	return s, s.Sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted
+	return s, s.Sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
+		s.Arrived != n.Arrived || !equality.Semantic.DeepEqual(s.Orders, n.Orders)
+}
+
+// arrival is what the Node is to say of when it arrived: that it was sent, from that on, and since when it is there and
+// ready, once it is. Without a policy nobody asks.
+func (c *chooser) arrival(n progress.Node) api.Arrival {
+	switch {
+	case c.pool.Rules.Policy == "":
+	case c.sent[n.Name] > 0 && n.Current != c.pool.Target:
+		return api.Arrival{Config: c.pool.Target}
+	case n.Arrived.Config == c.pool.Target && n.Arrived.Since.IsZero() && n.Updated(c.pool.Target) && n.NotReady == "":
+		return api.Arrival{Config: c.pool.Target, Since: c.options.Now.UTC().Truncate(time.Second)}
+	}
+	return n.Arrived
 }
 
 // taint says whether pods had better go elsewhere: not to a node that a rollout is still to reach. One that is only

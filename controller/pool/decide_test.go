@@ -86,8 +86,7 @@ type setup struct {
 	options        Options
 }
 
-func (s setup) state(t *testing.T) progress.Pool {
-	t.Helper()
+func (s setup) object() *mcfgv1.MachineConfigPool {
 	object := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: s.pool, Annotations: s.annotations}}
 	object.Spec.Paused = s.paused
 	object.Spec.Configuration.Name = s.target
@@ -101,11 +100,16 @@ func (s setup) state(t *testing.T) progress.Pool {
 		v := intstr.Parse(s.maxUnavailable)
 		object.Spec.MaxUnavailable = &v
 	}
+	return object
+}
+
+func (s setup) state(t *testing.T) progress.Pool {
+	t.Helper()
 	var nodes []progress.Node
 	for _, text := range s.nodes {
 		nodes = append(nodes, node(t, text))
 	}
-	return progress.NewPool(object, nodes)
+	return progress.NewPool(s.object(), nodes)
 }
 
 // sends are the nodes that a decision sends somewhere or lets try again, as "name>config", by name.

@@ -74,6 +74,9 @@ func unreached(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, pending mcfgv
 	case p.Paused:
 		return reasonPaused, fmt.Sprintf("%s; the pool is paused", arrived(p))
 	}
+	if h := holds(p); h != nil {
+		return api.PoolHeld, fmt.Sprintf("%s; %s", arrived(p), h.Because)
+	}
 	return string(mcfgv1.MachineConfigPoolUpdating), fmt.Sprintf("%s; kubectl refit explain %s says what it waits for",
 		arrived(p), p.Name)
 }

@@ -34,6 +34,10 @@ func nodePatch(n *corev1.Node, s Step) []byte {
 		ops = append(ops, operation{"add", annotationPath(api.DesiredConfig), s.Desired})
 	}
 	ops = append(ops, annotationOps(n, api.Lift, s.Lift)...)
+	if s.Arrived != (api.Arrival{}) {
+		ops = append(ops, annotationOps(n, api.ArrivedKey, api.Encode(s.Arrived))...)
+	}
+	ops = append(ops, annotationOps(n, api.OrdersKey, ordersText(s.Orders))...)
 	if topology := n.Annotations[api.ControlPlaneTopology]; s.SingleReplica != (topology == api.TopologySingleReplica) {
 		want := api.TopologyHighlyAvailable
 		if s.SingleReplica {
@@ -47,6 +51,13 @@ func nodePatch(n *corev1.Node, s Step) []byte {
 		panic(err) // strings and taints only
 	}
 	return data
+}
+
+func ordersText(o api.Orders) string {
+	if o == (api.Orders{}) {
+		return ""
+	}
+	return api.Encode(o)
 }
 
 // annotationOps set an annotation, or take it away where it is to be empty.

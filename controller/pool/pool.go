@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -33,6 +34,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 // Name of the controller, on the command line and in logs.
@@ -48,38 +50,66 @@ const (
 	// told is how many nodes that are not sent anywhere are told in one look. Each write takes its time, and what was
 	// decided first is to be looked at again before the last is told.
 	told = 100
+	// longestSleep is how long nothing is looked at while a window or a soak is waited for: clocks are set.
+	longestSleep = time.Minute
 	// pageSize is how many nodes are asked for at a time where the cache is not good enough.
 	pageSize = 500
 )
 
-// Add puts the controller into a manager. Self is the name of the node that the process runs on; empty: none of the
-// cluster's. The manager's scheme has to know MachineConfigPools, and its cache should have CacheOptions.
-func Add(mgr ctrl.Manager, self string) error {
+// Setup is what the controller needs to know beside the cluster.
+type Setup struct {
+	// Self is the name of the node that the process runs on; empty: none of the cluster's.
+	Self string
+	// Now is the clock by which windows open and soaks end; nil: the machine's.
+	Now func() time.Time
+}
+
+// Add puts the controller into a manager. The manager's scheme has to know MachineConfigPools and the kinds of package
+// api, and its cache should have CacheOptions.
+func (s Setup) Add(mgr ctrl.Manager) error {
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("machineconfigcontroller-pool"),
-		self: self, report: newReport(),
+		self: s.Self, now: s.Now, report: newReport(),
 		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
+	}
+	if r.now == nil {
+		r.now = time.Now
 	}
 	if err := metrics.Registry.Register(r.report); err != nil {
 		return fmt.Errorf("adding controller %s: registering metrics: %w", Name, err)
 	}
-	kind := mcfgv1.GroupVersion.WithKind("ControllerConfig")
-	switch _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); {
-	case err == nil:
-		r.certified = true
-	case !meta.IsNoMatchError(err):
-		return fmt.Errorf("adding controller %s: looking for the kind %s: %w", Name, kind.Kind, err)
+	var err error
+	if r.certified, err = serves(mgr, mcfgv1.GroupVersion.WithKind("ControllerConfig")); err != nil {
+		return err
+	}
+	if r.governed, err = serves(mgr, api.GroupVersion.WithKind(rollout.Kind)); err != nil {
+		return err
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast)
 	b := ctrl.NewControllerManagedBy(mgr).Named(Name)
 	if r.certified {
 		b = b.Watches(&mcfgv1.ControllerConfig{}, soon(), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	}
+	if r.governed {
+		b = b.Watches(&api.RolloutPolicy{}, soon(), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	}
 	return b.
 		Watches(&mcfgv1.MachineConfigPool{}, soon(), builder.WithPredicates(poolChanged)).
 		Watches(&corev1.Node{}, soon(), builder.WithPredicates(nodeChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: limiter}).
 		Complete(r)
+}
+
+// serves says whether the cluster has a kind.
+func serves(mgr ctrl.Manager, kind schema.GroupVersionKind) (bool, error) {
+	switch _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); {
+	case err == nil:
+		return true, nil
+	case meta.IsNoMatchError(err):
+		return false, nil
+	default:
+		return false, fmt.Errorf("adding controller %s: looking for the kind %s: %w", Name, kind.Kind, err)
+	}
 }
 
 // soon asks for one look at the whole cluster, however many events there are. All pools are looked at together: a node
@@ -101,9 +131,10 @@ type reconciler struct {
 	live   client.Reader
 	events events.EventRecorder
 	self   string
+	now    func() time.Time
 	report *report
-	// certified: the cluster has ControllerConfigs, since before this process.
-	certified bool
+	// certified: the cluster has ControllerConfigs, and governed: RolloutPolicies, since before this process.
+	certified, governed bool
 
 	// What follows is touched by the one worker alone.
 	nodes    freshest[*corev1.Node]
@@ -118,7 +149,11 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	w := assemble(pools, slices.Collect(maps.Values(nodes)), r.self)
+	policies, err := r.policies(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	w := assemble(pools, slices.Collect(maps.Values(nodes)), policies, r.self, r.now())
 	if w.expirys, err = r.expirys(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -134,6 +169,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			errs = append(errs, fmt.Errorf("pool %s: %w", w.pools[i].object.Name, err))
 		}
 	}
+	errs = append(errs, r.writePolicies(ctx, w, policies)...)
 	err = errors.Join(errs...)
 	if onlyConflicts(errs) {
 		log.FromContext(ctx).V(1).Info("somebody else wrote meanwhile", "error", err.Error())
@@ -141,6 +177,9 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	if again.RequeueAfter == 0 && !w.next.IsZero() {
+		again.RequeueAfter = min(max(w.next.Sub(w.now), debounce), longestSleep)
 	}
 	return again, nil
 }
@@ -295,7 +334,7 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 		r.noteNode(n)
 		if s.Sends() {
 			log.FromContext(ctx).Info("node sent", "pool", pool.Name, "node", s.Node, "from", s.Before, "to", s.Desired,
-				"lift", s.Lift != "")
+				"lift", s.Lift != "", "held", s.Held)
 			r.events.Eventf(pool, n, corev1.EventTypeNormal, "SetDesiredConfig", "SetDesiredConfig",
 				"Targeted node %s to config %s", s.Node, s.Desired)
 		}

@@ -101,7 +101,7 @@ func readyNode(name string) *corev1.Node {
 func newReconciler(b *behind) *reconciler {
 	return &reconciler{
 		client: b, live: b.Client, events: events.NewFakeRecorder(100), report: newReport(),
-		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
+		now: time.Now, nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
 	}
 }
 
@@ -328,7 +328,7 @@ func BenchmarkLook(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), "")
+				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), nil, "", t0)
 				Decide(w.pools[0].state, w.options(0))
 				status(pool, w.pools[0].state, time.Time{})
 			}

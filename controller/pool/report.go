@@ -29,6 +29,12 @@ var (
 	paused        = poolMetric("noderefit_pool_paused", "1 where the pool is paused.")
 	quarantined   = poolMetric("noderefit_pool_quarantined", "1 where the pool's configuration failed on a node.")
 	misconfigured = poolMetric("noderefit_pool_misconfigured", "1 where something is wrong with the pool itself.")
+	held          = prometheus.NewDesc("noderefit_pool_held",
+		"1 where the pool's RolloutPolicy lets no node begin, by the reason.", []string{"pool", "policy", "reason"}, nil)
+	failed     = poolMetric("noderefit_pool_failed_nodes", "Nodes on which the pool's configuration failed.")
+	budget     = poolMetric("noderefit_pool_failure_budget", "At how many failed nodes the rollout stops.")
+	nextWindow = poolMetric("noderefit_pool_next_window_timestamp_seconds",
+		"Unix time at which the pool's next window opens; 0 while one is open, or there is none.")
 )
 
 func poolMetric(name, help string) *prometheus.Desc {
@@ -92,7 +98,8 @@ func (r *report) take(w *world) []change {
 // Describe implements prometheus.Collector.
 func (r *report) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined, misconfigured,
+		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined, misconfigured, held, failed,
+		budget, nextWindow,
 	} {
 		to <- d
 	}
@@ -114,6 +121,14 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 		gauge(paused, float64(rank(p.Paused)), p.Name)
 		gauge(quarantined, float64(rank(p.Quarantine() != nil)), p.Name)
 		gauge(misconfigured, float64(rank(len(p.Problems) > 0)), p.Name)
+		gauge(failed, float64(len(p.Failed())), p.Name)
+		if p.Rules.Policy != "" {
+			gauge(budget, float64(p.Rules.FailureBudget), p.Name)
+			gauge(nextWindow, unix(p.Rules.NextWindow), p.Name)
+		}
+		if h := holds(p); h != nil {
+			gauge(held, 1, p.Name, p.Rules.Policy, string(h.Verdict))
+		}
 		byPhase := map[progress.Phase]int{}
 		for _, n := range p.Nodes {
 			byPhase[n.Phase(p.Target)]++
@@ -125,6 +140,13 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 			gauge(phases, float64(byPhase[phase]), p.Name, string(phase))
 		}
 	}
+}
+
+func unix(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.Unix())
 }
 
 // stateLabel keeps what a node may write from making series without end.

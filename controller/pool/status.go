@@ -92,7 +92,7 @@ func status(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) mcfg
 }
 
 func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.MachineConfigPoolCondition {
-	out := rollout(p)
+	out := updates(p)
 	quarantined := condition(api.PoolQuarantined, quarantineText(p))
 	failing := condition(mcfgv1.MachineConfigPoolNodeDegraded, failingText(p))
 	if p.Degraded > 0 {
@@ -100,9 +100,15 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	}
 	wrong := condition(progress.PoolMisconfigured, wrongText(p))
 	because := cmp.Or(quarantined.Message, failing.Message, said(s, mcfgv1.MachineConfigPoolRenderDegraded), wrong.Message)
-	reconciling, stalled := health(p, s, quarantined, wrong)
+	held := heldCondition(p)
+	stopped := held
+	if r := progress.Verdict(held.Reason); r != progress.PolicyUnusable && r != progress.FailureBudget {
+		stopped.Status = corev1.ConditionFalse // the others end by themselves
+	}
+	reconciling, stalled := health(p, s, quarantined, wrong, stopped)
 	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong,
-		condition(api.PoolDrifted, driftText(p)), reconciling, stalled)
+		condition(api.PoolDrifted, driftText(p)), held, condition(api.PoolBypassed, bypassText(p)),
+		reconciling, stalled)
 }
 
 // driftText names the nodes whose hosts are not as their configuration says.
@@ -117,8 +123,8 @@ func driftText(p progress.Pool) string {
 	return strings.Join(few(texts, "%d more nodes have drifted"), "; ")
 }
 
-// rollout are the two conditions by which people and scripts follow an update, in OpenShift's words.
-func rollout(p progress.Pool) []mcfgv1.MachineConfigPoolCondition {
+// updates are the two conditions by which people and scripts follow an update, in OpenShift's words.
+func updates(p progress.Pool) []mcfgv1.MachineConfigPoolCondition {
 	updated := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionFalse}
 	updating := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdating, Status: corev1.ConditionFalse}
 	switch {

@@ -19,6 +19,8 @@ func (r *reconciler) announce(before, after *mcfgv1.MachineConfigPool) {
 		mcfgv1.MachineConfigPoolUpdated:  {corev1.EventTypeNormal, "Completed"},
 		api.PoolQuarantined:              {corev1.EventTypeWarning, "Quarantined"},
 		progress.PoolMisconfigured:       {corev1.EventTypeWarning, "Misconfigured"},
+		api.PoolHeld:                     {corev1.EventTypeNormal, "Held"},
+		api.PoolBypassed:                 {corev1.EventTypeWarning, "Bypassed"},
 	} {
 		if text := said(&after.Status, kind); text != "" && text != said(&before.Status, kind) {
 			r.events.Eventf(after, nil, as.level, as.reason, as.reason, "%s", note(text))

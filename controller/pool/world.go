@@ -5,12 +5,14 @@ package pool
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 // world is the cluster at a moment: its pools, each with its nodes.
@@ -21,6 +23,11 @@ type world struct {
 	single bool
 	// controlPlane are the shares of the control plane's pools, by pool.
 	controlPlane map[string]share
+	// findings are what is to be said of RolloutPolicies, and next when their rules change by themselves; zero: they do
+	// not.
+	findings []rollout.Finding
+	next     time.Time
+	now      time.Time
 	// expirys are those of the certificates that all nodes have from the ControllerConfig.
 	expirys []mcfgv1.CertExpiry
 }
@@ -42,8 +49,10 @@ type member struct {
 	state  progress.Pool
 }
 
-// assemble sorts the nodes into the pools.
-func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self string) *world {
+// assemble sorts the nodes into the pools, and lets policies have their say.
+func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies []api.RolloutPolicy, self string,
+	now time.Time,
+) *world {
 	pools = slices.Clone(pools)
 	slices.SortFunc(pools, func(a, b *mcfgv1.MachineConfigPool) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -65,16 +74,13 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self stri
 		}
 	}
 	linux := slices.DeleteFunc(slices.Clone(nodes), progress.Windows)
-	w := &world{self: self, single: len(linux) == 1, controlPlane: map[string]share{}}
+	w := &world{self: self, now: now, single: len(linux) == 1, controlPlane: map[string]share{}}
 	for _, object := range pools {
 		state := progress.NewPool(object, members[object.Name])
 		if problem := membership.Problem(object.Name); problem != "" {
 			state.Problems = append(state.Problems, problem)
 		}
 		state.NodeProblems = append(state.NodeProblems, problems[object.Name]...)
-		if progress.ControlPlane(object.Name) {
-			w.controlPlane[object.Name] = shareOf(state)
-		}
 		w.pools = append(w.pools, member{object, state})
 	}
 	states := make([]*progress.Pool, 0, len(w.pools))
@@ -82,13 +88,24 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, self stri
 		states = append(states, &w.pools[i].state)
 	}
 	progress.Share(states)
+	book := rollout.NewBook(policies)
+	book.Follow(states, now, self)
+	w.findings = book.Findings(states)
+	for _, p := range states {
+		if next := p.Rules.Next; !next.IsZero() && (w.next.IsZero() || next.Before(w.next)) {
+			w.next = next
+		}
+		if progress.ControlPlane(p.Name) {
+			w.controlPlane[p.Name] = shareOf(*p)
+		}
+	}
 	return w
 }
 
 // options for the decision about a pool.
 func (w *world) options(i int) Options {
 	pool := w.pools[i].object
-	o := Options{Self: w.self, SingleReplica: w.single && pool.Annotations[api.DrainSingleNode] != "true"}
+	o := Options{Now: w.now, Self: w.self, SingleReplica: w.single && pool.Annotations[api.DrainSingleNode] != "true"}
 	if progress.ControlPlane(pool.Name) {
 		for name, s := range w.controlPlane {
 			if name != pool.Name {

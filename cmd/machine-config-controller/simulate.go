@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	syaml "sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/pool"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+const (
+	// mostSimulated is how many nodes a number may ask for.
+	mostSimulated = 20_000
+	simulatedFrom = "rendered-worker-00000000000000000000000000000000"
+	simulatedTo   = "rendered-worker-11111111111111111111111111111111"
+)
+
+type simulateOptions struct {
+	policy, nodes, pool, maxUnavailable, start, output string
+	labels                                             []string
+	update, limit                                      time.Duration
+	fails                                              int
+}
+
+func simulate() *cobra.Command {
+	var o simulateOptions
+	cmd := &cobra.Command{
+		Use:   "simulate --policy FILE --nodes N|FILE",
+		Short: "Print how a rollout would go by a RolloutPolicy, with a timeline, without a cluster",
+		Long: `Prints how a rollout would go through the nodes of a pool by a RolloutPolicy: when each stage begins, when which
+node is sent and arrives, what holds the rest and until when. The decisions are those that the controller makes. Nodes
+are made up, a number of them, or read from a file: kubectl get nodes -o json. How long one node takes is a guess.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0:
+				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+			case o.nodes == "":
+				return usageError{errors.New("--nodes is required")}
+			case o.output != "text" && o.output != "json":
+				return usageError{fmt.Errorf("-o: %q is neither text nor json", o.output)}
+			case o.update <= 0:
+				return usageError{errors.New("--node-time: has to be more than nothing")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fleet, err := o.fleet()
+			if err != nil {
+				return err
+			}
+			log := pool.Simulate(*fleet)
+			if o.output == "json" {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(log)
+			}
+			return writeTimeline(cmd.OutOrStdout(), log, fleet.Start)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.policy, "policy", "", "file with the RolloutPolicy; without it the pool's maxUnavailable alone counts")
+	flags.StringVar(&o.nodes, "nodes", "", "number of nodes, or a file with a list of Nodes as JSON or YAML")
+	flags.StringVar(&o.pool, "pool", api.PoolWorker, "name of the pool")
+	flags.StringVar(&o.maxUnavailable, "max-unavailable", "1", "the pool's maxUnavailable")
+	flags.StringArrayVar(&o.labels, "label", nil,
+		"KEY=VALUE:N gives the first N of the made-up nodes that label; may be repeated")
+	flags.StringVar(&o.start, "start", "", "when the rollout begins, RFC 3339 (default now)")
+	flags.DurationVar(&o.update, "node-time", 5*time.Minute, "how long one node takes, until it serves again")
+	flags.DurationVar(&o.limit, "limit", 90*24*time.Hour, "how long the rollout is followed")
+	flags.IntVar(&o.fails, "fail", 0, "on how many nodes the configuration fails, the first by name")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	return cmd
+}
+
+func (o *simulateOptions) fleet() (*pool.Fleet, error) {
+	f := &pool.Fleet{
+		Pool:  &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: o.pool}},
+		Start: time.Now().Truncate(time.Second), Update: o.update, Limit: o.limit, Fails: map[string]bool{},
+	}
+	limit := intstr.Parse(o.maxUnavailable)
+	if _, err := progress.MaxUnavailable(&limit, 1); err != nil {
+		return nil, usageError{fmt.Errorf("--max-unavailable: %q is neither a number of nodes nor a percentage",
+			o.maxUnavailable)}
+	}
+	f.Pool.Spec.MaxUnavailable = &limit
+	f.Pool.Spec.Configuration.Name = simulatedTo
+	f.Pool.Status.Configuration.Name = simulatedFrom
+	var err error
+	if o.start != "" {
+		if f.Start, err = time.Parse(time.RFC3339, o.start); err != nil {
+			return nil, usageError{fmt.Errorf("--start: %q is no time as in 2026-01-10T22:00:00Z", o.start)}
+		}
+	}
+	if f.Policies, err = o.readPolicy(); err != nil {
+		return nil, err
+	}
+	if f.Nodes, err = o.readNodes(); err != nil {
+		return nil, err
+	}
+	for i := range min(o.fails, len(f.Nodes)) {
+		f.Fails[f.Nodes[i].Name] = true
+	}
+	return f, nil
+}
+
+// readPolicy reads the policy and has it select the pool: whether it would is not what is asked.
+func (o *simulateOptions) readPolicy() ([]api.RolloutPolicy, error) {
+	if o.policy == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(o.policy)
+	if err != nil {
+		return nil, fmt.Errorf("reading the RolloutPolicy: %w", err)
+	}
+	p := api.RolloutPolicy{}
+	if err := syaml.UnmarshalStrict(text, &p); err != nil {
+		return nil, fmt.Errorf("reading the RolloutPolicy in %s: %w", o.policy, err)
+	}
+	if p.Kind != rollout.Kind || p.APIVersion != api.GroupVersion.String() {
+		return nil, fmt.Errorf("%s: there has to be a %s of %s", o.policy, rollout.Kind, api.GroupVersion)
+	}
+	if err := rollout.Check(&p); err != nil {
+		return nil, fmt.Errorf("RolloutPolicy/%s: %w", p.Name, err)
+	}
+	p.Spec.Pools, p.Spec.PoolSelector, p.Spec.DependsOn = []string{o.pool}, nil, nil
+	return []api.RolloutPolicy{p}, nil
+}
+
+func (o *simulateOptions) readNodes() ([]progress.Node, error) {
+	if n, err := strconv.Atoi(o.nodes); err == nil {
+		return o.makeNodes(n)
+	}
+	file, err := os.Open(o.nodes)
+	if err != nil {
+		return nil, fmt.Errorf("--nodes: neither a number nor a file that can be read: %w", err)
+	}
+	defer file.Close()
+	var list corev1.NodeList
+	if err := yaml.NewYAMLOrJSONDecoder(file, 4096).Decode(&list); err != nil {
+		return nil, fmt.Errorf("reading Nodes from %s: %w", o.nodes, err)
+	}
+	if len(list.Items) == 0 {
+		return nil, fmt.Errorf("%s: has no list of Nodes", o.nodes)
+	}
+	var out []progress.Node
+	for i := range list.Items {
+		n := progress.ReadNode(&list.Items[i])
+		// Where it stands in its own cluster is not what is asked: it has something, and is to get something else.
+		n.Node = api.Node{Current: simulatedFrom, Desired: simulatedFrom, State: api.Done}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// makeNodes makes nodes in three zones.
+func (o *simulateOptions) makeNodes(count int) ([]progress.Node, error) {
+	if count < 1 || count > mostSimulated {
+		return nil, usageError{fmt.Errorf("--nodes: %d is not from 1 to %d", count, mostSimulated)}
+	}
+	out := make([]progress.Node, count)
+	for i := range out {
+		out[i] = progress.Node{
+			Name: fmt.Sprintf("node-%05d", i+1), Zone: fmt.Sprintf("zone-%d", i%3+1), Labels: map[string]string{},
+			Node: api.Node{Current: simulatedFrom, Desired: simulatedFrom, State: api.Done},
+		}
+		out[i].Labels[api.Zone] = out[i].Zone
+	}
+	for _, text := range o.labels {
+		pair, number, counted := strings.Cut(text, ":")
+		key, value, is := strings.Cut(pair, "=")
+		n, err := strconv.Atoi(number)
+		if !counted || !is || key == "" || err != nil || n < 1 {
+			return nil, usageError{fmt.Errorf("--label: %q is not KEY=VALUE:N", text)}
+		}
+		for i := range min(n, count) {
+			out[i].Labels[key] = value
+		}
+	}
+	return out, nil
+}
+
+// writeTimeline writes what happened, and how long it took. Nodes that are sent or arrive together are one line.
+func writeTimeline(w io.Writer, log []pool.Entry, start time.Time) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "AFTER\tAT\tSTAGE\tWHAT")
+	for i := 0; i < len(log); {
+		e, n := log[i], 1
+		for e.Node != "" && i+n < len(log) && log[i+n].What == e.What && log[i+n].At.Equal(e.At) {
+			n++
+		}
+		what := e.What
+		switch {
+		case n > 1:
+			what = fmt.Sprintf("%s: %d nodes, %s to %s", e.What, n, e.Node, log[i+n-1].Node)
+		case e.Node != "":
+			what = e.What + ": " + e.Node
+		case e.Because != "":
+			what = e.What + ": " + e.Because
+		case e.What == pool.StageBegun:
+			what = "stage " + e.Stage + " begins"
+		}
+		stage := e.Stage
+		if stage == "" {
+			stage = "-"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", e.At.Sub(start), e.At.UTC().Format(time.RFC3339), stage, what)
+		i += n
+	}
+	return tw.Flush()
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+// policies are the cluster's; none where it has not the kind.
+func (r *reconciler) policies(ctx context.Context) ([]api.RolloutPolicy, error) {
+	if !r.governed {
+		return nil, nil
+	}
+	var list api.RolloutPolicyList
+	if err := r.client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("listing RolloutPolicies: %w", err)
+	}
+	return list.Items, nil
+}
+
+// writePolicies reports what is to be said of each policy, where it is not said already.
+func (r *reconciler) writePolicies(ctx context.Context, w *world, policies []api.RolloutPolicy) []error {
+	var errs []error
+	for _, f := range w.findings {
+		at := slices.IndexFunc(policies, func(p api.RolloutPolicy) bool { return p.Name == f.Policy })
+		before := &policies[at]
+		after := before.DeepCopy()
+		after.Status = policyStatus(before, f, w.now)
+		if equality.Semantic.DeepEqual(before.Status, after.Status) {
+			continue
+		}
+		// What it says is about the spec that was read: an older one is for the next look.
+		if err := r.client.Status().Update(ctx, after); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("RolloutPolicy %s: reporting: %w", f.Policy, err))
+		}
+	}
+	return errs
+}
+
+// policyStatus is what a policy's status has to be.
+func policyStatus(p *api.RolloutPolicy, f rollout.Finding, now time.Time) api.RolloutPolicyStatus {
+	s := *p.Status.DeepCopy()
+	s.ObservedGeneration, s.NextWindow, s.Pools = p.Generation, nil, nil
+	if !f.NextWindow.IsZero() {
+		at := metav1.NewTime(f.NextWindow)
+		s.NextWindow = &at
+	}
+	for _, pool := range f.Pools {
+		s.Pools = append(s.Pools, policyPool(pool))
+	}
+	ready := metav1.Condition{
+		Type: api.RolloutReady, Status: metav1.ConditionTrue, Reason: f.Reason, Message: f.Message,
+		ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+	}
+	if f.Reason != api.RolloutInForce {
+		ready.Status = metav1.ConditionFalse
+	}
+	meta.SetStatusCondition(&s.Conditions, ready)
+	return s
+}
+
+func policyPool(p *progress.Pool) api.RolloutPolicyPool {
+	out := api.RolloutPolicyPool{
+		Name: p.Name, Stage: p.Rules.Stage, Failed: int32(len(p.Failed())), FailureBudget: int32(p.Rules.FailureBudget),
+	}
+	if h := holds(*p); h != nil {
+		out.Held, out.Message = string(h.Verdict), h.Because
+	}
+	return out
+}
+
+// holds is why the pool's policy lets none of its nodes begin that are not there; nil: one may, or none is to.
+func holds(p progress.Pool) *progress.Hold {
+	if p.Target == "" || p.Updated == p.Machines && p.Machines > 0 {
+		return nil
+	}
+	if h := p.Rules.Hold; h != nil {
+		return h
+	}
+	var first *progress.Hold
+	for _, n := range p.Nodes {
+		if n.Desired == p.Target {
+			if n.Moving() {
+				return nil // the stage is at work
+			}
+			continue
+		}
+		h := p.Held(n)
+		if h == nil {
+			return nil
+		}
+		if first == nil {
+			first = h
+		}
+	}
+	return first
+}
+
+// bypassText says who bypasses the pool's policy, and why; empty: nobody does.
+func bypassText(p progress.Pool) string {
+	b := p.Bypass
+	if b == nil || p.Rules.Policy == "" || !api.SameContent(b.Config, p.Target) {
+		return ""
+	}
+	return fmt.Sprintf("%s goes through without windows, stages and soaks of RolloutPolicy %s, by %s since %s: %s",
+		p.Target, p.Rules.Policy, b.By, b.Since.UTC().Format(time.RFC3339), b.Why)
+}
+
+// heldCondition is PoolHeld. Its reason is a word of progress.Verdict.
+func heldCondition(p progress.Pool) mcfgv1.MachineConfigPoolCondition {
+	c := mcfgv1.MachineConfigPoolCondition{Type: api.PoolHeld, Status: corev1.ConditionFalse}
+	if h := holds(p); h != nil {
+		c.Status, c.Reason = corev1.ConditionTrue, string(h.Verdict)
+		c.Message = strings.Join([]string{h.Because, "RolloutPolicy " + p.Rules.Policy}, "; ")
+	}
+	return c
+}

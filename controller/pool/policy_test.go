@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+var (
+	closed = &progress.Hold{Verdict: progress.OutsideWindow, Because: "no window is open"}
+	later  = &progress.Hold{Verdict: progress.WaitsForStage, Because: "stage canary comes first"}
+)
+
+func TestDecideByThePoolsRules(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		setup setup
+		rules progress.Rules
+		want  []string
+	}{
+		"held as a whole: nobody": {
+			setup{nodes: []string{"a A Done", "b A Done"}}, progress.Rules{Hold: closed}, nil,
+		},
+		"one may go and one may not": {
+			setup{maxUnavailable: "2", nodes: []string{"a A Done", "b A Done"}},
+			progress.Rules{Holds: map[string]*progress.Hold{"a": later}}, []string{"b>B"},
+		},
+		"who goes back to what it has is not held": {
+			setup{nodes: []string{"a B>X Working ours"}}, progress.Rules{Hold: closed}, []string{"a>B"},
+		},
+		"on its way to what nobody wants any more, and held: back": {
+			setup{nodes: []string{"a A>X Working ours"}}, progress.Rules{Hold: closed}, []string{"a>A"},
+		},
+		"a window closes: who serves is taken back, who is drained is not": {
+			setup{maxUnavailable: "2", nodes: []string{"a A>B Working", "b A>B Working ours"}},
+			progress.Rules{Hold: closed, OnClose: api.CloseTakesBackServing}, []string{"a>A"},
+		},
+		"a window closes: who is drained is taken back as well": {
+			setup{maxUnavailable: "2", nodes: []string{"a A>B Working", "b A>B Working ours"}},
+			progress.Rules{Hold: closed, OnClose: api.CloseTakesBackDraining}, []string{"a>A", "b>A"},
+		},
+		"a window closes: all may finish": {
+			setup{maxUnavailable: "2", nodes: []string{"a A>B Working", "b A>B Working ours"}},
+			progress.Rules{Hold: closed, OnClose: api.CloseFinishes}, nil,
+		},
+		"a window closes: who has rolled back goes on saying so": {
+			setup{nodes: []string{"a A>B RolledBack failed=B"}},
+			progress.Rules{Hold: closed, OnClose: api.CloseTakesBackDraining, FailureBudget: 2}, nil,
+		},
+		"a soaking node takes a place": {
+			setup{nodes: []string{"a B Done", "b A Done"}},
+			progress.Rules{Soaking: map[string]time.Time{"a": t0.Add(time.Minute)}}, nil,
+		},
+		"the order is the rules'": {
+			setup{nodes: []string{"a A Done", "b A Done"}},
+			progress.Rules{Places: map[string]int{"a": 1, "b": 0}}, []string{"b>B"},
+		},
+		"the budget forgives one, which is not sent again": {
+			setup{nodes: []string{"a A>B RolledBack failed=B", "b A Done"}},
+			progress.Rules{FailureBudget: 2}, []string{"b>B"},
+		},
+		"the budget is spent": {
+			setup{maxUnavailable: "3", nodes: []string{"a A>B RolledBack failed=B", "b A>B RolledBack failed=B", "c A Done"}},
+			progress.Rules{FailureBudget: 2}, nil,
+		},
+		"where it failed it is not tried again, within the budget": {
+			setup{nodes: []string{"a A Done failed=B", "b A Done"}}, progress.Rules{FailureBudget: 2}, []string{"b>B"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := c.setup.state(t)
+			c.rules.Policy = "careful"
+			p.Rules = c.rules
+			if diff := cmp.Diff(c.want, sends(p, Decide(p, Options{Now: t0}))); diff != "" {
+				t.Errorf("sends (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestANodeSaysWhenItArrived(t *testing.T) {
+	t.Parallel()
+	decide := func(n progress.Node, policy string) api.Arrival {
+		p := setup{}.state(t)
+		p.Nodes, p.Rules.Policy = []progress.Node{n}, policy
+		for _, s := range Decide(p, Options{Now: t0}).Steps {
+			return s.Arrived
+		}
+		return n.Arrived
+	}
+	sent, there := api.Arrival{Config: "B"}, api.Arrival{Config: "B", Since: t0}
+	waiting := node(t, "a A Done")
+	if got := decide(waiting, "careful"); got != sent {
+		t.Errorf("sent: %+v", got)
+	}
+	if got := decide(waiting, ""); got != (api.Arrival{}) {
+		t.Errorf("without a policy: %+v", got)
+	}
+	arrived := node(t, "a B Done")
+	arrived.Arrived = sent
+	if got := decide(arrived, "careful"); got != there {
+		t.Errorf("arrived: %+v", got)
+	}
+	away := arrived
+	away.NotReady = "Ready=Unknown"
+	if got := decide(away, "careful"); got != sent {
+		t.Errorf("arrived, and not ready: %+v", got)
+	}
+	if got := decide(node(t, "a B Done"), "careful"); got != (api.Arrival{}) {
+		t.Errorf("was there before anybody sent it: %+v", got)
+	}
+}
+
+func TestAPoolSaysThatItIsHeld(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		nodes  []string
+		rules  progress.Rules
+		reason string
+	}{
+		"by a window":                    {[]string{"a A Done"}, progress.Rules{Hold: closed}, "OutsideWindow"},
+		"not while its stage is at work": {[]string{"a A>B Working", "b A Done"}, progress.Rules{Holds: map[string]*progress.Hold{"b": later}}, ""},
+		"by a stage that has stopped":    {[]string{"a A>B Degraded", "b A Done"}, progress.Rules{Holds: map[string]*progress.Hold{"b": later}}, "WaitsForStage"},
+		"not when all are there":         {[]string{"a B Done"}, progress.Rules{Hold: closed}, ""},
+		"not where one may go":           {[]string{"a A Done", "b A Done"}, progress.Rules{Holds: map[string]*progress.Hold{"b": later}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := setup{nodes: c.nodes}.state(t)
+			p.Rules = c.rules
+			got := heldCondition(p)
+			if got.Reason != c.reason || (got.Status == corev1.ConditionTrue) != (c.reason != "") {
+				t.Errorf("got %s %q: %s", got.Status, got.Reason, got.Message)
+			}
+		})
+	}
+}
+
+func TestAPolicysStatusSaysWhereItsPoolsStand(t *testing.T) {
+	t.Parallel()
+	p := setup{nodes: []string{"a A>B Degraded", "b A Done"}}.state(t)
+	p.Rules = progress.Rules{Policy: "careful", Stage: "canary", Hold: closed, FailureBudget: 3}
+	object := &api.RolloutPolicy{ObjectMeta: metav1.ObjectMeta{Name: "careful", Generation: 7}}
+	opens := t0.Add(time.Hour)
+	got := policyStatus(object, rollout.Finding{
+		Policy: "careful", Reason: api.RolloutInForce, NextWindow: opens, Pools: []*progress.Pool{&p},
+	}, t0)
+	want := []api.RolloutPolicyPool{{
+		Name: "worker", Stage: "canary", Held: "OutsideWindow", Message: "no window is open", Failed: 1, FailureBudget: 3,
+	}}
+	if diff := cmp.Diff(want, got.Pools); diff != "" {
+		t.Errorf("pools (-want +got):\n%s", diff)
+	}
+	if got.ObservedGeneration != 7 || !got.NextWindow.Time.Equal(opens) || got.Conditions[0].Status != metav1.ConditionTrue {
+		t.Errorf("status: %+v", got)
+	}
+}
+
+// fleet is so many nodes at A.
+func fleet(count int) []progress.Node {
+	out := make([]progress.Node, count)
+	for i := range out {
+		out[i] = progress.Node{
+			Name: fmt.Sprintf("n-%04d", i), Node: api.Node{Current: "A", Desired: "A", State: api.Done},
+		}
+	}
+	return out
+}
+
+func TestASimulatedRolloutKeepsToItsPolicy(t *testing.T) {
+	t.Parallel()
+	one, tenth := intstr.FromInt32(1), intstr.FromString("10%")
+	log := Simulate(Fleet{
+		Pool: setup{maxUnavailable: "5"}.object(), Nodes: fleet(20), Start: t0, Update: 5 * time.Minute, Limit: 48 * time.Hour,
+		Policies: []api.RolloutPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: api.RolloutPolicySpec{
+			Pools: []string{"worker"},
+			Stages: []api.RolloutStage{
+				{Name: "canary", Nodes: &one, SoakSeconds: 3600}, {Name: "tenth", Nodes: &tenth, SoakSeconds: 600},
+			},
+		}}},
+	})
+	var lines []string
+	for _, e := range log {
+		if e.What == Sent || e.What == Arrived {
+			continue
+		}
+		lines = append(lines, strings.TrimSpace(e.At.Sub(t0).String()+" "+e.Stage+" "+e.What))
+	}
+	want := []string{
+		"0s canary stage", "5m0s canary held", "1h5m0s tenth stage", "1h10m0s tenth held", "1h20m0s rest stage",
+		"1h40m0s  finished",
+	}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("timeline (-want +got):\n%s", diff)
+	}
+}
+
+func BenchmarkSimulate(b *testing.B) {
+	one, tenth := intstr.FromInt32(1), intstr.FromString("1%")
+	for b.Loop() {
+		log := Simulate(Fleet{
+			Pool: setup{maxUnavailable: "50"}.object(), Nodes: fleet(5000), Start: t0, Update: 5 * time.Minute,
+			Limit: 48 * time.Hour, Policies: []api.RolloutPolicy{{Spec: api.RolloutPolicySpec{
+				Pools: []string{"worker"}, Stages: []api.RolloutStage{{Name: "canary", Nodes: &one}, {Name: "tenth", Nodes: &tenth}},
+			}}},
+		})
+		if log[len(log)-1].What != Finished {
+			b.Fatal("it did not finish")
+		}
+	}
+}

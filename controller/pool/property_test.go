@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+func TestRandomRolloutsKeepTheirPolicies(t *testing.T) {
+	t.Parallel()
+	finished := 0
+	for seed := range uint64(walks) {
+		w := newWalk(seed)
+		if err := w.run(); err != nil {
+			t.Fatalf("seed %d: %v\npolicy: %s\nmaxUnavailable: %s\n%s", seed, err, api.Encode(w.policy.Spec),
+				w.object.Spec.MaxUnavailable, w.story)
+		}
+		finished += rank(w.finished)
+	}
+	t.Logf("%d of %d rollouts reached every node; the others stopped at failures", finished, walks)
+	if finished < walks/4 {
+		t.Error("too few rollouts come to an end: the test shows nothing about progress")
+	}
+}
+
+// walk is one made-up rollout: a policy, a fleet, and chance.
+type walk struct {
+	chance  *rand.Rand
+	object  *mcfgv1.MachineConfigPool
+	policy  api.RolloutPolicy
+	nodes   []progress.Node
+	now     time.Time
+	windows [][2]time.Time // in which nodes may begin; nil: always
+	// cumulated are how many nodes the stages up to each have, and soaks how long each soaks.
+	cumulated []int
+	soaks     []time.Duration
+	budget    int
+	// ready is since when a node has been at the target and ready, as seen from outside.
+	ready map[string]time.Time
+	// outcomes is how the target ends on a node, other than well.
+	outcomes map[string]api.State
+	failed   map[string]bool
+	calm     bool // nothing more is broken
+	finished bool
+	story    string
+}
+
+func newWalk(seed uint64) *walk {
+	w := &walk{
+		chance: rand.New(rand.NewPCG(seed, 1)), now: t0, ready: map[string]time.Time{}, outcomes: map[string]api.State{},
+		failed: map[string]bool{}, object: &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}},
+	}
+	count := 1 + w.chance.IntN(12)
+	for i := range count {
+		w.nodes = append(w.nodes, progress.Node{
+			Name: fmt.Sprintf("n-%02d", i), Zone: fmt.Sprintf("z%d", w.chance.IntN(3)), Labels: map[string]string{},
+			Created: t0.Add(-time.Hour), ReadySince: t0.Add(-time.Hour),
+			Node: api.Node{Current: "A", Desired: "A", State: api.Done},
+		})
+	}
+	most := intstr.FromInt32(1 + w.chance.Int32N(4))
+	w.object.Spec.MaxUnavailable = &most
+	w.object.Spec.Configuration.Name = "B"
+	w.object.Status.Configuration.Name = "A"
+	w.policy = api.RolloutPolicy{ObjectMeta: metav1.ObjectMeta{Name: "random"}}
+	w.policy.Spec.Pools = []string{"worker"}
+	w.policy.Spec.MinReadySeconds = w.chance.Int32N(3) * 60
+	w.makeStages(count)
+	w.makeWindows()
+	w.budget = 1
+	if w.one(2) {
+		w.budget = 1 + w.chance.IntN(3)
+		v := intstr.FromInt32(int32(w.budget))
+		w.policy.Spec.FailureBudget = &v
+	}
+	for _, n := range w.nodes {
+		if w.one(12) {
+			w.outcomes[n.Name] = api.RolledBack
+		}
+	}
+	return w
+}
+
+// one is true once in so many times.
+func (w *walk) one(in int) bool { return w.chance.IntN(in) == 0 }
+
+func (w *walk) makeStages(count int) {
+	total := 0
+	for i := range w.chance.IntN(3) {
+		size := 1 + w.chance.IntN(3)
+		v := intstr.FromInt32(int32(size))
+		soak := w.chance.Int32N(4) * 300
+		w.policy.Spec.Stages = append(w.policy.Spec.Stages, api.RolloutStage{
+			Name: fmt.Sprintf("s%d", i), Nodes: &v, SoakSeconds: soak,
+		})
+		total = min(total+size, count)
+		w.cumulated, w.soaks = append(w.cumulated, total), append(w.soaks, time.Duration(soak)*time.Second)
+	}
+}
+
+func (w *walk) makeWindows() {
+	if w.one(2) {
+		return
+	}
+	w.policy.Spec.Windows = &api.RolloutWindows{
+		OnClose: []api.WindowClose{"", api.CloseTakesBackDraining, api.CloseFinishes}[w.chance.IntN(3)],
+	}
+	begin := w.now.Add(time.Duration(w.chance.IntN(60)) * time.Minute)
+	for range 12 {
+		end := begin.Add(time.Duration(20+w.chance.IntN(100)) * time.Minute)
+		w.windows = append(w.windows, [2]time.Time{begin, end})
+		w.policy.Spec.Windows.Open = append(w.policy.Spec.Windows.Open, api.Window{
+			From: begin.Format("2006-01-02T15:04:05"), Until: end.Format("2006-01-02T15:04:05"),
+		})
+		begin = end.Add(time.Duration(30+w.chance.IntN(300)) * time.Minute)
+	}
+	// At the end it is open for good, so that whatever is held can come to its end.
+	w.windows = append(w.windows, [2]time.Time{begin, begin.AddDate(1, 0, 0)})
+	w.policy.Spec.Windows.Open = append(w.policy.Spec.Windows.Open, api.Window{
+		From: begin.Format("2006-01-02T15:04:05"), Until: begin.AddDate(1, 0, 0).Format("2006-01-02T15:04:05"),
+	})
+}
+
+func (w *walk) open() bool {
+	return w.windows == nil || slices.ContainsFunc(w.windows, func(o [2]time.Time) bool {
+		return !w.now.Before(o[0]) && w.now.Before(o[1])
+	})
+}
+
+const (
+	wildTurns = 60
+	calmTurns = 3000
+)
+
+func (w *walk) run() error {
+	for turn := range wildTurns + calmTurns {
+		w.calm = turn >= wildTurns
+		p, d, err := w.decide()
+		if err != nil {
+			return err
+		}
+		if p.Complete() {
+			w.finished = true
+			return nil
+		}
+		// A controller may die after any of its writes.
+		steps := d.Steps
+		if !w.calm && w.one(4) {
+			steps = steps[:w.chance.IntN(len(steps)+1)]
+		}
+		if err := w.check(p, steps); err != nil {
+			return err
+		}
+		for _, s := range steps {
+			w.take(s)
+		}
+		w.pass(p)
+		if w.calm && len(w.failed) > 0 && len(steps) == 0 && w.still() {
+			return nil // it stopped at failures, as it should
+		}
+	}
+	return fmt.Errorf("nothing was in the way, and it did not come to an end")
+}
+
+// still says that no node is on its way.
+func (w *walk) still() bool {
+	return !slices.ContainsFunc(w.nodes, func(n progress.Node) bool { return n.Moving() })
+}
+
+// decide makes the decision, and makes it again as a controller would that has just started and lists nodes in another
+// order.
+func (w *walk) decide() (progress.Pool, Decision, error) {
+	look := func(nodes []progress.Node) (progress.Pool, Decision) {
+		p := progress.NewPool(w.object, nodes)
+		pools := []*progress.Pool{&p}
+		progress.Share(pools)
+		rollout.NewBook([]api.RolloutPolicy{w.policy}).Follow(pools, w.now, "")
+		return p, Decide(p, Options{Now: w.now})
+	}
+	p, d := look(slices.Clone(w.nodes))
+	if w.one(8) {
+		other := slices.Clone(w.nodes)
+		w.chance.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
+		if _, again := look(other); !cmp.Equal(d, again) {
+			return p, d, fmt.Errorf("another controller decides otherwise: %s", cmp.Diff(d, again))
+		}
+	}
+	return p, d, nil
+}
+
+// check holds what is about to be said to the promises, by what was seen from outside and not by what the rules say.
+func (w *walk) check(p progress.Pool, steps []Step) error {
+	limit := p.MaxUnavailable
+	out, going := 0, 0
+	begun := map[string]bool{}
+	for _, n := range w.nodes {
+		out += rank(n.Unavailable())
+		going += rank(n.Desired == "B")
+	}
+	before := out
+	for _, s := range steps {
+		n := w.nodes[w.index(s.Node)]
+		if !s.Sends() || s.Desired != "B" || n.Current == "B" {
+			continue
+		}
+		begun[n.Name] = true
+		going++
+		out += rank(!n.Unavailable())
+		if !w.open() {
+			return fmt.Errorf("%s is sent at %s, outside all windows", n.Name, w.now)
+		}
+		if w.failed[n.Name] {
+			return fmt.Errorf("%s is sent although it failed there", n.Name)
+		}
+	}
+	switch {
+	case out > limit && out > before:
+		return fmt.Errorf("%d nodes are out of service with those sent, %d before, and %d may be", out, before, limit)
+	case len(begun) > 0 && len(w.failed) >= w.budget:
+		return fmt.Errorf("%v are sent although it failed on %d nodes and the budget is %d", begun, len(w.failed), w.budget)
+	case len(begun) > 0:
+		return w.gates(going)
+	}
+	return nil
+}
+
+// gates says whether so many nodes may be at the target or on their way there: there have to be nodes for all places of
+// the stages before, each of which was ready for as long as its place soaks. Which node has which place is not asked.
+func (w *walk) gates(going int) error {
+	passed := 0
+	for passed < len(w.cumulated) && going > w.cumulated[passed] {
+		passed++
+	}
+	for _, soak := range w.soaks[:passed] {
+		places, before := 0, 0
+		for i, size := range w.cumulated[:passed] {
+			if w.soaks[i] >= soak {
+				places += size - before
+			}
+			before = size
+		}
+		soaked := len(w.failed)
+		for _, since := range w.ready {
+			soaked += rank(w.now.Sub(since) >= soak)
+		}
+		if soaked < places {
+			return fmt.Errorf("%d nodes are sent, and for %d places of stages that soak for %s there are %d nodes that have",
+				going, places, soak, soaked)
+		}
+	}
+	return nil
+}
+
+func (w *walk) index(name string) int {
+	return slices.IndexFunc(w.nodes, func(n progress.Node) bool { return n.Name == name })
+}
+
+func (w *walk) tell(format string, args ...any) {
+	w.story += w.now.Format("15:04 ") + fmt.Sprintf(format, args...) + "\n"
+}
+
+func (w *walk) take(s Step) {
+	n := &w.nodes[w.index(s.Node)]
+	if s.Sends() {
+		w.tell("%s > %s %s", n.Name, s.Desired, s.Held)
+	}
+	n.Desired, n.Lift, n.Tainted, n.Arrived = s.Desired, s.Lift, s.Tainted, s.Arrived
+}
+
+// pass lets time pass: to the next moment at which the rules change, or some minutes, in which every node gets on.
+func (w *walk) pass(p progress.Pool) {
+	step := time.Duration(1+w.chance.IntN(10)) * time.Minute
+	if next := p.Rules.Next; !next.IsZero() && w.still() && w.calm {
+		step = next.Sub(w.now)
+	}
+	w.now = w.now.Add(step)
+	for i := range w.nodes {
+		w.live(&w.nodes[i])
+	}
+}
+
+// live has a node's agent take a step, and its kubelet fail or come back.
+func (w *walk) live(n *progress.Node) {
+	switch {
+	case n.NotReady != "" && (w.calm || w.one(3)):
+		n.NotReady, n.ReadySince = "", w.now
+		if n.Current == "B" && n.State == api.Done {
+			w.ready[n.Name] = w.now
+		}
+	case n.NotReady == "" && !w.calm && w.one(25):
+		n.NotReady = "Ready=Unknown"
+		delete(w.ready, n.Name)
+		return
+	case n.NotReady != "":
+		return
+	}
+	switch {
+	case n.Desired == n.Current && (n.State != api.Done || n.Cordoned):
+		n.State, n.Cordoned, n.Cordon, n.Drained = api.Done, false, nil, ""
+	case n.Desired == n.Current || n.State == api.RolledBack:
+	case n.State != api.Working:
+		n.State = api.Working
+	case !n.Cordoned:
+		n.Cordoned, n.Cordon = true, &api.Cordon{By: api.Daemon, Config: n.Desired, Since: w.now}
+	case w.one(2): // the drain takes a while
+	default:
+		w.end(n)
+	}
+}
+
+// end is the end of an update on a node.
+func (w *walk) end(n *progress.Node) {
+	n.Cordoned, n.Cordon = false, nil
+	if n.Desired == "B" && w.outcomes[n.Name] == api.RolledBack {
+		n.State, n.Reason = api.RolledBack, "no"
+		n.Quarantined = append(n.Quarantined, api.Quarantine{Config: "B", Reason: "no", Since: w.now})
+		w.failed[n.Name] = true
+		w.tell("%s rolled back", n.Name)
+		return
+	}
+	n.Previous, n.Current, n.State = n.Current, n.Desired, api.Done
+	if n.Current == "B" {
+		w.ready[n.Name] = w.now
+	}
+	w.tell("%s arrived at %s", n.Name, n.Current)
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+// Fleet is what a rollout is simulated on: one pool, with all its nodes.
+type Fleet struct {
+	// Pool has the target in spec.configuration.
+	Pool     *mcfgv1.MachineConfigPool
+	Nodes    []progress.Node
+	Policies []api.RolloutPolicy
+	// Self is the node that the controller runs on; empty: none of these.
+	Self  string
+	Start time.Time
+	// Update is how long one node takes, from when it is sent until it serves again.
+	Update time.Duration
+	// Fails are nodes on which the configuration fails its verdict.
+	Fails map[string]bool
+	// Limit is how long a rollout is followed.
+	Limit time.Duration
+}
+
+// What happens in a simulated rollout.
+const (
+	Sent       = "sent"
+	Arrived    = "arrived"
+	TakenBack  = "taken back"
+	RolledBack = "rolled back"
+	StageBegun = "stage"
+	Held       = "held"
+	Finished   = "finished"
+	Stuck      = "stuck"
+)
+
+// Entry is a line of the timeline of a rollout.
+type Entry struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"`
+	Node string    `json:"node,omitempty"`
+	// Stage is the one at work.
+	Stage string `json:"stage,omitempty"`
+	// Because is why none goes on, for Held and Stuck.
+	Because string `json:"because,omitempty"`
+}
+
+// Simulate follows a rollout by the decisions that the controller makes, until all nodes have arrived, or nothing more
+// would happen.
+func Simulate(f Fleet) []Entry {
+	s := &simulation{Fleet: f, book: rollout.NewBook(f.Policies), now: f.Start, due: map[string]time.Time{}}
+	s.Nodes = slices.Clone(f.Nodes)
+	slices.SortFunc(s.Nodes, func(a, b progress.Node) int { return cmp.Compare(a.Name, b.Name) })
+	s.at = make(map[string]int, len(s.Nodes))
+	for i := range s.Nodes {
+		s.at[s.Nodes[i].Name] = i
+	}
+	for s.turn() {
+	}
+	return s.log
+}
+
+type simulation struct {
+	Fleet
+
+	book *rollout.Book
+	now  time.Time
+	at   map[string]int       // where a node is in Nodes
+	due  map[string]time.Time // when a node that is on its way arrives
+	log  []Entry
+	// stage and held are what was said last.
+	stage, held string
+}
+
+// turn makes one decision, or lets time pass until there is one to make; false: that will not be.
+func (s *simulation) turn() bool {
+	p := progress.NewPool(s.Pool, s.Nodes)
+	pools := []*progress.Pool{&p}
+	progress.Share(pools)
+	s.book.Follow(pools, s.now, s.Self)
+	d := Decide(p, Options{Now: s.now, Self: s.Self})
+	s.tell(p)
+	moved := false
+	for _, step := range d.Steps {
+		moved = s.take(step, p.Rules.Stage) || moved
+	}
+	switch {
+	case moved:
+		return true
+	case p.Complete():
+		s.say(Finished, "", "")
+		return false
+	}
+	return s.pass(p)
+}
+
+func (s *simulation) say(what, node, because string) {
+	s.log = append(s.log, Entry{At: s.now, What: what, Node: node, Stage: s.stage, Because: because})
+}
+
+// tell notes what is new about the pool as a whole.
+func (s *simulation) tell(p progress.Pool) {
+	if p.Rules.Stage != s.stage {
+		s.stage = p.Rules.Stage
+		if s.stage != "" {
+			s.say(StageBegun, "", "")
+		}
+	}
+	text := ""
+	if h := holds(p); h != nil {
+		text = h.Because
+	}
+	if text != s.held {
+		s.held = text
+		// What holds for no time is nothing to read.
+		if end := len(s.log) - 1; end >= 0 && s.log[end].What == Held && s.log[end].At.Equal(s.now) {
+			s.log = s.log[:end]
+		}
+		if text != "" {
+			s.say(Held, "", text)
+		}
+	}
+}
+
+// take does what a step says, and says whether anything is another than before.
+func (s *simulation) take(step Step, stage string) bool {
+	n := &s.Nodes[s.at[step.Node]]
+	changed := step.Sends() || step.Lift != n.Lift || step.Arrived != n.Arrived
+	n.Tainted, n.Lift, n.Arrived, n.SingleReplica, n.Orders = step.Tainted, step.Lift, step.Arrived, step.SingleReplica, step.Orders
+	if !step.Sends() {
+		return changed
+	}
+	n.Desired = step.Desired
+	if n.Desired == n.Current {
+		delete(s.due, n.Name)
+		n.State, n.Cordoned, n.Cordon = api.Done, false, nil
+		s.say(TakenBack, n.Name, "")
+		return true
+	}
+	s.due[n.Name] = s.now.Add(s.Update)
+	n.State, n.Cordoned = api.Working, true
+	n.Cordon = &api.Cordon{By: api.Daemon, Config: n.Desired, Since: s.now}
+	s.say(Sent, n.Name, "")
+	return true
+}
+
+// pass lets time pass until a node arrives or the rules change.
+func (s *simulation) pass(p progress.Pool) bool {
+	next := p.Rules.Next
+	for _, at := range s.due {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	if next.IsZero() || next.After(s.Start.Add(s.Limit)) {
+		s.say(Stuck, "", whyStuck(p))
+		return false
+	}
+	s.now = next
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if at, under := s.due[n.Name]; under && !at.After(s.now) {
+			delete(s.due, n.Name)
+			s.arrive(n)
+		}
+	}
+	return true
+}
+
+func (s *simulation) arrive(n *progress.Node) {
+	n.Cordoned, n.Cordon, n.ReadySince = false, nil, s.now
+	if !s.Fails[n.Name] {
+		n.Previous, n.Current, n.State = n.Current, n.Desired, api.Done
+		s.say(Arrived, n.Name, "")
+		return
+	}
+	n.State, n.Reason = api.RolledBack, "its verdict was no"
+	n.Quarantined = append(n.Quarantined, api.Quarantine{Config: n.Desired, Reason: n.Reason, Since: s.now})
+	s.say(RolledBack, n.Name, "")
+}
+
+// whyStuck is why nothing more happens.
+func whyStuck(p progress.Pool) string {
+	if q := p.Quarantine(); q != nil {
+		return quarantineText(p)
+	}
+	if h := holds(p); h != nil {
+		return h.Because
+	}
+	return cmp.Or(nodesText(p), "no node may be taken out of service")
+}
