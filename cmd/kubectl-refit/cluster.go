@@ -14,6 +14,7 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -76,6 +77,7 @@ type cluster struct {
 	kube  kubernetes.Interface
 	refit mcfgclient.Interface
 	meta  metadata.Interface
+	own   rest.Interface
 	// namespace is where the daemons run.
 	namespace string
 	warnings  io.Writer
@@ -105,10 +107,11 @@ func (o *options) connect(cmd *cobra.Command) (*cluster, error) {
 	if cmd.Flags().Changed("namespace") {
 		c.namespace = *o.kube.Namespace
 	}
-	var errs [3]error
+	var errs [4]error
 	c.kube, errs[0] = kubernetes.NewForConfig(binary)
 	c.refit, errs[1] = mcfgclient.NewForConfig(cfg)
 	c.meta, errs[2] = metadata.NewForConfig(cfg)
+	c.own, errs[3] = ownClient(cfg)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("connecting to the cluster: %w", err)
 	}
@@ -118,6 +121,16 @@ func (o *options) connect(cmd *cobra.Command) (*cluster, error) {
 // warn says what the answer lacks.
 func (c *cluster) warn(format string, args ...any) {
 	fmt.Fprintln(c.warnings, "warning:", oneLine(fmt.Sprintf(format, args...)))
+}
+
+// whoami is who the API server takes us for.
+func (c *cluster) whoami(ctx context.Context) (string, error) {
+	review, err := c.kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{FieldManager: fieldManager})
+	if err != nil {
+		return "", fmt.Errorf("asking the cluster who you are: %w", err)
+	}
+	return review.Status.UserInfo.Username, nil
 }
 
 // fromCache lists what the API server has in memory, which is at most moments old.

@@ -31,9 +31,9 @@ const (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// rollout is a pool worker of twelve nodes: four are there, three are on their way, one of which waits in its drain, one
+// twelve is a pool worker of twelve nodes: four are there, three are on their way, one of which waits in its drain, one
 // has failed, one is not ready, and three wait for their turn. The pool master is done, the pool infra is paused.
-func rollout() progress.View {
+func twelve() progress.View {
 	v := progress.View{States: map[string]*mcfgv1.MachineConfigNode{}}
 	for _, name := range []string{"infra", "master", "worker"} {
 		p := mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -111,7 +111,7 @@ func golden(t *testing.T, name, got string) {
 }
 
 func TestARolloutIsDrawnForPapersOfEveryWidth(t *testing.T) {
-	r := progress.NewReport(rollout())
+	r := progress.NewReport(twelve())
 	for _, p := range []paper{{width: 40, height: 24}, {width: 80, height: 24}, {width: 200, height: 24, utf8: true}} {
 		lines := picture(r, r.Pools(), noon, p)
 		golden(t, fmt.Sprintf("watch-%d.txt", p.width), strings.Join(lines, "\n")+"\n")
@@ -127,7 +127,7 @@ func TestARolloutIsDrawnForPapersOfEveryWidth(t *testing.T) {
 }
 
 func TestOnlyWhatMovesFailedOrIsNotAsItShouldBeHasALine(t *testing.T) {
-	r := progress.NewReport(rollout())
+	r := progress.NewReport(twelve())
 	text := strings.Join(picture(r, []string{"worker"}, noon, paper{width: 80, height: 24}), "\n")
 	for _, name := range []string{"node-04", "node-05", "node-06", "node-07", "node-08"} {
 		if strings.Count(text, "  "+name) != 1 {
@@ -143,7 +143,7 @@ func TestOnlyWhatMovesFailedOrIsNotAsItShouldBeHasALine(t *testing.T) {
 
 // A pool's line stays, and of the nodes those that need a person.
 func TestALowPaperLeavesOutWhatOnlyTakesTime(t *testing.T) {
-	r := progress.NewReport(rollout())
+	r := progress.NewReport(twelve())
 	for height, want := range map[int][]string{
 		24: {"infra", "master", "worker", "node-04", "node-05", "node-06", "node-07", "node-08"},
 		8:  {"infra", "master", "worker", "node-05", "node-07", "node-08", "and 2 nodes more"},
@@ -166,7 +166,7 @@ func TestALowPaperLeavesOutWhatOnlyTakesTime(t *testing.T) {
 }
 
 func TestWhatDriftedHasALineAndAPoolWithoutNodesIsNotUpdated(t *testing.T) {
-	v := rollout()
+	v := twelve()
 	item := api.DriftItem{Kind: "file", Name: "/etc/a", What: []string{"contents"}, Since: noon.Add(-time.Hour)}
 	v.Nodes[0].Annotations[api.DriftKey] = api.Encode(api.NewDrift(after, []api.DriftItem{item}))
 	empty := *v.Pools[0].DeepCopy()
@@ -211,7 +211,7 @@ func TestNamesThatAreTooLongStayApart(t *testing.T) {
 }
 
 func TestColoursChangeNothingButTheColours(t *testing.T) {
-	r := progress.NewReport(rollout())
+	r := progress.NewReport(twelve())
 	p := paper{width: 80, height: 24}
 	plain := strings.Join(picture(r, r.Pools(), noon, p), "\n")
 	p.colours = true

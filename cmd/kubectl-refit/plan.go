@@ -193,7 +193,7 @@ func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDo
 		return nil, err
 	}
 	changed := wouldBe(pools, pool, desired.Name)
-	report := progress.NewReport(progress.View{Pools: changed, Nodes: nodes})
+	report := progress.NewReport(progress.View{Pools: changed, Nodes: nodes, Follow: c.rulesIfKnown(ctx)})
 	p, _ := report.Pool(name)
 	doc.Current, doc.Desired, doc.nodes = pool.Spec.Configuration.Name, desired.Name, nodes
 	doc.MaxUnavailable, doc.Order = p.MaxUnavailable, append([]string{}, report.Order(name)...)
@@ -499,6 +499,13 @@ func (d *planDocument) note(p progress.Pool) {
 	}
 	if p.Paused {
 		d.Notes = append(d.Notes, "the pool is paused: nothing happens until kubectl refit resume "+p.Name)
+	}
+	if p.Rules.Policy != "" {
+		d.Notes = append(d.Notes, fmt.Sprintf("RolloutPolicy %s says in which order and when: its windows and soaks come on "+
+			"top of any estimate", p.Rules.Policy))
+	}
+	if h := p.Rules.Hold; h != nil {
+		d.Notes = append(d.Notes, "no node would begin now: "+h.Because)
 	}
 	d.Notes = append(d.Notes, p.Problems...)
 	for _, n := range p.NodeProblems {

@@ -181,11 +181,11 @@ func rollbackCommand(o *options) *cobra.Command {
 	var to string
 	cmd := poolCommand(o, "rollback POOL [--to RENDERED]", "Take a pool back to a configuration that it had", 0,
 		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
-			r, err := c.quarantines(ctx)
+			v, err := c.quarantines(ctx)
 			if err != nil {
 				return nil, "", err
 			}
-			known, _ := r.Pool(p.Name)
+			known, _ := progress.NewReport(v).Pool(p.Name)
 			target, pin, err := rollback(p, known, to, time.Now())
 			if err != nil {
 				return nil, "", err

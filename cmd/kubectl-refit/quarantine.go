@@ -14,9 +14,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -63,11 +61,12 @@ func quarantineList(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := c.quarantines(cmd.Context())
+			v, err := c.quarantines(cmd.Context())
 			if err != nil {
 				return err
 			}
-			rows, err := quarantines(r, args)
+			v.Follow = c.rulesIfKnown(cmd.Context())
+			rows, err := quarantines(progress.NewReport(v), args)
 			if err != nil {
 				return err
 			}
@@ -79,17 +78,17 @@ func quarantineList(o *options) *cobra.Command {
 }
 
 // quarantines brings together what pools and nodes say.
-func (c *cluster) quarantines(ctx context.Context) (*progress.Report, error) {
+func (c *cluster) quarantines(ctx context.Context) (progress.View, error) {
 	pools, err := c.pools(ctx)
 	if err != nil {
-		return nil, err
+		return progress.View{}, err
 	}
 	nodes, err := c.nodes(ctx)
 	if err != nil {
 		c.warn("what nodes quarantine and pools do not know yet: not known: %s", describe(err))
 		nodes = []corev1.Node{}
 	}
-	return progress.NewReport(progress.View{Pools: pools, Nodes: nodes}), nil
+	return progress.View{Pools: pools, Nodes: nodes}, nil
 }
 
 func quarantines(r *progress.Report, only []string) ([]quarantineRow, error) {
@@ -100,7 +99,10 @@ func quarantines(r *progress.Report, only []string) ([]quarantineRow, error) {
 	rows := []quarantineRow{}
 	for _, p := range pools {
 		for _, q := range failed(p) {
-			rows = append(rows, quarantineRow{Pool: p.Name, Quarantine: q, Present: api.SameContent(q.Config, p.Target)})
+			rows = append(rows, quarantineRow{
+				Pool: p.Name, Quarantine: q,
+				Present: api.SameContent(q.Config, p.Target) && p.Quarantine() != nil,
+			})
 		}
 		for _, l := range p.Lifts {
 			for _, f := range l.Failures {
@@ -165,16 +167,18 @@ func quarantineLift(o *options) *cobra.Command {
 	var by, why string
 	cmd := poolCommand(o, "lift POOL [CONFIG] [--why TEXT]", "Let a configuration be tried again that failed", 1,
 		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, args []string) (*change, string, error) {
-			if len(why) > whyBytes {
-				return nil, "", usageError{fmt.Errorf("flag --why: %d bytes, there is room for %d", len(why), whyBytes)}
+			if err := checkWhy(why); err != nil {
+				return nil, "", err
 			}
-			r, err := c.quarantines(ctx)
+			v, err := c.quarantines(ctx)
 			if err != nil {
 				return nil, "", err
 			}
-			known, _ := r.Pool(p.Name)
+			known, _ := progress.NewReport(v).Pool(p.Name)
 			if by == "" {
-				by = c.who(ctx)
+				if by, err = c.whoami(ctx); err != nil {
+					c.warn("who lifts it can't be recorded: %s", describe(err))
+				}
 			}
 			one := api.Lifted{By: by, Since: time.Now().UTC().Truncate(time.Second), Why: oneLine(why)}
 			return lift(p, known, args, one)
@@ -187,23 +191,19 @@ kubectl refit quarantine list.`
 	return cmd
 }
 
-// who is whoever runs the command, as the API server knows them; empty where it does not say.
-func (c *cluster) who(ctx context.Context) string {
-	review, err := c.kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
-		metav1.CreateOptions{})
-	if err != nil {
-		c.warn("who lifts it can't be recorded: %s", describe(err))
-		return ""
-	}
-	return review.Status.UserInfo.Username
-}
-
 const (
 	// whyBytes is how long a reason may be: it has to go into an event, together with two names.
 	whyBytes = 500
 	// liftedBytes is how much a pool's lifts may take before the oldest are forgotten.
 	liftedBytes = 64 << 10
 )
+
+func checkWhy(why string) error {
+	if len(why) > whyBytes {
+		return usageError{fmt.Errorf("flag --why: %d bytes, there is room for %d", len(why), whyBytes)}
+	}
+	return nil
+}
 
 // lift takes back the failures that are known now, and no other; one says by whom and why. Earlier lifts stay on record
 // as long as there is room.

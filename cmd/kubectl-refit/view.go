@@ -18,22 +18,25 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// view asks for all that an explanation needs, five lists at once. What may be refused to some is a warning.
+// view asks for all that an explanation needs, six lists at once. What may be refused to some is a warning.
 func (c *cluster) view(ctx context.Context) (progress.View, error) {
 	var v progress.View
 	var exists map[string]bool
 	g, inner := errgroup.WithContext(ctx)
 	g.Go(func() (err error) { v.Pools, err = c.pools(inner); return err })
 	g.Go(func() (err error) { v.Nodes, err = c.nodes(inner); return err })
-	// The warnings of these three are written one after the other, below.
-	var warnings [3]error
+	// The warnings of these four are written one after the other, below.
+	var warnings [4]error
 	g.Go(func() error { v.States, warnings[0] = c.states(inner); return nil })
 	g.Go(func() error { v.Daemons, warnings[1] = c.daemons(inner); return nil })
 	g.Go(func() error { exists, warnings[2] = c.configs(inner); return nil })
+	g.Go(func() error { v.Follow, warnings[3] = c.rules(inner); return nil })
 	if err := g.Wait(); err != nil {
 		return v, err
 	}
-	for i, what := range []string{"the steps of nodes", "whether daemons run", "which configurations exist"} {
+	for i, what := range []string{
+		"the steps of nodes", "whether daemons run", "which configurations exist", "what RolloutPolicies say",
+	} {
 		if warnings[i] != nil {
 			c.warn("%s: not known: %s", what, describe(warnings[i]))
 		}

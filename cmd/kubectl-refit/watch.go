@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/noderefit/noderefit/progress"
@@ -65,7 +67,35 @@ go no further by themselves (exit code 1, with the reason).`,
 // stores are what the watches keep.
 type stores struct {
 	pools, nodes, states cache.SharedIndexInformer
+	rules                atomic.Pointer[func([]*progress.Pool)]
 	changed              chan struct{}
+}
+
+// ruled is how often the policies are read: windows open and soaks end although nothing happens.
+const ruled = 15 * time.Second
+
+// rule keeps the rules of the moment, until ctx ends. What can't be read is said once, and the last rules stay.
+func (s *stores) rule(ctx context.Context, c *cluster) {
+	said := false
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		rules, err := c.rules(ctx)
+		switch {
+		case err == nil:
+			s.rules.Store(&rules)
+			s.ring()
+		case ctx.Err() == nil && !said:
+			said = true
+			c.warn("what RolloutPolicies say: not known: %s", describe(err))
+		}
+	}, ruled)
+}
+
+// ring has everything looked at again.
+func (s *stores) ring() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
 }
 
 // follow starts the watches, which run until ctx ends.
@@ -80,6 +110,7 @@ func (c *cluster) follow(ctx context.Context) *stores {
 	states := c.refit.MachineconfigurationV1().MachineConfigNodes()
 	s.states = s.start(ctx, c, &mcfgv1.MachineConfigNode{},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return states.List(ctx, o) }, states.Watch)
+	go s.rule(ctx, c)
 	return s
 }
 
@@ -88,12 +119,6 @@ func (s *stores) start(ctx context.Context, c *cluster, object runtime.Object, l
 ) cache.SharedIndexInformer {
 	lw := &cache.ListWatch{ListWithContextFunc: lists, WatchFuncWithContext: watches}
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, c.kube), object, 0, nil)
-	ring := func() {
-		select {
-		case s.changed <- struct{}{}:
-		default:
-		}
-	}
 	said := false
 	// Neither can fail before the informer has started.
 	_ = informer.SetTransform(trim)
@@ -104,7 +129,7 @@ func (s *stores) start(ctx context.Context, c *cluster, object runtime.Object, l
 		}
 	})
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { ring() }, UpdateFunc: func(any, any) { ring() }, DeleteFunc: func(any) { ring() },
+		AddFunc: func(any) { s.ring() }, UpdateFunc: func(any, any) { s.ring() }, DeleteFunc: func(any) { s.ring() },
 	})
 	go informer.RunWithContext(ctx)
 	return informer
@@ -144,6 +169,9 @@ func (s *stores) report() *progress.Report {
 				v.States[n.Name] = n
 			}
 		}
+	}
+	if rules := s.rules.Load(); rules != nil {
+		v.Follow = *rules
 	}
 	return progress.NewReport(v)
 }

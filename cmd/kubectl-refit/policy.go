@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+// ownClient speaks of the kinds of package api.
+func ownClient(cfg *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := api.Install(scheme); err != nil {
+		return nil, err
+	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.GroupVersion, cfg.APIPath = &api.GroupVersion, "/apis"
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientFor(cfg)
+}
+
+// policies are the cluster's RolloutPolicies; none where it has not the kind.
+func (c *cluster) policies(ctx context.Context) ([]api.RolloutPolicy, error) {
+	var list api.RolloutPolicyList
+	err := c.own.Get().Resource("rolloutpolicies").Do(ctx).Into(&list)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing RolloutPolicies: %w", err)
+	}
+	return list.Items, nil
+}
+
+// rules lets the cluster's policies say what they say now. Which node the controller runs on is not asked for: that one
+// goes last.
+func (c *cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
+	policies, err := c.policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	book, now := rollout.NewBook(policies), rollout.Now()
+	return func(pools []*progress.Pool) { book.Follow(pools, now, "") }, nil
+}
+
+// rulesIfKnown are the rules; nil, with a warning, where they can't be read.
+func (c *cluster) rulesIfKnown(ctx context.Context) func([]*progress.Pool) {
+	rules, err := c.rules(ctx)
+	if err != nil {
+		c.warn("what RolloutPolicies say: not known: %s", describe(err))
+	}
+	return rules
+}
+
+func bypassCommand(o *options) *cobra.Command {
+	var why string
+	var end bool
+	cmd := poolCommand(o, "bypass POOL --why TEXT", "Let a pool's update go on outside windows, stages and soaks", 0,
+		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
+			if end {
+				if p.Annotations[api.BypassKey] == "" {
+					return nil, fmt.Sprintf("pool %s has no bypass", p.Name), nil
+				}
+				return &change{annotations: map[string]any{api.BypassKey: nil}},
+					fmt.Sprintf("pool %s goes by its RolloutPolicy again", p.Name), nil
+			}
+			who, err := c.whoami(ctx)
+			if err != nil {
+				return nil, "", err
+			}
+			return bypass(p, who, why, rollout.Now())
+		})
+	cmd.Long = `Lets the configuration that a pool shall have now go through it without the windows, stages, soaks and
+dependencies of its RolloutPolicy. How many nodes may be out of service and on how many it may fail counts still, and so
+do pauses and quarantines. Who did it, when and why is recorded at the pool and as an event. It ends when the pool is to
+have another configuration, or with --end.`
+	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")
+	cmd.Flags().BoolVar(&end, "end", false, "end the bypass")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if end == (why != "") {
+			return usageError{errors.New("one of --why TEXT and --end is needed")}
+		}
+		return checkWhy(why)
+	}
+	return cmd
+}
+
+// bypass records it for the configuration that the pool shall have.
+func bypass(p *mcfgv1.MachineConfigPool, who, why string, now time.Time) (*change, string, error) {
+	target := p.Spec.Configuration.Name
+	if target == "" {
+		return nil, "", fmt.Errorf("pool %s has no configuration yet", p.Name)
+	}
+	b := api.Bypass{Config: target, By: who, Why: oneLine(why), Since: now.UTC().Truncate(time.Second)}
+	return &change{annotations: map[string]any{api.BypassKey: api.Encode(b)}}, fmt.Sprintf(
+		"pool %s takes %s without waiting for windows, stages and soaks; kubectl refit bypass %s --end takes that back",
+		p.Name, target, p.Name), nil
+}
