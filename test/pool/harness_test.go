@@ -44,7 +44,8 @@ const (
 
 var (
 	shared  = sync.OnceValues(startShared)
-	program = sync.OnceValues(build)
+	program = sync.OnceValues(func() (string, error) { return build("machine-config-controller") })
+	refit   = sync.OnceValues(func() (string, error) { return build("kubectl-refit") })
 	scratch string
 )
 
@@ -81,15 +82,16 @@ func startShared() (*cluster.Cluster, error) {
 	})
 }
 
-func build() (string, error) {
-	path := filepath.Join(scratch, "machine-config-controller")
-	args := []string{"build", "-o", path}
+// build builds one of our programs, with a clock that a test can set.
+func build(name string) (string, error) {
+	path := filepath.Join(scratch, name)
+	args := []string{"build", "-tags", "testclock", "-o", path}
 	if raceDetector {
 		args = append(args, "-race")
 	}
-	out, err := exec.Command("go", append(args, "../../cmd/machine-config-controller")...).CombinedOutput()
+	out, err := exec.Command("go", append(args, "../../cmd/"+name)...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("building machine-config-controller: %w\n%s", err, out)
+		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
 	}
 	return path, nil
 }
@@ -102,6 +104,7 @@ type lab struct {
 	ctx    context.Context //nolint:containedctx // a lab lives as long as its test
 	agents *agents
 	eye    *eye
+	clock  string // the file that says how far our programs' clock is ahead
 }
 
 func newLab(t *testing.T) *lab {
@@ -112,7 +115,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &lab{Cluster: c, t: t, ctx: ctx}
+	l := &lab{Cluster: c, t: t, ctx: ctx, clock: filepath.Join(t.TempDir(), "ahead")}
 	l.agents = startAgents(l)
 	l.eye = openEye(l)
 	t.Cleanup(func() {
@@ -130,6 +133,7 @@ func (l *lab) clear() {
 		l.Client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		l.MachineConfigs.MachineconfigurationV1().MachineConfigPools().DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		l.Client.CoordinationV1().Leases(api.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+		l.Client.CoreV1().RESTClient().Delete().AbsPath(policiesPath).Do(ctx).Error(),
 	); err != nil {
 		l.t.Error(err)
 	}
@@ -173,6 +177,7 @@ func (l *lab) controller(args ...string) *controller {
 		"--health-probe-bind-address=0",
 	}, args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = log, log
+	c.cmd.Env = append(os.Environ(), "NODEREFIT_TEST_CLOCK="+l.clock)
 	if err := c.cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
@@ -360,12 +365,12 @@ type agents struct {
 	mu sync.Mutex
 	// outcomes say how a configuration ends on any node, other than well.
 	outcomes map[string]api.State
-	// held nodes stay cordoned and at work.
-	held map[string]bool
+	// held nodes stay cordoned and at work, staging ones at work before that.
+	held, staging map[string]bool
 }
 
 func startAgents(l *lab) *agents {
-	a := &agents{l: l, outcomes: map[string]api.State{}, held: map[string]bool{}}
+	a := &agents{l: l, outcomes: map[string]api.State{}, held: map[string]bool{}, staging: map[string]bool{}}
 	a.done.Go(func() {
 		for ; l.ctx.Err() == nil; time.Sleep(poll) {
 			list, err := l.Client.CoreV1().Nodes().List(l.ctx, metav1.ListOptions{})
@@ -395,11 +400,17 @@ func (a *agents) hold(node string, yes bool) {
 	a.held[node] = yes
 }
 
+func (a *agents) stage(node string, yes bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.staging[node] = yes
+}
+
 // turn takes one step on a node.
 func (a *agents) turn(o *corev1.Node) error {
 	n := progress.ReadNode(o)
 	a.mu.Lock()
-	outcome, held := a.outcomes[n.Desired], a.held[n.Name]
+	outcome, held, staging := a.outcomes[n.Desired], a.held[n.Name], a.staging[n.Name]
 	a.mu.Unlock()
 	failed := slices.IndexFunc(n.Quarantined, func(q api.Quarantine) bool {
 		return api.SameContent(q.Config, n.Desired)
@@ -415,6 +426,8 @@ func (a *agents) turn(o *corev1.Node) error {
 		return nil
 	case n.State != api.Working:
 		return a.write(n, api.Working, "", n.Cordoned, n.Current, n.Quarantined)
+	case !n.Cordoned && staging:
+		return nil
 	case !n.Cordoned:
 		return a.write(n, api.Working, "", true, n.Current, n.Quarantined)
 	case held:
