@@ -83,6 +83,9 @@ type RolloutPolicySpec struct {
 	// windows are when nodes may begin. Without them: at any time.
 	// +optional
 	Windows *RolloutWindows `json:"windows,omitempty"`
+	// notifications are who is told of rollouts, and which alerts are silent meanwhile.
+	// +optional
+	Notifications *Notifications `json:"notifications,omitempty"`
 }
 
 // RolloutStage is a group of a pool's nodes.
@@ -221,6 +224,9 @@ type RolloutPolicyStatus struct {
 	// +listMapKey=name
 	// +optional
 	Pools []RolloutPolicyPool `json:"pools,omitempty"`
+	// notifications are what was said of rollouts.
+	// +optional
+	Notifications *NotificationStatus `json:"notifications,omitempty"`
 }
 
 // RolloutPolicyPool is where a pool stands.

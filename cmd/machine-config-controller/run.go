@@ -35,6 +35,7 @@ import (
 	"github.com/noderefit/noderefit/controller/generated"
 	"github.com/noderefit/noderefit/controller/imagemirror"
 	"github.com/noderefit/noderefit/controller/kubeletconfig"
+	"github.com/noderefit/noderefit/controller/notifications"
 	"github.com/noderefit/noderefit/controller/pool"
 	rendering "github.com/noderefit/noderefit/controller/render"
 	"github.com/noderefit/noderefit/controller/template"
@@ -49,7 +50,10 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 	disruptionpolicy.Name: func(m ctrl.Manager, _ runOptions) error { return disruptionpolicy.Add(m) },
 	imagemirror.Name:      func(m ctrl.Manager, _ runOptions) error { return imagemirror.Add(m, version) },
 	kubeletconfig.Name:    func(m ctrl.Manager, _ runOptions) error { return kubeletconfig.Add(m, version) },
-	pool.Name:             func(m ctrl.Manager, o runOptions) error { return pool.Setup{Self: o.nodeName, Now: rollout.Now}.Add(m) },
+	notifications.Name: func(m ctrl.Manager, _ runOptions) error {
+		return notifications.Setup{Now: rollout.Now, Version: version}.Add(m)
+	},
+	pool.Name: func(m ctrl.Manager, o runOptions) error { return pool.Setup{Self: o.nodeName, Now: rollout.Now}.Add(m) },
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
 	},

@@ -375,8 +375,26 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 			}
 			return err
 		},
+		"remember what was told of a rollout": func(ctx context.Context, who clients) error {
+			at := "/apis/noderefit.dev/v1alpha1/rolloutpolicies/none/status"
+			err := who.kube.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(at).
+				Body([]byte(`{"status":{"notifications":{}}}`)).Do(ctx).Error()
+			return ignoreNotFound(err)
+		},
+		"ask what a node waits for": func(ctx context.Context, who clients) error {
+			_, err := who.mc.MachineconfigurationV1().MachineConfigNodes().Get(ctx, "none", metav1.GetOptions{})
+			return ignoreNotFound(err)
+		},
 		"quarantine what failed": patchPool("worker", `{"metadata":{"annotations":{%q:"[]"}}}`, api.PoolQuarantineKey),
 	})
+}
+
+// ignoreNotFound is for what is not there, and was not refused.
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // made makes, changes and deletes a MachineConfig.
@@ -463,6 +481,10 @@ func TestTheControllerIsRefusedWhatIsNotItsOwn(t *testing.T) {
 			return err
 		},
 		"read the secrets of its own": readSecrets(api.Namespace),
+		"read a secret by its name, which nobody allowed": func(ctx context.Context, who clients) error {
+			_, err := who.kube.CoreV1().Secrets(api.Namespace).Get(ctx, "pager", metav1.GetOptions{})
+			return err
+		},
 		"delete a node": func(ctx context.Context, who clients) error {
 			return who.kube.CoreV1().Nodes().Delete(ctx, theirs, metav1.DeleteOptions{})
 		},

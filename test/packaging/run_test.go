@@ -59,6 +59,15 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 	metricsOfController := runController(t, c, programs)
 	runDaemon(t, c, host, programs, node)
 
+	// Nobody is there to be told, which is told by metrics and holds up nothing.
+	err = c.Client.CoreV1().RESTClient().Post().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies").
+		Body(fmt.Appendf(nil, `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"told"},
+			"spec":{"pools":["worker"],"notifications":{"webhooks":[{"name":"chat","url":"http://%[1]s"}],
+			"alertmanager":{"url":"http://%[1]s"}}}}`, freeAddress(t))).Do(t.Context()).Error()
+	if err != nil {
+		t.Fatal(err)
+	}
+
 	// A file that takes a reboot, and a pod that has to go before.
 	if err := createPod(t.Context(), admin(t, c), metav1.NamespaceDefault, "workload", node); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package notify says what there is to tell people of a rollout, and tells it: CloudEvents to webhooks, silences to an
+// Alertmanager. What to tell is decided purely, by where a pool stands and by what was told of it before.
+package notify
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+const (
+	// Patience is for how long a node may wait for one thing before that is told.
+	Patience = 15 * time.Minute
+	// quiet is for how long the same need is not told again: who comes and goes is told once.
+	quiet = 10 * time.Minute
+	// rememberedNodes is of how many nodes it is remembered that they rolled back; of more it is not told.
+	rememberedNodes = 100
+	// rememberedWaits is of how many nodes it is remembered since when they wait.
+	rememberedWaits = 32
+	// namedNodes is how many nodes are named.
+	namedNodes = 20
+	// textLimit is the longest text, in bytes.
+	textLimit = 1024
+)
+
+// Seen is where a pool stands.
+type Seen struct {
+	// Policy is the one that is asked whom to tell, PolicyUID that of the object, and Cluster what it calls this one.
+	Policy, Cluster string
+	PolicyUID       types.UID
+	UID             types.UID
+	Generation      int64
+	Pool            progress.Pool
+	// Answer is why the pool is not where it should be.
+	Answer progress.Answer
+	// Waits are the answers about nodes that were asked why they are not on, by name; nil: nobody asked.
+	Waits map[string]progress.Answer
+}
+
+// Decide says what is to be told of a pool, in order, and what to remember of that. With the same memory it says the
+// same again, ids included.
+func Decide(before api.NotifiedPool, s Seen, now time.Time) (api.NotifiedPool, []api.Notification) {
+	after := *before.DeepCopy()
+	if s.Pool.Target == "" || before.UID == s.UID && s.Generation < before.Generation {
+		return after, nil // nothing to go to, or what is seen is older than what was
+	}
+	if before.UID != s.UID {
+		after = api.NotifiedPool{Name: s.Pool.Name, UID: s.UID, Sequence: before.Sequence}
+	}
+	after.Generation = s.Generation
+	if after.Config != s.Pool.Target {
+		// Who is there already when the pool is seen first was not sent there by a rollout that anybody saw.
+		nothing := s.Pool.Machines == 0 || after.Config == "" && s.Pool.Updated == s.Pool.Machines
+		after = api.NotifiedPool{
+			Name: s.Pool.Name, UID: s.UID, Generation: s.Generation, Sequence: after.Sequence,
+			Config: s.Pool.Target, From: s.Pool.Previous, Done: nothing,
+		}
+		if after.From == after.Config {
+			after.From = ""
+		}
+	}
+	t := teller{seen: s, memory: &after, now: now}
+	t.started()
+	t.rolledBack()
+	t.blocked()
+	t.needsYou()
+	t.done()
+	return after, t.out
+}
+
+// teller puts together what is told at one look.
+type teller struct {
+	seen   Seen
+	memory *api.NotifiedPool
+	now    time.Time
+	out    []api.Notification
+}
+
+func (t *teller) tell(kind api.NotificationKind, news api.RolloutNews) {
+	s, p := t.seen, t.seen.Pool
+	t.memory.Sequence++
+	news.Cluster, news.Policy, news.Pool = s.Cluster, s.Policy, p.Name
+	news.From, news.To = t.memory.From, t.memory.Config
+	news.Machines, news.Updated, news.Failed = int32(p.Machines), int32(p.Updated), int32(len(p.Failed()))
+	slices.Sort(news.Nodes)
+	news.Nodes = news.Nodes[:min(len(news.Nodes), namedNodes)]
+	news.Because, news.Do, news.Text = Short(news.Because), Short(news.Do), Short(news.Text)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s\n%d", s.PolicyUID, s.UID, t.memory.Config, kind,
+		t.memory.Sequence))
+	t.out = append(t.out, api.Notification{
+		ID: hex.EncodeToString(sum[:16]), Sequence: t.memory.Sequence, Kind: kind,
+		Time: metav1.NewTime(t.now.UTC().Truncate(time.Second)), RolloutNews: news,
+	})
+}
+
+// started is told when a node has been sent, or all are there although none was seen on its way.
+func (t *teller) started() {
+	m, p := t.memory, t.seen.Pool
+	if m.Started || m.Done {
+		return
+	}
+	var sent []string
+	for _, n := range p.Nodes {
+		if n.Desired == p.Target && n.Current != p.Target {
+			sent = append(sent, n.Name)
+		}
+	}
+	if len(sent) == 0 && !p.Complete() {
+		return
+	}
+	m.Started = true
+	text := fmt.Sprintf("pool %s: the update to %s begins, %d of %d nodes have it", p.Name, p.Target, p.Updated,
+		p.Machines)
+	if len(sent) > 0 {
+		text += "; first: " + names(sent)
+	}
+	t.tell(api.RolloutStarted, api.RolloutNews{Nodes: sent, Text: text})
+}
+
+// rolledBack is told once for each node and each time that it came back.
+func (t *teller) rolledBack() {
+	m, p := t.memory, t.seen.Pool
+	var back, fresh []string
+	reason := ""
+	for _, n := range p.Nodes {
+		if n.State != api.RolledBack || n.Desired != p.Target {
+			continue
+		}
+		back = append(back, n.Name)
+		if !slices.Contains(m.RolledBack, n.Name) && len(m.RolledBack)+len(fresh) < rememberedNodes {
+			fresh = append(fresh, n.Name)
+			reason = cmp.Or(reason, n.Reason)
+		}
+	}
+	m.RolledBack = slices.DeleteFunc(m.RolledBack, func(name string) bool { return !slices.Contains(back, name) })
+	if len(fresh) == 0 {
+		return
+	}
+	m.RolledBack = append(m.RolledBack, fresh...)
+	slices.Sort(m.RolledBack)
+	because := fmt.Sprintf("%s failed on node %s, which went back and serves", p.Target, names(fresh))
+	if len(fresh) > 1 {
+		because = fmt.Sprintf("%s failed on nodes %s, which went back and serve", p.Target, names(fresh))
+	}
+	if reason != "" {
+		because += ": " + reason
+	}
+	t.tell(api.RolloutRolledBack, api.RolloutNews{
+		Nodes: fresh, Reason: string(progress.RolledBack), Because: because,
+		Object: progress.Object{Kind: "MachineConfig", Name: p.Target}.String(),
+		Do:     "kubectl refit explain node/" + fresh[0],
+		Text:   "pool " + p.Name + ": " + because,
+	})
+}
+
+// waits are the verdicts that may pass by themselves, and are told when they don't.
+var waits = []progress.Verdict{
+	progress.Draining, progress.HeldByHook, progress.NotReady, progress.NoDaemon, progress.NotTakenUp, progress.Rebooting,
+	progress.Cordoned,
+}
+
+// blocked is told when nodes have waited for longer than Patience, once for each thing that the first of them waits
+// for. What becomes of a node after the rollout is not about the rollout.
+func (t *teller) blocked() {
+	m := t.memory
+	if t.seen.Waits == nil {
+		return
+	}
+	known := m.Waiting
+	m.Waiting = nil
+	var late []string
+	first := progress.Answer{}
+	for _, n := range t.seen.Pool.Nodes {
+		a, asked := t.seen.Waits[n.Name]
+		if !asked || !slices.Contains(waits, a.Verdict) || m.Done && n.Updated(t.seen.Pool.Target) {
+			continue
+		}
+		if a.Since.IsZero() {
+			a.Since = t.since(known, n, a.Verdict)
+		}
+		if t.now.Sub(a.Since) < Patience {
+			continue
+		}
+		late = append(late, n.Name)
+		if first.Since.IsZero() || a.Since.Before(first.Since) {
+			first = a
+		}
+	}
+	if len(late) == 0 {
+		m.Blocked = nil
+		return
+	}
+	cause := causeOf(first)
+	if m.Blocked != nil && m.Blocked.Cause == cause {
+		return
+	}
+	m.Blocked = &api.NotifiedCause{Cause: cause, Since: metav1.NewTime(first.Since.Truncate(time.Second))}
+	text := fmt.Sprintf("pool %s: node %s waits since %s: %s", t.seen.Pool.Name, first.Subject.Name,
+		first.Since.UTC().Format(time.RFC3339), first.Sentence())
+	t.tell(api.RolloutBlocked, ofAnswer(first, late, text))
+}
+
+// since is when a wait began that does not say so: when the node was cordoned, or when the wait was seen first.
+func (t *teller) since(known []api.NotifiedCause, n progress.Node, v progress.Verdict) time.Time {
+	if n.Cordon != nil && !n.Cordon.Since.IsZero() {
+		return n.Cordon.Since
+	}
+	seen := api.NotifiedCause{Cause: string(v) + " " + n.Name, Since: metav1.NewTime(t.now.Truncate(time.Second))}
+	if i := slices.IndexFunc(known, func(k api.NotifiedCause) bool { return k.Cause == seen.Cause }); i >= 0 {
+		seen = known[i]
+	}
+	if len(t.memory.Waiting) < rememberedWaits {
+		t.memory.Waiting = append(t.memory.Waiting, seen)
+	}
+	return seen.Since.Time
+}
+
+// needsYou is told when nothing goes on until a person does something.
+func (t *teller) needsYou() {
+	m, a := t.memory, t.seen.Answer
+	second := metav1.NewTime(t.now.UTC().Truncate(time.Second))
+	if !needs(t.seen.Pool, a) {
+		if m.NeedsYou != nil && m.NeedsYou.Over == nil {
+			m.NeedsYou.Over = &second
+		}
+		return
+	}
+	cause := causeOf(a)
+	if last := m.NeedsYou; last != nil && last.Cause == cause && (last.Over == nil || t.now.Sub(last.Over.Time) < quiet) {
+		last.Over = nil
+		return
+	}
+	m.NeedsYou = &api.NotifiedCause{Cause: cause, Since: second}
+	var nodes []string
+	if a.Blocking != nil && a.Blocking.Kind == "Node" {
+		nodes = []string{a.Blocking.Name}
+	}
+	text := fmt.Sprintf("pool %s needs you: %s", t.seen.Pool.Name, a.Sentence())
+	t.tell(api.RolloutNeedsYou, ofAnswer(a, nodes, text))
+}
+
+// needs says that a person has to do something.
+func needs(p progress.Pool, a progress.Answer) bool {
+	switch a.Verdict {
+	case progress.Quarantined, progress.FailureBudget, progress.PolicyUnusable, progress.Degraded,
+		progress.Unreconcilable, progress.Misconfigured, progress.SeveralPools, progress.RenderDegraded:
+		return true
+	case progress.RolledBack:
+		return stands(p)
+	default:
+		return false
+	}
+}
+
+// stands says that no node is on its way, and none is about to be sent.
+func stands(p progress.Pool) bool {
+	full := len(p.Taking()) >= p.MaxUnavailable
+	return !slices.ContainsFunc(p.Nodes, func(n progress.Node) bool {
+		goes := !full && n.Desired != p.Target && p.Held(n) == nil && !p.FailedOn(n)
+		_, soaks := p.Rules.Soaking[n.Name]
+		return n.Moving() || goes || soaks
+	})
+}
+
+// done is told once; that it started was told by now.
+func (t *teller) done() {
+	m, p := t.memory, t.seen.Pool
+	if m.Done || !p.Complete() {
+		return
+	}
+	m.Done, m.Blocked = true, nil
+	t.tell(api.RolloutDone, api.RolloutNews{
+		Text: fmt.Sprintf("pool %s: all %d nodes have %s", p.Name, p.Machines, p.Target),
+	})
+}
+
+func causeOf(a progress.Answer) string {
+	cause := string(a.Verdict)
+	if a.Blocking != nil {
+		cause += " " + a.Blocking.String()
+	}
+	return cause
+}
+
+func ofAnswer(a progress.Answer, nodes []string, text string) api.RolloutNews {
+	news := api.RolloutNews{Nodes: nodes, Reason: string(a.Verdict), Because: a.Because, Do: a.Do, Text: text}
+	if a.Blocking != nil {
+		news.Object = a.Blocking.String()
+	}
+	return news
+}
+
+// names are the first of a list, and how many more there are.
+func names(list []string) string {
+	const most = 5
+	if len(list) <= most {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
+}
+
+// Short is a text on one line that every condition and event takes.
+func Short(text string) string {
+	text = strings.ReplaceAll(text, "\n", "; ")
+	if len(text) <= textLimit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:textLimit-len("…")], "") + "…"
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package notify
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+const (
+	// TypePrefix is what the type of each CloudEvent begins with; its kind in small letters follows.
+	TypePrefix = "dev.noderefit.rollout."
+	// sequenceExtension is the CloudEvents extension by which those of a source are put in order.
+	sequenceExtension = "sequence"
+	// answerTime is how long a server may take.
+	answerTime = 10 * time.Second
+	// answerLimit is how much is read of an answer, and quotedLimit how much of one that says no is quoted.
+	answerLimit, quotedLimit = 32 << 20, 256
+)
+
+// Access is what a server is talked to with.
+type Access struct {
+	URL string
+	// Token is sent as a bearer token; empty: none.
+	Token string
+	// CA are the certificates that it is known by, in PEM; empty: the system's.
+	CA []byte
+	// Agent is the name by which we say who asks.
+	Agent string
+}
+
+// RefusedError is an answer that will never be another one for the same request.
+type RefusedError struct{ Text string }
+
+func (e *RefusedError) Error() string { return e.Text }
+
+// CloudEvent makes a CloudEvent of a notification.
+func CloudEvent(n api.Notification) (event.Event, error) {
+	e := event.New()
+	e.SetID(n.ID)
+	e.SetType(TypePrefix + strings.ToLower(string(n.Kind)))
+	e.SetSource(n.Cluster + "/machineconfigpools/" + n.Pool)
+	e.SetTime(n.Time.UTC())
+	if n.To != "" {
+		e.SetSubject(n.To)
+	}
+	e.SetExtension(sequenceExtension, fmt.Sprintf("%020d", n.Sequence))
+	if err := e.SetData(event.ApplicationJSON, n.RolloutNews); err != nil {
+		return e, fmt.Errorf("making a CloudEvent: %w", err)
+	}
+	if err := e.Validate(); err != nil {
+		return e, fmt.Errorf("making a CloudEvent: %w", err)
+	}
+	return e, nil
+}
+
+// Deliver posts a notification to a webhook, as a CloudEvent in structured mode: one JSON document, which survives
+// every proxy and can be read without a library.
+func Deliver(ctx context.Context, to Access, n api.Notification) error {
+	e, err := CloudEvent(n)
+	if err != nil {
+		return &RefusedError{err.Error()}
+	}
+	body, err := json.Marshal(e)
+	if err != nil {
+		return &RefusedError{err.Error()}
+	}
+	l, err := to.call()
+	if err != nil {
+		return err
+	}
+	defer l.client.CloseIdleConnections()
+	_, err = l.ask(ctx, http.MethodPost, "", event.ApplicationCloudEventsJSON, body)
+	return err
+}
+
+// never are the answers that say that this very request is at fault.
+var never = []int{
+	http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusGone,
+	http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
+}
+
+// line is a server that is talked to.
+type line struct {
+	Access
+
+	client *http.Client
+}
+
+// ask sends a request and reads the answer, which has to be a yes.
+func (a line) ask(ctx context.Context, method, path, kind string, body []byte) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, a.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("making a request: %w", err)
+	}
+	if len(body) > 0 {
+		request.Header.Set("Content-Type", kind+"; charset=utf-8")
+	}
+	if a.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+a.Token)
+	}
+	request.Header.Set("User-Agent", a.Agent)
+	answer, err := a.client.Do(request)
+	if err != nil {
+		return nil, err // it names method and URL
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, answerLimit))
+	if answer.StatusCode/100 != 2 {
+		quoted := strings.TrimSpace(strings.ToValidUTF8(string(text[:min(len(text), quotedLimit)]), ""))
+		said := fmt.Sprintf("%s %s: %s", method, request.URL.Redacted(), strings.TrimSpace(answer.Status+" "+
+			strings.Trim(strconv.Quote(quoted), `"`)))
+		if slices.Contains(never, answer.StatusCode) {
+			return nil, &RefusedError{said}
+		}
+		return nil, errors.New(said)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: reading the answer: %w", method, request.URL.Redacted(), err)
+	}
+	return text, nil
+}
+
+// call follows no redirects: a token is for the server that was named.
+func (a Access) call() (line, error) {
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: answerTime,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	if len(a.CA) > 0 {
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(a.CA) {
+			return line{}, fmt.Errorf("the Secret's %s has no certificate", api.SecretCA)
+		}
+		transport.TLSClientConfig.RootCAs = pool
+	}
+	return line{a, &http.Client{
+		Transport: transport, Timeout: answerTime,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
