@@ -185,6 +185,7 @@ lint: $(LINTER) ## Checks formatting, vet, the linters, all modules and, where s
 	go -C tools mod tidy -diff || status=1
 	go -C tools/packaging mod tidy -diff || status=1
 	go -C tools/api mod tidy -diff || status=1
+	go -C tools/alertmanager mod tidy -diff || status=1
 	go -C test/cluster/kubebox mod tidy -diff || status=1
 	go vet ./... || status=1
 	go vet -tags faults ./... || status=1
@@ -208,6 +209,7 @@ check-dirty: ## Fails, and names the files, when generate, tidy or gofmt change 
 	go -C tools mod tidy
 	go -C tools/packaging mod tidy
 	go -C tools/api mod tidy
+	go -C tools/alertmanager mod tidy
 	go -C test/cluster/kubebox mod tidy
 	$(GO_FILES) | xargs -0 -r gofmt -w
 	changed=$$(diff <(echo "$$before") <(state) | awk '/^[<>]/ { $$1 = $$2 = ""; print substr($$0, 3) }' | sort -u || true)

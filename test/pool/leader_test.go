@@ -16,13 +16,19 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-func TestALeaderThatDiesMidRolloutLosesAndRepeatsNothing(t *testing.T) {
-	l := newLab(t)
+// namespace makes the one in which controllers have their lease and their Secrets.
+func (l *lab) namespace() {
+	l.t.Helper()
 	_, err := l.Client.CoreV1().Namespaces().Create(l.ctx,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: api.Namespace}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
+		l.t.Fatal(err)
 	}
+}
+
+func TestALeaderThatDiesMidRolloutLosesAndRepeatsNothing(t *testing.T) {
+	l := newLab(t)
+	l.namespace()
 	const nodes = 12
 	want := map[string][]string{}
 	for i := range nodes {
