@@ -99,6 +99,16 @@ type Drain struct {
 	// Left counts the pods that still have to go; Waiting has the first of them, those that are blocked first.
 	Left    int          `json:"left"`
 	Waiting []WaitingPod `json:"waiting,omitempty"`
+	// Phase and what follows is said where a policy says how the node is drained: since when it is at that, and when that
+	// has to be over, zero: never. OnTimeout is what happens then.
+	Phase      DrainPhase   `json:"phase,omitempty"`
+	PhaseSince time.Time    `json:"phaseSince,omitzero"`
+	Limit      time.Time    `json:"limit,omitzero"`
+	OnTimeout  DrainTimeout `json:"onTimeout,omitempty"`
+	// Volumes are attached still.
+	Volumes []WaitingVolume `json:"volumes,omitempty"`
+	// Forced are the pods that were deleted although they refused to go, as namespace/name.
+	Forced []string `json:"forced,omitempty"`
 }
 
 // WaitingPod is a pod that a drain waits for.
@@ -146,6 +156,10 @@ type Node struct {
 	Drained string
 	Arrived Arrival
 	Orders  Orders
+	// Excluded is that the node is out of the load balancers by us, DrainHeld that its drain was given up for a while;
+	// nil: it is not.
+	Excluded  *Exclusion
+	DrainHeld *DrainHold
 }
 
 // Undelivered is why a host has not the certificates of the ControllerConfig as it is. Its updates go on.
@@ -184,13 +198,17 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	undelivered, undeliveredErr := Decode[*Undelivered](a, UndeliveredKey)
 	arrived, arrivedErr := Decode[Arrival](a, ArrivedKey)
 	orders, ordersErr := Decode[Orders](a, OrdersKey)
+	excluded, excludedErr := Decode[*Exclusion](a, ExcludedKey)
+	held, heldErr := Decode[*DrainHold](a, DrainHeldKey)
 	if config, is := strings.CutPrefix(a[LastAppliedDrain], "drain-"); is {
 		out.Drained = config
 	}
 	out.Arrived, out.Orders = arrived, orders
+	out.Excluded, out.DrainHeld = excluded, held
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
-	if err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr); err != nil {
+	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr)
+	if err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	return out, nil

@@ -86,6 +86,12 @@ type RolloutPolicySpec struct {
 	// notifications are who is told of rollouts, and which alerts are silent meanwhile.
 	// +optional
 	Notifications *Notifications `json:"notifications,omitempty"`
+	// drain is how nodes are drained. Without it every pod is waited for, for as long as it takes.
+	// +optional
+	Drain *DrainPolicy `json:"drain,omitempty"`
+	// controlPlane is what counts besides for the pools of the control plane.
+	// +optional
+	ControlPlane *ControlPlanePolicy `json:"controlPlane,omitempty"`
 }
 
 // RolloutStage is a group of a pool's nodes.
@@ -282,16 +288,13 @@ type Orders struct {
 	// Stage is what the node makes ready while it serves; nil: nothing.
 	Stage *StageOrder `json:"stage,omitempty"`
 	// Drain is how the node is drained; nil: as without a policy.
-	Drain *DrainOrder `json:"drain,omitempty"`
+	Drain *DrainPolicy `json:"drain,omitempty"`
 }
 
 // StageOrder has a node stage a configuration, and not go there.
 type StageOrder struct {
 	Config string `json:"config"`
 }
-
-// DrainOrder says how a node is drained.
-type DrainOrder struct{}
 
 // BypassKey is the annotation of a MachineConfigPool that holds a Bypass. People write it, by kubectl refit.
 const BypassKey = ownPrefix + "bypass"

@@ -30,6 +30,8 @@ type Metrics struct {
 	hookHolds                       prometheus.Gauge
 	phases, commands                *prometheus.HistogramVec
 	waiting                         *prometheus.GaugeVec
+	volumes, drainHolds             prometheus.Gauge
+	drainForced                     prometheus.Counter
 
 	mu       sync.Mutex
 	notReady time.Time // since when the node is not ready; zero: it is
@@ -98,12 +100,18 @@ func NewMetrics() *Metrics {
 			Buckets: []float64{.01, .05, .1, .5, 1, 5, 15, 30, 60, 300, 1800}}, []string{"verb", "outcome"}),
 		waiting: prometheus.NewGaugeVec(gauge("noderefit_drain_waiting_pods", "Pods that a drain waits for, by why."),
 			[]string{"reason"}),
+		volumes: prometheus.NewGauge(gauge("noderefit_drain_waiting_volumes",
+			"Volumes that a drain waits for to be detached.")),
+		drainForced: prometheus.NewCounter(prometheus.CounterOpts{Name: "noderefit_drain_forced_pods_total",
+			Help: "Pods that were deleted although they refused to go, as a RolloutPolicy says."}),
+		drainHolds: prometheus.NewGauge(gauge("noderefit_drain_held_until",
+			"Time until which a drain that reached its limit is given up; 0: none is.")),
 	}
 	kubelet := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mcd_kubelet_state",
 		Help: "Whole minutes for which the Node has not been ready."}, m.kubelet)
 	m.registry.MustRegister(m.state, m.updateState, m.hostVersion, m.drift, m.driftPaths, m.undelivered, m.repairs,
 		m.hookRuns, m.hookHolds, m.rebootsFailed,
-		m.phases, m.commands, m.waiting, kubelet, collectors.NewGoCollector(),
+		m.phases, m.commands, m.waiting, m.volumes, m.drainForced, m.drainHolds, kubelet, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
 	// A series that begins with 1 has not risen: the alert on drift that comes back would miss the first of each.
@@ -192,8 +200,21 @@ func (m *Metrics) drain(d *api.Drain) {
 			counts[w.Why]++
 		}
 	}
+	m.volumes.Set(0)
+	if d != nil {
+		m.volumes.Set(float64(len(d.Volumes)))
+	}
 	for _, why := range drainWaits {
 		m.waiting.WithLabelValues(why).Set(float64(counts[why]))
+	}
+}
+
+// drainHeld sets until when a drain is given up; nil: none is.
+func (m *Metrics) drainHeld(hold *api.DrainHold) {
+	if hold == nil {
+		m.drainHolds.Set(0)
+	} else {
+		m.drainHolds.Set(float64(hold.Until.Unix()))
 	}
 }
 

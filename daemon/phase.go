@@ -55,6 +55,7 @@ type situation struct {
 	exists, ready bool
 	node          api.Node
 	hold          drain.Hold
+	excluded      bool // it is out of the load balancers, by whomever
 
 	// host is nil as long as the host was not read. It is as it is, as far as its record goes, since hostSince.
 	host      *Status
@@ -70,6 +71,7 @@ type situation struct {
 	failure   *failure
 	drift     *api.Drift
 	delivery  deliveryReport
+	drainHold *api.DrainHold
 	held      string // what the update to it waits for, if it does so for long
 	applying  bool   // an apply of ours for it runs
 	other     *job   // or one for something else
@@ -92,7 +94,8 @@ type failureKind int
 const (
 	// failTransient: the API server could not be asked. Nothing is wrong with the node.
 	failTransient failureKind = iota
-	// failHeld: a hook says no. Nothing is wrong with the node, and it serves until that is a yes.
+	// failHeld: a hook says no, or the drain has reached its limit. Nothing is wrong with the node, and it serves until
+	// that is a yes, or the time to try again.
 	failHeld
 	// failRefused: something else is at work on the host.
 	failRefused
@@ -179,8 +182,8 @@ var phases = []phase{
 		func(v *situation) bool { return !v.staged && !v.pending() && len(v.plan.Changes) > 0 }, true},
 	{PhaseHooks, "the way disrupts the node, and the hooks have not all said yes to that",
 		func(v *situation) bool { return v.asks() }, true},
-	{PhaseCordon, "the way needs a drain, and the node takes pods, or our ledger names another way",
-		func(v *situation) bool { return v.drains() && !v.withdrawn() && !v.leaving() }, false},
+	{PhaseCordon, "the way needs a drain, and the node takes pods or load, or our ledger names another way",
+		func(v *situation) bool { return v.drains() && (!v.withdrawn() || v.excludes()) && !v.leaving() }, false},
 	{PhaseDrain, "the way needs a drain, and pods may be left",
 		func(v *situation) bool { return v.drains() && !v.holds() && !v.leaving() && !v.applying }, true},
 	{PhaseReboot, "the host has begun to reboot",

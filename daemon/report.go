@@ -125,6 +125,9 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		r.state(v.state())
 		r.cordon = takeCordon
 		r.entry = v.entry(desired, "update to "+desired+": "+disruption(v.plan))
+		if v.excludes() {
+			r.set(api.ExcludedKey, api.Encode(api.Exclusion{Since: v.now.UTC().Truncate(time.Second)}))
+		}
 	case PhaseApply, PhaseReboot:
 		r.state(v.state())
 		// What a reboot follows on is said with the reboot, in one write: it is what the host is about to be gone for.
@@ -141,6 +144,11 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	if v.hold == drain.Lost && v.node.Cordon != nil && (p == PhaseReturn || p == PhaseProve || p == PhaseReboot) {
 		// It is too late to drain again. But nothing more shall come to a node that is about to go down, or may be.
 		r.cordon, r.entry = takeCordon, v.entry(v.node.Cordon.Config, v.node.Cordon.Reason)
+	}
+	if v.drainHold != nil && p == PhaseBackoff {
+		r.set(api.DrainHeldKey, api.Encode(v.drainHold))
+	} else {
+		r.drop(api.DrainHeldKey)
 	}
 	v.reportHost(r)
 	return r

@@ -33,6 +33,7 @@ const (
 	reasonChanged        = "HostChanged"
 	reasonDrift          = "ConfigDrift"
 	reasonHook           = "HookFailed"
+	reasonDrainHeld      = "DrainHeld"
 )
 
 // reasonNotYet is the reason of a condition of an update that has not come to it, in OpenShift's word.
@@ -126,6 +127,10 @@ func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Conditio
 			first := waiting.Waiting[0]
 			c.Reason = first.Why
 			c.Message = fmt.Sprintf("%s; waiting for %d pods, among them %s", action, waiting.Left, drain.Sentence(first))
+		}
+		if step := drain.StepText(waiting); row.kind == mcfgv1.MachineConfigNodeUpdateDrained && at == PhaseDrain &&
+			step != "" {
+			c.Reason, c.Message = string(waiting.Phase), action+"; "+step
 		}
 		if row.kind == mcfgv1.MachineConfigNodeUpdatePrepared && at == PhaseStage && v.held != "" {
 			c.Message = action + "; " + v.held

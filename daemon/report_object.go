@@ -133,7 +133,9 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 		return nil
 	}
 	if d := h.drain; d != nil && d.Config == last.Config && last.Since.Before(d.Since) {
-		last = &api.Drain{Config: d.Config, Since: last.Since, Left: d.Left, Waiting: d.Waiting}
+		earlier := *d
+		earlier.Since = last.Since
+		last = &earlier
 	} else if d != nil {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/plan"
 )
 
@@ -113,9 +114,8 @@ type Monitor interface {
 
 // Drainer empties the node of the pods that can run elsewhere; see package drain. It never touches the cordon.
 type Drainer interface {
-	// Forecast is what a drain would wait for, before anything is evicted.
-	Forecast(ctx context.Context) (api.Drain, error)
-	// Run returns nil when every pod that has to go is gone. last is what was reported before, or nil; report is told
-	// what it waits for, whenever that changes.
-	Run(ctx context.Context, config string, last *api.Drain, report func(api.Drain)) error
+	// Forecast is what a drain by a policy, or by none, would wait for, before anything is evicted.
+	Forecast(ctx context.Context, policy *api.DrainPolicy) (api.Drain, error)
+	// Run returns nil when every pod that has to go is gone. report is told what it waits for, whenever that changes.
+	Run(ctx context.Context, r drain.Request, report func(api.Drain)) error
 }

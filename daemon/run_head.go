@@ -118,8 +118,11 @@ type Head struct {
 	drain                              *api.Drain // the latest drain, or what one would wait for; see waiting
 	complainAt                         time.Time  // when people are warned, or warned again, of a drain that waits
 	held                               heldText
-	stop                               *api.HookStop // the hook that has said no last, also to the head before
-	unread                             string        // what was last logged of annotations that can't be read
+	drainHold, lastHold                *api.DrainHold // that is in force; and the last that was
+	heldSaid                           bool           // the Node has shown the one in force
+	lateSaid                           time.Time      // the limit of a drain that people were told of last
+	stop                               *api.HookStop  // the hook that has said no last, also to the head before
+	unread                             string         // what was last logged of annotations that can't be read
 	phase                              Phase
 	entered                            time.Time
 }
@@ -264,6 +267,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	v := &situation{now: now, verdict: cmp.Or(h.o.Verdict, transaction.DefaultTimeout)}
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
+		_, v.excluded = node.Labels[api.ExcludeLabel]
 		v.ready, _ = NodeWord(node, now, uptime())
 		var err error
 		if v.node, err = api.ReadNode(node); err != nil && err.Error() != h.unread {
@@ -300,9 +304,11 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	if f := h.way.failure; f != nil && f.reason == reasonDrift && !h.strict(v) {
 		f.retry = now
 	}
-	if f := h.way.failure; f != nil && f.kind == failHeld && h.cluster.hooksText(h.way.to) != h.way.askedWith {
+	if f := h.way.failure; f != nil && f.kind == failHeld && f.reason != reasonDrainHeld &&
+		h.cluster.hooksText(h.way.to) != h.way.askedWith {
 		f.retry = now
 	}
+	h.followHold(v)
 	if h.job != nil && h.job.phase == PhaseApply {
 		if v.applying = h.job.config == v.node.Desired; !v.applying {
 			v.other = h.job
@@ -389,6 +395,7 @@ func (h *Head) clear(v *situation, p phase) bool {
 	case (h.job.phase == phaseVerify || h.job.phase == phaseRepair) && atRest(p.name),
 		h.job.phase == phaseUnstage && h.job.config == v.node.Desired && atRest(p.name):
 		return true
+	case h.overtaken(v):
 	case h.job.config == v.node.Desired && (h.job.phase == p.name || h.job.phase == PhaseDrain && p.name == PhaseCordon):
 		return true
 	case h.job.phase == PhaseApply:
@@ -409,6 +416,7 @@ func (h *Head) say(ctx context.Context, node *corev1.Node, v *situation, p Phase
 	h.metrics.drifted(v.drift)
 	h.metrics.delivered(v.delivery.undelivered)
 	h.metrics.held(h.stopped(v, p))
+	h.metrics.drainHeld(v.drainHold)
 	r := reportNode(v, p)
 	h.object.want(h, v, p)
 	if r == nil || v.now.Before(h.nodeWrites.next) {
@@ -555,6 +563,7 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if h.job != nil && h.job.phase == PhaseDrain && h.waiting() != nil {
 		sooner(h.complainAt)
 		sooner(h.waiting().Since.Add(drainQuiet))
+		sooner(h.waiting().Limit)
 	}
 	if h.job != nil {
 		sooner(h.held.due)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,6 +23,8 @@ type job struct {
 	config string
 	began  time.Time
 	cancel context.CancelCauseFunc
+	policy *api.DrainPolicy // by which it drains
+	forced int              // pods that it deleted, as people were told
 }
 
 // jobEnd is what became of it.
@@ -71,7 +72,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	if p.name == PhaseHooks {
 		h.way.askedWith = h.cluster.hooksText(desired)
 	}
-	missing, last := h.cluster.config(desired) == gone, h.waiting()
+	missing, request := h.cluster.config(desired) == gone, h.drainRequest(v)
 	if p.name == PhaseApply {
 		h.tellHold(ctx, true, "") // what was said of an earlier one may still count
 	}
@@ -90,7 +91,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 			}
 			return h.plan(ctx, r, e)
 		case PhaseStage:
-			return h.stage(ctx, w, v.drains(), e)
+			return h.stage(ctx, w, v.drains(), request.Policy, e)
 		case PhaseHooks:
 			doc, err := h.hooks(ctx, watch, desired, waits)
 			if err != nil {
@@ -98,7 +99,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 			}
 			return h.o.Asker.Ask(ctx, Request{Name: desired, HookDocument: doc})
 		case PhaseDrain:
-			return h.o.Drainer.Run(ctx, desired, last, h.drainReport)
+			return h.o.Drainer.Run(ctx, request, h.drainReport)
 		default:
 			r := w.request
 			var err error
@@ -109,6 +110,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 			return err
 		}
 	})
+	h.job.policy = request.Policy
 }
 
 // rest does what there is time for when nothing else is to be done.
@@ -159,14 +161,14 @@ func (h *Head) plan(ctx context.Context, r Request, e *jobEnd) (err error) {
 
 // stage brings everything to the host that can be there before the node stops serving, and looks at what a drain would
 // wait for, so that people have the warning as early as possible.
-func (h *Head) stage(ctx context.Context, w way, drains bool, e *jobEnd) error {
+func (h *Head) stage(ctx context.Context, w way, drains bool, policy *api.DrainPolicy, e *jobEnd) error {
 	if err := h.o.Hands.Stage(ctx, w.request); err != nil {
 		return err
 	}
 	if !drains {
 		return nil
 	}
-	forecast, err := h.o.Drainer.Forecast(ctx)
+	forecast, err := h.o.Drainer.Forecast(ctx, policy)
 	if err != nil {
 		h.log.Warn("forecasting the drain", zap.Error(err))
 		return nil
@@ -205,8 +207,10 @@ func (h *Head) draining(d api.Drain) {
 	if last := h.drain; last == nil || !last.Since.Equal(d.Since) || h.complainAt.IsZero() {
 		h.complainAt = d.Since.Add(drainLong)
 	}
+	h.forced(&d)
 	h.drain = &d
 	h.metrics.drain(&d)
+	h.overdue(time.Now())
 	if f := h.way.failure; f != nil && f.phase == PhaseDrain {
 		f.kind = failTransient // the tries still count, should this one fail too
 	}
@@ -215,6 +219,7 @@ func (h *Head) draining(d api.Drain) {
 // finish takes what an operation came to.
 func (h *Head) finish(e jobEnd) {
 	now := time.Now()
+	h.lastReport(e.job)
 	cancelled := errors.Is(e.err, context.Canceled)
 	e.job.cancel(nil)
 	h.job = nil
@@ -254,6 +259,10 @@ func (h *Head) finish(e jobEnd) {
 	}
 	if e.request.Config != nil {
 		h.way.request = e.request
+	}
+	if timeout, is := errors.AsType[*drain.TimeoutError](e.err); is {
+		h.holdDrain(timeout, e.job.policy, now)
+		return
 	}
 	if e.err != nil {
 		kind, reason := h.classify(e.job.phase, e.err)
@@ -306,6 +315,7 @@ func (h *Head) warn(forecast *api.Drain) {
 
 // complain says now and then that a drain waits for longer than it should. It goes on waiting.
 func (h *Head) complain(now time.Time) {
+	h.overdue(now)
 	node, d := h.cluster.current(), h.waiting()
 	if h.job == nil || h.job.phase != PhaseDrain || d == nil || node == nil || now.Before(h.complainAt) ||
 		now.Sub(d.Since) < drainLong {
@@ -346,7 +356,7 @@ func (h *Head) holds() (since time.Time, says func() string) {
 		}
 		return time.Time{}, nil
 	}
-	if d := h.waiting(); d != nil && len(d.Waiting) > 0 {
+	if d := h.waiting(); d != nil && (len(d.Waiting) > 0 || drain.StepText(d) != "") {
 		return d.Since, func() string { return "the drain waits: " + waits(d) }
 	}
 	return time.Time{}, nil
@@ -357,19 +367,6 @@ func (h *Head) holds() (since time.Time, says func() string) {
 func quiet(d *api.Drain, now time.Time) bool {
 	return d != nil && now.Sub(d.Since) < drainQuiet &&
 		!slices.ContainsFunc(d.Waiting, func(w api.WaitingPod) bool { return w.Why != api.DrainWaitTerminating })
-}
-
-// waits names what a drain waits for.
-func waits(d *api.Drain) string {
-	const shown = 3
-	var texts []string
-	for _, w := range d.Waiting[:min(shown, len(d.Waiting))] {
-		texts = append(texts, drain.Sentence(w))
-	}
-	if more := len(d.Waiting) - len(texts); more > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(texts, "; ")
 }
 
 // restoreDesired gives the cluster back what is desired and was deleted, where the host has it: it is on its way there,

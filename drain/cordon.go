@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -105,9 +104,9 @@ func Cordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.
 	return node, nil
 }
 
-// Uncordon takes our cordon off node, if it is ours, together with the ledger, and writes extra, in one patch. A cordon
-// of somebody else stays. config is what the drain was for. Otherwise it is as Cordon; the hold of the Node that it
-// gives is Free or Theirs.
+// Uncordon takes our cordon off node, if it is ours, together with the ledger, gives the node back to the load
+// balancers, if it was us who took it out, and writes extra, in one patch. A cordon of somebody else stays. config is
+// what the drain was for. Otherwise it is as Cordon; the hold of the Node that it gives is Free or Theirs.
 func Uncordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.Node, config string,
 	extra Annotations) (*corev1.Node, error) {
 	node, err := patchNode(ctx, nodes, node, func(n *corev1.Node) change { return uncordon(n, config, extra) })
@@ -121,10 +120,11 @@ func Uncordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev
 type change struct {
 	unschedulable *bool
 	annotations   Annotations
+	labels        map[string]*string
 }
 
 func cordon(node *corev1.Node, entry api.Cordon, extra Annotations) change {
-	c := change{annotations: Annotations{}}
+	c := change{annotations: Annotations{}, labels: map[string]*string{}}
 	switch ReadHold(node) {
 	case Free, Lost:
 		yes := true
@@ -139,11 +139,34 @@ func cordon(node *corev1.Node, entry api.Cordon, extra Annotations) change {
 		c.disclaim(node)
 	}
 	c.annotations.set(api.DesiredDrain, "drain-"+entry.Config)
+	c.exclude(node, extra)
 	return c.with(node, extra)
 }
 
+// exclude takes the node out of the load balancers where extra asks for that, which it need not any more then.
+func (c change) exclude(node *corev1.Node, extra Annotations) {
+	asked, asks := extra[api.ExcludedKey]
+	_, out := node.Labels[api.ExcludeLabel]
+	ours, err := api.Decode[*api.Exclusion](node.Annotations, api.ExcludedKey)
+	if asks && !out && (ours == nil || err != nil) {
+		label := ""
+		c.annotations[api.ExcludedKey], c.labels[api.ExcludeLabel] = asked, &label
+	}
+}
+
+// include gives the node back to them, if it was us who took it out.
+func (c change) include(node *corev1.Node) {
+	if _, ours := node.Annotations[api.ExcludedKey]; !ours {
+		return
+	}
+	c.annotations[api.ExcludedKey] = nil
+	if _, out := node.Labels[api.ExcludeLabel]; out {
+		c.labels[api.ExcludeLabel] = nil
+	}
+}
+
 func uncordon(node *corev1.Node, config string, extra Annotations) change {
-	c := change{annotations: Annotations{}}
+	c := change{annotations: Annotations{}, labels: map[string]*string{}}
 	switch ReadHold(node) {
 	case Ours:
 		no := false
@@ -155,6 +178,7 @@ func uncordon(node *corev1.Node, config string, extra Annotations) change {
 		c.disclaim(node)
 	case Free:
 	}
+	c.include(node)
 	// A node that was not drained owes nobody an uncordon.
 	if strings.HasPrefix(node.Annotations[api.DesiredDrain], "drain-") {
 		c.annotations.set(api.DesiredDrain, "uncordon-"+config)
@@ -174,7 +198,11 @@ func (a Annotations) set(key, value string) { a[key] = &value }
 
 // with adds extra and leaves out what the node has already.
 func (c change) with(node *corev1.Node, extra Annotations) change {
-	maps.Copy(c.annotations, extra)
+	for key, value := range extra {
+		if key != api.ExcludedKey {
+			c.annotations[key] = value
+		}
+	}
 	for key, value := range c.annotations {
 		have, ok := node.Annotations[key]
 		if value == nil && !ok || value != nil && ok && have == *value {
@@ -184,13 +212,18 @@ func (c change) with(node *corev1.Node, extra Annotations) change {
 	return c
 }
 
-func (c change) empty() bool { return c.unschedulable == nil && len(c.annotations) == 0 }
+func (c change) empty() bool {
+	return c.unschedulable == nil && len(c.annotations) == 0 && len(c.labels) == 0
+}
 
 // patch is the JSON merge patch of c that holds for node's very version only.
 func (c change) patch(node *corev1.Node) []byte {
 	meta := map[string]any{"resourceVersion": node.ResourceVersion}
 	if len(c.annotations) > 0 {
 		meta["annotations"] = c.annotations
+	}
+	if len(c.labels) > 0 {
+		meta["labels"] = c.labels
 	}
 	body := map[string]any{"metadata": meta}
 	if c.unschedulable != nil {

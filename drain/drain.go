@@ -66,6 +66,9 @@ type Drainer struct {
 	Node   string
 
 	known map[types.UID]bool // by pod: it has to go
+	// skips are the pods that stay by the policy that is in force.
+	skips  []drain.PodFilter
+	policy *api.DrainPolicy
 	// settled are the lineages of pods that stay, for the configuration settledFor.
 	settled    map[string]int
 	settledFor string
@@ -74,8 +77,11 @@ type Drainer struct {
 // Forecast says what a drain would wait for, before anything is cordoned or evicted: the pods that a
 // PodDisruptionBudget would not let go as things are, because it allows no disruption, or fewer than it has pods on
 // this node while no other node could take them. Config and Since are the caller's to fill in; Left counts all pods
-// that would have to go.
-func (d *Drainer) Forecast(ctx context.Context) (api.Drain, error) {
+// that would have to go. Policy says which stay; nil: none does.
+func (d *Drainer) Forecast(ctx context.Context, policy *api.DrainPolicy) (api.Drain, error) {
+	if err := d.follow(policy); err != nil {
+		return api.Drain{}, err
+	}
 	pods, err := d.list(ctx)
 	if err != nil {
 		return api.Drain{}, err
@@ -111,23 +117,29 @@ func (d *Drainer) Forecast(ctx context.Context) (api.Drain, error) {
 
 // Run evicts what has to go and returns when all of it is gone: not accepted, not terminating, gone, and the node still
 // cordoned. Pods that come back to the cordoned node however often they are evicted are left there at last, as those of
-// a DaemonSet are; the last report names them. It never gives up by itself; it ends with ctx, within a second, or with
-// the error of a list, or with ErrUncordoned, and may be called again after each. Budgets are never bypassed: whatever
-// refuses is asked again.
+// a DaemonSet are; the last report names them. It ends with ctx, within a second, or with the error of a list, or with
+// ErrUncordoned, and may be called again after each. Only where its policy says so it gives up, with a *TimeoutError,
+// or deletes what refuses to go: else budgets are never bypassed, and whatever refuses is asked again.
+//
+// Where the policy says so, the node is out of the load balancers for a while before the first eviction, and the
+// volumes of the pods that went are waited for after the last.
 //
 // An uncordon while nothing moves is for the caller to see, who watches the node: Run asks for it only at the
 // beginning, at the end and when a pod turns up.
 //
-// last is the last report of an earlier call for this node, or nil: what it waited for then has been waited for since
-// then. report is called from Run's own goroutine whenever what the drain waits for has changed, at most every five
-// seconds; it should not block for long.
-func (d *Drainer) Run(ctx context.Context, config string, last *api.Drain, report func(api.Drain)) error {
-	now := time.Now()
+// What the request's last report waited for has been waited for since then. report is called from Run's own goroutine
+// whenever what the drain waits for has changed, at most every five seconds; it should not block for long.
+func (d *Drainer) Run(ctx context.Context, ask Request, report func(api.Drain)) error {
+	if err := d.follow(ask.Policy); err != nil {
+		return fmt.Errorf("draining node %s: %w", d.Node, err)
+	}
+	now, config, last := time.Now(), ask.Config, ask.Last
 	r := &run{
 		Drainer: d, config: config, queue: newQueue(last), report: report,
 		since: now.UTC().Truncate(time.Second), reportAt: now.Add(reportFirst),
 		answers: make(chan answer), bell: make(chan struct{}, 1),
 		explainer: &explainer{client: d.Client, node: d.Node},
+		clock:     newClock(ask, now), volumes: &volumes{client: d.Client, node: d.Node}, excluded: ask.Excluded,
 	}
 	if last != nil && last.Config == config && !last.Since.IsZero() {
 		r.since = last.Since
@@ -151,12 +163,25 @@ func (d *Drainer) Run(ctx context.Context, config string, last *api.Drain, repor
 	return nil
 }
 
+// follow takes up a policy.
+func (d *Drainer) follow(policy *api.DrainPolicy) error {
+	if reflect.DeepEqual(policy, d.policy) {
+		return nil
+	}
+	filters, err := skips(policy)
+	if err != nil {
+		return err
+	}
+	d.policy, d.skips, d.known = policy, filters, nil
+	return nil
+}
+
 // helper is kubectl's drain, for what it says about which pods go.
 func (d *Drainer) helper(ctx context.Context) *drain.Helper {
 	return &drain.Helper{
 		Ctx: ctx, Client: d.Client, Out: io.Discard, ErrOut: io.Discard,
 		Force: true, IgnoreAllDaemonSets: true, DeleteEmptyDirData: true, GracePeriodSeconds: -1,
-		EvictErrorRetryDelay: RetryDelay,
+		EvictErrorRetryDelay: RetryDelay, AdditionalFilters: d.skips,
 	}
 }
 
@@ -219,6 +244,12 @@ func (d *Drainer) evict(ctx context.Context, pod *corev1.Pod) error {
 		Name(pod.Name).SubResource("eviction").MaxRetries(0).Body(eviction).Do(ctx).Error()
 }
 
+// remove deletes this very pod, whatever a budget says. It has the time to end that it asks for, as after an eviction.
+func (d *Drainer) remove(ctx context.Context, pod *corev1.Pod) error {
+	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+	return d.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
+}
+
 // watchPods keeps the node's pods in a store, and rings for each change.
 func (d *Drainer) watchPods(ring func()) (cache.Store, cache.Controller) {
 	pods := d.Client.CoreV1().Pods(metav1.NamespaceAll)
@@ -271,11 +302,18 @@ type run struct {
 	explainer   *explainer
 	explainedAt time.Time
 	confirmAt   time.Time // not before then
+
+	clock    *clock
+	excluded time.Time // since when the node is out of the load balancers; zero: it is not
+	volumes  *volumes
+	forced   []string // pods that were deleted although they refused
+	forcing  int      // such deletions without an answer
 }
 
-// answer is what became of an eviction.
+// answer is what became of an eviction, or where it has a name, of the deletion of a pod that refused.
 type answer struct {
 	uid     types.UID
+	forced  string
 	refusal *refusal
 }
 
@@ -286,7 +324,30 @@ func (r *run) ring() {
 	}
 }
 
+// waitExcluded lets load balancers notice that the node is none of theirs any more, before the first pod goes.
+func (r *run) waitExcluded(ctx context.Context) error {
+	if !r.policy.Excludes() || r.excluded.IsZero() {
+		return nil
+	}
+	now := time.Now()
+	r.clock.enter(api.DrainExcludes, now)
+	left := r.clock.limit().Sub(now)
+	if left <= 0 {
+		return nil
+	}
+	r.report(r.clock.stamp(api.Drain{Config: r.config, Since: r.since}))
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(left):
+		return nil
+	}
+}
+
 func (r *run) run(ctx context.Context) error {
+	if err := r.waitExcluded(ctx); err != nil {
+		return err
+	}
 	store, informer := r.watchPods(r.ring)
 	r.store = store
 	r.working.Go(func() { informer.RunWithContext(ctx) })
@@ -309,6 +370,7 @@ func (r *run) run(ctx context.Context) error {
 			return ctx.Err()
 		case a := <-r.answers:
 			r.queue.answer(a.uid, a.refusal)
+			r.noteForced(a)
 		case <-r.bell:
 		case <-tick.C:
 		}
@@ -323,20 +385,100 @@ func (r *run) turn(ctx context.Context, now time.Time) (bool, error) {
 	}
 	r.queue.observe(pods, now.UTC().Truncate(time.Second))
 	if r.queue.left() == 0 {
-		done, err := r.confirm(ctx, now)
-		if done && len(r.queue.targets) > 0 {
-			r.report(r.queue.report(r.config, r.since, now))
-		}
-		return done, err
+		return r.finish(ctx, now)
+	}
+	r.clock.enter(api.DrainEvicts, now)
+	r.volumes.listed = false
+	timeout := r.clock.over(now)
+	if timeout == api.DrainHolds {
+		return false, r.timedOut(now)
 	}
 	for _, t := range r.queue.due(now) {
 		r.queue.ask(t, now)
-		pod := t.pod // the queue goes on to newer ones
-		r.working.Go(func() { r.askFor(ctx, pod) })
+		pod, force := t.pod, timeout == api.DrainForces && t.refuses() // the queue goes on to newer ones
+		if force {
+			r.forcing++
+		}
+		r.working.Go(func() { r.askFor(ctx, pod, force) })
 	}
 	r.explain(ctx, now)
 	r.tell(now)
 	return false, nil
+}
+
+// finish is when all pods are gone: their volumes are waited for, and the API server has the last word.
+func (r *run) finish(ctx context.Context, now time.Time) (bool, error) {
+	if r.policy != nil && r.policy.WaitForVolumeDetachSeconds > 0 {
+		r.clock.enter(api.DrainDetaches, now)
+		gone, err := r.volumes.detached(ctx, r.staying(), now)
+		if err != nil {
+			return false, err
+		}
+		if !gone {
+			switch r.clock.over(now) {
+			case api.DrainHolds:
+				return false, r.timedOut(now)
+			case api.DrainForces:
+				r.report(r.state(now))
+			default:
+				r.tell(now)
+				return false, nil
+			}
+		}
+	}
+	if r.forcing > 0 {
+		return false, nil // what becomes of it is to be said
+	}
+	done, err := r.confirm(ctx, now)
+	if done && (len(r.queue.targets) > 0 || len(r.forced) > len(r.reported.Forced)) {
+		r.report(r.state(now))
+	}
+	return done, err
+}
+
+// noteForced keeps the names of pods that were deleted although they refused.
+func (r *run) noteForced(a answer) {
+	if a.forced == "" {
+		return
+	}
+	r.forcing--
+	if a.refusal == nil {
+		r.forced = append(r.forced, a.forced)
+	}
+}
+
+// staying are the pods that the node keeps.
+func (r *run) staying() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, o := range r.store.List() {
+		if pod, is := o.(*corev1.Pod); is && (!r.known[pod.UID] || r.queue.stays(pod.UID)) {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
+// timedOut is the end of a drain that has reached its limit.
+func (r *run) timedOut(now time.Time) error {
+	d := r.state(now)
+	waits := StepText(&d)
+	if waits == "" && len(d.Waiting) > 0 {
+		waits = Sentence(d.Waiting[0])
+		if d.Left > 1 {
+			waits += fmt.Sprintf("; and %s", count(d.Left-1, "more pod"))
+		}
+	}
+	return &TimeoutError{Phase: r.clock.phase, After: r.clock.allowed(), Waits: waits}
+}
+
+// state is where the drain is.
+func (r *run) state(now time.Time) api.Drain {
+	d := r.clock.stamp(r.queue.report(r.config, r.since, now))
+	d.Forced = r.forced
+	if r.clock.phase == api.DrainDetaches {
+		d.Volumes = r.volumes.left
+	}
+	return d
 }
 
 // present are the pods that have to go, as the watch has them. At first, and when there is a pod that was not there
@@ -377,8 +519,14 @@ func (r *run) confirm(ctx context.Context, now time.Time) (bool, error) {
 	return err == nil && len(pods) == 0, err
 }
 
-func (r *run) askFor(ctx context.Context, pod *corev1.Pod) {
-	a := answer{uid: pod.UID, refusal: readRefusal(r.evict(ctx, pod))}
+func (r *run) askFor(ctx context.Context, pod *corev1.Pod, force bool) {
+	a := answer{uid: pod.UID}
+	if force {
+		a.forced = pod.Namespace + "/" + pod.Name
+		a.refusal = readRefusal(r.remove(ctx, pod))
+	} else {
+		a.refusal = readRefusal(r.evict(ctx, pod))
+	}
 	select {
 	case r.answers <- a:
 	case <-ctx.Done():
@@ -418,7 +566,7 @@ func (r *run) tell(now time.Time) {
 	if now.Before(r.reportAt) {
 		return
 	}
-	current := r.queue.report(r.config, r.since, now)
+	current := r.state(now)
 	if reflect.DeepEqual(current, r.reported) {
 		return
 	}

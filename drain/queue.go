@@ -54,6 +54,11 @@ func (t *target) blockedBy() string {
 	return t.pod.Namespace + "/" + t.refusal.budget
 }
 
+// refuses says that somebody has a say in whether the pod goes, and said no.
+func (t *target) refuses() bool {
+	return t.refusal != nil && (t.refusal.why == api.DrainWaitBudget || t.refusal.why == api.DrainWaitRefused)
+}
+
 // queue is the pods that have to go, and what is known of each. It decides; it does nothing.
 type queue struct {
 	targets map[types.UID]*target

@@ -25,6 +25,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).noDaemon,
 	(*Report).notTakenUp,
 	(*Report).heldByHook,
+	(*Report).drainHeld,
 	(*Report).draining,
 	(*Report).underWay,
 	(*Report).undelivered,
@@ -535,13 +536,17 @@ func (r *Report) daemonLog(n *nodeReport) string {
 
 // draining names the first pod of those that a drain waits for, and whatever it is that keeps it.
 func (r *Report) draining(n *nodeReport) *Answer {
+	if a := n.drainStep(); a != nil {
+		return a
+	}
 	if n.Settled() || n.drain == nil || n.drain.Left == 0 {
 		return nil
 	}
 	a := &Answer{Verdict: Draining, Since: n.drain.Since}
 	if len(n.drain.Waiting) == 0 {
 		a.Verdict = Updating
-		a.Because = fmt.Sprintf("the node is drained for %s: %s to go", n.Desired, number(n.drain.Left, "pod"))
+		a.Because = fmt.Sprintf("the node is drained for %s: %s to go", n.Desired, number(n.drain.Left, "pod")) +
+			limitText(n.drain)
 		return a
 	}
 	w := n.drain.Waiting[0]
@@ -579,6 +584,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 	if n.drain.Left > 1 {
 		a.Because += fmt.Sprintf("; and %s", number(n.drain.Left-1, "more pod"))
 	}
+	a.Because += limitText(n.drain)
 	return a
 }
 

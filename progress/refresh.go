@@ -11,7 +11,8 @@ import (
 // Refresh brings what a daemon reported of its drain up to what somebody sees now. live knows all pods that are left,
 // and of those that wait only what budgets hold; since when they wait only the report says.
 func Refresh(reported, live api.Drain) api.Drain {
-	out := api.Drain{Config: reported.Config, Since: reported.Since, Left: live.Left}
+	out := reported
+	out.Left, out.Waiting = live.Left, nil
 	at := func(in []api.WaitingPod, w api.WaitingPod) int {
 		return slices.IndexFunc(in, func(x api.WaitingPod) bool { return x.Namespace == w.Namespace && x.Name == w.Name })
 	}

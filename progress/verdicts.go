@@ -19,6 +19,7 @@ const (
 	NotTakenUp     Verdict = "NotTakenUp"
 	HeldByHook     Verdict = "HeldByHook"
 	Draining       Verdict = "Draining"
+	DrainHeld      Verdict = "DrainHeld"
 	Updating       Verdict = "Updating"
 	Undelivered    Verdict = "Undelivered"
 	Misconfigured  Verdict = "Misconfigured"
@@ -37,6 +38,7 @@ const (
 	Cordoned       Verdict = "Cordoned"
 	Drifted        Verdict = "Drifted"
 	UpToDate       Verdict = "UpToDate"
+	EtcdUnhealthy  Verdict = "EtcdUnhealthy"
 	WaitsForTurn   Verdict = "WaitsForTurn"
 	NotOffered     Verdict = "NotOffered"
 )
@@ -107,6 +109,8 @@ var Verdicts = []Meaning{
 	{Draining, AboutNode, "The drain waits for a pod, and for the budget, webhook or end that keeps it",
 		"Give the workload another replica or a node that it may run on, or widen the budget. The drain goes on by itself",
 		"a-drain-waits", goesOn, 4},
+	{DrainHeld, AboutNode, "The drain has reached the limit of the RolloutPolicy: what it waited for. The node serves",
+		"Do away with what is named. It is tried again by itself, at the time that is said", "a-drain-waits", goesOn, 4},
 	{Updating, AboutBoth, "On its way, and nothing is in it", "Nothing", "", goesOn, 10},
 	{Undelivered, AboutNode, "The host has not the certificates of the ControllerConfig. It holds nothing up",
 		"Correct the field that is named. What failed on the host is tried again by itself",
@@ -140,6 +144,8 @@ var Verdicts = []Meaning{
 		"Wait, or explain the node that is named", "a-rolloutpolicy-holds-the-pool", goesOn, 14},
 	{Soaking, AboutPool, "The stage before has arrived, and has to stay well until the time that is said",
 		"Wait. When it can't: `kubectl refit bypass POOL --why TEXT`", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
+	{EtcdUnhealthy, AboutPool, "A member of etcd is not ready, or a node of the control plane has none: which. No other node goes",
+		"Mend the pod that is named", "a-rolloutpolicy-holds-the-pool", stops, 7},
 	{Cordoned, AboutNode, "The node is where it should be, and somebody else has cordoned it. It counts as out of service",
 		"`kubectl uncordon NODE`, when its time has come", "somebodys-cordon-stays", goesOn, 8},
 	{Drifted, AboutNode, "The node is where it should be, and the host was changed since. It holds nothing up",

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -158,6 +159,12 @@ var reached = map[Verdict]func(*world){
 		w.States["a"].Annotations = map[string]string{api.HookStopKey: api.Encode(stop)}
 	},
 	Draining: func(w *world) { w.draining(w.a, 1, router) },
+	DrainHeld: func(w *world) {
+		w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared)
+		w.a.Annotations[api.DrainHeldKey] = api.Encode(api.DrainHold{
+			Config: renderedB, Why: "pod a/b is not gone", Since: began, Until: began.Add(time.Hour),
+		})
+	},
 	Updating: func(w *world) { w.moving(w.a, mcfgv1.MachineConfigNodeUpdatePrepared) },
 	Undelivered: func(w *world) {
 		u := api.Undelivered{Reason: "spec.rootCAData", Since: began}
@@ -181,6 +188,7 @@ var reached = map[Verdict]func(*world){
 	OutsideWindow:  ruled(OutsideWindow),
 	WaitsForStage:  ruled(WaitsForStage),
 	Soaking:        ruled(Soaking),
+	EtcdUnhealthy:  ruled(EtcdUnhealthy),
 	Cordoned: func(w *world) {
 		w.at(w.a, renderedB, renderedB, api.Done, "")
 		w.a.Spec.Unschedulable = true

@@ -34,6 +34,7 @@ func (p *policy) rule(pool *progress.Pool, all map[string]*progress.Pool, now ti
 			Verdict: progress.PolicyUnusable, Because: "the pool's RolloutPolicy makes no sense: " + oneLine(p.problem),
 			Do: "correct it (kubectl edit rolloutpolicy " + p.name + ")",
 		}
+		j.rules.Orders = kept(pool)
 		return j.rules
 	}
 	j.rules.FailureBudget = share(p.spec.FailureBudget, len(pool.Nodes), false, 1)
@@ -46,6 +47,7 @@ func (p *policy) rule(pool *progress.Pool, all map[string]*progress.Pool, now ti
 		j.soak()
 	}
 	j.hold(bypassed)
+	j.drain()
 	return j.rules
 }
 

@@ -68,6 +68,7 @@ func read(object *api.RolloutPolicy) *policy {
 		p.stages = append(p.stages, s)
 	}
 	errs = append(errs, checkShare("spec.failureBudget", object.Spec.FailureBudget))
+	errs = append(errs, checkDrain(object.Spec.Drain)...)
 	if p.calendar, err = readCalendar(object.Spec.Windows); err != nil {
 		errs = append(errs, err)
 	}
@@ -136,7 +137,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 				p.Rules.Hold = hold
 			}
 		default:
-			p.Rules = progress.Rules{Policy: mine[0].name, Hold: conflict(p, mine)}
+			p.Rules = progress.Rules{Policy: mine[0].name, Hold: conflict(p, mine), Orders: kept(p)}
 		}
 	}
 }

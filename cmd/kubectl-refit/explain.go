@@ -58,7 +58,8 @@ func (c *cluster) explain(ctx context.Context, v progress.View, name string) (pr
 	if err != nil {
 		return a, nil //nolint:nilerr // the answer stands without it
 	}
-	fresh, err := c.drainNow(ctx, node, reported)
+	said, _, _ := r.Node(node)
+	fresh, err := c.drainNow(ctx, node, said.Orders.Drain, reported)
 	if err != nil {
 		c.warn("what the drain of node %s waits for is as its daemon reported it last: %s", node, describe(err))
 		return a, nil

@@ -152,8 +152,9 @@ func (c *cluster) report(ctx context.Context) (*progress.Report, error) {
 }
 
 // drainNow asks the cluster itself what the drain that a node's daemon reports would wait for at this moment.
-func (c *cluster) drainNow(ctx context.Context, node string, reported api.Drain) (*api.Drain, error) {
-	live, err := (&drain.Drainer{Client: c.kube, Node: node}).Forecast(ctx)
+func (c *cluster) drainNow(ctx context.Context, node string, policy *api.DrainPolicy, reported api.Drain,
+) (*api.Drain, error) {
+	live, err := (&drain.Drainer{Client: c.kube, Node: node}).Forecast(ctx, policy)
 	if err != nil {
 		return nil, err
 	}

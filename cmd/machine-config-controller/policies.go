@@ -25,6 +25,7 @@ var policies = []string{
 	"machine-config-daemon-machineconfig",
 	"machine-config-daemon-machineconfignode",
 	"machine-config-daemon-node",
+	"machine-config-daemon-pod",
 }
 
 // policiesPace is the time between two looks at the policies.

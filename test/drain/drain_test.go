@@ -45,7 +45,7 @@ func TestARouterWhoseReplacementFindsNoNodeIsExplained(t *testing.T) {
 
 	const placement = "0 of 4 nodes could take it: 1 is unschedulable (okd-worker-01, being drained), " +
 		"3 do not match the pod's node selector (node-role.kubernetes.io/worker)"
-	forecast, err := s.drainer("okd-worker-01").Forecast(s.Context())
+	forecast, err := s.drainer("okd-worker-01").Forecast(s.Context(), nil)
 	s.check(err)
 	if forecast.Left != 2 || len(forecast.Waiting) != 2 {
 		t.Fatalf("the forecast is %+v", forecast)
@@ -89,7 +89,7 @@ func TestARouterWhoseReplacementFindsNoNodeIsExplained(t *testing.T) {
 		t.Errorf("the drain ended with %v", err)
 	}
 	// Before the first eviction of the next attempt it is what the published log shows: one runs, one is Pending, none may go.
-	forecast, err = s.drainer("okd-worker-01").Forecast(s.Context())
+	forecast, err = s.drainer("okd-worker-01").Forecast(s.Context(), nil)
 	s.check(err)
 	if len(forecast.Waiting) != 1 || forecast.Waiting[0].Placement != placement || forecast.Waiting[0].Allowed != 0 ||
 		!strings.HasPrefix(forecast.Waiting[0].Message, scheduler) {
@@ -184,7 +184,7 @@ func TestABlockedDrainAsksSeldomEndsAtOnceAndGoesOnWhenReleased(t *testing.T) {
 	s.check(s.cluster.AddNode(s.Context(), "blocked-1", map[string]string{"scene": s.ns}))
 	s.cordon("blocked-0")
 
-	forecast, err := s.drainer("blocked-0").Forecast(s.Context())
+	forecast, err := s.drainer("blocked-0").Forecast(s.Context(), nil)
 	s.check(err)
 	if len(forecast.Waiting) != 3 || forecast.Waiting[0].Allowed != 0 ||
 		!strings.Contains(forecast.Waiting[0].Placement, "could take it (blocked-1)") {
@@ -570,7 +570,7 @@ func TestADrainCostsARequestEachPod(t *testing.T) {
 	s.furnish("cost-0")
 	s.deploy("shop", pods-2)
 	s.cordon("cost-0")
-	forecast, err := s.drainer("cost-0").Forecast(s.Context())
+	forecast, err := s.drainer("cost-0").Forecast(s.Context(), nil)
 	s.check(err)
 	if forecast.Left != pods || len(forecast.Waiting) > 0 {
 		t.Errorf("the forecast is %+v", forecast)

@@ -32,10 +32,12 @@ import (
 // permissions are all that a drain needs.
 var permissions = []rbacv1.PolicyRule{
 	{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "patch"}},
-	{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
+	{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch", "delete"}},
 	{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}},
 	{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"get"}},
 	{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}, Verbs: []string{"list"}},
+	{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"volumeattachments"}, Verbs: []string{"get", "list"}},
+	{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"get"}},
 }
 
 // shared is the cluster of all scenes that do not need one to themselves.
@@ -271,9 +273,14 @@ type draining struct {
 var errCancelled = errors.New("another configuration is wanted")
 
 func (s *scene) drain(node string, last *api.Drain) *draining {
+	return s.drainBy(node, drain.Request{Last: last})
+}
+
+func (s *scene) drainBy(node string, r drain.Request) *draining {
+	r.Config = "rendered-b"
 	ctx, cancel := context.WithCancelCause(s.Context())
 	d := &draining{scene: s, cancel: cancel, done: make(chan error, 1)}
-	go func() { d.done <- s.drainer(node).Run(ctx, "rendered-b", last, d.report) }()
+	go func() { d.done <- s.drainer(node).Run(ctx, r, d.report) }()
 	s.Cleanup(func() { cancel(nil) })
 	return d
 }
@@ -356,4 +363,17 @@ func tally(requests []cluster.Request) (map[string]int, string) {
 	}
 	slices.Sort(text)
 	return kinds, strings.Join(text, ", ")
+}
+
+// pod makes a pod of its own on a node that uses a claim.
+func (s *scene) pod(app, node, claim string) {
+	s.Helper()
+	template := s.template(app)
+	template.Spec.NodeName = node
+	template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: app, Labels: template.Labels}, Spec: template.Spec}
+	_, err := s.admin.CoreV1().Pods(s.ns).Create(s.Context(), p, metav1.CreateOptions{})
+	s.check(err)
 }

@@ -186,6 +186,12 @@ func evict(c *cluster.Cluster, namespace, name string) attempt {
 	}
 }
 
+func deletePod(namespace, name string) attempt {
+	return func(ctx context.Context, who clients) error {
+		return who.kube.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	}
+}
+
 func evictExactly(namespace, name string, uid types.UID) attempt {
 	return func(ctx context.Context, who clients) error {
 		return who.kube.PolicyV1().Evictions(namespace).Evict(ctx, eviction(namespace, name, uid))

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// drain asks the agents of the nodes that are not there yet to drain by the policy: while they are not, each has a
+// taint as well, so that this costs no write of its own.
+func (j *judge) drain() {
+	if j.spec.Drain == nil {
+		return
+	}
+	if j.rules.Orders == nil {
+		j.rules.Orders = map[string]api.Orders{}
+	}
+	for _, n := range j.pool.Nodes {
+		if !n.Updated(j.pool.Target) {
+			o := j.rules.Orders[n.Name]
+			o.Drain = j.spec.Drain
+			j.rules.Orders[n.Name] = o
+		}
+	}
+}
+
+// kept are the orders that the nodes have. A policy that makes no sense, or two, says nothing new to nodes that are on
+// their way: pods that were to stay must not be evicted because of a slip.
+func kept(pool *progress.Pool) map[string]api.Orders {
+	out := map[string]api.Orders{}
+	for _, n := range pool.Nodes {
+		if n.Orders != (api.Orders{}) {
+			out[n.Name] = n.Orders
+		}
+	}
+	return out
+}
+
+// checkDrain is what of a drain policy the schema can't see.
+func checkDrain(p *api.DrainPolicy) []error {
+	if p == nil {
+		return nil
+	}
+	var errs []error
+	for i := range p.SkipPodSelectors {
+		s := &p.SkipPodSelectors[i]
+		if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
+			errs = append(errs, fmt.Errorf("spec.drain.skipPodSelectors[%d]: %w", i, err))
+		} else if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
+			errs = append(errs, fmt.Errorf("spec.drain.skipPodSelectors[%d]: it has every pod", i))
+		}
+	}
+	switch p.OnTimeout {
+	case "", api.DrainRetries, api.DrainHolds, api.DrainForces:
+	default:
+		errs = append(errs, fmt.Errorf("spec.drain.onTimeout: %q is none of Retry, Hold and Force", p.OnTimeout))
+	}
+	return errs
+}
