@@ -59,6 +59,9 @@ type Pool struct {
 	Bypass *api.Bypass
 	// Rules are what a RolloutPolicy says about the pool now. They are the caller's to set, after Share.
 	Rules Rules
+	// Etcd is what is known of etcd, where its health counts for the pool; nil: nothing is. It is the caller's to set,
+	// before the rules are.
+	Etcd *Etcd
 
 	known  []api.Quarantine // lifted or not
 	fresh  int              // how many of them the pool does not remember yet

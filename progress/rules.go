@@ -112,7 +112,14 @@ func (r *Report) heldByPolicy(n *nodeReport) *Answer {
 	if n.Desired == n.pool.Target {
 		return nil
 	}
-	return n.pool.held(n.pool.Held(n.Node))
+	hold := n.pool.Held(n.Node)
+	if hold != nil && hold.Verdict == EtcdUnhealthy {
+		// The member of a node that is on its way can't but be away: that node is what is waited for.
+		if a := r.waitsForTurn(n); a != nil {
+			return a
+		}
+	}
+	return n.pool.held(hold)
 }
 
 // soaks says that the node has arrived, and uses up maxUnavailable for a while still.

@@ -47,6 +47,7 @@ func (p *policy) rule(pool *progress.Pool, all map[string]*progress.Pool, now ti
 		j.soak()
 	}
 	j.hold(bypassed)
+	j.etcd()
 	j.drain()
 	return j.rules
 }

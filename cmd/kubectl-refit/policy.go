@@ -10,7 +10,9 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
@@ -53,7 +55,44 @@ func (c *cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
 		return nil, err
 	}
 	book, now := rollout.NewBook(policies), rollout.Now()
-	return func(pools []*progress.Pool) { book.Follow(pools, now, "") }, nil
+	var etcd *progress.Etcd
+	if len(policies) > 0 {
+		if etcd, err = c.etcd(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return func(pools []*progress.Pool) {
+		for _, p := range pools {
+			p.Etcd = etcd
+		}
+		book.Follow(pools, now, "")
+	}, nil
+}
+
+// etcd is what is known of etcd: its members, and where there are none what the API server says. Whoever may not ask
+// for that gets the answers that are found without it.
+func (c *cluster) etcd(ctx context.Context) (*progress.Etcd, error) {
+	var pods []corev1.Pod
+	for _, at := range progress.EtcdPlaces {
+		some, err := c.kube.CoreV1().Pods(at.Namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: at.Label + "=" + at.Value, ResourceVersion: fromCache.ResourceVersion,
+		})
+		if apierrors.IsForbidden(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listing the members of etcd in namespace %s: %w", at.Namespace, err)
+		}
+		pods = append(pods, some.Items...)
+	}
+	e := progress.ReadEtcd(pods)
+	if len(e.Members) == 0 {
+		data, err := c.kube.CoreV1().RESTClient().Get().AbsPath(progress.EtcdReadyPath).DoRaw(ctx)
+		if !apierrors.IsForbidden(err) {
+			e.Trouble = progress.EtcdTrouble(data, err)
+		}
+	}
+	return e, nil
 }
 
 // rulesIfKnown are the rules; nil, with a warning, where they can't be read.

@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -91,7 +93,13 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 		b = b.Watches(&mcfgv1.ControllerConfig{}, soon(), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	}
 	if r.governed {
-		b = b.Watches(&api.RolloutPolicy{}, soon(), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+		b = b.Watches(&api.RolloutPolicy{}, soon(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			Watches(&corev1.Pod{}, soon())
+		kube, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+		if err != nil {
+			return fmt.Errorf("adding controller %s: %w", Name, err)
+		}
+		r.raw = kube.CoreV1().RESTClient()
 	}
 	return b.
 		Watches(&mcfgv1.MachineConfigPool{}, soon(), builder.WithPredicates(poolChanged)).
@@ -133,6 +141,8 @@ type reconciler struct {
 	self   string
 	now    func() time.Time
 	report *report
+	// raw asks what is no object; nil: nothing is asked.
+	raw rest.Interface
 	// certified: the cluster has ControllerConfigs, and governed: RolloutPolicies, since before this process.
 	certified, governed bool
 
@@ -153,7 +163,11 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	w := assemble(pools, slices.Collect(maps.Values(nodes)), policies, r.self, r.now())
+	etcd, err := r.etcd(ctx, pools, policies)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	w := assemble(pools, slices.Collect(maps.Values(nodes)), policies, etcd, r.self, r.now())
 	if w.expirys, err = r.expirys(ctx); err != nil {
 		return reconcile.Result{}, err
 	}

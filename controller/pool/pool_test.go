@@ -328,7 +328,7 @@ func BenchmarkLook(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), nil, "", t0)
+				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), nil, nil, "", t0)
 				Decide(w.pools[0].state, w.options(0))
 				status(pool, w.pools[0].state, time.Time{})
 			}

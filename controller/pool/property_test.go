@@ -53,6 +53,8 @@ type walk struct {
 	// outcomes is how the target ends on a node, other than well.
 	outcomes map[string]api.State
 	failed   map[string]bool
+	// sick are the nodes whose members of etcd are not ready; nil: it is no control plane.
+	sick     map[string]bool
 	calm     bool // nothing more is broken
 	finished bool
 	story    string
@@ -76,7 +78,10 @@ func newWalk(seed uint64) *walk {
 	w.object.Spec.Configuration.Name = "B"
 	w.object.Status.Configuration.Name = "A"
 	w.policy = api.RolloutPolicy{ObjectMeta: metav1.ObjectMeta{Name: "random"}}
-	w.policy.Spec.Pools = []string{"worker"}
+	if w.one(4) {
+		w.object.Name, w.sick = api.PoolMaster, map[string]bool{}
+	}
+	w.policy.Spec.Pools = []string{w.object.Name}
 	w.policy.Spec.MinReadySeconds = w.chance.Int32N(3) * 60
 	w.makeStages(count)
 	w.makeWindows()
@@ -187,6 +192,7 @@ func (w *walk) decide() (progress.Pool, Decision, error) {
 		p := progress.NewPool(w.object, nodes)
 		pools := []*progress.Pool{&p}
 		progress.Share(pools)
+		p.Etcd = w.etcd()
 		rollout.NewBook([]api.RolloutPolicy{w.policy}).Follow(pools, w.now, "")
 		return p, Decide(p, Options{Now: w.now})
 	}
@@ -215,6 +221,9 @@ func (w *walk) check(p progress.Pool, steps []Step) error {
 		n := w.nodes[w.index(s.Node)]
 		if !s.Sends() || s.Desired != "B" || n.Current == "B" {
 			continue
+		}
+		if others := w.sickBeside(n.Name); others > 0 {
+			return fmt.Errorf("%s is sent while %d other members of etcd are not ready", n.Name, others)
 		}
 		begun[n.Name] = true
 		going++
@@ -294,6 +303,7 @@ func (w *walk) pass(p progress.Pool) {
 
 // live has a node's agent take a step, and its kubelet fail or come back.
 func (w *walk) live(n *progress.Node) {
+	w.sicken(n)
 	switch {
 	case n.NotReady != "" && (w.calm || w.one(3)):
 		n.NotReady, n.ReadySince = "", w.now
@@ -336,4 +346,41 @@ func (w *walk) end(n *progress.Node) {
 		w.ready[n.Name] = w.now
 	}
 	w.tell("%s arrived at %s", n.Name, n.Current)
+}
+
+// sicken has the member of etcd on a node fail, or come back: it is away while its node is, or is drained.
+func (w *walk) sicken(n *progress.Node) {
+	switch {
+	case w.sick == nil:
+	case n.NotReady != "" || n.Cordoned:
+		w.sick[n.Name] = true
+	case w.sick[n.Name] && (w.calm || w.one(3)):
+		delete(w.sick, n.Name)
+	case !w.calm && w.one(20):
+		w.sick[n.Name] = true
+	}
+}
+
+func (w *walk) sickBeside(node string) int {
+	others := 0
+	for name := range w.sick {
+		others += rank(name != node)
+	}
+	return others
+}
+
+// etcd is what the controller sees of the members.
+func (w *walk) etcd() *progress.Etcd {
+	if w.sick == nil {
+		return nil
+	}
+	e := &progress.Etcd{}
+	for _, n := range w.nodes {
+		m := progress.EtcdMember{Namespace: "kube-system", Pod: "etcd-" + n.Name, Node: n.Name}
+		if w.sick[n.Name] {
+			m.Trouble = "it is not ready"
+		}
+		e.Members = append(e.Members, m)
+	}
+	return e
 }

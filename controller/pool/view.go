@@ -17,14 +17,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
 )
 
 // CacheOptions say what a manager's cache keeps of the kinds that this controller reads: of a Node what decides about a
-// rollout, a tenth of it.
+// rollout, a tenth of it, and of all Pods the members of etcd.
 func CacheOptions() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
 		&corev1.Node{}:              {Transform: strip},
 		&mcfgv1.MachineConfigPool{}: {Transform: cache.TransformStripManagedFields()},
+		&corev1.Pod{}:               {Namespaces: etcdNamespaces(), Transform: progress.StripEtcd},
 	}
 }
 

@@ -50,8 +50,8 @@ type member struct {
 }
 
 // assemble sorts the nodes into the pools, and lets policies have their say.
-func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies []api.RolloutPolicy, self string,
-	now time.Time,
+func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies []api.RolloutPolicy,
+	etcd *progress.Etcd, self string, now time.Time,
 ) *world {
 	pools = slices.Clone(pools)
 	slices.SortFunc(pools, func(a, b *mcfgv1.MachineConfigPool) int { return cmp.Compare(a.Name, b.Name) })
@@ -81,6 +81,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies 
 			state.Problems = append(state.Problems, problem)
 		}
 		state.NodeProblems = append(state.NodeProblems, problems[object.Name]...)
+		state.Etcd = etcd
 		w.pools = append(w.pools, member{object, state})
 	}
 	states := make([]*progress.Pool, 0, len(w.pools))

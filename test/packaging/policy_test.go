@@ -14,12 +14,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/test/cluster"
 )
 
@@ -56,7 +58,12 @@ func TestADaemonMayDoItsWork(t *testing.T) {
 		},
 		"give a rendered configuration back": createMC(renderedName, nil, ours),
 		"evict a pod of its node":            evict(c, "work", "here"),
-		"write an event about its node":      createEvent("Node", ours),
+		"take its node out of the load balancers, and give it back": func(ctx context.Context, who clients) error {
+			const label = `{"metadata":{"labels":{%q:%s},"annotations":{%q:%s}}}`
+			return errors.Join(patchNode(ours, label, api.ExcludeLabel, `""`, api.ExcludedKey, `"{}"`)(ctx, who),
+				patchNode(ours, label, api.ExcludeLabel, "null", api.ExcludedKey, "null")(ctx, who))
+		},
+		"write an event about its node": createEvent("Node", ours),
 	})
 }
 
@@ -146,6 +153,7 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 	})
 	refuse(t, daemon, "does not change these annotations", map[string]attempt{
 		"annotate its node with something else": annotate("example.com/x"),
+		"say how it is to be drained":           annotate(api.OrdersKey),
 		"choose its own configuration":          annotate(api.DesiredConfig),
 		"lift a quarantine":                     annotate(api.Lift),
 		"say that there is no other node":       annotate(api.ControlPlaneTopology),
@@ -238,6 +246,54 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 			return err
 		},
 	})
+}
+
+// Drains are forced only where somebody has bound the role for it, and on the token's node alone.
+func TestADaemonThatMayForceDrainsDeletesPodsOfItsNodeAlone(t *testing.T) {
+	c := installed(t)
+	root := admin(t, c)
+	makeNamespace(t, root, "force")
+	for name, node := range map[string]string{"here": ours, "there": theirs, "nowhere": ""} {
+		makePod(t, root, "force", name, node)
+	}
+	bindings := c.Client.RbacV1().ClusterRoleBindings()
+	_, err := bindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "force-drain"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "machine-config-daemon-force-drain"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: api.Namespace, Name: api.Daemon}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := as(t, c, api.Daemon, ours)
+	// The API server takes notice of a binding, or that it is gone, a moment later.
+	until := func(ctx context.Context, may bool) {
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			err := deletePod("force", "missing")(ctx, daemon)
+			if apierrors.IsNotFound(err) == may {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("may it delete pods: want %t, got %v", may, err)
+			}
+		}
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := bindings.Delete(ctx, "force-drain", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		until(ctx, false)
+	})
+	until(t.Context(), true)
+	refuse(t, daemon, "deletes pods of its own node only, and this token is bound to ours", map[string]attempt{
+		"delete another node's pod": deletePod("force", "there"),
+		"delete a pod of no node":   deletePod("force", "nowhere"),
+	})
+	refuse(t, as(t, c, api.Daemon, ""), "this token is bound to none", map[string]attempt{
+		"delete a pod": deletePod("force", "here"),
+	})
+	allow(t, daemon, map[string]attempt{"delete a pod of its node": deletePod("force", "here")})
 }
 
 func TestADaemonWithoutANodeIsRefused(t *testing.T) {
@@ -384,6 +440,10 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 		"ask what a node waits for": func(ctx context.Context, who clients) error {
 			_, err := who.mc.MachineconfigurationV1().MachineConfigNodes().Get(ctx, "none", metav1.GetOptions{})
 			return ignoreNotFound(err)
+		},
+		"look for the members of etcd": func(ctx context.Context, who clients) error {
+			_, err := who.kube.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=etcd"})
+			return errors.Join(err, who.kube.CoreV1().RESTClient().Get().AbsPath(progress.EtcdReadyPath).Do(ctx).Error())
 		},
 		"quarantine what failed": patchPool("worker", `{"metadata":{"annotations":{%q:"[]"}}}`, api.PoolQuarantineKey),
 	})

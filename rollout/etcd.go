@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// etcdAgain is after how long the API server is asked again whether it reaches etcd, of which nothing else would tell.
+const etcdAgain = 10 * time.Second
+
+// etcd holds the nodes of the control plane that can't be spared now. An emergency is no reason to lose etcd: a bypass
+// changes nothing.
+func (j *judge) etcd() {
+	if !progress.ControlPlane(j.pool.Name) || j.pool.Etcd == nil ||
+		j.spec.ControlPlane != nil && j.spec.ControlPlane.Etcd == api.EtcdIgnored {
+		return
+	}
+	var nodes []string
+	for _, name := range slices.Sorted(maps.Keys(j.all)) {
+		if !progress.ControlPlane(name) {
+			continue
+		}
+		for i := range j.all[name].Nodes {
+			nodes = append(nodes, j.all[name].Nodes[i].Name)
+		}
+	}
+	for i := range j.pool.Nodes {
+		n := &j.pool.Nodes[i]
+		if n.Updated(j.pool.Target) || j.rules.Holds[n.Name] != nil {
+			continue
+		}
+		hold := j.pool.Etcd.Hold(n.Name, nodes)
+		if hold == nil {
+			continue
+		}
+		if j.rules.Holds == nil {
+			j.rules.Holds = map[string]*progress.Hold{}
+		}
+		j.rules.Holds[n.Name] = hold
+		j.lookAgain(j.now.Add(etcdAgain))
+	}
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"testing"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+func TestEtcdHoldsTheControlPlaneWhateverIsBypassed(t *testing.T) {
+	t.Parallel()
+	etcd := &progress.Etcd{Members: []progress.EtcdMember{
+		{Namespace: "kube-system", Pod: "etcd-a", Node: "a"},
+		{Namespace: "kube-system", Pod: "etcd-b", Node: "b", Trouble: "crashed"},
+		{Namespace: "kube-system", Pod: "etcd-x", Node: "x"},
+	}}
+	for name, c := range map[string]struct {
+		spec api.RolloutPolicySpec
+		pool string
+		held string
+	}{
+		"as it is":      {api.RolloutPolicySpec{}, "master", "a:EtcdUnhealthy"},
+		"required":      {api.RolloutPolicySpec{ControlPlane: &api.ControlPlanePolicy{Etcd: api.EtcdRequired}}, "master", "a:EtcdUnhealthy"},
+		"nothing said":  {api.RolloutPolicySpec{ControlPlane: &api.ControlPlanePolicy{}}, "master", "a:EtcdUnhealthy"},
+		"ignored":       {api.RolloutPolicySpec{ControlPlane: &api.ControlPlanePolicy{Etcd: api.EtcdIgnored}}, "master", ""},
+		"other nodes":   {api.RolloutPolicySpec{}, "worker", ""},
+		"other members": {api.RolloutPolicySpec{}, "control-plane", "a:EtcdUnhealthy"},
+	} {
+		for _, bypassed := range []bool{false, true} {
+			p := pool(t, c.pool, "a A Done", "b A Done", "x B Done")
+			p.Etcd = etcd
+			if bypassed {
+				p.Bypass = &api.Bypass{Config: "B"}
+			}
+			follow([]api.RolloutPolicy{policyOf(c.spec, c.pool)}, p)
+			if got := held(p); got != c.held {
+				t.Errorf("%s: %q, want %q", name, got, c.held)
+			}
+			if c.held != "" && p.Rules.Next.IsZero() {
+				t.Errorf("%s: nobody looks again", name)
+			}
+		}
+	}
+	p := pool(t, "master", "a A Done", "b A Done")
+	p.Etcd = etcd
+	follow(nil, p)
+	if got := held(p); got != "" {
+		t.Errorf("without a policy: %q", got)
+	}
+	// A node of another pool of the control plane without a member counts.
+	p, arbiter := pool(t, "master", "a A Done", "x A Done"), pool(t, "arbiter", "c B Done")
+	p.Etcd = &progress.Etcd{Members: []progress.EtcdMember{{Node: "a"}, {Node: "x"}}}
+	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, p, arbiter)
+	if got := held(p); got != "a:EtcdUnhealthy x:EtcdUnhealthy" {
+		t.Errorf("without a member on c: %q", got)
+	}
+}
