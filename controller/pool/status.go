@@ -42,6 +42,9 @@ func annotations(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time)
 		}
 		out[api.HistoryKey] = encodeList(history[:min(len(history), historyLimit)])
 	}
+	if known, err := api.Decode[[]api.PastRollout](pool.Annotations, api.RolloutsKey); err == nil {
+		out[api.RolloutsKey] = encodeList(rollouts(known, p, now))
+	}
 	return out
 }
 

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"slices"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// rolloutsLimit is how many rollouts a pool remembers.
+const rolloutsLimit = 10
+
+// rollouts is what a pool has to remember of its rollouts now. It follows from what is remembered, the pool and the
+// time alone, and changes when a rollout begins, fails on a node or ends: a pool of thousands of nodes has no more to
+// write than one of two. A configuration that all nodes have already, as in a pool that is empty or was just made of
+// nodes of another, is no rollout, and a node that joins later begins none anew.
+func rollouts(known []api.PastRollout, p progress.Pool, now time.Time) []api.PastRollout {
+	out := slices.Clone(known)
+	now = now.UTC().Truncate(time.Second)
+	if p.Target != "" && (len(out) == 0 || out[0].Config != p.Target) {
+		if len(out) > 0 && out[0].Ended.IsZero() {
+			out[0].Ended, out[0].Replaced = now, true
+			out[0].Nodes, out[0].Updated = p.Machines, having(p, out[0].Config)
+		}
+		if p.Updated < p.Machines {
+			out = slices.Insert(out, 0, api.PastRollout{Config: p.Target, Wanted: now})
+		}
+	}
+	if len(out) > 0 && out[0].Config == p.Target && out[0].Ended.IsZero() {
+		follow(&out[0], p, now)
+	}
+	return out[:min(len(out), rolloutsLimit)]
+}
+
+// follow brings the rollout of the pool's target up to now.
+func follow(r *api.PastRollout, p progress.Pool, now time.Time) {
+	sent := func(n progress.Node) bool { return n.Desired == p.Target }
+	if r.Began.IsZero() && slices.ContainsFunc(p.Nodes, sent) {
+		r.Began = now
+	}
+	r.Failed = max(r.Failed, len(p.Failed()))
+	if p.Complete() {
+		r.Ended, r.Nodes, r.Updated = now, p.Machines, p.Updated
+	}
+}
+
+// having is how many nodes have a configuration, wherever they are to go next.
+func having(p progress.Pool, config string) int {
+	count := 0
+	for _, n := range p.Nodes {
+		count += rank(n.Current == config)
+	}
+	return count
+}
