@@ -3,10 +3,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"golang.org/x/sync/errgroup"
@@ -41,7 +39,9 @@ func (c *cluster) view(ctx context.Context) (progress.View, error) {
 			c.warn("%s: not known: %s", what, describe(warnings[i]))
 		}
 	}
-	v.Missing = missing(v, exists)
+	if exists != nil {
+		v.Missing = progress.MissingConfigs(v.Pools, v.Nodes, exists)
+	}
 	return v, nil
 }
 
@@ -73,39 +73,7 @@ func (c *cluster) daemons(ctx context.Context) (map[string]progress.Daemon, erro
 	if err != nil {
 		return nil, fmt.Errorf("listing the daemon's Pods: %w", err)
 	}
-	if len(pods.Items) == 0 {
-		return nil, nil
-	}
-	daemons := make(map[string]progress.Daemon, len(pods.Items))
-	for i := range pods.Items {
-		p := &pods.Items[i]
-		d := progress.Daemon{Namespace: p.Namespace, Pod: p.Name}
-		d.Trouble, d.Since = trouble(p)
-		// While a pod is replaced there are two; the one that works counts.
-		if old, ok := daemons[p.Spec.NodeName]; !ok || old.Trouble != "" {
-			daemons[p.Spec.NodeName] = d
-		}
-	}
-	return daemons, nil
-}
-
-// trouble says why a pod does not work, and since when; empty where it does.
-func trouble(p *corev1.Pod) (string, time.Time) {
-	for _, c := range p.Status.Conditions {
-		if c.Type != corev1.PodReady || c.Status == corev1.ConditionTrue {
-			continue
-		}
-		for _, s := range p.Status.ContainerStatuses {
-			if w := s.State.Waiting; w != nil {
-				return fmt.Sprintf("container %s: %s", s.Name, cmp.Or(w.Message, w.Reason)), c.LastTransitionTime.Time
-			}
-		}
-		return cmp.Or(c.Message, c.Reason, "the pod is not ready"), c.LastTransitionTime.Time
-	}
-	if p.Status.Phase == corev1.PodRunning {
-		return "", time.Time{}
-	}
-	return "the pod is " + string(p.Status.Phase), p.CreationTimestamp.Time
+	return progress.ReadDaemons(pods.Items), nil
 }
 
 // configs are the names of all MachineConfigs. Their contents, which make megabytes, stay where they are.
@@ -120,26 +88,6 @@ func (c *cluster) configs(ctx context.Context) (map[string]bool, error) {
 		names[all.Items[i].Name] = true
 	}
 	return names, nil
-}
-
-// missing are the configurations that somebody shall have and that do not exist; nil where that is not known.
-func missing(v progress.View, exists map[string]bool) map[string]bool {
-	if exists == nil {
-		return nil
-	}
-	out := map[string]bool{}
-	add := func(name string) {
-		if name != "" && !exists[name] {
-			out[name] = true
-		}
-	}
-	for i := range v.Pools {
-		add(v.Pools[i].Spec.Configuration.Name)
-	}
-	for i := range v.Nodes {
-		add(v.Nodes[i].Annotations[api.DesiredConfig])
-	}
-	return out
 }
 
 // report reads the cluster and brings it together.
