@@ -72,6 +72,7 @@ deps: ## Installs the Debian packages that the labs need (as root; does nothing 
 		podman podman
 		setfiles policycoreutils
 		/usr/lib/dracut/modules.d/30ignition/ignition ignition
+		chromium-headless-shell chromium-headless-shell
 	END
 	if ((!$${#packages[@]})); then exit 0; fi
 	if ((EUID)) || ! command -v apt-get >/dev/null; then

@@ -71,6 +71,7 @@ type runOptions struct {
 	leaderElectNamespace string
 	nodeName             string
 	templates            string
+	page                 pageOptions
 }
 
 func run() *cobra.Command {
@@ -99,6 +100,7 @@ func run() *cobra.Command {
 	flags.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"),
 		"the node that this runs on, which is updated last (default $NODE_NAME)")
 	flags.StringVar(&o.templates, "templates", "", templatesUsage)
+	o.page.flags(flags)
 	return cmd
 }
 
@@ -118,6 +120,9 @@ func (o *runOptions) check() error {
 	}
 	slices.Sort(o.controllers)
 	o.controllers = slices.Compact(o.controllers)
+	if err := o.page.check(); err != nil {
+		return usageError{err}
+	}
 	return nil
 }
 
@@ -166,6 +171,9 @@ func (o *runOptions) run() error {
 		if err := controllers[name](mgr, *o); err != nil {
 			return err
 		}
+	}
+	if err := o.page.add(mgr, o.nodeName); err != nil {
+		return err
 	}
 	guard := newGuard(mgr.GetAPIReader(), log)
 	if err := errors.Join(metrics.Registry.Register(guard.missing), mgr.Add(guard)); err != nil {

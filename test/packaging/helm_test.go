@@ -78,6 +78,7 @@ func TestTheChartMakesWhatKustomizeMakes(t *testing.T) {
 		{"monitored", []string{"--set", "createNamespace=true,monitoring.enabled=true"}},
 		{"templated", []string{"--set", "createNamespace=true,templates.create=true"}},
 		{"joining", []string{"--set", "createNamespace=true,server.enabled=true"}},
+		{"paged", []string{"--set", "createNamespace=true,page.enabled=true"}},
 	} {
 		t.Run(test.dir, func(t *testing.T) {
 			made := objects(t, helm(t, append([]string{"template", "noderefit", chart}, test.args...)...))

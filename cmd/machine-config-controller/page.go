@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/util/cert"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+
+	"github.com/noderefit/noderefit/page"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+const (
+	// nowhere is the address of what is not served, as everywhere in controller-runtime.
+	nowhere = "0"
+	// How long a request of a page may take, and the process to end one. Nobody sends more than some headers.
+	pageReads, pageAnswers, pageEnds = 10 * time.Second, time.Minute, 2 * time.Second
+	pageHeaders                      = 64 << 10
+)
+
+// pageOptions say where the web page is served, and with which certificate.
+type pageOptions struct{ address, cert, key string }
+
+func (o *pageOptions) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.address, "page-bind-address", nowhere,
+		"where to serve the web page, over HTTPS and to those who may see it; 0: nowhere")
+	f.StringVar(&o.cert, "page-cert", "",
+		"file of the web page's certificate, with its chain; read again when it changes. Without it one is made up, which "+
+			"nobody trusts by itself")
+	f.StringVar(&o.key, "page-key", "", "file of its key")
+}
+
+func (o *pageOptions) check() error {
+	if (o.cert == "") != (o.key == "") {
+		return errors.New("--page-cert and --page-key: one is of no use without the other")
+	}
+	return nil
+}
+
+// add has a manager serve the page, whether it leads or not: what leads only writes.
+func (o *pageOptions) add(mgr ctrl.Manager, node string) error {
+	if o.address == nowhere {
+		return nil
+	}
+	own, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), ByObject: page.CacheOptions(),
+	})
+	if err != nil {
+		return fmt.Errorf("serving the web page: %w", err)
+	}
+	source := page.Source{Controllers: mgr.GetClient(), Own: own, Self: node, Now: rollout.Now}
+	pages := page.New(page.Options{Read: source.Read, Now: rollout.Now, Version: version})
+	filter, err := filters.WithAuthenticationAndAuthorization(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("serving the web page: %w", err)
+	}
+	log := mgr.GetLogger().WithName("page")
+	guarded, err := page.Guard(pages, func(h http.Handler) (http.Handler, error) { return filter(log, h) })
+	if err != nil {
+		return err
+	}
+	listener, err := o.listen(mgr)
+	if err != nil {
+		return fmt.Errorf("serving the web page: %w", err)
+	}
+	// What is watched for the page alone has a cache of its own, so that the controllers' are full without it.
+	return errors.Join(mgr.Add(own), mgr.Add(&manager.Server{
+		Name: "page", Listener: listener, ShutdownTimeout: new(pageEnds), Server: &http.Server{
+			Handler: guarded, ReadTimeout: pageReads, WriteTimeout: pageAnswers, MaxHeaderBytes: pageHeaders,
+			ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(log), slog.LevelDebug),
+		},
+	}))
+}
+
+func (o *pageOptions) listen(mgr ctrl.Manager) (net.Listener, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if o.cert != "" {
+		watcher, err := certwatcher.New(o.cert, o.key)
+		if err != nil {
+			return nil, fmt.Errorf("reading the certificate %s and its key: %w", o.cert, err)
+		}
+		config.GetCertificate = watcher.GetCertificate
+		if err := mgr.Add(watcher); err != nil {
+			return nil, err
+		}
+	} else {
+		chain, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+		if err != nil {
+			return nil, fmt.Errorf("making a certificate: %w", err)
+		}
+		pair, err := tls.X509KeyPair(chain, key)
+		if err != nil {
+			return nil, fmt.Errorf("making a certificate: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return tls.Listen("tcp", o.address, config)
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"html/template"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// What a page says, for its template.
+type (
+	document struct {
+		Title, Style, Home, Version, Summary string
+		At                                   stamp
+		// Refresh is after how many seconds the browser asks again, unless the page is Still; Toggle leads to the other.
+		Refresh  int
+		Still    bool
+		Toggle   string
+		Warnings []string
+		// Alone: the page is one pool's.
+		Alone bool
+		Pools []poolPart
+		Stray nodeList
+	}
+
+	// answerPart is progress.Answer for people.
+	answerPart struct {
+		Verdict string
+		Mood    mood
+		Since   stamp
+		Until   stamp
+		Because string
+		Do      string
+		Waits   string
+		Output  []string
+	}
+
+	poolPart struct {
+		answerPart
+
+		Name, Link   string
+		Target       string
+		Updated, Of  int
+		Bar          bar
+		Facts        []fact
+		Quarantined  []quarantinePart
+		Rollouts     []rolloutPart
+		Nodes        nodeList
+		SeveralPages bool
+	}
+
+	fact struct{ Name, Text string }
+
+	quarantinePart struct {
+		Config, Node, Reason string
+		Since                stamp
+	}
+
+	// nodeList is a page of nodes; Done and Waiting are how many are left out because there is nothing to say of them, or
+	// nothing but what is said of their pool, and More how many for want of room.
+	nodeList struct {
+		Nodes         []nodePart
+		Done, Waiting int
+		More          int
+		From, To, Of  int
+		Earlier, Next string
+	}
+
+	nodePart struct {
+		answerPart
+
+		Name, Phase, Config string
+		At                  stamp
+	}
+
+	// stamp is a time, in full and as an age.
+	stamp struct{ Full, Machine, Age string }
+)
+
+// mood is how a verdict concerns people, also the name of its colour. Each is a word and a sign as well: colours tell
+// nothing to some.
+type mood string
+
+const (
+	good    mood = "good"
+	busy    mood = "busy"
+	waits   mood = "waits"
+	trouble mood = "trouble"
+)
+
+var functions = template.FuncMap{
+	"sign": func(m mood) string {
+		return map[mood]string{good: "✓", busy: "↻", waits: "○", trouble: "!"}[m]
+	},
+}
+
+// moodOf a verdict: what is not known to be harmless concerns people.
+func moodOf(v progress.Verdict) mood {
+	switch v {
+	case progress.UpToDate:
+		return good
+	case progress.Updating, progress.Rebooting, progress.NotTakenUp:
+		return busy
+	case progress.Paused, progress.WaitsForPool, progress.OutsideWindow, progress.WaitsForStage, progress.Soaking,
+		progress.WaitsForTurn, progress.NotOffered, progress.RenderPending, progress.NotRendered, progress.NoNodes,
+		progress.NoPool:
+		return waits
+	default:
+		return trouble
+	}
+}
+
+var moods = []mood{trouble, busy, waits, good}
+
+// state is a cluster that was looked at, with all the answers.
+type state struct {
+	view    View
+	now     time.Time
+	report  *progress.Report
+	objects map[string]*mcfgv1.MachineConfigPool
+	answers map[string]progress.Answer // of nodes
+	pools   map[string]progress.Answer
+}
+
+func newState(v View, now time.Time) *state {
+	s := &state{
+		view: v, now: now, report: progress.NewReport(v.View), objects: map[string]*mcfgv1.MachineConfigPool{},
+		answers: make(map[string]progress.Answer, len(v.Nodes)), pools: map[string]progress.Answer{},
+	}
+	for i := range v.Pools {
+		s.objects[v.Pools[i].Name] = &v.Pools[i]
+	}
+	for i := range v.Nodes {
+		s.answers[v.Nodes[i].Name], _ = s.report.ExplainNode(v.Nodes[i].Name)
+	}
+	for _, name := range s.report.Pools() {
+		s.pools[name], _ = s.report.ExplainPool(name)
+	}
+	return s
+}
+
+// summary is all pools in a sentence.
+func (s *state) summary() string {
+	count := map[mood]int{}
+	updated, nodes := 0, 0
+	for _, name := range s.report.Pools() {
+		p, _ := s.report.Pool(name)
+		updated, nodes = updated+p.Updated, nodes+p.Machines
+		count[moodOf(s.pools[name].Verdict)]++
+	}
+	texts := map[mood][2]string{
+		trouble: {"needs a person", "need a person"}, busy: {"is on its way", "are on their way"}, waits: {"waits", "wait"},
+		good: {"is up to date", "are up to date"},
+	}
+	var parts []string
+	for _, m := range moods {
+		if n := count[m]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", number(n, "pool"), texts[m][min(n, 2)-1]))
+		}
+	}
+	if len(parts) == 0 {
+		return "There are no MachineConfigPools."
+	}
+	return fmt.Sprintf("%d of %s updated; %s.", updated, number(nodes, "node"), strings.Join(parts, ", "))
+}
+
+func number(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
+}
+
+func (s *state) stamp(at time.Time) stamp {
+	if at.IsZero() {
+		return stamp{}
+	}
+	out := stamp{Full: at.UTC().Format("2006-01-02 15:04 UTC"), Machine: at.UTC().Format(time.RFC3339)}
+	if at.After(s.now) {
+		out.Age = "in " + duration.HumanDuration(at.Sub(s.now))
+	} else {
+		out.Age = duration.HumanDuration(s.now.Sub(at))
+	}
+	return out
+}
+
+func (s *state) answer(a progress.Answer) answerPart {
+	out := answerPart{
+		Verdict: string(a.Verdict), Mood: moodOf(a.Verdict), Since: s.stamp(a.Since), Until: s.stamp(a.Until),
+		Because: a.Because, Do: a.Do, Output: a.Output,
+	}
+	if a.Blocking != nil {
+		out.Waits = a.Blocking.String()
+	}
+	return out
+}
+
+// names are the pools', those first that need a person.
+func (s *state) names() []string {
+	order := func(name string) int { return slices.Index(moods, moodOf(s.pools[name].Verdict)) }
+	return slices.SortedStableFunc(slices.Values(s.report.Pools()), func(a, b string) int { return order(a) - order(b) })
+}
+
+// pool is what there is to say of one, with up to limit of its nodes: those that page says, from 1, or with 0 the first
+// of those that there is something of their own to say of.
+func (s *state) pool(name string, limit, page int) poolPart {
+	p, _ := s.report.Pool(name)
+	out := poolPart{
+		answerPart: s.answer(s.pools[name]), Name: name, Link: Path + "/pools/" + url.PathEscape(name), Target: p.Target,
+		Updated: p.Updated, Of: p.Machines, Bar: phases(p), Facts: s.facts(p),
+	}
+	// What failed in another pool is shown there, unless this one is to have the same.
+	elsewhere := slices.DeleteFunc(slices.Clone(p.Elsewhere), func(q api.Quarantine) bool {
+		return !api.SameContent(q.Config, p.Target)
+	})
+	for _, q := range slices.Concat(p.Quarantined, elsewhere) {
+		out.Quarantined = append(out.Quarantined, quarantinePart{q.Config, q.Node, q.Reason, s.stamp(q.Since)})
+	}
+	// What can't be read was never written by us, and is no reason to show nothing.
+	known, _ := api.Decode[[]api.PastRollout](s.objects[name].Annotations, api.RolloutsKey)
+	out.Rollouts = s.rollouts(known, p)
+	names := make([]string, len(p.Nodes))
+	for i := range p.Nodes {
+		names[i] = p.Nodes[i].Name
+	}
+	out.Nodes = s.list(names, out.Link, limit, page)
+	out.SeveralPages = out.Nodes.Earlier != "" || out.Nodes.Next != ""
+	return out
+}
+
+// facts are what a pool goes by.
+func (s *state) facts(p progress.Pool) []fact {
+	out := []fact{{"Out of service at a time", number(p.MaxUnavailable, "node")}}
+	if !p.Rules.NextWindow.IsZero() {
+		at := s.stamp(p.Rules.NextWindow)
+		out = append(out, fact{"Next window", at.Full + " (" + at.Age + ")"})
+	}
+	if p.Rules.Policy != "" {
+		out = append(out, fact{"RolloutPolicy", p.Rules.Policy})
+	}
+	if p.Rules.Stage != "" {
+		out = append(out, fact{"Stage at work", p.Rules.Stage})
+	}
+	if p.Rules.FailureBudget > 0 {
+		out = append(out, fact{"Failure budget", fmt.Sprintf("%d of %s used", len(p.Failed()),
+			number(p.Rules.FailureBudget, "node"))})
+	}
+	if p.Paused {
+		out = append(out, fact{"Paused", "by spec.paused"})
+	}
+	if b := p.Bypass; b != nil && p.Rules.Policy != "" && api.SameContent(b.Config, p.Target) {
+		out = append(out, fact{"Bypassed", "by " + b.By + ": " + b.Why})
+	}
+	return out
+}
+
+func (s *state) stray() nodeList { return s.list(s.report.Stray(), "", many, 0) }
+
+// list is nodes by what there is to say of them: what needs a person first, what is up to date last, or not at all.
+func (s *state) list(names []string, link string, limit, page int) nodeList {
+	order := func(name string) int { return slices.Index(moods, moodOf(s.answers[name].Verdict)) }
+	names = slices.Clone(names)
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Or(order(a)-order(b), strings.Compare(a, b)) })
+	var out nodeList
+	if page == 0 {
+		names = slices.DeleteFunc(names, func(name string) bool {
+			a := s.answers[name]
+			switch {
+			case moodOf(a.Verdict) == good:
+				out.Done++
+			case a.OfPool():
+				out.Waiting++
+			default:
+				return false
+			}
+			return true
+		})
+	}
+	out.Of = len(names)
+	from := min(max(page-1, 0)*limit, len(names))
+	to := min(from+limit, len(names))
+	out.From, out.To = from+1, to
+	for _, name := range names[from:to] {
+		out.Nodes = append(out.Nodes, s.node(name))
+	}
+	switch {
+	case page == 0:
+		out.More = len(names) - to
+	default:
+		if from > 0 {
+			out.Earlier = link + "?page=" + strconv.Itoa(page-1)
+		}
+		if to < len(names) {
+			out.Next = link + "?page=" + strconv.Itoa(page+1)
+		}
+	}
+	return out
+}
+
+func (s *state) node(name string) nodePart {
+	n, _, _ := s.report.Node(name)
+	phase, since := s.report.At(name)
+	a := s.answers[name]
+	if since.IsZero() {
+		since = a.Since
+	}
+	return nodePart{answerPart: s.answer(a), Name: name, Phase: phase, Config: way(n), At: s.stamp(since)}
+}
+
+// way is the configuration of a node, and where it is going.
+func way(n progress.Node) string {
+	if n.Desired == "" || n.Desired == n.Current {
+		return short(n.Current)
+	}
+	return short(n.Current) + " → " + short(n.Desired)
+}
+
+// shortDigits is how much of a digest tells configurations of one cluster apart at a glance.
+const shortDigits = 8
+
+// short is a rendered configuration by the beginning of its digest, as pools are named beside it.
+func short(config string) string {
+	content := api.Content(config)
+	if content == config {
+		return cmp.Or(config, "–")
+	}
+	return content[:shortDigits]
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package page is what package progress says of a cluster, as web pages: pools, nodes, what they wait for, and how the
+// last rollouts went. It only reads, and a page is one document with one style sheet, without a script: what a browser
+// is allowed to load is that alone.
+package page
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/noderefit/noderefit/progress"
+)
+
+// Path is where the pages are, and what the right to see them is about: GET of this and of what is below it, as a
+// nonResourceURL of RBAC.
+const Path = "/page"
+
+const (
+	// refreshed is how often a browser asks again by itself.
+	refreshed = 15 * time.Second
+	// fresh is for how long one look at the cluster serves whoever asks: it costs the same for one as for many.
+	fresh = time.Second
+	// few is how many nodes of a pool the first page lists, and many how many a page of the pool's own does.
+	few, many = 25, 200
+)
+
+//go:embed page.html style.css
+var files embed.FS
+
+var (
+	pages = template.Must(template.New("page.html").Funcs(functions).ParseFS(files, "page.html"))
+	style = must(files.ReadFile("style.css"))
+	// stylePath changes with what the file says, so that a browser may keep it.
+	stylePath = Path + "/style-" + digest(style) + ".css"
+)
+
+func must(data []byte, err error) []byte {
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	return data
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:4])
+}
+
+// View is a cluster as it was read, and what could not be read, a sentence each.
+type View struct {
+	progress.View
+
+	Warnings []string
+}
+
+// Options are what pages need.
+type Options struct {
+	// Read reads the cluster.
+	Read func(context.Context) (View, error)
+	// Now is the clock.
+	Now func() time.Time
+	// Version is the program's.
+	Version string
+}
+
+// New answers for everything below Path. Who may ask is for somebody else to say.
+func New(o Options) http.Handler {
+	h := &handler{Options: o}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+Path+"/{$}", h.overview)
+	mux.HandleFunc("GET "+Path+"/pools/{pool}", h.pool)
+	mux.HandleFunc("GET "+stylePath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/css; charset=utf-8")
+		w.Header().Set("Cache-Control", "private, max-age=86400, immutable")
+		_, _ = w.Write(style)
+	})
+	return mux
+}
+
+type handler struct {
+	Options
+
+	mu   sync.Mutex
+	last *state
+}
+
+// look is the cluster as it is, or was a moment ago.
+func (h *handler) look(ctx context.Context) (*state, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last != nil {
+		return h.last, nil
+	}
+	v, err := h.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := newState(v, h.Now())
+	h.last = s
+	// Nothing is kept of a cluster at which nobody looks.
+	time.AfterFunc(fresh, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.last = nil
+	})
+	return s, nil
+}
+
+func (h *handler) overview(w http.ResponseWriter, r *http.Request) {
+	s, err := h.look(r.Context())
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, "the cluster could not be read: "+err.Error())
+		return
+	}
+	d := h.document(r, s, "Noderefit")
+	d.Summary = s.summary()
+	for _, name := range s.names() {
+		d.Pools = append(d.Pools, s.pool(name, few, 0))
+	}
+	d.Stray = s.stray()
+	h.write(w, d)
+}
+
+func (h *handler) pool(w http.ResponseWriter, r *http.Request) {
+	s, err := h.look(r.Context())
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, "the cluster could not be read: "+err.Error())
+		return
+	}
+	name := r.PathValue("pool")
+	if _, ok := s.report.Pool(name); !ok {
+		refuse(w, http.StatusNotFound, "there is no MachineConfigPool "+name)
+		return
+	}
+	at, err := strconv.Atoi(r.URL.Query().Get("page"))
+	if err != nil || at < 1 {
+		at = 1
+	}
+	d := h.document(r, s, "Pool "+name)
+	d.Alone = true
+	d.Pools = []poolPart{s.pool(name, many, at)}
+	h.write(w, d)
+}
+
+// document is the frame of a page.
+func (h *handler) document(r *http.Request, s *state, title string) *document {
+	d := &document{
+		Title: title, Style: stylePath, Home: Path + "/", Version: h.Version, At: s.stamp(s.now), Warnings: s.view.Warnings,
+		Refresh: int(refreshed.Seconds()),
+	}
+	query := r.URL.Query()
+	if d.Still = query.Get("refresh") == "off"; d.Still {
+		query.Del("refresh")
+	} else {
+		query.Set("refresh", "off")
+	}
+	d.Toggle = strings.TrimSuffix(r.URL.Path+"?"+query.Encode(), "?")
+	return d
+}
+
+// write answers with a whole page or with none.
+func (h *handler) write(w http.ResponseWriter, d *document) {
+	var out bytes.Buffer
+	if err := pages.Execute(&out, d); err != nil {
+		refuse(w, http.StatusInternalServerError, "the page could not be made: "+err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(out.Len()))
+	_, _ = out.WriteTo(w)
+}
+
+func refuse(w http.ResponseWriter, code int, text string) {
+	http.Error(w, text, code)
+}
+
+// policy is what a browser may do with a page: show it, with its style sheet.
+const policy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// Guard lets those requests through to pages that allowed passes on, and no others. Browsers can't be told a token but
+// as a password: with any name, it is taken for the bearer's. Whoever shows nothing is asked for it.
+func Guard(pages http.Handler, filter func(http.Handler) (http.Handler, error)) (http.Handler, error) {
+	allowed, err := filter(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if undecided, is := w.(*gate); is {
+			w = undecided.ResponseWriter
+		}
+		w.Header().Del(challenge)
+		pages.ServeHTTP(w, r)
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("guarding the web page: %w", err)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		switch {
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			h.Set("Allow", "GET, HEAD")
+			refuse(w, http.StatusMethodNotAllowed, "this can only be read")
+			return
+		case r.URL.Path == "/" || r.URL.Path == Path:
+			http.Redirect(w, r, Path+"/", http.StatusFound)
+			return
+		}
+		h.Set(challenge, `Basic realm="Noderefit: any name, and a token of the cluster as the password", charset="UTF-8"`)
+		if _, token, is := r.BasicAuth(); is {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		if r.Header.Get("Authorization") == "" {
+			refuse(w, http.StatusUnauthorized, "a token of the cluster is needed (kubectl create token), as the password")
+			return
+		}
+		allowed.ServeHTTP(&gate{w}, r)
+	}), nil
+}
+
+const challenge = "WWW-Authenticate"
+
+// gate is what a filter answers to whom it does not let through. controller-runtime's has 500 for a token that the
+// cluster calls wrong or ended, on which no browser asks for another one.
+type gate struct{ http.ResponseWriter }
+
+// WriteHeader has those asked again who could not be told from somebody else.
+func (g *gate) WriteHeader(code int) {
+	if code == http.StatusInternalServerError {
+		code = http.StatusUnauthorized
+	}
+	g.ResponseWriter.WriteHeader(code)
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+// patience is how long something is waited for that a page can be without: a cache that is never filled, since it is
+// not allowed, says nothing.
+const patience = 5 * time.Second
+
+// Source is where a cluster is read. Both readers are caches whose objects nobody changes: the controllers', and one
+// for what they have no use for.
+type Source struct {
+	Controllers, Own client.Reader
+	// Self is the node that the process runs on; empty: none of the cluster's.
+	Self string
+	// Now is the clock by which policies are read.
+	Now func() time.Time
+}
+
+// CacheOptions say what the cache of the page's own keeps: what daemons say of nodes, and whether they run.
+func CacheOptions() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{
+		&mcfgv1.MachineConfigNode{}: {Transform: cache.TransformStripManagedFields()},
+		&corev1.Pod{}: {
+			Namespaces: map[string]cache.Config{api.Namespace: {}},
+			Label:      labels.SelectorFromSet(labels.Set{"k8s-app": api.Daemon}),
+			Transform:  strip,
+		},
+	}
+}
+
+// strip leaves of a pod what says whether it works.
+func strip(o any) (any, error) {
+	if p, ok := o.(*corev1.Pod); ok {
+		p.ManagedFields, p.Annotations = nil, nil
+		p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName}
+		p.Status = corev1.PodStatus{
+			Phase: p.Status.Phase, Conditions: p.Status.Conditions, ContainerStatuses: p.Status.ContainerStatuses,
+		}
+	}
+	return o, nil
+}
+
+// Read reads all that an explanation needs. Without pools and nodes there is none; what else is not known is a warning.
+func (s Source) Read(ctx context.Context) (View, error) {
+	var v View
+	g, inner := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		var list mcfgv1.MachineConfigPoolList
+		err := all(inner, s.Controllers, "MachineConfigPools", &list)
+		v.Pools = list.Items
+		slices.SortFunc(v.Pools, func(a, b mcfgv1.MachineConfigPool) int { return strings.Compare(a.Name, b.Name) })
+		return err
+	})
+	g.Go(func() error {
+		var list corev1.NodeList
+		err := all(inner, s.Controllers, "Nodes", &list)
+		v.Nodes = list.Items
+		return err
+	})
+	var exists map[string]bool
+	var unknown [4]error
+	for i, read := range []func(context.Context) error{
+		func(ctx context.Context) (err error) { v.States, err = s.states(ctx); return err },
+		func(ctx context.Context) (err error) { v.Daemons, err = s.daemons(ctx); return err },
+		func(ctx context.Context) (err error) { exists, err = s.configs(ctx); return err },
+		func(ctx context.Context) (err error) { v.Follow, err = s.rules(ctx); return err },
+	} {
+		g.Go(func() error {
+			short, cancel := context.WithTimeout(inner, patience)
+			defer cancel()
+			unknown[i] = read(short)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return View{}, err
+	}
+	for i, what := range []string{
+		"The steps of nodes, and what their drains wait for", "Whether daemons run", "Which configurations exist",
+		"What RolloutPolicies say",
+	} {
+		if unknown[i] != nil {
+			v.Warnings = append(v.Warnings, what+": not known: "+unknown[i].Error())
+		}
+	}
+	if exists != nil {
+		v.Missing = progress.MissingConfigs(v.Pools, v.Nodes, exists)
+	}
+	return v, nil
+}
+
+// all lists what a cache has, as it lies there.
+func all(ctx context.Context, from client.Reader, what string, list client.ObjectList) error {
+	err := from.List(ctx, list, client.UnsafeDisableDeepCopy)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("listing %s: nothing was read within %s: may the controller list and watch them?", what, patience)
+	}
+	if err != nil {
+		return fmt.Errorf("listing %s: %w", what, err)
+	}
+	return nil
+}
+
+func (s Source) states(ctx context.Context) (map[string]*mcfgv1.MachineConfigNode, error) {
+	var list mcfgv1.MachineConfigNodeList
+	if err := all(ctx, s.Own, "MachineConfigNodes", &list); err != nil {
+		return nil, err
+	}
+	states := make(map[string]*mcfgv1.MachineConfigNode, len(list.Items))
+	for i := range list.Items {
+		states[list.Items[i].Name] = &list.Items[i]
+	}
+	return states, nil
+}
+
+func (s Source) daemons(ctx context.Context) (map[string]progress.Daemon, error) {
+	var list corev1.PodList
+	if err := all(ctx, s.Own, "the daemon's Pods", &list); err != nil {
+		return nil, err
+	}
+	return progress.ReadDaemons(list.Items), nil
+}
+
+func (s Source) configs(ctx context.Context) (map[string]bool, error) {
+	var list mcfgv1.MachineConfigList
+	if err := all(ctx, s.Controllers, "MachineConfigs", &list); err != nil {
+		return nil, err
+	}
+	names := make(map[string]bool, len(list.Items))
+	for i := range list.Items {
+		names[list.Items[i].Name] = true
+	}
+	return names, nil
+}
+
+// rules lets the cluster's policies say what they say now.
+func (s Source) rules(ctx context.Context) (func([]*progress.Pool), error) {
+	var list api.RolloutPolicyList
+	if err := all(ctx, s.Controllers, rollout.Kind, &list); err != nil {
+		if meta.IsNoMatchError(err) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	book, now := rollout.NewBook(list.Items), s.Now()
+	return func(pools []*progress.Pool) { book.Follow(pools, now, s.Self) }, nil
+}
