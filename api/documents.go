@@ -29,6 +29,8 @@ type Quarantine struct {
 	Node   string    `json:"node,omitempty"`
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"`
+	// Gate of a RolloutPolicy that was closed at its deadline, about no single node; empty: the verdict was no.
+	Gate string `json:"gate,omitempty"`
 }
 
 // Lifted is a quarantine that somebody took back: the failures that they knew of, and no later one.

@@ -80,6 +80,12 @@ type RolloutPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 5000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')",message="has to be a number from 1 to 5000 or a percentage from 1% to 100%"
 	// +optional
 	FailureBudget *intstr.IntOrString `json:"failureBudget,omitempty"`
+	// gates are asked about every node that has arrived and soaked: it takes its place of maxUnavailable until all pass.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Gates []Gate `json:"gates,omitempty"`
 	// windows are when nodes may begin. Without them: at any time.
 	// +optional
 	Windows *RolloutWindows `json:"windows,omitempty"`
@@ -123,6 +129,13 @@ type RolloutStage struct {
 	// +kubebuilder:validation:Maximum=2592000
 	// +optional
 	SoakSeconds int32 `json:"soakSeconds,omitempty"`
+	// gates are asked about the stage once it has arrived and soaked, and until the rollout is over: the next stage begins
+	// while all pass.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Gates []Gate `json:"gates,omitempty"`
 }
 
 // WindowClose is what happens at the end of a window to nodes that are on their way.
@@ -233,6 +246,10 @@ type RolloutPolicyStatus struct {
 	// notifications are what was said of rollouts.
 	// +optional
 	Notifications *NotificationStatus `json:"notifications,omitempty"`
+	// gates are the questions that are open.
+	// +listType=atomic
+	// +optional
+	Gates []RolloutGate `json:"gates,omitempty"`
 }
 
 // RolloutPolicyPool is where a pool stands.
@@ -277,6 +294,9 @@ type Arrival struct {
 	Config string `json:"config"`
 	// Since is zero until it has arrived.
 	Since time.Time `json:"since,omitzero"`
+	// Passed is when all gates that are asked about nodes had passed, or were skipped; zero: they have not, or there are
+	// none.
+	Passed time.Time `json:"passed,omitzero"`
 }
 
 // OrdersKey is the annotation of a Node that holds Orders: what the RolloutPolicy of its pool asks of its agent. The pool

@@ -140,7 +140,7 @@ func busyCluster() *fixture {
 
 func (f *fixture) handler() http.Handler {
 	return New(Options{Now: func() time.Time { return noon }, Version: "v1", Read: func(context.Context) (View, error) {
-		book := rollout.NewBook(f.policies)
+		book := rollout.NewBook(f.policies, rollout.Unasked)
 		f.Follow = func(pools []*progress.Pool) { book.Follow(pools, noon, "") }
 		return f.View, nil
 	}})

@@ -163,6 +163,6 @@ func (s Source) rules(ctx context.Context) (func([]*progress.Pool), error) {
 		}
 		return nil, err
 	}
-	book, now := rollout.NewBook(list.Items), s.Now()
+	book, now := rollout.NewBook(list.Items, rollout.Reported(list.Items)), s.Now()
 	return func(pools []*progress.Pool) { book.Follow(pools, now, s.Self) }, nil
 }

@@ -31,8 +31,10 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).undelivered,
 	(*Report).poolStops,
 	(*Report).unread,
+	(*Report).goesBack,
 	(*Report).cordoned,
 	(*Report).drifted,
+	(*Report).gated,
 	(*Report).upToDate,
 	(*Report).heldByPolicy,
 	(*Report).waitsForTurn,
@@ -97,6 +99,10 @@ func (r *Report) explainPool(p *poolReport) Answer {
 			return *a
 		}
 		if a := p.refused(); a != nil {
+			return *a
+		}
+		if a := p.held(p.Rules.Unproved); a != nil {
+			a.Because = fmt.Sprintf("all %s have %s; %s", number(p.Machines, "node"), p.Target, a.Because)
 			return *a
 		}
 		if p.Complete() {
@@ -358,13 +364,13 @@ func (p *poolReport) refused() *Answer {
 
 // stops is why the pool goes no further although some of its nodes are not there.
 func (p *poolReport) stops() *Answer {
-	if p.Updated == p.Machines {
+	if p.Updated == p.Machines && p.gateFailed() == nil {
 		return nil
 	}
 	if q := p.Quarantine(); q != nil {
 		return &Answer{
 			Verdict: Quarantined, Blocking: &Object{Kind: "MachineConfig", Name: q.Config}, Since: q.Since,
-			Because: fmt.Sprintf("%s failed on node %s and is offered to no other node: %s", q.Config, q.Node, q.Reason),
+			Because: WhyRefused(q) + p.backText(),
 			Do: fmt.Sprintf("change or revert the MachineConfigs of the pool, or, when the cause is gone: "+
 				"kubectl refit quarantine lift %s", p.Name),
 		}
@@ -618,6 +624,7 @@ func (r *Report) underWay(n *nodeReport) *Answer {
 	if n.Reason != "" && !strings.HasSuffix(n.step.Message, n.Reason) {
 		because += "; " + n.Reason
 	}
+	because += n.pool.back(n)
 	return &Answer{Verdict: Updating, Since: since, Because: because}
 }
 
@@ -710,6 +717,8 @@ func (p *poolReport) tries(n *nodeReport) *Answer {
 // occupied says in a few words why a node counts against its pool's maxUnavailable.
 func (r *Report) occupied(n *nodeReport) (string, time.Time) {
 	switch {
+	case n.soaks() && n.pool.Rules.Gated[n.Name] != nil:
+		return "arrived, " + n.pool.Rules.Gated[n.Name].Because, n.Arrived.Since
 	case n.soaks():
 		return "arrived, soaks until " + n.pool.Rules.Soaking[n.Name].UTC().Format(time.RFC3339), n.Arrived.Since
 	case n.Failing():

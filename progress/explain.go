@@ -308,6 +308,9 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 			return false, false
 		}
 	}
+	if p.backText() != "" && !p.Paused {
+		return false, false // those that have it still go back
+	}
 	a := r.explainPool(p)
 	switch a.Verdict.meaning().end {
 	case arrives:

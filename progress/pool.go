@@ -163,9 +163,10 @@ func count(nodes []Node, target string) Counts {
 	return c
 }
 
-// Complete says that every node is at the target and serves.
+// Complete says that every node is at the target and serves, and that no gate of a policy is asked any more.
 func (p Pool) Complete() bool {
-	return p.Target != "" && p.Updated == p.Machines && p.Ready == p.Machines && p.Unavailable == 0
+	return p.Target != "" && p.Updated == p.Machines && p.Ready == p.Machines && p.Unavailable == 0 &&
+		p.Rules.Unproved == nil && p.gateFailed() == nil
 }
 
 // Quarantine is why the target is offered to no further node, the first failure; nil: it is offered.
@@ -177,6 +178,9 @@ func (p Pool) quarantine(config string) *api.Quarantine {
 	for _, list := range [][]api.Quarantine{p.Quarantined, p.Elsewhere} {
 		for i := range slices.Backward(list) {
 			if api.SameContent(list[i].Config, config) {
+				if list[i].Gate != "" {
+					return &list[i] // no budget is about that
+				}
 				first = cmp.Or(first, &list[i])
 				nodes[list[i].Node] = true
 			}
@@ -214,7 +218,7 @@ func (p Pool) Remembered(now time.Time) []api.Quarantine {
 	keep := make([]bool, len(p.known))
 	for i, q := range slices.Backward(p.known) {
 		content := api.Content(q.Config)
-		keep[i] = of[content] < rememberedNodes && (p.unlisted(q) || find(p.Quarantined, q) >= 0)
+		keep[i] = (of[content] < rememberedNodes || q.Gate != "") && (p.unlisted(q) || find(p.Quarantined, q) >= 0)
 		of[content] += rank(keep[i])
 	}
 	// What is not remembered comes from a node, which says it again: it gets in where there is room, and drives nothing
@@ -229,8 +233,11 @@ func (p Pool) Remembered(now time.Time) []api.Quarantine {
 		}
 	}
 	var out []api.Quarantine
+	if q := p.Rules.Fails; q != nil {
+		out = append(out, *q)
+	}
 	for i, q := range p.known {
-		if !keep[i] {
+		if !keep[i] || p.Rules.Fails != nil && find(out, q) >= 0 {
 			continue
 		}
 		if q.Since.IsZero() {
@@ -258,7 +265,7 @@ func (p Pool) Taking() []Node {
 func (p Pool) Takes(n Node) bool {
 	forgiven := p.Rules.FailureBudget > 1 && n.State == api.RolledBack && !n.Unavailable()
 	_, soaks := p.Rules.Soaking[n.Name]
-	return n.Takes(p.Target) && !forgiven || soaks
+	return n.Takes(p.Target) && !forgiven || soaks || p.Rules.Gated[n.Name] != nil
 }
 
 // ControlPlane says that the pool's nodes hold the cluster's state: they are taken out of service one at a time, the

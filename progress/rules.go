@@ -24,6 +24,16 @@ type Rules struct {
 	Places map[string]int
 	// Soaking are nodes that have arrived and use up maxUnavailable still, by name, and until when.
 	Soaking map[string]time.Time
+	// Gated are nodes that have arrived and use up maxUnavailable until their gates have passed, by name, and why they
+	// have not; Passed are those whose gates have just passed.
+	Gated  map[string]*Hold
+	Passed map[string]bool
+	// Unproved is what the pool waits for still when all its nodes are at the target; nil: nothing.
+	Unproved *Hold
+	// Fails is the target, to be quarantined as a gate was closed at its deadline; nil: it is not.
+	Fails *api.Quarantine
+	// Closed counts what each gate is closed for, nodes or stages, by its name.
+	Closed map[string]int
 	// Stage is the one at work; empty: none.
 	Stage string
 	// OnClose is what happens to those on their way while the hold is that no window is open; empty: nothing.
@@ -125,5 +135,5 @@ func (r *Report) heldByPolicy(n *nodeReport) *Answer {
 // soaks says that the node has arrived, and uses up maxUnavailable for a while still.
 func (n *nodeReport) soaks() bool {
 	_, soaks := n.pool.Rules.Soaking[n.Name]
-	return soaks && !n.Node.Takes(n.pool.Target)
+	return (soaks || n.pool.Rules.Gated[n.Name] != nil) && !n.Takes(n.pool.Target)
 }

@@ -38,6 +38,9 @@ const (
 	Cordoned       Verdict = "Cordoned"
 	Drifted        Verdict = "Drifted"
 	UpToDate       Verdict = "UpToDate"
+	GateClosed     Verdict = "GateClosed"
+	GateFailed     Verdict = "GateFailed"
+	GoingBack      Verdict = "GoingBack"
 	EtcdUnhealthy  Verdict = "EtcdUnhealthy"
 	WaitsForTurn   Verdict = "WaitsForTurn"
 	NotOffered     Verdict = "NotOffered"
@@ -144,6 +147,13 @@ var Verdicts = []Meaning{
 		"Wait, or explain the node that is named", "a-rolloutpolicy-holds-the-pool", goesOn, 14},
 	{Soaking, AboutPool, "The stage before has arrived, and has to stay well until the time that is said",
 		"Wait. When it can't: `kubectl refit bypass POOL --why TEXT`", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
+	{GateFailed, AboutPool, "A gate of the RolloutPolicy is closed past its deadline: no node begins until it passes",
+		"Mend what it says: the rollout goes on by itself then", "a-rolloutpolicy-holds-the-pool", stops, 7},
+	{GateClosed, AboutPool, "A gate of the RolloutPolicy has not passed yet: which, and what it says",
+		"Mend what it says, or wait. In an emergency: `kubectl refit bypass POOL --why TEXT`",
+		"a-rolloutpolicy-holds-the-pool", goesOn, 13},
+	{GoingBack, AboutNode, "A gate was closed at its deadline: the node goes back when its turn comes",
+		"Wait. When the cause is gone: `kubectl refit quarantine lift POOL`", "a-rolloutpolicy-holds-the-pool", goesOn, 10},
 	{EtcdUnhealthy, AboutPool, "A member of etcd is not ready, or a node of the control plane has none: which. No other node goes",
 		"Mend the pod that is named", "a-rolloutpolicy-holds-the-pool", stops, 7},
 	{Cordoned, AboutNode, "The node is where it should be, and somebody else has cordoned it. It counts as out of service",

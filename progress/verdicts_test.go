@@ -188,7 +188,15 @@ var reached = map[Verdict]func(*world){
 	OutsideWindow:  ruled(OutsideWindow),
 	WaitsForStage:  ruled(WaitsForStage),
 	Soaking:        ruled(Soaking),
-	EtcdUnhealthy:  ruled(EtcdUnhealthy),
+	GateClosed:     ruled(GateClosed),
+	GateFailed:     ruled(GateFailed),
+	GoingBack: func(w *world) {
+		w.at(w.a, renderedB, renderedB, api.Done, "")
+		w.pool.Annotations = map[string]string{api.PoolQuarantineKey: api.Encode([]api.Quarantine{
+			{Config: renderedB, Gate: "smoke", Since: began},
+		})}
+	},
+	EtcdUnhealthy: ruled(EtcdUnhealthy),
 	Cordoned: func(w *world) {
 		w.at(w.a, renderedB, renderedB, api.Done, "")
 		w.a.Spec.Unschedulable = true

@@ -24,32 +24,39 @@ type judge struct {
 	now   time.Time
 	self  string
 	rules progress.Rules
+
+	answers  Answers
+	asked    []Ask
+	failed   *progress.Hold // a gate past its deadline
+	bypassed bool
 }
 
-// rule says what the policy lets a pool do. Where the pool's stage has a maxUnavailable, the pool gets it.
-func (p *policy) rule(pool *progress.Pool, all map[string]*progress.Pool, now time.Time, self string) progress.Rules {
-	j := &judge{policy: p, pool: pool, all: all, now: now, self: self, rules: progress.Rules{Policy: p.name}}
+// rule finds what the policy lets a pool do, but for what other pools have to do with it. Where the pool's stage has a
+// maxUnavailable, the pool gets it.
+func (j *judge) rule() {
+	j.rules = progress.Rules{Policy: j.name}
+	p, pool := j.policy, j.pool
 	if p.problem != nil {
 		j.rules.Hold = &progress.Hold{
 			Verdict: progress.PolicyUnusable, Because: "the pool's RolloutPolicy makes no sense: " + oneLine(p.problem),
 			Do: "correct it (kubectl edit rolloutpolicy " + p.name + ")",
 		}
 		j.rules.Orders = kept(pool)
-		return j.rules
+		return
 	}
 	j.rules.FailureBudget = share(p.spec.FailureBudget, len(pool.Nodes), false, 1)
 	// The pool's own questions about failures are answered by the budget.
 	pool.Rules = j.rules
-	bypassed := pool.Bypass != nil && api.SameContent(pool.Bypass.Config, pool.Target)
+	j.bypassed = pool.Bypass != nil && api.SameContent(pool.Bypass.Config, pool.Target)
 	places := j.order()
-	j.stage(places, bypassed)
-	if !bypassed {
+	if !j.bypassed {
 		j.soak()
+		j.gateNodes()
 	}
-	j.hold(bypassed)
+	j.stage(places)
+	j.hold()
 	j.etcd()
 	j.drain()
-	return j.rules
 }
 
 // lookAgain notes a time at which the rules change by themselves.
@@ -144,9 +151,15 @@ func (j *judge) seats(nodes []*progress.Node) [][]*progress.Node {
 
 // stage finds the stage at work and holds the nodes of those behind it. A node that has to try the target again, since
 // somebody took back that it failed there, goes before all stages: everybody waits for it.
-func (j *judge) stage(nodes []*progress.Node, bypassed bool) {
+func (j *judge) stage(nodes []*progress.Node) {
 	there := func(n *progress.Node) bool { return n.Updated(j.pool.Target) }
-	if len(j.stages) == 0 || !slices.ContainsFunc(nodes, func(n *progress.Node) bool { return !there(n) }) {
+	if !slices.ContainsFunc(nodes, func(n *progress.Node) bool { return !there(n) }) {
+		if !j.bypassed {
+			j.unproved(nodes)
+		}
+		return
+	}
+	if len(j.stages) == 0 {
 		return
 	}
 	seats := j.seats(nodes)
@@ -165,7 +178,7 @@ func (j *judge) stage(nodes []*progress.Node, bypassed bool) {
 	} else {
 		j.rules.Stage = restStage
 	}
-	if hold == nil || bypassed {
+	if hold == nil || j.bypassed {
 		return
 	}
 	j.rules.Holds = map[string]*progress.Hold{}
@@ -182,47 +195,66 @@ func (j *judge) stage(nodes []*progress.Node, bypassed bool) {
 // Else it is why those of later stages wait. A stage in which none arrived has proved nothing.
 func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 	s := j.stages[at]
-	arrived := 0
+	var arrived []*progress.Node
 	var ready time.Time
 	for _, n := range nodes {
 		switch {
 		case n.Updated(j.pool.Target) && n.NotReady == "":
-			arrived++
+			arrived = append(arrived, n)
 			since, waits := j.readySince(n)
 			if waits {
-				return j.waits(s, n, "has not been seen ready there yet")
+				return j.comesFirst(s, n, "has not been seen ready there yet")
+			}
+			if hold := j.rules.Gated[n.Name]; hold != nil {
+				return hold
 			}
 			if since.After(ready) {
 				ready = since
 			}
 		case j.pool.FailedOn(*n) && n.State == api.RolledBack && j.rules.FailureBudget > 1:
 		case n.Updated(j.pool.Target):
-			return j.waits(s, n, "is not ready: "+n.NotReady)
+			return j.comesFirst(s, n, "is not ready: "+n.NotReady)
 		case n.Failing() && n.Desired == j.pool.Target:
-			return j.waits(s, n, "failed: "+cmp.Or(n.Reason, string(n.State)))
+			return j.comesFirst(s, n, "failed: "+cmp.Or(n.Reason, string(n.State)))
 		default:
-			return j.waits(s, n, "is not updated yet")
+			return j.comesFirst(s, n, "is not updated yet")
 		}
 	}
-	if len(nodes) > 0 && arrived == 0 {
-		return j.waits(s, nodes[0], "failed, as all nodes of the stage did")
+	if len(nodes) > 0 && len(arrived) == 0 {
+		return j.comesFirst(s, nodes[0], "failed, as all nodes of the stage did")
 	}
 	end := ready.Add(time.Duration(s.spec.SoakSeconds) * time.Second)
-	if ready.IsZero() || !end.After(j.now) {
+	if !ready.IsZero() && end.After(j.now) {
+		return j.soaking("stage "+s.name, end)
+	}
+	if ready.IsZero() {
+		end = ready
+	}
+	if j.bypassed || len(arrived) == 0 || !j.asks() {
 		return nil
 	}
+	return j.gates(Question{Stage: s.name}, s.spec.Gates, arrived, end)
+}
+
+func (j *judge) soaking(what string, end time.Time) *progress.Hold {
 	j.lookAgain(end)
 	return &progress.Hold{
 		Verdict: progress.Soaking, Blocking: policyObject(j.name), Until: end,
-		Because: fmt.Sprintf("stage %s has arrived and soaks until %s", s.name, end.UTC().Format(time.RFC3339)),
+		Because: fmt.Sprintf("%s has arrived and soaks until %s", what, end.UTC().Format(time.RFC3339)),
 		Do:      "wait" + j.orBypass(),
 	}
 }
 
-func (j *judge) waits(s stage, n *progress.Node, why string) *progress.Hold {
+func (j *judge) comesFirst(s stage, n *progress.Node, why string) *progress.Hold {
+	hold := j.waits(n, why)
+	hold.Because = fmt.Sprintf("stage %s comes first: %s", s.name, hold.Because)
+	return hold
+}
+
+func (j *judge) waits(n *progress.Node, why string) *progress.Hold {
 	return &progress.Hold{
 		Verdict: progress.WaitsForStage, Blocking: &progress.Object{Kind: "Node", Name: n.Name},
-		Because: fmt.Sprintf("stage %s comes first: node %s %s", s.name, n.Name, why),
+		Because: fmt.Sprintf("node %s %s", n.Name, why),
 		Do:      "wait, or see kubectl refit explain node/" + n.Name,
 	}
 }
@@ -269,23 +301,31 @@ func (j *judge) soak() {
 	}
 }
 
-// hold finds what keeps all nodes of the pool from beginning: what needs a person first, then what is waited for
-// longest.
-func (j *judge) hold(bypassed bool) {
+// hold finds what of the pool itself keeps all its nodes from beginning: what needs a person comes first.
+func (j *judge) hold() {
 	if j.calendar != nil {
 		m := j.calendar.at(j.now)
 		j.lookAgain(m.until)
 		if !m.open {
 			j.rules.NextWindow = m.until
-			if !bypassed {
+			if !j.bypassed {
 				j.rules.Hold, j.rules.OnClose = j.closed(m), j.calendar.onClose
 			}
 		}
 	}
-	if !bypassed {
-		j.rules.Hold = cmp.Or(j.dependency(), j.rules.Hold)
+	j.rules.Hold = cmp.Or(j.spent(), j.failed, j.rules.Hold)
+}
+
+// depend adds that other pools come first, once these have their rules. What is waited for longest comes before the
+// window, and what needs a person before both.
+func (j *judge) depend() {
+	if j.problem != nil || j.bypassed {
+		return
 	}
-	j.rules.Hold = cmp.Or(j.spent(), j.rules.Hold)
+	h := j.rules.Hold
+	if h == nil || h.Verdict == progress.OutsideWindow {
+		j.rules.Hold = cmp.Or(j.dependency(), h)
+	}
 }
 
 func (j *judge) closed(m moment) *progress.Hold {

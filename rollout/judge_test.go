@@ -74,7 +74,7 @@ func pool(t *testing.T, name string, nodes ...string) *progress.Pool {
 
 func follow(policies []api.RolloutPolicy, pools ...*progress.Pool) {
 	progress.Share(pools)
-	NewBook(policies).Follow(pools, now, "")
+	NewBook(policies, Unasked).Follow(pools, now, "")
 }
 
 func policyOf(spec api.RolloutPolicySpec, pools ...string) api.RolloutPolicy {
@@ -388,7 +388,7 @@ func TestFindingsSayWhatIsWrongWithEachPolicy(t *testing.T) {
 	}, "d")
 	selects.Name, selects.Spec.Pools = "selects", nil
 	pools := []*progress.Pool{pool(t, "a"), pool(t, "b"), pool(t, "c"), pool(t, "d")}
-	book := NewBook([]api.RolloutPolicy{good, gone, bad, selects})
+	book := NewBook([]api.RolloutPolicy{good, gone, bad, selects}, Unasked)
 	progress.Share(pools)
 	book.Follow(pools, now, "")
 	got := map[string]string{}

@@ -64,10 +64,12 @@ func read(object *api.RolloutPolicy) *policy {
 			}
 		}
 		errs = append(errs, checkShare(fmt.Sprintf("spec.stages[%d].nodes", i), spec.Nodes),
-			checkShare(fmt.Sprintf("spec.stages[%d].maxUnavailable", i), spec.MaxUnavailable))
+			checkShare(fmt.Sprintf("spec.stages[%d].maxUnavailable", i), spec.MaxUnavailable),
+			checkGates(fmt.Sprintf("spec.stages[%d].gates", i), spec.Gates, true))
 		p.stages = append(p.stages, s)
 	}
-	errs = append(errs, checkShare("spec.failureBudget", object.Spec.FailureBudget))
+	errs = append(errs, checkShare("spec.failureBudget", object.Spec.FailureBudget),
+		checkGates("spec.gates", object.Spec.Gates, false))
 	errs = append(errs, checkDrain(object.Spec.Drain)...)
 	if p.calendar, err = readCalendar(object.Spec.Windows); err != nil {
 		errs = append(errs, err)
@@ -108,11 +110,15 @@ func (p *policy) selects(pool *progress.Pool) bool {
 }
 
 // Book is all policies of a cluster.
-type Book struct{ policies []*policy }
+type Book struct {
+	policies []*policy
+	answers  Answers
+	asked    []Ask
+}
 
-// NewBook reads the policies.
-func NewBook(policies []api.RolloutPolicy) *Book {
-	b := &Book{}
+// NewBook reads the policies, and judges by answers to what their gates ask.
+func NewBook(policies []api.RolloutPolicy, answers Answers) *Book {
+	b := &Book{answers: answers}
 	for i := range policies {
 		b.policies = append(b.policies, read(&policies[i]))
 	}
@@ -127,20 +133,30 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 	for _, p := range pools {
 		by[p.Name] = p
 	}
+	b.asked = nil
+	var judges []*judge
 	for _, p := range pools {
 		switch mine := b.of(p); len(mine) {
 		case 0:
 			p.Rules = progress.Rules{}
 		case 1:
-			p.Rules = mine[0].rule(p, by, now, self)
-			if hold := b.circle(p, by); hold != nil {
-				p.Rules.Hold = hold
-			}
+			j := &judge{policy: mine[0], pool: p, all: by, now: now, self: self, answers: b.answers}
+			j.rule()
+			p.Rules = j.rules
+			judges = append(judges, j)
+			b.asked = append(b.asked, j.asked...)
 		default:
 			p.Rules = progress.Rules{Policy: mine[0].name, Hold: conflict(p, mine), Orders: kept(p)}
 		}
 	}
+	for _, j := range judges {
+		j.depend()
+		j.pool.Rules.Hold = cmp.Or(b.circle(j.pool, by), j.rules.Hold)
+	}
 }
+
+// Asked are the questions that are open, as of the last Follow.
+func (b *Book) Asked() []Ask { return b.asked }
 
 func (b *Book) of(p *progress.Pool) []*policy {
 	var mine []*policy

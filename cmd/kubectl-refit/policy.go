@@ -54,7 +54,7 @@ func (c *cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
 	if err != nil {
 		return nil, err
 	}
-	book, now := rollout.NewBook(policies), rollout.Now()
+	book, now := rollout.NewBook(policies, rollout.Reported(policies)), rollout.Now()
 	var etcd *progress.Etcd
 	if len(policies) > 0 {
 		if etcd, err = c.etcd(ctx); err != nil {

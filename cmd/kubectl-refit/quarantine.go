@@ -18,6 +18,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 func quarantineCommand(o *options) *cobra.Command {
@@ -134,6 +135,9 @@ func writeQuarantines(w io.Writer, rows []quarantineRow, now time.Time) error {
 		fmt.Fprintln(tw, "POOL\tCONFIGURATION\tNODE\tSINCE\tSTOPS THE POOL\tREASON")
 	}
 	for _, q := range rows {
+		if q.Gate != "" {
+			q.Reason = "gate " + q.Gate + " " + q.Reason
+		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Pool, q.Config, dash(q.Node), age(now, q.Since),
 			map[bool]string{true: "yes", false: "no"}[q.Present], oneLine(q.Reason))
 	}
@@ -180,7 +184,7 @@ func quarantineLift(o *options) *cobra.Command {
 					c.warn("who lifts it can't be recorded: %s", describe(err))
 				}
 			}
-			one := api.Lifted{By: by, Since: time.Now().UTC().Truncate(time.Second), Why: oneLine(why)}
+			one := api.Lifted{By: by, Since: rollout.Now().UTC().Truncate(time.Second), Why: oneLine(why)}
 			return lift(p, known, args, one)
 		})
 	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first and alone, and when it

@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -39,6 +40,7 @@ import (
 	"github.com/noderefit/noderefit/controller/pool"
 	rendering "github.com/noderefit/noderefit/controller/render"
 	"github.com/noderefit/noderefit/controller/template"
+	"github.com/noderefit/noderefit/gate"
 	"github.com/noderefit/noderefit/rollout"
 )
 
@@ -53,13 +55,27 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 	notifications.Name: func(m ctrl.Manager, _ runOptions) error {
 		return notifications.Setup{Now: rollout.Now, Version: version}.Add(m)
 	},
-	pool.Name: func(m ctrl.Manager, o runOptions) error { return pool.Setup{Self: o.nodeName, Now: rollout.Now}.Add(m) },
+	pool.Name: addPool,
 	"render": func(m ctrl.Manager, _ runOptions) error {
 		return rendering.Options{Version: version}.Add(m)
 	},
 	template.Name: func(m ctrl.Manager, o runOptions) error {
 		return template.Options{Version: version, Sets: template.Sets{Dir: o.templates}}.Add(m)
 	},
+}
+
+// addPool adds the pool controller, and who asks what policies' gates ask: past the cache, which would come to hold
+// whatever kind a gate names.
+func addPool(m ctrl.Manager, o runOptions) error {
+	c, err := client.New(m.GetConfig(), client.Options{Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("connecting for gates: %w", err)
+	}
+	asker := gate.New(c, rollout.Now)
+	if err := m.Add(asker); err != nil {
+		return err
+	}
+	return pool.Setup{Self: o.nodeName, Now: rollout.Now, Gates: asker}.Add(m)
 }
 
 type runOptions struct {

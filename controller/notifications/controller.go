@@ -173,7 +173,7 @@ func (d *desk) see(ctx context.Context) (*scene, error) {
 	for i := range policies.Items {
 		s.policies[policies.Items[i].Name] = &policies.Items[i]
 	}
-	book, now := rollout.NewBook(policies.Items), d.now()
+	book, now := rollout.NewBook(policies.Items, rollout.Reported(policies.Items)), d.now()
 	s.view = progress.View{Pools: pools.Items, Nodes: nodes.Items, Follow: func(states []*progress.Pool) {
 		book.Follow(states, now, "")
 		s.findings = book.Findings(states)

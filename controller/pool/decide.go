@@ -28,6 +28,8 @@ type Step struct {
 	Orders api.Orders
 	// Held is why a node that was on its way is taken back; empty: it is not.
 	Held string
+	// Back is the gate for which the node leaves a configuration that it had proved; empty: it does not.
+	Back string
 }
 
 // Sends says that the step gives the node another configuration to go to.
@@ -62,9 +64,16 @@ type Decision struct {
 // comes back, it must not leave again at once. Nodes that left service for an update, as they are on their way or our
 // ledger says so, are sent on freely, since a change of mind must reach them; so are those that are to stay where they
 // are. On the control plane a ledger is not enough, as a member of etcd counts for as long as its host runs.
+//
+// Where a gate was closed at its deadline, the nodes that have the target are sent back to what all had before, by the
+// same rules, whatever a policy says about when nodes may begin.
 func Decide(p progress.Pool, o Options) Decision {
 	c := chooser{pool: p, options: o, sent: map[string]int{}}
-	if running(p) {
+	switch {
+	case running(p):
+		c.choose()
+	case p.GoesBack() && !p.Paused:
+		c.pool, c.from, c.gate = p.Backwards(), p.Target, p.Quarantine().Gate
 		c.choose()
 	}
 	c.withdraw()
@@ -91,6 +100,8 @@ type chooser struct {
 	taken      int
 	unstuck    int
 	defersSelf bool
+	// from is what nodes have that go back, and gate the one for which they do; empty: none does.
+	from, gate string
 }
 
 // withdraw turns round the nodes that are on their way to a configuration that failed on another one. The node that
@@ -166,6 +177,9 @@ func (c *chooser) send(n progress.Node) { c.sent[n.Name] = len(c.sent) + 1 }
 // wants says that the node is to be told something about the target that it was not told yet. Where it failed, it is
 // not told again.
 func (c *chooser) wants(n progress.Node) bool {
+	if c.from != "" && n.Current != c.from {
+		return false
+	}
 	return !c.pool.FailedOn(n) && (n.Desired != c.pool.Target || c.lifts(n) && n.Lift != c.pool.Target)
 }
 
@@ -245,6 +259,7 @@ func (c *chooser) step(n progress.Node) (Step, bool) {
 		if c.lifts(n) {
 			s.Lift = c.pool.Target
 		}
+		s.Back = c.gate
 	case c.back[n.Name]:
 		s.Desired, s.Lift, s.Held = n.Current, "", c.recalled(n)
 	case c.pool.Refuses(n.Lift):
@@ -263,6 +278,10 @@ func (c *chooser) arrival(n progress.Node) api.Arrival {
 		return api.Arrival{Config: c.pool.Target}
 	case n.Arrived.Config == c.pool.Target && n.Arrived.Since.IsZero() && n.Updated(c.pool.Target) && n.NotReady == "":
 		return api.Arrival{Config: c.pool.Target, Since: c.options.Now.UTC().Truncate(time.Second)}
+	case n.Arrived.Config == c.pool.Target && n.Arrived.Passed.IsZero() && c.pool.Rules.Passed[n.Name]:
+		passed := n.Arrived
+		passed.Passed = c.options.Now.UTC().Truncate(time.Second)
+		return passed
 	}
 	return n.Arrived
 }
@@ -273,6 +292,8 @@ func (c *chooser) taint(n progress.Node) bool {
 	switch {
 	case n.Updated(c.pool.Target):
 		return false
+	case c.from != "":
+		return n.Current == c.from || n.Tainted && n.Moving()
 	case running(c.pool):
 		return n.Tainted || n.Current != c.pool.Target
 	default:

@@ -42,6 +42,7 @@ func (r *reconciler) writePolicies(ctx context.Context, w *world, policies []api
 		before := &policies[at]
 		after := before.DeepCopy()
 		after.Status = policyStatus(before, f, w.now)
+		after.Status.Gates = w.openGates(f.Policy, r.answers())
 		if equality.Semantic.DeepEqual(before.Status, after.Status) {
 			continue
 		}
@@ -87,10 +88,16 @@ func policyPool(p *progress.Pool) api.RolloutPolicyPool {
 
 // holds is why the pool's policy lets none of its nodes begin that are not there; nil: one may, or none is to.
 func holds(p progress.Pool) *progress.Hold {
-	if p.Target == "" || p.Updated == p.Machines && p.Machines > 0 {
+	switch {
+	case p.Target == "":
 		return nil
+	case p.Updated == p.Machines && p.Machines > 0:
+		return p.Rules.Unproved
 	}
 	if h := p.Rules.Hold; h != nil {
+		return h
+	}
+	if h := gated(p); h != nil {
 		return h
 	}
 	var first *progress.Hold
@@ -118,7 +125,7 @@ func bypassText(p progress.Pool) string {
 	if b == nil || p.Rules.Policy == "" || !api.SameContent(b.Config, p.Target) {
 		return ""
 	}
-	return fmt.Sprintf("%s goes through without windows, stages and soaks of RolloutPolicy %s, by %s since %s: %s",
+	return fmt.Sprintf("%s goes through without windows, stages, soaks and gates of RolloutPolicy %s, by %s since %s: %s",
 		p.Target, p.Rules.Policy, b.By, b.Since.UTC().Format(time.RFC3339), b.Why)
 }
 

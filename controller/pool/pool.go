@@ -33,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -64,6 +65,8 @@ type Setup struct {
 	Self string
 	// Now is the clock by which windows open and soaks end; nil: the machine's.
 	Now func() time.Time
+	// Gates ask what policies' gates ask; nil: nobody does, and no gate passes.
+	Gates Gates
 }
 
 // Add puts the controller into a manager. The manager's scheme has to know MachineConfigPools and the kinds of package
@@ -71,7 +74,7 @@ type Setup struct {
 func (s Setup) Add(mgr ctrl.Manager) error {
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("machineconfigcontroller-pool"),
-		self: s.Self, now: s.Now, report: newReport(),
+		self: s.Self, now: s.Now, gates: s.Gates, report: newReport(),
 		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
 	}
 	if r.now == nil {
@@ -100,6 +103,9 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 			return fmt.Errorf("adding controller %s: %w", Name, err)
 		}
 		r.raw = kube.CoreV1().RESTClient()
+		if s.Gates != nil {
+			b = b.WatchesRawSource(source.Channel(s.Gates.Changed(), soon()))
+		}
 	}
 	return b.
 		Watches(&mcfgv1.MachineConfigPool{}, soon(), builder.WithPredicates(poolChanged)).
@@ -128,9 +134,10 @@ func soon() handler.EventHandler {
 	}
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { ask(q) },
-		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { ask(q) },
-		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { ask(q) },
+		CreateFunc:  func(_ context.Context, _ event.CreateEvent, q queue) { ask(q) },
+		UpdateFunc:  func(_ context.Context, _ event.UpdateEvent, q queue) { ask(q) },
+		DeleteFunc:  func(_ context.Context, _ event.DeleteEvent, q queue) { ask(q) },
+		GenericFunc: func(_ context.Context, _ event.GenericEvent, q queue) { ask(q) },
 	}
 }
 
@@ -140,6 +147,7 @@ type reconciler struct {
 	events events.EventRecorder
 	self   string
 	now    func() time.Time
+	gates  Gates
 	report *report
 	// raw asks what is no object; nil: nothing is asked.
 	raw rest.Interface
@@ -167,7 +175,8 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	w := assemble(pools, slices.Collect(maps.Values(nodes)), policies, etcd, r.self, r.now())
+	w := assemble(pools, slices.Collect(maps.Values(nodes)), policies, etcd, r.answers(), r.self, r.now())
+	r.ask(w, policies)
 	if w.expirys, err = r.expirys(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -348,9 +357,13 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 		r.noteNode(n)
 		if s.Sends() {
 			log.FromContext(ctx).Info("node sent", "pool", pool.Name, "node", s.Node, "from", s.Before, "to", s.Desired,
-				"lift", s.Lift != "", "held", s.Held)
+				"lift", s.Lift != "", "held", s.Held, "back", s.Back)
 			r.events.Eventf(pool, n, corev1.EventTypeNormal, "SetDesiredConfig", "SetDesiredConfig",
 				"Targeted node %s to config %s", s.Node, s.Desired)
+			if s.Back != "" {
+				r.events.Eventf(pool, n, corev1.EventTypeWarning, "RollingBack", "RollingBack",
+					"Node %s goes back from %s to %s: gate %s was closed at its deadline", s.Node, s.Before, s.Desired, s.Back)
+			}
 		}
 	}
 	return errs

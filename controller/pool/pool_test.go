@@ -28,6 +28,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 // behind is a client whose reads are answered from a cache that stands still, until it is told to catch up.
@@ -328,7 +329,7 @@ func BenchmarkLook(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), nil, nil, "", t0)
+				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), nil, nil, rollout.Unasked, "", t0)
 				Decide(w.pools[0].state, w.options(0))
 				status(pool, w.pools[0].state, time.Time{})
 			}

@@ -3,13 +3,14 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	diff "github.com/google/go-cmp/cmp"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -21,7 +22,7 @@ import (
 
 func TestRandomRolloutsKeepTheirPolicies(t *testing.T) {
 	t.Parallel()
-	finished := 0
+	finished, back := 0, 0
 	for seed := range uint64(walks) {
 		w := newWalk(seed)
 		if err := w.run(); err != nil {
@@ -29,9 +30,10 @@ func TestRandomRolloutsKeepTheirPolicies(t *testing.T) {
 				w.object.Spec.MaxUnavailable, w.story)
 		}
 		finished += rank(w.finished)
+		back += rank(w.gates.failed)
 	}
-	t.Logf("%d of %d rollouts reached every node; the others stopped at failures", finished, walks)
-	if finished < walks/4 {
+	t.Logf("%d of %d rollouts reached every node, %d went back; the others stopped at failures", finished, walks, back)
+	if finished < walks/4 || back < walks/50 {
 		t.Error("too few rollouts come to an end: the test shows nothing about progress")
 	}
 }
@@ -55,6 +57,8 @@ type walk struct {
 	failed   map[string]bool
 	// sick are the nodes whose members of etcd are not ready; nil: it is no control plane.
 	sick     map[string]bool
+	gates    gateWorld
+	seed     uint64
 	calm     bool // nothing more is broken
 	finished bool
 	story    string
@@ -63,7 +67,7 @@ type walk struct {
 func newWalk(seed uint64) *walk {
 	w := &walk{
 		chance: rand.New(rand.NewPCG(seed, 1)), now: t0, ready: map[string]time.Time{}, outcomes: map[string]api.State{},
-		failed: map[string]bool{}, object: &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}},
+		seed: seed, failed: map[string]bool{}, object: &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}},
 	}
 	count := 1 + w.chance.IntN(12)
 	for i := range count {
@@ -84,6 +88,7 @@ func newWalk(seed uint64) *walk {
 	w.policy.Spec.Pools = []string{w.object.Name}
 	w.policy.Spec.MinReadySeconds = w.chance.Int32N(3) * 60
 	w.makeStages(count)
+	w.makeGates()
 	w.makeWindows()
 	w.budget = 1
 	if w.one(2) {
@@ -153,8 +158,12 @@ const (
 func (w *walk) run() error {
 	for turn := range wildTurns + calmTurns {
 		w.calm = turn >= wildTurns
+		w.gates.unasked = !w.calm && w.one(5)
 		p, d, err := w.decide()
 		if err != nil {
+			return err
+		}
+		if err := w.remember(p); err != nil {
 			return err
 		}
 		if p.Complete() {
@@ -173,8 +182,8 @@ func (w *walk) run() error {
 			w.take(s)
 		}
 		w.pass(p)
-		if w.calm && len(w.failed) > 0 && len(steps) == 0 && w.still() {
-			return nil // it stopped at failures, as it should
+		if w.calm && (len(w.failed) > 0 || w.stopped(p)) && len(steps) == 0 && w.still() {
+			return nil // it stopped at failures or gates, as it should
 		}
 	}
 	return fmt.Errorf("nothing was in the way, and it did not come to an end")
@@ -193,15 +202,15 @@ func (w *walk) decide() (progress.Pool, Decision, error) {
 		pools := []*progress.Pool{&p}
 		progress.Share(pools)
 		p.Etcd = w.etcd()
-		rollout.NewBook([]api.RolloutPolicy{w.policy}).Follow(pools, w.now, "")
+		rollout.NewBook([]api.RolloutPolicy{w.policy}, w.answer).Follow(pools, w.now, "")
 		return p, Decide(p, Options{Now: w.now})
 	}
 	p, d := look(slices.Clone(w.nodes))
 	if w.one(8) {
 		other := slices.Clone(w.nodes)
 		w.chance.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
-		if _, again := look(other); !cmp.Equal(d, again) {
-			return p, d, fmt.Errorf("another controller decides otherwise: %s", cmp.Diff(d, again))
+		if _, again := look(other); !diff.Equal(d, again) {
+			return p, d, fmt.Errorf("another controller decides otherwise: %s", diff.Diff(d, again))
 		}
 	}
 	return p, d, nil
@@ -213,17 +222,23 @@ func (w *walk) check(p progress.Pool, steps []Step) error {
 	out, going := 0, 0
 	begun := map[string]bool{}
 	for _, n := range w.nodes {
-		out += rank(n.Unavailable())
+		out += rank(n.Unavailable() || w.gated(n))
 		going += rank(n.Desired == "B")
 	}
 	before := out
 	for _, s := range steps {
 		n := w.nodes[w.index(s.Node)]
+		if s.Sends() && s.Desired == "A" && n.Current == "B" && n.Desired == "B" {
+			out += rank(!n.Unavailable()) // it goes back
+		}
 		if !s.Sends() || s.Desired != "B" || n.Current == "B" {
 			continue
 		}
 		if others := w.sickBeside(n.Name); others > 0 {
 			return fmt.Errorf("%s is sent while %d other members of etcd are not ready", n.Name, others)
+		}
+		if w.gates.failed {
+			return fmt.Errorf("%s is sent although a gate had the configuration taken back", n.Name)
 		}
 		begun[n.Name] = true
 		going++
@@ -241,14 +256,14 @@ func (w *walk) check(p progress.Pool, steps []Step) error {
 	case len(begun) > 0 && len(w.failed) >= w.budget:
 		return fmt.Errorf("%v are sent although it failed on %d nodes and the budget is %d", begun, len(w.failed), w.budget)
 	case len(begun) > 0:
-		return w.gates(going)
+		return cmp.Or(w.soaked(going), w.pastGates(going))
 	}
 	return nil
 }
 
-// gates says whether so many nodes may be at the target or on their way there: there have to be nodes for all places of
+// soaked says whether so many nodes may be at the target or on their way there: there have to be nodes for all places of
 // the stages before, each of which was ready for as long as its place soaks. Which node has which place is not asked.
-func (w *walk) gates(going int) error {
+func (w *walk) soaked(going int) error {
 	passed := 0
 	for passed < len(w.cumulated) && going > w.cumulated[passed] {
 		passed++
@@ -261,13 +276,13 @@ func (w *walk) gates(going int) error {
 			}
 			before = size
 		}
-		soaked := len(w.failed)
+		count := len(w.failed)
 		for _, since := range w.ready {
-			soaked += rank(w.now.Sub(since) >= soak)
+			count += rank(w.now.Sub(since) >= soak)
 		}
-		if soaked < places {
+		if count < places {
 			return fmt.Errorf("%d nodes are sent, and for %d places of stages that soak for %s there are %d nodes that have",
-				going, places, soak, soaked)
+				going, places, soak, count)
 		}
 	}
 	return nil
@@ -344,6 +359,8 @@ func (w *walk) end(n *progress.Node) {
 	n.Previous, n.Current, n.State = n.Current, n.Desired, api.Done
 	if n.Current == "B" {
 		w.ready[n.Name] = w.now
+	} else {
+		delete(w.ready, n.Name)
 	}
 	w.tell("%s arrived at %s", n.Name, n.Current)
 }

@@ -31,6 +31,9 @@ var (
 	misconfigured = poolMetric("noderefit_pool_misconfigured", "1 where something is wrong with the pool itself.")
 	held          = prometheus.NewDesc("noderefit_pool_held",
 		"1 where the pool's RolloutPolicy lets no node begin, by the reason.", []string{"pool", "policy", "reason"}, nil)
+	gatesClosed = prometheus.NewDesc("noderefit_pool_gates_closed",
+		"Nodes or stages for which a gate of the pool's RolloutPolicy is closed, by gate.",
+		[]string{"pool", "policy", "gate"}, nil)
 	failed     = poolMetric("noderefit_pool_failed_nodes", "Nodes on which the pool's configuration failed.")
 	budget     = poolMetric("noderefit_pool_failure_budget", "At how many failed nodes the rollout stops.")
 	nextWindow = poolMetric("noderefit_pool_next_window_timestamp_seconds",
@@ -98,8 +101,8 @@ func (r *report) take(w *world) []change {
 // Describe implements prometheus.Collector.
 func (r *report) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined, misconfigured, held, failed,
-		budget, nextWindow,
+		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined, misconfigured, held,
+		gatesClosed, failed, budget, nextWindow,
 	} {
 		to <- d
 	}
@@ -125,6 +128,9 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 		if p.Rules.Policy != "" {
 			gauge(budget, float64(p.Rules.FailureBudget), p.Name)
 			gauge(nextWindow, unix(p.Rules.NextWindow), p.Name)
+		}
+		for gate, closed := range p.Rules.Closed {
+			gauge(gatesClosed, float64(closed), p.Name, p.Rules.Policy, gate)
 		}
 		if h := holds(p); h != nil {
 			gauge(held, 1, p.Name, p.Rules.Policy, string(h.Verdict))

@@ -55,9 +55,10 @@ type Entry struct {
 }
 
 // Simulate follows a rollout by the decisions that the controller makes, until all nodes have arrived, or nothing more
-// would happen.
+// would happen. What gates ask is taken as a yes.
 func Simulate(f Fleet) []Entry {
-	s := &simulation{Fleet: f, book: rollout.NewBook(f.Policies), now: f.Start, due: map[string]time.Time{}}
+	book := rollout.NewBook(f.Policies, rollout.Passing)
+	s := &simulation{Fleet: f, book: book, now: f.Start, due: map[string]time.Time{}}
 	s.Nodes = slices.Clone(f.Nodes)
 	slices.SortFunc(s.Nodes, func(a, b progress.Node) int { return cmp.Compare(a.Name, b.Name) })
 	s.at = make(map[string]int, len(s.Nodes))

@@ -105,13 +105,18 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	because := cmp.Or(quarantined.Message, failing.Message, said(s, mcfgv1.MachineConfigPoolRenderDegraded), wrong.Message)
 	held := heldCondition(p)
 	stopped := held
-	if r := progress.Verdict(held.Reason); r != progress.PolicyUnusable && r != progress.FailureBudget {
+	if r := progress.Verdict(held.Reason); !needsSomebody[r] {
 		stopped.Status = corev1.ConditionFalse // the others end by themselves
 	}
 	reconciling, stalled := health(p, s, quarantined, wrong, stopped)
 	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong,
 		condition(api.PoolDrifted, driftText(p)), held, condition(api.PoolBypassed, bypassText(p)),
 		reconciling, stalled)
+}
+
+// needsSomebody are the reasons for which a pool is held that do not end by themselves.
+var needsSomebody = map[progress.Verdict]bool{
+	progress.PolicyUnusable: true, progress.FailureBudget: true, progress.GateFailed: true,
 }
 
 // driftText names the nodes whose hosts are not as their configuration says.
@@ -158,6 +163,9 @@ func quarantineText(p progress.Pool) string {
 	q := p.Quarantine()
 	if q == nil {
 		return ""
+	}
+	if q.Gate != "" {
+		return fmt.Sprintf("%s, until the pool's MachineConfigs change or the quarantine is lifted", progress.WhyRefused(q))
 	}
 	at := ""
 	if !q.Since.IsZero() {

@@ -28,6 +28,8 @@ type world struct {
 	findings []rollout.Finding
 	next     time.Time
 	now      time.Time
+	// asked are the questions of gates that are open.
+	asked []rollout.Ask
 	// expirys are those of the certificates that all nodes have from the ControllerConfig.
 	expirys []mcfgv1.CertExpiry
 }
@@ -51,7 +53,7 @@ type member struct {
 
 // assemble sorts the nodes into the pools, and lets policies have their say.
 func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies []api.RolloutPolicy,
-	etcd *progress.Etcd, self string, now time.Time,
+	etcd *progress.Etcd, answers rollout.Answers, self string, now time.Time,
 ) *world {
 	pools = slices.Clone(pools)
 	slices.SortFunc(pools, func(a, b *mcfgv1.MachineConfigPool) int { return cmp.Compare(a.Name, b.Name) })
@@ -89,9 +91,9 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies 
 		states = append(states, &w.pools[i].state)
 	}
 	progress.Share(states)
-	book := rollout.NewBook(policies)
+	book := rollout.NewBook(policies, answers)
 	book.Follow(states, now, self)
-	w.findings = book.Findings(states)
+	w.findings, w.asked = book.Findings(states), book.Asked()
 	for _, p := range states {
 		if next := p.Rules.Next; !next.IsZero() && (w.next.IsZero() || next.Before(w.next)) {
 			w.next = next

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package progress
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// gateFailed is why the target was quarantined although no verdict was a no: a gate of this pool's policy; nil: it was
+// not.
+func (p Pool) gateFailed() *api.Quarantine {
+	at := slices.IndexFunc(p.Quarantined, func(q api.Quarantine) bool {
+		return q.Gate != "" && api.SameContent(q.Config, p.Target)
+	})
+	if at < 0 {
+		return nil
+	}
+	return &p.Quarantined[at]
+}
+
+// GoesBack says that nodes which have the target go back to what all nodes had before, since a gate was closed at its
+// deadline.
+func (p Pool) GoesBack() bool {
+	return p.gateFailed() != nil && p.Previous != "" && !api.SameContent(p.Previous, p.Target) && !p.Refuses(p.Previous)
+}
+
+// Backwards is the same pool as if the configuration before were its target. No policy holds that up: it is a repair.
+func (p Pool) Backwards() Pool {
+	p.Target, p.Rendering, p.Bypass = p.Previous, false, nil
+	p.Rules = Rules{Policy: p.Rules.Policy, FailureBudget: p.Rules.FailureBudget, Orders: p.Rules.Orders}
+	return p
+}
+
+// LiftedAt is when a failure of the configuration was last taken back; zero: never, as far as anybody knows.
+func (p Pool) LiftedAt(config string) time.Time {
+	var last time.Time
+	for _, l := range p.lifted {
+		if api.SameContent(l.Config, config) && l.Since.After(last) {
+			last = l.Since
+		}
+	}
+	return last
+}
+
+// WhyRefused says in a sentence why a configuration is offered to no node.
+func WhyRefused(q *api.Quarantine) string {
+	if q.Gate != "" {
+		return fmt.Sprintf("%s is offered to no node: gate %s %s", q.Config, q.Gate, q.Reason)
+	}
+	return fmt.Sprintf("%s failed on node %s and is offered to no other node: %s", q.Config, q.Node, q.Reason)
+}
+
+// goesBack is a node that has what a gate was closed for, until its turn comes.
+func (r *Report) goesBack(n *nodeReport) *Answer {
+	if !n.Updated(n.pool.Target) || !n.pool.GoesBack() {
+		return nil
+	}
+	q := n.pool.gateFailed()
+	a := &Answer{
+		Verdict: GoingBack, Blocking: &Object{Kind: "MachineConfig", Name: q.Config}, Since: q.Since,
+		Because: fmt.Sprintf("it goes back to %s when its turn comes: gate %s %s", n.pool.Previous, q.Gate, q.Reason),
+		Do:      "wait, or, when the cause is gone: kubectl refit quarantine lift " + n.pool.Name,
+	}
+	if n.pool.Paused {
+		a.Do = "kubectl refit resume " + n.pool.Name + ": it goes back then"
+	}
+	return a
+}
+
+// gated is a node that has arrived and whose gates are closed.
+func (r *Report) gated(n *nodeReport) *Answer {
+	h := n.pool.Rules.Gated[n.Name]
+	if h == nil || !n.Updated(n.pool.Target) || h.Verdict != GateClosed && h.Verdict != GateFailed {
+		return nil
+	}
+	return n.pool.held(h)
+}
+
+// back is what of going back is to be said of a node that is on its way; empty: it does not go back.
+func (p *poolReport) back(n *nodeReport) string {
+	q := p.gateFailed()
+	if q == nil || n.Current != p.Target || n.Desired != p.Previous {
+		return ""
+	}
+	return fmt.Sprintf("; it goes back: gate %s %s", q.Gate, q.Reason)
+}
+
+// backText counts the nodes that are still to go back; empty: none.
+func (p *poolReport) backText() string {
+	left := 0
+	for _, n := range p.Nodes {
+		left += rank(n.Current == p.Target)
+	}
+	if left == 0 || !p.GoesBack() {
+		return ""
+	}
+	return fmt.Sprintf("; %s to go back to %s still", number(left, "node"), p.Previous)
+}
