@@ -260,7 +260,7 @@ func (h *Host) stay(ctx context.Context, r *transaction.Record, o ApplyOptions) 
 		return err
 	}
 	baseline.FailedUnits = nil
-	verdict := h.verdictLive(ctx, &transaction.Pending{Baseline: baseline})
+	verdict := h.verdictLive(ctx, &transaction.Pending{Revision: *r.Committed, Baseline: baseline})
 	if ctx.Err() != nil {
 		return ctx.Err() // asked to stop, which is no verdict
 	}

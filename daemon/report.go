@@ -197,6 +197,11 @@ func (v *situation) reportHost(r *nodeReport) {
 		r.drop(api.DriftKey)
 	}
 	v.delivery.report(r)
+	if c := v.host.Checks; c != nil && len(c.Said) > 0 {
+		r.set(api.ChecksKey, api.Encode(c))
+	} else {
+		r.drop(api.ChecksKey)
+	}
 	if q := quarantines(v.host.Quarantined); len(q) > 0 {
 		r.set(api.QuarantinedKey, api.Encode(q))
 	} else {

@@ -201,7 +201,7 @@ const kubeletCheck = "kubelet"
 // own check scripts say yes, and so does the cluster where the update came from one. booted is when the boot began that
 // it is to speak of, patience until when it may keep silent, both as time since the kernel's.
 func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
-	booted, patience time.Duration) ([]transaction.Check, error) {
+	booted, patience time.Duration, said heard) ([]transaction.Check, error) {
 	out := []transaction.Check{{Name: "systemd units", Run: func(ctx context.Context) error {
 		return h.services.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
 			failed, err := m.FailedUnits(ctx)
@@ -240,7 +240,7 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
 				return judgeNode(h.nodeWord().since(booted), uptime(), patience, b.Network, h.network())
 			}})
 	}
-	scripts, err := transaction.Scripts(h.root, h.say)
+	scripts, err := transaction.Scripts(h.root, h.say, said.note)
 	return append(out, scripts...), err
 }
 
@@ -258,8 +258,8 @@ const liveTimeout = 2 * time.Minute
 
 // verdictLive asks the usual checks, and whether the services that the actions are about run: as before, or at all.
 func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
-	before := p.Services
-	checks, err := h.checks(p.Baseline, true, 0, 0)
+	before, said := p.Services, heard{}
+	checks, err := h.checks(p.Baseline, true, 0, 0, said)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 		}
 		return nil
 	}})
-	return transaction.Verdict(ctx, checks, h.now().Add(liveTimeout), h.say)
+	return h.judge(ctx, p.Config, said, checks, h.now().Add(liveTimeout))
 }
 
 // Prove is the verdict on a configuration that has booted. It settles it or goes back, and returns when that is under
@@ -396,20 +396,21 @@ func (h *Host) verdict(ctx context.Context, r *transaction.Record) error {
 	if booted.ID != p.Deployment {
 		return fmt.Errorf("booted deployment is %s, expected %s", booted.ID, p.Deployment)
 	}
-	checks, err := h.bootChecks(cfg, p, booted)
+	said := heard{}
+	checks, err := h.bootChecks(cfg, p, booted, said)
 	if err == nil {
 		checks, err = h.afterBoot(r, checks)
 	}
 	if err != nil {
 		return err
 	}
-	return transaction.Verdict(ctx, checks, h.now().Add(p.Deadline-uptime()), h.say)
+	return h.judge(ctx, p.Config, said, checks, h.now().Add(p.Deadline-uptime()))
 }
 
 func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
-	booted ostree.Deployment) ([]transaction.Check, error) {
+	booted ostree.Deployment, said heard) ([]transaction.Check, error) {
 	// Half of the time is for the node's pods to start and to hear from the API server.
-	checks, err := h.checks(p.Baseline, wantsKubelet(cfg), p.Deadline-p.Timeout, p.Deadline-p.Timeout/2)
+	checks, err := h.checks(p.Baseline, wantsKubelet(cfg), p.Deadline-p.Timeout, p.Deadline-p.Timeout/2, said)
 	if err != nil {
 		return nil, err
 	}

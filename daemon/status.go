@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -39,6 +40,8 @@ type Status struct {
 	Staged string `json:"staged,omitempty"`
 	// Pulling is what is being brought to the disk for it at the moment.
 	Pulling *Pulling `json:"pulling,omitempty"`
+	// Checks are what check scripts said in the verdict on the committed configuration; nil: they were not asked.
+	Checks *api.Checks `json:"checks,omitempty"`
 	// Skipped names the OS changes that --skip-os left out of the committed configuration.
 	Skipped []string `json:"skipped"`
 }
@@ -88,6 +91,7 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 	if r.Committed != nil {
 		s.Config.Committed = r.Committed.Config
 		s.Skipped = append(s.Skipped, r.Committed.Skipped...)
+		s.Checks = h.checked(r.Committed.Config)
 	}
 	if r.Previous != nil {
 		s.Config.Previous = r.Previous.Config

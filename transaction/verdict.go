@@ -103,8 +103,8 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 var scriptDirs = []string{"/usr/lib/greenboot/check", "/etc/greenboot/check"}
 
 // Scripts returns a check for each executable in greenboot's required.d directories. Those in wanted.d are run too,
-// and a no of theirs is only said.
-func Scripts(root *files.Root, say func(phase, what string)) ([]Check, error) {
+// and a no of theirs is only said. Note is told what each says, by its path: nil is a yes.
+func Scripts(root *files.Root, say func(phase, what string), note func(script string, no error)) ([]Check, error) {
 	var out []Check
 	for _, kind := range []string{"required.d", "wanted.d"} {
 		for _, dir := range scriptDirs {
@@ -121,7 +121,11 @@ func Scripts(root *files.Root, say func(phase, what string)) ([]Check, error) {
 					continue
 				}
 				c := Check{Name: "check script " + script, After: BootCheck}
-				c.Run = func(ctx context.Context) error { return runScript(ctx, root, script) }
+				c.Run = func(ctx context.Context) error {
+					err := runScript(ctx, root, script)
+					note(script, err)
+					return err
+				}
 				if kind == "wanted.d" {
 					run := c.Run
 					c.Run = func(ctx context.Context) error {

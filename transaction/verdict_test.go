@@ -5,6 +5,7 @@ package transaction
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,7 +126,10 @@ func TestCheckScripts(t *testing.T) {
 	}
 	defer func() { _ = root.Close() }()
 	var said []string
-	checks, err := Scripts(root, func(_, what string) { said = append(said, what) })
+	noted := map[string]string{}
+	checks, err := Scripts(root, func(_, what string) { said = append(said, what) }, func(script string, no error) {
+		noted[script] = fmt.Sprint(no)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,6 +148,12 @@ func TestCheckScripts(t *testing.T) {
 		"/etc/greenboot/check/wanted.d/10-wish":         "yes",
 	}
 	equal(t, got, want)
+	equal(t, noted, map[string]string{
+		"/etc/greenboot/check/required.d/10-good":       "<nil>",
+		"/etc/greenboot/check/required.d/20-bad.sh":     "exit status 3: the disk is gone",
+		"/usr/lib/greenboot/check/required.d/00-vendor": "<nil>",
+		"/etc/greenboot/check/wanted.d/10-wish":         "exit status 1: would be nice",
+	})
 	if len(said) != 1 || !strings.Contains(said[0], "would be nice") {
 		t.Errorf("said %q", said)
 	}
@@ -161,7 +171,7 @@ func TestScriptThatHangsIsEndedWithItsChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = root.Close() }()
-	checks, err := Scripts(root, func(string, string) {})
+	checks, err := Scripts(root, func(string, string) {}, func(string, error) {})
 	if err != nil || len(checks) != 1 {
 		t.Fatal(checks, err)
 	}
