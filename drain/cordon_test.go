@@ -209,3 +209,47 @@ func with(m map[string]string, key, value string) map[string]string {
 	maps.Copy(out, m)
 	return out
 }
+
+func TestLoadBalancersGetBackWhatWeTookFromThem(t *testing.T) {
+	exclusion := api.Encode(api.Exclusion{Since: noon})
+	ask := Annotations{api.ExcludedKey: &exclusion}
+	node := func(label, annotation bool) *corev1.Node {
+		n := &corev1.Node{}
+		n.Labels, n.Annotations = map[string]string{}, map[string]string{}
+		if label {
+			n.Labels[api.ExcludeLabel] = ""
+		}
+		if annotation {
+			n.Annotations[api.ExcludedKey] = exclusion
+		}
+		return n
+	}
+	for name, c := range map[string]struct {
+		change      change
+		label, says string // "set", "removed", or nothing
+	}{
+		"asked for":                {cordon(node(false, false), api.Cordon{}, ask), "set", "set"},
+		"not asked for":            {cordon(node(false, false), api.Cordon{}, nil), "", ""},
+		"ours already":             {cordon(node(true, true), api.Cordon{}, ask), "", ""},
+		"ours, taken away by hand": {cordon(node(false, true), api.Cordon{}, ask), "", ""},
+		"somebody else's":          {cordon(node(true, false), api.Cordon{}, ask), "", ""},
+		"given back":               {uncordon(node(true, true), "b", nil), "removed", "removed"},
+		"given back by hand":       {uncordon(node(false, true), "b", nil), "", "removed"},
+		"theirs to give back":      {uncordon(node(true, false), "b", nil), "", ""},
+	} {
+		what := func(m map[string]*string, key string) string {
+			value, is := m[key]
+			switch {
+			case !is:
+				return ""
+			case value == nil:
+				return "removed"
+			}
+			return "set"
+		}
+		label, says := what(c.change.labels, api.ExcludeLabel), what(c.change.annotations, api.ExcludedKey)
+		if label != c.label || says != c.says {
+			t.Errorf("%s: the label is %q, the annotation %q; want %q, %q", name, label, says, c.label, c.says)
+		}
+	}
+}
