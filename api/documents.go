@@ -162,6 +162,8 @@ type Node struct {
 	// nil: it is not.
 	Excluded  *Exclusion
 	DrainHeld *DrainHold
+	// Staged is what came of the order to stage ahead; nil: nothing is known.
+	Staged *Staged
 }
 
 // Undelivered is why a host has not the certificates of the ControllerConfig as it is. Its updates go on.
@@ -202,14 +204,16 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	orders, ordersErr := Decode[Orders](a, OrdersKey)
 	excluded, excludedErr := Decode[*Exclusion](a, ExcludedKey)
 	held, heldErr := Decode[*DrainHold](a, DrainHeldKey)
+	staged, stagedErr := Decode[*Staged](a, StagedKey)
 	if config, is := strings.CutPrefix(a[LastAppliedDrain], "drain-"); is {
 		out.Drained = config
 	}
-	out.Arrived, out.Orders = arrived, orders
+	out.Arrived, out.Orders, out.Staged = arrived, orders, staged.believed()
 	out.Excluded, out.DrainHeld = excluded, held
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
-	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr)
+	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr,
+		stagedErr)
 	if err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}

@@ -98,6 +98,12 @@ type RolloutPolicySpec struct {
 	// controlPlane is what counts besides for the pools of the control plane.
 	// +optional
 	ControlPlane *ControlPlanePolicy `json:"controlPlane,omitempty"`
+	// staging has nodes stage the pool's configuration ahead, while they serve. A node begins when it has staged it.
+	// +optional
+	Staging *RolloutStaging `json:"staging,omitempty"`
+	// approval has nodes stage the pool's configuration ahead, and begin when somebody has approved what was staged.
+	// +optional
+	Approval *RolloutApproval `json:"approval,omitempty"`
 }
 
 // RolloutStage is a group of a pool's nodes.
@@ -309,11 +315,6 @@ type Orders struct {
 	Stage *StageOrder `json:"stage,omitempty"`
 	// Drain is how the node is drained; nil: as without a policy.
 	Drain *DrainPolicy `json:"drain,omitempty"`
-}
-
-// StageOrder has a node stage a configuration, and not go there.
-type StageOrder struct {
-	Config string `json:"config"`
 }
 
 // BypassKey is the annotation of a MachineConfigPool that holds a Bypass. People write it, by kubectl refit.

@@ -37,6 +37,12 @@ type ApplyOptions struct {
 	Hooks HookDocument
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
+	// AsStaged, of stage, uses what was staged for the configuration before, whatever its image names now.
+	AsStaged bool
+	// MinFree, of stage, is how many bytes it leaves free on the disk.
+	MinFree uint64
+	// Weights, of stage, are those of the tools that bring the OS and run in units of their own.
+	Weights ostree.Weights
 
 	// arguments, of a first boot, are kernel arguments that Ignition would have set, had it known how: they are to be on
 	// the command line, and neither the configuration's nor ours.

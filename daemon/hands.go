@@ -612,15 +612,32 @@ func (c *handCall) start(ctx context.Context) (string, error) {
 			if err := m.Forget(ctx, c.verb.unit()); err != nil {
 				return err
 			}
-			return m.StartTransient(ctx, systemd.Transient{Name: c.verb.unit(), Description: c.description(), Argv: argv,
-				Identifier:  path.Base(binaryPath),
-				Environment: []string{handoverEnv + "=" + dir}, Nice: c.verb.nice, Limit: c.verb.limit, Grace: c.verb.grace})
+			return m.StartTransient(ctx, c.transient(dir, argv))
 		})
 	}
 	if err != nil {
 		return "", errors.Join(err, h.root.RemoveAll(dir))
 	}
 	return dir, nil
+}
+
+// transient is the unit that runs the command.
+func (c *handCall) transient(dir string, argv []string) systemd.Transient {
+	t := systemd.Transient{Name: c.verb.unit(), Description: c.description(), Argv: argv,
+		Identifier:  path.Base(binaryPath),
+		Environment: []string{handoverEnv + "=" + dir}, Nice: c.verb.nice, Limit: c.verb.limit, Grace: c.verb.grace}
+	if o := c.order(); o != nil {
+		t.CPUWeight, t.IOWeight = uint64(max(o.CPUWeight, 0)), uint64(max(o.IOWeight, 0))
+	}
+	return t
+}
+
+// order is what a policy says of the command; nil: nothing.
+func (c *handCall) order() *api.StageOrder {
+	if c.request == nil || c.verb.name != stageVerb.name {
+		return nil
+	}
+	return c.request.Order
 }
 
 func (c *handCall) description() string {
@@ -667,6 +684,10 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 		if len(r.Policy) > 0 {
 			documents[handoverPolicy] = r.Policy
 			argv = append(argv, "--policy", path.Join(dir, handoverPolicy))
+		}
+		if o := c.order(); o != nil {
+			argv = append(argv, "--as-staged", fmt.Sprintf("--min-free=%d", o.MinFreeMebibytes),
+				fmt.Sprintf("--cpu-weight=%d", o.CPUWeight), fmt.Sprintf("--io-weight=%d", o.IOWeight))
 		}
 		if r.Lift && c.verb.joins {
 			argv = append(argv, "--lift-quarantine")

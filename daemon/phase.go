@@ -45,6 +45,7 @@ const (
 	phaseVerify  Phase = "verify"
 	phaseRepair  Phase = "repair"
 	phaseUnstage Phase = "unstage"
+	phaseAhead   Phase = "ahead"
 )
 
 // situation is everything that the next step depends on. What is not known is at its zero value.
@@ -75,6 +76,10 @@ type situation struct {
 	held      string // what the update to it waits for, if it does so for long
 	applying  bool   // an apply of ours for it runs
 	other     *job   // or one for something else
+
+	// ahead is what became of the order to stage ahead, nil for nothing yet; aheadRetry is when it may be tried.
+	ahead      *api.Staged
+	aheadRetry time.Time
 }
 
 // failure is why the way to a configuration is not passable now.
@@ -228,8 +233,12 @@ func (v *situation) settled() bool { return v.resting() && v.host.State == trans
 func atRest(p Phase) bool { return p == PhaseDone || p == PhaseRolledBack || p == PhaseHold }
 
 // leftover says that an OS was composed for something else than what is desired: on the way to it the node was told to
-// go elsewhere, and no apply comes that would use it or let it go.
+// go elsewhere, and no apply comes that would use it or let it go; or it was staged ahead, and that is not wanted any
+// more.
 func (v *situation) leftover() bool {
+	if o := v.node.Orders.Stage; o != nil && machineconfig.NamedBy(o.Config, v.host.Staged) {
+		return false
+	}
 	return v.host.Staged != "" && !v.pending() && !machineconfig.NamedBy(v.node.Desired, v.host.Staged)
 }
 

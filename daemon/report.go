@@ -202,6 +202,7 @@ func (v *situation) reportHost(r *nodeReport) {
 	} else {
 		r.drop(api.ChecksKey)
 	}
+	v.reportAhead(r)
 	if q := quarantines(v.host.Quarantined); len(q) > 0 {
 		r.set(api.QuarantinedKey, api.Encode(q))
 	} else {

@@ -21,6 +21,9 @@ type Request struct {
 	Lift bool
 	// Strict refuses a host that does not match what it has, with a *DriftError.
 	Strict bool
+	// Order is what a RolloutPolicy says of how it is staged: what was staged before is used, whatever the image's name
+	// means by now. It makes no other request.
+	Order *api.StageOrder
 	// HookDocument is what the cluster has to say of hooks. Another one makes no other request.
 	HookDocument
 

@@ -101,6 +101,7 @@ type Head struct {
 	verifyAt  time.Time
 	drift     driftState
 	delivery  deliveryState
+	ahead     aheadState
 	repairAt  time.Time // when something is to be written back that is not yet
 	restoring bool
 	restoreAt time.Time
@@ -287,6 +288,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 		return v
 	}
 	v.host, v.hostSince = h.host, h.hostSince
+	h.ahead.see(v, h.read)
 	if w := (way{from: h.host.Config.Committed, to: v.node.Desired, lift: v.node.Lift}); v.exists &&
 		(w.to != h.way.to || w.from != h.way.from || w.lift != h.way.lift && w.lift != "") {
 		if h.way.to != "" && h.way.to != w.to {
@@ -393,8 +395,12 @@ func (h *Head) clear(v *situation, p phase) bool {
 	}
 	switch {
 	case (h.job.phase == phaseVerify || h.job.phase == phaseRepair) && atRest(p.name),
-		h.job.phase == phaseUnstage && h.job.config == v.node.Desired && atRest(p.name):
+		h.job.phase == phaseUnstage && h.job.config == v.node.Desired && atRest(p.name),
+		h.job.phase == phaseAhead && v.stages(h.job) && atRest(p.name):
 		return true
+	case h.job.phase == phaseAhead && h.job.config == v.node.Desired:
+		h.job.cancel(nil) // what runs on the host goes on, and is met there
+		return false
 	case h.overtaken(v):
 	case h.job.config == v.node.Desired && (h.job.phase == p.name || h.job.phase == PhaseDrain && p.name == PhaseCordon):
 		return true
@@ -481,6 +487,7 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 		say(corev1.EventTypeNormal, "Reboot", "Node has rebooted into %s, before it could be said", is.Desired)
 	}
 	h.announceDrift(was.Drift, is.Drift, after)
+	h.announceStaged(was.Staged, is.Staged, after)
 	h.announceDelivery(was.Undelivered, is.Undelivered, after)
 	if is.State == was.State && is.Reason == was.Reason {
 		return
@@ -555,6 +562,12 @@ func (h *Head) pause(now time.Time) time.Duration {
 	}
 	if h.way.failure != nil && h.job == nil {
 		sooner(h.way.failure.retry)
+	}
+	if h.job == nil {
+		sooner(h.ahead.retry)
+		if r := h.ahead.report; r != nil && r.Error != "" {
+			sooner(r.Since.Add(api.StageRetry(r.Tries)))
+		}
 	}
 	if !h.telling {
 		sooner(h.tellAt)

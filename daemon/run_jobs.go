@@ -38,12 +38,17 @@ type jobEnd struct {
 	result   *Result
 	drift    *Verification
 	repaired []string
+	staged   *api.Staged
 }
 
 // start begins the operation of a phase, if it has one and none runs.
 func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	if h.job != nil || h.delivery.running {
 		return // whoever compares the host meanwhile, or changes it, would meet one half of what is delivered
+	}
+	if (p.name == PhaseDone || p.name == PhaseRolledBack) && v.aheadDue() {
+		h.startAhead(ctx, v)
+		return
 	}
 	if atRest(p.name) && v.leftover() && !v.now.Before(h.way.unstageAt) {
 		h.run(ctx, phaseUnstage, v.node.Desired, func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })
@@ -61,6 +66,11 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		return // the host is about to hear how the node is before the update
 	}
 	desired, w := v.node.Desired, h.way
+	if o := v.node.Orders.Stage; o != nil && api.SameContent(o.Config, desired) {
+		going := *o
+		going.MinFreeMebibytes = 0 // a full disk is no reason to leave what is on it already
+		w.request.Order = &going
+	}
 	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
 	compare := !v.pending() && v.host.Config.Committed != "" && h.o.Verifier != nil
 	var policy *configWatch
@@ -162,7 +172,7 @@ func (h *Head) plan(ctx context.Context, r Request, e *jobEnd) (err error) {
 // stage brings everything to the host that can be there before the node stops serving, and looks at what a drain would
 // wait for, so that people have the warning as early as possible.
 func (h *Head) stage(ctx context.Context, w way, drains bool, policy *api.DrainPolicy, e *jobEnd) error {
-	if err := h.o.Hands.Stage(ctx, w.request); err != nil {
+	if err := h.stageApproved(ctx, w.request, e); err != nil {
 		return err
 	}
 	if !drains {
@@ -244,6 +254,14 @@ func (h *Head) finish(e jobEnd) {
 	}
 	if e.job.phase == PhaseDrain {
 		h.metrics.drain(nil)
+	}
+	if e.job.phase == phaseAhead {
+		h.aheadEnded(e, now)
+		h.way.unstageAt = time.Time{} // there may be something new to let go of
+		return
+	}
+	if e.staged != nil {
+		h.sawStaged(e.staged)
 	}
 	if e.job.phase == phaseUnstage {
 		if e.job.config == h.way.to {

@@ -25,12 +25,17 @@ import (
 func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	release, lockErr := h.lockStaging(ctx, "stage", settling)
-	if lockErr == nil {
-		defer release()
-	}
 	r, err := h.store().Load()
 	if err = errors.Join(lockErr, err); err == nil {
-		err = h.stage(ctx, r, cfg, o, res)
+		err = h.stageAbove(ctx, r, cfg, o, res)
+	}
+	if lockErr == nil {
+		release()
+	}
+	if errors.As(err, new(*lowDisk)) {
+		// Whoever needs the room has it back.
+		digest := h.deliveries().over(cfg).Digest
+		err = errors.Join(err, h.unstage(context.WithoutCancel(ctx), digest))
 	}
 	return h.result(ctx, res, r), err
 }

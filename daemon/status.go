@@ -38,6 +38,8 @@ type Status struct {
 	// Staged is the digest of the configuration whose OS was composed and not booted yet, or is being composed; "unknown"
 	// where that can't be read.
 	Staged string `json:"staged,omitempty"`
+	// StagedOS is the digest of the image, or the checksum of the commit, that it is; "" while it is being composed.
+	StagedOS string `json:"stagedOs,omitempty"`
 	// Pulling is what is being brought to the disk for it at the moment.
 	Pulling *Pulling `json:"pulling,omitempty"`
 	// Checks are what check scripts said in the verdict on the committed configuration; nil: they were not asked.
@@ -104,25 +106,29 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 	if err != nil {
 		s.State, s.Reason = transaction.Degraded, err.Error()
 	}
-	s.Transaction, s.Staged, s.Pulling = progress, h.stagedDigest(), h.pulls()
+	s.Staged, s.StagedOS = h.stagedDigest()
+	s.Transaction, s.Pulling = progress, h.pulls()
 	h.listDeployments(ctx, s, r)
 	return s
 }
 
-// stagedDigest says what was composed last, "" where all of it was used or let go of.
-func (h *Host) stagedDigest() string {
+// stagedDigest says what was composed last, and which OS that is, "" where all of it was used or let go of.
+func (h *Host) stagedDigest() (config, os string) {
 	if h.composer == nil {
-		return ""
+		return "", ""
 	}
 	data, err := h.root.ReadFile(stagedPath)
 	if errors.Is(err, fs.ErrNotExist) {
-		return ""
+		return "", ""
 	}
 	var s staged
 	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest == "" {
-		return "unknown"
+		return "unknown", ""
 	}
-	return s.Digest
+	if s.Composed.Checksum == "" {
+		return s.Digest, ""
+	}
+	return s.Digest, cmp.Or(s.Composed.Base, s.Composed.Checksum)
 }
 
 func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Record) {

@@ -264,7 +264,7 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 	o ApplyOptions, res *Result) (ostree.Composed, error) {
 	field := osField(res.Plan)
 	var before *staged
-	if !o.afresh {
+	if !o.afresh || o.AsStaged {
 		before = h.stagedFor(cfg, booted, want.System)
 	}
 	if before != nil {

@@ -5,6 +5,7 @@ package ostree
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,8 +25,9 @@ func inUnit(run Runner, unit string, options ...string) Runner {
 	stdout, stderr := "/run/"+unit+".stdout", "/run/"+unit+".stderr"
 	start := append([]string{"systemd-run", "--quiet", "--wait", "--collect", "--unit=" + unit, "--setenv=LC_ALL=C.UTF-8",
 		"--property=StandardOutput=truncate:" + stdout, "--property=StandardError=truncate:" + stderr}, options...)
-	start = append(start, "--")
+	all := start
 	return func(ctx context.Context, argv ...string) ([]byte, error) {
+		start := append(append(slices.Clip(all), weights(ctx)...), "--")
 		_, err := run(ctx, append(slices.Clip(start), argv...)...)
 		for inUse(err) {
 			if err := waitForUnit(ctx, run, unit); err != nil {
@@ -50,6 +52,29 @@ func inUnit(run Runner, unit string, options ...string) Runner {
 		_, _ = text.Write(said)
 		return output, &CommandError{Argv: argv, Stderr: text.String(), Err: command.Err}
 	}
+}
+
+// Weights are the share that a unit gets of processors and disks where others want them too: systemd's CPUWeight and
+// IOWeight, 1 to 10000; 0: as any other unit.
+type Weights struct{ CPU, IO uint16 }
+
+type weightsKey struct{}
+
+// WithWeights has units that are started with the context have these weights.
+func WithWeights(ctx context.Context, w Weights) context.Context {
+	return context.WithValue(ctx, weightsKey{}, w)
+}
+
+// weights are options of systemd-run.
+func weights(ctx context.Context) (options []string) {
+	w, _ := ctx.Value(weightsKey{}).(Weights)
+	if w.CPU > 0 {
+		options = append(options, fmt.Sprintf("--property=CPUWeight=%d", w.CPU))
+	}
+	if w.IO > 0 {
+		options = append(options, fmt.Sprintf("--property=IOWeight=%d", w.IO))
+	}
+	return options
 }
 
 // inUse says whether systemd-run failed because there is a unit of that name.

@@ -104,3 +104,19 @@ func TestUnitThatIsNotThereIsStoppedAlready(t *testing.T) {
 		t.Error("a failure to stop it is none")
 	}
 }
+
+func TestToolInAUnitHasTheWeightsOfItsContext(t *testing.T) {
+	s := &script{t: t, answers: []answer{{to: "systemd-run"}, {to: "cat"}, {to: "systemd-run"}, {to: "cat"}}}
+	tool := inUnit(s.run, "x", "--nice=1")
+	for _, ctx := range []context.Context{WithWeights(t.Context(), Weights{CPU: 20, IO: 10}), t.Context()} {
+		if _, err := tool(ctx, "bootc", "switch"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := " --nice=1 --property=CPUWeight=20 --property=IOWeight=10 -- bootc switch"; !strings.HasSuffix(s.asked[0], want) {
+		t.Errorf("asked: %s", s.asked[0])
+	}
+	if want := " --nice=1 -- bootc switch"; !strings.HasSuffix(s.asked[2], want) {
+		t.Errorf("asked: %s", s.asked[2])
+	}
+}

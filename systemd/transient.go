@@ -62,6 +62,8 @@ type Transient struct {
 	Nice int
 	// Limit bounds how long it may run, 0 for ever; Grace is how long it has between SIGTERM and SIGKILL.
 	Limit, Grace time.Duration
+	// CPUWeight and IOWeight are its share of what is contended, 1 to 10000; 0: as any other unit, 100.
+	CPUWeight, IOWeight uint64
 }
 
 // ErrUnitExists says that a unit of that name is there already.
@@ -93,6 +95,11 @@ func (m *Manager) StartTransient(ctx context.Context, t Transient) error {
 	}
 	if t.Limit > 0 {
 		properties = append(properties, property("RuntimeMaxUSec", uint64(t.Limit.Microseconds())))
+	}
+	for name, weight := range map[string]uint64{"CPUWeight": t.CPUWeight, "IOWeight": t.IOWeight} {
+		if weight > 0 {
+			properties = append(properties, property(name, weight))
+		}
 	}
 	err := m.startTransient(ctx, t.Name, properties)
 	if answer, is := errors.AsType[godbus.Error](err); is && answer.Name == "org.freedesktop.systemd1.UnitExists" {

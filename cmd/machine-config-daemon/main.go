@@ -285,6 +285,7 @@ func stageCommand() *cobra.Command {
 	var to goal
 	var a daemon.ApplyOptions
 	var drop bool
+	var minFree uint32
 	cmd := &cobra.Command{
 		Use:   "stage --config FILE | --drop",
 		Short: "Refuse what apply would refuse, and bring the OS to the disk, while the host goes on as it is",
@@ -301,6 +302,7 @@ func stageCommand() *cobra.Command {
 			if cfg, a.Policy, err = to.read(); err != nil {
 				return err
 			}
+			a.MinFree = uint64(minFree) << 20
 			return o.work(func(h *daemon.Host) (*daemon.Result, error) {
 				return h.Stage(cmd.Context(), cfg, a)
 			})
@@ -313,6 +315,11 @@ func stageCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&a.Strict, "strict", false, "refuse a host that does not match its configuration")
 	cmd.Flags().BoolVar(&a.Lift, "lift-quarantine", false,
 		"accept a configuration that failed its verdict on this host; it stays in quarantine until apply lifts it")
+	cmd.Flags().BoolVar(&a.AsStaged, "as-staged", false,
+		"use what was staged for the configuration before, whatever the name of its image means by now")
+	cmd.Flags().Uint32Var(&minFree, "min-free", 0, "MiB to leave free on the disk: below that nothing is pulled")
+	cmd.Flags().Uint16Var(&a.Weights.CPU, "cpu-weight", 0, "systemd's CPUWeight of the tools that bring the OS")
+	cmd.Flags().Uint16Var(&a.Weights.IO, "io-weight", 0, "systemd's IOWeight of the tools that bring the OS")
 	cmd.Flags().BoolVar(&drop, "drop", false, "let go of what was staged and is not on its way to a boot")
 	return cmd
 }

@@ -18,6 +18,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
@@ -36,6 +37,7 @@ const (
 	Verify  = "verify"
 	Repair  = "repair"
 	Ask     = "before-drain"
+	Pull    = "pull" // an OS, of a stage
 )
 
 // Script is how a host behaves. It may be changed at any time by Host.Change.
@@ -55,6 +57,8 @@ type Script struct {
 	Forced bool
 	// Pulling is what the host says of itself while it stages.
 	Pulling *daemon.Pulling
+	// OS is what a stage brings to the disk, by its digest; empty: the configurations bring none.
+	OS string
 }
 
 // Host is the machine. It implements daemon.Hands, Senses and Verifier, and is safe for concurrent use.
@@ -74,6 +78,8 @@ type Host struct {
 	since                        time.Time
 	quarantined                  []transaction.Quarantined
 	staged                       string // the digest of what was, or is being, brought to the disk
+	stagedOS                     string // which OS that is, once it is there
+	order                        *api.StageOrder
 	ready                        bool
 	unready                      bool   // the latest word is that the node is not ready
 	broken                       bool   // that was so when the update began
@@ -195,7 +201,7 @@ func (h *Host) Status(ctx context.Context) (*daemon.Status, error) {
 
 func (h *Host) status() *daemon.Status {
 	s := &daemon.Status{State: h.state, Phase: string(h.phase), Reason: h.reason, OS: daemon.OSOstree, Staged: h.staged,
-		Quarantined: slices.Clone(h.quarantined)}
+		StagedOS: h.stagedOS, Quarantined: slices.Clone(h.quarantined)}
 	s.Config.Committed, s.Config.Pending, s.Config.Previous = h.committed, h.pending, h.previous
 	if !h.since.IsZero() {
 		s.Since = h.since.Format(time.RFC3339)
@@ -274,10 +280,17 @@ func (h *Host) stage(r daemon.Request) *operation {
 	ctx, stop := context.WithCancel(context.Background())
 	o := &operation{config: r.Name, done: make(chan struct{}), stop: stop}
 	h.staging = o
+	digest := ""
 	if cfg, err := parse(r.Config); err == nil {
-		h.staged = cfg.Digest
+		digest = cfg.Digest
 	}
+	there := h.staged == digest && h.stagedOS != "" && r.Order != nil
+	h.staged, h.order = digest, r.Order
 	h.counts[Stage]++
+	if h.script.OS != "" && !there {
+		h.counts[Pull]++
+		h.stagedOS = ""
+	}
 	delay := h.script.Delays[Stage]
 	go func() {
 		defer stop()
@@ -287,6 +300,9 @@ func (h *Host) stage(r daemon.Request) *operation {
 		h.mu.Lock()
 		if h.staging == o {
 			h.staging = nil
+			if o.err == nil && !there {
+				h.stagedOS = h.script.OS
+			}
 		}
 		h.mu.Unlock()
 		close(o.done)
@@ -311,8 +327,15 @@ func (h *Host) Unstage(ctx context.Context) error {
 	if h.pending != "" {
 		return &daemon.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
 	}
-	h.staged = ""
+	h.staged, h.stagedOS = "", ""
 	return nil
+}
+
+// Order is what the latest stage was told of a policy's; nil: nothing.
+func (h *Host) Order() *api.StageOrder {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.order
 }
 
 // Staged is the digest of the configuration that was, or is being, brought to the disk and is not the host's yet.
@@ -459,7 +482,7 @@ func (h *Host) settle(name string) {
 			h.previous = h.committed
 		}
 		h.committed, h.pending, h.phase, h.state, h.reason, h.since = name, "", "", transaction.Done, "", time.Now()
-		h.staged = ""
+		h.staged, h.stagedOS = "", ""
 	})
 }
 
@@ -513,7 +536,7 @@ func (h *Host) rollBack(name string, why error) {
 	h.quarantined = append(h.quarantined,
 		transaction.Quarantined{Config: name, Digest: digest, Reason: why.Error(), Since: time.Now()})
 	h.pending, h.phase, h.state, h.reason, h.since = "", "", transaction.RolledBack, why.Error(), time.Now()
-	h.staged = ""
+	h.staged, h.stagedOS = "", ""
 }
 
 // Config is the host's copy.

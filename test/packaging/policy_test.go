@@ -90,6 +90,28 @@ func TestADaemonTakesAUsedLiftAwayAndMakesNone(t *testing.T) {
 	})
 }
 
+// What a node is to do comes from the pool controller; what became of it, from the node.
+func TestADaemonSaysWhatItHasStagedAndGivesItselfNoOrders(t *testing.T) {
+	c := installed(t)
+	note := func(key, value string) attempt {
+		return patchNode(ours, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
+	}
+	daemon := as(t, c, api.Daemon, ours)
+	allow(t, daemon, map[string]attempt{"what it has staged": note(api.StagedKey, `{"config":"x"}`)})
+	refuse(t, daemon, "does not change these annotations", map[string]attempt{
+		"an order":   note(api.OrdersKey, `{"stage":{"config":"x"}}`),
+		"an arrival": note(api.ArrivedKey, `{"config":"x"}`),
+	})
+	controller := as(t, c, api.Controller, "")
+	allow(t, controller, map[string]attempt{"an order": note(api.OrdersKey, `{"stage":{"config":"x"}}`)})
+	refuse(t, controller, "does not change these annotations", map[string]attempt{
+		"what it has staged": note(api.StagedKey, `{"config":"y"}`),
+	})
+	refuse(t, daemon, "does not change these annotations", map[string]attempt{
+		"another order": note(api.OrdersKey, `{"stage":{"config":"y"}}`),
+	})
+}
+
 // A node that joins is kept free of pods by a taint until its agent says that it is configured.
 func TestADaemonTakesItsStartupTaintAwayAndNoOther(t *testing.T) {
 	c := installed(t)

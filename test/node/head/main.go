@@ -24,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
@@ -152,6 +153,7 @@ func drive(mount, verb string, args []string) error {
 	program := flags.String("program", "/usr/local/bin/machine-config-daemon", "the agent, on the host")
 	name := flags.String("name", "", "of the configuration")
 	lift := flags.Bool("lift", false, "out of quarantine")
+	order := flags.String("order", "", "what a policy says of a stage, as JSON")
 	times := flags.Int("times", 1, "how often")
 	ready := flags.Bool("ready", false, "what to say of the node")
 	why := flags.String("why", "", "why it is not")
@@ -168,6 +170,12 @@ func drive(mount, verb string, args []string) error {
 	}
 	defer func() { _ = h.Close() }()
 	r := daemon.Request{Name: *name, Lift: *lift}
+	if *order != "" {
+		r.Order = &api.StageOrder{}
+		if err := json.Unmarshal([]byte(*order), r.Order); err != nil {
+			return err
+		}
+	}
 	for at, into := range map[*string]*[]byte{config: &r.Config, policy: &r.Policy} {
 		if *at == "" {
 			continue

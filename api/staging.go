@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// RolloutStaging says how nodes stage a pool's configuration ahead: its OS comes to their disks while they serve, and
+// nothing of it boots.
+// +kubebuilder:object:generate=true
+type RolloutStaging struct {
+	// maxConcurrent is how many of a pool's nodes stage at once: a number, or a percentage of the pool's nodes, rounded
+	// down, at least 1. It is 10% where nothing is said.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=4
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 5000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')",message="has to be a number from 1 to 5000 or a percentage from 1% to 100%"
+	// +optional
+	MaxConcurrent *intstr.IntOrString `json:"maxConcurrent,omitempty"`
+	// windows are when nodes may stage ahead. Without them: at any time. Nodes that are still at it when a window closes
+	// let go of it, and begin anew in the next one; with onClose Finish they finish.
+	// +optional
+	Windows *RolloutWindows `json:"windows,omitempty"`
+	// minFreeMebibytes is what staging leaves free on the disk: a node that has less does not begin, and one that comes
+	// below it on the way stops and lets go of what it has pulled.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16777216
+	// +optional
+	MinFreeMebibytes int32 `json:"minFreeMebibytes,omitempty"`
+	// ioWeight is the share of the disk that the unit which stages gets where others want it too (systemd's IOWeight):
+	// 100 is that of any other unit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	// +optional
+	IOWeight int32 `json:"ioWeight,omitempty"`
+	// cpuWeight is the same of the processors (systemd's CPUWeight).
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	// +optional
+	CPUWeight int32 `json:"cpuWeight,omitempty"`
+}
+
+// RolloutApproval has a pool's configuration wait until somebody approves what was staged of it.
+// +kubebuilder:object:generate=true
+type RolloutApproval struct {
+	// required is true where nothing is said.
+	// +kubebuilder:default=true
+	// +optional
+	Required *bool `json:"required,omitempty"`
+}
+
+// StageOrder has a node stage a configuration, and not go there.
+type StageOrder struct {
+	Config string `json:"config"`
+	// Digest is what was approved: a node goes to nothing else of that configuration. Empty: nothing was, or it has none.
+	Digest string `json:"digest,omitempty"`
+	// The limits are those of RolloutStaging; 0: none.
+	MinFreeMebibytes int32 `json:"minFreeMebibytes,omitempty"`
+	IOWeight         int32 `json:"ioWeight,omitempty"`
+	CPUWeight        int32 `json:"cpuWeight,omitempty"`
+}
+
+// StagedKey is the annotation of a Node that holds a Staged: what came of the latest StageOrder. The daemon writes it.
+const StagedKey = ownPrefix + "staged"
+
+// Staged is a configuration that a node has staged ahead, or could not.
+type Staged struct {
+	Config string `json:"config"`
+	// Digest of what was staged: of the container image, or of the ostree commit. Empty: the configuration brings no OS.
+	Digest string `json:"digest,omitempty"`
+	// Error is why it could not be staged; empty: it is staged. Tries counts how often that was tried.
+	Error string    `json:"error,omitempty"`
+	Tries int       `json:"tries,omitempty"`
+	Since time.Time `json:"since"`
+}
+
+// Is says that the node has staged that content.
+func (s *Staged) Is(config string) bool {
+	return s != nil && s.Error == "" && SameContent(s.Config, config)
+}
+
+// Failed says that the node could not stage that content.
+func (s *Staged) Failed(config string) bool {
+	return s != nil && s.Error != "" && SameContent(s.Config, config)
+}
+
+const longestDigest = 128
+
+func (s *Staged) believed() *Staged {
+	if s == nil || len(s.Config) > longestName || len(s.Digest) > longestDigest {
+		return nil
+	}
+	s.Error = shorten(s.Error, quarantineReason)
+	return s
+}
+
+// ApprovedKey is the annotation of a MachineConfigPool that holds an Approval. People write it, by kubectl refit, and
+// so do CI jobs.
+const ApprovedKey = ownPrefix + "approved"
+
+// Approval lets a pool's nodes go to a configuration that they have staged.
+type Approval struct {
+	Config string `json:"config"`
+	// Digest is that of what was staged, empty where the configuration brings no OS.
+	Digest string    `json:"digest,omitempty"`
+	By     string    `json:"by"`
+	Since  time.Time `json:"since"`
+	Why    string    `json:"why,omitempty"`
+}
+
+// PoolApproved is the condition of a MachineConfigPool that somebody approved its present configuration as it was
+// staged.
+const PoolApproved = "Approved"
+
+// StageRetry is how long after a failure it is tried again to stage ahead: a minute, doubled each time, an hour at
+// most.
+func StageRetry(tries int) time.Duration {
+	return min(time.Minute<<min(max(tries-1, 0), 6), time.Hour)
+}

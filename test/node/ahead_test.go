@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+const (
+	stageUnit = "machine-config-daemon-stage"
+	keptStage = "/var/lib/machine-config-daemon/staged.json"
+)
+
+// stall begins to stage, by an order, from a server that never answers.
+func stall(ctx context.Context, t *testing.T, n *Node, o api.StageOrder) *running {
+	t.Helper()
+	shell(ctx, t, n, "ip link set lo up; cp "+headPath+" /run/stall; systemd-run -q --unit stall /run/stall stall 127.0.0.1:8080; "+
+		"ostree remote add --if-not-exists --no-gpg-verify stall http://127.0.0.1:8080")
+	doc := document(t, n, "stall.json", mc("os", `{"osImageURL":"stall:some/ref","config":{"ignition":{"version":"3.2.0"}}}`))
+	r := begin(ctx, t, n, "stage", "--config", doc, "--name", "os", "--order", api.Encode(o))
+	shell(ctx, t, n, "for i in $(seq 600); do journalctl -u stall -o cat | grep -q '^1$' && break; sleep 0.05; done")
+	return r
+}
+
+func TestTheUnitThatStagesHasTheWeightsOfItsOrder(t *testing.T) {
+	ctx, n := startHead(t)
+	r := stall(ctx, t, n, api.StageOrder{Config: "os", IOWeight: 10, CPUWeight: 20})
+	out, _ := shell(ctx, t, n, "systemctl show -p CPUWeight,IOWeight "+stageUnit)
+	if !strings.Contains(out, "CPUWeight=20\n") || !strings.Contains(out, "IOWeight=10\n") {
+		t.Errorf("%s", out)
+	}
+	if cgroup, _ := shell(ctx, t, n, "systemctl status --no-pager -n 0 "+stageUnit); !strings.Contains(cgroup, "ostree") {
+		t.Errorf("what pulls is somewhere else:\n%s", cgroup)
+	}
+	shell(ctx, t, n, "systemctl stop "+stageUnit+" stall")
+	r.end(ctx, t, n, "TERM")
+}
+
+func TestStagingLeavesTheDiskItsFloor(t *testing.T) {
+	ctx, n := startHead(t)
+	image := mc("os", `{"osImageURL":"`+lab.Remote+":"+lab.RefV3+`","config":{"ignition":{"version":"3.2.0"}}}`)
+	order := api.StageOrder{Config: "os", MinFreeMebibytes: 1 << 24}
+	a := head(ctx, t, n, "stage", "--config", document(t, n, "os.json", image), "--name", "os", "--order", api.Encode(order))
+	if !strings.Contains(a.Error, "16777216 MiB are to stay free") || a.Kind != "" {
+		t.Errorf("%+v", a)
+	}
+	if out, exit := shell(ctx, t, n, "ostree rev-parse "+lab.Remote+":"+lab.RefV3+"; test ! -e "+keptStage); exit != 0 {
+		t.Errorf("something was pulled: %s", out)
+	}
+
+	// The disk gets full on the way.
+	const state = "/var/lib/machine-config-daemon"
+	if out, exit := shell(ctx, t, n, "cp -a "+state+" /run/state && mount -t tmpfs -o size=96m state "+state+
+		" && cp -a /run/state/. "+state); exit != 0 {
+		t.Fatal(out)
+	}
+	r := stall(ctx, t, n, api.StageOrder{Config: "os", MinFreeMebibytes: 64})
+	shell(ctx, t, n, "head -c 48M /dev/zero >"+state+"/full")
+	if a := r.answer(t); !strings.Contains(a.Error, "MiB are to stay free") {
+		t.Errorf("%+v", a)
+	}
+	shell(ctx, t, n, "rm "+state+"/full; systemctl stop stall")
+	if out, exit := shell(ctx, t, n, "test ! -e "+keptStage+" && ! pgrep -x ostree"); exit != 0 {
+		t.Errorf("it is kept: %s", out)
+	}
+	if s, err := n.Status(ctx); err != nil || s.State != transaction.Done {
+		t.Errorf("%+v %v", s, err)
+	}
+}
+
+func TestWhatIsStagedAheadDoesNotBootByAccidentAndIsThereAfterIt(t *testing.T) {
+	ctx, n := startHead(t)
+	os := mc("os", `{"osImageURL":"`+lab.Remote+":"+lab.RefV3+`","config":{"ignition":{"version":"3.2.0"}}}`)
+	order := api.Encode(api.StageOrder{Config: "os", MinFreeMebibytes: 1})
+	stage := func() {
+		t.Helper()
+		if a := head(ctx, t, n, "stage", "--config", document(t, n, "os.json", os), "--name", "os", "--order", order); a.Error != "" {
+			t.Fatalf("%+v", a)
+		}
+	}
+	stage()
+	before, booted := deployments(ctx, t, n), n.BootedDeployment()
+	a := head(ctx, t, n, "status")
+	if a.Status == nil || a.Status.Staged == "" || len(a.Status.StagedOS) != 64 {
+		t.Fatalf("%+v", a.Status)
+	}
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n.BootedDeployment() != booted || fmt.Sprint(deployments(ctx, t, n)) != fmt.Sprint(before) {
+		t.Errorf("%s booted, of %v; before %s of %v", n.BootedDeployment(), deployments(ctx, t, n), booted, before)
+	}
+	if s, err := n.Status(ctx); err != nil || s.State != transaction.Done || s.Config.Pending != "" ||
+		s.Staged != a.Status.Staged || s.StagedOS != a.Status.StagedOS {
+		t.Errorf("%+v %v", s, err)
+	}
+	// Nothing is asked of the remote again.
+	if out, exit := shell(ctx, t, n, "mount -o remount,rw /sysroot && sed -i 's,file:///run/lab/remote,file:///nowhere,' /ostree/repo/config"); exit != 0 {
+		t.Fatal(out)
+	}
+	stage()
+	if res := apply(ctx, t, n, os); res.Reboot == "" {
+		t.Errorf("%+v", res)
+	}
+	settled(ctx, t, n, "os")
+	if v := read(t, n, "/usr/lib/testos/version"); strings.TrimSpace(v) != "v3" {
+		t.Errorf("version %q", v)
+	}
+}
