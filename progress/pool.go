@@ -57,6 +57,8 @@ type Pool struct {
 	Rendering bool
 	// Bypass is that somebody lets the target go through without most of the pool's rules; nil: nobody does.
 	Bypass *api.Bypass
+	// Approval is what somebody approved of what was staged; nil: nothing.
+	Approval *api.Approval
 	// Rules are what a RolloutPolicy says about the pool now. They are the caller's to set, after Share.
 	Rules Rules
 	// Etcd is what is known of etcd, where its health counts for the pool; nil: nothing is. It is the caller's to set,
@@ -92,6 +94,9 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	}
 	var err error
 	if p.Bypass, err = api.Decode[*api.Bypass](pool.Annotations, api.BypassKey); err != nil {
+		p.Problems = append(p.Problems, err.Error())
+	}
+	if p.Approval, err = api.Decode[*api.Approval](pool.Annotations, api.ApprovedKey); err != nil {
 		p.Problems = append(p.Problems, err.Error())
 	}
 	if p.MaxUnavailable, err = MaxUnavailable(pool.Spec.MaxUnavailable, len(nodes)); err != nil {

@@ -42,6 +42,8 @@ type Rules struct {
 	NextWindow time.Time
 	// Orders are what the agents of the nodes are asked, by name.
 	Orders map[string]api.Orders
+	// Staging is how far the nodes are with staging the target ahead; nil: they do not.
+	Staging *Staging
 	// Next is when the rules may say something else although nothing has happened; zero: they will not.
 	Next time.Time
 }

@@ -33,6 +33,9 @@ const (
 	FailureBudget  Verdict = "FailureBudget"
 	WaitsForPool   Verdict = "WaitsForPool"
 	OutsideWindow  Verdict = "OutsideWindow"
+	StagingAhead   Verdict = "StagingAhead"
+	NeedsApproval  Verdict = "NeedsApproval"
+	CannotStage    Verdict = "CannotStage"
 	WaitsForStage  Verdict = "WaitsForStage"
 	Soaking        Verdict = "Soaking"
 	Cordoned       Verdict = "Cordoned"
@@ -143,6 +146,13 @@ var Verdicts = []Meaning{
 		"Wait, or explain that pool", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
 	{OutsideWindow, AboutPool, "No window of the RolloutPolicy is open, or a blackout is in force, and until when",
 		"Wait. When it can't: `kubectl refit bypass POOL --why TEXT`", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
+	{StagingAhead, AboutPool, "Nodes stage ahead before any may begin, or wait for a window in which they may: how many have",
+		"Wait. When it can't: `kubectl refit bypass POOL --why TEXT`", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
+	{NeedsApproval, AboutPool, "What was staged waits for an approval, or is not what was approved",
+		"`kubectl refit approve POOL`. Where nodes have staged different digests, name the image by its digest",
+		"a-rolloutpolicy-holds-the-pool", stops, 7},
+	{CannotStage, AboutNode, "The node serves, and could not stage ahead: why. The others go",
+		"Mend what is named. It is tried again by itself", "a-rolloutpolicy-holds-the-pool", goesOn, 8},
 	{WaitsForStage, AboutPool, "A stage comes first: which of its nodes is waited for, and why",
 		"Wait, or explain the node that is named", "a-rolloutpolicy-holds-the-pool", goesOn, 14},
 	{Soaking, AboutPool, "The stage before has arrived, and has to stay well until the time that is said",

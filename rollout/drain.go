@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/progress"
 )
 
 // drain asks the agents of the nodes that are not there yet to drain by the policy: while they are not, each has a
@@ -27,18 +26,6 @@ func (j *judge) drain() {
 			j.rules.Orders[n.Name] = o
 		}
 	}
-}
-
-// kept are the orders that the nodes have. A policy that makes no sense, or two, says nothing new to nodes that are on
-// their way: pods that were to stay must not be evicted because of a slip.
-func kept(pool *progress.Pool) map[string]api.Orders {
-	out := map[string]api.Orders{}
-	for _, n := range pool.Nodes {
-		if n.Orders != (api.Orders{}) {
-			out[n.Name] = n.Orders
-		}
-	}
-	return out
 }
 
 // checkDrain is what of a drain policy the schema can't see.

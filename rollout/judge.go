@@ -57,6 +57,7 @@ func (j *judge) rule() {
 	j.hold()
 	j.etcd()
 	j.drain()
+	j.stageAhead(places)
 }
 
 // lookAgain notes a time at which the rules change by themselves.
@@ -322,9 +323,9 @@ func (j *judge) depend() {
 	if j.problem != nil || j.bypassed {
 		return
 	}
-	h := j.rules.Hold
-	if h == nil || h.Verdict == progress.OutsideWindow {
-		j.rules.Hold = cmp.Or(j.dependency(), h)
+	h, first := j.rules.Hold, j.dependency()
+	if first != nil && (h == nil || h.Verdict == progress.OutsideWindow || first.Verdict == progress.PolicyUnusable) {
+		j.rules.Hold = first
 	}
 }
 

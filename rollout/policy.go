@@ -31,6 +31,8 @@ type policy struct {
 	selector labels.Selector // nil: none
 	stages   []stage
 	calendar *calendar // nil: always open
+	// stagingTimes are when nodes stage ahead; nil: always.
+	stagingTimes *calendar
 	// problem is why it makes no sense; nil: it does.
 	problem error
 }
@@ -74,6 +76,7 @@ func read(object *api.RolloutPolicy) *policy {
 	if p.calendar, err = readCalendar(object.Spec.Windows); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, p.readStaging())
 	p.problem = errors.Join(errs...)
 	return p
 }

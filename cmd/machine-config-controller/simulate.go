@@ -37,7 +37,7 @@ const (
 type simulateOptions struct {
 	policy, nodes, pool, maxUnavailable, start, output string
 	labels                                             []string
-	update, limit                                      time.Duration
+	update, limit, staging, approve                    time.Duration
 	fails                                              int
 }
 
@@ -86,6 +86,10 @@ and gates are taken as passed.`,
 		"KEY=VALUE:N gives the first N of the made-up nodes that label; may be repeated")
 	flags.StringVar(&o.start, "start", "", "when the rollout begins, RFC 3339 (default now)")
 	flags.DurationVar(&o.update, "node-time", 5*time.Minute, "how long one node takes, until it serves again")
+	flags.DurationVar(&o.staging, "stage-time", 2*time.Minute,
+		"how long one node takes to stage ahead, where the policy has it")
+	flags.DurationVar(&o.approve, "approve-after", time.Hour,
+		"after how long somebody approves what waits for it; less than 0 is never")
 	flags.DurationVar(&o.limit, "limit", 90*24*time.Hour, "how long the rollout is followed")
 	flags.IntVar(&o.fails, "fail", 0, "on how many nodes the configuration fails, the first by name")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
@@ -95,7 +99,8 @@ and gates are taken as passed.`,
 func (o *simulateOptions) fleet() (*pool.Fleet, error) {
 	f := &pool.Fleet{
 		Pool:  &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: o.pool}},
-		Start: time.Now().Truncate(time.Second), Update: o.update, Limit: o.limit, Fails: map[string]bool{},
+		Start: time.Now().Truncate(time.Second), Update: o.update, Staging: o.staging, Approve: o.approve,
+		Limit: o.limit, Fails: map[string]bool{},
 	}
 	limit := intstr.Parse(o.maxUnavailable)
 	if _, err := progress.MaxUnavailable(&limit, 1); err != nil {

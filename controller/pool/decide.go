@@ -260,8 +260,14 @@ func (c *chooser) step(n progress.Node) (Step, bool) {
 			s.Lift = c.pool.Target
 		}
 		s.Back = c.gate
+		if ahead := c.pool.Rules.Staging; ahead != nil && s.Orders.Stage == nil && n.Current != c.pool.Target {
+			s.Orders.Stage = ahead.Order
+		}
 	case c.back[n.Name]:
 		s.Desired, s.Lift, s.Held = n.Current, "", c.recalled(n)
+		if !n.Staged.Is(c.pool.Target) {
+			s.Orders.Stage = nil // whether it may stage there is for the next look
+		}
 	case c.pool.Refuses(n.Lift):
 		s.Lift = "" // it failed again after that
 	}

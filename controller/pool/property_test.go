@@ -62,6 +62,8 @@ type walk struct {
 	calm     bool // nothing more is broken
 	finished bool
 	story    string
+
+	staging staging
 }
 
 func newWalk(seed uint64) *walk {
@@ -90,6 +92,7 @@ func newWalk(seed uint64) *walk {
 	w.makeStages(count)
 	w.makeGates()
 	w.makeWindows()
+	w.makeStaging(seed)
 	w.budget = 1
 	if w.one(2) {
 		w.budget = 1 + w.chance.IntN(3)
@@ -218,6 +221,9 @@ func (w *walk) decide() (progress.Pool, Decision, error) {
 
 // check holds what is about to be said to the promises, by what was seen from outside and not by what the rules say.
 func (w *walk) check(p progress.Pool, steps []Step) error {
+	if err := w.checkStaging(steps); err != nil {
+		return err
+	}
 	limit := p.MaxUnavailable
 	out, going := 0, 0
 	begun := map[string]bool{}
@@ -302,16 +308,19 @@ func (w *walk) take(s Step) {
 		w.tell("%s > %s %s", n.Name, s.Desired, s.Held)
 	}
 	n.Desired, n.Lift, n.Tainted, n.Arrived = s.Desired, s.Lift, s.Tainted, s.Arrived
+	n.Orders = s.Orders
 }
 
 // pass lets time pass: to the next moment at which the rules change, or some minutes, in which every node gets on.
 func (w *walk) pass(p progress.Pool) {
 	step := time.Duration(1+w.chance.IntN(10)) * time.Minute
-	if next := p.Rules.Next; !next.IsZero() && w.still() && w.calm {
+	if next := p.Rules.Next; !next.IsZero() && w.still() && w.calm && !w.stagesStill() {
 		step = next.Sub(w.now)
 	}
 	w.now = w.now.Add(step)
+	w.approve(p)
 	for i := range w.nodes {
+		w.stage(&w.nodes[i])
 		w.live(&w.nodes[i])
 	}
 }

@@ -35,6 +35,8 @@ var (
 		"Nodes or stages for which a gate of the pool's RolloutPolicy is closed, by gate.",
 		[]string{"pool", "policy", "gate"}, nil)
 	failed     = poolMetric("noderefit_pool_failed_nodes", "Nodes on which the pool's configuration failed.")
+	staged     = poolMetric("noderefit_pool_staged_nodes", "Nodes that have staged the pool's configuration ahead.")
+	unstaged   = poolMetric("noderefit_pool_unstaged_nodes", "Nodes that are still to stage it, or could not.")
 	budget     = poolMetric("noderefit_pool_failure_budget", "At how many failed nodes the rollout stops.")
 	nextWindow = poolMetric("noderefit_pool_next_window_timestamp_seconds",
 		"Unix time at which the pool's next window opens; 0 while one is open, or there is none.")
@@ -102,7 +104,7 @@ func (r *report) take(w *world) []change {
 func (r *report) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined, misconfigured, held,
-		gatesClosed, failed, budget, nextWindow,
+		gatesClosed, failed, budget, nextWindow, staged, unstaged,
 	} {
 		to <- d
 	}
@@ -131,6 +133,10 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 		}
 		for gate, closed := range p.Rules.Closed {
 			gauge(gatesClosed, float64(closed), p.Name, p.Rules.Policy, gate)
+		}
+		if s := p.Rules.Staging; s != nil {
+			gauge(staged, float64(len(s.Staged)), p.Name)
+			gauge(unstaged, float64(s.Of-len(s.Staged)+len(s.Unable)), p.Name)
 		}
 		if h := holds(p); h != nil {
 			gauge(held, 1, p.Name, p.Rules.Policy, string(h.Verdict))

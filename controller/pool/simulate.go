@@ -8,6 +8,7 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -25,6 +26,9 @@ type Fleet struct {
 	Start time.Time
 	// Update is how long one node takes, from when it is sent until it serves again.
 	Update time.Duration
+	// Staging is how long one node takes to stage ahead, and Approve after how long somebody approves what waits for it;
+	// less than 0: nobody does.
+	Staging, Approve time.Duration
 	// Fails are nodes on which the configuration fails its verdict.
 	Fails map[string]bool
 	// Limit is how long a rollout is followed.
@@ -59,6 +63,7 @@ type Entry struct {
 func Simulate(f Fleet) []Entry {
 	book := rollout.NewBook(f.Policies, rollout.Passing)
 	s := &simulation{Fleet: f, book: book, now: f.Start, due: map[string]time.Time{}}
+	s.ahead.due = map[string]time.Time{}
 	s.Nodes = slices.Clone(f.Nodes)
 	slices.SortFunc(s.Nodes, func(a, b progress.Node) int { return cmp.Compare(a.Name, b.Name) })
 	s.at = make(map[string]int, len(s.Nodes))
@@ -80,6 +85,7 @@ type simulation struct {
 	log  []Entry
 	// stage and held are what was said last.
 	stage, held string
+	ahead       ahead
 }
 
 // turn makes one decision, or lets time pass until there is one to make; false: that will not be.
@@ -90,6 +96,7 @@ func (s *simulation) turn() bool {
 	s.book.Follow(pools, s.now, s.Self)
 	d := Decide(p, Options{Now: s.now, Self: s.Self})
 	s.tell(p)
+	s.asks(p)
 	moved := false
 	for _, step := range d.Steps {
 		moved = s.take(step, p.Rules.Stage) || moved
@@ -135,12 +142,14 @@ func (s *simulation) tell(p progress.Pool) {
 // take does what a step says, and says whether anything is another than before.
 func (s *simulation) take(step Step, stage string) bool {
 	n := &s.Nodes[s.at[step.Node]]
-	changed := step.Sends() || step.Lift != n.Lift || step.Arrived != n.Arrived
-	n.Tainted, n.Lift, n.Arrived, n.SingleReplica, n.Orders = step.Tainted, step.Lift, step.Arrived, step.SingleReplica, step.Orders
+	changed := step.Sends() || step.Lift != n.Lift || step.Arrived != n.Arrived ||
+		!equality.Semantic.DeepEqual(step.Orders, n.Orders)
+	n.Tainted, n.Lift, n.Arrived, n.SingleReplica = step.Tainted, step.Lift, step.Arrived, step.SingleReplica
+	n.Desired = step.Desired
+	s.order(n, step.Orders)
 	if !step.Sends() {
 		return changed
 	}
-	n.Desired = step.Desired
 	if n.Desired == n.Current {
 		delete(s.due, n.Name)
 		n.State, n.Cordoned, n.Cordon = api.Done, false, nil
@@ -162,11 +171,13 @@ func (s *simulation) pass(p progress.Pool) bool {
 			next = at
 		}
 	}
+	next = s.soonest(next)
 	if next.IsZero() || next.After(s.Start.Add(s.Limit)) {
 		s.say(Stuck, "", whyStuck(p))
 		return false
 	}
 	s.now = next
+	s.stages()
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if at, under := s.due[n.Name]; under && !at.After(s.now) {

@@ -21,6 +21,7 @@ func (r *reconciler) announce(before, after *mcfgv1.MachineConfigPool) {
 		progress.PoolMisconfigured:       {corev1.EventTypeWarning, "Misconfigured"},
 		api.PoolHeld:                     {corev1.EventTypeNormal, "Held"},
 		api.PoolBypassed:                 {corev1.EventTypeWarning, "Bypassed"},
+		api.PoolApproved:                 {corev1.EventTypeNormal, "Approved"},
 	} {
 		if text := said(&after.Status, kind); text != "" && text != said(&before.Status, kind) {
 			r.events.Eventf(after, nil, as.level, as.reason, as.reason, "%s", note(text))

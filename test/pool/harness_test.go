@@ -367,10 +367,11 @@ type agents struct {
 	outcomes map[string]api.State
 	// held nodes stay cordoned and at work, staging ones at work before that.
 	held, staging map[string]bool
+	ahead         ahead
 }
 
 func startAgents(l *lab) *agents {
-	a := &agents{l: l, outcomes: map[string]api.State{}, held: map[string]bool{}, staging: map[string]bool{}}
+	a := &agents{l: l, outcomes: map[string]api.State{}, held: map[string]bool{}, staging: map[string]bool{}, ahead: newAhead()}
 	a.done.Go(func() {
 		for ; l.ctx.Err() == nil; time.Sleep(poll) {
 			list, err := l.Client.CoreV1().Nodes().List(l.ctx, metav1.ListOptions{})
@@ -409,6 +410,9 @@ func (a *agents) stage(node string, yes bool) {
 // turn takes one step on a node.
 func (a *agents) turn(o *corev1.Node) error {
 	n := progress.ReadNode(o)
+	if patch := a.stageAhead(n); patch != "" {
+		return a.l.patchNode(n.Name, patch)
+	}
 	a.mu.Lock()
 	outcome, held, staging := a.outcomes[n.Desired], a.held[n.Name], a.staging[n.Name]
 	a.mu.Unlock()
@@ -491,6 +495,8 @@ type eye struct {
 	order []string
 	// most is how many nodes were out of service, or told to be, at one time.
 	most int
+	// pulls is how many were asked to stage ahead, and had not, at one time.
+	pulls int
 	// waits are the times from a node's arrival to the next one's being sent.
 	waits   []time.Duration
 	arrived time.Time
@@ -544,6 +550,7 @@ func (e *eye) see(what watch.EventType, n progress.Node) {
 		}
 	}
 	e.most = max(e.most, out)
+	e.pulls = max(e.pulls, pulling(e.nodes))
 }
 
 // forget begins anew.

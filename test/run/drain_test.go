@@ -12,8 +12,8 @@ import (
 	"github.com/noderefit/noderefit/test/fakehost"
 )
 
-// order does what the pool controller does with the drain policy of a pool.
-func (n *node) order(p api.DrainPolicy) {
+// orderDrain does what the pool controller does with the drain policy of a pool.
+func (n *node) orderDrain(p api.DrainPolicy) {
 	n.t.Helper()
 	n.patch(`{"metadata":{"annotations":{%q:%q}}}`, api.OrdersKey, api.Encode(api.Orders{Drain: &p}))
 }
@@ -21,7 +21,7 @@ func (n *node) order(p api.DrainPolicy) {
 func TestADrainAtItsLimitIsHeldAndTheNodeServes(t *testing.T) {
 	n := newNode(t)
 	release := n.block()
-	n.order(api.DrainPolicy{TimeoutSeconds: 2, OnTimeout: api.DrainHolds, HoldSeconds: 3000})
+	n.orderDrain(api.DrainPolicy{TimeoutSeconds: 2, OnTimeout: api.DrainHolds, HoldSeconds: 3000})
 	b := n.render([]string{"quiet"}, "b")
 	n.desire(b)
 	held := func(o *corev1.Node, a api.Node) bool {
@@ -47,7 +47,7 @@ func TestADrainAtItsLimitIsHeldAndTheNodeServes(t *testing.T) {
 	}
 
 	// Another policy is a reason to try at once.
-	n.order(api.DrainPolicy{TimeoutSeconds: 600, OnTimeout: api.DrainHolds, HoldSeconds: 3000})
+	n.orderDrain(api.DrainPolicy{TimeoutSeconds: 600, OnTimeout: api.DrainHolds, HoldSeconds: 3000})
 	n.wait("drained again", func(o *corev1.Node, a api.Node) bool { return o.Spec.Unschedulable && a.DrainHeld == nil })
 	release()
 	n.waitState(api.Done, b)
@@ -59,7 +59,7 @@ func TestADrainAtItsLimitIsHeldAndTheNodeServes(t *testing.T) {
 func TestAHoldEndsWhenSomebodyTakesItAway(t *testing.T) {
 	n := newNode(t)
 	release := n.block()
-	n.order(api.DrainPolicy{TimeoutSeconds: 2, OnTimeout: api.DrainHolds, HoldSeconds: 3000})
+	n.orderDrain(api.DrainPolicy{TimeoutSeconds: 2, OnTimeout: api.DrainHolds, HoldSeconds: 3000})
 	b := n.render([]string{"quiet"}, "b")
 	n.desire(b)
 	n.wait("held", func(o *corev1.Node, a api.Node) bool { return a.DrainHeld != nil && !o.Spec.Unschedulable })
@@ -72,7 +72,7 @@ func TestAForcedDrainSaysWhatItDeleted(t *testing.T) {
 	n := newNode(t)
 	release := n.block()
 	defer release()
-	n.order(api.DrainPolicy{TimeoutSeconds: 2, OnTimeout: api.DrainForces})
+	n.orderDrain(api.DrainPolicy{TimeoutSeconds: 2, OnTimeout: api.DrainForces})
 	b := n.render([]string{"quiet"}, "b")
 	n.desire(b)
 	n.waitState(api.Done, b)
@@ -83,7 +83,7 @@ func TestAForcedDrainSaysWhatItDeleted(t *testing.T) {
 
 func TestANodeLeavesLoadBalancersForItsDrainAndComesBackWhoeverEndsIt(t *testing.T) {
 	n := newNode(t)
-	n.order(api.DrainPolicy{ExcludeFromLoadBalancersSeconds: 4})
+	n.orderDrain(api.DrainPolicy{ExcludeFromLoadBalancersSeconds: 4})
 	n.pod("web", nil)
 	b := n.render([]string{"quiet"}, "b")
 	n.desire(b)

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"github.com/spf13/cobra"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+// approved is what approve says, and its JSON.
+type approved struct {
+	Pool string `json:"pool"`
+	api.Approval
+
+	// Nodes are those that have staged it, Unable those that could not and stay as they are.
+	Nodes  []string `json:"nodes"`
+	Unable []string `json:"unable,omitempty"`
+}
+
+func approveCommand(o *options) *cobra.Command {
+	var digest, why string
+	cmd := &cobra.Command{
+		Use: "approve POOL [--digest DIGEST] [--why TEXT]", Short: "Let a pool's nodes go to what they have staged",
+		Args: arguments(1, 1, "POOL"),
+		Long: `Approves the configuration that a pool shall have, as its nodes have staged it, where the pool's RolloutPolicy
+asks for that. With --digest it has to be that OS which was staged, as in a CI job that has tested it. Who approved
+what, and when, is recorded at the pool and as an event. Another configuration needs another approval.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			who, err := c.whoami(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var a approved
+			_, err = c.changePool(cmd.Context(), args[0], func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+				state, err := c.staged(cmd.Context(), p.Name)
+				if err != nil {
+					return nil, "", err
+				}
+				var want *string
+				if cmd.Flags().Changed("digest") {
+					want = &digest
+				}
+				a, err = approve(state, want)
+				if err != nil {
+					return nil, "", err
+				}
+				a.By, a.Why, a.Since = who, oneLine(why), rollout.Now().UTC().Truncate(time.Second)
+				return &change{annotations: map[string]any{api.ApprovedKey: api.Encode(a.Approval)}}, "", nil
+			})
+			if err != nil {
+				return err
+			}
+			return o.print(cmd, a, a.write)
+		},
+	}
+	o.outputFlag(cmd)
+	cmd.Flags().StringVar(&digest, "digest", "", "the digest that has to be the one that was staged")
+	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")
+	return cmd
+}
+
+// staged is a pool with what its policy says.
+func (c *cluster) staged(ctx context.Context, pool string) (progress.Pool, error) {
+	pools, err := c.pools(ctx)
+	if err != nil {
+		return progress.Pool{}, err
+	}
+	v := progress.View{Pools: pools}
+	if v.Nodes, err = c.nodes(ctx); err != nil {
+		return progress.Pool{}, err
+	}
+	if v.Follow, err = c.rules(ctx); err != nil {
+		return progress.Pool{}, err
+	}
+	p, _ := progress.NewReport(v).Pool(pool)
+	return p, nil
+}
+
+// approve says what there is to approve, and refuses what can't be. A nil want is whatever was staged.
+func approve(p progress.Pool, want *string) (approved, error) {
+	s := p.Rules.Staging
+	switch {
+	case s == nil || !s.Required:
+		return approved{}, fmt.Errorf("pool %s asks for no approval: no RolloutPolicy with spec.approval is in force "+
+			"for it, or its configuration failed", p.Name)
+	case p.Updated == p.Machines:
+		return approved{}, fmt.Errorf("nothing waits for an approval: all nodes of pool %s have %s", p.Name, p.Target)
+	case s.Of == 0 || len(s.Staged) < s.Of:
+		return approved{}, fmt.Errorf("it is too early: %s is staged on %d of %d nodes; see kubectl refit explain pool/%s",
+			p.Target, len(s.Staged), s.Of, p.Name)
+	}
+	digest, same := s.Digest()
+	switch {
+	case !same:
+		return approved{}, fmt.Errorf("the nodes have not staged the same: %s; name the image by its digest in osImageURL",
+			s.Differs())
+	case want != nil && *want != digest:
+		return approved{}, fmt.Errorf("what was staged is %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
+	}
+	a := approved{Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: s.Staged}
+	for _, u := range s.Unable {
+		a.Unable = append(a.Unable, u.Node)
+	}
+	return a, nil
+}
+
+func (a approved) write(w io.Writer) error {
+	text := fmt.Sprintf("pool %s: approved %s\n  OS      %s\n  staged  on %s\n", a.Pool, a.Config,
+		cmp.Or(a.Digest, "none"), strings.Join(a.Nodes, ", "))
+	if len(a.Unable) > 0 {
+		text += fmt.Sprintf("  not     on %s, which could not and stay as they are\n", strings.Join(a.Unable, ", "))
+	}
+	_, err := fmt.Fprint(w, text)
+	return err
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// requires says that somebody has to approve what was staged.
+func (p *policy) requires() bool {
+	a := p.spec.Approval
+	return a != nil && (a.Required == nil || *a.Required)
+}
+
+// stagesAhead says that nodes stage before they are sent.
+func (p *policy) stagesAhead() bool { return p.spec.Staging != nil || p.requires() }
+
+// stagingSpec are the limits of staging.
+func (p *policy) stagingSpec() api.RolloutStaging {
+	if p.spec.Staging == nil {
+		return api.RolloutStaging{}
+	}
+	return *p.spec.Staging
+}
+
+// readStaging reads what a policy says of staging.
+func (p *policy) readStaging() error {
+	spec := p.stagingSpec()
+	var err error
+	if p.stagingTimes, err = readCalendar(spec.Windows); err != nil {
+		err = errors.New(strings.ReplaceAll(err.Error(), "spec.windows", "spec.staging.windows"))
+	}
+	return errors.Join(err, checkShare("spec.staging.maxConcurrent", spec.MaxConcurrent))
+}
+
+// ordered says that a node is asked to stage that content.
+func ordered(n *progress.Node, config string) bool {
+	return n.Orders.Stage != nil && api.SameContent(n.Orders.Stage.Config, config)
+}
+
+// ahead is what there is to know of a pool's nodes before any is asked to stage.
+type ahead struct {
+	*progress.Staging
+
+	limit int
+	// busy are the nodes that stage now, or may.
+	busy int
+	// times is what the windows of staging say now.
+	times moment
+	// fresh were never asked, and due failed long enough ago.
+	fresh, due []*progress.Node
+	// begun: a node was sent to the target.
+	begun bool
+}
+
+// stageAhead has nodes stage the target, and holds those that have not, and all of them where an approval is needed. It
+// comes after everything else has said what holds the pool.
+func (j *judge) stageAhead(nodes []*progress.Node) {
+	if !j.stagesAhead() || j.pool.Target == "" || j.pool.Quarantine() != nil {
+		return
+	}
+	a := &ahead{times: moment{open: true},
+		limit:   share(j.stagingSpec().MaxConcurrent, len(nodes), false, max(1, len(nodes)/10)),
+		Staging: &progress.Staging{Required: j.requires(), Digests: map[string][]string{}}}
+	if j.stagingTimes != nil {
+		a.times = j.stagingTimes.at(j.now)
+		j.lookAgain(a.times.until)
+	}
+	if approval := j.pool.Approval; a.Required && approval != nil && api.SameContent(approval.Config, j.pool.Target) {
+		a.Approval = approval
+	}
+	a.Order = j.stageOrder()
+	if a.Approval != nil && !j.bypassed {
+		a.Order.Digest = a.Approval.Digest
+	}
+	if j.rules.Orders == nil {
+		j.rules.Orders = map[string]api.Orders{}
+	}
+	for _, n := range nodes {
+		j.survey(a, n)
+	}
+	slices.SortStableFunc(a.due, func(x, y *progress.Node) int { return x.Staged.Since.Compare(y.Staged.Since) })
+	if a.times.open && !j.pool.Paused && !j.stopped() {
+		for _, n := range append(a.fresh, a.due...) {
+			if a.busy >= a.limit {
+				break
+			}
+			j.askToStage(a, n)
+			a.busy++
+		}
+	}
+	j.rules.Staging = a.Staging
+	if j.bypassed || !slices.ContainsFunc(nodes, func(n *progress.Node) bool { return !n.Updated(j.pool.Target) }) {
+		return
+	}
+	if hold := j.approval(a); hold != nil && !j.stopped() {
+		j.rules.Hold = hold
+	}
+	j.holdUnstaged(a, nodes)
+}
+
+// stopped says that the pool is held by what waiting does not end.
+func (j *judge) stopped() bool {
+	h := j.rules.Hold
+	return h != nil && slices.Contains([]progress.Verdict{progress.PolicyUnusable, progress.FailureBudget, progress.GateFailed},
+		h.Verdict)
+}
+
+// able says that a node which was not sent can stage: its agent is at rest, and its kubelet speaks. Of the others some
+// are sent all the same, as the target may be what heals them.
+func (j *judge) able(n *progress.Node) bool {
+	return n.NotReady == "" && n.Current != "" && n.State != "" && n.Desired != j.pool.Target &&
+		(n.Settled() || n.State == api.RolledBack) && !j.pool.FailedOn(*n)
+}
+
+// survey finds out where a node is, and lets its order stand where it does. A node that could not stage makes room for
+// others until it is due again; so does one that is not ready, of which nobody knows what it does. There is room once
+// the order was taken back, and not before: the next controller may find that it was not.
+func (j *judge) survey(a *ahead, n *progress.Node) {
+	target := j.pool.Target
+	a.begun = a.begun || n.Desired == target
+	asked := ordered(n, target)
+	if asked && n.Desired != target && !n.Staged.Is(target) {
+		a.busy++
+	}
+	switch {
+	case n.Updated(target), j.pool.FailedOn(*n):
+	case n.Desired == target:
+		if asked {
+			j.askToStage(a, n)
+		}
+		if n.Moving() && !n.Staged.Is(target) {
+			a.busy++ // it stages on its way
+		}
+	case asked && n.Staged.Is(target):
+		j.askToStage(a, n)
+		a.Staged = append(a.Staged, n.Name)
+		a.Of++
+		if d := n.Staged.Digest; d != "" {
+			a.Digests[d] = append(a.Digests[d], n.Name)
+		}
+	case !j.able(n):
+	case n.Staged.Failed(target):
+		a.Unable = append(a.Unable, progress.NodeProblem{Node: n.Name, Text: n.Staged.Error})
+		since := n.Staged.Since
+		if since.After(j.now) {
+			since = time.Time{} // by a clock that nobody goes by
+		}
+		if again := since.Add(api.StageRetry(n.Staged.Tries)); again.After(j.now) {
+			j.lookAgain(again)
+		} else if !asked {
+			a.due = append(a.due, n)
+		} else if a.times.open {
+			j.askToStage(a, n)
+		}
+	case asked:
+		a.Of++
+		if a.times.open || j.stagingTimes.onClose == api.CloseFinishes {
+			j.askToStage(a, n)
+		}
+	default:
+		a.Of++
+		a.fresh = append(a.fresh, n)
+	}
+}
+
+func (j *judge) askToStage(a *ahead, n *progress.Node) {
+	o := j.rules.Orders[n.Name]
+	o.Stage = a.Order
+	j.rules.Orders[n.Name] = o
+}
+
+// stageOrder is what nodes are asked.
+func (j *judge) stageOrder() *api.StageOrder {
+	spec := j.stagingSpec()
+	return &api.StageOrder{Config: j.pool.Target, MinFreeMebibytes: spec.MinFreeMebibytes, IOWeight: spec.IOWeight,
+		CPUWeight: spec.CPUWeight}
+}
+
+// approval is why no node begins before what was staged is approved; nil: it is, or need not be. Once a node was sent
+// those that come later, such as one that was away, wait by themselves.
+func (j *judge) approval(a *ahead) *progress.Hold {
+	if !a.Required || a.begun && a.Approval != nil {
+		return nil
+	}
+	target := j.pool.Target
+	if len(a.Staged) < a.Of || a.Of == 0 {
+		return j.staging(a)
+	}
+	h := &progress.Hold{
+		Verdict: progress.NeedsApproval, Blocking: &progress.Object{Kind: "MachineConfigPool", Name: j.pool.Name},
+		Because: fmt.Sprintf("%s is %s, and waits for an approval%s", target, a.far(), a.without()),
+		Do:      fmt.Sprintf("look at it and approve it: kubectl refit approve %s%s", j.pool.Name, j.orBypass()),
+	}
+	digests := slices.Sorted(maps.Keys(a.Digests))
+	switch {
+	case len(digests) > 1:
+		h.Because = fmt.Sprintf("%s is not the same OS on all nodes, so that nobody can approve it: %s", target, a.Differs())
+		h.Do = "name the image by its digest in osImageURL: what its tag or ref means has changed meanwhile"
+	case a.Approval != nil && a.Approval.Digest == strings.Join(digests, ""):
+		return nil
+	case a.Approval != nil:
+		h.Because += fmt.Sprintf("; that by %s is for %s", a.Approval.By, cmp.Or(a.Approval.Digest, "no OS"))
+	}
+	return h
+}
+
+// staging is that nodes stage still.
+func (j *judge) staging(a *ahead) *progress.Hold {
+	h := &progress.Hold{
+		Verdict: progress.StagingAhead, Blocking: policyObject(j.name),
+		Because: fmt.Sprintf("%s is %s%s", j.pool.Target, a.far(), a.without()),
+		Do:      "wait" + j.orBypass(),
+	}
+	if !a.times.open {
+		h.Because += ", and no window for staging is open"
+		if h.Until = a.times.until; !h.Until.IsZero() {
+			h.Because += " before " + h.Until.UTC().Format(time.RFC3339)
+		}
+	}
+	return h
+}
+
+func (a *ahead) far() string { return fmt.Sprintf("staged on %d of %d nodes", len(a.Staged), a.Of) }
+
+// without names those that could not.
+func (a *ahead) without() string {
+	if len(a.Unable) == 0 {
+		return ""
+	}
+	var names []string
+	for _, u := range a.Unable {
+		names = append(names, u.Node)
+	}
+	return fmt.Sprintf("; %s could not stage it and stay as they are: node %s: %s", some(names), a.Unable[0].Node,
+		a.Unable[0].Text)
+}
+
+// holdUnstaged holds each node that would pull on its way, or go to something else than was approved.
+func (j *judge) holdUnstaged(a *ahead, nodes []*progress.Node) {
+	for _, n := range nodes {
+		h := j.unstaged(a, n)
+		if h == nil || n.Desired == j.pool.Target || h.Verdict == progress.StagingAhead && j.rules.Holds[n.Name] != nil {
+			continue
+		}
+		if j.rules.Holds == nil {
+			j.rules.Holds = map[string]*progress.Hold{}
+		}
+		j.rules.Holds[n.Name] = h
+	}
+}
+
+func (j *judge) unstaged(a *ahead, n *progress.Node) *progress.Hold {
+	target := j.pool.Target
+	switch {
+	case n.Staged.Is(target) && ordered(n, target):
+		if a.Approval == nil || n.Staged.Digest == "" || n.Staged.Digest == a.Approval.Digest {
+			return nil
+		}
+		return &progress.Hold{
+			Verdict: progress.NeedsApproval, Blocking: &progress.Object{Kind: "Node", Name: n.Name},
+			Because: fmt.Sprintf("it has staged %s of %s, and %s was approved by %s", n.Staged.Digest, target,
+				cmp.Or(a.Approval.Digest, "no OS"), a.Approval.By),
+			Do: "name the image by its digest in osImageURL: what its tag or ref means has changed meanwhile",
+		}
+	case n.Moving():
+	case !j.able(n):
+		return nil
+	case n.Staged.Failed(target):
+		return &progress.Hold{
+			Verdict: progress.CannotStage, Blocking: &progress.Object{Kind: "Node", Name: n.Name},
+			Until: n.Staged.Since.Add(api.StageRetry(n.Staged.Tries)),
+			Because: fmt.Sprintf("it serves, and could not stage %s, which was tried %d times: %s", target,
+				max(n.Staged.Tries, 1), n.Staged.Error),
+			Do: "mend what it says on the node: it is tried again by itself",
+		}
+	}
+	return j.staging(a)
+}
