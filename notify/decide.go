@@ -168,7 +168,7 @@ func (t *teller) rolledBack() {
 // waits are the verdicts that may pass by themselves, and are told when they don't.
 var waits = []progress.Verdict{
 	progress.Draining, progress.HeldByHook, progress.NotReady, progress.NoDaemon, progress.NotTakenUp, progress.Rebooting,
-	progress.Cordoned,
+	progress.Cordoned, progress.DrainHeld, progress.GateClosed, progress.CannotStage,
 }
 
 // blocked is told when nodes have waited for longer than Patience, once for each thing that the first of them waits
@@ -254,13 +254,12 @@ func (t *teller) needsYou() {
 // needs says that a person has to do something.
 func needs(p progress.Pool, a progress.Answer) bool {
 	switch a.Verdict {
-	case progress.Quarantined, progress.FailureBudget, progress.PolicyUnusable, progress.Degraded,
-		progress.Unreconcilable, progress.Misconfigured, progress.SeveralPools, progress.RenderDegraded:
-		return true
+	case progress.Paused: // somebody has said so
+		return false
 	case progress.RolledBack:
 		return stands(p)
 	default:
-		return false
+		return a.Stops()
 	}
 }
 

@@ -111,9 +111,10 @@ func moodOf(v progress.Verdict) mood {
 	switch v {
 	case progress.UpToDate:
 		return good
-	case progress.Updating, progress.Rebooting, progress.NotTakenUp:
+	case progress.Updating, progress.Rebooting, progress.NotTakenUp, progress.GoingBack:
 		return busy
 	case progress.Paused, progress.WaitsForPool, progress.OutsideWindow, progress.WaitsForStage, progress.Soaking,
+		progress.StagingAhead, progress.GateClosed,
 		progress.WaitsForTurn, progress.NotOffered, progress.RenderPending, progress.NotRendered, progress.NoNodes,
 		progress.NoPool:
 		return waits

@@ -164,5 +164,5 @@ func (s Source) rules(ctx context.Context) (func([]*progress.Pool), error) {
 		return nil, err
 	}
 	book, now := rollout.NewBook(list.Items, rollout.Reported(list.Items)), s.Now()
-	return func(pools []*progress.Pool) { book.Follow(pools, now, s.Self) }, nil
+	return func(pools []*progress.Pool) { book.FollowReported(pools, now, s.Self) }, nil
 }

@@ -59,6 +59,8 @@ type Pool struct {
 	Bypass *api.Bypass
 	// Approval is what somebody approved of what was staged; nil: nothing.
 	Approval *api.Approval
+	// Reported is what holds the pool as of its condition api.PoolHeld; nil: nothing.
+	Reported *Hold
 	// Rules are what a RolloutPolicy says about the pool now. They are the caller's to set, after Share.
 	Rules Rules
 	// Etcd is what is known of etcd, where its health counts for the pool; nil: nothing is. It is the caller's to set,
@@ -90,6 +92,9 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	for _, c := range pool.Status.Conditions {
 		if c.Type == api.PoolRenderPending && c.Status == corev1.ConditionTrue && c.Reason != api.PartRefused {
 			p.Rendering = true
+		}
+		if c.Type == api.PoolHeld && c.Status == corev1.ConditionTrue {
+			p.Reported = &Hold{Verdict: Verdict(c.Reason), Because: c.Message}
 		}
 	}
 	var err error

@@ -46,3 +46,15 @@ func (j *judge) etcd() {
 		j.lookAgain(j.now.Add(etcdAgain))
 	}
 }
+
+// FollowReported is Follow for those who do not watch etcd: what the pool controller has found out about it stands in a
+// condition of the pool.
+func (b *Book) FollowReported(pools []*progress.Pool, now time.Time, self string) {
+	b.Follow(pools, now, self)
+	for _, p := range pools {
+		r := p.Reported
+		if p.Rules.Policy != "" && p.Rules.Hold == nil && r != nil && r.Verdict == progress.EtcdUnhealthy {
+			p.Rules.Hold = &progress.Hold{Verdict: r.Verdict, Because: r.Because, Do: "mend the member of etcd that is named"}
+		}
+	}
+}

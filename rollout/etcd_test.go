@@ -57,3 +57,30 @@ func TestEtcdHoldsTheControlPlaneWhateverIsBypassed(t *testing.T) {
 		t.Errorf("without a member on c: %q", got)
 	}
 }
+
+func TestWhoDoesNotWatchEtcdGoesByWhatTheControllerReports(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		reported *progress.Hold
+		policies []api.RolloutPolicy
+		held     string
+	}{
+		"etcd": {
+			&progress.Hold{Verdict: progress.EtcdUnhealthy, Because: "etcd-b crashed"},
+			[]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, "a:EtcdUnhealthy",
+		},
+		"no policy any more": {&progress.Hold{Verdict: progress.EtcdUnhealthy, Because: "etcd-b crashed"}, nil, ""},
+		"what it can find out itself": {
+			&progress.Hold{Verdict: progress.OutsideWindow},
+			[]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, "",
+		},
+		"nothing": {nil, []api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, ""},
+	} {
+		p := pool(t, "master", "a A Done")
+		p.Reported = c.reported
+		NewBook(c.policies, Unasked).FollowReported([]*progress.Pool{p}, now, "")
+		if got := held(p); got != c.held {
+			t.Errorf("%s: %q, want %q", name, got, c.held)
+		}
+	}
+}

@@ -175,7 +175,7 @@ func (d *desk) see(ctx context.Context) (*scene, error) {
 	}
 	book, now := rollout.NewBook(policies.Items, rollout.Reported(policies.Items)), d.now()
 	s.view = progress.View{Pools: pools.Items, Nodes: nodes.Items, Follow: func(states []*progress.Pool) {
-		book.Follow(states, now, "")
+		book.FollowReported(states, now, "")
 		s.findings = book.Findings(states)
 	}}
 	s.report = progress.NewReport(s.view)
