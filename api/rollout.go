@@ -198,7 +198,7 @@ type Window struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Name string `json:"name,omitempty"`
-	// cron is when it opens: minute, hour, day of the month, month, day of the week.
+	// cron is when it opens: minute, hour, day, month and weekday.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[0-9*,/-]+ +[0-9*,/-]+ +[0-9*?,/-]+ +([0-9*,/-]|[A-Za-z]{3})+ +([0-9*?,/-]|[A-Za-z]{3})+$`
 	// +optional
@@ -291,8 +291,8 @@ const (
 	RolloutNoPool   = "NoSuchPool"
 )
 
-// ArrivedKey is the annotation of a Node that holds an Arrival: that a rollout under a policy sent it, and since when it
-// is there. The pool controller writes it, with DesiredConfig in one patch.
+// ArrivedKey is the annotation of a Node that holds an Arrival: that a rollout under a policy sent it, and since when
+// it is there. The pool controller writes it, with DesiredConfig in one patch.
 const ArrivedKey = ownPrefix + "arrived"
 
 // Arrival is since when a node has been ready at a configuration that a rollout sent it to.
@@ -305,8 +305,8 @@ type Arrival struct {
 	Passed time.Time `json:"passed,omitzero"`
 }
 
-// OrdersKey is the annotation of a Node that holds Orders: what the RolloutPolicy of its pool asks of its agent. The pool
-// controller writes it, in one patch with DesiredConfig, and takes it away where there is nothing to ask.
+// OrdersKey is the annotation of a Node that holds Orders: what the RolloutPolicy of its pool asks of its agent. The
+// pool controller writes it, in one patch with DesiredConfig, and takes it away where there is nothing to ask.
 const OrdersKey = ownPrefix + "orders"
 
 // Orders are what a RolloutPolicy asks of a node's agent, beside where to go.
@@ -329,7 +329,8 @@ type Bypass struct {
 	Since  time.Time `json:"since"`
 }
 
-// PoolHeld is the condition of a MachineConfigPool that its RolloutPolicy lets no node begin, with the reason in a word.
+// PoolHeld is the condition of a MachineConfigPool that its RolloutPolicy lets no node begin, with the reason in one
+// word.
 const PoolHeld = "Held"
 
 // PoolBypassed is the condition of a MachineConfigPool that somebody lets its present configuration go through without

@@ -537,6 +537,9 @@ func (c *handCall) run(ctx context.Context) (*handOutcome, error) {
 			if errors.Is(err, systemd.ErrUnitExists) {
 				continue // another head was quicker
 			}
+			if errors.Is(err, systemd.ErrGoingDown) {
+				return nil, &Refused{Err: err}
+			}
 			if err != nil {
 				return nil, err
 			}

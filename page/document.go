@@ -296,16 +296,15 @@ func (s *state) list(names []string, link string, limit, page int) nodeList {
 	for _, name := range names[from:to] {
 		out.Nodes = append(out.Nodes, s.node(name))
 	}
-	switch {
-	case page == 0:
+	if page == 0 {
 		out.More = len(names) - to
-	default:
-		if from > 0 {
-			out.Earlier = link + "?page=" + strconv.Itoa(page-1)
-		}
-		if to < len(names) {
-			out.Next = link + "?page=" + strconv.Itoa(page+1)
-		}
+		return out
+	}
+	if from > 0 {
+		out.Earlier = link + "?page=" + strconv.Itoa(page-1)
+	}
+	if to < len(names) {
+		out.Next = link + "?page=" + strconv.Itoa(page+1)
 	}
 	return out
 }

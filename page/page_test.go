@@ -514,7 +514,7 @@ func TestOnlyThoseWhoAreLetThroughSeeAPage(t *testing.T) {
 			case "Bearer ended":
 				http.Error(w, "Authentication failed", http.StatusInternalServerError)
 			default:
-				http.Error(w, "Unauthorized", http.StatusUnauthorized)
+				http.Error(w, http.StatusText(http.StatusUnauthorized), http.StatusUnauthorized)
 			}
 		}), nil
 	})

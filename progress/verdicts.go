@@ -137,8 +137,8 @@ var Verdicts = []Meaning{
 		"Change or revert the MachineConfigs. Where the cause was something else: `kubectl refit quarantine lift POOL`",
 		"a-node-says-rolledback", stops, 0},
 	{Paused, AboutPool, "`spec.paused` is true, and not all nodes are there", "`kubectl refit resume POOL`", "", stops, 0},
-	{PolicyUnusable, AboutPool, "The pool's RolloutPolicy makes no sense, names a pool that is not there, waits for itself, " +
-		"or there are two. No node begins", "`kubectl get rolloutpolicy`, and correct what condition `Ready` names",
+	{PolicyUnusable, AboutPool, "The pool's RolloutPolicy makes no sense, names a pool that is not there, waits for " +
+		"itself, or there are two. No node begins", "`kubectl get rolloutpolicy`, and correct what condition `Ready` names",
 		"a-rolloutpolicy-holds-the-pool", stops, 7},
 	{FailureBudget, AboutPool, "The configuration failed on as many nodes as the RolloutPolicy allows: which",
 		"Mend the nodes that are named, or change or revert the MachineConfigs", "a-rolloutpolicy-holds-the-pool", stops, 7},
@@ -146,7 +146,8 @@ var Verdicts = []Meaning{
 		"Wait, or explain that pool", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
 	{OutsideWindow, AboutPool, "No window of the RolloutPolicy is open, or a blackout is in force, and until when",
 		"Wait. When it can't: `kubectl refit bypass POOL --why TEXT`", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
-	{StagingAhead, AboutPool, "Nodes stage ahead before any may begin, or wait for a window in which they may: how many have",
+	{StagingAhead, AboutPool, "Nodes stage ahead before any may begin, or wait for a window in which they may: how " +
+		"many have",
 		"Wait. When it can't: `kubectl refit bypass POOL --why TEXT`", "a-rolloutpolicy-holds-the-pool", goesOn, 13},
 	{NeedsApproval, AboutPool, "What was staged waits for an approval, or is not what was approved",
 		"`kubectl refit approve POOL`. Where nodes have staged different digests, name the image by its digest",
@@ -164,7 +165,8 @@ var Verdicts = []Meaning{
 		"a-rolloutpolicy-holds-the-pool", goesOn, 13},
 	{GoingBack, AboutNode, "A gate was closed at its deadline: the node goes back when its turn comes",
 		"Wait. When the cause is gone: `kubectl refit quarantine lift POOL`", "a-rolloutpolicy-holds-the-pool", goesOn, 10},
-	{EtcdUnhealthy, AboutPool, "A member of etcd is not ready, or a node of the control plane has none: which. No other node goes",
+	{EtcdUnhealthy, AboutPool, "A member of etcd is not ready, or a node of the control plane has none: which. No " +
+		"other node goes",
 		"Mend the pod that is named", "a-rolloutpolicy-holds-the-pool", stops, 7},
 	{Cordoned, AboutNode, "The node is where it should be, and somebody else has cordoned it. It counts as out of service",
 		"`kubectl uncordon NODE`, when its time has come", "somebodys-cordon-stays", goesOn, 8},

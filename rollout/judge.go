@@ -68,8 +68,8 @@ func (j *judge) lookAgain(at time.Time) {
 }
 
 // order is the pool's nodes in the order in which they take the places of stages: those that are at the target, as they
-// came, and those on their way there, so that a stage keeps its nodes; then those that are least likely to hurt: a node on which something
-// failed before comes last, and this process's own after all.
+// came, and those on their way there, so that a stage keeps its nodes; then those that are least likely to hurt: a node
+// on which something failed before comes last, and this process's own after all.
 func (j *judge) order() []*progress.Node {
 	nodes := make([]*progress.Node, len(j.pool.Nodes))
 	for i := range j.pool.Nodes {
@@ -93,8 +93,8 @@ func (j *judge) order() []*progress.Node {
 	return nodes
 }
 
-// ended is when the target was proved on a node, or failed: long ago where no rollout sent it, and in a far future where
-// neither is seen yet.
+// ended is when the target was proved on a node, or failed: long ago where no rollout sent it, and in a far future
+// where neither is seen yet.
 func (j *judge) ended(n *progress.Node) time.Time {
 	never := j.now.AddDate(1, 0, 0)
 	if n.Updated(j.pool.Target) {

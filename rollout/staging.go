@@ -111,8 +111,8 @@ func (j *judge) stageAhead(nodes []*progress.Node) {
 // stopped says that the pool is held by what waiting does not end.
 func (j *judge) stopped() bool {
 	h := j.rules.Hold
-	return h != nil && slices.Contains([]progress.Verdict{progress.PolicyUnusable, progress.FailureBudget, progress.GateFailed},
-		h.Verdict)
+	lasting := []progress.Verdict{progress.PolicyUnusable, progress.FailureBudget, progress.GateFailed}
+	return h != nil && slices.Contains(lasting, h.Verdict)
 }
 
 // able says that a node which was not sent can stage: its agent is at rest, and its kubelet speaks. Of the others some
@@ -279,7 +279,7 @@ func (j *judge) unstaged(a *ahead, n *progress.Node) *progress.Hold {
 		return &progress.Hold{
 			Verdict: progress.CannotStage, Blocking: &progress.Object{Kind: "Node", Name: n.Name},
 			Until: n.Staged.Since.Add(api.StageRetry(n.Staged.Tries)),
-			Because: fmt.Sprintf("it serves, and could not stage %s, which was tried %d times: %s", target,
+			Because: fmt.Sprintf("it serves, and could not stage %s (tries: %d): %s", target,
 				max(n.Staged.Tries, 1), n.Staged.Error),
 			Do: "mend what it says on the node: it is tried again by itself",
 		}

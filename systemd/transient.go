@@ -69,6 +69,9 @@ type Transient struct {
 // ErrUnitExists says that a unit of that name is there already.
 var ErrUnitExists = errors.New("unit exists already")
 
+// ErrGoingDown says that the machine is about to shut down or to reboot, so that nothing is started any more.
+var ErrGoingDown = errors.New("the host is going down")
+
 // exitStatuses is systemd's type of exit statuses and signals that count as success.
 type exitStatuses struct{ Statuses, Signals []int32 }
 
@@ -102,8 +105,12 @@ func (m *Manager) StartTransient(ctx context.Context, t Transient) error {
 		}
 	}
 	err := m.startTransient(ctx, t.Name, properties)
-	if answer, is := errors.AsType[godbus.Error](err); is && answer.Name == "org.freedesktop.systemd1.UnitExists" {
+	answer, _ := errors.AsType[godbus.Error](err)
+	switch answer.Name {
+	case "org.freedesktop.systemd1.UnitExists":
 		return fmt.Errorf("%w: %w", ErrUnitExists, err)
+	case "org.freedesktop.systemd1.TransactionIsDestructive":
+		return fmt.Errorf("%w: %w", ErrGoingDown, err)
 	}
 	return err
 }

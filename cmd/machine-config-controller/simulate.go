@@ -46,9 +46,9 @@ func simulate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate --policy FILE --nodes N|FILE",
 		Short: "Print how a rollout would go by a RolloutPolicy, with a timeline, without a cluster",
-		Long: `Prints how a rollout would go through the nodes of a pool by a RolloutPolicy: when each stage begins, when which
-node is sent and arrives, what holds the rest and until when. The decisions are those that the controller makes. Nodes
-are made up, a number of them, or read from a file: kubectl get nodes -o json. How long one node takes is a guess,
+		Long: `Prints how a rollout would go through the nodes of a pool by a RolloutPolicy: when each stage begins, when
+which node is sent and arrives, what holds the rest and until when. The decisions are those that the controller makes.
+Nodes are made up, a number of them, or read from a file: kubectl get nodes -o json. How long one node takes is a guess,
 and gates are taken as passed.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -78,7 +78,7 @@ and gates are taken as passed.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.policy, "policy", "", "file with the RolloutPolicy; without it the pool's maxUnavailable alone counts")
+	flags.StringVar(&o.policy, "policy", "", "file with the RolloutPolicy; without it maxUnavailable alone counts")
 	flags.StringVar(&o.nodes, "nodes", "", "number of nodes, or a file with a list of Nodes as JSON or YAML")
 	flags.StringVar(&o.pool, "pool", api.PoolWorker, "name of the pool")
 	flags.StringVar(&o.maxUnavailable, "max-unavailable", "1", "the pool's maxUnavailable")

@@ -30,7 +30,7 @@ var (
 	quarantined   = poolMetric("noderefit_pool_quarantined", "1 where the pool's configuration failed on a node.")
 	misconfigured = poolMetric("noderefit_pool_misconfigured", "1 where something is wrong with the pool itself.")
 	held          = prometheus.NewDesc("noderefit_pool_held",
-		"1 where the pool's RolloutPolicy lets no node begin, by the reason.", []string{"pool", "policy", "reason"}, nil)
+		"1 where the pool's RolloutPolicy lets no node begin, by the reason; 0, without one, where it does.", []string{"pool", "policy", "reason"}, nil)
 	gatesClosed = prometheus.NewDesc("noderefit_pool_gates_closed",
 		"Nodes or stages for which a gate of the pool's RolloutPolicy is closed, by gate.",
 		[]string{"pool", "policy", "gate"}, nil)
@@ -140,6 +140,8 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 		}
 		if h := holds(p); h != nil {
 			gauge(held, 1, p.Name, p.Rules.Policy, string(h.Verdict))
+		} else if p.Rules.Policy != "" {
+			gauge(held, 0, p.Name, p.Rules.Policy, "")
 		}
 		byPhase := map[progress.Phase]int{}
 		for _, n := range p.Nodes {

@@ -99,7 +99,7 @@ func (s *simulation) turn() bool {
 	s.asks(p)
 	moved := false
 	for _, step := range d.Steps {
-		moved = s.take(step, p.Rules.Stage) || moved
+		moved = s.take(step) || moved
 	}
 	switch {
 	case moved:
@@ -140,7 +140,7 @@ func (s *simulation) tell(p progress.Pool) {
 }
 
 // take does what a step says, and says whether anything is another than before.
-func (s *simulation) take(step Step, stage string) bool {
+func (s *simulation) take(step Step) bool {
 	n := &s.Nodes[s.at[step.Node]]
 	changed := step.Sends() || step.Lift != n.Lift || step.Arrived != n.Arrived ||
 		!equality.Semantic.DeepEqual(step.Orders, n.Orders)

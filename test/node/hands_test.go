@@ -303,7 +303,7 @@ func TestHeadThatIsKilledDuringASwitchFindsItGoneOn(t *testing.T) {
 		r.end(ctx, t, n, "KILL")
 		a := head(ctx, t, n, "apply", "--config", doc, "--name", name)
 		// A host that was quicker than the test is on its way down, and nobody answers there: what it does counts.
-		down := strings.Contains(a.Error, "connecting to the system bus")
+		down := strings.Contains(a.Error, "connecting to the system bus") || strings.Contains(a.Error, "the host is going down")
 		if !down {
 			if a.Error != "" || a.Result.Reboot != daemon.RebootStarted {
 				t.Fatalf("killed at %s: %+v", until, a)

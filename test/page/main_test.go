@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -339,9 +340,7 @@ func (l *lab) node(name, pool string, s stand) {
 	n.Annotations = map[string]string{
 		api.CurrentConfig: s.current, api.DesiredConfig: s.desired, api.StateKey: string(s.state),
 	}
-	for key, value := range s.node {
-		n.Annotations[key] = value
-	}
+	maps.Copy(n.Annotations, s.node)
 	n.Spec.Unschedulable = s.cordoned
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
 	if s.notReady != "" {

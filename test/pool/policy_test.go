@@ -425,7 +425,7 @@ func (l *lab) simulatedOrder(spec, most string) (order []string, stages map[stri
 	}
 	dir := l.t.TempDir()
 	policy := `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"careful"},"spec":` + spec + `}`
-	for name, text := range map[string]string{"nodes.json": string(nodes), "policy.yaml": policy} {
+	for name, text := range map[string]string{"nodes.json": nodes, "policy.yaml": policy} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			l.t.Fatal(err)
 		}

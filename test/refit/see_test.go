@@ -158,7 +158,8 @@ func TestNamesAreFoundOrSaidToBeMissing(t *testing.T) {
 	l.refit("explain").fails(t, 2, "NODE or POOL is needed")
 	l.refit("status", "-o", "yaml").fails(t, 2, `"yaml"`)
 	l.refit("status", "--no-such-flag").fails(t, 2)
-	l.refit("approve", "twin").fails(t, 2, `unknown command "approve"`)
+	l.refit("applaud", "twin").fails(t, 2, `unknown command "applaud"`)
+	l.refit("approve", "twin").fails(t, 1, "pool twin asks for no approval")
 	l.refit().fails(t, 2)
 }
 
