@@ -136,7 +136,11 @@ func (a *Asker) due() []*question {
 func (a *Asker) put(ctx context.Context, q *question) {
 	a.mu.Lock()
 	ask := q.Ask
+	open := a.open[ask.Question] == q
 	a.mu.Unlock()
+	if !open {
+		return // nobody wants to know any more
+	}
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	message, err := a.evaluate(asking, ask)
@@ -162,9 +166,10 @@ func follow(last, before rollout.Answer, message string, now time.Time) rollout.
 	if last.At.IsZero() {
 		last = before
 	}
-	next := rollout.Answer{Passed: message == "", Message: message, At: now, Since: now, Closed: last.Closed}
+	next := rollout.Answer{Passed: message == "", Message: message, At: now, Since: now, Closed: last.Closed, First: last.First}
 	switch {
 	case last.At.IsZero():
+		next.First = now
 	case last.Passed == next.Passed:
 		next.Since = last.Since
 	case last.Passed:

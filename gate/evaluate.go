@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -54,8 +55,12 @@ func explain(err error) string {
 	if apierrors.IsForbidden(err) {
 		return fmt.Sprintf("%v; let the controller do that by a ClusterRole with the label %s=true", err, api.GatesRoleLabel)
 	}
-	return err.Error()
+	return localAddress.ReplaceAllString(err.Error(), "$1 $2 ")
 }
+
+// localAddress is where an error of the network says where it came from: a port that is another one each time, and would
+// make each answer a new one.
+var localAddress = regexp.MustCompile(`\b(read|write) (tcp|udp) \S+->`)
 
 // forNode puts the node's name where a gate has a place for it.
 func forNode(text string, ask rollout.Ask) string {

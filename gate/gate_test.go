@@ -340,7 +340,7 @@ func TestAnAnswerRemembersSinceWhenItIsAsItIs(t *testing.T) {
 		message      string
 		want         rollout.Answer
 	}{
-		"the first":             {want: rollout.Answer{Passed: true, At: later, Since: later}},
+		"the first":             {want: rollout.Answer{Passed: true, At: later, Since: later, First: later}},
 		"the same":              {last: passed, want: rollout.Answer{Passed: true, At: later, Since: now}},
 		"it opens":              {last: refused, want: rollout.Answer{Passed: true, At: later, Since: later}},
 		"it closes":             {last: passed, message: "x", want: rollout.Answer{Message: "x", At: later, Since: later, Closed: later}},

@@ -311,6 +311,9 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 	if p.backText() != "" && !p.Paused {
 		return false, false // those that have it still go back
 	}
+	if p.Rules.Policy == "" && p.Reported != nil && (p.Reported.Verdict == GateClosed || p.Reported.Verdict == GateFailed) {
+		return false, p.Reported.Verdict == GateFailed // who may not read policies goes by what the controller says
+	}
 	a := r.explainPool(p)
 	switch a.Verdict.meaning().end {
 	case arrives:

@@ -31,7 +31,15 @@ func (p Pool) GoesBack() bool {
 // Backwards is the same pool as if the configuration before were its target. No policy holds that up: it is a repair.
 func (p Pool) Backwards() Pool {
 	p.Target, p.Rendering, p.Bypass = p.Previous, false, nil
-	p.Rules = Rules{Policy: p.Rules.Policy, FailureBudget: p.Rules.FailureBudget, Orders: p.Rules.Orders}
+	holds := map[string]*Hold{}
+	for name, h := range p.Rules.Holds {
+		if h.Verdict == EtcdUnhealthy {
+			holds[name] = h // a repair is no reason to lose etcd
+		}
+	}
+	p.Rules = Rules{
+		Policy: p.Rules.Policy, FailureBudget: p.Rules.FailureBudget, Orders: p.Rules.Orders, Holds: holds,
+	}
 	return p
 }
 

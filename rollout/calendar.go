@@ -25,6 +25,8 @@ const (
 	oldest  = 2000
 	// mostEdges is how many times at which a window opens or closes are looked at for one that changes anything.
 	mostEdges = 10_000
+	// mostEdgesOpen is the same while a window is open.
+	mostEdgesOpen = 100
 )
 
 // fiveFields are those of the crontab: no seconds, no @daily, no zone of its own.
@@ -70,7 +72,11 @@ type moment struct {
 func (c *calendar) at(t time.Time) moment {
 	now := c.look(t)
 	edge := t
-	for range mostEdges {
+	most := mostEdges
+	if now.open {
+		most = mostEdgesOpen // at the end of which it is only looked at again
+	}
+	for range most {
 		if edge = c.edge(edge); edge.IsZero() {
 			return now
 		}
@@ -253,6 +259,10 @@ func readRule(text, start string, zone *time.Location) (schedule, error) {
 	}
 	if option.Freq == rrule.MINUTELY || option.Freq == rrule.SECONDLY {
 		return nil, fmt.Errorf("rrule: %q: a window can't open more often than once in an hour", text)
+	}
+	if option.Freq == rrule.HOURLY && len(option.Byhour) > 0 {
+		// The library looks for ever for an hour that its steps never come to.
+		return nil, fmt.Errorf("rrule: %q: BYHOUR belongs to FREQ=DAILY", text)
 	}
 	option.Dtstart = begin
 	if _, err := rrule.NewRRule(*option); err != nil {

@@ -133,6 +133,7 @@ func TestWindowsThatMakeNoSenseAreRefusedByField(t *testing.T) {
 		"spec.windows.open[1].cron: \"CRON_TZ":    {Open: []api.Window{{Cron: "1 * * * *", DurationMinutes: 1}, {Cron: "CRON_TZ=UTC 1 * * * *", DurationMinutes: 1}}},
 		"spec.windows.open[0].rrule":              {Open: []api.Window{{RRule: "FREQ=SOMETIMES", Start: "2026-01-10T20:00:00", DurationMinutes: 1}}},
 		"spec.windows.open[0].rrule: \"FREQ=MINU": {Open: []api.Window{{RRule: "FREQ=MINUTELY", Start: "2026-01-10T20:00:00", DurationMinutes: 1}}},
+		"spec.windows.open[0].rrule: \"FREQ=HOUR": {Open: []api.Window{{RRule: "FREQ=HOURLY;INTERVAL=2;BYHOUR=3", Start: "2026-01-10T20:00:00", DurationMinutes: 1}}},
 		"spec.windows.open[0].start":              {Open: []api.Window{{RRule: "FREQ=DAILY", Start: "2026-01-10", DurationMinutes: 1}}},
 		"spec.windows.open[0].durationMinutes":    {Open: []api.Window{{Cron: "1 * * * *"}}},
 		"spec.windows.blackouts[0].until":         {Blackouts: []api.Window{{From: "2026-01-10", Until: "2026-01-09"}}},

@@ -20,7 +20,7 @@ func (j *judge) drain() {
 		j.rules.Orders = map[string]api.Orders{}
 	}
 	for _, n := range j.pool.Nodes {
-		if !n.Updated(j.pool.Target) {
+		if !n.Updated(j.pool.Target) || j.pool.GoesBack() {
 			o := j.rules.Orders[n.Name]
 			o.Drain = j.spec.Drain
 			j.rules.Orders[n.Name] = o

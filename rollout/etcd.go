@@ -32,7 +32,7 @@ func (j *judge) etcd() {
 	}
 	for i := range j.pool.Nodes {
 		n := &j.pool.Nodes[i]
-		if n.Updated(j.pool.Target) || j.rules.Holds[n.Name] != nil {
+		if n.Updated(j.pool.Target) && !j.pool.GoesBack() || j.rules.Holds[n.Name] != nil {
 			continue
 		}
 		hold := j.pool.Etcd.Hold(n.Name, nodes)

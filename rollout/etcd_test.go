@@ -49,6 +49,16 @@ func TestEtcdHoldsTheControlPlaneWhateverIsBypassed(t *testing.T) {
 	if got := held(p); got != "" {
 		t.Errorf("without a policy: %q", got)
 	}
+	// A repair is no reason to lose etcd.
+	p = poolThatFailed(t, "master", []api.Quarantine{{Config: "B", Gate: "smoke", Reason: "no", Since: now}},
+		"a B Done", "b B Done", "x A Done")
+	p.Previous, p.Etcd = "A", etcd
+	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, p)
+	if got := held(p); !p.GoesBack() || got != "a:EtcdUnhealthy x:EtcdUnhealthy" {
+		t.Errorf("on the way back: %q", got)
+	} else if back := p.Backwards(); held(&back) != "a:EtcdUnhealthy x:EtcdUnhealthy" {
+		t.Errorf("as the way back is chosen: %q", held(&back))
+	}
 	// A node of another pool of the control plane without a member counts.
 	p, arbiter := pool(t, "master", "a A Done", "x A Done"), pool(t, "arbiter", "c B Done")
 	p.Etcd = &progress.Etcd{Members: []progress.EtcdMember{{Node: "a"}, {Node: "x"}}}

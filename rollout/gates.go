@@ -51,6 +51,8 @@ type Answer struct {
 	Message string
 	// At is when it was asked last, and Since when the answer was first as it is.
 	At, Since time.Time
+	// First is when it was first asked, as far as that is known: no deadline counts from before.
+	First time.Time
 	// Closed is when the gate closed after it had passed; zero: it never did.
 	Closed time.Time
 }
@@ -71,6 +73,9 @@ func Reported(policies []api.RolloutPolicy) Answers {
 		p := &policies[i]
 		for _, g := range p.Status.Gates {
 			a := Answer{Passed: g.Passed, Message: g.Message, At: g.Since.Time, Since: g.Since.Time}
+			if !g.Passed {
+				a.First = g.Since.Time
+			}
 			if g.Closed != nil {
 				a.Closed = g.Closed.Time
 			}
@@ -261,6 +266,8 @@ func (j *judge) gate(q Question, g *api.Gate, since time.Time) *progress.Hold {
 	case end.After(j.now):
 		j.lookAgain(end)
 		return j.before(g, hold, end)
+	case a.At.IsZero():
+		return hold // it has not failed, and is not skipped: a controller that has just started asks first
 	case g.OnDeadline == api.DeadlineSkips:
 		return nil
 	}
@@ -268,8 +275,7 @@ func (j *judge) gate(q Question, g *api.Gate, since time.Time) *progress.Hold {
 	hold.Because += ", and its deadline was at " + end.UTC().Format(time.RFC3339)
 	if g.OnDeadline != api.DeadlineRollsBack {
 		hold.Do = "mend what it says: the rollout goes on by itself then" + j.orBypass()
-	} else if !a.At.IsZero() && j.rules.Fails == nil {
-		// What was not asked has not failed: a controller that has just started asks first.
+	} else if j.rules.Fails == nil {
 		j.rules.Fails = &api.Quarantine{
 			Config: j.pool.Target, Gate: g.Name, Since: j.now.UTC().Truncate(time.Second),
 			Reason: api.ShortReason(fmt.Sprintf("of %s was closed at its deadline: %s", q.About(), why)),
@@ -306,7 +312,7 @@ func (j *judge) deadline(g *api.Gate, a Answer, since time.Time) time.Time {
 	if since.IsZero() {
 		since = j.now
 	}
-	for _, later := range []time.Time{a.Closed, j.pool.LiftedAt(j.pool.Target)} {
+	for _, later := range []time.Time{a.First, a.Closed, j.pool.LiftedAt(j.pool.Target)} {
 		if later.After(since) {
 			since = later
 		}

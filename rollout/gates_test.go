@@ -78,8 +78,9 @@ func TestAStageWaitsForItsGates(t *testing.T) {
 		"skipped at its deadline": {
 			gates: aGate(time.Hour, api.DeadlineSkips), answers: no(0), nodes: []string{"a A Done", "b B Done arrived=1h"},
 		},
-		"skipped at its deadline although nobody asked": {
+		"not skipped before somebody asked": {
 			gates: aGate(time.Hour, api.DeadlineSkips), answers: Unasked, nodes: []string{"a A Done", "b B Done arrived=1h"},
+			verdict: progress.GateClosed, says: "it has not been asked yet",
 		},
 		"taken back at its deadline": {
 			gates: aGate(time.Hour, api.DeadlineRollsBack), answers: no(0), nodes: []string{"a A Done", "b B Done arrived=1h"},
@@ -87,7 +88,15 @@ func TestAStageWaitsForItsGates(t *testing.T) {
 		},
 		"not taken back before somebody asked": {
 			gates: aGate(time.Hour, api.DeadlineRollsBack), answers: Unasked, nodes: []string{"a A Done", "b B Done arrived=2h"},
-			verdict: progress.GateFailed, says: "it has not been asked yet",
+			verdict: progress.GateClosed, says: "it has not been asked yet",
+		},
+		"one that was first asked late has its time from then": {
+			gates: aGate(time.Hour, api.DeadlineRollsBack),
+			answers: func(Question) Answer {
+				return Answer{Message: "no", At: now, Since: now, First: now.Add(-10 * time.Minute)}
+			},
+			nodes:   []string{"a A Done", "b B Done arrived=5h"},
+			verdict: progress.GateClosed, says: "at 2026-03-02T12:50:00Z the nodes go back", next: 50 * time.Minute,
 		},
 		"one that closed again has its time anew": {
 			gates: aGate(time.Hour, api.DeadlineRollsBack),

@@ -34,8 +34,11 @@ type judge struct {
 // rule finds what the policy lets a pool do, but for what other pools have to do with it. Where the pool's stage has a
 // maxUnavailable, the pool gets it.
 func (j *judge) rule() {
-	j.rules = progress.Rules{Policy: j.name}
 	p, pool := j.policy, j.pool
+	// One that makes no sense otherwise still says what it forgives: nobody is turned round because of a slip. The pool's
+	// own questions about failures are answered by that.
+	j.rules = progress.Rules{Policy: j.name, FailureBudget: share(p.spec.FailureBudget, len(pool.Nodes), false, 1)}
+	pool.Rules = j.rules
 	if p.problem != nil {
 		j.rules.Hold = &progress.Hold{
 			Verdict: progress.PolicyUnusable, Because: "the pool's RolloutPolicy makes no sense: " + oneLine(p.problem),
@@ -44,9 +47,6 @@ func (j *judge) rule() {
 		j.rules.Orders = kept(pool)
 		return
 	}
-	j.rules.FailureBudget = share(p.spec.FailureBudget, len(pool.Nodes), false, 1)
-	// The pool's own questions about failures are answered by the budget.
-	pool.Rules = j.rules
 	j.bypassed = pool.Bypass != nil && api.SameContent(pool.Bypass.Config, pool.Target)
 	places := j.order()
 	if !j.bypassed {
@@ -93,8 +93,8 @@ func (j *judge) order() []*progress.Node {
 	return nodes
 }
 
-// ended is when the target was proved on a node, or failed: long ago where no rollout sent it, and in a far future
-// where neither is seen yet.
+// ended is when the target was proved on a node, or failed, and in a far future where neither is seen yet. A node that
+// no rollout sent, as it joined with the target, takes no seat from those that one did.
 func (j *judge) ended(n *progress.Node) time.Time {
 	never := j.now.AddDate(1, 0, 0)
 	if n.Updated(j.pool.Target) {
@@ -103,7 +103,7 @@ func (j *judge) ended(n *progress.Node) time.Time {
 			return never.Add(-time.Second)
 		}
 		if since.IsZero() {
-			return since
+			return never.Add(-2 * time.Second)
 		}
 		return n.Arrived.Since
 	}
@@ -173,7 +173,8 @@ func (j *judge) stage(nodes []*progress.Node) {
 	}
 	if at < len(j.stages) {
 		j.rules.Stage = j.stages[at].name
-		if !progress.ControlPlane(j.pool.Name) {
+		// Nodes of all stages go with a bypass, and go back: by the pool's own number.
+		if !progress.ControlPlane(j.pool.Name) && !j.bypassed && j.pool.Quarantine() == nil {
 			j.pool.MaxUnavailable = share(j.stages[at].spec.MaxUnavailable, len(nodes), false, j.pool.MaxUnavailable)
 		}
 	} else {

@@ -62,7 +62,18 @@ func ago(t *testing.T, text string) time.Time {
 // pool is worker, or name, at target B.
 func pool(t *testing.T, name string, nodes ...string) *progress.Pool {
 	t.Helper()
-	object := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}
+	return poolThatFailed(t, name, nil, nodes...)
+}
+
+// poolThatFailed knows of failures.
+func poolThatFailed(t *testing.T, name string, failures []api.Quarantine, nodes ...string) *progress.Pool {
+	t.Helper()
+	object := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: map[string]string{"name": name}, Annotations: map[string]string{},
+	}}
+	if failures != nil {
+		object.Annotations[api.PoolQuarantineKey] = api.Encode(failures)
+	}
 	object.Spec.Configuration.Name = "B"
 	var list []progress.Node
 	for _, text := range nodes {
@@ -230,6 +241,50 @@ func TestAStageHasItsOwnMaxUnavailable(t *testing.T) {
 	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{Stages: stages}, "worker", api.PoolMaster)}, p, master)
 	if p.MaxUnavailable != 2 || master.MaxUnavailable != 1 {
 		t.Errorf("worker %d, master %d; want 2 and 1", p.MaxUnavailable, master.MaxUnavailable)
+	}
+}
+
+func TestNodesOfAllStagesGoByThePoolsOwnMaxUnavailable(t *testing.T) {
+	t.Parallel()
+	spec := api.RolloutPolicySpec{Stages: []api.RolloutStage{{Name: "half", Nodes: number("50%"), MaxUnavailable: number("3")}}}
+	bypassed := pool(t, "worker", "a A Done", "b A Done", "c A Done", "d A Done")
+	bypassed.Bypass = &api.Bypass{Config: "B", By: "ann", Why: "CVE"}
+	back := pool(t, "worker", "a A Done", "b A Done", "c B Done failed=B", "d B Done")
+	follow([]api.RolloutPolicy{policyOf(spec)}, bypassed)
+	follow([]api.RolloutPolicy{policyOf(spec)}, back)
+	if bypassed.MaxUnavailable != 1 || back.MaxUnavailable != 1 {
+		t.Errorf("bypassed %d, going back %d; want 1 and 1", bypassed.MaxUnavailable, back.MaxUnavailable)
+	}
+}
+
+func TestANodeThatJoinedWithTheTargetTakesNoSeatOfAStage(t *testing.T) {
+	t.Parallel()
+	spec := api.RolloutPolicySpec{Stages: []api.RolloutStage{{Name: "canary", Nodes: number("1"), SoakSeconds: 600}}}
+	p := pool(t, "worker", "a A Done", "joined B Done", "sent B Done arrived=1m")
+	follow([]api.RolloutPolicy{policyOf(spec)}, p)
+	// The node that was sent is the canary, although the other one has been there for longer.
+	if got := held(p); !strings.HasPrefix(got, "a:") {
+		t.Errorf("held: %q", got)
+	}
+}
+
+func TestASlipInAPolicyKeepsItsFailureBudget(t *testing.T) {
+	t.Parallel()
+	slip := &api.RolloutWindows{TimeZone: "Middle/Earth"}
+	for name, specs := range map[string][]api.RolloutPolicySpec{
+		"a policy that makes no sense": {{FailureBudget: number("2"), Windows: slip}},
+		"two policies":                 {{FailureBudget: number("2")}, {}},
+	} {
+		p := pool(t, "worker", "a A Done", "b A>B RolledBack failed=B", "c B Done")
+		p.Previous = "A"
+		var policies []api.RolloutPolicy
+		for _, s := range specs {
+			policies = append(policies, policyOf(s))
+		}
+		follow(policies, p)
+		if p.Rules.FailureBudget != 2 || p.GoesBack() || p.Rules.Hold == nil {
+			t.Errorf("%s: a budget of %d, goes back: %v", name, p.Rules.FailureBudget, p.GoesBack())
+		}
 	}
 }
 

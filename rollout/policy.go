@@ -149,7 +149,12 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 			judges = append(judges, j)
 			b.asked = append(b.asked, j.asked...)
 		default:
-			p.Rules = progress.Rules{Policy: mine[0].name, Hold: conflict(p, mine), Orders: kept(p)}
+			budget := 1
+			for _, m := range mine {
+				budget = max(budget, share(m.spec.FailureBudget, len(p.Nodes), false, 1))
+			}
+			p.Rules = progress.Rules{Policy: mine[0].name, FailureBudget: budget} // by which kept asks
+			p.Rules.Hold, p.Rules.Orders = conflict(p, mine), kept(p)
 		}
 	}
 	for _, j := range judges {

@@ -193,7 +193,7 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 		return nil
 	}
 	target := j.pool.Target
-	if len(a.Staged) < a.Of || a.Of == 0 {
+	if len(a.Staged) < a.Of || a.Of == 0 && a.Approval == nil {
 		return j.staging(a)
 	}
 	h := &progress.Hold{
@@ -206,7 +206,7 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 	case len(digests) > 1:
 		h.Because = fmt.Sprintf("%s is not the same OS on all nodes, so that nobody can approve it: %s", target, a.Differs())
 		h.Do = "name the image by its digest in osImageURL: what its tag or ref means has changed meanwhile"
-	case a.Approval != nil && a.Approval.Digest == strings.Join(digests, ""):
+	case a.Approval != nil && (a.Of == 0 || a.Approval.Digest == strings.Join(digests, "")):
 		return nil
 	case a.Approval != nil:
 		h.Because += fmt.Sprintf("; that by %s is for %s", a.Approval.By, cmp.Or(a.Approval.Digest, "no OS"))

@@ -100,7 +100,7 @@ func approve(p progress.Pool, want *string) (approved, error) {
 			"for it, or its configuration failed", p.Name)
 	case p.Updated == p.Machines:
 		return approved{}, fmt.Errorf("nothing waits for an approval: all nodes of pool %s have %s", p.Name, p.Target)
-	case s.Of == 0 || len(s.Staged) < s.Of:
+	case len(s.Staged) < s.Of || s.Of == 0 && len(s.Unable) > 0:
 		return approved{}, fmt.Errorf("it is too early: %s is staged on %d of %d nodes; see kubectl refit explain pool/%s",
 			p.Target, len(s.Staged), s.Of, p.Name)
 	}
@@ -109,6 +109,8 @@ func approve(p progress.Pool, want *string) (approved, error) {
 	case !same:
 		return approved{}, fmt.Errorf("the nodes have not staged the same: %s; name the image by its digest in osImageURL",
 			s.Differs())
+	case s.Of == 0 && want != nil:
+		digest = *want // nobody could stage it: the nodes hold it to that when they do
 	case want != nil && *want != digest:
 		return approved{}, fmt.Errorf("what was staged is %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
 	}

@@ -20,16 +20,17 @@ func TestOnlyWhatIsStagedCanBeApproved(t *testing.T) {
 		digest  string
 		err     string
 	}{
-		"no policy":      {err: "asks for no approval"},
-		"not asked for":  {staging: &progress.Staging{Staged: []string{"a"}, Of: 1}, err: "asks for no approval"},
-		"all are there":  {staging: &progress.Staging{Required: true}, updated: 2, err: "nothing waits for an approval"},
-		"too early":      {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 2}, err: "staged on 1 of 2 nodes"},
-		"nobody can":     {staging: &progress.Staging{Required: true}, err: "staged on 0 of 0 nodes"},
-		"as it is":       {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, digest: "x"},
-		"by its digest":  {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, want: digest("x"), digest: "x"},
-		"another digest": {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, want: digest("y"), err: "what was staged is x, and not y"},
-		"no OS":          {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 1}, want: digest("")},
-		"an OS for none": {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 1}, want: digest("x"), err: "what was staged is no OS, and not x"},
+		"no policy":       {err: "asks for no approval"},
+		"not asked for":   {staging: &progress.Staging{Staged: []string{"a"}, Of: 1}, err: "asks for no approval"},
+		"all are there":   {staging: &progress.Staging{Required: true}, updated: 2, err: "nothing waits for an approval"},
+		"too early":       {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 2}, err: "staged on 1 of 2 nodes"},
+		"nobody is there": {staging: &progress.Staging{Required: true}, want: digest("x"), digest: "x"},
+		"nobody can":      {staging: &progress.Staging{Required: true, Unable: []progress.NodeProblem{{Node: "a", Text: "no space"}}}, err: "staged on 0 of 0 nodes"},
+		"as it is":        {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, digest: "x"},
+		"by its digest":   {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, want: digest("x"), digest: "x"},
+		"another digest":  {staging: &progress.Staging{Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: one}, want: digest("y"), err: "what was staged is x, and not y"},
+		"no OS":           {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 1}, want: digest("")},
+		"an OS for none":  {staging: &progress.Staging{Required: true, Staged: []string{"a"}, Of: 1}, want: digest("x"), err: "what was staged is no OS, and not x"},
 		"different ones": {
 			staging: &progress.Staging{
 				Required: true, Staged: []string{"a", "b", "c"}, Of: 3, Digests: map[string][]string{"x": {"a"}, "y": {"b", "c"}},

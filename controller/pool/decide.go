@@ -192,7 +192,8 @@ func (c *chooser) lifts(n progress.Node) bool {
 func (c *chooser) chooseIdle(nodes []progress.Node) {
 	under := 0
 	for _, n := range c.pool.Nodes {
-		if leaving(n) || n.Desired == c.pool.Target && (n.Moving() || n.Failing()) {
+		_, soaks := c.pool.Rules.Soaking[n.Name]
+		if soaks || c.pool.Rules.Gated[n.Name] != nil || leaving(n) || n.Desired == c.pool.Target && (n.Moving() || n.Failing()) {
 			under++
 		}
 	}
@@ -280,7 +281,7 @@ func (c *chooser) step(n progress.Node) (Step, bool) {
 func (c *chooser) arrival(n progress.Node) api.Arrival {
 	switch {
 	case c.pool.Rules.Policy == "":
-	case c.sent[n.Name] > 0 && n.Current != c.pool.Target:
+	case c.sent[n.Name] > 0 && (n.Current != c.pool.Target || c.returns(n)):
 		return api.Arrival{Config: c.pool.Target}
 	case n.Arrived.Config == c.pool.Target && n.Arrived.Since.IsZero() && n.Updated(c.pool.Target) && n.NotReady == "":
 		return api.Arrival{Config: c.pool.Target, Since: c.options.Now.UTC().Truncate(time.Second)}
@@ -290,6 +291,11 @@ func (c *chooser) arrival(n progress.Node) api.Arrival {
 		return passed
 	}
 	return n.Arrived
+}
+
+// returns says that the node has the target and had begun to leave it: it soaks and is asked about anew.
+func (c *chooser) returns(n progress.Node) bool {
+	return n.Current == c.pool.Target && n.Desired != "" && n.Desired != n.Current && c.pool.Target != c.pool.Previous
 }
 
 // taint says whether pods had better go elsewhere: not to a node that a rollout is still to reach. One that is only

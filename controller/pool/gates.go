@@ -40,11 +40,16 @@ func (r *reconciler) ask(w *world, policies []api.RolloutPolicy) {
 	}
 }
 
-// openGates are the questions of a policy for its status, the first of many: those that were answered.
-func (w *world) openGates(policy string, answers rollout.Answers) []api.RolloutGate {
+// openGates are the questions of a policy for its status, the first of many: those that were answered, by this process
+// or one before it, whose word stands until it was asked again.
+func (w *world) openGates(policy string, answers, before rollout.Answers) []api.RolloutGate {
 	var out []api.RolloutGate
 	for _, ask := range w.asked {
-		if a := answers(ask.Question); ask.Policy == policy && !a.At.IsZero() {
+		a := answers(ask.Question)
+		if a.At.IsZero() {
+			a = before(ask.Question)
+		}
+		if ask.Policy == policy && !a.At.IsZero() {
 			out = append(out, ask.Report(a))
 		}
 	}

@@ -42,7 +42,7 @@ func (r *reconciler) writePolicies(ctx context.Context, w *world, policies []api
 		before := &policies[at]
 		after := before.DeepCopy()
 		after.Status = policyStatus(before, f, w.now)
-		after.Status.Gates = w.openGates(f.Policy, r.answers())
+		after.Status.Gates = w.openGates(f.Policy, r.answers(), rollout.Reported(policies))
 		if equality.Semantic.DeepEqual(before.Status, after.Status) {
 			continue
 		}

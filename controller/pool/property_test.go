@@ -116,9 +116,12 @@ func (w *walk) makeStages(count int) {
 		size := 1 + w.chance.IntN(3)
 		v := intstr.FromInt32(int32(size))
 		soak := w.chance.Int32N(4) * 300
-		w.policy.Spec.Stages = append(w.policy.Spec.Stages, api.RolloutStage{
-			Name: fmt.Sprintf("s%d", i), Nodes: &v, SoakSeconds: soak,
-		})
+		stage := api.RolloutStage{Name: fmt.Sprintf("s%d", i), Nodes: &v, SoakSeconds: soak}
+		if w.one(3) {
+			most := intstr.FromInt32(1 + w.chance.Int32N(3))
+			stage.MaxUnavailable = &most
+		}
+		w.policy.Spec.Stages = append(w.policy.Spec.Stages, stage)
 		total = min(total+size, count)
 		w.cumulated, w.soaks = append(w.cumulated, total), append(w.soaks, time.Duration(soak)*time.Second)
 	}
@@ -224,7 +227,6 @@ func (w *walk) check(p progress.Pool, steps []Step) error {
 	if err := w.checkStaging(steps); err != nil {
 		return err
 	}
-	limit := p.MaxUnavailable
 	out, going := 0, 0
 	begun := map[string]bool{}
 	for _, n := range w.nodes {
@@ -237,11 +239,11 @@ func (w *walk) check(p progress.Pool, steps []Step) error {
 		if s.Sends() && s.Desired == "A" && n.Current == "B" && n.Desired == "B" {
 			out += rank(!n.Unavailable()) // it goes back
 		}
+		if others := w.sickBeside(n.Name); s.Sends() && s.Desired != n.Current && others > 0 {
+			return fmt.Errorf("%s is sent to %s while %d other members of etcd are not ready", n.Name, s.Desired, others)
+		}
 		if !s.Sends() || s.Desired != "B" || n.Current == "B" {
 			continue
-		}
-		if others := w.sickBeside(n.Name); others > 0 {
-			return fmt.Errorf("%s is sent while %d other members of etcd are not ready", n.Name, others)
 		}
 		if w.gates.failed {
 			return fmt.Errorf("%s is sent although a gate had the configuration taken back", n.Name)
@@ -256,7 +258,7 @@ func (w *walk) check(p progress.Pool, steps []Step) error {
 			return fmt.Errorf("%s is sent although it failed there", n.Name)
 		}
 	}
-	switch {
+	switch limit := w.limit(going); {
 	case out > limit && out > before:
 		return fmt.Errorf("%d nodes are out of service with those sent, %d before, and %d may be", out, before, limit)
 	case len(begun) > 0 && len(w.failed) >= w.budget:
@@ -265,6 +267,24 @@ func (w *walk) check(p progress.Pool, steps []Step) error {
 		return cmp.Or(w.soaked(going), w.pastGates(going))
 	}
 	return nil
+}
+
+// limit is how many nodes may be out of service once so many are at the target or on their way there: what the pool says,
+// or the stage that has the last of their places.
+func (w *walk) limit(going int) int {
+	if w.sick != nil {
+		return 1 // of the control plane never two
+	}
+	if !w.gates.failed {
+		for i, size := range w.cumulated {
+			if most := w.policy.Spec.Stages[i].MaxUnavailable; going <= size && most != nil {
+				return most.IntValue()
+			} else if going <= size {
+				break
+			}
+		}
+	}
+	return w.object.Spec.MaxUnavailable.IntValue()
 }
 
 // soaked says whether so many nodes may be at the target or on their way there: there have to be nodes for all places of
