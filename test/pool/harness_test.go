@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -105,7 +106,11 @@ type lab struct {
 	agents *agents
 	eye    *eye
 	clock  string // the file that says how far our programs' clock is ahead
+	ahead  atomic.Int64
 }
+
+// now is the time on our programs' clock.
+func (l *lab) now() time.Time { return time.Now().Add(time.Duration(l.ahead.Load())) }
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
@@ -365,13 +370,18 @@ type agents struct {
 	mu sync.Mutex
 	// outcomes say how a configuration ends on any node, other than well.
 	outcomes map[string]api.State
+	// breaks are the nodes on which every configuration that is new to them fails its verdict.
+	breaks map[string]bool
 	// held nodes stay cordoned and at work, staging ones at work before that.
 	held, staging map[string]bool
 	ahead         ahead
 }
 
 func startAgents(l *lab) *agents {
-	a := &agents{l: l, outcomes: map[string]api.State{}, held: map[string]bool{}, staging: map[string]bool{}, ahead: newAhead()}
+	a := &agents{
+		l: l, outcomes: map[string]api.State{}, breaks: map[string]bool{},
+		held: map[string]bool{}, staging: map[string]bool{}, ahead: newAhead(),
+	}
 	a.done.Go(func() {
 		for ; l.ctx.Err() == nil; time.Sleep(poll) {
 			list, err := l.Client.CoreV1().Nodes().List(l.ctx, metav1.ListOptions{})
@@ -395,6 +405,14 @@ func (a *agents) ends(config string, how api.State) {
 	a.outcomes[config] = how
 }
 
+func (a *agents) breakOn(nodes ...string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range nodes {
+		a.breaks[n] = true
+	}
+}
+
 func (a *agents) hold(node string, yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -415,6 +433,9 @@ func (a *agents) turn(o *corev1.Node) error {
 	}
 	a.mu.Lock()
 	outcome, held, staging := a.outcomes[n.Desired], a.held[n.Name], a.staging[n.Name]
+	if a.breaks[n.Name] {
+		outcome = api.RolledBack
+	}
 	a.mu.Unlock()
 	failed := slices.IndexFunc(n.Quarantined, func(q api.Quarantine) bool {
 		return api.SameContent(q.Config, n.Desired)
@@ -489,8 +510,10 @@ type eye struct {
 
 	mu    sync.Mutex
 	nodes map[string]progress.Node
-	// told lists what each node was told to go to, in order.
+	// told lists what each node was told to go to, in order, and when is the time of the last on our programs' clock.
 	told map[string][]string
+	when map[string]time.Time
+	now  func() time.Time
 	// order lists the nodes in the order in which they were told anything.
 	order []string
 	// most is how many nodes were out of service, or told to be, at one time.
@@ -503,7 +526,7 @@ type eye struct {
 }
 
 func openEye(l *lab) *eye {
-	e := &eye{nodes: map[string]progress.Node{}, told: map[string][]string{}}
+	e := &eye{nodes: map[string]progress.Node{}, told: map[string][]string{}, when: map[string]time.Time{}, now: l.now}
 	list, err := l.Client.CoreV1().Nodes().List(l.ctx, metav1.ListOptions{})
 	if err != nil || len(list.Items) != 0 {
 		l.t.Fatalf("listing nodes, of which there should be none: %d, %v", len(list.Items), err)
@@ -535,6 +558,7 @@ func (e *eye) see(what watch.EventType, n progress.Node) {
 	if known && old.Desired != n.Desired {
 		e.told[n.Name] = append(e.told[n.Name], n.Desired)
 		e.order = append(e.order, n.Name)
+		e.when[n.Name] = e.now()
 		if !e.arrived.IsZero() {
 			e.waits = append(e.waits, time.Since(e.arrived))
 			e.arrived = time.Time{}
@@ -553,11 +577,19 @@ func (e *eye) see(what watch.EventType, n progress.Node) {
 	e.pulls = max(e.pulls, pulling(e.nodes))
 }
 
+// sentAt is when a node was told something last, on our programs' clock.
+func (e *eye) sentAt(node string) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.when[node]
+}
+
 // forget begins anew.
 func (e *eye) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.told, e.order, e.most, e.waits, e.arrived = map[string][]string{}, nil, 0, nil, time.Time{}
+	clear(e.when)
 }
 
 func (e *eye) seen() (told map[string][]string, order []string, most int) {

@@ -72,12 +72,14 @@ func (l *lab) ready(name string) string {
 func (l *lab) setClock(at time.Time) {
 	l.t.Helper()
 	next := l.clock + ".next"
-	if err := os.WriteFile(next, []byte(time.Until(at).String()), 0o600); err != nil {
+	ahead := time.Until(at)
+	if err := os.WriteFile(next, []byte(ahead.String()), 0o600); err != nil {
 		l.t.Fatal(err)
 	}
 	if err := os.Rename(next, l.clock); err != nil {
 		l.t.Fatal(err)
 	}
+	l.ahead.Store(int64(ahead))
 	// It sleeps for as long as it thinks that nothing changes, and looks up when anything does.
 	l.change("worker", fmt.Sprintf(`{"metadata":{"annotations":{"test/clock":%q}}}`, at.Format(time.RFC3339Nano)))
 }
@@ -121,6 +123,20 @@ func (l *lab) heldBy(pool, reason, says string) {
 			}
 		}
 		return reason == "" && says == ""
+	})
+}
+
+// holds waits until a policy holds a pool, and everything that a user reads says so: the condition, an event, the metric,
+// the policy's status and the explanation of a node that waits.
+func (l *lab) holds(c *controller, policy, reason, says, node string) {
+	l.t.Helper()
+	l.heldBy("worker", reason, says)
+	l.event("worker", "Held", says)
+	l.explained(node, reason, says)
+	series := fmt.Sprintf(`noderefit_pool_held{policy=%q,pool="worker",reason=%q}`, policy, reason)
+	l.until("the metric and the policy's status say "+reason, func() bool {
+		pools := l.getPolicy(policy).Status.Pools
+		return c.metric(l.t, series) == "1" && len(pools) == 1 && pools[0].Held == reason
 	})
 }
 
@@ -191,14 +207,9 @@ func TestTheRestWaitsUntilTheCanaryHasSoaked(t *testing.T) {
 	l.mustPolicy("careful", `{"pools":["worker"],"stages":[{"name":"canary","nodes":1,"soakSeconds":3600}]}`)
 	l.until("the policy is read", func() bool { return l.ready("careful") == "True "+api.RolloutInForce })
 	l.target("worker", configB)
-	l.heldBy("worker", "Soaking", "stage canary has arrived and soaks until")
-	l.event("worker", "Held", "stage canary has arrived")
-	l.explained("w-3", "Soaking", "stage canary has arrived")
+	l.holds(c, "careful", "Soaking", "stage canary has arrived and soaks until", "w-3")
 	l.explained("worker", "Soaking", "1 of 4 nodes updated")
-	if got := c.metric(t, `noderefit_pool_held{policy="careful",pool="worker",reason="Soaking"}`); got != "1" {
-		t.Errorf("the metric is %q", got)
-	}
-	if s := l.getPolicy("careful").Status; len(s.Pools) != 1 || s.Pools[0].Stage != "canary" || s.Pools[0].Held != "Soaking" {
+	if s := l.getPolicy("careful").Status.Pools[0]; s.Stage != "canary" {
 		t.Errorf("the policy's status: %+v", s)
 	}
 	l.told(map[string][]string{"w-0": {configB}})
@@ -212,12 +223,12 @@ func TestTheRestWaitsUntilTheCanaryHasSoaked(t *testing.T) {
 }
 
 func TestACanaryThatFailsStopsTheRollout(t *testing.T) {
-	l, _ := workers(t, 4, "2")
+	l, c := workers(t, 4, "2")
 	l.mustPolicy("careful", `{"pools":["worker"],"stages":[{"name":"canary","nodes":1}],"failureBudget":2}`)
 	l.until("the policy is read", func() bool { return l.ready("careful") == "True "+api.RolloutInForce })
 	l.agents.ends(configB, api.RolledBack)
 	l.target("worker", configB)
-	l.heldBy("worker", "WaitsForStage", "node w-0 failed")
+	l.holds(c, "careful", "WaitsForStage", "node w-0 failed", "w-3")
 	l.explained("w-0", "RolledBack", "failed here and the node went back")
 	l.explained("w-1", "WaitsForStage", "stage canary comes first")
 	l.told(map[string][]string{"w-0": {configB}})
@@ -233,6 +244,7 @@ func TestAFailureBudgetIsSpent(t *testing.T) {
 		return strings.HasPrefix(l.condition("worker", api.PoolQuarantined), "True "+configB+" failed on node")
 	})
 	l.explained("worker", "Quarantined", "is offered to no other node")
+	l.event("worker", "Quarantined", configB+" failed on node")
 	l.told(map[string][]string{"w-0": {configB}, "w-1": {configB}, "w-2": {configB}})
 	l.until("the metrics say so", func() bool {
 		return c.metric(t, `noderefit_pool_failed_nodes{pool="worker"}`) == "3" &&
@@ -267,7 +279,7 @@ func TestAWindowOpensAndClosesInTheMiddleOfARollout(t *testing.T) {
 	}
 	l.agents.stage("w-1", true)
 	l.target("worker", configB)
-	l.heldBy("worker", "OutsideWindow", "the next one opens at "+opens)
+	l.holds(c, "nightly", "OutsideWindow", "the next one opens at "+opens, "w-3")
 	l.explained("worker", "OutsideWindow", "the next one opens at "+opens)
 	l.until("the next window is said", func() bool {
 		at := l.getPolicy("nightly").Status.NextWindow
@@ -298,21 +310,20 @@ func TestAWindowOpensAndClosesInTheMiddleOfARollout(t *testing.T) {
 }
 
 func TestABlackoutHoldsWhateverIsOpen(t *testing.T) {
-	l, _ := workers(t, 2, "1")
+	l, c := workers(t, 2, "1")
 	from := time.Now().UTC()
 	l.mustPolicy("freeze", fmt.Sprintf(`{"pools":["worker"],"windows":{"blackouts":[{"name":"quarter end","from":%q,"until":%q}]}}`,
 		from.Format("2006-01-02"), from.AddDate(0, 0, 3).Format("2006-01-02")))
 	l.until("the policy is read", func() bool { return l.ready("freeze") == "True "+api.RolloutInForce })
 	l.target("worker", configB)
-	l.heldBy("worker", "OutsideWindow", "blackout quarter end is in force")
-	l.explained("w-0", "OutsideWindow", "blackout quarter end is in force")
+	l.holds(c, "freeze", "OutsideWindow", "blackout quarter end is in force", "w-0")
 	l.told(map[string][]string{})
 	l.setClock(from.AddDate(0, 0, 5))
 	l.updated("worker", configB)
 }
 
 func TestAPoolWaitsForTheOneThatComesFirst(t *testing.T) {
-	l, _ := workers(t, 2, "1")
+	l, c := workers(t, 2, "1")
 	l.node("c-0", "canary", configA)
 	l.pool("canary", configA)
 	l.updated("canary", configA)
@@ -323,8 +334,7 @@ func TestAPoolWaitsForTheOneThatComesFirst(t *testing.T) {
 	l.target("canary", configB)
 	l.until("the first pool is at work", func() bool { return l.stand("c-0").Cordoned })
 	l.target("worker", configB)
-	l.heldBy("worker", "WaitsForPool", "pool canary comes first: 0 of its 1 nodes are updated")
-	l.explained("w-0", "WaitsForPool", "pool canary comes first")
+	l.holds(c, "order", "WaitsForPool", "pool canary comes first: 0 of its 1 nodes are updated", "w-0")
 	l.told(map[string][]string{"c-0": {configB}})
 	l.agents.hold("c-0", false)
 	l.updated("worker", configB)
@@ -380,27 +390,40 @@ func TestAPolicyThatMakesNoSenseIsRefusedByField(t *testing.T) {
 // restarts is how often the controller is killed in the middle of one rollout.
 const restarts = 50
 
+// One that leads writes when it wants; it is killed at any time after that. On its way are a canary that soaks, a gate
+// that opens late, nodes that have to stay ready for a while, and some that fail, as many as are forgiven.
 func TestAControllerThatIsKilledFiftyTimesSendsEachNodeOnce(t *testing.T) {
 	const nodes = 60
-	l, c := workers(t, nodes, "3")
-	l.mustPolicy("careful", `{"pools":["worker"],"stages":[{"name":"canary","nodes":1},{"name":"tenth","nodes":"10%"}]}`)
-	l.until("the policy is read", func() bool { return l.ready("careful") == "True "+api.RolloutInForce })
-	// One that leads writes when it wants; it is killed at any time after that.
+	l, c := workers(t, nodes, "4")
+	l.health(false)
+	l.governed("careful", `{"pools":["worker"],"minReadySeconds":1,"failureBudget":4,"stages":[
+		{"name":"canary","nodes":1,"soakSeconds":2},
+		{"name":"tenth","nodes":"10%","maxUnavailable":2,"gates":[`+healthGate(`,"deadlineSeconds":3600`)+`]}]}`)
+	broken := []string{"w-20", "w-33", "w-47"}
+	l.agents.breakOn(broken...)
 	chance := rand.New(rand.NewPCG(1, 2))
+	opensAt := restarts / 4
 	l.target("worker", configB)
-	for range restarts {
+	for i := range restarts {
 		_, before, _ := l.eye.seen()
 		time.Sleep(time.Duration(chance.IntN(120)) * time.Millisecond) //nolint:forbidigo // any time is as good
 		c.stop(t, syscall.SIGKILL)
+		if i == opensAt {
+			// What those before have asked and said is not forgotten: the rest still waits for the gate.
+			if len(before) != 7 {
+				t.Errorf("%d nodes were sent before the gate of the second stage was open, want 7", len(before))
+			}
+			l.health(true)
+		}
 		c = l.alone()
-		if len(before) < nodes-3 {
+		if len(before) < 7 || i >= opensAt && len(before) < nodes-4 {
 			l.until("another node was sent", func() bool {
 				_, order, _ := l.eye.seen()
 				return len(order) > len(before)
 			})
 		}
 	}
-	l.updated("worker", configB)
+	l.until("all that can be are updated", func() bool { return l.getPool("worker").Status.UpdatedMachineCount == nodes-3 })
 	told, order, most := l.eye.seen()
 	want := map[string][]string{}
 	for i := range nodes {
@@ -409,15 +432,23 @@ func TestAControllerThatIsKilledFiftyTimesSendsEachNodeOnce(t *testing.T) {
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
-	if most > 3 {
+	if most > 4 {
 		t.Errorf("%d were out of service at one time", most)
+	}
+	for _, name := range broken {
+		l.explained(name, "RolledBack", "failed here and the node went back")
 	}
 	t.Logf("%d nodes were sent by %d controllers", len(order), restarts+1)
 }
 
-// simulatedOrder is the order in which the simulator would send the nodes of the cluster, and when stages begin: the
-// number of nodes that were sent before.
-func (l *lab) simulatedOrder(spec, most string) (order []string, stages map[string]int) {
+// entry is a line of a simulated timeline.
+type entry struct {
+	At                         time.Time
+	What, Node, Stage, Because string
+}
+
+// simulated is the timeline of a rollout through the cluster's nodes that begins at that time, as the simulator has it.
+func (l *lab) simulated(spec, most string, start time.Time, nodeTime time.Duration) []entry {
 	l.t.Helper()
 	nodes, err := l.Kubectl(l.ctx, "get", "nodes", "-o", "json")
 	if err != nil {
@@ -435,34 +466,22 @@ func (l *lab) simulatedOrder(spec, most string) (order []string, stages map[stri
 		l.t.Fatal(err)
 	}
 	out, err := exec.CommandContext(l.ctx, path, "simulate", "--policy", filepath.Join(dir, "policy.yaml"), "--nodes",
-		filepath.Join(dir, "nodes.json"), "--max-unavailable", most, "-o", "json").Output()
+		filepath.Join(dir, "nodes.json"), "--max-unavailable", most, "--start", start.Format(time.RFC3339),
+		"--node-time", nodeTime.String(), "-o", "json").Output()
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	var log []struct{ What, Node, Stage string }
+	var log []entry
 	if err := json.Unmarshal(out, &log); err != nil {
 		l.t.Fatal(err)
 	}
-	stages = map[string]int{}
-	for _, e := range log {
-		switch e.What {
-		case "sent":
-			order = append(order, e.Node)
-		case "stage":
-			stages[e.Stage] = len(order)
-		}
-	}
-	return order, stages
+	return log
 }
 
-func TestTheSimulatorSaysWhatThreeHundredNodesDo(t *testing.T) {
-	const (
-		nodes = 300
-		spec  = `{"pools":["worker"],"stages":[{"name":"canary","nodes":1},{"name":"tenth","nodes":"10%","maxUnavailable":10}]}`
-		most  = "30"
-	)
-	l := newLab(t)
-	for i := range nodes {
+// fleet makes so many nodes of three zones, all at configuration A, without waiting for each.
+func (l *lab) fleet(count int) {
+	l.t.Helper()
+	for i := range count {
 		n := cluster.KwokNode(fmt.Sprintf("s-%03d", i), map[string]string{
 			api.NodeRole + "worker": "", api.Zone: fmt.Sprintf("z%d", i%3),
 		})
@@ -470,26 +489,84 @@ func TestTheSimulatorSaysWhatThreeHundredNodesDo(t *testing.T) {
 			api.CurrentConfig: configA, api.DesiredConfig: configA, api.StateKey: string(api.Done),
 		}
 		if _, err := l.Client.CoreV1().Nodes().Create(l.ctx, n, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
+			l.t.Fatal(err)
 		}
 	}
+}
+
+// A window that is closed at first and stages that soak for hours make the timeline; nodes take seconds. The clock goes
+// on as time does, and is put forward to a moment before and after the end of each wait.
+func TestTheSimulatorSaysWhatThreeHundredNodesDoAndWhen(t *testing.T) {
+	const (
+		nodes = 300
+		spec  = `{"pools":["worker"],"windows":{"open":[{"cron":"0 22 * * *","durationMinutes":480}]},"stages":[
+			{"name":"canary","nodes":1,"soakSeconds":7200},
+			{"name":"tenth","nodes":"10%","maxUnavailable":10,"soakSeconds":3600}]}`
+		most = "30"
+		near = 15 * time.Minute // for what the nodes take
+	)
+	l := newLab(t)
+	l.fleet(nodes)
 	l.pool("worker", configA, maxUnavailable(most))
 	l.alone()
 	l.updated("worker", configA)
-	l.mustPolicy("careful", spec)
-	l.until("the policy is read", func() bool { return l.ready("careful") == "True "+api.RolloutInForce })
-	want, stages := l.simulatedOrder(spec, most)
+	l.governed("careful", spec)
+	log := l.simulated(spec, most, evening(20, 0), 5*time.Second)
+
+	l.setClock(evening(20, 0))
 	l.eye.forget()
 	l.target("worker", configB)
+	sent, order, stages := map[string]time.Time{}, []string{}, map[string]int{}
+	for i, e := range log {
+		switch e.What {
+		case "sent":
+			sent[e.Node], order = e.At, append(order, e.Node)
+		case "stage":
+			stages[e.Stage] = len(order)
+		case "held":
+			if next := log[i+1].At; next.Sub(e.At) > near {
+				l.waitsUntil(next, len(order))
+			}
+		}
+	}
 	l.updated("worker", configB)
-	_, order, out := l.eye.seen()
-	if diff := cmp.Diff(want, order); diff != "" {
+	_, seen, out := l.eye.seen()
+	if diff := cmp.Diff(order, seen); diff != "" {
 		t.Errorf("the order (-simulated +seen):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]int{"canary": 0, "tenth": 1, "rest": 31}, stages); diff != "" {
 		t.Errorf("the stages of the simulation (-want +got):\n%s", diff)
 	}
+	for name, at := range sent {
+		if got := l.eye.sentAt(name); got.Sub(at).Abs() > near {
+			t.Errorf("%s was sent at %s, and in the simulation at %s", name, got, at)
+		}
+	}
+	if end := log[len(log)-1]; end.What != "finished" || l.now().Sub(end.At).Abs() > near {
+		t.Errorf("it is done at %s, and the simulation ends with %+v", l.now(), end)
+	}
 	if out > 30 {
 		t.Errorf("%d were out of service at one time", out)
 	}
+}
+
+// waitsUntil has the clock go on to that time, and sees that no other node is sent before.
+func (l *lab) waitsUntil(next time.Time, sent int) {
+	l.t.Helper()
+	l.until(fmt.Sprintf("%d nodes have arrived and nothing goes on", sent), func() bool {
+		_, order, _ := l.eye.seen()
+		p := l.getPool("worker")
+		held := false
+		for _, c := range p.Status.Conditions {
+			held = held || c.Type == api.PoolHeld && c.Status == "True"
+		}
+		return held && len(order) == sent && int(p.Status.UpdatedMachineCount) == sent
+	})
+	l.setClock(next.Add(-10 * time.Minute))
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(poll) {
+		if _, order, _ := l.eye.seen(); len(order) != sent {
+			l.t.Errorf("%d nodes were sent before %s, want %d", len(order), next, sent)
+		}
+	}
+	l.setClock(next.Add(5 * time.Minute)) // by which those that took a little longer have soaked as well
 }
