@@ -30,8 +30,10 @@ func (j *judge) etcd() {
 			nodes = append(nodes, j.all[name].Nodes[i].Name)
 		}
 	}
+	all := true
 	for i := range j.pool.Nodes {
 		n := &j.pool.Nodes[i]
+		all = all && n.Updated(j.pool.Target)
 		if n.Updated(j.pool.Target) && !j.pool.GoesBack() || j.rules.Holds[n.Name] != nil {
 			continue
 		}
@@ -45,6 +47,12 @@ func (j *judge) etcd() {
 		j.rules.Holds[n.Name] = hold
 		j.lookAgain(j.now.Add(etcdAgain))
 	}
+	// The rollout is not over before etcd is whole after the last node as well.
+	if all && j.asks() && j.rules.Unproved == nil {
+		if j.rules.Unproved = j.pool.Etcd.Hold("", nodes); j.rules.Unproved != nil {
+			j.lookAgain(j.now.Add(etcdAgain))
+		}
+	}
 }
 
 // FollowReported is Follow for those who do not watch etcd: what the pool controller has found out about it stands in a
@@ -53,8 +61,14 @@ func (b *Book) FollowReported(pools []*progress.Pool, now time.Time, self string
 	b.Follow(pools, now, self)
 	for _, p := range pools {
 		r := p.Reported
-		if p.Rules.Policy != "" && p.Rules.Hold == nil && r != nil && r.Verdict == progress.EtcdUnhealthy {
-			p.Rules.Hold = &progress.Hold{Verdict: r.Verdict, Because: r.Because, Do: "mend the member of etcd that is named"}
+		if p.Rules.Policy == "" || p.Rules.Hold != nil || r == nil || r.Verdict != progress.EtcdUnhealthy {
+			continue
+		}
+		hold := &progress.Hold{Verdict: r.Verdict, Because: r.Because, Do: "mend the member of etcd that is named"}
+		if p.Complete() {
+			p.Rules.Unproved = hold
+		} else {
+			p.Rules.Hold = hold
 		}
 	}
 }

@@ -59,6 +59,18 @@ func TestEtcdHoldsTheControlPlaneWhateverIsBypassed(t *testing.T) {
 	} else if back := p.Backwards(); held(&back) != "a:EtcdUnhealthy x:EtcdUnhealthy" {
 		t.Errorf("as the way back is chosen: %q", held(&back))
 	}
+	// All have arrived, one of them without its member: it is not over before that is back, and never asked after it.
+	p = pool(t, "master", "a B Done", "b B Done", "x B Done")
+	p.Previous, p.Etcd = "A", etcd
+	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, p)
+	if u := p.Rules.Unproved; p.Complete() || u == nil || u.Verdict != progress.EtcdUnhealthy || p.Rules.Next.IsZero() {
+		t.Errorf("at the end: %+v", u)
+	}
+	p.Previous = "B"
+	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}, "master")}, p)
+	if !p.Complete() {
+		t.Errorf("after the end: %+v", p.Rules.Unproved)
+	}
 	// A node of another pool of the control plane without a member counts.
 	p, arbiter := pool(t, "master", "a A Done", "x A Done"), pool(t, "arbiter", "c B Done")
 	p.Etcd = &progress.Etcd{Members: []progress.EtcdMember{{Node: "a"}, {Node: "x"}}}

@@ -108,8 +108,15 @@ func share(v *intstr.IntOrString, nodes int, roundUp bool, otherwise int) int {
 	return max(n, 1)
 }
 
-func (p *policy) selects(pool *progress.Pool) bool {
-	return slices.Contains(p.spec.Pools, pool.Name) || p.selector != nil && p.selector.Matches(labels.Set(pool.Labels))
+func (p *policy) selects(pool *progress.Pool) bool { return p.takes(pool.Name, pool.Labels) }
+
+func (p *policy) takes(pool string, of map[string]string) bool {
+	return slices.Contains(p.spec.Pools, pool) || p.selector != nil && p.selector.Matches(labels.Set(of))
+}
+
+// Selects says whether a policy is one of a pool with such a name and labels.
+func Selects(object *api.RolloutPolicy, pool string, of map[string]string) bool {
+	return read(object).takes(pool, of)
 }
 
 // Book is all policies of a cluster.

@@ -5,7 +5,6 @@ package pool
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 // etcdNamespaces are those that members of etcd run in as pods, and their labels. No other pod is kept.
@@ -26,14 +26,15 @@ func etcdNamespaces() map[string]cache.Config {
 	return out
 }
 
-// etcd is what is known of etcd, where a policy may ask for that; nil: nobody asks. Where no members are known, the API
-// server is asked, while a node of the control plane is not where it should be.
+// etcdAgain is for how long the API server's word about etcd is believed.
+const etcdAgain = 10 * time.Second
+
+// etcd is what is known of etcd, where a policy of a pool of the control plane asks for that; nil: nobody asks. Where no
+// members are known, the API server is asked, while a node of such a pool is not where it should be.
 func (r *reconciler) etcd(ctx context.Context, pools []*mcfgv1.MachineConfigPool, policies []api.RolloutPolicy,
 ) (*progress.Etcd, error) {
-	asks := slices.ContainsFunc(policies, func(p api.RolloutPolicy) bool {
-		return p.Spec.ControlPlane == nil || p.Spec.ControlPlane.Etcd != api.EtcdIgnored
-	})
-	if !r.governed || !asks {
+	asked, moves := guarded(pools, policies)
+	if !r.governed || !asked {
 		return nil, nil
 	}
 	var pods corev1.PodList
@@ -41,14 +42,30 @@ func (r *reconciler) etcd(ctx context.Context, pools []*mcfgv1.MachineConfigPool
 		return nil, fmt.Errorf("listing the members of etcd: %w", err)
 	}
 	e := progress.ReadEtcd(pods.Items)
-	moves := slices.ContainsFunc(pools, func(p *mcfgv1.MachineConfigPool) bool {
-		return progress.ControlPlane(p.Name) &&
-			(p.Status.UpdatedMachineCount < p.Status.MachineCount || p.Status.Configuration.Name != p.Spec.Configuration.Name)
-	})
 	if len(e.Members) == 0 && moves {
-		e.Trouble = progress.EtcdTrouble(r.askEtcd(ctx))
+		if now := r.now(); now.Sub(r.etcdAsked).Abs() >= etcdAgain {
+			r.etcdTrouble = progress.EtcdTrouble(r.askEtcd(ctx))
+			r.etcdAsked = now
+		}
+		e.Trouble = r.etcdTrouble
 	}
 	return e, nil
+}
+
+// guarded says whether policies have etcd guarded while pools are updated, and whether any of these is.
+func guarded(pools []*mcfgv1.MachineConfigPool, policies []api.RolloutPolicy) (asked, moves bool) {
+	for _, p := range pools {
+		if !progress.ControlPlane(p.Name) {
+			continue
+		}
+		moves = moves || p.Status.UpdatedMachineCount < p.Status.MachineCount ||
+			p.Status.Configuration.Name != p.Spec.Configuration.Name
+		for i := range policies {
+			c := policies[i].Spec.ControlPlane
+			asked = asked || (c == nil || c.Etcd != api.EtcdIgnored) && rollout.Selects(&policies[i], p.Name, p.Labels)
+		}
+	}
+	return asked, moves
 }
 
 // etcdTimeout is how long the API server may take to say whether it reaches etcd.

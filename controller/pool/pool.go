@@ -159,6 +159,9 @@ type reconciler struct {
 	pools    freshest[*mcfgv1.MachineConfigPool]
 	looked   bool
 	deferred map[string]string // pool to the configuration for which the own node was said to be last
+	// etcdTrouble is what the API server said about etcd last, and etcdAsked when.
+	etcdTrouble string
+	etcdAsked   time.Time
 }
 
 // Reconcile looks at the cluster, says what is to be said, and reports. A pool that fails does not hold up another.

@@ -97,7 +97,21 @@ func TestNoControlPlaneNodeIsSentWhileAMemberOfEtcdIsNotReady(t *testing.T) {
 	l.agents.hold("cp-1", false)
 	l.until("it has arrived", func() bool { return l.stand(order[1]).Updated("rendered-master-b") })
 	l.heldBy("master", "EtcdUnhealthy", "etcd-"+order[1])
+	last := "cp-0"
+	if order[1] == last {
+		last = "cp-1"
+	}
+	l.agents.hold(last, true)
 	l.memberReady(order[1], corev1.ConditionTrue)
+
+	// The rollout is not over before etcd is whole after the last node.
+	l.until("the last node is sent", func() bool { return l.stand(last).Desired == "rendered-master-b" })
+	l.memberReady(last, corev1.ConditionFalse)
+	l.agents.hold(last, false)
+	l.until("it has arrived", func() bool { return l.stand(last).Updated("rendered-master-b") })
+	l.heldBy("master", "EtcdUnhealthy", "etcd-"+last)
+	l.explained("master", "EtcdUnhealthy", "etcd-"+last)
+	l.memberReady(last, corev1.ConditionTrue)
 	l.updated("master", "rendered-master-b")
 	l.heldBy("master", "", "")
 	if _, _, most := l.eye.seen(); most != 1 {
