@@ -160,7 +160,8 @@ func (c change) include(node *corev1.Node) {
 		return
 	}
 	c.annotations[api.ExcludedKey] = nil
-	if _, out := node.Labels[api.ExcludeLabel]; out {
+	// Ours has no value: one that has is somebody else's by now.
+	if value, out := node.Labels[api.ExcludeLabel]; out && value == "" {
 		c.labels[api.ExcludeLabel] = nil
 	}
 }

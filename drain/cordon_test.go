@@ -224,10 +224,13 @@ func TestLoadBalancersGetBackWhatWeTookFromThem(t *testing.T) {
 		}
 		return n
 	}
+	valued := node(true, true)
+	valued.Labels[api.ExcludeLabel] = "true"
 	for name, c := range map[string]struct {
 		change      change
 		label, says string // "set", "removed", or nothing
 	}{
+		"ours, and made theirs":    {uncordon(valued, "b", nil), "", "removed"},
 		"asked for":                {cordon(node(false, false), api.Cordon{}, ask), "set", "set"},
 		"not asked for":            {cordon(node(false, false), api.Cordon{}, nil), "", ""},
 		"ours already":             {cordon(node(true, true), api.Cordon{}, ask), "", ""},

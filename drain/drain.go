@@ -307,12 +307,14 @@ type run struct {
 	excluded time.Time // since when the node is out of the load balancers; zero: it is not
 	volumes  *volumes
 	forced   []string // pods that were deleted although they refused
-	forcing  int      // such deletions without an answer
+	forcing  int      // evictions that may end so, without an answer
 }
 
-// answer is what became of an eviction, or where it has a name, of the deletion of a pod that refused.
+// answer is what became of an eviction. force: the pod was to be deleted where it is refused; forced is its name where
+// that was done.
 type answer struct {
 	uid     types.UID
+	force   bool
 	forced  string
 	refusal *refusal
 }
@@ -438,11 +440,10 @@ func (r *run) finish(ctx context.Context, now time.Time) (bool, error) {
 
 // noteForced keeps the names of pods that were deleted although they refused.
 func (r *run) noteForced(a answer) {
-	if a.forced == "" {
-		return
+	if a.force {
+		r.forcing--
 	}
-	r.forcing--
-	if a.refusal == nil {
+	if a.forced != "" {
 		r.forced = append(r.forced, a.forced)
 	}
 }
@@ -519,13 +520,16 @@ func (r *run) confirm(ctx context.Context, now time.Time) (bool, error) {
 	return err == nil && len(pods) == 0, err
 }
 
+// askFor asks for the eviction of a pod. With force it is deleted where that is refused, and only then: what refused it
+// before may be gone.
 func (r *run) askFor(ctx context.Context, pod *corev1.Pod, force bool) {
-	a := answer{uid: pod.UID}
-	if force {
-		a.forced = pod.Namespace + "/" + pod.Name
-		a.refusal = readRefusal(r.remove(ctx, pod))
-	} else {
-		a.refusal = readRefusal(r.evict(ctx, pod))
+	a := answer{uid: pod.UID, force: force, refusal: readRefusal(r.evict(ctx, pod))}
+	if force && a.refusal.final() {
+		err := r.remove(ctx, pod)
+		if err == nil {
+			a.forced = pod.Namespace + "/" + pod.Name
+		}
+		a.refusal = a.refusal.despite(err)
 	}
 	select {
 	case r.answers <- a:

@@ -55,9 +55,7 @@ func (t *target) blockedBy() string {
 }
 
 // refuses says that somebody has a say in whether the pod goes, and said no.
-func (t *target) refuses() bool {
-	return t.refusal != nil && (t.refusal.why == api.DrainWaitBudget || t.refusal.why == api.DrainWaitRefused)
-}
+func (t *target) refuses() bool { return t.refusal.final() }
 
 // queue is the pods that have to go, and what is known of each. It decides; it does nothing.
 type queue struct {

@@ -57,3 +57,25 @@ func readRefusal(err error) *refusal {
 	}
 	return r
 }
+
+// final says that somebody has a say in whether the pod goes, and said no.
+func (r *refusal) final() bool {
+	return r != nil && (r.why == api.DrainWaitBudget || r.why == api.DrainWaitRefused)
+}
+
+// forceRole is the ClusterRole that lets an agent delete pods. It is bound to nobody by itself.
+const forceRole = "machine-config-daemon-force-drain"
+
+// despite is what is left of a refusal after the pod was deleted, with that error, although it refused.
+func (r *refusal) despite(err error) *refusal {
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	text := "its RolloutPolicy has it deleted now, which failed: "
+	if apierrors.IsForbidden(err) {
+		text = "its RolloutPolicy has it deleted now, which takes ClusterRole " + forceRole + ", bound to the agents: "
+	}
+	out := *r
+	out.message = api.ShortReason(text + err.Error() + "; " + r.message)
+	return &out
+}

@@ -93,6 +93,24 @@ func TestALimitWithForceDeletesWhatRefusesAndNothingBefore(t *testing.T) {
 	}
 }
 
+func TestForceWithoutTheRightToDeleteNamesItAndGoesOnWhenTheBudgetIsGone(t *testing.T) {
+	t.Parallel()
+	s := stuck(t, "meek")
+	s.mayNotDelete()
+	d := s.drainBy("meek-0", drain.Request{Policy: &api.DrainPolicy{TimeoutSeconds: 2, OnTimeout: api.DrainForces}})
+	s.until("it says which right it takes", func() bool {
+		d.goesOn(0)
+		w := d.last().Waiting
+		return len(w) == 1 && w[0].Why == api.DrainWaitBudget && w[0].Budget == "web" &&
+			strings.Contains(w[0].Message, "machine-config-daemon-force-drain")
+	})
+	s.kubectl("delete", "pdb", "web")
+	s.check(d.ends(time.Minute))
+	if left := s.on("meek-0"); len(left) > 0 || len(d.last().Forced) > 0 {
+		t.Errorf("%v are left, %v were deleted", left, d.last().Forced)
+	}
+}
+
 func TestPodsThatAPolicySkipsStay(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "skip", "skip-0")

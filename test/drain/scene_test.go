@@ -100,31 +100,49 @@ func sceneIn(t testing.TB, c *cluster.Cluster, ns string) *scene {
 	t.Helper()
 	ctx := t.Context()
 	s := &scene{TB: t, cluster: c, admin: c.Client, ns: ns, agent: "drainer/" + ns}
-	config := rest.CopyConfig(c.Config)
-	config.UserAgent = s.agent
-	config.Impersonate.UserName = "drainer"
-	var err error
-	s.client, err = kubernetes.NewForConfig(config)
-	s.check(err)
-
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drainer"}, Rules: permissions}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "drainer"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "drainer"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "drainer"}},
-	}
-	_, err = s.admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
-	s.made(err)
-	_, err = s.admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
-	s.made(err)
+	s.become("drainer", permissions)
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
-	_, err = s.admin.CoreV1().Namespaces().Create(ctx, space, metav1.CreateOptions{})
+	_, err := s.admin.CoreV1().Namespaces().Create(ctx, space, metav1.CreateOptions{})
 	s.check(err)
 	s.until("the namespace takes pods", func() bool {
 		_, err := s.admin.CoreV1().ServiceAccounts(ns).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil
 	})
 	return s
+}
+
+// become has the scene's client be somebody with those rights.
+func (s *scene) become(name string, rules []rbacv1.PolicyRule) {
+	s.Helper()
+	config := rest.CopyConfig(s.cluster.Config)
+	config.UserAgent, config.Impersonate.UserName = s.agent, name
+	var err error
+	s.client, err = kubernetes.NewForConfig(config)
+	s.check(err)
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
+	}
+	_, err = s.admin.RbacV1().ClusterRoles().Create(s.Context(), role, metav1.CreateOptions{})
+	s.made(err)
+	_, err = s.admin.RbacV1().ClusterRoleBindings().Create(s.Context(), binding, metav1.CreateOptions{})
+	s.made(err)
+}
+
+// mayNotDelete has the scene's client be an agent that nobody has let delete pods.
+func (s *scene) mayNotDelete() {
+	s.Helper()
+	rules := slices.Clone(permissions)
+	for i := range rules {
+		rules[i].Verbs = slices.DeleteFunc(slices.Clone(rules[i].Verbs), func(v string) bool { return v == "delete" })
+	}
+	s.become("meek-drainer", rules)
+	s.until("the agent may list pods", func() bool {
+		_, err := s.client.CoreV1().Pods("").List(s.Context(), metav1.ListOptions{Limit: 1})
+		return err == nil
+	})
 }
 
 func (s *scene) check(err error) {
