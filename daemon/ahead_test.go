@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -112,7 +114,7 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = root.Close() })
-	order := &api.StageOrder{Config: cfgB, MinFreeMebibytes: 512, IOWeight: 10, CPUWeight: 20}
+	order := &api.StageOrder{Config: cfgB, Digest: "sha256:x", MinFreeMebibytes: 512, IOWeight: 10, CPUWeight: 20}
 	for _, c := range []struct {
 		verb    verb
 		order   *api.StageOrder
@@ -129,6 +131,9 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 				t.Errorf("%s, ordered %t: %v", c.verb.name, c.ordered, argv)
 			}
 		}
+		if goes := c.verb.name == applyVerb.name; slices.Contains(argv, "--approved=sha256:x") != goes {
+			t.Errorf("%s is told what was approved: %t; %v", c.verb.name, !goes, argv)
+		}
 		if unit := call.transient(dir, argv); (unit.IOWeight == 10 && unit.CPUWeight == 20) != c.ordered {
 			t.Errorf("%s, ordered %t: %+v", c.verb.name, c.ordered, unit)
 		}
@@ -144,5 +149,97 @@ func TestStagingRefusesADiskBelowItsFloor(t *testing.T) {
 	}
 	if _, err := h.Stage(t.Context(), cfg, ApplyOptions{MinFree: 1}); err != nil {
 		t.Errorf("a disk with room: %v", err)
+	}
+}
+
+// presentComposer is an OS manager that has composed something, and still has it.
+type presentComposer struct{ composer }
+
+func (presentComposer) Present(context.Context, ostree.System, ostree.Composed) (bool, error) {
+	return true, nil
+}
+
+func TestAnOSThatNobodyApprovedIsRefusedBeforeAnythingIsTouched(t *testing.T) {
+	h := openTree(t, t.TempDir())
+	h.composer = presentComposer{}
+	cfg := &machineconfig.Config{Name: cfgB, Digest: digestB}
+	kept := staged{Digest: digestB, Booted: "b", Composed: ostree.Composed{Checksum: "c", Base: "sha256:x"}}
+	if err := h.keepStaged(kept); err != nil {
+		t.Fatal(err)
+	}
+	for approved, refused := range map[string]bool{"": false, "sha256:x": false, "sha256:y": true, "c": true} {
+		res := &Result{Plan: rebootPlan()}
+		c, err := h.compose(t.Context(), cfg, "b", &wanted{}, ApplyOptions{Approved: approved}, res)
+		if isRefused(err) != refused || refused == (c.Checksum == "c") {
+			t.Errorf("approved %q: %+v, %v", approved, c, err)
+		}
+		if refused && (!strings.Contains(err.Error(), "sha256:x") || !strings.Contains(err.Error(), approved)) {
+			t.Errorf("approved %q: %v", approved, err)
+		}
+	}
+	if err := approves(cfg, "c", ostree.Composed{Checksum: "c"}); err != nil {
+		t.Errorf("a commit, by its checksum: %v", err)
+	}
+}
+
+func TestANodeThatFindsAnotherOSThanWasApprovedStagesAgainAndServes(t *testing.T) {
+	h, _ := quietHead(t)
+	h.way = way{from: cfgA, to: cfgB, plan: rebootPlan(), staged: true, asked: true, drained: then}
+	end := func(p Phase, staged *api.Staged, err error) {
+		h.finish(jobEnd{job: &job{phase: p, config: cfgB, approved: "x", cancel: func(error) {}}, err: err, staged: staged})
+	}
+	end(PhaseApply, nil, errors.New("no space"))
+	if !h.way.staged {
+		t.Error("it is staged again for whatever reason")
+	}
+	end(PhaseApply, nil, &Refused{Err: notApproved(cfgB, "y", "x")})
+	if h.way.staged {
+		t.Error("it is not staged again")
+	}
+	staged := &api.Staged{Config: cfgB, Digest: "y"}
+	end(PhaseStage, staged, unapproved(&api.StageOrder{Config: cfgB, Digest: "x"}, staged))
+	v := updating().cordoned()
+	v.failure = h.way.failure
+	v.now = v.failure.retry.Add(-time.Millisecond)
+	p := decide(v).name
+	r := reportNode(v, p)
+	text := said(nil, r)
+	if p != PhaseBackoff || r.cordon != dropCordon || !strings.Contains(text[api.Reason], "x was approved") ||
+		text[api.StateKey] != string(api.Degraded) || v.failure.tries != 3 {
+		t.Errorf("%s, cordon %d, %d tries: %v", p, r.cordon, v.failure.tries, text)
+	}
+}
+
+func TestAHostThatCanNotBeReadCarriesOutNoOrder(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*situation){
+		"its host can't be read": func(v *situation) { v.host = nil },
+		"its Node is gone":       func(v *situation) { v.host, v.exists = nil, false },
+	} {
+		v := atRestOn()
+		v.node.Orders.Stage = &api.StageOrder{Config: cfgB}
+		change(v)
+		cancelled := false
+		h := &Head{read: true, job: &job{phase: phaseAhead, config: cfgB, cancel: func(error) { cancelled = true }}}
+		if v.order() != nil || v.stages(h.job) || v.aheadDue() {
+			t.Errorf("%s: it has an order", name)
+		}
+		if h.clear(v, decide(v)) || !cancelled {
+			t.Errorf("%s: what it stages goes on", name)
+		}
+	}
+}
+
+func TestCertificatesAreDeliveredWhileTheNodeStagesAhead(t *testing.T) {
+	t.Parallel()
+	for phase, may := range map[Phase]bool{"": true, phaseAhead: true, PhaseStage: true, PhaseDrain: true, PhaseApply: false,
+		phaseVerify: false, phaseRepair: false, phaseUnstage: false} {
+		h := &Head{}
+		if phase != "" {
+			h.job = &job{phase: phase, config: cfgB}
+		}
+		if got := h.mayDeliver(atRestOn()); got != may {
+			t.Errorf("%q: %t", phase, got)
+		}
 	}
 }

@@ -37,6 +37,9 @@ type ApplyOptions struct {
 	Hooks HookDocument
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
+	// Approved, of apply, is the only OS that it goes to where it changes that: the digest of the image, or the checksum
+	// of the commit. Empty: any.
+	Approved string
 	// AsStaged, of stage, uses what was staged for the configuration before, whatever its image names now.
 	AsStaged bool
 	// MinFree, of stage, is how many bytes it leaves free on the disk.
@@ -302,6 +305,8 @@ type update struct {
 	deploys bool
 	want    *wanted
 	reclaim []string
+	// approved is the OS that want may be, "" for any.
+	approved string
 }
 
 // prepare plans, and refuses what can't work. It returns nil where nothing is to be done.
@@ -362,7 +367,8 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	if err != nil {
 		return nil, fmt.Errorf("encoding %s: %w", cfg.Name, err)
 	}
-	u := &update{cfg: cfg, old: old, made: made, all: c.wants, booted: booted, reboot: p.Reboot}
+	u := &update{cfg: cfg, old: old, made: made, all: c.wants, booted: booted, reboot: p.Reboot,
+		approved: o.Approved}
 	u.Document, u.Actions, u.Timeout = doc, p.Actions, o.Timeout
 	u.SoftReboot = p.SoftReboot
 	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,

@@ -401,7 +401,7 @@ type handNote struct {
 }
 
 // noteOf sums up what a request comes to. The same configuration has the same digest however it is written, and
-// whatever else the cluster has noted in its metadata.
+// whatever else the cluster has noted in its metadata. What may keep it from being staged counts.
 func noteOf(r *Request) handNote {
 	if r == nil {
 		return handNote{}
@@ -417,8 +417,12 @@ func noteOf(r *Request) handNote {
 		sum := sha256.Sum256(r.Config)
 		digest = hex.EncodeToString(sum[:])
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %t %t %q %s %s", r.Name, digest, r.Lift, r.Strict, r.repair,
-		policyRead(r.Policy), r.asks))
+	text := fmt.Appendf(nil, "%s %s %t %t %q %s %s", r.Name, digest, r.Lift, r.Strict, r.repair, policyRead(r.Policy),
+		r.asks)
+	if r.Order != nil && r.Order.MinFreeMebibytes > 0 {
+		text = fmt.Appendf(text, " %d", r.Order.MinFreeMebibytes)
+	}
+	sum := sha256.Sum256(text)
 	return handNote{Config: r.Name, Sum: hex.EncodeToString(sum[:])}
 }
 
@@ -697,6 +701,9 @@ func (c *handCall) handOver(dir string) ([]string, error) {
 		}
 		if c.verb.name == applyVerb.name {
 			argv = append(argv, "--cluster")
+			if r.Order != nil && r.Order.Digest != "" {
+				argv = append(argv, "--approved="+r.Order.Digest)
+			}
 			if c.hands.options.Verdict > 0 {
 				argv = append(argv, "--verdict-timeout="+c.hands.options.Verdict.String())
 			}

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -63,6 +64,8 @@ func TestSameRequestIsKnownHoweverItIsWritten(t *testing.T) {
 		"other metadata":         {Name: "a", Config: doc(`,"resourceVersion":"7"`, ",x")},
 		"another way to say it":  {Name: "a", Config: doc("", ";base64,eA==")},
 		"the same configuration": {Name: "a", Config: doc("", ",x")},
+		"an order of what it is to be": {Name: "a", Config: doc("", ",x"),
+			Order: &api.StageOrder{Config: "a", Digest: "x", IOWeight: 1, CPUWeight: 1}},
 	} {
 		if noteOf(&r) != a {
 			t.Errorf("%s: is another request", what)
@@ -75,6 +78,7 @@ func TestSameRequestIsKnownHoweverItIsWritten(t *testing.T) {
 		"a lift":          {Name: "a", Config: doc("", ",x"), Lift: true},
 		"no document":     {Name: "a"},
 		"a document of x": {Name: "a", Config: []byte("x")},
+		"a floor":         {Name: "a", Config: doc("", ",x"), Order: &api.StageOrder{Config: "a", MinFreeMebibytes: 1}},
 	} {
 		if noteOf(&r) == a {
 			t.Errorf("%s: is the same request", what)

@@ -22,7 +22,8 @@ type Request struct {
 	// Strict refuses a host that does not match what it has, with a *DriftError.
 	Strict bool
 	// Order is what a RolloutPolicy says of how it is staged: what was staged before is used, whatever the image's name
-	// means by now. It makes no other request.
+	// means by now. Of what it says only the floor under the disk makes another request: a staging that has one would
+	// end by it.
 	Order *api.StageOrder
 	// HookDocument is what the cluster has to say of hooks. Another one makes no other request.
 	HookDocument

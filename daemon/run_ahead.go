@@ -24,10 +24,10 @@ type aheadState struct {
 	retry time.Time
 }
 
-// order is what the node is to stage ahead; nil: nothing that it has not, and is not sent to.
+// order is what the node is to stage ahead; nil: nothing that it has not, and is not sent to, as far as that is known.
 func (v *situation) order() *api.StageOrder {
 	o := v.node.Orders.Stage
-	if o == nil || o.Config == "" || api.SameContent(o.Config, v.node.Desired) ||
+	if o == nil || v.host == nil || o.Config == "" || api.SameContent(o.Config, v.node.Desired) ||
 		api.SameContent(o.Config, v.host.Config.Committed) {
 		return nil
 	}
@@ -139,8 +139,18 @@ func unapproved(o *api.StageOrder, staged *api.Staged) error {
 	if o.Digest == "" || staged.Digest == "" || o.Digest == staged.Digest {
 		return nil
 	}
-	return &typedError{reason: reasonStaging, err: fmt.Errorf("%s is %s by now, and %s was approved: name the image by "+
-		"its digest, or approve what it is now", o.Config, staged.Digest, o.Digest)}
+	return &typedError{reason: reasonStaging, err: notApproved(o.Config, staged.Digest, o.Digest)}
+}
+
+// unapproved is about what failed, and may have because the host has another OS than was approved. Where an apply finds
+// that out, what was staged had gone: to stage again says what it is now. Where that does, the node may as well serve.
+func (h *Head) unapproved(e *jobEnd) {
+	switch f := h.way.failure; {
+	case e.job.phase == PhaseApply && e.job.approved != "" && errors.As(e.err, new(*Refused)):
+		h.way.staged = false
+	case e.job.phase == PhaseStage && e.staged != nil && f != nil && before(PhaseStage, f.phase):
+		f.phase = PhaseStage
+	}
 }
 
 // aheadEnded takes what became of staging ahead. A node that could not stays as it is: nothing is wrong with it.

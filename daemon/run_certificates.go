@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,7 +174,7 @@ func (h *Head) mayDeliver(v *situation) bool {
 	if !v.exists || v.host == nil || v.pending() || v.host.Config.Committed == "" {
 		return false
 	}
-	return h.job == nil || h.job.phase == PhaseDrain || h.job.phase == PhaseStage
+	return h.job == nil || slices.Contains([]Phase{PhaseDrain, PhaseStage, phaseAhead}, h.job.phase)
 }
 
 // deliver has the host take what the ControllerConfig has that is renewed beside the configurations: whether the pool

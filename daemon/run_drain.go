@@ -16,7 +16,7 @@ import (
 
 // drainRequest is what is asked of the drainer now.
 func (h *Head) drainRequest(v *situation) drain.Request {
-	r := drain.Request{Config: v.node.Desired, Policy: v.node.Orders.Drain, Last: h.waiting()}
+	r := drain.Request{Config: v.node.Desired, Policy: v.drainPolicy(), Last: h.waiting()}
 	if v.node.Cordon != nil {
 		r.Cordoned = v.node.Cordon.Since
 	}
@@ -24,6 +24,18 @@ func (h *Head) drainRequest(v *situation) drain.Request {
 		r.Excluded = v.node.Excluded.Since
 	}
 	return r
+}
+
+// drainPolicy is what the drain goes by. A host between two deployments is not given back, as nobody knows yet whether
+// the one that it is on will do: its drain goes on where it would be held.
+func (v *situation) drainPolicy() *api.DrainPolicy {
+	p := v.node.Orders.Drain
+	if p == nil || p.OnTimeout != api.DrainHolds || v.host == nil || !v.pending() {
+		return p
+	}
+	stays := *p
+	stays.OnTimeout, stays.HoldSeconds = api.DrainRetries, 0
+	return &stays
 }
 
 // overtaken says that a drain runs by a policy that is not the one by now.
@@ -60,13 +72,14 @@ func (h *Head) giveBack(hold *api.DrainHold) {
 		retry: hold.Until}
 }
 
-// followHold ends a hold when its time is over, when another policy is in force or when somebody takes its annotation
-// away, and takes up one that a head before this one has begun.
+// followHold ends a hold when its time is over, when another policy is in force, when somebody takes its annotation
+// away or has the host go on by hand, and takes up one that a head before this one has begun.
 func (h *Head) followHold(v *situation) {
 	said := v.node.DrainHeld
 	if f := h.way.failure; f != nil && f.reason == reasonDrainHeld && h.drainHold != nil {
 		h.heldSaid = h.heldSaid || said != nil
-		if !v.now.Before(f.retry) || h.heldSaid && said == nil || !same(h.drainHold.Policy, v.node.Orders.Drain) {
+		if !v.now.Before(f.retry) || h.heldSaid && said == nil || v.pending() ||
+			!same(h.drainHold.Policy, v.node.Orders.Drain) {
 			h.way.failure, h.drainHold, h.heldSaid = nil, nil, false
 		}
 	} else {

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/transaction"
 )
 
 var holding = &api.DrainPolicy{TimeoutSeconds: 60, OnTimeout: api.DrainHolds}
@@ -59,6 +61,7 @@ func TestWhatEndsAHold(t *testing.T) {
 		"it is not shown yet":        {func(h *Head, v *situation) { h.heldSaid, v.node.DrainHeld = false, nil }, false},
 		"somebody takes it away":     {func(h *Head, v *situation) { h.heldSaid, v.node.DrainHeld = true, nil }, true},
 		"something else is to be":    {func(h *Head, _ *situation) { h.way = way{from: cfgA, to: cfgC} }, true},
+		"somebody applies by hand":   {func(_ *Head, v *situation) { v.host.Config.Pending = cfgB }, true},
 		"something else has gone on": {func(h *Head, _ *situation) { h.way.failure = nil }, true},
 	} {
 		h, v := heldHead()
@@ -95,6 +98,60 @@ func TestAnotherHeadTakesAHoldUp(t *testing.T) {
 		if takes := v.drainHold != nil && h.way.failure != nil; takes != c.takes {
 			t.Errorf("%s: %t", name, takes)
 		}
+	}
+}
+
+func TestAHostBetweenTwoDeploymentsIsNotGivenBackByItsDrain(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy  *api.DrainPolicy
+		pending string
+		want    api.DrainTimeout
+	}{
+		"at rest":          {holding, "", api.DrainHolds},
+		"waits for a boot": {holding, cfgC, api.DrainRetries},
+		"forced":           {&api.DrainPolicy{TimeoutSeconds: 60, OnTimeout: api.DrainForces}, cfgC, api.DrainForces},
+		"no policy":        {nil, cfgC, ""},
+	} {
+		h, v := &Head{way: way{from: cfgA, to: cfgB}}, updating().cordoned()
+		v.node.Orders.Drain, v.host.Config.Pending = c.policy, c.pending
+		got := h.drainRequest(v).Policy
+		if c.want == "" {
+			if got != nil {
+				t.Errorf("%s: %+v", name, got)
+			}
+			continue
+		}
+		if got.OnTimeout != c.want || got.TimeoutSeconds != c.policy.TimeoutSeconds {
+			t.Errorf("%s: %+v, want %s", name, got, c.want)
+		}
+	}
+	if holding.OnTimeout != api.DrainHolds {
+		t.Error("what was ordered is changed")
+	}
+}
+
+// idleDrainer drains until it is told to stop.
+type idleDrainer struct{ Drainer }
+
+func (idleDrainer) Run(ctx context.Context, _ drain.Request, _ func(api.Drain)) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func TestADrainThatIsNotHeldBetweenDeploymentsIsNotBegunAnew(t *testing.T) {
+	h, _ := quietHead(t)
+	h.o.Drainer, h.way = idleDrainer{}, way{from: cfgA, to: cfgB}
+	v := stages[PhaseDrain]()
+	v.node.Orders.Drain, v.host = holding, hostAt(cfgA, cfgC, transaction.PhaseProve, transaction.Working)
+	ctx, stop := context.WithCancel(t.Context())
+	defer func() { stop(); <-h.ended }()
+	h.start(ctx, v, phase{name: PhaseDrain, job: true})
+	if h.overtaken(v) {
+		t.Errorf("it goes by %+v, and is to go by %+v", h.job.policy, v.node.Orders.Drain)
+	}
+	v.node.Orders.Drain = &api.DrainPolicy{TimeoutSeconds: 90, OnTimeout: api.DrainHolds}
+	if !h.overtaken(v) {
+		t.Error("another policy is not taken up")
 	}
 }
 

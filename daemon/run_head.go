@@ -396,10 +396,10 @@ func (h *Head) clear(v *situation, p phase) bool {
 	switch {
 	case (h.job.phase == phaseVerify || h.job.phase == phaseRepair) && atRest(p.name),
 		h.job.phase == phaseUnstage && h.job.config == v.node.Desired && atRest(p.name),
-		h.job.phase == phaseAhead && v.stages(h.job) && atRest(p.name):
+		h.job.phase == phaseAhead && atRest(p.name) && v.stages(h.job):
 		return true
 	case h.job.phase == phaseAhead && h.job.config == v.node.Desired:
-		h.job.cancel(nil) // what runs on the host goes on, and is met there
+		h.job.cancel(nil) // what runs on the host goes on, and is met there; one with a floor begins anew without it
 		return false
 	case h.overtaken(v):
 	case h.job.config == v.node.Desired && (h.job.phase == p.name || h.job.phase == PhaseDrain && p.name == PhaseCordon):

@@ -23,8 +23,10 @@ type job struct {
 	config string
 	began  time.Time
 	cancel context.CancelCauseFunc
-	policy *api.DrainPolicy // by which it drains
+	policy *api.DrainPolicy // that it was begun under
 	forced int              // pods that it deleted, as people were told
+	// approved is the only OS that it may go to; empty: any.
+	approved string
 }
 
 // jobEnd is what became of it.
@@ -120,7 +122,10 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 			return err
 		}
 	})
-	h.job.policy = request.Policy
+	h.job.policy = v.node.Orders.Drain
+	if o := w.request.Order; o != nil {
+		h.job.approved = o.Digest
+	}
 }
 
 // rest does what there is time for when nothing else is to be done.
@@ -283,6 +288,7 @@ func (h *Head) finish(e jobEnd) {
 		return
 	}
 	if e.err != nil {
+		h.unapproved(&e)
 		kind, reason := h.classify(e.job.phase, e.err)
 		h.heldBy(e.err, now)
 		at, text := e.job.phase, oneLine(e.err)

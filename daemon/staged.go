@@ -93,7 +93,7 @@ func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ost
 			"%s now", osField(res.Plan), u.request.Checksum, u.cfg.Name, kept.Composed.Checksum))
 	}
 	kept.System, kept.Layers = u.want.System, u.want.layers
-	if err := h.keepStaged(kept); err != nil {
+	if err := errors.Join(h.keepStaged(kept), approves(u.cfg, u.approved, kept.Composed)); err != nil {
 		return d, err
 	}
 	return h.deployments.Stage(ctx, kept.Composed.Checksum, u.request.KernelArguments)

@@ -125,10 +125,7 @@ func (h *Host) stagedDigest() (config, os string) {
 	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest == "" {
 		return "unknown", ""
 	}
-	if s.Composed.Checksum == "" {
-		return s.Digest, ""
-	}
-	return s.Digest, cmp.Or(s.Composed.Base, s.Composed.Checksum)
+	return s.Digest, osDigest(s.Composed)
 }
 
 func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Record) {

@@ -273,6 +273,9 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 			return ostree.Composed{}, fmt.Errorf("%s: %w", field, err)
 		}
 		if there {
+			if err := approves(cfg, o.Approved, before.Composed); err != nil {
+				return ostree.Composed{}, err
+			}
 			want.layers = before.Layers
 			return before.Composed, h.moved(ctx, cfg, want.System, before.Composed, res)
 		}
@@ -294,8 +297,25 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
 			"it is %s now", field, before.Composed.Checksum, cfg.Name, c.Checksum))
 	}
-	return c, h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System, Composed: c,
-		Layers: want.layers})
+	// It is kept though nobody has approved it: whoever asks is told what it is, and nothing else of it is used.
+	err = h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System, Composed: c, Layers: want.layers})
+	return c, errors.Join(err, approves(cfg, o.Approved, c))
+}
+
+// osDigest is what people call an OS by: the digest of the image, or the checksum of the commit.
+func osDigest(c ostree.Composed) string { return cmp.Or(c.Base, c.Checksum) }
+
+// approves refuses an OS that is not the one that was approved.
+func approves(cfg *machineconfig.Config, approved string, c ostree.Composed) error {
+	if approved == "" || osDigest(c) == approved {
+		return nil
+	}
+	return &Refused{Err: notApproved(cfg.Name, osDigest(c), approved)}
+}
+
+func notApproved(config, is, approved string) error {
+	return fmt.Errorf("%s is %s by now, and %s was approved: name the image by its digest, or approve what it is now",
+		config, is, approved)
 }
 
 // choosingComposer is a composer that layers packages.

@@ -276,6 +276,8 @@ func applyCommand() *cobra.Command {
 		"try a configuration again that failed its verdict on this host")
 	cmd.Flags().BoolVar(&a.Cluster, "cluster", false,
 		"make what the cluster says of the node part of the verdict; the agent in the cluster passes it")
+	cmd.Flags().StringVar(&a.Approved, "approved", "",
+		"the digest of the image, or the commit, that was approved: another OS is refused before anything is touched")
 	hooksFlag(cmd, &hooks)
 	return cmd
 }

@@ -85,8 +85,22 @@ func TestWhatIsStagedAheadDoesNotBootByAccidentAndIsThereAfterIt(t *testing.T) {
 			t.Fatalf("%+v", a)
 		}
 	}
-	stage()
 	before, booted := deployments(ctx, t, n), n.BootedDeployment()
+	refused := func() {
+		t.Helper()
+		other := api.Encode(api.StageOrder{Config: "os", Digest: strings.Repeat("0", 64)})
+		a := head(ctx, t, n, "apply", "--config", document(t, n, "os.json", os), "--name", "os", "--order", other)
+		if a.Kind != "refused" || !strings.Contains(a.Error, strings.Repeat("0", 64)+" was approved") {
+			t.Errorf("another OS than was approved: %+v", a)
+		}
+		if s, err := n.Status(ctx); err != nil || s.Config.Pending != "" || s.Config.Committed == "os" || s.StagedOS == "" ||
+			fmt.Sprint(deployments(ctx, t, n)) != fmt.Sprint(before) {
+			t.Errorf("%+v %v", s, err)
+		}
+	}
+	refused() // it pulls it, to know what it is
+	stage()
+	refused()
 	a := head(ctx, t, n, "status")
 	if a.Status == nil || a.Status.Staged == "" || len(a.Status.StagedOS) != 64 {
 		t.Fatalf("%+v", a.Status)
@@ -106,7 +120,7 @@ func TestWhatIsStagedAheadDoesNotBootByAccidentAndIsThereAfterIt(t *testing.T) {
 		t.Fatal(out)
 	}
 	stage()
-	if res := apply(ctx, t, n, os); res.Reboot == "" {
+	if res := apply(ctx, t, n, os, "--approved", a.Status.StagedOS); res.Reboot == "" {
 		t.Errorf("%+v", res)
 	}
 	settled(ctx, t, n, "os")
