@@ -62,9 +62,23 @@ var plainName = regexp.MustCompile(`^[\w.-]{1,64}$`)
 
 const namedLikeSecret = "there is a value in it that is named like a secret"
 
-// likelyPaths are files that more often than not have a secret in them.
-var likelyPaths = regexp.MustCompile(`(?i)(?:\.key|\.keystore|\.ppk|\.kubeconfig|/kubeconfig|htpasswd|/private/.+|` +
-	`/secrets?/.+|/etc/security/opasswd|/wpa_supplicant[^/]*\.conf|/chrony\.keys|/krb5\.keytab)$`)
+// likelyPaths are files that more often than not have a secret in them: by their endings; of Kubernetes; of web and
+// mail servers, databases and clocks; of tunnels and networks; of people's own tools.
+var likelyPaths = regexp.MustCompile(`(?i)(?:` + strings.Join([]string{
+	`\.key`, `\.keys`, `\.keystore`, `\.keyring`, `\.ppk`, `\.psk`, `\.8021x`, `[.-]secrets?`,
+	`/private/.+`, `/secrets?/.+`, `\.kubeconfig`, `/kubeconfig`, `/\.kube/config`,
+	`/etc/kubernetes/(?:super-)?admin\.conf`, `\.dockerconfigjson`, `[^/]passwd`, `/passwd\.client`, `/authkey`,
+	`/krb5\.keytab`, `/\.my\.cnf`, `/\.?rndc\.conf`, `/wpa_supplicant[^/]*\.conf`, `/wpa_supplicant/.+`,
+	`/wireguard/.+`, `/psk\.txt`, `/[._]?netrc`, `/\.vault-token`, `/\.?smbcredentials`, `/\.gnupg/.+`,
+	`/\.ssh/[^/.]*(?:rsa|dsa|ed25519)[^/.]*`,
+}, "|") + `)$`)
+
+// Of what is named and has a value: words in the name of what is a secret; what may be between the two; and the value.
+const (
+	secretWord = `[\w.-]*(?:pass|pwd|secret|token|credential|cookie|psk|auth|[\w.-]key)[\w.-]*`
+	aside      = `(?:[\s,]|#[^\n]*\n)+`
+	anyValue   = `["']?value["']?\s*:[ \t]*`
+)
 
 // likely are texts that may well be a secret. They are taken too widely rather than too narrowly, and what a name
 // stands before may be on the next line.
@@ -74,11 +88,31 @@ var likely = []struct {
 }{
 	{regexp.MustCompile(`(?i)(?:password|passwd|passphrase|passcode|pwd|secret|token|signature|cookie|psk|` +
 		`(?:api|access|secret|private|auth|encryption|shared|signing|account|client)[\w.-]{0,2}key(?:-data)?)` +
-		`(?:[_-]?(?:hash|value|data|base64|b64))?["']?\s*[:=>]+\s*["']*[^\s"']`), namedLikeSecret},
+		`(?:[_-]?(?:hash|value|data|base64|b64|base|prod|dev|old|new|\d+))?["']?\s*[:=>]+\s*["']*[^\s"']`),
+		namedLikeSecret},
+	// A variable of a container, in whatever order; and a property of XML.
+	{regexp.MustCompile(`(?i)["']?name["']?\s*:\s*["']?` + secretWord + `["']?` + aside + anyValue + `["']*[^\s"']`),
+		namedLikeSecret},
+	{regexp.MustCompile(`(?i)` + anyValue + `[^\n]+?` + aside + `["']?name["']?\s*:\s*["']?` + secretWord),
+		namedLikeSecret},
+	{regexp.MustCompile(`(?i)<name>\s*` + secretWord + `\s*</name>\s*<value>\s*[^\s<]`), namedLikeSecret},
+	{regexp.MustCompile(`(?i)-(?:password|passwd|passphrase|secret|token|api-?key)["']\s*,\s*["'][^"']`),
+		namedLikeSecret},
 	// In a word of its own: LoadCredential of a unit has a path.
 	{regexp.MustCompile(`(?i)(?:^|[^a-z])(?:pass|auth|credentials?)["']?\s*[:=]\s*["']*[^\s"']`), namedLikeSecret},
 	{regexp.MustCompile(`(?im)-(?:password|passwd|passphrase|secret|token|api-?key)\s+["']*[^\s"']`), namedLikeSecret},
 	{regexp.MustCompile(`(?im)^\s*(?:bindpw|rootpw|password|passwd|secret|token)\s+\S+\s*$`), namedLikeSecret},
+	{regexp.MustCompile(`(?im)^\s*(?:rootpw\s|neighbou?r\s+\S+\s+password\s)`), namedLikeSecret},
+	// Of networks and tunnels: WEP, the PIN of a modem, IPsec, PPP.
+	{regexp.MustCompile(`(?im)(?:^|\s)(?:wep[_-]?key\d?|pin)\s*=\s*["']*[^\s"']`), namedLikeSecret},
+	{regexp.MustCompile(`(?m)(?:^|\s):\s*(?:PSK|RSA|ECDSA|EAP|XAUTH|NTLM|PIN|P12|PKCS8|BLISS)\s+\S`),
+		"there is a key of IPsec in it"},
+	// Of Ceph, and of a Secret of Kubernetes.
+	{regexp.MustCompile(`(?m)^\s*key\s*=\s*[\w+/]{16,}`), namedLikeSecret},
+	{regexp.MustCompile(`(?m)kind["']?\s*:\s*["']?Secret\b`), "it is a Secret of Kubernetes"},
+	{regexp.MustCompile(`BEGIN [\w ]*(?:PRIVATE KEY|Static key)|PuTTY-User-Key-File|AGE-SECRET-KEY-`),
+		"there is a private key in it"},
+	{regexp.MustCompile(`\bgrub\.pbkdf2\.`), "there is the hash of a password in it"},
 	{regexp.MustCompile(`(?i)\blogin\s+\S+\s+password\s+\S`), namedLikeSecret},
 	// Of Redis, SNMP, keepalived.
 	{regexp.MustCompile(`(?im)^\s*(?:requirepass|masterauth|r[ow]community6?|createUser|auth_pass)\s+\S`),
