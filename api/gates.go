@@ -134,10 +134,11 @@ type HostCheckGate struct {
 // AnnotationGate passes where the Node has an annotation that says so, since it was asked.
 // +kubebuilder:object:generate=true
 type AnnotationGate struct {
-	// key of the annotation that answers. It is taken away when the Node is asked.
+	// key of the annotation that answers. It is taken away when the Node is asked, and so can be none that Kubernetes,
+	// OpenShift or the agents keep on Nodes.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('noderefit.dev/') && !self.startsWith('machineconfiguration.openshift.io/')",message="the answer needs a key of its own"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(noderefit[.]dev|openshift[.]io|(x-)?k8s[.]io|kubernetes[.]io)/')",message="the answer needs a key of its own: those of noderefit.dev, openshift.io, k8s.io and kubernetes.io are kept by others"
 	Key string `json:"key"`
 	// value is the answer that is a yes. Without it, it is the value of the annotation that asks.
 	// +kubebuilder:validation:MaxLength=253

@@ -41,10 +41,16 @@ func TestGatesReadAndAskNoMoreThanTheyAreGranted(t *testing.T) {
 	if err := patchNode(theirs, `{"metadata":{"annotations":{%q:"yes"}}}`, answer)(t.Context(), root); err != nil {
 		t.Fatal(err)
 	}
+	const kubelets, drivers = "node.alpha.kubernetes.io/ttl", "csi.volume.kubernetes.io/nodeid"
+	if err := patchNode(theirs, `{"metadata":{"annotations":{%q:"0",%q:"{}"}}}`, kubelets, drivers)(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
 	refuse(t, controller, "does not change these annotations", map[string]attempt{
+		"take the kubelet's with a question":      patchNode(theirs, `{"metadata":{"annotations":{%q:"B",%q:null}}}`, api.AskPrefix+"x", kubelets),
+		"take a driver's with a question":         patchNode(theirs, `{"metadata":{"annotations":{%q:"B",%q:null}}}`, api.AskPrefix+"x", drivers),
 		"take an annotation away and ask nothing": patchNode(theirs, `{"metadata":{"annotations":{%q:null}}}`, answer),
-		"answer itself":              patchNode(theirs, `{"metadata":{"annotations":{%q:"B",%q:"no"}}}`, api.AskPrefix+"x", answer),
-		"forget what the agent says": patchNode(theirs, `{"metadata":{"annotations":{%q:"B",%q:"{}"}}}`, api.AskPrefix+"x", api.ChecksKey),
+		"answer itself":                           patchNode(theirs, `{"metadata":{"annotations":{%q:"B",%q:"no"}}}`, api.AskPrefix+"x", answer),
+		"forget what the agent says":              patchNode(theirs, `{"metadata":{"annotations":{%q:"B",%q:"{}"}}}`, api.AskPrefix+"x", api.ChecksKey),
 	})
 
 	scheme := runtime.NewScheme()

@@ -252,6 +252,11 @@ func TestAGateThatMakesNoSenseIsRefusedByField(t *testing.T) {
 			"spec.gates[0].cel.labelSelector: ",
 		},
 		"own-answer": {`{"name":"g","annotation":{"key":"noderefit.dev/lift"}}`, "spec.gates[0].annotation.key: "},
+		"kubelets":   {`{"name":"g","annotation":{"key":"node.alpha.kubernetes.io/ttl"}}`, "spec.gates[0].annotation.key: "},
+		"drivers":    {`{"name":"g","annotation":{"key":"csi.volume.kubernetes.io/nodeid"}}`, "spec.gates[0].annotation.key: "},
+		"clusters":   {`{"name":"g","annotation":{"key":"cluster.x-k8s.io/machine"}}`, "spec.gates[0].annotation.key: "},
+		"kinds":      {`{"name":"g","annotation":{"key":"k8s.io/x"}}`, "spec.gates[0].annotation.key: "},
+		"agents":     {`{"name":"g","annotation":{"key":"machineconfiguration.openshift.io/reason"}}`, "spec.gates[0].annotation.key: "},
 		"a-path":     {`{"name":"g","hostCheck":{"name":"../x"}}`, "spec.gates[0].hostCheck.name: "},
 	} {
 		err := l.policy(name, `{"pools":["worker"],"gates":[`+c.gate+`]}`)
@@ -259,6 +264,7 @@ func TestAGateThatMakesNoSenseIsRefusedByField(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
+	l.mustPolicy("own-key", `{"pools":["none"],"gates":[{"name":"g","annotation":{"key":"my-k8s.io/kubernetes.io.ok"}}]}`)
 	// What the schema can't see.
 	l.mustPolicy("syntax", `{"pools":["worker"],"gates":[{"name":"g","cel":{"apiVersion":"v1","kind":"Pod","expression":"nodes.x("}}]}`)
 	l.until("the policy says so", func() bool {
