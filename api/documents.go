@@ -209,7 +209,7 @@ func ReadNode(n *corev1.Node) (Node, error) {
 		out.Drained = config
 	}
 	out.Arrived, out.Orders, out.Staged = arrived, orders, staged.believed()
-	out.Excluded, out.DrainHeld = excluded, held
+	out.Excluded, out.DrainHeld = excluded, held.believed()
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
 	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr,

@@ -107,6 +107,17 @@ type DrainHold struct {
 	Policy *DrainPolicy `json:"policy,omitempty"`
 }
 
+// skipSelectors is how many skipPodSelectors a policy can have.
+const skipSelectors = 16
+
+func (h *DrainHold) believed() *DrainHold {
+	if h == nil || len(h.Config) > longestName || h.Policy != nil && len(h.Policy.SkipPodSelectors) > skipSelectors {
+		return nil
+	}
+	h.Why = ShortReason(h.Why)
+	return h
+}
+
 // DrainPhase is what a drain is at.
 type DrainPhase string
 

@@ -3,6 +3,7 @@
 package api
 
 import (
+	"regexp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -86,13 +87,19 @@ func (s *Staged) Failed(config string) bool {
 	return s != nil && s.Error != "" && SameContent(s.Config, config)
 }
 
-const longestDigest = 128
+// osDigest is the digest of a container image, or the checksum of an ostree commit.
+var osDigest = regexp.MustCompile(`^(?:(?:sha256:)?[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
 
+// believed is what is taken from a Node. One that has staged what is no digest has staged nothing that can be approved:
+// it could not.
 func (s *Staged) believed() *Staged {
-	if s == nil || len(s.Config) > longestName || len(s.Digest) > longestDigest {
+	if s == nil || len(s.Config) > longestName {
 		return nil
 	}
-	s.Error = shorten(s.Error, quarantineReason)
+	if s.Digest != "" && !osDigest.MatchString(s.Digest) {
+		s.Digest, s.Error = "", "what the node says of the OS that it has staged is no digest"
+	}
+	s.Error = shorten(ShortReason(s.Error), quarantineReason)
 	return s
 }
 

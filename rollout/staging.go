@@ -203,11 +203,14 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 	}
 	digests := slices.Sorted(maps.Keys(a.Digests))
 	switch {
+	case a.Approval != nil && (a.Of == 0 || len(digests) == 0 && a.Approval.Digest == "" ||
+		a.Digests[a.Approval.Digest] != nil):
+		return nil // a node that has another one is held by itself
 	case len(digests) > 1:
-		h.Because = fmt.Sprintf("%s is not the same OS on all nodes, so that nobody can approve it: %s", target, a.Differs())
-		h.Do = "name the image by its digest in osImageURL: what its tag or ref means has changed meanwhile"
-	case a.Approval != nil && (a.Of == 0 || a.Approval.Digest == strings.Join(digests, "")):
-		return nil
+		h.Because = fmt.Sprintf("%s is not the same OS on all nodes: %s", target, a.Differs())
+		h.Do = fmt.Sprintf("name the image by its digest in osImageURL: what its tag or ref means has changed meanwhile; "+
+			"or approve one of them, and nodes with another stay as they are: kubectl refit approve %s --digest DIGEST",
+			j.pool.Name)
 	case a.Approval != nil:
 		h.Because += fmt.Sprintf("; that by %s is for %s", a.Approval.By, cmp.Or(a.Approval.Digest, "no OS"))
 	}

@@ -237,8 +237,23 @@ func TestAPoolWaitsForAnApproval(t *testing.T) {
 			approval: approved(b, "x"), nodes: []string{"a A Done staged=x", "b A Done"}, held: "StagingAhead", digest: "x",
 		},
 		"nodes have staged different things": {
-			approval: approved(b, "x"), nodes: []string{"a A Done staged=x", "b A Done staged=y", "c A Done staged=y"}, held: "NeedsApproval",
-			says: "x on a, y on b and 1 more", digest: "x",
+			nodes: []string{"a A Done staged=x", "b A Done staged=y", "c A Done staged=y"}, held: "NeedsApproval",
+			says: "x on a, y on b and 1 more",
+		},
+		"neither of different things was approved": {
+			approval: approved(b, "z"), nodes: []string{"a A Done staged=x", "b A Done staged=y"}, held: "NeedsApproval",
+			says: "x on a, y on b", digest: "z",
+		},
+		"no OS was approved of different things": {
+			approval: approved(b, ""), nodes: []string{"a A Done staged=x", "b A Done staged=y"}, held: "NeedsApproval",
+			says: "x on a, y on b",
+		},
+		"one of the others has staged something else": {
+			approval: approved(b, "x"), nodes: []string{"a A Done staged=x", "b A Done staged=x", "c A Done staged=y"}, digest: "x",
+		},
+		"it has staged something else itself": {
+			approval: approved(b, "x"), nodes: []string{"a A Done staged=y", "b A Done staged=x", "c A Done staged=x"},
+			held: "NeedsApproval", says: "it has staged y", digest: "x",
 		},
 		"one comes late": {approval: approved(b, "x"), nodes: []string{"a A Done staged=x", "b A>B Working", "c A Done"}, digest: "x"},
 		"one comes late with something else": {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,8 @@ type approved struct {
 	// Nodes are those that have staged it, Unable those that could not and stay as they are.
 	Nodes  []string `json:"nodes"`
 	Unable []string `json:"unable,omitempty"`
+	// Others have staged another OS, and wait.
+	Others []string `json:"others,omitempty"`
 }
 
 func approveCommand(o *options) *cobra.Command {
@@ -34,8 +37,9 @@ func approveCommand(o *options) *cobra.Command {
 		Use: "approve POOL [--digest DIGEST] [--why TEXT]", Short: "Let a pool's nodes go to what they have staged",
 		Args: arguments(1, 1, "POOL"),
 		Long: `Approves the configuration that a pool shall have, as its nodes have staged it, where the pool's RolloutPolicy
-asks for that. With --digest it has to be that OS which was staged, as in a CI job that has tested it. Who approved
-what, and when, is recorded at the pool and as an event. Another configuration needs another approval.`,
+asks for that. With --digest it has to be that OS which was staged, as in a CI job that has tested it; nodes that have
+staged another one wait. Who approved what, and when, is recorded at the pool and as an event. Another configuration
+needs another approval.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
 			if err != nil {
@@ -105,16 +109,21 @@ func approve(p progress.Pool, want *string) (approved, error) {
 			p.Target, len(s.Staged), s.Of, p.Name)
 	}
 	digest, same := s.Digest()
+	nodes, others := s.Staged, []string(nil)
 	switch {
+	case !same && want != nil && s.Digests[*want] != nil:
+		digest, nodes = *want, s.Digests[*want]
+		others = slices.DeleteFunc(slices.Clone(s.Staged), func(n string) bool { return slices.Contains(nodes, n) })
 	case !same:
-		return approved{}, fmt.Errorf("the nodes have not staged the same: %s; name the image by its digest in osImageURL",
-			s.Differs())
+		return approved{}, fmt.Errorf("the nodes have not staged the same: %s; name the image by its digest in osImageURL, "+
+			"or approve one of them with --digest: nodes with another wait", s.Differs())
 	case s.Of == 0 && want != nil:
 		digest = *want // nobody could stage it: the nodes hold it to that when they do
 	case want != nil && *want != digest:
 		return approved{}, fmt.Errorf("what was staged is %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
 	}
-	a := approved{Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: s.Staged}
+	a := approved{Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
+		Others: others}
 	for _, u := range s.Unable {
 		a.Unable = append(a.Unable, u.Node)
 	}
@@ -126,6 +135,9 @@ func (a approved) write(w io.Writer) error {
 		cmp.Or(a.Digest, "none"), strings.Join(a.Nodes, ", "))
 	if len(a.Unable) > 0 {
 		text += fmt.Sprintf("  not     on %s, which could not and stay as they are\n", strings.Join(a.Unable, ", "))
+	}
+	if len(a.Others) > 0 {
+		text += fmt.Sprintf("  not     on %s, which have staged something else and wait\n", strings.Join(a.Others, ", "))
 	}
 	_, err := fmt.Fprint(w, text)
 	return err

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ func TestOnlyWhatIsStagedCanBeApproved(t *testing.T) {
 		updated int
 		want    *string
 		digest  string
+		others  []string // that have staged another
 		err     string
 	}{
 		"no policy":       {err: "asks for no approval"},
@@ -37,6 +39,18 @@ func TestOnlyWhatIsStagedCanBeApproved(t *testing.T) {
 			},
 			err: "x on a, y on b and 1 more",
 		},
+		"one of different ones": {
+			staging: &progress.Staging{
+				Required: true, Staged: []string{"a", "b", "c"}, Of: 3, Digests: map[string][]string{"x": {"a"}, "y": {"b", "c"}},
+			},
+			want: digest("y"), digest: "y", others: []string{"a"},
+		},
+		"none of different ones": {
+			staging: &progress.Staging{
+				Required: true, Staged: []string{"a", "b"}, Of: 2, Digests: map[string][]string{"x": {"a"}, "y": {"b"}},
+			},
+			want: digest("z"), err: "x on a, y on b",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -49,7 +63,8 @@ func TestOnlyWhatIsStagedCanBeApproved(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || a.Config != "B" || a.Digest != c.digest || len(a.Nodes) != len(c.staging.Staged) {
+			if err != nil || a.Config != "B" || a.Digest != c.digest || len(a.Nodes) != len(c.staging.Staged)-len(c.others) ||
+				!slices.Equal(a.Others, c.others) {
 				t.Errorf("%+v, %v", a, err)
 			}
 		})

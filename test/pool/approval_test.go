@@ -202,6 +202,14 @@ func TestWhatDiffersBetweenNodesIsNotApproved(t *testing.T) {
 	l.heldBy("worker", "NeedsApproval", "is not the same OS on all nodes")
 	l.refused(osX+" on w-0 and 1 more, "+osY+" on w-2", "approve", "worker")
 	l.told(map[string][]string{})
+
+	// The one that is odd does not hold the others up.
+	l.refit("approve", "worker", "--digest", osX)
+	l.until("the others are updated", func() bool {
+		return l.stand("w-0").Updated(configB) && l.stand("w-1").Updated(configB)
+	})
+	l.explained("w-2", "NeedsApproval", "it has staged "+osY)
+	l.told(map[string][]string{"w-0": {configB}, "w-1": {configB}})
 }
 
 func TestNodesStageInTheirWindowsAndGoInOthers(t *testing.T) {
