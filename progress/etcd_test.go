@@ -147,3 +147,14 @@ func TestTheMemberOfANodeThatIsOnItsWayIsNoNews(t *testing.T) {
 		t.Errorf("while b reboots: %+v", a)
 	}
 }
+
+// A member of etcd is away at each reboot of its node: who watches a rollout does not stop watching at that.
+func TestAMemberOfEtcdThatIsAwayIsNoEnd(t *testing.T) {
+	w := newWorld()
+	ruled(EtcdUnhealthy)(w)
+	r := NewReport(w.View)
+	a, _ := r.ExplainPool("worker")
+	if _, ended := r.Ended("worker"); a.Verdict != EtcdUnhealthy || a.Stops() || ended {
+		t.Errorf("%s stops: %t, ended: %t", a.Verdict, a.Stops(), ended)
+	}
+}

@@ -167,7 +167,8 @@ var Verdicts = []Meaning{
 		"Wait. When the cause is gone: `kubectl refit quarantine lift POOL`", "a-rolloutpolicy-holds-the-pool", goesOn, 10},
 	{EtcdUnhealthy, AboutPool, "A member of etcd is not ready, or a node of the control plane has none: which. No " +
 		"other node goes",
-		"Mend the pod that is named", "a-rolloutpolicy-holds-the-pool", stops, 7},
+		"Wait while a node of the control plane comes back; else mend the pod that is named",
+		"a-rolloutpolicy-holds-the-pool", goesOn, 8},
 	{Cordoned, AboutNode, "The node is where it should be, and somebody else has cordoned it. It counts as out of service",
 		"`kubectl uncordon NODE`, when its time has come", "somebodys-cordon-stays", goesOn, 8},
 	{Drifted, AboutNode, "The node is where it should be, and the host was changed since. It holds nothing up",
