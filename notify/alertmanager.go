@@ -110,8 +110,10 @@ func (s Silences) Settle(ctx context.Context, holds []Hold, now time.Time) (sile
 // plan says which silences to post, new or longer, which to end by id, and how many nodes are silent then.
 func (s Silences) plan(there []silence, holds []Hold, now time.Time) (post []silence, end []string, silent int) {
 	mine := map[string][]silence{}
+	var all []silence
 	for _, one := range there {
 		if one.CreatedBy == s.author() {
+			all = append(all, one)
 			mine[key(one)] = append(mine[key(one)], one)
 		}
 	}
@@ -119,7 +121,7 @@ func (s Silences) plan(there []silence, holds []Hold, now time.Time) (post []sil
 		held := false
 		for _, label := range s.labels() {
 			want := s.silence(h, label, now)
-			old := mine[key(want)]
+			old := slices.DeleteFunc(mine[key(want)], func(one silence) bool { return earlierUpdate(one, all) })
 			delete(mine, key(want))
 			one, more, keep := s.hold(want, old, now)
 			if one != nil {
@@ -161,6 +163,14 @@ func (s Silences) hold(want silence, old []silence, now time.Time) (post *silenc
 	return &want, nil, true
 }
 
+// earlierUpdate says that a silence which is over was for another update than the one that is under way: its node was
+// updated to something else since.
+func earlierUpdate(one silence, all []silence) bool {
+	return one.Status != nil && one.Status.State == expired && slices.ContainsFunc(all, func(later silence) bool {
+		return matched(later) == matched(one) && later.Comment != one.Comment && !later.StartsAt.Before(one.EndsAt)
+	})
+}
+
 func earliest(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a
@@ -193,13 +203,16 @@ func (s Silences) silence(h Hold, label string, now time.Time) silence {
 }
 
 // key is what makes two silences the same: what they match and what they say.
-func key(one silence) string {
+func key(one silence) string { return matched(one) + "\n" + one.Comment }
+
+// matched is what a silence matches.
+func matched(one silence) string {
 	var words []string
 	for _, m := range one.Matchers {
 		words = append(words, fmt.Sprintf("%s %q %t %t", m.Name, m.Value, m.IsRegex, m.IsEqual))
 	}
 	slices.Sort(words)
-	return strings.Join(append(words, one.Comment), "\n")
+	return strings.Join(words, "\n")
 }
 
 // author tells the silences of a policy from all others, those of other clusters too.

@@ -136,3 +136,29 @@ func TestANodeThatFailedIsHeard(t *testing.T) {
 		t.Errorf("held of nothing: %+v", got)
 	}
 }
+
+// What an Alertmanager still lists of an update to the same configuration is not the one that is under way, once the
+// node was updated to something else in between.
+func TestASecondUpdateToTheSameConfigurationIsSilent(t *testing.T) {
+	t.Parallel()
+	b, now := &book{}, morning
+	for now.Sub(morning) < 3*time.Hour { // the first one takes too long
+		b.settle(t, quietly, []Hold{hold("a")}, now)
+		now = now.Add(7 * time.Minute)
+	}
+	b.settle(t, quietly, nil, now)
+	now = now.Add(time.Hour)
+	back := Hold{Node: "a", Pool: "worker", Config: "A"}
+	b.settle(t, quietly, []Hold{back}, now)
+	now = now.Add(5 * time.Minute)
+	b.settle(t, quietly, nil, now)
+	now = now.Add(time.Minute)
+	b.settle(t, quietly, []Hold{hold("a")}, now)
+	if b.silent(now) == "" {
+		t.Error("the second update is heard from its beginning")
+	}
+	b.settle(t, quietly, []Hold{hold("a")}, now.Add(time.Minute))
+	if got := len(b.list); got != 6 {
+		t.Errorf("there are %d silences, two for each of three updates are 6", got)
+	}
+}

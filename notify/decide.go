@@ -29,6 +29,8 @@ const (
 	rememberedNodes = 100
 	// rememberedWaits is of how many nodes it is remembered since when they wait.
 	rememberedWaits = 32
+	// askedNodes is of how many nodes of a pool is asked what they wait for.
+	askedNodes = 50
 	// namedNodes is how many nodes are named.
 	namedNodes = 20
 	// textLimit is the longest text, in bytes.
@@ -49,6 +51,23 @@ type Seen struct {
 	Waits map[string]progress.Answer
 }
 
+// MayWait are the nodes that are to be asked what they wait for, the first of them: those that are on their way or out
+// of service, then those that serve and wait for a gate, or can't stage.
+func MayWait(p progress.Pool) []string {
+	var first, then []string
+	for _, n := range p.Nodes {
+		held := p.Rules.Holds[n.Name]
+		switch {
+		case !n.Serving(), n.Moving():
+			first = append(first, n.Name)
+		case p.Rules.Gated[n.Name] != nil, held != nil && held.Verdict == progress.CannotStage:
+			then = append(then, n.Name)
+		}
+	}
+	names := slices.Concat(first, then)
+	return names[:min(len(names), askedNodes)]
+}
+
 // Decide says what is to be told of a pool, in order, and what to remember of that. With the same memory it says the
 // same again, ids included.
 func Decide(before api.NotifiedPool, s Seen, now time.Time) (api.NotifiedPool, []api.Notification) {
@@ -60,6 +79,10 @@ func Decide(before api.NotifiedPool, s Seen, now time.Time) (api.NotifiedPool, [
 		after = api.NotifiedPool{Name: s.Pool.Name, UID: s.UID, Sequence: before.Sequence}
 	}
 	after.Generation = s.Generation
+	if after.Sequence == 0 {
+		// What was remembered may be gone. No id and no number is used twice, and the numbers go on growing.
+		after.Sequence = now.UnixMilli()
+	}
 	if after.Config != s.Pool.Target {
 		// Who is there already when the pool is seen first was not sent there by a rollout that anybody saw.
 		nothing := s.Pool.Machines == 0 || after.Config == "" && s.Pool.Updated == s.Pool.Machines
@@ -129,10 +152,17 @@ func (t *teller) started() {
 	t.tell(api.RolloutStarted, api.RolloutNews{Nodes: sent, Text: text})
 }
 
-// rolledBack is told once for each node and each time that it came back.
+// gatePrefix tells the gates among what is remembered to have gone back: no node's name has a slash.
+const gatePrefix = "gate/"
+
+// rolledBack is told once for each node and each time that it came back, and for each gate that has nodes go back.
 func (t *teller) rolledBack() {
 	m, p := t.memory, t.seen.Pool
 	var back, fresh []string
+	gate := gateClosed(p)
+	if gate != nil {
+		back = append(back, gatePrefix+gate.Gate)
+	}
 	reason := ""
 	for _, n := range p.Nodes {
 		if n.State != api.RolledBack || n.Desired != p.Target {
@@ -145,6 +175,11 @@ func (t *teller) rolledBack() {
 		}
 	}
 	m.RolledBack = slices.DeleteFunc(m.RolledBack, func(name string) bool { return !slices.Contains(back, name) })
+	if gate != nil && !slices.Contains(m.RolledBack, gatePrefix+gate.Gate) {
+		m.RolledBack = append(m.RolledBack, gatePrefix+gate.Gate)
+		slices.Sort(m.RolledBack)
+		t.gateRolledBack(gate)
+	}
 	if len(fresh) == 0 {
 		return
 	}
@@ -165,14 +200,43 @@ func (t *teller) rolledBack() {
 	})
 }
 
-// waits are the verdicts that may pass by themselves, and are told when they don't.
-var waits = []progress.Verdict{
-	progress.Draining, progress.HeldByHook, progress.NotReady, progress.NoDaemon, progress.NotTakenUp, progress.Rebooting,
-	progress.Cordoned, progress.DrainHeld, progress.GateClosed, progress.CannotStage,
+// gateClosed is the failure of a gate of this pool by which the target is offered to nobody; nil: there is none.
+func gateClosed(p progress.Pool) *api.Quarantine {
+	at := slices.IndexFunc(p.Quarantined, func(q api.Quarantine) bool {
+		return q.Gate != "" && api.SameContent(q.Config, p.Target)
+	})
+	if at < 0 {
+		return nil
+	}
+	return &p.Quarantined[at]
 }
 
-// blocked is told when nodes have waited for longer than Patience, once for each thing that the first of them waits
-// for. What becomes of a node after the rollout is not about the rollout.
+func (t *teller) gateRolledBack(q *api.Quarantine) {
+	p := t.seen.Pool
+	because := progress.WhyRefused(q)
+	if p.GoesBack() {
+		because += "; nodes that have it go back to " + p.Previous
+	}
+	t.tell(api.RolloutRolledBack, api.RolloutNews{
+		Reason: string(progress.Quarantined), Because: because,
+		Object: progress.Object{Kind: "MachineConfig", Name: q.Config}.String(),
+		Do:     "kubectl refit explain pool/" + p.Name,
+		Text:   "pool " + p.Name + ": " + because,
+	})
+}
+
+// waits are the verdicts of nodes that may pass by themselves, and are told when they don't, and poolWaits those of
+// pools.
+var (
+	waits = []progress.Verdict{
+		progress.Draining, progress.HeldByHook, progress.NotReady, progress.NoDaemon, progress.NotTakenUp,
+		progress.Rebooting, progress.Cordoned, progress.DrainHeld, progress.GateClosed, progress.CannotStage,
+	}
+	poolWaits = []progress.Verdict{progress.GateClosed, progress.EtcdUnhealthy}
+)
+
+// blocked is told when nodes, or the pool, have waited for longer than Patience, once for each thing that the first of
+// them waits for. What becomes of a node after the rollout is not about the rollout.
 func (t *teller) blocked() {
 	m := t.memory
 	if t.seen.Waits == nil {
@@ -181,7 +245,7 @@ func (t *teller) blocked() {
 	known := m.Waiting
 	m.Waiting = nil
 	var late []string
-	first := progress.Answer{}
+	first := t.poolWaits(known)
 	for _, n := range t.seen.Pool.Nodes {
 		a, asked := t.seen.Waits[n.Name]
 		if !asked || !slices.Contains(waits, a.Verdict) || m.Done && n.Updated(t.seen.Pool.Target) {
@@ -198,7 +262,7 @@ func (t *teller) blocked() {
 			first = a
 		}
 	}
-	if len(late) == 0 {
+	if first.Since.IsZero() {
 		m.Blocked = nil
 		return
 	}
@@ -207,9 +271,28 @@ func (t *teller) blocked() {
 		return
 	}
 	m.Blocked = &api.NotifiedCause{Cause: cause, Since: metav1.NewTime(first.Since.Truncate(time.Second))}
-	text := fmt.Sprintf("pool %s: node %s waits since %s: %s", t.seen.Pool.Name, first.Subject.Name,
+	who := ""
+	if first.Subject.Kind == "Node" {
+		who = "node " + first.Subject.Name + " "
+	}
+	text := fmt.Sprintf("pool %s: %swaits since %s: %s", t.seen.Pool.Name, who,
 		first.Since.UTC().Format(time.RFC3339), first.Sentence())
 	t.tell(api.RolloutBlocked, ofAnswer(first, late, text))
+}
+
+// poolWaits is what the pool itself has waited for longer than Patience; the zero Answer: nothing.
+func (t *teller) poolWaits(known []api.NotifiedCause) progress.Answer {
+	a := t.seen.Answer
+	if !slices.Contains(poolWaits, a.Verdict) {
+		return progress.Answer{}
+	}
+	if a.Since.IsZero() {
+		a.Since = t.firstSeen(known, string(a.Verdict)+" pool/")
+	}
+	if t.now.Sub(a.Since) < Patience {
+		return progress.Answer{}
+	}
+	return a
 }
 
 // since is when a wait began that does not say so: when the node was cordoned, or when the wait was seen first.
@@ -217,7 +300,12 @@ func (t *teller) since(known []api.NotifiedCause, n progress.Node, v progress.Ve
 	if n.Cordon != nil && !n.Cordon.Since.IsZero() {
 		return n.Cordon.Since
 	}
-	seen := api.NotifiedCause{Cause: string(v) + " " + n.Name, Since: metav1.NewTime(t.now.Truncate(time.Second))}
+	return t.firstSeen(known, string(v)+" "+n.Name)
+}
+
+// firstSeen is when a cause was seen first, which is remembered for as long as it is seen.
+func (t *teller) firstSeen(known []api.NotifiedCause, cause string) time.Time {
+	seen := api.NotifiedCause{Cause: cause, Since: metav1.NewTime(t.now.Truncate(time.Second))}
 	if i := slices.IndexFunc(known, func(k api.NotifiedCause) bool { return k.Cause == seen.Cause }); i >= 0 {
 		seen = known[i]
 	}

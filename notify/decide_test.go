@@ -5,6 +5,9 @@ package notify
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,10 +90,8 @@ func (f *fleet) seen(ask bool) Seen {
 		view.States = f.states
 		report = progress.NewReport(view)
 		s.Waits = map[string]progress.Answer{}
-		for _, n := range s.Pool.Nodes {
-			if !n.Settled() || !n.Serving() {
-				s.Waits[n.Name], _ = report.ExplainNode(n.Name)
-			}
+		for _, name := range MayWait(s.Pool) {
+			s.Waits[name], _ = report.ExplainNode(name)
 		}
 	}
 	return s
@@ -250,7 +251,8 @@ func TestAPolicyThatIsWrongNeedsSomebodyAndAWindowDoesNot(t *testing.T) {
 	t.Parallel()
 	for verdict, want := range map[progress.Verdict]string{
 		progress.PolicyUnusable: "NeedsYou PolicyUnusable", progress.FailureBudget: "NeedsYou FailureBudget",
-		progress.OutsideWindow: "", progress.Soaking: "", progress.WaitsForPool: "", progress.WaitsForStage: "",
+		progress.NeedsApproval: "NeedsYou NeedsApproval", progress.GateFailed: "NeedsYou GateFailed",
+		progress.StagingAhead: "", progress.OutsideWindow: "", progress.Soaking: "", progress.WaitsForPool: "", progress.WaitsForStage: "",
 	} {
 		t.Run(string(verdict), func(t *testing.T) {
 			t.Parallel()
@@ -362,5 +364,127 @@ func TestAnOldSightIsNothingToTell(t *testing.T) {
 	old.Pool.Target = "A"
 	if after, news := Decide(f.memory, old, f.now); len(news) > 0 || after.Config != "B" {
 		t.Errorf("told %+v of what was before", news)
+	}
+}
+
+func TestAGateThatStaysClosedIsToldAndOneThatPassesIsNot(t *testing.T) {
+	t.Parallel()
+	closed := &progress.Hold{Verdict: progress.GateClosed, Because: "gate smoke of node a is closed: no answer"}
+	for name, test := range map[string]struct {
+		rules progress.Rules
+		nodes string
+		want  string
+	}{
+		"of a stage": {
+			progress.Rules{Policy: "careful", Holds: map[string]*progress.Hold{"b": closed}}, "a B Done,b A Done",
+			"Blocked GateClosed",
+		},
+		"of a node": {
+			progress.Rules{Policy: "careful", Gated: map[string]*progress.Hold{"a": closed}}, "a B Done,b A Done",
+			"Blocked GateClosed a",
+		},
+		"a member of etcd": {
+			progress.Rules{Policy: "careful", Hold: &progress.Hold{Verdict: progress.EtcdUnhealthy, Because: "it is not ready"}},
+			"a A Done,b A Done", "Blocked EtcdUnhealthy",
+		},
+		"a node that can't stage": {
+			progress.Rules{Policy: "careful", Holds: map[string]*progress.Hold{
+				"b": {Verdict: progress.CannotStage, Because: "the disk is full"},
+			}}, "a B Done,b A Done", "Blocked CannotStage b",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, "B", test.nodes)
+			f.rules = test.rules
+			f.states = map[string]*mcfgv1.MachineConfigNode{"a": {}, "b": {}}
+			f.expect("") // nothing needs anybody yet
+			told := f.told(true)
+			for range 14 {
+				f.now = f.now.Add(time.Minute)
+				told += f.told(true)
+			}
+			if told != "" {
+				t.Errorf("told %q too early", told)
+			}
+			f.now = f.now.Add(2 * time.Minute)
+			if got := f.told(true); got != test.want {
+				t.Errorf("told %q, want %q", got, test.want)
+			}
+			f.now = f.now.Add(time.Hour)
+			if got := f.told(true); got != "" {
+				t.Errorf("told again: %q", got)
+			}
+			f.rules = progress.Rules{Policy: "careful"}
+			if got := f.told(true); got != "" || f.memory.Blocked != nil || len(f.memory.Waiting) > 0 {
+				t.Errorf("told %q when it had passed, remembered %+v", got, f.memory)
+			}
+		})
+	}
+}
+
+func TestThePageNamesTheVerdictsThatAreTold(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/notifications.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var needed, late []string
+	for _, m := range progress.Verdicts {
+		a := progress.Answer{Verdict: m.Verdict}
+		if needs(progress.Pool{}, a) {
+			needed = append(needed, string(m.Verdict))
+		}
+		if slices.Contains(waits, m.Verdict) || slices.Contains(poolWaits, m.Verdict) {
+			late = append(late, string(m.Verdict))
+		}
+	}
+	for begin, want := range map[string][]string{"- `Blocked`, after": late, "- `NeedsYou`, at once": needed} {
+		_, rest, found := strings.Cut(string(text), "\n"+begin)
+		line, _, _ := strings.Cut(rest, "\n")
+		var got []string
+		for _, word := range regexp.MustCompile("`[A-Za-z]+`").FindAllString(line, -1) {
+			got = append(got, strings.Trim(word, "`"))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !found || !slices.Equal(got, want) {
+			t.Errorf("docs/notifications.md has after %q\n%s, not\n%s", begin, got, want)
+		}
+	}
+}
+
+func TestAGateThatHasNodesGoBackIsToldOnce(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "B", "a A>B Working,b A Done")
+	f.expect("Started  a")
+	f.are("a B Done")
+	f.expect("")
+	failed := api.Encode([]api.Quarantine{{Config: "B", Gate: "smoke", Reason: "was closed", Since: morning}})
+	f.pool.Annotations = map[string]string{api.PoolQuarantineKey: failed}
+	_, news := Decide(f.memory, f.seen(false), f.now)
+	if len(news) != 2 || !strings.Contains(news[0].Text, "gate smoke was closed; nodes that have it go back to A") {
+		t.Errorf("told %+v", news)
+	}
+	f.expect("RolledBack Quarantined, NeedsYou Quarantined")
+	f.are("a A Done")
+	f.expect("")
+	// Lifted, and closed again later.
+	f.pool.Annotations = nil
+	f.expect("")
+	f.now = f.now.Add(time.Hour)
+	f.pool.Annotations = map[string]string{api.PoolQuarantineKey: failed}
+	f.expect("RolledBack Quarantined, NeedsYou Quarantined")
+}
+
+func TestNoNumberAndNoIDComesAgainWhenTheMemoryIsLost(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "B", "a A>B Working,b A Done")
+	f.expect("Started  a")
+	last := f.memory.Sequence
+	f.memory, f.now = api.NotifiedPool{}, f.now.Add(time.Minute)
+	f.told(false) // which looks for ids that were there
+	if f.memory.Sequence <= last {
+		t.Errorf("%d comes after %d", f.memory.Sequence, last)
 	}
 }

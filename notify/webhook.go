@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,8 +30,9 @@ const (
 	sequenceExtension = "sequence"
 	// answerTime is how long a server may take.
 	answerTime = 10 * time.Second
-	// answerLimit is how much is read of an answer, and quotedLimit how much of one that says no is quoted.
-	answerLimit, quotedLimit = 32 << 20, 256
+	// answerLimit is how much is read of an answer, and quotedLimit how much of one that says no is quoted, of the first
+	// searchedLimit.
+	answerLimit, searchedLimit, quotedLimit = 32 << 20, 8 << 10, 256
 )
 
 // Access is what a server is talked to with.
@@ -106,8 +108,9 @@ type line struct {
 func (a line) ask(ctx context.Context, method, path, kind string, body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, a.URL+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("making a request: %w", err)
+		return nil, errors.New("making a request: the URL can't be read") // what the error quotes may be a token
 	}
+	server := hidden(request.URL)
 	if len(body) > 0 {
 		request.Header.Set("Content-Type", kind+"; charset=utf-8")
 	}
@@ -117,13 +120,17 @@ func (a line) ask(ctx context.Context, method, path, kind string, body []byte) (
 	request.Header.Set("User-Agent", a.Agent)
 	answer, err := a.client.Do(request)
 	if err != nil {
-		return nil, err // it names method and URL
+		if failed, is := errors.AsType[*url.Error](err); is {
+			err = failed.Err
+		}
+		return nil, fmt.Errorf("%s %s: %w", method, server, err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, answerLimit))
 	if answer.StatusCode/100 != 2 {
-		quoted := strings.TrimSpace(strings.ToValidUTF8(string(text[:min(len(text), quotedLimit)]), ""))
-		said := fmt.Sprintf("%s %s: %s", method, request.URL.Redacted(), strings.TrimSpace(answer.Status+" "+
+		quoted := withoutPath(string(text[:min(len(text), searchedLimit)]), request.URL)
+		quoted = strings.TrimSpace(strings.ToValidUTF8(quoted[:min(len(quoted), quotedLimit)], ""))
+		said := fmt.Sprintf("%s %s: %s", method, server, strings.TrimSpace(answer.Status+" "+
 			strings.Trim(strconv.Quote(quoted), `"`)))
 		if slices.Contains(never, answer.StatusCode) {
 			return nil, &RefusedError{said}
@@ -131,9 +138,23 @@ func (a line) ask(ctx context.Context, method, path, kind string, body []byte) (
 		return nil, errors.New(said)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: reading the answer: %w", method, request.URL.Redacted(), err)
+		return nil, fmt.Errorf("%s %s: reading the answer: %w", method, server, err)
 	}
 	return text, nil
+}
+
+// hidden is the server of a URL. The rest of a webhook's URL is often as good as a token, and errors are read by more
+// people than Secrets are.
+func hidden(u *url.URL) string { return u.Scheme + "://" + u.Host }
+
+// withoutPath takes out of a text what it repeats of a URL, as servers do that know no such path.
+func withoutPath(text string, u *url.URL) string {
+	for _, part := range []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery} {
+		if len(strings.Trim(part, "/")) > 0 {
+			text = strings.ReplaceAll(text, part, "…")
+		}
+	}
+	return text
 }
 
 // call follows no redirects: a token is for the server that was named.

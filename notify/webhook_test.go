@@ -100,3 +100,23 @@ func TestWhatAnAnswerSaysDecidesWhetherItIsTriedAgain(t *testing.T) {
 		})
 	}
 }
+
+func TestAnErrorDoesNotTellTheRestOfTheURL(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "Cannot POST "+r.URL.RequestURI()+", that is "+r.URL.Path, http.StatusNotFound)
+	}))
+	defer server.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	const secret = "/hook/T0K3N?key=T0K3N"
+	for base, names := range map[string]string{
+		server.URL: server.URL, gone.URL: gone.URL, "https://user:T0K3N@[::1]:1": "https://[::1]:1", "http://a b%zz": "",
+		"gopher://example": "gopher://example",
+	} {
+		err := Deliver(t.Context(), Access{URL: base + secret, Agent: "x"}, sample)
+		if err == nil || strings.Contains(err.Error(), "T0K3N") || !strings.Contains(err.Error(), names) {
+			t.Errorf("%s: %v", base, err)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -58,9 +59,11 @@ func (c *courier) Reconcile(ctx context.Context, l lane) (reconcile.Result, erro
 		}
 		// Not from the cache, which may not know yet what this very courier delivered.
 		var p api.RolloutPolicy
-		if err := c.live.Get(ctx, client.ObjectKey{Name: l.Policy}, &p); err != nil {
+		if err := c.live.Get(ctx, client.ObjectKey{Name: l.Policy}, &p); apierrors.IsNotFound(err) {
 			c.forget(l)
-			return reconcile.Result{}, client.IgnoreNotFound(err)
+			return reconcile.Result{}, nil
+		} else if err != nil {
+			return reconcile.Result{}, fmt.Errorf("reading RolloutPolicy %s: %w", l.Policy, err)
 		}
 		n, to := next(&p, l.Webhook)
 		if n == nil {

@@ -22,12 +22,8 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-const (
-	// askedNodes is of how many nodes of a pool is asked what they wait for.
-	askedNodes = 50
-	// keptNews is how many notifications wait for webhooks; of more the oldest are dropped.
-	keptNews = 100
-)
+// keptNews is how many notifications wait for webhooks; of more the oldest are dropped.
+const keptNews = 100
 
 // editor decides what is to be told, and makes events of it.
 type editor struct {
@@ -81,20 +77,17 @@ func (e *editor) waits(ctx context.Context, s *scene, p progress.Pool) map[strin
 	view := s.view
 	view.States = map[string]*mcfgv1.MachineConfigNode{}
 	var names []string
-	for _, n := range p.Nodes {
-		if len(names) == askedNodes || n.Settled() && n.Serving() || n.Failing() && n.Serving() {
-			continue
-		}
+	for _, name := range notify.MayWait(p) {
 		state := &mcfgv1.MachineConfigNode{}
-		err := e.live.Get(ctx, client.ObjectKey{Name: n.Name}, state)
+		err := e.live.Get(ctx, client.ObjectKey{Name: name}, state)
 		if err != nil && !apierrors.IsNotFound(err) {
-			log.FromContext(ctx).Error(err, "asking what a node waits for", "node", n.Name)
+			log.FromContext(ctx).Error(err, "asking what a node waits for", "node", name)
 			continue
 		}
 		if err == nil {
-			view.States[n.Name] = state
+			view.States[name] = state
 		}
-		names = append(names, n.Name)
+		names = append(names, name)
 	}
 	if len(names) == 0 {
 		return out

@@ -311,15 +311,15 @@ func TestARolloutIsToldAndItsNodesAreSilentAcrossARestart(t *testing.T) {
 
 func TestAWebhookThatIsDownHoldsUpNothingAndMissesNothing(t *testing.T) {
 	r := newReceiver(t)
-	l, c := tellers(t, 2, fmt.Sprintf(`{"webhooks":[{"name":"chat","url":"http://%s"}],"alertmanager":{"url":"http://%s"}}`,
+	l, c := tellers(t, 2, fmt.Sprintf(`{"webhooks":[{"name":"chat","url":"http://%s/t0k3n"}],"alertmanager":{"url":"http://%s"}}`,
 		r.address, freeAddress(t)))
 	l.target("worker", configB)
 	l.updated("worker", configB)
 	l.until("the policy says that it reaches no Alertmanager", func() bool {
-		return strings.HasPrefix(l.policyCondition(api.RolloutSilenced), "False Get \"http://")
+		return strings.HasPrefix(l.policyCondition(api.RolloutSilenced), "False GET http://")
 	})
 	l.until("the policy says so", func() bool {
-		return strings.HasPrefix(l.policyCondition(api.RolloutNotified), "False webhook chat: Post \"http://"+r.address)
+		return strings.HasPrefix(l.policyCondition(api.RolloutNotified), "False webhook chat: POST http://"+r.address+": ")
 	})
 	l.event("careful", "NotificationFailed", "webhook chat")
 	l.until("the metrics say so", func() bool {
