@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"html/template"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -64,8 +65,9 @@ type (
 	fact struct{ Name, Text string }
 
 	quarantinePart struct {
-		Config, Node, Reason string
-		Since                stamp
+		// Where is the node on which it failed, or the gate.
+		Config, Where, Reason string
+		Since                 stamp
 	}
 
 	// nodeList is a page of nodes; Done and Waiting are how many are left out because there is nothing to say of them, or
@@ -227,7 +229,11 @@ func (s *state) pool(name string, limit, page int) poolPart {
 		return !api.SameContent(q.Config, p.Target)
 	})
 	for _, q := range slices.Concat(p.Quarantined, elsewhere) {
-		out.Quarantined = append(out.Quarantined, quarantinePart{q.Config, q.Node, q.Reason, s.stamp(q.Since)})
+		where := q.Node
+		if q.Gate != "" {
+			where = "gate " + q.Gate
+		}
+		out.Quarantined = append(out.Quarantined, quarantinePart{q.Config, where, q.Reason, s.stamp(q.Since)})
 	}
 	// What can't be read was never written by us, and is no reason to show nothing.
 	known, _ := api.Decode[[]api.PastRollout](s.objects[name].Annotations, api.RolloutsKey)
@@ -263,6 +269,40 @@ func (s *state) facts(p progress.Pool) []fact {
 	}
 	if b := p.Bypass; b != nil && p.Rules.Policy != "" && api.SameContent(b.Config, p.Target) {
 		out = append(out, fact{"Bypassed", "by " + b.By + ": " + b.Why})
+	}
+	return append(out, s.rules(p)...)
+}
+
+// rules are what the pool's policy waits for, also while the pool's answer is about something else, such as a node on
+// its way.
+func (s *state) rules(p progress.Pool) []fact {
+	var out []fact
+	if h := p.Rules.Hold; h != nil && h.Verdict != s.pools[p.Name].Verdict {
+		out = append(out, fact{"No node begins", string(h.Verdict) + ": " + h.Because})
+	}
+	var gates []string
+	for _, gate := range slices.Sorted(maps.Keys(p.Rules.Closed)) {
+		if p.Rules.Closed[gate] > 0 {
+			gates = append(gates, gate)
+		}
+	}
+	if len(gates) > 0 {
+		out = append(out, fact{"Closed gates", strings.Join(gates, ", ")})
+	}
+	a := p.Rules.Staging
+	if a == nil || p.Updated == p.Machines {
+		return out
+	}
+	staged := fmt.Sprintf("on %d of %s", len(a.Staged), number(a.Of, "node"))
+	if len(a.Unable) > 0 {
+		staged += fmt.Sprintf("; %d could not", len(a.Unable))
+	}
+	out = append(out, fact{"Staged ahead", staged})
+	switch {
+	case a.Approval != nil:
+		out = append(out, fact{"Approved", "by " + a.Approval.By})
+	case a.Required:
+		out = append(out, fact{"Approved", "by nobody yet"})
 	}
 	return out
 }

@@ -4,6 +4,7 @@ package page
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ func phases(p progress.Pool) bar {
 		if count[phase] == 0 {
 			continue
 		}
-		w := max(count[phase]*width/len(p.Nodes), narrow)
+		w := max(int(math.Round(float64(count[phase])/float64(len(p.Nodes))*width)), narrow)
 		out.Parts = append(out.Parts, part{Phase: string(phase), Count: count[phase], X: at, Width: w})
 		texts = append(texts, fmt.Sprintf("%d %s", count[phase], phase))
 		at += w
@@ -95,7 +96,7 @@ func (s *state) rollouts(list []api.PastRollout, p progress.Pool) []rolloutPart 
 	for _, r := range list {
 		longest = max(longest, end(r).Sub(r.Wanted))
 	}
-	scale := func(d time.Duration) int { return int(max(d, 0) * width / longest) }
+	scale := func(d time.Duration) int { return int(math.Round(max(d, 0).Seconds() / longest.Seconds() * width)) }
 	var out []rolloutPart
 	for i, r := range list {
 		part := rolloutPart{Config: r.Config, Short: short(r.Config), Wanted: s.stamp(r.Wanted)}

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/noderefit/noderefit/progress"
@@ -33,6 +34,8 @@ const (
 	fresh = time.Second
 	// few is how many nodes of a pool the first page lists, and many how many a page of the pool's own does.
 	few, many = 25, 200
+	// lastPage is further than any pool goes.
+	lastPage = 1 << 20
 )
 
 //go:embed page.html style.css
@@ -147,6 +150,7 @@ func (h *handler) pool(w http.ResponseWriter, r *http.Request) {
 	if err != nil || at < 1 {
 		at = 1
 	}
+	at = min(at, lastPage)
 	d := h.document(r, s, "Pool "+name)
 	d.Alone = true
 	d.Pools = []poolPart{s.pool(name, many, at)}
@@ -190,7 +194,8 @@ const policy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-acti
 
 // Guard lets those requests through to pages that allowed passes on, and no others. Browsers can't be told a token but
 // as a password: with any name, it is taken for the bearer's. Whoever shows nothing is asked for it.
-func Guard(pages http.Handler, filter func(http.Handler) (http.Handler, error)) (http.Handler, error) {
+// The filter asks the cluster by that line.
+func Guard(pages http.Handler, line *Line, filter func(http.Handler) (http.Handler, error)) (http.Handler, error) {
 	allowed, err := filter(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if undecided, is := w.(*gate); is {
 			w = undecided.ResponseWriter
@@ -224,20 +229,59 @@ func Guard(pages http.Handler, filter func(http.Handler) (http.Handler, error)) 
 			refuse(w, http.StatusUnauthorized, "a token of the cluster is needed (kubectl create token), as the password")
 			return
 		}
-		allowed.ServeHTTP(&gate{w}, r)
+		allowed.ServeHTTP(&gate{ResponseWriter: w, line: line}, r)
 	}), nil
 }
 
 const challenge = "WWW-Authenticate"
 
+// Line is the way by which a filter asks the cluster, and knows whether that answers.
+type Line struct {
+	// Next is what is gone by; nil: http.DefaultTransport.
+	Next http.RoundTripper
+
+	dead atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l *Line) RoundTrip(r *http.Request) (*http.Response, error) {
+	next := l.Next
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	answer, err := next.RoundTrip(r)
+	l.dead.Store(err != nil || answer.StatusCode/100 != 2)
+	return answer, err
+}
+
 // gate is what a filter answers to whom it does not let through. controller-runtime's has 500 for a token that the
-// cluster calls wrong or ended, on which no browser asks for another one.
-type gate struct{ http.ResponseWriter }
+// cluster calls wrong or ended, on which no browser asks for another one, and for a cluster that does not answer.
+type gate struct {
+	http.ResponseWriter
+
+	line *Line
+	mute bool // something else was said
+}
 
 // WriteHeader has those asked again who could not be told from somebody else.
 func (g *gate) WriteHeader(code int) {
-	if code == http.StatusInternalServerError {
+	switch {
+	case code == http.StatusInternalServerError && g.line.dead.Load():
+		g.mute = true
+		g.Header().Del(challenge)
+		refuse(g.ResponseWriter, http.StatusServiceUnavailable, "the cluster could not be asked whose the token is, or "+
+			"whether that account may see this: try again")
+		return
+	case code == http.StatusInternalServerError:
 		code = http.StatusUnauthorized
 	}
 	g.ResponseWriter.WriteHeader(code)
+}
+
+// Write passes on what the filter says, unless there was something better to say.
+func (g *gate) Write(data []byte) (int, error) {
+	if g.mute {
+		return len(data), nil
+	}
+	return g.ResponseWriter.Write(data)
 }

@@ -384,6 +384,68 @@ func TestRolloutsAreDrawnAgainstTheLongest(t *testing.T) {
 	}
 }
 
+func TestALongRolloutIsDrawnToo(t *testing.T) {
+	t.Parallel()
+	s := newState(busyCluster().View, noon)
+	p, _ := s.report.Pool("worker")
+	day := func(d int) time.Time { return noon.AddDate(0, 0, -d) }
+	parts := s.rollouts([]api.PastRollout{
+		{Config: "x", Wanted: day(400), Began: day(200), Ended: noon}, {Config: "y", Wanted: day(100), Began: day(100), Ended: noon},
+	}, p)
+	if a, b := parts[0], parts[1]; a.Before != 500 || a.Length != 500 || b.Before != 0 || b.Length != 250 {
+		t.Errorf("400 days are drawn %d+%d, 100 of them %d+%d", a.Before, a.Length, b.Before, b.Length)
+	}
+}
+
+func TestWhatAPolicyHoldsIsSaidBesideWhatANodeDoes(t *testing.T) {
+	t.Parallel()
+	f := busyCluster()
+	f.Follow = func(pools []*progress.Pool) {
+		for _, p := range pools {
+			if p.Name != "worker" {
+				continue
+			}
+			p.Rules = progress.Rules{
+				Policy: "careful", Hold: &progress.Hold{
+					Verdict: progress.OutsideWindow, Because: "no window is open",
+				},
+				Closed: map[string]int{"smoke": 1, "passed": 0},
+				Staging: &progress.Staging{Required: true, Of: 3, Staged: []string{"w-1", "w-2"},
+					Unable: []progress.NodeProblem{{Node: "w-3"}}, Approval: &api.Approval{By: "jane"}},
+			}
+		}
+	}
+	s := newState(f.View, noon)
+	p, _ := s.report.Pool("worker")
+	facts := map[string]string{}
+	for _, one := range s.facts(p) {
+		facts[one.Name] = one.Text
+	}
+	for name, want := range map[string]string{
+		"No node begins": "OutsideWindow: no window is open", "Closed gates": "smoke",
+		"Staged ahead": "on 2 of 3 nodes; 1 could not", "Approved": "by jane",
+	} {
+		if facts[name] != want {
+			t.Errorf("%s: %q, want %q", name, facts[name], want)
+		}
+	}
+}
+
+func TestAGateThatRefusedIsNamedWhereANodeWouldBe(t *testing.T) {
+	t.Parallel()
+	f := busyCluster()
+	config := rendered("worker", "f")
+	f.pool("gated", config, func(p *mcfgv1.MachineConfigPool) {
+		p.Annotations = map[string]string{api.PoolQuarantineKey: api.Encode([]api.Quarantine{
+			{Config: config, Gate: "smoke", Reason: "was closed", Since: noon},
+		})}
+	})
+	s := newState(f.View, noon)
+	if got := s.pool("gated", few, 0).Quarantined; len(got) != 1 || got[0].Where != "gate smoke" {
+		t.Errorf("it failed on %+v", got)
+	}
+}
+
 func TestTheNodesOfALargePoolArePagedThrough(t *testing.T) {
 	t.Parallel()
 	f := largeCluster(many*2 + 50)
@@ -412,7 +474,10 @@ func TestTheNodesOfALargePoolArePagedThrough(t *testing.T) {
 	if diff := cmp.Diff([]int{many, many, 50}, pages); diff != "" || len(seen) != len(f.Nodes) {
 		t.Errorf("%d of %d nodes are on pages of %v", len(seen), len(f.Nodes), pages)
 	}
-	contains(t, "far away", get(t, h, "/page/pools/large?page=999").text(), "Pool large")
+	for _, far := range []string{"999", "9223372036854775807", "-9223372036854775808", "92233720368547758"} {
+		w := get(t, h, "/page/pools/large?page="+far)
+		contains(t, "far away", w.text(), "Pool large")
+	}
 }
 
 func TestAPageRefreshesItselfUnlessItIsToldNotTo(t *testing.T) {
@@ -503,7 +568,8 @@ func TestAnEmptyClusterHasAPage(t *testing.T) {
 func TestOnlyThoseWhoAreLetThroughSeeAPage(t *testing.T) {
 	t.Parallel()
 	var asked []string
-	guarded, err := Guard(busyCluster().handler(), func(h http.Handler) (http.Handler, error) {
+	line := &Line{}
+	guarded, err := Guard(busyCluster().handler(), line, func(h http.Handler) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			asked = append(asked, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization"))
 			switch r.Header.Get("Authorization") {
@@ -555,6 +621,55 @@ func TestOnlyThoseWhoAreLetThroughSeeAPage(t *testing.T) {
 		}
 		if w.Header().Get("Content-Security-Policy") != policy || w.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: the answer has not the headers that hold a browser back: %v", what, w.Header())
+		}
+	}
+}
+
+// transport answers as a cluster does, or not at all.
+type transport struct {
+	code int
+	err  error
+}
+
+func (t transport) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: t.code, Body: http.NoBody}, t.err
+}
+
+func TestAClusterThatCantBeAskedIsNoFaultOfTheToken(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		cluster transport
+		code    int
+	}{
+		{"it does not answer", transport{0, errors.New("connection refused")}, 503},
+		{"it lets the controller not ask", transport{403, nil}, 503},
+		{"it is busy", transport{500, nil}, 503},
+		{"it does not know the token", transport{201, nil}, 401},
+	} {
+		line := &Line{Next: test.cluster}
+		guarded, err := Guard(busyCluster().handler(), line, func(http.Handler) (http.Handler, error) {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asks := httptest.NewRequestWithContext(r.Context(), http.MethodPost, "/apis/authentication.k8s.io", http.NoBody)
+				if answer, err := line.RoundTrip(asks); err == nil {
+					_ = answer.Body.Close()
+				}
+				http.Error(w, "Authentication failed", http.StatusInternalServerError)
+			}), nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/page/", http.NoBody)
+		r.SetBasicAuth("x", "good")
+		w := httptest.NewRecorder()
+		guarded.ServeHTTP(w, r)
+		challenged := w.Header().Get("WWW-Authenticate") != ""
+		if w.Code != test.code || challenged != (w.Code == http.StatusUnauthorized) {
+			t.Errorf("%s: %d, asked for another token: %t", test.name, w.Code, challenged)
+		}
+		if said := strings.Contains(w.Body.String(), "could not be asked"); said != (w.Code == http.StatusServiceUnavailable) {
+			t.Errorf("%s: %s", test.name, w.Body)
 		}
 	}
 }

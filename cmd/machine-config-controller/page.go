@@ -40,13 +40,24 @@ func (o *pageOptions) flags(f *pflag.FlagSet) {
 		"where to serve the web page, over HTTPS and to those who may see it; 0: nowhere")
 	f.StringVar(&o.cert, "page-cert", "",
 		"file of the web page's certificate, with its chain; read again when it changes. Without it one is made up, which "+
-			"nobody trusts by itself")
+			"nobody trusts by itself, and the address has to be a loopback one")
 	f.StringVar(&o.key, "page-key", "", "file of its key")
 }
 
 func (o *pageOptions) check() error {
 	if (o.cert == "") != (o.key == "") {
 		return errors.New("--page-cert and --page-key: one is of no use without the other")
+	}
+	if o.address == nowhere || o.cert != "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(o.address)
+	if err != nil {
+		return fmt.Errorf("--page-bind-address: %w", err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && !ip.IsLoopback() {
+		return fmt.Errorf("--page-bind-address: %s is reached from elsewhere, and browsers send tokens there: it takes a "+
+			"certificate, by --page-cert and --page-key", o.address)
 	}
 	return nil
 }
@@ -64,12 +75,15 @@ func (o *pageOptions) add(mgr ctrl.Manager, node string) error {
 	}
 	source := page.Source{Controllers: mgr.GetClient(), Own: own, Self: node, Now: rollout.Now}
 	pages := page.New(page.Options{Read: source.Read, Now: rollout.Now, Version: version})
-	filter, err := filters.WithAuthenticationAndAuthorization(mgr.GetConfig(), mgr.GetHTTPClient())
+	asks := *mgr.GetHTTPClient()
+	line := &page.Line{Next: asks.Transport}
+	asks.Transport = line
+	filter, err := filters.WithAuthenticationAndAuthorization(mgr.GetConfig(), &asks)
 	if err != nil {
 		return fmt.Errorf("serving the web page: %w", err)
 	}
 	log := mgr.GetLogger().WithName("page")
-	guarded, err := page.Guard(pages, func(h http.Handler) (http.Handler, error) { return filter(log, h) })
+	guarded, err := page.Guard(pages, line, func(h http.Handler) (http.Handler, error) { return filter(log, h) })
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,19 @@ func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
 		},
 		{"none", []string{"--controllers="}, "--controllers: at least one is required"},
 		{"an argument", []string{"pool"}, `unexpected argument "pool"`},
+		{
+			"a page for the network without a certificate", []string{"--page-bind-address=:8798"},
+			"--page-bind-address: :8798 is reached from elsewhere, and browsers send tokens there: it takes a certificate, " +
+				"by --page-cert and --page-key",
+		},
+		{
+			"a page without a port", []string{"--page-bind-address=127.0.0.1"},
+			"--page-bind-address: address 127.0.0.1: missing port in address",
+		},
+		{
+			"a key without a certificate", []string{"--page-bind-address=:8798", "--page-key=key"},
+			"--page-cert and --page-key: one is of no use without the other",
+		},
 		{"a flag that nobody knows", []string{"--pool"}, "unknown flag: --pool"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -44,6 +57,20 @@ func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
 				t.Errorf("got %v, a usage error: %v; want %s", err, usage, test.want)
 			}
 		})
+	}
+}
+
+func TestThePageNeedsNoCertificateWhereOnlyTheHostReachesIt(t *testing.T) {
+	for address, may := range map[string]bool{
+		nowhere: true, "127.0.0.1:8798": true, "127.9.9.9:1": true, "[::1]:8798": true, "localhost:8798": true,
+		":8798": false, "0.0.0.0:8798": false, "[::]:8798": false, "10.0.0.1:8798": false, "page.example.org:8798": false,
+	} {
+		if err := (&pageOptions{address: address}).check(); (err == nil) != may {
+			t.Errorf("%s: %v", address, err)
+		}
+		if err := (&pageOptions{address: address, cert: "crt", key: "key"}).check(); err != nil {
+			t.Errorf("%s with a certificate: %v", address, err)
+		}
 	}
 }
 

@@ -178,6 +178,41 @@ controller: {replicas: 1, resources: null, tolerations: null, nodeSelector: {d: 
 	}
 }
 
+func TestThePageIsServedToTheNetworkWithACertificateOnly(t *testing.T) {
+	inputs(t)
+	const open = "page.enabled=true,page.bindAddress=:8798"
+	if text, err := tool(t.Context(), "helm", "template", "noderefit", chart, "--set", open); err == nil ||
+		!strings.Contains(err.Error(), "page.certificateSecret is needed") {
+		t.Errorf("without one: %v\n%s", err, text)
+	}
+	made := objects(t, helm(t, "template", "noderefit", chart, "--set", open+",page.certificateSecret=page-tls"))
+	controller := made["Deployment/"+api.Namespace+"/"+api.Controller]
+	pod := func(path ...string) any {
+		found, _, err := unstructured.NestedFieldNoCopy(controller, append([]string{"spec", "template", "spec"}, path...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	container := pod("containers").([]any)[0].(map[string]any)
+	for what, pair := range map[string][2]any{
+		"arguments": {container["args"], []any{
+			"run", "--page-bind-address=:8798", "--page-cert=/etc/ssl/page/tls.crt", "--page-key=/etc/ssl/page/tls.key",
+		}},
+		"mounts": {container["volumeMounts"], []any{
+			map[string]any{"name": "page-certificate", "mountPath": "/etc/ssl/page", "readOnly": true},
+		}},
+		"volumes": {pod("volumes"), []any{map[string]any{
+			"name": "page-certificate", "secret": map[string]any{"secretName": "page-tls", "defaultMode": float64(0o440)},
+		}}},
+		"group": {pod("securityContext", "fsGroup"), float64(65532)},
+	} {
+		if diff := cmp.Diff(pair[1], pair[0]); diff != "" {
+			t.Errorf("%s (-want +got): %s", what, diff)
+		}
+	}
+}
+
 func onlyLimits(container map[string]any) map[string]any {
 	resources, _ := container["resources"].(map[string]any)
 	return map[string]any{"limits": resources["limits"]}

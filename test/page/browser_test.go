@@ -47,7 +47,7 @@ func openBrowser(t *testing.T) *browser {
 	t.Helper()
 	if _, err := exec.LookPath(browserName); err != nil {
 		if os.Getenv("LAB") == "require" {
-			t.Fatalf("the page is looked at with a browser: %v (make deps installs it)", err)
+			t.Fatalf("the page is looked at with a browser: %v (BROWSER_TESTS=1 make deps installs it)", err)
 		}
 		t.Skip(err)
 	}
