@@ -320,8 +320,8 @@ type Orders struct {
 // BypassKey is the annotation of a MachineConfigPool that holds a Bypass. People write it, by kubectl refit.
 const BypassKey = ownPrefix + "bypass"
 
-// Bypass lets one configuration go through a pool without the windows, stages, soaks and dependencies of its policy.
-// How many nodes may be out of service and may fail counts still.
+// Bypass lets one configuration go through a pool without most of its policy. How many nodes may be out of service and
+// may fail counts still.
 type Bypass struct {
 	Config string    `json:"config"`
 	By     string    `json:"by"`

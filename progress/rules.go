@@ -9,6 +9,14 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
+const (
+	// Bypassed is what of a RolloutPolicy an api.Bypass passes over, in words.
+	Bypassed = "windows, blackouts, stages, soaks, gates, dependsOn, staging ahead and approval"
+	// NotBypassed is what holds in spite of it.
+	NotBypassed = "the pool's maxUnavailable, the failure budget, pauses, quarantines, etcd's health, how nodes are " +
+		"drained, and that a policy which makes no sense holds its pools"
+)
+
 // Rules are what a RolloutPolicy says about a pool at a moment. The zero value says nothing: the pool goes by its own
 // maxUnavailable.
 type Rules struct {

@@ -118,6 +118,28 @@ func TestTheTroubleshootingPageHasTheTable(t *testing.T) {
 	}
 }
 
+// What an emergency passes over is told at several places, and at all of them the same.
+func TestThePagesSayWhatAnEmergencyPassesOver(t *testing.T) {
+	for _, name := range []string{"../docs/rollout-policies.md", page, "../docs/kubectl-refit.md"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "`", "")), " ")
+		if !strings.Contains(said, Bypassed) {
+			t.Errorf("%s does not say: without %s", name, Bypassed)
+		}
+	}
+	text, err := os.ReadFile("../docs/rollout-policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "`", "")), " ")
+	if !strings.Contains(said, "What counts still: "+NotBypassed) {
+		t.Errorf("docs/rollout-policies.md does not say: what counts still: %s", NotBypassed)
+	}
+}
+
 // ruled is a world in which the policies say that. Package rollout shows when they do.
 func ruled(v Verdict) func(*world) {
 	return func(w *world) {

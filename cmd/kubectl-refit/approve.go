@@ -40,6 +40,7 @@ func approveCommand(o *options) *cobra.Command {
 asks for that. With --digest it has to be that OS which was staged, as in a CI job that has tested it; nodes that have
 staged another one wait. Who approved what, and when, is recorded at the pool and as an event. Another configuration
 needs another approval.`,
+		PreRunE: func(*cobra.Command, []string) error { return checkWhy(why) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.connect(cmd)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -130,9 +131,20 @@ func writeAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 	if a.Blocking != nil {
 		lines = append(lines, "  blocking: "+a.Blocking.String())
 	}
+	if !a.Until.IsZero() {
+		lines = append(lines, "  until:    "+a.Until.UTC().Format(time.RFC3339)+ahead(now, a.Until))
+	}
 	if a.Do != "" {
 		lines = append(lines, "  do:       "+a.Do)
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
+}
+
+// ahead says in brackets how far off a time is; nothing of one that is over.
+func ahead(now, at time.Time) string {
+	if !at.After(now) {
+		return ""
+	}
+	return " (in " + duration.HumanDuration(at.Sub(now)) + ")"
 }

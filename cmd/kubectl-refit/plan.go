@@ -48,6 +48,7 @@ type (
 		Warnings []string `json:"warnings"`
 
 		refused bool          // quarantined, so that no node would go
+		policy  string        // that the pool goes by
 		nodes   []corev1.Node // of the cluster
 	}
 	// planCounts are of nodes, but for HeldPods.
@@ -58,13 +59,6 @@ type (
 		Reboots int `json:"reboots"`
 		// HeldPods is how many pods budgets hold; nil where that is not known.
 		HeldPods *int `json:"heldPods"`
-	}
-	// planEstimate is a progress.Estimate.
-	planEstimate struct {
-		Nodes          int `json:"nodes"`
-		Seconds        int `json:"seconds"`
-		SlowestSeconds int `json:"slowestSeconds"`
-		BasedOn        int `json:"basedOn"`
 	}
 	planGroup struct {
 		Current string   `json:"current"`
@@ -212,7 +206,7 @@ func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDo
 	if err != nil {
 		c.warnAll(doc, []string{"how long nodes took so far: not known: " + describe(err)})
 	}
-	doc.estimate(p, states)
+	c.byPolicy(ctx, doc, p, pool, doc.estimate(p, states))
 	return doc, nil
 }
 
@@ -471,22 +465,6 @@ func (d *planDocument) count() {
 	d.Counts = counts
 }
 
-// estimate says how long it would take by what the pool's nodes say of their last updates.
-func (d *planDocument) estimate(p progress.Pool, states map[string]*mcfgv1.MachineConfigNode) {
-	var past []progress.Update
-	for _, n := range p.Nodes {
-		if u, ok := progress.LastUpdate(states[n.Name]); ok {
-			past = append(past, u)
-		}
-	}
-	c := d.Counts
-	if e, ok := progress.Forecast(c.Reboots, c.Going-c.Reboots, d.MaxUnavailable, past); ok {
-		d.Estimate = &planEstimate{
-			Nodes: e.Nodes, Seconds: int(e.Typical.Seconds()), SlowestSeconds: int(e.Slowest.Seconds()), BasedOn: e.Updates,
-		}
-	}
-}
-
 // note says what else would keep the nodes from going.
 func (d *planDocument) note(p progress.Pool) {
 	if d.Desired == d.Current {
@@ -494,15 +472,14 @@ func (d *planDocument) note(p progress.Pool) {
 	}
 	if q := p.Quarantine(); q != nil {
 		d.refused = true
-		d.Notes = append(d.Notes, fmt.Sprintf("it failed on node %s and is offered to no node until that is lifted "+
-			"(kubectl refit quarantine lift %s): %s", q.Node, p.Name, q.Reason))
+		d.Notes = append(d.Notes, fmt.Sprintf("%s; until that is lifted no node would go (kubectl refit quarantine lift %s)",
+			progress.WhyRefused(q), p.Name))
 	}
 	if p.Paused {
 		d.Notes = append(d.Notes, "the pool is paused: nothing happens until kubectl refit resume "+p.Name)
 	}
 	if p.Rules.Policy != "" {
-		d.Notes = append(d.Notes, fmt.Sprintf("RolloutPolicy %s says in which order and when: its windows and soaks come on "+
-			"top of any estimate", p.Rules.Policy))
+		d.Notes = append(d.Notes, fmt.Sprintf("RolloutPolicy %s says in which order and when", p.Rules.Policy))
 	}
 	if h := p.Rules.Hold; h != nil {
 		d.Notes = append(d.Notes, "no node would begin now: "+h.Because)

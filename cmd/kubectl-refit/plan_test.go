@@ -12,6 +12,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -174,6 +175,86 @@ func TestAPlanCountsWhoGoesAndSaysHowLongThatTakes(t *testing.T) {
 	d.refused = true
 	if d.count(); d.Counts.Going != 0 {
 		t.Errorf("of what is refused: %+v", d.Counts)
+	}
+}
+
+func TestAPlanReckonsWithThePolicyOfThePool(t *testing.T) {
+	old := &machineconfig.Config{Name: "old", Files: []machineconfig.File{file("/etc/a", "1")}}
+	d := planned(t, old, &machineconfig.Config{Name: "new"}, "a", "b", "c", "d", "e")
+	p := progress.Pool{Name: "worker", Target: "new", Rules: progress.Rules{Policy: "careful"}}
+	for _, name := range d.Order {
+		p.Nodes = append(p.Nodes, progress.Node{Name: name, Node: api.Node{Current: "old", Desired: "old", State: api.Done}})
+	}
+	p.Nodes = append(p.Nodes, progress.Node{Name: "f", Node: api.Node{Current: "new", Desired: "new", State: api.Done}})
+	pool := &mcfgv1.MachineConfigPool{}
+	pool.Spec.MaxUnavailable = new(intstr.FromInt32(2))
+	past := []progress.Update{{Took: 10 * time.Minute, Rebooted: true}, {Took: 20 * time.Minute, Rebooted: true},
+		{Took: 12 * time.Minute, Rebooted: true}}
+	canary := api.RolloutStage{Name: "canary", Nodes: new(intstr.FromInt32(2)), SoakSeconds: 3600}
+	night := &api.RolloutWindows{Open: []api.Window{{Cron: "0 22 * * *", DurationMinutes: 60}}, OnClose: api.CloseFinishes}
+	evening := time.Date(2026, 3, 2, 21, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		name             string
+		spec             api.RolloutPolicySpec
+		typical, slowest time.Duration
+	}{
+		{"without stages, two at a time", api.RolloutPolicySpec{}, 36 * time.Minute, 60 * time.Minute},
+		// One canary goes: f has it already. An hour, then two at a time.
+		{
+			"a stage that soaks", api.RolloutPolicySpec{Stages: []api.RolloutStage{canary}}, 96 * time.Minute,
+			2 * time.Hour,
+		},
+		// After an hour for another one, then it is the next night.
+		{
+			"a window", api.RolloutPolicySpec{Stages: []api.RolloutStage{canary}, Windows: night},
+			25*time.Hour + 24*time.Minute, 25*time.Hour + 40*time.Minute,
+		},
+		{
+			"what it can't know", api.RolloutPolicySpec{DependsOn: []string{"infra"}, Approval: &api.RolloutApproval{}},
+			36 * time.Minute, time.Hour,
+		},
+	} {
+		policy := &api.RolloutPolicy{ObjectMeta: metav1.ObjectMeta{Name: "careful"}, Spec: test.spec}
+		got := d.simulate(p, policy, pool, past, evening)
+		want := &policyEstimate{"careful", int(test.typical.Seconds()), int(test.slowest.Seconds())}
+		if got == nil || *got != *want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, want)
+		}
+		d.Estimate = &planEstimate{Policy: got, BasedOn: 3}
+		if said := d.duration(); !strings.Contains(said, "windows of RolloutPolicy careful and the last updates of 3 nodes") {
+			t.Error(said)
+		}
+	}
+	never := &api.RolloutPolicy{Spec: api.RolloutPolicySpec{Windows: &api.RolloutWindows{
+		Blackouts: []api.Window{{From: "2026-01-01", Until: "2027-12-31"}},
+	}}}
+	if got := d.simulate(p, never, pool, past, evening); got != nil {
+		t.Errorf("of what does not end: %+v", got)
+	}
+	d.Estimate, d.policy = &planEstimate{}, "careful"
+	if said := d.duration(); !strings.HasSuffix(said, "all that RolloutPolicy careful waits for comes on top") {
+		t.Error(said)
+	}
+}
+
+func TestWhatAGateRefusedIsSaidWithItsName(t *testing.T) {
+	q := api.Quarantine{Config: "rendered-worker-b", Gate: "smoke", Reason: "was closed", Since: time.Unix(1, 0)}
+	d := &planDocument{Desired: q.Config}
+	d.note(progress.Pool{Name: "worker", Target: q.Config, Quarantined: []api.Quarantine{q}})
+	if got := strings.Join(d.Notes, "\n"); !d.refused || !strings.Contains(got, "gate smoke was closed; until that is lifted") {
+		t.Error(got)
+	}
+	var out strings.Builder
+	lifted := quarantineRow{Pool: "worker", Quarantine: api.Quarantine{Config: q.Config}, Lifted: &liftedRow{By: "jane"}}
+	if err := writeQuarantines(&out, []quarantineRow{{Pool: "worker", Quarantine: q}, lifted}, time.Unix(61, 0)); err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(out.String(), "\n")
+	if words := strings.Fields(rows[1]); words[2] != "-" || !strings.HasSuffix(rows[1], "gate smoke was closed") {
+		t.Error(rows[1])
+	}
+	if words := strings.Fields(rows[4]); len(words) != 6 || words[2] != "-" {
+		t.Error(rows[4])
 	}
 }
 

@@ -8,10 +8,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode/utf8"
-
-	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/noderefit/noderefit/plan"
 )
@@ -126,17 +123,6 @@ func (d *planDocument) summary() string {
 		text += fmt.Sprintf("; budgets hold %s now", number(*c.HeldPods, "pod"))
 	}
 	return text
-}
-
-// duration is how long it would take.
-func (d *planDocument) duration() string {
-	e := d.Estimate
-	if e == nil {
-		return "Duration: not known, as no node of the pool has told how long such an update took"
-	}
-	human := func(seconds int) string { return duration.HumanDuration(time.Duration(seconds) * time.Second) }
-	return fmt.Sprintf("Duration: about %s, or %s if each is as slow as the slowest, by the last updates of %s",
-		human(e.Seconds), human(e.SlowestSeconds), number(e.BasedOn, "node"))
 }
 
 func number(n int, thing string) string {

@@ -107,7 +107,7 @@ func (c *cluster) rulesIfKnown(ctx context.Context) func([]*progress.Pool) {
 func bypassCommand(o *options) *cobra.Command {
 	var why string
 	var end bool
-	cmd := poolCommand(o, "bypass POOL --why TEXT", "Let a pool's update go on outside windows, stages and soaks", 0,
+	cmd := poolCommand(o, "bypass POOL --why TEXT", "Let a pool's update go on without most of its RolloutPolicy", 0,
 		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
 			if end {
 				if p.Annotations[api.BypassKey] == "" {
@@ -122,10 +122,12 @@ func bypassCommand(o *options) *cobra.Command {
 			}
 			return bypass(p, who, why, rollout.Now())
 		})
-	cmd.Long = `Lets the configuration that a pool shall have now go through it without the windows, stages, soaks and
-dependencies of its RolloutPolicy. How many nodes may be out of service and on how many it may fail counts still, and so
-do pauses and quarantines. Who did it, when and why is recorded at the pool and as an event. It ends when the pool is to
-have another configuration, or with --end.`
+	cmd.Long = `Lets the configuration that a pool shall have now go through it without most of its RolloutPolicy:
+` + progress.Bypassed + `.
+What counts still:
+` + progress.NotBypassed + `.
+Who did it, when and why is recorded at the pool and as an event. It ends when the pool is to have another
+configuration, or with --end.`
 	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")
 	cmd.Flags().BoolVar(&end, "end", false, "end the bypass")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
@@ -145,6 +147,6 @@ func bypass(p *mcfgv1.MachineConfigPool, who, why string, now time.Time) (*chang
 	}
 	b := api.Bypass{Config: target, By: who, Why: oneLine(why), Since: now.UTC().Truncate(time.Second)}
 	return &change{annotations: map[string]any{api.BypassKey: api.Encode(b)}}, fmt.Sprintf(
-		"pool %s takes %s without waiting for windows, stages and soaks; kubectl refit bypass %s --end takes that back",
-		p.Name, target, p.Name), nil
+		"pool %s takes %s without the %s of its RolloutPolicy; kubectl refit bypass %s --end takes that back",
+		p.Name, target, progress.Bypassed, p.Name), nil
 }

@@ -158,7 +158,7 @@ func writeLifted(w io.Writer, rows []quarantineRow, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "\nPOOL\tLIFTED\tFAILED ON\tSINCE\tBY\tWHY")
 	for _, q := range rows[:min(len(rows), liftsShown)] {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Pool, q.Config, q.Node, age(now, q.Lifted.Since),
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Pool, q.Config, dash(q.Node), age(now, q.Lifted.Since),
 			dash(q.Lifted.By), dash(oneLine(q.Lifted.Why)))
 	}
 	if more := len(rows) - liftsShown; more > 0 {

@@ -125,8 +125,8 @@ func bypassText(p progress.Pool) string {
 	if b == nil || p.Rules.Policy == "" || !api.SameContent(b.Config, p.Target) {
 		return ""
 	}
-	return fmt.Sprintf("%s goes through without windows, stages, soaks and gates of RolloutPolicy %s, by %s since %s: %s",
-		p.Target, p.Rules.Policy, b.By, b.Since.UTC().Format(time.RFC3339), b.Why)
+	return fmt.Sprintf("%s goes through without the %s of RolloutPolicy %s, by %s since %s: %s",
+		p.Target, progress.Bypassed, p.Rules.Policy, b.By, b.Since.UTC().Format(time.RFC3339), b.Why)
 }
 
 // heldCondition is PoolHeld. Its reason is a word of progress.Verdict.

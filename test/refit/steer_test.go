@@ -47,12 +47,21 @@ type planned struct {
 		Diffs          []plan.Diff
 	}
 	Counts         struct{ Nodes, Going, Drained, Reboots, HeldPods int }
-	Estimate       *struct{ Nodes, Seconds, SlowestSeconds, BasedOn int }
+	Estimate       *estimated
 	MaxUnavailable int
 	Order, Notes   []string
 	Deleted        []string
 	Warnings       []string
 	Budgets        []struct{ Node, Namespace, Pod, Budget, Placement string }
+}
+
+type estimated struct {
+	Nodes, Seconds, SlowestSeconds, BasedOn int
+
+	Policy struct {
+		Name                    string
+		Seconds, SlowestSeconds int
+	}
 }
 
 func (r result) planned(t *testing.T) planned {
@@ -157,6 +166,10 @@ func TestAPlanShowsContentsButNoSecretInAnyFormat(t *testing.T) {
 	if e := doc.Estimate; e == nil || e.Nodes != 2 || e.Seconds != 14*60 || e.SlowestSeconds != 16*60 || e.BasedOn != 2 {
 		t.Errorf("estimate: %+v", e)
 	}
+	if e := l.underPolicy(`{"pools":["shown"],"stages":[{"name":"canary","nodes":1,"soakSeconds":3600}]}`, change); e == nil ||
+		e.Policy.Name != "shown" || e.Policy.Seconds != (7+60+7)*60 || e.Policy.SlowestSeconds != (8+60+8)*60 {
+		t.Errorf("estimate by the policy: %+v", e)
+	}
 	diffs := doc.Groups[0].Diffs
 	if len(diffs) != 3 || diffs[0].Path != "/etc/shown" || diffs[0].Masked || !diffs[1].Masked || !diffs[2].Masked ||
 		!strings.Contains(diffs[0].Diff, "-version 1\n+version 2\n") {
@@ -179,6 +192,17 @@ func TestAPlanShowsContentsButNoSecretInAnyFormat(t *testing.T) {
 	}
 	l.refit("plan", "shown", "-f", change, "--diff", "some").fails(t, 2, "--diff", `"some"`)
 	l.refit("status", "-o", "markdown").fails(t, 2, `"markdown"`)
+}
+
+// underPolicy is the estimate of a plan for pool shown while a RolloutPolicy with that spec is there.
+func (l *lab) underPolicy(spec, change string) *estimated {
+	l.t.Helper()
+	const path = "/apis/noderefit.dev/v1alpha1/rolloutpolicies"
+	rest := l.Client.CoreV1().RESTClient()
+	body := `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"shown"},"spec":` + spec + `}`
+	l.must(rest.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(l.ctx).Error())
+	defer func() { l.must(rest.Delete().AbsPath(path, "shown").Do(l.ctx).Error()) }()
+	return l.refit("plan", "shown", "-f", change, "-o", "json").ok(l.t).planned(l.t).Estimate
 }
 
 // updated has a daemon say that its node went to a configuration, with a reboot.

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/pool"
+	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
+)
+
+type (
+	// planEstimate is a progress.Estimate.
+	planEstimate struct {
+		Nodes          int `json:"nodes"`
+		Seconds        int `json:"seconds"`
+		SlowestSeconds int `json:"slowestSeconds"`
+		BasedOn        int `json:"basedOn"`
+		// Policy is the same by the pool's RolloutPolicy, beginning now; nil: there is none, or it is not known.
+		Policy *policyEstimate `json:"policy,omitempty"`
+	}
+	policyEstimate struct {
+		Name           string `json:"name"`
+		Seconds        int    `json:"seconds"`
+		SlowestSeconds int    `json:"slowestSeconds"`
+	}
+)
+
+// estimate says how long it would take by what the pool's nodes say of their last updates, and past is these.
+func (d *planDocument) estimate(p progress.Pool, states map[string]*mcfgv1.MachineConfigNode) (past []progress.Update) {
+	for _, n := range p.Nodes {
+		if u, ok := progress.LastUpdate(states[n.Name]); ok {
+			past = append(past, u)
+		}
+	}
+	d.policy = p.Rules.Policy
+	c := d.Counts
+	if e, ok := progress.Forecast(c.Reboots, c.Going-c.Reboots, d.MaxUnavailable, past); ok {
+		d.Estimate = &planEstimate{
+			Nodes: e.Nodes, Seconds: int(e.Typical.Seconds()), SlowestSeconds: int(e.Slowest.Seconds()), BasedOn: e.Updates,
+		}
+	}
+	return past
+}
+
+// farthest is how far ahead a rollout is followed.
+const farthest = 30 * 24 * time.Hour
+
+// byPolicy estimates a pool's rollout by its RolloutPolicy, and warns where that can't be read. The pool's own
+// maxUnavailable is most: what progress has of it is the present stage's.
+func (c *cluster) byPolicy(ctx context.Context, doc *planDocument, p progress.Pool, most *mcfgv1.MachineConfigPool,
+	past []progress.Update,
+) {
+	if doc.Estimate == nil || p.Rules.Policy == "" {
+		return
+	}
+	policies, err := c.policies(ctx)
+	if err != nil {
+		c.warnAll(doc, []string{"how long the RolloutPolicy has it take: not known: " + describe(err)})
+		return
+	}
+	for i := range policies {
+		if policies[i].Name == p.Rules.Policy {
+			doc.Estimate.Policy = doc.simulate(p, &policies[i], most, past, rollout.Now())
+		}
+	}
+}
+
+// simulate follows the rollout by the decisions of the controller; nil: it would not come to an end in time. Nodes that
+// do not go have it already. What gates, approvals and other pools take nobody knows: they are taken as passed.
+func (d *planDocument) simulate(p progress.Pool, policy *api.RolloutPolicy, most *mcfgv1.MachineConfigPool,
+	past []progress.Update, now time.Time,
+) *policyEstimate {
+	policy = policy.DeepCopy()
+	policy.Spec.Pools, policy.Spec.PoolSelector, policy.Spec.DependsOn = []string{p.Name}, nil, nil
+	f := pool.Fleet{
+		Pool:     &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Labels: p.Labels}},
+		Policies: []api.RolloutPolicy{*policy}, Start: now, Limit: farthest,
+	}
+	f.Pool.Spec.MaxUnavailable, f.Pool.Spec.Configuration.Name = most.Spec.MaxUnavailable, d.Desired
+	for _, n := range p.Nodes {
+		has := d.Desired
+		if slices.Contains(d.Order, n.Name) {
+			has = n.Current
+		}
+		n.Node = api.Node{Current: has, Desired: has, State: api.Done}
+		n.NotReady, n.Cordoned = "", false
+		f.Nodes = append(f.Nodes, n)
+	}
+	out := &policyEstimate{Name: policy.Name}
+	typical, slowest := eachTakes(d.Counts, past)
+	for _, one := range []struct {
+		took    time.Duration
+		seconds *int
+	}{{typical, &out.Seconds}, {slowest, &out.SlowestSeconds}} {
+		f.Update = one.took
+		log := pool.Simulate(f)
+		last := log[len(log)-1]
+		if last.What != pool.Finished {
+			return nil
+		}
+		*one.seconds = int(last.At.Sub(now).Seconds())
+	}
+	return out
+}
+
+// eachTakes is how long one node takes, mostly and at the worst. Where some reboot and some do not, those count that
+// take longer.
+func eachTakes(c planCounts, past []progress.Update) (typical, slowest time.Duration) {
+	for _, kind := range [][2]int{{min(c.Reboots, 1), 0}, {0, min(c.Going-c.Reboots, 1)}} {
+		if e, ok := progress.Forecast(kind[0], kind[1], 1, past); ok {
+			typical, slowest = max(typical, e.Typical), max(slowest, e.Slowest)
+		}
+	}
+	return typical, slowest
+}
+
+// duration is how long it would take.
+func (d *planDocument) duration() string {
+	e := d.Estimate
+	if e == nil {
+		return "Duration: not known, as no node of the pool has told how long such an update took"
+	}
+	human := func(seconds int) string { return duration.HumanDuration(time.Duration(seconds) * time.Second) }
+	text := fmt.Sprintf("Duration: about %s, or %s if each is as slow as the slowest, by the last updates of %s",
+		human(e.Seconds), human(e.SlowestSeconds), number(e.BasedOn, "node"))
+	switch {
+	case e.Policy != nil:
+		text = fmt.Sprintf("Duration: about %s from now, or %s if each node is as slow as the slowest, by the stages, soaks "+
+			"and windows of RolloutPolicy %s and the last updates of %s; gates, approvals and other pools come on top",
+			human(e.Policy.Seconds), human(e.Policy.SlowestSeconds), e.Policy.Name, number(e.BasedOn, "node"))
+	case d.policy != "":
+		text += "; all that RolloutPolicy " + d.policy + " waits for comes on top"
+	}
+	return text
+}
