@@ -141,7 +141,7 @@ func TestQuestionsAreOpenOnceTheirSubjectHasSoaked(t *testing.T) {
 	}{
 		"it soaks":              {"b B Done arrived=30s", ""},
 		"the node has soaked":   {"b B Done arrived=2m", "node b"},
-		"no rollout sent it":    {"b B Done", "stage canary"},
+		"no rollout sent it":    {"b B Done previous=A", "stage canary"},
 		"it has not come there": {"b A>B Working", ""},
 	} {
 		_, book := judged(t, spec, Unasked, "a A Done", c.node)

@@ -69,7 +69,8 @@ func (j *judge) lookAgain(at time.Time) {
 
 // order is the pool's nodes in the order in which they take the places of stages: those that are at the target, as they
 // came, and those on their way there, so that a stage keeps its nodes; then those that are least likely to hurt: a node
-// on which something failed before comes last, and this process's own after all.
+// on which something failed before comes last, and this process's own after all; then those that joined with the target,
+// which prove nothing about nodes that are changed.
 func (j *judge) order() []*progress.Node {
 	nodes := make([]*progress.Node, len(j.pool.Nodes))
 	for i := range j.pool.Nodes {
@@ -77,7 +78,7 @@ func (j *judge) order() []*progress.Node {
 	}
 	slices.SortStableFunc(nodes, func(a, b *progress.Node) int {
 		return cmp.Or(
-			last(a.Desired != j.pool.Target, b.Desired != j.pool.Target),
+			cmp.Compare(j.came(a), j.came(b)),
 			j.ended(a).Compare(j.ended(b)),
 			last(a.Name == j.self, b.Name == j.self),
 			last(!j.pool.Tries(*a), !j.pool.Tries(*b)),
@@ -94,7 +95,7 @@ func (j *judge) order() []*progress.Node {
 }
 
 // ended is when the target was proved on a node, or failed, and in a far future where neither is seen yet. A node that
-// no rollout sent, as it joined with the target, takes no seat from those that one did.
+// a rollout sent before there was a policy takes no seat from those that came after.
 func (j *judge) ended(n *progress.Node) time.Time {
 	never := j.now.AddDate(1, 0, 0)
 	if n.Updated(j.pool.Target) {
@@ -113,6 +114,17 @@ func (j *judge) ended(n *progress.Node) time.Time {
 		}
 	}
 	return never
+}
+
+// came ranks a node for a place of a stage: there or on its way, not sent yet, and joined with the target.
+func (j *judge) came(n *progress.Node) int {
+	switch {
+	case n.Desired != j.pool.Target:
+		return 1
+	case n.Updated(j.pool.Target) && n.Arrived.Config != j.pool.Target && n.Previous == "" && j.pool.Target != j.pool.Previous:
+		return 2
+	}
+	return 0
 }
 
 func last(a, b bool) int {

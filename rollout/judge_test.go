@@ -37,6 +37,8 @@ func node(t *testing.T, text string) progress.Node {
 			n.Arrived = api.Arrival{Config: n.Desired, Since: ago(t, value)}
 		case "sent":
 			n.Arrived = api.Arrival{Config: n.Desired}
+		case "previous":
+			n.Previous = value
 		case "ready":
 			n.ReadySince = ago(t, value)
 		case "notready":
@@ -165,7 +167,7 @@ func TestStagesComeOneAfterTheOther(t *testing.T) {
 			held: "a:WaitsForStage", stage: "canary",
 		},
 		"one that was there before anybody sent it does not soak": {
-			stages: []api.RolloutStage{canary}, nodes: []string{"a A Done", "b B Done"},
+			stages: []api.RolloutStage{canary}, nodes: []string{"a A Done", "b B Done previous=A"},
 			held: "", stage: "rest",
 		},
 		"the canary is degraded": {
@@ -257,14 +259,34 @@ func TestNodesOfAllStagesGoByThePoolsOwnMaxUnavailable(t *testing.T) {
 	}
 }
 
-func TestANodeThatJoinedWithTheTargetTakesNoSeatOfAStage(t *testing.T) {
+func TestANodeThatJoinedWithTheTargetIsNoCanary(t *testing.T) {
 	t.Parallel()
-	spec := api.RolloutPolicySpec{Stages: []api.RolloutStage{{Name: "canary", Nodes: number("1"), SoakSeconds: 600}}}
-	p := pool(t, "worker", "a A Done", "joined B Done", "sent B Done arrived=1m")
-	follow([]api.RolloutPolicy{policyOf(spec)}, p)
-	// The node that was sent is the canary, although the other one has been there for longer.
-	if got := held(p); !strings.HasPrefix(got, "a:") {
-		t.Errorf("held: %q", got)
+	for name, c := range map[string]struct {
+		canaries string
+		nodes    []string
+		held     string
+	}{
+		"the one that was sent soaks": {
+			"1", []string{"a A Done", "joined B Done", "sent B Done arrived=1m"}, "a:Soaking",
+		},
+		"the second canary is on its way": {
+			"2", []string{"a A Done", "b A>B Working sent", "c B Done arrived=2h", "joined B Done"}, "a:WaitsForStage",
+		},
+		"the second canary is still to be sent": {
+			"2", []string{"a A Done", "b A Done", "c B Done arrived=2h", "joined B Done"}, "b:WaitsForStage",
+		},
+		"the canary was deleted": {
+			"1", []string{"a A Done", "b A Done", "joined B Done"}, "b:WaitsForStage",
+		},
+		"all joined": {"1", []string{"joined B Done"}, ""},
+	} {
+		p := pool(t, "worker", c.nodes...)
+		follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{Stages: []api.RolloutStage{
+			{Name: "canary", Nodes: number(c.canaries), SoakSeconds: 600},
+		}})}, p)
+		if got := held(p); got != c.held {
+			t.Errorf("%s: held %q, want %q", name, got, c.held)
+		}
 	}
 }
 

@@ -50,11 +50,14 @@ type walk struct {
 	cumulated []int
 	soaks     []time.Duration
 	budget    int
+	came      int // nodes that joined
 	// ready is since when a node has been at the target and ready, as seen from outside.
 	ready map[string]time.Time
 	// outcomes is how the target ends on a node, other than well.
 	outcomes map[string]api.State
 	failed   map[string]bool
+	// joined are the nodes that came with the target.
+	joined map[string]bool
 	// sick are the nodes whose members of etcd are not ready; nil: it is no control plane.
 	sick     map[string]bool
 	gates    gateWorld
@@ -69,7 +72,7 @@ type walk struct {
 func newWalk(seed uint64) *walk {
 	w := &walk{
 		chance: rand.New(rand.NewPCG(seed, 1)), now: t0, ready: map[string]time.Time{}, outcomes: map[string]api.State{},
-		seed: seed, failed: map[string]bool{}, object: &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}},
+		seed: seed, failed: map[string]bool{}, joined: map[string]bool{}, object: &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}},
 	}
 	count := 1 + w.chance.IntN(12)
 	for i := range count {
@@ -89,7 +92,7 @@ func newWalk(seed uint64) *walk {
 	}
 	w.policy.Spec.Pools = []string{w.object.Name}
 	w.policy.Spec.MinReadySeconds = w.chance.Int32N(3) * 60
-	w.makeStages(count)
+	w.makeStages()
 	w.makeGates()
 	w.makeWindows()
 	w.makeStaging(seed)
@@ -110,7 +113,7 @@ func newWalk(seed uint64) *walk {
 // one is true once in so many times.
 func (w *walk) one(in int) bool { return w.chance.IntN(in) == 0 }
 
-func (w *walk) makeStages(count int) {
+func (w *walk) makeStages() {
 	total := 0
 	for i := range w.chance.IntN(3) {
 		size := 1 + w.chance.IntN(3)
@@ -122,7 +125,7 @@ func (w *walk) makeStages(count int) {
 			stage.MaxUnavailable = &most
 		}
 		w.policy.Spec.Stages = append(w.policy.Spec.Stages, stage)
-		total = min(total+size, count)
+		total += size
 		w.cumulated, w.soaks = append(w.cumulated, total), append(w.soaks, time.Duration(soak)*time.Second)
 	}
 }
@@ -231,7 +234,7 @@ func (w *walk) check(p progress.Pool, steps []Step) error {
 	begun := map[string]bool{}
 	for _, n := range w.nodes {
 		out += rank(n.Unavailable() || w.gated(n))
-		going += rank(n.Desired == "B")
+		going += rank(n.Desired == "B" && !w.joined[n.Name])
 	}
 	before := out
 	for _, s := range steps {
@@ -339,10 +342,38 @@ func (w *walk) pass(p progress.Pool) {
 	}
 	w.now = w.now.Add(step)
 	w.approve(p)
+	w.comeAndGo()
 	for i := range w.nodes {
 		w.stage(&w.nodes[i])
 		w.live(&w.nodes[i])
 	}
+}
+
+// comeAndGo has nodes deleted, and join with what machines get: the target, once a node has it. A failure that nobody
+// reports any more would be remembered by the pool, which is not what is shown here.
+func (w *walk) comeAndGo() {
+	if w.calm || !w.one(15) {
+		return
+	}
+	if i := w.chance.IntN(len(w.nodes)); len(w.nodes) > 1 && w.one(2) && !w.failed[w.nodes[i].Name] {
+		w.tell("%s is deleted", w.nodes[i].Name)
+		delete(w.ready, w.nodes[i].Name)
+		delete(w.sick, w.nodes[i].Name)
+		w.nodes = slices.Delete(w.nodes, i, i+1)
+		return
+	}
+	w.came++
+	config := "A"
+	if slices.ContainsFunc(w.nodes, func(n progress.Node) bool { return n.Current == "B" }) && !w.gates.failed {
+		config = "B"
+	}
+	n := progress.Node{
+		Name: fmt.Sprintf("j-%02d", w.came), Zone: "z0", Labels: map[string]string{}, Created: w.now, ReadySince: w.now,
+		Node: api.Node{Current: config, Desired: config, State: api.Done},
+	}
+	w.joined[n.Name] = config == "B"
+	w.nodes = append(w.nodes, n)
+	w.tell("%s joins with %s", n.Name, config)
 }
 
 // live has a node's agent take a step, and its kubelet fail or come back.
@@ -351,7 +382,7 @@ func (w *walk) live(n *progress.Node) {
 	switch {
 	case n.NotReady != "" && (w.calm || w.one(3)):
 		n.NotReady, n.ReadySince = "", w.now
-		if n.Current == "B" && n.State == api.Done {
+		if n.Current == "B" && n.State == api.Done && !w.joined[n.Name] {
 			w.ready[n.Name] = w.now
 		}
 	case n.NotReady == "" && !w.calm && w.one(25):
