@@ -58,12 +58,12 @@ type NotificationWebhook struct {
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHost() != ''",message="has to be an http or https URL with a host"
 	URL string `json:"url"`
-	// on is what it is told; without it everything.
+	// events are those that it is told of; without it all. (It is not called on, which YAML reads as true.)
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=5
 	// +listType=set
 	// +optional
-	On []NotificationKind `json:"on,omitempty"`
+	Events []NotificationKind `json:"events,omitempty"`
 	// secretRef names a Secret for it.
 	// +optional
 	SecretRef *NotificationSecret `json:"secretRef,omitempty"`

@@ -84,6 +84,9 @@ func (c *calendar) at(t time.Time) moment {
 		} else if edge = c.edge(edge); edge.IsZero() {
 			return now
 		}
+		if edge.After(t.Add(horizon)) {
+			return now // as good as never
+		}
 		if c.look(edge).open != now.open {
 			break
 		}

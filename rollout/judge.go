@@ -343,19 +343,22 @@ func (j *judge) depend() {
 }
 
 func (j *judge) closed(m moment) *progress.Hold {
-	h := &progress.Hold{
-		Verdict: progress.OutsideWindow, Blocking: policyObject(j.name), Until: m.until,
-		Because: "no window is open, and none will be", Do: "see spec.windows" + j.orBypass(),
-	}
 	what := "no window is open"
 	if m.black {
 		what = strings.TrimSpace("blackout "+m.blackout) + " is in force"
 	}
-	if !m.until.IsZero() {
-		h.Because = fmt.Sprintf("%s; the next one opens at %s", what, m.until.UTC().Format(time.RFC3339))
-		h.Do = "wait" + j.orBypass()
+	if m.until.IsZero() {
+		return &progress.Hold{ // nobody should wait for that
+			Verdict: progress.PolicyUnusable, Blocking: policyObject(j.name),
+			Because: what + ", and by spec.windows none will ever open again",
+			Do:      "add a window (kubectl edit rolloutpolicy " + j.name + ")" + j.orBypass(),
+		}
 	}
-	return h
+	return &progress.Hold{
+		Verdict: progress.OutsideWindow, Blocking: policyObject(j.name), Until: m.until,
+		Because: fmt.Sprintf("%s; the next one opens at %s", what, m.until.UTC().Format(time.RFC3339)),
+		Do:      "wait" + j.orBypass(),
+	}
 }
 
 // dependency is a pool that has to be updated first. One of which a new configuration is being made is not.
@@ -379,12 +382,31 @@ func (j *judge) dependency() *progress.Hold {
 		case !other.Complete():
 			return &progress.Hold{
 				Verdict: progress.WaitsForPool, Blocking: blocking,
-				Because: fmt.Sprintf("pool %s comes first: %d of its %d nodes are updated", name, other.Updated, other.Machines),
+				Because: fmt.Sprintf("pool %s comes first: %s", name, incomplete(other)),
 				Do:      "wait, or see kubectl refit explain pool/" + name,
 			}
 		}
 	}
 	return nil
+}
+
+// incomplete is what keeps a pool from being complete.
+func incomplete(p *progress.Pool) string {
+	text := fmt.Sprintf("%d of its %d nodes are updated", p.Updated, p.Machines)
+	switch {
+	case p.Target == "":
+		return "it has no configuration yet"
+	case p.Updated < p.Machines:
+	case p.Rules.Unproved != nil:
+		return text + ", and " + p.Rules.Unproved.Because
+	default:
+		for _, n := range p.Nodes {
+			if n.NotReady != "" || n.Unavailable() {
+				return text + ", and node " + n.Name + " does not serve"
+			}
+		}
+	}
+	return text
 }
 
 // spent is that the configuration failed on as many nodes as may be, where the policy says how many; nil: it did not.

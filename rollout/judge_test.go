@@ -348,6 +348,15 @@ func TestWhatHoldsAWholePool(t *testing.T) {
 			nodes: []string{"a A Done"}, other: []string{"x B Done", "y A>B Working"},
 			verdict: progress.WaitsForPool, says: "pool canary comes first: 1 of its 2 nodes are updated",
 		},
+		"another pool has come and does not serve": {
+			specs: []api.RolloutPolicySpec{{DependsOn: []string{"canary"}}},
+			nodes: []string{"a A Done"}, other: []string{"x B Done", "y B Done notready"},
+			verdict: progress.WaitsForPool, says: "2 of its 2 nodes are updated, and node y does not serve",
+		},
+		"no window will ever open again": {
+			specs: []api.RolloutPolicySpec{{Windows: &api.RolloutWindows{Open: []api.Window{{From: "2026-01-01", Until: "2026-01-02"}}}}},
+			nodes: []string{"a A Done"}, verdict: progress.PolicyUnusable, says: "by spec.windows none will ever open again",
+		},
 		"another pool has come": {
 			specs: []api.RolloutPolicySpec{{DependsOn: []string{"canary"}}},
 			nodes: []string{"a A Done"}, other: []string{"x B Done"},

@@ -176,7 +176,7 @@ func receivers(spec *api.Notifications, n api.Notification, waiting []api.Notifi
 	waits := slices.ContainsFunc(waiting, func(w api.Notification) bool { return w.ID == n.ID })
 	var out []string
 	for _, w := range spec.Webhooks {
-		wants := len(w.On) == 0 || slices.Contains(w.On, n.Kind)
+		wants := len(w.Events) == 0 || slices.Contains(w.Events, n.Kind)
 		if waits && slices.Contains(n.Webhooks, w.Name) || !waits && wants {
 			out = append(out, w.Name)
 		}

@@ -347,7 +347,7 @@ func TestAFailureIsToldToThoseWhoWantToKnow(t *testing.T) {
 	all.comeUp(false)
 	some.comeUp(true)
 	l, _ := tellers(t, 2, fmt.Sprintf(`{"webhooks":[{"name":"all","url":"http://%s"},
-		{"name":"some","url":"https://%s","on":["NeedsYou"],"secretRef":{"name":"pager"}}]}`, all.address, some.address))
+		{"name":"some","url":"https://%s","events":["NeedsYou"],"secretRef":{"name":"pager"}}]}`, all.address, some.address))
 	l.namespace()
 	quiet := l.startAlertmanager()
 	if err := l.Client.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(policiesPath, "careful").
@@ -386,7 +386,7 @@ func TestAFailureIsToldToThoseWhoWantToKnow(t *testing.T) {
 func TestANodeThatWaitsForLongIsTold(t *testing.T) {
 	r := newReceiver(t)
 	r.comeUp(false)
-	l, _ := tellers(t, 2, fmt.Sprintf(`{"webhooks":[{"name":"chat","url":"http://%s","on":["Blocked","Done"]}]}`, r.address))
+	l, _ := tellers(t, 2, fmt.Sprintf(`{"webhooks":[{"name":"chat","url":"http://%s","events":["Blocked","Done"]}]}`, r.address))
 	l.agents.hold("w-0", true)
 	l.target("worker", configB)
 	l.until("it is drained", func() bool { return l.stand("w-0").Cordoned })
@@ -412,7 +412,7 @@ func TestNotificationsThatMakeNoSenseAreRefusedByField(t *testing.T) {
 		`{"webhooks":[{"name":"a","url":"http:///x"}]}`:                                             "has to be an http or https URL",
 		`{"webhooks":[{"name":"A","url":"http://x"}]}`:                                              "spec.notifications.webhooks[0].name",
 		`{"webhooks":[{"name":"a","url":"http://x"},{"name":"a","url":"http://y"}]}`:                "Duplicate value",
-		`{"webhooks":[{"name":"a","url":"http://x","on":["Never"]}]}`:                               "spec.notifications.webhooks[0].on[0]",
+		`{"webhooks":[{"name":"a","url":"http://x","events":["Never"]}]}`:                               "spec.notifications.webhooks[0].events[0]",
 		`{"webhooks":[{"name":"a","url":"http://x","secretRef":{"name":"s"}}]}`:                     "url has to be https",
 		`{"alertmanager":{"url":"http://x","secretRef":{"name":"s"}}}`:                              "url has to be https",
 		`{"alertmanager":{"url":"x"}}`:                                                              "spec.notifications.alertmanager.url",
