@@ -166,7 +166,9 @@ func follow(last, before rollout.Answer, message string, now time.Time) rollout.
 	if last.At.IsZero() {
 		last = before
 	}
-	next := rollout.Answer{Passed: message == "", Message: message, At: now, Since: now, Closed: last.Closed, First: last.First}
+	next := rollout.Answer{
+		Passed: message == "", Message: message, At: now, Since: now, Closed: last.Closed, First: last.First,
+	}
 	switch {
 	case last.At.IsZero():
 		next.First = now

@@ -58,8 +58,8 @@ func explain(err error) string {
 	return localAddress.ReplaceAllString(err.Error(), "$1 $2 ")
 }
 
-// localAddress is where an error of the network says where it came from: a port that is another one each time, and would
-// make each answer a new one.
+// localAddress is where an error of the network says where it came from: a port that is another one each time, and
+// would make each answer a new one.
 var localAddress = regexp.MustCompile(`\b(read|write) (tcp|udp) \S+->`)
 
 // forNode puts the node's name where a gate has a place for it.

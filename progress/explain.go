@@ -311,8 +311,8 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 	if p.backText() != "" && !p.Paused {
 		return false, false // those that have it still go back
 	}
-	if p.Rules.Policy == "" && p.Reported != nil && (p.Reported.Verdict == GateClosed || p.Reported.Verdict == GateFailed) {
-		return false, p.Reported.Verdict == GateFailed // who may not read policies goes by what the controller says
+	if r := p.Reported; p.Rules.Policy == "" && r != nil && (r.Verdict == GateClosed || r.Verdict == GateFailed) {
+		return false, r.Verdict == GateFailed // who may not read policies goes by what the controller says
 	}
 	a := r.explainPool(p)
 	switch a.Verdict.meaning().end {

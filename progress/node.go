@@ -55,12 +55,25 @@ func ReadNode(n *corev1.Node) Node {
 		out.Joining = out.Joining || t.Key == api.StartupTaint
 	}
 	out.NotReady, out.NotReadySince = notReady(n.Status.Conditions)
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady && out.NotReady == "" {
-			out.ReadySince = c.LastTransitionTime.Time
-		}
+	if out.NotReady == "" {
+		out.ReadySince = readySince(n.Status.Conditions)
 	}
 	return out
+}
+
+// readySince is when the last of what notReady asks became well.
+func readySince(conditions []corev1.NodeCondition) time.Time {
+	var last time.Time
+	for _, c := range conditions {
+		switch c.Type {
+		case corev1.NodeReady, corev1.NodeDiskPressure, corev1.NodeNetworkUnavailable:
+			if c.LastTransitionTime.After(last) {
+				last = c.LastTransitionTime.Time
+			}
+		default:
+		}
+	}
+	return last
 }
 
 // notReady asks the same three conditions as OpenShift. A node that never reported is not ready.

@@ -67,6 +67,22 @@ func TestWhichConditionsMakeANodeNotReady(t *testing.T) {
 	}
 }
 
+func TestANodeIsReadySinceTheLastOfItsConditionsIsWell(t *testing.T) {
+	t.Parallel()
+	n := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(night)},
+		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(night.Add(time.Hour))},
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(night.Add(2 * time.Hour))},
+	}}}
+	if got := ReadNode(n).ReadySince; !got.Equal(night.Add(time.Hour)) {
+		t.Errorf("ready since %s", got)
+	}
+	n.Status.Conditions[1].Status = corev1.ConditionTrue
+	if got := ReadNode(n).ReadySince; !got.IsZero() {
+		t.Errorf("under pressure, and ready since %s", got)
+	}
+}
+
 func TestWhereANodeStands(t *testing.T) {
 	for _, test := range []struct {
 		node               Node

@@ -341,7 +341,8 @@ func skipPast(o rrule.ROption, t time.Time) time.Time {
 	past := int(t.Sub(o.Dtstart).Hours()/24)/days - 1
 	// A day on which clocks go forward may not have the hour of the first.
 	for n := past; n > 0 && n > past-3; n-- {
-		if later := o.Dtstart.AddDate(0, 0, n*days); later.Hour() == o.Dtstart.Hour() && later.Minute() == o.Dtstart.Minute() {
+		later := o.Dtstart.AddDate(0, 0, n*days)
+		if later.Hour() == o.Dtstart.Hour() && later.Minute() == o.Dtstart.Minute() {
 			return later
 		}
 	}

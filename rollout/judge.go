@@ -69,8 +69,8 @@ func (j *judge) lookAgain(at time.Time) {
 
 // order is the pool's nodes in the order in which they take the places of stages: those that are at the target, as they
 // came, and those on their way there, so that a stage keeps its nodes; then those that are least likely to hurt: a node
-// on which something failed before comes last, and this process's own after all; then those that joined with the target,
-// which prove nothing about nodes that are changed.
+// on which something failed before comes last, and this process's own after all; then those that joined with the
+// target, which prove nothing about nodes that are changed.
 func (j *judge) order() []*progress.Node {
 	nodes := make([]*progress.Node, len(j.pool.Nodes))
 	for i := range j.pool.Nodes {
@@ -121,7 +121,8 @@ func (j *judge) came(n *progress.Node) int {
 	switch {
 	case n.Desired != j.pool.Target:
 		return 1
-	case n.Updated(j.pool.Target) && n.Arrived.Config != j.pool.Target && n.Previous == "" && j.pool.Target != j.pool.Previous:
+	case j.pool.Target != j.pool.Previous && n.Updated(j.pool.Target) && n.Arrived.Config != j.pool.Target &&
+		n.Previous == "":
 		return 2
 	}
 	return 0

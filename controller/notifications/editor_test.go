@@ -45,7 +45,7 @@ func waiting(p *api.RolloutPolicy) []string {
 func TestWhatWaitsForAWebhookIsInTheStatusUntilItIsTaken(t *testing.T) {
 	t.Parallel()
 	p := policyWith(api.NotificationWebhook{Name: "all"},
-		api.NotificationWebhook{Name: "none", On: []api.NotificationKind{api.RolloutDone}}, api.NotificationWebhook{Name: "more"})
+		api.NotificationWebhook{Name: "none", Events: []api.NotificationKind{api.RolloutDone}}, api.NotificationWebhook{Name: "more"})
 	p.Status.Notifications, _, _ = draft(p, sees("B"), morning)
 	if got := waiting(p); !slices.Equal(got, []string{"B[all more]"}) {
 		t.Fatalf("it waits: %v", got)

@@ -193,7 +193,8 @@ func (c *chooser) chooseIdle(nodes []progress.Node) {
 	under := 0
 	for _, n := range c.pool.Nodes {
 		_, soaks := c.pool.Rules.Soaking[n.Name]
-		if soaks || c.pool.Rules.Gated[n.Name] != nil || leaving(n) || n.Desired == c.pool.Target && (n.Moving() || n.Failing()) {
+		goes := leaving(n) || n.Desired == c.pool.Target && (n.Moving() || n.Failing())
+		if goes || soaks || c.pool.Rules.Gated[n.Name] != nil {
 			under++
 		}
 	}

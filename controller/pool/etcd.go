@@ -29,8 +29,8 @@ func etcdNamespaces() map[string]cache.Config {
 // etcdAgain is for how long the API server's word about etcd is believed.
 const etcdAgain = 10 * time.Second
 
-// etcd is what is known of etcd, where a policy of a pool of the control plane asks for that; nil: nobody asks. Where no
-// members are known, the API server is asked, while a node of such a pool is not where it should be.
+// etcd is what is known of etcd, where a policy of a pool of the control plane asks for that; nil: nobody asks. Where
+// no members are known, the API server is asked, while a node of such a pool is not where it should be.
 func (r *reconciler) etcd(ctx context.Context, pools []*mcfgv1.MachineConfigPool, policies []api.RolloutPolicy,
 ) (*progress.Etcd, error) {
 	asked, moves := guarded(pools, policies)

@@ -120,7 +120,8 @@ func (w *walk) pastGates(going int) error {
 
 // gated says that a node has arrived and takes its place still, as its gate is closed.
 func (w *walk) gated(n progress.Node) bool {
-	if n.Current != "B" || n.State != api.Done || !n.Arrived.Passed.IsZero() || n.Desired != "B" || w.gates.failed || w.joined[n.Name] {
+	if n.Current != "B" || n.State != api.Done || !n.Arrived.Passed.IsZero() || n.Desired != "B" || w.gates.failed ||
+		w.joined[n.Name] {
 		return false
 	}
 	soaked := n.Arrived.Since.Add(time.Duration(w.policy.Spec.MinReadySeconds) * time.Second)

@@ -134,22 +134,27 @@ func (w *walk) makeWindows() {
 	if w.one(2) {
 		return
 	}
+	zone := []string{"", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns"}[w.chance.IntN(4)]
+	there, err := time.LoadLocation(zone)
+	if err != nil {
+		there = time.UTC // the policy names the zone, too, and is refused
+	}
 	w.policy.Spec.Windows = &api.RolloutWindows{
-		OnClose: []api.WindowClose{"", api.CloseTakesBackDraining, api.CloseFinishes}[w.chance.IntN(3)],
+		TimeZone: zone, OnClose: []api.WindowClose{"", api.CloseTakesBackDraining, api.CloseFinishes}[w.chance.IntN(3)],
 	}
 	begin := w.now.Add(time.Duration(w.chance.IntN(60)) * time.Minute)
 	for range 12 {
 		end := begin.Add(time.Duration(20+w.chance.IntN(100)) * time.Minute)
 		w.windows = append(w.windows, [2]time.Time{begin, end})
 		w.policy.Spec.Windows.Open = append(w.policy.Spec.Windows.Open, api.Window{
-			From: begin.Format("2006-01-02T15:04:05"), Until: end.Format("2006-01-02T15:04:05"),
+			From: begin.In(there).Format("2006-01-02T15:04:05"), Until: end.In(there).Format("2006-01-02T15:04:05"),
 		})
 		begin = end.Add(time.Duration(30+w.chance.IntN(300)) * time.Minute)
 	}
 	// At the end it is open for good, so that whatever is held can come to its end.
 	w.windows = append(w.windows, [2]time.Time{begin, begin.AddDate(1, 0, 0)})
 	w.policy.Spec.Windows.Open = append(w.policy.Spec.Windows.Open, api.Window{
-		From: begin.Format("2006-01-02T15:04:05"), Until: begin.AddDate(1, 0, 0).Format("2006-01-02T15:04:05"),
+		From: begin.In(there).Format("2006-01-02T15:04:05"), Until: begin.AddDate(1, 0, 0).In(there).Format("2006-01-02T15:04:05"),
 	})
 }
 
@@ -184,7 +189,7 @@ func (w *walk) run() error {
 		if !w.calm && w.one(4) {
 			steps = steps[:w.chance.IntN(len(steps)+1)]
 		}
-		if err := w.check(p, steps); err != nil {
+		if err := w.check(steps); err != nil {
 			return err
 		}
 		for _, s := range steps {
@@ -226,7 +231,7 @@ func (w *walk) decide() (progress.Pool, Decision, error) {
 }
 
 // check holds what is about to be said to the promises, by what was seen from outside and not by what the rules say.
-func (w *walk) check(p progress.Pool, steps []Step) error {
+func (w *walk) check(steps []Step) error {
 	if err := w.checkStaging(steps); err != nil {
 		return err
 	}

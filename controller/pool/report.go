@@ -30,7 +30,8 @@ var (
 	quarantined   = poolMetric("noderefit_pool_quarantined", "1 where the pool's configuration failed on a node.")
 	misconfigured = poolMetric("noderefit_pool_misconfigured", "1 where something is wrong with the pool itself.")
 	held          = prometheus.NewDesc("noderefit_pool_held",
-		"1 where the pool's RolloutPolicy lets no node begin, by the reason; 0, without one, where it does.", []string{"pool", "policy", "reason"}, nil)
+		"1 where the pool's RolloutPolicy lets no node begin, by the reason; 0, without one, where it does.",
+		[]string{"pool", "policy", "reason"}, nil)
 	gatesClosed = prometheus.NewDesc("noderefit_pool_gates_closed",
 		"Nodes or stages for which a gate of the pool's RolloutPolicy is closed, by gate.",
 		[]string{"pool", "policy", "gate"}, nil)

@@ -412,7 +412,7 @@ func TestNotificationsThatMakeNoSenseAreRefusedByField(t *testing.T) {
 		`{"webhooks":[{"name":"a","url":"http:///x"}]}`:                                             "has to be an http or https URL",
 		`{"webhooks":[{"name":"A","url":"http://x"}]}`:                                              "spec.notifications.webhooks[0].name",
 		`{"webhooks":[{"name":"a","url":"http://x"},{"name":"a","url":"http://y"}]}`:                "Duplicate value",
-		`{"webhooks":[{"name":"a","url":"http://x","events":["Never"]}]}`:                               "spec.notifications.webhooks[0].events[0]",
+		`{"webhooks":[{"name":"a","url":"http://x","events":["Never"]}]}`:                           "spec.notifications.webhooks[0].events[0]",
 		`{"webhooks":[{"name":"a","url":"http://x","secretRef":{"name":"s"}}]}`:                     "url has to be https",
 		`{"alertmanager":{"url":"http://x","secretRef":{"name":"s"}}}`:                              "url has to be https",
 		`{"alertmanager":{"url":"x"}}`:                                                              "spec.notifications.alertmanager.url",
