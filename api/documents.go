@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -67,19 +66,22 @@ type Unmade struct {
 	Pools      []string  `json:"pools,omitempty"`
 }
 
-var rendered = regexp.MustCompile(`^rendered-.+-([0-9a-f]{32})$`)
+// digits is how long the digest in a rendered configuration's name is.
+const digits = 32
 
 // Content is what stands in a rendered configuration's name for what is in it, whichever pool it was rendered for; of
 // any other name it is the name.
 func Content(config string) string {
-	if m := rendered.FindStringSubmatch(config); m != nil {
-		return m[1]
+	rest, is := strings.CutPrefix(config, "rendered-")
+	at := len(rest) - digits - 1
+	if !is || at < 1 || rest[at] != '-' || strings.Trim(rest[at+1:], "0123456789abcdef") != "" {
+		return config
 	}
-	return config
+	return rest[at+1:]
 }
 
 // SameContent says that two configurations, by their names, are the same but for the pool.
-func SameContent(a, b string) bool { return a != "" && Content(a) == Content(b) }
+func SameContent(a, b string) bool { return a != "" && (a == b || Content(a) == Content(b)) }
 
 // Pin holds a pool at Config, until it is taken away or the pool's MachineConfigs render to something else than From.
 type Pin struct {

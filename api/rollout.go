@@ -5,6 +5,7 @@ package api
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -315,6 +316,12 @@ type Orders struct {
 	Stage *StageOrder `json:"stage,omitempty"`
 	// Drain is how the node is drained; nil: as without a policy.
 	Drain *DrainPolicy `json:"drain,omitempty"`
+}
+
+// Equal says that they ask the same. Most orders of a rollout share their parts, which is seen at once.
+func (o Orders) Equal(other Orders) bool {
+	stage := o.Stage == other.Stage || o.Stage != nil && other.Stage != nil && *o.Stage == *other.Stage
+	return stage && (o.Drain == other.Drain || equality.Semantic.DeepEqual(o.Drain, other.Drain))
 }
 
 // BypassKey is the annotation of a MachineConfigPool that holds a Bypass. People write it, by kubectl refit.

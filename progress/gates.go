@@ -12,7 +12,7 @@ import (
 
 // gateFailed is why the target was quarantined although no verdict was a no: a gate of this pool's policy; nil: it was
 // not.
-func (p Pool) gateFailed() *api.Quarantine {
+func (p *Pool) gateFailed() *api.Quarantine {
 	at := slices.IndexFunc(p.Quarantined, func(q api.Quarantine) bool {
 		return q.Gate != "" && api.SameContent(q.Config, p.Target)
 	})
@@ -24,27 +24,28 @@ func (p Pool) gateFailed() *api.Quarantine {
 
 // GoesBack says that nodes which have the target go back to what all nodes had before, since a gate was closed at its
 // deadline.
-func (p Pool) GoesBack() bool {
+func (p *Pool) GoesBack() bool {
 	return p.gateFailed() != nil && p.Previous != "" && !api.SameContent(p.Previous, p.Target) && !p.Refuses(p.Previous)
 }
 
 // Backwards is the same pool as if the configuration before were its target. No policy holds that up: it is a repair.
-func (p Pool) Backwards() Pool {
-	p.Target, p.Rendering, p.Bypass = p.Previous, false, nil
+func (p *Pool) Backwards() Pool {
+	back := *p
+	back.Target, back.Rendering, back.Bypass = p.Previous, false, nil
 	holds := map[string]*Hold{}
 	for name, h := range p.Rules.Holds {
 		if h.Verdict == EtcdUnhealthy {
 			holds[name] = h // a repair is no reason to lose etcd
 		}
 	}
-	p.Rules = Rules{
+	back.Rules = Rules{
 		Policy: p.Rules.Policy, FailureBudget: p.Rules.FailureBudget, Orders: p.Rules.Orders, Holds: holds,
 	}
-	return p
+	return back
 }
 
 // LiftedAt is when a failure of the configuration was last taken back; zero: never, as far as anybody knows.
-func (p Pool) LiftedAt(config string) time.Time {
+func (p *Pool) LiftedAt(config string) time.Time {
 	var last time.Time
 	for _, l := range p.lifted {
 		if api.SameContent(l.Config, config) && l.Since.After(last) {

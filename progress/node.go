@@ -120,7 +120,7 @@ const (
 var Phases = []Phase{PhaseUpdated, PhaseWaiting, PhaseUpdating, PhaseDegraded, PhaseRolledBack}
 
 // Phase of the node, where target is what its pool wants.
-func (n Node) Phase(target string) Phase {
+func (n *Node) Phase(target string) Phase {
 	switch {
 	case n.State == api.RolledBack:
 		return PhaseRolledBack
@@ -136,12 +136,12 @@ func (n Node) Phase(target string) Phase {
 }
 
 // Updated says that the node proved healthy at target and is to stay there.
-func (n Node) Updated(target string) bool {
+func (n *Node) Updated(target string) bool {
 	return target != "" && n.Current == target && n.Desired == target && n.State == api.Done
 }
 
 // Settled says that the node is where it was told to be and at rest, or was never told anything.
-func (n Node) Settled() bool {
+func (n *Node) Settled() bool {
 	if n.Desired == "" {
 		return n.Current == "" || n.State == api.Done
 	}
@@ -150,9 +150,13 @@ func (n Node) Settled() bool {
 
 // Failures are the verdicts that the node reports. One that rolled back and has none for what it came back from, since
 // a person went back on the host or its list can't be read, has failed there all the same; when, it does not say.
-func (n Node) Failures() []api.Quarantine {
+func (n *Node) Failures() []api.Quarantine {
+	from := n.unlisted()
+	if from == "" && len(n.Quarantined) == 0 {
+		return nil // as of most nodes at every look
+	}
 	list := slices.Clone(n.Quarantined)
-	if from := n.unlisted(); from != "" {
+	if from != "" {
 		list = append(list, api.Quarantine{Config: from, Reason: n.Reason})
 	}
 	for i := range list {
@@ -162,12 +166,12 @@ func (n Node) Failures() []api.Quarantine {
 }
 
 // FailedOn says that the node reports a failure of this content.
-func (n Node) FailedOn(config string) bool {
+func (n *Node) FailedOn(config string) bool {
 	return slices.ContainsFunc(n.Failures(), func(q api.Quarantine) bool { return api.SameContent(q.Config, config) })
 }
 
 // unlisted is the configuration that the node came back from and reports no verdict of; empty: none.
-func (n Node) unlisted() string {
+func (n *Node) unlisted() string {
 	from := n.RolledBackFrom()
 	listed := func(q api.Quarantine) bool { return api.SameContent(q.Config, from) }
 	if from == "" || slices.ContainsFunc(n.Quarantined, listed) {
@@ -177,20 +181,20 @@ func (n Node) unlisted() string {
 }
 
 // Failing says that the node can't get to where it was told to be, or can't stay there.
-func (n Node) Failing() bool { return n.State.Bad() }
+func (n *Node) Failing() bool { return n.State.Bad() }
 
 // Moving says that the node is on its way: told to go, not there, and not given up.
-func (n Node) Moving() bool { return !n.Settled() && !n.Failing() }
+func (n *Node) Moving() bool { return !n.Settled() && !n.Failing() }
 
 // Serving says that the node takes pods.
-func (n Node) Serving() bool { return n.NotReady == "" && !n.Cordoned }
+func (n *Node) Serving() bool { return n.NotReady == "" && !n.Cordoned }
 
 // Unavailable says that the node serves nobody or is about to stop. A node that failed and serves again is available.
-func (n Node) Unavailable() bool { return !n.Serving() || n.Moving() }
+func (n *Node) Unavailable() bool { return !n.Serving() || n.Moving() }
 
 // Takes says that the node uses up one of the nodes that its pool may have out of service: it is unavailable, or it
 // failed on the very configuration that the rollout is about, which counts against going on with it.
-func (n Node) Takes(target string) bool {
+func (n *Node) Takes(target string) bool {
 	return n.Unavailable() || n.Failing() && n.Desired == target
 }
 
@@ -199,14 +203,11 @@ func (n Node) Takes(target string) bool {
 // rollout up; then zones by name, nodes without one last, and in a zone the oldest node. Only that the controller's own
 // node goes last of all is not known here.
 func Turn(a, b Node) int {
-	return cmp.Or(
-		first(a.Failing(), b.Failing()),
-		first(a.State != "", b.State != ""),
-		first(a.Zone != "", b.Zone != ""),
-		cmp.Compare(a.Zone, b.Zone),
-		a.Created.Compare(b.Created),
-		cmp.Compare(a.Name, b.Name),
-	)
+	if order := cmp.Or(first(a.Failing(), b.Failing()), first(a.State != "", b.State != ""),
+		first(a.Zone != "", b.Zone != "")); order != 0 {
+		return order
+	}
+	return cmp.Or(cmp.Compare(a.Zone, b.Zone), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
 func first(a, b bool) int {

@@ -83,7 +83,9 @@ type Counts struct {
 
 // NewPool reads a pool with the nodes that belong to it. Nodes is sorted in place.
 func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
-	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	if !byName(nodes) {
+		slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	}
 	p := Pool{
 		Name: pool.Name, Target: pool.Spec.Configuration.Name, Previous: pool.Status.Configuration.Name,
 		Paused: pool.Spec.Paused, Nodes: nodes, Labels: pool.Labels,
@@ -123,12 +125,22 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	}
 	p.inUse = inUse(pool, nodes)
 	p.Quarantined = standing(p.known, p.lifted)
-	for _, n := range nodes {
-		if n.Unread != "" {
+	for i := range nodes {
+		if n := &nodes[i]; n.Unread != "" {
 			p.NodeProblems = append(p.NodeProblems, NodeProblem{n.Name, n.Unread})
 		}
 	}
 	return p
+}
+
+// byName says that nodes are sorted. A Node is large: to sort them compares copies of them.
+func byName(nodes []Node) bool {
+	for i := 1; i < len(nodes); i++ {
+		if nodes[i].Name < nodes[i-1].Name {
+			return false
+		}
+	}
+	return true
 }
 
 // Share lets what failed in one pool count in all of them, and what was taken back in one be taken back in all: a node
@@ -156,7 +168,8 @@ func Share(pools []*Pool) {
 
 func count(nodes []Node, target string) Counts {
 	c := Counts{Machines: len(nodes)}
-	for _, n := range nodes {
+	for i := range nodes {
+		n := &nodes[i]
 		if n.Updated(target) {
 			c.Updated++
 			if n.Serving() {
@@ -174,15 +187,15 @@ func count(nodes []Node, target string) Counts {
 }
 
 // Complete says that every node is at the target and serves, and that no gate of a policy is asked any more.
-func (p Pool) Complete() bool {
+func (p *Pool) Complete() bool {
 	return p.Target != "" && p.Updated == p.Machines && p.Ready == p.Machines && p.Unavailable == 0 &&
 		p.Rules.Unproved == nil && p.gateFailed() == nil
 }
 
 // Quarantine is why the target is offered to no further node, the first failure; nil: it is offered.
-func (p Pool) Quarantine() *api.Quarantine { return p.quarantine(p.Target) }
+func (p *Pool) Quarantine() *api.Quarantine { return p.quarantine(p.Target) }
 
-func (p Pool) quarantine(config string) *api.Quarantine {
+func (p *Pool) quarantine(config string) *api.Quarantine {
 	var first *api.Quarantine
 	nodes := map[string]bool{}
 	for _, list := range [][]api.Quarantine{p.Quarantined, p.Elsewhere} {
@@ -203,19 +216,22 @@ func (p Pool) quarantine(config string) *api.Quarantine {
 }
 
 // Refuses says that the content failed on a node and that nobody took it back.
-func (p Pool) Refuses(config string) bool { return p.quarantine(config) != nil }
+func (p *Pool) Refuses(config string) bool { return p.quarantine(config) != nil }
 
 // FailedOn says that the target failed on the node and that nobody took that back: it is not offered there again, even
 // where the failure budget has it offered to others.
-func (p Pool) FailedOn(n Node) bool {
+func (p *Pool) FailedOn(n Node) bool {
 	stands := func(q api.Quarantine) bool { return q.Node == n.Name && api.SameContent(q.Config, p.Target) }
 	return slices.ContainsFunc(p.Quarantined, stands) || slices.ContainsFunc(p.Elsewhere, stands)
 }
 
 // Tries says that the target once failed on the node, that somebody took that back, and that the node has not proved
 // it yet. Until it has, nobody else is sent there.
-func (p Pool) Tries(n Node) bool {
-	return p.Target != "" && !n.Updated(p.Target) && slices.ContainsFunc(p.lifted, func(l api.Lifted) bool {
+func (p *Pool) Tries(n Node) bool {
+	if p.Target == "" || n.Updated(p.Target) {
+		return false
+	}
+	return slices.ContainsFunc(p.lifted, func(l api.Lifted) bool {
 		return api.SameContent(l.Config, p.Target) &&
 			slices.ContainsFunc(l.Failures, func(f api.Failure) bool { return f.Node == n.Name })
 	})
@@ -223,7 +239,7 @@ func (p Pool) Tries(n Node) bool {
 
 // Remembered is what the pool has to remember of its failures, the latest seen first. What a node says without a time
 // gets one, so that it can be taken back by it; it is kept after that for as long as the node says it.
-func (p Pool) Remembered(now time.Time) []api.Quarantine {
+func (p *Pool) Remembered(now time.Time) []api.Quarantine {
 	of := map[string]int{}
 	keep := make([]bool, len(p.known))
 	for i, q := range slices.Backward(p.known) {
@@ -259,20 +275,28 @@ func (p Pool) Remembered(now time.Time) []api.Quarantine {
 }
 
 // unlisted says that the failure is one which its node only implies.
-func (p Pool) unlisted(q api.Quarantine) bool {
+func (p *Pool) unlisted(q api.Quarantine) bool {
 	return slices.ContainsFunc(p.Nodes, func(n Node) bool {
 		return n.Name == q.Node && api.SameContent(n.unlisted(), q.Config)
 	})
 }
 
 // Taking are the nodes that use up MaxUnavailable.
-func (p Pool) Taking() []Node {
-	return slices.DeleteFunc(slices.Clone(p.Nodes), func(n Node) bool { return !p.Takes(n) })
+func (p *Pool) Taking() []Node {
+	var out []Node
+	for i := range p.Nodes {
+		if p.takes(&p.Nodes[i]) {
+			out = append(out, p.Nodes[i])
+		}
+	}
+	return out
 }
 
 // Takes says that the node uses up one of the nodes that the pool may have out of service. One that came back and
 // serves is the failure budget's to count, where there is one.
-func (p Pool) Takes(n Node) bool {
+func (p *Pool) Takes(n Node) bool { return p.takes(&n) }
+
+func (p *Pool) takes(n *Node) bool {
 	forgiven := p.Rules.FailureBudget > 1 && n.State == api.RolledBack && !n.Unavailable()
 	_, soaks := p.Rules.Soaking[n.Name]
 	return n.Takes(p.Target) && !forgiven || soaks || p.Rules.Gated[n.Name] != nil
@@ -303,8 +327,12 @@ func MaxUnavailable(v *intstr.IntOrString, nodes int) (int, error) {
 func failures(pool *mcfgv1.MachineConfigPool, nodes []Node) ([]api.Quarantine, int, error) {
 	known, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey)
 	fresh := 0
-	for _, n := range nodes {
+	for i := range nodes {
+		n := &nodes[i]
 		reports := n.Failures()
+		if len(reports) == 0 && len(known) == 0 {
+			continue
+		}
 		known = slices.DeleteFunc(known, func(q api.Quarantine) bool {
 			return q.Node == n.Name && n.State == api.Done && api.SameContent(n.Current, q.Config) && find(reports, q) < 0
 		})
@@ -347,8 +375,12 @@ func inUse(pool *mcfgv1.MachineConfigPool, nodes []Node) map[string]bool {
 	pin, _ := api.Decode[api.Pin](pool.Annotations, api.PinKey)
 	names := []string{pin.Config, pin.From, pool.Spec.Configuration.Name, pool.Status.Configuration.Name}
 	names = append(names, history...)
-	for _, n := range nodes {
-		names = append(names, n.Current, n.Desired, n.Previous)
+	for i := range nodes {
+		for _, name := range []string{nodes[i].Current, nodes[i].Desired, nodes[i].Previous} {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
 	}
 	for _, name := range names {
 		out[api.Content(name)] = true

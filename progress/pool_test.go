@@ -110,7 +110,7 @@ func TestWhereANodeStands(t *testing.T) {
 				n.Phase("B"), n.Unavailable(), n.Takes("B"), test.phase, test.unavailable, test.takes)
 		}
 	}
-	if (Node{Node: api.Node{State: api.Done}}).Updated("") {
+	if n := (Node{Node: api.Node{State: api.Done}}); n.Updated("") {
 		t.Error("a node is updated to a configuration that is not there")
 	}
 }
@@ -342,7 +342,7 @@ func TestAPoolRemembersOnlySoMuchAndAllThatItCouldComeTo(t *testing.T) {
 		t.Errorf("the pool is stopped by %+v", q)
 	}
 	p.Annotations[api.PoolQuarantineKey] = api.Encode(got)
-	if diff := cmp.Diff(got, NewPool(&p, nodes).Remembered(night)); diff != "" {
+	if diff := cmp.Diff(got, read(&p, nodes).Remembered(night)); diff != "" {
 		t.Errorf("nothing happened:\n%s", diff)
 	}
 }
@@ -370,13 +370,13 @@ func TestANodeThatRolledBackAndListsNothingStopsItsPool(t *testing.T) {
 	for name, annotation := range map[string]string{"it has no list": "", "its list can't be read": "[{"} {
 		o.Annotations[api.QuarantinedKey] = annotation
 		o.Annotations[api.CordonKey] = annotation
-		if q := NewPool(&p, []Node{ReadNode(o)}).Quarantine(); q == nil || q.Node != "a" || !strings.Contains(q.Reason, "somebody went back") {
+		if q := read(&p, []Node{ReadNode(o)}).Quarantine(); q == nil || q.Node != "a" || !strings.Contains(q.Reason, "somebody went back") {
 			t.Errorf("%s: %+v", name, q)
 		}
 	}
 	o.Annotations[api.DesiredConfig] = renderedA // told, and not taken up
 	p.Spec.Configuration.Name = renderedA
-	if q := NewPool(&p, []Node{ReadNode(o)}).Quarantine(); q != nil {
+	if q := read(&p, []Node{ReadNode(o)}).Quarantine(); q != nil {
 		t.Errorf("another configuration is refused: %+v", q)
 	}
 }
@@ -389,8 +389,8 @@ func TestALiftOfWhatANodeGaveNoTimeForHoldsOnce(t *testing.T) {
 	p := pool("worker", nil)
 	p.Spec.Configuration.Name = "B"
 	p.Annotations = map[string]string{}
-	look := func(n Node, minutes int) Pool {
-		state := NewPool(&p, []Node{n})
+	look := func(n Node, minutes int) *Pool {
+		state := read(&p, []Node{n})
 		p.Annotations[api.PoolQuarantineKey] = api.Encode(state.Remembered(night.Add(time.Duration(minutes) * time.Minute)))
 		return state
 	}
@@ -433,4 +433,10 @@ func TestOfANodeOnlySoMuchIsBelieved(t *testing.T) {
 	if size := len(api.Encode(n)); len(n.Quarantined) != 10 || n.Quarantined[9].Config != "99" || size > 12000 {
 		t.Errorf("%d entries, %d bytes", len(n.Quarantined), size)
 	}
+}
+
+// read is NewPool for a call on what it returns.
+func read(pool *mcfgv1.MachineConfigPool, nodes []Node) *Pool {
+	p := NewPool(pool, nodes)
+	return &p
 }

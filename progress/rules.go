@@ -69,7 +69,7 @@ type Hold struct {
 
 // Held is why the node may not begin an update; nil: nothing of the rules holds it. A node that keeps pods away until
 // it has its first configuration waits for nobody.
-func (p Pool) Held(n Node) *Hold {
+func (p *Pool) Held(n Node) *Hold {
 	switch {
 	case n.Joining && n.Current == "":
 		return nil
@@ -80,7 +80,7 @@ func (p Pool) Held(n Node) *Hold {
 }
 
 // Withdrawn says that a node which was sent is to be taken back, as the window has closed.
-func (p Pool) Withdrawn(n Node) bool {
+func (p *Pool) Withdrawn(n Node) bool {
 	switch {
 	case p.Rules.OnClose == "" || p.Rules.OnClose == api.CloseFinishes, p.Held(n) == nil, !Recallable(n),
 		n.Desired != p.Target:
@@ -97,7 +97,7 @@ func Recallable(n Node) bool {
 }
 
 // Failed are the names of the nodes on which the target failed and that did not prove it since, sorted.
-func (p Pool) Failed() []string {
+func (p *Pool) Failed() []string {
 	var names []string
 	for _, n := range p.Nodes {
 		if n.Failing() && n.Desired == p.Target || p.FailedOn(n) {
@@ -108,7 +108,7 @@ func (p Pool) Failed() []string {
 }
 
 // Turn compares two nodes by when they are sent.
-func (p Pool) Turn(a, b Node) int {
+func (p *Pool) Turn(a, b Node) int {
 	if p.Rules.Places == nil {
 		return Turn(a, b)
 	}

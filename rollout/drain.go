@@ -17,10 +17,12 @@ func (j *judge) drain() {
 		return
 	}
 	if j.rules.Orders == nil {
-		j.rules.Orders = map[string]api.Orders{}
+		j.rules.Orders = make(map[string]api.Orders, len(j.pool.Nodes))
 	}
-	for _, n := range j.pool.Nodes {
-		if !n.Updated(j.pool.Target) || j.pool.GoesBack() {
+	back := j.pool.GoesBack()
+	for i := range j.pool.Nodes {
+		n := &j.pool.Nodes[i]
+		if back || !n.Updated(j.pool.Target) {
 			o := j.rules.Orders[n.Name]
 			o.Drain = j.spec.Drain
 			j.rules.Orders[n.Name] = o

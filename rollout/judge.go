@@ -72,11 +72,7 @@ func (j *judge) lookAgain(at time.Time) {
 // on which something failed before comes last, and this process's own after all; then those that joined with the
 // target, which prove nothing about nodes that are changed.
 func (j *judge) order() []*progress.Node {
-	nodes := make([]*progress.Node, len(j.pool.Nodes))
-	for i := range j.pool.Nodes {
-		nodes[i] = &j.pool.Nodes[i]
-	}
-	slices.SortStableFunc(nodes, func(a, b *progress.Node) int {
+	nodes := j.sorted(func(a, b *progress.Node) int {
 		return cmp.Or(
 			cmp.Compare(j.came(a), j.came(b)),
 			j.ended(a).Compare(j.ended(b)),
@@ -97,7 +93,7 @@ func (j *judge) order() []*progress.Node {
 // ended is when the target was proved on a node, or failed, and in a far future where neither is seen yet. A node that
 // a rollout sent before there was a policy takes no seat from those that came after.
 func (j *judge) ended(n *progress.Node) time.Time {
-	never := j.now.AddDate(1, 0, 0)
+	never := j.now.Add(366 * 24 * time.Hour)
 	if n.Updated(j.pool.Target) {
 		since, waits := j.readySince(n)
 		if waits {
@@ -196,7 +192,7 @@ func (j *judge) stage(nodes []*progress.Node) {
 	if hold == nil || j.bypassed {
 		return
 	}
-	j.rules.Holds = map[string]*progress.Hold{}
+	j.rules.Holds = make(map[string]*progress.Hold, len(nodes))
 	for _, later := range seats[at+1:] {
 		for _, n := range later {
 			if !there(n) && !j.pool.Tries(*n) {

@@ -35,6 +35,8 @@ type policy struct {
 	stagingTimes *calendar
 	// problem is why it makes no sense; nil: it does.
 	problem error
+	// last is how the nodes of each pool were sorted last, by their places in it.
+	last map[string][]int
 }
 
 type stage struct {

@@ -83,7 +83,7 @@ func (j *judge) stageAhead(nodes []*progress.Node) {
 		a.Order.Digest = a.Approval.Digest
 	}
 	if j.rules.Orders == nil {
-		j.rules.Orders = map[string]api.Orders{}
+		j.rules.Orders = make(map[string]api.Orders, len(nodes))
 	}
 	for _, n := range nodes {
 		j.survey(a, n)

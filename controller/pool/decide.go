@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -78,8 +76,8 @@ func Decide(p progress.Pool, o Options) Decision {
 	}
 	c.withdraw()
 	d := Decision{Taken: c.taken, Unstuck: c.unstuck, DefersSelf: c.defersSelf}
-	for _, n := range p.Nodes {
-		if s, changed := c.step(n); changed {
+	for i := range p.Nodes {
+		if s, changed := c.step(&p.Nodes[i]); changed {
 			d.Steps = append(d.Steps, s)
 		}
 	}
@@ -108,23 +106,26 @@ type chooser struct {
 // rolled back stays as it is, so that it goes on saying so. A policy has those turned round, too, that may not go on.
 func (c *chooser) withdraw() {
 	c.back = map[string]bool{}
-	for _, n := range c.pool.Nodes {
+	for i := range c.pool.Nodes {
+		n := &c.pool.Nodes[i]
 		under := n.Current != "" && n.Current != n.Desired && n.State != api.RolledBack
-		c.back[n.Name] = under && c.sent[n.Name] == 0 && (c.pool.Refuses(n.Desired) || c.recalled(n) != "")
+		if under && c.sent[n.Name] == 0 && (c.pool.Refuses(n.Desired) || c.recalled(n) != "") {
+			c.back[n.Name] = true
+		}
 	}
 }
 
 // recalled says why a policy has a node that is on its way taken back; empty: none has. A node that may not go to the
 // target does not go on to what nobody wants any more: it would take a place that the target's first nodes need.
-func (c *chooser) recalled(n progress.Node) string {
-	if !running(c.pool) || !progress.Recallable(n) {
+func (c *chooser) recalled(n *progress.Node) string {
+	if !running(c.pool) || !progress.Recallable(*n) {
 		return ""
 	}
-	hold := c.pool.Held(n)
+	hold := c.pool.Held(*n)
 	switch {
 	case hold == nil:
 		return ""
-	case n.Desired != c.pool.Target, c.pool.Withdrawn(n):
+	case n.Desired != c.pool.Target, c.pool.Withdrawn(*n):
 		return string(hold.Verdict)
 	}
 	return ""
@@ -133,15 +134,16 @@ func (c *chooser) recalled(n progress.Node) string {
 // choose picks the nodes that are sent to the target now. Where it failed and that was taken back, the nodes on which
 // it failed prove it before any other begins.
 func (c *chooser) choose() {
-	var idle, serving []progress.Node
+	var idle, serving []*progress.Node
 	trial := slices.ContainsFunc(c.pool.Nodes, c.pool.Tries)
-	for _, n := range c.pool.Nodes {
+	for i := range c.pool.Nodes {
+		n := &c.pool.Nodes[i]
 		switch {
 		case !c.wants(n):
-		case c.pool.Held(n) != nil && !c.stays(n):
+		case c.pool.Held(*n) != nil && !c.stays(n):
 		case c.free(n):
 			c.send(n)
-		case trial && !c.pool.Tries(n):
+		case trial && !c.pool.Tries(*n):
 		case !n.Serving() && !progress.ControlPlane(c.pool.Name):
 			idle = append(idle, n)
 		default:
@@ -153,7 +155,7 @@ func (c *chooser) choose() {
 }
 
 // free says that sending the node to the target takes nothing from anybody.
-func (c *chooser) free(n progress.Node) bool {
+func (c *chooser) free(n *progress.Node) bool {
 	switch {
 	case c.stays(n), leaving(n):
 		return true
@@ -164,43 +166,46 @@ func (c *chooser) free(n progress.Node) bool {
 }
 
 // stays says that the target is what the node has, and proved.
-func (c *chooser) stays(n progress.Node) bool { return n.Current == c.pool.Target && !c.lifts(n) }
+func (c *chooser) stays(n *progress.Node) bool { return n.Current == c.pool.Target && !c.lifts(n) }
 
 // leaving says that the node is on its way from what it has to something else.
-func leaving(n progress.Node) bool { return n.Moving() && n.Desired != "" && n.Current != n.Desired }
+func leaving(n *progress.Node) bool { return n.Moving() && n.Desired != "" && n.Current != n.Desired }
 
 // stuck says that the node failed on its way to something else than target, so that it waits for nobody but us.
-func stuck(n progress.Node, target string) bool { return n.Failing() && n.Desired != target }
+func stuck(n *progress.Node, target string) bool { return n.Failing() && n.Desired != target }
 
-func (c *chooser) send(n progress.Node) { c.sent[n.Name] = len(c.sent) + 1 }
+func (c *chooser) send(n *progress.Node) { c.sent[n.Name] = len(c.sent) + 1 }
 
 // wants says that the node is to be told something about the target that it was not told yet. Where it failed, it is
 // not told again.
-func (c *chooser) wants(n progress.Node) bool {
+func (c *chooser) wants(n *progress.Node) bool {
 	if c.from != "" && n.Current != c.from {
 		return false
 	}
-	return !c.pool.FailedOn(n) && (n.Desired != c.pool.Target || c.lifts(n) && n.Lift != c.pool.Target)
+	return (n.Desired != c.pool.Target || n.Lift != c.pool.Target && c.lifts(n)) && !c.pool.FailedOn(*n)
 }
 
 // lifts says that the target failed on the node, and that somebody took that back.
-func (c *chooser) lifts(n progress.Node) bool {
-	return n.FailedOn(c.pool.Target) && !c.pool.FailedOn(n)
+func (c *chooser) lifts(n *progress.Node) bool {
+	return n.FailedOn(c.pool.Target) && !c.pool.FailedOn(*n)
 }
 
 // chooseIdle picks from nodes that are settled and out of service. Those that can act come before those that can't.
-func (c *chooser) chooseIdle(nodes []progress.Node) {
+func (c *chooser) chooseIdle(nodes []*progress.Node) {
+	if len(nodes) == 0 {
+		return
+	}
 	under := 0
-	for _, n := range c.pool.Nodes {
+	for i := range c.pool.Nodes {
+		n := &c.pool.Nodes[i]
 		_, soaks := c.pool.Rules.Soaking[n.Name]
 		goes := leaving(n) || n.Desired == c.pool.Target && (n.Moving() || n.Failing())
 		if goes || soaks || c.pool.Rules.Gated[n.Name] != nil {
 			under++
 		}
 	}
-	slices.SortFunc(nodes, func(a, b progress.Node) int {
-		return cmp.Or(rank(a.NotReady != "")-rank(b.NotReady != ""), c.order(a, b))
-	})
+	c.line(nodes)
+	slices.SortStableFunc(nodes, func(a, b *progress.Node) int { return rank(a.NotReady != "") - rank(b.NotReady != "") })
 	for _, n := range nodes[:min(len(nodes), max(0, c.pool.MaxUnavailable-under))] {
 		c.send(n)
 	}
@@ -209,12 +214,19 @@ func (c *chooser) chooseIdle(nodes []progress.Node) {
 // chooseServing picks from nodes that serve, and for the control plane from all: an etcd member counts while it is
 // cordoned, too. A node that takes a share already needs no second one. Of nodes that are out of service and stuck, one
 // does not wait for the other.
-func (c *chooser) chooseServing(nodes []progress.Node) {
+func (c *chooser) chooseServing(nodes []*progress.Node) {
+	if len(nodes) == 0 {
+		return
+	}
 	now := shareOf(c.pool)
 	takes, waiting := now.taking+c.options.Elsewhere, now.stuck+c.options.StuckElsewhere
-	slices.SortFunc(nodes, c.order)
-	for _, n := range nodes {
-		own, frees := rank(c.pool.Takes(n)), 0
+	mayGo := nodes
+	if takes >= c.pool.MaxUnavailable { // only who takes a share already
+		mayGo = slices.DeleteFunc(slices.Clone(nodes), func(n *progress.Node) bool { return !c.pool.Takes(*n) })
+	}
+	c.line(mayGo)
+	for _, n := range mayGo {
+		own, frees := rank(c.pool.Takes(*n)), 0
 		others := takes - own
 		if own == 1 && stuck(n, c.pool.Target) {
 			frees = 1
@@ -233,23 +245,43 @@ func (c *chooser) chooseServing(nodes []progress.Node) {
 }
 
 // defers says that the own node waits although others were sent that come behind it in the usual order.
-func (c *chooser) defers(nodes []progress.Node) bool {
-	at := slices.IndexFunc(nodes, func(n progress.Node) bool { return n.Name == c.options.Self })
+func (c *chooser) defers(nodes []*progress.Node) bool {
+	at := slices.IndexFunc(nodes, func(n *progress.Node) bool { return n.Name == c.options.Self })
 	if at < 0 || c.sent[c.options.Self] > 0 {
 		return false
 	}
-	return slices.ContainsFunc(nodes, func(n progress.Node) bool {
-		return c.sent[n.Name] > 0 && c.pool.Turn(nodes[at], n) < 0
+	return slices.ContainsFunc(nodes, func(n *progress.Node) bool {
+		return c.sent[n.Name] > 0 && c.pool.Turn(*nodes[at], *n) < 0
 	})
 }
 
-// order puts the own node last.
-func (c *chooser) order(a, b progress.Node) int {
-	return cmp.Or(rank(a.Name == c.options.Self)-rank(b.Name == c.options.Self), c.pool.Turn(a, b))
+// line sorts nodes by when they are sent, the own node last. The places are looked up once for each.
+func (c *chooser) line(nodes []*progress.Node) {
+	type placed struct {
+		node  *progress.Node
+		self  bool
+		place int
+	}
+	line := make([]placed, len(nodes))
+	for i, n := range nodes {
+		line[i] = placed{n, n.Name == c.options.Self, c.pool.Rules.Places[n.Name]}
+	}
+	slices.SortFunc(line, func(a, b placed) int {
+		switch {
+		case a.self != b.self:
+			return rank(a.self) - rank(b.self)
+		case c.pool.Rules.Places != nil:
+			return cmp.Compare(a.place, b.place)
+		}
+		return c.pool.Turn(*a.node, *b.node)
+	})
+	for i := range line {
+		nodes[i] = line[i].node
+	}
 }
 
 // step is what the node is to be told, and whether that is anything new.
-func (c *chooser) step(n progress.Node) (Step, bool) {
+func (c *chooser) step(n *progress.Node) (Step, bool) {
 	s := Step{
 		Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift,
 		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n), Arrived: c.arrival(n),
@@ -274,12 +306,12 @@ func (c *chooser) step(n progress.Node) (Step, bool) {
 		s.Lift = "" // it failed again after that
 	}
 	return s, s.Sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
-		s.Arrived != n.Arrived || !equality.Semantic.DeepEqual(s.Orders, n.Orders)
+		s.Arrived != n.Arrived || !s.Orders.Equal(n.Orders)
 }
 
 // arrival is what the Node is to say of when it arrived: that it was sent, from that on, and since when it is there and
 // ready, once it is. Without a policy nobody asks.
-func (c *chooser) arrival(n progress.Node) api.Arrival {
+func (c *chooser) arrival(n *progress.Node) api.Arrival {
 	switch {
 	case c.pool.Rules.Policy == "":
 	case c.sent[n.Name] > 0 && (n.Current != c.pool.Target || c.returns(n)):
@@ -295,13 +327,13 @@ func (c *chooser) arrival(n progress.Node) api.Arrival {
 }
 
 // returns says that the node has the target and had begun to leave it: it soaks and is asked about anew.
-func (c *chooser) returns(n progress.Node) bool {
+func (c *chooser) returns(n *progress.Node) bool {
 	return n.Current == c.pool.Target && n.Desired != "" && n.Desired != n.Current && c.pool.Target != c.pool.Previous
 }
 
 // taint says whether pods had better go elsewhere: not to a node that a rollout is still to reach. One that is only
 // sent back to where it is won't lose them, and one that is under way keeps the taint until it has arrived.
-func (c *chooser) taint(n progress.Node) bool {
+func (c *chooser) taint(n *progress.Node) bool {
 	switch {
 	case n.Updated(c.pool.Target):
 		return false

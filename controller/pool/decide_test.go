@@ -428,13 +428,13 @@ func checkRules(t *testing.T, p progress.Pool) {
 	for i, n := range p.Nodes {
 		asked := n.Desired != p.Target
 		calledBack = calledBack || sent[n.Name] && n.Current == p.Target
-		if asked && (leaving(n) || n.Current == p.Target) && !sent[n.Name] {
+		if asked && (leaving(&n) || n.Current == p.Target) && !sent[n.Name] {
 			t.Errorf("%s is stuck, and not sent on", n.Name)
 		}
 		if n.Takes(p.Target) || sent[n.Name] && n.Current != p.Target {
 			away++
 		}
-		if sent[n.Name] && n.Current != p.Target && n.Serving() && !leaving(n) && away > p.MaxUnavailable {
+		if sent[n.Name] && n.Current != p.Target && n.Serving() && !leaving(&n) && away > p.MaxUnavailable {
 			t.Errorf("%s serves, and is sent although %d nodes are out of service", n.Name, away)
 		}
 		if !after[i].Updated(p.Target) && !sent[n.Name] && asked && len(p.Taking()) == 0 && len(sent) == 0 {

@@ -61,8 +61,11 @@ func (w *world) openGates(policy string, answers, before rollout.Answers) []api.
 // gated is why nothing begins although no node is held: nodes that have arrived take all places, since their gates are
 // closed; nil: that is not so.
 func gated(p progress.Pool) *progress.Hold {
+	if len(p.Rules.Gated) == 0 {
+		return nil
+	}
 	taking := p.Taking()
-	if len(p.Rules.Gated) == 0 || len(taking) < p.MaxUnavailable {
+	if len(taking) < p.MaxUnavailable {
 		return nil
 	}
 	var first *progress.Hold

@@ -101,14 +101,15 @@ func holds(p progress.Pool) *progress.Hold {
 		return h
 	}
 	var first *progress.Hold
-	for _, n := range p.Nodes {
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
 		if n.Desired == p.Target {
 			if n.Moving() {
 				return nil // the stage is at work
 			}
 			continue
 		}
-		h := p.Held(n)
+		h := p.Held(*n)
 		if h == nil {
 			return nil
 		}

@@ -4,6 +4,7 @@ package pool
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -208,14 +210,35 @@ func TestASimulatedRolloutKeepsToItsPolicy(t *testing.T) {
 	}
 }
 
+// documented is the policy that docs/rollout-policies.md begins with, for the pool worker alone.
+func documented(t testing.TB) api.RolloutPolicy {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/rollout-policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	p := api.RolloutPolicy{}
+	if err := yaml.UnmarshalStrict([]byte(text), &p); err != nil || len(p.Spec.Stages) == 0 {
+		t.Fatalf("reading the first policy: %v", err)
+	}
+	p.Spec.DependsOn = nil
+	return p
+}
+
+// The largest cluster that Kubernetes supports, by all that the documented policy asks for, takes a few seconds.
 func BenchmarkSimulate(b *testing.B) {
-	one, tenth := intstr.FromInt32(1), intstr.FromString("1%")
+	policies, object, nodes := []api.RolloutPolicy{documented(b)}, setup{maxUnavailable: "5%"}.object(), fleet(5000)
+	name := "rendered-worker-0123456789abcdef0123456789abcde"
+	object.Spec.Configuration.Name = name + "1"
+	for i := range nodes {
+		nodes[i].Current, nodes[i].Desired, nodes[i].Zone = name+"0", name+"0", fmt.Sprintf("zone-%d", i%3)
+	}
 	for b.Loop() {
 		log := Simulate(Fleet{
-			Pool: setup{maxUnavailable: "50"}.object(), Nodes: fleet(5000), Start: t0, Update: 5 * time.Minute,
-			Limit: 48 * time.Hour, Policies: []api.RolloutPolicy{{Spec: api.RolloutPolicySpec{
-				Pools: []string{"worker"}, Stages: []api.RolloutStage{{Name: "canary", Nodes: &one}, {Name: "tenth", Nodes: &tenth}},
-			}}},
+			Pool: object, Nodes: nodes, Start: t0, Update: 5 * time.Minute,
+			Staging: 2 * time.Minute, Approve: time.Hour, Limit: 90 * 24 * time.Hour, Policies: policies,
 		})
 		if log[len(log)-1].What != Finished {
 			b.Fatal("it did not finish")

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -143,7 +142,7 @@ func (s *simulation) tell(p progress.Pool) {
 func (s *simulation) take(step Step) bool {
 	n := &s.Nodes[s.at[step.Node]]
 	changed := step.Sends() || step.Lift != n.Lift || step.Arrived != n.Arrived ||
-		!equality.Semantic.DeepEqual(step.Orders, n.Orders)
+		!step.Orders.Equal(n.Orders)
 	n.Tainted, n.Lift, n.Arrived, n.SingleReplica = step.Tainted, step.Lift, step.Arrived, step.SingleReplica
 	n.Desired = step.Desired
 	s.order(n, step.Orders)
@@ -178,14 +177,27 @@ func (s *simulation) pass(p progress.Pool) bool {
 	}
 	s.now = next
 	s.stages()
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		if at, under := s.due[n.Name]; under && !at.After(s.now) {
-			delete(s.due, n.Name)
-			s.arrive(n)
-		}
+	for _, n := range s.come(s.due) {
+		s.arrive(n)
 	}
 	return true
+}
+
+// come takes the nodes out of a list whose time has come, by name.
+func (s *simulation) come(due map[string]time.Time) []*progress.Node {
+	var names []string
+	for name, at := range due {
+		if !at.After(s.now) {
+			names = append(names, name)
+			delete(due, name)
+		}
+	}
+	slices.Sort(names)
+	out := make([]*progress.Node, 0, len(names))
+	for _, name := range names {
+		out = append(out, &s.Nodes[s.at[name]])
+	}
+	return out
 }
 
 func (s *simulation) arrive(n *progress.Node) {

@@ -62,13 +62,9 @@ func (s *simulation) soonest(next time.Time) time.Time {
 
 // stages is what of that has come.
 func (s *simulation) stages() {
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		if at, under := s.ahead.due[n.Name]; under && !at.After(s.now) {
-			delete(s.ahead.due, n.Name)
-			n.Staged = &api.Staged{Config: n.Orders.Stage.Config, Since: s.now}
-			s.say(StagedAhead, n.Name, "")
-		}
+	for _, n := range s.come(s.ahead.due) {
+		n.Staged = &api.Staged{Config: n.Orders.Stage.Config, Since: s.now}
+		s.say(StagedAhead, n.Name, "")
 	}
 	if at := s.ahead.approve; !at.IsZero() && !at.After(s.now) {
 		s.Pool = s.Pool.DeepCopy()

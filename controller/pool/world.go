@@ -39,9 +39,11 @@ type share struct{ taking, stuck int }
 
 func shareOf(p progress.Pool) share {
 	s := share{}
-	for _, n := range p.Taking() {
-		s.taking++
-		s.stuck += rank(stuck(n, p.Target))
+	for i := range p.Nodes {
+		if p.Takes(p.Nodes[i]) {
+			s.taking++
+			s.stuck += rank(stuck(&p.Nodes[i], p.Target))
+		}
 	}
 	return s
 }

@@ -344,9 +344,10 @@ func (l *lab) getNode(name string) *corev1.Node {
 	return n
 }
 
-func (l *lab) stand(name string) progress.Node {
+func (l *lab) stand(name string) *progress.Node {
 	l.t.Helper()
-	return progress.ReadNode(l.getNode(name))
+	n := progress.ReadNode(l.getNode(name))
+	return &n
 }
 
 func (l *lab) patchNode(name, patch string, subresources ...string) error {

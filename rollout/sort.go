@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"slices"
+
+	"github.com/noderefit/noderefit/progress"
+)
+
+// sorted are the pool's nodes sorted, no two of which are equal. It begins with how they were the last time that this
+// book was followed, from which few have moved, and those forward: that saves time and changes nothing.
+func (j *judge) sorted(compare func(a, b *progress.Node) int) []*progress.Node {
+	before, of := j.last[j.pool.Name], j.pool.Nodes
+	if len(before) != len(of) {
+		before = make([]int, len(of))
+		for i := range before {
+			before[i] = i
+		}
+	}
+	less := func(a, b int) int { return compare(&of[a], &of[b]) }
+	stay, moved := make([]int, 0, len(of)), []int(nil)
+	for _, i := range before {
+		if len(stay) == 0 || less(stay[len(stay)-1], i) <= 0 {
+			stay = append(stay, i)
+		} else {
+			moved = append(moved, i)
+		}
+	}
+	slices.SortFunc(moved, less)
+	order := merge(stay, moved, less)
+	if j.last == nil {
+		j.last = map[string][]int{}
+	}
+	j.last[j.pool.Name] = order
+	nodes := make([]*progress.Node, len(of))
+	for at, i := range order {
+		nodes[at] = &of[i]
+	}
+	return nodes
+}
+
+// merge merges sorted lists, of which the second one is mostly short.
+func merge(long, short []int, less func(a, b int) int) []int {
+	out := make([]int, 0, len(long)+len(short))
+	for _, i := range short {
+		at, _ := slices.BinarySearchFunc(long, i, less)
+		out = append(append(out, long[:at]...), i)
+		long = long[at:]
+	}
+	return append(out, long...)
+}
