@@ -25,14 +25,25 @@ var version = "dev"
 // usageError is a command line that says nothing sensible; everything else that goes wrong is a failure.
 type usageError struct{ error }
 
+// stuckError is that a rollout which was simulated would not come to its end.
+type stuckError struct{ error }
+
 func main() {
 	if err := command().Execute(); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %s\n", oneLine(err.Error()))
-		if _, ok := errors.AsType[usageError](err); ok {
-			os.Exit(2)
-		}
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitCode is that of docs/commands.md.
+func exitCode(err error) int {
+	if _, is := errors.AsType[usageError](err); is {
+		return 2
+	}
+	if _, is := errors.AsType[stuckError](err); is {
+		return 3
+	}
+	return 1
 }
 
 func command() *cobra.Command {

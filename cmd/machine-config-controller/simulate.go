@@ -19,12 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	syaml "sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/pool"
 	"github.com/noderefit/noderefit/progress"
-	"github.com/noderefit/noderefit/rollout"
 )
 
 const (
@@ -60,21 +58,32 @@ and gates are taken as passed.`,
 				return usageError{fmt.Errorf("-o: %q is neither text nor json", o.output)}
 			case o.update <= 0:
 				return usageError{errors.New("--node-time: has to be more than nothing")}
+			case o.limit <= 0:
+				return usageError{errors.New("--limit: has to be more than nothing")}
+			case o.staging < 0:
+				return usageError{fmt.Errorf("--stage-time: %s is less than nothing", o.staging)}
+			case o.fails < 0:
+				return usageError{fmt.Errorf("--fail: %d is no number of nodes", o.fails)}
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fleet, err := o.fleet()
+			fleet, err := o.fleet(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
 			log := pool.Simulate(*fleet)
+			write := writeTimeline
 			if o.output == "json" {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(log)
+				write = writeLog
 			}
-			return writeTimeline(cmd.OutOrStdout(), log, fleet.Start)
+			if err := write(cmd.OutOrStdout(), log, fleet.Start); err != nil {
+				return err
+			}
+			if last := log[len(log)-1]; last.What == pool.Stuck {
+				return stuckError{fmt.Errorf("the rollout gets stuck: %s", last.Because)}
+			}
+			return nil
 		},
 	}
 	flags := cmd.Flags()
@@ -96,7 +105,8 @@ and gates are taken as passed.`,
 	return cmd
 }
 
-func (o *simulateOptions) fleet() (*pool.Fleet, error) {
+// fleet is what is simulated. What of the nodes is left out is warned of.
+func (o *simulateOptions) fleet(warnings io.Writer) (*pool.Fleet, error) {
 	f := &pool.Fleet{
 		Pool:  &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: o.pool}},
 		Start: time.Now().Truncate(time.Second), Update: o.update, Staging: o.staging, Approve: o.approve,
@@ -119,7 +129,7 @@ func (o *simulateOptions) fleet() (*pool.Fleet, error) {
 	if f.Policies, err = o.readPolicy(); err != nil {
 		return nil, err
 	}
-	if f.Nodes, err = o.readNodes(); err != nil {
+	if f.Nodes, err = o.readNodes(warnings); err != nil {
 		return nil, err
 	}
 	for i := range min(o.fails, len(f.Nodes)) {
@@ -133,25 +143,15 @@ func (o *simulateOptions) readPolicy() ([]api.RolloutPolicy, error) {
 	if o.policy == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(o.policy)
+	p, err := policyFile(o.policy)
 	if err != nil {
-		return nil, fmt.Errorf("reading the RolloutPolicy: %w", err)
-	}
-	p := api.RolloutPolicy{}
-	if err := syaml.UnmarshalStrict(text, &p); err != nil {
-		return nil, fmt.Errorf("reading the RolloutPolicy in %s: %w", o.policy, err)
-	}
-	if p.Kind != rollout.Kind || p.APIVersion != api.GroupVersion.String() {
-		return nil, fmt.Errorf("%s: there has to be a %s of %s", o.policy, rollout.Kind, api.GroupVersion)
-	}
-	if err := rollout.Check(&p); err != nil {
-		return nil, fmt.Errorf("RolloutPolicy/%s: %w", p.Name, err)
+		return nil, err
 	}
 	p.Spec.Pools, p.Spec.PoolSelector, p.Spec.DependsOn = []string{o.pool}, nil, nil
-	return []api.RolloutPolicy{p}, nil
+	return []api.RolloutPolicy{*p}, nil
 }
 
-func (o *simulateOptions) readNodes() ([]progress.Node, error) {
+func (o *simulateOptions) readNodes(warnings io.Writer) ([]progress.Node, error) {
 	if n, err := strconv.Atoi(o.nodes); err == nil {
 		return o.makeNodes(n)
 	}
@@ -167,14 +167,39 @@ func (o *simulateOptions) readNodes() ([]progress.Node, error) {
 	if len(list.Items) == 0 {
 		return nil, fmt.Errorf("%s: has no list of Nodes", o.nodes)
 	}
-	var out []progress.Node
+	out, left := []progress.Node{}, 0
 	for i := range list.Items {
+		if !o.belongs(&list.Items[i]) {
+			left++
+			continue
+		}
 		n := progress.ReadNode(&list.Items[i])
 		// Where it stands in its own cluster is not what is asked: it has something, and is to get something else.
 		n.Node = api.Node{Current: simulatedFrom, Desired: simulatedFrom, State: api.Done}
 		out = append(out, n)
 	}
+	if left > 0 {
+		fmt.Fprintf(warnings, "warning: %d of the %d nodes in %s are the control plane's or Windows', which pool %s has "+
+			"none of: they are left out\n", left, len(list.Items), o.nodes, o.pool)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: has no node that pool %s could have", o.nodes, o.pool)
+	}
 	return out, nil
+}
+
+// belongs says that the pool could have the node: the control plane's pools come before all others, and nobody
+// configures Windows.
+func (o *simulateOptions) belongs(n *corev1.Node) bool {
+	if progress.Windows(n) {
+		return false
+	}
+	for _, role := range []string{api.PoolMaster, api.PoolControlPlane, api.PoolArbiter} {
+		if _, has := n.Labels[api.NodeRole+role]; has && !progress.ControlPlane(o.pool) {
+			return false
+		}
+	}
+	return true
 }
 
 // makeNodes makes nodes in three zones.
@@ -204,6 +229,30 @@ func (o *simulateOptions) makeNodes(count int) ([]progress.Node, error) {
 	return out, nil
 }
 
+func writeLog(w io.Writer, log []pool.Entry, _ time.Time) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(log)
+}
+
+// mostNamed is how many nodes a line of the timeline names.
+const mostNamed = 5
+
+// together names the nodes of entries.
+func together(log []pool.Entry) string {
+	if len(log) == 1 {
+		return log[0].Node
+	}
+	if len(log) > mostNamed {
+		return fmt.Sprintf("%d nodes, %s … %s", len(log), log[0].Node, log[len(log)-1].Node)
+	}
+	var names []string
+	for _, e := range log {
+		names = append(names, e.Node)
+	}
+	return fmt.Sprintf("%d nodes: %s", len(log), strings.Join(names, ", "))
+}
+
 // writeTimeline writes what happened, and how long it took. Nodes that are sent or arrive together are one line.
 func writeTimeline(w io.Writer, log []pool.Entry, start time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -215,10 +264,8 @@ func writeTimeline(w io.Writer, log []pool.Entry, start time.Time) error {
 		}
 		what := e.What
 		switch {
-		case n > 1:
-			what = fmt.Sprintf("%s: %d nodes, %s to %s", e.What, n, e.Node, log[i+n-1].Node)
 		case e.Node != "":
-			what = e.What + ": " + e.Node
+			what = e.What + ": " + together(log[i:i+n])
 		case e.Because != "":
 			what = e.What + ": " + e.Because
 		case e.What == pool.StageBegun:

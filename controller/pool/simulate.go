@@ -4,7 +4,9 @@ package pool
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -171,8 +173,12 @@ func (s *simulation) pass(p progress.Pool) bool {
 		}
 	}
 	next = s.soonest(next)
-	if next.IsZero() || next.After(s.Start.Add(s.Limit)) {
+	switch {
+	case next.IsZero():
 		s.say(Stuck, "", whyStuck(p))
+		return false
+	case next.After(s.Start.Add(s.Limit)):
+		s.say(Stuck, "", s.limited(p, next))
 		return false
 	}
 	s.now = next
@@ -220,5 +226,33 @@ func whyStuck(p progress.Pool) string {
 	if h := holds(p); h != nil {
 		return h.Because
 	}
-	return cmp.Or(nodesText(p), "no node may be taken out of service")
+	return cmp.Or(nodesText(p), takenText(p), "no node may be taken out of service")
+}
+
+// limited is that the rollout is followed no further, and what it waits for.
+func (s *simulation) limited(p progress.Pool, next time.Time) string {
+	return fmt.Sprintf("the limit of %s is over before anything more happens, at %s: %s", s.Limit,
+		next.UTC().Format(time.RFC3339), whyStuck(p))
+}
+
+// takenText names the nodes that are out of service and stay so, while others wait for their places.
+func takenText(p progress.Pool) string {
+	var texts []string
+	for _, n := range p.Taking() {
+		why := "is cordoned"
+		switch {
+		case n.Moving():
+			why = "is on its way"
+		case n.NotReady != "":
+			why = "is not ready: " + n.NotReady
+		case n.Serving():
+			why = "soaks, or waits for its gates"
+		}
+		texts = append(texts, fmt.Sprintf("node %s %s", n.Name, why))
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s; at most %d may be out of service", strings.Join(few(texts, "%d more nodes are out of service"),
+		", "), p.MaxUnavailable)
 }
