@@ -110,11 +110,13 @@ type RolloutPolicySpec struct {
 // RolloutStage is a group of a pool's nodes.
 // +kubebuilder:object:generate=true
 type RolloutStage struct {
-	// name is for people.
+	// name is for people. The stage of the nodes that no other takes is called rest.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self != 'rest'",message="rest is the stage of the nodes that no other takes"
 	Name string `json:"name"`
-	// nodeSelector selects nodes of the pool by their labels; without it any node that is in no stage before.
+	// nodeSelector selects nodes of the pool by their labels; without it any node that is in no stage before. A pool that
+	// has nodes, and none that it matches, is held where the stage has a soak or gates.
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 	// nodes is how many of them: a number, or a percentage of the pool's nodes, rounded up. Without it all.
@@ -276,6 +278,11 @@ type RolloutPolicyPool struct {
 	// failed counts the nodes on which the pool's configuration failed.
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
+	// failedNodes are these, sorted, the first 100 of them.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=atomic
+	// +optional
+	FailedNodes []string `json:"failedNodes,omitempty"`
 	// failureBudget is at how many of them the rollout stops.
 	// +optional
 	FailureBudget int32 `json:"failureBudget,omitempty"`
@@ -290,6 +297,7 @@ const (
 	RolloutInvalid  = "InvalidSpec"
 	RolloutConflict = "PoolOfTwoPolicies"
 	RolloutNoPool   = "NoSuchPool"
+	RolloutNoNodes  = "StageWithoutNodes"
 )
 
 // ArrivedKey is the annotation of a Node that holds an Arrival: that a rollout under a policy sent it, and since when

@@ -76,9 +76,14 @@ func policyStatus(p *api.RolloutPolicy, f rollout.Finding, now time.Time) api.Ro
 	return s
 }
 
+// failedLimit is how many of the nodes that failed a policy's status names.
+const failedLimit = 100
+
 func policyPool(p *progress.Pool) api.RolloutPolicyPool {
+	failed := p.Failed()
 	out := api.RolloutPolicyPool{
-		Name: p.Name, Stage: p.Rules.Stage, Failed: int32(len(p.Failed())), FailureBudget: int32(p.Rules.FailureBudget),
+		Name: p.Name, Stage: p.Rules.Stage, Failed: int32(len(failed)), FailedNodes: failed[:min(len(failed), failedLimit)],
+		FailureBudget: int32(p.Rules.FailureBudget),
 	}
 	if h := holds(*p); h != nil {
 		out.Held, out.Message = string(h.Verdict), h.Because

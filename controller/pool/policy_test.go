@@ -161,13 +161,29 @@ func TestAPolicysStatusSaysWhereItsPoolsStand(t *testing.T) {
 		Policy: "careful", Reason: api.RolloutInForce, NextWindow: opens, Pools: []*progress.Pool{&p},
 	}, t0)
 	want := []api.RolloutPolicyPool{{
-		Name: "worker", Stage: "canary", Held: "OutsideWindow", Message: "no window is open", Failed: 1, FailureBudget: 3,
+		Name: "worker", Stage: "canary", Held: "OutsideWindow", Message: "no window is open", Failed: 1,
+		FailedNodes: []string{"a"}, FailureBudget: 3,
 	}}
 	if diff := cmp.Diff(want, got.Pools); diff != "" {
 		t.Errorf("pools (-want +got):\n%s", diff)
 	}
 	if got.ObservedGeneration != 7 || !got.NextWindow.Time.Equal(opens) || got.Conditions[0].Status != metav1.ConditionTrue {
 		t.Errorf("status: %+v", got)
+	}
+}
+
+func TestAPolicysStatusNamesTheNodesThatFailedAndNotWithoutEnd(t *testing.T) {
+	t.Parallel()
+	for count, want := range map[int]int{0: 0, 7: 7, 150: failedLimit} {
+		p := progress.Pool{Name: "worker", Target: "B"}
+		for i := range count {
+			p.Nodes = append(p.Nodes, progress.Node{
+				Name: fmt.Sprintf("n-%03d", i), Node: api.Node{Current: "A", Desired: "B", State: api.Degraded},
+			})
+		}
+		if got := policyPool(&p); len(got.FailedNodes) != want || int(got.Failed) != count {
+			t.Errorf("of %d: %d are named, %d counted", count, len(got.FailedNodes), got.Failed)
+		}
 	}
 }
 

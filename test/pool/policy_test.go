@@ -368,6 +368,7 @@ func TestAPolicyThatMakesNoSenseIsRefusedByField(t *testing.T) {
 		`{"pools":["a"],"stages":[{"name":"x","nodes":"101%"}]}`:                                                   "spec.stages[0].nodes",
 		`{"pools":["a"],"stages":[{"name":"x"},{"name":"x"}]}`:                                                     "spec.stages[1]",
 		`{"pools":["a"],"stages":[{"name":"X y"}]}`:                                                                "spec.stages[0].name",
+		`{"pools":["a"],"stages":[{"name":"rest"}]}`:                                                               "spec.stages[0].name",
 		`{"pools":["a"],"minReadySeconds":-1}`:                                                                     "spec.minReadySeconds",
 		`{"pools":["a"],"windows":{}}`:                                                                             "open or blackouts is needed",
 		`{"pools":["a"],"windows":{"open":[{"cron":"every day","durationMinutes":1}]}}`:                            "spec.windows.open[0].cron",
