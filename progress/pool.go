@@ -71,6 +71,8 @@ type Pool struct {
 	fresh  int              // how many of them the pool does not remember yet
 	lifted []api.Lifted     // in any pool
 	inUse  map[string]bool  // content that the pool could come to, or come back to
+	had    []string         // what all its nodes had before Previous
+	pin    api.Pin
 }
 
 // NodeProblem is what is wrong with one node, in a sentence that names it.
@@ -124,6 +126,8 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 			"and updates of those that have drifted wait")
 	}
 	p.inUse = inUse(pool, nodes)
+	p.had, _ = api.Decode[[]string](pool.Annotations, api.HistoryKey)
+	p.pin, _ = api.Decode[api.Pin](pool.Annotations, api.PinKey)
 	p.Quarantined = standing(p.known, p.lifted)
 	for i := range nodes {
 		if n := &nodes[i]; n.Unread != "" {

@@ -29,6 +29,10 @@ type judge struct {
 	asked    []Ask
 	failed   *progress.Hold // a gate past its deadline
 	bypassed bool
+	// back are the nodes that go back to what the whole pool had, by name.
+	back map[string]bool
+	// missing is that the nodes of a stage are not there, which holds the pool; nil: they are.
+	missing *progress.Hold
 }
 
 // rule finds what the policy lets a pool do, but for what other pools have to do with it. Where the pool's stage has a
@@ -49,7 +53,9 @@ func (j *judge) rule() {
 	}
 	j.bypassed = pool.Bypass != nil && api.SameContent(pool.Bypass.Config, pool.Target)
 	places := j.order()
-	if !j.bypassed {
+	j.findBack()
+	j.findMissing()
+	if !j.bypassed && len(j.back) == 0 {
 		j.soak()
 		j.gateNodes()
 	}
@@ -183,7 +189,7 @@ func (j *judge) stage(nodes []*progress.Node) {
 	if at < len(j.stages) {
 		j.rules.Stage = j.stages[at].name
 		// Nodes of all stages go with a bypass, and go back: by the pool's own number.
-		if !progress.ControlPlane(j.pool.Name) && !j.bypassed && j.pool.Quarantine() == nil {
+		if !progress.ControlPlane(j.pool.Name) && !j.bypassed && len(j.back) == 0 && j.pool.Quarantine() == nil {
 			j.pool.MaxUnavailable = share(j.stages[at].spec.MaxUnavailable, len(nodes), false, j.pool.MaxUnavailable)
 		}
 	} else {
@@ -195,7 +201,7 @@ func (j *judge) stage(nodes []*progress.Node) {
 	j.rules.Holds = make(map[string]*progress.Hold, len(nodes))
 	for _, later := range seats[at+1:] {
 		for _, n := range later {
-			if !there(n) && !j.pool.Tries(*n) {
+			if !there(n) && !j.pool.Tries(*n) && !j.back[n.Name] {
 				j.rules.Holds[n.Name] = hold
 			}
 		}
@@ -324,7 +330,7 @@ func (j *judge) hold() {
 			}
 		}
 	}
-	j.rules.Hold = cmp.Or(j.spent(), j.failed, j.rules.Hold)
+	j.rules.Hold = cmp.Or(j.spent(), j.failed, j.missing, j.rules.Hold)
 }
 
 // depend adds that other pools come first, once these have their rules. What is waited for longest comes before the
@@ -420,8 +426,8 @@ func (j *judge) spent() *progress.Hold {
 		Verdict: progress.FailureBudget, Blocking: &progress.Object{Kind: "Node", Name: failed[0]},
 		Because: fmt.Sprintf("%s failed on %d of at most %d nodes: %s", j.pool.Target, len(failed), j.rules.FailureBudget,
 			some(failed)),
-		Do: fmt.Sprintf("mend what kubectl refit explain node/%s says, or change or revert the MachineConfigs of pool %s",
-			failed[0], j.pool.Name),
+		Do: fmt.Sprintf("mend what kubectl refit explain node/%s says, or change or revert the MachineConfigs of pool %s; "+
+			"all of them are in the status of RolloutPolicy %s", failed[0], j.pool.Name, j.name),
 	}
 }
 

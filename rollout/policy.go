@@ -61,6 +61,9 @@ func read(object *api.RolloutPolicy) *policy {
 	for i := range object.Spec.Stages {
 		spec := &object.Spec.Stages[i]
 		s := stage{name: spec.Name, spec: spec, selector: labels.Everything()}
+		if s.name == restStage {
+			errs = append(errs, fmt.Errorf("spec.stages[%d].name: %s is that of the nodes that no other takes", i, restStage))
+		}
 		if spec.NodeSelector != nil {
 			if s.selector, err = metav1.LabelSelectorAsSelector(spec.NodeSelector); err != nil {
 				errs = append(errs, fmt.Errorf("spec.stages[%d].nodeSelector: %w", i, err))
@@ -168,7 +171,9 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 	}
 	for _, j := range judges {
 		j.depend()
-		j.pool.Rules.Hold = cmp.Or(b.circle(j.pool, by), j.rules.Hold)
+		j.rules.Hold = cmp.Or(b.circle(j.pool, by), j.rules.Hold)
+		j.letBack()
+		j.pool.Rules = j.rules
 	}
 }
 
@@ -248,6 +253,7 @@ func (b *Book) Findings(pools []*progress.Pool) []Finding {
 	for _, p := range b.policies {
 		f := Finding{Policy: p.name, Reason: api.RolloutInForce, Message: "the policy is in force"}
 		there := map[string]bool{}
+		var missing []string
 		for _, pool := range pools {
 			there[pool.Name] = true
 			if !p.selects(pool) {
@@ -255,7 +261,12 @@ func (b *Book) Findings(pools []*progress.Pool) []Finding {
 			}
 			f.Pools = append(f.Pools, pool)
 			f.NextWindow = pool.Rules.NextWindow
-			if h := pool.Rules.Hold; h != nil && h.Verdict == progress.PolicyUnusable {
+			some, holds := p.emptyStages(pool)
+			missing = append(missing, some...)
+			if holds && f.Reason == api.RolloutInForce {
+				f.Reason = api.RolloutNoNodes
+			}
+			if h := pool.Rules.Hold; h != nil && h.Verdict == progress.PolicyUnusable && !slices.Contains(missing, h.Because) {
 				f.Reason, f.Message = api.RolloutInvalid, h.Because
 				if len(b.of(pool)) > 1 {
 					f.Reason = api.RolloutConflict
@@ -263,6 +274,12 @@ func (b *Book) Findings(pools []*progress.Pool) []Finding {
 			}
 		}
 		slices.SortFunc(f.Pools, func(a, c *progress.Pool) int { return cmp.Compare(a.Name, c.Name) })
+		if len(missing) > 0 {
+			f.Message = strings.Join(missing[:min(len(missing), 5)], "; ")
+			if f.Reason == api.RolloutInForce {
+				f.Message = "the policy is in force; " + f.Message
+			}
+		}
 		if f.Reason == api.RolloutInForce {
 			if i := slices.IndexFunc(p.spec.Pools, func(name string) bool { return !there[name] }); i >= 0 {
 				f.Reason = api.RolloutNoPool

@@ -133,7 +133,7 @@ func (j *judge) survey(a *ahead, n *progress.Node) {
 		a.busy++
 	}
 	switch {
-	case n.Updated(target), j.pool.FailedOn(*n):
+	case n.Updated(target), j.pool.FailedOn(*n), j.back[n.Name] && n.Desired != target && !asked:
 	case n.Desired == target:
 		if asked {
 			j.askToStage(a, n)
@@ -252,7 +252,8 @@ func (a *ahead) without() string {
 func (j *judge) holdUnstaged(a *ahead, nodes []*progress.Node) {
 	for _, n := range nodes {
 		h := j.unstaged(a, n)
-		if h == nil || n.Desired == j.pool.Target || h.Verdict == progress.StagingAhead && j.rules.Holds[n.Name] != nil {
+		if h == nil || n.Desired == j.pool.Target || j.back[n.Name] ||
+			h.Verdict == progress.StagingAhead && j.rules.Holds[n.Name] != nil {
 			continue
 		}
 		if j.rules.Holds == nil {
