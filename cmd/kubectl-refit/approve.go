@@ -60,6 +60,9 @@ needs another approval.`,
 				if cmd.Flags().Changed("digest") {
 					want = &digest
 				}
+				if err := unpinned(p); err != nil {
+					return nil, "", err
+				}
 				a, err = approve(state, want)
 				if err != nil {
 					return nil, "", err
@@ -94,6 +97,19 @@ func (c *cluster) staged(ctx context.Context, pool string) (progress.Pool, error
 	}
 	p, _ := progress.NewReport(v).Pool(pool)
 	return p, nil
+}
+
+// unpinned is an error while a pool is about to go back to something else than its nodes have staged.
+func unpinned(p *mcfgv1.MachineConfigPool) error {
+	pin, err := pinned(p)
+	if err != nil {
+		return err
+	}
+	if pin != nil && pin.Config != p.Spec.Configuration.Name {
+		return fmt.Errorf("it is too early: pool %s was rolled back to %s, and is not told so yet: try again in a moment",
+			p.Name, pin.Config)
+	}
+	return nil
 }
 
 // approve says what there is to approve, and refuses what can't be. A nil want is whatever was staged.

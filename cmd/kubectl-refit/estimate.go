@@ -35,8 +35,28 @@ type (
 	}
 )
 
-// estimate says how long it would take by what the pool's nodes say of their last updates, and past is these.
-func (d *planDocument) estimate(p progress.Pool, states map[string]*mcfgv1.MachineConfigNode) (past []progress.Update) {
+// most notes how many nodes may be out of service at first, which may be a stage's, and is the pool's own number.
+func (d *planDocument) most(p progress.Pool, object *mcfgv1.MachineConfigPool) int {
+	own := progress.NewPool(object, slices.Clone(p.Nodes)).MaxUnavailable
+	if d.MaxUnavailable = p.MaxUnavailable; d.MaxUnavailable != own {
+		d.Stage = p.Rules.Stage
+	}
+	return own
+}
+
+// atATime says the same in words.
+func (d *planDocument) atATime() string {
+	text := fmt.Sprintf("at most %d at a time", d.MaxUnavailable)
+	if d.Stage != "" {
+		text += " in stage " + d.Stage
+	}
+	return text
+}
+
+// estimate says how long it would take by what the pool's nodes say of their last updates, and past is these. Without
+// its policy the pool has so many nodes out of service at most.
+func (d *planDocument) estimate(p progress.Pool, states map[string]*mcfgv1.MachineConfigNode, most int,
+) (past []progress.Update) {
 	for _, n := range p.Nodes {
 		if u, ok := progress.LastUpdate(states[n.Name]); ok {
 			past = append(past, u)
@@ -44,7 +64,7 @@ func (d *planDocument) estimate(p progress.Pool, states map[string]*mcfgv1.Machi
 	}
 	d.policy = p.Rules.Policy
 	c := d.Counts
-	if e, ok := progress.Forecast(c.Reboots, c.Going-c.Reboots, d.MaxUnavailable, past); ok {
+	if e, ok := progress.Forecast(c.Reboots, c.Going-c.Reboots, most, past); ok {
 		d.Estimate = &planEstimate{
 			Nodes: e.Nodes, Seconds: int(e.Typical.Seconds()), SlowestSeconds: int(e.Slowest.Seconds()), BasedOn: e.Updates,
 		}

@@ -87,7 +87,7 @@ func (c *comment) summary(d *planDocument) {
 			code(cmp.Or(g.Current, "(never configured)")), what, why, d.heldOf(g))
 	}
 	if d.Counts.Going > 0 {
-		c.line("\nOrder, at most %d at a time: %s", d.MaxUnavailable, escaped(some(d.Order, 10)))
+		c.line("\nOrder, %s: %s", d.atATime(), escaped(some(d.Order, 10)))
 		c.line("\n%s.", escaped(d.duration()))
 	}
 	c.list("Notes", d.Notes)

@@ -36,6 +36,8 @@ type (
 		// Groups are the pool's nodes by the configuration that they have.
 		Groups         []planGroup `json:"groups"`
 		MaxUnavailable int         `json:"maxUnavailable"`
+		// Stage is the one that would be at work first, where that is its own maxUnavailable and not the pool's.
+		Stage string `json:"stage,omitempty"`
 		// Order is that in which the nodes would go.
 		Order []string `json:"order"`
 		// Estimate is how long that would take; nil where there is nothing to tell it by.
@@ -190,7 +192,8 @@ func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDo
 	report := progress.NewReport(progress.View{Pools: changed, Nodes: nodes, Follow: c.rulesIfKnown(ctx)})
 	p, _ := report.Pool(name)
 	doc.Current, doc.Desired, doc.nodes = pool.Spec.Configuration.Name, desired.Name, nodes
-	doc.MaxUnavailable, doc.Order = p.MaxUnavailable, append([]string{}, report.Order(name)...)
+	doc.Order = append([]string{}, report.Order(name)...)
+	most := doc.most(p, pool)
 	if err := c.groups(ctx, doc, p, desired, policy, what.diff != diffNone); err != nil {
 		return nil, err
 	}
@@ -206,7 +209,7 @@ func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDo
 	if err != nil {
 		c.warnAll(doc, []string{"how long nodes took so far: not known: " + describe(err)})
 	}
-	c.byPolicy(ctx, doc, p, pool, doc.estimate(p, states))
+	c.byPolicy(ctx, doc, p, pool, doc.estimate(p, states, most))
 	return doc, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 // planned is what a plan of these two configurations says of nodes.
@@ -133,6 +134,25 @@ func TestATerminalIsShownTheBeginningUnlessAllIsAskedFor(t *testing.T) {
 	}
 }
 
+// updatedIn is a node whose last update took so long.
+func updatedIn(minutes int) *mcfgv1.MachineConfigNode {
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	s := &mcfgv1.MachineConfigNode{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		api.UpdateKey: api.Encode(api.Update{Config: "old", Since: began}),
+	}}}
+	s.Status.ConfigVersion = &mcfgv1.MachineConfigNodeStatusMachineConfigVersion{Current: "old"}
+	for kind, status := range map[mcfgv1.StateProgress]metav1.ConditionStatus{
+		mcfgv1.MachineConfigNodeUpdated: metav1.ConditionTrue, mcfgv1.MachineConfigNodeUpdatePrepared: metav1.ConditionFalse,
+		mcfgv1.MachineConfigNodeUpdateRebooted: metav1.ConditionFalse,
+	} {
+		s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{
+			Type: string(kind), Status: status,
+			LastTransitionTime: metav1.NewTime(began.Add(time.Duration(minutes) * time.Minute)),
+		})
+	}
+	return s
+}
+
 func TestAPlanCountsWhoGoesAndSaysHowLongThatTakes(t *testing.T) {
 	old := &machineconfig.Config{Name: "old", Files: []machineconfig.File{file("/etc/a", "1")}}
 	d := planned(t, old, &machineconfig.Config{Name: "new"}, "a", "b", "c")
@@ -142,25 +162,8 @@ func TestAPlanCountsWhoGoesAndSaysHowLongThatTakes(t *testing.T) {
 	if want := (planCounts{Nodes: 3, Going: 2, Drained: 2, Reboots: 2}); d.Counts != want {
 		t.Errorf("%+v, want %+v", d.Counts, want)
 	}
-	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	state := func(minutes int) *mcfgv1.MachineConfigNode {
-		s := &mcfgv1.MachineConfigNode{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-			api.UpdateKey: api.Encode(api.Update{Config: "old", Since: began}),
-		}}}
-		s.Status.ConfigVersion = &mcfgv1.MachineConfigNodeStatusMachineConfigVersion{Current: "old"}
-		for kind, status := range map[mcfgv1.StateProgress]metav1.ConditionStatus{
-			mcfgv1.MachineConfigNodeUpdated: metav1.ConditionTrue, mcfgv1.MachineConfigNodeUpdatePrepared: metav1.ConditionFalse,
-			mcfgv1.MachineConfigNodeUpdateRebooted: metav1.ConditionFalse,
-		} {
-			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{
-				Type: string(kind), Status: status,
-				LastTransitionTime: metav1.NewTime(began.Add(time.Duration(minutes) * time.Minute)),
-			})
-		}
-		return s
-	}
 	pool := progress.Pool{Nodes: []progress.Node{{Name: "a"}, {Name: "b"}, {Name: "c"}}}
-	d.estimate(pool, map[string]*mcfgv1.MachineConfigNode{"a": state(4), "c": state(8), "another pool's": state(90)})
+	d.estimate(pool, map[string]*mcfgv1.MachineConfigNode{"a": updatedIn(4), "c": updatedIn(8), "another pool's": updatedIn(90)}, 1)
 	if want := (planEstimate{Nodes: 2, Seconds: 12 * 60, SlowestSeconds: 16 * 60, BasedOn: 2}); d.Estimate == nil || *d.Estimate != want {
 		t.Errorf("%+v, want %+v", d.Estimate, want)
 	}
@@ -168,7 +171,7 @@ func TestAPlanCountsWhoGoesAndSaysHowLongThatTakes(t *testing.T) {
 		t.Error(got)
 	}
 	d.Estimate = nil
-	d.estimate(pool, nil)
+	d.estimate(pool, nil, 1)
 	if got := d.duration(); d.Estimate != nil || !strings.Contains(got, "not known") {
 		t.Error(got)
 	}
@@ -234,6 +237,42 @@ func TestAPlanReckonsWithThePolicyOfThePool(t *testing.T) {
 	d.Estimate, d.policy = &planEstimate{}, "careful"
 	if said := d.duration(); !strings.HasSuffix(said, "all that RolloutPolicy careful waits for comes on top") {
 		t.Error(said)
+	}
+}
+
+func TestAStagesOwnMaxUnavailableIsSaidAndCountsForItAlone(t *testing.T) {
+	old := &machineconfig.Config{Name: "old", Files: []machineconfig.File{file("/etc/a", "1")}}
+	nodes := strings.Fields("a b c d e f g h i j")
+	d := planned(t, old, &machineconfig.Config{Name: "new"}, nodes...)
+	object := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+	object.Spec.MaxUnavailable, object.Spec.Configuration.Name = new(intstr.FromInt32(3)), "new"
+	var list []progress.Node
+	for _, name := range nodes {
+		list = append(list, progress.Node{Name: name, Node: api.Node{Current: "old", Desired: "old", State: api.Done}})
+	}
+	p := progress.NewPool(object, list)
+	policy := api.RolloutPolicy{ObjectMeta: metav1.ObjectMeta{Name: "careful"}, Spec: api.RolloutPolicySpec{
+		Pools: []string{"worker"}, Stages: []api.RolloutStage{
+			{Name: "canary", Nodes: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(1))},
+		},
+	}}
+	rollout.NewBook([]api.RolloutPolicy{policy}, rollout.Passing).Follow([]*progress.Pool{&p}, time.Unix(0, 0), "")
+	most := d.most(p, object)
+	if most != 3 || d.MaxUnavailable != 1 || d.atATime() != "at most 1 at a time in stage canary" {
+		t.Errorf("%d, %d, %s", most, d.MaxUnavailable, d.atATime())
+	}
+	took := d.estimate(p, map[string]*mcfgv1.MachineConfigNode{"a": updatedIn(10)}, most)
+	if d.Estimate == nil || d.Estimate.Seconds != 4*600 {
+		t.Errorf("without the policy: %+v", d.Estimate)
+	}
+	// One, then nine by three.
+	if got := d.simulate(p, &policy, object, took, time.Unix(0, 0)); got == nil || got.Seconds != 4*600 {
+		t.Errorf("with it: %+v", got)
+	}
+	plain := &planDocument{}
+	plain.most(progress.NewPool(object, list), object)
+	if got := plain.atATime(); got != "at most 3 at a time" {
+		t.Error(got)
 	}
 }
 

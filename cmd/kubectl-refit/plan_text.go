@@ -45,7 +45,7 @@ func (d *planDocument) write(w io.Writer, all bool) error {
 		fmt.Fprintln(w, "\nThe pool has no nodes.")
 	}
 	if d.Counts.Going > 0 {
-		fmt.Fprintf(w, "\nOrder, at most %d at a time: %s\n", d.MaxUnavailable, some(d.Order, 10))
+		fmt.Fprintf(w, "\nOrder, %s: %s\n", d.atATime(), some(d.Order, 10))
 		fmt.Fprintln(w, d.duration())
 	}
 	if len(d.Budgets) == 0 {

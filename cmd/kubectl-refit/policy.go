@@ -139,9 +139,25 @@ configuration, or with --end.`
 	return cmd
 }
 
-// bypass records it for the configuration that the pool shall have.
+// pinned is what somebody rolled the pool back to; nil: nobody did. The render controller may not have acted on it yet.
+func pinned(p *mcfgv1.MachineConfigPool) (*api.Pin, error) {
+	pin, err := api.Decode[*api.Pin](p.Annotations, api.PinKey)
+	if err != nil {
+		return nil, fmt.Errorf("MachineConfigPool %s: %w", p.Name, err)
+	}
+	return pin, nil
+}
+
+// bypass records it for the configuration that the pool shall have, or is about to have as somebody rolled it back.
 func bypass(p *mcfgv1.MachineConfigPool, who, why string, now time.Time) (*change, string, error) {
+	pin, err := pinned(p)
+	if err != nil {
+		return nil, "", err
+	}
 	target := p.Spec.Configuration.Name
+	if pin != nil {
+		target = pin.Config
+	}
 	if target == "" {
 		return nil, "", fmt.Errorf("pool %s has no configuration yet", p.Name)
 	}

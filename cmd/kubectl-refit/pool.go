@@ -197,7 +197,9 @@ func rollbackCommand(o *options) *cobra.Command {
 		})
 	cmd.Long = `Takes a pool back to a configuration that it had: the one that all its nodes had before the present one, or
 the one that --to names. The pool is held there until its MachineConfigs render to something else than what it left, or
-until kubectl refit resume. Nodes go the way of any update: one after the other, drained, with a verdict.`
+until kubectl refit resume. Nodes go the way of any update: one after the other, drained, with a verdict. In the middle
+of a rollout those that go back to what all had before it wait for no window, stage, approval or other pool of a
+RolloutPolicy.`
 	cmd.Flags().StringVar(&to, "to", "", "rendered configuration to go back to")
 	return cmd
 }
@@ -244,6 +246,10 @@ func rollback(p *mcfgv1.MachineConfigPool, known progress.Pool, to string, now t
 func rollbackSaid(p *mcfgv1.MachineConfigPool, pin api.Pin) string {
 	said := fmt.Sprintf("pool %s goes back to %s and stays there until its MachineConfigs render to something else than "+
 		"%s, or until kubectl refit resume %s", p.Name, pin.Config, pin.From, p.Name)
+	if was := p.Status.Configuration.Name; was != "" && was != pin.Config {
+		said += fmt.Sprintf("; where a RolloutPolicy selects the pool it goes by that, as with any update (in an emergency: "+
+			"kubectl refit bypass %s --why TEXT)", p.Name)
+	}
 	if p.Spec.Paused {
 		said += fmt.Sprintf("; it is paused, so nothing happens until kubectl refit resume %s --keep-pin", p.Name)
 	}

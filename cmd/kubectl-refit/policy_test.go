@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// Who rolls back and bypasses in one line is faster than the render controller.
+func TestWhatIsBypassedOrApprovedIsWhatThePoolWasRolledBackTo(t *testing.T) {
+	t.Parallel()
+	p := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker", Annotations: map[string]string{}}}
+	p.Spec.Configuration.Name = "bad"
+	for _, c := range []struct {
+		pin, config, bypassErr, approveErr string
+	}{
+		{"", "bad", "", ""},
+		{api.Encode(api.Pin{Config: "good", From: "bad"}), "good", "", "pool worker was rolled back to good"},
+		{api.Encode(api.Pin{Config: "bad", From: "worse"}), "bad", "", ""},
+		{"oops", "", "MachineConfigPool worker", "MachineConfigPool worker"},
+	} {
+		if c.pin != "" {
+			p.Annotations[api.PinKey] = c.pin
+		}
+		ch, _, err := bypass(p, "ann", "down", time.Now())
+		if c.bypassErr == "" {
+			if err != nil {
+				t.Fatalf("pin %s: %v", c.pin, err)
+			}
+			text, _ := ch.annotations[api.BypassKey].(string)
+			got, err := api.Decode[api.Bypass](map[string]string{api.BypassKey: text}, api.BypassKey)
+			if err != nil || got.Config != c.config {
+				t.Errorf("pin %s: %+v, %v", c.pin, got, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), c.bypassErr) {
+			t.Errorf("pin %s: %v", c.pin, err)
+		}
+		err = unpinned(p)
+		if (err == nil) != (c.approveErr == "") || err != nil && !strings.Contains(err.Error(), c.approveErr) {
+			t.Errorf("pin %s: approve: %v", c.pin, err)
+		}
+	}
+}
