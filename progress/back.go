@@ -16,7 +16,7 @@ import (
 // was sent by a rollout under a policy, or has what somebody rolled back from. One of which none is true, such as one
 // that registers anew after it was away for weeks, is updated as any other, and so is one that comes from another pool.
 // Once it was sent it can't be told from the others, and finishes.
-func (p Pool) ComesBack(n Node) bool {
+func (p *Pool) ComesBack(n *Node) bool {
 	if p.Target == "" || p.Target != p.Previous || n.Current == "" || n.Current == p.Target ||
 		slices.Contains(p.had, n.Current) || elsewhere(p.Name, n.Current) {
 		return false

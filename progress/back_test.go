@@ -46,7 +46,8 @@ func TestWhichNodesComeBack(t *testing.T) {
 			if c.target != "" {
 				object.Spec.Configuration.Name = c.target
 			}
-			if got := NewPool(object, nil).ComesBack(Node{Node: c.node}); got != c.comes {
+			p := NewPool(object, nil)
+			if got := p.ComesBack(&Node{Node: c.node}); got != c.comes {
 				t.Errorf("comes back: %v", got)
 			}
 		})

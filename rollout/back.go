@@ -13,7 +13,7 @@ import (
 func (j *judge) findBack() {
 	j.back = map[string]bool{}
 	for i := range j.pool.Nodes {
-		if n := &j.pool.Nodes[i]; j.pool.ComesBack(*n) {
+		if n := &j.pool.Nodes[i]; j.pool.ComesBack(n) {
 			j.back[n.Name] = true
 		}
 	}
@@ -24,7 +24,7 @@ func (j *judge) findBack() {
 func (j *judge) letBack() {
 	h := j.rules.Hold
 	broken := []progress.Verdict{progress.PolicyUnusable, progress.FailureBudget}
-	if h == nil || len(j.back) == 0 || h != j.missing && slices.Contains(broken, h.Verdict) {
+	if h == nil || len(j.back) == 0 || h != j.missing && h != j.shut && slices.Contains(broken, h.Verdict) {
 		return
 	}
 	j.rules.Hold = nil

@@ -38,7 +38,8 @@ func TestTheWayBackWaitsForNothingThatAPolicySaysOfWhen(t *testing.T) {
 		"a blackout": {Windows: &api.RolloutWindows{
 			Blackouts: []api.Window{{From: "2026-03-01", Until: "2026-03-03"}},
 		}},
-		"a stage": {Stages: []api.RolloutStage{{Name: "canary", Nodes: number("1"), SoakSeconds: 600}}},
+		"no window ever": {Windows: &api.RolloutWindows{Open: []api.Window{{From: "2026-01-01", Until: "2026-01-02"}}}},
+		"a stage":        {Stages: []api.RolloutStage{{Name: "canary", Nodes: number("1"), SoakSeconds: 600}}},
 		"a stage without nodes": {Stages: []api.RolloutStage{{Name: "canary", SoakSeconds: 600,
 			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "canry"}}}}},
 		"staging ahead": {Staging: &api.RolloutStaging{}},

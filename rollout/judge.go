@@ -33,6 +33,8 @@ type judge struct {
 	back map[string]bool
 	// missing is that the nodes of a stage are not there, which holds the pool; nil: they are.
 	missing *progress.Hold
+	// shut is that no window is open, and maybe none will be; nil: one is.
+	shut *progress.Hold
 }
 
 // rule finds what the policy lets a pool do, but for what other pools have to do with it. Where the pool's stage has a
@@ -326,11 +328,11 @@ func (j *judge) hold() {
 		if !m.open {
 			j.rules.NextWindow = m.until
 			if !j.bypassed {
-				j.rules.Hold, j.rules.OnClose = j.closed(m), j.calendar.onClose
+				j.shut, j.rules.OnClose = j.closed(m), j.calendar.onClose
 			}
 		}
 	}
-	j.rules.Hold = cmp.Or(j.spent(), j.failed, j.missing, j.rules.Hold)
+	j.rules.Hold = cmp.Or(j.spent(), j.failed, j.missing, j.shut)
 }
 
 // depend adds that other pools come first, once these have their rules. What is waited for longest comes before the
