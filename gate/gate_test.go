@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -288,12 +289,12 @@ func TestOneQuestionIsAskedAtATimeAndAgainWhenItsAnswerIsOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := asker(t, aNode(map[string]string{"k": "no", api.AskPrefix + "g": "B 2026-03-02T11:00:00Z"}))
-		asked := 0
+		var asked atomic.Int32
 		a.client = interceptor.NewClient(a.client.(client.WithWatch), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
 				options ...client.GetOption,
 			) error {
-				asked++
+				asked.Add(1)
 				return c.Get(ctx, key, o, options...)
 			},
 		})
@@ -313,17 +314,17 @@ func TestOneQuestionIsAskedAtATimeAndAgainWhenItsAnswerIsOld(t *testing.T) {
 			t.Errorf("it passed before this process: %+v", got)
 		}
 		time.Sleep(stale - 2*pause) //nolint:forbidigo // the bubble's clock
-		if asked != 1 {
-			t.Errorf("asked %d times while the answer was fresh", asked)
+		if n := asked.Load(); n != 1 {
+			t.Errorf("asked %d times while the answer was fresh", n)
 		}
 		time.Sleep(4 * pause) //nolint:forbidigo // the bubble's clock
-		if asked != 2 {
-			t.Errorf("asked %d times when it was old", asked)
+		if n := asked.Load(); n != 2 {
+			t.Errorf("asked %d times when it was old", n)
 		}
 		a.Ask(nil, rollout.Unasked)
 		time.Sleep(2 * stale) //nolint:forbidigo // the bubble's clock
-		if asked != 2 || !a.Answer(ask.Question).At.IsZero() {
-			t.Errorf("asked %d times when nobody wants to know", asked)
+		if n := asked.Load(); n != 2 || !a.Answer(ask.Question).At.IsZero() {
+			t.Errorf("asked %d times when nobody wants to know", n)
 		}
 		cancel()
 		synctest.Wait()
