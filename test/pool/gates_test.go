@@ -46,6 +46,12 @@ func canaryWith(gate string) string {
 	return `{"pools":["worker"],"stages":[{"name":"canary","nodes":1,"gates":[` + gate + `]}]}`
 }
 
+// saysNo waits until the gate was asked: no deadline counts from before.
+func (l *lab) saysNo() {
+	l.t.Helper()
+	l.heldBy("worker", "GateClosed", "it is false of ConfigMap health")
+}
+
 func (l *lab) governed(name, spec string) {
 	l.t.Helper()
 	l.mustPolicy(name, spec)
@@ -109,6 +115,7 @@ func TestTheLastStageFailsItsGateAndAllGoBack(t *testing.T) {
 	l.target("worker", configB)
 	l.heldBy("worker", "GateClosed", "gate healthy of stage all is closed")
 	l.explained("worker", "GateClosed", "all 3 nodes have "+configB)
+	l.saysNo()
 	if got := l.getPool("worker").Status.Configuration.Name; got != configA {
 		t.Errorf("the pool counts as updated to %s before its gates have passed", got)
 	}
@@ -129,6 +136,7 @@ func TestAtItsDeadlineAGateIsSkippedOrHolds(t *testing.T) {
 	l.health(false)
 	l.governed("skips", canaryWith(healthGate(`,"deadlineSeconds":600,"onDeadline":"Skip"`)))
 	l.target("worker", configB)
+	l.saysNo()
 	l.heldBy("worker", "GateClosed", "it is skipped at")
 	l.setClock(time.Now().Add(11 * time.Minute))
 	l.updated("worker", configB)
@@ -138,6 +146,7 @@ func TestAtItsDeadlineAGateIsSkippedOrHolds(t *testing.T) {
 	}
 	l.governed("holds", canaryWith(healthGate(`,"deadlineSeconds":600`)))
 	l.target("worker", configA)
+	l.saysNo()
 	l.heldBy("worker", "GateClosed", "its deadline is at")
 	l.setClock(time.Now().Add(30 * time.Minute))
 	l.heldBy("worker", "GateFailed", "its deadline was at")
