@@ -15,17 +15,17 @@ import (
 	"strings"
 	"time"
 
-	securejoin "github.com/cyphar/filepath-securejoin"
-	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
 )
 
 // Root is a directory that looks like a host. Every path given to its methods is absolute and means a path of that
-// host; the kernel resolves it below the directory (openat2 with RESOLVE_IN_ROOT), so that nothing outside is reached
-// whatever the links say and whoever changes them meanwhile.
+// host; it is resolved below the directory, so that nothing outside is reached whatever the links say and whoever
+// changes them meanwhile. Nor do links lead anywhere in a directory that others than root can write to: see
+// ExposedError.
 type Root struct {
-	dir  *os.File
-	path string
+	dir   *os.File
+	path  string
+	owner unix.Stat_t // of the directory, see exposed
 }
 
 // Open returns the host at dir, "/" for the one we run on.
@@ -38,7 +38,15 @@ func Open(dir string) (*Root, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening root: %w", err)
 	}
-	return &Root{dir: f, path: dir}, nil
+	return newRoot(f, dir)
+}
+
+func newRoot(f *os.File, dir string) (*Root, error) {
+	r := &Root{dir: f, path: dir}
+	if err := unix.Fstat(int(f.Fd()), &r.owner); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening root %s: %w", dir, err), f.Close())
+	}
+	return r, nil
 }
 
 // OpenWritable returns the tree at dir through a private, writable mount of it, for a tree that the host mounts
@@ -53,7 +61,10 @@ func OpenWritable(dir string) (*Root, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cloning the mount of %s: %w", dir, err)
 	}
-	r := &Root{dir: os.NewFile(uintptr(fd), dir), path: dir}
+	r, err := newRoot(os.NewFile(uintptr(fd), dir), dir)
+	if err != nil {
+		return nil, err
+	}
 	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
 	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr)
 	if err == nil && !r.IsDir("/") {
@@ -111,67 +122,31 @@ func (r *Root) Close() error { return r.dir.Close() }
 // Path is the directory that the root was opened with, absolute, for messages and for tools that take a path of ours.
 func (r *Root) Path() string { return r.path }
 
-// Resolve returns name with every link in its parent directories followed, as a path of the host. The last component
-// is not followed; components that do not exist stay as they are. It says where a path leads; access goes through the
-// other methods, which resolve again on their own.
-func (r *Root) Resolve(name string) (string, error) {
-	name = path.Clean("/" + name)
-	if name == "/" {
-		return name, nil
-	}
-	root := procPath(r.dir)
-	dir, err := securejoin.SecureJoin(root, path.Dir(name))
-	if err != nil {
-		return "", pathError("resolving", name, err)
-	}
-	return path.Join("/", strings.TrimPrefix(dir, root), path.Base(name)), nil
-}
-
-// The kernel refuses a lookup that a rename or a mount crosses, and expects to be asked again; somebody who renames
-// without pause gets an error, not an endless loop.
-const lookupAttempts = 256
-
-// open opens name inside the root. Links are followed, the last one only without O_NOFOLLOW.
+// open opens name inside the root. Links are followed, the last one only without O_NOFOLLOW, and none in an exposed
+// directory (see ExposedError). A path without links, as nearly all are, costs one call.
 func (r *Root) open(name string, flags int) (*os.File, error) {
 	name = path.Clean("/" + name)
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC),
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS,
 	}
-	for attempt := 1; ; attempt++ {
+	for {
 		fd, err := unix.Openat2(int(r.dir.Fd()), name, &how)
 		switch {
 		case err == nil:
 			return os.NewFile(uintptr(fd), name), nil
-		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			return r.openStepwise(name, flags)
-		case attempt < lookupAttempts &&
-			(errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINTR)):
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			continue
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+			return nil, pathError("open", name, err)
 		}
-		return nil, pathError("open", name, err)
+		break
 	}
-}
-
-// openStepwise is open for a kernel, or a seccomp filter, without openat2: component by component.
-func (r *Root) openStepwise(name string, flags int) (*os.File, error) {
-	dir, last := name, ""
-	if flags&unix.O_NOFOLLOW != 0 {
-		dir, last = path.Split(name)
-	}
-	h, err := pathrs.OpenatInRoot(r.dir, dir)
+	h, err := r.openWalked(name, flags)
 	if err != nil {
 		return nil, pathError("open", name, err)
 	}
-	defer func() { _ = h.Close() }()
-	if last == "" {
-		return reopen(h, name, flags)
-	}
-	fd, err := unix.Openat(int(h.Fd()), last, flags|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, pathError("open", name, err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
+	return h, nil
 }
 
 // procPath names what an open handle stands for, for the calls that want a path. The kernel goes straight to it: a
@@ -314,28 +289,41 @@ func nodeOf(h *os.File, name string, st *unix.Stat_t) (Node, error) {
 	if err := unix.Fstat(int(h.Fd()), st); err != nil {
 		return Node{}, pathError("stat", name, err)
 	}
-	n := Node{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid)}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		n.Type = Regular
-	case unix.S_IFDIR:
-		n.Type = Directory
-	case unix.S_IFLNK:
-		n.Type, n.Mode = Symlink, 0
-		buf := make([]byte, unix.PathMax)
-		size, err := unix.Readlinkat(int(h.Fd()), "", buf)
-		if err != nil {
+	n := Node{Type: typeOf(st.Mode), Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid)}
+	if n.Type == Symlink {
+		n.Mode = 0
+		var err error
+		if n.Target, err = readlink(h); err != nil {
 			return Node{}, pathError("readlink", name, err)
 		}
-		n.Target = string(buf[:size])
-	default:
-		n.Type = Other
 	}
 	var err error
 	if n.Label, err = labelOf(h); err != nil {
 		return Node{}, pathError("reading label of", name, err)
 	}
 	return n, nil
+}
+
+func typeOf(mode uint32) Type {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return Regular
+	case unix.S_IFDIR:
+		return Directory
+	case unix.S_IFLNK:
+		return Symlink
+	}
+	return Other
+}
+
+// readlink returns the target of the link that a handle stands for.
+func readlink(h *os.File) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	size, err := unix.Readlinkat(int(h.Fd()), "", buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:size]), nil
 }
 
 // Space is what is free on a file system for an ordinary writer.
@@ -438,18 +426,19 @@ func (r *Root) Stamps(dir string) (map[string]string, error) {
 }
 
 func (r *Root) stamps(dir string, out map[string]string) error {
-	names, err := r.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	h, err := r.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	h, err := r.openDir(dir)
-	if err != nil {
-		return err
-	}
 	defer func() { _ = h.Close() }()
+	names, err := h.Readdirnames(-1)
+	if err != nil {
+		return pathError("read", dir, err)
+	}
+	slices.Sort(names)
 	for _, name := range names {
 		var st unix.Stat_t
 		if err := unix.Fstatat(int(h.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {

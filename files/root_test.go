@@ -215,7 +215,7 @@ func TestConfinementWithoutOpenat2(t *testing.T) {
 	if os.Getenv(withoutOpenat2) != "" {
 		return
 	}
-	again(t, "^Test(Confinement|AbsoluteLinks|EntryNames|FinalLinks|RootItself|Ancestor|Resolve|Compare|Stage|Remove)",
+	again(t, "^Test(Exposed|LinksIn|Confinement|AbsoluteLinks|EntryNames|FinalLinks|RootItself|Ancestor|Resolve|Compare|Stage|Remove)",
 		withoutOpenat2+"=1")
 }
 

@@ -53,12 +53,29 @@ func makeAt(dirfd int, base string, n Node) error {
 	fd, err := unix.Openat(dirfd, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == nil {
 		f := os.NewFile(uintptr(fd), base)
-		err = errors.Join(setMeta(f, n), f.Close())
+		err = errors.Join(fresh(f, n), f.Close())
 	}
 	if err != nil {
 		_ = removeAt(dirfd, base)
 	}
 	return err
+}
+
+// fresh gives what was just made its owner, mode and label. Whoever can write to the directory around it may have put
+// something else in its place: a directory of ours with things in it would be given away.
+func fresh(f *os.File, n Node) error {
+	if n.Type == Directory {
+		dir, err := reopen(f, f.Name(), unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			return err
+		}
+		_, err = dir.Readdirnames(1)
+		_ = dir.Close()
+		if !errors.Is(err, io.EOF) {
+			return errors.Join(unix.EEXIST, err)
+		}
+	}
+	return setMeta(f, n)
 }
 
 // createAt makes a regular file that only root can read until fill has given it bytes and mode, or leaves nothing.
@@ -76,15 +93,15 @@ func createAt(dirfd int, base string, fill func(*os.File) error) error {
 }
 
 // setMeta gives what h stands for the owner, mode and label of n. The order matters: a change of owner clears setuid
-// bits. A symbolic link is changed only where n is one, so that a link put there meanwhile is refused.
+// bits. What was put there meanwhile and is of another type is refused.
 func setMeta(h *os.File, n Node) error {
 	fd := int(h.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if isLink := st.Mode&unix.S_IFMT == unix.S_IFLNK; isLink != (n.Type == Symlink) {
-		return fmt.Errorf("not a node of type %q: %w", n.Type, unix.EINVAL)
+	if found := typeOf(st.Mode); found != n.Type {
+		return fmt.Errorf("found a node of type %q, not %q: %w", found, n.Type, unix.EINVAL)
 	}
 	if Owners() {
 		if err := unix.Fchownat(fd, "", n.UID, n.GID, unix.AT_EMPTY_PATH); err != nil {
@@ -99,17 +116,50 @@ func setMeta(h *os.File, n Node) error {
 	if n.Label == "" {
 		return nil
 	}
-	return unix.Setxattr(procPath(h), labelXattr, append([]byte(n.Label), 0), 0)
+	return setLabel(h, n.Label)
 }
 
-// SetMeta changes owner, mode and label of what stands at name, and touches no bytes.
+// SetMeta changes owner, mode and label of what is at name, and touches no bytes.
 func (r *Root) SetMeta(name string, n Node) error {
+	return r.changeMeta(name, n, func(unix.Stat_t) bool { return true })
+}
+
+// SetMetaOf is SetMeta for an exposed place: it changes only what the owner of before or of n has, and no file that has
+// another name. Otherwise whoever can write there could have a file of another user given to them by its second name.
+func (r *Root) SetMetaOf(name string, before, n Node) error {
+	return r.changeMeta(name, n, func(st unix.Stat_t) bool {
+		return (int(st.Uid) == before.UID || int(st.Uid) == n.UID) && (n.Type != Regular || st.Nlink == 1)
+	})
+}
+
+func (r *Root) changeMeta(name string, n Node, may func(unix.Stat_t) bool) error {
 	h, err := r.openEntry(name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = h.Close() }()
-	return wrapPath("changing mode and owner of", name, setMeta(h, n))
+	var st unix.Stat_t
+	if err = unix.Fstat(int(h.Fd()), &st); err == nil && !may(st) {
+		err = fmt.Errorf("it was exchanged, or has a second name: %w", unix.EPERM)
+	}
+	if err == nil {
+		err = setMeta(h, n)
+	}
+	return wrapPath("changing mode and owner of", name, err)
+}
+
+// SetLabel changes the label of what is at name alone.
+func (r *Root) SetLabel(name, label string) error {
+	h, err := r.openEntry(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }()
+	return wrapPath("changing the label of", name, setLabel(h, label))
+}
+
+func setLabel(h *os.File, label string) error {
+	return unix.Setxattr(procPath(h), labelXattr, append([]byte(label), 0), 0)
 }
 
 // Replace renames the entry name of the directory dir to the path to, in one step, over what is there.

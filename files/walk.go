@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package files
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ExposedError is why a path is not reached: the way there depends on an entry that others than root control.
+//
+// A directory is exposed where another user than root owns it, or where its group or others may write to it; so is
+// everything below. Whoever can write there can exchange an entry for a link at any moment, so no link there is followed.
+// For every caller such an entry is what it would be if it were a file: no directory (errors.Is ENOTDIR).
+type ExposedError struct {
+	Dir string // the outermost exposed directory on the way
+	At  string // the entry that ends the way
+	Err error  // what the kernel said, nil for a link
+}
+
+func (e *ExposedError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("%s, below %s that others can write to: %v", e.At, e.Dir, e.Err)
+	}
+	return fmt.Sprintf("%s is a link, which is not followed: others than root can write to %s", e.At, e.Dir)
+}
+
+// Is reports whether target is ENOTDIR.
+func (e *ExposedError) Is(target error) bool { return target == unix.ENOTDIR }
+
+// Unwrap returns what the kernel said.
+func (e *ExposedError) Unwrap() error { return e.Err }
+
+// maxLinks is the kernel's own limit for one path (path_resolution(7)).
+const maxLinks = 40
+
+// walk resolves a path below a root, a component at a time, as the kernel would with RESOLVE_IN_ROOT, but for links
+// in exposed directories. It keeps a handle of each directory that it is in, so ".." can't lead elsewhere.
+type walk struct {
+	root  *Root
+	in    []walked // the root first
+	rest  []string // components still to come
+	links int
+}
+
+// walked is what a walk has reached.
+type walked struct {
+	h       *os.File
+	path    string // on the host, without links
+	dir     bool
+	exposed string // the outermost exposed directory, path itself included; "" for none
+}
+
+// walk follows name to its end, the last link too. The walk that comes with an error stands before the component that
+// caused the error. The caller closes it.
+func (r *Root) walk(name string) (*walk, error) {
+	w := &walk{root: r, rest: strings.Split(name, "/")}
+	w.in = []walked{{h: r.dir, path: "/", dir: true}}
+	if len(name) >= unix.PathMax {
+		return w, unix.ENAMETOOLONG // for every program that opens it by its name
+	}
+	for len(w.rest) > 0 {
+		if err := w.step(); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+func (w *walk) top() walked { return w.in[len(w.in)-1] }
+
+// pop leaves the innermost directory; the root is never left.
+func (w *walk) pop() {
+	if last := len(w.in) - 1; last > 0 {
+		_ = w.in[last].h.Close()
+		w.in = w.in[:last]
+	}
+}
+
+func (w *walk) close() {
+	for len(w.in) > 1 {
+		w.pop()
+	}
+}
+
+// take returns a handle of what the walk has reached, which outlives the walk.
+func (w *walk) take() (*os.File, error) {
+	last := len(w.in) - 1
+	if last == 0 {
+		return reopen(w.root.dir, "/", unix.O_PATH)
+	}
+	h := w.in[last].h
+	w.in = w.in[:last]
+	return h, nil
+}
+
+func (w *walk) step() error {
+	name, top := w.rest[0], w.top()
+	switch {
+	case name == "" || name == ".":
+	case !top.dir:
+		return unix.ENOTDIR
+	case name == "..":
+		w.pop()
+	default:
+		return w.enter(top, name)
+	}
+	w.rest = w.rest[1:]
+	return nil
+}
+
+func (w *walk) enter(top walked, name string) error {
+	at := path.Join(top.path, name)
+	fd, err := unix.Openat(int(top.h.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if top.exposed != "" && obstructs(err) {
+			return &ExposedError{Dir: top.exposed, At: at, Err: err}
+		}
+		return err
+	}
+	h := os.NewFile(uintptr(fd), at)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = h.Close()
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		target, err := readlink(h)
+		_ = h.Close()
+		if err != nil {
+			return err
+		}
+		return w.follow(top, at, target)
+	}
+	w.rest = w.rest[1:]
+	next := walked{h: h, path: at, exposed: top.exposed, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}
+	if next.exposed == "" && next.dir && w.root.exposed(&st) {
+		next.exposed = at
+	}
+	w.in = append(w.in, next)
+	return nil
+}
+
+// follow goes on with the target of the link at.
+func (w *walk) follow(top walked, at, target string) error {
+	if top.exposed != "" {
+		return &ExposedError{Dir: top.exposed, At: at}
+	}
+	if w.links++; w.links > maxLinks {
+		return unix.ELOOP
+	}
+	if target == "" {
+		return unix.ENOENT
+	}
+	if path.IsAbs(target) {
+		w.close()
+	}
+	w.rest = append(strings.Split(target, "/"), w.rest[1:]...)
+	return nil
+}
+
+// obstructs reports whether the users of an exposed directory can cause an error of the kernel's: with a mount of
+// their own (FUSE), or on a server that does not know root (NFS).
+func obstructs(err error) bool {
+	return slices.ContainsFunc([]error{unix.EACCES, unix.EPERM, unix.ENOTCONN, unix.ESTALE},
+		func(target error) bool { return errors.Is(err, target) })
+}
+
+// exposed reports whether others than root can write to a directory. The owner of a tree, with a group of their own
+// (umask 002), and the user who runs this process decide about everything in the tree anyway.
+func (r *Root) exposed(st *unix.Stat_t) bool {
+	switch {
+	case st.Mode&0o002 != 0, st.Mode&0o020 != 0 && (r.owner.Uid == 0 || st.Gid != r.owner.Gid):
+		return true
+	}
+	return st.Uid != 0 && st.Uid != r.owner.Uid && int(st.Uid) != os.Geteuid()
+}
+
+// Exposed returns the outermost directory on the way to name that others than root can write to, "" where there is
+// none. What it says of a path that is not exposed stays true until root changes that.
+func (r *Root) Exposed(name string) string {
+	w, err := r.walk(path.Dir(path.Clean("/" + name)))
+	defer w.close()
+	var exposed *ExposedError
+	if errors.As(err, &exposed) {
+		return exposed.Dir
+	}
+	return w.top().exposed
+}
+
+// Resolve returns name with the links in its parent directories followed, as a path of the host. The last component
+// is not followed; components that do not exist, and links in exposed directories, stay as they are. Resolve says where
+// a path leads; access goes through the other methods, which resolve again on their own.
+func (r *Root) Resolve(name string) (string, error) {
+	name = path.Clean("/" + name)
+	if name == "/" {
+		return name, nil
+	}
+	w, err := r.walk(path.Dir(name))
+	defer w.close()
+	switch {
+	case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return path.Join(append(append([]string{w.top().path}, w.rest...), path.Base(name))...), nil
+	}
+	return "", pathError("resolving", name, err)
+}
+
+// openWalked is open with a walk: through links, and on kernels and under filters without openat2.
+func (r *Root) openWalked(name string, flags int) (*os.File, error) {
+	dir, last := name, ""
+	if flags&unix.O_NOFOLLOW != 0 && name != "/" {
+		dir, last = path.Split(name)
+	}
+	w, err := r.walk(dir)
+	defer w.close()
+	if err != nil {
+		return nil, err
+	}
+	if last == "" {
+		h, err := w.take()
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = h.Close() }()
+		return reopen(h, name, flags)
+	}
+	top := w.top()
+	fd, err := unix.Openat(int(top.h.Fd()), last, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if top.exposed != "" && obstructs(err) {
+			return nil, &ExposedError{Dir: top.exposed, At: path.Join(top.path, last), Err: err}
+		}
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
