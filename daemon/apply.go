@@ -108,6 +108,9 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 		_, _ = h.road(context.WithoutCancel(ctx)) // whose error is part of the answer
 	}
 	res.Status = h.statusOf(context.WithoutCancel(ctx), r)
+	for _, l := range h.left {
+		res.Warnings = append(res.Warnings, "drift: left as it is: "+oneLine(l.Err))
+	}
 	if h.services != nil {
 		res.Acted = h.services.acted
 	}

@@ -278,7 +278,7 @@ func (c *compiler) users() error {
 	if len(users) == 0 && len(previous) == 0 {
 		return nil
 	}
-	wants, err := sshkeys.Wants(c.view, c.accounts, users, previous)
+	wants, err := sshkeys.Wants(c.accounts, users, previous)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -86,6 +87,8 @@ type Host struct {
 	now         func() time.Time
 	say         func(phase, what string)
 	way         string // what status says of the road, once that is known
+
+	left []transaction.Left // see leftAsIs
 
 	pulling      sync.Mutex
 	pullingSince time.Time
@@ -272,7 +275,8 @@ func (h *Host) boot() string {
 }
 
 func (h *Host) engine() *transaction.Engine {
-	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID(), Now: h.now, Uptime: uptime, Say: h.say}
+	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID(), Now: h.now, Uptime: uptime, Say: h.say,
+		Left: h.leftAsIs}
 	if h.plain != nil {
 		e.Deployments, e.Counter = h.deployments, h.grub
 	}
@@ -283,6 +287,13 @@ func (h *Host) engine() *transaction.Engine {
 		e.Services, e.Prove = h.services, h.verdictLive
 	}
 	return e
+}
+
+// leftAsIs notes a path that stays as it is because others than root are in the way. The first reason counts.
+func (h *Host) leftAsIs(l transaction.Left) {
+	if !slices.ContainsFunc(h.left, func(known transaction.Left) bool { return known.Path == l.Path }) {
+		h.left = append(h.left, l)
+	}
 }
 
 // errNoCopy is why a revision can't be compared with: the host's copy of it is gone or damaged.

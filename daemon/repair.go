@@ -68,10 +68,16 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 	if err := h.otherManagers(ctx, cfg, false); err != nil {
 		return err
 	}
-	for _, d := range drift {
-		res.Warnings = append(res.Warnings, "wrote back "+driftText(d))
+	if err := h.engine().Mend(ctx, r, *u); err != nil {
+		return err
 	}
-	return h.engine().Mend(ctx, r, *u)
+	for _, d := range drift {
+		left := slices.ContainsFunc(h.left, func(l transaction.Left) bool { return slices.Contains(d.paths, l.Path) })
+		if !left {
+			res.Warnings = append(res.Warnings, "wrote back "+driftText(d))
+		}
+	}
+	return nil
 }
 
 // planRepair is the update that writes back what drifted and does what may be done of the actions that this takes.

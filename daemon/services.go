@@ -441,6 +441,7 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 			if err != nil {
 				return err
 			}
+			drift = slices.DeleteFunc(drift, func(d Drift) bool { return d.exposed })
 			if os, err := osDrift(ctx); err == nil {
 				drift = append(drift, os...)
 			}

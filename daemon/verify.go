@@ -31,6 +31,9 @@ type Drift struct {
 	Found    string `json:"found"`
 
 	paths []string // to be kept before they are overwritten
+	// exposed says that others than root can change it at any time, a user their password for one. So it is drift, and no
+	// part of a verdict: a user could have every configuration taken back.
+	exposed bool
 }
 
 func (d Drift) subject() string { return d.Path + d.Name + d.User }
@@ -172,6 +175,7 @@ func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error
 		}
 		for _, d := range ds {
 			out = append(out, driftOf(d))
+			out[len(out)-1].exposed = h.root.Exposed(w.Path) != ""
 		}
 	}
 	shadow, err := h.root.ReadFile(shadowPath)
@@ -180,7 +184,7 @@ func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error
 	}
 	for _, user := range sshkeys.PasswordDrift(shadow, managedUsers(cfg)) {
 		out = append(out, Drift{Kind: "password", User: user, What: "contents",
-			Expected: "the configured hash", Found: "another"})
+			Expected: "the configured hash", Found: "another", exposed: true})
 	}
 	return c.wants, slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
 		same := a.Kind == b.Kind && a.subject() == b.subject() && a.What == b.What

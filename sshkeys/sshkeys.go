@@ -21,11 +21,6 @@ type User struct {
 	PasswordHash *string
 }
 
-// Host is what Wants asks of the host's file system: what stands at an absolute path, its final link not followed.
-type Host interface {
-	Inspect(path string) (files.Node, error)
-}
-
 // Accounts are the host's users.
 type Accounts interface {
 	User(name string) (files.Account, bool)
@@ -35,10 +30,9 @@ type Accounts interface {
 // without keys who had some, and of a user who has left. For each user the parents come before the file. A user that
 // the host does not have is an error, unless it has left anyway.
 //
-// Keys stand in <home>/.ssh/authorized_keys.d/ignition, so that a person's own authorized_keys is never touched.
-// Below a home its owner decides where links lead, and root would follow; so a link there that is not root's own is an
-// error, and a removal below one is not asked for.
-func Wants(host Host, accounts Accounts, users, previous []User) ([]files.Want, error) {
+// Keys are in <home>/.ssh/authorized_keys.d/ignition, so that a person's own authorized_keys is never touched. A home
+// is an exposed place, see files.ExposedError: what its owner puts in the way is that user's drift.
+func Wants(accounts Accounts, users, previous []User) ([]files.Want, error) {
 	var missing []string
 	for _, u := range users {
 		if _, ok := accounts.User(u.Name); !ok {
@@ -66,19 +60,9 @@ func Wants(host Host, accounts Accounts, users, previous []User) ([]files.Want, 
 		if err != nil {
 			return nil, err
 		}
-		link, err := foreignLink(host, ssh, dir)
-		if err != nil {
-			return nil, err
-		}
 		if len(data) == 0 {
-			if link == "" {
-				wants = append(wants, absent(dir, u.Name))
-			}
+			wants = append(wants, absent(dir, u.Name))
 			continue
-		}
-		if link != "" {
-			return nil, fmt.Errorf("passwd.users: user %q: %s is a link that is not root's: no keys can be kept below it",
-				u.Name, link)
 		}
 		node := files.Node{Type: files.Directory, Mode: 0o700, UID: account.UID, GID: account.GID}
 		for _, d := range []string{ssh, dir} {
@@ -92,18 +76,11 @@ func Wants(host Host, accounts Accounts, users, previous []User) ([]files.Want, 
 		if stays[p.Name] || !exists {
 			continue
 		}
-		ssh, dir, err := keyDirs(account)
+		_, dir, err := keyDirs(account)
 		if err != nil {
-			// It never had keys of ours.
-			continue
+			continue // keys of ours were never there
 		}
-		link, err := foreignLink(host, ssh, dir)
-		if err != nil {
-			return nil, err
-		}
-		if link == "" {
-			wants = append(wants, absent(dir, p.Name))
-		}
+		wants = append(wants, absent(dir, p.Name))
 	}
 	return wants, nil
 }
@@ -121,20 +98,6 @@ func keyDirs(a files.Account) (ssh, dir string, err error) {
 	}
 	ssh = home + "/.ssh"
 	return ssh, ssh + "/authorized_keys.d", nil
-}
-
-// foreignLink returns the first of dirs that is a link which somebody else than root made, "" if none is.
-func foreignLink(host Host, dirs ...string) (string, error) {
-	for _, d := range dirs {
-		n, err := host.Inspect(d)
-		if err != nil {
-			return "", err
-		}
-		if n.Type == files.Symlink && n.UID != 0 {
-			return d, nil
-		}
-	}
-	return "", nil
 }
 
 // keyLines is exactly the keys, one a line.

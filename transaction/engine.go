@@ -74,6 +74,15 @@ type Engine struct {
 	Uptime func() time.Duration
 	// Say tells people and the log what is being done; it may be called often.
 	Say func(phase, what string)
+	// Left, where set, is told of each path that stays as it is because others than root, who can write there, are in the
+	// way; more than once, perhaps.
+	Left func(Left)
+}
+
+// Left is a path that stays as it is, and why.
+type Left struct {
+	Path string
+	Err  error // names the path
 }
 
 // Update is what an engine is to make true.
@@ -127,6 +136,23 @@ func (e *BadConfig) Error() string {
 func (e *BadConfig) Unwrap() error { return e.Err }
 
 func (e *Engine) store() *Store { return NewStore(e.Root) }
+
+func (e *Engine) left(paths ...Left) {
+	for _, l := range paths {
+		if e.Left != nil {
+			e.Left(l)
+		}
+	}
+}
+
+// journal returns the journal of that id, nil where there is none.
+func (e *Engine) journal(id string) (*journal, error) {
+	j, err := readJournal(e.Root, id)
+	if j != nil {
+		j.left = e.left
+	}
+	return j, err
+}
 
 // Fail notes in the record why the host is not where it should be. It keeps the first reason's time.
 func (e *Engine) Fail(r *Record, state State, err error) {
@@ -192,10 +218,11 @@ func stateSize(u Update, steps []step) uint64 {
 
 // Check refuses an update whose wants can't be had on the host, or have no room there. It writes nothing.
 func (e *Engine) Check(u Update, wants []files.Want) error {
-	steps, err := makeSteps(e.Root, "check", e.Labels, wants)
+	steps, left, err := makeSteps(e.Root, "check", e.Labels, wants)
 	if err != nil {
 		return err
 	}
+	e.left(left...)
 	return checkSpace(e.Root, steps, StateDir, stateSize(u, steps))
 }
 
@@ -213,15 +240,16 @@ func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 
 // stageJournal is begin without the document.
 func (e *Engine) stageJournal(u Update, road Road, id string) (*journal, error) {
-	steps, err := makeSteps(e.Root, id, e.Labels, u.Wants)
+	steps, left, err := makeSteps(e.Root, id, e.Labels, u.Wants)
 	if err != nil {
 		return nil, err
 	}
+	e.left(left...)
 	if err := checkSpace(e.Root, steps, StateDir, stateSize(u, steps)); err != nil {
 		return nil, err
 	}
 	j := &journal{ID: id, Config: u.Revision.Config, Digest: u.Revision.Digest, Road: road, BootID: e.BootID,
-		Created: e.Now().UTC(), Actions: u.Actions, Steps: steps, root: e.Root}
+		Created: e.Now().UTC(), Actions: u.Actions, Steps: steps, root: e.Root, left: e.left}
 	if err := fault("begin"); err != nil {
 		return nil, err
 	}
@@ -439,7 +467,7 @@ func (e *Engine) settle(r *Record) error {
 }
 
 func (e *Engine) forgetJournal(id string) error {
-	j, err := readJournal(e.Root, id)
+	j, err := e.journal(id)
 	if err != nil || j == nil {
 		return errors.Join(err, e.Root.RemoveAll(journalDir(id)))
 	}

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/plan"
 )
@@ -32,6 +34,7 @@ type journal struct {
 	Steps   []step        `json:"steps"`
 
 	root  *files.Root
+	left  func(...Left)        // see Engine.Left; may be nil
 	times map[string]time.Time // directories' times before us, to be put back when nothing comes of it
 }
 
@@ -123,28 +126,63 @@ func (j *journal) stage() error {
 		if err := fault("stage " + st.Path); err != nil {
 			return err
 		}
-		if st.Op == opPut {
-			if err := j.remember(st.Dir); err != nil {
-				return err
-			}
-			n := st.After
-			n.Data = st.data
-			if err := j.root.Stage(st.Dir, st.Stage, n); err != nil {
-				return fmt.Errorf("staging %s: %w", st.subject(), err)
-			}
+		err := j.stageStep(st)
+		if err == nil {
+			continue
 		}
-		if st.Op != opMeta {
-			if err := j.remember(path.Dir(st.Path)); err != nil {
-				return err
-			}
+		if err = j.exposed(st, err); err != nil {
+			return err
 		}
-		if st.Keep != "" {
-			if err := j.keep(st); err != nil {
-				return fmt.Errorf("keeping %s: %w", st.subject(), err)
-			}
+		// A step without a staged node counts as done.
+		if err := j.exposed(st, j.unstage(st)); err != nil {
+			return err
 		}
 	}
 	return fault("staged")
+}
+
+func (j *journal) stageStep(st *step) error {
+	if st.Op == opPut {
+		if err := j.remember(st.Dir); err != nil {
+			return err
+		}
+		n := st.After
+		n.Data = st.data
+		if err := j.root.Stage(st.Dir, st.Stage, n); err != nil {
+			return fmt.Errorf("staging %s: %w", st.subject(), err)
+		}
+	}
+	if st.Op != opMeta {
+		if err := j.remember(path.Dir(st.Path)); err != nil {
+			return err
+		}
+	}
+	if st.Keep != "" {
+		if err := j.keep(st); err != nil {
+			return fmt.Errorf("keeping %s: %w", st.subject(), err)
+		}
+	}
+	return nil
+}
+
+// unstage removes what waits beside the target of a step.
+func (j *journal) unstage(st *step) error {
+	if st.Stage == "" {
+		return nil
+	}
+	return j.root.Remove(path.Join(st.Dir, st.Stage))
+}
+
+// exposed returns err, but for what others than root have put in the way of an exposed step: that leaves the step out,
+// and is told.
+func (j *journal) exposed(st *step, err error) error {
+	if err == nil || st.Exposed == "" || !obstructed(err) {
+		return err
+	}
+	if j.left != nil {
+		j.left(Left{Path: st.Path, Err: fmt.Errorf("%s: %w", st.subject(), err)})
+	}
+	return nil
 }
 
 // remember notes when the directory last changed, before we change it.
@@ -201,7 +239,7 @@ func (j *journal) roll() error {
 		if err := fault("apply " + st.Path); err != nil {
 			return err
 		}
-		if err := j.rollStep(st); err != nil {
+		if err := j.exposed(st, j.rollStep(st)); err != nil {
 			return fmt.Errorf("applying %s: %w", st.subject(), err)
 		}
 	}
@@ -229,11 +267,11 @@ func (j *journal) rollStep(st *step) error {
 		return j.root.Remove(path.Join(st.Dir, st.Stage)) // rename does nothing where both were one inode already
 	case opMkdir:
 		if j.root.IsDir(st.Path) {
-			return j.root.SetMeta(st.Path, st.After)
+			return j.setMeta(st, st.After, st.After)
 		}
 		return j.root.Mkdir(st.Path, st.After)
 	case opMeta:
-		return j.root.SetMeta(st.Path, st.After)
+		return j.setMeta(st, st.Before, st.After)
 	}
 	// Going: a later step may have put something else at the path already, in the run that was cut.
 	found, err := j.root.Inspect(st.Path)
@@ -244,6 +282,14 @@ func (j *journal) rollStep(st *step) error {
 		return j.rmdir(st.Path)
 	}
 	return j.root.Remove(st.Path)
+}
+
+// setMeta changes mode, owner and label in place, from what they were.
+func (j *journal) setMeta(st *step, from, to files.Node) error {
+	if st.Exposed == "" {
+		return j.root.SetMeta(st.Path, to)
+	}
+	return j.root.SetMetaOf(st.Path, from, to)
 }
 
 // rmdir removes a directory that we let go of; what others put into it keeps it alive.
@@ -265,27 +311,37 @@ func (j *journal) check() error {
 		if st.Op == opRemove || st.Op == opRmdir {
 			continue // a later step may have put something else there, and a directory may be in use by others
 		}
-		found, err := j.root.Inspect(st.Path)
+		if st.Exposed != "" {
+			continue // what others have made of it since is their drift, as it is from now on
+		}
+		if err := j.checkStep(st); err != nil {
+			return fmt.Errorf("verifying %s: %w", st.subject(), err)
+		}
+	}
+	return nil
+}
+
+func (j *journal) checkStep(st *step) error {
+	found, err := j.root.Inspect(st.Path)
+	if err != nil {
+		return err
+	}
+	ok, err := j.made(st, found)
+	if err != nil {
+		return err
+	}
+	if st.Op != opHard {
+		ok = ok && sameMeta(found, st.After)
+	}
+	if ok && st.Sum != "" {
+		data, err := j.root.Contents(st.Path)
 		if err != nil {
 			return err
 		}
-		ok, err := j.made(st, found)
-		if err != nil {
-			return err
-		}
-		if st.Op != opHard {
-			ok = ok && sameMeta(found, st.After)
-		}
-		if ok && st.Sum != "" {
-			data, err := j.root.Contents(st.Path)
-			if err != nil {
-				return err
-			}
-			ok = files.Sum(data) == st.Sum
-		}
-		if !ok {
-			return fmt.Errorf("verifying %s: it is not what was written", st.subject())
-		}
+		ok = files.Sum(data) == st.Sum
+	}
+	if !ok {
+		return errors.New("it is not what was written")
 	}
 	return nil
 }
@@ -299,7 +355,7 @@ func (j *journal) undo() error {
 		if err := fault("undo " + st.Path); err != nil {
 			return err
 		}
-		if err := j.undoStep(st); err != nil {
+		if err := j.exposed(st, j.undoStep(st)); err != nil {
 			errs = append(errs, fmt.Errorf("undoing %s: %w", st.subject(), err))
 		}
 	}
@@ -313,7 +369,7 @@ func (j *journal) restoreTimes() error {
 		if now, err := j.root.ModTime(dir); err == nil && now.Equal(t) {
 			continue
 		}
-		if err := j.root.Touch(dir, t); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := j.root.Touch(dir, t); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			errs = append(errs, err)
 		}
 	}
@@ -327,7 +383,7 @@ func (j *journal) undoStep(st *step) error {
 		if err != nil || n.Type != st.Before.Type || sameMeta(n, st.Before) {
 			return err
 		}
-		return j.root.SetMeta(st.Path, st.Before)
+		return j.setMeta(st, st.After, st.Before)
 	case opMkdir:
 		n, err := j.root.Inspect(st.Path)
 		if err != nil || n.Type != files.Directory {
@@ -368,10 +424,7 @@ func (j *journal) undoStep(st *step) error {
 	if err != nil {
 		return err
 	}
-	if st.Stage == "" {
-		return nil
-	}
-	return j.root.Remove(path.Join(st.Dir, st.Stage))
+	return j.unstage(st)
 }
 
 // relabel gives a kept node the label back that it had. Somebody may have relabelled the disk since, by the path at
@@ -381,8 +434,7 @@ func (j *journal) relabel(name string, before files.Node) error {
 	if err != nil || before.Label == "" || n.Label == before.Label {
 		return err
 	}
-	n.Label = before.Label
-	return j.root.SetMeta(name, n)
+	return j.root.SetLabel(name, before.Label)
 }
 
 // takeAway removes what the step made where nothing was before; what is not what we made is somebody else's and stays.
@@ -421,11 +473,14 @@ func sameMeta(found, want files.Node) bool {
 func (j *journal) unmoved() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]
+		if !st.linked || st.Before.Type != files.Regular || st.Exposed != "" {
+			continue // what others change where they can always write is drift
+		}
 		dir, name, err := j.kept(st)
 		if err != nil {
 			return err
 		}
-		if name == "" || !st.linked || st.Before.Type != files.Regular {
+		if name == "" {
 			continue
 		}
 		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: path.Join(dir, name)})
@@ -445,9 +500,7 @@ func (j *journal) drop() error {
 	var errs []error
 	for i := range j.Steps {
 		st := &j.Steps[i]
-		if st.Stage != "" {
-			errs = append(errs, j.root.Remove(path.Join(st.Dir, st.Stage)))
-		}
+		errs = append(errs, j.exposed(st, j.unstage(st)))
 	}
 	errs = append(errs, j.forget(), j.restoreTimes())
 	return errors.Join(append(errs, fault("dropped"))...)
@@ -473,7 +526,7 @@ func (j *journal) forget() error {
 		if st.Keep == "" {
 			continue
 		}
-		if err := j.root.Remove(path.Join(path.Dir(st.Path), j.beside(st))); err != nil {
+		if err := j.exposed(st, j.root.Remove(path.Join(path.Dir(st.Path), j.beside(st)))); err != nil {
 			return err
 		}
 	}

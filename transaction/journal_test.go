@@ -61,7 +61,7 @@ func dir(name string) files.Want {
 
 func staged(t *testing.T, root *files.Root, wants ...files.Want) *journal {
 	t.Helper()
-	steps, err := makeSteps(root, "t", nil, wants)
+	steps, _, err := makeSteps(root, "t", nil, wants)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestStepsNameWhatIsInTheWay(t *testing.T) {
 		"a dangling link above":    {map[string]string{"/etc/l": "-> nowhere"}, file("/etc/l/f", "y"), "link to nowhere", unix.ENOTDIR},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := makeSteps(host(t, c.tree), "t", nil, []files.Want{c.want})
+			_, _, err := makeSteps(host(t, c.tree), "t", nil, []files.Want{c.want})
 			if err == nil || !strings.Contains(err.Error(), c.text) || c.is != nil && !errors.Is(err, c.is) {
 				t.Errorf("%v", err)
 			}
@@ -229,7 +229,7 @@ func TestDirectoryThatOthersUseStays(t *testing.T) {
 
 func TestLinksGoInBeforeLinksGoOut(t *testing.T) {
 	root := host(t, map[string]string{"/etc/systemd/system/a.wants/x.service": "-> /etc/systemd/system/x.service"})
-	steps, err := makeSteps(root, "t", nil, []files.Want{gone("/etc/systemd/system/a.wants/x.service"),
+	steps, _, err := makeSteps(root, "t", nil, []files.Want{gone("/etc/systemd/system/a.wants/x.service"),
 		file("/etc/systemd/system/x.service", "x"),
 		{Path: "/etc/systemd/system/b.wants/x.service", Node: files.Node{Type: files.Symlink, Target: "/etc/systemd/system/x.service"}}})
 	if err != nil {
@@ -243,7 +243,7 @@ func TestLinksGoInBeforeLinksGoOut(t *testing.T) {
 func TestStagingNeedsItsSpaceBeforehand(t *testing.T) {
 	root := host(t, map[string]string{"/etc/x": "x"})
 	w := file("/etc/big", "")
-	steps, err := makeSteps(root, "t", nil, []files.Want{w})
+	steps, _, err := makeSteps(root, "t", nil, []files.Want{w})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func (e *Engine) sweep(r *Record) error {
 		if r.needs(id) {
 			continue
 		}
-		j, err := readJournal(e.Root, id)
+		j, err := e.journal(id)
 		if err != nil {
 			return err
 		}
@@ -506,7 +506,7 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	c := r.Committed
 	state := RolledBack
-	j, err := readJournal(e.Root, c.Transaction)
+	j, err := e.journal(c.Transaction)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (e *Engine) etcJournal(ctx context.Context, r *Record) (*journal, error) {
 		return nil, nil
 	}
 	if p.EtcTransaction != "" {
-		j, err := readJournal(e.Root, p.EtcTransaction)
+		j, err := e.journal(p.EtcTransaction)
 		if err == nil && j == nil {
 			err = errJournalLost
 		}
@@ -215,7 +215,7 @@ func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 func (e *Engine) journalsHere(p *Pending) ([]*journal, error) {
 	var out []*journal
 	for _, id := range []string{p.EtcTransaction, p.Transaction} {
-		j, err := readJournal(e.Root, id)
+		j, err := e.journal(id)
 		if err != nil {
 			return nil, err
 		}

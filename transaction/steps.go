@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -42,6 +43,9 @@ type step struct {
 	Field  string     `json:"field,omitempty"` // of the configuration, for messages
 	// Implied says of a directory that no want asks for it: something below it has to stand somewhere.
 	Implied bool `json:"implied,omitempty"`
+	// Exposed is the outermost directory on the way to the path that others than root can write to, see
+	// files.ExposedError. Such a step is left out where they are in its way; it fails no transaction.
+	Exposed string `json:"exposed,omitempty"`
 
 	data   []byte
 	linked bool // the old node is kept as another name of its inode
@@ -56,12 +60,14 @@ type stepper struct {
 	going  map[string]bool // files, links and directories that will not be there any more
 	made   map[string]bool // directories that a step makes
 	steps  []step
+	left   []Left // exposed wants that can't be had
 }
 
 // makeSteps returns what must be done so that the host has every want: nothing for what it has already. The order is
 // such that at each moment old and new overlap rather than leave a gap: directories and new nodes first, then what
-// goes; except where something must make room.
-func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.Want) ([]step, error) {
+// goes; except where something must make room. left says why wants of exposed places have no step.
+func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.Want) (steps []step, left []Left,
+	err error) {
 	s := &stepper{root: root, id: id, labels: labels,
 		wants: map[string]*files.Want{}, going: map[string]bool{}, made: map[string]bool{}}
 	var differing []files.Want
@@ -73,7 +79,7 @@ func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.
 				continue
 			}
 			if !prior.Exists && !w.Exists {
-				return nil, fmt.Errorf("planning %s: wanted twice, by %s %s and by %s %s",
+				return nil, nil, fmt.Errorf("planning %s: wanted twice, by %s %s and by %s %s",
 					w.Path, prior.Kind, prior.Name, w.Kind, w.Name)
 			}
 			if w.Exists {
@@ -89,24 +95,24 @@ func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.
 		}
 		differs, err := s.differs(w)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if differs {
 			differing = append(differing, *w)
 			if going, err := s.goes(w); err != nil {
-				return nil, err
+				return nil, nil, err
 			} else if going {
 				s.going[w.Path] = true
 			}
 		}
 	}
 	for i := range differing {
-		if err := s.add(&differing[i]); err != nil {
-			return nil, fmt.Errorf("%s: %w", differing[i].Subject(), err)
+		if err := s.addOrLeave(&differing[i]); err != nil {
+			return nil, nil, err
 		}
 	}
 	if err := s.changeable(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.order()
 	for i := range s.steps {
@@ -120,7 +126,57 @@ func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.
 			}
 		}
 	}
-	return s.steps, nil
+	return s.steps, s.left, nil
+}
+
+// addOrLeave adds the steps of w, all of them or none. What others than root put into the way of a want is their drift,
+// and keeps nothing else from being done.
+func (s *stepper) addOrLeave(w *files.Want) error {
+	if err := s.nameable(w); err != nil {
+		return fmt.Errorf("%s: %w", w.Subject(), err)
+	}
+	exposed := s.root.Exposed(w.Path)
+	before, made, going := len(s.steps), s.made, s.going
+	if exposed != "" {
+		made, going = maps.Clone(made), maps.Clone(going)
+	}
+	err := s.add(w)
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s: %w", w.Subject(), err)
+	if exposed == "" || !obstructed(err) {
+		return err
+	}
+	s.steps, s.made, s.going = s.steps[:before], made, going
+	if !w.Exists { // what is to be in it has the same in its way
+		err = fmt.Errorf("%w; others than root can write to %s: move away what is in the way, and apply again", err, exposed)
+		s.left = append(s.left, Left{Path: w.Path, Err: err})
+	}
+	return nil
+}
+
+// obstructed reports whether an error can come of what others do in a directory that they can write to, rather than of
+// the disk or of this process.
+func obstructed(err error) bool {
+	return !slices.ContainsFunc([]error{unix.EIO, unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE},
+		func(target error) bool { return errors.Is(err, target) })
+}
+
+// nameable refuses names that no file system takes, before anything is staged under a shorter one.
+func (s *stepper) nameable(w *files.Want) error {
+	for part := range strings.SplitSeq(w.Path, "/") {
+		if len(part) > maxName {
+			return fmt.Errorf("a name of %d bytes in a path: %w", len(part), unix.ENAMETOOLONG)
+		}
+	}
+	return nil
+}
+
+// append adds a step.
+func (s *stepper) append(st step) {
+	st.Exposed = s.root.Exposed(st.Path)
+	s.steps = append(s.steps, st)
 }
 
 // goes says whether what stands at the path makes room: for nothing, or for a directory.
@@ -149,11 +205,6 @@ func (s *stepper) differs(w *files.Want) (bool, error) {
 }
 
 func (s *stepper) add(w *files.Want) error {
-	for part := range strings.SplitSeq(w.Path, "/") {
-		if len(part) > maxName {
-			return fmt.Errorf("a name of %d bytes in a path: %w", len(part), unix.ENAMETOOLONG)
-		}
-	}
 	found, err := s.root.Inspect(w.Path)
 	if err != nil {
 		return err
@@ -169,11 +220,11 @@ func (s *stepper) add(w *files.Want) error {
 		if found.Type == files.Directory {
 			st.Op = opRmdir
 		}
-		s.steps = append(s.steps, st)
+		s.append(st)
 		return nil
 	case st.After.Type == files.Directory && found.Type == files.Directory && !w.Exists:
 		st.Op = opMeta
-		s.steps = append(s.steps, st)
+		s.append(st)
 		return nil
 	case st.After.Type == files.Directory:
 		return s.addDirectory(w, st, found)
@@ -182,7 +233,7 @@ func (s *stepper) add(w *files.Want) error {
 		if err := s.vacate(w.Path); err != nil {
 			return err
 		}
-		s.steps = append(s.steps, step{Op: opRmdir, Path: w.Path, Before: found, After: files.Node{Type: files.Absent},
+		s.append(step{Op: opRmdir, Path: w.Path, Before: found, After: files.Node{Type: files.Absent},
 			Field: w.Field()})
 		st.Before = files.Node{Type: files.Absent}
 	}
@@ -195,9 +246,9 @@ func (s *stepper) add(w *files.Want) error {
 			return err
 		}
 		st.Op = opHard
-	case w.Node.Type == files.Regular && found.Type == files.Regular && s.sameContents(w):
+	case w.Node.Type == files.Regular && found.Type == files.Regular && s.root.Exposed(w.Path) == "" && s.sameContents(w):
 		st.Op = opMeta
-		s.steps = append(s.steps, st)
+		s.append(st)
 		return nil
 	default:
 		st.Op, st.data = opPut, w.Node.Data
@@ -208,12 +259,11 @@ func (s *stepper) add(w *files.Want) error {
 	if st.Dir, err = s.parents(w.Path); err != nil {
 		return err
 	}
-	s.steps = append(s.steps, st)
+	s.append(st)
 	return nil
 }
 
-// maxName is the kernel's NAME_MAX, in bytes. A name that is staged under a shorter one would fail only when it is too
-// late.
+// maxName is the kernel's NAME_MAX, in bytes.
 const maxName = 255
 
 func a(t files.Type) string {
@@ -274,8 +324,8 @@ func (s *stepper) changeable() error {
 			continue
 		}
 		dir, err := s.root.Ancestor(st.Path)
-		if errors.Is(err, unix.ENOTDIR) {
-			continue // an earlier step makes room
+		if errors.Is(err, unix.ENOTDIR) || st.Exposed != "" && err != nil {
+			continue // an earlier step makes room, or others move what is on the way
 		}
 		if err != nil {
 			return err
@@ -304,7 +354,7 @@ func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 		if w.Exists || found.Type == files.Other {
 			return fmt.Errorf("%s stands there: %w", a(found.Type), unix.ENOTDIR)
 		}
-		s.steps = append(s.steps, step{Op: opRemove, Path: w.Path, Before: found, After: files.Node{Type: files.Absent},
+		s.append(step{Op: opRemove, Path: w.Path, Before: found, After: files.Node{Type: files.Absent},
 			Field: w.Field()})
 		st.Before = files.Node{Type: files.Absent}
 	}
@@ -314,19 +364,20 @@ func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 	if s.made[w.Path] {
 		for i := range s.steps { // made as a mere parent before: this want says more
 			if s.steps[i].Op == opMkdir && s.steps[i].Path == w.Path && !w.Exists {
-				s.steps[i].After = st.After
+				s.steps[i].After, s.steps[i].Implied = st.After, false
 			}
 		}
 		return nil
 	}
-	st.Op = opMkdir
+	st.Op, st.Implied = opMkdir, w.Exists
 	s.made[w.Path] = true
-	s.steps = append(s.steps, st)
+	s.append(st)
 	return nil
 }
 
 // vacate checks that nothing is left in the directory name once this transaction has removed what it removes, and takes
-// away the directories below that hold nothing else: those that were only made because something had to stand in them.
+// away the directories below that hold nothing else: those that were only made because something had to be in them. In
+// an exposed place a user can make any number of those, which stay.
 func (s *stepper) vacate(name string) error {
 	entries, err := s.root.ReadDir(name)
 	if err != nil {
@@ -339,13 +390,13 @@ func (s *stepper) vacate(name string) error {
 			return fmt.Errorf("inspecting %s: %w", below, err)
 		}
 		switch {
-		case found.Type == files.Directory:
+		case found.Type == files.Directory && (s.going[below] || s.root.Exposed(below) == ""):
 			if err := s.vacate(below); err != nil {
 				return err
 			}
 			if !s.going[below] {
 				s.going[below] = true
-				s.steps = append(s.steps, step{Op: opRmdir, Path: below, Before: found, After: files.Node{Type: files.Absent}})
+				s.append(step{Op: opRmdir, Path: below, Before: found, After: files.Node{Type: files.Absent}})
 			}
 		case !s.going[below]:
 			return fmt.Errorf("replacing directory %s: it holds %s, which no configuration owns", name, e)
@@ -386,12 +437,12 @@ func (s *stepper) parents(name string) (string, error) {
 		s.made[m] = true
 		after, implied := files.Node{Type: files.Directory, Mode: 0o755}, true
 		if w := s.wants[m]; w != nil && (w.Node.Type == files.Directory || w.Exists) {
-			after, implied = w.Node, false
+			after, implied = w.Node, w.Exists
 			after.Type = files.Directory
 		} else if resolved, err := s.root.Resolve(m); err == nil {
 			after.Label = s.labels.Of(resolved, files.Directory)
 		}
-		s.steps = append(s.steps, step{Op: opMkdir, Path: m, Implied: implied,
+		s.append(step{Op: opMkdir, Path: m, Implied: implied,
 			Before: files.Node{Type: files.Absent}, After: after})
 	}
 	return dir, nil
@@ -502,7 +553,7 @@ func checkSpace(root *files.Root, steps []step, state string, bytes uint64) erro
 		if dir == "" {
 			continue
 		}
-		if err := add(dir, uint64(len(st.data)), 1); err != nil {
+		if err := add(dir, uint64(len(st.data)), 1); err != nil && st.Exposed == "" {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@
 package transaction
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -132,7 +133,11 @@ func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Swit
 			return d, err
 		}
 		if try == mergeTries {
-			return d, fmt.Errorf("merging /etc: somebody keeps changing the running system, last %s", moved)
+			if dir := e.Root.Exposed(moved); dir != "" {
+				e.left(Left{moved, fmt.Errorf("merging %s: it keeps changing, below %s that others than root can write to", moved, dir)})
+				return d, nil
+			}
+			return d, fmt.Errorf("merging /etc: the running system keeps changing, last %s", moved)
 		}
 		e.Say("materialise", "again: "+moved+" changed meanwhile")
 		if err := e.Deployments.Discard(ctx, d.ID); err != nil {
@@ -158,21 +163,30 @@ func digestOf(stamps map[string]string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// moved returns a path of the running /etc that is not as it was, "" where there is none: one that root alone can change
+// before any other.
 func (e *Engine) moved(before map[string]string) (string, error) {
 	after, err := e.Root.Stamps("/etc")
 	if err != nil {
 		return "", err
 	}
-	for _, p := range slices.Sorted(maps.Keys(after)) {
-		if before[p] != after[p] {
+	found := ""
+	for _, p := range slices.Sorted(maps.Keys(merged(before, after))) {
+		if before[p] == after[p] {
+			continue
+		}
+		if e.Root.Exposed(p) == "" {
 			return p, nil
 		}
-		delete(before, p)
+		found = cmp.Or(found, p)
 	}
-	for p := range before {
-		return p, nil
-	}
-	return "", nil
+	return found, nil
+}
+
+func merged(a, b map[string]string) map[string]string {
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
 }
 
 // writeEtc puts what the configuration wants into the new deployment, which nobody uses yet: no pre-images, one syncfs.
@@ -187,31 +201,21 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, e
 	if err != nil {
 		return nil, err
 	}
-	steps, err := makeSteps(tree, id, e.Labels, wants)
+	steps, left, err := makeSteps(tree, id, e.Labels, wants)
 	if err != nil {
 		return nil, err
 	}
+	e.left(left...)
 	if err := checkSpace(tree, steps, "", 0); err != nil {
 		return nil, err
 	}
-	j := &journal{ID: id, Steps: steps, root: tree}
+	j := &journal{ID: id, Steps: steps, root: tree, left: e.left}
 	for i := range j.Steps {
 		st := &j.Steps[i]
 		if err := fault("etc " + st.Path); err != nil {
 			return nil, err
 		}
-		// Everything else there is shared with other deployments: hard links into the repository.
-		if at, err := tree.Resolve(st.Path); err != nil || !strings.HasPrefix(at, "/etc/") {
-			return nil, errors.Join(err, fmt.Errorf("%s is not in the deployment's own /etc", st.subject()))
-		}
-		if st.Op == opPut {
-			n := st.After
-			n.Data = st.data
-			if err := tree.Stage(st.Dir, st.Stage, n); err != nil {
-				return nil, fmt.Errorf("staging %s: %w", st.Path, err)
-			}
-		}
-		if err := j.rollStep(st); err != nil {
+		if err := j.exposed(st, j.writeStep(st)); err != nil {
 			return nil, fmt.Errorf("writing %s: %w", st.Path, err)
 		}
 	}
@@ -219,6 +223,22 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, e
 		return nil, err
 	}
 	return implied(steps), errors.Join(tree.SyncFS("/etc"), fault("etc written"))
+}
+
+// writeStep does a step in the /etc of a deployment that nothing runs on.
+func (j *journal) writeStep(st *step) error {
+	// Everything else there is shared with other deployments: hard links into the repository.
+	if at, err := j.root.Resolve(st.Path); err != nil || !strings.HasPrefix(at, "/etc/") {
+		return errors.Join(err, fmt.Errorf("%s is not in the deployment's own /etc", st.subject()))
+	}
+	if st.Op == opPut {
+		n := st.After
+		n.Data = st.data
+		if err := j.root.Stage(st.Dir, st.Stage, n); err != nil {
+			return err
+		}
+	}
+	return j.rollStep(st)
 }
 
 // abort takes back what Switch made so far. The default is still the old deployment, or is made so again.
@@ -275,5 +295,5 @@ func (e *Engine) unmake(ctx context.Context, p *Pending) error {
 
 // pendingJournal returns the journal of the pending update, nil where it has none.
 func (e *Engine) pendingJournal(p *Pending) (*journal, error) {
-	return readJournal(e.Root, p.Transaction)
+	return e.journal(p.Transaction)
 }

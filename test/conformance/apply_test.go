@@ -537,13 +537,69 @@ func TestLinksNeverLeadOut(t *testing.T) {
 	}
 }
 
-func TestAUsersLinkInTheirHomeLeadsNowhere(t *testing.T) {
+// What a user puts in the way of their keys is that user's drift: no link of theirs is followed, and no update waits.
+func TestWhatAUserPutsInTheWayOfTheirKeysIsTheirDrift(t *testing.T) {
+	const ssh, file = "home/core/.ssh", "home/core/.ssh/authorized_keys.d/ignition"
+	keys := withUser("core", obj{"sshAuthorizedKeys": []string{"ssh-rsa A"}})
+	link := func(name, target string) func(*tree) {
+		return func(tr *tree) {
+			tr.symlink(target, name)
+			tr.must(os.Lchown(tr.path(name), 1000, 1001))
+		}
+	}
+	for name, tt := range map[string]struct {
+		inTheWay func(*tree)
+		drift    string
+	}{
+		"a link to /etc":            {link(ssh, "/etc"), "missing"},
+		"a link to /tmp":            {link(ssh, "/tmp"), "missing"},
+		"a link to the generators":  {link(filepath.Dir(file), "/etc/systemd/system-generators"), "missing"},
+		"a link within the home":    {link(ssh, "elsewhere"), "missing"},
+		"a link that leads nowhere": {link(ssh, "/no/such"), "missing"},
+		"a loop":                    {link(ssh, ".ssh"), "missing"},
+		"a link of root's":          {func(tr *tree) { tr.symlink("/etc", ssh) }, "missing"},
+		"a file":                    {func(tr *tree) { tr.put(ssh, "mine", 0o644) }, "missing"},
+		"a FIFO":                    {func(tr *tree) { tr.must(unix.Mkfifo(tr.path(ssh), 0o600)) }, "missing"},
+		"a directory for the file":  {func(tr *tree) { tr.put(file+"/mine", "mine", 0o644) }, "type"},
+		"directories for the file":  {func(tr *tree) { tr.must(os.MkdirAll(tr.path(file+"/a/b"), 0o755)) }, "type"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			for _, dir := range []string{"etc/systemd/system-generators", "tmp", "home/core/elsewhere"} {
+				tr.must(os.MkdirAll(tr.path(dir), 0o755))
+			}
+			tr.settled("a", keys, withFile("/etc/f", "1"))
+			tr.must(os.RemoveAll(tr.path(ssh)))
+			tt.inTheWay(tr)
+
+			tr.apply(doc("b", keys, withFile("/etc/f", "2")))
+			tr.committed("b")
+			tr.has(map[string]string{"etc/f": "file 0644 0:0 2", "etc/authorized_keys.d": "absent", "tmp/authorized_keys.d": "absent",
+				"etc/systemd/system-generators/ignition": "absent", "home/core/elsewhere/authorized_keys.d": "absent"})
+			if _, d := tr.verify(); !cmp.Equal(d.lines(), []string{"sshkeys core " + tt.drift}) {
+				t.Errorf("drift %v, want %s", d.lines(), tt.drift)
+			}
+			tr.settled("c", withFile("/etc/f", "3"))
+			tr.run("rollback").ok(t)
+			tr.has(map[string]string{"etc/f": "file 0644 0:0 2"})
+			tr.settled("d")
+		})
+	}
+}
+
+// A digest of what a user made of their key file, which may have terabytes, would keep an update for hours.
+func TestAFileOfTerabytesInTheWayOfKeysIsNotRead(t *testing.T) {
+	const file = "home/core/.ssh/authorized_keys.d/ignition"
 	tr := newTree(t)
-	tr.symlink("/etc", "home/core/.ssh")
-	tr.must(os.Lchown(tr.path("home/core/.ssh"), 1000, 1001))
-	before := tr.take()
-	tr.tryApply(doc("a", withUser("core", obj{"sshAuthorizedKeys": []string{"ssh-rsa A"}}))).is(t, 1, "core", "/home/core/.ssh")
-	tr.same(before, tr.take(), snapshot.Times)
+	keys := withUser("core", obj{"sshAuthorizedKeys": []string{"ssh-rsa A"}})
+	tr.settled("a", keys)
+	tr.must(os.Truncate(tr.path(file), 4<<40))
+	if _, d := tr.verify(); len(d.Drift) != 1 || d.Drift[0].Found != "4398046511104 bytes" {
+		t.Errorf("drift %+v", d.Drift)
+	}
+	tr.apply(doc("b", keys, withFile("/etc/f", "1")))
+	tr.verified()
+	tr.has(map[string]string{file: "file 0600 1000:1001 ssh-rsa A\n"})
 }
 
 func TestOnePathSpelledTwice(t *testing.T) {
