@@ -60,6 +60,7 @@ type Host struct {
 	changed chan struct{} // closed and replaced whenever something below changes
 	on      bool          // from power on to power off, reboots included
 	cut     bool          // the plug is pulled: no further boot
+	entry   int           // of the boot loader's, for the next boot
 	leader  int           // PID 1 of the running boot, as this process sees it; 0 between boots
 	up      bool          // the running boot answers on D-Bus
 	boots   int
@@ -222,6 +223,17 @@ func (h *Host) PowerOn() error {
 	h.on, h.cut, h.failure = true, false, nil
 	go h.firmware()
 	return nil
+}
+
+// PowerOnFallback switches the host on as PowerOn does, with a boot loader that has counted the boots of its default
+// down: it boots the entry after it, this once.
+func (h *Host) PowerOnFallback() error {
+	h.mu.Lock()
+	if !h.on {
+		h.entry = 1
+	}
+	h.mu.Unlock()
+	return h.PowerOn()
 }
 
 // Start switches the host on and waits until everything that starts at boot has started or failed.
@@ -540,7 +552,11 @@ wait $! || exit $?
 
 // boot boots the default entry and returns the container's exit status when it ends.
 func (h *Host) boot() (int, error) {
-	entry, err := DefaultEntry(h.Sysroot())
+	h.mu.Lock()
+	number := h.entry
+	h.entry = 0
+	h.mu.Unlock()
+	entry, err := entry(h.Sysroot(), number)
 	if err != nil {
 		return 0, err
 	}

@@ -115,6 +115,28 @@ func TestRebootBootsWhatSetDefaultChose(t *testing.T) {
 	}
 }
 
+func TestBootLoaderThatCountsBootsTheEntryBeforeOnce(t *testing.T) {
+	ctx, host := boot(t, Options{})
+	first := host.BootedDeployment()
+	output(ctx, t, host, "ostree", "admin", "deploy", "--os="+OS, RefV2)
+	for _, before := range []bool{true, false} {
+		if err := host.PowerCut(); err != nil {
+			t.Fatal(err)
+		}
+		on := host.PowerOn
+		if before {
+			on = host.PowerOnFallback
+		}
+		boots := host.Boots()
+		if err := errors.Join(on(), host.WaitBoot(ctx, boots+1)); err != nil {
+			t.Fatal(err)
+		}
+		if got := host.BootedDeployment(); (got == first) != before {
+			t.Errorf("it booted %s; the deployment before is %s: %t is wanted", got, first, before)
+		}
+	}
+}
+
 func TestPowerCutLeavesOldOrNew(t *testing.T) {
 	for _, c := range []struct {
 		name       string
