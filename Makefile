@@ -20,8 +20,8 @@ TEST_TIMEOUT ?= 30m
 # How many power cuts make test-vm spreads over an update; and a quarter as many where the boot loader counts boots.
 VM_CUTS ?= 40
 
-# The suites that count their cuts, which go test shows only of a package that is tested by itself.
-COUNTING := osupdate crash
+# The suites that count what they do, which go test shows only of a package that is tested by itself.
+COUNTING := osupdate crash hostile
 # The suite that has the machine to itself, but for those that count: hosts, a control plane and all programs.
 ROLLING := e2e
 # What is said to these besides: -short makes fewer cuts, spread over all points of an update, and leaves out what other

@@ -135,7 +135,7 @@ func (b *bench) reset(ctx context.Context, bare bool) error {
 			return err
 		}
 		for _, name := range names {
-			if err := os.RemoveAll(name); err != nil {
+			if err := lab.RemoveTree(name); err != nil {
 				return fmt.Errorf("resetting the host: %w", err)
 			}
 		}

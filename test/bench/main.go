@@ -60,7 +60,7 @@ func run(ctx context.Context) error {
 // switchRounds is how many hosts are switched, each with two boots.
 const switchRounds = 3
 
-func onHosts(ctx context.Context, r *report, w *workload) error {
+func onHosts(ctx context.Context, r *report, w *workload) (err error) {
 	if err := lab.Available(); err != nil && os.Getenv("LAB_INSTALL") != "1" {
 		if os.Getenv("LAB") == "require" {
 			return err
@@ -76,7 +76,7 @@ func onHosts(ctx context.Context, r *report, w *workload) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, lab.RemoveTree(dir)) }()
 	helper, err := buildHelper(ctx, dir)
 	if err != nil {
 		return err

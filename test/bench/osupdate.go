@@ -71,7 +71,7 @@ func osUpdates(ctx context.Context, r *report, base *lab.Base, agent string) (er
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, lab.RemoveTree(dir)) }()
 	program, err := rpmostree.Build(ctx, dir)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
 )
 
@@ -59,7 +60,7 @@ var traced = []string{
 func trace(ctx context.Context, n *node.Node, argv ...string) (counts, error) {
 	const dir = "/var/tmp/trace"
 	at := n.HostPath(dir)
-	if err := os.RemoveAll(at); err != nil {
+	if err := lab.RemoveTree(at); err != nil {
 		return counts{}, err
 	}
 	if err := os.MkdirAll(at, 0o755); err != nil {

@@ -23,6 +23,8 @@ import (
 	mcclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/noderefit/noderefit/test/lab"
 )
 
 // poll is how often a condition is looked at that nothing announces.
@@ -167,7 +169,7 @@ func (c *Cluster) prepare() (err error) {
 		c.temporary = true
 		// Whoever has the ports has the directory: one that is there is what a killed process has left.
 		c.options.Dir = filepath.Join(os.TempDir(), fmt.Sprintf("noderefit-cluster-%d-%d", os.Geteuid(), c.ports.first))
-		if err := os.RemoveAll(c.options.Dir); err != nil {
+		if err := lab.RemoveTree(c.options.Dir); err != nil {
 			return err
 		}
 	}
@@ -326,5 +328,5 @@ func (c *Cluster) Stop() error {
 		return nil
 	}
 	c.temporary = false // the next one who has the ports has the directory
-	return os.RemoveAll(c.options.Dir)
+	return lab.RemoveTree(c.options.Dir)
 }

@@ -86,7 +86,7 @@ func run(ctx context.Context, o options) (err error) {
 	if d.work, err = os.MkdirTemp("", "noderefit-demo-"); err != nil {
 		return fmt.Errorf("making a directory for the demo: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(d.work)) }()
+	defer func() { err = errors.Join(err, lab.RemoveTree(d.work)) }()
 	// The documents are read by this machine's commands alone, and the tree may be looked into while the demo runs.
 	if err := os.Chmod(d.work, 0o755); err != nil {
 		return err

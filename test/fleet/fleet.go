@@ -149,7 +149,7 @@ func (f *Fleet) Close() error {
 		errs = append(errs, f.Stop())
 	}
 	if f.dir != "" {
-		errs = append(errs, os.RemoveAll(f.dir))
+		errs = append(errs, lab.RemoveTree(f.dir))
 	}
 	return errors.Join(errs...)
 }

@@ -29,6 +29,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,6 +73,7 @@ var tools = []struct{ program, debian string }{
 	{"ostree", "ostree"},
 	{"unshare", "util-linux"},
 	{"nsenter", "util-linux"},
+	{"setpriv", "util-linux"},
 	{"journalctl", "systemd"},
 }
 
@@ -112,18 +114,23 @@ func missingPackages() []string {
 
 // Install installs, with apt-get, the packages whose programs are missing.
 func Install(ctx context.Context, log io.Writer) error {
-	missing := missingPackages()
-	if len(missing) == 0 {
-		return nil
-	}
-	if err := run(ctx, log, "apt-get", "update", "-q"); err != nil {
-		return fmt.Errorf("installing packages for the host lab: %w", err)
-	}
-	args := append([]string{"apt-get", "install", "-q", "-y", "--no-install-recommends"}, missing...)
-	if err := run(ctx, log, args...); err != nil {
+	if err := InstallPackages(ctx, log, missingPackages()); err != nil {
 		return fmt.Errorf("installing packages for the host lab: %w", err)
 	}
 	return nil
+}
+
+// InstallPackages installs Debian packages with apt-get; of none it does nothing.
+func InstallPackages(ctx context.Context, log io.Writer, packages []string) error {
+	if len(packages) == 0 {
+		return nil
+	}
+	// They are not killed with this process: dpkg would be left in the middle.
+	if err := run(ctx, log, 0, nil, "apt-get", "update", "-q"); err != nil {
+		return err
+	}
+	install := []string{"apt-get", "install", "-q", "-y", "--no-install-recommends"}
+	return run(ctx, log, 0, nil, append(install, packages...)...)
 }
 
 // Base is what every Host starts from. It is never changed once it is built.
@@ -202,16 +209,16 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
 	work := filepath.Join(cacheDir, "building")
-	if err := removeTree(work); err != nil {
+	if err := removeBuild(work); err != nil {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
-	if err := build(ctx, work, log); err != nil {
-		return nil, errors.Join(fmt.Errorf("building the host lab's base: %w", err), removeTree(work))
+	if err := build(ctx, work, bootstrap(filepath.Join(work, tree)), log); err != nil {
+		return nil, errors.Join(fmt.Errorf("building the host lab's base: %w", err), removeBuild(work))
 	}
 	if err := os.Rename(filepath.Join(work, "base"), dir); err != nil {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
-	if err := removeTree(work); err != nil {
+	if err := removeBuild(work); err != nil {
 		return nil, fmt.Errorf("preparing the host lab: %w", err)
 	}
 	return newBase(cacheDir, dir), nil
@@ -238,10 +245,21 @@ func recipeKey() string {
 	return "base-" + hex.EncodeToString(digest.Sum(nil))[:16]
 }
 
+// tree is where, below the directory of a build, the root file system grows.
+const tree = "tree"
+
+// bootstrap is the command that makes the root file system.
+func bootstrap(at string) []string {
+	return []string{"mmdebstrap", "--variant=minbase", "--include=" + strings.Join(packages, ","),
+		"--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Install-Recommends \"false\"",
+		"--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
+		"--dpkgopt=path-exclude=/usr/share/doc/*", suite, at}
+}
+
 // build makes work/base: a sysroot with RefV1 deployed and RefV2 in its repository, and the archive that is the
-// remote.
-func build(ctx context.Context, work string, log io.Writer) error {
-	tree, base := filepath.Join(work, "tree"), filepath.Join(work, "base")
+// remote. The first of its commands is bootstrap.
+func build(ctx context.Context, work string, bootstrap []string, log io.Writer) error {
+	tree, base := filepath.Join(work, tree), filepath.Join(work, "base")
 	sysroot, remote := filepath.Join(base, "sysroot"), filepath.Join(base, "remote")
 	repo, archive := "--repo="+filepath.Join(sysroot, "ostree/repo"), "--repo="+remote
 	script := filepath.Join(work, "tree.sh")
@@ -263,10 +281,7 @@ func build(ctx context.Context, work string, log io.Writer) error {
 		deploy = append(deploy, "--karg="+arg)
 	}
 	for _, argv := range [][]string{
-		{"mmdebstrap", "--variant=minbase", "--include=" + strings.Join(packages, ","),
-			"--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Install-Recommends \"false\"",
-			"--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
-			"--dpkgopt=path-exclude=/usr/share/doc/*", suite, tree},
+		bootstrap,
 		{"sh", script, tree, work},
 		{"ostree", "admin", "init-fs", "--modern", sysroot},
 		{"ostree", "admin", "--sysroot=" + sysroot, "os-init", OS},
@@ -287,20 +302,60 @@ func build(ctx context.Context, work string, log io.Writer) error {
 		{"ostree", repo, "config", "unset", "core.fsync"},
 		{"ostree", repo, "remote", "add", "--no-gpg-verify", Remote, "file://" + guestRemote},
 	} {
-		if err := run(ctx, log, argv...); err != nil {
+		if err := Run(ctx, log, nil, argv...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// run runs one tool with its output in log; the end of what it wrote is in the error.
-func run(ctx context.Context, log io.Writer, argv ...string) error {
+// removeBuild removes what a build has left, finished or not. Builds of earlier versions of the lab made their mounts in
+// this machine's own view, where one that was killed left them. Those places are the build's and nobody else's, so they
+// are unmounted.
+func removeBuild(work string) error {
+	real, err := realPath(work)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, place := range []string{"proc", "sys", "dev"} {
+		mounts, err := mountsBelow(filepath.Join(real, tree, place))
+		if err != nil {
+			return err
+		}
+		for _, at := range mounts {
+			if err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW); err != nil {
+				return fmt.Errorf("unmounting %s, which a build that was killed has left: %w", at, err)
+			}
+		}
+	}
+	return RemoveTree(work)
+}
+
+// apart is what a tool is run by that may mount something: in mount and PID namespaces of its own. When it is killed, or
+// this process is, everything that it started is killed with it, and what it had mounted is gone with the last of them.
+var apart = []string{"unshare", "--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--propagation=private", "--"}
+
+// Run runs one tool of a build with its output in log, apart from this machine: it sees the machine's mounts, and what
+// it mounts itself is seen by what it starts and nobody else. Its environment is this process's with more in it. The end
+// of what it wrote is in the error.
+func Run(ctx context.Context, log io.Writer, environment []string, argv ...string) error {
+	// The death of the thread that started a process counts as the parent's, so this one stays until it has ended.
+	return elsewhere(func() error {
+		return run(ctx, log, syscall.SIGKILL, environment, append(slices.Clone(apart), argv...)...)
+	})
+}
+
+// run runs one tool, which gets the signal end when the thread that started it ends before it does.
+func run(ctx context.Context, log io.Writer, end syscall.Signal, environment []string, argv ...string) error {
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"), environment...)
 	cmd.Stdout = io.MultiWriter(log, &output)
 	cmd.Stderr = cmd.Stdout
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: end}
 	if err := cmd.Run(); err != nil {
 		tail := bytes.TrimSpace(output.Bytes())
 		tail = tail[max(0, len(tail)-1000):]

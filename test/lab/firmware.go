@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -24,36 +25,59 @@ func (e Entry) OS() string {
 }
 
 // DefaultEntry is what a boot loader would boot from the disk at sysroot: the entry with the highest version.
-func DefaultEntry(sysroot string) (Entry, error) {
+func DefaultEntry(sysroot string) (Entry, error) { return entry(sysroot, 0) }
+
+// entry is the one that has number n of the boot loader's, the default being 0.
+func entry(sysroot string, n int) (Entry, error) {
+	found, err := readEntries(sysroot)
+	if err != nil {
+		return Entry{}, err
+	}
+	if n >= len(found) {
+		return Entry{}, fmt.Errorf("reading boot loader entries: none with number %d in %s/boot/loader/entries", n, sysroot)
+	}
+	slices.SortFunc(found, func(a, b loaded) int { return b.version - a.version })
+	return resolve(sysroot, found[n].options)
+}
+
+// loaded is what a boot loader has read of an entry.
+type loaded struct {
+	version int
+	options string
+}
+
+func readEntries(sysroot string) ([]loaded, error) {
 	paths, err := filepath.Glob(filepath.Join(sysroot, "boot/loader/entries/*.conf"))
 	if err != nil {
-		return Entry{}, fmt.Errorf("reading boot loader entries: %w", err)
+		return nil, fmt.Errorf("reading boot loader entries: %w", err)
 	}
-	best, options := -1, ""
+	var found []loaded
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return Entry{}, fmt.Errorf("reading boot loader entries: %w", err)
+			return nil, fmt.Errorf("reading boot loader entries: %w", err)
 		}
-		version, line := -1, ""
+		e := loaded{version: -1}
 		for field := range strings.Lines(string(text)) {
 			key, value, _ := strings.Cut(strings.TrimSpace(field), " ")
 			switch key {
 			case "version":
-				if version, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
-					return Entry{}, fmt.Errorf("reading boot loader entry %s: version: %w", path, err)
+				if e.version, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
+					return nil, fmt.Errorf("reading boot loader entry %s: version: %w", path, err)
 				}
 			case "options":
-				line = strings.TrimSpace(value)
+				e.options = strings.TrimSpace(value)
 			}
 		}
-		if version > best {
-			best, options = version, line
+		if e.version >= 0 {
+			found = append(found, e)
 		}
 	}
-	if best < 0 {
-		return Entry{}, fmt.Errorf("reading boot loader entries: none in %s/boot/loader/entries", sysroot)
-	}
+	return found, nil
+}
+
+// resolve finds the deployment that a kernel command line leads to.
+func resolve(sysroot, options string) (Entry, error) {
 	for _, option := range splitOptions(options) {
 		link, ok := strings.CutPrefix(option, "ostree=")
 		if !ok {

@@ -7,13 +7,17 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // boot returns a context for one test and a host that runs.
@@ -111,6 +115,28 @@ func TestRebootBootsWhatSetDefaultChose(t *testing.T) {
 	}
 }
 
+func TestBootLoaderThatCountsBootsTheEntryBeforeOnce(t *testing.T) {
+	ctx, host := boot(t, Options{})
+	first := host.BootedDeployment()
+	output(ctx, t, host, "ostree", "admin", "deploy", "--os="+OS, RefV2)
+	for _, before := range []bool{true, false} {
+		if err := host.PowerCut(); err != nil {
+			t.Fatal(err)
+		}
+		on := host.PowerOn
+		if before {
+			on = host.PowerOnFallback
+		}
+		boots := host.Boots()
+		if err := errors.Join(on(), host.WaitBoot(ctx, boots+1)); err != nil {
+			t.Fatal(err)
+		}
+		if got := host.BootedDeployment(); (got == first) != before {
+			t.Errorf("it booted %s; the deployment before is %s: %t is wanted", got, first, before)
+		}
+	}
+}
+
 func TestPowerCutLeavesOldOrNew(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -172,6 +198,42 @@ func TestExecGivesStreamsAndStatus(t *testing.T) {
 	journal, err := host.Journal(ctx)
 	if err != nil || !strings.Contains(journal, "Started kubelet.service") {
 		t.Errorf("the journal has no kubelet (%v):\n%s", err, journal)
+	}
+}
+
+// The clock, the modules and the devices of this machine are no host's to change.
+func TestCommandsHaveWhatTheRootOfTheHostHas(t *testing.T) {
+	ctx, host := boot(t, Options{Name: "caps"})
+	sets := func(of string) map[string]string {
+		found := map[string]string{}
+		for line := range strings.Lines(output(ctx, t, host, "cat", of)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			if name == "CapPrm" || name == "CapEff" || name == "CapBnd" {
+				found[name] = strings.TrimSpace(value)
+			}
+		}
+		return found
+	}
+	root, own := sets("/proc/1/status"), sets("/proc/self/status")
+	if len(root) != 3 || !maps.Equal(root, own) {
+		t.Errorf("a command has %v, PID 1 %v", own, root)
+	}
+	effective, err := strconv.ParseUint(own["CapEff"], 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, bit := range map[string]uint{"CAP_SYS_TIME": unix.CAP_SYS_TIME, "CAP_SYS_MODULE": unix.CAP_SYS_MODULE,
+		"CAP_SYS_RAWIO": unix.CAP_SYS_RAWIO} {
+		if effective&(1<<bit) != 0 {
+			t.Errorf("a command has %s", name)
+		}
+	}
+	if t.Failed() {
+		return // the clock that is set now would be this machine's
+	}
+	_, stderr, exit, err := host.Exec(ctx, nil, "sh", "-c", `exec date -s "$(date +%FT%T.%N)"`)
+	if err != nil || exit == 0 || !strings.Contains(string(stderr), "Operation not permitted") {
+		t.Errorf("setting the clock to what it is: exit %d, %v: %s", exit, err, stderr)
 	}
 }
 

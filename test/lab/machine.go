@@ -58,9 +58,12 @@ func register(cache, id, dir string) (registered, error) {
 	return r, nil
 }
 
-// remove gives everything back; nothing may run any more.
+// remove gives everything back; nothing may run any more. The record goes last: what could not be removed is known.
 func (r registered) remove() error {
-	if err := errors.Join(r.removeCgroup(), removeTree(r.dir), os.Remove(r.record)); err != nil {
+	if err := errors.Join(r.removeCgroup(), RemoveTree(r.dir)); err != nil {
+		return err
+	}
+	if err := os.Remove(r.record); err != nil {
 		return err
 	}
 	return r.lock.Close()
@@ -300,41 +303,29 @@ func setImmutable(dir string, on bool) error {
 		return err
 	}
 	defer file.Close()
+	return setFlags(file, func(flags int) int {
+		if on {
+			return flags | immutable
+		}
+		return flags &^ immutable
+	})
+}
+
+// setFlags changes the inode flags of an open file, where its file system has any.
+func setFlags(file *os.File, change func(int) int) error {
 	flags, err := unix.IoctlGetInt(int(file.Fd()), unix.FS_IOC_GETFLAGS)
 	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil // ostree does without on such a file system, too
 	}
 	if err != nil {
-		return fmt.Errorf("reading the flags of %s: %w", dir, err)
+		return fmt.Errorf("reading the flags of %s: %w", file.Name(), err)
 	}
-	if on {
-		flags |= immutable
-	} else {
-		flags &^= immutable
+	changed := change(flags)
+	if changed == flags {
+		return nil
 	}
-	if err := unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
-		return fmt.Errorf("setting the flags of %s: %w", dir, err)
+	if err := unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, changed); err != nil {
+		return fmt.Errorf("setting the flags of %s: %w", file.Name(), err)
 	}
 	return nil
-}
-
-// removeTree removes a directory in which there may be deployments, whose directories are immutable.
-func removeTree(dir string) error {
-	// A host has its sysroot below it, a build in base/.
-	const pattern = "sysroot/ostree/deploy/*/deploy/*.[0-9]*"
-	for _, pattern := range []string{pattern, "base/" + pattern} {
-		deployments, err := filepath.Glob(filepath.Join(dir, pattern))
-		if err != nil {
-			return err
-		}
-		for _, deployment := range deployments {
-			if info, err := os.Lstat(deployment); err != nil || !info.IsDir() {
-				continue
-			}
-			if err := setImmutable(deployment, false); err != nil {
-				return err
-			}
-		}
-	}
-	return os.RemoveAll(dir)
 }

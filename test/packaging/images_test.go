@@ -204,14 +204,6 @@ func TestTheHostsCommandsCanBeTypedInTheDaemonsContainer(t *testing.T) {
 	inputs(t)
 	dir := t.TempDir()
 	readImage(t, filepath.Join(buildImages(t, "machine-config-daemon"), "machine-config-daemon")).unpack(t, dir)
-	if err := syscall.Mount("/", filepath.Join(dir, "rootfs"), "", syscall.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(filepath.Join(dir, "rootfs"), syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
 	want, err := os.ReadFile("/etc/os-release")
 	if err != nil {
 		t.Fatal(err)
@@ -220,9 +212,10 @@ func TestTheHostsCommandsCanBeTypedInTheDaemonsContainer(t *testing.T) {
 		{"/sbin/chroot", "/rootfs", "cat", "/etc/os-release"},
 		{"/bin/sh", "-c", "cat /rootfs/etc/os-release"},
 	} {
-		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+		// This machine's root is mounted for the command alone: the directory is removed at the end.
+		cmd := exec.CommandContext(t.Context(), "unshare", append([]string{"--mount", "--propagation=private", "sh", "-c",
+			`mount --bind / "$0/rootfs" && exec chroot "$0" "$@"`, dir}, command...)...)
 		cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: dir}
 		got, err := run(cmd)
 		if err != nil || got != string(want) {
 			t.Errorf("%s says %q, %v", strings.Join(command, " "), got, err)

@@ -91,12 +91,12 @@ func Prepare(ctx context.Context, base *lab.Base, p Program, options Options) (*
 	return h, nil
 }
 
-func install(ctx context.Context, h *lab.Host, p Program, options Options) error {
+func install(ctx context.Context, h *lab.Host, p Program, options Options) (err error) {
 	work, err := os.MkdirTemp("", "noderefit-rpm-ostree-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work)
+	defer func() { err = errors.Join(err, lab.RemoveTree(work)) }()
 	program := filepath.Join(work, "program")
 	if err := furnish(ctx, program, p); err != nil {
 		return err

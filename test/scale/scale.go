@@ -36,6 +36,7 @@ import (
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/fakehost"
+	"github.com/noderefit/noderefit/test/lab"
 )
 
 // What a host takes for its part. A real one takes minutes; what it costs the cluster does not depend on that.
@@ -431,5 +432,5 @@ func (f *Fleet) Close() error {
 	if f.Cluster != nil {
 		err = f.Stop()
 	}
-	return errors.Join(err, os.RemoveAll(f.dir))
+	return errors.Join(err, lab.RemoveTree(f.dir))
 }

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/vm/wire"
 )
 
@@ -468,7 +469,7 @@ func (m *Machine) Traffic() Traffic { return m.disk.traffic() }
 // Close switches the machine off and removes it.
 func (m *Machine) Close() error {
 	_, err := m.Cut(nil)
-	return errors.Join(err, m.disk.base.Close(), os.RemoveAll(m.dir))
+	return errors.Join(err, m.disk.base.Close(), lab.RemoveTree(m.dir))
 }
 
 // Run runs argv in the machine as root, with a clean environment, and returns its exit status. That a program fails is

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/noderefit/noderefit/test/lab"
 )
 
 const emulator = "qemu-system-x86_64"
@@ -38,7 +40,7 @@ const probePatience = 10 * time.Second
 
 // accelerator is how machines run here. That /dev/kvm is there says little: some can't boot a stock kernel. So one is
 // booted.
-func (i *Image) accelerator(ctx context.Context) ([]string, error) {
+func (i *Image) accelerator(ctx context.Context) (accel []string, err error) {
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		return emulation, nil
 	}
@@ -46,7 +48,7 @@ func (i *Image) accelerator(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, lab.RemoveTree(dir)) }()
 	console := filepath.Join(dir, "console")
 	probe, cancel := context.WithTimeout(ctx, probePatience)
 	defer cancel()

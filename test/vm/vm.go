@@ -12,7 +12,6 @@
 package vm
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -153,29 +152,8 @@ func Install(ctx context.Context, log io.Writer) error {
 	if err := lab.Install(ctx, log); err != nil {
 		return err
 	}
-	missing := missingPackages()
-	if len(missing) == 0 {
-		return nil
-	}
-	for _, args := range [][]string{{"update", "-q"},
-		append([]string{"install", "-q", "-y", "--no-install-recommends"}, missing...)} {
-		if err := run(ctx, log, nil, "apt-get", args...); err != nil {
-			return fmt.Errorf("installing packages for the VM lab: %w", err)
-		}
-	}
-	return nil
-}
-
-// run runs one tool, with env besides the environment, and its output in log; the end of what it wrote is in the error.
-func run(ctx context.Context, log io.Writer, env []string, program string, args ...string) error {
-	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"), env...)
-	cmd.Stdout = io.MultiWriter(log, &output)
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Run(); err != nil {
-		tail := bytes.TrimSpace(output.Bytes())
-		return fmt.Errorf("running %s: %w: %s", program, err, tail[max(0, len(tail)-1000):])
+	if err := lab.InstallPackages(ctx, log, missingPackages()); err != nil {
+		return fmt.Errorf("installing packages for the VM lab: %w", err)
 	}
 	return nil
 }
@@ -253,7 +231,7 @@ func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { err = errors.Join(err, lab.RemoveTree(scratch)) }()
 	guest := filepath.Join(scratch, "guest")
 	if err := build(ctx, guest, "github.com/noderefit/noderefit/test/vm/guest"); err != nil {
 		return nil, err
@@ -308,7 +286,7 @@ func build(ctx context.Context, out, program string) error {
 
 // build makes the image in work, and gives it its name when it is whole.
 func (i *Image) build(ctx context.Context, repo, guest, work string) error {
-	if err := os.RemoveAll(work); err != nil {
+	if err := lab.RemoveTree(work); err != nil {
 		return err
 	}
 	making, made := filepath.Join(work, "making"), filepath.Join(work, "made")
@@ -321,7 +299,7 @@ func (i *Image) build(ctx context.Context, repo, guest, work string) error {
 	if err := os.WriteFile(script, imageScript, 0o755); err != nil {
 		return err
 	}
-	if err := run(ctx, i.log, i.options.environment(),
+	if err := lab.Run(ctx, i.log, i.options.environment(),
 		"sh", script, repo, RefV1, RefV2, lab.OS, guest, suite, making); err != nil {
 		return err
 	}
@@ -333,5 +311,5 @@ func (i *Image) build(ctx context.Context, repo, guest, work string) error {
 	if err := os.Rename(made, i.dir); err != nil {
 		return err
 	}
-	return os.RemoveAll(work)
+	return lab.RemoveTree(work)
 }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// RemoveTree removes a directory and what is in it, as os.RemoveAll does, and never what is mounted there: it refuses,
+// before it removes anything, where something is mounted at the directory or below it, and names the mount. A bind
+// mount counts as one, also of the same file system. Directories may be immutable, as those of deployments are.
+//
+// All that a lab removes goes through it.
+func RemoveTree(dir string) error {
+	dir, err := realPath(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("removing a tree: %w", err)
+	}
+	mounts, err := mountsBelow(dir)
+	if err != nil {
+		return fmt.Errorf("removing %s: %w", dir, err)
+	}
+	if len(mounts) > 0 {
+		return fmt.Errorf("removing %s: %s is mounted; unmount it first", dir, strings.Join(mounts, ", "))
+	}
+	parent, err := os.Open(filepath.Dir(dir))
+	if err != nil {
+		return fmt.Errorf("removing %s: %w", dir, err)
+	}
+	defer parent.Close()
+	return removeAt(parent, filepath.Base(dir))
+}
+
+// realPath resolves the links on the way to a directory, but not one that stands in its place.
+func realPath(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(parent, filepath.Base(path)), nil
+}
+
+// mountsBelow lists what is mounted in this process's view at a real path or below it. What was mounted last, or lies
+// deepest, is first: in this order it can be unmounted.
+func mountsBelow(dir string) ([]string, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("looking for mounts: %w", err)
+	}
+	return parseMounts(string(text), dir), nil
+}
+
+// parseMounts is mountsBelow of a mountinfo, as proc(5) describes it: the fifth field is where, with the bytes that
+// would end it in octal.
+func parseMounts(mountinfo, dir string) []string {
+	octal := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var mounts []string
+	for line := range strings.Lines(mountinfo) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		at := octal.Replace(fields[4])
+		if at == dir || strings.HasPrefix(at, strings.TrimSuffix(dir, "/")+"/") {
+			mounts = append(mounts, at)
+		}
+	}
+	slices.Reverse(mounts)
+	return mounts
+}
+
+// removeAt removes a name of an open directory. A directory is opened without crossing into a mount, also one that came
+// a moment ago, and everything in it is removed by that handle.
+func removeAt(parent *os.File, name string) error {
+	path := filepath.Join(parent.Name(), name)
+	err := unix.Unlinkat(int(parent.Fd()), name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	// Of a directory it is EISDIR, and EPERM of one that is immutable.
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return &fs.PathError{Op: "removing", Path: path, Err: err}
+	}
+	fd, openErr := unix.Openat2(int(parent.Fd()), name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
+	})
+	switch {
+	case errors.Is(openErr, unix.EXDEV):
+		return fmt.Errorf("removing %s: something is mounted there; unmount it first", path)
+	case errors.Is(openErr, unix.ENOTDIR):
+		return &fs.PathError{Op: "removing", Path: path, Err: err}
+	case openErr != nil:
+		return &fs.PathError{Op: "opening", Path: path, Err: openErr}
+	}
+	dir := os.NewFile(uintptr(fd), path)
+	defer dir.Close()
+	if err := removeEntries(dir); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "removing", Path: path, Err: err}
+	}
+	return nil
+}
+
+// removeEntries empties an open directory.
+func removeEntries(dir *os.File) error {
+	if err := setFlags(dir, func(flags int) int { return flags &^ immutable }); err != nil {
+		return err
+	}
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("removing: %w", err)
+	}
+	for _, name := range names {
+		if err := removeAt(dir, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
