@@ -122,8 +122,8 @@ func TestConfinementOfWrites(t *testing.T) {
 			"Replace from":     r.Replace("/etc/out", "secret", "/etc/in"),
 			"Link to":          r.Link("/etc/in", "/etc/out", "new"),
 			"Link from":        r.Link("/etc/out/secret", "/etc", "new"),
-			"Preserve to":      r.Preserve("/etc/in", "/etc/out", "new"),
-			"Preserve from":    r.Preserve("/etc/out/secret", "/etc", "new"),
+			"Preserve to":      r.Preserve("/etc/in", "/etc/out", "new", 1<<20),
+			"Preserve from":    r.Preserve("/etc/out/secret", "/etc", "new", 1<<20),
 			"SetMeta":          r.SetMeta("/etc/out/secret", mine(files.Node{Type: files.Regular, Mode: 0o600})),
 			"SetMeta of final": r.SetMeta("/etc/out", mine(files.Node{Type: files.Directory, Mode: 0o700})),
 			"Touch":            r.Touch("/etc/out/secret", time.Unix(1, 0)),
@@ -156,7 +156,7 @@ func TestEntryNamesAreOneComponent(t *testing.T) {
 			"Stage":    r.Stage("/etc", name, file("x")),
 			"Replace":  r.Replace("/etc", name, "/etc/in"),
 			"Link":     r.Link("/etc/in", "/etc", name),
-			"Preserve": r.Preserve("/etc/in", "/etc", name),
+			"Preserve": r.Preserve("/etc/in", "/etc", name, 1<<20),
 		} {
 			if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "/etc") {
 				t.Errorf("%s of %q: %v", op, name, err)
@@ -193,7 +193,7 @@ func TestFinalLinksAreNotFollowed(t *testing.T) {
 		if got := stat(t, filepath.Join(dir, "etc/link")).Mtim.Sec; got != 1_000_000 {
 			t.Errorf("the link is of %d", got)
 		}
-		must(t, r.Preserve("/etc/link", "/etc", "kept"))
+		must(t, r.Preserve("/etc/link", "/etc", "kept", 1<<20))
 		if got, err := os.Readlink(filepath.Join(dir, "etc/kept")); err != nil || got != target {
 			t.Errorf("Preserve kept %s, %v", got, err)
 		}
@@ -528,8 +528,8 @@ func TestErrorsNameOperationAndPath(t *testing.T) {
 		{"Replace in nothing", r.Replace("/etc", "file", "/none/x"), fs.ErrNotExist, "/none"},
 		{"Link", r.Link("/etc/none", "/etc", "x"), fs.ErrNotExist, "/etc/x"},
 		{"Link over a file", r.Link("/etc/dir/x", "/etc", "file"), fs.ErrExist, "/etc/file"},
-		{"Preserve", r.Preserve("/etc/none", "/etc", "x"), fs.ErrNotExist, "/etc/x"},
-		{"Preserve over a file", r.Preserve("/etc/dir/x", "/etc", "file"), fs.ErrExist, "/etc/file"},
+		{"Preserve", r.Preserve("/etc/none", "/etc", "x", 1<<20), fs.ErrNotExist, "/etc/x"},
+		{"Preserve over a file", r.Preserve("/etc/dir/x", "/etc", "file", 1<<20), fs.ErrExist, "/etc/file"},
 		{"Touch", r.Touch("/etc/none", time.Now()), fs.ErrNotExist, "/etc/none"},
 		{"Mkdir", r.Mkdir("/none/x", mine(files.Node{})), fs.ErrNotExist, "/none"},
 		{"Mkdir over a file", r.Mkdir("/etc/file", mine(files.Node{})), fs.ErrExist, "/etc/file"},

@@ -95,7 +95,7 @@ func TestLinksInExposedDirectoriesLeadNowhere(t *testing.T) {
 				"Replace from":  r.Replace(at, "keys", "/var/new"),
 				"Link to":       r.Link("/etc/keys", at, "new"),
 				"Link from":     r.Link(at+"/keys", "/var", "new"),
-				"Preserve from": r.Preserve(at+"/keys", "/var", "new"),
+				"Preserve from": r.Preserve(at+"/keys", "/var", "new", 1<<20),
 				"SetMeta":       r.SetMeta(at+"/keys", mine(files.Node{Type: files.Regular, Mode: 0o666})),
 				"SetMetaOf": r.SetMetaOf(at+"/keys", mine(files.Node{Type: files.Regular}),
 					mine(files.Node{Type: files.Regular, Mode: 0o666})),

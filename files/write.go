@@ -195,8 +195,9 @@ func (r *Root) Link(target, dir, name string) error {
 }
 
 // Preserve keeps what stands at target, a file or a symbolic link, under name in the directory dir: the same inode
-// where the file system has hard links, and a copy with mode, owner, extended attributes and times elsewhere.
-func (r *Root) Preserve(target, dir, name string) error {
+// where the file system has hard links, and a copy with mode, owner, extended attributes and times elsewhere. A file of
+// more than most bytes is not copied (EFBIG).
+func (r *Root) Preserve(target, dir, name string, most int64) error {
 	err := r.Link(target, dir, name)
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EMLINK),
@@ -212,6 +213,9 @@ func (r *Root) Preserve(target, dir, name string) error {
 		return pathError("keeping", target, unix.ENOENT)
 	}
 	defer func() { _ = from.Close() }()
+	if st.Size > most {
+		return pathError("keeping", target, unix.EFBIG)
+	}
 	to, err := r.openFor(dir, name)
 	if err != nil {
 		return err
@@ -220,7 +224,7 @@ func (r *Root) Preserve(target, dir, name string) error {
 	at := path.Join(dir, name)
 	switch n.Type {
 	case Regular:
-		err = createAt(int(to.Fd()), name, func(f *os.File) error { return copyFile(f, from, target, n) })
+		err = createAt(int(to.Fd()), name, func(f *os.File) error { return copyFile(f, from, target, n, st.Size) })
 	case Symlink:
 		err = makeAt(int(to.Fd()), name, n)
 	default:
@@ -234,13 +238,13 @@ func (r *Root) Preserve(target, dir, name string) error {
 
 // copyFile makes to a copy of the regular file of the handle from. Extended attributes come last, because a write and a
 // change of owner take a file's capabilities away.
-func copyFile(to, from *os.File, name string, n Node) error {
+func copyFile(to, from *os.File, name string, n Node, size int64) error {
 	src, err := reopen(from, name, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = src.Close() }()
-	if _, err := io.Copy(to, src); err != nil {
+	if _, err := io.CopyN(to, src, size); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	if err := setMeta(to, n); err != nil {

@@ -128,7 +128,7 @@ func TestFullFileSystemIsNamed(t *testing.T) {
 	for op, err := range map[string]error{
 		"Stage":       r.Stage("/full", "big", big),
 		"WriteRecord": r.WriteRecord("/full/big", big.Data, 0o600),
-		"Preserve":    r.Preserve("/from", "/full", "big"),
+		"Preserve":    r.Preserve("/from", "/full", "big", 1<<20),
 	} {
 		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "/full/") || !strings.Contains(err.Error(), "big") {
 			t.Errorf("%s: %v", op, err)
@@ -155,7 +155,7 @@ func TestReadOnlyFileSystemIsNamed(t *testing.T) {
 		"MkdirAll":    r.MkdirAll("/ro/new/x", 0o755),
 		"SetMeta":     r.SetMeta("/ro/file", files.Node{Type: files.Regular, Mode: 0o600}),
 		"Link":        r.Link("/ro/file", "/ro", "new"),
-		"Preserve":    r.Preserve("/rw/file", "/ro", "new"), // the copy, since it is another mount
+		"Preserve":    r.Preserve("/rw/file", "/ro", "new", 1<<20), // the copy, since it is another mount
 		"Remove":      r.Remove("/ro/file"),
 		"Touch":       r.Touch("/ro/file", time.Now()),
 		"WriteRecord": r.WriteRecord("/ro/file", []byte("y"), 0o600),
@@ -196,7 +196,7 @@ func TestImmutableFileIsNamedAndKept(t *testing.T) {
 			t.Errorf("%s: %v", op, err)
 		}
 	}
-	must(t, r.Preserve("/etc/file", "/etc", "kept")) // it can't have another name, but a copy
+	must(t, r.Preserve("/etc/file", "/etc", "kept", 1<<20)) // it can't have another name, but a copy
 	if got := read(t, filepath.Join(dir, "etc/kept")); got != "old" {
 		t.Errorf("kept %q", got)
 	}
@@ -225,8 +225,8 @@ func TestPreserveKeepsTheInode(t *testing.T) {
 	must(t, r.Touch("/etc/file", old))
 	must(t, os.Chmod(filepath.Join(dir, "etc/file"), 0o751))
 	want := stat(t, filepath.Join(dir, "etc/file"))
-	must(t, r.Preserve("/etc/file", "/keep", "1"))
-	must(t, r.Preserve("/etc/link", "/keep", "2"))
+	must(t, r.Preserve("/etc/file", "/keep", "1", 1<<20))
+	must(t, r.Preserve("/etc/link", "/keep", "2", 1<<20))
 	must(t, r.Stage("/etc", ".new", file("new")))
 	must(t, r.Replace("/etc", ".new", "/etc/file"))
 
@@ -267,7 +267,7 @@ func TestPreserveCopiesAcrossMounts(t *testing.T) {
 	if err := r.Link("/etc/file", "/keep", "1"); !errors.Is(err, unix.EXDEV) {
 		t.Fatalf("a link across mounts: %v", err)
 	}
-	must(t, r.Preserve("/etc/file", "/keep", "1"))
+	must(t, r.Preserve("/etc/file", "/keep", "1", 1<<20))
 	got := stat(t, filepath.Join(dir, "keep/1"))
 	if got.Ino == want.Ino || got.Mode != want.Mode || got.Uid != want.Uid || got.Gid != want.Gid ||
 		got.Mtim != want.Mtim || got.Atim != old || got.Size != want.Size {
@@ -287,17 +287,17 @@ func TestPreserveCopiesAcrossMounts(t *testing.T) {
 		}
 	}
 
-	must(t, r.Preserve("/etc/link", "/keep", "2"))
+	must(t, r.Preserve("/etc/link", "/keep", "2", 1<<20))
 	if n, err := r.Inspect("/keep/2"); err != nil || n.Target != "file" {
 		t.Errorf("the copied link is %+v, %v", n, err)
 	}
 	if got := stat(t, filepath.Join(dir, "keep/2")).Mtim; got.Sec != 1_000_000 || got.Nsec != 7 {
 		t.Errorf("the copied link is of %v", got)
 	}
-	if err := r.Preserve("/etc/file", "/keep", "1"); !errors.Is(err, fs.ErrExist) {
+	if err := r.Preserve("/etc/file", "/keep", "1", 1<<20); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a copy over another: %v", err)
 	}
-	if err := r.Preserve("/etc/dir", "/keep", "3"); err == nil || !strings.Contains(err.Error(), "/etc/dir") {
+	if err := r.Preserve("/etc/dir", "/keep", "3", 1<<20); err == nil || !strings.Contains(err.Error(), "/etc/dir") {
 		t.Errorf("a copied directory: %v", err)
 	}
 	if got, err := r.ReadDir("/keep"); err != nil || !slices.Equal(got, []string{"1", "2"}) {

@@ -295,22 +295,28 @@ func (e *Engine) keepDrifted(j *journal, paths []string) error {
 		if !replaced[at] {
 			continue
 		}
-		n, err := e.Root.Inspect(p)
-		if err != nil {
-			return err
-		}
-		if n.Type != files.Regular && n.Type != files.Symlink {
-			continue
-		}
-		kept := path.Join(driftDir, j.ID, p)
-		if err := e.Root.MkdirAll(path.Dir(kept), 0o700); err != nil {
-			return fmt.Errorf("keeping drifted %s: %w", p, err)
-		}
-		if err := e.Root.Preserve(p, path.Dir(kept), path.Base(kept)); err != nil {
-			return fmt.Errorf("keeping drifted %s: %w", p, err)
+		exposed := e.Root.Exposed(p)
+		if err := e.keepDriftedPath(j.ID, p, exposed); err != nil {
+			err = fmt.Errorf("keeping drifted %s: %w", p, err)
+			if exposed == "" || !obstructed(err) {
+				return err
+			}
+			e.left(Left{Path: p, Err: err})
 		}
 	}
 	return nil
+}
+
+func (e *Engine) keepDriftedPath(id, p, exposed string) error {
+	n, err := e.Root.Inspect(p)
+	if err != nil || n.Type != files.Regular && n.Type != files.Symlink {
+		return err
+	}
+	kept := path.Join(driftDir, id, p)
+	if err := e.Root.MkdirAll(path.Dir(kept), 0o700); err != nil {
+		return err
+	}
+	return e.Root.Preserve(p, path.Dir(kept), path.Base(kept), copied(exposed))
 }
 
 // driftDir keeps, for the last few transactions, what was overwritten though no configuration had put it there.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // faultFile says what to do to a process that no environment can be given to, such as the recover unit at boot.
@@ -21,6 +22,7 @@ var faults struct {
 	once             sync.Once
 	verb, mode, file string
 	at, count        int
+	linger           time.Duration
 }
 
 // fault counts the points that this process passes and acts at the one asked for. The request is the environment
@@ -31,6 +33,7 @@ var faults struct {
 //	hang   say so in a file beside the request, and stay there until somebody pulls the plug
 //	error  the effect fails at point N
 //	trace  write the name of each point to the file N
+//	linger stay at each point for the time N, as "2ms", for what goes on beside
 func fault(point string) error {
 	faults.Lock()
 	defer faults.Unlock()
@@ -43,6 +46,7 @@ func fault(point string) error {
 		if f := strings.SplitN(strings.TrimSpace(request), " ", 3); len(f) == 3 {
 			faults.verb, faults.mode, faults.file = f[0], f[1], f[2]
 			faults.at, _ = strconv.Atoi(f[2]) // a name is no number
+			faults.linger, _ = time.ParseDuration(f[2])
 		}
 	})
 	if len(os.Args) < 2 || os.Args[1] != faults.verb {
@@ -55,6 +59,10 @@ func fault(point string) error {
 			_, _ = fmt.Fprintln(f, point)
 			_ = f.Close()
 		}
+		return nil
+	}
+	if faults.mode == "linger" {
+		time.Sleep(faults.linger)
 		return nil
 	}
 	if faults.count != faults.at && point != faults.file {

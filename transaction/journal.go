@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -201,7 +202,16 @@ func (j *journal) keep(st *step) error {
 		st.linked = true
 		return nil
 	}
-	return j.root.Preserve(st.Path, path.Dir(st.Path), j.beside(st))
+	return j.root.Preserve(st.Path, path.Dir(st.Path), j.beside(st), copied(st.Exposed))
+}
+
+// copied is how many bytes are copied, at most, of a file that can't be kept by a second name. Below an exposed
+// directory a user could have the disk filled with a file of terabytes.
+func copied(exposed string) int64 {
+	if exposed != "" {
+		return 64 << 20
+	}
+	return math.MaxInt64
 }
 
 func (j *journal) beside(st *step) string { return files.StagePrefix + j.ID + "-" + st.Keep }
