@@ -234,7 +234,7 @@ func TestAConfigurationIsKnownByTheNameThatItWasGiven(t *testing.T) {
 		t.Errorf("an empty file has the former digest %s, which is the one it has", c.Former)
 	}
 	if c := parse("rendered-worker-"+strings.Repeat("0", 32), bare); NamedBy(c.Name, c.Digest) {
-		t.Error("a name that stands for nothing is believed")
+		t.Error("a name that is no digest of the content is believed")
 	}
 }
 
