@@ -56,7 +56,7 @@ func differences(current, desired *machineconfig.Config, opts Options) ([]Change
 	if err := dropinChanges(current.Units, desired.Units, opts.Satisfied, take); err != nil {
 		return nil, err
 	}
-	if err := userChanges(current.Users, desired.Users, take); err != nil {
+	if err := userChanges(current.Users, desired.Users, opts.Satisfied, take); err != nil {
 		return nil, err
 	}
 	for _, c := range osChanges(current, desired, opts) {
@@ -243,7 +243,7 @@ func dropinChanges(current, desired []machineconfig.Unit, satisfied func(Change)
 // userChanges compares users, their keys and their password hashes. Keys are compared in their order, because that is
 // how they stand in the file that verify compares. Accounts are the host's own: one changes only where the configuration
 // says something else of it than keys and password, and says another thing than before.
-func userChanges(current, desired []machineconfig.User, take func(Change)) error {
+func userChanges(current, desired []machineconfig.User, satisfied func(Change) bool, take func(Change)) error {
 	name := func(u machineconfig.User) string { return u.Name }
 	accounts, err := compare(current, desired, name, func(a, b machineconfig.User) []What {
 		if len(rawChanges(a.Other, b.Other)) == 0 {
@@ -254,8 +254,8 @@ func userChanges(current, desired []machineconfig.User, take func(Change)) error
 	if err != nil {
 		return err
 	}
-	says := func(u machineconfig.User) bool { return len(u.Other) > 0 }
-	described := with(desired, says)
+	left := slices.Clone(accounts)
+	described := with(desired, func(u machineconfig.User) bool { return len(u.Other) > 0 })
 	accounts = slices.DeleteFunc(accounts, func(d difference) bool {
 		return d.op == Remove || d.op == Add &&
 			!slices.ContainsFunc(described, func(u machineconfig.User) bool { return u.Name == d.key })
@@ -278,6 +278,13 @@ func userChanges(current, desired []machineconfig.User, take func(Change)) error
 	if err != nil {
 		return err
 	}
+	for _, d := range left {
+		gone := Change{Kind: Password, User: d.key, Op: Remove}
+		if d.op == Remove && satisfied != nil && !satisfied(gone) && !slices.ContainsFunc(hashes, same(d.key)) {
+			hashes = append(hashes, d)
+		}
+	}
+	slices.SortFunc(hashes, func(a, b difference) int { return cmp.Compare(a.key, b.key) })
 	for _, part := range []struct {
 		kind Kind
 		ds   []difference
@@ -288,6 +295,8 @@ func userChanges(current, desired []machineconfig.User, take func(Change)) error
 	}
 	return nil
 }
+
+func same(key string) func(difference) bool { return func(d difference) bool { return d.key == key } }
 
 func hasKeys(u machineconfig.User) bool { return len(u.Keys) > 0 }
 func hasHash(u machineconfig.User) bool { return u.PasswordHash != nil }

@@ -486,6 +486,15 @@ func TestAdoptionTakesWhatTheHostMeets(t *testing.T) {
 	check(t, "of a host that was never configured nothing is told", lines(p.Unwritten), []string{})
 }
 
+func TestAnEmptyPasswordThatIsLockedIsTold(t *testing.T) {
+	leaves := &mc.Config{Users: []mc.User{{Name: "core", Keys: []string{"k"}}, {Name: "other"}}}
+	empty := func(c Change) bool { return c.Kind != Password || c.User != "core" }
+	p := mustMake(t, leaves, &mc.Config{}, Options{Satisfied: empty})
+	check(t, "on a host where it is empty", lines(p.Changes), []string{"- password of core"})
+	p = mustMake(t, leaves, &mc.Config{}, Options{})
+	check(t, "of documents alone", lines(p.Changes), []string{"- SSH keys of core"})
+}
+
 func TestAMaskThatContentsReplaceIsNoDifference(t *testing.T) {
 	unit := func(contents string, mask *bool) *mc.Config {
 		return &mc.Config{Units: []mc.Unit{{Name: "a.service", Contents: contents, Mask: mask}}}

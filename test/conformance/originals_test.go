@@ -426,3 +426,48 @@ func TestAMaskThatIsDeniedBesideContentsChangesNothing(t *testing.T) {
 	tr.apply(denied)
 	tr.same(before, tr.take(), snapshot.Untouched)
 }
+
+// What a configuration brought is no admin's own, under whatever other word the next one has it.
+func TestWhatAConfigurationBroughtIsNoOriginal(t *testing.T) {
+	const link = "/etc/systemd/system/multi-user.target.wants/a.service"
+	on := obj{"enabled": true}
+	for _, tt := range []struct {
+		name         string
+		before       func(*tree)
+		first, other []part
+		gone         []string
+	}{
+		{"another spelling of the path", func(tr *tree) { tr.symlink("lib", "var/other") },
+			[]part{withFile("/var/other/f", "1")}, []part{withFile("/var/lib/f", "1")}, []string{"var/lib/f"}},
+		{"another spelling, and other contents", func(tr *tree) { tr.symlink("lib", "var/other") },
+			[]part{withFile("/var/other/f", "1")}, []part{withFile("/var/lib/f", "2")}, []string{"var/lib/f"}},
+		{"a directory that a file had to have", nil,
+			[]part{withFile("/etc/new/f", "1")}, []part{withFile("/etc/new/f", "1"), withDir("/etc/new")}, []string{"etc/new"}},
+		{"an enablement link", nil, []part{withUnit("a.service", contents(install), on)},
+			[]part{withUnit("a.service", contents(install), on), withLink(link, "/etc/systemd/system/a.service")}, []string{link, unitsDir + "a.service"}},
+		{"a link that becomes a file", nil, []part{withLink("/etc/l", "/x")}, []part{withFile("/etc/l", "1")}, []string{"etc/l"}},
+		{"a link that becomes a file without contents", nil, []part{withLink("/etc/l", "/x")},
+			[]part{listed("storage", "files", obj{"path": "/etc/l", "mode": 0o600})}, []string{"etc/l"}},
+		{"a unit that comes to be masked", nil, []part{withUnit("a.service", contents(install), on)},
+			[]part{withUnit("a.service", obj{"mask": true})}, []string{unitsDir + "a.service", link}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tr := newTree(t)
+			tr.must(os.MkdirAll(tr.path("var/lib"), 0o755))
+			if tt.before != nil {
+				tt.before(tr)
+			}
+			tr.apply(doc("zero"))
+			tr.apply(doc("a", tt.first...))
+			tr.settled("b", tt.other...)
+			tr.settled("c")
+			for _, path := range tt.gone {
+				tr.has(map[string]string{path: "absent"})
+			}
+			if kept := tr.kept(); len(kept) > 0 {
+				t.Errorf("kept: %v", kept)
+			}
+		})
+	}
+}
