@@ -345,6 +345,9 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}
+	if err := c.linkable(); err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
+	}
 	res.Warnings = append(res.Warnings, c.warnings...)
 	if !files.Owners() {
 		res.Warnings = append(res.Warnings, "not root: owners of files are left out")

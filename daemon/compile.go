@@ -21,8 +21,6 @@ import (
 const (
 	unitDir       = "/etc/systemd/system"
 	shadowPath    = "/etc/shadow"
-	origDir       = transaction.ConfigDir + "/orig"
-	origSuffix    = ".mcdorig"
 	currentConfig = transaction.ConfigDir + "/currentconfig"
 )
 
@@ -37,7 +35,8 @@ type compiler struct {
 	wants    []files.Want
 	at       map[string]int    // resolved path -> index in wants
 	dirs     map[string]string // what resolve found so far: many paths share few directories
-	made     []string          // of those that were made only to stand in, the ones still needed
+	made     []string          // that were made only to stand in; in the end those that are still needed
+	links    map[string]bool   // see linkedByOld
 	warnings []string
 }
 
@@ -53,18 +52,20 @@ func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, 
 		return nil, fmt.Errorf("reading SELinux policy: %w", err)
 	}
 	c := &compiler{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old,
-		at: map[string]int{}, dirs: map[string]string{}}
+		at: map[string]int{}, dirs: map[string]string{}, made: made}
 	for _, do := range []func() error{c.storage, c.units, c.users, c.release, c.originals, c.pointer} {
 		if err := do(); err != nil {
 			return nil, err
 		}
 	}
-	return c, c.emptied(made)
+	return c, c.emptied()
 }
 
 // emptied lets go of directories that nothing wanted stands in any more. They are asked to go once: one that others use
 // by then is theirs.
-func (c *compiler) emptied(made []string) error {
+func (c *compiler) emptied() error {
+	made := c.made
+	c.made = nil
 	needed := map[string]bool{}
 	for _, w := range c.wants {
 		if w.Node.Type == files.Absent && !w.Exists && w.HardTo == "" {
@@ -169,7 +170,7 @@ func (c *compiler) storage() error {
 		if err != nil {
 			return err
 		}
-		n := files.Node{Type: files.Regular, Mode: f.Mode, UID: uid, GID: gid, Data: f.Contents}
+		n := files.Node{Type: files.Regular, Mode: f.Mode, UID: uid, GID: gid, Data: f.Contents, AnyData: f.NoContents}
 		if err := c.want(files.Want{Path: f.Path, Node: n, Kind: "file"}); err != nil {
 			return err
 		}
@@ -190,6 +191,32 @@ func (c *compiler) storage() error {
 		}
 		if err := c.want(w); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// linkable refuses an enablement link in the place of a directory that holds something: the directory would have to go,
+// and its owner can't be told. systemd takes no notice of what is no link, so that the unit would never start.
+func (c *compiler) linkable() error {
+	for _, w := range c.wants {
+		if w.Aspect != files.Enabled || w.Node.Type != files.Symlink {
+			continue
+		}
+		n, err := c.view.Inspect(w.Path)
+		if err != nil {
+			return err
+		}
+		if n.Type != files.Directory {
+			continue
+		}
+		held, err := c.view.ReadDir(w.Path)
+		if err != nil {
+			return err
+		}
+		if len(held) > 0 {
+			return fmt.Errorf("systemd.units %s: enabling it takes a link at %s, where a directory is that holds %s: "+
+				"move it away", w.Name, w.Path, held[0])
 		}
 	}
 	return nil
@@ -233,6 +260,7 @@ func (c *compiler) units() error {
 	for _, u := range c.cfg.Units {
 		was, known := before[u.Name]
 		delete(before, u.Name)
+		was.Mask, u.Mask = was.Masking(), u.Masking()
 		s := systemd.Unit{Name: u.Name, Contents: u.Contents, Enabled: u.Enabled, Mask: u.Mask,
 			Preset:   u.Enabled == nil && (!known || !reflect.DeepEqual(was, u)),
 			Released: known && ownsUnitFile(was) && !ownsUnitFile(u)}
@@ -249,7 +277,7 @@ func (c *compiler) units() error {
 		released = append(released, name)
 	}
 	slices.Sort(released)
-	wants, warnings, err := systemd.Wants(c.view, units, released)
+	wants, warnings, err := systemd.Wants(c.view, units, released, past{c})
 	if err != nil {
 		return fmt.Errorf("systemd.units: %w", err)
 	}
@@ -259,7 +287,7 @@ func (c *compiler) units() error {
 			return err
 		}
 	}
-	return nil
+	return c.releaseLinks(released)
 }
 
 func managedUsers(cfg *machineconfig.Config) []sshkeys.User {
@@ -283,7 +311,12 @@ func (c *compiler) users() error {
 		return err
 	}
 	for _, w := range wants {
-		if err := c.want(w); err != nil {
+		if w.Node.Type == files.Absent {
+			err = c.letGo(w)
+		} else {
+			err = c.want(w)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -307,156 +340,6 @@ func (c *compiler) users() error {
 	}
 	n.Data = edited
 	return c.want(files.Want{Path: shadowPath, Node: n, Kind: "password", Name: strings.Join(touched, " ")})
-}
-
-// release lets go of what the old configuration had and the new one has not: the vendor's default comes back, else
-// what an admin had there before us, else the path goes away.
-func (c *compiler) release() error {
-	if c.old == nil {
-		return nil
-	}
-	for _, w := range ownPaths(c.old) {
-		taken, err := c.has(w.Path)
-		if err != nil {
-			return err
-		}
-		if taken {
-			continue
-		}
-		back, err := c.letGo(w)
-		if err != nil {
-			return err
-		}
-		if err := c.want(back); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ownPaths are the paths that a configuration owns wholly, whatever the host. Enablement links and keys are released by
-// their own rooms.
-func ownPaths(cfg *machineconfig.Config) []files.Want {
-	var out []files.Want
-	for _, f := range cfg.Files {
-		out = append(out, files.Want{Path: f.Path, Kind: "file"})
-	}
-	for _, l := range cfg.Links {
-		out = append(out, files.Want{Path: l.Path, Kind: "link"})
-	}
-	for _, u := range cfg.Units {
-		if ownsUnitFile(u) {
-			out = append(out, files.Want{Path: path.Join(unitDir, u.Name), Kind: "unit", Name: u.Name})
-		}
-		for _, d := range u.Dropins {
-			out = append(out, files.Want{Path: path.Join(unitDir, u.Name+".d", d.Name), Kind: "dropin",
-				Name: u.Name + "/" + d.Name})
-		}
-	}
-	for _, d := range cfg.Directories {
-		out = append(out, files.Want{Path: d.Path, Kind: "directory"})
-	}
-	return out
-}
-
-// ownsUnitFile says whether the unit's own path is the configuration's: as its file, or as its mask.
-func ownsUnitFile(u machineconfig.Unit) bool { return u.Contents != "" || u.Mask != nil && *u.Mask }
-
-func vendorPath(at string) string { return "/usr" + at }
-
-func origPath(at string) string { return origDir + at + origSuffix }
-
-func (c *compiler) letGo(w files.Want) (files.Want, error) {
-	at, err := c.resolve(w.Path)
-	if err != nil {
-		return w, err
-	}
-	sources := []string{origPath(at)}
-	if under(at, "/etc") {
-		sources = []string{vendorPath(at), origPath(at)}
-	}
-	for _, src := range sources {
-		n, err := c.view.Inspect(src)
-		if err != nil {
-			return w, err
-		}
-		if n.Type != files.Regular && n.Type != files.Symlink && n.Type != files.Directory {
-			continue
-		}
-		if n.Type == files.Regular {
-			if n.Data, err = c.view.contents(src); err != nil {
-				return w, err
-			}
-		}
-		n.Label = "" // that of the place it goes to
-		w.Node = n
-		return w, c.dropOriginal(at)
-	}
-	w.Node = files.Node{Type: files.Absent}
-	return w, nil
-}
-
-// dropOriginal lets the kept original go once it is back, or once the vendor's default is.
-func (c *compiler) dropOriginal(at string) error {
-	n, err := c.view.Inspect(origPath(at))
-	if err != nil || n.Type == files.Absent {
-		return err
-	}
-	return c.want(files.Want{Path: origPath(at), Node: files.Node{Type: files.Absent}})
-}
-
-// originals keeps an admin's own file that a configuration is about to take over for the first time, where no vendor
-// default would come back in its stead.
-func (c *compiler) originals() error {
-	owned := map[string]bool{}
-	if c.old != nil {
-		for _, w := range ownPaths(c.old) {
-			owned[path.Clean(w.Path)] = true
-		}
-	}
-	for _, w := range slices.Clone(c.wants) {
-		switch w.Kind {
-		case "file", "link", "unit", "dropin", "directory":
-		default:
-			continue
-		}
-		if owned[w.Path] || w.Aspect == files.Enabled || w.Exists {
-			continue
-		}
-		if err := c.keepOriginal(w); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *compiler) keepOriginal(w files.Want) error {
-	found, err := c.view.Inspect(w.Path)
-	if err != nil || found.Type != files.Regular && found.Type != files.Symlink && found.Type != files.Directory {
-		return err
-	}
-	if d, err := c.view.Compare(w); err != nil || len(d) == 0 {
-		return err
-	}
-	at, err := c.resolve(w.Path)
-	if err != nil {
-		return err
-	}
-	if under(at, "/etc") {
-		if n, err := c.view.Inspect(vendorPath(at)); err != nil || n.Type != files.Absent {
-			return err
-		}
-	}
-	if n, err := c.view.Inspect(origPath(at)); err != nil || n.Type != files.Absent {
-		return err
-	}
-	if found.Type == files.Regular {
-		if found.Data, err = c.view.contents(w.Path); err != nil {
-			return err
-		}
-	}
-	found.Label = ""
-	return c.want(files.Want{Path: origPath(at), Node: found})
 }
 
 // pointer makes the configuration readable where people look for it.

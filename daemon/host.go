@@ -335,6 +335,9 @@ func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error
 	if err != nil {
 		return nil, missing(err)
 	}
+	if cfg.Former == rev.Digest {
+		cfg.Digest = rev.Digest
+	}
 	if cfg.Digest != rev.Digest {
 		return nil, missing(fmt.Errorf("its digest is %s", cfg.Digest))
 	}

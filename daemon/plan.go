@@ -79,11 +79,9 @@ func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift [
 	if opts.OS == nil && r.Committed != nil && len(r.Committed.Skipped) > 0 {
 		opts.OS = &plan.OS{}
 	}
-	current, desired := old, cfg
-	if old == nil && differing != nil {
+	current, desired := observed(old, drift), cfg
+	if differing != nil {
 		opts.Satisfied = func(c plan.Change) bool { return !c.Kind.OS() && !differing[subjectOfChange(c)] }
-	} else {
-		current = observed(old, drift)
 	}
 	if current != nil && cfg.OSImageURL == "" && o.back != nil {
 		from, to := *current, *cfg

@@ -368,7 +368,9 @@ func (h *Host) admitSource(cfg *machineconfig.Config, image string) error {
 
 // admitted is an image as the policy that cfg brings lets it in, nil where it brings none.
 func (h *Host) admitted(cfg *machineconfig.Config, image string) (*ostree.Image, error) {
-	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool { return f.Path == ostree.PolicyPath })
+	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool {
+		return f.Path == ostree.PolicyPath && !f.NoContents
+	})
 	if at < 0 || image == "" || h.os == OSOstree {
 		return nil, nil
 	}

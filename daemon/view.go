@@ -111,6 +111,16 @@ func (v view) contents(name string) ([]byte, error) {
 	return r.Contents(name)
 }
 
+// empty reports whether the regular file at a path has no bytes.
+func (v view) empty(name string) (bool, error) {
+	r, err := v.at(name)
+	if err != nil {
+		return false, err
+	}
+	size, _, err := r.SizeAndTime(name)
+	return size == 0, err
+}
+
 // base is the tree whose accounts and policy count.
 func (v view) base() *files.Root {
 	if v.tree != nil {

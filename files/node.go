@@ -33,6 +33,8 @@ type Node struct {
 	Label  string `json:"label,omitempty"`  // SELinux context; "" means not managed, as on a host without a policy
 	Target string `json:"target,omitempty"` // of a Symlink
 	Data   []byte `json:"-"`                // of a Regular file that is wanted; nil in a Node that was found
+	// AnyData says of a Regular file that is wanted that the bytes of one that is there stay.
+	AnyData bool `json:"-"`
 }
 
 // What names the aspects in which a found Node can differ from the wanted one.

@@ -27,6 +27,9 @@ type Config struct {
 	// Digest is 64 hex digits over the decoded content of everything below: the spelling of a data URL, compression
 	// and list order do not matter. Two configurations with one digest are the same configuration.
 	Digest string
+	// Former is the digest that versions before have given a configuration with a file without contents, "" elsewhere:
+	// they took such a file for an empty one.
+	Former string
 	// Object is the document itself, as it is stored on the host and in the cluster.
 	Object *mcfgv1.MachineConfig
 
@@ -62,7 +65,10 @@ type File struct {
 	Mode     uint32 // permission bits; 0644 where the document has none
 	Owner    Owner
 	Contents []byte // decoded and decompressed
-	Append   bool   // the document appends to the file, which can't be reconciled
+	// NoContents says that the document gives none: the bytes of a file that is there stay, and an empty one is made
+	// where there is none.
+	NoContents bool
+	Append     bool // the document appends to the file, which can't be reconciled
 }
 
 // Directory is a directory; what is in it is not managed by it.
@@ -87,6 +93,14 @@ type Unit struct {
 	Enabled  *bool  // nil: systemd's presets decide
 	Mask     *bool  // nil: not said; false: a mask must go
 	Dropins  []Dropin
+}
+
+// Masking is what the unit says of a mask: nil where it says nothing, which contents in its place come to as well.
+func (u *Unit) Masking() *bool {
+	if u.Contents != "" && u.Mask != nil && !*u.Mask {
+		return nil
+	}
+	return u.Mask
 }
 
 // Dropin is NAME in /etc/systemd/system/UNIT.d; empty Contents means that no such file may be there.

@@ -16,7 +16,8 @@ import (
 // digest is the identity of a configuration: a hash over the decoded content in canonical order. Every string goes in
 // with its length and every list with its count, so that no two contents run into the same bytes. A field added to
 // Config must be added here; changing the order or the form of what is here renames every rendered configuration.
-func digest(c *Config, firstBoot []byte) string {
+// former asks for the digest of versions that took a file without contents for an empty one.
+func digest(c *Config, firstBoot []byte, former bool) string {
 	d := digester{hash: sha256.New()}
 	d.text(c.OSImageURL)
 	d.text(c.ExtensionsImage)
@@ -36,7 +37,11 @@ func digest(c *Config, firstBoot []byte) string {
 		d.number(int(f.Mode))
 		d.owner(f.Owner)
 		d.flag(&f.Append)
-		d.bytes(f.Contents)
+		if f.NoContents && !former {
+			d.number(-1) // no length
+		} else {
+			d.bytes(f.Contents)
+		}
 	}
 	d.number(len(c.Links))
 	for _, l := range c.Links {

@@ -132,6 +132,28 @@ func TestMergeTakesContentsAsAWhole(t *testing.T) {
 	}
 }
 
+func TestMergeOfFilesWithoutContents(t *testing.T) {
+	bare, full := files(`{"path":"/a","mode":384}`), files(`{"path":"/a","contents":{"source":"data:,z"}}`)
+	for _, tt := range []struct {
+		name, low, high string
+		none            bool
+	}{
+		{"contents come later", bare, full, false},
+		{"contents stay under another mode", full, bare, false},
+		{"neither has any", bare, files(`{"path":"/a","mode":416}`), true},
+	} {
+		c := mustMerge(t, doc("1", tt.low), doc("2", tt.high))
+		again := mustParse(t, c.Object)
+		if c.Files[0].NoContents != tt.none || again.Digest != c.Digest {
+			t.Errorf("%s: no contents: %t, digest %s, read back %s", tt.name, c.Files[0].NoContents, c.Digest, again.Digest)
+		}
+	}
+	one, other := mustMerge(t, doc("1", bare)), mustMerge(t, doc("1", files(`{"path":"/a","mode":384,"contents":{"source":"data:,"}}`)))
+	if one.Name == other.Name {
+		t.Errorf("an empty file and one without contents are both %s", one.Name)
+	}
+}
+
 func TestMergeWritesTheVersionThatIsNeeded(t *testing.T) {
 	newest := doc("2", "")
 	newest.Object.Spec.Config.Raw = []byte(`{"ignition":{"version":"3.6.0"},"storage":{"directories":[{"path":"/t","mode":1023}]}}`)

@@ -25,6 +25,9 @@ const forceFile = "/run/machine-config-daemon-force"
 // kernelDevel is the one extension whose packages fit only the default kernel.
 const kernelDevel = "kernel-devel"
 
+// maxID is the largest user or group id: the kernel takes the one above it for "leave it as it is".
+const maxID = 1<<32 - 2
+
 // extensions are the names that spec.extensions may hold.
 var extensions = map[string]bool{
 	"ipsec": true, "kerberos": true, kernelDevel: true, "sandboxed-containers": true, "sysstat": true,
@@ -44,6 +47,9 @@ func Parse(mc *mcfgv1.MachineConfig) (*Config, error) {
 		return nil, fmt.Errorf("%s: %w", s.doc, err)
 	}
 	c.Name, c.Object = mc.Name, mc
+	if c.Former != "" && NamedBy(c.Name, c.Former) {
+		c.Digest = c.Former // it was rendered by such a version, and is known by that name
+	}
 	return c, nil
 }
 
@@ -131,6 +137,16 @@ func checkIgnition(cfg *types.Config) error {
 			wrong("%s: is the root directory", at)
 		}
 	}
+	id := func(field, of string, id *int) {
+		if id != nil && (*id < 0 || *id > maxID) {
+			wrong("%s (%s): %d is not an id, which are 0 to %d", field, of, *id, maxID)
+		}
+	}
+	owner := func(list string, i int, n *types.Node) {
+		at := fmt.Sprintf("storage.%s[%d].", list, i)
+		id(at+"user.id", n.Path, n.User.ID)
+		id(at+"group.id", n.Path, n.Group.ID)
+	}
 	for i, m := range cfg.Ignition.Config.Merge {
 		if util.NotEmpty(m.Source) {
 			wrong("ignition.config.merge[%d].source: the whole configuration must be in the document itself", i)
@@ -141,13 +157,16 @@ func checkIgnition(cfg *types.Config) error {
 	}
 	for i := range cfg.Storage.Files {
 		node("files", i, cfg.Storage.Files[i].Path)
+		owner("files", i, &cfg.Storage.Files[i].Node)
 	}
 	for i := range cfg.Storage.Directories {
 		node("directories", i, cfg.Storage.Directories[i].Path)
+		owner("directories", i, &cfg.Storage.Directories[i].Node)
 	}
 	for i := range cfg.Storage.Links {
 		l := &cfg.Storage.Links[i]
 		node("links", i, l.Path)
+		owner("links", i, &l.Node)
 		switch {
 		case util.NilOrEmpty(l.Target):
 			wrong("storage.links[%d].target (%s): is required", i, l.Path)
@@ -171,6 +190,7 @@ func checkIgnition(cfg *types.Config) error {
 		if why := badUserName(u.Name); why != "" {
 			wrong("passwd.users[%d].name (%s): %s", i, u.Name, why)
 		}
+		id(fmt.Sprintf("passwd.users[%d].uid", i), u.Name, u.UID)
 		// The hash itself never goes into a message.
 		if u.PasswordHash != nil && strings.ContainsAny(*u.PasswordHash, ":\r\n\x00") {
 			wrong("passwd.users[%d].passwordHash (%s): contains a colon or a line break", i, u.Name)
@@ -180,6 +200,9 @@ func checkIgnition(cfg *types.Config) error {
 				wrong("passwd.users[%d].sshAuthorizedKeys[%d] (%s): contains a NUL character", i, j, u.Name)
 			}
 		}
+	}
+	for i := range cfg.Passwd.Groups {
+		id(fmt.Sprintf("passwd.groups[%d].gid", i), cfg.Passwd.Groups[i].Name, cfg.Passwd.Groups[i].Gid)
 	}
 	return errors.Join(errs...)
 }
@@ -282,6 +305,7 @@ func (p *parsed) config() (*Config, error) {
 		file := File{
 			Path: f.Path, Mode: 0o644, Owner: owner(f.Node),
 			Contents: p.contents[f.Contents.Source], Append: len(f.Append) > 0,
+			NoContents: f.Contents.Source == nil && len(f.Append) == 0,
 		}
 		if f.Mode != nil {
 			file.Mode = uint32(*f.Mode)
@@ -334,7 +358,10 @@ func (p *parsed) config() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Digest = digest(c, extra)
+	c.Digest = digest(c, extra, false)
+	if slices.ContainsFunc(c.Files, func(f File) bool { return f.NoContents }) {
+		c.Former = digest(c, extra, true)
+	}
 	return c, nil
 }
 

@@ -55,6 +55,16 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{"type of a field", withConfig("3.2.0", files(`{"path":"/a"},{"path":"/b","mode":"0644"}`)), []string{"spec.config.storage.files[1].mode"}},
 		{"type of a field in version 2", withConfig("2.2.0", files(`{"path":"/a","filesystem":"root","mode":"0644"}`)), []string{"spec.config.storage.files[0].mode"}},
 		{"mode out of range", withConfig("3.2.0", files(`{"path":"/a","mode":32768}`)), []string{"spec.config.storage.files[0].mode", "/a"}},
+		{"a user id below 0", withConfig("3.2.0", files(`{"path":"/a","user":{"id":-1}}`)), []string{"spec.config.storage.files[0].user.id", "/a", "-1"}},
+		{"the user id that means none", withConfig("3.2.0", files(`{"path":"/a","user":{"id":4294967295}}`)), []string{"spec.config.storage.files[0].user.id", "/a"}},
+		{"a group id below 0", withConfig("3.2.0", files(`{"path":"/a","group":{"id":-5}}`)), []string{"spec.config.storage.files[0].group.id", "/a"}},
+		{"a user id in version 2", withConfig("2.2.0", files(`{"path":"/a","filesystem":"root","user":{"id":-1}}`)), []string{"spec.config.storage.files[0].user.id", "/a"}},
+		{"a directory's group id", withConfig("3.2.0", `,"storage":{"directories":[{"path":"/d"},{"path":"/e","group":{"id":4294967296}}]}`), []string{"spec.config.storage.directories[1].group.id", "/e"}},
+		{"a link's user id", withConfig("3.2.0", `,"storage":{"links":[{"path":"/l","target":"/x","user":{"id":-1}}]}`), []string{"spec.config.storage.links[0].user.id", "/l"}},
+		{"a user's id", withConfig("3.2.0", users(`{"name":"core","uid":-1}`)), []string{"spec.config.passwd.users[0].uid", "core"}},
+		{"a group's id", withConfig("3.2.0", `,"passwd":{"groups":[{"name":"g","gid":-1}]}`), []string{"spec.config.passwd.groups[0].gid", "(g)"}},
+		{"a mode below 0", withConfig("3.2.0", files(`{"path":"/a","mode":-1}`)), []string{"spec.config.storage.files[0].mode", "/a"}},
+		{"a directory's mode below 0", withConfig("3.2.0", `,"storage":{"directories":[{"path":"/d","mode":-1}]}`), []string{"spec.config.storage.directories[0].mode", "/d"}},
 		{"special bits before 3.6", withConfig("3.5.0", files(`{"path":"/a","mode":2541}`)), []string{"spec.config.storage.files[0].mode", "/a"}},
 		{"special bits of a directory before 3.6", withConfig("3.5.0", `,"storage":{"directories":[{"path":"/a","mode":1023}]}`), []string{"spec.config.storage.directories[0].mode", "/a"}},
 		{"special bits in version 2", withConfig("2.2.0", files(`{"path":"/a","filesystem":"root","mode":2541}`)), []string{"spec.config.storage.files[0].mode", "/a"}},
@@ -122,6 +132,12 @@ func TestParseAccepts(t *testing.T) {
 		{"append", withConfig("3.2.0", files(`{"path":"/a","append":[{"source":"data:,b"},{"source":"data:;base64,Yw=="}]}`)), func(c *Config) bool {
 			return c.Files[0].Append && string(c.Files[0].Contents) == "bc"
 		}},
+		{"the largest id", withConfig("3.2.0", files(`{"path":"/a","user":{"id":4294967294}}`)), func(c *Config) bool { return *c.Files[0].Owner.UID == 4294967294 }},
+		{"no contents", withConfig("3.2.0", files(`{"path":"/a","mode":384}`)), func(c *Config) bool { return c.Files[0].NoContents }},
+		{"empty contents", withConfig("3.2.0", files(`{"path":"/a","contents":{"source":"data:,"}}`)), func(c *Config) bool { return !c.Files[0].NoContents }},
+		{"what is appended is contents", withConfig("3.2.0", files(`{"path":"/a","append":[{"source":"data:,b"}]}`)), func(c *Config) bool { return !c.Files[0].NoContents }},
+		// Version 2 makes an empty file where a source is not given.
+		{"no contents in version 2", withConfig("2.2.0", files(`{"path":"/a","filesystem":"root","mode":384}`)), func(c *Config) bool { return !c.Files[0].NoContents }},
 		{"append in version 2", withConfig("2.2.0", files(`{"path":"/a","filesystem":"root","append":true,"contents":{"source":"data:,b"}}`)), func(c *Config) bool {
 			return c.Files[0].Append && string(c.Files[0].Contents) == "b"
 		}},
@@ -188,11 +204,37 @@ func TestDigestIgnoresSpelling(t *testing.T) {
 		"path":     files(`{"path":"/c","contents":{"source":"data:,z"}},{"path":"/b"}`),
 		"moved":    files(`{"path":"/b","contents":{"source":"data:,z"}},{"path":"/a"}`),
 		"keep":     files(`{"path":"/a","overwrite":false,"contents":{"source":"data:,z"}},{"path":"/b"}`),
+		"empty":    files(`{"path":"/a","contents":{"source":"data:,z"}},{"path":"/b","contents":{"source":"data:,"}}`),
 		"unit":     files(`{"path":"/a","contents":{"source":"data:,z"}},{"path":"/b"}`) + units(`{"name":"a.service"}`),
 	} {
 		if got := digest(other); got == want {
 			t.Errorf("%s does not change the digest", name)
 		}
+	}
+}
+
+// A file without contents was once named as an empty one. What was rendered then goes on to be known by its name, and a
+// host's copy of it by its digest.
+func TestAConfigurationIsKnownByTheNameThatItWasGiven(t *testing.T) {
+	const name = "rendered-worker-1a4ed0ea8bab136e5dd773929f3e66c2" // by a version that took it for an empty file
+	bare, empty := files(`{"path":"/a","mode":384}`), files(`{"path":"/a","mode":384,"contents":{"source":"data:,"}}`)
+	parse := func(name, config string) *Config {
+		mc := withConfig("3.5.0", config)
+		mc.Name = name
+		mc.Spec.KernelType = KernelDefault
+		return mustParse(t, mc)
+	}
+	if c := parse(name, bare); !NamedBy(name, c.Digest) {
+		t.Errorf("%s is not known by its name: its digest is %s", name, c.Digest)
+	}
+	if c := parse("mine", bare); NamedBy(name, c.Digest) || !NamedBy(name, c.Former) {
+		t.Errorf("under its own name the digest is %s, the former one %s", c.Digest, c.Former)
+	}
+	if c := parse("mine", empty); c.Former != "" {
+		t.Errorf("an empty file has the former digest %s, which is the one it has", c.Former)
+	}
+	if c := parse("rendered-worker-"+strings.Repeat("0", 32), bare); NamedBy(c.Name, c.Digest) {
+		t.Error("a name that is no digest of the content is believed")
 	}
 }
 

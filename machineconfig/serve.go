@@ -177,11 +177,24 @@ func write(cfg types.Config, version semver.Version) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("ignition 3.%d is read as a %T", minor, older)
 	}
+	sayEmpty(one)
 	two, err := v31tov22.Translate(*one)
 	if err != nil {
 		return nil, cannot(oneLine(err))
 	}
 	return json.Marshal(two)
+}
+
+// sayEmpty says of files without contents that they are empty: version 2 has no other word, and what translates to it
+// leaves out what has none. As such an entry does not overwrite, an Ignition of version 2 stops at a file that is there
+// rather than empty it.
+func sayEmpty(cfg *types3_1.Config) {
+	empty := "data:,"
+	for i := range cfg.Storage.Files {
+		if f := &cfg.Storage.Files[i]; f.Contents.Source == nil && len(f.Append) == 0 {
+			f.Contents.Source = &empty
+		}
+	}
 }
 
 func plainModes(cfg *types.Config) error {

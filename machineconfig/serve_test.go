@@ -5,6 +5,7 @@ package machineconfig
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,6 +113,35 @@ func TestServedVersionsMeanTheSame(t *testing.T) {
 		}
 		if got.Digest != want.Digest {
 			t.Errorf("%s means something else:\n%s", version, cmp.Diff(want.Files, got.Files))
+		}
+	}
+}
+
+// Version 2.2 has no word for a file without contents, and what converts to it leaves such a file out.
+func TestAFileWithoutContentsIsServedInEveryVersion(t *testing.T) {
+	mc := newObject("x")
+	mc.Spec.Config.Raw = []byte(`{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/var/lib/systemd/linger/core",
+		"mode":420},{"path":"/etc/more","append":[{"source":"data:,b"}]}]}}`)
+	for _, version := range []string{"2.2.0", "3.0.0", "3.5.0", "3.6.0"} {
+		s, err := Serve(mc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := s.Document(Extra{}, *semver.New(version), false)
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		got, err := readBack(raw)
+		if err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		i := slices.IndexFunc(got.Files, func(f File) bool { return f.Path == "/var/lib/systemd/linger/core" })
+		if i < 0 || len(got.Files) != 2 {
+			t.Errorf("%s: the files are %+v", version, got.Files)
+			continue
+		}
+		if two := version == "2.2.0"; got.Files[i].NoContents == two || len(got.Files[i].Contents) > 0 {
+			t.Errorf("%s: %+v", version, got.Files[i])
 		}
 	}
 }

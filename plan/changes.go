@@ -17,18 +17,12 @@ import (
 // differences lists the changes by kind, and by name within a kind.
 func differences(current, desired *machineconfig.Config, opts Options) ([]Change, error) {
 	var all []Change
-	// take adds a change unless the host meets it already. Only what the current configuration does not have can be
-	// met already: everything else is known to be there.
-	take := func(c Change, ask bool) {
-		if !ask || opts.Satisfied == nil || !opts.Satisfied(c) {
-			all = append(all, c)
-		}
-	}
+	take := func(c Change) { all = append(all, c) }
 	collect := func(ds []difference, err error, change func(difference) Change) error {
 		for _, d := range ds {
 			c := change(d)
 			c.Op, c.What = d.op, d.what
-			take(c, d.op == Add)
+			take(c)
 		}
 		return err
 	}
@@ -59,14 +53,14 @@ func differences(current, desired *machineconfig.Config, opts Options) ([]Change
 	if err := collect(ds, err, func(d difference) Change { return Change{Kind: Unit, Name: d.key} }); err != nil {
 		return nil, err
 	}
-	if err := dropinChanges(current.Units, desired.Units, opts.Satisfied != nil, take); err != nil {
+	if err := dropinChanges(current.Units, desired.Units, opts.Satisfied, take); err != nil {
 		return nil, err
 	}
-	if err := userChanges(current.Users, desired.Users, take); err != nil {
+	if err := userChanges(current.Users, desired.Users, opts.Satisfied, take); err != nil {
 		return nil, err
 	}
 	for _, c := range osChanges(current, desired, opts) {
-		take(c, true)
+		take(c)
 	}
 	return all, nil
 }
@@ -119,7 +113,8 @@ func index[T any](things []T, key func(T) string) (map[string]int, error) {
 }
 
 func fileChange(a, b machineconfig.File) (what []What) {
-	if !bytes.Equal(a.Contents, b.Contents) || a.Append {
+	// Without contents the bytes are not the configuration's: at most those from before the current one come back.
+	if a.NoContents != b.NoContents || !bytes.Equal(a.Contents, b.Contents) || a.Append {
 		what = append(what, Contents)
 	}
 	if a.Mode != b.Mode {
@@ -184,7 +179,7 @@ func unitChange(a, b machineconfig.Unit) (what []What) {
 	if !sameBool(a.Enabled, b.Enabled) {
 		what = append(what, Enabled)
 	}
-	if !sameBool(a.Mask, b.Mask) {
+	if !sameBool(a.Masking(), b.Masking()) {
 		what = append(what, Masked)
 	}
 	return what
@@ -211,7 +206,7 @@ func dropins(units []machineconfig.Unit) (there []dropin, absent []string) {
 	return there, absent
 }
 
-func dropinChanges(current, desired []machineconfig.Unit, askHost bool, take func(Change, bool)) error {
+func dropinChanges(current, desired []machineconfig.Unit, satisfied func(Change) bool, take func(Change)) error {
 	old, oldAbsent := dropins(current)
 	wanted, absent := dropins(desired)
 	ds, err := compare(old, wanted, func(d dropin) string { return d.name }, func(a, b dropin) []What {
@@ -226,31 +221,45 @@ func dropinChanges(current, desired []machineconfig.Unit, askHost bool, take fun
 	// A drop-in that neither configuration has may still be on the host, which only a host can tell: without one it is
 	// taken to be absent.
 	asked := make(map[string]bool)
-	if askHost {
+	if satisfied != nil {
 		for _, name := range absent {
 			had := slices.ContainsFunc(old, func(d dropin) bool { return d.name == name })
 			if !had && !slices.Contains(oldAbsent, name) && !asked[name] {
 				asked[name] = true
+				if satisfied(Change{Kind: Dropin, Name: name, Op: Remove}) {
+					continue
+				}
 				ds = append(ds, difference{key: name, op: Remove})
 			}
 		}
 		slices.SortFunc(ds, func(a, b difference) int { return cmp.Compare(a.key, b.key) })
 	}
 	for _, d := range ds {
-		take(Change{Kind: Dropin, Name: d.key, Op: d.op, What: d.what}, d.op == Add || asked[d.key])
+		take(Change{Kind: Dropin, Name: d.key, Op: d.op, What: d.what})
 	}
 	return nil
 }
 
 // userChanges compares users, their keys and their password hashes. Keys are compared in their order, because that is
-// how they stand in the file that verify compares. Fields that only matter when an account is made are not changes.
-func userChanges(current, desired []machineconfig.User, take func(Change, bool)) error {
+// how they stand in the file that verify compares. Accounts are the host's own: one changes only where the configuration
+// says something else of it than keys and password, and says another thing than before.
+func userChanges(current, desired []machineconfig.User, satisfied func(Change) bool, take func(Change)) error {
 	name := func(u machineconfig.User) string { return u.Name }
-	nothing := func(_, _ machineconfig.User) []What { return nil }
-	present, err := compare(current, desired, name, nothing)
+	accounts, err := compare(current, desired, name, func(a, b machineconfig.User) []What {
+		if len(rawChanges(a.Other, b.Other)) == 0 {
+			return nil
+		}
+		return []What{Account}
+	})
 	if err != nil {
 		return err
 	}
+	left := slices.Clone(accounts)
+	described := with(desired, func(u machineconfig.User) bool { return len(u.Other) > 0 })
+	accounts = slices.DeleteFunc(accounts, func(d difference) bool {
+		return d.op == Remove || d.op == Add &&
+			!slices.ContainsFunc(described, func(u machineconfig.User) bool { return u.Name == d.key })
+	})
 	keys, err := compare(with(current, hasKeys), with(desired, hasKeys), name, func(a, b machineconfig.User) []What {
 		if slices.Equal(a.Keys, b.Keys) {
 			return nil
@@ -269,16 +278,25 @@ func userChanges(current, desired []machineconfig.User, take func(Change, bool))
 	if err != nil {
 		return err
 	}
+	for _, d := range left {
+		gone := Change{Kind: Password, User: d.key, Op: Remove}
+		if d.op == Remove && satisfied != nil && !satisfied(gone) && !slices.ContainsFunc(hashes, same(d.key)) {
+			hashes = append(hashes, d)
+		}
+	}
+	slices.SortFunc(hashes, func(a, b difference) int { return cmp.Compare(a.key, b.key) })
 	for _, part := range []struct {
 		kind Kind
 		ds   []difference
-	}{{User, present}, {SSHKeys, keys}, {Password, hashes}} {
+	}{{User, accounts}, {SSHKeys, keys}, {Password, hashes}} {
 		for _, d := range part.ds {
-			take(Change{Kind: part.kind, User: d.key, Op: d.op, What: d.what}, d.op == Add)
+			take(Change{Kind: part.kind, User: d.key, Op: d.op, What: d.what})
 		}
 	}
 	return nil
 }
+
+func same(key string) func(difference) bool { return func(d difference) bool { return d.key == key } }
 
 func hasKeys(u machineconfig.User) bool { return len(u.Keys) > 0 }
 func hasHash(u machineconfig.User) bool { return u.PasswordHash != nil }

@@ -113,6 +113,7 @@ type side struct {
 	text       string
 	withheld   string // why the text must not be shown
 	shown      string // in place of the text, if it is not empty
+	unknown    bool   // the text is whatever the host has
 }
 
 type attribute struct{ name, value string }
@@ -121,10 +122,14 @@ func (c contents) side(change Change) side {
 	switch change.Kind {
 	case File:
 		if f, ok := c.files[change.Path]; ok {
-			return side{
+			s := side{
 				there: true, attributes: []attribute{mode(f.Mode), owner(f.Owner)},
 				text: string(f.Contents), withheld: c.config.Withheld(f),
 			}
+			if s.unknown = f.NoContents; s.unknown {
+				s.attributes = append(s.attributes, attribute{"contents", "those that the host has"})
+			}
+			return s
 		}
 	case Directory:
 		if d, ok := c.directories[change.Path]; ok {
@@ -231,7 +236,7 @@ func compareSides(name string, op Op, from, to side) (string, bool) {
 	var out strings.Builder
 	out.WriteString(head(name, op))
 	out.WriteString(attributes(from.attributes, to.attributes))
-	if from.text == to.text {
+	if from.text == to.text || to.unknown {
 		return out.String(), false
 	}
 	if why := cmp.Or(to.withheld, from.withheld); why != "" {

@@ -102,7 +102,7 @@ func TestDiffsShowWhatDiffers(t *testing.T) {
 		{"a password", withUser(mc.User{Name: "core"}), withUser(mc.User{Name: "core", PasswordHash: new("$6$" + secret)}),
 			Password, "core", "--- /dev/null\n+++ password of core\ncontents masked: the hash of a password\n", true, false},
 		{"a user", &mc.Config{}, withUser(mc.User{Name: "core", Keys: []string{keyB}}), SSHKeys, "core",
-			"--- /dev/null\n+++ SSH keys of core\n@@ -0,0 +1 @@\n+ssh-ed25519 " + printB + "\n", false, true},
+			"--- /dev/null\n+++ SSH keys of core\n@@ -0,0 +1 @@\n+ssh-ed25519 " + printB + "\n", false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := mustMake(t, test.from, test.to, Options{})

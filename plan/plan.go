@@ -59,6 +59,7 @@ const (
 	Type     What = "type" // a hard link becomes a soft one or the other way round
 	Enabled  What = "enabled"
 	Masked   What = "masked"
+	Account  What = "account" // of a user
 )
 
 // Change is one difference. Which fields mean something depends on Kind.
@@ -159,6 +160,9 @@ type Plan struct {
 	Unreconcilable []Unreconcilable `json:"unreconcilable"`
 	// Skipped holds the OS changes that Options.SkipOS left out.
 	Skipped []Change `json:"skipped,omitempty"`
+	// Unwritten holds what differs between the configurations and not on the host, which has it already: nothing is
+	// written for it, so it takes no action. Of a host that was never configured it says nothing.
+	Unwritten []Change `json:"unwritten,omitempty"`
 }
 
 // Options are what a plan depends on besides the two configurations. The zero value plans from documents alone, for a
@@ -166,9 +170,10 @@ type Plan struct {
 type Options struct {
 	// Policy decides the actions and which provisioning sections may differ; nil is the default table.
 	Policy *Policy
-	// Satisfied, where set, is asked about each addition, each OS change and each drop-in that must not be there and
-	// that the current configuration did not have, whether the host is like that already; then it is no change.
-	// It is how a host that was never configured adopts a configuration that it matches.
+	// Satisfied, where set, is asked about each change, whether the host is like that already; then it is no change. So
+	// a host that was never configured adopts a configuration that it matches, and what an admin had as a configuration
+	// asks for it costs no reboot. It is also asked about drop-ins that must not be there and that the current
+	// configuration did not have; without it they are taken to be absent.
 	Satisfied func(Change) bool
 	// Kargs, where set, is the host's command line, from which the change of kernel arguments is decided instead of
 	// from the current configuration.
@@ -229,6 +234,10 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	p.Unreconcilable = append(p.Unreconcilable, impossible(desired)...)
 	for _, c := range changes {
 		switch {
+		case opts.Satisfied != nil && opts.Satisfied(c):
+			if !fresh && c.Kind != User {
+				p.Unwritten = append(p.Unwritten, c)
+			}
 		case c.Kind.OS() && opts.SkipOS:
 			p.Skipped = append(p.Skipped, c)
 		case c.Kind.OS() && opts.NoOS:

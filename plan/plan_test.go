@@ -153,10 +153,12 @@ func TestChanges(t *testing.T) {
 			[]string{"- dropin a.service/1.conf", "+ dropin a.service/2.conf"},
 		},
 		{"an empty drop-in that never was", nil, units(mc.Unit{Name: "a.service", Dropins: []mc.Dropin{{Name: "1.conf"}}}), nil},
-		{"user added", nil, users(mc.User{Name: "core", Keys: []string{"k"}, PasswordHash: new("h")}), []string{"+ user core", "+ SSH keys of core", "+ password of core"}},
+		{"user added", nil, users(mc.User{Name: "core", Keys: []string{"k"}, PasswordHash: new("h")}), []string{"+ SSH keys of core", "+ password of core"}},
+		{"an account that the configuration says more of", users(mc.User{Name: "b"}), users(mc.User{Name: "a", Other: map[string]json.RawMessage{"uid": []byte("5")}},
+			mc.User{Name: "b", Other: map[string]json.RawMessage{"uid": []byte("6")}}), []string{"+ user a", "~ user b (account)"}},
 		{
 			"user removed with what it had", users(mc.User{Name: "a", Keys: []string{"k"}}, mc.User{Name: "b", PasswordHash: new("h")}, mc.User{Name: "c"}), users(),
-			[]string{"- user a", "- user b", "- user c", "- SSH keys of a", "- password of b"},
+			[]string{"- SSH keys of a", "- password of b"},
 		},
 		{
 			"keys and passwords come, go and change",
@@ -252,8 +254,7 @@ func TestJSONIsTheContracts(t *testing.T) {
       "op": "change",
       "what": [
         "contents",
-        "enabled",
-        "masked"
+        "enabled"
       ]
     },
     {
@@ -478,7 +479,65 @@ func TestAdoptionTakesWhatTheHostMeets(t *testing.T) {
 
 	p = mustMake(t, &mc.Config{Files: []mc.File{file("/old", ""), file("/same", "x")}}, &mc.Config{Files: []mc.File{file("/same", "")}},
 		Options{Satisfied: func(Change) bool { return true }})
-	check(t, "what we have is never asked about", lines(p.Changes), []string{"- file /old", "~ file /same (contents)"})
+	check(t, "whatever it is", lines(p.Changes), []string{})
+	check(t, "and told", lines(p.Unwritten), []string{"- file /old", "~ file /same (contents)"})
+	check(t, "without an action", p.Actions, []Action{})
+	p = mustMake(t, nil, desired, Options{Satisfied: func(Change) bool { return true }})
+	check(t, "of a host that was never configured nothing is told", lines(p.Unwritten), []string{})
+}
+
+func TestAnEmptyPasswordThatIsLockedIsTold(t *testing.T) {
+	leaves := &mc.Config{Users: []mc.User{{Name: "core", Keys: []string{"k"}}, {Name: "other"}}}
+	empty := func(c Change) bool { return c.Kind != Password || c.User != "core" }
+	p := mustMake(t, leaves, &mc.Config{}, Options{Satisfied: empty})
+	check(t, "on a host where it is empty", lines(p.Changes), []string{"- password of core"})
+	p = mustMake(t, leaves, &mc.Config{}, Options{})
+	check(t, "of documents alone", lines(p.Changes), []string{"- SSH keys of core"})
+}
+
+func TestAMaskThatContentsReplaceIsNoDifference(t *testing.T) {
+	unit := func(contents string, mask *bool) *mc.Config {
+		return &mc.Config{Units: []mc.Unit{{Name: "a.service", Contents: contents, Mask: mask}}}
+	}
+	for _, c := range []struct {
+		name     string
+		from, to *mc.Config
+		want     []string
+	}{
+		{"not said, then said to be none", unit("x", nil), unit("x", new(false)), []string{}},
+		{"said to be none, then not said", unit("x", new(false)), unit("x", nil), []string{}},
+		{"a mask", unit("x", new(false)), unit("x", new(true)), []string{"~ unit a.service (masked)"}},
+		{"without contents it says something", unit("", new(true)), unit("", new(false)), []string{"~ unit a.service (masked)"}},
+	} {
+		p := mustMake(t, c.from, c.to, Options{})
+		check(t, c.name, lines(p.Changes), c.want)
+		if len(c.want) == 0 {
+			check(t, c.name, p.Actions, []Action{})
+		}
+	}
+}
+
+func TestAFileWithoutContents(t *testing.T) {
+	with := func(f mc.File) *mc.Config { return &mc.Config{Files: []mc.File{f}} }
+	bare := mc.File{Path: "/f", Mode: 0o600, NoContents: true}
+	other := bare
+	other.Mode = 0o640
+	for _, c := range []struct {
+		name     string
+		from, to *mc.Config
+		want     []string
+	}{
+		{"the same", with(bare), with(bare), []string{}},
+		{"another mode", with(bare), with(other), []string{"~ file /f (mode)"}},
+		{"an empty one is another thing", with(bare), with(mc.File{Path: "/f", Mode: 0o600}), []string{"~ file /f (contents)"}},
+		{"contents go", with(mc.File{Path: "/f", Mode: 0o600, Contents: []byte("x")}), with(bare), []string{"~ file /f (contents)"}},
+		{"new", &mc.Config{}, with(bare), []string{"+ file /f"}},
+	} {
+		check(t, c.name, lines(mustMake(t, c.from, c.to, Options{}).Changes), c.want)
+	}
+	d := Diffs(with(mc.File{Path: "/f", Mode: 0o600, Contents: []byte("x\n")}), with(bare),
+		mustMake(t, with(mc.File{Path: "/f", Mode: 0o600, Contents: []byte("x\n")}), with(bare), Options{}).Changes)
+	check(t, "diff", d[0].Diff, "--- /f\n+++ /f\ncontents: those that the host has\n")
 }
 
 func TestKernelArgumentsOfTheHost(t *testing.T) {
@@ -648,7 +707,6 @@ Cannot be done on this host, so nothing will be:
 Changes:
   ~ file /etc/x (contents)
   - file /etc/y
-  + user core
   + SSH keys of core
   + password of core
 

@@ -22,12 +22,15 @@ func (p *Plan) WriteText(w io.Writer) error {
 			fmt.Fprintf(out, "\n%s\n  %s\n", title, strings.Join(lines, "\n  "))
 		}
 	}
-	var changes, skipped, actions, obstacles []string
+	var changes, skipped, unwritten, actions, obstacles []string
 	for _, c := range p.Changes {
 		changes = append(changes, c.String())
 	}
 	for _, c := range p.Skipped {
 		skipped = append(skipped, c.String())
+	}
+	for _, c := range p.Unwritten {
+		unwritten = append(unwritten, c.String())
 	}
 	for i, a := range p.Actions {
 		actions = append(actions, fmt.Sprintf("%d. %s", i+1, a))
@@ -46,6 +49,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	section("Cannot be done on this host, so nothing will be:", obstacles)
 	section("Changes:", changes)
 	section("Skipped, still to be done to the OS:", skipped)
+	section("On the host already, nothing is written:", unwritten)
 	section("Actions:", actions)
 	switch {
 	case len(p.Changes) == 0 && len(p.Unreconcilable) == 0:

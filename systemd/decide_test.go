@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -113,7 +114,7 @@ func TestUnitsComeDownToPaths(t *testing.T) {
 			units: []Unit{{Name: "t@.service", Enabled: no}, {Name: "t@a.service"}},
 			want:  []string{mu + "t@b.service absent unit:t@.service enabled"}},
 		{name: "a place that a file has", host: with(hostTree{mu + "v.service": "a file"}), units: []Unit{{Name: "v.service", Enabled: yes}},
-			warnings: []string{"unit v.service: not wholly enabled: " + mu + "v.service exists and is no link of an enabled unit"}},
+			want: []string{mu + "v.service link=/usr/lib/systemd/system/v.service unit:v.service enabled"}},
 		{name: "an alias that is a unit of the configuration", host: hostTree{},
 			units: []Unit{{Name: "c.service", Contents: contents, Enabled: yes}, {Name: "c2.service", Contents: contents}},
 			want: []string{etcUnits + "c.service" + file, etcUnits + "c2.service" + strings.ReplaceAll(file, "c.s", "c2.s"),
@@ -153,7 +154,8 @@ func TestUnitsComeDownToPaths(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wants, warnings, err := Wants(openRoot(t, tt.host.build(t)), tt.units, tt.released)
+			host := openRoot(t, tt.host.build(t))
+			wants, warnings, err := Wants(host, tt.units, tt.released, nothingKept{host})
 			must(t, err)
 			got, want := map[string]bool{}, map[string]bool{}
 			for _, w := range wants {
@@ -176,7 +178,7 @@ func TestUnitsComeDownToPaths(t *testing.T) {
 func TestPresetIgnoreLeavesLinksAlone(t *testing.T) {
 	host := hostTree{usrUnits + "v.service": service("WantedBy=x.target\n"), presets + "1.preset": "ignore v.service\n",
 		etcUnits + "y.target.wants/v.service": "-> " + usrUnits + "v.service"}
-	wants, warnings, err := Wants(openRoot(t, host.build(t)), []Unit{{Name: "v.service", Preset: true}}, nil)
+	wants, warnings, err := Wants(openRoot(t, host.build(t)), []Unit{{Name: "v.service", Preset: true}}, nil, nothingKept{})
 	must(t, err)
 	if len(wants)+len(warnings) > 0 {
 		t.Errorf("got %v, %q", wants, warnings)
@@ -203,11 +205,90 @@ func TestSpecifiersOfTheSystemComeFromItsTree(t *testing.T) {
 	}
 }
 
+// nothingKept is a host without notes on what was there before: files that go are the image's again.
+type nothingKept struct{ host Host }
+
+func (n nothingKept) UnitFile(name string) (files.Node, bool, error) {
+	at := defaultDir + "/" + name
+	node, err := n.host.Inspect(at)
+	if err == nil && node.Type == files.Regular {
+		node.Data, err = n.host.ReadFile(at)
+	}
+	return node, true, err
+}
+
+func (nothingKept) Links(string) ([]Link, bool, error) { return nil, false, nil }
+
+// kept is a host with notes: of an admin's own unit file, and of links that were there before.
+type kept struct {
+	file  files.Node
+	links []Link
+}
+
+func (k kept) UnitFile(string) (files.Node, bool, error)          { return k.file, true, nil }
+func (k kept) Links(string) (links []Link, known bool, err error) { return k.links, true, nil }
+
+func TestAReleasedUnitIsEnabledAsItWas(t *testing.T) {
+	const mu = etcUnits + "multi-user.target.wants/"
+	ours := hostTree{usrUnits + "v.service": service("WantedBy=multi-user.target\n"), presets + "1.preset": "enable *\n",
+		etcUnits + "v.service": service("WantedBy=x.target\nAlso=w.socket\n"), usrUnits + "w.socket": service("WantedBy=x.target\n"),
+		etcUnits + "x.target.wants/v.service": "-> /etc/systemd/system/v.service",
+		etcUnits + "x.target.wants/w.socket":  "-> " + usrUnits + "w.socket"}
+	admins := files.Node{Type: files.Regular, Data: []byte(service("WantedBy=multi-user.target\n"))}
+	for _, tt := range []struct {
+		name string
+		past kept
+		want []string
+	}{
+		{"not at all, whatever the presets say", kept{file: files.Node{Type: files.Absent},
+			links: []Link{{etcUnits + "x.target.wants/v.service", ""}, {etcUnits + "x.target.wants/w.socket", ""}}},
+			[]string{etcUnits + "x.target.wants/v.service absent unit:v.service enabled",
+				etcUnits + "x.target.wants/w.socket absent unit:v.service enabled"}},
+		{"by links of its own", kept{file: admins, links: []Link{{mu + "v.service", "../v.service"}, {etcUnits + "x.target.wants/w.socket", "../w.socket"}}},
+			[]string{mu + "v.service link=../v.service unit:v.service enabled",
+				etcUnits + "x.target.wants/v.service absent unit:v.service enabled",
+				etcUnits + "x.target.wants/w.socket link=../w.socket unit:v.service enabled"}},
+	} {
+		wants, _, err := Wants(openRoot(t, ours.build(t)), nil, []string{"v.service"}, tt.past)
+		must(t, err)
+		var got []string
+		for _, w := range wants {
+			got = append(got, short(w))
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: wants (-want +got)\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestEnablementIsWhatDisablingWouldTakeAway(t *testing.T) {
+	const mu = etcUnits + "multi-user.target.wants/"
+	host := openRoot(t, hostTree{usrUnits + "v.service": service("WantedBy=multi-user.target\nAlso=w.socket\nAlias=alias.service\n"),
+		usrUnits + "w.socket": service("WantedBy=multi-user.target\n"), usrUnits + "u.service": service("WantedBy=multi-user.target\n"),
+		mu + "v.service": "-> " + usrUnits + "v.service", mu + "w.socket": "-> " + usrUnits + "w.socket",
+		mu + "u.service": "-> " + usrUnits + "u.service", etcUnits + "alias.service": "-> " + usrUnits + "v.service",
+		etcUnits + "m.service": "-> /dev/null", mu + "gone.service": "-> " + usrUnits + "gone.service"}.build(t))
+	for unit, want := range map[string]string{
+		"v.service": "true " + etcUnits + "alias.service " + mu + "v.service " + mu + "w.socket",
+		"u.service": "true " + mu + "u.service", "m.service": "true", "gone.service": "false " + mu + "gone.service",
+		"none.service": "false", "../x": "false"} {
+		links, there, err := Enablement(host, unit)
+		must(t, err)
+		got := strconv.FormatBool(there)
+		for _, l := range links {
+			got += " " + l.Path
+		}
+		if got != want {
+			t.Errorf("%s: %s, should be %s", unit, got, want)
+		}
+	}
+}
+
 func TestLoopsOfLinksAreNoUnits(t *testing.T) {
 	host := hostTree{usrUnits + "a.service": "-> b.service", usrUnits + "b.service": "-> a.service",
 		etcUnits + "l.service": "-> l.service", etcUnits + "x.target.wants/a.service": "-> a.service"}
 	wants, warnings, err := Wants(openRoot(t, host.build(t)),
-		[]Unit{{Name: "a.service", Enabled: yes}, {Name: "l.service", Enabled: yes}}, nil)
+		[]Unit{{Name: "a.service", Enabled: yes}, {Name: "l.service", Enabled: yes}}, nil, nothingKept{})
 	must(t, err)
 	if len(wants) > 0 || len(warnings) != 2 {
 		t.Errorf("got %v, %q", wants, warnings)
@@ -250,7 +331,7 @@ func TestValidateNamesUnitAndLine(t *testing.T) {
 			t.Errorf("%.30s: got %.200v, want %q", tt.unit.Name, err, tt.want)
 		}
 	}
-	if _, _, err := Wants(nil, []Unit{{Name: "../../x.service"}}, nil); err == nil {
+	if _, _, err := Wants(nil, []Unit{{Name: "../../x.service"}}, nil, nothingKept{}); err == nil {
 		t.Error("Wants took a name that leads out of its directory")
 	}
 }
@@ -299,7 +380,7 @@ func BenchmarkWants(b *testing.B) {
 	}
 	root := openRoot(b, host.build(b))
 	for b.Loop() {
-		if _, _, err := Wants(root, units, nil); err != nil {
+		if _, _, err := Wants(root, units, nil, nothingKept{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -309,7 +390,7 @@ func TestNothingIsReadOutsideTheRoot(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret.service")
 	must(t, os.WriteFile(outside, []byte(service("WantedBy=leak.target\n")), 0o644))
 	host := hostTree{usrUnits + "out.service": "-> " + outside}
-	wants, warnings, err := Wants(openRoot(t, host.build(t)), []Unit{{Name: "out.service", Enabled: yes}}, nil)
+	wants, warnings, err := Wants(openRoot(t, host.build(t)), []Unit{{Name: "out.service", Enabled: yes}}, nil, nothingKept{})
 	must(t, err)
 	if len(wants) > 0 || len(warnings) != 1 {
 		t.Errorf("got %v, %q", wants, warnings)

@@ -52,9 +52,54 @@ type decider struct {
 	warnings []string
 }
 
+// Link is an enablement link: its absolute path, and its target as it is written. Without a target there is no link at
+// that path.
+type Link struct{ Path, Target string }
+
+// Past is what becomes of units that a configuration lets go, which depends on what was there before it.
+type Past interface {
+	// UnitFile returns what comes to stand at the unit's own path, and whether that is another thing than now.
+	UnitFile(name string) (n files.Node, lets bool, err error)
+	// Links returns how the unit was enabled before a configuration named it; known reports whether a note was taken.
+	Links(unit string) (links []Link, known bool, err error)
+}
+
+// Enablement returns the links that disabling a unit would take away, those of what its Also= names included, and
+// whether the host has such a unit.
+func Enablement(host Host, unit string) (links []Link, there bool, err error) {
+	if splitName(unit).kind == invalidName {
+		return nil, false, nil
+	}
+	d := newDecider(newTree(host))
+	switch _, err := d.tree.traverse(unit, false, false); {
+	case err == nil, errors.Is(err, errMasked):
+		there = true
+	case !asRefusal(err):
+		return nil, false, err
+	}
+	d.set(unit, fate{by: unit, direct: true}, nil)
+	if err := d.decideAlso(); err != nil {
+		return nil, false, err
+	}
+	found, err := d.tree.enablementLinks(configDir)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, e := range found {
+		if _, ok := d.decidedBy(e); ok {
+			links = append(links, Link{e.path, e.target})
+		}
+	}
+	return links, there, nil
+}
+
+func newDecider(t *tree) *decider {
+	return &decider{tree: t, fates: map[string]fate{}, files: map[string]*unitFile{}, kept: map[string]bool{}}
+}
+
 // Wants returns which paths units come down to on host, sorted by path, each path once. released are units that the
 // last configuration had and this one has not: their files and drop-ins are the caller's to let go, and are judged as
-// if gone already; only their enablement is decided here. warnings are sentences about units that can't be had as asked
+// what past says of them; only their enablement is decided here. warnings are sentences about units that can't be had as asked
 // for, each naming its unit; they are not errors, as they are none to systemctl's users upstream.
 //
 // Enablement is computed as systemd's own install logic would (the behaviour of version 257; systemctl --root of
@@ -69,7 +114,7 @@ type decider struct {
 //   - Generated and transient units are no unit files.
 //
 // A link that storage.links of the same configuration wants goes before an Absent of this list.
-func Wants(host Host, units []Unit, released []string) (wants []files.Want, warnings []string, err error) {
+func Wants(host Host, units []Unit, released []string, past Past) (wants []files.Want, warnings []string, err error) {
 	t := newTree(host)
 	w := &wantSet{at: map[string]files.Want{}}
 	for _, u := range units {
@@ -82,7 +127,7 @@ func Wants(host Host, units []Unit, released []string) (wants []files.Want, warn
 		if !u.Released {
 			continue
 		}
-		if err := w.releaseFile(t, u.Name); err != nil {
+		if err := w.releaseFile(t, u.Name, past); err != nil {
 			return nil, nil, fmt.Errorf("unit %s: %w", u.Name, err)
 		}
 	}
@@ -96,7 +141,7 @@ func Wants(host Host, units []Unit, released []string) (wants []files.Want, warn
 	slices.Sort(released)
 	released = slices.Compact(released)
 	for _, r := range released {
-		if err := w.release(t, r); err != nil {
+		if err := w.release(t, r, past); err != nil {
 			return nil, nil, fmt.Errorf("unit %s: %w", r, err)
 		}
 	}
@@ -104,7 +149,7 @@ func Wants(host Host, units []Unit, released []string) (wants []files.Want, warn
 		return nil, nil, err
 	}
 
-	d := &decider{tree: t, fates: map[string]fate{}, files: map[string]*unitFile{}, kept: map[string]bool{}}
+	d := newDecider(t)
 	for _, u := range units {
 		if err := d.decideUnit(u); err != nil {
 			return nil, nil, fmt.Errorf("unit %s: %w", u.Name, err)
@@ -112,7 +157,7 @@ func Wants(host Host, units []Unit, released []string) (wants []files.Want, warn
 	}
 	var fromDefaults []files.Want
 	for _, r := range released {
-		back, err := d.decideReleased(r)
+		back, err := d.decideReleased(r, past)
 		if err != nil {
 			return nil, nil, fmt.Errorf("unit %s: %w", r, err)
 		}
@@ -177,24 +222,21 @@ func (w *wantSet) unit(t *tree, u Unit) error {
 func (u Unit) masked() bool { return u.Mask != nil && *u.Mask }
 
 // release notes that a unit's own files go.
-func (w *wantSet) release(t *tree, name string) error {
+func (w *wantSet) release(t *tree, name string, past Past) error {
 	w.goneDir = append(w.goneDir, configDir+"/"+name+".d")
-	return w.releaseFile(t, name)
+	return w.releaseFile(t, name, past)
 }
 
-func (w *wantSet) releaseFile(t *tree, name string) error {
-	w.gone = append(w.gone, configDir+"/"+name)
-	n, err := t.host.Inspect(defaultDir + "/" + name)
-	if err != nil || n.Type == files.Absent {
+func (w *wantSet) releaseFile(t *tree, name string, past Past) error {
+	n, lets, err := past.UnitFile(name)
+	switch {
+	case err != nil || !lets:
 		return err
+	case n.Type == files.Absent:
+		w.gone = append(w.gone, configDir+"/"+name)
+	default:
+		t.over[configDir+"/"+name] = n
 	}
-	// It will be the deployment's own again.
-	if n.Type == files.Regular {
-		if n.Data, err = t.host.ReadFile(defaultDir + "/" + name); err != nil {
-			return err
-		}
-	}
-	t.over[configDir+"/"+name] = n
 	return nil
 }
 
@@ -374,23 +416,29 @@ func (d *decider) preset(name string) error {
 	return nil
 }
 
-// decideReleased gives a unit's enablement back: the deployment's own where it has one, else the presets', else none.
-func (d *decider) decideReleased(name string) ([]files.Want, error) {
-	if _, node, err := d.tree.follow(defaultDir); err != nil {
+// decideReleased gives a unit's enablement back: the deployment's own links, else those of before a configuration named
+// it; without a note of them what the presets say, or none in a deployment that has links of its own.
+func (d *decider) decideReleased(name string, past Past) ([]files.Want, error) {
+	back, has, err := d.defaultLinks(name)
+	if err != nil {
 		return nil, err
-	} else if node.Type == files.Directory {
-		found, err := d.tree.enablementLinks(defaultDir)
+	}
+	if len(back) == 0 {
+		links, known, err := past.Links(name)
 		if err != nil {
 			return nil, err
 		}
-		d.set(name, fate{by: name, direct: true}, nil)
-		var back []files.Want
-		for _, e := range found {
-			if e.names(d.tree, name) {
-				at := configDir + strings.TrimPrefix(e.path, defaultDir)
-				back = append(back, enablementWant(at, name, files.Node{Type: files.Symlink, Target: e.target}))
+		for _, l := range links {
+			n := files.Node{Type: files.Symlink, Target: l.Target}
+			if l.Target == "" {
+				n = files.Node{Type: files.Absent}
 			}
+			back = append(back, enablementWant(l.Path, name, n))
 		}
+		has = has || known
+	}
+	if has {
+		d.set(name, fate{by: name, direct: true}, nil)
 		return back, nil
 	}
 	if _, err := d.tree.traverse(name, false, false); err == nil {
@@ -399,6 +447,25 @@ func (d *decider) decideReleased(name string) ([]files.Want, error) {
 		return nil, err
 	}
 	return nil, d.disable(name)
+}
+
+// defaultLinks are the links of a unit that the deployment brings, and whether it brings any of whatever unit.
+func (d *decider) defaultLinks(name string) (back []files.Want, has bool, err error) {
+	_, node, err := d.tree.follow(defaultDir)
+	if err != nil || node.Type != files.Directory {
+		return nil, false, err
+	}
+	found, err := d.tree.enablementLinks(defaultDir)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, e := range found {
+		if e.names(d.tree, name) {
+			at := configDir + strings.TrimPrefix(e.path, defaultDir)
+			back = append(back, enablementWant(at, name, files.Node{Type: files.Symlink, Target: e.target}))
+		}
+	}
+	return back, true, nil
 }
 
 // decideAlso carries decisions over to the units that Also= names. Being enabled by one unit goes before being disabled
@@ -644,7 +711,8 @@ func (d *decider) place(w *wantSet, at map[string]existing, l link, by string) e
 		if err != nil {
 			return err
 		}
-		if n.Type != files.Absent && (n.Type != files.Symlink || l.alias) {
+		// What is no link in a directory of dependencies systemd ignores; under another name of the unit it is a unit.
+		if n.Type != files.Absent && l.alias {
 			d.warn(by, "not wholly enabled: %s exists and is no link of an enabled unit", l.path)
 			return nil
 		}

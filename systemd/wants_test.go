@@ -291,14 +291,14 @@ func TestEnablementIsWhatSystemctlDoes(t *testing.T) {
 			for _, r := range tt.runs {
 				said = append(said, systemctl(t, theirs, strings.Fields(r)...))
 			}
-			wants, warnings, err := Wants(openRoot(t, ours), tt.units, nil)
+			wants, warnings, err := Wants(openRoot(t, ours), tt.units, nil, nothingKept{})
 			must(t, err)
 			meet(t, ours, wants)
 			if diff := cmp.Diff(links(t, theirs), links(t, ours)); diff != "" {
 				t.Errorf("links differ (-systemctl +ours):\n%s\nsystemctl said:\n%s\nwe said: %q", diff, strings.Join(said, "\n"), warnings)
 			}
 			// A second look finds nothing to do.
-			again, _, err := Wants(openRoot(t, ours), tt.units, nil)
+			again, _, err := Wants(openRoot(t, ours), tt.units, nil, nothingKept{})
 			must(t, err)
 			before := links(t, ours)
 			meet(t, ours, again)

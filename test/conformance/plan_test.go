@@ -22,6 +22,7 @@ type planDoc struct {
 	Drain, Reboot    bool
 	Unreconcilable   []struct{ Field, Reason string }
 	Skipped          []changeDoc
+	Unwritten        []changeDoc
 }
 
 type changeDoc struct {
