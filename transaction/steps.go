@@ -246,7 +246,10 @@ func (s *stepper) add(w *files.Want) error {
 			return err
 		}
 		st.Op = opHard
-	case w.Node.Type == files.Regular && found.Type == files.Regular && s.root.Exposed(w.Path) == "" && s.sameContents(w):
+	case w.Node.Type == files.Regular && found.Type == files.Regular && s.inPlace(w):
+		if w.Node.AnyData && w.Node.Mode&0o6000 != 0 && s.root.Exposed(w.Path) != "" {
+			return fmt.Errorf("mode %04o for contents that others than root choose: give the file contents", w.Node.Mode)
+		}
 		st.Op = opMeta
 		s.append(st)
 		return nil
@@ -343,6 +346,12 @@ func (s *stepper) changeable() error {
 
 // subject names the step in a message.
 func (st *step) subject() string { return strings.TrimSpace(st.Field + " " + st.Path) }
+
+// inPlace reports whether mode, owner and label alone are to change. A file in an exposed place may be exchanged before
+// they do, so there this is for files alone whose contents are their owner's.
+func (s *stepper) inPlace(w *files.Want) bool {
+	return w.Node.AnyData || s.root.Exposed(w.Path) == "" && s.sameContents(w)
+}
 
 func (s *stepper) sameContents(w *files.Want) bool {
 	d, err := s.root.Compare(files.Want{Path: w.Path, Node: w.Node})
