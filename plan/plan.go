@@ -227,6 +227,7 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 		p.Unreconcilable = append(p.Unreconcilable, provisioned(current, desired, opts.Policy)...)
 	}
 	p.Unreconcilable = append(p.Unreconcilable, impossible(desired)...)
+	p.Unreconcilable = append(p.Unreconcilable, disarming(desired, opts.SkipOS)...)
 	for _, c := range changes {
 		switch {
 		case c.Kind.OS() && opts.SkipOS:

@@ -50,8 +50,8 @@ type Services interface {
 
 // Units that are installed on the host beside the binary.
 const (
-	RecoverUnit = "machine-config-daemon-recover.service"
-	ProveUnit   = "machine-config-daemon-prove.service"
+	RecoverUnit = plan.RecoverUnit
+	ProveUnit   = plan.ProveUnit
 )
 
 // Engine carries out transactions on one host.
