@@ -33,9 +33,12 @@ var OwnUnits = []string{RecoverUnit, ProveUnit,
 // those of a unit and those of all services alike: what is read after this one could take something away.
 const OwnDropin = "~noderefit.conf"
 
-// needed are units without which the agent's own are not started, or the host can't be rebooted.
-var needed = []string{"sysinit.target", "reboot.target", "shutdown.target", "umount.target", "final.target",
-	"systemd-reboot.service", "soft-reboot.target", "systemd-soft-reboot.service"}
+// Needed are units without which the agent's own are not started, or the host can't be rebooted.
+var Needed = []string{"sysinit.target", "reboot.target", "shutdown.target", "umount.target", "final.target",
+	"systemd-reboot.service"}
+
+// needed are those, and those of a soft reboot, which not every host has.
+var needed = slices.Concat(Needed, []string{"soft-reboot.target", "systemd-soft-reboot.service"})
 
 // boots are targets that a boot leads to; away are those that end a boot, or stop it before the host serves.
 var (
@@ -344,9 +347,9 @@ func assignment(unit string, a syntax.Assignment) string {
 	return ""
 }
 
-// lasting are settings of a unit that no later drop-in can take back.
+// lasting are settings of a unit that no later drop-in can take back, or not in systemd's own units.
 var lasting = []string{"Requires", "Requisite", "BindsTo", "BindTo", "PartOf", "Conflicts", "Before", "After",
-	"StopPropagatedFrom", "RequiresMountsFor", "RequiresOverridable", "RequisiteOverridable"}
+	"StopPropagatedFrom", "RequiresMountsFor", "RequiresOverridable", "RequisiteOverridable", "SuccessAction"}
 
 // judgeDropin judges a drop-in of a directory that is shared with units of the agent's, or of a unit that they need.
 func judgeDropin(dir, name, contents string) string {

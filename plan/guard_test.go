@@ -89,6 +89,7 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 
 		{aFile(etc+"service.d/10-a.conf", "[Unit]\nRequires=gone.service"), "storage.files", "Requires=gone.service"},
 		{aFile(etc+"service.d/10-a.conf", "[Unit]\nConflicts=sysinit.target"), "storage.files", "Conflicts"},
+		{aFile(etc+"service.d/10-a.conf", "[Unit]\nSuccessAction=none"), "storage.files", "SuccessAction"},
 		{aFile(etc+"service.d/~~.conf", "[Service]\nUser=nobody"), "storage.files", OwnDropin},
 		{machineconfig.Config{Links: []machineconfig.Link{{Path: etc + "service.d/10-a.conf", Target: "/etc/a"}},
 			Files: []machineconfig.File{{Path: "/etc/a", Contents: []byte("[Unit]\nBindsTo=gone.service")}}},

@@ -551,6 +551,9 @@ func statusCommand() *cobra.Command {
 				return err
 			}
 			defer h.Close()
+			if err := h.Readable(); err != nil {
+				return err
+			}
 			return o.show(h.Status(cmd.Context()))
 		},
 	}

@@ -170,7 +170,7 @@ func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
 }
 
 // cameBack waits until the host is on a again, and sees that it can go on from there.
-func cameBack(ctx context.Context, t *testing.T, n *Node) {
+func cameBack(ctx context.Context, t *testing.T, n *Node) *daemon.Status {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Second)
 	defer cancel()
@@ -182,6 +182,7 @@ func cameBack(ctx context.Context, t *testing.T, n *Node) {
 		t.Errorf("%+v", s)
 	}
 	verified(ctx, t, n)
+	return s
 }
 
 func TestABootThatHangsBeforeRecoveryComesBackByItself(t *testing.T) {
@@ -206,17 +207,53 @@ func TestABootIntoMaintenanceComesBackByItself(t *testing.T) {
 	}
 }
 
-func TestAHardenedHostIsUpdatedAllTheSame(t *testing.T) {
+// shuts keeps services from all that the agent works with, and does no harm to the others of a lab host.
+const shuts = "[Service]\nInaccessiblePaths=-/var/lib/machine-config-daemon\nReadOnlyPaths=-/etc/systemd/system\n"
+
+func TestWhatShutsTheAgentOutCanBeTakenAwayAgain(t *testing.T) {
+	ctx, n := startHead(t)
+	apply(ctx, t, n, mc("a", configA))
+	settled(ctx, t, n, "a")
+	const at = "/etc/systemd/system/service.d/10-a.conf"
+	b := hostile(t, "b", false, nil, nil, []any{fileAt(at, shuts)}, nil)
+	apply(ctx, t, n, b, "--verdict-timeout", "40s")
+	settled(ctx, t, n, "b")
+	out, _ := shell(ctx, t, n, "systemd-run -q --pipe --wait ls /var/lib/machine-config-daemon")
+	if strings.Contains(out, "boot.json") {
+		t.Errorf("it shuts nothing out: %q", out)
+	}
+	// The head's commands are transient units, which have the same drop-ins.
+	doc := document(t, n, "a.json", mc("a", configA))
+	if a := head(ctx, t, n, "plan", "--config", doc, "--name", "a"); a.Error != "" {
+		t.Errorf("%+v", a)
+	}
+	boots := n.Boots()
+	a := head(ctx, t, n, "apply", "--config", doc, "--name", "a")
+	down := strings.Contains(a.Error, "connecting to the system bus") || strings.Contains(a.Error, "the host is going down")
+	if a.Error != "" && !down {
+		t.Fatalf("%+v", a)
+	}
+	if err := n.WaitBoot(ctx, boots+1); err != nil {
+		t.Fatal(err)
+	}
+	head(ctx, t, n, "node", "--ready")
+	settled(ctx, t, n, "a")
+	if _, err := os.Lstat(n.HostPath(at)); !os.IsNotExist(err) {
+		t.Errorf("%s: %v", at, err)
+	}
+}
+
+func TestTheHeadReachesAHardenedHost(t *testing.T) {
 	ctx, n := startHead(t)
 	apply(ctx, t, n, mc("a", configA))
 	settled(ctx, t, n, "a")
 	shell(ctx, t, n, "mkdir -p /etc/systemd/system/service.d && cat >/etc/systemd/system/service.d/10-a.conf <<'EOF'\n"+
 		everything+"EOF\nsystemctl daemon-reload")
-	doc := document(t, n, "b.json", mc("b", strings.ReplaceAll(configA, "only-a", "only-b")))
 	if a := head(ctx, t, n, "status"); a.Error != "" || a.Status.Config.Committed != "a" {
-		t.Fatalf("%+v", a)
+		t.Errorf("%+v", a)
 	}
-	if a := head(ctx, t, n, "plan", doc); a.Error != "" {
+	doc := document(t, n, "b.json", mc("b", configB))
+	if a := head(ctx, t, n, "plan", "--config", doc, "--name", "b"); a.Error != "" || !a.Plan.Reboot {
 		t.Errorf("%+v", a)
 	}
 	shell(ctx, t, n, "rm /etc/systemd/system/service.d/10-a.conf; systemctl daemon-reload")
@@ -275,6 +312,19 @@ func TestADeadlineThatNothingHoldsIsNamed(t *testing.T) {
 	cameBack(ctx, t, n)
 }
 
+// TestAHostThatCouldNotBeRebootedIsNoGoodHost has a program of the configuration do what no unit of it may.
+func TestAHostThatCouldNotBeRebootedIsNoGoodHost(t *testing.T) {
+	ctx, n := onA(t)
+	unit := map[string]any{"name": "masks.service", "enabled": true, "contents": "[Service]\nType=oneshot\n" +
+		"RemainAfterExit=yes\nExecStart=/bin/sh -c 'mkdir -p /run/systemd/system && " +
+		"ln -s /dev/null /run/systemd/system/reboot.target'\n[Install]\nWantedBy=multi-user.target\n"}
+	apply(ctx, t, n, hostile(t, "b", false, nil, []any{unit}, nil, nil), "--verdict-timeout", "60s")
+	s := cameBack(ctx, t, n)
+	if !strings.Contains(s.Reason, "reboot.target is masked") {
+		t.Errorf("%+v", s)
+	}
+}
+
 // pendingEtc is the /etc of the deployment that is to boot, below /sysroot.
 func pendingEtc(ctx context.Context, t *testing.T, n *Node) string {
 	t.Helper()
@@ -311,15 +361,20 @@ func waitReason(ctx context.Context, t *testing.T, n *Node, text string) *daemon
 
 func TestStatusWithoutRootSaysThatItNeedsRoot(t *testing.T) {
 	ctx, n := onA(t)
-	for _, output := range []string{"text", "json"} {
-		stdout, stderr, exit, err := n.Exec(ctx, nil, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-			agent, "status", "-o", output)
+	doc, err := n.Document("config.json", mc("a", configA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell(ctx, t, n, "chmod 644 "+doc)
+	for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"verify"}, {"plan", "--desired", doc}} {
+		stdout, stderr, exit, err := n.Exec(ctx, nil, append([]string{"setpriv", "--reuid=65534", "--regid=65534",
+			"--clear-groups", agent}, args...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if exit != 1 || len(stdout) > 0 || !strings.HasPrefix(string(stderr), "error:") ||
-			!strings.Contains(string(stderr), "root") || !strings.Contains(string(stderr), "/var/lib/machine-config-daemon") {
-			t.Errorf("exit %d, %q, %q", exit, stdout, stderr)
+			args[0] == "status" && !strings.Contains(string(stderr), "run it as root") || !strings.Contains(string(stderr), "/var/lib/machine-config-daemon") {
+			t.Errorf("%v: exit %d, %q, %q", args, exit, stdout, stderr)
 		}
 	}
 }
