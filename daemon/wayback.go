@@ -140,6 +140,15 @@ func (h *Host) stuck(ctx context.Context, r *transaction.Record, s *Status) {
 	}
 }
 
+// unheld says why the agent's unit did not hold a deadline that has passed.
+func (h *Host) unheld(ctx context.Context) string {
+	seen, err := h.sight(ctx)
+	if err != nil {
+		return "" // there is a reason without it
+	}
+	return transaction.Unheld(seen)
+}
+
 // recoveryPatience is how long the verdict's unit leaves it to recovery to take up what has booted.
 const recoveryPatience = time.Minute
 

@@ -83,7 +83,7 @@ type Sight struct {
 }
 
 // overdue is how long after the deadline the way back may take to begin.
-const overdue = 10 * time.Second
+const overdue = 30 * time.Second
 
 // Waits reports whether a pending update waits for what this boot or the next one does by itself.
 func (p *Pending) Waits() bool { return p != nil && (p.Phase == PhaseBoot || p.Phase == PhaseProve) }
@@ -112,6 +112,14 @@ func Stuck(p *Pending, s Sight) string {
 	}
 	return s.with(fmt.Sprintf("the deadline of %s passed %s ago, and nothing has gone back: %s",
 		p.Config, (s.Uptime - p.Deadline).Round(time.Second), s.Prove))
+}
+
+// Unheld says why nothing has held the deadline of an update that is given up after it, "" where the agent's unit did.
+func Unheld(s Sight) string {
+	if s.Prove.Name == "" || s.Prove.Active == "active" || s.Prove.Active == "activating" {
+		return ""
+	}
+	return s.Prove.String()
 }
 
 func (s Sight) with(why string) string {
