@@ -115,7 +115,8 @@ func (u hostUnit) file() string {
 func (u hostUnit) dropin() string {
 	own := u.service
 	if u.unit != "" {
-		own = "ExecStart=\nEnvironment=\nPassEnvironment=\nRuntimeMaxSec=infinity\nRemainAfterExit=no\n" + own
+		// Beside the slice of all services, whose limits are not for these.
+		own = "Slice=-.slice\nExecStart=\nEnvironment=\nPassEnvironment=\nRuntimeMaxSec=infinity\nRemainAfterExit=no\n" + own
 	}
 	if !strings.Contains(own, "RemainAfterExit=yes") { // a hook's output is a pipe
 		own += "StandardInput=null\nStandardOutput=journal\nStandardError=inherit\n"

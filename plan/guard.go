@@ -35,7 +35,7 @@ const OwnDropin = "~noderefit.conf"
 
 // Needed are units without which the agent's own are not started, or the host can't be rebooted.
 var Needed = []string{"sysinit.target", "reboot.target", "shutdown.target", "umount.target", "final.target",
-	"systemd-reboot.service"}
+	"systemd-reboot.service", "system.slice"}
 
 // needed are those, and those of a soft reboot, which not every host has.
 var needed = slices.Concat(Needed, []string{"soft-reboot.target", "systemd-soft-reboot.service"})
@@ -335,6 +335,12 @@ func assignment(unit string, a syntax.Assignment) string {
 				return said + ": " + isRoad
 			case slices.Contains(boots, alias) && goesAway(unit):
 				return said + ": " + leads
+			}
+		}
+	case a.Section == "Install" && a.Key == "Also":
+		for _, other := range words {
+			if slices.Contains(OwnUnits, other) {
+				return said + " would enable and disable a unit of the agent's with this one; leave it out"
 			}
 		}
 	case a.Section == "Unit" && slices.Contains([]string{"Conflicts", "PropagatesStopTo", "Before"}, a.Key):

@@ -51,6 +51,8 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aDropin("x.service", "a.conf", "[Install]\nAlias="+RecoverUnit), "systemd.units", "x.service/a.conf"},
 		{aUnit("x.service", "[Unit]\nConflicts="+ProveUnit), "systemd.units", "Conflicts"},
 		{aUnit("x.service", "[Unit]\nBefore=a.service "+RecoverUnit), "systemd.units", "Before"},
+		{aUnit("x.service", "[Install]\nAlso="+ProveUnit), "systemd.units", "Also"},
+		{aMask("system.slice"), "systemd.units", "system.slice"},
 		{aFile(etc+"x.service", "[Unit]\nConflicts="+ProveUnit), "storage.files", "Conflicts"},
 		{aFile(etc+ProveUnit, ""), "storage.files", etc + ProveUnit},
 		{aFile("/etc/systemd/../systemd//system/"+ProveUnit, ""), "storage.files", ProveUnit},
@@ -166,6 +168,41 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 		if err != nil || len(p.Unreconcilable) > 0 {
 			t.Errorf("%+v: %+v, %v", cfg, p.Unreconcilable, err)
 		}
+	}
+}
+
+func TestWhatIsMountedOverTheRecordStays(t *testing.T) {
+	none, mount := machineconfig.Config{}, aUnit("var.mount", "[Mount]\nWhat=/dev/vdb\nWhere=/var\n")
+	table := aFile("/etc/fstab", "# /dev/a /var xfs\n/dev/vdb\t/var/ xfs defaults 0 0\n/dev/c /srv xfs\n")
+	for _, c := range []struct {
+		from, to *machineconfig.Config
+		field    string
+	}{
+		{nil, &mount, ""}, // a machine is made with it
+		{&mount, &mount, ""},
+		{&none, &mount, "systemd.units"},
+		{&mount, &none, "systemd.units"},
+		{nil, &table, ""},
+		{&none, &table, "storage.files"},
+	} {
+		p, err := Make(c.from, c.to, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (c.field == "") != (len(p.Unreconcilable) == 0) || c.field != "" && p.Unreconcilable[0].Field != c.field {
+			t.Errorf("%+v to %+v: %+v", c.from, c.to, p.Unreconcilable)
+		}
+	}
+	other := aFile("/etc/fstab", "/dev/vdb /var xfs defaults 0 0\n/dev/vdb\t/var/ xfs defaults 0 0\n")
+	same := aFile("/etc/fstab", "/dev/d /srv2 xfs\n/dev/vdb /var/ xfs defaults 0 0\n")
+	if p, err := Make(&table, &same, Options{}); err != nil || len(p.Unreconcilable) > 0 {
+		t.Errorf("another line changes: %+v, %v", p, err)
+	}
+	if p, err := Make(&none, &table, Options{Committed: &table}); err != nil || len(p.Unreconcilable) > 0 {
+		t.Errorf("it has drifted: %+v, %v", p, err)
+	}
+	if p, err := Make(&table, &other, Options{}); err != nil || len(p.Unreconcilable) != 1 {
+		t.Errorf("one more over it: %+v, %v", p, err)
 	}
 }
 

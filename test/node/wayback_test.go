@@ -153,7 +153,9 @@ Type=notify
 `
 
 func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
+	const slice = "/etc/systemd/system/system.slice.d/10-a.conf"
 	for name, text := range map[string]string{
+		"limits":     "[Slice]\nMemoryMax=1M\nTasksMax=1\n",
 		"read-only":  "[Service]\nProtectSystem=strict\n",
 		"user":       "[Service]\nUser=nobody\n",
 		"before":     "[Service]\nExecStartPre=/bin/false\n",
@@ -161,9 +163,12 @@ func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
 		"everything": everything,
 	} {
 		t.Run(name, func(t *testing.T) {
+			at := "/etc/systemd/system/service.d/10-a.conf"
+			if strings.HasPrefix(text, "[Slice]") {
+				at = slice
+			}
 			ctx, n := onA(t)
-			apply(ctx, t, n, hostile(t, "b", true, nil, nil, []any{fileAt("/etc/systemd/system/service.d/10-a.conf", text)}, nil),
-				"--verdict-timeout", "20s")
+			apply(ctx, t, n, hostile(t, "b", true, nil, nil, []any{fileAt(at, text)}, nil), "--verdict-timeout", "20s")
 			cameBack(ctx, t, n)
 		})
 	}
