@@ -47,7 +47,10 @@ type verb struct {
 	grace time.Duration
 }
 
-func (v verb) unit() string { return "machine-config-daemon-" + v.name + ".service" }
+// unitPrefix begins the names of all units of the agent's.
+const unitPrefix = "machine-config-daemon-"
+
+func (v verb) unit() string { return unitPrefix + v.name + ".service" }
 
 // The limits are those of commands that read: a minute is a hundred times what they take, and what hangs for longer
 // than that has to be seen. A live change that was decided finishes its restarts before it ends.

@@ -284,7 +284,7 @@ func (h *Host) engine() *transaction.Engine {
 		e.Etc, e.Unfinished = h.bootedEtc, h.deployments.rpm.FailedFinalization
 	}
 	if h.services != nil {
-		e.Services, e.Prove = h.services, h.verdictLive
+		e.Services, e.Prove, e.Unheld = h.services, h.verdictLive, h.unheld
 	}
 	return e
 }

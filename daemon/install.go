@@ -12,71 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
-	"github.com/noderefit/noderefit/transaction"
 )
-
-// binaryPath is where the host keeps its own copy of this program: on the shared part of the disk, so that whichever
-// deployment boots can recover, and whatever installed the program can go away.
-const (
-	binaryDir  = transaction.StateDir + "/bin"
-	binaryPath = binaryDir + "/machine-config-daemon"
-	// launcher is what init runs instead, with the program as its argument. Where SELinux is enforcing, init may not run
-	// what is labelled as the rest of /var/lib is, and another label would be gone with the first restorecon. It may run
-	// this, in a domain that may run anything.
-	launcher = "/usr/bin/env"
-)
-
-// The units are plain files of the host rather than transient ones: they must be there on the next boot. Recovery runs
-// as early as what it may have to write is mounted, before everything that could read it, and before greenboot, which
-// would swap the deployments of a machine that the boot loader has brought back. ostree, which both may be
-// running when they are stopped, freezes /boot for a moment and must not be killed then: only the program itself is
-// told to stop.
-var hostUnits = map[string]string{
-	transaction.RecoverUnit: `[Unit]
-Description=Bring the node to one side of an interrupted update
-Documentation=https://github.com/noderefit/noderefit
-DefaultDependencies=no
-RequiresMountsFor=/var/lib/machine-config-daemon /etc
-After=local-fs.target systemd-tmpfiles-setup.service
-Before=sysinit.target kubelet.service crio.service containerd.service
-Before=greenboot-rpm-ostree-grub2-check-fallback.service greenboot-healthcheck.service
-Conflicts=shutdown.target
-Before=shutdown.target
-
-[Service]
-Type=oneshot
-ExecStart=` + launcher + ` ` + binaryPath + ` recover
-SyslogIdentifier=machine-config-daemon
-TimeoutStartSec=5min
-KillMode=mixed
-
-[Install]
-WantedBy=sysinit.target
-`,
-	// Started in every boot, beside everything else: the clock runs however far the rest of the boot gets, and where
-	// nothing waits for a verdict it ends at once.
-	transaction.ProveUnit: `[Unit]
-Description=Prove that the node is healthy on its new configuration
-Documentation=https://github.com/noderefit/noderefit
-DefaultDependencies=no
-ConditionPathExists=/var/lib/machine-config-daemon/boot.json
-After=` + transaction.RecoverUnit + `
-Conflicts=shutdown.target
-Before=shutdown.target
-StartLimitIntervalSec=0
-
-[Service]
-Type=exec
-ExecStart=` + launcher + ` ` + binaryPath + ` prove
-SyslogIdentifier=machine-config-daemon
-Restart=on-failure
-RestartSec=5
-KillMode=mixed
-
-[Install]
-WantedBy=sysinit.target
-`,
-}
 
 // installer puts what is the agent's own onto a host.
 type installer struct {
@@ -101,14 +37,7 @@ func (h *Host) install() error {
 }
 
 func (i installer) units() error {
-	var wants []files.Want
-	for name, text := range hostUnits {
-		wants = append(wants, files.Want{Path: path.Join(unitDir, name),
-			Node: files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(text)}},
-			files.Want{Path: path.Join(unitDir, "sysinit.target.wants", name),
-				Node: files.Node{Type: files.Symlink, Target: path.Join(unitDir, name)}})
-	}
-	for _, w := range wants {
+	for _, w := range ownWants() {
 		if err := i.put(w); err != nil {
 			return err
 		}

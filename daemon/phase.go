@@ -171,7 +171,7 @@ var phases = []phase{
 	{PhaseProve, "the host is on what is desired and waits for its verdict",
 		func(v *situation) bool {
 			return v.inPhase(transaction.PhaseProve) && v.host.Config.Pending == v.node.Desired &&
-				v.patient(v.verdict+provePatience)
+				!v.host.Stuck && v.patient(v.verdict+provePatience) // one that is stuck is asked to go on
 		}, false},
 	{PhaseSettle, "the host proved what is desired, we had cordoned the node and it is not ready",
 		func(v *situation) bool { return v.settled() && v.hold == drain.Ours && !v.ready }, false},

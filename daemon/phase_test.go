@@ -106,6 +106,13 @@ var stages = map[Phase]func() *situation{
 	},
 }
 
+func stuck(s *Status) *Status {
+	if s != nil {
+		s.Stuck = true
+	}
+	return s
+}
+
 // updating is a node that was just told to go from A to B.
 func updating() *situation {
 	return &situation{now: then, exists: true, ready: true, hold: drain.Free, hostSince: then, verdict: 10 * time.Minute,
@@ -137,6 +144,8 @@ func TestDecide(t *testing.T) {
 		change func(*situation)
 		want   map[Phase]Phase // where it is not the phase that it was
 	}{
+		{"nothing on the host moves the update on", func(v *situation) { v.host = stuck(v.host) },
+			moves{PhaseProve: PhasePlan}},
 		{"the Node is deleted", func(v *situation) { v.exists = false }, all(PhaseAbsent)},
 		{"nothing is desired any more", func(v *situation) { v.node.Desired = "" },
 			all(PhaseUnconfigured).but(PhaseAbsent, PhaseObserve, PhaseWait)},

@@ -61,7 +61,8 @@ func differing(v view, wants []files.Want) (map[string]bool, error) {
 func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
 	booted ostree.Deployment,
 	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
-	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.SoftReboot}
+	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.SoftReboot,
+		Committed: old}
 	if h.plain != nil {
 		opts.Kargs = &plan.HostKargs{CommandLine: booted.KernelArguments}
 		if r.Committed != nil {

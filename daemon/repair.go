@@ -83,7 +83,7 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 // planRepair is the update that writes back what drifted and does what may be done of the actions that this takes.
 func (h *Host) planRepair(r *transaction.Record, cfg *machineconfig.Config, policy *plan.Policy, drift []Drift,
 	res *Result) (*transaction.Update, error) {
-	p, err := plan.Make(observed(cfg, drift), cfg, plan.Options{Policy: policy})
+	p, err := plan.Make(observed(cfg, drift), cfg, plan.Options{Policy: policy, Committed: cfg})
 	if err != nil {
 		return nil, err
 	}

@@ -105,11 +105,19 @@ func (s *services) Start(ctx context.Context, unit string) error {
 	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStart(ctx, unit) })
 }
 
-// Reboot goes down in an orderly way whoever would rather not: it is how a bad configuration is left.
+// Reboot goes down in an orderly way whoever would rather not: it is how a bad configuration is left. Where that has
+// taken the orderly way along, there is another.
 func (s *services) Reboot(ctx context.Context) error {
-	return s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
+	err := s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		return m.QueueStart(ctx, "reboot.target")
 	})
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if forced := systemd.RebootByForce(ctx); forced != nil {
+		return errors.Join(err, forced)
+	}
+	return nil
 }
 
 // RebootPolitely asks logind, which honours those who block a shutdown; soft is the userspace alone.
@@ -263,7 +271,7 @@ func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 	if err != nil {
 		return err
 	}
-	checks = append(checks, transaction.Check{Name: "services", Run: func(ctx context.Context) error {
+	checks = append(checks, h.meansCheck(false), transaction.Check{Name: "services", Run: func(ctx context.Context) error {
 		now, err := h.states(ctx, slices.Sorted(maps.Keys(before)))
 		if err != nil {
 			return err
@@ -287,6 +295,9 @@ func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 func (h *Host) Prove(ctx context.Context) error {
 	if h.services == nil {
 		return nil // a tree has no boot to wait for
+	}
+	if err := h.awaitRecovery(ctx); err != nil {
+		return err
 	}
 	if err := h.waitLock(ctx); err != nil {
 		return err
@@ -451,5 +462,5 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 			return nil
 		}},
 	}
-	return append(first, checks...), nil
+	return slices.Concat(first, []transaction.Check{h.meansCheck(true)}, checks), nil
 }

@@ -25,8 +25,10 @@ type Status struct {
 	State  transaction.State `json:"state"`
 	Phase  string            `json:"phase"`
 	Reason string            `json:"reason"`
-	Since  string            `json:"since"` // RFC 3339; "" on a host that was never touched
-	OS     OS                `json:"os"`
+	// Stuck says that nothing on the host moves the pending update on; the reason says why.
+	Stuck bool   `json:"stuck,omitempty"`
+	Since string `json:"since"` // RFC 3339; "" on a host that was never touched
+	OS    OS     `json:"os"`
 	// Road is the way that the next update with a reboot would take, or why there is none.
 	Road string `json:"road"`
 	// BootLimit is how often a new deployment may boot without being proved before the boot loader itself goes back, and
@@ -58,11 +60,20 @@ type DeploymentStatus struct {
 	KernelArguments []string `json:"kernelArguments"`
 }
 
+// Readable says why the caller may not read where the host is, which on a host only root may.
+func (h *Host) Readable() error {
+	if _, err := h.store().Load(); errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w; run it as root", err)
+	}
+	return nil
+}
+
 // Status reads where the host is. A record that can't be used is part of the answer.
 func (h *Host) Status(ctx context.Context) *Status {
 	r, err := h.store().Load()
 	_, _ = h.road(ctx) // whose error is part of the answer
 	s := h.statusOf(ctx, r)
+	h.stuck(ctx, r, s)
 	if h.grub != nil {
 		s.BootLimit = fmt.Sprint(h.grub.Limit(), " boots")
 		if err := h.grub.Counts(); err != nil {

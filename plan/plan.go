@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -182,6 +183,8 @@ type Options struct {
 	// configuration says: after SkipOS nothing of them is, and going back to a configuration without them must not
 	// look like an OS change.
 	OS *OS
+	// Committed, where set, is the current configuration without what has drifted: it says what is mounted.
+	Committed *machineconfig.Config
 	// NoOS means that the host can't change its operating system: each OS change is Unreconcilable.
 	NoOS bool
 	// SoftReboot allows a restart of the userspace to take the place of a reboot, where it does what the changes need.
@@ -230,8 +233,10 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	}
 	if !fresh {
 		p.Unreconcilable = append(p.Unreconcilable, provisioned(current, desired, opts.Policy)...)
+		p.Unreconcilable = append(p.Unreconcilable, displacing(cmp.Or(opts.Committed, current), desired)...)
 	}
 	p.Unreconcilable = append(p.Unreconcilable, impossible(desired)...)
+	p.Unreconcilable = append(p.Unreconcilable, disarming(desired, opts.SkipOS)...)
 	for _, c := range changes {
 		switch {
 		case opts.Satisfied != nil && opts.Satisfied(c):

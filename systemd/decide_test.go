@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
 // short writes a want as "path type[=target or contents] kind/name aspect".
@@ -296,7 +297,7 @@ func TestLoopsOfLinksAreNoUnits(t *testing.T) {
 }
 
 func TestValidateNamesUnitAndLine(t *testing.T) {
-	long := strings.Repeat("x", maxLine)
+	long := strings.Repeat("x", syntax.MaxLine)
 	tests := []struct {
 		unit Unit
 		want string // "" for a good one
@@ -340,13 +341,13 @@ func FuzzParse(f *testing.F) {
 	f.Add("[Unit]\nA=b\\\n c\n[Install]\nWantedBy=\"x y\" z\\\n")
 	f.Add("\ufeff[a]\r\nb = c\\\\\n#\\\n")
 	f.Fuzz(func(t *testing.T, s string) {
-		strict, err := parse(s, true)
-		lax, laxErr := parse(s, false)
-		if err == nil && (laxErr != nil || !cmp.Equal(strict, lax, cmp.AllowUnexported(assignment{}))) {
+		strict, err := syntax.Parse(s, true)
+		lax, laxErr := syntax.Parse(s, false)
+		if err == nil && (laxErr != nil || !cmp.Equal(strict, lax)) {
 			t.Fatalf("strict and lax reading differ: %v, %v", strict, lax)
 		}
 		for _, a := range lax {
-			words(a.value)
+			syntax.Words(a.Value)
 		}
 	})
 }

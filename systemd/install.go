@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
 // refusal is why systemd would not enable a unit: nothing is wrong with the host.
@@ -225,17 +226,17 @@ func (t *tree) traverse(unit string, enabling, auxiliary bool) (*unitFile, error
 }
 
 func (t *tree) parseInstall(u *unitFile, contents string) error {
-	all, err := parse(contents, false)
+	all, err := syntax.Parse(contents, false)
 	if err != nil {
 		return err
 	}
 	n := splitName(u.name)
 	for _, a := range all {
-		if a.section != "Install" {
+		if a.Section != "Install" {
 			continue
 		}
 		var list *[]string
-		switch a.key {
+		switch a.Key {
 		case "Alias":
 			if !slices.Contains(aliasedTypes, n.typ) {
 				continue
@@ -248,7 +249,7 @@ func (t *tree) parseInstall(u *unitFile, contents string) error {
 		case "UpheldBy":
 			list = &u.upheldBy
 		case "Also":
-			w, _ := words(a.value)
+			w, _ := syntax.Words(a.Value)
 			for _, s := range w {
 				if s, err := t.expand(u, s); err == nil && splitName(s).kind != invalidName {
 					u.also = append(u.also, s)
@@ -256,7 +257,7 @@ func (t *tree) parseInstall(u *unitFile, contents string) error {
 			}
 			continue
 		case "DefaultInstance":
-			s, err := t.expand(u, a.value)
+			s, err := t.expand(u, a.Value)
 			if n.kind == template && err == nil && (s == "" || inCharset(s, "@")) {
 				u.defaultInstance = s
 			}
@@ -264,9 +265,9 @@ func (t *tree) parseInstall(u *unitFile, contents string) error {
 		default:
 			continue
 		}
-		if a.value == "" {
+		if a.Value == "" {
 			*list = nil
-		} else if w, ok := words(a.value); ok {
+		} else if w, ok := syntax.Words(a.Value); ok {
 			*list = append(*list, w...)
 		}
 	}

@@ -28,6 +28,10 @@ type Manager struct {
 // explainTimeout bounds the questions that follow a failed job, whose own context may have ended.
 const explainTimeout = 5 * time.Second
 
+// answerTimeout is how long a bus, and logind on it, have to answer a question that takes them no time: no more than a
+// third of what the callers here have for all of it, systemd's own answer included.
+const answerTimeout = 10 * time.Second
+
 // caTrustUnit is asked for by OpenShift's default policies, and only there on Fedora-based systems of some age.
 const caTrustUnit = "coreos-update-ca-trust.service"
 
@@ -74,6 +78,9 @@ func connect(ctx context.Context, bus func(context.Context) (*godbus.Conn, error
 	case <-ctx.Done():
 		stop()
 		return nil, fmt.Errorf("connecting to the system bus: %w", ctx.Err())
+	case <-time.After(answerTimeout): // whatever becomes of it: systemd itself may still answer
+		stop()
+		return connectEarly(ctx, fmt.Errorf("it did not answer in %s", answerTimeout), systemd)
 	case r := <-done:
 		if r.err != nil {
 			stop()
@@ -96,8 +103,8 @@ func connectEarly(ctx context.Context, why error, systemd func(context.Context) 
 	return &Manager{conn: conn, stop: stop}, nil
 }
 
-// ErrNoLogind is the answer to a question for logind on a host where it does not run, or where the system bus is not
-// up.
+// ErrNoLogind is the answer to a question for logind on a host where it can't run, where it says nothing, or where the
+// system bus is not up. Then nobody can have asked it for anything.
 var ErrNoLogind = errors.New("logind does not answer")
 
 // lost is closed when the connection that job results come over is; never where systemd itself is at the other end.
@@ -322,19 +329,30 @@ func (e *InhibitedError) Error() string {
 
 // BlockInhibitors returns who blocks a shutdown or reboot, in logind's order.
 func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
+	const doing = "listing logind's inhibitors"
 	if len(m.buses) == 0 {
-		return nil, fmt.Errorf("listing logind's inhibitors: %w: the system bus is not up", ErrNoLogind)
+		return nil, fmt.Errorf("%s: %w: the system bus is not up", doing, ErrNoLogind)
 	}
+	limited, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
 	var all []Inhibitor
 	login := m.buses[0].Object(loginName, loginPath)
-	err := login.CallWithContext(ctx, loginManager+"ListInhibitors", 0).Store(&all)
-	if answer, is := errors.AsType[godbus.Error](err); is && strings.HasSuffix(answer.Name, ".ServiceUnknown") {
-		return nil, fmt.Errorf("listing logind's inhibitors: %w: %w", ErrNoLogind, err)
+	err := login.CallWithContext(limited, loginManager+"ListInhibitors", 0).Store(&all)
+	if err != nil && ctx.Err() == nil && (limited.Err() != nil || !m.owned(limited, loginName)) {
+		return nil, fmt.Errorf("%s: %w: %w", doing, ErrNoLogind, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing logind's inhibitors: %w", err)
+		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	return slices.DeleteFunc(all, func(i Inhibitor) bool { return !i.blocksShutdown() }), nil
+}
+
+// owned reports whether a service runs that has a name on the bus. A call starts one that does not, so that after a
+// call that failed the answer is whether it can run at all: it may be masked, removed, or fail.
+func (m *Manager) owned(ctx context.Context, name string) bool {
+	var is bool
+	err := m.buses[0].BusObject().CallWithContext(ctx, "org.freedesktop.DBus.NameHasOwner", 0, name).Store(&is)
+	return err == nil && is
 }
 
 // Reboot asks logind for an orderly reboot and returns once it is under way. logind lets root pass most inhibitors, so
@@ -355,7 +373,7 @@ func (m *Manager) SoftReboot(ctx context.Context) error {
 func (m *Manager) goDown(ctx context.Context, doing, target, method string, argument any) error {
 	by, err := m.BlockInhibitors(ctx)
 	if errors.Is(err, ErrNoLogind) {
-		return m.QueueStart(ctx, target) // then nobody can have asked for it not to happen
+		return m.QueueStart(ctx, target)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -368,9 +386,18 @@ func (m *Manager) goDown(ctx context.Context, doing, target, method string, argu
 	var lock godbus.UnixFD
 	_ = login.CallWithContext(ctx, loginManager+"Inhibit", 0, "shutdown", "machine-config-daemon",
 		"saying what was done", "delay").Store(&lock)
-	err = login.CallWithContext(ctx, loginManager+method, 0, argument).Store()
-	if err != nil && !wentDown(err) {
+	limited, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	err = login.CallWithContext(limited, loginManager+method, 0, argument).Store()
+	if err == nil || wentDown(err) {
+		return nil
+	}
+	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, err)
+	}
+	// Nobody blocks it, and it was not logind that was to be asked but the host that was to go down.
+	if queued := m.QueueStart(ctx, target); queued != nil {
+		return fmt.Errorf("%s: %w; and logind: %w", doing, queued, err)
 	}
 	return nil
 }

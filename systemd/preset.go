@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
 // presetDirs are searched for *.preset; of files with one name the first directory's counts.
@@ -59,12 +60,12 @@ func (t *tree) presets() ([]presetRule, error) {
 func parsePresets(contents string) []presetRule {
 	var rules []presetRule
 	for line := range strings.Lines(contents) {
-		line = strings.Trim(line, whitespace)
+		line = strings.Trim(line, syntax.Whitespace)
 		if line == "" || line[0] == '#' || line[0] == ';' {
 			continue
 		}
 		verb, rest, _ := strings.Cut(strings.ReplaceAll(line, "\t", " "), " ")
-		rest = strings.Trim(rest, whitespace)
+		rest = strings.Trim(rest, syntax.Whitespace)
 		if rest == "" {
 			continue
 		}

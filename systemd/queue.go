@@ -3,8 +3,10 @@
 package systemd
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os/exec"
 	"slices"
 )
 
@@ -12,11 +14,21 @@ import (
 // boot that waits for it, or its own end. A reboot goes this way where logind is not up yet, or would refuse.
 func (m *Manager) QueueStart(ctx context.Context, name string) error {
 	mode := "replace"
-	if name == "reboot.target" {
+	if name == "reboot.target" || name == "soft-reboot.target" {
 		mode = "replace-irreversibly"
 	}
 	if _, err := m.conn.StartUnitContext(ctx, name, mode, nil); err != nil {
 		return fmt.Errorf("starting %s: %w", name, err)
+	}
+	return nil
+}
+
+// RebootByForce has systemd reboot without its targets: services are killed, file systems unmounted. It is for a host
+// that is given up and whose reboot.target can't be started; systemctl finds systemd whether there is a bus or not.
+func RebootByForce(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, "systemctl", "reboot", "--force").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("systemctl reboot --force: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }

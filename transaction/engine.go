@@ -50,8 +50,8 @@ type Services interface {
 
 // Units that are installed on the host beside the binary.
 const (
-	RecoverUnit = "machine-config-daemon-recover.service"
-	ProveUnit   = "machine-config-daemon-prove.service"
+	RecoverUnit = plan.RecoverUnit
+	ProveUnit   = plan.ProveUnit
 )
 
 // Engine carries out transactions on one host.
@@ -68,6 +68,8 @@ type Engine struct {
 	Etc func(ctx context.Context, r *Record) (wants []files.Want, drifted []string, err error)
 	// Unfinished says why ostree could not make bootable what was staged at the last shutdown, "" if it could.
 	Unfinished func(ctx context.Context) (string, error)
+	// Unheld says why nothing has held the deadline of a pending update, "" where something did.
+	Unheld func(ctx context.Context) string
 	// Prove is the verdict on a change without a boot; an error takes everything back.
 	Prove func(ctx context.Context, p *Pending) error
 	// Uptime is the time since the kernel's boot: a soft reboot does not set it back.

@@ -58,6 +58,11 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 		o.Rebooting = err == nil
 		return o, err
 	case GoBack:
+		if e.Unheld != nil && r.Pending.Phase == PhaseProve && r.Pending.BootID == e.BootID {
+			if unheld := e.Unheld(ctx); unheld != "" {
+				o.Why += "; " + unheld
+			}
+		}
 		err := e.GoBack(ctx, r, o.Why, o.Quarantine)
 		o.Rebooting = err == nil
 		return o, err

@@ -36,6 +36,8 @@ var handover *daemon.Handover
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	// Where the journal, or a pager, is gone that is told what is done, a write fails; it must not end what is done.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	var err error
 	if handover, err = daemon.TakeHandover(); err == nil {
 		err = root().ExecuteContext(ctx)
@@ -549,6 +551,9 @@ func statusCommand() *cobra.Command {
 				return err
 			}
 			defer h.Close()
+			if err := h.Readable(); err != nil {
+				return err
+			}
 			return o.show(h.Status(cmd.Context()))
 		},
 	}

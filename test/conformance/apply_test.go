@@ -667,6 +667,21 @@ func TestOSChangesOnATree(t *testing.T) {
 	}
 }
 
+func TestWhatTakesTheWayBackIsRefusedAndTouchesNothing(t *testing.T) {
+	tr := newTree(t)
+	good := doc("a", withFile("/etc/f", "1"))
+	tr.apply(good)
+	tr.tryApply(doc("b", withFile("/etc/f", "2"), withUnit("machine-config-daemon-prove.service", obj{"mask": true}))).
+		is(t, 3, "systemd.units", "machine-config-daemon-prove.service", "leave it out")
+	if got := tr.read("etc/f"); got != "1" {
+		t.Errorf("/etc/f is %q", got)
+	}
+	if s := tr.status(); s.State != "Unreconcilable" {
+		t.Errorf("status %+v", s)
+	}
+	tr.apply(good)
+}
+
 func TestUnreconcilableHealsByPointingBack(t *testing.T) {
 	tr := newTree(t)
 	good := doc("a", withFile("/etc/f", "1"))

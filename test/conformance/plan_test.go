@@ -531,6 +531,12 @@ func TestUnreconcilable(t *testing.T) {
 		{"groups", none, listed("passwd", "groups", obj{"name": "g"}), "passwd.groups"},
 		{"kernel arguments of Ignition's own", none, func(_, ign obj) { ign["kernelArguments"] = obj{"shouldExist": []string{"a"}} }, "kernelArguments"},
 		{"kernel arguments not to be", none, func(_, ign obj) { ign["kernelArguments"] = obj{"shouldNotExist": []string{"a"}} }, "kernelArguments"},
+		{"a unit of the agent's", none, withUnit("machine-config-daemon-prove.service", obj{"mask": true}), "systemd.units"},
+		{"a link to one", none, withLink("/etc/systemd/system/sysinit.target.wants/machine-config-daemon-recover.service", "/dev/null"),
+			"storage.links"},
+		{"a drop-in of its like", none, withFile("/etc/systemd/system/machine-config-daemon-.service.d/a.conf", "1"), "storage.files"},
+		{"a directory in its place", none, withDir("/etc/systemd/system/machine-config-daemon-prove.service.d"), "storage.directories"},
+		{"a boot that leads nowhere", none, withKargs("systemd.unit=emergency.target"), "kernelArguments"},
 		{"shell of the first of two users", both(withUser("core"), withUser("last")), both(withUser("core", obj{"shell": "/bin/sh"}), withUser("last")), "passwd.users.shell"},
 	}
 	fields := obj{

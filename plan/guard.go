@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/systemd/syntax"
+)
+
+// The units that an update leaves on the host: RecoverUnit brings the host to one side of what was interrupted,
+// ProveUnit holds the deadline of the verdict and goes back.
+const (
+	RecoverUnit = "machine-config-daemon-recover.service"
+	ProveUnit   = "machine-config-daemon-prove.service"
+)
+
+// OwnUnits are the units that the agent installs or runs: the two above, a unit for each command of the head, and the
+// one of the hooks. No configuration may have one of these names.
+var OwnUnits = []string{RecoverUnit, ProveUnit,
+	"machine-config-daemon-apply.service", "machine-config-daemon-before-drain.service",
+	"machine-config-daemon-deliver.service", "machine-config-daemon-hook.service",
+	"machine-config-daemon-plan.service", "machine-config-daemon-repair.service",
+	"machine-config-daemon-stage.service", "machine-config-daemon-status.service",
+	"machine-config-daemon-verify.service"}
+
+// OwnDropin is the name of the agent's drop-in for its own units. systemd reads drop-ins in the order of their names,
+// those of a unit and those of all services alike: what is read after this one could take something away.
+const OwnDropin = "~noderefit.conf"
+
+// Needed are units without which the agent's own are not started, or the host can't be rebooted.
+var Needed = []string{"sysinit.target", "reboot.target", "shutdown.target", "umount.target", "final.target",
+	"systemd-reboot.service", "system.slice"}
+
+// needed are those, and those of a soft reboot, which not every host has.
+var needed = slices.Concat(Needed, []string{"soft-reboot.target", "systemd-soft-reboot.service"})
+
+// boots are targets that a boot leads to; away are those that end a boot, or stop it before the host serves.
+var (
+	boots = []string{"default.target", "multi-user.target", "graphical.target", "runlevel2.target", "runlevel3.target",
+		"runlevel4.target", "runlevel5.target"}
+	away = []string{"emergency", "rescue", "runlevel1", "halt", "poweroff", "runlevel0", "reboot", "runlevel6", "kexec",
+		"soft-reboot", "exit", "shutdown", "umount", "final", "suspend", "hibernate", "hybrid-sleep",
+		"suspend-then-hibernate", "sleep", "ctrl-alt-del", "factory-reset", "initrd", "initrd-switch-root",
+		"kernel-command-line", "system-update", "storage-target-mode"}
+)
+
+// unitDirs are where systemd finds unit files.
+var unitDirs = []string{"/etc/systemd/system", "/etc/systemd/system.control", "/etc/systemd/system.attached",
+	"/run/systemd/system", "/run/systemd/system.control", "/run/systemd/system.attached", "/run/systemd/transient",
+	"/run/systemd/generator", "/run/systemd/generator.early", "/run/systemd/generator.late",
+	"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
+
+// disarming finds what would keep a host from coming back by itself: what takes the agent's units away, or the way to
+// them. What a configuration's own programs do, a generator among them, can't be foreseen.
+func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
+	g := &guard{links: map[string]string{}, contents: map[string]string{}}
+	for _, l := range c.Links {
+		g.links[path.Clean(l.Path)] = l.Target
+	}
+	for _, f := range c.Files {
+		g.contents[path.Clean(f.Path)] = string(f.Contents)
+	}
+	for _, u := range c.Units {
+		g.unit(u)
+	}
+	for _, f := range c.Files {
+		contents := string(f.Contents)
+		g.path("storage.files", "file "+f.Path, f.Path, "", &contents)
+	}
+	for _, l := range c.Links {
+		g.path("storage.links", "link "+l.Path, l.Path, l.Target, nil)
+	}
+	for _, d := range c.Directories {
+		if why := takesPlace(g.relative(d.Path)); why != "" {
+			g.refuse("storage.directories", "directory "+d.Path, why)
+		}
+	}
+	if !skipOS {
+		for _, a := range c.KernelArguments {
+			if why := argument(a); why != "" {
+				g.refuse("kernelArguments", "argument "+a, why)
+			}
+		}
+	}
+	return g.found
+}
+
+// guard collects what is refused.
+type guard struct {
+	links    map[string]string // targets by path
+	contents map[string]string // of files, by path
+	found    []Unreconcilable
+}
+
+func (g *guard) refuse(field, subject, why string) {
+	g.found = append(g.found, Unreconcilable{field, subject + ": " + why})
+}
+
+const (
+	isOwn   = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
+	isRoad  = "the agent's units are started, or this host is rebooted, through it; leave it out"
+	leads   = "this host would not boot into service; name multi-user.target or graphical.target"
+	tooLate = "it is read after the agent's own drop-in " + OwnDropin + "; give it a name that sorts before"
+)
+
+// unit judges an entry of systemd.units.
+func (g *guard) unit(u machineconfig.Unit) {
+	const field = "systemd.units"
+	subject := "unit " + u.Name
+	masked := u.Mask != nil && *u.Mask
+	switch {
+	case slices.Contains(OwnUnits, u.Name):
+		if u.Contents != "" || u.Mask != nil || u.Enabled != nil || len(u.Dropins) == 0 {
+			g.refuse(field, subject, isOwn)
+		}
+		for _, d := range u.Dropins {
+			g.refuse(field, "drop-in "+u.Name+"/"+d.Name, isOwn)
+		}
+		return
+	case slices.Contains(needed, u.Name) && (masked || u.Contents != ""):
+		g.refuse(field, subject, isRoad)
+		return
+	case masked && u.Name == "default.target":
+		g.refuse(field, subject, leads)
+		return
+	}
+	if why := text(u.Name, u.Contents); why != "" {
+		g.refuse(field, subject, why)
+	}
+	for _, d := range u.Dropins {
+		if why := judgeDropin(u.Name+".d", d.Name, d.Contents); why != "" {
+			g.refuse(field, "drop-in "+u.Name+"/"+d.Name, why)
+		}
+	}
+}
+
+// path judges an entry of storage that lies at a path: a link to target, or a file with contents.
+func (g *guard) path(field, subject, at, target string, contents *string) {
+	at = g.follow(path.Clean(at))
+	rel := relativeTo(at)
+	if why := cmp.Or(takesPlace(rel), mounts(at, target, contents), manager(at, contents)); why != "" {
+		g.refuse(field, subject, why)
+		return
+	}
+	if rel == "" {
+		return
+	}
+	dir, name := path.Split(rel)
+	dir = strings.TrimSuffix(dir, "/")
+	if contents == nil {
+		to := g.follow(path.Join(path.Dir(at), target))
+		if path.IsAbs(target) {
+			to = g.follow(path.Clean(target))
+		}
+		if dir == "" && slices.Contains(boots, name) && (goesAway(path.Base(to)) || name == "default.target" && to == "/dev/null") {
+			g.refuse(field, subject, fmt.Sprintf("it leads to %s, with which %s", target, leads))
+			return
+		}
+		linked, known := g.contents[to]
+		if !known {
+			return
+		}
+		contents = &linked
+	}
+	why := ""
+	if dir == "" {
+		why = text(name, *contents)
+	} else if strings.HasSuffix(dir, ".d") {
+		why = judgeDropin(dir, name, *contents)
+	}
+	if why != "" {
+		g.refuse(field, subject, why)
+	}
+}
+
+// follow resolves the configuration's own links in a path.
+func (g *guard) follow(at string) string {
+	for range 40 {
+		next := at
+		for dir := at; dir != "/" && dir != "."; dir = path.Dir(dir) {
+			target, is := g.links[dir]
+			if !is || dir == at {
+				continue
+			}
+			if !path.IsAbs(target) {
+				target = path.Join(path.Dir(dir), target)
+			}
+			next = path.Join(target, strings.TrimPrefix(at, dir))
+			break
+		}
+		if next == at {
+			break
+		}
+		at = next
+	}
+	return at
+}
+
+func (g *guard) relative(at string) string { return relativeTo(g.follow(path.Clean(at))) }
+
+// relativeTo is a path below a directory of units, "" for others.
+func relativeTo(at string) string {
+	for _, dir := range unitDirs {
+		if rel, is := strings.CutPrefix(at, dir+"/"); is {
+			return rel
+		}
+	}
+	return ""
+}
+
+// takesPlace judges what stands at a path below a directory of units, whatever it is.
+func takesPlace(rel string) string {
+	if rel == "" {
+		return ""
+	}
+	first, rest, below := strings.Cut(rel, "/")
+	base := path.Base(rel)
+	for _, own := range OwnUnits {
+		// Its file; its .d, .wants and .requires; a link to it in those of others.
+		if first == own || strings.HasPrefix(first, own+".") || below && rest == base && base == own {
+			return isOwn
+		}
+		if slices.Contains(prefixDirs(own), first) && (below || first == base) {
+			return isOwn
+		}
+	}
+	if !below && slices.Contains(needed, first) {
+		return isRoad
+	}
+	if target, is := strings.CutSuffix(first, ".wants"); is && !below && slices.Contains(wantedBy, target) {
+		return "the links that start the agent's units are in it; leave it a directory"
+	}
+	return ""
+}
+
+// wantedBy are the targets that start the agent's units.
+var wantedBy = []string{"sysinit.target", "default.target", "emergency.target", "rescue.target"}
+
+// WantedBy are the targets that start the agent's units: the usual way of a boot, one without it, and the two that a
+// boot ends in that comes no further.
+func WantedBy() []string { return slices.Clone(wantedBy) }
+
+// prefixDirs are the drop-in directories that a unit shares with others by the beginning of its name.
+func prefixDirs(unit string) (dirs []string) {
+	stem, typ, _ := strings.Cut(unit, ".")
+	for i := strings.LastIndexByte(stem, '-'); i > 0; i = strings.LastIndexByte(stem[:i], '-') {
+		dirs = append(dirs, stem[:i+1]+"."+typ+".d")
+	}
+	return dirs
+}
+
+// mounts judges what takes the generators away that mount what the agent keeps its record on.
+func mounts(at, target string, contents *string) string {
+	dir, name := path.Split(at)
+	if dir != "/etc/systemd/system-generators/" && dir != "/usr/local/lib/systemd/system-generators/" ||
+		name != "ostree-system-generator" && name != "systemd-fstab-generator" {
+		return ""
+	}
+	if target == "/dev/null" || contents != nil {
+		return "the file systems are mounted by it that the agent keeps its record on; leave it out"
+	}
+	return ""
+}
+
+// capabilities are those without which no deployment can be left or removed.
+var capabilities = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_LINUX_IMMUTABLE", "CAP_SYS_ADMIN",
+	"CAP_SYS_CHROOT"}
+
+// manager judges settings of systemd itself, which no unit can take back.
+func manager(at string, contents *string) string {
+	dir := path.Dir(at)
+	if contents == nil || at != "/etc/systemd/system.conf" && dir != "/etc/systemd/system.conf.d" &&
+		dir != "/usr/local/lib/systemd/system.conf.d" {
+		return ""
+	}
+	all, err := syntax.Parse(*contents, false)
+	if err != nil {
+		return "" // which systemd does not read either
+	}
+	for _, a := range all {
+		words, _ := syntax.Words(a.Value)
+		switch {
+		case a.Section != "Manager":
+		case a.Key == "ManagerEnvironment" && slices.ContainsFunc(words, environment):
+			return a.Key + "=" + a.Value + " has systemd look for units elsewhere; leave it out"
+		case a.Key == "CapabilityBoundingSet" && a.Value != "":
+			list := strings.Fields(strings.ToUpper(strings.TrimPrefix(a.Value, "~")))
+			for _, c := range capabilities {
+				if slices.Contains(list, c) == strings.HasPrefix(a.Value, "~") {
+					return a.Key + " takes " + c + " from all services, also from the agent's; leave it"
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// environment reports whether a NAME=value, which init has from the kernel's command line or from its settings, has
+// systemd look for units or generators elsewhere, or load something else into it.
+func environment(variable string) bool {
+	name, _, _ := strings.Cut(strings.Trim(variable, `"`), "=")
+	return slices.Contains([]string{"SYSTEMD_UNIT_PATH", "SYSTEMD_GENERATOR_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH"}, name)
+}
+
+// text judges the contents of a unit file by what they say about the agent's units.
+func text(unit, contents string) string {
+	all, err := syntax.Parse(contents, false)
+	if err != nil {
+		return "" // which is refused as a whole
+	}
+	for _, a := range all {
+		if why := assignment(unit, a); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func assignment(unit string, a syntax.Assignment) string {
+	words, _ := syntax.Words(a.Value)
+	said := a.Key + "=" + a.Value
+	switch {
+	case a.Section == "Install" && a.Key == "Alias":
+		for _, alias := range words {
+			switch {
+			case slices.Contains(OwnUnits, alias):
+				return said + " would take the place of a unit of the agent's; leave it out"
+			case slices.Contains(needed, alias):
+				return said + ": " + isRoad
+			case slices.Contains(boots, alias) && goesAway(unit):
+				return said + ": " + leads
+			}
+		}
+	case a.Section == "Install" && a.Key == "Also":
+		for _, other := range words {
+			if slices.Contains(OwnUnits, other) {
+				return said + " would enable and disable a unit of the agent's with this one; leave it out"
+			}
+		}
+	case a.Section == "Unit" && slices.Contains([]string{"Conflicts", "PropagatesStopTo", "Before"}, a.Key):
+		for _, other := range words {
+			if slices.Contains(OwnUnits, other) {
+				return said + " would keep a unit of the agent's from running; leave it out"
+			}
+		}
+	}
+	return ""
+}
+
+// lasting are settings of a unit that no later drop-in can take back, or not in systemd's own units.
+var lasting = []string{"Requires", "Requisite", "BindsTo", "BindTo", "PartOf", "Conflicts", "Before", "After",
+	"StopPropagatedFrom", "RequiresMountsFor", "RequiresOverridable", "RequisiteOverridable", "SuccessAction"}
+
+// judgeDropin judges a drop-in of a directory that is shared with units of the agent's, or of a unit that they need.
+func judgeDropin(dir, name, contents string) string {
+	unit := strings.TrimSuffix(dir, ".d")
+	all, err := syntax.Parse(contents, false)
+	if err != nil || !strings.HasSuffix(name, ".conf") {
+		return ""
+	}
+	switch {
+	case unit == "service" && name >= OwnDropin:
+		return tooLate
+	case unit == "service":
+		for _, a := range all {
+			if a.Section == "Unit" && a.Value != "" && slices.Contains(lasting, a.Key) {
+				return fmt.Sprintf("%s=%s would hold for all services, also for the agent's; give it to those that need it",
+					a.Key, a.Value)
+			}
+		}
+		return ""
+	case reachesNeeded(unit):
+		for _, a := range all {
+			if stops(a) {
+				return fmt.Sprintf("%s=%s: %s", a.Key, a.Value, isRoad)
+			}
+		}
+	}
+	return text(unit, contents)
+}
+
+// reachesNeeded reports whether drop-ins of that name are read for a unit that the agent's need.
+func reachesNeeded(unit string) bool {
+	return slices.ContainsFunc(needed, func(n string) bool {
+		return unit == n || unit == path.Ext(n)[1:] || slices.Contains(prefixDirs(n), unit+".d")
+	})
+}
+
+// stops reports whether a setting may keep a unit from being started.
+func stops(a syntax.Assignment) bool {
+	if a.Value == "" || a.Section == "Install" {
+		return false
+	}
+	return strings.HasPrefix(a.Key, "Condition") || strings.HasPrefix(a.Key, "Assert") || strings.HasPrefix(a.Key, "Exec") ||
+		slices.Contains([]string{"Requires", "Requisite", "BindsTo", "Conflicts", "RefuseManualStart", "User", "SuccessAction",
+			"FailureAction"}, a.Key)
+}
+
+// goesAway reports whether a boot into a target never comes into service.
+func goesAway(target string) bool {
+	name, is := strings.CutSuffix(target, ".target")
+	return is && slices.Contains(away, name)
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// bare are arguments without a value that systemd takes for a target which never comes into service.
+var bare = []string{"emergency", "-b", "rescue", "single", "-s", "s", "S", "1", "rd.emergency", "rd.rescue", "rd.break"}
+
+// argument judges a kernel argument: why a host that boots with it would not start the agent's units, "" where it does.
+func argument(a string) string {
+	a = strings.ReplaceAll(a, `"`, "")
+	key, value, valued := strings.Cut(a, "=")
+	name := strings.ReplaceAll(key, "-", "_") // which are one character to systemd
+	unit := value
+	if path.Ext(unit) == "" {
+		unit += ".target"
+	}
+	switch {
+	case a == "--":
+		return "what follows it goes to init, and says what that starts; leave it out"
+	case !valued && slices.Contains(bare, a) || key == "rd.break":
+		return leads
+	case name == "systemd.unit" && !slices.Contains(boots, unit):
+		return leads + ", or link default.target to a target of your own"
+	case name == "rd.systemd.unit" && unit != "initrd.target" && unit != "default.target":
+		return "the initramfs would not lead to this host's own system; leave it out"
+	case (name == "systemd.mask") && (slices.Contains(OwnUnits, value) || slices.Contains(needed, value) ||
+		value == "default.target"):
+		return isRoad
+	case name == "systemd.wants" && goesAway(unit):
+		return leads
+	case name == "systemd.run":
+		return "this host would run the command in place of its services; make it a unit"
+	case name == "systemd.volatile" && !slices.Contains([]string{"no", "0", "false", "off", "n", "f"}, value):
+		return "/var, with the agent's record, would be empty in each boot; leave it out"
+	case key == "init" && !slices.Contains(inits, path.Clean(value)):
+		return "systemd would not be started, and the agent's units not by it; leave it out"
+	case key == "rdinit" && value != "/init":
+		return "the initramfs would not lead to this host's own system; leave it out"
+	case key == "ostree":
+		return "the boot loader's entries say which deployment is booted; leave it out"
+	case valued && environment(a):
+		return "systemd would look for its units elsewhere; leave it out"
+	}
+	return ""
+}
+
+// inits are the paths at which hosts have systemd.
+var inits = []string{"/sbin/init", "/usr/sbin/init", "/bin/init", "/usr/bin/init", "/init", "/lib/systemd/systemd",
+	"/usr/lib/systemd/systemd"}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+func yes() *bool { b := true; return &b }
+
+func aUnit(name, contents string) machineconfig.Config {
+	return machineconfig.Config{Units: []machineconfig.Unit{{Name: name, Contents: contents}}}
+}
+
+func aDropin(unit, name, contents string) machineconfig.Config {
+	return machineconfig.Config{Units: []machineconfig.Unit{{Name: unit,
+		Dropins: []machineconfig.Dropin{{Name: name, Contents: contents}}}}}
+}
+
+func aMask(unit string) machineconfig.Config {
+	return machineconfig.Config{Units: []machineconfig.Unit{{Name: unit, Mask: yes()}}}
+}
+
+func aFile(path, contents string) machineconfig.Config {
+	return machineconfig.Config{Files: []machineconfig.File{{Path: path, Contents: []byte(contents)}}}
+}
+
+func aLink(path, target string) machineconfig.Config {
+	return machineconfig.Config{Links: []machineconfig.Link{{Path: path, Target: target}}}
+}
+
+func arguments(a ...string) machineconfig.Config { return machineconfig.Config{KernelArguments: a} }
+
+func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
+	const etc = "/etc/systemd/system/"
+	for _, c := range []struct {
+		cfg   machineconfig.Config
+		field string
+		names string
+	}{
+		{aMask(ProveUnit), "systemd.units", ProveUnit},
+		{aMask("machine-config-daemon-apply.service"), "systemd.units", "machine-config-daemon-apply.service"},
+		{aUnit(RecoverUnit, "[Service]\nExecStart=/bin/true\n"), "systemd.units", RecoverUnit},
+		{machineconfig.Config{Units: []machineconfig.Unit{{Name: ProveUnit, Enabled: new(bool)}}}, "systemd.units", ProveUnit},
+		{aDropin(ProveUnit, "10-a.conf", ""), "systemd.units", ProveUnit + "/10-a.conf"},
+		{aUnit("x.service", "[Install]\nAlias=y.service \\\n "+ProveUnit+"\n"), "systemd.units", "x.service"},
+		{aDropin("x.service", "a.conf", "[Install]\nAlias="+RecoverUnit), "systemd.units", "x.service/a.conf"},
+		{aUnit("x.service", "[Unit]\nConflicts="+ProveUnit), "systemd.units", "Conflicts"},
+		{aUnit("x.service", "[Unit]\nBefore=a.service "+RecoverUnit), "systemd.units", "Before"},
+		{aUnit("x.service", "[Install]\nAlso="+ProveUnit), "systemd.units", "Also"},
+		{aMask("system.slice"), "systemd.units", "system.slice"},
+		{aFile(etc+"x.service", "[Unit]\nConflicts="+ProveUnit), "storage.files", "Conflicts"},
+		{aFile(etc+ProveUnit, ""), "storage.files", etc + ProveUnit},
+		{aFile("/etc/systemd/../systemd//system/"+ProveUnit, ""), "storage.files", ProveUnit},
+		{aFile("/etc/systemd/system.control/"+ProveUnit, ""), "storage.files", ProveUnit},
+		{aFile("/usr/local/lib/systemd/system/"+ProveUnit+".d/a.conf", ""), "storage.files", "a.conf"},
+		{aFile("/run/systemd/system/"+RecoverUnit, ""), "storage.files", RecoverUnit},
+		{aFile(etc+"machine-config-daemon-.service.d/a.conf", ""), "storage.files", "a.conf"},
+		{aFile(etc+"machine-config-.service.d/a.conf", ""), "storage.files", "a.conf"},
+		{aFile(etc+"machine-.service.d/a.conf", ""), "storage.files", "a.conf"},
+		{aLink(etc+"machine-.service.d", "/etc/elsewhere"), "storage.links", "machine-.service.d"},
+		{aLink(etc+ProveUnit, "/dev/null"), "storage.links", ProveUnit},
+		{aLink(etc+ProveUnit+".requires/x.service", "../x.service"), "storage.links", ProveUnit},
+		{aLink(etc+"sysinit.target.wants/"+ProveUnit, "/dev/null"), "storage.links", "sysinit.target.wants"},
+		{aLink(etc+"x.target.requires/"+RecoverUnit, "/dev/null"), "storage.links", RecoverUnit},
+		{aLink(etc+"sysinit.target.wants", "/etc/empty"), "storage.links", "sysinit.target.wants"},
+		{machineconfig.Config{Directories: []machineconfig.Directory{{Path: etc + ProveUnit}}}, "storage.directories", ProveUnit},
+		{machineconfig.Config{Directories: []machineconfig.Directory{{Path: etc + ProveUnit + ".d"}}}, "storage.directories",
+			ProveUnit},
+		{machineconfig.Config{Links: []machineconfig.Link{{Path: "/etc/mine", Target: "systemd/system"}},
+			Files: []machineconfig.File{{Path: "/etc/mine/" + ProveUnit}}}, "storage.files", "/etc/mine/" + ProveUnit},
+
+		{aMask("sysinit.target"), "systemd.units", "sysinit.target"},
+		{aMask("reboot.target"), "systemd.units", "reboot.target"},
+		{aUnit("reboot.target", "[Unit]\nDescription=Nothing\n"), "systemd.units", "reboot.target"},
+		{aUnit("x.target", "[Install]\nAlias=reboot.target"), "systemd.units", "Alias"},
+		{aDropin("sysinit.target", "a.conf", "[Unit]\nConditionPathExists=/nonexistent"), "systemd.units", "Condition"},
+		{aFile(etc+"target.d/a.conf", "[Unit]\nAssertPathExists=/nonexistent"), "storage.files", "AssertPathExists"},
+		{aFile(etc+"systemd-.service.d/a.conf", "[Service]\nExecStartPre=/bin/false"), "storage.files", "ExecStartPre"},
+
+		{aMask("default.target"), "systemd.units", "default.target"},
+		{aLink(etc+"default.target", "/dev/null"), "storage.links", "default.target"},
+		{aLink(etc+"default.target", "/usr/lib/systemd/system/emergency.target"), "storage.links", "emergency.target"},
+		{aLink(etc+"default.target", "../../../usr/lib/systemd/system/rescue.target"), "storage.links", "rescue.target"},
+		{aLink(etc+"graphical.target", "/usr/lib/systemd/system/poweroff.target"), "storage.links", "poweroff.target"},
+		{aUnit("emergency.target", "[Install]\nAlias=default.target"), "systemd.units", "Alias"},
+
+		{aFile(etc+"service.d/10-a.conf", "[Unit]\nRequires=gone.service"), "storage.files", "Requires=gone.service"},
+		{aFile(etc+"service.d/10-a.conf", "[Unit]\nConflicts=sysinit.target"), "storage.files", "Conflicts"},
+		{aFile(etc+"service.d/10-a.conf", "[Unit]\nSuccessAction=none"), "storage.files", "SuccessAction"},
+		{aFile(etc+"service.d/~~.conf", "[Service]\nUser=nobody"), "storage.files", OwnDropin},
+		{machineconfig.Config{Links: []machineconfig.Link{{Path: etc + "service.d/10-a.conf", Target: "/etc/a"}},
+			Files: []machineconfig.File{{Path: "/etc/a", Contents: []byte("[Unit]\nBindsTo=gone.service")}}},
+			"storage.links", "BindsTo"},
+
+		{aLink("/etc/systemd/system-generators/ostree-system-generator", "/dev/null"), "storage.links", "generator"},
+		{aFile("/etc/systemd/system.conf", "[Manager]\nManagerEnvironment=A=1 SYSTEMD_UNIT_PATH=/x"), "storage.files", "Manager"},
+		{aFile("/etc/systemd/system.conf.d/a.conf", "[Manager]\nCapabilityBoundingSet=~CAP_SYS_ADMIN"), "storage.files",
+			"CAP_SYS_ADMIN"},
+		{aFile("/etc/systemd/system.conf.d/a.conf", "[Manager]\nCapabilityBoundingSet=CAP_NET_ADMIN"), "storage.files", "CAP_"},
+
+		{arguments("systemd.unit=emergency.target"), "kernelArguments", "systemd.unit=emergency.target"},
+		{arguments(`systemd.unit="rescue"`), "kernelArguments", "systemd.unit"},
+		{arguments(`"systemd.unit=mine.target"`), "kernelArguments", "systemd.unit"},
+		{arguments("rd.systemd.unit=emergency.target"), "kernelArguments", "rd.systemd.unit"},
+		{arguments("emergency"), "kernelArguments", "emergency"},
+		{arguments("rescue"), "kernelArguments", "rescue"},
+		{arguments("single"), "kernelArguments", "single"},
+		{arguments("-b"), "kernelArguments", "-b"},
+		{arguments("S"), "kernelArguments", "S"},
+		{arguments("1"), "kernelArguments", "1"},
+		{arguments("rd.break=pre-mount"), "kernelArguments", "rd.break"},
+		{arguments("--", "x"), "kernelArguments", "--"},
+		{arguments("systemd.mask=" + ProveUnit), "kernelArguments", "systemd.mask"},
+		{arguments("systemd.mask=sysinit.target"), "kernelArguments", "sysinit.target"},
+		{arguments("systemd.wants=poweroff.target"), "kernelArguments", "systemd.wants"},
+		{arguments("systemd.run=/bin/true"), "kernelArguments", "systemd.run"},
+		{arguments("systemd.volatile=yes"), "kernelArguments", "systemd.volatile"},
+		{arguments("init=/bin/sh"), "kernelArguments", "init=/bin/sh"},
+		{arguments("rdinit=/bin/sh"), "kernelArguments", "rdinit"},
+		{arguments("ostree=/ostree/boot.0/x"), "kernelArguments", "ostree="},
+		{arguments("SYSTEMD_UNIT_PATH=/x"), "kernelArguments", "SYSTEMD_UNIT_PATH"},
+	} {
+		p, err := Make(&machineconfig.Config{}, &c.cfg, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(p.Unreconcilable, func(u Unreconcilable) bool {
+			return u.Field == c.field && strings.Contains(u.Reason, c.names)
+		}) {
+			t.Errorf("%+v: no %s that names %s in %+v", c.cfg, c.field, c.names, p.Unreconcilable)
+		}
+	}
+}
+
+func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
+	const etc = "/etc/systemd/system/"
+	for _, cfg := range []machineconfig.Config{
+		aFile(etc+"service.d/10-hardening.conf", "[Unit]\nOnFailure=tell@%n.service\nConditionPathExists=/x\n"+
+			"[Service]\nProtectSystem=strict\nUser=nobody\nExecStartPre=/bin/false\n"),
+		aLink(etc+"service.d/10-timeout-abort.conf", "/dev/null"),
+		aFile(etc+"service.d/~~.txt", "[Unit]\nRequires=x.service"),
+		aFile("/etc/service.d/10-a.conf", "[Unit]\nRequires=x.service"),
+		aMask("systemd-logind.service"), aMask("ctrl-alt-del.target"), aMask("emergency.service"), aMask("debug-shell.service"),
+		aUnit("machine-config-daemon-pull.service", "[Service]\nExecStart=/bin/true\n"),
+		aUnit("machine-config-daemon-firstboot.service", "[Service]\nExecStart=/bin/true\n"),
+		aUnit("x.service", "[Unit]\nAfter="+RecoverUnit+"\nConflicts=shutdown.target reboot.target\n[Install]\nAlias=y.service\n"),
+		aUnit("x.service", "[Unit]\nDescription=Conflicts="+ProveUnit+"\n# Conflicts="+ProveUnit),
+		aUnit("mine.target", "[Install]\nAlias=default.target"),
+		aDropin("sysinit.target", "a.conf", "[Unit]\nWants=x.service\n"),
+		aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=2min\n"),
+		aDropin("multi-user.target", "a.conf", "[Unit]\nConditionPathExists=/x\n"),
+		aLink(etc+"default.target", "/usr/lib/systemd/system/multi-user.target"),
+		aLink(etc+"sysinit.target.wants/x.service", "../x.service"),
+		aLink("/etc/systemd/system-generators/systemd-gpt-auto-generator", "/dev/null"),
+		aFile("/etc/systemd/system-generators/mine", "#!/bin/sh\n"),
+		aFile("/etc/systemd/system-preset/00-mine.preset", "disable *\n"),
+		aFile("/etc/systemd/system.conf.d/a.conf", "[Manager]\nDefaultTimeoutStartSec=1ms\nCapabilityBoundingSet=~CAP_SYS_MODULE\n"),
+		arguments("systemd.unit=multi-user.target", "3", "quiet", "init=/usr/lib/systemd/systemd", "systemd.mask=cups.service",
+			"rd.systemd.unit=initrd.target", "systemd.volatile=no", "rd.shell", "console=ttyS0", "systemd.wants=x.service",
+			"rd.emergency=halt", "selinux=1", "single_pcpu=1"),
+	} {
+		p, err := Make(&machineconfig.Config{}, &cfg, Options{})
+		if err != nil || len(p.Unreconcilable) > 0 {
+			t.Errorf("%+v: %+v, %v", cfg, p.Unreconcilable, err)
+		}
+	}
+}
+
+func TestWhatIsMountedOverTheRecordStays(t *testing.T) {
+	none, mount := machineconfig.Config{}, aUnit("var.mount", "[Mount]\nWhat=/dev/vdb\nWhere=/var\n")
+	table := aFile("/etc/fstab", "# /dev/a /var xfs\n/dev/vdb\t/var/ xfs defaults 0 0\n/dev/c /srv xfs\n")
+	for _, c := range []struct {
+		from, to *machineconfig.Config
+		field    string
+	}{
+		{nil, &mount, ""}, // a machine is made with it
+		{&mount, &mount, ""},
+		{&none, &mount, "systemd.units"},
+		{&mount, &none, "systemd.units"},
+		{nil, &table, ""},
+		{&none, &table, "storage.files"},
+	} {
+		p, err := Make(c.from, c.to, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (c.field == "") != (len(p.Unreconcilable) == 0) || c.field != "" && p.Unreconcilable[0].Field != c.field {
+			t.Errorf("%+v to %+v: %+v", c.from, c.to, p.Unreconcilable)
+		}
+	}
+	other := aFile("/etc/fstab", "/dev/vdb /var xfs defaults 0 0\n/dev/vdb\t/var/ xfs defaults 0 0\n")
+	same := aFile("/etc/fstab", "/dev/d /srv2 xfs\n/dev/vdb /var/ xfs defaults 0 0\n")
+	if p, err := Make(&table, &same, Options{}); err != nil || len(p.Unreconcilable) > 0 {
+		t.Errorf("another line changes: %+v, %v", p, err)
+	}
+	if p, err := Make(&none, &table, Options{Committed: &table}); err != nil || len(p.Unreconcilable) > 0 {
+		t.Errorf("it has drifted: %+v, %v", p, err)
+	}
+	if p, err := Make(&table, &other, Options{}); err != nil || len(p.Unreconcilable) != 1 {
+		t.Errorf("one more over it: %+v, %v", p, err)
+	}
+}
+
+func TestSkippedArgumentsDisarmNothing(t *testing.T) {
+	cfg := arguments("emergency")
+	p, err := Make(nil, &cfg, Options{SkipOS: true})
+	if err != nil || len(p.Unreconcilable) > 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/systemd/syntax"
+)
+
+// Validate says what is wrong with a unit before anything is written: a name that systemd does not take, a drop-in that
+// it would never read, contents that do not parse. Errors name the unit, the drop-in and the line. What systemd itself
+// only warns about outside of any section passes, as it does upstream.
+func Validate(u Unit) error {
+	n := splitName(u.Name)
+	if n.kind == invalidName {
+		return fmt.Errorf("unit %q: not a valid unit name", u.Name)
+	}
+	if n.kind != plainName && !slices.Contains(templatedTypes, n.typ) {
+		return fmt.Errorf("unit %s: a %s unit can't be a template or an instance", u.Name, n.typ)
+	}
+	if _, err := syntax.Parse(u.Contents, true); err != nil {
+		return fmt.Errorf("unit %s: %w", u.Name, err)
+	}
+	seen := map[string]bool{}
+	for _, d := range u.Dropins {
+		base, isConf := strings.CutSuffix(d.Name, ".conf")
+		if !isConf || base == "" || len(d.Name) >= maxName || strings.ContainsAny(d.Name, "/\x00") {
+			return fmt.Errorf("unit %s: drop-in %q: not a file name that ends in .conf", u.Name, d.Name)
+		}
+		if seen[d.Name] {
+			return fmt.Errorf("unit %s: drop-in %s: given twice", u.Name, d.Name)
+		}
+		seen[d.Name] = true
+		if _, err := syntax.Parse(d.Contents, true); err != nil {
+			return fmt.Errorf("unit %s: drop-in %s: %w", u.Name, d.Name, err)
+		}
+	}
+	return nil
+}

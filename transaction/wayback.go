@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/systemd"
+)
+
+// Means are what a host has of what the agent needs: to be started in the next boot, to reboot, and to keep a record.
+type Means struct {
+	// Units are the agent's own, and those in plan.Needed.
+	Units []systemd.Facts
+	// Command is what each of the agent's own runs, by unit.
+	Command map[string][]string
+	// Differing are files and links of the agent's own that are not as it has left them.
+	Differing []string
+	// Reload is why systemd can't read its units again, Written why a directory can't be written to, by path.
+	Reload  error
+	Written map[string]error
+}
+
+// Judge says what is missing, each by name; nil: the host can still be taken back, and on.
+func (m Means) Judge() error {
+	var noes []error
+	for _, at := range m.Differing {
+		noes = append(noes, fmt.Errorf("%s is not as the agent has left it", at))
+	}
+	for _, u := range m.Units {
+		if why := m.lacks(u); why != "" {
+			noes = append(noes, errors.New(why))
+		}
+	}
+	if m.Reload != nil {
+		noes = append(noes, m.Reload)
+	}
+	for _, dir := range slices.Sorted(maps.Keys(m.Written)) {
+		if err := m.Written[dir]; err != nil {
+			noes = append(noes, fmt.Errorf("writing to %s: %w", dir, err))
+		}
+	}
+	return errors.Join(noes...)
+}
+
+// lacks says what a unit has not of what it takes, "" for nothing.
+func (m Means) lacks(u systemd.Facts) string {
+	argv, own := m.Command[u.Name]
+	switch {
+	case u.Load != "loaded":
+		return u.String()
+	case !own:
+		return ""
+	case u.File != path.Join("/etc/systemd/system", u.Name):
+		return fmt.Sprintf("%s is the unit of %s", u.Name, u.File)
+	case !slices.Equal(u.Argv, argv):
+		return fmt.Sprintf("%s runs %q", u.Name, strings.Join(u.Argv, " "))
+	case u.Before > 0:
+		return u.Name + " runs other commands first"
+	case u.User != "" && u.User != "root":
+		return fmt.Sprintf("%s runs as %s", u.Name, u.User)
+	case u.Root != "" && u.Root != "/":
+		return fmt.Sprintf("%s runs in %s", u.Name, u.Root)
+	}
+	return ""
+}
+
+// Sight is what can be seen of a boot from anywhere on the host.
+type Sight struct {
+	BootID string
+	Booted string // deployment
+	Uptime time.Duration
+	// Recover and Prove are the agent's units. Maintenance is the target that a boot ended in which came no further, ""
+	// where it did.
+	Recover, Prove systemd.Facts
+	Maintenance    string
+}
+
+// overdue is how long after the deadline the way back may take to begin.
+const overdue = 30 * time.Second
+
+// Waits reports whether a pending update waits for what this boot or the next one does by itself.
+func (p *Pending) Waits() bool { return p != nil && (p.Phase == PhaseBoot || p.Phase == PhaseProve) }
+
+// Stuck says why a pending update does not go on, and what a person can do; "" where it does, or where what it waits for
+// is to come. The record alone can't tell: what would write it does not run.
+func Stuck(p *Pending, s Sight) string {
+	if !p.Waits() {
+		return ""
+	}
+	where := p.Config
+	if p.deploys() && s.Booted == p.From {
+		where = "the configuration before " + p.Config
+	}
+	switch {
+	case p.BootID == s.BootID && p.Phase == PhaseBoot:
+		return ""
+	case p.Phase == PhaseBoot && sameKernel(p.BootID, s.BootID) && (!p.deploys() || s.Booted == p.From):
+		return ""
+	case p.BootID != s.BootID && (s.Recover.Moves() || s.Prove.Moves() || s.Prove.Active == "active"):
+		return ""
+	case p.BootID != s.BootID:
+		return s.with(fmt.Sprintf("this host has booted %s, and recovery did not run: %s, %s", where, s.Recover, s.Prove))
+	case s.Uptime <= p.Deadline+overdue:
+		return ""
+	}
+	return s.with(fmt.Sprintf("the deadline of %s passed %s ago, and nothing has gone back: %s",
+		p.Config, (s.Uptime - p.Deadline).Round(time.Second), s.Prove))
+}
+
+// Unheld says why nothing has held the deadline of an update that is given up after it, "" where the agent's unit did.
+func Unheld(s Sight) string {
+	if s.Prove.Name == "" || s.Prove.Active == "active" || s.Prove.Active == "activating" {
+		return ""
+	}
+	return s.Prove.String()
+}
+
+func (s Sight) with(why string) string {
+	if s.Maintenance != "" {
+		why += ", and the boot ended in " + s.Maintenance
+	}
+	return why + "; `machine-config-daemon rollback` on this host goes back, `machine-config-daemon recover` goes on"
+}
+
+// Booting says where an update is that has booted and that recovery has yet to take up; "" for one that has not booted.
+func Booting(p *Pending, s Sight) string {
+	if p == nil || p.Phase != PhaseBoot || p.BootID == s.BootID ||
+		sameKernel(p.BootID, s.BootID) && (!p.deploys() || s.Booted == p.From) {
+		return ""
+	}
+	return fmt.Sprintf("booted, and recovery has not run yet: %s", s.Recover)
+}
