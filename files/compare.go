@@ -119,7 +119,7 @@ func sameBytes(h *os.File, name string, size int64, data []byte) (bool, string, 
 			return false, "", pathError("read", name, err)
 		}
 	}
-	if size > int64(len(data))+hashed {
+	if size > int64(len(data))+MostExposed {
 		return false, fmt.Sprintf("%d bytes", size), nil
 	}
 	d := sha256.New()
@@ -128,10 +128,6 @@ func sameBytes(h *os.File, name string, size int64, data []byte) (bool, string, 
 	}
 	return false, digest(d.Sum(nil)), nil
 }
-
-// hashed is how many bytes more than wanted, at most, are read for the digest of what was found. A user can make a file
-// of terabytes, or add to one without end, where keys are wanted.
-const hashed = 64 << 20
 
 // reads says whether r gives data and then ends. It holds a piece at a time: what is compared may be a program.
 func reads(r io.Reader, data []byte) (bool, error) {

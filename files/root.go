@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -198,7 +200,7 @@ func (r *Root) ReadFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
-	return contents(h, name)
+	return contents(h, name, math.MaxInt64)
 }
 
 // Contents returns the bytes of the regular file that stands at name itself: a link there is not followed.
@@ -208,10 +210,29 @@ func (r *Root) Contents(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
-	return contents(h, name)
+	return contents(h, name, math.MaxInt64)
 }
 
-func contents(h *os.File, name string) ([]byte, error) {
+// Read returns what is at name itself, with the bytes of a regular file: all of one inode, whoever exchanges it meanwhile.
+// Of a file in an exposed place no more than MostExposed bytes are read, else the error is EFBIG.
+func (r *Root) Read(name string) (Node, error) {
+	h, n, st, err := r.inspect(name)
+	if err != nil || h == nil {
+		return n, err
+	}
+	defer func() { _ = h.Close() }()
+	if n.Type != Regular {
+		return n, nil
+	}
+	if st.Size > MostExposed && r.Exposed(name) != "" {
+		return n, pathError("read", name, unix.EFBIG)
+	}
+	n.Data, err = contents(h, name, st.Size)
+	return n, err
+}
+
+// contents reads most bytes at most: a file may grow meanwhile, and those of /proc have no size.
+func contents(h *os.File, name string, most int64) ([]byte, error) {
 	st, err := h.Stat()
 	if err != nil {
 		return nil, pathError("stat", name, err)
@@ -226,7 +247,7 @@ func contents(h *os.File, name string) ([]byte, error) {
 	defer func() { _ = f.Close() }()
 	var b bytes.Buffer
 	b.Grow(int(st.Size()) + bytes.MinRead)
-	if _, err := b.ReadFrom(f); err != nil {
+	if _, err := b.ReadFrom(io.LimitReader(f, most)); err != nil {
 		return nil, pathError("read", name, err)
 	}
 	return b.Bytes(), nil

@@ -37,6 +37,10 @@ func (e *ExposedError) Is(target error) bool { return target == unix.ENOTDIR }
 // Unwrap returns what the kernel said.
 func (e *ExposedError) Unwrap() error { return e.Err }
 
+// MostExposed is how many bytes are read or copied, at most, of a file that others than root can write to: a user can
+// make one of terabytes, or add to one without end.
+const MostExposed = 64 << 20
+
 // maxLinks is the kernel's own limit for one path (path_resolution(7)).
 const maxLinks = 40
 

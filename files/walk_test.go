@@ -205,6 +205,29 @@ func TestNoSwapInAHomeLeadsElsewhere(t *testing.T) {
 	t.Logf("%d swaps, %d done, %d refused", n, done, refused)
 }
 
+// What a user makes of a file is read up to a size; root's own is read whole.
+func TestAFileOfTerabytesOfAUsersIsNotRead(t *testing.T) {
+	r, dir := exposedHost(t)
+	for name, want := range map[string]error{"/home/core/big": unix.EFBIG, "/home/core/small": nil, "/etc/keys": nil} {
+		at := filepath.Join(dir, strings.Replace(name, "/home", "/var/home", 1))
+		if name != "/etc/keys" {
+			must(t, os.WriteFile(at, []byte("root's"), 0o600))
+		}
+		if want != nil {
+			must(t, os.Truncate(at, 4<<40))
+		}
+		n, err := r.Read(name)
+		if !errors.Is(err, want) || want == nil && string(n.Data) != "root's" {
+			t.Errorf("Read(%s) = %q, %v, want %v", name, n.Data, err, want)
+		}
+	}
+	for name, want := range map[string]files.Type{"/etc": files.Directory, "/home": files.Symlink, "/no": files.Absent} {
+		if n, err := r.Read(name); err != nil || n.Type != want || n.Data != nil {
+			t.Errorf("Read(%s) = %+v, %v", name, n, err)
+		}
+	}
+}
+
 // A mount that root can't read, as FUSE's are, is in the way like a file.
 func TestWhatRootMayNotEnterIsNoDirectory(t *testing.T) {
 	err := error(&files.ExposedError{Dir: "/home/core", At: "/home/core/.ssh", Err: unix.EACCES})

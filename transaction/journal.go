@@ -205,11 +205,10 @@ func (j *journal) keep(st *step) error {
 	return j.root.Preserve(st.Path, path.Dir(st.Path), j.beside(st), copied(st.Exposed))
 }
 
-// copied is how many bytes are copied, at most, of a file that can't be kept by a second name. Below an exposed
-// directory a user could have the disk filled with a file of terabytes.
+// copied is how many bytes are copied, at most, of a file that can't be kept by a second name.
 func copied(exposed string) int64 {
 	if exposed != "" {
-		return 64 << 20
+		return files.MostExposed
 	}
 	return math.MaxInt64
 }
