@@ -195,6 +195,7 @@ func TestPlanChanges(t *testing.T) {
 		{"compression", withFile("/f", "text"), withFile("/f", "", gzipped("text")), nil},
 		{"compressed contents that differ", withFile("/f", "text"), withFile("/f", "", gzipped("other")), []string{"change file /f contents"}},
 		{"a file that is empty and one without contents", withFile("/f", ""), listed("storage", "files", obj{"path": "/f"}), nil},
+		{"a file without contents and one that is empty", listed("storage", "files", obj{"path": "/f"}), withFile("/f", ""), []string{"change file /f contents"}},
 		{"directory mode", withDir("/d"), withDir("/d", mode(0o700)), []string{"change directory /d mode"}},
 		{"directory owner", withDir("/d"), withDir("/d", obj{"user": obj{"id": 1}}), []string{"change directory /d owner"}},
 		{"directory default mode", withDir("/d"), withDir("/d", mode(0o755)), nil},
