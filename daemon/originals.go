@@ -242,8 +242,8 @@ func (c *compiler) originals() error {
 			err = c.keepMisplaced(w, at)
 		case w.Kind == "sshkeys":
 			// Before a host's first configuration Ignition wrote them, and a key that was taken out must not come back.
-			if c.old != nil && w.Node.Type != files.Absent {
-				err = c.keepOriginal(w, at)
+			if c.old != nil {
+				err = c.keepKeys(w, at)
 			}
 		case slices.Contains([]string{"file", "link", "unit", "dropin", "directory"}, w.Kind):
 			err = c.keepOriginal(w, at)
@@ -328,6 +328,17 @@ func (c *compiler) keepOriginal(w files.Want, at string) error {
 		return err
 	}
 	return c.want(files.Want{Path: origPath(at), Node: found})
+}
+
+// keepKeys keeps a key file of before. It lies where its user can write: what is not the user's or root's own file is
+// none.
+func (c *compiler) keepKeys(w files.Want, at string) error {
+	found, err := c.view.Inspect(w.Path)
+	if err != nil || w.Node.Type != files.Regular || found.Type != files.Regular ||
+		found.UID != w.Node.UID && found.UID != 0 {
+		return err
+	}
+	return c.keepOriginal(w, at)
 }
 
 // takenOver reports whether what is at the path is an admin's own.

@@ -28,7 +28,8 @@ func differences(current, desired *machineconfig.Config, opts Options) ([]Change
 	}
 
 	ds, err := compare(current.Files, desired.Files,
-		func(f machineconfig.File) string { return f.Path }, fileChange)
+		func(f machineconfig.File) string { return f.Path },
+		func(a, b machineconfig.File) []What { return fileChange(a, b, opts.Satisfied != nil) })
 	// Appending is refused, so there is no such change; a file that was appended to is one that is there.
 	appended := make(map[string]bool)
 	for _, f := range desired.Files {
@@ -112,9 +113,14 @@ func index[T any](things []T, key func(T) string) (map[string]int, error) {
 	return at, nil
 }
 
-func fileChange(a, b machineconfig.File) (what []What) {
-	// Without contents the bytes are not the configuration's: at most those from before the current one come back.
-	if a.NoContents != b.NoContents || !bytes.Equal(a.Contents, b.Contents) || a.Append {
+// fileChange compares files. Where the desired one has no contents the bytes stay, unless the host keeps others from
+// before the current configuration: only a host that is asked can tell.
+func fileChange(a, b machineconfig.File, askHost bool) (what []What) {
+	differs := a.NoContents || !bytes.Equal(a.Contents, b.Contents)
+	if b.NoContents {
+		differs = askHost && !a.NoContents
+	}
+	if differs || a.Append {
 		what = append(what, Contents)
 	}
 	if a.Mode != b.Mode {

@@ -530,13 +530,15 @@ func TestAFileWithoutContents(t *testing.T) {
 		{"the same", with(bare), with(bare), []string{}},
 		{"another mode", with(bare), with(other), []string{"~ file /f (mode)"}},
 		{"an empty one is another thing", with(bare), with(mc.File{Path: "/f", Mode: 0o600}), []string{"~ file /f (contents)"}},
-		{"contents go", with(mc.File{Path: "/f", Mode: 0o600, Contents: []byte("x")}), with(bare), []string{"~ file /f (contents)"}},
+		{"contents go, and the bytes stay", with(mc.File{Path: "/f", Mode: 0o600, Contents: []byte("x")}), with(bare), []string{}},
 		{"new", &mc.Config{}, with(bare), []string{"+ file /f"}},
 	} {
 		check(t, c.name, lines(mustMake(t, c.from, c.to, Options{}).Changes), c.want)
 	}
-	d := Diffs(with(mc.File{Path: "/f", Mode: 0o600, Contents: []byte("x\n")}), with(bare),
-		mustMake(t, with(mc.File{Path: "/f", Mode: 0o600, Contents: []byte("x\n")}), with(bare), Options{}).Changes)
+	full := with(mc.File{Path: "/f", Mode: 0o600, Contents: []byte("x\n")})
+	p := mustMake(t, full, with(bare), Options{Satisfied: func(Change) bool { return false }})
+	check(t, "on a host that has others from before", lines(p.Changes), []string{"~ file /f (contents)"})
+	d := Diffs(full, with(bare), p.Changes)
 	check(t, "diff", d[0].Diff, "--- /f\n+++ /f\ncontents: those that the host has\n")
 }
 

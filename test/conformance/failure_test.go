@@ -92,7 +92,7 @@ func failures() []failure {
 			both(file("/srv/small/1"), file("/srv/small/2"), file("/srv/small/3"), file("/srv/small/4")), []string{"/srv/small", "inodes"}, true, false},
 		{"a read-only mount", func(tr *tree) { tr.readOnly("srv/ro") }, file("/srv/ro/f"), []string{"/srv/ro", "read-only"}, true, false},
 		{"a file to go from a read-only mount", func(tr *tree) {
-			tr.put("etc/ro/f", "1", 0o644)
+			tr.put("etc/ro/theirs", "1", 0o644)
 			tr.apply(doc("a0", append(managed(), file("/etc/ro/f"))...))
 			tr.readOnly("etc/ro")
 		}, both(), []string{"/etc/ro/f", "read-only"}, false, false},

@@ -134,7 +134,7 @@ func takenKinds() []taken {
 // ways are how a host comes to be without what a configuration had taken over.
 var ways = []struct {
 	name string
-	go_  func(tr *tree, k taken)
+	walk func(tr *tree, k taken)
 }{
 	{"let go", func(tr *tree, k taken) {
 		tr.apply(doc("with", k.want...))
@@ -171,7 +171,7 @@ func TestAnAdminsOwnIsThereAgainWhenAConfigurationLetsGo(t *testing.T) {
 					tr.age()
 					before := tr.take()
 					kept := tr.kept()
-					way.go_(tr, k)
+					way.walk(tr, k)
 					tr.verified()
 					after := tr.take()
 					if k.stays && state == "absent" && strings.HasSuffix(way.name, "twice over") {
