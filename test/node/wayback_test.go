@@ -279,6 +279,19 @@ func TestWithoutLogindTheWayForwardAndBackIsOpen(t *testing.T) {
 	settled(ctx, t, n, "a")
 }
 
+func TestALogindOrABusThatSaysNothingHoldsNothingUp(t *testing.T) {
+	for _, unit := range []string{"systemd-logind.service", "dbus.service"} {
+		t.Run(unit, func(t *testing.T) {
+			ctx, n := onA(t)
+			if out, exit := shell(ctx, t, n, "systemctl kill --kill-whom=main -s STOP "+unit); exit != 0 {
+				t.Fatal(out)
+			}
+			apply(ctx, t, n, mc("b", configB))
+			settled(ctx, t, n, "b")
+		})
+	}
+}
+
 func TestADeadlineThatNothingHoldsIsNamed(t *testing.T) {
 	ctx, n := onA(t)
 	// Somebody takes the units away by hand, for the next boot.
