@@ -153,9 +153,7 @@ Type=notify
 `
 
 func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
-	const slice = "/etc/systemd/system/system.slice.d/10-a.conf"
 	for name, text := range map[string]string{
-		"limits":     "[Slice]\nMemoryMax=1M\nTasksMax=1\n",
 		"read-only":  "[Service]\nProtectSystem=strict\n",
 		"user":       "[Service]\nUser=nobody\n",
 		"before":     "[Service]\nExecStartPre=/bin/false\n",
@@ -163,10 +161,7 @@ func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
 		"everything": everything,
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := "/etc/systemd/system/service.d/10-a.conf"
-			if strings.HasPrefix(text, "[Slice]") {
-				at = slice
-			}
+			const at = "/etc/systemd/system/service.d/10-a.conf"
 			ctx, n := onA(t)
 			apply(ctx, t, n, hostile(t, "b", true, nil, nil, []any{fileAt(at, text)}, nil), "--verdict-timeout", "20s")
 			cameBack(ctx, t, n)
