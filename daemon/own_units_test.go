@@ -39,6 +39,10 @@ func TestEveryUnitOfTheAgentsHasItsDropinAndItsLinks(t *testing.T) {
 	}
 	for _, unit := range bootUnits {
 		text := at[path.Join(unitDir, unit)]
+		own := at[path.Join(unitDir, unit+".d", plan.OwnDropin)]
+		if strings.LastIndex(own, "Slice=") != strings.Index(own, "Slice=-.slice") {
+			t.Errorf("%s has the limits of all services: %s", unit, own)
+		}
 		if err := systemd.Validate(systemd.Unit{Name: unit, Contents: text}); err != nil || text == "" {
 			t.Errorf("%s: %q: %v", unit, text, err)
 		}

@@ -39,15 +39,25 @@ func (h *Host) meansCheck(reload bool) transaction.Check {
 			return h.services.Reload(ctx)
 		})
 	}
+	var asked time.Time // when it last said yes
 	return transaction.Check{Name: wayBackCheck, After: transaction.BootCheck, Run: func(ctx context.Context) error {
+		if time.Since(asked) < wayBackLasts {
+			return nil
+		}
 		m, err := h.means(ctx)
 		if err != nil {
 			return err
 		}
 		m.Reload = again()
-		return m.Judge()
+		if err = m.Judge(); err == nil {
+			asked = time.Now()
+		}
+		return err
 	}}
 }
+
+// wayBackLasts is how long a yes is good for: others may be asked several times a second, until the deadline.
+const wayBackLasts = 2 * time.Second
 
 // means looks at what the agent needs.
 func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {

@@ -54,6 +54,7 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 	defer cancel()
 	noes := map[string]int{}
 	var since time.Time // when all have said yes
+	var last []error    // the noes of the last round that the deadline did not cut short
 	for {
 		var failed []error
 		final, interval := false, patientInterval
@@ -79,6 +80,10 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 				final = final || noes[c.Name] >= impatientTries
 			}
 		}
+		if ctx.Err() != nil && len(last) > 0 {
+			failed = last // what could not be asked any more hides what is wrong
+		}
+		last = failed
 		switch {
 		case len(failed) > 0:
 			since = time.Time{}

@@ -181,3 +181,24 @@ func TestScriptThatHangsIsEndedWithItsChildren(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestWhatTheDeadlineCutsShortDoesNotHideWhatIsWrong(t *testing.T) {
+	asked := 0
+	slow := Check{Name: "slow", Patient: true, Run: func(ctx context.Context) error {
+		if asked++; asked == 1 {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	bad := Check{Name: "node", Patient: true, Run: func(ctx context.Context) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return errors.New("it is not ready")
+	}}
+	err := Verdict(t.Context(), []Check{slow, bad}, time.Now().Add(time.Second), func(string, string) {})
+	if err == nil || !strings.Contains(err.Error(), "it is not ready") || !strings.Contains(err.Error(), "by the deadline") {
+		t.Errorf("%v", err)
+	}
+}

@@ -153,9 +153,7 @@ Type=notify
 `
 
 func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
-	const slice = "/etc/systemd/system/system.slice.d/10-a.conf"
 	for name, text := range map[string]string{
-		"limits":     "[Slice]\nMemoryMax=1M\nTasksMax=1\n",
 		"read-only":  "[Service]\nProtectSystem=strict\n",
 		"user":       "[Service]\nUser=nobody\n",
 		"before":     "[Service]\nExecStartPre=/bin/false\n",
@@ -163,10 +161,7 @@ func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
 		"everything": everything,
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := "/etc/systemd/system/service.d/10-a.conf"
-			if strings.HasPrefix(text, "[Slice]") {
-				at = slice
-			}
+			const at = "/etc/systemd/system/service.d/10-a.conf"
 			ctx, n := onA(t)
 			apply(ctx, t, n, hostile(t, "b", true, nil, nil, []any{fileAt(at, text)}, nil), "--verdict-timeout", "20s")
 			cameBack(ctx, t, n)
@@ -277,6 +272,19 @@ func TestWithoutLogindTheWayForwardAndBackIsOpen(t *testing.T) {
 		t.Fatal(exit, stderr, err)
 	}
 	settled(ctx, t, n, "a")
+}
+
+func TestALogindOrABusThatSaysNothingHoldsNothingUp(t *testing.T) {
+	for _, unit := range []string{"systemd-logind.service", "dbus.service"} {
+		t.Run(unit, func(t *testing.T) {
+			ctx, n := onA(t)
+			if out, exit := shell(ctx, t, n, "systemctl kill --kill-whom=main -s STOP "+unit); exit != 0 {
+				t.Fatal(out)
+			}
+			apply(ctx, t, n, mc("b", configB))
+			settled(ctx, t, n, "b")
+		})
+	}
 }
 
 func TestADeadlineThatNothingHoldsIsNamed(t *testing.T) {
