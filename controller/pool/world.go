@@ -37,12 +37,12 @@ type world struct {
 // share counts nodes of a pool that use up what may be out of service, and how many of these are stuck.
 type share struct{ taking, stuck int }
 
-func shareOf(p progress.Pool) share {
+func shareOf(p *progress.Pool) share {
 	s := share{}
 	for i := range p.Nodes {
-		if p.Takes(p.Nodes[i]) {
+		if n := &p.Nodes[i]; p.Takes(n) {
 			s.taking++
-			s.stuck += rank(stuck(&p.Nodes[i], p.Target))
+			s.stuck += rank(stuck(n, p.Target))
 		}
 	}
 	return s
@@ -101,7 +101,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies 
 			w.next = next
 		}
 		if progress.ControlPlane(p.Name) {
-			w.controlPlane[p.Name] = shareOf(*p)
+			w.controlPlane[p.Name] = shareOf(p)
 		}
 	}
 	return w
