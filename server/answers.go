@@ -56,9 +56,9 @@ func (a *answer) size() int64 { return max(int64(len(a.body)), leastSize) }
 // reader is a client who holds an answer. cut ends its reading at once.
 type reader struct{ cut func() }
 
-// answers hold what was made, up to a limit in bytes. Where the limit is met, the answer goes that no client has asked
-// for for longest, and with it the clients who read it still: those are the slowest, and ask again. So neither memory
-// nor the next client depends on how fast somebody reads.
+// answers hold what was made, up to a limit in bytes. Where the limit is met, the answer goes that was asked for longest
+// ago, of those that no client reads if there are any. Else its readers, the slowest, are cut: a new machine is served in
+// a moment, and must not wait for clients that may never end. An Ignition that is cut stops, so this is the last resort.
 type answers struct {
 	limit int64
 
@@ -109,8 +109,8 @@ func (a *answers) put(one *answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for a.bytes > 0 && a.bytes+one.size() > a.limit {
-		if first := a.order.Front(); first != nil && a.bytes-a.leaving+one.size() > a.limit {
-			a.drop(first.Value.(*answer))
+		if old := a.oldest(); old != nil && a.bytes-a.leaving+one.size() > a.limit {
+			a.drop(old)
 		} else {
 			a.left.Wait()
 		}
@@ -119,6 +119,19 @@ func (a *answers) put(one *answer) {
 	one.place = a.order.PushBack(one)
 	a.found[one.recipe] = one
 	a.bytes += one.size()
+}
+
+// oldest is the answer that goes first; nil: there is none.
+func (a *answers) oldest() *answer {
+	for e := a.order.Front(); e != nil; e = e.Next() {
+		if one := e.Value.(*answer); len(one.readers) == 0 {
+			return one
+		}
+	}
+	if first := a.order.Front(); first != nil {
+		return first.Value.(*answer)
+	}
+	return nil
 }
 
 // drop has an answer not be found any more, and its readers cut.

@@ -174,6 +174,26 @@ func TestWhatSlowReadersHoldIsBoundedAndTheSlowestGoFirst(t *testing.T) {
 	}
 }
 
+func TestASlowReaderIsNotCutWhileThereAreAnswersThatNoClientReads(t *testing.T) {
+	from := &counting{source: example()}
+	for i := range 10 {
+		name := "p" + strconv.Itoa(i)
+		from.pools[name] = pool(name, "rendered-"+name)
+		from.configs["rendered-"+name] = large("rendered-" + name)
+	}
+	s := New(Options{Source: from, Gate: Gate{Open: true}, Log: logr.Discard()})
+	s.answers.limit = 8 << 20
+	at := listen(t, s)
+	slow := begin(t, at, "p0")
+	for i := range 10 {
+		download(t, at, "p"+strconv.Itoa(i))
+	}
+	size := s.answers.held() / 3
+	if got, err := io.Copy(io.Discard, io.LimitReader(slow, size)); got != size || err != nil {
+		t.Errorf("the slow reader got %d of %d bytes: %v", got, size, err)
+	}
+}
+
 func TestAnAnswerThatIsAskedForAllTheTimeIsNotMadeAgainForOthers(t *testing.T) {
 	from := &counting{source: example()}
 	for i := range 10 {

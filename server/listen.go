@@ -9,12 +9,13 @@ import (
 )
 
 const (
-	// mostConnections is how many clients are connected at a time. One of them that reads slowly costs some 130 KiB, the
+	// mostConnections is how many clients are connected at a time. One of them that reads slowly costs some 180 KiB, the
 	// kernel's share included.
 	mostConnections = 1024
 	// sendBuffer is how many bytes the kernel holds for a client who does not read; it takes twice that. Without a limit
-	// it takes a whole answer for each.
-	sendBuffer = 32 << 10
+	// it takes a whole answer for each. With less than the largest packet, 64 KiB on the own machine, each waits for the
+	// one before to be acknowledged, and an answer takes a hundred times as long.
+	sendBuffer = 64 << 10
 )
 
 // Bounded returns a listener whose connections need a bounded memory. Where there are too many, the oldest is closed:
