@@ -362,11 +362,20 @@ const machineConfigPath = "/apis/machineconfiguration.openshift.io/v1/machinecon
 // policyPath is the one MachineConfiguration of a cluster.
 const policyPath = "/apis/operator.openshift.io/v1/machineconfigurations/cluster"
 
-// get returns an object as the API server has it.
+// get returns an object as the API server has it. Between the two may be what answers with pages of its own: those say
+// nothing of the object.
 func (c *cluster) get(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.configs.MachineconfigurationV1().RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	result := c.configs.MachineconfigurationV1().RESTClient().Get().AbsPath(path).Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, err // with what its Status says, which Raw leaves out
+	}
+	data, err := result.Raw()
+	if err == nil && !json.Valid(data) {
+		err = errors.New("the answer is no JSON: is there a proxy before the API server?")
+	}
+	return data, err
 }
 
 // errMissing is why a configuration that is desired can't be had.

@@ -355,7 +355,7 @@ func needs(p progress.Pool, a progress.Answer) bool {
 func stands(p progress.Pool) bool {
 	full := len(p.Taking()) >= p.MaxUnavailable
 	return !slices.ContainsFunc(p.Nodes, func(n progress.Node) bool {
-		goes := !full && n.Desired != p.Target && p.Held(n) == nil && !p.FailedOn(n)
+		goes := !full && n.Desired != p.Target && p.Held(&n) == nil && !p.FailedOn(&n)
 		_, soaks := p.Rules.Soaking[n.Name]
 		return n.Moving() || goes || soaks
 	})

@@ -703,7 +703,7 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 
 // tries is that the configuration failed before, and is to be proved first where it failed.
 func (p *poolReport) tries(n *nodeReport) *Answer {
-	if p.first == nil || p.Tries(n.Node) {
+	if p.first == nil || p.Tries(&n.Node) {
 		return nil
 	}
 	return &Answer{

@@ -185,7 +185,7 @@ func (r *Report) order() {
 		if n.pool == nil {
 			continue
 		}
-		if n.pool.Takes(n.Node) {
+		if n.pool.Takes(&n.Node) {
 			for _, p := range r.pools {
 				if p == n.pool || ControlPlane(p.Name) && ControlPlane(n.pool.Name) {
 					p.taking = append(p.taking, n)
@@ -197,10 +197,8 @@ func (r *Report) order() {
 		}
 	}
 	for _, p := range r.pools {
-		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return p.Turn(a.Node, b.Node) })
-		if i := slices.IndexFunc(p.Nodes, p.Tries); i >= 0 {
-			p.first = &p.Nodes[i]
-		}
+		slices.SortStableFunc(p.waiting, func(a, b *nodeReport) int { return p.Turn(&a.Node, &b.Node) })
+		p.first = p.Trial()
 	}
 }
 

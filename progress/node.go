@@ -202,7 +202,7 @@ func (n *Node) Takes(target string) bool {
 // healed, or fail again before anyone else is touched; nodes on which no agent ever spoke last, as they would hold the
 // rollout up; then zones by name, nodes without one last, and in a zone the oldest node. Only that the controller's own
 // node goes last of all is not known here.
-func Turn(a, b Node) int {
+func Turn(a, b *Node) int {
 	if order := cmp.Or(first(a.Failing(), b.Failing()), first(a.State != "", b.State != ""),
 		first(a.Zone != "", b.Zone != "")); order != 0 {
 		return order

@@ -224,21 +224,34 @@ func (p *Pool) Refuses(config string) bool { return p.quarantine(config) != nil 
 
 // FailedOn says that the target failed on the node and that nobody took that back: it is not offered there again, even
 // where the failure budget has it offered to others.
-func (p *Pool) FailedOn(n Node) bool {
+func (p *Pool) FailedOn(n *Node) bool {
+	if len(p.Quarantined)+len(p.Elsewhere) == 0 {
+		return false // as for most nodes at every look
+	}
 	stands := func(q api.Quarantine) bool { return q.Node == n.Name && api.SameContent(q.Config, p.Target) }
 	return slices.ContainsFunc(p.Quarantined, stands) || slices.ContainsFunc(p.Elsewhere, stands)
 }
 
 // Tries says that the target once failed on the node, that somebody took that back, and that the node has not proved
 // it yet. Until it has, nobody else is sent there.
-func (p *Pool) Tries(n Node) bool {
-	if p.Target == "" || n.Updated(p.Target) {
+func (p *Pool) Tries(n *Node) bool {
+	if len(p.lifted) == 0 || p.Target == "" || n.Updated(p.Target) {
 		return false
 	}
 	return slices.ContainsFunc(p.lifted, func(l api.Lifted) bool {
 		return api.SameContent(l.Config, p.Target) &&
 			slices.ContainsFunc(l.Failures, func(f api.Failure) bool { return f.Node == n.Name })
 	})
+}
+
+// Trial is the first node that Tries the target; nil: none does.
+func (p *Pool) Trial() *Node {
+	for i := range p.Nodes {
+		if n := &p.Nodes[i]; p.Tries(n) {
+			return n
+		}
+	}
+	return nil
 }
 
 // Remembered is what the pool has to remember of its failures, the latest seen first. What a node says without a time
@@ -298,7 +311,7 @@ func (p *Pool) Taking() []Node {
 
 // Takes says that the node uses up one of the nodes that the pool may have out of service. One that came back and
 // serves is the failure budget's to count, where there is one.
-func (p *Pool) Takes(n Node) bool { return p.takes(&n) }
+func (p *Pool) Takes(n *Node) bool { return p.takes(n) }
 
 func (p *Pool) takes(n *Node) bool {
 	forgiven := p.Rules.FailureBudget > 1 && n.State == api.RolledBack && !n.Unavailable()
@@ -379,8 +392,14 @@ func inUse(pool *mcfgv1.MachineConfigPool, nodes []Node) map[string]bool {
 	pin, _ := api.Decode[api.Pin](pool.Annotations, api.PinKey)
 	names := []string{pin.Config, pin.From, pool.Spec.Configuration.Name, pool.Status.Configuration.Name}
 	names = append(names, history...)
+	var last [3]string // mostly those of the next node, too
 	for i := range nodes {
-		for _, name := range []string{nodes[i].Current, nodes[i].Desired, nodes[i].Previous} {
+		these := [3]string{nodes[i].Current, nodes[i].Desired, nodes[i].Previous}
+		if these == last {
+			continue
+		}
+		last = these
+		for _, name := range these {
 			if !slices.Contains(names, name) {
 				names = append(names, name)
 			}

@@ -69,7 +69,7 @@ type Hold struct {
 
 // Held is why the node may not begin an update; nil: nothing of the rules holds it. A node that keeps pods away until
 // it has its first configuration waits for nobody.
-func (p *Pool) Held(n Node) *Hold {
+func (p *Pool) Held(n *Node) *Hold {
 	switch {
 	case n.Joining && n.Current == "":
 		return nil
@@ -80,7 +80,7 @@ func (p *Pool) Held(n Node) *Hold {
 }
 
 // Withdrawn says that a node which was sent is to be taken back, as the window has closed.
-func (p *Pool) Withdrawn(n Node) bool {
+func (p *Pool) Withdrawn(n *Node) bool {
 	switch {
 	case p.Rules.OnClose == "" || p.Rules.OnClose == api.CloseFinishes, p.Held(n) == nil, !Recallable(n),
 		n.Desired != p.Target:
@@ -92,15 +92,15 @@ func (p *Pool) Withdrawn(n Node) bool {
 }
 
 // Recallable says that the node is on its way to something else than it has, and would lose nothing if it stayed.
-func Recallable(n Node) bool {
+func Recallable(n *Node) bool {
 	return n.Current != "" && n.Desired != "" && n.Current != n.Desired && n.State != api.RolledBack && !n.Rebooting
 }
 
 // Failed are the names of the nodes on which the target failed and that did not prove it since, sorted.
 func (p *Pool) Failed() []string {
 	var names []string
-	for _, n := range p.Nodes {
-		if n.Failing() && n.Desired == p.Target || p.FailedOn(n) {
+	for i := range p.Nodes {
+		if n := &p.Nodes[i]; n.Failing() && n.Desired == p.Target || p.FailedOn(n) {
 			names = append(names, n.Name)
 		}
 	}
@@ -108,7 +108,7 @@ func (p *Pool) Failed() []string {
 }
 
 // Turn compares two nodes by when they are sent.
-func (p *Pool) Turn(a, b Node) int {
+func (p *Pool) Turn(a, b *Node) int {
 	if p.Rules.Places == nil {
 		return Turn(a, b)
 	}
@@ -132,7 +132,7 @@ func (r *Report) heldByPolicy(n *nodeReport) *Answer {
 	if n.Desired == n.pool.Target {
 		return nil
 	}
-	hold := n.pool.Held(n.Node)
+	hold := n.pool.Held(&n.Node)
 	if hold != nil && hold.Verdict == EtcdUnhealthy {
 		// The member of a node that is on its way can't but be away: that node is what is waited for.
 		if a := r.waitsForTurn(n); a != nil {

@@ -52,7 +52,7 @@ func TestTheWayBackWaitsForNothingThatAPolicySaysOfWhen(t *testing.T) {
 				"d C Done previous=B arrived=1m", "joined B Done", "away older Done previous=oldest")
 			follow([]api.RolloutPolicy{policyOf(spec)}, p, other)
 			for _, n := range p.Nodes {
-				h := p.Held(n)
+				h := p.Held(&n)
 				switch n.Name {
 				case "b", "c", "d", "joined":
 					if h != nil || p.Rules.Orders[n.Name].Stage != nil && n.Name != "c" {
@@ -75,12 +75,12 @@ func TestTheWayBackKeepsToWhatIsBroken(t *testing.T) {
 	t.Parallel()
 	p := taken(t, "worker", "a B>A Degraded previous=A", "b B Done previous=A")
 	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{FailureBudget: number("1")})}, p)
-	if h := p.Held(p.Nodes[1]); h == nil || h.Verdict != progress.FailureBudget {
+	if h := p.Held(&p.Nodes[1]); h == nil || h.Verdict != progress.FailureBudget {
 		t.Errorf("the budget is spent: %+v", h)
 	}
 	p = taken(t, "worker", "b B Done previous=A")
 	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{}), policyOf(api.RolloutPolicySpec{})}, p)
-	if h := p.Held(p.Nodes[0]); h == nil || h.Verdict != progress.PolicyUnusable {
+	if h := p.Held(&p.Nodes[0]); h == nil || h.Verdict != progress.PolicyUnusable {
 		t.Errorf("two policies: %+v", h)
 	}
 	stages := []api.RolloutStage{{Name: "canary", Nodes: number("1"), SoakSeconds: 600, MaxUnavailable: number("3")}}
@@ -88,7 +88,7 @@ func TestTheWayBackKeepsToWhatIsBroken(t *testing.T) {
 	master.Etcd = &progress.Etcd{Trouble: "it is not reached"}
 	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{Stages: stages}, api.PoolMaster)}, master)
 	for _, n := range master.Nodes {
-		if h := master.Held(n); h == nil || h.Verdict != progress.EtcdUnhealthy {
+		if h := master.Held(&n); h == nil || h.Verdict != progress.EtcdUnhealthy {
 			t.Errorf("etcd is not healthy: %+v", h)
 		}
 	}

@@ -111,7 +111,7 @@ func TestAStageWaitsForItsGates(t *testing.T) {
 			t.Parallel()
 			p, _ := judged(t, stages(c.gates), c.answers, c.nodes...)
 			n := p.Nodes[0]
-			h := p.Held(n)
+			h := p.Held(&n)
 			switch {
 			case c.verdict == "" && h != nil:
 				t.Fatalf("held: %+v", h)
@@ -163,11 +163,11 @@ func TestANodeTakesItsPlaceUntilItsGatesPass(t *testing.T) {
 	t.Parallel()
 	spec := api.RolloutPolicySpec{Gates: aGate(time.Hour, "")}
 	p, _ := judged(t, spec, no(0), "a A Done", "b B Done arrived=1m")
-	if !p.Takes(p.Nodes[1]) || p.Rules.Passed["b"] || p.Rules.Hold != nil {
+	if !p.Takes(&p.Nodes[1]) || p.Rules.Passed["b"] || p.Rules.Hold != nil {
 		t.Errorf("before its deadline: %+v", p.Rules)
 	}
 	p, _ = judged(t, spec, yes, "a A Done", "b B Done arrived=1m")
-	if p.Takes(p.Nodes[1]) || !p.Rules.Passed["b"] {
+	if p.Takes(&p.Nodes[1]) || !p.Rules.Passed["b"] {
 		t.Errorf("passed: %+v", p.Rules)
 	}
 	p, _ = judged(t, spec, no(0), "a A Done", "b B Done arrived=2h")
@@ -179,7 +179,7 @@ func TestANodeTakesItsPlaceUntilItsGatesPass(t *testing.T) {
 	p.Previous, p.Nodes[1].Arrived.Passed = "A", now.Add(-time.Hour)
 	book := NewBook([]api.RolloutPolicy{policyOf(spec)}, no(0))
 	book.Follow([]*progress.Pool{p}, now, "")
-	if p.Takes(p.Nodes[1]) || len(book.Asked()) > 0 || p.Rules.Hold != nil {
+	if p.Takes(&p.Nodes[1]) || len(book.Asked()) > 0 || p.Rules.Hold != nil {
 		t.Errorf("passed before: %+v, asked %v", p.Rules, book.Asked())
 	}
 }

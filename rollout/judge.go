@@ -85,10 +85,10 @@ func (j *judge) order() []*progress.Node {
 			cmp.Compare(j.came(a), j.came(b)),
 			j.ended(a).Compare(j.ended(b)),
 			last(a.Name == j.self, b.Name == j.self),
-			last(!j.pool.Tries(*a), !j.pool.Tries(*b)),
+			last(!j.pool.Tries(a), !j.pool.Tries(b)),
 			last(failedBefore(a), failedBefore(b)),
 			last(!a.Serving(), !b.Serving()),
-			progress.Turn(*a, *b),
+			progress.Turn(a, b),
 		)
 	})
 	j.rules.Places = make(map[string]int, len(nodes))
@@ -203,7 +203,7 @@ func (j *judge) stage(nodes []*progress.Node) {
 	j.rules.Holds = make(map[string]*progress.Hold, len(nodes))
 	for _, later := range seats[at+1:] {
 		for _, n := range later {
-			if !there(n) && !j.pool.Tries(*n) && !j.back[n.Name] {
+			if !there(n) && !j.pool.Tries(n) && !j.back[n.Name] {
 				j.rules.Holds[n.Name] = hold
 			}
 		}
@@ -230,7 +230,7 @@ func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 			if since.After(ready) {
 				ready = since
 			}
-		case j.pool.FailedOn(*n) && n.State == api.RolledBack && j.rules.FailureBudget > 1:
+		case j.pool.FailedOn(n) && n.State == api.RolledBack && j.rules.FailureBudget > 1:
 		case n.Updated(j.pool.Target):
 			return j.comesFirst(s, n, "is not ready: "+n.NotReady)
 		case n.Failing() && n.Desired == j.pool.Target:

@@ -107,7 +107,7 @@ func number(text string) *intstr.IntOrString {
 func held(p *progress.Pool) string {
 	var out []string
 	for _, n := range p.Nodes {
-		if h := p.Held(n); h != nil {
+		if h := p.Held(&n); h != nil {
 			out = append(out, n.Name+":"+string(h.Verdict))
 		}
 	}

@@ -119,7 +119,7 @@ func (j *judge) stopped() bool {
 // are sent all the same, as the target may be what heals them.
 func (j *judge) able(n *progress.Node) bool {
 	return n.NotReady == "" && n.Current != "" && n.State != "" && n.Desired != j.pool.Target &&
-		(n.Settled() || n.State == api.RolledBack) && !j.pool.FailedOn(*n)
+		(n.Settled() || n.State == api.RolledBack) && !j.pool.FailedOn(n)
 }
 
 // survey finds out where a node is, and lets its order stand where it does. A node that could not stage makes room for
@@ -133,7 +133,7 @@ func (j *judge) survey(a *ahead, n *progress.Node) {
 		a.busy++
 	}
 	switch {
-	case n.Updated(target), j.pool.FailedOn(*n), j.back[n.Name] && n.Desired != target && !asked:
+	case n.Updated(target), j.pool.FailedOn(n), j.back[n.Name] && n.Desired != target && !asked:
 	case n.Desired == target:
 		if asked {
 			j.askToStage(a, n)

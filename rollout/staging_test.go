@@ -281,7 +281,7 @@ func TestAPoolWaitsForAnApproval(t *testing.T) {
 			follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{
 				Approval: &api.RolloutApproval{Required: c.required}, Windows: c.windows,
 			})}, p)
-			verdict, h := "", p.Held(p.Nodes[0])
+			verdict, h := "", p.Held(&p.Nodes[0])
 			if h != nil {
 				verdict = string(h.Verdict)
 				if !strings.Contains(h.Because, c.says) || h.Do == "" {

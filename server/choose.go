@@ -44,10 +44,22 @@ const (
 	pulledPath = "/etc/machine-config-daemon/pulled"
 )
 
-// extra is what a new machine of that configuration is given besides it: the token to join with only where it may read
-// secrets. arguments are the kernel arguments that its Ignition can't be told of, for firstboot to set. They don't
+// join returns the kubeconfig to join with, for a machine that may read secrets; else nothing.
+func (s *Server) join(known bool) ([]byte, error) {
+	if s.o.BootstrapKubeconfig == "" || !known {
+		return nil, nil
+	}
+	text, err := readSecret(s.o.BootstrapKubeconfig)
+	if err != nil {
+		return nil, behind{fmt.Errorf("reading the kubeconfig for new nodes: %w", err)}
+	}
+	return text, nil
+}
+
+// extra is what a new machine of that configuration is given besides it; join is none where the machine has to get its
+// kubeconfig otherwise. arguments are the kernel arguments that its Ignition can't be told of, for firstboot to set. They don't
 // become the configuration's own: it would be another than the one of its name.
-func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, known bool) (machineconfig.Extra, error) {
+func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, join []byte) (machineconfig.Extra, error) {
 	var x machineconfig.Extra
 	annotations, err := json.Marshal(map[string]string{
 		api.CurrentConfig: mc.Name, api.DesiredConfig: mc.Name, api.StateKey: string(api.Done),
@@ -56,16 +68,12 @@ func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, known bool)
 		return x, err
 	}
 	x.Files = append(x.Files, machineconfig.ExtraFile{Path: annotationsPath, Mode: 0o644, Contents: annotations})
-	if s.o.BootstrapKubeconfig != "" && known {
-		text, err := readSecret(s.o.BootstrapKubeconfig)
-		if err != nil {
-			return x, behind{fmt.Errorf("reading the kubeconfig for new nodes: %w", err)}
-		}
+	if join != nil {
 		path := s.o.BootstrapKubeconfigPath
 		if path == "" {
 			path = kubeconfigPath
 		}
-		x.Files = append(x.Files, machineconfig.ExtraFile{Path: path, Mode: 0o600, Contents: text, Yield: true})
+		x.Files = append(x.Files, machineconfig.ExtraFile{Path: path, Mode: 0o600, Contents: join, Yield: true})
 	}
 	if s.o.DaemonImage != "" {
 		x.Units = append(x.Units, pullUnit(s.o.DaemonImage))

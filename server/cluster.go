@@ -9,6 +9,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/machineconfig"
@@ -16,8 +17,7 @@ import (
 
 // Cluster is a Source in a cluster.
 type Cluster struct {
-	// Pools reads what is watched, Configs one MachineConfig at a time by name: each is as large as all others together,
-	// so none is kept.
+	// Pools reads what is watched, Configs one MachineConfig at a time by name: each is as large as all others together.
 	Pools, Configs client.Reader
 }
 
@@ -34,19 +34,30 @@ func (c *Cluster) Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigP
 	return pool, nil
 }
 
+// Version asks for no more than metadata. What the API server counts of an object changes with its content.
+func (c *Cluster) Version(ctx context.Context, _ *mcfgv1.MachineConfigPool, name string) (string, error) {
+	meta := &metav1.PartialObjectMetadata{}
+	meta.SetGroupVersionKind(mcfgv1.GroupVersion.WithKind("MachineConfig"))
+	if err := c.Configs.Get(ctx, client.ObjectKey{Name: name}, meta); err != nil {
+		return "", behind{fmt.Errorf("reading MachineConfig/%s: %w", name, err)}
+	}
+	return countOf(meta), nil
+}
+
+func countOf(o metav1.Object) string { return string(o.GetUID()) + "/" + o.GetResourceVersion() }
+
 // Config reads a configuration, and makes sure that it is what its name says: an agent would refuse another.
-func (c *Cluster) Config(ctx context.Context, _ *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, error) {
+func (c *Cluster) Config(
+	ctx context.Context, _ *mcfgv1.MachineConfigPool, name string,
+) (*mcfgv1.MachineConfig, string, error) {
 	mc := &mcfgv1.MachineConfig{}
 	if err := c.Configs.Get(ctx, client.ObjectKey{Name: name}, mc); err != nil {
-		return nil, behind{fmt.Errorf("reading MachineConfig/%s: %w", name, err)}
+		return nil, "", behind{fmt.Errorf("reading MachineConfig/%s: %w", name, err)}
 	}
 	cfg, err := machineconfig.Parse(mc)
-	if err != nil {
-		return nil, err
-	}
-	if machineconfig.PoolOf(name) == "" || !machineconfig.NamedBy(name, cfg.Digest) {
-		return nil, errors.New("MachineConfig/" + name +
+	if err == nil && (machineconfig.PoolOf(name) == "" || !machineconfig.NamedBy(name, cfg.Digest)) {
+		err = errors.New("MachineConfig/" + name +
 			": its content is not what its name stands for; it was changed or written by hand")
 	}
-	return mc, nil
+	return mc, countOf(mc), err
 }

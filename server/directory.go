@@ -4,6 +4,8 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -46,9 +48,10 @@ type Directory struct {
 
 // served is a pool and the configuration that its new machines get, or why there is none.
 type served struct {
-	pool   *mcfgv1.MachineConfigPool
-	config *mcfgv1.MachineConfig
-	err    error
+	pool    *mcfgv1.MachineConfigPool
+	config  *mcfgv1.MachineConfig
+	version string
+	err     error
 }
 
 type directoryFiles struct {
@@ -97,11 +100,31 @@ func (d *Directory) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigP
 // another may have what is of that name now.
 func (d *Directory) Config(
 	_ context.Context, pool *mcfgv1.MachineConfigPool, name string,
-) (*mcfgv1.MachineConfig, error) {
+) (*mcfgv1.MachineConfig, string, error) {
+	p, err := d.served(pool, name)
+	return p.config, p.version, err
+}
+
+// Version returns a digest of what Config returns.
+func (d *Directory) Version(_ context.Context, pool *mcfgv1.MachineConfigPool, name string) (string, error) {
+	p, err := d.served(pool, name)
+	return p.version, err
+}
+
+func (d *Directory) served(pool *mcfgv1.MachineConfigPool, name string) (served, error) {
 	if p := d.files.Load().pools[pool.Name]; p.err == nil && p.config != nil && p.config.Name == name {
-		return p.config, nil
+		return p, nil
 	}
-	return nil, unavailable{fmt.Errorf("there is no MachineConfig %s in %s", name, filepath.Join(d.dir, configsDir))}
+	return served{}, unavailable{fmt.Errorf("there is no MachineConfig %s in %s", name, filepath.Join(d.dir, configsDir))}
+}
+
+// versionOf is a digest of all of a configuration that is served.
+func versionOf(mc *mcfgv1.MachineConfig) (string, error) {
+	text, err := json.Marshal(mc.Spec)
+	if err != nil {
+		return "", fmt.Errorf("MachineConfig/%s: %w", mc.Name, err)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text)), nil
 }
 
 // documents reads each file of a folder by itself; in wrong is what is wrong with some of them.
@@ -138,6 +161,8 @@ func (d *Directory) read() *directoryFiles {
 			if _, again := configs[c.Object.Name]; again {
 				this.err = behind{fmt.Errorf("%s: metadata.name: another document has the same name", c)}
 			} else if _, err := machineconfig.Parse(c.Object); err != nil {
+				this.err = behind{fmt.Errorf("%s: %w", c.Origin, err)}
+			} else if this.version, err = versionOf(c.Object); err != nil {
 				this.err = behind{fmt.Errorf("%s: %w", c.Origin, err)}
 			}
 			configs[c.Object.Name] = this

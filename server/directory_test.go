@@ -219,7 +219,7 @@ func TestEachPoolHasItsOwnOfAName(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mc, err := d.Config(t.Context(), p, "a")
+			mc, _, err := d.Config(t.Context(), p, "a")
 			if err != nil {
 				t.Fatal(err)
 			}

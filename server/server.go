@@ -7,11 +7,13 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -31,8 +33,10 @@ func (e *UnknownPoolError) Error() string {
 type Source interface {
 	// Pool returns an UnknownPoolError where there is no such pool.
 	Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error)
-	// Config returns a rendered configuration, of a pool, by name.
-	Config(ctx context.Context, pool *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, error)
+	// Config returns a rendered configuration, of a pool, by name, and its version: another content has another one.
+	Config(ctx context.Context, pool *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, string, error)
+	// Version returns the version of what Config returns now, and takes less than that.
+	Version(ctx context.Context, pool *mcfgv1.MachineConfigPool, name string) (string, error)
 }
 
 // Options are what a Server does its work with.
@@ -47,33 +51,57 @@ type Options struct {
 	DaemonImage string
 }
 
-// atOnce is how many answers are made at a time: each holds a configuration in memory some times over.
-const atOnce = 16
-
-// Server is a handler of /config/<pool> and /healthz.
+// Server is a handler of /config/<pool> and /healthz. An answer is made once for all who are to have it.
 type Server struct {
 	o        Options
-	slots    chan struct{}
+	answers  *answers
+	asking   works[string]
+	making   works[struct{}]
 	reviews  chan struct{}
 	requests *prometheus.CounterVec
+	made     prometheus.Counter
+	held     prometheus.GaugeFunc
 }
 
 // New returns a server.
 func New(o Options) *Server {
-	return &Server{
-		o: o, slots: make(chan struct{}, atOnce), reviews: make(chan struct{}, reviewsAtOnce),
+	s := &Server{
+		o: o, answers: newAnswers(answersLimit), reviews: make(chan struct{}, reviewsAtOnce),
+		asking: works[string]{slots: make(chan struct{}, asksAtOnce), fresh: true},
+		making: works[struct{}]{slots: make(chan struct{}, makesAtOnce)},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "noderefit_server_requests_total",
 			Help: "Requests for the configuration of a pool, by pool (empty: one that there is not, or refused) and status.",
 		}, []string{"pool", "code"}),
+		made: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "noderefit_server_answers_made_total",
+			Help: "Answers that were made; other requests got one that was there.",
+		}),
 	}
+	s.held = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "noderefit_server_answers_bytes",
+		Help: "Bytes of answers in memory, those that clients still read among them.",
+	}, func() float64 { return float64(s.answers.held()) })
+	return s
+}
+
+func (s *Server) metrics() []prometheus.Collector {
+	return []prometheus.Collector{s.requests, s.made, s.held}
 }
 
 // Describe is prometheus'.
-func (s *Server) Describe(out chan<- *prometheus.Desc) { s.requests.Describe(out) }
+func (s *Server) Describe(out chan<- *prometheus.Desc) {
+	for _, c := range s.metrics() {
+		c.Describe(out)
+	}
+}
 
 // Collect is prometheus'.
-func (s *Server) Collect(out chan<- prometheus.Metric) { s.requests.Collect(out) }
+func (s *Server) Collect(out chan<- prometheus.Metric) {
+	for _, c := range s.metrics() {
+		c.Collect(out)
+	}
+}
 
 // ServeHTTP answers.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -91,7 +119,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "0")
 		return
 	}
-	body, name, who, err := s.config(r, pool)
+	by := &reader{cut: func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) }}
+	one, name, who, err := s.config(r, pool, by)
+	if one != nil {
+		defer s.answers.leave(one, by)
+		err = one.err
+	}
 	code := http.StatusOK
 	if err != nil {
 		code = status(err)
@@ -116,16 +149,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	log.Info("answering")
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.Header().Set("Content-Length", strconv.Itoa(len(one.body)))
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method == http.MethodGet {
 		//nolint:gosec // JSON of the cluster's own, and no page
-		_, _ = w.Write(body) // a client that went away
+		_, _ = w.Write(one.body) // a client that went away
 	}
 }
 
-// config makes the answer; with it comes the name of the configuration as soon as that is known, and who asks.
-func (s *Server) config(r *http.Request, pool string) (body []byte, name string, who asker, err error) {
+// config finds the answer and holds it for a reader, or makes it; with it comes the name of the configuration as soon as
+// that is known, and who asks. What the answer is a function of is asked for anew with each request.
+func (s *Server) config(r *http.Request, pool string, by *reader) (one *answer, name string, who asker, err error) {
+	ctx := r.Context()
 	if who, err = s.o.Gate.admit(r, s.reviews); err != nil {
 		return nil, "", who, err
 	}
@@ -133,42 +168,80 @@ func (s *Server) config(r *http.Request, pool string) (body []byte, name string,
 	if err != nil {
 		return nil, "", who, refusal{http.StatusBadRequest, err.Error()}
 	}
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-r.Context().Done():
-		return nil, "", who, unavailable{r.Context().Err()}
-	}
-	p, err := s.o.Source.Pool(r.Context(), pool)
+	p, err := s.o.Source.Pool(ctx, pool)
 	if err != nil {
 		return nil, "", who, err
 	}
 	if name, err = choose(p); err != nil {
 		return nil, "", who, err
 	}
-	mc, err := s.o.Source.Config(r.Context(), p, name)
+	of := recipe{config: name, version: want.version, newest: want.newest, known: who != stranger}
+	join, err := s.join(of.known)
 	if err != nil {
 		return nil, name, who, err
 	}
-	body, err = s.make(mc, want, who != stranger)
-	return body, name, who, err
+	of.join = sha256.Sum256(join)
+	// What was just made may be of another version by now, or had to go again for others.
+	for range 3 {
+		of.content, err = s.asking.do(ctx, pool+"/"+name, func(ctx context.Context) (string, error) {
+			return s.o.Source.Version(ctx, p, name)
+		})
+		if err != nil {
+			return nil, name, who, err
+		}
+		if one := s.answers.take(of, by); one != nil {
+			return one, name, who, nil
+		}
+		if err := s.make(ctx, p, of, join); err != nil {
+			return nil, name, who, err
+		}
+		if one := s.answers.take(of, by); one != nil {
+			return one, name, who, nil
+		}
+	}
+	return nil, name, who, unavailable{fmt.Errorf("%s: the configuration changes, or others ask for too much", name)}
 }
 
-func (s *Server) make(mc *mcfgv1.MachineConfig, want wish, known bool) ([]byte, error) {
+// make has the answer found, unless the configuration has changed since. The error is of the moment.
+func (s *Server) make(ctx context.Context, p *mcfgv1.MachineConfigPool, of recipe, join []byte) error {
+	_, err := s.making.do(ctx, fmt.Sprintf("%+v", of), func(ctx context.Context) (done struct{}, err error) {
+		if s.answers.has(of) {
+			return done, nil
+		}
+		s.made.Inc()
+		mc, content, err := s.o.Source.Config(ctx, p, of.config)
+		if content != of.content {
+			return done, err
+		}
+		one := &answer{recipe: of}
+		if err == nil {
+			one.body, err = s.document(mc, of, join)
+		}
+		if err != nil && !lasts(err) {
+			return done, err
+		}
+		one.err = err
+		s.answers.put(one)
+		return done, nil
+	})
+	return err
+}
+
+func (s *Server) document(mc *mcfgv1.MachineConfig, of recipe, join []byte) ([]byte, error) {
 	served, err := machineconfig.Serve(mc)
 	if err != nil {
 		return nil, err
 	}
-	if !known {
+	if !of.known {
 		if secrets := served.Secrets(); len(secrets) > 0 {
 			return nil, refusal{http.StatusUnauthorized, closed(mc.Name, secrets) + "; " + s.o.Gate.how()}
 		}
 	}
-	extra, err := s.extra(mc, served.Arguments(want.version), known)
+	extra, err := s.extra(mc, served.Arguments(of.version), join)
 	if err != nil {
 		return nil, err
 	}
-	return served.Document(extra, want.version, want.newest)
+	return served.Document(extra, of.version, of.newest)
 }
 
 // closed says why a configuration is not for everybody.

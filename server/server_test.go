@@ -55,11 +55,20 @@ func (s source) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigPool,
 	return nil, &UnknownPoolError{Pool: name}
 }
 
-func (s source) Config(_ context.Context, _ *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, error) {
-	if c := s.configs[name]; c != nil {
-		return c, nil
+func (s source) Config(
+	_ context.Context, _ *mcfgv1.MachineConfigPool, name string,
+) (*mcfgv1.MachineConfig, string, error) {
+	c := s.configs[name]
+	if c == nil {
+		return nil, "", unavailable{errors.New("no MachineConfig " + name)}
 	}
-	return nil, unavailable{errors.New("no MachineConfig " + name)}
+	version, err := versionOf(c)
+	return c, version, err
+}
+
+func (s source) Version(ctx context.Context, pool *mcfgv1.MachineConfigPool, name string) (string, error) {
+	_, version, err := s.Config(ctx, pool, name)
+	return version, err
 }
 
 func config(name, ignition string) *mcfgv1.MachineConfig {
@@ -497,7 +506,8 @@ func TestATokenFileSaysWhatIsWrongWithItAndNotTheToken(t *testing.T) {
 
 func TestMetricsCountByPoolsThatThereAre(t *testing.T) {
 	s := New(Options{Source: example(), Gate: Gate{Open: true}, Log: logr.Discard()})
-	for _, path := range []string{"/config/worker", "/config/x", "/config/y", "/config/" + secret} {
+	length := float64(get(t, s, "GET", "/config/worker", "Accept", ignition35).Body.Len())
+	for _, path := range []string{"/config/x", "/config/y", "/config/" + secret} {
 		get(t, s, "GET", path, "Accept", ignition35)
 	}
 	registry := prometheus.NewRegistry()
@@ -505,14 +515,21 @@ func TestMetricsCountByPoolsThatThereAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()
-	if err != nil || len(families) != 1 {
-		t.Fatalf("%v, %v", families, err)
+	if err != nil {
+		t.Fatal(err)
 	}
 	got := map[string]float64{}
-	for _, m := range families[0].Metric {
-		got[m.Label[1].GetValue()+" "+m.Label[0].GetValue()] = m.Counter.GetValue()
+	for _, f := range families {
+		for _, m := range f.Metric {
+			name := strings.TrimPrefix(f.GetName(), "noderefit_server_")
+			for _, l := range m.Label {
+				name += " " + l.GetValue()
+			}
+			got[name] = m.Counter.GetValue() + m.Gauge.GetValue()
+		}
 	}
-	if diff := cmp.Diff(map[string]float64{"worker 200": 1, " 404": 3}, got); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"requests_total 200 worker": 1, "requests_total 404 ": 3,
+		"answers_made_total": 1, "answers_bytes": length}, got); diff != "" {
 		t.Error(diff)
 	}
 }

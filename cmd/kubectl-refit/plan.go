@@ -369,11 +369,16 @@ func (c *cluster) base(ctx context.Context) (*machineconfig.Document, error) {
 
 // policy is the cluster's MachineConfiguration; nil where there is none.
 func (c *cluster) policy(ctx context.Context) (*plan.Policy, error) {
-	data, err := c.kube.CoreV1().RESTClient().Get().
+	result := c.kube.CoreV1().RESTClient().Get().
 		AbsPath("/apis/operator.openshift.io/v1/machineconfigurations/cluster").
-		SetHeader("Accept", "application/json").DoRaw(ctx)
+		SetHeader("Accept", "application/json").Do(ctx)
+	err := result.Error() // with what its Status says, which Raw leaves out
 	if apierrors.IsNotFound(err) {
 		return nil, nil
+	}
+	var data []byte
+	if err == nil {
+		data, err = result.Raw()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading MachineConfiguration cluster: %w", err)

@@ -197,7 +197,11 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	listen := func(port int) (net.Listener, error) {
-		return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
+		if err != nil {
+			return nil, err
+		}
+		return server.Bounded(l), nil
 	}
 	secure, err := listen(o.securePort)
 	if err != nil {

@@ -66,7 +66,7 @@ type Decision struct {
 // Where a gate was closed at its deadline, the nodes that have the target are sent back to what all had before, by the
 // same rules, whatever a policy says about when nodes may begin.
 func Decide(p progress.Pool, o Options) Decision {
-	c := chooser{pool: p, options: o, sent: map[string]int{}}
+	c := chooser{pool: p, options: o, sent: map[*progress.Node]int{}}
 	switch {
 	case running(p):
 		c.choose()
@@ -76,13 +76,17 @@ func Decide(p progress.Pool, o Options) Decision {
 	}
 	c.withdraw()
 	d := Decision{Taken: c.taken, Unstuck: c.unstuck, DefersSelf: c.defersSelf}
+	sent := map[string]int{}
 	for i := range p.Nodes {
 		if s, changed := c.step(&p.Nodes[i]); changed {
 			d.Steps = append(d.Steps, s)
+			if at := c.sent[&p.Nodes[i]]; at > 0 {
+				sent[s.Node] = at
+			}
 		}
 	}
 	slices.SortStableFunc(d.Steps, func(a, b Step) int {
-		return cmp.Or(rank(b.Sends())-rank(a.Sends()), c.sent[a.Node]-c.sent[b.Node])
+		return cmp.Or(rank(b.Sends())-rank(a.Sends()), sent[a.Node]-sent[b.Node])
 	})
 	return d
 }
@@ -93,8 +97,8 @@ func running(p progress.Pool) bool { return p.Target != "" && !p.Paused && p.Qua
 type chooser struct {
 	pool       progress.Pool
 	options    Options
-	sent       map[string]int  // to the target: as the how manieth, from 1
-	back       map[string]bool // to where they are
+	sent       map[*progress.Node]int  // to the target: as the how manieth, from 1
+	back       map[*progress.Node]bool // to where they are
 	taken      int
 	unstuck    int
 	defersSelf bool
@@ -105,12 +109,12 @@ type chooser struct {
 // withdraw turns round the nodes that are on their way to a configuration that failed on another one. The node that
 // rolled back stays as it is, so that it goes on saying so. A policy has those turned round, too, that may not go on.
 func (c *chooser) withdraw() {
-	c.back = map[string]bool{}
+	c.back = map[*progress.Node]bool{}
 	for i := range c.pool.Nodes {
 		n := &c.pool.Nodes[i]
 		under := n.Current != "" && n.Current != n.Desired && n.State != api.RolledBack
-		if under && c.sent[n.Name] == 0 && (c.pool.Refuses(n.Desired) || c.recalled(n) != "") {
-			c.back[n.Name] = true
+		if under && c.sent[n] == 0 && (c.pool.Refuses(n.Desired) || c.recalled(n) != "") {
+			c.back[n] = true
 		}
 	}
 }
@@ -118,14 +122,14 @@ func (c *chooser) withdraw() {
 // recalled says why a policy has a node that is on its way taken back; empty: none has. A node that may not go to the
 // target does not go on to what nobody wants any more: it would take a place that the target's first nodes need.
 func (c *chooser) recalled(n *progress.Node) string {
-	if !running(c.pool) || !progress.Recallable(*n) {
+	if !running(c.pool) || !progress.Recallable(n) {
 		return ""
 	}
-	hold := c.pool.Held(*n)
+	hold := c.pool.Held(n)
 	switch {
 	case hold == nil:
 		return ""
-	case n.Desired != c.pool.Target, c.pool.Withdrawn(*n):
+	case n.Desired != c.pool.Target, c.pool.Withdrawn(n):
 		return string(hold.Verdict)
 	}
 	return ""
@@ -135,15 +139,15 @@ func (c *chooser) recalled(n *progress.Node) string {
 // it failed prove it before any other begins.
 func (c *chooser) choose() {
 	var idle, serving []*progress.Node
-	trial := slices.ContainsFunc(c.pool.Nodes, c.pool.Tries)
+	trial := c.pool.Trial() != nil
 	for i := range c.pool.Nodes {
 		n := &c.pool.Nodes[i]
 		switch {
 		case !c.wants(n):
-		case c.pool.Held(*n) != nil && !c.stays(n):
+		case c.pool.Held(n) != nil && !c.stays(n):
 		case c.free(n):
 			c.send(n)
-		case trial && !c.pool.Tries(*n):
+		case trial && !c.pool.Tries(n):
 		case !n.Serving() && !progress.ControlPlane(c.pool.Name):
 			idle = append(idle, n)
 		default:
@@ -174,7 +178,7 @@ func leaving(n *progress.Node) bool { return n.Moving() && n.Desired != "" && n.
 // stuck says that the node failed on its way to something else than target, so that it waits for nobody but us.
 func stuck(n *progress.Node, target string) bool { return n.Failing() && n.Desired != target }
 
-func (c *chooser) send(n *progress.Node) { c.sent[n.Name] = len(c.sent) + 1 }
+func (c *chooser) send(n *progress.Node) { c.sent[n] = len(c.sent) + 1 }
 
 // wants says that the node is to be told something about the target that it was not told yet. Where it failed, it is
 // not told again.
@@ -182,12 +186,12 @@ func (c *chooser) wants(n *progress.Node) bool {
 	if c.from != "" && n.Current != c.from {
 		return false
 	}
-	return (n.Desired != c.pool.Target || n.Lift != c.pool.Target && c.lifts(n)) && !c.pool.FailedOn(*n)
+	return (n.Desired != c.pool.Target || n.Lift != c.pool.Target && c.lifts(n)) && !c.pool.FailedOn(n)
 }
 
 // lifts says that the target failed on the node, and that somebody took that back.
 func (c *chooser) lifts(n *progress.Node) bool {
-	return n.FailedOn(c.pool.Target) && !c.pool.FailedOn(*n)
+	return n.FailedOn(c.pool.Target) && !c.pool.FailedOn(n)
 }
 
 // chooseIdle picks from nodes that are settled and out of service. Those that can act come before those that can't.
@@ -204,9 +208,17 @@ func (c *chooser) chooseIdle(nodes []*progress.Node) {
 			under++
 		}
 	}
-	c.line(nodes)
-	slices.SortStableFunc(nodes, func(a, b *progress.Node) int { return rank(a.NotReady != "") - rank(b.NotReady != "") })
-	for _, n := range nodes[:min(len(nodes), max(0, c.pool.MaxUnavailable-under))] {
+	var able, away []*progress.Node
+	for _, n := range nodes {
+		if n.NotReady == "" {
+			able = append(able, n)
+		} else {
+			away = append(away, n)
+		}
+	}
+	room := max(0, c.pool.MaxUnavailable-under)
+	first := c.line(able, room)
+	for _, n := range append(first, c.line(away, room-len(first))...) {
 		c.send(n)
 	}
 }
@@ -218,21 +230,26 @@ func (c *chooser) chooseServing(nodes []*progress.Node) {
 	if len(nodes) == 0 {
 		return
 	}
-	now := shareOf(c.pool)
+	now := shareOf(&c.pool)
 	takes, waiting := now.taking+c.options.Elsewhere, now.stuck+c.options.StuckElsewhere
-	mayGo := nodes
-	if takes >= c.pool.MaxUnavailable { // only who takes a share already
-		mayGo = slices.DeleteFunc(slices.Clone(nodes), func(n *progress.Node) bool { return !c.pool.Takes(*n) })
+	var taking, others []*progress.Node
+	for _, n := range nodes {
+		if c.pool.Takes(n) {
+			taking = append(taking, n)
+		} else {
+			others = append(others, n)
+		}
 	}
-	c.line(mayGo)
-	for _, n := range mayGo {
-		own, frees := rank(c.pool.Takes(*n)), 0
-		others := takes - own
+	// Of those that take no share yet, only so many can go as there are shares.
+	mayGo := append(c.line(others, max(0, c.pool.MaxUnavailable-takes)), taking...)
+	for _, n := range c.line(mayGo, len(mayGo)) {
+		own, frees := rank(c.pool.Takes(n)), 0
+		beside := takes - own
 		if own == 1 && stuck(n, c.pool.Target) {
 			frees = 1
-			others -= waiting - 1
+			beside -= waiting - 1
 		}
-		if others >= c.pool.MaxUnavailable {
+		if beside >= c.pool.MaxUnavailable {
 			continue
 		}
 		c.send(n)
@@ -247,37 +264,63 @@ func (c *chooser) chooseServing(nodes []*progress.Node) {
 // defers says that the own node waits although others were sent that come behind it in the usual order.
 func (c *chooser) defers(nodes []*progress.Node) bool {
 	at := slices.IndexFunc(nodes, func(n *progress.Node) bool { return n.Name == c.options.Self })
-	if at < 0 || c.sent[c.options.Self] > 0 {
+	if at < 0 || c.sent[nodes[at]] > 0 {
 		return false
 	}
 	return slices.ContainsFunc(nodes, func(n *progress.Node) bool {
-		return c.sent[n.Name] > 0 && c.pool.Turn(*nodes[at], *n) < 0
+		return c.sent[n] > 0 && c.pool.Turn(nodes[at], n) < 0
 	})
 }
 
-// line sorts nodes by when they are sent, the own node last. The places are looked up once for each.
-func (c *chooser) line(nodes []*progress.Node) {
+// line returns the nodes that are sent first, so many, in that order; the own node is the last of all. The places are
+// looked up once for each.
+func (c *chooser) line(nodes []*progress.Node, many int) []*progress.Node {
 	type placed struct {
 		node  *progress.Node
 		self  bool
 		place int
 	}
-	line := make([]placed, len(nodes))
-	for i, n := range nodes {
-		line[i] = placed{n, n.Name == c.options.Self, c.pool.Rules.Places[n.Name]}
-	}
-	slices.SortFunc(line, func(a, b placed) int {
+	turn := func(a, b placed) int {
 		switch {
 		case a.self != b.self:
 			return rank(a.self) - rank(b.self)
 		case c.pool.Rules.Places != nil:
 			return cmp.Compare(a.place, b.place)
 		}
-		return c.pool.Turn(*a.node, *b.node)
-	})
-	for i := range line {
-		nodes[i] = line[i].node
+		return c.pool.Turn(a.node, b.node)
 	}
+	line := make([]placed, 0, len(nodes))
+	if many > 0 {
+		for _, n := range nodes {
+			line = append(line, placed{n, n.Name == c.options.Self, c.pool.Rules.Places[n.Name]})
+		}
+	}
+	out := make([]*progress.Node, 0, min(many, len(line)))
+	for _, p := range firsts(line, many, turn) {
+		out = append(out, p.node)
+	}
+	return out
+}
+
+// sortAll is the part of a list of which the first are asked for so that it is sorted as a whole.
+const sortAll = 8
+
+// firsts returns the first of a list by an order, so many, in that order. It changes the list.
+func firsts[T any](list []T, many int, order func(a, b T) int) []T {
+	if many >= len(list)/sortAll {
+		slices.SortFunc(list, order)
+		return list[:min(many, len(list))]
+	}
+	first := make([]T, 0, many+1)
+	for _, one := range list {
+		if len(first) == many && order(first[many-1], one) <= 0 {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(first, one, order)
+		first = slices.Insert(first, at, one)
+		first = first[:min(len(first), many)]
+	}
+	return first
 }
 
 // step is what the node is to be told, and whether that is anything new.
@@ -288,7 +331,7 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 		Orders: c.pool.Rules.Orders[n.Name],
 	}
 	switch {
-	case c.sent[n.Name] > 0:
+	case c.sent[n] > 0:
 		s.Desired, s.Lift = c.pool.Target, ""
 		if c.lifts(n) {
 			s.Lift = c.pool.Target
@@ -297,7 +340,7 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 		if ahead := c.pool.Rules.Staging; ahead != nil && s.Orders.Stage == nil && n.Current != c.pool.Target {
 			s.Orders.Stage = ahead.Order
 		}
-	case c.back[n.Name]:
+	case c.back[n]:
 		s.Desired, s.Lift, s.Held = n.Current, "", c.recalled(n)
 		if !n.Staged.Is(c.pool.Target) {
 			s.Orders.Stage = nil // whether it may stage there is for the next look
@@ -314,7 +357,7 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 func (c *chooser) arrival(n *progress.Node) api.Arrival {
 	switch {
 	case c.pool.Rules.Policy == "":
-	case c.sent[n.Name] > 0 && (n.Current != c.pool.Target || c.returns(n)):
+	case c.sent[n] > 0 && (n.Current != c.pool.Target || c.returns(n)):
 		return api.Arrival{Config: c.pool.Target}
 	case n.Arrived.Config == c.pool.Target && n.Arrived.Since.IsZero() && n.Updated(c.pool.Target) && n.NotReady == "":
 		return api.Arrival{Config: c.pool.Target, Since: c.options.Now.UTC().Truncate(time.Second)}

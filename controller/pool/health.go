@@ -5,7 +5,6 @@ package pool
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -53,9 +52,7 @@ func health(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, troubles ...mcfg
 // stuckText names the nodes that fail at what the pool wants of them now. One that fails at something else is still to
 // be told, and goes first.
 func stuckText(p progress.Pool) string {
-	now := p
-	now.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(n progress.Node) bool { return n.Desired != p.Target })
-	return nodesText(now)
+	return listFailing(p.Nodes, func(n *progress.Node) bool { return n.Desired == p.Target })
 }
 
 // unreached says why the pool is not yet what its objects ask for; reason "": it is.

@@ -114,7 +114,7 @@ func holds(p progress.Pool) *progress.Hold {
 			}
 			continue
 		}
-		h := p.Held(*n)
+		h := p.Held(n)
 		if h == nil {
 			return nil
 		}

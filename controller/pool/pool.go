@@ -75,7 +75,7 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("machineconfigcontroller-pool"),
 		self: s.Self, now: s.Now, gates: s.Gates, report: newReport(),
-		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
+		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{}, read: readings{},
 	}
 	if r.now == nil {
 		r.now = time.Now
@@ -157,6 +157,7 @@ type reconciler struct {
 	// What follows is touched by the one worker alone.
 	nodes    freshest[*corev1.Node]
 	pools    freshest[*mcfgv1.MachineConfigPool]
+	read     readings
 	looked   bool
 	deferred map[string]string // pool to the configuration for which the own node was said to be last
 	// etcdTrouble is what the API server said about etcd last, and etcdAsked when.
@@ -178,7 +179,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	w := assemble(pools, slices.Collect(maps.Values(nodes)), policies, etcd, r.answers(), r.self, r.now())
+	w := assemble(pools, slices.Collect(maps.Values(nodes)), r.read, policies, etcd, r.answers(), r.self, r.now())
 	r.ask(w, policies)
 	if w.expirys, err = r.expirys(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -254,6 +255,7 @@ func (r *reconciler) look(ctx context.Context) ([]*mcfgv1.MachineConfigPool, map
 	for i := range nodeList.Items {
 		nodes[nodeList.Items[i].Name] = r.nodes.view(&nodeList.Items[i])
 	}
+	maps.DeleteFunc(r.read, func(name string, _ reading) bool { return nodes[name] == nil })
 	maps.DeleteFunc(r.nodes, func(name string, _ *corev1.Node) bool { return nodes[name] == nil })
 	maps.DeleteFunc(r.pools, func(name string, _ *mcfgv1.MachineConfigPool) bool {
 		return !slices.ContainsFunc(pools, func(p *mcfgv1.MachineConfigPool) bool { return p.Name == name })

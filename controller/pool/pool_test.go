@@ -102,7 +102,7 @@ func readyNode(name string) *corev1.Node {
 func newReconciler(b *behind) *reconciler {
 	return &reconciler{
 		client: b, live: b.Client, events: events.NewFakeRecorder(100), report: newReport(),
-		now: time.Now, nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
+		now: time.Now, nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{}, read: readings{},
 	}
 }
 
@@ -312,7 +312,7 @@ func TestAReportOfOursIsNoChangeOfAPool(t *testing.T) {
 
 // What one look at a cluster of a thousand nodes costs, in the middle of a rollout in which nothing changes.
 func BenchmarkLook(b *testing.B) {
-	for _, size := range []int{100, 1000} {
+	for _, size := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			pool := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
 			pool.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{api.NodeRole + "worker": ""}}
@@ -320,19 +320,49 @@ func BenchmarkLook(b *testing.B) {
 			var nodes []*corev1.Node
 			for i := range size {
 				n := readyNode(fmt.Sprintf("n-%04d", i))
-				n.Labels[api.Zone] = fmt.Sprintf("z%d", i%3)
+				n.Labels[api.Zone], n.ResourceVersion = fmt.Sprintf("z%d", i%3), "1"
 				if i < size/10 {
 					n.Annotations[api.DesiredConfig], n.Annotations[api.StateKey] = "rendered-worker-b", "Working"
 					n.Annotations[api.CordonKey] = api.Encode(api.Cordon{By: api.Daemon, Since: t0})
 				}
 				nodes = append(nodes, n)
 			}
+			read := readings{}
 			b.ReportAllocs()
 			for b.Loop() {
-				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), nil, nil, rollout.Unasked, "", t0)
+				w := assemble([]*mcfgv1.MachineConfigPool{pool}, slices.Clone(nodes), read, nil, nil, rollout.Unasked, "", t0)
 				Decide(w.pools[0].state, w.options(0))
 				status(pool, w.pools[0].state, time.Time{})
 			}
 		})
+	}
+}
+
+func TestANodeIsReadAgainWhenItIsAnother(t *testing.T) {
+	r := readings{}
+	n := readyNode("a")
+	n.UID, n.ResourceVersion = "one", "5"
+	for _, step := range []struct {
+		name   string
+		change func()
+		again  bool
+	}{
+		{"at first", func() {}, true},
+		{"nothing", func() {}, false},
+		{"it has changed", func() { n.ResourceVersion = "6" }, true},
+		{"it was made anew", func() { n.UID = "two" }, true},
+		{"no version says how it is", func() { n.ResourceVersion = "" }, true},
+		{"nor now", func() {}, true},
+	} {
+		step.change()
+		before := n.Annotations[api.CurrentConfig]
+		n.Annotations[api.CurrentConfig] = step.name
+		got := r.of(n).Current
+		if again := got == step.name; again != step.again {
+			t.Errorf("%s: it has %s, want that it is read again: %t", step.name, got, step.again)
+		}
+		if !step.again {
+			n.Annotations[api.CurrentConfig] = before
+		}
 	}
 }

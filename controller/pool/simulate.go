@@ -62,6 +62,13 @@ type Entry struct {
 // Simulate follows a rollout by the decisions that the controller makes, until all nodes have arrived, or nothing more
 // would happen. What gates ask is taken as a yes.
 func Simulate(f Fleet) []Entry {
+	s := newSimulation(f)
+	for s.turn() {
+	}
+	return s.log
+}
+
+func newSimulation(f Fleet) *simulation {
 	book := rollout.NewBook(f.Policies, rollout.Passing)
 	s := &simulation{Fleet: f, book: book, now: f.Start, due: map[string]time.Time{}}
 	s.ahead.due = map[string]time.Time{}
@@ -71,9 +78,7 @@ func Simulate(f Fleet) []Entry {
 	for i := range s.Nodes {
 		s.at[s.Nodes[i].Name] = i
 	}
-	for s.turn() {
-	}
-	return s.log
+	return s
 }
 
 type simulation struct {
@@ -87,14 +92,16 @@ type simulation struct {
 	// stage and held are what was said last.
 	stage, held string
 	ahead       ahead
+	// few is nil while decisions are about the whole pool, as they always are where whole says so.
+	few   *shortlist
+	whole bool
+	// looked counts the nodes that decisions were about.
+	looked int
 }
 
 // turn makes one decision, or lets time pass until there is one to make; false: that will not be.
 func (s *simulation) turn() bool {
-	p := progress.NewPool(s.Pool, s.Nodes)
-	pools := []*progress.Pool{&p}
-	progress.Share(pools)
-	s.book.Follow(pools, s.now, s.Self)
+	p := s.look()
 	d := Decide(p, Options{Now: s.now, Self: s.Self})
 	s.tell(p)
 	s.asks(p)
@@ -109,6 +116,7 @@ func (s *simulation) turn() bool {
 		s.say(Finished, "", "")
 		return false
 	}
+	s.leaveOut(&p)
 	return s.pass(p)
 }
 
@@ -213,6 +221,7 @@ func (s *simulation) arrive(n *progress.Node) {
 		s.say(Arrived, n.Name, "")
 		return
 	}
+	s.few = nil // it changes what all others are to do
 	n.State, n.Reason = api.RolledBack, "its verdict was no"
 	n.Quarantined = append(n.Quarantined, api.Quarantine{Config: n.Desired, Reason: n.Reason, Since: s.now})
 	s.say(RolledBack, n.Name, "")

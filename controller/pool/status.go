@@ -203,9 +203,13 @@ func failingText(p progress.Pool) string {
 }
 
 func nodesText(p progress.Pool) string {
+	return listFailing(p.Nodes, func(*progress.Node) bool { return true })
+}
+
+func listFailing(nodes []progress.Node, which func(*progress.Node) bool) string {
 	var texts []string
-	for _, n := range p.Nodes {
-		if n.Failing() {
+	for i := range nodes {
+		if n := &nodes[i]; n.Failing() && which(n) {
 			texts = append(texts, fmt.Sprintf("Node %s is reporting: %q", n.Name, cmp.Or(n.Reason, string(n.State))))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -37,12 +38,12 @@ type world struct {
 // share counts nodes of a pool that use up what may be out of service, and how many of these are stuck.
 type share struct{ taking, stuck int }
 
-func shareOf(p progress.Pool) share {
+func shareOf(p *progress.Pool) share {
 	s := share{}
 	for i := range p.Nodes {
-		if p.Takes(p.Nodes[i]) {
+		if n := &p.Nodes[i]; p.Takes(n) {
 			s.taking++
-			s.stuck += rank(stuck(&p.Nodes[i], p.Target))
+			s.stuck += rank(stuck(n, p.Target))
 		}
 	}
 	return s
@@ -53,8 +54,27 @@ type member struct {
 	state  progress.Pool
 }
 
+// readings are what was read of Nodes at the look before, by name: most are as they were.
+type readings map[string]reading
+
+type reading struct {
+	uid     types.UID
+	version string
+	node    progress.Node
+}
+
+// of reads a Node, unless it is as it was.
+func (r readings) of(n *corev1.Node) progress.Node {
+	if known, ok := r[n.Name]; ok && n.ResourceVersion != "" && known.version == n.ResourceVersion && known.uid == n.UID {
+		return known.node
+	}
+	node := progress.ReadNode(n)
+	r[n.Name] = reading{n.UID, n.ResourceVersion, node}
+	return node
+}
+
 // assemble sorts the nodes into the pools, and lets policies have their say.
-func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies []api.RolloutPolicy,
+func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read readings, policies []api.RolloutPolicy,
 	etcd *progress.Etcd, answers rollout.Answers, self string, now time.Time,
 ) *world {
 	pools = slices.Clone(pools)
@@ -65,16 +85,24 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies 
 		values = append(values, *p)
 	}
 	membership := progress.NewMembership(values)
-	members, problems := map[string][]progress.Node{}, map[string][]progress.NodeProblem{}
-	for _, n := range nodes {
+	problems, belong, sizes := map[string][]progress.NodeProblem{}, make([]string, len(nodes)), map[string]int{}
+	for i, n := range nodes {
 		pool, conflict := membership.Of(n)
-		if pool != "" {
-			members[pool] = append(members[pool], progress.ReadNode(n))
-		}
+		belong[i] = pool
+		sizes[pool]++
 		if conflict != nil {
 			for _, p := range conflict.Pools {
 				problems[p] = append(problems[p], progress.NodeProblem{Node: n.Name, Text: conflict.String()})
 			}
+		}
+	}
+	members := make(map[string][]progress.Node, len(sizes))
+	for i, n := range nodes {
+		if pool := belong[i]; pool != "" {
+			if members[pool] == nil { // at once: a Node is large
+				members[pool] = make([]progress.Node, 0, sizes[pool])
+			}
+			members[pool] = append(members[pool], read.of(n))
 		}
 	}
 	linux := slices.DeleteFunc(slices.Clone(nodes), progress.Windows)
@@ -101,7 +129,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies 
 			w.next = next
 		}
 		if progress.ControlPlane(p.Name) {
-			w.controlPlane[p.Name] = shareOf(*p)
+			w.controlPlane[p.Name] = shareOf(p)
 		}
 	}
 	return w

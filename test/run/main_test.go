@@ -79,6 +79,8 @@ type node struct {
 	name string
 	host *fakehost.Host
 	a    string // the configuration that it has
+	// via is how the head reaches the API server; nil: as the test does.
+	via *rest.Config
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -177,6 +179,9 @@ func (n *node) ctx() context.Context {
 // start runs a head, as a pod that starts would.
 func (n *node) start() {
 	config := rest.CopyConfig(n.Config)
+	if n.via != nil {
+		config = rest.CopyConfig(n.via)
+	}
 	config.UserAgent = "head-" + n.name
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &reads{next: next, node: n.name, count: n.gets} })
 	kube := kubernetes.NewForConfigOrDie(config)
@@ -314,7 +319,12 @@ func (n *node) waitState(state api.State, current string) *corev1.Node {
 // until waits for anything else.
 func (n *node) until(what string, condition func() bool) {
 	n.t.Helper()
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	n.within(soon, what, condition)
+}
+
+func (n *node) within(limit time.Duration, what string, condition func() bool) {
+	n.t.Helper()
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if condition() {
 			return
 		}

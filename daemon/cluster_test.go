@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
+	"k8s.io/client-go/rest"
+)
+
+// What stands between the agent and the API server answers in ways of its own, and none of them is about the document.
+func TestAnAnswerThatIsNotTheAPIServersIsNoFaultOfTheConfiguration(t *testing.T) {
+	const denied = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,
+		"message":"machineconfigs is forbidden: no rights"}`
+	for name, c := range map[string]struct {
+		code       int
+		kind, body string
+		says       string
+	}{
+		"no right":          {403, "application/json", denied, "machineconfigs is forbidden: no rights"},
+		"a page to log in":  {200, "text/html", "<html>Please log in</html>", "is no JSON"},
+		"a page of a proxy": {502, "text/html", "<html>bad gateway</html>", "bad gateway"},
+		"nothing":           {200, "application/json", "", "is no JSON"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", c.kind)
+				w.WriteHeader(c.code)
+				_, _ = io.WriteString(w, c.body)
+			}))
+			defer server.Close()
+			one := &cluster{configs: mcfgclient.NewForConfigOrDie(&rest.Config{Host: server.URL})}
+			_, document := one.document(t.Context(), "rendered-worker-0123456789abcdef0123456789abcdef")
+			_, policy := one.policy(t.Context())
+			for _, err := range []error{document, policy} {
+				var away *clusterError
+				if !errors.As(err, &away) || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%v, which is the API server's matter: %t; want %q", err, away != nil, c.says)
+				}
+			}
+		})
+	}
+}
