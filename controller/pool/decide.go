@@ -65,7 +65,12 @@ type Decision struct {
 //
 // Where a gate was closed at its deadline, the nodes that have the target are sent back to what all had before, by the
 // same rules, whatever a policy says about when nodes may begin.
+//
+// Nodes of a pool whose object can't be read are told nothing.
 func Decide(p progress.Pool, o Options) Decision {
+	if p.Unread != "" {
+		return Decision{}
+	}
 	c := chooser{pool: p, options: o, sent: map[string]int{}}
 	switch {
 	case running(p):

@@ -137,6 +137,8 @@ func updates(p progress.Pool) []mcfgv1.MachineConfigPoolCondition {
 	updated := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionFalse}
 	updating := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdating, Status: corev1.ConditionFalse}
 	switch {
+	case p.Unread != "":
+		updating.Message = "Pool can't be read; its nodes are left alone: " + p.Unread
 	case p.Target == "":
 		updating.Message = "Pool has no configuration yet"
 	case p.Complete():
@@ -227,7 +229,7 @@ func setCondition(s *mcfgv1.MachineConfigPoolStatus, c mcfgv1.MachineConfigPoolC
 	c.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	for i, old := range s.Conditions {
 		if old.Type == c.Type {
-			if old.Status == c.Status {
+			if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 				c.LastTransitionTime = old.LastTransitionTime
 			}
 			s.Conditions[i] = c
