@@ -312,6 +312,16 @@ func head(data []byte) header {
 	return h
 }
 
+// Mend is an object as a client gets it, and what of it can't be read.
+func (in *Intake) Mend(data []byte) (mended []byte, problem string) {
+	h := head(data)
+	kind := in.kinds[schema.FromAPIVersionAndKind(h.APIVersion, h.Kind)]
+	if kind == nil {
+		return data, ""
+	}
+	return mend(data, kind)
+}
+
 // object mends one object, and notes whether it can be read. What is as it should be comes back as it is.
 func (in *Intake) object(data []byte, p path) ([]byte, bool) {
 	h := head(data)
