@@ -207,7 +207,10 @@ func failingText(p progress.Pool) string {
 func nodesText(p progress.Pool) string {
 	var texts []string
 	for _, n := range p.Nodes {
-		if n.Failing() {
+		switch {
+		case n.Overdue():
+			texts = append(texts, fmt.Sprintf("Node %s is overdue: %s", n.Name, n.OverdueText()))
+		case n.Failing():
 			texts = append(texts, fmt.Sprintf("Node %s is reporting: %q", n.Name, cmp.Or(n.Reason, string(n.State))))
 		}
 	}

@@ -97,6 +97,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies 
 	book.Follow(states, now, self)
 	w.findings, w.asked = book.Findings(states), book.Asked()
 	for _, p := range states {
+		w.wakeForVerdicts(p)
 		if next := p.Rules.Next; !next.IsZero() && (w.next.IsZero() || next.Before(w.next)) {
 			w.next = next
 		}
@@ -105,6 +106,19 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, policies 
 		}
 	}
 	return w
+}
+
+// wakeForVerdicts has the world looked at again when the first verdict that is waited for is overdue.
+func (w *world) wakeForVerdicts(p *progress.Pool) {
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if !n.Awaiting() || n.Awaited.Config != n.Desired || n.Overdue() {
+			continue
+		}
+		if due := n.VerdictDue(); w.next.IsZero() || due.Before(w.next) {
+			w.next = due
+		}
+	}
 }
 
 // options for the decision about a pool.
