@@ -96,6 +96,15 @@ type Update struct {
 	Since  time.Time `json:"since"`
 }
 
+// Awaited is since when a node is known to reboot into a configuration or to prove it, and since when that takes longer
+// than it may; zero: it does not. Both are by the clock of who writes it: a host that has lost its own way back says
+// nothing of that.
+type Awaited struct {
+	Config  string    `json:"config"`
+	Since   time.Time `json:"since"`
+	Overdue time.Time `json:"overdue,omitzero"`
+}
+
 // Drain is where a drain is: what it waits for, and what it is expected to wait for.
 type Drain struct {
 	Config string    `json:"config"`
@@ -160,6 +169,9 @@ type Node struct {
 	Drained string
 	Arrived Arrival
 	Orders  Orders
+	Awaited Awaited
+	// VerdictTimeout is how long the host waits for a verdict; zero: the default.
+	VerdictTimeout time.Duration
 	// Excluded is that the node is out of the load balancers by us, DrainHeld that its drain was given up for a while;
 	// nil: it is not.
 	Excluded  *Exclusion
@@ -186,6 +198,7 @@ const (
 	nodeQuarantines  = 10
 	quarantineReason = 512
 	longestName      = 253
+	longestVerdict   = 24 * time.Hour
 )
 
 // ReadNode reads a Node's annotations. What can't be read is as if it were not there, and named in the error; the rest
@@ -207,6 +220,11 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	excluded, excludedErr := Decode[*Exclusion](a, ExcludedKey)
 	held, heldErr := Decode[*DrainHold](a, DrainHeldKey)
 	staged, stagedErr := Decode[*Staged](a, StagedKey)
+	awaited, awaitedErr := Decode[Awaited](a, AwaitedKey)
+	if limit, err := time.ParseDuration(a[VerdictTimeoutKey]); err == nil && limit > 0 {
+		out.VerdictTimeout = min(limit, longestVerdict)
+	}
+	out.Awaited = awaited
 	if config, is := strings.CutPrefix(a[LastAppliedDrain], "drain-"); is {
 		out.Drained = config
 	}
@@ -215,7 +233,7 @@ func ReadNode(n *corev1.Node) (Node, error) {
 	out.Cordon, out.Quarantined, out.Drift = cordon, believed(quarantined), drift.believed()
 	out.Synced, out.Undelivered = a[SyncedControllerConfig], undelivered.believed()
 	err := errors.Join(cordonErr, quarantinedErr, driftErr, undeliveredErr, arrivedErr, ordersErr, excludedErr, heldErr,
-		stagedErr)
+		stagedErr, awaitedErr)
 	if err != nil {
 		return out, fmt.Errorf("node %s: %w", n.Name, err)
 	}

@@ -163,7 +163,7 @@ func CarryHooks(text string, get func(name string) (*NodeHook, error)) (carried 
 		case object == nil:
 			err = fmt.Errorf("annotation %s: NodeHook/%s: is not there", HooksKey, name)
 		default:
-			if err = object.Spec.Check(); err != nil {
+			if err = errors.Join(Unreadable(object), object.Spec.Check()); err != nil {
 				err = fmt.Errorf("NodeHook/%s: %w", name, err)
 			}
 			told.NodeHookSpec = object.Spec

@@ -71,6 +71,11 @@ const (
 	// Lift is the name of a configuration that the node shall try again although it failed here. The pool controller
 	// writes it, in the patch that sets DesiredConfig.
 	Lift = ownPrefix + "lift"
+	// AwaitedKey holds an Awaited: since when a verdict is waited for, by the clock of the pool controller, which writes it.
+	AwaitedKey = ownPrefix + "awaited"
+	// VerdictTimeoutKey is how long after a boot the host waits for a verdict, where that is not the default. The daemon
+	// writes it with the reboot.
+	VerdictTimeoutKey = ownPrefix + "verdict-timeout"
 	// DriftKey holds a Drift: what on the host is not as its configuration says. The daemon writes it.
 	DriftKey = ownPrefix + "drift"
 	// UndeliveredKey holds an Undelivered: why the certificates of the ControllerConfig are not on the host. The daemon

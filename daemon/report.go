@@ -136,6 +136,11 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		}
 		if v.plan.Reboot && v.booting(p) {
 			r.set(api.PostConfigAction, api.PostConfigActionRebooting)
+			if v.verdict != transaction.DefaultTimeout {
+				r.set(api.VerdictTimeoutKey, v.verdict.String())
+			} else {
+				r.drop(api.VerdictTimeoutKey)
+			}
 		}
 	}
 	if !v.booting(p) {

@@ -63,7 +63,7 @@ func slimControllerConfig(o any) (any, error) {
 	return &mcfgv1.ControllerConfig{
 		TypeMeta: metav1.TypeMeta{APIVersion: mcfgv1.GroupVersion.String(), Kind: "ControllerConfig"},
 		ObjectMeta: metav1.ObjectMeta{Name: cc.Name, UID: cc.UID, ResourceVersion: cc.ResourceVersion,
-			Generation: cc.Generation},
+			Generation: cc.Generation, Annotations: unreadableMark(cc)},
 		Spec: mcfgv1.ControllerConfigSpec{
 			KubeAPIServerServingCAData: s.KubeAPIServerServingCAData, CloudProviderCAData: s.CloudProviderCAData,
 			AdditionalTrustBundle: s.AdditionalTrustBundle, ImageRegistryBundleData: s.ImageRegistryBundleData,
@@ -71,6 +71,27 @@ func slimControllerConfig(o any) (any, error) {
 			InternalRegistryPullSecret:  s.InternalRegistryPullSecret,
 		},
 	}, nil
+}
+
+// unreadableMark is what of a ControllerConfig's annotations says that it can't be read as a whole; nil: it can.
+func unreadableMark(cc *mcfgv1.ControllerConfig) map[string]string {
+	if said := cc.Annotations[api.UnreadableKey]; said != "" {
+		return map[string]string{api.UnreadableKey: said}
+	}
+	return nil
+}
+
+// undeliverable is why what a ControllerConfig says is not delivered: a part of it can't be read, and would be taken for
+// one that is to go.
+func undeliverable(cc *mcfgv1.ControllerConfig) error {
+	for _, field := range []string{"spec.kubeAPIServerServingCAData", "spec.cloudProviderCAData",
+		"spec.additionalTrustBundle", "spec.imageRegistryBundleData", "spec.imageRegistryBundleUserData",
+		"spec.internalRegistryPullSecret"} {
+		if api.UnreadableField(cc, field) {
+			return fmt.Errorf("ControllerConfig/%s: %w", cc.Name, api.Unreadable(cc))
+		}
+	}
+	return nil
 }
 
 // controllerConfig is what of it is delivered; nil: there is none, or it was not seen yet.
@@ -185,7 +206,7 @@ func (h *Head) deliver(ctx context.Context, v *situation) {
 		return
 	}
 	if h.delivery.seen != cc { // what is watched comes as another object when it has changed
-		spec, err := json.Marshal(cc.Spec)
+		spec, err := json.Marshal([]any{cc.Spec, cc.Annotations})
 		if err != nil {
 			h.log.Error("reading the ControllerConfig", zap.Error(err))
 			return
@@ -206,7 +227,10 @@ func (h *Head) deliver(ctx context.Context, v *situation) {
 	r := DeliverRequest{Name: name, Config: document}
 	go func() {
 		e := deliverEnd{version: cc.ResourceVersion}
-		if r.Policy, e.err = h.cluster.policy(ctx); e.err == nil {
+		if e.err = undeliverable(cc); e.err == nil {
+			r.Policy, e.err = h.cluster.policy(ctx)
+		}
+		if e.err == nil {
 			e.delivery, e.err = h.o.Deliverer.Deliver(ctx, r)
 		}
 		h.delivers <- e

@@ -231,7 +231,10 @@ func merge(parts []*parsed) *parsed {
 // accumulator is the merged configuration so far, entries by key. rest is what is neither a file, directory or link nor
 // a unit nor a user: few, rarely changed things.
 type accumulator struct {
-	spec     mcfgv1.MachineConfigSpec
+	spec mcfgv1.MachineConfigSpec
+	// osImage and extensionsImage are those of generated documents, which count where nobody names any.
+	osImage, extensionsImage string
+
 	minor    int64
 	files    map[string]types.File
 	dirs     map[string]types.Directory
@@ -242,13 +245,26 @@ type accumulator struct {
 	contents contents
 }
 
-// add merges one more document over what is there. Images and kernel type: the last that says anything, so that an
-// explicit default wins over a lower realtime. FIPS: any. Kernel arguments: one after the other. Extensions: all, once.
-func (a *accumulator) add(p *parsed) {
-	a.spec.OSImageURL = cmp.Or(p.spec.OSImageURL, a.spec.OSImageURL)
-	if image := p.spec.BaseOSExtensionsContainerImage; image != "" {
-		a.spec.BaseOSExtensionsContainerImage = image
+// generatedBy is the annotation of a MachineConfig that a controller made.
+const generatedBy = "machineconfiguration.openshift.io/generated-by-controller-version"
+
+// images takes the images of one more document. What a controller made only repeats what its cluster had as the default
+// when it made it: as upstream has it, that wins over no image that a person names, nor over the default as it is now.
+func (a *accumulator) images(p *parsed) {
+	if p.doc != nil && p.doc.Object.Annotations[generatedBy] != "" {
+		a.osImage = cmp.Or(p.spec.OSImageURL, a.osImage)
+		a.extensionsImage = cmp.Or(p.spec.BaseOSExtensionsContainerImage, a.extensionsImage)
+		return
 	}
+	a.spec.OSImageURL = cmp.Or(p.spec.OSImageURL, a.spec.OSImageURL)
+	a.spec.BaseOSExtensionsContainerImage = cmp.Or(p.spec.BaseOSExtensionsContainerImage,
+		a.spec.BaseOSExtensionsContainerImage)
+}
+
+// add merges one more document over what is there. Kernel type: the last that says anything, so that an explicit default
+// wins over a lower realtime. FIPS: any. Kernel arguments: one after the other. Extensions: all, once.
+func (a *accumulator) add(p *parsed) {
+	a.images(p)
 	a.spec.KernelType = cmp.Or(p.spec.KernelType, a.spec.KernelType)
 	a.spec.FIPS = a.spec.FIPS || p.spec.FIPS
 	a.spec.KernelArguments = append(a.spec.KernelArguments, p.spec.KernelArguments...)
@@ -350,6 +366,8 @@ func (a *accumulator) add(p *parsed) {
 // result is the merged configuration in canonical order.
 func (a *accumulator) result() *parsed {
 	p := &parsed{doc: &Document{Object: newObject("")}, spec: a.spec, minor: a.minor, cfg: a.rest, contents: a.contents}
+	p.spec.OSImageURL = cmp.Or(p.spec.OSImageURL, a.osImage)
+	p.spec.BaseOSExtensionsContainerImage = cmp.Or(p.spec.BaseOSExtensionsContainerImage, a.extensionsImage)
 	p.spec.KernelType = cmp.Or(p.spec.KernelType, KernelDefault)
 	p.spec.Extensions = append([]string{}, unique(p.spec.Extensions)...)
 	p.spec.KernelArguments = append([]string{}, p.spec.KernelArguments...)

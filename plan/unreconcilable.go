@@ -17,6 +17,9 @@ var overridden = map[string]string{
 	"storage.disks":       "Disks",
 	"storage.filesystems": "FileSystems",
 	"storage.raid":        "Raid",
+	// The API has no word for it. A change of what unlocks a device, such as a Tang server, is for new machines: those
+	// that are there are rekeyed by clevis.
+	"storage.luks": "Disks",
 }
 
 // forceFile tells the OpenShift daemon to skip its checks, so a configuration must not carry it.

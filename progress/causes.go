@@ -18,6 +18,7 @@ import (
 
 // nodeCauses are asked in this order, of a node that belongs to a pool; the first that has an answer has the last word.
 var nodeCauses = []func(*Report, *nodeReport) *Answer{
+	(*Report).overdue,
 	(*Report).configMissing,
 	(*Report).failed,
 	(*Report).rebooting,

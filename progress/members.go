@@ -40,6 +40,8 @@ func NewMembership(pools []mcfgv1.MachineConfigPool) Membership {
 		p := &pools[i]
 		selector, err := metav1.LabelSelectorAsSelector(p.Spec.NodeSelector)
 		switch {
+		case api.UnreadableField(p, "spec.nodeSelector"):
+			m.problems[p.Name] = fmt.Sprintf("%v: the pool's nodes are left alone", api.Unreadable(p))
 		case err != nil:
 			m.problems[p.Name] = fmt.Sprintf("spec.nodeSelector: %v: the pool's nodes are left alone", err)
 		case !selector.Empty():

@@ -35,6 +35,8 @@ type Pool struct {
 	// Previous is the one that all its nodes last had.
 	Previous string
 	Paused   bool
+	// Unread is why the pool's object can't be read as a whole; empty: it can. Its nodes are left alone until it can.
+	Unread string
 	// MaxUnavailable is how many nodes may be out of service for an update.
 	MaxUnavailable int
 	// Nodes by name.
@@ -93,6 +95,10 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 		Paused: pool.Spec.Paused, Nodes: nodes, Labels: pool.Labels,
 	}
 	p.Counts = count(nodes, p.Target)
+	if err := api.Unreadable(pool); err != nil {
+		p.Unread = err.Error()
+		p.Problems = append(p.Problems, p.Unread+": the pool's nodes are left alone until that is corrected")
+	}
 	for _, c := range pool.Status.Conditions {
 		if c.Type == api.PoolRenderPending && c.Status == corev1.ConditionTrue && c.Reason != api.PartRefused {
 			p.Rendering = true

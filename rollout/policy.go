@@ -35,6 +35,8 @@ type policy struct {
 	stagingTimes *calendar
 	// problem is why it makes no sense; nil: it does.
 	problem error
+	// blind: it can't be read for which pools it is, so it is for all.
+	blind bool
 	// last is how the nodes of each pool were sorted last, by their places in it.
 	last map[string][]int
 }
@@ -51,8 +53,9 @@ const restStage = "rest"
 // read reads a policy as far as it makes sense.
 func read(object *api.RolloutPolicy) *policy {
 	p := &policy{name: object.Name, spec: &object.Spec}
-	var errs []error
 	var err error
+	errs := []error{api.Unreadable(object)}
+	p.blind = api.UnreadableField(object, "spec.pools") || api.UnreadableField(object, "spec.poolSelector")
 	if object.Spec.PoolSelector != nil {
 		if p.selector, err = metav1.LabelSelectorAsSelector(object.Spec.PoolSelector); err != nil {
 			errs = append(errs, fmt.Errorf("spec.poolSelector: %w", err))
@@ -116,7 +119,7 @@ func share(v *intstr.IntOrString, nodes int, roundUp bool, otherwise int) int {
 func (p *policy) selects(pool *progress.Pool) bool { return p.takes(pool.Name, pool.Labels) }
 
 func (p *policy) takes(pool string, of map[string]string) bool {
-	return slices.Contains(p.spec.Pools, pool) || p.selector != nil && p.selector.Matches(labels.Set(of))
+	return p.blind || slices.Contains(p.spec.Pools, pool) || p.selector != nil && p.selector.Matches(labels.Set(of))
 }
 
 // Selects says whether a policy is one of a pool with such a name and labels.

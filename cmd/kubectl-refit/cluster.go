@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -99,6 +100,8 @@ func (o *options) connect(cmd *cobra.Command) (*cluster, error) {
 	}
 	cfg.QPS, cfg.Burst = requestsPerSecond, requestBurst
 	cfg.UserAgent = "kubectl-refit/" + version
+	// What can't be read of one object must not hide the others, and is what people come here for.
+	cfg.Wrap(intake.New().Transport)
 	// Nodes and pods come in the encoding that costs least to read: a thousand nodes are some ten MB of JSON.
 	binary := rest.CopyConfig(cfg)
 	binary.ContentType = runtime.ContentTypeProtobuf

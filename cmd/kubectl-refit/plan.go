@@ -343,6 +343,9 @@ func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, de
 	for i := range present {
 		mc := &present[i]
 		if !known[mc.Name] && !left[mc.Name] && machineconfig.PoolOf(mc.Name) == "" {
+			if err := api.Unreadable(mc); err != nil {
+				return nil, fmt.Errorf("MachineConfig %s: %w", mc.Name, err)
+			}
 			out = append(out, &machineconfig.Document{Object: mc})
 		}
 		delete(left, mc.Name)
@@ -363,6 +366,9 @@ func (c *cluster) base(ctx context.Context) (*machineconfig.Document, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading ControllerConfig %s: %w", api.ControllerConfig, err)
+	}
+	if err := api.UnreadableImages(cc); err != nil {
+		return nil, fmt.Errorf("ControllerConfig %s: %w", api.ControllerConfig, err)
 	}
 	return machineconfig.Defaults(cc), nil
 }

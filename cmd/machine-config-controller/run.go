@@ -41,6 +41,7 @@ import (
 	rendering "github.com/noderefit/noderefit/controller/render"
 	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/gate"
+	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/rollout"
 )
 
@@ -162,6 +163,9 @@ func (o *runOptions) run() error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), mcfgv1.Install(scheme), api.Install(scheme)); err != nil {
 		return err
 	}
+	// One object that can't be read must not be the end of reading the others.
+	in := intake.New()
+	config.Wrap(in.Transport)
 	keep := pool.CacheOptions()
 	maps.Copy(keep, generated.CacheOptions())
 	// The lease has the name that OpenShift's own controller takes: where that runs, this one waits, and no node is told
@@ -189,6 +193,13 @@ func (o *runOptions) run() error {
 		}
 	}
 	if err := o.page.add(mgr, o.nodeName); err != nil {
+		return err
+	}
+	unread, err := newUnread(in, mgr)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(metrics.Registry.Register(unread), mgr.Add(unread)); err != nil {
 		return err
 	}
 	guard := newGuard(mgr.GetAPIReader(), log)

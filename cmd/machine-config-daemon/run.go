@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/zapr"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -26,6 +27,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -147,6 +149,9 @@ func (o *runOptions) credentials() (*rest.Config, error) {
 		return nil, fmt.Errorf("reading credentials: %w", err)
 	}
 	config.UserAgent = api.Daemon + "/" + version
+	// Configurations are read byte by byte, and judged by whoever parses them.
+	config.Wrap(intake.New(mcfgv1.GroupVersion.WithKind("ControllerConfig"),
+		mcfgv1.GroupVersion.WithKind("MachineConfigNode")).Transport)
 	// An update is some twenty requests, one after the other; a drain adds one for each pod.
 	config.QPS, config.Burst = 20, 40
 	return config, nil

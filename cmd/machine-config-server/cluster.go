@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/server"
 )
 
@@ -28,6 +29,8 @@ func (o *options) connect(ctx context.Context, group *errgroup.Group, so *server
 	}
 	config.QPS = -1
 	config.UserAgent = api.Server + "/" + version
+	// A pool that can't be read is served by what it says of what its nodes have proved; a MachineConfig is not.
+	config.Wrap(intake.New(mcfgv1.GroupVersion.WithKind("MachineConfigPool")).Transport)
 	scheme := runtime.NewScheme()
 	if err := mcfgv1.Install(scheme); err != nil {
 		return err

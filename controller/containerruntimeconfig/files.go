@@ -169,7 +169,7 @@ func files(
 			dropin("defaultRuntime", "runtime", "default_runtime", string(c.DefaultRuntime))
 		}
 		if paths := stores(&c)["additionalArtifactStores"]; paths != nil {
-			dropin("additionalArtifactStores", "image", "additional_artifact_stores", paths) //nolint:misspell // CRI-O's
+			dropin("additionalArtifactStores", "runtime", "additional_artifact_stores", paths) //nolint:misspell // CRI-O's
 		}
 		table, err := storage(c, beneath)
 		if err == nil && table != nil {

@@ -198,6 +198,11 @@ func (v *Verdict) selectPools(of *metav1.LabelSelector, pools []*mcfgv1.MachineC
 	if v.Object.GetDeletionTimestamp() != nil {
 		return
 	}
+	if api.UnreadableField(v.Object, "spec.machineConfigPoolSelector") {
+		v.unread = true
+		v.say(ReasonSelector, "%v", api.Unreadable(v.Object))
+		return
+	}
 	selector, err := metav1.LabelSelectorAsSelector(of)
 	if err != nil {
 		v.unread = true
@@ -290,9 +295,12 @@ func (s Series[T, S]) make(top Layer[S], o *seat, held *mcfgv1.MachineConfig) (*
 	}
 	if object, ok := o.Object.(T); ok && !o.stays {
 		spec, _ := s.Spec(object)
-		next, wrong := on(spec)
+		wrong := api.Unreadable(object)
 		if wrong == nil {
-			return next, nil
+			var next *made[S]
+			if next, wrong = on(spec); wrong == nil {
+				return next, nil
+			}
 		}
 		o.say(ReasonInvalid, "%v", wrong)
 		if held == nil {

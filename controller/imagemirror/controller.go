@@ -132,6 +132,9 @@ func (r *reconciler) origins(ctx context.Context, has func(client.Object) bool) 
 			out = append(out, policies(&list.Items[i]))
 		}
 	}
+	for _, o := range out {
+		o.err = errors.Join(api.Unreadable(o.object), o.err)
+	}
 	return slices.DeleteFunc(out, func(o *origin) bool { return o.object.GetDeletionTimestamp() != nil }), nil
 }
 

@@ -346,6 +346,7 @@ capabilities = ["pull"]
 			for _, f := range hostFiles(all, conf.insecure) {
 				host := strings.TrimSuffix(strings.TrimPrefix(f.Path, "/etc/containerd/certs.d/"), "/hosts.toml")
 				got[host] = string(f.Contents)
+				asDocumented(t, f.Path, f.Contents)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Error(diff)

@@ -22,6 +22,8 @@ type Step struct {
 	Tainted       bool
 	// Arrived is what the Node is to say of its arrival.
 	Arrived api.Arrival
+	// Awaited is since when its verdict is waited for.
+	Awaited api.Awaited
 	// Orders are what its agent is asked beside that.
 	Orders api.Orders
 	// Held is why a node that was on its way is taken back; empty: it is not.
@@ -65,7 +67,12 @@ type Decision struct {
 //
 // Where a gate was closed at its deadline, the nodes that have the target are sent back to what all had before, by the
 // same rules, whatever a policy says about when nodes may begin.
+//
+// Nodes of a pool whose object can't be read are told nothing.
 func Decide(p progress.Pool, o Options) Decision {
+	if p.Unread != "" {
+		return Decision{}
+	}
 	c := chooser{pool: p, options: o, sent: map[*progress.Node]int{}}
 	switch {
 	case running(p):
@@ -328,7 +335,7 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 	s := Step{
 		Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift,
 		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n), Arrived: c.arrival(n),
-		Orders: c.pool.Rules.Orders[n.Name],
+		Orders: c.pool.Rules.Orders[n.Name], Awaited: n.Await(c.options.Now),
 	}
 	switch {
 	case c.sent[n] > 0:
@@ -336,12 +343,12 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 		if c.lifts(n) {
 			s.Lift = c.pool.Target
 		}
-		s.Back = c.gate
+		s.Back, s.Awaited = c.gate, api.Awaited{}
 		if ahead := c.pool.Rules.Staging; ahead != nil && s.Orders.Stage == nil && n.Current != c.pool.Target {
 			s.Orders.Stage = ahead.Order
 		}
 	case c.back[n]:
-		s.Desired, s.Lift, s.Held = n.Current, "", c.recalled(n)
+		s.Desired, s.Lift, s.Held, s.Awaited = n.Current, "", c.recalled(n), api.Awaited{}
 		if !n.Staged.Is(c.pool.Target) {
 			s.Orders.Stage = nil // whether it may stage there is for the next look
 		}
@@ -349,7 +356,7 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 		s.Lift = "" // it failed again after that
 	}
 	return s, s.Sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
-		s.Arrived != n.Arrived || !s.Orders.Equal(n.Orders)
+		s.Arrived != n.Arrived || s.Awaited != n.Awaited || !s.Orders.Equal(n.Orders)
 }
 
 // arrival is what the Node is to say of when it arrived: that it was sent, from that on, and since when it is there and

@@ -37,6 +37,7 @@ func nodePatch(n *corev1.Node, s Step) []byte {
 	if s.Arrived != (api.Arrival{}) {
 		ops = append(ops, annotationOps(n, api.ArrivedKey, api.Encode(s.Arrived))...)
 	}
+	ops = append(ops, annotationOps(n, api.AwaitedKey, awaitedText(s.Awaited))...)
 	ops = append(ops, annotationOps(n, api.OrdersKey, ordersText(s.Orders))...)
 	if topology := n.Annotations[api.ControlPlaneTopology]; s.SingleReplica != (topology == api.TopologySingleReplica) {
 		want := api.TopologyHighlyAvailable
@@ -51,6 +52,13 @@ func nodePatch(n *corev1.Node, s Step) []byte {
 		panic(err) // strings and taints only
 	}
 	return data
+}
+
+func awaitedText(a api.Awaited) string {
+	if a == (api.Awaited{}) {
+		return ""
+	}
+	return api.Encode(a)
 }
 
 func ordersText(o api.Orders) string {

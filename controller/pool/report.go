@@ -23,6 +23,9 @@ var (
 	unavailable = poolMetric("mco_unavailable_machine_count", "Nodes that are out of service or about to be.")
 	state       = prometheus.NewDesc("mco_state", "State of each node: the Unix time since when this process has seen it.",
 		[]string{"node", "pool", "state", "reason"}, nil)
+	overdue = prometheus.NewDesc("noderefit_node_overdue",
+		"Unix time since when a node's verdict is waited for, where it has not come in the time that it may take.",
+		[]string{"node", "pool"}, nil)
 	phases = prometheus.NewDesc("noderefit_pool_nodes", "Nodes of the pool by phase.",
 		[]string{"pool", "phase"}, nil)
 	allowed       = poolMetric("noderefit_pool_max_unavailable", "Nodes that may be out of service for an update.")
@@ -104,7 +107,7 @@ func (r *report) take(w *world) []change {
 // Describe implements prometheus.Collector.
 func (r *report) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		machines, updated, degraded, unavailable, state, phases, allowed, paused, quarantined, misconfigured, held,
+		machines, updated, degraded, unavailable, state, overdue, phases, allowed, paused, quarantined, misconfigured, held,
 		gatesClosed, failed, budget, nextWindow, staged, unstaged,
 	} {
 		to <- d
@@ -147,6 +150,9 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 		byPhase := map[progress.Phase]int{}
 		for _, n := range p.Nodes {
 			byPhase[n.Phase(p.Target)]++
+			if n.Overdue() {
+				gauge(overdue, unix(n.Awaited.Since), n.Name, p.Name)
+			}
 			if n.State != "" {
 				gauge(state, float64(r.nodes[n.Name].since.Unix()), n.Name, p.Name, stateLabel(n.State), "")
 			}

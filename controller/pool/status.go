@@ -137,6 +137,8 @@ func updates(p progress.Pool) []mcfgv1.MachineConfigPoolCondition {
 	updated := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionFalse}
 	updating := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdating, Status: corev1.ConditionFalse}
 	switch {
+	case p.Unread != "":
+		updating.Message = "Pool can't be read; its nodes are left alone: " + p.Unread
 	case p.Target == "":
 		updating.Message = "Pool has no configuration yet"
 	case p.Complete():
@@ -209,7 +211,11 @@ func nodesText(p progress.Pool) string {
 func listFailing(nodes []progress.Node, which func(*progress.Node) bool) string {
 	var texts []string
 	for i := range nodes {
-		if n := &nodes[i]; n.Failing() && which(n) {
+		switch n := &nodes[i]; {
+		case !which(n):
+		case n.Overdue():
+			texts = append(texts, fmt.Sprintf("Node %s is overdue: %s", n.Name, n.OverdueText()))
+		case n.Failing():
 			texts = append(texts, fmt.Sprintf("Node %s is reporting: %q", n.Name, cmp.Or(n.Reason, string(n.State))))
 		}
 	}
@@ -231,7 +237,7 @@ func setCondition(s *mcfgv1.MachineConfigPoolStatus, c mcfgv1.MachineConfigPoolC
 	c.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	for i, old := range s.Conditions {
 		if old.Type == c.Type {
-			if old.Status == c.Status {
+			if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 				c.LastTransitionTime = old.LastTransitionTime
 			}
 			s.Conditions[i] = c

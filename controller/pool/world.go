@@ -125,6 +125,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read read
 	book.Follow(states, now, self)
 	w.findings, w.asked = book.Findings(states), book.Asked()
 	for _, p := range states {
+		w.wakeForVerdicts(p)
 		if next := p.Rules.Next; !next.IsZero() && (w.next.IsZero() || next.Before(w.next)) {
 			w.next = next
 		}
@@ -133,6 +134,19 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read read
 		}
 	}
 	return w
+}
+
+// wakeForVerdicts has the world looked at again when the first verdict that is waited for is overdue.
+func (w *world) wakeForVerdicts(p *progress.Pool) {
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if !n.Awaiting() || n.Awaited.Config != n.Desired || n.Overdue() {
+			continue
+		}
+		if due := n.VerdictDue(); w.next.IsZero() || due.Before(w.next) {
+			w.next = due
+		}
+	}
 }
 
 // options for the decision about a pool.

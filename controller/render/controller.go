@@ -267,7 +267,11 @@ func (r *reconciler) base(ctx context.Context) (*machineconfig.Document, error) 
 	if err != nil {
 		return nil, fmt.Errorf("reading ControllerConfig/%s: %w", api.ControllerConfig, err)
 	}
-	return machineconfig.Defaults(cc), nil
+	base := machineconfig.Defaults(cc)
+	if err := api.UnreadableImages(cc); err != nil {
+		base.Object.Annotations = map[string]string{api.UnreadableKey: err.Error()}
+	}
+	return base, nil
 }
 
 // sources are the MachineConfigs that people and other controllers wrote. They are the cache's own.

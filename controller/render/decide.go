@@ -22,6 +22,7 @@ import (
 const (
 	reasonRendered       = "Rendered"
 	reasonPinUnusable    = "PinUnusable"
+	reasonUnreadable     = "Unreadable"
 	reasonRenderFailed   = "RenderFailed"
 	reasonUnreconcilable = "Unreconcilable"
 	reasonPublishFailed  = "PublishFailed"
@@ -57,8 +58,21 @@ func renderPool(
 	if base != nil {
 		out.base = base.Object.Spec.OSImageURL
 	}
+	if err := api.Unreadable(pool); err != nil {
+		return nil, unreadable("MachineConfigPool", pool.Name, err)
+	}
+	if base != nil {
+		if err := api.Unreadable(base.Object); err != nil {
+			return nil, unreadable(kindControllerConfig, api.ControllerConfig, err)
+		}
+	}
 	var err error
 	if out.selected, err = machineconfig.Select(pool.Name, docs); err == nil {
+		for _, d := range out.selected {
+			if err := api.Unreadable(d.Object); err != nil {
+				return nil, unreadable("MachineConfig", d.Object.Name, err)
+			}
+		}
 		out.config, out.warnings, err = machineconfig.Merge(pool.Name, out.selected, base)
 	}
 	switch {
@@ -68,6 +82,12 @@ func renderPool(
 		return nil, &failure{reasonRenderFailed, err.Error()}
 	}
 	return out, nil
+}
+
+// unreadable is the failure of a pool for an object of which something can't be read: what would be rendered is not what
+// somebody asks for.
+func unreadable(kind, name string, err error) *failure {
+	return &failure{reasonUnreadable, fmt.Sprintf("%s/%s: %v: correct it, and the pool is rendered again", kind, name, err)}
 }
 
 // references are the sources as spec.configuration lists them, by name.
@@ -267,7 +287,7 @@ func setConditions(
 			continue
 		}
 		old := (*to)[i]
-		if c.LastTransitionTime = now; old.Status == c.Status {
+		if c.LastTransitionTime = now; old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
 		if c != old {

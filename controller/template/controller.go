@@ -96,6 +96,9 @@ func (r *reconciler) look(ctx context.Context) error {
 		_, err := r.say(ctx, cc, withdrawn(cc))
 		return err
 	}
+	if err := api.Unreadable(cc); err != nil {
+		return r.fail(ctx, cc, outcome{reasonUnreadable, err.Error()})
+	}
 	wanted, err := r.generate(set, cc)
 	if err != nil {
 		return r.fail(ctx, cc, outcome{reasonTemplates, fmt.Sprintf("templates %s: %s", set, generated.OneLine(err))})

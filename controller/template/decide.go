@@ -19,12 +19,13 @@ import (
 
 // Reasons of the conditions.
 const (
-	reasonCompleted = "Completed"
-	reasonTemplates = "TemplatesInvalid"
-	reasonTaken     = "NameTaken"
-	reasonWrite     = "WriteFailed"
-	reasonFailing   = "Failing"
-	reasonRunning   = "Running"
+	reasonCompleted  = "Completed"
+	reasonTemplates  = "TemplatesInvalid"
+	reasonTaken      = "NameTaken"
+	reasonUnreadable = "Unreadable"
+	reasonWrite      = "WriteFailed"
+	reasonFailing    = "Failing"
+	reasonRunning    = "Running"
 )
 
 // change is what one MachineConfig needs, and why.
