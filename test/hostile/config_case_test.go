@@ -218,7 +218,7 @@ func (s *subject) untouched(ctx context.Context, before *transaction.Record, sai
 	if err != nil {
 		return result{}, err
 	}
-	if after.Pending != nil || after.State != before.State || after.Committed.Digest != before.Committed.Digest {
+	if after.Pending != nil || after.Committed == nil || after.Committed.Digest != before.Committed.Digest {
 		return result{end: stuck, why: "refused, but " + standing(after) + ": " + said}, nil
 	}
 	if stdout, stderr, exit, err := s.Agent(ctx, "verify"); err != nil || exit != 0 {
@@ -227,7 +227,15 @@ func (s *subject) untouched(ctx context.Context, before *transaction.Record, sai
 	if !strings.Contains(said, "error: ") {
 		return result{end: stuck, why: "refused without a word: " + said}, nil
 	}
-	return result{end: refused, why: said[strings.LastIndex(said, "error: "):]}, nil
+	r := result{end: refused, why: said[strings.LastIndex(said, "error: "):]}
+	if after.State == transaction.Done || after.State == transaction.Unreconcilable {
+		return r, nil
+	}
+	// It was found on the way, and taken back.
+	if why := s.goOn(ctx); why != "" {
+		return result{end: stuck, why: "refused (" + said + "), but " + why}, nil
+	}
+	return r, nil
 }
 
 // andBack goes from a configuration that proved itself back to A.
@@ -249,22 +257,31 @@ func (s *subject) andBack(ctx context.Context) (result, error) {
 
 // andOn goes from a host that has come back to a harmless configuration.
 func (s *subject) andOn(ctx context.Context, reason string) (result, error) {
-	if why := s.waitUp(ctx); why != "" {
+	why := s.waitUp(ctx)
+	if why == "" {
+		why = s.goOn(ctx)
+	}
+	if why != "" {
 		return result{end: stuck, why: "RolledBack (" + reason + "), but " + why}, nil
 	}
+	return result{end: back, why: reason}, nil
+}
+
+// goOn goes to a harmless configuration, and says what is in the way.
+func (s *subject) goOn(ctx context.Context) (why string) {
 	boots := s.Boots()
 	exit, said, err := s.apply(ctx, "c", harmless("c"), margin)
 	if err != nil || exit != 0 {
-		return result{end: stuck, why: fmt.Sprintf("RolledBack (%s), but the next one: exit %d: %s, %v", reason, exit, said, err)}, nil
+		return fmt.Sprintf("the next one: exit %d: %s, %v", exit, said, err)
 	}
 	rec, why := s.settle(ctx, margin, boots)
 	if why == "" && !on(rec, "c") {
 		why = standing(rec)
 	}
 	if why != "" {
-		return result{end: stuck, why: "RolledBack (" + reason + "), but the next one: " + why}, nil
+		return "the next one: " + why
 	}
-	return result{end: back, why: reason}, nil
+	return ""
 }
 
 // waitUp waits until the host answers.

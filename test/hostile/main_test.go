@@ -6,7 +6,7 @@
 // agent and of systemd masked, replaced and given drop-ins, types of units hardened as a whole, links and directories at
 // odd places, files that early boot reads, and kernel arguments. A configuration has one to three such pieces. It must
 //
-//   - be refused, with exit code 1 or 3, and nothing is changed then; or
+//   - be refused, with exit code 1 or 3, and nothing is changed then, or all taken back; or
 //   - prove itself, and going back to A works then; or
 //   - be given up: the host is back on A by itself, says RolledBack, and a harmless configuration works then.
 //
@@ -22,7 +22,7 @@
 //	hostile: <n> stuck: <n>
 //
 // HOSTILE is how many configurations, HOSTILE_SEED repeats an earlier run, HOSTILE_JOBS is how many hosts there are at a
-// time, and HOSTILE_ONLY names the pieces of a single configuration, separated by " + ".
+// time, and HOSTILE_ONLY names the pieces of configurations, a line each, separated by " + ".
 package hostile
 
 import (
