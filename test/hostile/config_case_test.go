@@ -19,10 +19,11 @@ import (
 )
 
 // deadline is how long a boot of a configuration may take to prove itself; margin is what a boot, a verdict and the way
-// back take besides, on a machine that has other things to do.
+// back take besides, on a machine that has other things to do. It is longer than the 90 s that systemd gives generators,
+// and services that are to stop.
 const (
 	deadline = 20 * time.Second
-	margin   = 40 * time.Second
+	margin   = 2 * time.Minute
 )
 
 // attempts is how many boots a configuration gets; one more is the boot that gives it up, and two are on A.
@@ -202,14 +203,15 @@ func (s *subject) apply(ctx context.Context, name string, doc []byte, timeout ti
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, stderr, exit, err := s.Agent(ctx, "apply", "--config", at, "--verdict-timeout", timeout.String())
+	_, said, exit, err := s.Agent(ctx, "apply", "--config", at, "--verdict-timeout", timeout.String())
 	if ctx.Err() != nil {
 		return -1, "it did not end in " + patience.String(), nil
 	}
 	if exit == -1 && err == nil {
 		exit = 0
 	}
-	return exit, strings.TrimSpace(stderr), err
+	said = strings.TrimSpace(said)
+	return exit, said[max(0, strings.LastIndex(said, "error: ")):], err
 }
 
 // untouched looks at a host that has refused a configuration.
@@ -227,7 +229,7 @@ func (s *subject) untouched(ctx context.Context, before *transaction.Record, sai
 	if !strings.Contains(said, "error: ") {
 		return result{end: stuck, why: "refused without a word: " + said}, nil
 	}
-	r := result{end: refused, why: said[strings.LastIndex(said, "error: "):]}
+	r := result{end: refused, why: said}
 	if after.State == transaction.Done || after.State == transaction.Unreconcilable {
 		return r, nil
 	}
