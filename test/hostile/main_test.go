@@ -17,6 +17,9 @@
 // counts: after the attempts it boots the entry before, as one with a boot counter does. How often that was needed is
 // counted beside the rest, since a machine without such a boot loader would not come back.
 //
+// TestFileThatCannotBeReadIsNamedAndNoObstacleLater has the reads of one file after the other fail, as on a disk that has
+// lost a sector.
+//
 // The suite ends with a line for each of its parts:
 //
 //	hostile: <n> stuck: <n>
