@@ -82,11 +82,7 @@ var onA = sync.OnceValues(func() (h *lab.Host, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, n.Close())
-		}
-	}()
+	shared(n.Close)
 	if _, _, err := n.Apply(ctx, harmless("a")); err != nil {
 		return nil, err
 	}
@@ -245,7 +241,7 @@ func (s *subject) andBack(ctx context.Context) (result, error) {
 	boots := s.Boots()
 	exit, said, err := s.apply(ctx, "a", harmless("a"), margin)
 	if err != nil || exit != 0 {
-		return result{end: stuck, why: fmt.Sprintf("it proves, but going back: exit %d: %s, %v", exit, said, err)}, nil
+		return result{end: stuck, why: fmt.Sprintf("it proves, but going back: exit %d: %s", exit, reason(said, err))}, nil
 	}
 	rec, why := s.settle(ctx, margin, boots)
 	if why == "" && !on(rec, "a") {
@@ -274,7 +270,7 @@ func (s *subject) goOn(ctx context.Context) (why string) {
 	boots := s.Boots()
 	exit, said, err := s.apply(ctx, "c", harmless("c"), margin)
 	if err != nil || exit != 0 {
-		return fmt.Sprintf("the next one: exit %d: %s, %v", exit, said, err)
+		return fmt.Sprintf("the next one: exit %d: %s", exit, reason(said, err))
 	}
 	rec, why := s.settle(ctx, margin, boots)
 	if why == "" && !on(rec, "c") {
@@ -284,6 +280,14 @@ func (s *subject) goOn(ctx context.Context) (why string) {
 		return "the next one: " + why
 	}
 	return ""
+}
+
+// reason is why a command did not do what it was to, by what it said or by what kept it from saying so.
+func reason(said string, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return said
 }
 
 // waitUp waits until the host answers.
@@ -374,14 +378,5 @@ func runner(t *testing.T) context.Context {
 	if _, err := onA(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		h, err := onA()
-		if err == nil {
-			err = h.Close()
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})
 	return t.Context()
 }

@@ -42,10 +42,12 @@ import (
 // scratch has the programs, which the tests share.
 var scratch string
 
-// ending is what the suite ends with; each of its parts adds a line when it begins.
+// ending is what the suite ends with: each of its parts adds a line when it begins, and what the tests share is given
+// back.
 var ending struct {
 	sync.Mutex
 	lines []func() (line string, bad bool)
+	close []func() error
 }
 
 // endWith has the suite end with a line, and fail where that is bad.
@@ -53,6 +55,13 @@ func endWith(line func() (string, bool)) {
 	ending.Lock()
 	defer ending.Unlock()
 	ending.lines = append(ending.lines, line)
+}
+
+// shared has the suite give something back at its end.
+func shared(close func() error) {
+	ending.Lock()
+	defer ending.Unlock()
+	ending.close = append(ending.close, close)
 }
 
 func TestMain(m *testing.M) {
@@ -70,9 +79,12 @@ func TestMain(m *testing.M) {
 				code = max(code, 1)
 			}
 		}
-		if err := lab.RemoveTree(scratch); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+		shared(func() error { return lab.RemoveTree(scratch) })
+		for _, give := range ending.close {
+			if err := give(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = max(code, 1)
+			}
 		}
 		return code
 	}())
