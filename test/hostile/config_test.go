@@ -50,7 +50,7 @@ func (c configuration) document() []byte {
 }
 
 // generate makes n configurations. The first two thirds are single pieces, none of them twice while there are others;
-// the rest combines two or three.
+// the rest combines two or three, without those about the agent's own units, which are refused whatever is beside them.
 func generate(seed uint64, n int) []configuration {
 	source := rand.New(rand.NewPCG(seed, seed))
 	all := pieces()
@@ -62,9 +62,11 @@ func generate(seed uint64, n int) []configuration {
 			made = append(made, configuration{all[order[i]]})
 			continue
 		}
-		c := configuration{}
-		for _, k := range source.Perm(len(all))[:2+source.IntN(2)] {
-			c = append(c, all[k])
+		c, size := configuration{}, 2+source.IntN(2)
+		for _, k := range source.Perm(len(all)) {
+			if len(c) < size && !strings.Contains(all[k].name, "machine-") {
+				c = append(c, all[k])
+			}
 		}
 		made = append(made, c)
 	}
