@@ -18,7 +18,7 @@ const (
 )
 
 // pieces are all that there are. None of them reaches beyond its host: no fork bombs, no full disks, no devices, nothing
-// that sets a clock. Nor is one a program of root's that is written against the agent, to kill it or to remove its
+// that sets a clock, nothing that mounts / or /sysroot anew (its file system is this machine's). Nor is one a program of root's that is written against the agent, to kill it or to remove its
 // record: root can do that to anything, and nothing on the host would be left to come back with. What takes the same away
 // by the host's own means (mounts, tmpfiles.d, units) is here.
 func pieces() []piece {
@@ -368,8 +368,7 @@ func earlyFiles() []piece {
 	text(fstab, "has a missing device", "UUID=00000000-0000-0000-0000-000000000000 /srv/missing ext4 defaults 0 2\n")
 	text(fstab, "has a missing device with a limit", "/dev/missing /srv/missing ext4 x-systemd.device-timeout=2 0 2\n")
 	text(fstab, "has a missing device that may be", "/dev/missing /srv/missing ext4 nofail 0 2\n")
-	text(fstab, "has garbage", "x\x00y z\n/ / / / / / /\n\xff\xfe\n")
-	text(fstab, "has a missing root", "UUID=0 / ext4 ro 0 1\n")
+	text(fstab, "has garbage", "x\x00y z\n/srv / / / / / /\n\xff\xfe\n")
 	text(fstab, "has a bind of nothing", "/nonexistent /var/lib/machine-config-daemon none bind 0 0\n")
 	text(fstab, "has swap that is missing", "/dev/missing none swap defaults 0 0\n")
 	text("/etc/ld.so.preload", "has a missing library", "/nonexistent/lib.so\n")
