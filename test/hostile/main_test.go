@@ -6,7 +6,7 @@
 // agent and of systemd masked, replaced and given drop-ins, types of units hardened as a whole, links and directories at
 // odd places, files that early boot reads, and kernel arguments. A configuration has one to three such pieces. It must
 //
-//   - be refused, with exit code 1 or 3, and nothing is changed then; or
+//   - be refused, with exit code 1 or 3, and nothing is changed then, or all taken back; or
 //   - prove itself, and going back to A works then; or
 //   - be given up: the host is back on A by itself, says RolledBack, and a harmless configuration works then.
 //
@@ -17,12 +17,15 @@
 // counts: after the attempts it boots the entry before, as one with a boot counter does. How often that was needed is
 // counted beside the rest, since a machine without such a boot loader would not come back.
 //
+// TestFileThatCannotBeReadIsNamedAndNoObstacleLater has the reads of one file after the other fail, as on a disk that has
+// lost a sector.
+//
 // The suite ends with a line for each of its parts:
 //
 //	hostile: <n> stuck: <n>
 //
 // HOSTILE is how many configurations, HOSTILE_SEED repeats an earlier run, HOSTILE_JOBS is how many hosts there are at a
-// time, and HOSTILE_ONLY names the pieces of a single configuration, separated by " + ".
+// time, and HOSTILE_ONLY names the pieces of configurations, a line each, separated by " + ".
 package hostile
 
 import (
@@ -39,10 +42,12 @@ import (
 // scratch has the programs, which the tests share.
 var scratch string
 
-// ending is what the suite ends with; each of its parts adds a line when it begins.
+// ending is what the suite ends with: each of its parts adds a line when it begins, and what the tests share is given
+// back.
 var ending struct {
 	sync.Mutex
 	lines []func() (line string, bad bool)
+	close []func() error
 }
 
 // endWith has the suite end with a line, and fail where that is bad.
@@ -50,6 +55,13 @@ func endWith(line func() (string, bool)) {
 	ending.Lock()
 	defer ending.Unlock()
 	ending.lines = append(ending.lines, line)
+}
+
+// shared has the suite give something back at its end.
+func shared(close func() error) {
+	ending.Lock()
+	defer ending.Unlock()
+	ending.close = append(ending.close, close)
 }
 
 func TestMain(m *testing.M) {
@@ -67,9 +79,12 @@ func TestMain(m *testing.M) {
 				code = max(code, 1)
 			}
 		}
-		if err := lab.RemoveTree(scratch); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+		shared(func() error { return lab.RemoveTree(scratch) })
+		for _, give := range ending.close {
+			if err := give(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = max(code, 1)
+			}
 		}
 		return code
 	}())

@@ -60,11 +60,14 @@ func register(cache, id, dir string) (registered, error) {
 
 // remove gives everything back; nothing may run any more. The record goes last: what could not be removed is known.
 func (r registered) remove() error {
-	if err := errors.Join(r.removeCgroup(), RemoveTree(r.dir)); err != nil {
-		return err
-	}
-	if err := os.Remove(r.record); err != nil {
-		return err
+	for _, step := range []func() error{
+		r.removeCgroup,
+		func() error { return RemoveTree(r.dir) },
+		func() error { return os.Remove(r.record) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	return r.lock.Close()
 }
@@ -98,8 +101,12 @@ func removeStale(cache string) error {
 			return fmt.Errorf("removing what an earlier host left: %s is damaged", record)
 		}
 		r := registered{dir: dir, cgroup: cgroup, record: record, lock: lock}
-		if err := errors.Join(r.kill(), r.waitEmpty(), r.remove()); err != nil {
-			return fmt.Errorf("removing what the host at %s left: %w", dir, err)
+		// Each only after the one before it: nothing is removed under what still runs.
+		for _, step := range []func() error{r.kill, r.waitEmpty, r.remove} {
+			if err := step(); err != nil {
+				lock.Close()
+				return fmt.Errorf("removing what the host at %s left: %w", dir, err)
+			}
 		}
 	}
 	return nil

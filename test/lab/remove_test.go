@@ -43,6 +43,11 @@ func grow(t *testing.T) (tree, outside string) {
 	); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := RemoveTree(tree); err != nil {
+			t.Error(err)
+		}
+	})
 	return tree, outside
 }
 
@@ -118,9 +123,6 @@ func TestRemovalDoesNotEnterAMountThatComesMeanwhile(t *testing.T) {
 	if !exists(t, filepath.Join(outside, "canary")) {
 		t.Error("the canary is gone")
 	}
-	if err := RemoveTree(tree); err != nil { // it may be half gone
-		t.Error(err)
-	}
 }
 
 func TestRemovalFollowsNoLink(t *testing.T) {
@@ -153,6 +155,28 @@ func TestMountsAreListedDeepestFirst(t *testing.T) {
 	}
 	if got := parseMounts(mountinfo, "/"); len(got) != 5 {
 		t.Errorf("below / are %q", got)
+	}
+}
+
+// What could not be removed stays known: the next one to prepare removes it, once nothing is mounted there.
+func TestHostWithAMountIsNotRemovedNorForgotten(t *testing.T) {
+	base := Need(t)
+	_, outside := grow(t)
+	host, err := base.NewHost(t.Context(), "", Options{Name: "mounted"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(host.dir, "empty")
+	unbind := bind(t, outside, at)
+	if err := host.Close(); err == nil || !strings.Contains(err.Error(), at+" is mounted") {
+		t.Errorf("closing it: %v", err)
+	}
+	if !exists(t, filepath.Join(outside, "canary")) || !exists(t, host.Sysroot()) || !exists(t, host.machine.record) {
+		t.Error("something of it, or of what is mounted there, is gone")
+	}
+	unbind()
+	if err := host.machine.remove(); err != nil || exists(t, host.dir) || exists(t, host.machine.record) {
+		t.Errorf("removing it without the mount: %v", err)
 	}
 }
 
