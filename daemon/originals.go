@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/systemd"
@@ -110,10 +112,7 @@ func (c *compiler) returns(at string) (files.Node, error) {
 
 // node is what stands at a path itself, with its bytes and without the label, which is that of the place it goes to.
 func (c *compiler) node(name string) (files.Node, error) {
-	n, err := c.view.Inspect(name)
-	if err == nil && n.Type == files.Regular {
-		n.Data, err = c.view.contents(name)
-	}
+	n, err := c.view.read(name)
 	n.Label = ""
 	return n, err
 }
@@ -242,8 +241,8 @@ func (c *compiler) originals() error {
 			err = c.keepMisplaced(w, at)
 		case w.Kind == "sshkeys":
 			// Before a host's first configuration Ignition wrote them, and a key that was taken out must not come back.
-			if c.old != nil {
-				err = c.keepKeys(w, at)
+			if c.old != nil && w.Node.Type == files.Regular {
+				err = c.keepOriginal(w, at)
 			}
 		case slices.Contains([]string{"file", "link", "unit", "dropin", "directory"}, w.Kind):
 			err = c.keepOriginal(w, at)
@@ -324,21 +323,25 @@ func (c *compiler) keepOriginal(w files.Want, at string) error {
 			return err
 		}
 	}
-	if found, err = c.node(w.Path); err != nil {
+	found, err = c.node(w.Path)
+	switch {
+	case errors.Is(err, unix.EFBIG):
+		c.warnings = append(c.warnings, fmt.Sprintf("%s: what is there is not kept: others than root can write to it, "+
+			"and it has more than %d MiB", w.Subject(), files.MostExposed>>20))
+		return nil
+	case err != nil || found.Type == files.Absent || found.Type == files.Other:
 		return err
+	case w.Kind == "sshkeys" && (found.Type != files.Regular || found.UID != w.Node.UID && found.UID != 0):
+		return nil // a file of a third user's is no key file of before
 	}
-	return c.want(files.Want{Path: origPath(at), Node: found})
+	return c.keep(origPath(at), found)
 }
 
-// keepKeys keeps a key file of before. It lies where its user can write: what is not the user's or root's own file is
-// none.
-func (c *compiler) keepKeys(w files.Want, at string) error {
-	found, err := c.view.Inspect(w.Path)
-	if err != nil || w.Node.Type != files.Regular || found.Type != files.Regular ||
-		found.UID != w.Node.UID && found.UID != 0 {
-		return err
-	}
-	return c.keepOriginal(w, at)
+// keep keeps what an admin had. What is below origDir keeps its owner, and is for root alone: a user could otherwise go
+// on to write to what was theirs.
+func (c *compiler) keep(name string, n files.Node) error {
+	return errors.Join(c.want(files.Want{Path: origDir, Node: files.Node{Type: files.Directory, Mode: 0o700}}),
+		c.want(files.Want{Path: name, Node: n}))
 }
 
 // takenOver reports whether what is at the path is an admin's own.
@@ -362,8 +365,7 @@ func (c *compiler) keepMode(w files.Want, at string, found files.Node) error {
 			return err
 		}
 	}
-	return c.want(files.Want{Path: modePath(at),
-		Node: files.Node{Type: files.Regular, Mode: found.Mode, UID: found.UID, GID: found.GID}})
+	return c.keep(modePath(at), files.Node{Type: files.Regular, Mode: found.Mode, UID: found.UID, GID: found.GID})
 }
 
 // handOver is for a file that the old configuration has with contents and the new one without, or the other way round.
@@ -375,8 +377,8 @@ func (c *compiler) handOver(w files.Want, at string) error {
 		}
 		i := c.at[at]
 		c.wants[i].Node.Data, c.wants[i].Node.AnyData = back.Data, false
-		return errors.Join(c.drop(origPath(at)), c.want(files.Want{Path: modePath(at),
-			Node: files.Node{Type: files.Regular, Mode: back.Mode, UID: back.UID, GID: back.GID}}))
+		return errors.Join(c.drop(origPath(at)),
+			c.keep(modePath(at), files.Node{Type: files.Regular, Mode: back.Mode, UID: back.UID, GID: back.GID}))
 	}
 	found, err := c.node(w.Path)
 	if err != nil || found.Type != files.Regular {
@@ -393,7 +395,7 @@ func (c *compiler) handOver(w files.Want, at string) error {
 	}
 	back, err := c.returns(at)
 	if err == nil && back.Type == files.Absent {
-		err = c.want(files.Want{Path: origPath(at), Node: found})
+		err = c.keep(origPath(at), found)
 	}
 	return errors.Join(err, c.drop(modePath(at)))
 }

@@ -111,6 +111,15 @@ func (v view) contents(name string) ([]byte, error) {
 	return r.Contents(name)
 }
 
+// read returns what is at a path itself, with the bytes of a regular file.
+func (v view) read(name string) (files.Node, error) {
+	r, err := v.at(name)
+	if err != nil {
+		return files.Node{}, err
+	}
+	return r.Read(name)
+}
+
 // empty reports whether the regular file at a path has no bytes.
 func (v view) empty(name string) (bool, error) {
 	r, err := v.at(name)

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -600,6 +601,37 @@ func TestAFileOfTerabytesInTheWayOfKeysIsNotRead(t *testing.T) {
 	tr.apply(doc("b", keys, withFile("/etc/f", "1")))
 	tr.verified()
 	tr.has(map[string]string{file: "file 0600 1000:1001 ssh-rsa A\n"})
+}
+
+// What an admin had is kept where its former owner can't go on to write to it, or have the agent read terabytes.
+func TestWhatIsKeptOfAUsersIsOutOfTheirReach(t *testing.T) {
+	const file, kept = "home/core/.ssh/authorized_keys.d/ignition", "etc/machine-config-daemon/orig"
+	keys := withUser("core", obj{"sshAuthorizedKeys": []string{"ssh-rsa A"}})
+	for name, tt := range map[string]struct {
+		size int64
+		back string
+	}{
+		"keys":      {6, "file 0600 1000:1001 before"},
+		"terabytes": {4 << 40, "absent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTree(t)
+			tr.settled("a", withFile("/etc/f", "1"))
+			tr.put(file, "before", 0o600)
+			tr.must(errors.Join(os.Chown(tr.path(file), 1000, 1001), os.Truncate(tr.path(file), tt.size)))
+			r := tr.apply(doc("b", keys))
+			tr.has(map[string]string{file: "file 0600 1000:1001 ssh-rsa A\n"})
+			if tt.back == "absent" {
+				if !strings.Contains(r.stderr, file+": what is there is not kept") {
+					t.Errorf("stderr %s", r.stderr)
+				}
+			} else {
+				tr.has(map[string]string{kept: "dir 0700 0:0"})
+			}
+			tr.apply(doc("c"))
+			tr.has(map[string]string{file: tt.back})
+		})
+	}
 }
 
 func TestOnePathSpelledTwice(t *testing.T) {
