@@ -28,17 +28,15 @@ const reloadTimeout = 2 * time.Minute
 // bootUnits are the agent's units on a host, in the order in which they run.
 var bootUnits = []string{transaction.RecoverUnit, transaction.ProveUnit}
 
-// meansCheck asks whether this host can still be taken back, and on. That systemd reads its units again is asked once:
-// reload says whether at all.
-func (h *Host) meansCheck(reload bool) transaction.Check {
-	again := sync.OnceValue(func() error { return nil })
-	if reload {
-		again = sync.OnceValue(func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), reloadTimeout)
-			defer cancel()
-			return h.services.Reload(ctx)
-		})
-	}
+// meansCheck asks whether this host can still be taken back, and on. That systemd reads its units again is asked once,
+// after a boot; without one only where it has not read the agent's since they were installed: before 246 it remembers
+// that there is no unit which others name.
+func (h *Host) meansCheck(booted bool) transaction.Check {
+	again := sync.OnceValue(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), reloadTimeout)
+		defer cancel()
+		return h.services.Reload(ctx)
+	})
 	var asked time.Time // when it last said yes
 	return transaction.Check{Name: wayBackCheck, After: transaction.BootCheck, Run: func(ctx context.Context) error {
 		if time.Since(asked) < wayBackLasts {
@@ -48,7 +46,15 @@ func (h *Host) meansCheck(reload bool) transaction.Check {
 		if err != nil {
 			return err
 		}
-		m.Reload = again()
+		unread := slices.ContainsFunc(m.Units, func(u systemd.Facts) bool { return u.Load == "not-found" })
+		if booted || unread {
+			m.Reload = again()
+		}
+		if unread && m.Reload == nil {
+			if m, err = h.means(ctx); err != nil {
+				return err
+			}
+		}
 		if err = m.Judge(); err == nil {
 			asked = time.Now()
 		}

@@ -206,6 +206,29 @@ func TestWhatIsMountedOverTheRecordStays(t *testing.T) {
 	}
 }
 
+func TestWhatAHostHasAlreadyIsNotRefusedToIt(t *testing.T) {
+	has := aMask(ProveUnit)
+	has.Digest = "one"
+	next := aMask(ProveUnit)
+	next.Digest = "two"
+	drifted := machineconfig.Config{}
+	for _, c := range []struct {
+		from, to  *machineconfig.Config
+		committed *machineconfig.Config
+		refused   bool
+	}{
+		{&has, &has, nil, false},
+		{&drifted, &has, &has, false},
+		{&has, &next, nil, true},
+		{nil, &has, nil, true},
+	} {
+		p, err := Make(c.from, c.to, Options{Committed: c.committed})
+		if err != nil || (len(p.Unreconcilable) > 0) != c.refused {
+			t.Errorf("%+v to %+v: %+v, %v", c.from, c.to, p, err)
+		}
+	}
+}
+
 func TestSkippedArgumentsDisarmNothing(t *testing.T) {
 	cfg := arguments("emergency")
 	p, err := Make(nil, &cfg, Options{SkipOS: true})

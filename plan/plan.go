@@ -236,7 +236,9 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 		p.Unreconcilable = append(p.Unreconcilable, displacing(cmp.Or(opts.Committed, current), desired)...)
 	}
 	p.Unreconcilable = append(p.Unreconcilable, impossible(desired)...)
-	p.Unreconcilable = append(p.Unreconcilable, disarming(desired, opts.SkipOS)...)
+	if was := cmp.Or(opts.Committed, current); was.Digest == "" || was.Digest != desired.Digest {
+		p.Unreconcilable = append(p.Unreconcilable, disarming(desired, opts.SkipOS)...)
+	} // what a host lives with already is not refused to it
 	for _, c := range changes {
 		switch {
 		case opts.Satisfied != nil && opts.Satisfied(c):
