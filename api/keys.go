@@ -238,3 +238,11 @@ const (
 	// PoolDrifted: a node's host is not as its configuration says. It holds nothing up.
 	PoolDrifted = "Drifted"
 )
+
+// Ignored is the condition of a MachineConfigPool or the MachineConfiguration that fields of its spec have no effect
+// here. It holds nothing up. NotSupported is its reason while there are any, and AllSupported once there are none.
+const (
+	Ignored      = "FieldsIgnored"
+	NotSupported = "NotSupported"
+	AllSupported = "AsExpected"
+)
