@@ -337,7 +337,7 @@ func repeats[T comparable](list []T) bool {
 	return len(seen) < len(list)
 }
 
-// internals begins a warning of the library about itself: that it can't say lines and columns, which nobody here does.
+// internals begins a warning of the library about itself: that it can't say lines and columns, which is not used here.
 const internals = "context tree does not match content tree"
 
 // judge turns a report and further problems into warnings and one error.
