@@ -71,7 +71,7 @@ const (
 	// Lift is the name of a configuration that the node shall try again although it failed here. The pool controller
 	// writes it, in the patch that sets DesiredConfig.
 	Lift = ownPrefix + "lift"
-	// AwaitedKey holds an Awaited: since when a verdict is waited for, by the clock of the pool controller, which writes it.
+	// AwaitedKey holds an Awaited: since when a verdict is waited for. The pool controller writes it, by its own clock.
 	AwaitedKey = ownPrefix + "awaited"
 	// VerdictTimeoutKey is how long after a boot the host waits for a verdict, where that is not the default. The daemon
 	// writes it with the reboot.
@@ -237,4 +237,12 @@ const (
 	PoolQuarantined = "Quarantined"
 	// PoolDrifted: a node's host is not as its configuration says. It holds nothing up.
 	PoolDrifted = "Drifted"
+)
+
+// Ignored is the condition of a MachineConfigPool or the MachineConfiguration that fields of its spec have no effect
+// here. It holds nothing up. NotSupported is its reason while there are any, and AllSupported once there are none.
+const (
+	Ignored      = "FieldsIgnored"
+	NotSupported = "NotSupported"
+	AllSupported = "AsExpected"
 )

@@ -81,8 +81,8 @@ func unreadableMark(cc *mcfgv1.ControllerConfig) map[string]string {
 	return nil
 }
 
-// undeliverable is why what a ControllerConfig says is not delivered: a part of it can't be read, and would be taken for
-// one that is to go.
+// undeliverable is why what a ControllerConfig says is not delivered: a part of it can't be read, and would be taken
+// for one that is to go.
 func undeliverable(cc *mcfgv1.ControllerConfig) error {
 	for _, field := range []string{"spec.kubeAPIServerServingCAData", "spec.cloudProviderCAData",
 		"spec.additionalTrustBundle", "spec.imageRegistryBundleData", "spec.imageRegistryBundleUserData",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package intake takes what the API server answers object by object. A definition may admit values that our Go types
-// can't hold, and one such value makes the answer about all objects of the kind useless to a client. Here the field that
-// can't be read is taken out of the one object, the object is marked (api.UnreadableKey), and all others pass as they
-// are. A marked object never looks deleted: its name, labels and everything else that can be read are there, and whoever
-// decides by it leaves alone what belongs to it.
+// can't hold, and one such value makes the answer about all objects of the kind useless to a client. Here the field
+// that can't be read is taken out of the one object, the object is marked (api.UnreadableKey), and all others pass as
+// they are. A marked object never looks deleted: its name, its labels and all that can be read are there. What decides
+// by it leaves alone what belongs to it.
 package intake
 
 import (
@@ -92,7 +92,7 @@ type transport struct {
 	next http.RoundTripper
 }
 
-// RoundTrip mends what a request for one of the kinds is answered with. Whoever would write a mended object as a whole
+// RoundTrip mends what a request for one of the kinds is answered with. To write a mended object as a whole
 // would delete what was taken out of it: that is refused before it is sent.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	p, ours := parsePath(r.URL.Path)
@@ -353,7 +353,7 @@ func (in *Intake) forget(path string) {
 }
 
 // mend takes out of an object what a Go type can't hold, and marks the object. An object that the type can hold comes
-// back as it is, without a problem, and without a mark that somebody else has set.
+// back as it is, without a problem, and without a mark that came with it.
 func mend(data []byte, t reflect.Type) (mended []byte, problem string) {
 	whole := decode(data, t)
 	if whole == nil && !bytes.Contains(data, []byte(api.UnreadableKey)) {

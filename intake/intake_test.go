@@ -153,7 +153,7 @@ func TestWhatWasCorrectedOrIsGoneIsForgotten(t *testing.T) {
 	}
 }
 
-func TestAMarkThatSomebodySetIsTakenAway(t *testing.T) {
+func TestAMarkThatCameWithAnObjectIsTakenAway(t *testing.T) {
 	forged := strings.Replace(pool("a", `{}`, `{}`), `"labels"`, `"annotations":{"`+api.UnreadableKey+`":"spec x"},"labels"`, 1)
 	c, url := server(t, New(), http.StatusOK, forged)
 	if got := get(t, c, url+pools+"/a"); bytes.Contains(got, []byte(api.UnreadableKey)) {

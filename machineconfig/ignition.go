@@ -337,10 +337,16 @@ func repeats[T comparable](list []T) bool {
 	return len(seen) < len(list)
 }
 
+// internals begins a warning of the library about itself: that it can't say lines and columns, which is not used here.
+const internals = "context tree does not match content tree"
+
 // judge turns a report and further problems into warnings and one error.
 func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []string, err error) {
 	var fatal []string
 	for _, e := range rpt.Entries {
+		if strings.HasPrefix(e.Message, internals) {
+			continue
+		}
 		text := field(cfg, e.Context) + ": " + strings.ReplaceAll(e.Message, "\n", " ")
 		if e.Kind.IsFatal() {
 			fatal = append(fatal, text)

@@ -4,10 +4,13 @@ package machineconfig
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/coreos/ign-converter/translate/v23tov30"
@@ -20,12 +23,12 @@ import (
 // version 3 refuses; so repeated files, units, users are first brought together as version 2 would have applied them.
 func convertIgnition2(raw []byte) (*ignition, []string, error) {
 	cfg, rpt, err := v2_3.Parse(raw)
-	var warnings, fatal []string
+	warnings, fatal := []string(nil), unplaced(raw)
 	for _, e := range rpt.Entries {
-		text := e.Message
-		if at := fieldAt(raw, offset(raw, e.Line, e.Column)); at != "" && e.Line > 0 {
-			text = at + ": " + text
+		if len(fatal) > 0 && (e.Message == noFilesystem || e.Message == notAbsolute) {
+			continue // the report says it of whatever stands next to what is missing
 		}
+		text := placeOf(raw, e) + ": " + e.Message
 		if e.Kind == report.EntryError {
 			fatal = append(fatal, text)
 		} else {
@@ -56,6 +59,75 @@ func convertIgnition2(raw []byte) (*ignition, []string, error) {
 		return nil, warnings, fmt.Errorf("ignition: converting from version 2: %w", err)
 	}
 	return ign, warnings, nil
+}
+
+// What version 2 says of an entry that has no place.
+const (
+	noFilesystem = "no filesystem specified"
+	notAbsolute  = "path not absolute"
+)
+
+// unplaced are the entries without a file system or without an absolute path, by field.
+func unplaced(raw []byte) (wrong []string) {
+	type node struct{ Filesystem, Path string }
+	var doc struct {
+		Storage struct{ Files, Directories, Links []node }
+	}
+	_ = json.Unmarshal(raw, &doc) // what is of another type has its own error
+	for _, list := range []struct {
+		name  string
+		nodes []node
+	}{{"files", doc.Storage.Files}, {"directories", doc.Storage.Directories}, {"links", doc.Storage.Links}} {
+		for i, n := range list.nodes {
+			of := ""
+			if n.Path != "" {
+				of = " (" + n.Path + ")"
+			}
+			if n.Filesystem == "" {
+				wrong = append(wrong, fmt.Sprintf("storage.%s[%d].filesystem%s: %s", list.name, i, of, noFilesystem))
+			}
+			if !strings.HasPrefix(n.Path, "/") {
+				wrong = append(wrong, fmt.Sprintf("storage.%s[%d].path%s: %s", list.name, i, of, notAbsolute))
+			}
+		}
+	}
+	return wrong
+}
+
+// placeOf spells the place of an entry of a report as errors about version 3 do, storage.files[3].mode (/etc/x).
+func placeOf(raw []byte, e report.Entry) string {
+	at := ""
+	if e.Line > 0 {
+		at = fieldAt(raw, offset(raw, e.Line, e.Column))
+	}
+	if at == "" {
+		return "ignition"
+	}
+	if name := nameIn(raw, at); name != "" {
+		at += " (" + name + ")"
+	}
+	return at
+}
+
+var listEntry = regexp.MustCompile(`^(\w+)\.(\w+)\[(\d+)\]`)
+
+// nameIn is the path or name of the list entry that a place lies in; empty: it has none.
+func nameIn(raw []byte, at string) string {
+	part := listEntry.FindStringSubmatch(at)
+	if part == nil {
+		return ""
+	}
+	var doc map[string]json.RawMessage
+	var section map[string]json.RawMessage
+	var list []struct{ Path, Name string }
+	if json.Unmarshal(raw, &doc) != nil || json.Unmarshal(doc[part[1]], &section) != nil {
+		return ""
+	}
+	_ = json.Unmarshal(section[part[2]], &list) // what is of another type has its own error
+	if i, err := strconv.Atoi(part[3]); err == nil && i < len(list) {
+		return cmp.Or(list[i].Path, list[i].Name)
+	}
+	return ""
 }
 
 // offset is that of a line and column, both counted from one.

@@ -232,7 +232,7 @@ func merge(parts []*parsed) *parsed {
 // a unit nor a user: few, rarely changed things.
 type accumulator struct {
 	spec mcfgv1.MachineConfigSpec
-	// osImage and extensionsImage are those of generated documents, which count where nobody names any.
+	// osImage and extensionsImage are those of generated documents, which count where no other names any.
 	osImage, extensionsImage string
 
 	minor    int64
@@ -261,8 +261,8 @@ func (a *accumulator) images(p *parsed) {
 		a.spec.BaseOSExtensionsContainerImage)
 }
 
-// add merges one more document over what is there. Kernel type: the last that says anything, so that an explicit default
-// wins over a lower realtime. FIPS: any. Kernel arguments: one after the other. Extensions: all, once.
+// add merges one more document over what is there. Kernel type: the last that says anything, so that an explicit
+// default wins over a lower realtime. FIPS: any. Kernel arguments: one after the other. Extensions: all, once.
 func (a *accumulator) add(p *parsed) {
 	a.images(p)
 	a.spec.KernelType = cmp.Or(p.spec.KernelType, a.spec.KernelType)

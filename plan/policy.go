@@ -265,7 +265,7 @@ func (d *policyDocument) validate() (errs field.ErrorList) {
 		errs = append(errs, validateEntries(units, "name", ndp.Units, func(e policyEntry) *string { return e.Name })...)
 		for i, e := range ndp.Units {
 			if e.Name != nil {
-				errs = append(errs, validateService(units.Index(i).Child("name"), *e.Name)...)
+				errs = append(errs, naming(*e.Name, validateService(units.Index(i).Child("name"), *e.Name))...)
 			}
 		}
 		if ndp.SSHKey != nil {
@@ -290,15 +290,26 @@ func validateEntries(
 	}
 	seen := make(map[string]bool)
 	for i, e := range entries {
-		if v := value(e); v == nil {
-			errs = append(errs, field.Required(at.Index(i).Child(key), ""))
-		} else {
-			if seen[*v] {
-				errs = append(errs, field.Duplicate(at.Index(i).Child(key), *v))
-			}
-			seen[*v] = true
+		wrong := validateActions(at.Index(i).Child("actions"), e.Actions)
+		v := value(e)
+		if v == nil {
+			errs = append(append(errs, field.Required(at.Index(i).Child(key), "")), wrong...)
+			continue
 		}
-		errs = append(errs, validateActions(at.Index(i).Child("actions"), e.Actions)...)
+		if seen[*v] {
+			wrong = append(wrong, field.Duplicate(at.Index(i).Child(key), *v))
+		}
+		seen[*v] = true
+		errs = append(errs, naming(*v, wrong)...)
+	}
+	return errs
+}
+
+// naming adds to the place of each error the path or name of the entry that is wrong there: a number says little in a
+// list of thirty.
+func naming(entry string, errs field.ErrorList) field.ErrorList {
+	for _, e := range errs {
+		e.Field += " (" + entry + ")"
 	}
 	return errs
 }

@@ -180,8 +180,8 @@ func (n *Node) unlisted() string {
 	return from
 }
 
-// Failing says that the node can't get to where it was told to be, or can't stay there. One of which nobody has heard
-// the verdict for longer than that can take is failing, whatever it last said.
+// Failing says that the node can't get to where it was told to be, or can't stay there. One whose verdict has not come
+// in the time that it can take is failing, whatever it last said.
 func (n *Node) Failing() bool { return n.State.Bad() || n.Overdue() }
 
 // Moving says that the node is on its way: told to go, not there, and not given up.

@@ -62,7 +62,7 @@ func (n *Node) OverdueText() string {
 		cmp.Or(n.VerdictTimeout, verdictTimeout)+bootAllowance, n.Awaited.Since.UTC().Format(time.RFC3339), why)
 }
 
-// overdue is a node that nobody hears of any more, though its host was to decide by itself.
+// overdue is a node that is not heard of any more, though its host was to decide by itself.
 func (r *Report) overdue(n *nodeReport) *Answer {
 	if !n.Overdue() {
 		return nil

@@ -37,6 +37,8 @@ type Pool struct {
 	Paused   bool
 	// Unread is why the pool's object can't be read as a whole; empty: it can. Its nodes are left alone until it can.
 	Unread string
+	// Ignored are the fields of the pool's spec that have no effect here, with what to do instead.
+	Ignored []string
 	// MaxUnavailable is how many nodes may be out of service for an update.
 	MaxUnavailable int
 	// Nodes by name.
@@ -95,6 +97,14 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 		Paused: pool.Spec.Paused, Nodes: nodes, Labels: pool.Labels,
 	}
 	p.Counts = count(nodes, p.Target)
+	if name := pool.Spec.OSImageStream.Name; name != "" {
+		p.Ignored = append(p.Ignored, fmt.Sprintf("spec.osImageStream (%s) has no effect here: name the image in osImageURL "+
+			"of a MachineConfig", name))
+	}
+	if len(pool.Spec.PinnedImageSets) > 0 {
+		p.Ignored = append(p.Ignored, fmt.Sprintf("spec.pinnedImageSets (%s) has no effect here: no image is pulled or "+
+			"pinned by it", pool.Spec.PinnedImageSets[0].Name))
+	}
 	if err := api.Unreadable(pool); err != nil {
 		p.Unread = err.Error()
 		p.Problems = append(p.Problems, p.Unread+": the pool's nodes are left alone until that is corrected")

@@ -40,7 +40,8 @@ func newUnread(in *intake.Intake, mgr ctrl.Manager) (*unread, error) {
 		return nil, fmt.Errorf("connecting for what can't be read: %w", err)
 	}
 	return &unread{
-		in: in, api: kube.CoreV1().RESTClient(), events: mgr.GetEventRecorder("machineconfigcontroller-intake"), log: mgr.GetLogger(),
+		in: in, api: kube.CoreV1().RESTClient(), events: mgr.GetEventRecorder("machineconfigcontroller-intake"),
+		log:  mgr.GetLogger(),
 		said: map[string]string{},
 		gauge: prometheus.NewDesc("noderefit_unreadable_object",
 			"Objects with fields that can't be read, which are left alone with all that depends on them.",

@@ -149,7 +149,7 @@ func (o *runOptions) credentials() (*rest.Config, error) {
 		return nil, fmt.Errorf("reading credentials: %w", err)
 	}
 	config.UserAgent = api.Daemon + "/" + version
-	// Configurations are read byte by byte, and judged by whoever parses them.
+	// Configurations are read byte by byte, and judged where they are parsed.
 	config.Wrap(intake.New(mcfgv1.GroupVersion.WithKind("ControllerConfig"),
 		mcfgv1.GroupVersion.WithKind("MachineConfigNode")).Transport)
 	// An update is some twenty requests, one after the other; a drain adds one for each pod.

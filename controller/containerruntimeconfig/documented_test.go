@@ -84,7 +84,7 @@ func TestEachFileHasItsKeysInTheTablesThatAreRead(t *testing.T) {
 			case strings.Contains(path, "/etc/containerd/"):
 				into = &containerd
 			default:
-				t.Errorf("%s: nobody is known to read it", path)
+				t.Errorf("%s: no reader of it is known", path)
 				continue
 			}
 			d := toml.NewDecoder(bytes.NewReader([]byte(text))).DisallowUnknownFields()

@@ -3,6 +3,7 @@
 package disruptionpolicy
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -38,12 +39,35 @@ func decide(
 	}
 	says.Message = api.ShortReason(says.Message)
 	meta.SetStatusCondition(&to.Conditions, says)
+	if c, known := ignored(document, is.Conditions); known {
+		c.ObservedGeneration, c.LastTransitionTime = generation, now
+		meta.SetStatusCondition(&to.Conditions, c)
+	}
 	says.Type = api.Stalled // nothing is stuck while the rest is in force
 	if says.Reason != api.PolicyInvalid {
 		says.Status = metav1.ConditionFalse
 	}
 	meta.SetStatusCondition(&to.Conditions, says)
 	return to
+}
+
+// ignored is the condition about fields without effect; unknown where there never were any.
+func ignored(document []byte, before []metav1.Condition) (metav1.Condition, bool) {
+	var is struct {
+		Spec struct {
+			ManagedBootImages struct {
+				MachineManagers []json.RawMessage `json:"machineManagers"`
+			} `json:"managedBootImages"`
+		} `json:"spec"`
+	}
+	err := json.Unmarshal(document, &is) // what is of another type the policies' condition names
+	if err == nil && len(is.Spec.ManagedBootImages.MachineManagers) > 0 {
+		return metav1.Condition{Type: api.Ignored, Status: metav1.ConditionTrue, Reason: api.NotSupported,
+			Message: "spec.managedBootImages has no effect here: no boot image of a machine set is updated; " +
+				"new machines are brought to their pool's configuration when they join"}, true
+	}
+	return metav1.Condition{Type: api.Ignored, Status: metav1.ConditionFalse, Reason: api.AllSupported},
+		meta.FindStatusCondition(before, api.Ignored) != nil
 }
 
 // degraded is what the status says about the policies.

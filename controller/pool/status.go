@@ -108,11 +108,24 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	if r := progress.Verdict(held.Reason); !needsSomebody[r] {
 		stopped.Status = corev1.ConditionFalse // the others end by themselves
 	}
+	if c, known := ignored(p, s); known {
+		out = append(out, c)
+	}
 	reconciling, stalled := health(p, s, quarantined, wrong, stopped)
 	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong,
 		condition(api.PoolDrifted, driftText(p)), held, condition(api.PoolBypassed, bypassText(p)),
 		condition(api.PoolApproved, approvedText(p)),
 		reconciling, stalled)
+}
+
+// ignored is the condition about fields without effect; unknown where there never were any.
+func ignored(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) (mcfgv1.MachineConfigPoolCondition, bool) {
+	c := condition(api.Ignored, strings.Join(p.Ignored, "; "))
+	c.Reason = api.AllSupported
+	if len(p.Ignored) > 0 {
+		c.Reason = api.NotSupported
+	}
+	return c, len(p.Ignored) > 0 || find(s, api.Ignored).Type != ""
 }
 
 // needsSomebody are the reasons for which a pool is held that do not end by themselves.

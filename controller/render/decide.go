@@ -84,10 +84,10 @@ func renderPool(
 	return out, nil
 }
 
-// unreadable is the failure of a pool for an object of which something can't be read: what would be rendered is not what
-// somebody asks for.
+// unreadable is the failure of a pool for an object of which something can't be read: what would be rendered is not
+// what is asked for.
 func unreadable(kind, name string, err error) *failure {
-	return &failure{reasonUnreadable, fmt.Sprintf("%s/%s: %v: correct it, and the pool is rendered again", kind, name, err)}
+	return &failure{reasonUnreadable, fmt.Sprintf("%s/%s: %v: correct it, and the pool is rendered", kind, name, err)}
 }
 
 // references are the sources as spec.configuration lists them, by name.
