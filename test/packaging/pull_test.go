@@ -32,11 +32,13 @@ func (one) Pool(context.Context, string) (*mcfgv1.MachineConfigPool, error) {
 	return p, nil
 }
 
-func (one) Config(context.Context, *mcfgv1.MachineConfigPool, string) (*mcfgv1.MachineConfig, error) {
+func (one) Config(context.Context, *mcfgv1.MachineConfigPool, string) (*mcfgv1.MachineConfig, string, error) {
 	mc := &mcfgv1.MachineConfig{}
 	mc.Name, mc.Spec.Config.Raw = "rendered", []byte(`{"ignition":{"version":"3.5.0"}}`)
-	return mc, nil
+	return mc, "1", nil
 }
+
+func (one) Version(context.Context, *mcfgv1.MachineConfigPool, string) (string, error) { return "1", nil }
 
 // pullCommand is what the unit that the server gives out runs, as systemd takes it apart, with the variables it sets.
 func pullCommand(t *testing.T, image string) (script string, env map[string]string) {

@@ -13,10 +13,10 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// stuck is a configuration whose kernel finds nothing to start, and panics. It boots again by itself if the machine does
+// stuck is a configuration whose kernel has no initramfs, finds nothing to start, and panics. It boots again by itself if the machine does
 // so after a panic, as it does with the arguments that it was made with; with halts it stands still.
 func stuck(name string, halts bool) []byte {
-	arguments := `"kernelArguments":["rdinit=/nonexistent",`
+	arguments := `"kernelArguments":["initcall_blacklist=populate_rootfs",`
 	if halts {
 		arguments += `"panic=0",`
 	}
