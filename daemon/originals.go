@@ -533,7 +533,7 @@ func (p past) Links(unit string) (links []systemd.Link, known bool, err error) {
 	}
 	var kept []keptLink
 	if json.Unmarshal(data, &kept) != nil {
-		return nil, false, nil // not ours: then it is as if no note had been taken
+		return nil, false, nil //nolint:nilerr // not ours: then it is as if no note had been taken
 	}
 	for _, l := range kept {
 		links = append(links, systemd.Link(l))

@@ -19,9 +19,9 @@ import (
 const (
 	binaryDir  = transaction.StateDir + "/bin"
 	binaryPath = binaryDir + "/machine-config-daemon"
-	// launcher is what init runs instead, with the program as its argument. Where SELinux is enforcing, init may not run
-	// what is labelled as the rest of /var/lib is, and another label would be gone with the first restorecon. It may run
-	// this, in a domain that may run anything.
+	// launcher is what init runs instead, with the program as its argument. Where SELinux is enforcing, init may not
+	// run what is labelled as the rest of /var/lib is, and another label would be gone with the first restorecon. It
+	// may run this, in a domain that may run anything.
 	launcher = "/usr/bin/env"
 )
 
@@ -122,7 +122,8 @@ func (u hostUnit) dropin() string {
 		own += "StandardInput=null\nStandardOutput=journal\nStandardError=inherit\n"
 	}
 	return "# What is said of all services does not hold for this one: it takes a bad configuration back.\n" +
-		"[Unit]\n" + takenBackOfUnits + "FailureAction=none\nSuccessAction=none\n" + u.conditions + "\n[Service]\n" + takenBackOfServices + own +
+		"[Unit]\n" + takenBackOfUnits + "FailureAction=none\nSuccessAction=none\n" + u.conditions +
+		"\n[Service]\n" + takenBackOfServices + own +
 		"Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
 }
 
@@ -143,8 +144,8 @@ StartLimitAction=none
 // and a host on which they are skipped stands still where it should boot.
 var rebootUnits = []string{"systemd-reboot.service", "systemd-soft-reboot.service"}
 
-// takenBackOfServices is what systemd 252 knows of, in the order of its manual pages. Of the same kind are the identity,
-// the view of the file system, what system calls may do, limits, and what runs before and after.
+// takenBackOfServices is what systemd 252 knows of, in the order of its manual pages. Of the same kind are the
+// identity, the view of the file system, what system calls may do, limits, and what runs before and after.
 const takenBackOfServices = `ExecCondition=
 ExecStartPre=
 ExecStartPost=

@@ -10,7 +10,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/noderefit/noderefit/files"
@@ -32,11 +31,15 @@ var bootUnits = []string{transaction.RecoverUnit, transaction.ProveUnit}
 // after a boot; without one only where it has not read the agent's since they were installed: before 246 it remembers
 // that there is no unit which others name.
 func (h *Host) meansCheck(booted bool) transaction.Check {
-	again := sync.OnceValue(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), reloadTimeout)
-		defer cancel()
-		return h.services.Reload(ctx)
-	})
+	reloaded, failed := false, error(nil)
+	again := func(ctx context.Context) error {
+		if !reloaded {
+			ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+			defer cancel()
+			reloaded, failed = true, h.services.Reload(ctx)
+		}
+		return failed
+	}
 	var asked time.Time // when it last said yes
 	return transaction.Check{Name: wayBackCheck, After: transaction.BootCheck, Run: func(ctx context.Context) error {
 		if time.Since(asked) < wayBackLasts {
@@ -48,7 +51,7 @@ func (h *Host) meansCheck(booted bool) transaction.Check {
 		}
 		unread := slices.ContainsFunc(m.Units, func(u systemd.Facts) bool { return u.Load == "not-found" })
 		if booted || unread {
-			m.Reload = again()
+			m.Reload = again(ctx)
 		}
 		if unread && m.Reload == nil {
 			if m, err = h.means(ctx); err != nil {

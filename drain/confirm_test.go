@@ -30,10 +30,10 @@ func TestADrainIsOverWhenTheAPIServerSaysThatNothingIsLeft(t *testing.T) {
 	confirmed := make(chan struct{})
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
-		switch n := asked.Add(1); {
-		case n == 1:
+		switch n := asked.Add(1); n {
+		case 1:
 			return true, list, nil // that of the watch
-		case n == 4: // one last question asks twice where it finds a pod that it does not know
+		case 4: // one last question asks twice where it finds a pod that it does not know
 			close(confirmed)
 		}
 		if there.Load() {

@@ -213,8 +213,8 @@ func (r *Root) Contents(name string) ([]byte, error) {
 	return contents(h, name, math.MaxInt64)
 }
 
-// Read returns what is at name itself, with the bytes of a regular file: all of one inode, whoever exchanges it meanwhile.
-// Of a file in an exposed place no more than MostExposed bytes are read, else the error is EFBIG.
+// Read returns what is at name itself, with the bytes of a regular file: all of one inode, whoever exchanges it
+// meanwhile. Of a file in an exposed place no more than MostExposed bytes are read, else the error is EFBIG.
 func (r *Root) Read(name string) (Node, error) {
 	h, n, st, err := r.inspect(name)
 	if err != nil || h == nil {

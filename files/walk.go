@@ -16,8 +16,8 @@ import (
 // ExposedError is why a path is not reached: the way there depends on an entry that others than root control.
 //
 // A directory is exposed where another user than root owns it, or where its group or others may write to it; so is
-// everything below. Whoever can write there can exchange an entry for a link at any moment, so no link there is followed.
-// For every caller such an entry is what it would be if it were a file: no directory (errors.Is ENOTDIR).
+// everything below. Whoever can write there can exchange an entry for a link at any moment, so no link there is
+// followed. For every caller such an entry is what it would be if it were a file: no directory (errors.Is ENOTDIR).
 type ExposedError struct {
 	Dir string // the outermost exposed directory on the way
 	At  string // the entry that ends the way
@@ -191,8 +191,7 @@ func (r *Root) exposed(st *unix.Stat_t) bool {
 func (r *Root) Exposed(name string) string {
 	w, err := r.walk(path.Dir(path.Clean("/" + name)))
 	defer w.close()
-	var exposed *ExposedError
-	if errors.As(err, &exposed) {
+	if exposed, ok := errors.AsType[*ExposedError](err); ok {
 		return exposed.Dir
 	}
 	return w.top().exposed

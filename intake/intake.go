@@ -173,8 +173,12 @@ func parsePath(text string) (path, bool) {
 		return path{}, false
 	}
 	p := path{collection: text[:at] + "/" + strings.Join(parts[:4], "/")}
-	rest := append(parts[4:], "", "")
-	p.name, p.sub = rest[0], rest[1]
+	if len(parts) > 4 {
+		p.name = parts[4]
+	}
+	if len(parts) > 5 {
+		p.sub = parts[5]
+	}
 	return p, true
 }
 
@@ -446,8 +450,7 @@ func member(t reflect.Type, name string) reflect.Type {
 	case reflect.Map:
 		return t.Elem()
 	case reflect.Struct:
-		for i := range t.NumField() {
-			f := t.Field(i)
+		for f := range t.Fields() {
 			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if key == name {
 				return f.Type

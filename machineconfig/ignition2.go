@@ -69,9 +69,16 @@ const (
 
 // unplaced are the entries without a file system or without an absolute path, by field.
 func unplaced(raw []byte) (wrong []string) {
-	type node struct{ Filesystem, Path string }
+	type node struct {
+		Filesystem string `json:"filesystem"`
+		Path       string `json:"path"`
+	}
 	var doc struct {
-		Storage struct{ Files, Directories, Links []node }
+		Storage struct {
+			Files       []node `json:"files"`
+			Directories []node `json:"directories"`
+			Links       []node `json:"links"`
+		} `json:"storage"`
 	}
 	_ = json.Unmarshal(raw, &doc) // what is of another type has its own error
 	for _, list := range []struct {
@@ -119,7 +126,10 @@ func nameIn(raw []byte, at string) string {
 	}
 	var doc map[string]json.RawMessage
 	var section map[string]json.RawMessage
-	var list []struct{ Path, Name string }
+	var list []struct {
+		Path string `json:"path"`
+		Name string `json:"name"`
+	}
 	if json.Unmarshal(raw, &doc) != nil || json.Unmarshal(doc[part[1]], &section) != nil {
 		return ""
 	}

@@ -247,8 +247,8 @@ func dropinChanges(current, desired []machineconfig.Unit, satisfied func(Change)
 }
 
 // userChanges compares users, their keys and their password hashes. Keys are compared in their order, because that is
-// how they stand in the file that verify compares. Accounts are the host's own: one changes only where the configuration
-// says something else of it than keys and password, and says another thing than before.
+// how they stand in the file that verify compares. Accounts are the host's own: one changes only where the
+// configuration says something else of it than keys and password, and says another thing than before.
 func userChanges(current, desired []machineconfig.User, satisfied func(Change) bool, take func(Change)) error {
 	name := func(u machineconfig.User) string { return u.Name }
 	accounts, err := compare(current, desired, name, func(a, b machineconfig.User) []What {

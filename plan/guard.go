@@ -158,7 +158,8 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 		if path.IsAbs(target) {
 			to = g.follow(path.Clean(target))
 		}
-		if dir == "" && slices.Contains(boots, name) && (goesAway(path.Base(to)) || name == "default.target" && to == "/dev/null") {
+		nowhere := goesAway(path.Base(to)) || name == "default.target" && to == "/dev/null"
+		if dir == "" && slices.Contains(boots, name) && nowhere {
 			g.refuse(field, subject, fmt.Sprintf("it leads to %s, with which %s", target, leads))
 			return
 		}
@@ -397,9 +398,13 @@ func stops(a syntax.Assignment) bool {
 	if a.Value == "" || a.Section == "Install" {
 		return false
 	}
-	return strings.HasPrefix(a.Key, "Condition") || strings.HasPrefix(a.Key, "Assert") || strings.HasPrefix(a.Key, "Exec") ||
-		slices.Contains([]string{"Requires", "Requisite", "BindsTo", "Conflicts", "RefuseManualStart", "User", "SuccessAction",
-			"FailureAction"}, a.Key)
+	for _, prefix := range []string{"Condition", "Assert", "Exec"} {
+		if strings.HasPrefix(a.Key, prefix) {
+			return true
+		}
+	}
+	return slices.Contains([]string{"Requires", "Requisite", "BindsTo", "Conflicts", "RefuseManualStart", "User",
+		"SuccessAction", "FailureAction"}, a.Key)
 }
 
 // goesAway reports whether a boot into a target never comes into service.

@@ -3,6 +3,7 @@
 package progress
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -94,9 +95,7 @@ func TestAnOverdueNodeIsExplained(t *testing.T) {
 				api.CurrentConfig: "rendered-worker-a", api.DesiredConfig: "rendered-worker-b",
 				api.StateKey: string(api.Working), api.AwaitedKey: awaited,
 			}
-			for key, value := range c.annotations {
-				node.Annotations[key] = value
-			}
+			maps.Copy(node.Annotations, c.annotations)
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
 			answer, _ := NewReport(View{Pools: []mcfgv1.MachineConfigPool{pool}, Nodes: []corev1.Node{node}}).ExplainNode("n")
 			if answer.Verdict != Degraded || !answer.Since.Equal(since) || answer.Blocking == nil || answer.Blocking.Name != "n" ||

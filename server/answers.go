@@ -56,9 +56,10 @@ func (a *answer) size() int64 { return max(int64(len(a.body)), leastSize) }
 // reader is a client who holds an answer. cut ends its reading at once.
 type reader struct{ cut func() }
 
-// answers hold what was made, up to a limit in bytes. Where the limit is met, the answer goes that was asked for longest
-// ago, of those that no client reads if there are any. Else its readers, the slowest, are cut: a new machine is served in
-// a moment, and must not wait for clients that may never end. An Ignition that is cut stops, so this is the last resort.
+// answers hold what was made, up to a limit in bytes. Where the limit is met, the answer goes that was asked for
+// longest ago, of those that no client reads if there are any. Else its readers, the slowest, are cut: a new machine is
+// served in a moment, and must not wait for clients that may never end. An Ignition that is cut stops, so this is the
+// last resort.
 type answers struct {
 	limit int64
 
@@ -124,12 +125,13 @@ func (a *answers) put(one *answer) {
 // oldest is the answer that goes first; nil: there is none.
 func (a *answers) oldest() *answer {
 	for e := a.order.Front(); e != nil; e = e.Next() {
-		if one := e.Value.(*answer); len(one.readers) == 0 {
+		if one, is := e.Value.(*answer); is && len(one.readers) == 0 {
 			return one
 		}
 	}
 	if first := a.order.Front(); first != nil {
-		return first.Value.(*answer)
+		one, _ := first.Value.(*answer)
+		return one
 	}
 	return nil
 }

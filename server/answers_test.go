@@ -440,7 +440,7 @@ func TestTheOldestConnectionMakesRoomForANewOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 		idle = append(idle, conn)
 	}
 	if body := download(t, l.Addr().String(), "worker"); !strings.Contains(body, "/etc/motd") {

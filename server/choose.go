@@ -57,8 +57,8 @@ func (s *Server) join(known bool) ([]byte, error) {
 }
 
 // extra is what a new machine of that configuration is given besides it; join is none where the machine has to get its
-// kubeconfig otherwise. arguments are the kernel arguments that its Ignition can't be told of, for firstboot to set. They don't
-// become the configuration's own: it would be another than the one of its name.
+// kubeconfig otherwise. arguments are the kernel arguments that its Ignition can't be told of, for firstboot to set.
+// They don't become the configuration's own: it would be another than the one of its name.
 func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, join []byte) (machineconfig.Extra, error) {
 	var x machineconfig.Extra
 	annotations, err := json.Marshal(map[string]string{

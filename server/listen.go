@@ -63,7 +63,8 @@ func (b *bounded) add(c *connection) *connection {
 	if b.open.Len() <= b.most {
 		return nil
 	}
-	return b.open.Front().Value.(*connection)
+	oldest, _ := b.open.Front().Value.(*connection)
+	return oldest
 }
 
 // Close ends the connection. It may be called again.

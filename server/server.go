@@ -152,13 +152,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(one.body)))
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method == http.MethodGet {
-		//nolint:gosec // JSON of the cluster's own, and no page
 		_, _ = w.Write(one.body) // a client that went away
 	}
 }
 
-// config finds the answer and holds it for a reader, or makes it; with it comes the name of the configuration as soon as
-// that is known, and who asks. What the answer is a function of is asked for anew with each request.
+// config finds the answer and holds it for a reader, or makes it; with it comes the name of the configuration as soon
+// as that is known, and who asks. What the answer is a function of is asked for anew with each request.
 func (s *Server) config(r *http.Request, pool string, by *reader) (one *answer, name string, who asker, err error) {
 	ctx := r.Context()
 	if who, err = s.o.Gate.admit(r, s.reviews); err != nil {

@@ -45,7 +45,8 @@ func (f Facts) String() string {
 
 // Moves reports whether the unit runs, or is about to.
 func (f Facts) Moves() bool {
-	return f.Load == "loaded" && (f.Queued || slices.Contains([]string{"activating", "reloading", "deactivating"}, f.Active))
+	moving := slices.Contains([]string{"activating", "reloading", "deactivating"}, f.Active)
+	return f.Load == "loaded" && (f.Queued || moving)
 }
 
 // Facts asks for units by name, in that order. One that does not exist has the load state not-found.

@@ -99,8 +99,8 @@ func newDecider(t *tree) *decider {
 
 // Wants returns which paths units come down to on host, sorted by path, each path once. released are units that the
 // last configuration had and this one has not: their files and drop-ins are the caller's to let go, and are judged as
-// what past says of them; only their enablement is decided here. warnings are sentences about units that can't be had as asked
-// for, each naming its unit; they are not errors, as they are none to systemctl's users upstream.
+// what past says of them; only their enablement is decided here. warnings are sentences about units that can't be had
+// as asked for, each naming its unit; they are not errors, as they are none to systemctl's users upstream.
 //
 // Enablement is computed as systemd's own install logic would (the behaviour of version 257; systemctl --root of
 // whatever version is installed is the tests' measure), with these differences, all on the careful side:

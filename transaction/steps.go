@@ -159,8 +159,8 @@ func (s *stepper) addOrLeave(w *files.Want) error {
 // obstructed reports whether an error can come of what others do in a directory that they can write to, rather than of
 // the disk or of this process.
 func obstructed(err error) bool {
-	return !slices.ContainsFunc([]error{unix.EIO, unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE},
-		func(target error) bool { return errors.Is(err, target) })
+	ours := []error{unix.EIO, unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE}
+	return !slices.ContainsFunc(ours, func(target error) bool { return errors.Is(err, target) })
 }
 
 // nameable refuses names that no file system takes, before anything is staged under a shorter one.

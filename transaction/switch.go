@@ -134,7 +134,8 @@ func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Swit
 		}
 		if try == mergeTries {
 			if dir := e.Root.Exposed(moved); dir != "" {
-				e.left(Left{moved, fmt.Errorf("merging %s: it keeps changing, below %s that others than root can write to", moved, dir)})
+				e.left(Left{moved, fmt.Errorf("merging %s: it keeps changing, below %s that others than root can write to",
+					moved, dir)})
 				return d, nil
 			}
 			return d, fmt.Errorf("merging /etc: the running system keeps changing, last %s", moved)
@@ -163,8 +164,8 @@ func digestOf(stamps map[string]string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// moved returns a path of the running /etc that is not as it was, "" where there is none: one that root alone can change
-// before any other.
+// moved returns a path of the running /etc that is not as it was, "" where there is none: one that root alone can
+// change before any other.
 func (e *Engine) moved(before map[string]string) (string, error) {
 	after, err := e.Root.Stamps("/etc")
 	if err != nil {

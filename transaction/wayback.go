@@ -88,8 +88,8 @@ const overdue = 30 * time.Second
 // Waits reports whether a pending update waits for what this boot or the next one does by itself.
 func (p *Pending) Waits() bool { return p != nil && (p.Phase == PhaseBoot || p.Phase == PhaseProve) }
 
-// Stuck says why a pending update does not go on, and what a person can do; "" where it does, or where what it waits for
-// is to come. The record alone can't tell: what would write it does not run.
+// Stuck says why a pending update does not go on, and what a person can do; "" where it does, or where what it waits
+// for is to come. The record alone can't tell: what would write it does not run.
 func Stuck(p *Pending, s Sight) string {
 	if !p.Waits() {
 		return ""

@@ -149,27 +149,28 @@ func files(
 	}
 	var errs []error
 	if on.CRIO {
-		dropin := func(field, table, key string, value any) {
-			errs = append(errs, put(crioDropin+field, map[string]any{"crio": map[string]any{table: map[string]any{key: value}}}))
+		dropin := func(field, key string, value any) {
+			runtime := map[string]any{"runtime": map[string]any{key: value}}
+			errs = append(errs, put(crioDropin+field, map[string]any{"crio": runtime}))
 		}
 		if c.LogLevel != "" {
-			dropin("logLevel", "runtime", "log_level", c.LogLevel)
+			dropin("logLevel", "log_level", c.LogLevel)
 		}
 		if c.PidsLimit != nil {
-			dropin("pidsLimit", "runtime", "pids_limit", *c.PidsLimit)
+			dropin("pidsLimit", "pids_limit", *c.PidsLimit)
 		}
 		if c.LogSizeMax != nil {
 			size := c.LogSizeMax.Value()
 			if size == 0 {
 				size = -1 // CRI-O's word for no limit
 			}
-			dropin("logSizeMax", "runtime", "log_size_max", size)
+			dropin("logSizeMax", "log_size_max", size)
 		}
 		if c.DefaultRuntime != "" {
-			dropin("defaultRuntime", "runtime", "default_runtime", string(c.DefaultRuntime))
+			dropin("defaultRuntime", "default_runtime", string(c.DefaultRuntime))
 		}
 		if paths := stores(&c)["additionalArtifactStores"]; paths != nil {
-			dropin("additionalArtifactStores", "runtime", "additional_artifact_stores", paths) //nolint:misspell // CRI-O's
+			dropin("additionalArtifactStores", "additional_artifact_stores", paths) //nolint:misspell // CRI-O's
 		}
 		table, err := storage(c, beneath)
 		if err == nil && table != nil {

@@ -142,8 +142,8 @@ func brings(d *machineconfig.Document, path string) bool {
 	return err == nil && slices.ContainsFunc(c.Files, func(f machineconfig.File) bool { return f.Path == path })
 }
 
-// Contents are those of a file in a configuration, nil if it has none of that path, or no contents for it, and never nil
-// otherwise.
+// Contents are those of a file in a configuration, nil if it has none of that path, or no contents for it, and never
+// nil otherwise.
 func Contents(c *machineconfig.Config, path string) []byte {
 	i := slices.IndexFunc(c.Files, func(f machineconfig.File) bool { return f.Path == path && !f.NoContents })
 	if i < 0 {

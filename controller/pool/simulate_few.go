@@ -9,9 +9,9 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// shortlist is the nodes that the next decisions are about. Where no policy selects the pool and nothing has failed, a node
-// at rest only counts: once it has arrived no decision is about it, and while it waits none before its turn. So the
-// others are left out, and a decision costs as much as there is to decide. What it comes to is the same.
+// shortlist is the nodes that the next decisions are about. Where no policy selects the pool and nothing has failed, a
+// node at rest only counts: once it has arrived no decision is about it, and while it waits none before its turn. So
+// the others are left out, and a decision costs as much as there is to decide. What it comes to is the same.
 type shortlist struct {
 	// nodes are places in the fleet, in its order.
 	nodes []int

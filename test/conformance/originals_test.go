@@ -160,6 +160,7 @@ var ways = []struct {
 // What a host of a configuration already had, by an admin's hand, is there again once no configuration asks for it,
 // however near it was to what the configuration asked for.
 func TestAnAdminsOwnIsThereAgainWhenAConfigurationLetsGo(t *testing.T) {
+	t.Parallel()
 	for _, k := range takenKinds() {
 		for state, plant := range map[string]func(*tree){"identical": k.same, "differing": k.other, "absent": func(*tree) {}} {
 			for _, way := range ways {
@@ -429,6 +430,7 @@ func TestAMaskThatIsDeniedBesideContentsChangesNothing(t *testing.T) {
 
 // What a configuration brought is no admin's own, under whatever other word the next one has it.
 func TestWhatAConfigurationBroughtIsNoOriginal(t *testing.T) {
+	t.Parallel()
 	const link = "/etc/systemd/system/multi-user.target.wants/a.service"
 	on := obj{"enabled": true}
 	for _, tt := range []struct {

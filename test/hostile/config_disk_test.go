@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,7 +31,7 @@ func run(t *testing.T, by []string, args ...string) ran {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	argv := append(append(by[:len(by):len(by)], program), args...)
+	argv := append(append(slices.Clip(by), program), args...)
 	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
 	var status *exec.ExitError
 	if err != nil && !errors.As(err, &status) {

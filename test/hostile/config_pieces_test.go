@@ -33,7 +33,7 @@ func pieces() []piece {
 // masks are units that are masked, as a unit of the configuration and as a link.
 func masks() []piece {
 	var all []piece
-	for _, name := range strings.Fields(recoverUnit + " " + proveUnit + ` sysinit.target basic.target local-fs.target
+	for name := range strings.FieldsSeq(recoverUnit + " " + proveUnit + ` sysinit.target basic.target local-fs.target
 local-fs-pre.target multi-user.target graphical.target default.target emergency.target emergency.service rescue.target
 rescue.service reboot.target shutdown.target final.target umount.target poweroff.target systemd-reboot.service
 dbus.service dbus.socket systemd-logind.service dbus-org.freedesktop.login1.service systemd-journald.service
@@ -53,7 +53,7 @@ systemd-user-sessions.service systemd-update-utmp.service boot-complete.target n
 // replacements are units with other contents.
 func replacements() []piece {
 	var all []piece
-	for _, name := range strings.Fields(recoverUnit + " " + proveUnit + ` dbus.service systemd-logind.service
+	for name := range strings.FieldsSeq(recoverUnit + " " + proveUnit + ` dbus.service systemd-logind.service
 systemd-journald.service systemd-tmpfiles-setup.service systemd-reboot.service ostree-remount.service`) {
 		all = append(all,
 			piece{"replace " + name + " by nothing", func(d *document) {
@@ -63,7 +63,7 @@ systemd-journald.service systemd-tmpfiles-setup.service systemd-reboot.service o
 				d.unit(name).contents = "[Unit]\nDefaultDependencies=no\n[Service]\nType=notify\nExecStart=/bin/sleep infinity\n"
 			}})
 	}
-	for _, name := range strings.Fields(`sysinit.target basic.target local-fs.target multi-user.target reboot.target
+	for name := range strings.FieldsSeq(`sysinit.target basic.target local-fs.target multi-user.target reboot.target
 shutdown.target emergency.target`) {
 		all = append(all,
 			piece{"replace " + name + " by an empty one", func(d *document) { d.unit(name).contents = "[Unit]\nDescription=Empty\n" }},
@@ -145,7 +145,7 @@ func dropins() []piece {
 			}})
 		}
 	}
-	for _, name := range strings.Fields("sysinit.target basic.target local-fs.target multi-user.target reboot.target shutdown.target") {
+	for name := range strings.FieldsSeq("sysinit.target basic.target local-fs.target multi-user.target reboot.target shutdown.target") {
 		for _, s := range spoilers[:12] {
 			all = append(all, piece{name + " has " + s.name, func(d *document) {
 				d.unit(name).dropins["10-hostile.conf"] = s.text + "\n"
@@ -172,7 +172,7 @@ func typeWide() []piece {
 			}
 		}
 	}
-	for _, kind := range strings.Fields("target socket mount slice path timer") {
+	for kind := range strings.FieldsSeq("target socket mount slice path timer") {
 		for _, s := range spoilers[:11] {
 			all = append(all, piece{"every " + kind + " has " + s.name, func(d *document) {
 				d.file(units+kind+".d/10-hostile.conf", s.text+"\n")
@@ -188,7 +188,7 @@ func links() []piece {
 	link := func(path, target string) {
 		all = append(all, piece{path + " -> " + target, func(d *document) { d.links[path] = target }})
 	}
-	for _, target := range strings.Fields(`emergency.target rescue.target poweroff.target reboot.target halt.target exit.target
+	for target := range strings.FieldsSeq(`emergency.target rescue.target poweroff.target reboot.target halt.target exit.target
 shutdown.target kexec.target sleep.target basic.target sysinit.target local-fs.target missing.target soft-reboot.target
 kubelet.service system.slice dbus.socket`) {
 		link(units+"default.target", "/usr/lib/systemd/system/"+target)
@@ -481,7 +481,7 @@ func removals() []piece {
 // programs are ones that stand before those of the OS.
 func programs() []piece {
 	var all []piece
-	for _, name := range strings.Fields("ostree systemctl sh env journalctl systemd-run rpm-ostree bootc mount greenboot") {
+	for name := range strings.FieldsSeq("ostree systemctl sh env journalctl systemd-run rpm-ostree bootc mount greenboot") {
 		for _, c := range []struct{ name, text string }{{"fails", "exit 1"}, {"says nothing", "exit 0"}, {"never ends", "exec sleep infinity"}, {"prints garbage", "echo garbage"}} {
 			all = append(all, piece{"a " + name + " of its own that " + c.name, func(d *document) {
 				d.script("/usr/local/bin/"+name, c.text)

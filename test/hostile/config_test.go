@@ -166,6 +166,7 @@ func TestHostileConfigurations(t *testing.T) {
 
 // shrink leaves out pieces of a configuration that is stuck for as long as it stays so, and says what is left.
 func shrink(ctx context.Context, t *testing.T, c configuration, r result) string {
+	t.Helper()
 	for i := 0; i < len(c) && len(c) > 1; {
 		less := slices.Delete(slices.Clone(c), i, i+1)
 		if again, err := try(ctx, less.document()); err == nil && again.end == stuck {

@@ -58,10 +58,10 @@ func endWith(line func() (string, bool)) {
 }
 
 // shared has the suite give something back at its end.
-func shared(close func() error) {
+func shared(end func() error) {
 	ending.Lock()
 	defer ending.Unlock()
-	ending.close = append(ending.close, close)
+	ending.close = append(ending.close, end)
 }
 
 func TestMain(m *testing.M) {

@@ -260,7 +260,8 @@ func TestRacesInAHomeWriteNothingOutsideOfATree(t *testing.T) {
 	if testing.Short() {
 		rounds = 2
 	}
-	defer race(t, root)()
+	stop := race(t, root)
+	defer stop()
 	source := rand.New(rand.NewPCG(3, 4))
 	for range rounds {
 		for _, to := range []string{"b", "a"} {
@@ -348,7 +349,8 @@ func TestRacesInAHomeWriteNothingOutsideOfAHost(t *testing.T) {
 		look("the update to " + name)
 	}
 	to("a")
-	defer race(t, root)()
+	stop := race(t, root)
+	defer stop()
 	repairs := 40
 	if testing.Short() {
 		repairs = 10

@@ -309,9 +309,9 @@ func build(ctx context.Context, work string, bootstrap []string, log io.Writer) 
 	return nil
 }
 
-// removeBuild removes what a build has left, finished or not. Builds of earlier versions of the lab made their mounts in
-// this machine's own view, where one that was killed left them. Those places are the build's and nobody else's, so they
-// are unmounted.
+// removeBuild removes what a build has left, finished or not. Builds of earlier versions of the lab made their mounts
+// in this machine's own view, where one that was killed left them. Those places are the build's and nobody else's, so
+// they are unmounted.
 func removeBuild(work string) error {
 	real, err := realPath(work)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -334,13 +334,15 @@ func removeBuild(work string) error {
 	return RemoveTree(work)
 }
 
-// apart is what a tool is run by that may mount something: in mount and PID namespaces of its own. When it is killed, or
-// this process is, everything that it started is killed with it, and what it had mounted is gone with the last of them.
-var apart = []string{"unshare", "--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--propagation=private", "--"}
+// apart is what a tool is run by that may mount something: in mount and PID namespaces of its own. When it is killed,
+// or this process is, everything that it started is killed with it, and what it had mounted is gone with the last of
+// them.
+var apart = []string{"unshare", "--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--propagation=private",
+	"--"}
 
 // Run runs one tool of a build with its output in log, apart from this machine: it sees the machine's mounts, and what
-// it mounts itself is seen by what it starts and nobody else. Its environment is this process's with more in it. The end
-// of what it wrote is in the error.
+// it mounts itself is seen by what it starts and nobody else. Its environment is this process's with more in it. The
+// end of what it wrote is in the error.
 func Run(ctx context.Context, log io.Writer, environment []string, argv ...string) error {
 	// The death of the thread that started a process counts as the parent's, so this one stays until it has ended.
 	return elsewhere(func() error {

@@ -391,13 +391,14 @@ func capabilities(pid int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the capabilities of process %d: %w", pid, err)
 	}
-	words := "-all"
+	var words strings.Builder
+	words.WriteString("-all")
 	for n := range 64 {
 		if set&(1<<n) != 0 {
-			words += ",+cap_" + strconv.Itoa(n)
+			words.WriteString(",+cap_" + strconv.Itoa(n))
 		}
 	}
-	return words, nil
+	return words.String(), nil
 }
 
 // Exec runs argv on the host as root, with a clean environment, and returns what it wrote and its exit status. That a

@@ -36,10 +36,12 @@ func booted(ctx context.Context, t *testing.T, n *Node, doc []byte, name string)
 func TestAnAdminsOwnArgumentsAndFilesAreThereAgainAfterTheBoots(t *testing.T) {
 	for name, way := range map[string]func(ctx context.Context, t *testing.T, n *Node){
 		"let go": func(ctx context.Context, t *testing.T, n *Node) {
+			t.Helper()
 			booted(ctx, t, n, withArguments("with", "1"), "with")
 			booted(ctx, t, n, withoutArguments, "without")
 		},
 		"rolled back": func(ctx context.Context, t *testing.T, n *Node) {
+			t.Helper()
 			booted(ctx, t, n, withArguments("with", "1"), "with")
 			if _, stderr, exit, err := n.Agent(ctx, "rollback"); err != nil || exit != 0 {
 				t.Fatalf("rollback: %d %s %v", exit, stderr, err)
@@ -47,6 +49,7 @@ func TestAnAdminsOwnArgumentsAndFilesAreThereAgainAfterTheBoots(t *testing.T) {
 			settled(ctx, t, n, "without")
 		},
 		"changed and then let go": func(ctx context.Context, t *testing.T, n *Node) {
+			t.Helper()
 			booted(ctx, t, n, withArguments("with", "1"), "with")
 			booted(ctx, t, n, withArguments("changed", "2"), "changed")
 			booted(ctx, t, n, withoutArguments, "without")

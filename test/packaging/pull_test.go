@@ -38,7 +38,9 @@ func (one) Config(context.Context, *mcfgv1.MachineConfigPool, string) (*mcfgv1.M
 	return mc, "1", nil
 }
 
-func (one) Version(context.Context, *mcfgv1.MachineConfigPool, string) (string, error) { return "1", nil }
+func (one) Version(context.Context, *mcfgv1.MachineConfigPool, string) (string, error) {
+	return "1", nil
+}
 
 // pullCommand is what the unit that the server gives out runs, as systemd takes it apart, with the variables it sets.
 func pullCommand(t *testing.T, image string) (script string, env map[string]string) {

@@ -74,8 +74,7 @@ func jsonName(f reflect.StructField) (name string, inline bool) {
 }
 
 func fieldOf(t reflect.Type, name string) (reflect.Type, bool) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		tag, inline := jsonName(f)
 		if inline {
 			ft := f.Type
@@ -147,7 +146,10 @@ func try(path string, s *apiextensions.JSONSchemaProps, t reflect.Type, found fu
 		if !v.Validate(value).IsValid() || len(broken(s, value)) > 0 {
 			continue
 		}
-		sent, _ := json.Marshal(value)
+		sent, err := json.Marshal(value)
+		if err != nil {
+			panic(err) // it was JSON
+		}
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(sent, reflect.New(t).Interface()); err != nil {
 			found(path, w)
 		}

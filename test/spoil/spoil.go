@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spoil is a proxy before an API server that spoils some of the requests, as bad networks, balancers and servers
-// under load do. Which requests these are follows from a seed and their number.
+// Package spoil is a proxy before an API server that spoils some of the requests, as bad networks, balancers and
+// servers under load do. Which requests these are follows from a seed and their number.
 package spoil
 
 import (
@@ -153,8 +153,8 @@ func soon(r *http.Request) context.Context {
 func refuse(w http.ResponseWriter, code int, reason string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"spoiled"}`,
-		reason, code)
+	_, _ = fmt.Fprintf(w,
+		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"spoiled"}`, reason, code)
 }
 
 // cutter lets the first half of the first piece of an answer through.
