@@ -227,6 +227,20 @@ func TestCompareOfAnUnreadableFileIsAnError(t *testing.T) {
 	}
 }
 
+// A file that the disk can't read any more is drift, which the next apply replaces: as an error it would stop every
+// update, also the one that writes it anew.
+func TestAFileThatTheDiskCannotReadDiffers(t *testing.T) {
+	needRoot(t)
+	r, dir := host(t, "etc/file=x")
+	mount(t, "/proc/self/mem", filepath.Join(dir, "etc/file"), "", unix.MS_BIND, "") // of no size, and whose first byte is EIO
+	w := files.Want{Path: "/etc/file", Node: file("")}
+	w.Node.Mode, w.Node.UID, w.Node.GID = 0o600, 0, 0
+	d, err := r.Compare(w)
+	if err != nil || len(d) != 1 || d[0].What != files.Contents || d[0].Found != "unreadable: input/output error" {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
 // BenchmarkCompare100 is one drift check of a usual worker: a hundred files of 1 to 8 KiB that are all as they should be.
 func BenchmarkCompare100(b *testing.B) {
 	r, dir := host(b, "etc/")
