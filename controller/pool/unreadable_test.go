@@ -13,6 +13,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
+	"github.com/noderefit/noderefit/rollout"
 )
 
 func TestNodesOfAPoolThatCanNotBeReadAreLeftAlone(t *testing.T) {
@@ -49,7 +50,8 @@ func TestNodesOfAPoolThatCanNotBeReadAreLeftAlone(t *testing.T) {
 		if c.problem != "" && !strings.HasPrefix(c.problem, "spec.max") && !strings.HasPrefix(c.problem, "status") {
 			infra.Spec.NodeSelector = nil // as what can't be read is
 		}
-		w := assemble([]*mcfgv1.MachineConfigPool{infra, worker}, []*corev1.Node{node}, nil, nil, nil, nil, "", time.Unix(1, 0))
+		w := assemble([]*mcfgv1.MachineConfigPool{infra, worker}, []*corev1.Node{node}, readings{}, nil, nil, rollout.Unasked,
+			"", time.Unix(1, 0))
 		sent := ""
 		for i := range w.pools {
 			for _, s := range Decide(w.pools[i].state, w.options(i)).Steps {
