@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		if os.Getenv("VM_TESTS") != "" {
 			fmt.Fprintln(os.Stdout, &counted)
 		}
-		if hostile.all.Load() > 0 {
+		if hostile.all.Load() > 0 { // the line of the suite of that name
 			fmt.Fprintf(os.Stdout, "hostile: %d stuck: %d\n", hostile.all.Load(), hostile.stuck.Load())
 		}
 		if code == 0 && (counted.Bad() || hostile.stuck.Load() > 0) {
@@ -82,8 +82,8 @@ func document(variant, image string) []byte {
 "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA VARIANT"]}]}}}}`))
 }
 
-// documents are the two sides, one that boots, with another OS, and never proves healthy, one that no host can have, and
-// two whose kernels never come up.
+// documents are the two sides, one that boots, with another OS, and never proves healthy, one that no host can have, one
+// that is a with a file more, and two whose kernels never come up.
 var documents = map[string][]byte{
 	"a": document("a", RefV1),
 	"b": document("b", RefV2),
@@ -91,9 +91,9 @@ var documents = map[string][]byte{
 		[]byte(`"files":[{"path":"/etc/kubernetes/crio.conf","mode":420,"contents":{"source":"data:,fail%0A"}},`), 1),
 	"outside": bytes.Replace(document("outside", RefV1), []byte(`"files":[`),
 		[]byte(`"files":[{"path":"/data/file","mode":420,"contents":{"source":"data:,text"}},`), 1),
-	// What a does not mind.
-	"harmless": bytes.Replace(document("a", RefV1), []byte(`"files":[`),
-		[]byte(`"files":[{"path":"/etc/harmless.conf","mode":420,"contents":{"source":"data:,harmless%0A"}},`), 1),
+	"harmless": []byte(strings.NewReplacer(`"metadata":{"name":"a"}`, `"metadata":{"name":"harmless"}`, `"files":[`,
+		`"files":[{"path":"/etc/harmless.conf","mode":420,"contents":{"source":"data:,harmless%0A"}},`).
+		Replace(string(document("a", RefV1)))),
 	"panics": stuck("panics", false),
 	"hangs":  stuck("hangs", true),
 }
