@@ -17,8 +17,8 @@ import (
 // hostile counts the configurations that break the host, and those of which it did not come back.
 var hostile struct{ all, stuck atomic.Int64 }
 
-// watchdogPatience is how long a machine may take until it takes commands. A boot takes a third of that.
-const watchdogPatience = 90 * time.Second
+// watchdogPatience is how long a machine may take until it takes commands: three times a boot where others work too.
+const watchdogPatience = 2 * time.Minute
 
 // hostileDocument is a configuration of another OS that has one piece more, at the beginning of a list of document's.
 func hostileDocument(name, list, piece string) []byte {
