@@ -110,6 +110,10 @@ type DrainHold struct {
 // skipSelectors is how many skipPodSelectors a policy can have.
 const skipSelectors = 16
 
+// Lasts reports whether a hold is in force at now. A host whose clock was set back, to before the hold began, does not
+// wait for a time that may never come.
+func (h *DrainHold) Lasts(now time.Time) bool { return !now.Before(h.Since) && now.Before(h.Until) }
+
 func (h *DrainHold) believed() *DrainHold {
 	if h == nil || len(h.Config) > longestName || h.Policy != nil && len(h.Policy.SkipPodSelectors) > skipSelectors {
 		return nil

@@ -111,7 +111,7 @@ func (s *driftState) recall(said *api.Drift) {
 func (s *driftState) found(v *Verification, policy api.DriftPolicy, now time.Time) {
 	s.known, s.forced = true, v.Forced
 	for subject, f := range s.fights {
-		if now.Sub(f.last) > repairForget {
+		if now.Sub(f.last) > repairForget || f.last.After(now) { // the clock was set back since
 			delete(s.fights, subject)
 		}
 	}

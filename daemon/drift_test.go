@@ -138,6 +138,13 @@ func TestWhatSomebodyKeepsChangingIsWrittenBackMoreAndMoreSeldom(t *testing.T) {
 	if !slices.Equal(subjects, []string{"file /etc/y"}) || again != item.Again {
 		t.Errorf("another head: %v, %s", subjects, again)
 	}
+	// A clock that was set back does not make the next time one that never comes.
+	var behind driftState
+	behind.recall(s.report)
+	behind.found(fileDrift("/etc/x"), repair, now.Add(-10*24*time.Hour))
+	if subjects, again := behind.due(repair, now.Add(-10*24*time.Hour)); len(subjects) != 1 {
+		t.Errorf("after the clock was set back it is repaired at %s", again)
+	}
 	// What stayed as it should for long is no fight any more.
 	next.found(fileDrift(), repair, now.Add(time.Second))
 	next.found(fileDrift("/etc/x"), repair, now.Add(repairForget))

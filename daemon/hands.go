@@ -364,6 +364,15 @@ func (h *HostHands) Config(_ context.Context, name string) ([]byte, error) {
 	return nil, fmt.Errorf("reading the host's copy of %s: %w", name, fs.ErrNotExist)
 }
 
+// Boot is the ID of the host's boot, "" where the host does not show it.
+func (h *HostHands) Boot() string {
+	id, err := h.root.ReadFile(bootIDFile)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
 // NodeReady tells the verdict on the host what the API server says of the node, as of now. What was said counts for a
 // short time only (wordLasts), so whoever says it repeats it while an update is on the way.
 func (h *HostHands) NodeReady(_ context.Context, ready bool, why string, heard time.Time) error {

@@ -34,14 +34,15 @@ type nodeWord struct {
 	Heard  time.Duration `json:"heardNanoseconds,omitempty"`
 }
 
-// since leaves out what was said of a boot before this one, which began then: /run outlives a soft reboot, and the API
-// server does not know that there was one.
-func (w *nodeWord) since(booted time.Duration) *nodeWord {
+// since leaves out what was said of a boot before this one, which began then: /run outlives a soft reboot. The API server
+// does not know of one, so after a soft reboot the kubelet's clock says what it has reported of; after another the head
+// has asked for the kernel's boot already.
+func (w *nodeWord) since(booted time.Duration, soft bool) *nodeWord {
 	if w == nil || w.Uptime < booted {
 		return nil
 	}
 	// The kubelet's time has whole seconds.
-	if w.Ready && w.Heard != 0 && w.Heard+time.Second < booted {
+	if soft && w.Ready && w.Heard != 0 && w.Heard+time.Second < booted {
 		return &nodeWord{Why: notHeard, When: w.When, Uptime: w.Uptime}
 	}
 	return w
@@ -134,9 +135,10 @@ func judgeNode(word *nodeWord, now, patience time.Duration, before, after transa
 	return nil
 }
 
-// NodeWord is what an API server's Node says about its readiness at now, when its machine has been up for so long. What
-// was said of the boot before is no answer: until the kubelet has spoken in this one the node is not ready.
-func NodeWord(n *corev1.Node, now time.Time, up time.Duration) (ready bool, why string) {
+// NodeWord is what an API server's Node says about its readiness. What was said of the boot before is no answer: until
+// the kubelet has spoken in this one the node is not ready. The kubelet names its boot. Where one of the two names is not
+// known, the kubelet's time is compared with that of the boot, which was as long before now as the machine is up.
+func NodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (ready bool, why string) {
 	c := conditionReady(n)
 	if c == nil {
 		return false, "it has no condition Ready"
@@ -144,8 +146,11 @@ func NodeWord(n *corev1.Node, now time.Time, up time.Duration) (ready bool, why 
 	if c.Status != corev1.ConditionTrue {
 		return false, strings.TrimSpace(fmt.Sprintf("Ready is %s: %s: %s", c.Status, c.Reason, c.Message))
 	}
-	// The kubelet's time has whole seconds.
-	if c.LastHeartbeatTime.Time.Before(now.Add(-up).Truncate(time.Second)) {
+	before := n.Status.NodeInfo.BootID != boot
+	if boot == "" || n.Status.NodeInfo.BootID == "" {
+		before = c.LastHeartbeatTime.Time.Before(now.Add(-up).Truncate(time.Second)) // whole seconds, as the kubelet has
+	}
+	if before {
 		return false, notHeard
 	}
 	return true, ""

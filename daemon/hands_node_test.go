@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -64,22 +65,27 @@ func TestWordOfTheBootBeforeIsNone(t *testing.T) {
 		what string
 		word *nodeWord
 		want string // the no; "yes", or "none" for no word at all
+		full string // the same for a boot of the kernel, where that is another
 	}{
-		{"nothing", nil, "none"},
-		{"said before", &nodeWord{Ready: true, Uptime: booted - 1}, "none"},
-		{"said since, of a kubelet from before", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, notHeard},
-		{"not ready, of a kubelet from before", &nodeWord{Why: "no", Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, "no"},
-		{"said since, of a kubelet in the second of the boot", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - time.Second/2}, "yes"},
-		{"said since, and nobody knows of when", &nodeWord{Ready: true, Uptime: booted}, "yes"},
+		{"nothing", nil, "none", ""},
+		{"said before", &nodeWord{Ready: true, Uptime: booted - 1}, "none", ""},
+		{"said since, of a kubelet from before", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, notHeard, "yes"},
+		{"not ready, of a kubelet from before", &nodeWord{Why: "no", Uptime: booted + time.Minute, Heard: booted - 2*time.Second}, "no", ""},
+		{"said since, of a kubelet in the second of the boot", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: booted - time.Second/2}, "yes", ""},
+		{"said since, and nobody knows of when", &nodeWord{Ready: true, Uptime: booted}, "yes", ""},
+		{"said since, and the clock was set forward", &nodeWord{Ready: true, Uptime: booted + time.Minute, Heard: -8760 * time.Hour},
+			notHeard, "yes"},
 	} {
-		got := "none"
-		if w := c.word.since(booted); w != nil && w.Ready {
-			got = "yes"
-		} else if w != nil {
-			got = w.Why
-		}
-		if got != c.want {
-			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		for soft, want := range map[bool]string{true: c.want, false: cmp.Or(c.full, c.want)} {
+			got := "none"
+			if w := c.word.since(booted, soft); w != nil && w.Ready {
+				got = "yes"
+			} else if w != nil {
+				got = w.Why
+			}
+			if got != want {
+				t.Errorf("%s, soft %t: %q, want %q", c.what, soft, got, want)
+			}
 		}
 	}
 }
@@ -127,6 +133,10 @@ func TestNodeIsReadyOnlyByAWordFromThisBoot(t *testing.T) {
 			{Type: corev1.NodeReady, Status: status, Reason: "KubeletNotReady", Message: "no CNI",
 				LastHeartbeatTime: metav1.NewTime(now.Add(-ago))}}}}
 	}
+	of := func(boot string, n *corev1.Node) *corev1.Node {
+		n.Status.NodeInfo.BootID = boot
+		return n
+	}
 	for _, c := range []struct {
 		what  string
 		node  *corev1.Node
@@ -138,8 +148,13 @@ func TestNodeIsReadyOnlyByAWordFromThisBoot(t *testing.T) {
 		{"not ready", node(corev1.ConditionFalse, 0), false, "no CNI"},
 		{"unknown", node(corev1.ConditionUnknown, 0), false, "Unknown"},
 		{"new", &corev1.Node{}, false, "no condition"},
+		// Where the kubelet names the boot, no clock has a say: the host's may have been wrong, or set since.
+		{"reported, and the clock was set forward since", of("now", node(corev1.ConditionTrue, 365*24*time.Hour)), true, ""},
+		{"reported before the boot, and the clock is behind", of("before", node(corev1.ConditionTrue, -time.Hour)), false,
+			"since the boot"},
+		{"reported, not ready", of("now", node(corev1.ConditionFalse, 0)), false, "no CNI"},
 	} {
-		ready, why := NodeWord(c.node, now, time.Minute)
+		ready, why := NodeWord(c.node, "now", now, time.Minute)
 		if ready != c.ready || !strings.Contains(why, c.why) {
 			t.Errorf("%s: %t %q", c.what, ready, why)
 		}

@@ -109,6 +109,9 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	return h, nil
 }
 
+// bootIDFile has the ID of the kernel's boot.
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
 func (h *Host) open(backend OS) error {
 	booted := h.live && h.exists("/run/ostree-booted")
 	switch {
@@ -128,7 +131,7 @@ func (h *Host) open(backend OS) error {
 	}
 	h.bootID = func() string { return "" }
 	if h.live {
-		id, err := h.root.ReadFile("/proc/sys/kernel/random/boot_id")
+		id, err := h.root.ReadFile(bootIDFile)
 		if err != nil {
 			return fmt.Errorf("reading boot id: %w", err)
 		}

@@ -78,13 +78,13 @@ func (h *Head) followHold(v *situation) {
 	said := v.node.DrainHeld
 	if f := h.way.failure; f != nil && f.reason == reasonDrainHeld && h.drainHold != nil {
 		h.heldSaid = h.heldSaid || said != nil
-		if !v.now.Before(f.retry) || h.heldSaid && said == nil || v.pending() ||
+		if !h.drainHold.Lasts(v.now) || h.heldSaid && said == nil || v.pending() ||
 			!same(h.drainHold.Policy, v.node.Orders.Drain) {
 			h.way.failure, h.drainHold, h.heldSaid = nil, nil, false
 		}
 	} else {
 		h.drainHold = nil
-		if f == nil && said != nil && said.Config == h.way.to && v.now.Before(said.Until) && !v.pending() &&
+		if f == nil && said != nil && said.Config == h.way.to && said.Lasts(v.now) && !v.pending() &&
 			h.job == nil && !h.overHold(said) && same(said.Policy, v.node.Orders.Drain) {
 			h.giveBack(said)
 			h.heldSaid = true

@@ -56,6 +56,7 @@ func TestWhatEndsAHold(t *testing.T) {
 	}{
 		"nothing":                    {func(*Head, *situation) {}, false},
 		"its time is over":           {func(_ *Head, v *situation) { v.now = then.Add(time.Hour) }, true},
+		"the clock was set back":     {func(_ *Head, v *situation) { v.now = then.Add(-24 * time.Hour) }, true},
 		"another policy":             {func(_ *Head, v *situation) { v.node.Orders.Drain = &api.DrainPolicy{TimeoutSeconds: 90} }, true},
 		"no policy":                  {func(_ *Head, v *situation) { v.node.Orders.Drain = nil }, true},
 		"it is not shown yet":        {func(h *Head, v *situation) { h.heldSaid, v.node.DrainHeld = false, nil }, false},

@@ -26,6 +26,9 @@ import (
 type HeadOptions struct {
 	// Node is the name of the Node that the host is.
 	Node string
+	// Boot is the ID of the kernel's boot, which the kubelet reports too. Where it is not known, the clock decides of which
+	// boot a report is.
+	Boot string
 
 	Kube     kubernetes.Interface
 	Configs  mcfgclient.Interface
@@ -269,7 +272,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
 		_, v.excluded = node.Labels[api.ExcludeLabel]
-		v.ready, _ = NodeWord(node, now, uptime())
+		v.ready, _ = NodeWord(node, h.o.Boot, now, uptime())
 		var err error
 		if v.node, err = api.ReadNode(node); err != nil && err.Error() != h.unread {
 			h.unread = err.Error()

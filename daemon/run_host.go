@@ -99,7 +99,7 @@ func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 		defer cancel()
 		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
 		if err == nil {
-			ready, why := NodeWord(node, time.Now(), uptime())
+			ready, why := NodeWord(node, h.o.Boot, time.Now(), uptime())
 			err = h.o.Senses.NodeReady(ctx, ready, why, NodeHeard(node))
 		}
 		h.words <- err

@@ -245,7 +245,7 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
 	if b.NodeReady && wantKubelet {
 		out = append(out, transaction.Check{Name: "node", Patient: true, After: kubeletCheck,
 			Run: func(context.Context) error {
-				return judgeNode(h.nodeWord().since(booted), uptime(), patience, b.Network, h.network())
+				return judgeNode(h.nodeWord().since(booted, h.bootID() != h.kernel), uptime(), patience, b.Network, h.network())
 			}})
 	}
 	scripts, err := transaction.Scripts(h.root, h.say, said.note)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -42,7 +43,10 @@ func TestMain(m *testing.M) {
 		if os.Getenv("VM_TESTS") != "" {
 			fmt.Fprintln(os.Stdout, &counted)
 		}
-		if code == 0 && counted.Bad() {
+		if hostile.all.Load() > 0 { // the line of the suite of that name
+			fmt.Fprintf(os.Stdout, "hostile: %d stuck: %d\n", hostile.all.Load(), hostile.stuck.Load())
+		}
+		if code == 0 && (counted.Bad() || hostile.stuck.Load() > 0) {
 			return 1
 		}
 		return code
@@ -78,8 +82,8 @@ func document(variant, image string) []byte {
 "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA VARIANT"]}]}}}}`))
 }
 
-// documents are the two sides, one that boots, with another OS, and never proves healthy, one that no host can have, and
-// two whose kernels never come up.
+// documents are the two sides, one that boots, with another OS, and never proves healthy, one that no host can have, one
+// that is a with a file more, and two whose kernels never come up.
 var documents = map[string][]byte{
 	"a": document("a", RefV1),
 	"b": document("b", RefV2),
@@ -87,6 +91,9 @@ var documents = map[string][]byte{
 		[]byte(`"files":[{"path":"/etc/kubernetes/crio.conf","mode":420,"contents":{"source":"data:,fail%0A"}},`), 1),
 	"outside": bytes.Replace(document("outside", RefV1), []byte(`"files":[`),
 		[]byte(`"files":[{"path":"/data/file","mode":420,"contents":{"source":"data:,text"}},`), 1),
+	"harmless": []byte(strings.NewReplacer(`"metadata":{"name":"a"}`, `"metadata":{"name":"harmless"}`, `"files":[`,
+		`"files":[{"path":"/etc/harmless.conf","mode":420,"contents":{"source":"data:,harmless%0A"}},`).
+		Replace(string(document("a", RefV1)))),
 	"panics": stuck("panics", false),
 	"hangs":  stuck("hangs", true),
 }
@@ -184,18 +191,24 @@ func (p picture) wrong(side string) (out []string) {
 // apply applies a document and says each line of the agent's progress. The agent may be gone with the machine before it
 // has an answer.
 func (h *host) apply(ctx context.Context, name string, say func(line string), flags ...string) error {
-	const at = "/var/tmp/config.json"
-	if err := h.Put(ctx, at, documents[name], 0o600); err != nil {
-		return err
-	}
-	progress := &lines{each: say}
-	var stdout bytes.Buffer
-	args := append([]string{agent, "apply", "--config", at, "-o", "json"}, flags...)
-	exit, err := h.Run(ctx, nil, &stdout, progress, args...)
+	exit, said, err := h.try(ctx, documents[name], say, flags...)
 	if err == nil && exit > 0 {
-		err = fmt.Errorf("applying %s: exit %d: %s", name, exit, progress.all.String())
+		err = fmt.Errorf("applying %s: exit %d: %s", name, exit, said)
 	}
 	return err
+}
+
+// try applies a document that may be refused, and returns the exit status, -1 where the machine went down, and what
+// the agent said.
+func (h *host) try(ctx context.Context, document []byte, say func(line string), flags ...string) (int, string, error) {
+	const at = "/var/tmp/config.json"
+	if err := h.Put(ctx, at, document, 0o600); err != nil {
+		return 0, "", err
+	}
+	progress := &lines{each: say}
+	args := append([]string{agent, "apply", "--config", at, "-o", "json"}, flags...)
+	exit, err := h.Run(ctx, nil, io.Discard, progress, args...)
+	return exit, progress.all.String(), err
 }
 
 // lines hands on whole lines.

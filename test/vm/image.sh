@@ -216,7 +216,11 @@ mount -t tmpfs -o mode=755,nosuid,nodev run /run
 mkdir /run/testos
 cp /version /run/testos/initramfs
 while read -r module; do insmod "/modules/$module.ko"; done </modules/order
-until disk=$(findfs LABEL=root 2>/dev/null); do sleep 0.1; done
+root=
+for argument in $(cat /proc/cmdline); do # of several the last counts
+	case $argument in root=*) root=${argument#root=} ;; esac
+done
+until disk=$(findfs "$root" 2>/dev/null); do sleep 0.1; done
 mount -t ext4 -o rw "$disk" /sysroot && /usr/lib/ostree/ostree-prepare-root /sysroot || {
 	echo noderefit: no root >/dev/ttyS0
 	poweroff -f

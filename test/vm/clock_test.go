@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/transaction"
+)
+
+const (
+	year   = 365 * 24 * time.Hour
+	decade = 10 * year
+)
+
+// held is a check script that says yes as soon as it may.
+const held = "#!/bin/sh\nuntil [ -e /run/go ]; do sleep 0.2; done\n"
+
+// clocked is a machine on a, whose clock the test sets, and whose verdicts wait for /run/go.
+func clocked(ctx context.Context, t *testing.T, name string) *host {
+	t.Helper()
+	s := counting(t)
+	t.Parallel()
+	h, err := s.resume(ctx, name, s.saved["a"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		counted.Boots.Add(int64(h.Boots() - 1))
+		closeMachine(t, h.Machine)
+	})
+	if err := h.Put(ctx, "/etc/greenboot/check/required.d/held.sh", []byte(held), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// clock is what the machine's clock shows.
+func (h *host) clock(ctx context.Context, t *testing.T) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, mustOutput(ctx, t, h.Machine, "date", "-u", "+%Y-%m-%dT%H:%M:%SZ"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// jump sets the machine's clock, by so much.
+func (h *host) jump(ctx context.Context, t *testing.T, by time.Duration) {
+	t.Helper()
+	mustOutput(ctx, t, h.Machine, "date", "-u", "-s", fmt.Sprintf("@%d", h.clock(ctx, t).Add(by).Unix()))
+}
+
+// proving waits until the machine, in its next boot, proves what it has booted.
+func (h *host) proving(ctx context.Context, t *testing.T, boot int) {
+	t.Helper()
+	if err := h.WaitBoot(ctx, boot); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, BootLimit, fmt.Errorf("no verdict begins within %v", BootLimit))
+	defer cancel()
+	for {
+		status, err := h.status(ctx)
+		switch {
+		case err == nil && status.Phase == string(transaction.PhaseProve):
+			return
+		case err == nil && status.Config.Pending == "":
+			t.Fatalf("the verdict is over: %s: %s", status.State, status.Reason)
+		case ctx.Err() != nil:
+			t.Fatalf("%v: %v", context.Cause(ctx), err)
+		}
+	}
+}
+
+// TestClockThatJumpsWhileProvingDecidesNothing sets the clock while a good configuration is proved: the verdict is
+// neither over at once nor never.
+func TestClockThatJumpsWhileProvingDecidesNothing(t *testing.T) {
+	ctx := context.Background()
+	h := clocked(ctx, t, "clock-good")
+	boot := h.Boots() + 1
+	if err := h.apply(ctx, "b", ignore); err != nil {
+		t.Fatal(err)
+	}
+	h.proving(ctx, t, boot)
+	for _, by := range []time.Duration{year, -year - decade} {
+		h.jump(ctx, t, by)
+		status, err := h.status(ctx)
+		if err != nil || status.Phase != string(transaction.PhaseProve) || status.State != transaction.Working || status.Stuck {
+			t.Errorf("after a jump by %v: %s %s: %s, %v", by, status.State, status.Phase, status.Reason, err)
+		}
+	}
+	mustOutput(ctx, t, h.Machine, "touch", "/run/go")
+	h.proved(ctx, t, boot)
+}
+
+// TestClockThatJumpsDoesNotMoveTheDeadline sets the clock back while a configuration is proved that can't be.
+func TestClockThatJumpsDoesNotMoveTheDeadline(t *testing.T) {
+	ctx := context.Background()
+	h := clocked(ctx, t, "clock-bad")
+	boot := h.Boots() + 1
+	if err := h.apply(ctx, "b", ignore, "--verdict-timeout=1m"); err != nil {
+		t.Fatal(err)
+	}
+	h.proving(ctx, t, boot)
+	began := time.Now()
+	h.jump(ctx, t, -decade)
+	if err := h.WaitBoot(ctx, boot+1); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("given up, and booted again, %v after the jump", time.Since(began).Round(time.Second))
+	status, err := h.settled(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status.State != transaction.RolledBack || status.Config.Committed != "a" ||
+		!strings.Contains(status.Reason, "no verdict by the deadline") {
+		t.Errorf("on %s, %s: %s", status.Config.Committed, status.State, status.Reason)
+	}
+}
+
+// TestWrongClockAtBootDecidesNothing has the hardware's clock be years behind in the boot of an update, and put right
+// while that is proved.
+func TestWrongClockAtBootDecidesNothing(t *testing.T) {
+	ctx := context.Background()
+	h := clocked(ctx, t, "clock-boot")
+	right := h.clock(ctx, t)
+	// The kernel's clock is put right again at once: only that of the hardware is wrong.
+	mustOutput(ctx, t, h.Machine, "sh", "-ec", `now=$(date +%s)
+timedatectl set-time "$1"
+date -u -s "@$now"`, "sh", right.Add(-decade).Format(time.DateTime))
+	boot := h.Boots() + 1
+	if err := h.apply(ctx, "b", ignore); err != nil {
+		t.Fatal(err)
+	}
+	h.proving(ctx, t, boot)
+	wrong := h.clock(ctx, t)
+	if wrong.After(right) {
+		t.Fatalf("the clock is right: %v", wrong) // systemd puts it forward to the time at which it was built
+	}
+	h.jump(ctx, t, right.Sub(wrong))
+	mustOutput(ctx, t, h.Machine, "touch", "/run/go")
+	h.proved(ctx, t, boot)
+}
+
+// proved fails unless an update to b has ended well in that boot, and the status says so with the machine's own time.
+func (h *host) proved(ctx context.Context, t *testing.T, boot int) {
+	t.Helper()
+	status, err := h.settled(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status.State != transaction.Done || status.Config.Committed != "b" || h.Boots() != boot {
+		t.Fatalf("on %s, %s, in boot %d: %s", status.Config.Committed, status.State, h.Boots(), status.Reason)
+	}
+	since, err := time.Parse(time.RFC3339, status.Since)
+	if age := h.clock(ctx, t).Sub(since); err != nil || age < 0 || age > BootLimit {
+		t.Errorf("%s since %q, %v ago, %v", status.State, status.Since, age, err)
+	}
+	mustOutput(ctx, t, h.Machine, agent, "verify")
+}
