@@ -102,6 +102,9 @@ func (g *guard) refuse(field, subject, why string) {
 	g.found = append(g.found, Unreconcilable{field, subject + ": " + why})
 }
 
+// backends are programs by which the agent knows how the OS of a host is managed, where people may install them.
+var backends = []string{"/usr/local/bin/rpm-ostree", "/usr/local/bin/bootc"}
+
 const (
 	isOwn   = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
 	isRoad  = "the agent's units are started, or this host is rebooted, through it; leave it out"
@@ -148,16 +151,19 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 		g.refuse(field, subject, why)
 		return
 	}
+	if slices.Contains(backends, at) {
+		g.refuse(field, subject, "the agent, which finds it there, would have it manage the OS of this host; give it another name")
+	}
+	if why := g.tmpfiles(at, target, contents); why != "" {
+		g.refuse(field, subject, why)
+	}
 	if rel == "" {
 		return
 	}
 	dir, name := path.Split(rel)
 	dir = strings.TrimSuffix(dir, "/")
 	if contents == nil {
-		to := g.follow(path.Join(path.Dir(at), target))
-		if path.IsAbs(target) {
-			to = g.follow(path.Clean(target))
-		}
+		to := g.leadsTo(at, target)
 		if dir == "" && slices.Contains(boots, name) && (goesAway(path.Base(to)) || name == "default.target" && to == "/dev/null") {
 			g.refuse(field, subject, fmt.Sprintf("it leads to %s, with which %s", target, leads))
 			return
@@ -177,6 +183,14 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 	if why != "" {
 		g.refuse(field, subject, why)
 	}
+}
+
+// leadsTo is where a link that is at a path leads to.
+func (g *guard) leadsTo(at, target string) string {
+	if path.IsAbs(target) {
+		return g.follow(path.Clean(target))
+	}
+	return g.follow(path.Join(path.Dir(at), target))
 }
 
 // follow resolves the configuration's own links in a path.

@@ -44,6 +44,8 @@ func argument(a string) string {
 		return "the initramfs would not lead to this host's own system; leave it out"
 	case key == "ostree":
 		return "the boot loader's entries say which deployment is booted; leave it out"
+	case name == "systemd.set_credential" || name == "systemd.set_credential_binary":
+		return tmpfilesCredential(name, value)
 	case valued && environment(a):
 		return "systemd would look for its units elsewhere; leave it out"
 	}
