@@ -287,6 +287,39 @@ func TestALogindOrABusThatSaysNothingHoldsNothingUp(t *testing.T) {
 	}
 }
 
+func TestABusThatLetsNothingThroughHoldsNothingUp(t *testing.T) {
+	for _, name := range []string{"org.freedesktop.login1", "org.freedesktop.systemd1"} {
+		t.Run(name, func(t *testing.T) {
+			ctx, n := onA(t)
+			denies := hostile(t, "b", false, nil, nil, []any{fileAt("/etc/dbus-1/system.d/a.conf", "<busconfig>"+
+				`<policy context="mandatory"><deny send_destination="`+name+`"/></policy></busconfig>`)}, nil)
+			apply(ctx, t, n, denies, "--verdict-timeout", "30s")
+			settled(ctx, t, n, "b")
+			if out, exit := shell(ctx, t, n, "busctl --system --timeout=5 call "+name+" /org/freedesktop/DBus "+
+				"org.freedesktop.DBus.Peer Ping"); exit == 0 {
+				t.Errorf("it denies nothing: %s", out)
+			}
+			apply(ctx, t, n, mc("a", configA))
+			settled(ctx, t, n, "a")
+		})
+	}
+}
+
+// TestTheAgentRunsTheToolsOfTheOS has a configuration bring programs of the same names.
+func TestTheAgentRunsTheToolsOfTheOS(t *testing.T) {
+	ctx, n := onA(t)
+	var programs []any
+	for _, name := range []string{"ostree", "systemd-run", "mount"} {
+		for _, dir := range []string{"/usr/local/bin/", "/usr/local/sbin/"} {
+			program := fileAt(dir+name, "#!/bin/dash\nexec sleep infinity\n").(map[string]any)
+			program["mode"] = 0o755
+			programs = append(programs, program)
+		}
+	}
+	apply(ctx, t, n, hostile(t, "b", true, nil, nil, programs, nil), "--verdict-timeout", "20s")
+	cameBack(ctx, t, n)
+}
+
 func TestADeadlineThatNothingHoldsIsNamed(t *testing.T) {
 	ctx, n := onA(t)
 	// Somebody takes the units away by hand, for the next boot.
