@@ -44,6 +44,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "error: setting PATH:", err)
 		os.Exit(daemon.ExitFailed)
 	}
+	if err := daemon.Uncover(); err != nil {
+		fmt.Fprintln(os.Stderr, "warning: what this host boots from is covered by a mount:", err)
+	}
 	if handover, err = daemon.TakeHandover(); err == nil {
 		err = root().ExecuteContext(ctx)
 	}
