@@ -400,7 +400,8 @@ func TestAToolThatHangsIsAnErrorInTime(t *testing.T) {
 			}
 			continue
 		}
-		if err = failing("going back", output, err); ClassOf(err) != Retryable || !strings.Contains(err.Error(), "within "+names) {
+		err = failing("going back", output, err)
+		if ClassOf(err) != Retryable || !strings.Contains(err.Error(), "within "+names) {
 			t.Errorf("%s: %v", command, err)
 		}
 	}

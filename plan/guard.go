@@ -14,15 +14,16 @@ import (
 )
 
 // The units that an update leaves on the host: RecoverUnit brings the host to one side of what was interrupted,
-// ProveUnit holds the deadline of the verdict and goes back.
+// ProveUnit holds the deadline of the verdict and goes back. RebootUnit ends an orderly reboot that does not end.
 const (
 	RecoverUnit = "machine-config-daemon-recover.service"
 	ProveUnit   = "machine-config-daemon-prove.service"
+	RebootUnit  = "machine-config-daemon-reboot.service"
 )
 
-// OwnUnits are the units that the agent installs or runs: the two above, a unit for each command of the head, and the
+// OwnUnits are the units that the agent installs or runs: those above, a unit for each command of the head, and the
 // one of the hooks. No configuration may have one of these names.
-var OwnUnits = []string{RecoverUnit, ProveUnit,
+var OwnUnits = []string{RecoverUnit, ProveUnit, RebootUnit,
 	"machine-config-daemon-apply.service", "machine-config-daemon-before-drain.service",
 	"machine-config-daemon-deliver.service", "machine-config-daemon-hook.service",
 	"machine-config-daemon-plan.service", "machine-config-daemon-repair.service",
@@ -152,7 +153,7 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 		return
 	}
 	if slices.Contains(backends, at) {
-		g.refuse(field, subject, "the agent, which finds it there, would have it manage the OS of this host; give it another name")
+		g.refuse(field, subject, "the agent would find it there and have it manage the OS of this host; give it another name")
 	}
 	if why := g.tmpfiles(at, target, contents); why != "" {
 		g.refuse(field, subject, why)
@@ -391,6 +392,10 @@ func judgeDropin(dir, name, contents string) string {
 		return ""
 	case reachesNeeded(unit):
 		for _, a := range all {
+			if unbounded(a) && slices.Contains([]string{"reboot.target", "soft-reboot.target", "target"}, unit) {
+				return fmt.Sprintf("%s=%s: a service that does not stop would hold a reboot for ever; name a time, and "+
+					"reboot-force", a.Key, a.Value)
+			}
 			if stops(a) {
 				return fmt.Sprintf("%s=%s: %s", a.Key, a.Value, isRoad)
 			}
@@ -404,6 +409,19 @@ func reachesNeeded(unit string) bool {
 	return slices.ContainsFunc(needed, func(n string) bool {
 		return unit == n || unit == path.Ext(n)[1:] || slices.Contains(prefixDirs(n), unit+".d")
 	})
+}
+
+// unbounded reports whether a setting takes away that systemd itself ends an orderly reboot which does not end.
+func unbounded(a syntax.Assignment) bool {
+	switch {
+	case a.Section != "Unit":
+		return false
+	case a.Key == "JobTimeoutSec":
+		return slices.Contains([]string{"", "0", "infinity"}, a.Value)
+	case a.Key == "JobTimeoutAction":
+		return !strings.Contains(a.Value, "reboot-")
+	}
+	return false
 }
 
 // stops reports whether a setting may keep a unit from being started.

@@ -86,6 +86,11 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aFile(etc+"target.d/a.conf", "[Unit]\nAssertPathExists=/nonexistent"), "storage.files", "AssertPathExists"},
 		{aFile(etc+"systemd-.service.d/a.conf", "[Service]\nExecStartPre=/bin/false"), "storage.files", "ExecStartPre"},
 
+		{aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=infinity"), "systemd.units", "JobTimeoutSec=infinity"},
+		{aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutAction=none"), "systemd.units", "JobTimeoutAction=none"},
+		{aFile(etc+"target.d/a.conf", "[Unit]\nJobTimeoutSec="), "storage.files", "JobTimeoutSec"},
+		{aMask(RebootUnit), "systemd.units", RebootUnit},
+
 		{aMask("default.target"), "systemd.units", "default.target"},
 		{aLink(etc+"default.target", "/dev/null"), "storage.links", "default.target"},
 		{aLink(etc+"default.target", "/usr/lib/systemd/system/emergency.target"), "storage.links", "emergency.target"},
@@ -204,7 +209,8 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 		aUnit("x.service", "[Unit]\nDescription=Conflicts="+ProveUnit+"\n# Conflicts="+ProveUnit),
 		aUnit("mine.target", "[Install]\nAlias=default.target"),
 		aDropin("sysinit.target", "a.conf", "[Unit]\nWants=x.service\n"),
-		aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=2min\n"),
+		aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=2min\nJobTimeoutAction=reboot-force\n"),
+		aDropin("multi-user.target", "b.conf", "[Unit]\nJobTimeoutSec=infinity\n"),
 		aDropin("multi-user.target", "a.conf", "[Unit]\nConditionPathExists=/x\n"),
 		aLink(etc+"default.target", "/usr/lib/systemd/system/multi-user.target"),
 		aLink(etc+"sysinit.target.wants/x.service", "../x.service"),

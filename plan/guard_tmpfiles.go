@@ -14,8 +14,8 @@ import (
 // tmpfilesDirs are where systemd-tmpfiles finds its configuration, besides the OS's own.
 var tmpfilesDirs = []string{"/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d"}
 
-// wayBackPaths are the files and directories that this host comes back with: no line of tmpfiles.d may touch them, nor what is
-// below them, nor empty or replace what is above them.
+// wayBackPaths are the files and directories that this host comes back with: no line of tmpfiles.d may touch them, nor
+// what is below them, nor empty or replace what is above them.
 var wayBackPaths = func() []string {
 	all := []string{"/var/lib/machine-config-daemon", "/etc/machine-config-daemon", "/boot/loader", "/boot/loader.0",
 		"/boot/loader.1", "/boot/ostree", "/ostree", "/sysroot/ostree"}

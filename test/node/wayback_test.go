@@ -305,6 +305,39 @@ func TestABusThatLetsNothingThroughHoldsNothingUp(t *testing.T) {
 	}
 }
 
+// TestAWayBackWhoseServicesNeverStopEnds has a service that takes longer than systemd's own reboot.target would wait.
+func TestAWayBackWhoseServicesNeverStopEnds(t *testing.T) {
+	ctx, n := onA(t)
+	stays := map[string]any{"name": "stays.service", "enabled": true, "contents": "[Unit]\nBefore=shutdown.target\n" +
+		"[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/sleep infinity\n" +
+		"TimeoutStopSec=infinity\n[Install]\nWantedBy=multi-user.target\n"}
+	apply(ctx, t, n, hostile(t, "b", true, nil, []any{stays}, nil, nil), "--verdict-timeout", "20s")
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	if s, err := n.WaitState(ctx, transaction.RolledBack); err != nil || s.Config.Committed != "a" {
+		t.Fatal(s, err)
+	}
+	verified(ctx, t, n)
+}
+
+func TestWhatCoversTheDeploymentsIsLeft(t *testing.T) {
+	for _, at := range []string{"/boot", "/sysroot"} {
+		for name, order := range map[string]string{"early": "Before=sysinit.target",
+			"after recovery": "After=machine-config-daemon-recover.service"} {
+			t.Run(at+" "+name, func(t *testing.T) {
+				ctx, n := onA(t)
+				cover := map[string]any{"name": "cover.service", "enabled": true, "contents": "[Unit]\n" +
+					"DefaultDependencies=no\n" + order + "\n[Service]\nType=oneshot\n" +
+					"ExecStart=/bin/mount -t tmpfs cover " + at + "\n[Install]\nWantedBy=sysinit.target\n"}
+				apply(ctx, t, n, hostile(t, "b", false, nil, []any{cover}, nil, nil), "--verdict-timeout", "40s")
+				if s := cameBack(ctx, t, n); !strings.Contains(s.Reason, at+" is covered") {
+					t.Errorf("it does not name %s: %s", at, s.Reason)
+				}
+			})
+		}
+	}
+}
+
 // TestTheAgentRunsTheToolsOfTheOS has a configuration bring programs of the same names.
 func TestTheAgentRunsTheToolsOfTheOS(t *testing.T) {
 	ctx, n := onA(t)
