@@ -341,6 +341,8 @@ func assignment(unit string, a syntax.Assignment) string {
 	words, _ := syntax.Words(a.Value)
 	said := a.Key + "=" + a.Value
 	switch {
+	case slices.Contains(words, RebootUnit) && !slices.Contains([]string{"After", "Description"}, a.Key):
+		return said + " would have a unit of the agent's reboot this host; leave it out"
 	case a.Section == "Install" && a.Key == "Alias":
 		for _, alias := range words {
 			switch {

@@ -32,7 +32,7 @@ func argument(a string) string {
 	case (name == "systemd.mask") && (slices.Contains(OwnUnits, value) || slices.Contains(needed, value) ||
 		value == "default.target"):
 		return isRoad
-	case name == "systemd.wants" && goesAway(unit):
+	case name == "systemd.wants" && (goesAway(unit) || value == RebootUnit):
 		return leads
 	case name == "systemd.run":
 		return "this host would run the command in place of its services; make it a unit"

@@ -89,6 +89,11 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=infinity"), "systemd.units", "JobTimeoutSec=infinity"},
 		{aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutAction=none"), "systemd.units", "JobTimeoutAction=none"},
 		{aFile(etc+"target.d/a.conf", "[Unit]\nJobTimeoutSec="), "storage.files", "JobTimeoutSec"},
+		{aUnit("x.service", "[Unit]\nWants=a.service "+RebootUnit), "systemd.units", RebootUnit},
+		{aUnit("x.timer", "[Timer]\nOnBootSec=1\nUnit="+RebootUnit), "systemd.units", RebootUnit},
+		{aDropin("x.service", "a.conf", "[Unit]\nOnFailure="+RebootUnit), "systemd.units", RebootUnit},
+		{aLink(etc+"multi-user.target.wants/"+RebootUnit, "../"+RebootUnit), "storage.links", RebootUnit},
+		{arguments("systemd.wants=" + RebootUnit), "kernelArguments", RebootUnit},
 		{aMask(RebootUnit), "systemd.units", RebootUnit},
 
 		{aMask("default.target"), "systemd.units", "default.target"},
@@ -154,6 +159,10 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{ofTmpfiles("r /etc/systemd/system/" + ProveUnit), "storage.files", ProveUnit},
 		{ofTmpfiles("R /etc/systemd/system/sysinit.target.wants"), "storage.files", "sysinit.target.wants"},
 		{ofTmpfiles("R /etc/systemd/system/"), "storage.files", "line 1"},
+		{ofTmpfiles("L+ /etc/systemd/system/default.target - - - - /usr/lib/systemd/system/emergency.target"),
+			"storage.files", "line 1"},
+		{ofTmpfiles("f /run/systemd/system/reboot.target - - - - [Unit]"), "storage.files", "line 1"},
+		{ofTmpfiles("f /run/systemd/system/machine-.service.d/a.conf - - - - [Service]"), "storage.files", "line 1"},
 		{ofTmpfiles("R /etc/machine-config-daemon"), "storage.files", "line 1"},
 		{ofTmpfiles("R /boot/loader"), "storage.files", "line 1"},
 		{ofTmpfiles("R /ostree/repo"), "storage.files", "line 1"},
@@ -221,7 +230,7 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 		ofTmpfiles("d /var/lib/foo 0755 root root 10d\nz /var/lib/foo 0000\nR! /var/lib/foo\nR /var/lib/machine-config\n" +
 			"R /var/lib/machine-config-daemon2\nd /var/lib 0755 root root -\nz /var/lib 0755\nL /var/lib - - - - /x\n" +
 			"r! /var/lib\nx /var/lib/machine-config-daemon\n#R /\nR\nR var\nR /run/machine-config-daemon\nq /var 0755 - - -\n" +
-			"R /etc/systemd/system/foo.service.d\nf /etc/mine - - - - it's /var/lib/machine-config-daemon\nd '/var/lib/a b'\n" +
+			"R /etc/systemd/system/foo.service.d\nL+ /etc/systemd/system/foo.target.wants/a.service\nf /etc/mine - - - - it's /var/lib/machine-config-daemon\nd '/var/lib/a b'\n" +
 			"D /tmp/{a,b} 1777 root root 1d\nR /var/lib/[a-c]*\nR /var/lib/*{x,y}z\nR {{}}\nR /{{}{}\n" +
 			"z /sys/{a,b}*/[ 0644\ngarbage"),
 		aFile("/etc/tmpfiles.d/a.txt", "R /"), aFile("/etc/mine.conf", "R /"),

@@ -74,6 +74,9 @@ func tmpfilesText(contents string, follow func(string) string) string {
 			continue // which systemd-tmpfiles skips
 		}
 		for _, at := range t.paths() {
+			if why := t.places(follow(path.Clean(at))); why != "" {
+				return fmt.Sprintf("line %d (%s): %s", number, text, why)
+			}
 			for _, own := range wayBackPaths {
 				if t.touches(follow(path.Clean(at)), own) {
 					return fmt.Sprintf("line %d (%s) touches %s, with which this host comes back from a bad configuration; "+
@@ -177,6 +180,18 @@ func braces(text string) []string {
 		all = slices.Replace(all, i, i+1, alternatives...)
 	}
 	return all
+}
+
+// places judges what the line makes of a directory of units: it may come before systemd reads them.
+func (t tmpfile) places(at string) string {
+	rel := relativeTo(at)
+	switch {
+	case t.typ == 'x' || t.typ == 'X':
+		return ""
+	case slices.Contains(boots, rel):
+		return leads
+	}
+	return takesPlace(rel)
 }
 
 // touches reports whether the line, which is for the path at, changes what is wayBackPaths at own.
