@@ -6,10 +6,13 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -25,11 +28,17 @@ const (
 	launcher = "/usr/bin/env"
 )
 
+// orderlyReboot is how long the reboot that leaves a bad configuration may take in order: longer than the 90 s that
+// systemd gives a service to stop.
+const orderlyReboot = 100 * time.Second
+
 // hostUnit is a unit of the agent's on a host: what its file says, and what its drop-in has to say again, because a
 // drop-in for all services may have said otherwise.
 type hostUnit struct {
 	// unit is the file's [Unit] section; "": the unit is a transient one.
 	unit string
+	// asked: it is started when it is asked for, and not in every boot.
+	asked bool
 	// conditions and service belong to the file and to the drop-in.
 	conditions, service string
 }
@@ -89,6 +98,23 @@ RestartSec=5
 KillMode=mixed
 `,
 	},
+	// Started before the reboot that leaves a bad configuration, whose services may never stop. Nothing of the shutdown
+	// conflicts with it, so that it runs until systemd ends, by its own work or by this one's end. It keeps nothing of the
+	// host busy but a program of the OS's.
+	plan.RebootUnit: {
+		unit: `Description=Reboot by force where the orderly reboot out of a bad configuration does not end
+Documentation=https://github.com/noderefit/noderefit
+DefaultDependencies=no
+`,
+		asked:      true,
+		conditions: "SuccessAction=reboot-force\n",
+		service: `Type=exec
+ExecStart=` + launcher + ` sleep ` + strconv.Itoa(int(orderlyReboot/time.Second)) + `
+TimeoutStartSec=90
+TimeoutStopSec=90
+Restart=no
+`,
+	},
 	hooks.Unit: {service: `Type=simple
 RemainAfterExit=yes
 Restart=no
@@ -107,8 +133,11 @@ func handUnit(v verb) hostUnit {
 
 // file is the unit file.
 func (u hostUnit) file() string {
-	return "[Unit]\n" + u.unit + u.conditions + "\n[Service]\n" + u.service +
-		"\n[Install]\nWantedBy=" + strings.Join(plan.WantedBy(), " ") + "\n"
+	text := "[Unit]\n" + u.unit + u.conditions + "\n[Service]\n" + u.service
+	if u.asked {
+		return text
+	}
+	return text + "\n[Install]\nWantedBy=" + strings.Join(plan.WantedBy(), " ") + "\n"
 }
 
 // dropin takes back whatever a drop-in for all services may say. systemd reads it after those, by its name.
@@ -124,7 +153,7 @@ func (u hostUnit) dropin() string {
 	return "# What is said of all services does not hold for this one: it takes a bad configuration back.\n" +
 		"[Unit]\n" + takenBackOfUnits + "FailureAction=none\nSuccessAction=none\n" + u.conditions +
 		"\n[Service]\n" + takenBackOfServices + own +
-		"Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+		"Environment=PATH=" + ostree.SearchPath + "\n"
 }
 
 const takenBackOfUnits = `ConditionPathExists=
@@ -270,6 +299,9 @@ func ownWants() []files.Want {
 			continue
 		}
 		file(name, u.file())
+		if u.asked {
+			continue
+		}
 		for _, target := range plan.WantedBy() {
 			wants = append(wants, files.Want{Path: path.Join(unitDir, target+".wants", name),
 				Node: files.Node{Type: files.Symlink, Target: path.Join(unitDir, name)}})

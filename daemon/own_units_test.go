@@ -16,7 +16,7 @@ import (
 )
 
 func TestEveryUnitOfTheAgentsIsRefusedInAConfiguration(t *testing.T) {
-	ours := []string{transaction.RecoverUnit, transaction.ProveUnit, hooks.Unit}
+	ours := []string{transaction.RecoverUnit, transaction.ProveUnit, plan.RebootUnit, hooks.Unit}
 	for _, v := range handVerbs {
 		ours = append(ours, v.unit())
 	}

@@ -106,10 +106,14 @@ func (s *services) Start(ctx context.Context, unit string) error {
 }
 
 // Reboot goes down in an orderly way whoever would rather not: it is how a bad configuration is left. Where that has
-// taken the orderly way along, there is another.
+// taken the orderly way along, there is another; and one that does not end is ended.
 func (s *services) Reboot(ctx context.Context) error {
 	err := s.with(ctx, busTimeout, func(ctx context.Context, m *systemd.Manager) error {
-		return m.QueueStart(ctx, "reboot.target")
+		unlimited := m.QueueStart(ctx, plan.RebootUnit)
+		if err := m.QueueStart(ctx, "reboot.target"); err != nil {
+			return errors.Join(err, unlimited)
+		}
+		return nil
 	})
 	if err == nil || ctx.Err() != nil {
 		return err

@@ -90,6 +90,10 @@ func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
 		m.Units, err = manager.Facts(ctx, slices.Concat(bootUnits, plan.Needed)...)
 		return err
 	})
+	if h.plain != nil {
+		covered, looking := coveredMounts()
+		m.Covered, err = covered, errors.Join(err, looking)
+	}
 	for _, dir := range []string{transaction.StateDir, unitDir, transaction.ConfigDir} {
 		m.Written[dir] = h.tryWriting(dir)
 	}

@@ -40,7 +40,7 @@ type Plain struct {
 // run is asked to run has the host's own paths.
 func NewPlain(run Runner, root string) *Plain {
 	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
-	return &Plain{run: run, root: root, arch: runtime.GOARCH, pullDelays: delays}
+	return &Plain{run: bounded(run, askTimeout, changeTimeout), root: root, arch: runtime.GOARCH, pullDelays: delays}
 }
 
 // NeedsVersion is the first ostree with the command set-default, without which there is no commit point.

@@ -35,6 +35,38 @@ func (e *CommandError) Error() string {
 
 func (e *CommandError) Unwrap() error { return e.Err }
 
+// SearchPath is where the host's tools are looked for, and where their children look: the OS's own first. /usr/local
+// belongs to people and to configurations, also on an OS whose /usr is read-only: a program there that has the name of
+// a tool must not take its place. One that the OS does not have may be there.
+const SearchPath = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
+
+// What works on this host's disk alone has limits, so that a tool that hangs is an error with a reason while there is
+// time to try again: asking for the state takes ostree well below a second, changing it a sync of the disk.
+const (
+	askTimeout    = time.Minute
+	changeTimeout = 3 * time.Minute
+)
+
+// bounded is a Runner whose ostree ends, unless ostree copies from elsewhere or makes a deployment.
+func bounded(run Runner, ask, change time.Duration) Runner {
+	return func(ctx context.Context, argv ...string) ([]byte, error) {
+		limit := ask
+		switch {
+		case len(argv) < 2 || argv[0] != "ostree" || argv[1] == "pull":
+			return run(ctx, argv...)
+		case argv[1] != "admin" || len(argv) < 3 || argv[2] == "status":
+		case argv[2] == "deploy":
+			return run(ctx, argv...)
+		default:
+			limit = change
+		}
+		ctx, cancel := context.WithTimeoutCause(ctx, limit,
+			fmt.Errorf("it did not end within %s: %w", limit, context.DeadlineExceeded))
+		defer cancel()
+		return run(ctx, argv...)
+	}
+}
+
 // maxStderr is how much of a tool's standard error an error carries, in bytes: enough for what ostree says, little
 // enough for an annotation or an event.
 const maxStderr = 2048

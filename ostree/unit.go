@@ -24,6 +24,7 @@ const unitPoll = time.Second
 func inUnit(run Runner, unit string, options ...string) Runner {
 	stdout, stderr := "/run/"+unit+".stdout", "/run/"+unit+".stderr"
 	start := append([]string{"systemd-run", "--quiet", "--wait", "--collect", "--unit=" + unit, "--setenv=LC_ALL=C.UTF-8",
+		"--setenv=PATH=" + SearchPath,
 		"--property=StandardOutput=truncate:" + stdout, "--property=StandardError=truncate:" + stderr}, options...)
 	all := start
 	return func(ctx context.Context, argv ...string) ([]byte, error) {

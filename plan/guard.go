@@ -14,15 +14,16 @@ import (
 )
 
 // The units that an update leaves on the host: RecoverUnit brings the host to one side of what was interrupted,
-// ProveUnit holds the deadline of the verdict and goes back.
+// ProveUnit holds the deadline of the verdict and goes back. RebootUnit ends an orderly reboot that does not end.
 const (
 	RecoverUnit = "machine-config-daemon-recover.service"
 	ProveUnit   = "machine-config-daemon-prove.service"
+	RebootUnit  = "machine-config-daemon-reboot.service"
 )
 
-// OwnUnits are the units that the agent installs or runs: the two above, a unit for each command of the head, and the
+// OwnUnits are the units that the agent installs or runs: those above, a unit for each command of the head, and the
 // one of the hooks. No configuration may have one of these names.
-var OwnUnits = []string{RecoverUnit, ProveUnit,
+var OwnUnits = []string{RecoverUnit, ProveUnit, RebootUnit,
 	"machine-config-daemon-apply.service", "machine-config-daemon-before-drain.service",
 	"machine-config-daemon-deliver.service", "machine-config-daemon-hook.service",
 	"machine-config-daemon-plan.service", "machine-config-daemon-repair.service",
@@ -102,6 +103,9 @@ func (g *guard) refuse(field, subject, why string) {
 	g.found = append(g.found, Unreconcilable{field, subject + ": " + why})
 }
 
+// backends are programs by which the agent knows how the OS of a host is managed, where people may install them.
+var backends = []string{"/usr/local/bin/rpm-ostree", "/usr/local/bin/bootc"}
+
 const (
 	isOwn   = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
 	isRoad  = "the agent's units are started, or this host is rebooted, through it; leave it out"
@@ -148,16 +152,19 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 		g.refuse(field, subject, why)
 		return
 	}
+	if slices.Contains(backends, at) {
+		g.refuse(field, subject, "the agent would find it there and have it manage the OS of this host; give it another name")
+	}
+	if why := g.tmpfiles(at, target, contents); why != "" {
+		g.refuse(field, subject, why)
+	}
 	if rel == "" {
 		return
 	}
 	dir, name := path.Split(rel)
 	dir = strings.TrimSuffix(dir, "/")
 	if contents == nil {
-		to := g.follow(path.Join(path.Dir(at), target))
-		if path.IsAbs(target) {
-			to = g.follow(path.Clean(target))
-		}
+		to := g.leadsTo(at, target)
 		nowhere := goesAway(path.Base(to)) || name == "default.target" && to == "/dev/null"
 		if dir == "" && slices.Contains(boots, name) && nowhere {
 			g.refuse(field, subject, fmt.Sprintf("it leads to %s, with which %s", target, leads))
@@ -178,6 +185,14 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 	if why != "" {
 		g.refuse(field, subject, why)
 	}
+}
+
+// leadsTo is where a link that is at a path leads to.
+func (g *guard) leadsTo(at, target string) string {
+	if path.IsAbs(target) {
+		return g.follow(path.Clean(target))
+	}
+	return g.follow(path.Join(path.Dir(at), target))
 }
 
 // follow resolves the configuration's own links in a path.
@@ -327,6 +342,8 @@ func assignment(unit string, a syntax.Assignment) string {
 	words, _ := syntax.Words(a.Value)
 	said := a.Key + "=" + a.Value
 	switch {
+	case slices.Contains(words, RebootUnit) && !slices.Contains([]string{"After", "Description"}, a.Key):
+		return said + " would have a unit of the agent's reboot this host; leave it out"
 	case a.Section == "Install" && a.Key == "Alias":
 		for _, alias := range words {
 			switch {
@@ -378,6 +395,10 @@ func judgeDropin(dir, name, contents string) string {
 		return ""
 	case reachesNeeded(unit):
 		for _, a := range all {
+			if unbounded(a) && slices.Contains([]string{"reboot.target", "soft-reboot.target", "target"}, unit) {
+				return fmt.Sprintf("%s=%s: a service that does not stop would hold a reboot for ever; name a time, and "+
+					"reboot-force", a.Key, a.Value)
+			}
 			if stops(a) {
 				return fmt.Sprintf("%s=%s: %s", a.Key, a.Value, isRoad)
 			}
@@ -391,6 +412,19 @@ func reachesNeeded(unit string) bool {
 	return slices.ContainsFunc(needed, func(n string) bool {
 		return unit == n || unit == path.Ext(n)[1:] || slices.Contains(prefixDirs(n), unit+".d")
 	})
+}
+
+// unbounded reports whether a setting takes away that systemd itself ends an orderly reboot which does not end.
+func unbounded(a syntax.Assignment) bool {
+	switch {
+	case a.Section != "Unit":
+		return false
+	case a.Key == "JobTimeoutSec":
+		return slices.Contains([]string{"", "0", "infinity"}, a.Value)
+	case a.Key == "JobTimeoutAction":
+		return !strings.Contains(a.Value, "reboot-")
+	}
+	return false
 }
 
 // stops reports whether a setting may keep a unit from being started.

@@ -32,7 +32,7 @@ func argument(a string) string {
 	case (name == "systemd.mask") && (slices.Contains(OwnUnits, value) || slices.Contains(needed, value) ||
 		value == "default.target"):
 		return isRoad
-	case name == "systemd.wants" && goesAway(unit):
+	case name == "systemd.wants" && (goesAway(unit) || value == RebootUnit):
 		return leads
 	case name == "systemd.run":
 		return "this host would run the command in place of its services; make it a unit"
@@ -44,6 +44,8 @@ func argument(a string) string {
 		return "the initramfs would not lead to this host's own system; leave it out"
 	case key == "ostree":
 		return "the boot loader's entries say which deployment is booted; leave it out"
+	case name == "systemd.set_credential" || name == "systemd.set_credential_binary":
+		return tmpfilesCredential(name, value)
 	case valued && environment(a):
 		return "systemd would look for its units elsewhere; leave it out"
 	}

@@ -29,6 +29,10 @@ func aFile(path, contents string) machineconfig.Config {
 	return machineconfig.Config{Files: []machineconfig.File{{Path: path, Contents: []byte(contents)}}}
 }
 
+func ofTmpfiles(lines string) machineconfig.Config {
+	return aFile("/etc/tmpfiles.d/a.conf", lines+"\n")
+}
+
 func aLink(path, target string) machineconfig.Config {
 	return machineconfig.Config{Links: []machineconfig.Link{{Path: path, Target: target}}}
 }
@@ -82,6 +86,16 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aFile(etc+"target.d/a.conf", "[Unit]\nAssertPathExists=/nonexistent"), "storage.files", "AssertPathExists"},
 		{aFile(etc+"systemd-.service.d/a.conf", "[Service]\nExecStartPre=/bin/false"), "storage.files", "ExecStartPre"},
 
+		{aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=infinity"), "systemd.units", "JobTimeoutSec=infinity"},
+		{aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutAction=none"), "systemd.units", "JobTimeoutAction=none"},
+		{aFile(etc+"target.d/a.conf", "[Unit]\nJobTimeoutSec="), "storage.files", "JobTimeoutSec"},
+		{aUnit("x.service", "[Unit]\nWants=a.service "+RebootUnit), "systemd.units", RebootUnit},
+		{aUnit("x.timer", "[Timer]\nOnBootSec=1\nUnit="+RebootUnit), "systemd.units", RebootUnit},
+		{aDropin("x.service", "a.conf", "[Unit]\nOnFailure="+RebootUnit), "systemd.units", RebootUnit},
+		{aLink(etc+"multi-user.target.wants/"+RebootUnit, "../"+RebootUnit), "storage.links", RebootUnit},
+		{arguments("systemd.wants=" + RebootUnit), "kernelArguments", RebootUnit},
+		{aMask(RebootUnit), "systemd.units", RebootUnit},
+
 		{aMask("default.target"), "systemd.units", "default.target"},
 		{aLink(etc+"default.target", "/dev/null"), "storage.links", "default.target"},
 		{aLink(etc+"default.target", "/usr/lib/systemd/system/emergency.target"), "storage.links", "emergency.target"},
@@ -102,6 +116,58 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aFile("/etc/systemd/system.conf.d/a.conf", "[Manager]\nCapabilityBoundingSet=~CAP_SYS_ADMIN"), "storage.files",
 			"CAP_SYS_ADMIN"},
 		{aFile("/etc/systemd/system.conf.d/a.conf", "[Manager]\nCapabilityBoundingSet=CAP_NET_ADMIN"), "storage.files", "CAP_"},
+
+		{aFile("/usr/local/bin/rpm-ostree", ""), "storage.files", "/usr/local/bin/rpm-ostree"},
+		{aLink("/usr/local/bin/bootc", "/usr/bin/true"), "storage.links", "/usr/local/bin/bootc"},
+
+		{ofTmpfiles("# x\n\nR! /var/lib"), "storage.files", "line 3 (R! /var/lib)"},
+		{aFile("/run/tmpfiles.d/a.conf", "R /"), "storage.files", "/run/tmpfiles.d/a.conf"},
+		{aFile("/usr/local/lib/tmpfiles.d/a.conf", "R /var"), "storage.files", "/usr/local/lib/tmpfiles.d/a.conf"},
+		{machineconfig.Config{Links: []machineconfig.Link{{Path: "/etc/tmpfiles.d/a.conf", Target: "../mine"}},
+			Files: []machineconfig.File{{Path: "/etc/mine", Contents: []byte("R! /var/lib")}}}, "storage.links", "line 1"},
+		{machineconfig.Config{Links: []machineconfig.Link{{Path: "/etc/there", Target: "/var/lib"}},
+			Files: []machineconfig.File{{Path: "/etc/tmpfiles.d/a.conf", Contents: []byte("R! /etc/there/m*")}}},
+			"storage.files", "line 1"},
+		{ofTmpfiles("r /var/lib/machine-config-daemon/boot.json"), "storage.files", "boot.json"},
+		{ofTmpfiles("r\t\"/var/lib/machine-config-daemon/boot.json\""), "storage.files", "line 1"},
+		{ofTmpfiles(`r '/var/lib/machine\x2dconfig-daemon'`), "storage.files", "line 1"},
+		{ofTmpfiles("R %S/machine-config-daemon"), "storage.files", "line 1"},
+		{ofTmpfiles("R /var/lib/machine-*"), "storage.files", "line 1"},
+		{ofTmpfiles("R /var/lib/[!a]*"), "storage.files", "line 1"},
+		{ofTmpfiles("R /v?r/*/*/boot.json"), "storage.files", "line 1"},
+		{ofTmpfiles("R /var/{cache,lib/machine{-,_}config-daemon}"), "storage.files", "line 1"},
+		{ofTmpfiles("R /var/../var//lib/"), "storage.files", "line 1"},
+		{ofTmpfiles("L+ /var/lib/machine-config-daemon - - - - /nonexistent"), "storage.files", "line 1"},
+		{ofTmpfiles("L+ /var/lib - - - - /nonexistent"), "storage.files", "line 1"},
+		{ofTmpfiles("L /var/lib/machine-config-daemon/boot.json - - - - /dev/null"), "storage.files", "line 1"},
+		{ofTmpfiles("f+ /var/lib/machine-config-daemon/boot.json - - - - garbage"), "storage.files", "line 1"},
+		{ofTmpfiles("w /var/lib/machine-config-daemon/boot.json - - - - garbage"), "storage.files", "line 1"},
+		{ofTmpfiles("p+ /var/lib/machine-config-daemon/lock 0600 root root"), "storage.files", "line 1"},
+		{ofTmpfiles("c+ /var/lib/machine-config-daemon/boot.json 0600 root root - 1:3"), "storage.files", "line 1"},
+		{ofTmpfiles("z /var/lib/machine-config-daemon/bin/machine-config-daemon 0000 - -"), "storage.files", "line 1"},
+		{ofTmpfiles("m /var/lib/machine-config-daemon 0000 nobody nogroup"), "storage.files", "line 1"},
+		{ofTmpfiles("t /var/lib/machine-config-daemon - - - - user.a=b"), "storage.files", "line 1"},
+		{ofTmpfiles("h /var/lib/machine-config-daemon - - - - +i"), "storage.files", "line 1"},
+		{ofTmpfiles("H /var/lib - - - - +i"), "storage.files", "line 1"},
+		{ofTmpfiles("Z /var/lib 0000 nobody nogroup"), "storage.files", "line 1"},
+		{ofTmpfiles("e /var/lib/machine-config-daemon - - - 0"), "storage.files", "line 1"},
+		{ofTmpfiles("e /var/lib - - - 10d"), "storage.files", "line 1"},
+		{ofTmpfiles("d /var/lib 0755 root root 10d"), "storage.files", "line 1"},
+		{ofTmpfiles("D! /var/lib/machine-config-daemon 0755 root root 0"), "storage.files", "line 1"},
+		{ofTmpfiles("D /var/lib 0755 root root -"), "storage.files", "line 1"},
+		{ofTmpfiles("C+ /var/lib - - - - /etc/mine"), "storage.files", "line 1"},
+		{ofTmpfiles("r /etc/systemd/system/" + ProveUnit), "storage.files", ProveUnit},
+		{ofTmpfiles("R /etc/systemd/system/sysinit.target.wants"), "storage.files", "sysinit.target.wants"},
+		{ofTmpfiles("R /etc/systemd/system/"), "storage.files", "line 1"},
+		{ofTmpfiles("L+ /etc/systemd/system/default.target - - - - /usr/lib/systemd/system/emergency.target"),
+			"storage.files", "line 1"},
+		{ofTmpfiles("f /run/systemd/system/reboot.target - - - - [Unit]"), "storage.files", "line 1"},
+		{ofTmpfiles("f /run/systemd/system/machine-.service.d/a.conf - - - - [Service]"), "storage.files", "line 1"},
+		{ofTmpfiles("R /etc/machine-config-daemon"), "storage.files", "line 1"},
+		{ofTmpfiles("R /boot/loader"), "storage.files", "line 1"},
+		{ofTmpfiles("R /ostree/repo"), "storage.files", "line 1"},
+		{arguments("systemd.set_credential=tmpfiles.extra:R! /var/lib"), "kernelArguments", "tmpfiles.extra"},
+		{arguments("systemd.set_credential_binary=tmpfiles.extra:UiEgL3Zhci9saWI="), "kernelArguments", "R! /var/lib"},
 
 		{arguments("systemd.unit=emergency.target"), "kernelArguments", "systemd.unit=emergency.target"},
 		{arguments(`systemd.unit="rescue"`), "kernelArguments", "systemd.unit"},
@@ -152,7 +218,8 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 		aUnit("x.service", "[Unit]\nDescription=Conflicts="+ProveUnit+"\n# Conflicts="+ProveUnit),
 		aUnit("mine.target", "[Install]\nAlias=default.target"),
 		aDropin("sysinit.target", "a.conf", "[Unit]\nWants=x.service\n"),
-		aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=2min\n"),
+		aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=2min\nJobTimeoutAction=reboot-force\n"),
+		aDropin("multi-user.target", "b.conf", "[Unit]\nJobTimeoutSec=infinity\n"),
 		aDropin("multi-user.target", "a.conf", "[Unit]\nConditionPathExists=/x\n"),
 		aLink(etc+"default.target", "/usr/lib/systemd/system/multi-user.target"),
 		aLink(etc+"sysinit.target.wants/x.service", "../x.service"),
@@ -160,6 +227,16 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 		aFile("/etc/systemd/system-generators/mine", "#!/bin/sh\n"),
 		aFile("/etc/systemd/system-preset/00-mine.preset", "disable *\n"),
 		aFile("/etc/systemd/system.conf.d/a.conf", "[Manager]\nDefaultTimeoutStartSec=1ms\nCapabilityBoundingSet=~CAP_SYS_MODULE\n"),
+		ofTmpfiles("d /var/lib/foo 0755 root root 10d\nz /var/lib/foo 0000\nR! /var/lib/foo\nR /var/lib/machine-config\n" +
+			"R /var/lib/machine-config-daemon2\nd /var/lib 0755 root root -\nz /var/lib 0755\nL /var/lib - - - - /x\n" +
+			"r! /var/lib\nx /var/lib/machine-config-daemon\n#R /\nR\nR var\nR /run/machine-config-daemon\nq /var 0755 - - -\n" +
+			"R /etc/systemd/system/foo.service.d\nL+ /etc/systemd/system/foo.target.wants/a.service\nf /etc/mine - - - - it's /var/lib/machine-config-daemon\nd '/var/lib/a b'\n" +
+			"D /tmp/{a,b} 1777 root root 1d\nR /var/lib/[a-c]*\nR /var/lib/*{x,y}z\nR {{}}\nR /{{}{}\n" +
+			"z /sys/{a,b}*/[ 0644\ngarbage"),
+		aFile("/etc/tmpfiles.d/a.txt", "R /"), aFile("/etc/mine.conf", "R /"),
+		aLink("/etc/tmpfiles.d/var.conf", "/dev/null"),
+		aFile("/usr/local/bin/ostree", "#!/bin/sh\n"), aFile("/usr/local/libexec/rpm-ostree", ""),
+		arguments("systemd.set_credential=tmpfiles.extra:d /var/lib/foo", "systemd.set_credential=other:R /"),
 		arguments("systemd.unit=multi-user.target", "3", "quiet", "init=/usr/lib/systemd/systemd", "systemd.mask=cups.service",
 			"rd.systemd.unit=initrd.target", "systemd.volatile=no", "rd.shell", "console=ttyS0", "systemd.wants=x.service",
 			"rd.emergency=halt", "selinux=1", "single_pcpu=1"),

@@ -103,8 +103,8 @@ func connectEarly(ctx context.Context, why error, systemd func(context.Context) 
 	return &Manager{conn: conn, stop: stop}, nil
 }
 
-// ErrNoLogind is the answer to a question for logind on a host where it can't run, where it says nothing, or where the
-// system bus is not up. Then nobody can have asked it for anything.
+// ErrNoLogind is the answer to a question for logind on a host where it can't run, where it says nothing, where the bus
+// lets no question through to it, or where the system bus is not up. Then nobody can have asked it for anything.
 var ErrNoLogind = errors.New("logind does not answer")
 
 // lost is closed when the connection that job results come over is; never where systemd itself is at the other end.
@@ -338,13 +338,20 @@ func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
 	var all []Inhibitor
 	login := m.buses[0].Object(loginName, loginPath)
 	err := login.CallWithContext(limited, loginManager+"ListInhibitors", 0).Store(&all)
-	if err != nil && ctx.Err() == nil && (limited.Err() != nil || !m.owned(limited, loginName)) {
+	if err != nil && ctx.Err() == nil && (limited.Err() != nil || denied(err) || !m.owned(limited, loginName)) {
 		return nil, fmt.Errorf("%s: %w: %w", doing, ErrNoLogind, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	return slices.DeleteFunc(all, func(i Inhibitor) bool { return !i.blocksShutdown() }), nil
+}
+
+// denied reports whether the bus did not let root's call through: a policy of the bus says so, and who is behind it can
+// neither be asked nor have been asked for anything.
+func denied(err error) bool {
+	answer, is := errors.AsType[godbus.Error](err)
+	return is && answer.Name == "org.freedesktop.DBus.Error.AccessDenied"
 }
 
 // owned reports whether a service runs that has a name on the bus. A call starts one that does not, so that after a

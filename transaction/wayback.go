@@ -22,6 +22,8 @@ type Means struct {
 	Command map[string][]string
 	// Differing are files and links of the agent's own that are not as it has left them.
 	Differing []string
+	// Covered are mount points of what the host goes back with, at which something else has been mounted.
+	Covered []string
 	// Reload is why systemd can't read its units again, Written why a directory can't be written to, by path.
 	Reload  error
 	Written map[string]error
@@ -32,6 +34,9 @@ func (m Means) Judge() error {
 	var noes []error
 	for _, at := range m.Differing {
 		noes = append(noes, fmt.Errorf("%s is not as the agent has left it", at))
+	}
+	for _, at := range m.Covered {
+		noes = append(noes, fmt.Errorf("%s is covered: something is mounted over what this host boots from", at))
 	}
 	for _, u := range m.Units {
 		if why := m.lacks(u); why != "" {

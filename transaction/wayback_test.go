@@ -91,6 +91,7 @@ func TestWhatTheAgentNeedsOfAHostIsJudgedByName(t *testing.T) {
 		"runs other commands first":              func(m *Means) { m.Units[0].Before = 1 },
 		"runs as nobody":                         func(m *Means) { m.Units[0].User = "nobody" },
 		"runs in /var/empty":                     func(m *Means) { m.Units[0].Root = "/var/empty" },
+		"/boot is covered":                       func(m *Means) { m.Covered = []string{"/boot"} },
 		"/etc/x is not as the agent has left it": func(m *Means) { m.Differing = []string{"/etc/x"} },
 		"reloading systemd: generators hang":     func(m *Means) { m.Reload = errors.New("reloading systemd: generators hang") },
 		"writing to /etc: read-only file system": func(m *Means) { m.Written["/etc"] = errors.New("read-only file system") },

@@ -21,6 +21,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -38,7 +39,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	// Where the journal, or a pager, is gone that is told what is done, a write fails; it must not end what is done.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	var err error
+	err := os.Setenv("PATH", ostree.SearchPath) // whatever started this process has another
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error: setting PATH:", err)
+		os.Exit(daemon.ExitFailed)
+	}
+	if err := daemon.Uncover(); err != nil {
+		fmt.Fprintln(os.Stderr, "warning: what this host boots from is covered by a mount:", err)
+	}
 	if handover, err = daemon.TakeHandover(); err == nil {
 		err = root().ExecuteContext(ctx)
 	}

@@ -117,5 +117,7 @@ func base(name string) *document {
 	d.file("/usr/local/share/lab.conf", name+"\n")
 	d.service("lab-config.service", "Description=Be there", "Type=exec\nExecStart=sleep infinity\nEnvironment=NAME="+name,
 		"multi-user.target")
+	// systemd ends an orderly reboot after half an hour, if not told otherwise.
+	d.unit("reboot.target").dropins["50-lab.conf"] = "[Unit]\nJobTimeoutSec=1min\nJobTimeoutAction=reboot-force\n"
 	return d
 }

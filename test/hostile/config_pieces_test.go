@@ -299,6 +299,12 @@ func newUnits() []piece {
 	add("a reboot that never ends", func(d *document) {
 		d.service("hostile.service", "Before=shutdown.target", "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/sleep infinity\nTimeoutStopSec=infinity", "multi-user.target")
 	})
+	add("a reboot that never ends, out of what is bad", func(d *document) {
+		d.service("hostile.service", "Before=shutdown.target", "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n"+
+			"ExecStop=/bin/sleep infinity\nTimeoutStopSec=infinity", "multi-user.target")
+		d.service("hostile-bad.service", "", "Type=oneshot\nExecStart=/bin/false", "multi-user.target")
+		delete(d.units, "reboot.target")
+	})
 	add("a unit that survives all signals", func(d *document) {
 		d.service("hostile.service", "DefaultDependencies=no", "SendSIGKILL=no\nKillMode=process\nTimeoutStopSec=infinity\nExecStart=/bin/sh -c \"trap '' TERM HUP INT; while :; do sleep 1; done\"", "multi-user.target")
 	})

@@ -287,6 +287,72 @@ func TestALogindOrABusThatSaysNothingHoldsNothingUp(t *testing.T) {
 	}
 }
 
+func TestABusThatLetsNothingThroughHoldsNothingUp(t *testing.T) {
+	for _, name := range []string{"org.freedesktop.login1", "org.freedesktop.systemd1"} {
+		t.Run(name, func(t *testing.T) {
+			ctx, n := onA(t)
+			denies := hostile(t, "b", false, nil, nil, []any{fileAt("/etc/dbus-1/system.d/a.conf", "<busconfig>"+
+				`<policy context="mandatory"><deny send_destination="`+name+`"/></policy></busconfig>`)}, nil)
+			apply(ctx, t, n, denies, "--verdict-timeout", "30s")
+			settled(ctx, t, n, "b")
+			if out, exit := shell(ctx, t, n, "busctl --system --timeout=5 call "+name+" /org/freedesktop/DBus "+
+				"org.freedesktop.DBus.Peer Ping"); exit == 0 {
+				t.Errorf("it denies nothing: %s", out)
+			}
+			apply(ctx, t, n, mc("a", configA))
+			settled(ctx, t, n, "a")
+		})
+	}
+}
+
+// TestAWayBackWhoseServicesNeverStopEnds has a service that takes longer than systemd's own reboot.target would wait.
+func TestAWayBackWhoseServicesNeverStopEnds(t *testing.T) {
+	ctx, n := onA(t)
+	stays := map[string]any{"name": "stays.service", "enabled": true, "contents": "[Unit]\nBefore=shutdown.target\n" +
+		"[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/sleep infinity\n" +
+		"TimeoutStopSec=infinity\n[Install]\nWantedBy=multi-user.target\n"}
+	apply(ctx, t, n, hostile(t, "b", true, nil, []any{stays}, nil, nil), "--verdict-timeout", "20s")
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	if s, err := n.WaitState(ctx, transaction.RolledBack); err != nil || s.Config.Committed != "a" {
+		t.Fatal(s, err)
+	}
+	verified(ctx, t, n)
+}
+
+func TestWhatCoversTheDeploymentsIsLeft(t *testing.T) {
+	for _, at := range []string{"/boot", "/sysroot"} {
+		for name, order := range map[string]string{"early": "Before=sysinit.target",
+			"after recovery": "After=machine-config-daemon-recover.service"} {
+			t.Run(at+" "+name, func(t *testing.T) {
+				ctx, n := onA(t)
+				cover := map[string]any{"name": "cover.service", "enabled": true, "contents": "[Unit]\n" +
+					"DefaultDependencies=no\n" + order + "\n[Service]\nType=oneshot\n" +
+					"ExecStart=/bin/mount -t tmpfs cover " + at + "\n[Install]\nWantedBy=sysinit.target\n"}
+				apply(ctx, t, n, hostile(t, "b", false, nil, []any{cover}, nil, nil), "--verdict-timeout", "40s")
+				if s := cameBack(ctx, t, n); !strings.Contains(s.Reason, at+" is covered") {
+					t.Errorf("it does not name %s: %s", at, s.Reason)
+				}
+			})
+		}
+	}
+}
+
+// TestTheAgentRunsTheToolsOfTheOS has a configuration bring programs of the same names.
+func TestTheAgentRunsTheToolsOfTheOS(t *testing.T) {
+	ctx, n := onA(t)
+	var programs []any
+	for _, name := range []string{"ostree", "systemd-run", "mount"} {
+		for _, dir := range []string{"/usr/local/bin/", "/usr/local/sbin/"} {
+			program := fileAt(dir+name, "#!/bin/dash\nexec sleep infinity\n").(map[string]any)
+			program["mode"] = 0o755
+			programs = append(programs, program)
+		}
+	}
+	apply(ctx, t, n, hostile(t, "b", true, nil, nil, programs, nil), "--verdict-timeout", "20s")
+	cameBack(ctx, t, n)
+}
+
 func TestADeadlineThatNothingHoldsIsNamed(t *testing.T) {
 	ctx, n := onA(t)
 	// Somebody takes the units away by hand, for the next boot.
