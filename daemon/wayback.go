@@ -36,7 +36,8 @@ func (h *Host) meansCheck(booted bool) transaction.Check {
 		if !reloaded {
 			ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 			defer cancel()
-			reloaded, failed = true, h.services.Reload(ctx)
+			failed = h.services.Reload(ctx)
+			reloaded = failed == nil // a no may be one of the moment
 		}
 		return failed
 	}

@@ -101,11 +101,11 @@ func (w Want) differ(what What, expected, found string) []Difference {
 }
 
 // sameBytes compares the file of the handle h with data; the digest of what was found is made only where they differ,
-// and a file of another size is not held in memory. Of a file that the disk can't read the text says so instead: it is
-// not what is wanted.
+// and a file of another size is not held in memory. Of a file that the disk can't read, or that its owner holds with a
+// lease, the text says so instead: it is not what is wanted.
 func sameBytes(h *os.File, name string, size int64, data []byte) (bool, string, error) {
 	same, sum, err := sameBytesOf(h, name, size, data)
-	for _, lost := range []syscall.Errno{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.ENODATA} {
+	for _, lost := range []syscall.Errno{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.ENODATA, unix.EAGAIN} {
 		if errors.Is(err, lost) {
 			return false, "unreadable: " + lost.Error(), nil
 		}

@@ -155,9 +155,10 @@ func (r *Root) open(name string, flags int) (*os.File, error) {
 // handle of a symbolic link means the link.
 func procPath(h *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(h.Fd())) }
 
-// reopen turns a handle into an open file, the same inode whatever has its name by now.
+// reopen turns a handle into an open file, the same inode whatever has its name by now. It waits for nobody: who holds a
+// lease of their file (fcntl) has the error EAGAIN be returned, and not 45 seconds go by.
 func reopen(h *os.File, name string, flags int) (*os.File, error) {
-	fd, err := unix.Open(procPath(h), flags&^unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(procPath(h), flags&^unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, pathError("open", name, err)
 	}
@@ -246,7 +247,7 @@ func contents(h *os.File, name string, most int64) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	var b bytes.Buffer
-	b.Grow(int(st.Size()) + bytes.MinRead)
+	b.Grow(int(min(st.Size(), most, 1<<20)) + bytes.MinRead) // a size can be another one by now
 	if _, err := b.ReadFrom(io.LimitReader(f, most)); err != nil {
 		return nil, pathError("read", name, err)
 	}
@@ -266,6 +267,20 @@ func (r *Root) ReadDir(name string) ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// Empty reports whether the directory name has no entries. It reads one at most: a user can make millions.
+func (r *Root) Empty(name string) (bool, error) {
+	f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	_, err = f.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, wrapPath("read", name, err)
 }
 
 // IsDir says whether name is a directory, links followed.
@@ -299,11 +314,14 @@ func (r *Root) inspect(name string) (*os.File, Node, unix.Stat_t, error) {
 		return nil, Node{}, st, err
 	}
 	n, err := nodeOf(h, name, &st)
-	if err != nil {
-		_ = h.Close()
-		return nil, Node{}, st, err
+	if err == nil {
+		return h, n, st, nil
 	}
-	return h, n, st, nil
+	_ = h.Close()
+	if err = r.inTheWay(name, err); errors.As(err, new(*ExposedError)) {
+		return nil, Node{Type: Absent}, st, nil // what root can't look at is not there for anybody but its user
+	}
+	return nil, Node{}, st, err
 }
 
 func nodeOf(h *os.File, name string, st *unix.Stat_t) (Node, error) {
@@ -448,10 +466,12 @@ func (r *Root) Stamps(dir string) (map[string]string, error) {
 
 func (r *Root) stamps(dir string, out map[string]string) error {
 	h, err := r.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, unix.ENAMETOOLONG) && r.Exposed(dir) != "":
+		return nil // nothing can name what is there, and a user can make it
+	case err != nil:
 		return err
 	}
 	defer func() { _ = h.Close() }()

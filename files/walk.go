@@ -132,6 +132,9 @@ func (w *walk) enter(top walked, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = h.Close()
+		if top.exposed != "" && obstructs(err) {
+			return &ExposedError{Dir: top.exposed, At: at, Err: err} // a user's mount: root may hold it, and not enter
+		}
 		return err
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
@@ -176,8 +179,19 @@ func obstructs(err error) bool {
 		func(target error) bool { return errors.Is(err, target) })
 }
 
-// exposed reports whether others than root can write to a directory. The owner of a tree, with a group of their own
-// (umask 002), and the user who runs this process decide about everything in the tree anyway.
+// inTheWay is the error of a call on the entry name: an ExposedError where those who can write there can be its cause.
+func (r *Root) inTheWay(name string, err error) error {
+	if err == nil || !obstructs(err) {
+		return err
+	}
+	if dir := r.Exposed(name); dir != "" {
+		return &ExposedError{Dir: dir, At: name, Err: err}
+	}
+	return err
+}
+
+// exposed reports whether others than root can write to a file or directory. The owner of a tree, with a group of their
+// own (umask 002), and the user who runs this process decide about everything in the tree anyway.
 func (r *Root) exposed(st *unix.Stat_t) bool {
 	switch {
 	case st.Mode&0o002 != 0, st.Mode&0o020 != 0 && (r.owner.Uid == 0 || st.Gid != r.owner.Gid):
@@ -186,15 +200,25 @@ func (r *Root) exposed(st *unix.Stat_t) bool {
 	return st.Uid != 0 && st.Uid != r.owner.Uid && int(st.Uid) != os.Geteuid()
 }
 
-// Exposed returns the outermost directory on the way to name that others than root can write to, "" where there is
-// none. What it says of a path that is not exposed stays true until root changes that.
+// Exposed returns what others than root can write to: the outermost directory on the way to name, or the file that is
+// there; "" where there is none. What it says of a path that is not exposed stays true until root changes that.
 func (r *Root) Exposed(name string) string {
-	w, err := r.walk(path.Dir(path.Clean("/" + name)))
+	name = path.Clean("/" + name)
+	w, err := r.walk(path.Dir(name))
 	defer w.close()
 	if exposed, ok := errors.AsType[*ExposedError](err); ok {
 		return exposed.Dir
 	}
-	return w.top().exposed
+	top := w.top()
+	if err != nil || top.exposed != "" {
+		return top.exposed
+	}
+	var st unix.Stat_t
+	err = unix.Fstatat(int(top.h.Fd()), path.Base(name), &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && typeOf(st.Mode) == Regular && r.exposed(&st) {
+		return name
+	}
+	return ""
 }
 
 // Resolve returns name with the links in its parent directories followed, as a path of the host. The last component

@@ -4,9 +4,11 @@ package files_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -234,5 +236,84 @@ func TestWhatRootMayNotEnterIsNoDirectory(t *testing.T) {
 	if !errors.Is(err, unix.ENOTDIR) || !errors.Is(err, unix.EACCES) || errors.Is(err, fs.ErrNotExist) ||
 		!strings.Contains(err.Error(), "/home/core/.ssh") {
 		t.Error(err)
+	}
+}
+
+// A user can mount a file system of their own over what is theirs (FUSE, as with sshfs), which root may not look at. It
+// counts as not there, and no call on it is an error that stops anything else.
+func TestAMountOfAUsersThatRootMayNotEnterIsNotThere(t *testing.T) {
+	for _, mode := range []string{"40000", "100000"} {
+		r, dir := exposedHost(t)
+		fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer func() { must(t, fuse.Close()) }()
+		at := filepath.Join(dir, "var/home/core/.ssh")
+		if mode == "100000" {
+			must(t, os.WriteFile(at+"/keys", nil, 0o600))
+			at += "/keys"
+		}
+		mount(t, "fuse", at, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=%s,user_id=1000,group_id=1000", fuse.Fd(), mode))
+		if n, err := r.Inspect("/home/core/.ssh/keys"); err != nil || n.Type != files.Absent {
+			t.Errorf("Inspect: %v, %v", n, err)
+		}
+		if d, err := r.Compare(files.Want{Path: "/home/core/.ssh/keys", Node: file("x")}); err != nil || len(d) != 1 {
+			t.Errorf("Compare: %v, %v", d, err)
+		}
+		if got := r.Exposed("/home/core/.ssh/keys"); got != "/var/home/core" {
+			t.Errorf("Exposed: %s", got)
+		}
+		if _, err := r.Resolve("/home/core/.ssh/a/keys"); err != nil {
+			t.Errorf("Resolve: %v", err)
+		}
+		if err := r.Stage("/home/core/.ssh", "new", file("x")); mode == "40000" && !errors.Is(err, unix.ENOTDIR) {
+			t.Errorf("Stage: %v", err)
+		}
+	}
+}
+
+// A lease of the owner's holds a reader up for 45 seconds, each time.
+func TestALeaseOfTheOwnersHoldsNobodyUp(t *testing.T) {
+	r, dir := host(t, "etc/file=x")
+	f, err := os.Open(filepath.Join(dir, "etc/file"))
+	must(t, err)
+	defer func() { must(t, f.Close()) }()
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+		t.Skip(err)
+	}
+	w, err := os.OpenFile(filepath.Join(dir, "etc/other"), os.O_CREATE|os.O_WRONLY, 0o600)
+	must(t, err)
+	defer func() { must(t, w.Close()) }()
+	if _, err := unix.FcntlInt(w.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skip(err)
+	}
+	n := file("x")
+	n.Mode = 0o600
+	began := time.Now()
+	d, err := r.Compare(files.Want{Path: "/etc/other", Node: n})
+	if err != nil || len(d) == 0 {
+		t.Errorf("%v, %v", d, err)
+	}
+	if lease, err := os.ReadFile("/proc/sys/fs/lease-break-time"); err == nil {
+		if limit, err := strconv.Atoi(strings.TrimSpace(string(lease))); err == nil && limit > 5 &&
+			time.Since(began) > time.Duration(limit)*time.Second/2 {
+			t.Errorf("it took %v", time.Since(began))
+		}
+	}
+}
+
+// What a user owns in root's own directory can change at any moment, as if it were in their home.
+func TestAFileOfAUsersIsExposedInADirectoryOfRoots(t *testing.T) {
+	r, dir := exposedHost(t)
+	for name, mode := range map[string]os.FileMode{"theirs": 0o644, "shared": 0o664, "roots": 0o644} {
+		must(t, os.WriteFile(filepath.Join(dir, "etc", name), nil, mode))
+		must(t, os.Chmod(filepath.Join(dir, "etc", name), mode))
+	}
+	must(t, os.Chown(filepath.Join(dir, "etc/theirs"), 1000, 1000))
+	for name, want := range map[string]string{"/etc/theirs": "/etc/theirs", "/etc/shared": "/etc/shared", "/etc/roots": ""} {
+		if got := r.Exposed(name); got != want {
+			t.Errorf("Exposed(%s) = %q, want %q", name, got, want)
+		}
 	}
 }

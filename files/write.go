@@ -65,17 +65,24 @@ func makeAt(dirfd int, base string, n Node) error {
 // something else in its place: a directory of ours with things in it would be given away.
 func fresh(f *os.File, n Node) error {
 	if n.Type == Directory {
-		dir, err := reopen(f, f.Name(), unix.O_RDONLY|unix.O_DIRECTORY)
-		if err != nil {
+		if err := isEmpty(f); err != nil {
 			return err
-		}
-		_, err = dir.Readdirnames(1)
-		_ = dir.Close()
-		if !errors.Is(err, io.EOF) {
-			return errors.Join(unix.EEXIST, err)
 		}
 	}
 	return setMeta(f, n)
+}
+
+// isEmpty returns EEXIST where the directory of the handle h has entries.
+func isEmpty(h *os.File) error {
+	dir, err := reopen(h, h.Name(), unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	if _, err = dir.Readdirnames(1); errors.Is(err, io.EOF) {
+		return nil
+	}
+	return errors.Join(unix.EEXIST, err)
 }
 
 // createAt makes a regular file that only root can read until fill has given it bytes and mode, or leaves nothing.
@@ -121,25 +128,34 @@ func setMeta(h *os.File, n Node) error {
 
 // SetMeta changes owner, mode and label of what is at name, and touches no bytes.
 func (r *Root) SetMeta(name string, n Node) error {
-	return r.changeMeta(name, n, func(unix.Stat_t) bool { return true })
+	return r.changeMeta(name, n, func(*os.File, unix.Stat_t) bool { return true })
 }
 
-// SetMetaOf is SetMeta for an exposed place: it changes only what the owner of before or of n has, and no file that has
-// another name. Otherwise whoever can write there could have a file of another user given to them by its second name.
+// SetMetaOf is SetMeta for an exposed place: it changes only what the owner of before or of n has, no file that has
+// another name, and makes none set its user or group. Otherwise whoever can write there could have a file of another
+// user given to them by its second name, or one of their own made another user's. A directory of ours that is empty may
+// be one that a cut left without its owner.
 func (r *Root) SetMetaOf(name string, before, n Node) error {
-	return r.changeMeta(name, n, func(st unix.Stat_t) bool {
-		return (int(st.Uid) == before.UID || int(st.Uid) == n.UID) && (n.Type != Regular || st.Nlink == 1)
+	return r.changeMeta(name, n, func(h *os.File, st unix.Stat_t) bool {
+		switch uid := int(st.Uid); {
+		case n.Type == Regular:
+			return (uid == before.UID || uid == n.UID) && st.Nlink == 1 && n.Mode&0o6000 == 0
+		case n.Type == Directory && uid == os.Geteuid() && uid != before.UID && uid != n.UID:
+			return isEmpty(h) == nil
+		default:
+			return uid == before.UID || uid == n.UID
+		}
 	})
 }
 
-func (r *Root) changeMeta(name string, n Node, may func(unix.Stat_t) bool) error {
+func (r *Root) changeMeta(name string, n Node, may func(*os.File, unix.Stat_t) bool) error {
 	h, err := r.openEntry(name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = h.Close() }()
 	var st unix.Stat_t
-	if err = unix.Fstat(int(h.Fd()), &st); err == nil && !may(st) {
+	if err = unix.Fstat(int(h.Fd()), &st); err == nil && !may(h, st) {
 		err = fmt.Errorf("it was exchanged, or has a second name: %w", unix.EPERM)
 	}
 	if err == nil {

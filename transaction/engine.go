@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
@@ -300,8 +302,8 @@ func (e *Engine) keepDrifted(j *journal, paths []string) error {
 		exposed := e.Root.Exposed(p)
 		if err := e.keepDriftedPath(j.ID, p, exposed); err != nil {
 			err = fmt.Errorf("keeping drifted %s: %w", p, err)
-			if exposed == "" || !obstructed(err) {
-				return err
+			if !errors.Is(err, unix.EIO) && (exposed == "" || !obstructed(err)) {
+				return err // but for what the disk can't read any more
 			}
 			e.left(Left{Path: p, Err: err})
 		}

@@ -16,8 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/plan"
 )
@@ -98,6 +96,11 @@ func readJournal(root *files.Root, id string) (*journal, error) {
 		return nil, nil
 	}
 	j.root = root
+	for i := range j.Steps {
+		if st := &j.Steps[i]; st.Exposed == "" { // an older agent's
+			st.Exposed = exposure(root, st)
+		}
+	}
 	return j, nil
 }
 
@@ -303,11 +306,11 @@ func (j *journal) setMeta(st *step, from, to files.Node) error {
 
 // rmdir removes a directory that we let go of; what others put into it keeps it alive.
 func (j *journal) rmdir(name string) error {
-	names, err := j.root.ReadDir(name)
+	empty, err := j.root.Empty(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil || len(names) > 0 {
+	if err != nil || !empty {
 		return err
 	}
 	return j.root.Remove(name)
@@ -378,7 +381,8 @@ func (j *journal) restoreTimes() error {
 		if now, err := j.root.ModTime(dir); err == nil && now.Equal(t) {
 			continue
 		}
-		if err := j.root.Touch(dir, t); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		err := j.root.Touch(dir, t)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && j.root.Exposed(path.Join(dir, "entry")) == "" {
 			errs = append(errs, err)
 		}
 	}

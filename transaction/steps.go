@@ -145,7 +145,7 @@ func (s *stepper) addOrLeave(w *files.Want) error {
 		return nil
 	}
 	err = fmt.Errorf("%s: %w", w.Subject(), err)
-	if exposed == "" || !obstructed(err) {
+	if exposed == "" || !obstructed(err) || errors.As(err, new(refusal)) {
 		return err
 	}
 	s.steps, s.made, s.going = s.steps[:before], made, going
@@ -157,9 +157,9 @@ func (s *stepper) addOrLeave(w *files.Want) error {
 }
 
 // obstructed reports whether an error can come of what others do in a directory that they can write to, rather than of
-// the disk or of this process.
+// the disk or of this process. A user can fill their home, and has quotas.
 func obstructed(err error) bool {
-	ours := []error{unix.EIO, unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE}
+	ours := []error{unix.EIO, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE}
 	return !slices.ContainsFunc(ours, func(target error) bool { return errors.Is(err, target) })
 }
 
@@ -175,9 +175,27 @@ func (s *stepper) nameable(w *files.Want) error {
 
 // append adds a step.
 func (s *stepper) append(st step) {
-	st.Exposed = s.root.Exposed(st.Path)
+	st.Exposed = exposure(s.root, &st)
 	s.steps = append(s.steps, st)
 }
+
+// exposure is what makes a step one of an exposed place, "" where nothing does: who owns the file that is there, or will
+// own it, can change it at any moment.
+func exposure(root *files.Root, st *step) string {
+	if at := root.Exposed(st.Path); at != "" {
+		return at
+	}
+	shared := func(n files.Node) bool { return n.Type == files.Regular && (n.UID != 0 || n.Mode&0o022 != 0) }
+	if files.Owners() && (shared(st.Before) || shared(st.After)) {
+		return st.Path
+	}
+	return ""
+}
+
+// refusal is what a configuration asks for and can't have, whoever else can write to the place.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
 
 // goes says whether what stands at the path makes room: for nothing, or for a directory.
 func (s *stepper) goes(w *files.Want) (bool, error) {
@@ -243,12 +261,16 @@ func (s *stepper) add(w *files.Want) error {
 	switch {
 	case w.HardTo != "":
 		if err := s.hardTarget(w.HardTo); err != nil {
+			if s.root.Exposed(w.HardTo) == "" {
+				err = refusal{err}
+			}
 			return err
 		}
 		st.Op = opHard
 	case w.Node.Type == files.Regular && found.Type == files.Regular && s.inPlace(w):
 		if w.Node.AnyData && w.Node.Mode&0o6000 != 0 && s.root.Exposed(w.Path) != "" {
-			return fmt.Errorf("mode %04o for contents that others than root choose: give the file contents", w.Node.Mode)
+			return refusal{fmt.Errorf("mode %04o for contents that others than root choose: give the file contents",
+				w.Node.Mode)}
 		}
 		st.Op = opMeta
 		s.append(st)
@@ -535,9 +557,10 @@ func checkSpace(root *files.Root, steps []step, state string, bytes uint64) erro
 		space        files.Space
 		dir          string
 		bytes, nodes uint64
+		needed       bool // for more than exposed places, which a user can fill
 	}
 	needs := map[uint64]*need{}
-	add := func(dir string, bytes, nodes uint64) error {
+	add := func(dir string, bytes, nodes uint64, needed bool) error {
 		sp, err := root.Space(dir)
 		if err != nil {
 			return err
@@ -549,6 +572,7 @@ func checkSpace(root *files.Root, steps []step, state string, bytes uint64) erro
 		}
 		n.bytes += (bytes + 4095) &^ 4095
 		n.nodes += nodes
+		n.needed = n.needed || needed
 		return nil
 	}
 	for _, st := range steps {
@@ -562,7 +586,7 @@ func checkSpace(root *files.Root, steps []step, state string, bytes uint64) erro
 		if dir == "" {
 			continue
 		}
-		if err := add(dir, uint64(len(st.data)), 1); err != nil && st.Exposed == "" {
+		if err := add(dir, uint64(len(st.data)), 1, st.Exposed == ""); err != nil && st.Exposed == "" {
 			return err
 		}
 	}
@@ -571,12 +595,15 @@ func checkSpace(root *files.Root, steps []step, state string, bytes uint64) erro
 		if err != nil {
 			return err
 		}
-		if err := add(at, bytes, stateNodes); err != nil {
+		if err := add(at, bytes, stateNodes, true); err != nil {
 			return err
 		}
 	}
 	var errs []error
 	for _, n := range needs {
+		if !n.needed {
+			continue // what finds no room there is left out
+		}
 		if n.bytes > n.space.Bytes {
 			errs = append(errs, fmt.Errorf("checking space: the file system of %s has %d bytes free, this update needs %d: %w",
 				n.dir, n.space.Bytes, n.bytes, unix.ENOSPC))
