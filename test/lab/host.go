@@ -351,6 +351,7 @@ func (h *Host) Close() (err error) {
 // inside runs its arguments as a child, which is in the host's PID namespace, and ends as that ends. It stands between
 // because nsenter, when it forks itself, stops with a child that is stopped; and systemd stops every process before it
 // kills them at shutdown: nobody would be left to reap the child, and so the namespace and the host would never end.
+// The shell is the OS's own, whatever /usr/local has.
 const inside = `"$@"; s=$?; [ $s -le 128 ] || kill -$((s - 128)) $$; exit $s`
 
 // Command is argv to be run on the host as root, with a clean environment in which TERM is ours: for the caller to
@@ -372,7 +373,7 @@ func (h *Host) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("running %s on %s: %w", argv[0], h.options.Name, err)
 	}
 	args := append([]string{"--bounding-set=" + bounding, "--", "nsenter", "--target=" + strconv.Itoa(leader),
-		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--no-fork", "--", "sh", "-c", inside, "sh"}, argv...)
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--no-fork", "--", "/bin/sh", "-c", inside, "sh"}, argv...)
 	cmd := exec.CommandContext(ctx, "setpriv", args...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root", "USER=root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}
