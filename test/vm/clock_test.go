@@ -128,18 +128,16 @@ func TestWrongClockAtBootDecidesNothing(t *testing.T) {
 	ctx := context.Background()
 	h := clocked(ctx, t, "clock-boot")
 	right := h.clock(ctx, t)
-	// The kernel's clock is put right again at once: only that of the hardware is wrong.
-	mustOutput(ctx, t, h.Machine, "sh", "-ec", `now=$(date +%s)
-timedatectl set-time "$1"
-date -u -s "@$now"`, "sh", right.Add(-decade).Format(time.DateTime))
+	// The register of the year in the hardware's clock gets 16. The kernel's own clock stays as it is.
+	mustOutput(ctx, t, h.Machine, "sh", "-ec", `printf '\011\026' | dd of=/dev/port bs=2 seek=56 conv=notrunc status=none`)
 	boot := h.Boots() + 1
 	if err := h.apply(ctx, "b", ignore); err != nil {
 		t.Fatal(err)
 	}
 	h.proving(ctx, t, boot)
 	wrong := h.clock(ctx, t)
-	if wrong.After(right) {
-		t.Fatalf("the clock is right: %v", wrong) // systemd puts it forward to the time at which it was built
+	if right.Sub(wrong) < 24*time.Hour { // systemd puts it forward to the time at which it was built, and no further
+		t.Fatalf("the clock shows %v in the boot, and %v before", wrong, right)
 	}
 	h.jump(ctx, t, right.Sub(wrong))
 	mustOutput(ctx, t, h.Machine, "touch", "/run/go")
