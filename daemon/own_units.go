@@ -142,8 +142,9 @@ func (u hostUnit) file() string {
 
 // dropin takes back whatever a drop-in for all services may say. systemd reads it after those, by its name.
 func (u hostUnit) dropin() string {
-	own := u.service
+	own, dependencies := u.service, ""
 	if u.unit != "" {
+		dependencies = "DefaultDependencies=no\n"
 		// Beside the slice of all services, whose limits are not for these.
 		own = "Slice=-.slice\nExecStart=\nEnvironment=\nPassEnvironment=\nRuntimeMaxSec=infinity\nRemainAfterExit=no\n" + own
 	}
@@ -151,7 +152,7 @@ func (u hostUnit) dropin() string {
 		own += "StandardInput=null\nStandardOutput=journal\nStandardError=inherit\n"
 	}
 	return "# What is said of all services does not hold for this one: it takes a bad configuration back.\n" +
-		"[Unit]\n" + takenBackOfUnits + "FailureAction=none\nSuccessAction=none\n" + u.conditions +
+		"[Unit]\n" + dependencies + takenBackOfUnits + "FailureAction=none\nSuccessAction=none\n" + u.conditions +
 		"\n[Service]\n" + takenBackOfServices + own +
 		"Environment=PATH=" + ostree.SearchPath + "\n"
 }
@@ -183,6 +184,10 @@ ExecStop=
 ExecStopPost=
 PIDFile=
 WatchdogSec=0
+ExitType=main
+SuccessExitStatus=
+RestartPreventExitStatus=
+RestartForceExitStatus=
 NotifyAccess=none
 OOMPolicy=stop
 RootDirectory=

@@ -313,6 +313,11 @@ func (h *Host) Prove(ctx context.Context) error {
 			return err
 		}
 	}
+	if err == nil && r.Pending != nil {
+		// A deployment has the units of the agent that made it, which may be an older one by now: that is no fault of the
+		// configuration.
+		err = installer{root: h.root, labels: h.labels}.units()
+	}
 	h.unlock()
 	if err != nil {
 		return err

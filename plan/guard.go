@@ -373,7 +373,8 @@ func assignment(unit string, a syntax.Assignment) string {
 
 // lasting are settings of a unit that no later drop-in can take back, or not in systemd's own units.
 var lasting = []string{"Requires", "Requisite", "BindsTo", "BindTo", "PartOf", "Conflicts", "Before", "After",
-	"StopPropagatedFrom", "RequiresMountsFor", "RequiresOverridable", "RequisiteOverridable", "SuccessAction"}
+	"StopPropagatedFrom", "RequiresMountsFor", "RequiresOverridable", "RequisiteOverridable", "SuccessAction",
+	"DefaultDependencies"}
 
 // judgeDropin judges a drop-in of a directory that is shared with units of the agent's, or of a unit that they need.
 func judgeDropin(dir, name, contents string) string {

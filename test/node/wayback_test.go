@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -351,6 +352,31 @@ func TestTheAgentRunsTheToolsOfTheOS(t *testing.T) {
 	}
 	apply(ctx, t, n, hostile(t, "b", true, nil, nil, programs, nil), "--verdict-timeout", "20s")
 	cameBack(ctx, t, n)
+}
+
+// A deployment has the units of the agent that made it. Where another one judges it, that is no fault of the
+// configuration, which a rollout during an upgrade of the agent would lose otherwise.
+func TestUnitsOfAnOlderAgentAreNoReasonToGoBack(t *testing.T) {
+	ctx, n := onA(t)
+	apply(ctx, t, n, mc("b", configB), "--no-reboot", "--verdict-timeout", "1m")
+	units := n.HostPath("/sysroot/"+pendingEtc(ctx, t, n)) + "/systemd/system/"
+	for _, unit := range []string{proveUnit, "machine-config-daemon-recover.service"} {
+		text, err := os.ReadFile(units + unit)
+		if err == nil {
+			err = errors.Join(os.WriteFile(units+unit, append(text, "# of before\n"...), 0o600),
+				os.RemoveAll(units+unit+".d"), os.Remove(units+"rescue.target.wants/"+unit))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack, transaction.Degraded)
+	if err != nil || s.State != transaction.Done || s.Config.Committed != "b" {
+		t.Errorf("%+v, %v", s, err)
+	}
 }
 
 func TestADeadlineThatNothingHoldsIsNamed(t *testing.T) {
