@@ -34,9 +34,9 @@ type nodeWord struct {
 	Heard  time.Duration `json:"heardNanoseconds,omitempty"`
 }
 
-// since leaves out what was said of a boot before this one, which began then: /run outlives a soft reboot. The API server
-// does not know of one, so after a soft reboot the kubelet's clock says what it has reported of; after another the head
-// has asked for the kernel's boot already.
+// since leaves out what was said of a boot before this one, which began then: /run outlives a soft reboot. The API
+// server does not know of one, so after a soft reboot the kubelet's clock says what it has reported of; after another
+// the head has asked for the kernel's boot already.
 func (w *nodeWord) since(booted time.Duration, soft bool) *nodeWord {
 	if w == nil || w.Uptime < booted {
 		return nil
@@ -136,8 +136,8 @@ func judgeNode(word *nodeWord, now, patience time.Duration, before, after transa
 }
 
 // NodeWord is what an API server's Node says about its readiness. What was said of the boot before is no answer: until
-// the kubelet has spoken in this one the node is not ready. The kubelet names its boot. Where one of the two names is not
-// known, the kubelet's time is compared with that of the boot, which was as long before now as the machine is up.
+// the kubelet has spoken in this one the node is not ready. The kubelet names its boot. Where one of the two names is
+// not known, the kubelet's time is compared with that of the boot, which was as long before now as the machine is up.
 func NodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (ready bool, why string) {
 	c := conditionReady(n)
 	if c == nil {

@@ -26,8 +26,8 @@ import (
 type HeadOptions struct {
 	// Node is the name of the Node that the host is.
 	Node string
-	// Boot is the ID of the kernel's boot, which the kubelet reports too. Where it is not known, the clock decides of which
-	// boot a report is.
+	// Boot is the ID of the kernel's boot, which the kubelet reports too. Where it is not known, the clock decides of
+	// which boot a report is.
 	Boot string
 
 	Kube     kubernetes.Interface

@@ -155,8 +155,8 @@ func (r *Root) open(name string, flags int) (*os.File, error) {
 // handle of a symbolic link means the link.
 func procPath(h *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(h.Fd())) }
 
-// reopen turns a handle into an open file, the same inode whatever has its name by now. It waits for nobody: who holds a
-// lease of their file (fcntl) has the error EAGAIN be returned, and not 45 seconds go by.
+// reopen turns a handle into an open file, the same inode whatever has its name by now. It waits for nobody: who holds
+// a lease of their file (fcntl) has the error EAGAIN be returned, and not 45 seconds go by.
 func reopen(h *os.File, name string, flags int) (*os.File, error) {
 	fd, err := unix.Open(procPath(h), flags&^unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

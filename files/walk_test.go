@@ -248,7 +248,7 @@ func TestAMountOfAUsersThatRootMayNotEnterIsNotThere(t *testing.T) {
 		if err != nil {
 			t.Skip(err)
 		}
-		defer func() { must(t, fuse.Close()) }()
+		t.Cleanup(func() { must(t, fuse.Close()) })
 		at := filepath.Join(dir, "var/home/core/.ssh")
 		if mode == "100000" {
 			must(t, os.WriteFile(at+"/keys", nil, 0o600))

@@ -383,7 +383,7 @@ func TestExecGivesTheEndOfStderrAndStopsTheWholeGroup(t *testing.T) {
 }
 
 func TestAToolThatHangsIsAnErrorInTime(t *testing.T) {
-	hangs := func(ctx context.Context, argv ...string) ([]byte, error) {
+	hangs := func(ctx context.Context, _ ...string) ([]byte, error) {
 		if _, limited := ctx.Deadline(); !limited {
 			return []byte("unlimited"), nil
 		}

@@ -179,8 +179,8 @@ func (s *stepper) append(st step) {
 	s.steps = append(s.steps, st)
 }
 
-// exposure is what makes a step one of an exposed place, "" where nothing does: who owns the file that is there, or will
-// own it, can change it at any moment.
+// exposure is what makes a step one of an exposed place, "" where nothing does: who owns the file that is there, or
+// will own it, can change it at any moment.
 func exposure(root *files.Root, st *step) string {
 	if at := root.Exposed(st.Path); at != "" {
 		return at
