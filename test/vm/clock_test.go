@@ -122,28 +122,6 @@ func TestClockThatJumpsDoesNotMoveTheDeadline(t *testing.T) {
 	}
 }
 
-// TestWrongClockAtBootDecidesNothing has the hardware's clock be years behind in the boot of an update, and put right
-// while that is proved.
-func TestWrongClockAtBootDecidesNothing(t *testing.T) {
-	ctx := context.Background()
-	h := clocked(ctx, t, "clock-boot")
-	right := h.clock(ctx, t)
-	// The register of the year in the hardware's clock gets 16. The kernel's own clock stays as it is.
-	mustOutput(ctx, t, h.Machine, "sh", "-ec", `printf '\011\026' | dd of=/dev/port bs=2 seek=56 conv=notrunc status=none`)
-	boot := h.Boots() + 1
-	if err := h.apply(ctx, "b", ignore); err != nil {
-		t.Fatal(err)
-	}
-	h.proving(ctx, t, boot)
-	wrong := h.clock(ctx, t)
-	if right.Sub(wrong) < 24*time.Hour { // systemd puts it forward to the time at which it was built, and no further
-		t.Fatalf("the clock shows %v in the boot, and %v before", wrong, right)
-	}
-	h.jump(ctx, t, right.Sub(wrong))
-	mustOutput(ctx, t, h.Machine, "touch", "/run/go")
-	h.proved(ctx, t, boot)
-}
-
 // proved fails unless an update to b has ended well in that boot, and the status says so with the machine's own time.
 func (h *host) proved(ctx context.Context, t *testing.T, boot int) {
 	t.Helper()
