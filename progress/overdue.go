@@ -34,12 +34,13 @@ func (n *Node) Overdue() bool {
 	return !n.Awaited.Overdue.IsZero() && n.Awaited.Config == n.Desired && n.Awaiting()
 }
 
-// Await is what is to be known at a time of how long the node's verdict has been waited for.
+// Await is what is to be known at a time of how long the node's verdict has been waited for. A time that is to come was
+// noted by a clock that was ahead, and says nothing: the waiting begins anew.
 func (n *Node) Await(now time.Time) api.Awaited {
 	switch {
 	case !n.Awaiting():
 		return api.Awaited{}
-	case n.Awaited.Config != n.Desired:
+	case n.Awaited.Config != n.Desired, n.Awaited.Since.After(now), n.Awaited.Overdue.After(now):
 		return api.Awaited{Config: n.Desired, Since: now.UTC().Truncate(time.Second)}
 	case n.Awaited.Overdue.IsZero() && !now.Before(n.VerdictDue()):
 		overdue := n.Awaited

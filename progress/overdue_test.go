@@ -71,6 +71,30 @@ func TestAVerdictThatDoesNotComeIsOverdueByTheControllersClock(t *testing.T) {
 	}
 }
 
+func TestWhatAClockThatWasAheadHasNotedBeginsAnew(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	const config = "rendered-worker-b"
+	anew := api.Awaited{Config: config, Since: now}
+	for name, c := range map[string]struct{ noted, want api.Awaited }{
+		"its beginning is to come": {api.Awaited{Config: config, Since: now.Add(365 * 24 * time.Hour)}, anew},
+		"its end is to come": {
+			api.Awaited{Config: config, Since: now.Add(-time.Minute), Overdue: now.Add(time.Hour)}, anew,
+		},
+		"both are": {api.Awaited{Config: config, Since: now.Add(time.Hour), Overdue: now.Add(2 * time.Hour)}, anew},
+		"both are now": {
+			api.Awaited{Config: config, Since: now, Overdue: now}, api.Awaited{Config: config, Since: now, Overdue: now},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := Node{Name: "n"}
+			n.Current, n.Desired, n.State, n.Drained, n.Awaited = "rendered-worker-a", config, api.Working, config, c.noted
+			if got := n.Await(now); got != c.want {
+				t.Errorf("it is %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
 func TestAnOverdueNodeIsExplained(t *testing.T) {
 	since := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	awaited := api.Encode(api.Awaited{Config: "rendered-worker-b", Since: since, Overdue: since.Add(30 * time.Minute)})

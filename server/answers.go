@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -172,11 +173,18 @@ type works[T any] struct {
 	fresh bool
 }
 
-// do returns what the work of that key came to. The work goes on when the client who asked first goes away.
+// do returns what the work of that key came to. A client who goes away is let go at once, and the work goes on for the
+// others.
 func (w *works[T]) do(ctx context.Context, key string, work func(context.Context) (T, error)) (T, error) {
-	got, err, _ := w.group.Do(key, func() (any, error) {
+	var none T
+	done := w.group.DoChan(key, func() (_ any, err error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), workLimit)
 		defer cancel()
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = panicked{cause, debug.Stack()}
+			}
+		}()
 		select {
 		case w.slots <- struct{}{}:
 			defer func() { <-w.slots }()
@@ -188,9 +196,26 @@ func (w *works[T]) do(ctx context.Context, key string, work func(context.Context
 		}
 		return work(ctx)
 	})
-	out, _ := got.(T)
-	return out, err
+	select {
+	case <-ctx.Done():
+		return none, unavailable{fmt.Errorf("waiting for an answer: %w", ctx.Err())}
+	case result := <-done:
+		if p, is := errors.AsType[panicked](result.Err); is {
+			panic(p.Error())
+		}
+		out, _ := result.Val.(T)
+		return out, result.Err
+	}
 }
+
+// panicked is a panic on its way from the goroutine of a shared work to those of the clients, where the HTTP server
+// ends the one request. Where it was born, the whole process would end.
+type panicked struct {
+	cause any
+	stack []byte
+}
+
+func (p panicked) Error() string { return fmt.Sprintf("%v\n%s", p.cause, p.stack) }
 
 // lasts reports whether an error is that of the recipe, rather than of the moment.
 func lasts(err error) bool {

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -354,13 +355,59 @@ func TestAQuestionIsSharedOnlyByWhoAskedBeforeItBegan(t *testing.T) {
 	}
 }
 
-func TestWhoGoesAwayDoesNotEndTheWorkForOthers(t *testing.T) {
+func TestWhoGoesAwayIsLetGoAtOnceAndDoesNotEndTheWorkForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := works[int]{slots: make(chan struct{}, 1)}
+		release := make(chan struct{})
+		var begun, gone, served atomic.Int32
+		work := func(ctx context.Context) (int, error) {
+			begun.Add(1)
+			<-release
+			return 1, ctx.Err()
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		for range 100 {
+			go func() {
+				if _, err := w.do(ctx, "a", work); errors.As(err, new(unavailable)) {
+					gone.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		go func() {
+			if got, err := w.do(t.Context(), "a", work); got == 1 && err == nil {
+				served.Add(1)
+			}
+		}()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if gone.Load() != 100 || served.Load() != 0 {
+			t.Errorf("%d of 100 clients who went away are let go, while %d are served", gone.Load(), served.Load())
+		}
+		close(release)
+		synctest.Wait()
+		if begun.Load() != 1 || served.Load() != 1 {
+			t.Errorf("the work was done %d times, and %d are served", begun.Load(), served.Load())
+		}
+	})
+}
+
+func TestAPanicInSharedWorkIsThatOfWhoAskedAndEndsNoServer(t *testing.T) {
 	w := works[int]{slots: make(chan struct{}, 1)}
-	ctx, leave := context.WithCancel(t.Context())
-	leave()
-	got, err := w.do(ctx, "a", func(ctx context.Context) (int, error) { return 1, ctx.Err() })
-	if got != 1 || err != nil {
-		t.Errorf("%d, %v", got, err)
+	for range 2 {
+		func() {
+			defer func() {
+				if said := fmt.Sprint(recover()); !strings.Contains(said, "boom") {
+					t.Errorf("who asked recovered %q", said)
+				}
+			}()
+			got, err := w.do(t.Context(), "a", func(context.Context) (int, error) { panic("boom") })
+			t.Errorf("%d, %v", got, err)
+		}()
+	}
+	if got, err := w.do(t.Context(), "a", func(context.Context) (int, error) { return 1, nil }); got != 1 || err != nil {
+		t.Errorf("afterwards: %d, %v", got, err)
 	}
 }
 

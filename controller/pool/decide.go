@@ -68,10 +68,10 @@ type Decision struct {
 // Where a gate was closed at its deadline, the nodes that have the target are sent back to what all had before, by the
 // same rules, whatever a policy says about when nodes may begin.
 //
-// Nodes of a pool whose object can't be read are told nothing.
+// Nodes of a pool whose object can't be read are told nothing. Since when their verdicts are waited for is noted still.
 func Decide(p progress.Pool, o Options) Decision {
 	if p.Unread != "" {
-		return Decision{}
+		return Decision{Steps: watched(p, o.Now)}
 	}
 	c := chooser{pool: p, options: o, sent: map[*progress.Node]int{}}
 	switch {
@@ -96,6 +96,21 @@ func Decide(p progress.Pool, o Options) Decision {
 		return cmp.Or(rank(b.Sends())-rank(a.Sends()), sent[a.Node]-sent[b.Node])
 	})
 	return d
+}
+
+// watched are the steps that note since when verdicts are waited for, and leave everything else as it is.
+func watched(p progress.Pool, now time.Time) []Step {
+	var out []Step
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if awaited := n.Await(now); awaited != n.Awaited {
+			out = append(out, Step{
+				Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift, SingleReplica: n.SingleReplica,
+				Tainted: n.Tainted, Arrived: n.Arrived, Orders: n.Orders, Awaited: awaited,
+			})
+		}
+	}
+	return out
 }
 
 // running says that the pool's nodes are on their way to its target, or would be if they were not there.

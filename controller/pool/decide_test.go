@@ -448,3 +448,70 @@ func checkRules(t *testing.T, p progress.Pool) {
 		}
 	}
 }
+
+func TestNodesOfAPoolThatCanNotBeReadAreToldNothingAndWatchedStill(t *testing.T) {
+	object := setup{}.object()
+	object.Annotations = map[string]string{api.UnreadableKey: "spec.maxUnavailable can't be read: x"}
+	waits := progress.Node{Name: "n"}
+	waits.Current, waits.Desired, waits.State, waits.Drained, waits.Tainted = "A", "C", api.Working, "C", true
+	waits.SingleReplica, waits.Arrived, waits.Lift = true, api.Arrival{Config: "C"}, "C"
+	overdue := api.Awaited{Config: "C", Since: t0}
+	for name, c := range map[string]struct {
+		awaited api.Awaited
+		change  func(*progress.Node)
+		now     time.Time
+		want    *api.Awaited
+	}{
+		"it begins to be waited for": {now: t0, want: &api.Awaited{Config: "C", Since: t0}},
+		"it is waited for":           {awaited: overdue, now: t0.Add(time.Minute)},
+		"its time is over": {
+			awaited: overdue, now: t0.Add(time.Hour), want: &api.Awaited{Config: "C", Since: t0, Overdue: t0.Add(time.Hour)},
+		},
+		"it has arrived": {
+			awaited: overdue, now: t0.Add(time.Hour), want: &api.Awaited{},
+			change: func(n *progress.Node) { n.Current, n.State = "C", api.Done },
+		},
+		"nothing is waited for": {now: t0, change: func(n *progress.Node) { n.Current, n.Desired, n.State = "A", "A", api.Done }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := waits
+			n.Awaited = c.awaited
+			if c.change != nil {
+				c.change(&n)
+			}
+			steps := Decide(progress.NewPool(object, []progress.Node{n}), Options{Now: c.now}).Steps
+			if c.want == nil {
+				if len(steps) != 0 {
+					t.Errorf("it is told %+v", steps)
+				}
+				return
+			}
+			want := Step{
+				Node: "n", Desired: n.Desired, Before: n.Desired, Lift: "C", SingleReplica: true, Tainted: true,
+				Arrived: n.Arrived, Awaited: *c.want,
+			}
+			if len(steps) != 1 || steps[0] != want {
+				t.Errorf("it is told %+v, want %+v", steps, want)
+			}
+		})
+	}
+}
+
+func TestTheWorldIsLookedAtAgainWhenAVerdictIsOverdueAndNotForWhatIsPast(t *testing.T) {
+	p := progress.Pool{Nodes: make([]progress.Node, 2)}
+	for i, since := range []time.Time{t0, t0.Add(time.Minute)} {
+		n := &p.Nodes[i]
+		n.Current, n.Desired, n.State, n.Drained = "A", "C", api.Working, "C"
+		n.Awaited = api.Awaited{Config: "C", Since: since}
+	}
+	first, second := p.Nodes[0].VerdictDue(), p.Nodes[1].VerdictDue()
+	for _, c := range []struct{ now, want time.Time }{
+		{t0, first}, {first, second}, {first.Add(time.Second), second}, {second, time.Time{}}, {second.Add(time.Hour), time.Time{}},
+	} {
+		w := &world{now: c.now}
+		w.wakeForVerdicts(&p)
+		if !w.next.Equal(c.want) {
+			t.Errorf("at %s the next look is at %s, want %s", c.now, w.next, c.want)
+		}
+	}
+}
