@@ -136,8 +136,8 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read read
 	return w
 }
 
-// wakeForVerdicts has the world looked at again when the next verdict that is waited for is overdue. A time that is over
-// wakes for nothing: this very look notes that the verdict is overdue.
+// wakeForVerdicts has the world looked at again when the next verdict that is waited for is overdue. A time that is
+// over wakes for nothing: this very look notes that the verdict is overdue.
 func (w *world) wakeForVerdicts(p *progress.Pool) {
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
