@@ -482,7 +482,14 @@ func ignoreNotFound(err error) error {
 // made makes, changes and deletes a MachineConfig.
 func made(create attempt, name string) attempt {
 	return func(ctx context.Context, who clients) error {
-		return errors.Join(create(ctx, who), patchMC(name)(ctx, who), deleteMC(name)(ctx, who))
+		err := create(ctx, who)
+		for _, then := range []attempt{patchMC(name), deleteMC(name)} {
+			// What is owned by an object that is not there is collected at any moment, and was not refused.
+			if more := then(ctx, who); !apierrors.IsNotFound(more) {
+				err = errors.Join(err, more)
+			}
+		}
+		return err
 	}
 }
 
