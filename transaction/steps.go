@@ -333,7 +333,11 @@ func (s *stepper) changeable() error {
 			return nil
 		}
 		seen[at] = true
-		if err := s.root.Changeable(at); err != nil {
+		err := s.root.Changeable(at)
+		if st.Exposed != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) {
+			return nil // it is moved away at this moment, or something is in the way
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", st.subject(), err)
 		}
 		return nil
