@@ -146,7 +146,8 @@ func (u hostUnit) dropin() string {
 	if u.unit != "" {
 		dependencies = "DefaultDependencies=no\n"
 		// Beside the slice of all services, whose limits are not for these.
-		own = "Slice=-.slice\nExecStart=\nEnvironment=\nPassEnvironment=\nRuntimeMaxSec=infinity\nRemainAfterExit=no\n" + own
+		own = "ExitType=main\nSuccessExitStatus=\nRestartPreventExitStatus=\nRestartForceExitStatus=\n" +
+			"Slice=-.slice\nExecStart=\nEnvironment=\nPassEnvironment=\nRuntimeMaxSec=infinity\nRemainAfterExit=no\n" + own
 	}
 	if !strings.Contains(own, "RemainAfterExit=yes") { // a hook's output is a pipe
 		own += "StandardInput=null\nStandardOutput=journal\nStandardError=inherit\n"
@@ -184,10 +185,6 @@ ExecStop=
 ExecStopPost=
 PIDFile=
 WatchdogSec=0
-ExitType=main
-SuccessExitStatus=
-RestartPreventExitStatus=
-RestartForceExitStatus=
 NotifyAccess=none
 OOMPolicy=stop
 RootDirectory=
