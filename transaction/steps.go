@@ -43,8 +43,8 @@ type step struct {
 	Field  string     `json:"field,omitempty"` // of the configuration, for messages
 	// Implied says of a directory that no want asks for it: something below it has to stand somewhere.
 	Implied bool `json:"implied,omitempty"`
-	// Exposed is the outermost directory on the way to the path that others than root can write to, see
-	// files.ExposedError. Such a step is left out where they are in its way; it fails no transaction.
+	// Exposed is what others than root can write to: the outermost directory on the way to the path, see
+	// files.ExposedError, or the path itself where a user owns the file. What these users do there fails no transaction.
 	Exposed string `json:"exposed,omitempty"`
 
 	data   []byte
