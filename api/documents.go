@@ -9,9 +9,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 // Cordon is an entry of the cordon ledger: who cordoned a node, since when and why.
@@ -274,7 +275,7 @@ func Encode(v any) string {
 
 // ShortReason cuts a reason to what an annotation takes, on one line.
 func ShortReason(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	text = message.OneLine(text)
 	return shorten(text, ReasonLimit)
 }
 
@@ -282,11 +283,7 @@ func shorten(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
-	text = text[:limit-len("…")]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text + "…"
+	return message.Cut(text, limit-len("…")) + "…"
 }
 
 // ReasonRolledBack begins the reason of a node in state RolledBack; the configuration that failed comes behind it.

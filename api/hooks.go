@@ -11,6 +11,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 // HooksKey names hooks. On a MachineConfigPool people write the names of NodeHooks there, separated by commas; on the
@@ -172,15 +174,13 @@ func CarryHooks(text string, get func(name string) (*NodeHook, error)) (carried 
 			err = fmt.Errorf("annotation %s: with NodeHook/%s the hooks have more than %d bytes", HooksKey, name, hooksTold)
 		}
 		if err != nil {
-			told = Hook{Name: name, Problem: oneLine(err)}
+			told = Hook{Name: name, Problem: message.OneLine(err.Error())}
 			problems = append(problems, err)
 		}
 		carried = append(carried, told)
 	}
 	return carried, errors.Join(problems...)
 }
-
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // HookStop is a hook that holds an update.
 type HookStop struct {

@@ -19,6 +19,8 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 const (
@@ -135,7 +137,7 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 	whole := merge(parts)
 	if err := whole.check(); err != nil {
 		return nil, warnings, fmt.Errorf("merging for pool %s: %w; each document is valid, together these are not: %s",
-			pool, oneLine(err), names(culprits(parts)))
+			pool, errors.New(message.OneLine(err.Error())), names(culprits(parts)))
 	}
 	c, err := whole.config()
 	if err != nil {

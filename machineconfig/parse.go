@@ -17,6 +17,8 @@ import (
 	"github.com/coreos/ignition/v2/config/v3_6/types"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 // forceFile, where it exists, makes the agents of OpenShift skip their validation; no configuration may carry it.
@@ -97,7 +99,7 @@ func (d *Document) parse() (*parsed, []string, error) {
 		return nil, nil, d.fieldErrors(err)
 	}
 	if err := checkSpec(&p.spec); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", d, oneLine(err))
+		return nil, nil, fmt.Errorf("%s: %w", d, errors.New(message.OneLine(err.Error())))
 	}
 	return p, warnings, nil
 }
@@ -279,11 +281,6 @@ func checkSpec(spec *mcfgv1.MachineConfigSpec) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// oneLine spells joined errors on one line.
-func oneLine(err error) error {
-	return errors.New(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
 }
 
 // config takes what a document says to what it means.

@@ -16,6 +16,8 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/vincent-petithory/dataurl"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 // Ignition2 is the version that clients of Ignition before 2.0 read.
@@ -162,13 +164,13 @@ func write(cfg types.Config, version semver.Version) ([]byte, error) {
 	older := ignitionTypes[minor]()
 	unknown, err := kjson.UnmarshalStrict(raw, older)
 	if err := errors.Join(append(unknown, err)...); err != nil {
-		return nil, cannot(oneLine(err))
+		return nil, cannot(errors.New(message.OneLine(err.Error())))
 	}
 	// Values too can be newer than a version, such as a kind of digest.
 	if ign, err := decodeIgnition(raw); err != nil {
 		return nil, cannot(err)
 	} else if _, _, _, err := ign.parse(); err != nil {
-		return nil, cannot(oneLine(err))
+		return nil, cannot(errors.New(message.OneLine(err.Error())))
 	}
 	if version.Major == 3 {
 		return raw, nil
@@ -180,7 +182,7 @@ func write(cfg types.Config, version semver.Version) ([]byte, error) {
 	sayEmpty(one)
 	two, err := v31tov22.Translate(*one)
 	if err != nil {
-		return nil, cannot(oneLine(err))
+		return nil, cannot(errors.New(message.OneLine(err.Error())))
 	}
 	return json.Marshal(two)
 }

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 // An image of extensions is a repository of packages in a container image. podman pulls it and mounts it, and what it
@@ -118,7 +120,7 @@ func (r *RPM) offer(ctx context.Context, image Image) error {
 	if err != nil {
 		return r.podmanFailing(doing, image, err)
 	}
-	at := lastLine(string(output))
+	at := message.LastLine(string(output))
 	if !strings.HasPrefix(at, "/") {
 		return failed(fmt.Errorf("podman image mount said %q, which is no path", at))
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 )
@@ -106,17 +105,6 @@ func initiated(status string) (title string, mine bool) {
 		}
 	}
 	return "", false
-}
-
-// lastLine is the last line with anything in it; a carriage return ends one, too.
-func lastLine(text string) string {
-	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
-	for _, line := range slices.Backward(lines) {
-		if line = strings.TrimSpace(line); line != "" {
-			return line
-		}
-	}
-	return ""
 }
 
 // fileEnd is the end of a file.

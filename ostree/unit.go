@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 // unitPoll is how often somebody else's run of a unit is looked at: it lasts minutes, and each look is a fork.
@@ -139,7 +141,7 @@ func followUnit(ctx context.Context, root, unit string, progress func(string)) (
 			if err != nil {
 				continue // it has not started yet, or nobody can help it
 			}
-			if line := lastLine(text); line != "" && line != last {
+			if line := message.LastLine(text); line != "" && line != last {
 				progress(line)
 				last = line
 			}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -47,7 +48,7 @@ func (j *judge) rule() {
 	pool.Rules = j.rules
 	if p.problem != nil {
 		j.rules.Hold = &progress.Hold{
-			Verdict: progress.PolicyUnusable, Because: "the pool's RolloutPolicy makes no sense: " + oneLine(p.problem),
+			Verdict: progress.PolicyUnusable, Because: "the pool's RolloutPolicy makes no sense: " + message.OneLine(p.problem.Error()),
 			Do: "correct it (kubectl edit rolloutpolicy " + p.name + ")",
 		}
 		j.rules.Orders = kept(pool)

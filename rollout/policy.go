@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -290,11 +291,9 @@ func (b *Book) Findings(pools []*progress.Pool) []Finding {
 			}
 		}
 		if p.problem != nil {
-			f.Reason, f.Message = api.RolloutInvalid, oneLine(p.problem)
+			f.Reason, f.Message = api.RolloutInvalid, message.OneLine(p.problem.Error())
 		}
 		out = append(out, f)
 	}
 	return out
 }
-
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

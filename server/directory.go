@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 )
 
 // The folders of a Directory, as OpenShift's bootstrap server has them.
@@ -245,7 +246,7 @@ func (d *Directory) watch(watcher *fsnotify.Watcher, blind string) string {
 	}
 	now := ""
 	if err := errors.Join(wrong...); err != nil {
-		now = oneLine(err.Error())
+		now = message.OneLine(err.Error())
 	}
 	if now != "" && now != blind {
 		d.log.Info("not all files are watched; they are read now and then", "dir", d.dir, "every", lookAnew.String(),
@@ -272,7 +273,7 @@ func (d *Directory) reload() {
 	d.files.Store(now)
 	text := ""
 	if err := errors.Join(now.wrong...); err != nil {
-		text = oneLine(err.Error())
+		text = message.OneLine(err.Error())
 	}
 	switch {
 	case text == "" && d.said != "":

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 )
 
 // UnknownPoolError is the error of a pool that there is not.
@@ -144,7 +145,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if code == http.StatusServiceUnavailable {
 			w.Header().Set("Retry-After", "10")
 		}
-		http.Error(w, "error: "+oneLine(publicly(err)), code)
+		http.Error(w, "error: "+message.OneLine(publicly(err)), code)
 		return
 	}
 	log.Info("answering")
@@ -274,8 +275,4 @@ func publicly(err error) string {
 		return "not now; the server's log says why"
 	}
 	return err.Error()
-}
-
-func oneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }

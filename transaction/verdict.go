@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/message"
 )
 
 // Check is one question of the verdict. A nil error is a yes.
@@ -169,22 +170,18 @@ func runScript(ctx context.Context, root *files.Root, name string) error {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("%w%s", err, lastLine(out.Bytes()))
+		return fmt.Errorf("%w%s", err, reasonOf(out.Bytes()))
 	}
 	return nil
 }
 
-// lastLine is what a failing script said last: where people put the reason.
-func lastLine(out []byte) string {
-	out = bytes.TrimSpace(out)
-	if i := bytes.LastIndexByte(out, '\n'); i >= 0 {
-		out = out[i+1:]
+// reasonLimit is how much of the reason of a failing script an error carries, in bytes.
+const reasonLimit = 300
+
+// reasonOf is the last line that a failing script printed, where people put the reason.
+func reasonOf(out []byte) string {
+	if line := message.LastLine(string(out)); line != "" {
+		return ": " + message.Cut(line, reasonLimit)
 	}
-	if len(out) == 0 {
-		return ""
-	}
-	if len(out) > 300 {
-		out = out[:300]
-	}
-	return ": " + string(out)
+	return ""
 }

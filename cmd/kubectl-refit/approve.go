@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/rollout"
 )
@@ -67,7 +68,7 @@ needs another approval.`,
 				if err != nil {
 					return nil, "", err
 				}
-				a.By, a.Why, a.Since = who, oneLine(why), rollout.Now().UTC().Truncate(time.Second)
+				a.By, a.Why, a.Since = who, message.OneLine(why), rollout.Now().UTC().Truncate(time.Second)
 				return &change{annotations: map[string]any{api.ApprovedKey: api.Encode(a.Approval)}}, "", nil
 			})
 			if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -123,7 +124,7 @@ func (o *options) connect(cmd *cobra.Command) (*cluster, error) {
 
 // warn says what the answer lacks.
 func (c *cluster) warn(format string, args ...any) {
-	fmt.Fprintln(c.warnings, "warning:", oneLine(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(c.warnings, "warning:", message.OneLine(fmt.Sprintf(format, args...)))
 }
 
 // whoami is who the API server takes us for.

@@ -18,6 +18,8 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
+
+	"github.com/noderefit/noderefit/message"
 )
 
 // version is set by the build.
@@ -56,7 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(stderr, "error:", oneLine(describe(err)))
+	fmt.Fprintln(stderr, "error:", message.OneLine(describe(err)))
 	var usage usageError
 	var unreachable unreachableError
 	switch {
@@ -78,10 +80,6 @@ func describe(err error) string {
 		text = right
 	}
 	return "not allowed: " + text
-}
-
-func oneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
 func root() *cobra.Command {

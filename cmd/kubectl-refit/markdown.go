@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/plan"
 )
 
@@ -74,7 +75,7 @@ func (c *comment) summary(d *planDocument) {
 	c.line("### Pool %s: %s\n", code(d.Pool), escaped(d.summary()))
 	c.line("%s → %s\n", code(cmp.Or(d.Current, "(nothing rendered)")), code(d.Desired))
 	if err := d.err(); err != nil {
-		c.line("**No node would go:** %s\n", escaped(oneLine(err.Error())))
+		c.line("**No node would go:** %s\n", escaped(message.OneLine(err.Error())))
 	}
 	if len(d.Groups) == 0 {
 		c.line("The pool has no nodes.")

@@ -22,6 +22,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/progress"
 )
@@ -216,7 +217,7 @@ func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDo
 func (c *cluster) warnAll(doc *planDocument, warnings []string) {
 	for _, w := range warnings {
 		c.warn("%s", w)
-		doc.Warnings = append(doc.Warnings, oneLine(w))
+		doc.Warnings = append(doc.Warnings, message.OneLine(w))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/rollout"
 )
@@ -161,7 +162,7 @@ func bypass(p *mcfgv1.MachineConfigPool, who, why string, now time.Time) (*chang
 	if target == "" {
 		return nil, "", fmt.Errorf("pool %s has no configuration yet", p.Name)
 	}
-	b := api.Bypass{Config: target, By: who, Why: oneLine(why), Since: now.UTC().Truncate(time.Second)}
+	b := api.Bypass{Config: target, By: who, Why: message.OneLine(why), Since: now.UTC().Truncate(time.Second)}
 	return &change{annotations: map[string]any{api.BypassKey: api.Encode(b)}}, fmt.Sprintf(
 		"pool %s takes %s without the %s of its RolloutPolicy; kubectl refit bypass %s --end takes that back",
 		p.Name, target, progress.Bypassed, p.Name), nil

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/rollout"
 )
@@ -139,7 +140,7 @@ func writeQuarantines(w io.Writer, rows []quarantineRow, now time.Time) error {
 			q.Reason = "gate " + q.Gate + " " + q.Reason
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Pool, q.Config, dash(q.Node), age(now, q.Since),
-			map[bool]string{true: "yes", false: "no"}[q.Present], oneLine(q.Reason))
+			map[bool]string{true: "yes", false: "no"}[q.Present], message.OneLine(q.Reason))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -159,7 +160,7 @@ func writeLifted(w io.Writer, rows []quarantineRow, now time.Time) error {
 	fmt.Fprintln(tw, "\nPOOL\tLIFTED\tFAILED ON\tSINCE\tBY\tWHY")
 	for _, q := range rows[:min(len(rows), liftsShown)] {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Pool, q.Config, dash(q.Node), age(now, q.Lifted.Since),
-			dash(q.Lifted.By), dash(oneLine(q.Lifted.Why)))
+			dash(q.Lifted.By), dash(message.OneLine(q.Lifted.Why)))
 	}
 	if more := len(rows) - liftsShown; more > 0 {
 		fmt.Fprintf(tw, "and %d more: see -o json\n", more)
@@ -184,7 +185,7 @@ func quarantineLift(o *options) *cobra.Command {
 					c.warn("who lifts it can't be recorded: %s", describe(err))
 				}
 			}
-			one := api.Lifted{By: by, Since: rollout.Now().UTC().Truncate(time.Second), Why: oneLine(why)}
+			one := api.Lifted{By: by, Since: rollout.Now().UTC().Truncate(time.Second), Why: message.OneLine(why)}
 			return lift(p, known, args, one)
 		})
 	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first and alone, and when it

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
@@ -17,6 +16,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 )
 
 // version is set by the build.
@@ -30,7 +30,7 @@ type stuckError struct{ error }
 
 func main() {
 	if err := command().Execute(); err != nil {
-		fmt.Fprintf(os.Stderr, "error: %s\n", oneLine(err.Error()))
+		fmt.Fprintf(os.Stderr, "error: %s\n", message.OneLine(err.Error()))
 		os.Exit(exitCode(err))
 	}
 }
@@ -86,7 +86,7 @@ func render() *cobra.Command {
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			warn := func(warnings []string) {
 				for _, w := range warnings {
-					fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", oneLine(w))
+					fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", message.OneLine(w))
 				}
 			}
 			docs, warnings, err := machineconfig.Read(paths...)
@@ -187,9 +187,4 @@ func versionCommand() *cobra.Command {
 			return err
 		},
 	}
-}
-
-// oneLine keeps a message on the one line that scripts read.
-func oneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }

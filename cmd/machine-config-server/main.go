@@ -30,6 +30,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/server"
 )
 
@@ -44,17 +45,12 @@ func main() {
 	err := command().ExecuteContext(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "error: %s\n", oneLine(err.Error()))
+		fmt.Fprintf(os.Stderr, "error: %s\n", message.OneLine(err.Error()))
 		if _, ok := errors.AsType[usageError](err); ok {
 			os.Exit(2)
 		}
 		os.Exit(1)
 	}
-}
-
-// oneLine keeps a message on the one line that scripts read.
-func oneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
 type options struct {
