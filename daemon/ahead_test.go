@@ -3,21 +3,13 @@
 package daemon
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/files"
-	"github.com/noderefit/noderefit/machineconfig"
-	"github.com/noderefit/noderefit/ostree"
-	"github.com/noderefit/noderefit/transaction"
+	"github.com/noderefit/noderefit/host"
 )
 
 // atRestOn is a node that is done at A.
@@ -107,81 +99,6 @@ func TestOnlyWhatWasApprovedIsGoneTo(t *testing.T) {
 	}
 }
 
-func TestTheHandsPassAnOrderOn(t *testing.T) {
-	t.Parallel()
-	root, err := files.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = root.Close() })
-	order := &api.StageOrder{Config: cfgB, Digest: "sha256:x", MinFreeMebibytes: 512, IOWeight: 10, CPUWeight: 20}
-	for _, c := range []struct {
-		verb    verb
-		order   *api.StageOrder
-		ordered bool
-	}{{stageVerb, order, true}, {stageVerb, nil, false}, {applyVerb, order, false}} {
-		call := &handCall{hands: &HostHands{root: root}, verb: c.verb, request: &Request{Name: cfgB, Order: c.order}}
-		dir := fmt.Sprintf("/run/%s-%t", c.verb.name, c.ordered)
-		argv, err := call.handOver(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, flag := range []string{"--as-staged", "--min-free=512", "--cpu-weight=20", "--io-weight=10"} {
-			if slices.Contains(argv, flag) != c.ordered {
-				t.Errorf("%s, ordered %t: %v", c.verb.name, c.ordered, argv)
-			}
-		}
-		if goes := c.verb.name == applyVerb.name; slices.Contains(argv, "--approved=sha256:x") != goes {
-			t.Errorf("%s is told what was approved: %t; %v", c.verb.name, !goes, argv)
-		}
-		if unit := call.transient(dir, argv); (unit.IOWeight == 10 && unit.CPUWeight == 20) != c.ordered {
-			t.Errorf("%s, ordered %t: %+v", c.verb.name, c.ordered, unit)
-		}
-	}
-}
-
-func TestStagingRefusesADiskBelowItsFloor(t *testing.T) {
-	h := openTree(t, t.TempDir())
-	cfg := &machineconfig.Config{Name: cfgB, Digest: digestB}
-	res, err := h.Stage(t.Context(), cfg, ApplyOptions{MinFree: 1 << 60})
-	if !errors.As(err, new(*lowDisk)) || !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), transaction.StateDir) {
-		t.Errorf("%v, %+v", err, res)
-	}
-	if _, err := h.Stage(t.Context(), cfg, ApplyOptions{MinFree: 1}); err != nil {
-		t.Errorf("a disk with room: %v", err)
-	}
-}
-
-// presentComposer is an OS manager that has composed something, and still has it.
-type presentComposer struct{ composer }
-
-func (presentComposer) Present(context.Context, ostree.System, ostree.Composed) (bool, error) {
-	return true, nil
-}
-
-func TestAnOSThatNobodyApprovedIsRefusedBeforeAnythingIsTouched(t *testing.T) {
-	h := openTree(t, t.TempDir())
-	h.composer = presentComposer{}
-	cfg := &machineconfig.Config{Name: cfgB, Digest: digestB}
-	kept := staged{Digest: digestB, Booted: "b", Composed: ostree.Composed{Checksum: "c", Base: "sha256:x"}}
-	if err := h.keepStaged(kept); err != nil {
-		t.Fatal(err)
-	}
-	for approved, refused := range map[string]bool{"": false, "sha256:x": false, "sha256:y": true, "c": true} {
-		res := &Result{Plan: rebootPlan()}
-		c, err := h.compose(t.Context(), cfg, "b", &wanted{}, ApplyOptions{Approved: approved}, res)
-		if isRefused(err) != refused || refused == (c.Checksum == "c") {
-			t.Errorf("approved %q: %+v, %v", approved, c, err)
-		}
-		if refused && (!strings.Contains(err.Error(), "sha256:x") || !strings.Contains(err.Error(), approved)) {
-			t.Errorf("approved %q: %v", approved, err)
-		}
-	}
-	if err := approves(cfg, "c", ostree.Composed{Checksum: "c"}); err != nil {
-		t.Errorf("a commit, by its checksum: %v", err)
-	}
-}
-
 func TestANodeThatFindsAnotherOSThanWasApprovedStagesAgainAndServes(t *testing.T) {
 	h, _ := quietHead(t)
 	h.way = way{from: cfgA, to: cfgB, plan: rebootPlan(), staged: true, asked: true, drained: then}
@@ -192,7 +109,7 @@ func TestANodeThatFindsAnotherOSThanWasApprovedStagesAgainAndServes(t *testing.T
 	if !h.way.staged {
 		t.Error("it is staged again for whatever reason")
 	}
-	end(PhaseApply, nil, &Refused{Err: notApproved(cfgB, "y", "x")})
+	end(PhaseApply, nil, &host.Refused{Err: host.NotApproved(cfgB, "y", "x")})
 	if h.way.staged {
 		t.Error("it is not staged again")
 	}

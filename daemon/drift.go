@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/host"
 )
 
 // The paces of what is done about drift.
@@ -108,7 +109,7 @@ func (s *driftState) recall(said *api.Drift) {
 }
 
 // found takes what the host says.
-func (s *driftState) found(v *Verification, policy api.DriftPolicy, now time.Time) {
+func (s *driftState) found(v *host.Verification, policy api.DriftPolicy, now time.Time) {
 	s.known, s.forced = true, v.Forced
 	for subject, f := range s.fights {
 		if now.Sub(f.last) > repairForget || f.last.After(now) { // the clock was set back since
@@ -182,11 +183,11 @@ func (s *driftState) repaired(subjects []string, failed string, now time.Time) {
 }
 
 // driftItems are what the host found, a thing each, in the order of their names. What was known keeps its time.
-func driftItems(found []Drift, known []api.DriftItem, now time.Time) []api.DriftItem {
+func driftItems(found []host.Drift, known []api.DriftItem, now time.Time) []api.DriftItem {
 	var out []api.DriftItem
 	at := map[string]int{}
 	for _, d := range found {
-		item := api.DriftItem{Kind: d.Kind, Name: d.subject(), Since: now.UTC().Truncate(time.Second)}
+		item := api.DriftItem{Kind: d.Kind, Name: d.Subject(), Since: now.UTC().Truncate(time.Second)}
 		i, is := at[item.Subject()]
 		if !is {
 			i = len(out)
@@ -213,7 +214,7 @@ func driftItems(found []Drift, known []api.DriftItem, now time.Time) []api.Drift
 const driftNames = 5
 
 // driftReason is why an update waits.
-func driftReason(d *DriftError) string {
+func driftReason(d *host.DriftError) string {
 	return fmt.Sprintf("the host does not match %s: %s; the updates of its pool wait for that (annotation %s): undo it "+
 		"on the host, and the update goes on at once, or have updates overwrite it", d.Config,
 		api.NewDrift(d.Config, driftItems(d.Drift, nil, time.Time{})).Names(driftNames), api.DriftPolicyKey)
@@ -270,7 +271,7 @@ func times(n int) string {
 }
 
 // repairText says what was written back.
-func repairText(subjects []string, res *Result) string {
+func repairText(subjects []string, res *host.Result) string {
 	names := subjects[:min(len(subjects), driftNames)]
 	text := "Wrote back what had drifted: " + strings.Join(names, ", ")
 	if more := len(subjects) - len(names); more > 0 {

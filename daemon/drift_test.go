@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/host"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -72,7 +73,7 @@ func TestSlowComparisonIsFollowedByAPause(t *testing.T) {
 }
 
 func TestDriftOfOneThingIsOneItem(t *testing.T) {
-	found := []Drift{
+	found := []host.Drift{
 		{Kind: "unit", Name: "b.service", What: "enabled"},
 		{Kind: "file", Path: "/etc/x", What: "mode"},
 		{Kind: "file", Path: "/etc/x", What: "contents", Expected: "sha256:1", Found: "sha256:2"},
@@ -98,10 +99,10 @@ func TestDriftOfOneThingIsOneItem(t *testing.T) {
 	}
 }
 
-func fileDrift(paths ...string) *Verification {
-	v := &Verification{Config: "c"}
+func fileDrift(paths ...string) *host.Verification {
+	v := &host.Verification{Config: "c"}
 	for _, p := range paths {
-		v.Drift = append(v.Drift, Drift{Kind: "file", Path: p, What: "contents"})
+		v.Drift = append(v.Drift, host.Drift{Kind: "file", Path: p, What: "contents"})
 	}
 	return v
 }
@@ -165,7 +166,7 @@ func TestWhatIsOnlyReportedIsNotWrittenBack(t *testing.T) {
 	}
 	forced := fileDrift("/etc/x", "/etc/y")
 	forced.Forced = true
-	forced.Drift = append(forced.Drift, Drift{Kind: "kargs", What: "missing"})
+	forced.Drift = append(forced.Drift, host.Drift{Kind: "kargs", What: "missing"})
 	s.repaired([]string{"file /etc/x"}, "", noon)
 	s.found(forced, api.DriftPolicy{}, noon)
 	if subjects, _ := s.due(api.DriftPolicy{}, noon); !slices.Equal(subjects, []string{"file /etc/x", "file /etc/y"}) {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/host"
 )
 
 // Metrics are those of a head. Names that OpenShift's daemon has mean what they mean there. No label holds what an
@@ -57,7 +58,7 @@ func outcomeOf(err error) string {
 		return outcomeDone
 	case errors.Is(err, context.Canceled):
 		return outcomeCancelled
-	case errors.As(err, new(*Refused)):
+	case errors.As(err, new(*host.Refused)):
 		return outcomeRefused
 	}
 	return outcomeFailed
@@ -181,7 +182,7 @@ func (m *Metrics) show(ready bool, state api.State, config, reason string) {
 }
 
 // host sets what is known of the OS.
-func (m *Metrics) host(s *Status) {
+func (m *Metrics) host(s *host.Status) {
 	version := ""
 	for _, d := range s.Deployments {
 		if d.Booted {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/host"
 )
 
 func scrape(t *testing.T, m *Metrics, path string) string {
@@ -41,11 +42,11 @@ func TestMetricsShowOneStateAtATime(t *testing.T) {
 	m.show(false, api.Degraded, cfgB, reasonStaging)
 	m.passed(PhaseStage, outcomeFailed, 3*time.Second)
 	m.Command("status", 20*time.Millisecond, nil)
-	m.Command("apply", time.Second, fmt.Errorf("applying: %w", &Refused{Err: errors.New("something else is at work")}))
+	m.Command("apply", time.Second, fmt.Errorf("applying: %w", &host.Refused{Err: errors.New("something else is at work")}))
 	m.drain(&api.Drain{Waiting: []api.WaitingPod{{Why: api.DrainWaitBudget}, {Why: "something new"}}})
 	m.drifted(api.NewDrift(cfgB, []api.DriftItem{{Kind: "file", Name: "/etc/x", Since: time.Unix(1767225600, 0)},
 		{Kind: "file", Name: "/etc/y", Since: time.Unix(1767225599, 0)}}))
-	m.host(&Status{OS: OSOstree, Deployments: []DeploymentStatus{{Version: "41"}, {Booted: true, Version: "42"}}})
+	m.host(&host.Status{OS: host.OSOstree, Deployments: []host.DeploymentStatus{{Version: "41"}, {Booted: true, Version: "42"}}})
 	text := scrape(t, m, "/metrics")
 	for _, want := range []string{
 		`mcd_state{reason="StagingFailed",state="Degraded"}`, `mcd_update_state{config="` + cfgB + `",err="StagingFailed"}`,

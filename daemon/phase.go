@@ -12,6 +12,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
@@ -59,7 +60,7 @@ type situation struct {
 	excluded      bool // it is out of the load balancers, by whomever
 
 	// host is nil as long as the host was not read. It is as it is, as far as its record goes, since hostSince.
-	host      *Status
+	host      *host.Status
 	hostSince time.Time
 	verdict   time.Duration // how long it has to prove itself after a boot
 
@@ -147,7 +148,6 @@ type phase struct {
 // How long the head waits for the host to do by itself what it is about to do. After that it asks the host to go on,
 // which takes up what a killed process has left.
 const (
-	rebootPatience = 10 * time.Minute // from the start of a reboot until the host is gone
 	returnPatience = 2 * time.Minute
 	provePatience  = 5 * time.Minute // from the deadline of the verdict on
 )
@@ -330,7 +330,7 @@ func (v *situation) disrupts() bool { return v.plan.Drain || v.plan.Reboot }
 
 // leaving: the reboot was started and may still come.
 func (v *situation) leaving() bool {
-	return !v.rebooting.IsZero() && v.now.Sub(v.rebooting) < rebootPatience
+	return !v.rebooting.IsZero() && v.now.Sub(v.rebooting) < host.RebootPatience
 }
 
 // before says that a comes before b in an update.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -24,8 +25,8 @@ const (
 var then = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // hostAt is a host with a record.
-func hostAt(committed, pending string, phase transaction.Phase, state transaction.State) *Status {
-	s := &Status{State: state, Phase: string(phase)}
+func hostAt(committed, pending string, phase transaction.Phase, state transaction.State) *host.Status {
+	s := &host.Status{State: state, Phase: string(phase)}
 	s.Config.Committed, s.Config.Pending = committed, pending
 	return s
 }
@@ -106,7 +107,7 @@ var stages = map[Phase]func() *situation{
 	},
 }
 
-func stuck(s *Status) *Status {
+func stuck(s *host.Status) *host.Status {
 	if s != nil {
 		s.Stuck = true
 	}
@@ -328,5 +329,19 @@ func TestOthersAtWorkAreNoFailureForAWhile(t *testing.T) {
 	f := fail(nil, PhaseApply, failRefused, reasonRefused, "zincati is at work", then)
 	if f.bad(then.Add(time.Minute)) || !f.bad(then.Add(refusedFor)) {
 		t.Error("a refusal has to count from refusedFor on")
+	}
+}
+
+func TestWhatIsStagedForAnotherConfigurationIsLeftOver(t *testing.T) {
+	b := strings.Repeat("b", 64)
+	v := updating()
+	for _, c := range []struct {
+		staged, desired string
+		want            bool
+	}{{"", cfgA, false}, {b, cfgB, false}, {b, cfgA, true}, {"unknown", cfgA, true}} {
+		v.host.Staged, v.node.Desired = c.staged, c.desired
+		if got := v.leftover(); got != c.want {
+			t.Errorf("%q is staged and %s desired: left over %t", c.staged, c.desired, got)
+		}
 	}
 }

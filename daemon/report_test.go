@@ -348,3 +348,16 @@ func TestAnUpdateBeginsOnceAndIsAboutWhatIsDesired(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatCheckScriptsSaidIsOnTheNodeWhileItIsKnown(t *testing.T) {
+	v := updating()
+	v.host.Checks = &api.Checks{Config: cfgB, Said: map[string]string{"10-wish": "exit status 1: would be nice"}}
+	r := reportNode(v, PhaseDone)
+	if got := r.annotations[api.ChecksKey]; got == nil || *got != api.Encode(v.host.Checks) {
+		t.Errorf("the Node says %v", got)
+	}
+	v.host.Checks = nil
+	if r := reportNode(v, PhaseDone); !r.drops(api.ChecksKey) {
+		t.Error("what is no longer known stays on the Node")
+	}
+}

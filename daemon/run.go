@@ -1,66 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package daemon is the state machine of a node. It watches the Node object, decides the next phase on the way to the
+// desired configuration (phase.go), has the hands do the phase on the host, and reports to the cluster.
 package daemon
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 )
-
-// Request asks the hands for a configuration.
-type Request struct {
-	Name string
-	// Config is the MachineConfig as JSON, Policy the MachineConfiguration as JSON or nil.
-	Config, Policy []byte
-	// Lift takes the configuration out of the host's quarantine first.
-	Lift bool
-	// Strict refuses a host that does not match what it has, with a *DriftError.
-	Strict bool
-	// Order is what a RolloutPolicy says of how it is staged: what was staged before is used, whatever the image's name
-	// means by now. Of what it says only the floor under the disk makes another request: a staging that has one would
-	// end by it.
-	Order *api.StageOrder
-	// HookDocument is what the cluster has to say of hooks. Another one makes no other request.
-	HookDocument
-
-	repair []string // the subjects of a RepairRequest
-	asks   string   // what tells one request of an Asker from another
-}
-
-// RepairRequest asks for what has drifted from the committed configuration to be written back.
-type RepairRequest struct {
-	// Policy is the MachineConfiguration as JSON or nil.
-	Policy []byte
-	// Subjects are kinds and names, as in "file /etc/chrony.conf"; none of them: everything that can be.
-	Subjects []string
-}
-
-// ErrSuperseded is the cause of a context that ends because something else is to be done, and not because the caller
-// goes away.
-var ErrSuperseded = fmt.Errorf("something else is to be done: %w", context.Canceled)
 
 // Hands do on the host what has to be done there. Each operation is a process of the host's: that the caller goes away
 // ends none that changes anything. Errors are a *Refused (something else is at work: try again), an *UnreachableError
 // (it can't be reached from here) or something that another try may mend.
 type Hands interface {
 	// Status reads where the host is.
-	Status(ctx context.Context) (*Status, error)
+	Status(ctx context.Context) (*host.Status, error)
 	// Plan is the way from what the host has to what the request names. It touches nothing.
-	Plan(ctx context.Context, r Request) (*plan.Plan, error)
+	Plan(ctx context.Context, r hands.Request) (*plan.Plan, error)
 	// Stage refuses what can't work and brings the OS to the disk. It attaches to one of the same configuration that is
 	// already running. It is stopped when ctx ends with the cause ErrSuperseded, and otherwise goes on.
-	Stage(ctx context.Context, r Request) error
+	Stage(ctx context.Context, r hands.Request) error
 	// Unstage stops a stage that still runs and lets go of what was brought to the disk and did not boot. It is stopped
 	// as Stage is, and takes up what was left the next time.
 	Unstage(ctx context.Context) error
 	// Apply carries the plan out. It attaches to an apply of the same configuration that is already running. When ctx
 	// ends, the operation goes on.
-	Apply(ctx context.Context, r Request) (*Result, error)
+	Apply(ctx context.Context, r hands.Request) (*host.Result, error)
 }
 
 // Senses are what head and host tell each other besides.
@@ -80,30 +51,20 @@ type Senses interface {
 // Asker asks the hooks of the host, and those that the request names, whether a drain may begin.
 type Asker interface {
 	// Ask runs them one after the other. A no is a *hooks.Error. It is stopped as Stage is.
-	Ask(ctx context.Context, r Request) error
+	Ask(ctx context.Context, r hands.Request) error
 }
 
 // Verifier compares the host with its committed configuration, and writes back what differs.
 type Verifier interface {
-	Verify(ctx context.Context) (*Verification, error)
+	Verify(ctx context.Context) (*host.Verification, error)
 	// Repair changes files, links, units and users, and never reboots or drains. It is all or nothing.
-	Repair(ctx context.Context, r RepairRequest) (*Result, error)
-}
-
-// DeliverRequest asks for the certificates of a ControllerConfig to be on the host.
-type DeliverRequest struct {
-	// Name says which it is: its name and resource version.
-	Name string
-	// Config is the ControllerConfig as JSON, with the fields that are delivered.
-	Config []byte
-	// Policy is the MachineConfiguration as JSON or nil.
-	Policy []byte
+	Repair(ctx context.Context, r hands.RepairRequest) (*host.Result, error)
 }
 
 // Deliverer writes what is renewed beside the configurations. It never reboots or drains, and is refused while an
 // update is under way on the host. An error that comes with a Delivery is about a part: the rest was delivered.
 type Deliverer interface {
-	Deliver(ctx context.Context, r DeliverRequest) (*Delivery, error)
+	Deliver(ctx context.Context, r hands.DeliverRequest) (*host.Delivery, error)
 }
 
 // Monitor tells when the host may have drifted.

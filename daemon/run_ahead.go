@@ -13,7 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 )
 
 // aheadState is what the head knows of staging ahead: what a RolloutPolicy asks of the node while it serves.
@@ -95,7 +98,7 @@ func (v *situation) reportAhead(r *nodeReport) {
 func (h *Head) startAhead(ctx context.Context, v *situation) {
 	o := *v.order()
 	h.run(ctx, phaseAhead, o.Config, func(ctx context.Context, e *jobEnd) (err error) {
-		r := Request{Name: o.Config, Order: &o}
+		r := hands.Request{Name: o.Config, Order: &o}
 		if r.Config, err = h.cluster.document(ctx, o.Config); err != nil {
 			return err
 		}
@@ -107,7 +110,7 @@ func (h *Head) startAhead(ctx context.Context, v *situation) {
 }
 
 // stageOrdered stages what a policy orders, and finds out what that is.
-func (h *Head) stageOrdered(ctx context.Context, r Request, e *jobEnd) error {
+func (h *Head) stageOrdered(ctx context.Context, r hands.Request, e *jobEnd) error {
 	if err := h.o.Hands.Stage(ctx, r); err != nil {
 		return err
 	}
@@ -124,7 +127,7 @@ func (h *Head) stageOrdered(ctx context.Context, r Request, e *jobEnd) error {
 
 // stageApproved stages what the node is about to go to: what was staged before, where a policy ordered that, and
 // nothing else than was approved.
-func (h *Head) stageApproved(ctx context.Context, r Request, e *jobEnd) error {
+func (h *Head) stageApproved(ctx context.Context, r hands.Request, e *jobEnd) error {
 	if r.Order == nil {
 		return h.o.Hands.Stage(ctx, r)
 	}
@@ -139,14 +142,14 @@ func unapproved(o *api.StageOrder, staged *api.Staged) error {
 	if o.Digest == "" || staged.Digest == "" || o.Digest == staged.Digest {
 		return nil
 	}
-	return &typedError{reason: reasonStaging, err: notApproved(o.Config, staged.Digest, o.Digest)}
+	return &typedError{reason: reasonStaging, err: host.NotApproved(o.Config, staged.Digest, o.Digest)}
 }
 
 // unapproved is about what failed, and may have because the host has another OS than was approved. Where an apply finds
 // that out, what was staged had gone: to stage again says what it is now. Where that does, the node may as well serve.
 func (h *Head) unapproved(e *jobEnd) {
 	switch f := h.way.failure; {
-	case e.job.phase == PhaseApply && e.job.approved != "" && errors.As(e.err, new(*Refused)):
+	case e.job.phase == PhaseApply && e.job.approved != "" && errors.As(e.err, new(*host.Refused)):
 		h.way.staged = false
 	case e.job.phase == PhaseStage && e.staged != nil && f != nil && before(PhaseStage, f.phase):
 		f.phase = PhaseStage
@@ -160,14 +163,14 @@ func (h *Head) aheadEnded(e jobEnd, now time.Time) {
 	case e.err == nil:
 		s.report, s.retry = e.staged, time.Time{}
 	case errors.Is(e.err, context.Canceled):
-	case errors.As(e.err, new(*Refused)), errors.As(e.err, new(*clusterError)):
+	case errors.As(e.err, new(*host.Refused)), errors.As(e.err, new(*clusterError)):
 		s.retry = now.Add(jitter(unstagePace)) // which says nothing of what is to be staged
 	default:
 		tries := 1
 		if r := s.report; r.Failed(e.job.config) {
 			tries += r.Tries
 		}
-		s.report = &api.Staged{Config: e.job.config, Error: api.ShortReason(oneLine(e.err)), Tries: tries,
+		s.report = &api.Staged{Config: e.job.config, Error: api.ShortReason(message.OneLine(e.err.Error())), Tries: tries,
 			Since: now.UTC().Truncate(time.Second)}
 	}
 	if e.err != nil {

@@ -22,6 +22,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/message"
 )
 
 // The paces of delivering certificates. A ControllerConfig that changes is delivered at once, whatever failed before.
@@ -160,7 +163,7 @@ func (s *deliveryState) due(sum []byte, now time.Time) bool {
 
 // ended takes what became of delivering. version is that of the ControllerConfig. That something else was at work on
 // the host is a failure only once it has been so for long.
-func (s *deliveryState) ended(version string, d *Delivery, err error, now time.Time) {
+func (s *deliveryState) ended(version string, d *host.Delivery, err error, now time.Time) {
 	s.running = false
 	if err == nil {
 		s.done, s.tries = true, 0
@@ -172,10 +175,10 @@ func (s *deliveryState) ended(version string, d *Delivery, err error, now time.T
 	}
 	s.tries++
 	s.retry = now.Add(jitter(min(deliverFirst<<min(s.tries-1, 10), deliverLast)))
-	if errors.As(err, new(*Refused)) && s.tries < 4 || errors.Is(err, context.Canceled) {
+	if errors.As(err, new(*host.Refused)) && s.tries < 4 || errors.Is(err, context.Canceled) {
 		return
 	}
-	u := &api.Undelivered{Reason: api.ShortReason(oneLine(err)), Since: now.UTC().Truncate(time.Second)}
+	u := &api.Undelivered{Reason: api.ShortReason(message.OneLine(err.Error())), Since: now.UTC().Truncate(time.Second)}
 	if was := s.report.undelivered; was != nil {
 		u.Since = was.Since
 	}
@@ -185,7 +188,7 @@ func (s *deliveryState) ended(version string, d *Delivery, err error, now time.T
 // deliverEnd is what became of it.
 type deliverEnd struct {
 	version  string
-	delivery *Delivery
+	delivery *host.Delivery
 	err      error
 }
 
@@ -224,7 +227,7 @@ func (h *Head) deliver(ctx context.Context, v *situation) {
 	}
 	h.delivery.running = true
 	name := fmt.Sprintf("ControllerConfig %s, version %s", cc.Name, cc.ResourceVersion)
-	r := DeliverRequest{Name: name, Config: document}
+	r := hands.DeliverRequest{Name: name, Config: document}
 	go func() {
 		e := deliverEnd{version: cc.ResourceVersion}
 		if e.err = undeliverable(cc); e.err == nil {

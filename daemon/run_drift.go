@@ -12,6 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/message"
 )
 
 // touch has the host looked at soon. On the way to something else nothing is: the update compares for itself, and at
@@ -46,7 +49,7 @@ const policyPatience = 10 * time.Second
 
 // preflight compares the host with what it has before an update begins. desired is the watch of what it goes to, where
 // that has a say; nil: it has none.
-func (h *Head) preflight(ctx context.Context, r *Request, desired *configWatch, e *jobEnd) error {
+func (h *Head) preflight(ctx context.Context, r *hands.Request, desired *configWatch, e *jobEnd) error {
 	if desired != nil {
 		if err := desired.known(ctx, r.Name); err != nil {
 			return err
@@ -64,7 +67,7 @@ func (h *Head) preflight(ctx context.Context, r *Request, desired *configWatch, 
 	e.drift = found
 	r.Strict = r.Strict && !found.Forced
 	if r.Strict && len(found.Drift) > 0 {
-		return &DriftError{Config: found.Config, Drift: found.Drift}
+		return &host.DriftError{Config: found.Config, Drift: found.Drift}
 	}
 	return nil
 }
@@ -99,7 +102,7 @@ func (h *Head) verified(e jobEnd, now time.Time) {
 }
 
 // found takes what the host says of itself, and watches what it names.
-func (h *Head) found(v *Verification, now time.Time, took time.Duration) {
+func (h *Head) found(v *host.Verification, now time.Time, took time.Duration) {
 	h.drift.pace.looked(now, took)
 	was := h.drift.report
 	h.drift.found(v, h.cluster.driftPolicy(v.Config), now)
@@ -156,7 +159,7 @@ func (h *Head) mend(ctx context.Context, v *situation) {
 	}
 	h.run(ctx, phaseRepair, v.node.Desired, func(ctx context.Context, e *jobEnd) error {
 		e.repaired = subjects
-		r := RepairRequest{Subjects: subjects}
+		r := hands.RepairRequest{Subjects: subjects}
 		var err error
 		if r.Policy, err = h.cluster.policy(ctx); err != nil {
 			return err // what a repair may restart is not known
@@ -174,7 +177,7 @@ func (h *Head) mended(e jobEnd, now time.Time) {
 	h.verifyAt = now
 	failed := ""
 	if e.err != nil {
-		failed = oneLine(e.err)
+		failed = message.OneLine(e.err.Error())
 		h.verifyAt = now.Add(jitter(repairFirst))
 		h.log.Warn("writing back what has drifted", zap.Strings("items", e.repaired), zap.Error(e.err))
 		kind, _ := h.classify(phaseRepair, e.err)

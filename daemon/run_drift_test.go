@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -27,11 +28,11 @@ type busyHost struct {
 	refuses error
 }
 
-func (b *busyHost) Verify(context.Context) (*Verification, error) {
-	return &Verification{Config: cfgA, Forced: b.forced, Drift: []Drift{{Kind: "file", Path: "/a", What: "contents"}}}, nil
+func (b *busyHost) Verify(context.Context) (*host.Verification, error) {
+	return &host.Verification{Config: cfgA, Forced: b.forced, Drift: []host.Drift{{Kind: "file", Path: "/a", What: "contents"}}}, nil
 }
 
-func (b *busyHost) Repair(context.Context, RepairRequest) (*Result, error) {
+func (b *busyHost) Repair(context.Context, hands.RepairRequest) (*host.Result, error) {
 	b.asked++
 	return nil, b.refuses
 }
@@ -50,7 +51,7 @@ func policyOf(t *testing.T, h *Head, config, policy string) {
 
 // at is a node at rest in a phase.
 func at(p Phase, desired string, now time.Time) *situation {
-	v := &situation{now: now, exists: true, host: &Status{State: transaction.Done}}
+	v := &situation{now: now, exists: true, host: &host.Status{State: transaction.Done}}
 	v.node.Desired, v.host.Config.Committed = desired, cfgA
 	if p == PhaseRolledBack {
 		v.host.State = transaction.RolledBack
@@ -67,7 +68,7 @@ func TestRepairThatDoesNotBeginIsFollowedByAPause(t *testing.T) {
 	defer answers.Close()
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
-	refused := &Refused{Err: errors.New("another update of the OS is under way")}
+	refused := &host.Refused{Err: errors.New("another update of the OS is under way")}
 	for _, c := range []struct {
 		name, server, policy string
 		host                 busyHost
@@ -182,16 +183,5 @@ func TestTouchDuringAnUpdateIsLookedAtAfterIt(t *testing.T) {
 		if soon := h.verifyAt.Equal(then); soon != c.soon {
 			t.Errorf("%s: looked at in %s", c.name, h.verifyAt.Sub(then))
 		}
-	}
-}
-
-// Journals are read by others than who may read the files, and a digest of a short secret is as good as the secret.
-func TestWarningsOfDriftHoldNoDigests(t *testing.T) {
-	text := driftText(Drift{Kind: "file", Path: "/etc/a", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"})
-	if !strings.Contains(text, "file /etc/a: contents") || strings.Contains(text, "sha256") {
-		t.Errorf("%q", text)
-	}
-	if text := driftText(Drift{Kind: "kargs", What: "missing", Expected: "secret=1"}); text != "kargs: missing" {
-		t.Errorf("%q", text)
 	}
 }

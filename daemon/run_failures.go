@@ -10,6 +10,7 @@ import (
 
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/host"
 )
 
 // jitter spreads what many nodes would do at the same moment.
@@ -85,13 +86,13 @@ func (h *Head) classify(p Phase, err error) (failureKind, string) {
 	if errors.As(err, new(*hooks.Error)) {
 		return failHeld, reasonHook
 	}
-	if errors.As(err, new(*DriftError)) {
+	if errors.As(err, new(*host.DriftError)) {
 		return failDegraded, reasonDrift
 	}
-	if _, is := errors.AsType[*UnreachableError](err); is {
+	if _, is := errors.AsType[*host.UnreachableError](err); is {
 		return failUnreconcilable, reasonUnreconcilable
 	}
-	if _, is := errors.AsType[*Refused](err); is {
+	if _, is := errors.AsType[*host.Refused](err); is {
 		return failRefused, reasonRefused
 	}
 	_, asked := errors.AsType[*clusterError](err)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
@@ -91,7 +93,7 @@ type Head struct {
 	delivers chan deliverEnd
 
 	// The host, as it was last read; read says that it was since the last operation ended.
-	host      *Status
+	host      *host.Status
 	hostSince time.Time
 	read      bool
 	asking    bool
@@ -134,7 +136,7 @@ type Head struct {
 // way is what is known of the way from what the host has to what is desired. It is forgotten when either changes.
 type way struct {
 	from, to, lift string
-	request        Request
+	request        hands.Request
 	plan           *plan.Plan
 	staged         bool
 	asked          bool   // the hooks have said yes
@@ -272,7 +274,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
 		_, v.excluded = node.Labels[api.ExcludeLabel]
-		v.ready, _ = NodeWord(node, h.o.Boot, now, uptime())
+		v.ready, _ = NodeWord(node, h.o.Boot, now, host.Uptime())
 		var err error
 		if v.node, err = api.ReadNode(node); err != nil && err.Error() != h.unread {
 			h.unread = err.Error()
@@ -331,13 +333,13 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 // missReboot gives a reboot up that does not come: the host still is where it was when it began.
 func (h *Head) missReboot(v *situation) {
 	began := h.way.rebooting
-	if began.IsZero() || v.now.Sub(began) < rebootPatience || !v.inPhase(transaction.PhaseBoot) {
+	if began.IsZero() || v.now.Sub(began) < host.RebootPatience || !v.inPhase(transaction.PhaseBoot) {
 		return
 	}
 	h.metrics.rebootsFailed.Inc()
 	h.way.rebooting, h.way.drained = time.Time{}, time.Time{}
 	text := fmt.Sprintf("the host was told to reboot at %s and did not within %s: systemctl list-jobs and "+
-		"systemd-inhibit on the host say what holds it up", began.UTC().Format(time.RFC3339), rebootPatience)
+		"systemd-inhibit on the host say what holds it up", began.UTC().Format(time.RFC3339), host.RebootPatience)
 	h.way.failure = fail(h.way.failure, PhaseApply, failDegraded, reasonRebooting, text, v.now)
 	h.log.Warn("rebooting", zap.String("config", h.way.to), zap.String("error", text))
 }
@@ -411,7 +413,7 @@ func (h *Head) clear(v *situation, p phase) bool {
 		// It can't be stopped, and what the host's record says of it meanwhile is true.
 		return h.read && (h.job.config == v.node.Desired || !p.job)
 	}
-	h.job.cancel(ErrSuperseded)
+	h.job.cancel(hands.ErrSuperseded)
 	return false
 }
 
@@ -515,7 +517,7 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 }
 
 // announceServices tells people what was done about the node's services, in upstream's words.
-func (h *Head) announceServices(r *Result) {
+func (h *Head) announceServices(r *host.Result) {
 	node := h.cluster.current()
 	if r == nil || node == nil {
 		return
@@ -527,7 +529,7 @@ func (h *Head) announceServices(r *Result) {
 }
 
 // serviceEvent is what an event says of something that was done about a service.
-func serviceEvent(a Acted) (kind, reason, text string) {
+func serviceEvent(a host.Acted) (kind, reason, text string) {
 	reason, doing, done := "ServiceReload", "Reloading", "reloaded"
 	if a.Type == plan.ActionRestart {
 		reason, doing, done = "ServiceRestart", "Restarting", "restarted"

@@ -11,11 +11,13 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/message"
 )
 
 // hooks are what the cluster has to say of hooks for the update to a configuration. waits makes sure that it is known.
-func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits bool) (HookDocument, error) {
-	doc := HookDocument{Node: h.o.Node}
+func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits bool) (host.HookDocument, error) {
+	doc := host.HookDocument{Node: h.o.Node}
 	if w == nil {
 		return doc, nil
 	}
@@ -26,7 +28,7 @@ func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits b
 	}
 	var err error
 	if doc.Hooks, err = api.Decode[[]api.Hook](w.annotations(config), api.HooksKey); err != nil {
-		return doc, &hooks.Error{When: hooks.BeforeDrain, Hook: api.HooksKey, Why: oneLine(err)}
+		return doc, &hooks.Error{When: hooks.BeforeDrain, Hook: api.HooksKey, Why: message.OneLine(err.Error())}
 	}
 	for _, hook := range doc.Hooks {
 		// What is to be asked is not known, so that nobody can have said yes.

@@ -11,12 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/transaction"
 )
 
 // hostAnswer is the host's status, or why there is none.
 type hostAnswer struct {
-	status *Status
+	status *host.Status
 	err    error
 }
 
@@ -53,7 +55,7 @@ func (h *Head) readHost(a hostAnswer) {
 		return
 	}
 	if a.err != nil {
-		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving, blindReason+": "+oneLine(a.err), now)
+		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving, blindReason+": "+message.OneLine(a.err.Error()), now)
 		h.log.Warn("reading the host", zap.Error(a.err))
 		h.askAt = h.blind.retry
 		return
@@ -76,7 +78,7 @@ func (h *Head) readHost(a hostAnswer) {
 }
 
 // recordOf is what of a status decides what is to be done.
-func recordOf(s *Status) string {
+func recordOf(s *host.Status) string {
 	return strings.Join([]string{s.Config.Committed, s.Config.Pending, s.Phase, string(s.State)}, "|")
 }
 
@@ -99,7 +101,7 @@ func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 		defer cancel()
 		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
 		if err == nil {
-			ready, why := NodeWord(node, h.o.Boot, time.Now(), uptime())
+			ready, why := NodeWord(node, h.o.Boot, time.Now(), host.Uptime())
 			err = h.o.Senses.NodeReady(ctx, ready, why, NodeHeard(node))
 		}
 		h.words <- err

@@ -14,6 +14,9 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/plan"
 )
 
@@ -34,11 +37,11 @@ type jobEnd struct {
 	job *job
 	err error
 	// What it found out.
-	request  Request
+	request  hands.Request
 	plan     *plan.Plan
 	forecast *api.Drain
-	result   *Result
-	drift    *Verification
+	result   *host.Result
+	drift    *host.Verification
 	repaired []string
 	staged   *api.Staged
 }
@@ -58,7 +61,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	}
 	if atRest(p.name) {
 		if p.name == PhaseDone {
-			h.way.request, h.way.plan = Request{}, nil // a document may be large, and is not needed before it is read again
+			h.way.request, h.way.plan = hands.Request{}, nil // a document may be large, and is not needed before it is read again
 			h.way.failure = nil
 		}
 		h.rest(ctx, v)
@@ -73,7 +76,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		going.MinFreeMebibytes = 0 // a full disk is no reason to leave what is on it already
 		w.request.Order = &going
 	}
-	r := Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
+	r := hands.Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
 	compare := !v.pending() && v.host.Config.Committed != "" && h.o.Verifier != nil
 	var policy *configWatch
 	if leaves(v) {
@@ -109,7 +112,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 			if err != nil {
 				return err
 			}
-			return h.o.Asker.Ask(ctx, Request{Name: desired, HookDocument: doc})
+			return h.o.Asker.Ask(ctx, hands.Request{Name: desired, HookDocument: doc})
 		case PhaseDrain:
 			return h.o.Drainer.Run(ctx, request, h.drainReport)
 		default:
@@ -158,7 +161,7 @@ func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.
 }
 
 // plan finds out the way to a configuration. What its name stands for never changes, so that it is read once.
-func (h *Head) plan(ctx context.Context, r Request, e *jobEnd) (err error) {
+func (h *Head) plan(ctx context.Context, r hands.Request, e *jobEnd) (err error) {
 	if r.Config == nil {
 		if r.Config, err = h.cluster.document(ctx, r.Name); err != nil {
 			return err
@@ -171,7 +174,7 @@ func (h *Head) plan(ctx context.Context, r Request, e *jobEnd) (err error) {
 	if e.plan, err = h.o.Hands.Plan(ctx, e.request); err != nil {
 		return err
 	}
-	return Unreconcilable(e.plan)
+	return host.Unreconcilable(e.plan)
 }
 
 // stage brings everything to the host that can be there before the node stops serving, and looks at what a drain would
@@ -291,8 +294,8 @@ func (h *Head) finish(e jobEnd) {
 		h.unapproved(&e)
 		kind, reason := h.classify(e.job.phase, e.err)
 		h.heldBy(e.err, now)
-		at, text := e.job.phase, oneLine(e.err)
-		if drifted, is := errors.AsType[*DriftError](e.err); is {
+		at, text := e.job.phase, message.OneLine(e.err.Error())
+		if drifted, is := errors.AsType[*host.DriftError](e.err); is {
 			at, text = PhasePlan, driftReason(drifted) // whoever waits for a person may as well serve
 		}
 		h.way.failure = fail(h.way.failure, at, kind, reason, text, now)
@@ -321,7 +324,7 @@ func (h *Head) finish(e jobEnd) {
 	case PhaseDrain:
 		h.way.drained, h.drain, h.open = now, nil, false
 	case PhaseApply:
-		if e.result != nil && e.result.Reboot == RebootStarted {
+		if e.result != nil && e.result.Reboot == host.RebootStarted {
 			h.way.rebooting = now
 		}
 	}
@@ -395,7 +398,7 @@ func quiet(d *api.Drain, now time.Time) bool {
 
 // restoreDesired gives the cluster back what is desired and was deleted, where the host has it: it is on its way there,
 // or comes from there.
-func (h *Head) restoreDesired(ctx context.Context, r *Request) error {
+func (h *Head) restoreDesired(ctx context.Context, r *hands.Request) error {
 	document, err := h.o.Senses.Config(ctx, r.Name)
 	if err != nil {
 		return errMissing(r.Name)

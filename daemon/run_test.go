@@ -21,6 +21,8 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -39,10 +41,10 @@ func quietHead(t *testing.T) (*Head, *record.FakeRecorder) {
 
 func TestDriftIsToldWithoutContents(t *testing.T) {
 	h, events := quietHead(t)
-	verified := func(found ...Drift) {
-		h.verified(jobEnd{job: &job{began: then}, drift: &Verification{Config: cfgA, Drift: found}}, then)
+	verified := func(found ...host.Drift) {
+		h.verified(jobEnd{job: &job{began: then}, drift: &host.Verification{Config: cfgA, Drift: found}}, then)
 	}
-	verified(Drift{Kind: "file", Path: "/etc/a.conf", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"})
+	verified(host.Drift{Kind: "file", Path: "/etc/a.conf", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"})
 	node := h.cluster.current()
 	h.announceDrift(nil, h.drift.report, node)
 	got := <-events.Events
@@ -74,7 +76,7 @@ func TestComparisonThatComesDueDuringATurnIsNotLost(t *testing.T) {
 		"a repair":     func(h *Head) { h.verifyAt, h.repairAt = now.Add(time.Hour), now.Add(-time.Millisecond) },
 	} {
 		h, _ := quietHead(t)
-		h.o.Verifier, h.phase, h.read, h.askAt = &HostHands{}, PhaseDone, true, now.Add(restPace)
+		h.o.Verifier, h.phase, h.read, h.askAt = &hands.Client{}, PhaseDone, true, now.Add(restPace)
 		set(h)
 		if pause := h.pause(now); pause > time.Second {
 			t.Errorf("%s: the next turn is in %s", name, pause)
@@ -87,12 +89,12 @@ func TestTouchDuringAComparisonIsNotLost(t *testing.T) {
 	h, _ := quietHead(t)
 	h.phase, h.verifyAt = PhaseDone, then
 	h.touch(then.Add(time.Second))
-	h.verified(jobEnd{job: &job{began: then}, drift: &Verification{Config: cfgA}}, then.Add(1100*time.Millisecond))
+	h.verified(jobEnd{job: &job{began: then}, drift: &host.Verification{Config: cfgA}}, then.Add(1100*time.Millisecond))
 	if next := h.verifyAt.Sub(then); next > 10*time.Second {
 		t.Errorf("the next look is in %s", next)
 	}
 	again := &job{began: then.Add(5 * time.Second)}
-	h.verified(jobEnd{job: again, drift: &Verification{Config: cfgA}}, then.Add(6*time.Second))
+	h.verified(jobEnd{job: again, drift: &host.Verification{Config: cfgA}}, then.Add(6*time.Second))
 	if next := h.verifyAt.Sub(then); next < verifyPace/2 {
 		t.Errorf("it compares itself without end: %s", next)
 	}
@@ -133,7 +135,7 @@ func held() api.Drain {
 
 func TestNodeSaysWhatItsUpdateWaitsFor(t *testing.T) {
 	d := held()
-	pulling := &Pulling{Since: then.Format(time.RFC3339), Says: "layer 1"}
+	pulling := &host.Pulling{Since: then.Format(time.RFC3339), Says: "layer 1"}
 	cases := []struct {
 		name   string
 		phase  Phase
@@ -149,7 +151,7 @@ func TestNodeSaysWhatItsUpdateWaitsFor(t *testing.T) {
 	}
 	for _, c := range cases {
 		h, _ := quietHead(t)
-		h.way.to, h.drain, h.host = cfgB, &d, &Status{Pulling: pulling}
+		h.way.to, h.drain, h.host = cfgB, &d, &host.Status{Pulling: pulling}
 		h.job = &job{phase: c.phase, config: cfgB}
 		says := func(after time.Duration) string {
 			since, text := h.holds()
@@ -240,8 +242,8 @@ func TestErrorsMeanDifferentThings(t *testing.T) {
 		{"and while draining", PhaseDrain, unreachable, failTransient},
 		{"a registry is away", PhaseStage, unreachable, failDegraded},
 		{"the host is slow", PhasePlan, context.DeadlineExceeded, failDegraded},
-		{"another manager", PhaseApply, &Refused{Err: errors.New("zincati")}, failRefused},
-		{"it can't be", PhasePlan, &UnreachableError{Err: errors.New("fips")}, failUnreconcilable},
+		{"another manager", PhaseApply, &host.Refused{Err: errors.New("zincati")}, failRefused},
+		{"it can't be", PhasePlan, &host.UnreachableError{Err: errors.New("fips")}, failUnreconcilable},
 		{"it does not exist", PhasePlan, errMissing(cfgB), failDegraded},
 		{"somebody uncordoned", PhaseDrain, drain.ErrUncordoned, failTransient},
 	}
@@ -279,10 +281,10 @@ func TestRebootThatDoesNotComeIsAFailure(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{api.DesiredConfig: cfgB}}}
 	h.host = hostAt(cfgA, cfgB, transaction.PhaseBoot, transaction.Working)
 	h.way = way{from: cfgA, to: cfgB, plan: rebootPlan(), rebooting: then}
-	if v := h.situation(node, then.Add(rebootPatience-time.Second)); v.failure != nil || decide(v).name != PhaseReboot {
+	if v := h.situation(node, then.Add(host.RebootPatience-time.Second)); v.failure != nil || decide(v).name != PhaseReboot {
 		t.Errorf("given up early: %+v", v.failure)
 	}
-	late := then.Add(rebootPatience)
+	late := then.Add(host.RebootPatience)
 	v := h.situation(node, late)
 	if !v.failure.bad(late) || v.failure.reason != reasonRebooting || decide(v).name != PhaseBackoff {
 		t.Errorf("failure %+v in phase %s", v.failure, decide(v).name)

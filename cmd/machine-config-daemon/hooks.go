@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 )
 
 func hooksCommand() *cobra.Command {
@@ -50,7 +50,7 @@ which is exit code 5. The agent runs it before it cordons the node. Run by hand 
 			if err != nil {
 				return err
 			}
-			return o.work(func(h *daemon.Host) (*daemon.Result, error) {
+			return o.work(func(h *host.Host) (*host.Result, error) {
 				return nil, h.AskBeforeDrain(cmd.Context(), to, doc)
 			})
 		},
@@ -66,7 +66,7 @@ func hooksFlag(cmd *cobra.Command, file *string) {
 }
 
 // readHooks returns nothing where no file is given.
-func readHooks(path string) (doc daemon.HookDocument, err error) {
+func readHooks(path string) (doc host.HookDocument, err error) {
 	if path == "" {
 		return doc, nil
 	}

@@ -12,15 +12,16 @@ import (
 	"os"
 	"os/signal"
 	"path"
-	"strings"
 	"syscall"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
@@ -33,7 +34,7 @@ var version = "dev"
 type usageError struct{ error }
 
 // handover is what a head that has started this process gets back from it.
-var handover *daemon.Handover
+var handover *hands.Handover
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -42,23 +43,23 @@ func main() {
 	err := os.Setenv("PATH", ostree.SearchPath) // whatever started this process has another
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error: setting PATH:", err)
-		os.Exit(daemon.ExitFailed)
+		os.Exit(host.ExitFailed)
 	}
-	if err := daemon.Uncover(); err != nil {
+	if err := host.Uncover(); err != nil {
 		fmt.Fprintln(os.Stderr, "warning: what this host boots from is covered by a mount:", err)
 	}
-	if handover, err = daemon.TakeHandover(); err == nil {
+	if handover, err = hands.TakeHandover(); err == nil {
 		err = root().ExecuteContext(ctx)
 	}
 	stop()
 	code := exitCode(err)
 	if err != nil {
-		text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+		text := message.OneLine(err.Error())
 		fmt.Fprintln(os.Stderr, "error:", text)
 	}
 	if err := handover.Report(code, err); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
-		code = daemon.ExitFailed
+		code = host.ExitFailed
 	}
 	if code != 0 {
 		os.Exit(code)
@@ -68,9 +69,9 @@ func main() {
 // exitCode is that of docs/commands.md, "Exit codes".
 func exitCode(err error) int {
 	if errors.As(err, new(usageError)) {
-		return daemon.ExitUsage
+		return host.ExitUsage
 	}
-	return daemon.ExitCode(err)
+	return host.ExitCode(err)
 }
 
 // options are the flags that several commands share.
@@ -86,19 +87,19 @@ func (o *options) check() error {
 	if o.output != "text" && o.output != "json" {
 		return usageError{fmt.Errorf("flag -o: %q is neither text nor json", o.output)}
 	}
-	switch daemon.OS(o.os) {
-	case daemon.OSAuto, daemon.OSRpmOstree, daemon.OSBootc, daemon.OSOstree, daemon.OSNone:
+	switch host.OS(o.os) {
+	case host.OSAuto, host.OSRpmOstree, host.OSBootc, host.OSOstree, host.OSNone:
 		return nil
 	}
 	return usageError{fmt.Errorf("flag --os: %q is none of auto, rpm-ostree, bootc, ostree, none", o.os)}
 }
 
-func (o *options) open(say func(phase, what string)) (*daemon.Host, error) {
-	return daemon.Open(o.root, daemon.OS(o.os), say)
+func (o *options) open(say func(phase, what string)) (*host.Host, error) {
+	return host.Open(o.root, host.OS(o.os), say)
 }
 
 // look opens the host for a command that only reads.
-func (o *options) look() (*daemon.Host, error) { return o.open(func(string, string) {}) }
+func (o *options) look() (*host.Host, error) { return o.open(func(string, string) {}) }
 
 func root() *cobra.Command {
 	cmd := &cobra.Command{
@@ -138,11 +139,11 @@ func (o *options) flags(cmd *cobra.Command) {
 	cmd.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	cmd.Flags().StringVar(&o.root, "root", "/", "directory that looks like a host")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	o.os = string(daemon.OSAuto)
+	o.os = string(host.OSAuto)
 }
 
 func (o *options) osFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.os, "os", string(daemon.OSAuto),
+	cmd.Flags().StringVar(&o.os, "os", string(host.OSAuto),
 		"how the OS is managed: auto, rpm-ostree, bootc, ostree or none")
 }
 
@@ -236,12 +237,12 @@ func planCommand() *cobra.Command {
 					return err
 				}
 				defer h.Close()
-				options := daemon.ApplyOptions{Policy: policy, SoftReboot: bool(soft)}
+				options := host.ApplyOptions{Policy: policy, SoftReboot: bool(soft)}
 				if p, err = h.Plan(cmd.Context(), want, options); err != nil {
 					return err
 				}
 			}
-			return errors.Join(o.show(p), daemon.Unreconcilable(p))
+			return errors.Join(o.show(p), host.Unreconcilable(p))
 		},
 	}
 	o.flags(cmd)
@@ -254,7 +255,7 @@ func planCommand() *cobra.Command {
 func applyCommand() *cobra.Command {
 	var o options
 	var to goal
-	var a daemon.ApplyOptions
+	var a host.ApplyOptions
 	var hooks string
 	cmd := &cobra.Command{
 		Use:   "apply --config FILE",
@@ -270,7 +271,7 @@ func applyCommand() *cobra.Command {
 			if a.Hooks, err = readHooks(hooks); err != nil {
 				return err
 			}
-			return o.act(cmd.Context(), "apply", func(h *daemon.Host) (*daemon.Result, error) {
+			return o.act(cmd.Context(), "apply", func(h *host.Host) (*host.Result, error) {
 				return h.Apply(cmd.Context(), cfg, a)
 			})
 		},
@@ -295,7 +296,7 @@ func applyCommand() *cobra.Command {
 func stageCommand() *cobra.Command {
 	var o options
 	var to goal
-	var a daemon.ApplyOptions
+	var a host.ApplyOptions
 	var drop bool
 	var minFree uint32
 	cmd := &cobra.Command{
@@ -306,7 +307,7 @@ func stageCommand() *cobra.Command {
 				return usageError{errors.New("flags --config and --drop exclude each other")}
 			}
 			if drop {
-				return o.act(cmd.Context(), "stage --drop", func(h *daemon.Host) (*daemon.Result, error) {
+				return o.act(cmd.Context(), "stage --drop", func(h *host.Host) (*host.Result, error) {
 					return h.Unstage(cmd.Context())
 				})
 			}
@@ -315,7 +316,7 @@ func stageCommand() *cobra.Command {
 				return err
 			}
 			a.MinFree = uint64(minFree) << 20
-			return o.work(func(h *daemon.Host) (*daemon.Result, error) {
+			return o.work(func(h *host.Host) (*host.Result, error) {
 				return h.Stage(cmd.Context(), cfg, a)
 			})
 		},
@@ -361,14 +362,14 @@ func (s *softReboot) flag(cmd *cobra.Command) {
 		"restart the userspace alone where an update needs no more than that and the host can: never or auto")
 }
 
-func rebootFlags(cmd *cobra.Command, a *daemon.ApplyOptions) {
+func rebootFlags(cmd *cobra.Command, a *host.ApplyOptions) {
 	(*softReboot)(&a.SoftReboot).flag(cmd)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
 	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", transaction.DefaultTimeout,
 		"how long the host may take to prove healthy after the boot")
 }
 
-func checkTimeout(a daemon.ApplyOptions) error {
+func checkTimeout(a host.ApplyOptions) error {
 	if a.Timeout <= 0 {
 		return usageError{fmt.Errorf("flag --verdict-timeout: %s leaves no time for a verdict", a.Timeout)}
 	}
@@ -377,7 +378,7 @@ func checkTimeout(a daemon.ApplyOptions) error {
 
 func rollbackCommand() *cobra.Command {
 	var o options
-	var a daemon.ApplyOptions
+	var a host.ApplyOptions
 	cmd := &cobra.Command{
 		Use:   "rollback",
 		Short: "Go back to the previous committed configuration",
@@ -385,7 +386,7 @@ func rollbackCommand() *cobra.Command {
 			if err := checkTimeout(a); err != nil {
 				return err
 			}
-			return o.act(cmd.Context(), "rollback", func(h *daemon.Host) (*daemon.Result, error) {
+			return o.act(cmd.Context(), "rollback", func(h *host.Host) (*host.Result, error) {
 				return h.Rollback(cmd.Context(), a)
 			})
 		},
@@ -411,7 +412,7 @@ reboots or drains, and leaves alone what would need another deployment: the OS a
 			if err != nil {
 				return err
 			}
-			return o.act(cmd.Context(), "repair", func(h *daemon.Host) (*daemon.Result, error) {
+			return o.act(cmd.Context(), "repair", func(h *host.Host) (*host.Result, error) {
 				return h.Repair(cmd.Context(), p, only)
 			})
 		},
@@ -426,7 +427,7 @@ reboots or drains, and leaves alone what would need another deployment: the OS a
 
 func deliverCommand() *cobra.Command {
 	var o options
-	var a daemon.DeliverOptions
+	var a host.DeliverOptions
 	var config, policy string
 	cmd := &cobra.Command{
 		Use:   "deliver --config FILE",
@@ -444,7 +445,7 @@ before, and is an error.`,
 			if a.Policy, err = readPolicy(policy); err != nil {
 				return err
 			}
-			return o.act(cmd.Context(), "deliver", func(h *daemon.Host) (*daemon.Result, error) {
+			return o.act(cmd.Context(), "deliver", func(h *host.Host) (*host.Result, error) {
 				return h.Deliver(cmd.Context(), cc, a)
 			})
 		},
@@ -472,7 +473,7 @@ func readControllerConfig(path string) (*mcfgv1.ControllerConfig, error) {
 
 func firstbootCommand() *cobra.Command {
 	var o options
-	var a daemon.ApplyOptions
+	var a host.ApplyOptions
 	var from string
 	cmd := &cobra.Command{
 		Use:   "firstboot",
@@ -484,7 +485,7 @@ func firstbootCommand() *cobra.Command {
 			if !path.IsAbs(from) {
 				return usageError{fmt.Errorf("flag --machineconfig-file: %q is not an absolute path", from)}
 			}
-			return o.act(cmd.Context(), "firstboot", func(h *daemon.Host) (*daemon.Result, error) {
+			return o.act(cmd.Context(), "firstboot", func(h *host.Host) (*host.Result, error) {
 				return h.Firstboot(cmd.Context(), path.Clean(from), a)
 			})
 		},
@@ -504,7 +505,7 @@ func recoverCommand() *cobra.Command {
 		Use:   "recover",
 		Short: "Bring the host to one side of whatever was interrupted; what the boot unit runs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.act(cmd.Context(), "recover", func(h *daemon.Host) (*daemon.Result, error) {
+			return o.act(cmd.Context(), "recover", func(h *host.Host) (*host.Result, error) {
 				return h.Recover(cmd.Context())
 			})
 		},
@@ -515,8 +516,8 @@ func recoverCommand() *cobra.Command {
 }
 
 // act is work that no other may be done beside.
-func (o *options) act(ctx context.Context, verb string, do func(*daemon.Host) (*daemon.Result, error)) error {
-	return o.work(func(h *daemon.Host) (*daemon.Result, error) {
+func (o *options) act(ctx context.Context, verb string, do func(*host.Host) (*host.Result, error)) error {
+	return o.work(func(h *host.Host) (*host.Result, error) {
 		if err := h.Lock(ctx, verb); err != nil {
 			return nil, err
 		}
@@ -526,7 +527,7 @@ func (o *options) act(ctx context.Context, verb string, do func(*daemon.Host) (*
 
 // work opens the host for what may take its time, says meanwhile how far it is, and prints what came of it. A result
 // is printed together with the error that it came with; there may be none.
-func (o *options) work(do func(*daemon.Host) (*daemon.Result, error)) error {
+func (o *options) work(do func(*host.Host) (*host.Result, error)) error {
 	p := newProgress(os.Stderr)
 	defer p.done()
 	h, err := o.open(p.say)
@@ -611,7 +612,7 @@ func proveCommand() *cobra.Command {
 		Use:   "prove",
 		Short: "Give the verdict on a configuration that has booted; what the host's unit runs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.work(func(h *daemon.Host) (*daemon.Result, error) {
+			return o.work(func(h *host.Host) (*host.Result, error) {
 				return nil, h.Prove(cmd.Context())
 			})
 		},

@@ -27,6 +27,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -91,7 +92,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	metrics := daemon.NewMetrics()
 	head.Metrics = metrics
-	hands, err := daemon.NewHands(o.mount, daemon.HandsOptions{Verdict: head.Verdict, SoftReboot: bool(o.soft),
+	hands, err := hands.New(o.mount, hands.Options{Verdict: head.Verdict, SoftReboot: bool(o.soft),
 		Observe: metrics.Command})
 	if err != nil {
 		return err

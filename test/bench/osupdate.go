@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/test/rpmostree"
@@ -291,7 +291,7 @@ func (h *osHost) done(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if s.State != transaction.Done || s.Config.Committed != name || s.OS != daemon.OSRpmOstree {
+	if s.State != transaction.Done || s.Config.Committed != name || s.OS != host.OSRpmOstree {
 		return fmt.Errorf("the host is %s with %s on %s: %s", s.State, s.Config.Committed, s.OS, s.Reason)
 	}
 	for {

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/test/snapshot"
@@ -52,8 +52,8 @@ func badDocument(n int) []byte {
 "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-ed25519 AAAA bad"]}]}`, n))
 }
 
-// host is a lab host that goes to and fro between two configurations.
-type host struct {
+// crashHost is a lab host that goes to and fro between two configurations.
+type crashHost struct {
 	*node.Node
 	t     *testing.T
 	docs  map[string][]byte
@@ -70,7 +70,7 @@ type hostPicture struct {
 // places are what is looked at of a host; the agent's own are left out.
 var places = []string{"/etc", "/usr/local", "/var/lib/crash", "/home"}
 
-func (h *host) take() (hostPicture, error) {
+func (h *crashHost) take() (hostPicture, error) {
 	out := hostPicture{picture: picture{tree: snapshot.Tree{}, links: map[string]string{}}}
 	for _, place := range places {
 		tree, err := snapshot.Take(h.HostPath(place), "machine-config-daemon")
@@ -98,7 +98,7 @@ func (p hostPicture) differs(want hostPicture) []string {
 }
 
 // newHost makes a host and takes it to a and b twice, so that the pictures have what either leaves behind.
-func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *host {
+func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHost {
 	t.Helper()
 	base := lab.Need(t)
 	t.Parallel() // boots mostly wait
@@ -106,7 +106,7 @@ func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{Node: n, t: t, docs: docs, sides: map[string]hostPicture{}}
+	h := &crashHost{Node: n, t: t, docs: docs, sides: map[string]hostPicture{}}
 	h.countBoots()
 	t.Cleanup(func() {
 		counted.Boots.Add(int64(h.Boots()))
@@ -142,7 +142,7 @@ const environment = "boot/grub2/grubenv"
 
 // countBoots gives the host what GRUB has where it counts boots. Nobody counts down here; what is held to it is that no
 // cut leaves the counter set.
-func (h *host) countBoots() {
+func (h *crashHost) countBoots() {
 	h.t.Helper()
 	at := filepath.Join(h.Sysroot(), environment)
 	const header = "# GRUB Environment Block\n"
@@ -158,7 +158,7 @@ func (h *host) countBoots() {
 const limit = 60 * time.Second
 
 // moveTo applies a configuration and sees it settled.
-func (h *host) moveTo(ctx context.Context, name string) error {
+func (h *crashHost) moveTo(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if _, exit, err := h.Apply(ctx, h.docs[name]); err != nil && exit != -1 { // -1: the reboot was quicker than its answer
@@ -176,7 +176,7 @@ func (h *host) moveTo(ctx context.Context, name string) error {
 }
 
 // settled waits until nothing is under way, over any number of boots, and everything that starts at boot has.
-func (h *host) settled(ctx context.Context) (*daemon.Status, error) {
+func (h *crashHost) settled(ctx context.Context) (*host.Status, error) {
 	for {
 		if _, err := h.WaitState(ctx, transaction.Done, transaction.RolledBack, transaction.Degraded); err != nil {
 			return nil, err
@@ -197,13 +197,13 @@ func (h *host) settled(ctx context.Context) (*daemon.Status, error) {
 
 // judge asks a settled host and its disk where they are, and returns the name of the configuration: an update has ended
 // there.
-func (h *host) judge(ctx context.Context) (string, error) {
+func (h *crashHost) judge(ctx context.Context) (string, error) {
 	at, err := h.where(ctx)
 	counted.Ended(at != "")
 	return at, err
 }
 
-func (h *host) where(ctx context.Context) (string, error) {
+func (h *crashHost) where(ctx context.Context) (string, error) {
 	status, err := h.settled(ctx)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errLost, err)
@@ -262,7 +262,7 @@ const (
 )
 
 // ask tells the fault points what to do.
-func (h *host) ask(verb, mode string, at any) error {
+func (h *crashHost) ask(verb, mode string, at any) error {
 	name := h.HostPath(requestFile)
 	if err := os.WriteFile(name+".new", fmt.Appendf(nil, "%s %s %v", verb, mode, at), 0o600); err != nil {
 		return err
@@ -270,7 +270,7 @@ func (h *host) ask(verb, mode string, at any) error {
 	return os.Rename(name+".new", name)
 }
 
-func (h *host) askNothing() error {
+func (h *crashHost) askNothing() error {
 	for _, name := range []string{requestFile, hitFile, traceFile} {
 		if err := os.Remove(h.HostPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -300,7 +300,7 @@ func until(ctx context.Context, what string, condition func() (bool, error)) err
 }
 
 // hit waits until the point that was asked for is reached, and returns its name.
-func (h *host) hit(ctx context.Context) (string, error) {
+func (h *crashHost) hit(ctx context.Context) (string, error) {
 	var point []byte
 	err := until(ctx, "the point", func() (bool, error) {
 		var err error
@@ -314,7 +314,7 @@ func (h *host) hit(ctx context.Context) (string, error) {
 }
 
 // proving waits until the pending configuration is being proved. Whoever recovered it has read its request by then.
-func (h *host) proving(ctx context.Context) error {
+func (h *crashHost) proving(ctx context.Context) error {
 	return until(ctx, "the verdict to begin", func() (bool, error) {
 		data, err := os.ReadFile(h.HostPath(transaction.StateDir + "/boot.json"))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -325,13 +325,13 @@ func (h *host) proving(ctx context.Context) error {
 }
 
 // cut pulls the plug, and switches the host on again with nothing asked for.
-func (h *host) cut() error {
+func (h *crashHost) cut() error {
 	counted.Cuts.Add(1)
 	return errors.Join(h.PowerCut(), h.askNothing(), h.PowerOn())
 }
 
 // other is the configuration that the host is not on.
-func (h *host) other() string {
+func (h *crashHost) other() string {
 	if h.at == "a" {
 		return "b"
 	}
@@ -339,12 +339,12 @@ func (h *host) other() string {
 }
 
 // start applies a document and does not wait.
-func (h *host) start(ctx context.Context, doc []byte, flags ...string) {
+func (h *crashHost) start(ctx context.Context, doc []byte, flags ...string) {
 	go func() { _, _, _ = h.Apply(ctx, doc, flags...) }()
 }
 
 // afterCut judges the host and does what was cut again.
-func (h *host) afterCut(ctx context.Context, to string) error {
+func (h *crashHost) afterCut(ctx context.Context, to string) error {
 	at, err := h.judge(ctx)
 	if err != nil {
 		return err
@@ -364,7 +364,7 @@ func (h *host) afterCut(ctx context.Context, to string) error {
 
 // points traces what a verb passes while do runs, and returns each kind of point at its first, its middle and its last
 // place: on a tree every one is cut at.
-func (h *host) points(verb string, do func() error) (map[int]string, error) {
+func (h *crashHost) points(verb string, do func() error) (map[int]string, error) {
 	if err := errors.Join(h.ask(verb, "trace", traceFile), do()); err != nil {
 		return nil, err
 	}
@@ -404,7 +404,7 @@ func TestPowerCutAtEveryPoint(t *testing.T) {
 
 // everyPoint finds the points of a verb while trace runs, and then cuts at one after the other. It ends the test with
 // the first cut that left something wrong: there is nothing to go on from.
-func (h *host) everyPoint(verb string, trace func() error, cut func(n int) (point string, err error)) {
+func (h *crashHost) everyPoint(verb string, trace func() error, cut func(n int) (point string, err error)) {
 	h.t.Helper()
 	began := time.Now()
 	points, err := h.points(verb, trace)
@@ -429,7 +429,7 @@ func (h *host) everyPoint(verb string, trace func() error, cut func(n int) (poin
 	h.t.Logf("%s: %d points in %v", verb, len(points), time.Since(began).Round(time.Second))
 }
 
-func (h *host) cutAt(ctx context.Context, verb string, n int, to string) (string, error) {
+func (h *crashHost) cutAt(ctx context.Context, verb string, n int, to string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := h.ask(verb, "hang", n); err != nil {
@@ -489,7 +489,7 @@ func TestPowerCutOnTheWayBack(t *testing.T) {
 }
 
 // cameBack holds a host to being where it was before a bad configuration, and to knowing that it was bad.
-func (h *host) cameBack(ctx context.Context, bad string) error {
+func (h *crashHost) cameBack(ctx context.Context, bad string) error {
 	at, err := h.judge(ctx)
 	if err != nil {
 		return err
@@ -546,7 +546,7 @@ func TestPowerCutAtRandomMoments(t *testing.T) {
 	}
 }
 
-func (h *host) cutAfter(ctx context.Context, source *rand.Rand, after time.Duration, to string) error {
+func (h *crashHost) cutAfter(ctx context.Context, source *rand.Rand, after time.Duration, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	plug := time.NewTimer(after)

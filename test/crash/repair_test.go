@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 )
 
 // A repair decides nothing: the host has one configuration before and after. Cut at any point, it leaves less drift
@@ -64,7 +64,7 @@ func (f *fixture) drifts(t *testing.T, root string) []string {
 	if err != nil || r.exit != 0 && r.exit != 4 {
 		t.Fatalf("verify: %s, %v", r, err)
 	}
-	var v daemon.Verification
+	var v host.Verification
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
 		t.Fatal(err)
 	}

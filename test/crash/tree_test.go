@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/snapshot"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -120,7 +120,7 @@ func (s *scenario) where(binary, root string) (*side, error) {
 	if err != nil {
 		return at, fmt.Errorf("%w: %w", errLost, err)
 	}
-	status := daemon.Status{}
+	status := host.Status{}
 	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil {
 		return at, fmt.Errorf("%w: status printed %q: %w", errLost, r.stdout, err)
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/transaction"
@@ -38,7 +38,7 @@ func (d *demo) onHost(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	h := &host{demo: d, Node: n}
+	h := &demoHost{demo: d, Node: n}
 	defer func() {
 		if err != nil && ctx.Err() == nil {
 			err = errors.Join(err, h.keepJournal())
@@ -77,7 +77,7 @@ func (d *demo) boot(ctx context.Context) (*node.Node, error) {
 		return nil, err
 	}
 	d.event(began, "booted "+n.BootedDeployment())
-	h := &host{demo: d, Node: n}
+	h := &demoHost{demo: d, Node: n}
 	if _, err := h.do(ctx, "machine-config-daemon status", 0, nil); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -85,7 +85,7 @@ func (d *demo) boot(ctx context.Context) (*node.Node, error) {
 }
 
 // keepJournal leaves what the host logged where it can be read when the host is gone.
-func (h *host) keepJournal() error {
+func (h *demoHost) keepJournal() error {
 	text, err := h.Journal(context.Background())
 	if err != nil {
 		return err
@@ -100,14 +100,14 @@ func (h *host) keepJournal() error {
 }
 
 // host is the demo with its host.
-type host struct {
+type demoHost struct {
 	*demo
 	*node.Node
 }
 
 // do types a command on the host, and fails when it does not end with that exit code. A code below zero is that of a
 // command which the host's own reboot may stop.
-func (h *host) do(ctx context.Context, command string, want int, trim func([]string) []string) (string, error) {
+func (h *demoHost) do(ctx context.Context, command string, want int, trim func([]string) []string) (string, error) {
 	h.typed("host#", command)
 	began := time.Now()
 	out, _, exit, err := h.Exec(ctx, nil, "sh", "-c", "exec 2>&1\n"+command)
@@ -126,7 +126,7 @@ func (h *host) do(ctx context.Context, command string, want int, trim func([]str
 const rebooting = -1
 
 // copied puts a rendered configuration on the host.
-func (h *host) copied(name string) error {
+func (h *demoHost) copied(name string) error {
 	data, err := os.ReadFile(filepath.Join(h.work, name))
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (h *host) copied(name string) error {
 	return err
 }
 
-func (h *host) plan(ctx context.Context) error {
+func (h *demoHost) plan(ctx context.Context) error {
 	h.act("The plan, before anything happens", "The host (to which the file was copied) says what would change on it, "+
 		"what that disrupts, and which change asks for it. Nothing is touched.")
 	if err := h.copied("good.yaml"); err != nil {
@@ -145,7 +145,7 @@ func (h *host) plan(ctx context.Context) error {
 	return err
 }
 
-func (h *host) forward(ctx context.Context) error {
+func (h *demoHost) forward(ctx context.Context) error {
 	h.act("The switch", "A second deployment is made with its own /etc and kernel arguments while the host runs on, "+
 		"untouched. One rename in the boot loader decides; the reboot has nothing left to do. After it the host proves "+
 		"that it is healthy, and only then the configuration counts.")
@@ -165,7 +165,7 @@ func (h *host) forward(ctx context.Context) error {
 	return err
 }
 
-func (h *host) inside(ctx context.Context) error {
+func (h *demoHost) inside(ctx context.Context) error {
 	h.act("What is there now", "Files in the new deployment's /etc and outside any deployment (/usr/local is below "+
 		"/var), units, keys and arguments; verify compares everything that the configuration manages.")
 	for _, command := range []string{
@@ -182,7 +182,7 @@ func (h *host) inside(ctx context.Context) error {
 	return nil
 }
 
-func (h *host) breakIt(ctx context.Context) error {
+func (h *demoHost) breakIt(ctx context.Context) error {
 	h.act("A bad configuration", "Somebody adds a drop-in that makes the container runtime start a program which does "+
 		"not exist. No parser can see that, so it is applied. The booted host fails its checks (failed units, and the "+
 		"check script that the pool ships) and goes back, with nobody's help.")
@@ -222,7 +222,7 @@ func (h *host) breakIt(ctx context.Context) error {
 	return nil
 }
 
-func (h *host) refused(ctx context.Context) error {
+func (h *demoHost) refused(ctx context.Context) error {
 	h.act("The same content under another name", "The revision is in quarantine on this host, and it is known by its "+
 		"content: a new name does not get it in again. Correcting the document does, and so does --lift-quarantine.")
 	const rename = "sed 's/name: rendered-infra-.*/name: try-once-more/' /var/tmp/bad.yaml > /var/tmp/renamed.yaml"
@@ -241,7 +241,7 @@ const poll = 100 * time.Millisecond
 const patience = verdictTimeout + time.Minute
 
 // watch tells what the host does by itself until nothing is under way any more.
-func (h *host) watch(ctx context.Context, began time.Time) (*daemon.Status, error) {
+func (h *demoHost) watch(ctx context.Context, began time.Time) (*host.Status, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the host takes too long"))
 	defer cancel()
 	h.line("")
@@ -278,7 +278,7 @@ func (h *host) watch(ctx context.Context, began time.Time) (*daemon.Status, erro
 }
 
 // sentence is a status in one line.
-func sentence(s *daemon.Status) string {
+func sentence(s *host.Status) string {
 	text := string(s.State)
 	if s.Reason != "" {
 		text += ": " + s.Reason
@@ -287,7 +287,7 @@ func sentence(s *daemon.Status) string {
 }
 
 // prompt leaves the host to whoever is at the terminal.
-func (h *host) prompt() error {
+func (h *demoHost) prompt() error {
 	h.line("")
 	h.say("The host is yours; the demo cleans up when this shell exits.")
 	cmd, err := h.Command(context.Background(), "bash", "-l")

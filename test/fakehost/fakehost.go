@@ -19,7 +19,8 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
@@ -52,11 +53,11 @@ type Script struct {
 	// it is not.
 	AskNode bool
 	// Drift is what Verify finds.
-	Drift []daemon.Drift
+	Drift []host.Drift
 	// Forced is what Verify says of a force file, which Repair removes.
 	Forced bool
 	// Pulling is what the host says of itself while it stages.
-	Pulling *daemon.Pulling
+	Pulling *host.Pulling
 	// OS is what a stage brings to the disk, by its digest; empty: the configurations bring none.
 	OS string
 }
@@ -86,7 +87,7 @@ type Host struct {
 	taken                        string // why the node is not held; what an apply was told last
 	boots                        int
 	operation, staging           *operation
-	told                         daemon.HookDocument // with the latest Ask or Apply
+	told                         host.HookDocument // with the latest Ask or Apply
 }
 
 // operation is an apply or a stage that runs, whoever waits for it.
@@ -94,7 +95,7 @@ type operation struct {
 	config string
 	stop   func() // of a stage
 	done   chan struct{}
-	result *daemon.Result
+	result *host.Result
 	err    error
 }
 
@@ -190,7 +191,7 @@ func (h *Host) do(ctx context.Context, operation, config string) error {
 }
 
 // Status reads where the host is.
-func (h *Host) Status(ctx context.Context) (*daemon.Status, error) {
+func (h *Host) Status(ctx context.Context) (*host.Status, error) {
 	if err := h.do(ctx, Status, ""); err != nil {
 		return nil, err
 	}
@@ -199,8 +200,8 @@ func (h *Host) Status(ctx context.Context) (*daemon.Status, error) {
 	return h.status(), nil
 }
 
-func (h *Host) status() *daemon.Status {
-	s := &daemon.Status{State: h.state, Phase: string(h.phase), Reason: h.reason, OS: daemon.OSOstree, Staged: h.staged,
+func (h *Host) status() *host.Status {
+	s := &host.Status{State: h.state, Phase: string(h.phase), Reason: h.reason, OS: host.OSOstree, Staged: h.staged,
 		StagedOS: h.stagedOS, Quarantined: slices.Clone(h.quarantined)}
 	s.Config.Committed, s.Config.Pending, s.Config.Previous = h.committed, h.pending, h.previous
 	if !h.since.IsZero() {
@@ -221,14 +222,14 @@ func parse(document []byte) (*machineconfig.Config, error) {
 }
 
 // Plan is the real plan from what the host has.
-func (h *Host) Plan(ctx context.Context, r daemon.Request) (*plan.Plan, error) {
+func (h *Host) Plan(ctx context.Context, r hands.Request) (*plan.Plan, error) {
 	if err := h.do(ctx, Plan, r.Name); err != nil {
 		return nil, err
 	}
 	return h.plan(r)
 }
 
-func (h *Host) plan(r daemon.Request) (*plan.Plan, error) {
+func (h *Host) plan(r hands.Request) (*plan.Plan, error) {
 	desired, err := parse(r.Config)
 	if err != nil {
 		return nil, err
@@ -255,20 +256,20 @@ func (h *Host) plan(r daemon.Request) (*plan.Plan, error) {
 }
 
 // Stage takes its time, and goes on when its caller goes away.
-func (h *Host) Stage(ctx context.Context, r daemon.Request) error {
+func (h *Host) Stage(ctx context.Context, r hands.Request) error {
 	o := h.stage(r)
 	select {
 	case <-o.done:
 		return o.err
 	case <-ctx.Done():
-		if errors.Is(context.Cause(ctx), daemon.ErrSuperseded) {
+		if errors.Is(context.Cause(ctx), hands.ErrSuperseded) {
 			o.stop()
 		}
 		return ctx.Err()
 	}
 }
 
-func (h *Host) stage(r daemon.Request) *operation {
+func (h *Host) stage(r hands.Request) *operation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if o := h.staging; o != nil {
@@ -325,7 +326,7 @@ func (h *Host) Unstage(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.pending != "" {
-		return &daemon.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
+		return &host.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
 	}
 	h.staged, h.stagedOS = "", ""
 	return nil
@@ -346,7 +347,7 @@ func (h *Host) Staged() string {
 }
 
 // Apply goes on when ctx ends.
-func (h *Host) Apply(ctx context.Context, r daemon.Request) (*daemon.Result, error) {
+func (h *Host) Apply(ctx context.Context, r hands.Request) (*host.Result, error) {
 	o, err := h.attach(r)
 	if err != nil {
 		return nil, err
@@ -359,12 +360,12 @@ func (h *Host) Apply(ctx context.Context, r daemon.Request) (*daemon.Result, err
 	}
 }
 
-func (h *Host) attach(r daemon.Request) (*operation, error) {
+func (h *Host) attach(r hands.Request) (*operation, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if o := h.operation; o != nil {
 		if o.config != r.Name {
-			return nil, &daemon.Refused{Err: fmt.Errorf("an apply of %s is at work on this host", o.config)}
+			return nil, &host.Refused{Err: fmt.Errorf("an apply of %s is at work on this host", o.config)}
 		}
 		return o, nil
 	}
@@ -385,9 +386,9 @@ func (h *Host) attach(r daemon.Request) (*operation, error) {
 	return o, nil
 }
 
-func (h *Host) apply(r daemon.Request) (*daemon.Result, error) {
+func (h *Host) apply(r hands.Request) (*host.Result, error) {
 	if done, err := h.unfinished(r); done || err != nil {
-		return &daemon.Result{Reboot: daemon.RebootStarted}, err
+		return &host.Result{Reboot: host.RebootStarted}, err
 	}
 	if err := h.quarantine(r); err != nil {
 		return nil, err
@@ -397,7 +398,7 @@ func (h *Host) apply(r daemon.Request) (*daemon.Result, error) {
 	}
 	p, err := h.plan(r)
 	if err == nil {
-		err = daemon.Unreconcilable(p)
+		err = host.Unreconcilable(p)
 	}
 	if err != nil {
 		return nil, err
@@ -420,22 +421,22 @@ func (h *Host) apply(r daemon.Request) (*daemon.Result, error) {
 	h.mu.Unlock()
 	if taken != "" {
 		h.set(func() { h.pending, h.phase, h.state = "", "", before })
-		return nil, &daemon.Refused{Err: errors.New(taken)}
+		return nil, &host.Refused{Err: errors.New(taken)}
 	}
 	h.mu.Lock()
 	h.configs[r.Name] = r.Config
 	h.mu.Unlock()
 	if !p.Reboot {
 		h.settle(r.Name)
-		return &daemon.Result{Plan: p, Reboot: daemon.RebootNone}, nil
+		return &host.Result{Plan: p, Reboot: host.RebootNone}, nil
 	}
 	h.set(func() { h.phase = transaction.PhaseBoot })
 	go h.reboot(r.Name)
-	return &daemon.Result{Plan: p, Reboot: daemon.RebootStarted}, nil
+	return &host.Result{Plan: p, Reboot: host.RebootStarted}, nil
 }
 
 // unfinished is what an earlier apply left: a reboot that is on its way, or a verdict that is being found.
-func (h *Host) unfinished(r daemon.Request) (bool, error) {
+func (h *Host) unfinished(r hands.Request) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -444,21 +445,21 @@ func (h *Host) unfinished(r daemon.Request) (bool, error) {
 	case h.pending == r.Name && h.phase == transaction.PhaseBoot:
 		return true, nil
 	}
-	return false, &daemon.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
+	return false, &host.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
 }
 
 // strict refuses a host that has drifted; what else is applied overwrites it.
-func (h *Host) strict(r daemon.Request) error {
+func (h *Host) strict(r hands.Request) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Strict && !h.script.Forced && len(h.script.Drift) > 0 {
-		return &daemon.DriftError{Config: h.committed, Drift: slices.Clone(h.script.Drift)}
+		return &host.DriftError{Config: h.committed, Drift: slices.Clone(h.script.Drift)}
 	}
 	h.script.Drift, h.script.Forced = nil, false
 	return nil
 }
 
-func (h *Host) quarantine(r daemon.Request) error {
+func (h *Host) quarantine(r hands.Request) error {
 	cfg, err := parse(r.Config)
 	if err != nil {
 		return err
@@ -470,7 +471,7 @@ func (h *Host) quarantine(r daemon.Request) error {
 	case at < 0 || h.committed == r.Name:
 		return nil
 	case !r.Lift:
-		return &daemon.UnreachableError{Err: fmt.Errorf("%s is quarantined: %s", r.Name, h.quarantined[at].Reason)}
+		return &host.UnreachableError{Err: fmt.Errorf("%s is quarantined: %s", r.Name, h.quarantined[at].Reason)}
 	}
 	h.quarantined = slices.Delete(h.quarantined, at, at+1)
 	return nil
@@ -573,18 +574,18 @@ func (h *Host) NodeHeld(_ context.Context, held bool, why string) error {
 func (h *Host) Changed() <-chan struct{} { return h.changed }
 
 // Verify finds what the script says.
-func (h *Host) Verify(ctx context.Context) (*daemon.Verification, error) {
+func (h *Host) Verify(ctx context.Context) (*host.Verification, error) {
 	if err := h.do(ctx, Verify, ""); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return &daemon.Verification{Config: h.committed, Drift: slices.Clone(h.script.Drift), Forced: h.script.Forced,
+	return &host.Verification{Config: h.committed, Drift: slices.Clone(h.script.Drift), Forced: h.script.Forced,
 		Paths: []string{"/etc/test.conf"}}, nil
 }
 
 // Ask is the hooks' answer: the script's fault.
-func (h *Host) Ask(ctx context.Context, r daemon.Request) error {
+func (h *Host) Ask(ctx context.Context, r hands.Request) error {
 	h.mu.Lock()
 	h.told = r.HookDocument
 	h.mu.Unlock()
@@ -592,28 +593,28 @@ func (h *Host) Ask(ctx context.Context, r daemon.Request) error {
 }
 
 // Told is what the host was last told of hooks.
-func (h *Host) Told() daemon.HookDocument {
+func (h *Host) Told() host.HookDocument {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.told
 }
 
 // Repair takes away the drift that it is asked for, and the force file.
-func (h *Host) Repair(ctx context.Context, r daemon.RepairRequest) (*daemon.Result, error) {
+func (h *Host) Repair(ctx context.Context, r hands.RepairRequest) (*host.Result, error) {
 	if err := h.do(ctx, Repair, strings.Join(r.Subjects, ",")); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.script.Forced = false
-	h.script.Drift = slices.DeleteFunc(slices.Clone(h.script.Drift), func(d daemon.Drift) bool {
+	h.script.Drift = slices.DeleteFunc(slices.Clone(h.script.Drift), func(d host.Drift) bool {
 		return len(r.Subjects) == 0 || slices.Contains(r.Subjects, d.Kind+" "+d.Path+d.Name+d.User)
 	})
-	return &daemon.Result{Reboot: daemon.RebootNone, Status: h.status()}, nil
+	return &host.Result{Reboot: host.RebootNone, Status: h.status()}, nil
 }
 
 // Drift makes the host drift, and says so as a Monitor does.
-func (h *Host) Drift(drift ...daemon.Drift) {
+func (h *Host) Drift(drift ...host.Drift) {
 	h.Change(func(s *Script) { s.Drift = drift })
 	h.Touch()
 }

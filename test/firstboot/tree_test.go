@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -68,7 +68,7 @@ func grow(t *testing.T, root string) string {
 }
 
 // firstboot runs the command on a tree.
-func firstboot(t *testing.T, root string, args ...string) (res daemon.Result, said string, exit int) {
+func firstboot(t *testing.T, root string, args ...string) (res host.Result, said string, exit int) {
 	t.Helper()
 	stdout, said, exit := run(t, program("machine-config-daemon"),
 		append([]string{"firstboot", "--root=" + root, "-o", "json"}, args...)...)
@@ -104,7 +104,7 @@ func TestWhatIgnitionMadeOfTheServersAnswerIsTakenOverAsItIs(t *testing.T) {
 		t.Fatal("the machine was not given its configuration")
 	}
 	res, said, exit := firstboot(t, root)
-	if exit != 0 || len(res.Plan.Changes) != 0 || res.Reboot != daemon.RebootNone {
+	if exit != 0 || len(res.Plan.Changes) != 0 || res.Reboot != host.RebootNone {
 		t.Fatalf("exit %d, %+v: %s", exit, res, said)
 	}
 	if res.Status.State != transaction.Done || res.Status.Config.Committed != "rendered-worker-a" {

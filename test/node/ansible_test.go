@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -55,7 +55,7 @@ func TestTheAnsibleExampleAsAHostRunsIt(t *testing.T) {
 	next := strings.Replace(string(example), "CHECKOUT=main", "CHECKOUT=next", 1)
 	const words = ": exit status 2: TASK [The backup is not running] | fatal: [localhost]: FAILED! => the play has failed"
 	shell(ctx, t, n, "touch /var/tmp/fail-check")
-	if out, exit := bring(next); exit != daemon.ExitRefused || !strings.Contains(out, "before-drain.d/50-ansible-check"+words) {
+	if out, exit := bring(next); exit != host.ExitRefused || !strings.Contains(out, "before-drain.d/50-ansible-check"+words) {
 		t.Errorf("exit %d: %s", exit, out)
 	}
 	shell(ctx, t, n, "rm /var/tmp/fail-check; touch /var/tmp/fail-pull")

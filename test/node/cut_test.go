@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -253,7 +253,7 @@ func TestFailedConfigurationThatCannotBeLeftIsQuarantinedAndNotDone(t *testing.T
 	for range 2 {
 		shell(ctx, t, n, "ostree admin undeploy 1")
 	}
-	refused := func(s *daemon.Status) {
+	refused := func(s *host.Status) {
 		t.Helper()
 		if s.State != transaction.Degraded || s.Config.Committed != "s" || len(s.Quarantined) != 1 {
 			t.Fatalf("%+v", s)
@@ -264,12 +264,12 @@ func TestFailedConfigurationThatCannotBeLeftIsQuarantinedAndNotDone(t *testing.T
 		t.Fatal(err)
 	}
 	refused(s)
-	if res, exit, err := n.Apply(ctx, doc); exit != daemon.ExitUnreconcilable {
+	if res, exit, err := n.Apply(ctx, doc); exit != host.ExitUnreconcilable {
 		t.Fatalf("exit %d, %v", exit, err)
 	} else {
 		refused(res.Status)
 	}
-	if res, exit, err := n.Apply(ctx, doc, "--lift-quarantine"); exit != daemon.ExitFailed {
+	if res, exit, err := n.Apply(ctx, doc, "--lift-quarantine"); exit != host.ExitFailed {
 		t.Fatalf("exit %d, %v", exit, err)
 	} else {
 		refused(res.Status)
@@ -408,7 +408,7 @@ func TestWhatBeganWithoutOSTreeGoesOnWithoutIt(t *testing.T) {
 	if err := n.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := n.WaitState(ctx, transaction.Done); err != nil || s.OS != daemon.OSNone || s.Config.Committed != "v2" {
+	if s, err := n.WaitState(ctx, transaction.Done); err != nil || s.OS != host.OSNone || s.Config.Committed != "v2" {
 		t.Fatalf("%+v %v", s, err)
 	}
 	verified(ctx, t, n)

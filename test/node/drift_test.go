@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 )
 
 // A pod without capabilities sees through its mount what somebody changes on the host, whatever way that leads, and
@@ -55,7 +55,7 @@ func TestHeadInAPodSeesDriftAndHasItWrittenBack(t *testing.T) {
 				t.Errorf("drift %q, want %q", drift, c.drift)
 			}
 			a = head(ctx, t, n, "repair", "--policy", p)
-			if a.Error != "" || a.Result.Reboot != daemon.RebootNone {
+			if a.Error != "" || a.Result.Reboot != host.RebootNone {
 				t.Fatalf("%+v", a)
 			}
 			t.Logf("repair: %.1f ms", a.Took[0])

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
@@ -37,15 +37,15 @@ var headProgram = program("head", func(dir string) (string, error) {
 
 // answer is what head prints.
 type answer struct {
-	Status       *daemon.Status       `json:"status"`
-	Plan         *plan.Plan           `json:"plan"`
-	Result       *daemon.Result       `json:"result"`
-	Verification *daemon.Verification `json:"verification"`
-	Config       string               `json:"config"`
-	Error        string               `json:"error"`
-	Kind         string               `json:"kind"`
-	Took         []float64            `json:"took"`
-	Ran          int                  `json:"ran"`
+	Status       *host.Status       `json:"status"`
+	Plan         *plan.Plan         `json:"plan"`
+	Result       *host.Result       `json:"result"`
+	Verification *host.Verification `json:"verification"`
+	Config       string             `json:"config"`
+	Error        string             `json:"error"`
+	Kind         string             `json:"kind"`
+	Took         []float64          `json:"took"`
+	Ran          int                `json:"ran"`
 }
 
 // startHead makes a host with the agent, and the head beside it.
@@ -167,7 +167,7 @@ func TestHeadInAPodWithoutCapabilitiesDrivesTheHost(t *testing.T) {
 		t.Errorf("staging committed %+v", s.Status)
 	}
 	a := head(ctx, t, n, "apply", "--config", live, "--policy", p, "--name", "live")
-	if a.Error != "" || a.Result == nil || a.Result.Status.Config.Committed != "live" || a.Result.Reboot != daemon.RebootNone {
+	if a.Error != "" || a.Result == nil || a.Result.Status.Config.Committed != "live" || a.Result.Reboot != host.RebootNone {
 		t.Fatalf("%+v", a)
 	}
 	t.Logf("live apply: %.1f ms", a.Took[0])
@@ -192,7 +192,7 @@ func TestHeadInAPodWithoutCapabilitiesDrivesTheHost(t *testing.T) {
 	boots := n.Boots()
 	b := document(t, n, "b.json", mc("b", configB))
 	a = head(ctx, t, n, "apply", "--config", b, "--name", "b")
-	if a.Error != "" || a.Result.Reboot != daemon.RebootStarted {
+	if a.Error != "" || a.Result.Reboot != host.RebootStarted {
 		t.Fatalf("%+v", a)
 	}
 	if err := n.WaitBoot(ctx, boots+1); err != nil {
@@ -305,7 +305,7 @@ func TestHeadThatIsKilledDuringASwitchFindsItGoneOn(t *testing.T) {
 		// A host that was quicker than the test is on its way down, and nobody answers there: what it does counts.
 		down := strings.Contains(a.Error, "connecting to the system bus") || strings.Contains(a.Error, "the host is going down")
 		if !down {
-			if a.Error != "" || a.Result.Reboot != daemon.RebootStarted {
+			if a.Error != "" || a.Result.Reboot != host.RebootStarted {
 				t.Fatalf("killed at %s: %+v", until, a)
 			}
 			found++
@@ -601,7 +601,7 @@ func TestWordOfTheClusterIsPartOfTheVerdict(t *testing.T) {
 			if c.route { // the lab's network lasts over boots
 				shell(ctx, t, n, "ip route del default")
 			}
-			var s *daemon.Status
+			var s *host.Status
 			for {
 				if c.word != nil {
 					_, _, _, _ = n.Exec(ctx, nil, append([]string{headPath, "pod"}, c.word...)...)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -38,10 +38,10 @@ func TestNodeThatIsNotHeldIsNotRebooted(t *testing.T) {
 	refused := func(what string) {
 		t.Helper()
 		res, exit, err := n.Apply(ctx, mc("b", configB), "--cluster")
-		if exit != daemon.ExitRefused || err == nil || !strings.Contains(err.Error(), "somebody uncordoned it") {
+		if exit != host.ExitRefused || err == nil || !strings.Contains(err.Error(), "somebody uncordoned it") {
 			t.Errorf("%s: exit %d: %v", what, exit, err)
 		}
-		if res == nil || res.Reboot == daemon.RebootStarted || n.Boots() != boots {
+		if res == nil || res.Reboot == host.RebootStarted || n.Boots() != boots {
 			t.Fatalf("%s: it reboots: %+v", what, res)
 		}
 		after, err := n.Status(ctx)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -77,7 +77,7 @@ func TestHooksOfAHost(t *testing.T) {
 		hook(t, n, "/var/tmp/no", noHook)
 		shell(ctx, t, n, "mkdir -p "+runBefore+" && cp -p /var/tmp/no "+runBefore+"15-no")
 		out, exit := asked(ctx, t, n)
-		if exit != daemon.ExitRefused || !strings.Contains(out, "error: before-drain hook "+runBefore+
+		if exit != host.ExitRefused || !strings.Contains(out, "error: before-drain hook "+runBefore+
 			"15-no: exit status 3: first | not today") || strings.Contains(out, "20-b") {
 			t.Errorf("exit %d: %s", exit, out)
 		}
@@ -86,7 +86,7 @@ func TestHooksOfAHost(t *testing.T) {
 			t.Errorf("exit %d: %s", exit, out)
 		}
 		hook(t, n, etcBefore+"15-no", "#!/bin/sh\necho overridden\nexit 4\n")
-		if out, exit := asked(ctx, t, n); exit != daemon.ExitRefused || !strings.Contains(out, "exit status 4: overridden") {
+		if out, exit := asked(ctx, t, n); exit != host.ExitRefused || !strings.Contains(out, "exit status 4: overridden") {
 			t.Errorf("exit %d: %s", exit, out)
 		}
 		hook(t, n, etcBefore+"15-no", "")
@@ -98,7 +98,7 @@ func TestHooksOfAHost(t *testing.T) {
 		hook(t, n, etcBefore+"30-slow.timeout", "2")
 		began := time.Now()
 		out, exit := asked(ctx, t, n)
-		if exit != daemon.ExitRefused || !strings.Contains(out, "30-slow: it was stopped at its time limit of 2s: working") {
+		if exit != host.ExitRefused || !strings.Contains(out, "30-slow: it was stopped at its time limit of 2s: working") {
 			t.Errorf("exit %d: %s", exit, out)
 		}
 		if took := time.Since(began); took > 30*time.Second {
@@ -121,7 +121,7 @@ func TestHooksOfAHost(t *testing.T) {
 		hook(t, n, etcBefore+"15-no", noHook)
 		deployment, boots := n.BootedDeployment(), n.Boots()
 		res, exit, err := n.Apply(ctx, mc("a", configA))
-		if exit != daemon.ExitRefused || res.Status.State != transaction.Done || res.Status.Config.Pending != "" ||
+		if exit != host.ExitRefused || res.Status.State != transaction.Done || res.Status.Config.Pending != "" ||
 			!strings.Contains(err.Error(), "15-no: exit status 3: first | not today") {
 			t.Fatalf("exit %d, %v, %+v", exit, err, res)
 		}
@@ -192,7 +192,7 @@ func TestHooksOfTheClusterOutliveTheBootOnTheHost(t *testing.T) {
  {"name":"ready","when":"AfterBoot","script":"#!/bin/sh\necho $NODEREFIT_HOOK $1 on $NODEREFIT_NODE >/var/tmp/ready\n","args":["now"]},
  {"name":"path","when":"AfterBoot","path":"/usr/bin/false","timeoutSeconds":5}]}`))
 	out, exit := asked(ctx, t, n, "--hooks", doc)
-	if exit != daemon.ExitRefused || !strings.Contains(out, "before-drain hook NodeHook/gate: exit status 9") {
+	if exit != host.ExitRefused || !strings.Contains(out, "before-drain hook NodeHook/gate: exit status 9") {
 		t.Fatalf("exit %d: %s", exit, out)
 	}
 	apply(ctx, t, n, mc("b", configB), "--cluster", "--hooks", doc) // who drains has asked

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -64,7 +64,7 @@ func TestChangeWithoutRebootActsOnTheRunningServices(t *testing.T) {
 	p := policy(t, n)
 	boots := n.Boots()
 	res := apply(ctx, t, n, mc("one", liveConfig("1", "ok")), "--policy", p)
-	if res.Reboot != daemon.RebootNone || res.Status.State != transaction.Done {
+	if res.Reboot != host.RebootNone || res.Status.State != transaction.Done {
 		t.Fatalf("%+v", res)
 	}
 	if got := log(ctx, t, n, "crio"); got != "start start" {
@@ -205,7 +205,7 @@ func TestAMirrorReachesAHostWithoutCRIO(t *testing.T) {
  {"path":"/etc/containerd/certs.d/quay.io/hosts.toml","contents":{"source":"data:,%5Bhost.%22https%3A%2F%2Fm%22%5D%0A` +
 		`capabilities%20%3D%20%5B%22pull%22%5D"}}]}}}`
 	res := apply(ctx, t, n, mc("mirror", registries))
-	if res.Reboot != daemon.RebootNone || res.Status.State != transaction.Done || n.Boots() != boots || res.Plan.Drain {
+	if res.Reboot != host.RebootNone || res.Status.State != transaction.Done || n.Boots() != boots || res.Plan.Drain {
 		t.Errorf("%+v", res)
 	}
 	if got := read(t, n, "/etc/containerd/certs.d/quay.io/hosts.toml"); !strings.Contains(got, `["pull"]`) {

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -86,7 +86,7 @@ func (n *Node) Agent(ctx context.Context, args ...string) (stdout, stderr string
 }
 
 // Apply applies a document, with flags, and returns the result as the agent printed it.
-func (n *Node) Apply(ctx context.Context, doc []byte, flags ...string) (*daemon.Result, int, error) {
+func (n *Node) Apply(ctx context.Context, doc []byte, flags ...string) (*host.Result, int, error) {
 	at, err := n.Document("config.json", doc)
 	if err != nil {
 		return nil, 0, err
@@ -95,7 +95,7 @@ func (n *Node) Apply(ctx context.Context, doc []byte, flags ...string) (*daemon.
 	if err != nil {
 		return nil, exit, err
 	}
-	res := &daemon.Result{}
+	res := &host.Result{}
 	if err := json.Unmarshal([]byte(stdout), res); err != nil {
 		return nil, exit, fmt.Errorf("apply printed %q: %w; %s", stdout, err, stderr)
 	}
@@ -106,12 +106,12 @@ func (n *Node) Apply(ctx context.Context, doc []byte, flags ...string) (*daemon.
 }
 
 // Status asks the agent where the host is.
-func (n *Node) Status(ctx context.Context) (*daemon.Status, error) {
+func (n *Node) Status(ctx context.Context) (*host.Status, error) {
 	stdout, stderr, _, err := n.Agent(ctx, "status", "-o", "json")
 	if err != nil {
 		return nil, err
 	}
-	s := &daemon.Status{}
+	s := &host.Status{}
 	if err := json.Unmarshal([]byte(stdout), s); err != nil {
 		return nil, fmt.Errorf("status printed %q: %w; %s", stdout, err, stderr)
 	}
@@ -122,7 +122,7 @@ func (n *Node) Status(ctx context.Context) (*daemon.Status, error) {
 const poll = 200 * time.Millisecond
 
 // WaitState waits, over reboots, until the host runs, nothing is under way, and its state is one of states.
-func (n *Node) WaitState(ctx context.Context, states ...transaction.State) (*daemon.Status, error) {
+func (n *Node) WaitState(ctx context.Context, states ...transaction.State) (*host.Status, error) {
 	var last string
 	for {
 		s, err := n.Status(ctx)

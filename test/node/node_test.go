@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -93,7 +93,7 @@ func mc(name, spec string) []byte {
 "metadata":{"name":%q},"spec":%s}`, name, spec))
 }
 
-func apply(ctx context.Context, t *testing.T, n *Node, doc []byte, flags ...string) *daemon.Result {
+func apply(ctx context.Context, t *testing.T, n *Node, doc []byte, flags ...string) *host.Result {
 	t.Helper()
 	res, _, err := n.Apply(ctx, doc, flags...)
 	if err != nil {
@@ -126,7 +126,7 @@ func TestHostMovesForwardAndBack(t *testing.T) {
 	ctx, n := start(t)
 	first := n.BootedDeployment()
 	res := apply(ctx, t, n, mc("a", configA))
-	if res.Reboot != daemon.RebootStarted || !res.Plan.Reboot {
+	if res.Reboot != host.RebootStarted || !res.Plan.Reboot {
 		t.Fatalf("reboot %s, plan %+v", res.Reboot, res.Plan)
 	}
 	s, err := n.WaitState(ctx, transaction.Done, transaction.RolledBack)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -98,7 +98,7 @@ func TestWhatTheHostHasAlreadyTakesNoReboot(t *testing.T) {
 {"path":"/etc/unrelated","contents":{"source":"data:,1"}},{"path":"/etc/own.conf","contents":{"source":"data:,1"}}]}}}`)
 	for _, doc := range [][]byte{with, withoutArguments} {
 		res := apply(ctx, t, n, doc)
-		if res.Plan.Reboot || res.Plan.Drain || res.Reboot != daemon.RebootNone || len(res.Plan.Unwritten) != 1 {
+		if res.Plan.Reboot || res.Plan.Drain || res.Reboot != host.RebootNone || len(res.Plan.Unwritten) != 1 {
 			t.Errorf("reboot %s, plan %+v", res.Reboot, res.Plan)
 		}
 		if s, err := n.Status(ctx); err != nil || s.State != transaction.Done || s.Config.Pending != "" {

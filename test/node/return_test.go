@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -137,10 +137,10 @@ func TestGoingBackBeforeTheProofQuarantines(t *testing.T) {
 func TestCommitThatHasNotBootedCanBeWithdrawn(t *testing.T) {
 	ctx, n := onA(t)
 	old := n.BootedDeployment()
-	if res := apply(ctx, t, n, mc("b", configB), "--no-reboot"); res.Reboot != daemon.RebootNeeded {
+	if res := apply(ctx, t, n, mc("b", configB), "--no-reboot"); res.Reboot != host.RebootNeeded {
 		t.Errorf("%+v", res)
 	}
-	if res := apply(ctx, t, n, mc("a", configA), "--no-reboot"); res.Reboot != daemon.RebootNone || res.Status.Config.Pending != "" {
+	if res := apply(ctx, t, n, mc("a", configA), "--no-reboot"); res.Reboot != host.RebootNone || res.Status.Config.Pending != "" {
 		t.Errorf("%+v", res.Status)
 	}
 	if err := n.Reboot(ctx); err != nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -171,7 +171,7 @@ func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
 }
 
 // cameBack waits until the host is on a again, and sees that it can go on from there.
-func cameBack(ctx context.Context, t *testing.T, n *Node) *daemon.Status {
+func cameBack(ctx context.Context, t *testing.T, n *Node) *host.Status {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Second)
 	defer cancel()
@@ -449,7 +449,7 @@ func pendingEtc(ctx context.Context, t *testing.T, n *Node) string {
 	return ""
 }
 
-func waitReason(ctx context.Context, t *testing.T, n *Node, text string) *daemon.Status {
+func waitReason(ctx context.Context, t *testing.T, n *Node, text string) *host.Status {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Second)
 	defer cancel()

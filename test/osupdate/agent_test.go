@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/test/rpmostree"
 	"github.com/noderefit/noderefit/transaction"
@@ -67,7 +67,7 @@ func config(name, content, more string) []byte {
 }
 
 // update applies a configuration that needs a boot, and waits for the verdict.
-func update(ctx context.Context, t *testing.T, n *node.Node, doc []byte, want ...transaction.State) *daemon.Status {
+func update(ctx context.Context, t *testing.T, n *node.Node, doc []byte, want ...transaction.State) *host.Status {
 	t.Helper()
 	defer func() { counted.Ended(!t.Failed()) }()
 	boots := n.Boots()
@@ -75,7 +75,7 @@ func update(ctx context.Context, t *testing.T, n *node.Node, doc []byte, want ..
 	if err != nil {
 		t.Fatalf("%v %+v", err, res)
 	}
-	if res.Reboot != daemon.RebootStarted {
+	if res.Reboot != host.RebootStarted {
 		t.Fatalf("it does not boot: %+v", res)
 	}
 	if err := n.WaitBoot(ctx, boots+1); err != nil {
@@ -127,7 +127,7 @@ func TestOneUpdateChangesImageKernelExtensionArgumentsAndFilesOnRPMOSTree(t *tes
 
 	boots := n.Boots()
 	s := update(ctx, t, n, b, transaction.Done)
-	if s.Config.Committed != "b" || s.OS != daemon.OSRpmOstree {
+	if s.Config.Committed != "b" || s.OS != host.OSRpmOstree {
 		t.Errorf("%+v", s)
 	}
 	if got := n.Boots() - boots; got != 1 {
@@ -223,7 +223,7 @@ func TestStagedOSDoesNotBootAndIsLetGoOfByARevert(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What the verbs end with is what the host has then.
-	told := func(verb string, s *daemon.Status, want int) {
+	told := func(verb string, s *host.Status, want int) {
 		t.Helper()
 		now, err := n.Status(ctx)
 		if err != nil {
@@ -236,7 +236,7 @@ func TestStagedOSDoesNotBootAndIsLetGoOfByARevert(t *testing.T) {
 	stage := func() {
 		t.Helper()
 		out, text, exit, err := n.Agent(ctx, "stage", "--config", at, "-o", "json")
-		var res daemon.Result
+		var res host.Result
 		if err := errors.Join(err, json.Unmarshal([]byte(out), &res)); err != nil || exit != 0 {
 			t.Fatalf("stage: %d %v %s %s", exit, err, out, text)
 		}
@@ -285,7 +285,7 @@ func TestWhatRPMOSTreeCanNotDoIsSaidOfItsField(t *testing.T) {
 	}
 	s, err := n.Status(ctx)
 	if err != nil || s.State != transaction.Unreconcilable ||
-		slices.ContainsFunc(s.Deployments, func(d daemon.DeploymentStatus) bool { return !d.Booted }) {
+		slices.ContainsFunc(s.Deployments, func(d host.DeploymentStatus) bool { return !d.Booted }) {
 		t.Errorf("%v %+v", err, s)
 	}
 }
@@ -331,7 +331,7 @@ func TestWhatSomebodyTookAwayComesBackAndANameForWhatRunsIsNoChange(t *testing.T
 	released(ctx, t, n)
 	boots := n.Boots()
 	res, _, err := n.Apply(ctx, config("c", "a", `"extensions":["usbguard"],"kernelArguments":["b"],"osImageURL":"os/test",`))
-	if err != nil || res.Reboot != daemon.RebootNone || n.Boots() != boots || len(res.Plan.Changes) > 0 {
+	if err != nil || res.Reboot != host.RebootNone || n.Boots() != boots || len(res.Plan.Changes) > 0 {
 		t.Errorf("%v %+v", err, res)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/bootc"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
@@ -92,7 +92,7 @@ func TestImageArgumentsAndFilesAreOneUpdateOnBootc(t *testing.T) {
 		t.Fatalf("what was only staged has booted: %s", n.BootedDeployment())
 	}
 	s := update(ctx, t, n, b, transaction.Done)
-	if s.Config.Committed != "b" || s.OS != daemon.OSBootc {
+	if s.Config.Committed != "b" || s.OS != host.OSBootc {
 		t.Errorf("%+v", s)
 	}
 	for path, want := range map[string]string{"/usr/lib/testos/version": "v2", "/etc/update.conf": "b"} {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/test/rpmostree"
@@ -122,7 +122,7 @@ func TestHostWithoutSetDefaultTakesTheStagedRoad(t *testing.T) {
 }
 
 // rollback is the verb, and the verdict after that many boots.
-func rollback(ctx context.Context, t *testing.T, n *node.Node, boots int) *daemon.Status {
+func rollback(ctx context.Context, t *testing.T, n *node.Node, boots int) *host.Status {
 	t.Helper()
 	if out, text, exit, err := n.Agent(ctx, "rollback", "-o", "json"); err != nil || exit > 0 {
 		t.Fatalf("rollback: %d %v %s%s", exit, err, out, text)

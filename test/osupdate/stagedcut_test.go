@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/rpmostree"
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
@@ -253,7 +253,7 @@ func TestMindIsChangedBeforeAStagedUpdateBoots(t *testing.T) {
 	waits := func(to side) {
 		t.Helper()
 		res, _, err := v.Apply(ctx, to.doc, "--no-reboot")
-		if err != nil || res.Reboot != daemon.RebootNeeded || res.Status.Phase != string(transaction.PhaseBoot) ||
+		if err != nil || res.Reboot != host.RebootNeeded || res.Status.Phase != string(transaction.PhaseBoot) ||
 			len(res.Warnings) > 0 {
 			t.Fatalf("%s: %v %+v", to.name, err, res)
 		}

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/fakehost"
 )
 
-func changed(path string) daemon.Drift {
-	return daemon.Drift{Kind: "file", Path: path, What: "contents", Expected: "sha256:secret1", Found: "sha256:secret2"}
+func changed(path string) host.Drift {
+	return host.Drift{Kind: "file", Path: path, What: "contents", Expected: "sha256:secret1", Found: "sha256:secret2"}
 }
 
 // policy gives a rendered configuration the drift policy that the render controller carries there.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/fakehost"
 )
 
@@ -26,7 +26,7 @@ func (n *node) holds() *atomic.Bool {
 			if operation != fakehost.Ask || !held.Load() {
 				return nil
 			}
-			return &daemon.Refused{Err: &hooks.Error{When: hooks.BeforeDrain, Hook: "/etc/noderefit/hooks/before-drain.d/10-gate",
+			return &host.Refused{Err: &hooks.Error{When: hooks.BeforeDrain, Hook: "/etc/noderefit/hooks/before-drain.d/10-gate",
 				Why: "exit status 3", Output: []string{"looked", "not today"}}}
 		}
 	})

@@ -21,7 +21,7 @@ const (
 const held = "#!/bin/sh\nuntil [ -e /run/go ]; do sleep 0.2; done\n"
 
 // clocked is a machine on a, whose clock the test sets, and whose verdicts wait for /run/go.
-func clocked(ctx context.Context, t *testing.T, name string) *host {
+func clocked(ctx context.Context, t *testing.T, name string) *vmHost {
 	t.Helper()
 	s := counting(t)
 	t.Parallel()
@@ -40,7 +40,7 @@ func clocked(ctx context.Context, t *testing.T, name string) *host {
 }
 
 // clock is what the machine's clock shows.
-func (h *host) clock(ctx context.Context, t *testing.T) time.Time {
+func (h *vmHost) clock(ctx context.Context, t *testing.T) time.Time {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339, mustOutput(ctx, t, h.Machine, "date", "-u", "+%Y-%m-%dT%H:%M:%SZ"))
 	if err != nil {
@@ -50,13 +50,13 @@ func (h *host) clock(ctx context.Context, t *testing.T) time.Time {
 }
 
 // jump sets the machine's clock, by so much.
-func (h *host) jump(ctx context.Context, t *testing.T, by time.Duration) {
+func (h *vmHost) jump(ctx context.Context, t *testing.T, by time.Duration) {
 	t.Helper()
 	mustOutput(ctx, t, h.Machine, "date", "-u", "-s", fmt.Sprintf("@%d", h.clock(ctx, t).Add(by).Unix()))
 }
 
 // proving waits until the machine, in its next boot, proves what it has booted.
-func (h *host) proving(ctx context.Context, t *testing.T, boot int) {
+func (h *vmHost) proving(ctx context.Context, t *testing.T, boot int) {
 	t.Helper()
 	if err := h.WaitBoot(ctx, boot); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestClockThatJumpsDoesNotMoveTheDeadline(t *testing.T) {
 }
 
 // proved fails unless an update to b has ended well in that boot, and the status says so with the machine's own time.
-func (h *host) proved(ctx context.Context, t *testing.T, boot int) {
+func (h *vmHost) proved(ctx context.Context, t *testing.T, boot int) {
 	t.Helper()
 	status, err := h.settled(ctx)
 	if err != nil {

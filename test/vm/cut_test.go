@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -199,7 +199,7 @@ func (s *scene) cut(ctx context.Context, name string, plan cutPlan) (at, what st
 }
 
 // countsNothing asks the boot loader of a machine at rest. What it counted on it would leave some boots later.
-func (s *scene) countsNothing(ctx context.Context, h *host) error {
+func (s *scene) countsNothing(ctx context.Context, h *vmHost) error {
 	if s.image.options.Loader != GRUB {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (s *scene) countsNothing(ctx context.Context, h *host) error {
 }
 
 // repeat does the update again that a cut undid, and holds it to ending where it should with nothing left over.
-func (h *host) repeat(ctx context.Context, sides map[string]picture) error {
+func (h *vmHost) repeat(ctx context.Context, sides map[string]picture) error {
 	if err := h.moveTo(ctx, "b", ignore); err != nil {
 		return fmt.Errorf("%w: the update after the cut: %w", errTorn, err)
 	}
@@ -231,7 +231,7 @@ func (h *host) repeat(ctx context.Context, sides map[string]picture) error {
 
 // updateUntil starts the update to b and returns when the disk has gone silent at a request, or all is over before; and
 // in which phase that was.
-func (h *host) updateUntil(ctx context.Context, request int) (string, error) {
+func (h *vmHost) updateUntil(ctx context.Context, request int) (string, error) {
 	silent := h.Silence(h.Traffic().Requests + request)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -263,7 +263,7 @@ func (h *host) updateUntil(ctx context.Context, request int) (string, error) {
 }
 
 // cutPower counts the cut.
-func (h *host) cutPower(plan cutPlan) (Cut, error) {
+func (h *vmHost) cutPower(plan cutPlan) (Cut, error) {
 	counted.Cuts.Add(1)
 	if plan.any {
 		return h.Cut(plan.source)
@@ -273,7 +273,7 @@ func (h *host) cutPower(plan cutPlan) (Cut, error) {
 
 // leftovers are what a machine at rest has of updates that are over: checkouts that are no deployment, journals besides
 // that of the present configuration, and a staged deployment.
-func (h *host) leftovers(ctx context.Context) ([]string, error) {
+func (h *vmHost) leftovers(ctx context.Context) ([]string, error) {
 	status, err := h.status(ctx)
 	if err != nil {
 		return nil, err
@@ -286,7 +286,7 @@ ls -d /run/ostree/staged-deployment* 2>/dev/null; true`)
 	}
 	left := strings.Fields(text)
 	return slices.DeleteFunc(left, func(name string) bool {
-		return slices.ContainsFunc(status.Deployments, func(d daemon.DeploymentStatus) bool {
+		return slices.ContainsFunc(status.Deployments, func(d host.DeploymentStatus) bool {
 			return lab.OS+"/"+name == d.ID
 		})
 	}), nil

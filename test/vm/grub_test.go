@@ -24,14 +24,14 @@ func stuck(name string, halts bool) []byte {
 }
 
 // panicked is how often kernels have panicked on the machine's console. One that stands still says so twice.
-func (h *host) panicked() (int, error) {
+func (h *vmHost) panicked() (int, error) {
 	text, err := h.Console()
 	const line = "Kernel panic - not syncing"
 	return strings.Count(text, line) - strings.Count(text, "end "+line), err
 }
 
 // panics waits until kernels have panicked n times.
-func (h *host) panics(ctx context.Context, n int) error {
+func (h *vmHost) panics(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, BootLimit, fmt.Errorf("%d panics did not come", n))
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -49,7 +49,7 @@ func (h *host) panics(ctx context.Context, n int) error {
 }
 
 // uncounted says what the boot loader still counts, "" if nothing, and whether greenboot's own check has had to act.
-func (h *host) uncounted(ctx context.Context) (string, error) {
+func (h *vmHost) uncounted(ctx context.Context) (string, error) {
 	return h.Output(ctx, "sh", "-c", `grep -a boot_counter /boot/grub2/grubenv
 test "$(systemctl show -P ConditionResult greenboot-rpm-ostree-grub2-check-fallback)" = yes &&
 	systemctl show -P ExecMainStartTimestamp greenboot-rpm-ostree-grub2-check-fallback

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/node"
 	"github.com/noderefit/noderefit/test/snapshot"
 	"github.com/noderefit/noderefit/test/tally"
@@ -101,8 +101,8 @@ var documents = map[string][]byte{
 // versions are what the OS images of the documents say that they are.
 var versions = map[string]string{"a": "v1", "b": "v2"}
 
-// host is a machine with the agent.
-type host struct {
+// vmHost is a machine with the agent.
+type vmHost struct {
 	*Machine
 }
 
@@ -116,7 +116,7 @@ type picture struct {
 // places are what is looked at of a machine's files, where they really are: /usr/local and /home are links.
 var places = []string{"/etc", "/var/usrlocal", "/var/lib/vm", "/var/home", "/var/roothome"}
 
-func (h *host) take(ctx context.Context) (picture, error) {
+func (h *vmHost) take(ctx context.Context) (picture, error) {
 	out := picture{tree: snapshot.Tree{}}
 	text, err := h.Output(ctx, append([]string{"/usr/lib/testos/guest", "snapshot"}, places...)...)
 	if err != nil {
@@ -190,7 +190,7 @@ func (p picture) wrong(side string) (out []string) {
 
 // apply applies a document and says each line of the agent's progress. The agent may be gone with the machine before it
 // has an answer.
-func (h *host) apply(ctx context.Context, name string, say func(line string), flags ...string) error {
+func (h *vmHost) apply(ctx context.Context, name string, say func(line string), flags ...string) error {
 	exit, said, err := h.try(ctx, documents[name], say, flags...)
 	if err == nil && exit > 0 {
 		err = fmt.Errorf("applying %s: exit %d: %s", name, exit, said)
@@ -200,7 +200,7 @@ func (h *host) apply(ctx context.Context, name string, say func(line string), fl
 
 // try applies a document that may be refused, and returns the exit status, -1 where the machine went down, and what
 // the agent said.
-func (h *host) try(ctx context.Context, document []byte, say func(line string), flags ...string) (int, string, error) {
+func (h *vmHost) try(ctx context.Context, document []byte, say func(line string), flags ...string) (int, string, error) {
 	const at = "/var/tmp/config.json"
 	if err := h.Put(ctx, at, document, 0o600); err != nil {
 		return 0, "", err
@@ -233,12 +233,12 @@ func (l *lines) Write(data []byte) (int, error) {
 
 func ignore(string) {}
 
-func (h *host) status(ctx context.Context) (*daemon.Status, error) {
+func (h *vmHost) status(ctx context.Context) (*host.Status, error) {
 	text, err := h.Output(ctx, agent, "status", "-o", "json")
 	if err != nil {
 		return nil, err
 	}
-	s := &daemon.Status{}
+	s := &host.Status{}
 	if err := json.Unmarshal([]byte(text), s); err != nil {
 		return nil, fmt.Errorf("status printed %q: %w", text, err)
 	}
@@ -249,14 +249,14 @@ func (h *host) status(ctx context.Context) (*daemon.Status, error) {
 const settleLimit = 3 * BootLimit
 
 // settled waits until nothing is under way, over any number of boots, and everything that starts at boot has.
-func (h *host) settled(ctx context.Context) (*daemon.Status, error) {
+func (h *vmHost) settled(ctx context.Context) (*host.Status, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleLimit, fmt.Errorf("not at rest after %v", settleLimit))
 	defer cancel()
 	var last string
 	for {
 		boots := h.Boots()
 		_, err := h.WaitRunning(ctx)
-		var s *daemon.Status
+		var s *host.Status
 		if err == nil {
 			s, err = h.status(ctx)
 		}
@@ -278,7 +278,7 @@ func (h *host) settled(ctx context.Context) (*daemon.Status, error) {
 }
 
 // moveTo applies a configuration and sees it settled.
-func (h *host) moveTo(ctx context.Context, name string, say func(line string)) error {
+func (h *vmHost) moveTo(ctx context.Context, name string, say func(line string)) error {
 	if err := h.apply(ctx, name, say); err != nil {
 		return err
 	}
@@ -294,13 +294,13 @@ func (h *host) moveTo(ctx context.Context, name string, say func(line string)) e
 
 // judge asks a settled machine and its disk where they are, and returns the name of the configuration: an update has
 // ended there.
-func (h *host) judge(ctx context.Context, sides map[string]picture) (string, *daemon.Status, error) {
+func (h *vmHost) judge(ctx context.Context, sides map[string]picture) (string, *host.Status, error) {
 	at, status, err := h.where(ctx, sides)
 	counted.Ended(at != "")
 	return at, status, err
 }
 
-func (h *host) where(ctx context.Context, sides map[string]picture) (string, *daemon.Status, error) {
+func (h *vmHost) where(ctx context.Context, sides map[string]picture) (string, *host.Status, error) {
 	status, err := h.settled(ctx)
 	if err != nil {
 		return "", nil, fmt.Errorf("%w: %w", errLost, err)
@@ -399,7 +399,7 @@ func (s *scene) build(t *testing.T) error {
 		return err
 	}
 	began := time.Now()
-	if err := s.step(ctx, t, "", "a", func(h *host) error {
+	if err := s.step(ctx, t, "", "a", func(h *vmHost) error {
 		if err := h.Put(ctx, agent, program, 0o755); err != nil {
 			return err
 		}
@@ -413,7 +413,7 @@ func (s *scene) build(t *testing.T) error {
 		return err
 	}
 	t.Logf("the first update takes %v", time.Since(began).Round(time.Second))
-	if err := s.step(ctx, t, "a", "b", func(h *host) error { return s.walk(ctx, h) }); err != nil {
+	if err := s.step(ctx, t, "a", "b", func(h *vmHost) error { return s.walk(ctx, h) }); err != nil {
 		return err
 	}
 	t.Logf("an update with its reboot and proof takes %v and %d requests to the disk: %v",
@@ -422,7 +422,7 @@ func (s *scene) build(t *testing.T) error {
 }
 
 // step takes a machine from one side to another, and keeps the picture and the machine that it is then.
-func (s *scene) step(ctx context.Context, t *testing.T, from, to string, do func(h *host) error) (err error) {
+func (s *scene) step(ctx context.Context, t *testing.T, from, to string, do func(h *vmHost) error) (err error) {
 	t.Helper()
 	h, err := s.resume(ctx, "to-"+to, s.saved[from])
 	if err != nil {
@@ -449,16 +449,16 @@ func (s *scene) step(ctx context.Context, t *testing.T, from, to string, do func
 }
 
 // resume makes a machine from a saved one.
-func (s *scene) resume(ctx context.Context, name string, from *Saved) (*host, error) {
+func (s *scene) resume(ctx context.Context, name string, from *Saved) (*vmHost, error) {
 	m, err := s.image.Resume(ctx, name, from)
 	if err != nil {
 		return nil, err
 	}
-	return &host{m}, nil
+	return &vmHost{m}, nil
 }
 
 // walk goes from a to b and writes down what it passes.
-func (s *scene) walk(ctx context.Context, h *host) error {
+func (s *scene) walk(ctx context.Context, h *vmHost) error {
 	began, start := time.Now(), h.Traffic().Requests
 	pass := func(name string) { s.road.marks = append(s.road.marks, mark{name, h.Traffic().Requests - start}) }
 	pass("begin")

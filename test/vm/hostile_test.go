@@ -27,7 +27,7 @@ func hostileDocument(name, list, piece string) []byte {
 }
 
 // watch resets the machine whenever it has taken no commands for a time, as a hardware watchdog does, until ctx ends.
-func (h *host) watch(ctx context.Context) {
+func (h *vmHost) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		booting, cancel := context.WithTimeout(ctx, watchdogPatience)
 		err := h.wait(booting, func() (bool, error) { return h.up, nil })

@@ -32,7 +32,7 @@ func softDocument(name, arguments, files string) []byte {
 
 // softHost is a machine whose userspace can be started again alone.
 type softHost struct {
-	*host
+	*vmHost
 	t *testing.T
 }
 
@@ -120,7 +120,7 @@ func newSoftHost(ctx context.Context, t *testing.T, name string) *softHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &softHost{&host{m}, t}
+	h := &softHost{&vmHost{m}, t}
 	t.Cleanup(func() {
 		counted.Boots.Add(int64(m.Boots() - 1))
 		closeMachine(t, m)

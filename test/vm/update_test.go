@@ -57,7 +57,7 @@ func TestUpdateComesBackOnComposefs(t *testing.T) {
 
 // updated is a machine on b, which was reached by an update of OS image, kernel arguments, files, units and keys at
 // once.
-func updated(ctx context.Context, t *testing.T, options Options) (*host, *scene) {
+func updated(ctx context.Context, t *testing.T, options Options) (*vmHost, *scene) {
 	t.Helper()
 	if testing.Short() && options != (Options{}) {
 		t.Skip("not in short mode")
@@ -76,7 +76,7 @@ func updated(ctx context.Context, t *testing.T, options Options) (*host, *scene)
 }
 
 // comesBack tries on b what can't prove healthy, and then goes back to a.
-func comesBack(ctx context.Context, t *testing.T, h *host, s *scene) {
+func comesBack(ctx context.Context, t *testing.T, h *vmHost, s *scene) {
 	t.Helper()
 	on := func(name string, state transaction.State) {
 		t.Helper()

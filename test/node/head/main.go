@@ -25,19 +25,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
 
 // Answer is what a verb came to.
 type Answer struct {
-	Status       *daemon.Status       `json:"status,omitempty"`
-	Plan         *plan.Plan           `json:"plan,omitempty"`
-	Result       *daemon.Result       `json:"result,omitempty"`
-	Verification *daemon.Verification `json:"verification,omitempty"`
-	Config       string               `json:"config,omitempty"`
-	Error        string               `json:"error,omitempty"`
+	Status       *host.Status       `json:"status,omitempty"`
+	Plan         *plan.Plan         `json:"plan,omitempty"`
+	Result       *host.Result       `json:"result,omitempty"`
+	Verification *host.Verification `json:"verification,omitempty"`
+	Config       string             `json:"config,omitempty"`
+	Error        string             `json:"error,omitempty"`
 	// Kind is the type of the error: refused, unreachable, drift, rolledBack, cancelled, or "" for any other.
 	Kind string `json:"kind,omitempty"`
 	// Took are the times of each turn, in milliseconds, and Ran how many commands the host ran for them.
@@ -108,7 +109,7 @@ func pod() error {
 const Watching = "/run/head-watches"
 
 // watch compares the host, waits until something that was compared is touched, and compares it again.
-func watch(ctx context.Context, h *daemon.HostHands, mount string) (*daemon.Verification, error) {
+func watch(ctx context.Context, h *hands.Client, mount string) (*host.Verification, error) {
 	v, err := h.Verify(ctx)
 	if err != nil {
 		return nil, err
@@ -163,13 +164,13 @@ func drive(mount, verb string, args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	a := Answer{}
-	h, err := daemon.NewHands(mount, daemon.HandsOptions{Program: filepath.Join(mount, *program),
+	h, err := hands.New(mount, hands.Options{Program: filepath.Join(mount, *program),
 		Observe: func(string, time.Duration, error) { a.Ran++ }})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = h.Close() }()
-	r := daemon.Request{Name: *name, Lift: *lift}
+	r := hands.Request{Name: *name, Lift: *lift}
 	if *order != "" {
 		r.Order = &api.StageOrder{}
 		if err := json.Unmarshal([]byte(*order), r.Order); err != nil {
@@ -198,7 +199,7 @@ func drive(mount, verb string, args []string) error {
 		case "verify":
 			a.Verification, err = h.Verify(ctx)
 		case "repair":
-			a.Result, err = h.Repair(ctx, daemon.RepairRequest{Policy: r.Policy})
+			a.Result, err = h.Repair(ctx, hands.RepairRequest{Policy: r.Policy})
 		case "watch":
 			a.Verification, err = watch(ctx, h, mount)
 		case "config":
@@ -228,11 +229,11 @@ func (a *Answer) tell(err error) {
 	}
 	a.Error = err.Error()
 	switch {
-	case errors.As(err, new(*daemon.Refused)):
+	case errors.As(err, new(*host.Refused)):
 		a.Kind = "refused"
-	case errors.As(err, new(*daemon.UnreachableError)):
+	case errors.As(err, new(*host.UnreachableError)):
 		a.Kind = "unreachable"
-	case errors.As(err, new(*daemon.DriftError)):
+	case errors.As(err, new(*host.DriftError)):
 		a.Kind = "drift"
 	case errors.As(err, new(*transaction.BadConfig)):
 		a.Kind = "rolledBack"

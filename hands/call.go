@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hands
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/systemd"
+)
+
+// outcome is what a command on the host gave back.
+type outcome struct {
+	verb   string
+	output []byte
+}
+
+func (o *outcome) decode(into any) error {
+	if err := json.Unmarshal(o.output, into); err != nil {
+		return fmt.Errorf("reading what %s printed on the host: %w", o.verb, err)
+	}
+	return nil
+}
+
+// note says what a command was started for: enough for another head to know it again, and no secret.
+type note struct {
+	Config string `json:"config"`
+	Sum    string `json:"sum"`
+}
+
+// noteOf sums up what a request comes to. The same configuration has the same digest however it is written, and
+// whatever else the cluster has noted in its metadata. What may keep it from being staged counts.
+func noteOf(r *Request) note {
+	if r == nil {
+		return note{}
+	}
+	digest := ""
+	mc := &mcfgv1.MachineConfig{}
+	if err := json.Unmarshal(r.Config, mc); err == nil {
+		if c, err := machineconfig.Parse(mc); err == nil {
+			digest = c.Digest
+		}
+	}
+	if digest == "" { // the host's command says what is wrong with it
+		sum := sha256.Sum256(r.Config)
+		digest = hex.EncodeToString(sum[:])
+	}
+	text := fmt.Appendf(nil, "%s %s %t %t %q %s %s", r.Name, digest, r.Lift, r.Strict, r.repair, policyRead(r.Policy),
+		r.asks)
+	if r.Order != nil && r.Order.MinFreeMebibytes > 0 {
+		text = fmt.Appendf(text, " %d", r.Order.MinFreeMebibytes)
+	}
+	sum := sha256.Sum256(text)
+	return note{Config: r.Name, Sum: hex.EncodeToString(sum[:])}
+}
+
+// policyRead is what a node reads of a MachineConfiguration: that somebody wrote its status, or anything else, makes no
+// other request.
+func policyRead(document []byte) []byte {
+	var doc struct {
+		Spec struct {
+			Policy    any `json:"nodeDisruptionPolicy"`
+			Overrides any `json:"irreconcilableValidationOverrides"`
+		} `json:"spec"`
+	}
+	if len(document) == 0 || json.Unmarshal(document, &doc) != nil {
+		return document
+	}
+	text, err := json.Marshal(doc.Spec)
+	if err != nil {
+		return document
+	}
+	return text
+}
+
+// do runs a command on the host and returns what it printed, and the error that it ended with.
+func (h *Client) do(ctx context.Context, v host.Verb, r *Request) (out *outcome, err error) {
+	started := time.Now()
+	defer func() { h.options.Observe(v.Name, time.Since(started), err) }()
+	select {
+	case h.turns[v.Name] <- struct{}{}:
+		defer func() { <-h.turns[v.Name] }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	c := &call{hands: h, verb: v, request: r, note: noteOf(r)}
+	defer c.close()
+	out, err = c.run(ctx)
+	if !errors.Is(err, errCollected) {
+		return out, err
+	}
+	// A lift has served by now, and would let what failed try again.
+	if r != nil && r.Lift {
+		again := *r
+		again.Lift = false
+		c.request, c.note = &again, noteOf(&again)
+	}
+	return c.run(ctx)
+}
+
+// errCollected is the end of a command that two heads waited for, to the one that came second: the other has the
+// report, and to ask once more finds what became of it.
+var errCollected = errors.New("another agent on this host has taken the report")
+
+// call is one command on the host.
+type call struct {
+	hands   *Client
+	verb    host.Verb
+	request *Request
+	note    note
+	m       *systemd.Manager
+}
+
+func (c *call) close() {
+	if c.m != nil {
+		c.m.Close()
+	}
+}
+
+// manager is the connection to the host's systemd. It is made anew after an error: a bus that is restarted is no reason
+// to lose sight of what runs.
+func (c *call) manager(ctx context.Context) (*systemd.Manager, error) {
+	if c.m == nil {
+		ctx, cancel := context.WithTimeout(ctx, host.BusTimeout)
+		defer cancel()
+		m, err := systemd.ConnectAt(ctx, c.hands.mount)
+		if err != nil {
+			return nil, fmt.Errorf("running %s on the host: %w", c.verb.Name, err)
+		}
+		c.m = m
+	}
+	return c.m, nil
+}
+
+// ask has one conversation with systemd.
+func (c *call) ask(ctx context.Context, question func(context.Context, *systemd.Manager) error) error {
+	m, err := c.manager(ctx)
+	if err != nil {
+		return err
+	}
+	if err := question(ctx, m); err != nil {
+		c.close()
+		c.m = nil
+		return err
+	}
+	return nil
+}
+
+// state asks what runs under the verb's name.
+func (c *call) state(ctx context.Context) (s systemd.Service, err error) {
+	err = c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error {
+		ctx, cancel := context.WithTimeout(ctx, host.BusTimeout)
+		defer cancel()
+		s, err = m.Service(ctx, c.verb.Unit())
+		return err
+	})
+	return s, err
+}
+
+// run joins what runs already, or clears the way and starts it.
+func (c *call) run(ctx context.Context) (*outcome, error) {
+	for {
+		s, err := c.state(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if s.Ended() {
+			dir, err := c.start(ctx)
+			if errors.Is(err, systemd.ErrUnitExists) {
+				continue // another head was quicker
+			}
+			if errors.Is(err, systemd.ErrGoingDown) {
+				return nil, &host.Refused{Err: err}
+			}
+			if err != nil {
+				return nil, err
+			}
+			return c.await(ctx, dir, "")
+		}
+		dir := path.Clean("/" + handoverOf(s.Environment))
+		other := c.noteIn(dir)
+		switch {
+		case c.verb.Joins && other == c.note:
+			return c.await(ctx, dir, s.Invocation)
+		case !c.hands.root.IsDir(dir): // it has reported, and is about to end
+		case c.verb.Outlives:
+			return nil, &host.Refused{Err: fmt.Errorf("%s is at work on this host, for %s", c.verb.Unit(), other.Config)}
+		case c.verb.Joins:
+			if err := c.stop(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err := c.gone(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// gone waits until what runs under the verb's name has ended.
+func (c *call) gone(ctx context.Context) error {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		s, err := c.state(ctx)
+		if err != nil || s.Ended() {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (c *call) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.verb.Grace+host.BusTimeout)
+	defer cancel()
+	return c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error { return m.Stop(ctx, c.verb.Unit()) })
+}
+
+func (c *call) noteIn(dir string) note {
+	var n note
+	data, err := c.hands.root.ReadFile(path.Join(dir, handoverRequest))
+	if err == nil {
+		err = json.Unmarshal(data, &n)
+	}
+	if err != nil {
+		n.Config = "an unknown configuration"
+	}
+	return n
+}
+
+// start hands over the documents and starts the command. It returns the directory that they share.
+func (c *call) start(ctx context.Context) (string, error) {
+	h := c.hands
+	if err := h.place(); err != nil {
+		return "", err
+	}
+	if err := errors.Join(h.sweep(c.verb), c.sweepOnce(ctx)); err != nil {
+		return "", err
+	}
+	dir := path.Join(handoversDir, c.verb.Name+"-"+fmt.Sprintf("%x", time.Now().UnixNano()))
+	argv, err := c.handOver(dir)
+	if err == nil {
+		err = c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error {
+			ctx, cancel := context.WithTimeout(ctx, host.BusTimeout)
+			defer cancel()
+			if err := m.Forget(ctx, c.verb.Unit()); err != nil {
+				return err
+			}
+			return m.StartTransient(ctx, c.transient(dir, argv))
+		})
+	}
+	if err != nil {
+		return "", errors.Join(err, h.root.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+// transient is the unit that runs the command.
+func (c *call) transient(dir string, argv []string) systemd.Transient {
+	t := systemd.Transient{Name: c.verb.Unit(), Description: c.description(), Argv: argv,
+		Identifier:  path.Base(host.BinaryPath),
+		Environment: []string{handoverEnv + "=" + dir}, Nice: c.verb.Nice, Limit: c.verb.Limit, Grace: c.verb.Grace}
+	if o := c.order(); o != nil {
+		t.CPUWeight, t.IOWeight = uint64(max(o.CPUWeight, 0)), uint64(max(o.IOWeight, 0))
+	}
+	return t
+}
+
+// order is what a policy says of the command; nil: nothing.
+func (c *call) order() *api.StageOrder {
+	if c.request == nil || c.verb.Name != host.StageVerb.Name {
+		return nil
+	}
+	return c.request.Order
+}
+
+func (c *call) description() string {
+	if c.request == nil || c.request.Name == "" {
+		return "Noderefit: " + c.verb.Name
+	}
+	return fmt.Sprintf("Noderefit: %s %s", c.verb.Name, c.request.Name)
+}
+
+// handOver writes what the command needs into dir and returns its command line.
+func (c *call) handOver(dir string) ([]string, error) {
+	root := c.hands.root
+	if err := root.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("handing over to the host: %w", err)
+	}
+	text, err := json.Marshal(c.note)
+	if err != nil {
+		return nil, err
+	}
+	l := &commandLine{dir: dir, argv: []string{host.Launcher, host.BinaryPath, c.verb.Name, "--output", "json"},
+		documents: map[string][]byte{handoverRequest: text}}
+	for _, add := range commandLines[c.verb.Name] {
+		if err := add(l, c); err != nil {
+			return nil, err
+		}
+	}
+	for name, data := range l.documents {
+		if err := root.Stage(dir, name, files.Node{Type: files.Regular, Mode: 0o600, Data: data}); err != nil {
+			return nil, fmt.Errorf("handing over to the host: %w", err)
+		}
+	}
+	return l.argv, nil
+}
+
+// sweep removes what commands of a verb left whose head did not live to collect it. None of them runs.
+func (h *Client) sweep(v host.Verb) error {
+	names, err := h.root.ReadDir(handoversDir)
+	if err != nil {
+		return fmt.Errorf("handing over to the host: %w", err)
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, v.Name+"-") {
+			if err := h.root.RemoveAll(path.Join(handoversDir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sweepOnce removes what earlier heads left, of all verbs that nothing runs of: documents may hold secrets.
+func (c *call) sweepOnce(ctx context.Context) error {
+	h := c.hands
+	h.mu.Lock()
+	swept := h.swept
+	h.mu.Unlock()
+	if swept {
+		return nil
+	}
+	for _, v := range host.Verbs {
+		if v.Name == c.verb.Name {
+			continue // it is swept before it starts
+		}
+		select {
+		case h.turns[v.Name] <- struct{}{}:
+		default:
+			continue // one of ours
+		}
+		s, err := (&call{hands: h, verb: v, m: c.m}).state(ctx)
+		if err == nil && s.Ended() {
+			err = h.sweep(v)
+		}
+		<-h.turns[v.Name]
+		if err != nil {
+			return err
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.swept = true
+	return nil
+}
+
+// overlooked is how soon an end is seen that nothing announces: that of a command that was killed.
+const overlooked = time.Second
+
+// await waits for the command's report. invocation tells the run that is waited for from a later one of the same name.
+func (c *call) await(ctx context.Context, dir, invocation string) (*outcome, error) {
+	stop := c.hands.watch.wake(dir)
+	defer stop.end()
+	for {
+		if out, done, err := c.collect(dir); done {
+			return out, err
+		}
+		if !c.hands.root.IsDir(dir) {
+			return nil, fmt.Errorf("running %s on the host: %w", c.verb.Name, errCollected)
+		}
+		select {
+		case <-stop.woken:
+			continue
+		case <-ctx.Done():
+			return nil, c.leave(ctx, dir)
+		case <-time.After(overlooked):
+		}
+		s, err := c.state(ctx)
+		if err != nil {
+			continue // the bus is away; the report tells all the same
+		}
+		if !s.Ended() && (invocation == "" || s.Invocation == invocation) {
+			invocation = s.Invocation
+			continue
+		}
+		if out, done, err := c.collect(dir); done {
+			return out, err
+		}
+		if !c.hands.root.IsDir(dir) {
+			continue
+		}
+		condition := s.Condition
+		if condition == "" {
+			condition = "it was stopped"
+		}
+		err = fmt.Errorf("running %s on the host: %s left no report: %s", c.verb.Name, c.verb.Unit(), condition)
+		return nil, errors.Join(err, c.hands.root.RemoveAll(dir))
+	}
+}
+
+// leave is what becomes of a command whose caller has no more use for it.
+func (c *call) leave(ctx context.Context, dir string) error {
+	why := ctx.Err()
+	if c.verb.Outlives || c.verb.Joins && !errors.Is(context.Cause(ctx), ErrSuperseded) {
+		return why // the next head joins it
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.verb.Grace+host.BusTimeout)
+	defer cancel()
+	if err := c.stop(ctx); err != nil {
+		return errors.Join(why, err)
+	}
+	return errors.Join(why, c.hands.root.RemoveAll(dir))
+}
+
+// collect takes the report and the output, and says whether the command has ended at all. Taking is one step: of two
+// heads that wait for a command one has all of it, and the other finds the directory gone.
+func (c *call) collect(dir string) (out *outcome, done bool, err error) {
+	root := c.hands.root
+	data, err := root.ReadFile(path.Join(dir, handoverReport))
+	if err == nil {
+		taken := dir + ".taken"
+		err = root.Replace(path.Dir(dir), path.Base(dir), taken)
+		dir = taken
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	var r report
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	out = &outcome{verb: c.verb.Name}
+	if err == nil {
+		out.output, err = root.ReadFile(path.Join(dir, handoverOutput))
+	}
+	if err != nil {
+		err = fmt.Errorf("reading the report of %s: %w", c.verb.Unit(), err)
+	}
+	return out, true, errors.Join(err, root.RemoveAll(dir), r.err())
+}

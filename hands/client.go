@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hands has the verbs of a host run for a pod. Each verb runs as a systemd unit of the host; a directory on the
+// host's /run brings the request in, and the output and the report back. An operation outlives the pod that asked for
+// it, and the next pod finds the operation by the name of its unit.
+package hands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// handoversDir holds a directory for each command of the head's that runs, or that nobody has collected yet.
+const handoversDir = transaction.RunDir + "/hands"
+
+// HandsOptions are for those who need more than the defaults.
+type Options struct {
+	// Program is what is placed on the host and run there; this program where it is empty.
+	Program string
+	// Verdict is how long the host may take to prove healthy after a boot; the host's own default where it is zero.
+	Verdict time.Duration
+	// SoftReboot allows the host to restart its userspace alone where that is enough.
+	SoftReboot bool
+	// Observe is told what each command on the host took, from the call to the answer.
+	Observe func(verb string, took time.Duration, err error)
+}
+
+// HostHands are the Hands and Senses of a host whose root is mounted where we are: /rootfs in a pod, / on the host
+// itself. Commands run as units of the host's systemd; nothing here needs a capability. It is safe for concurrent use.
+type Client struct {
+	root    *files.Root
+	mount   string
+	install host.Installer
+	options Options
+	turns   map[string]chan struct{} // a token for each verb
+	watch   *watcher
+	drift   *driftWatch
+
+	mu     sync.Mutex
+	placed string // the program on the host, as we left it
+	swept  bool   // what earlier heads left is gone
+	cached *host.Status
+	seen   string // what the host looked like when cached was read
+	read   time.Time
+}
+
+// statusLasts is how long a status is believed that nothing has changed: an error in it may have gone by itself.
+const statusLasts = time.Minute
+
+// fileMark tells what stands at a path of the host from what stood there before.
+func fileMark(root *files.Root, name string) string {
+	at, err := root.Resolve(path.Dir(name))
+	if err != nil {
+		return "none"
+	}
+	at = path.Join(root.Path(), at, path.Base(name))
+	var st unix.Stat_t
+	if err := unix.Lstat(at, &st); err != nil {
+		return "none"
+	}
+	link, _ := os.Readlink(at)
+	return fmt.Sprintf("%d %d %d.%d %d.%d %q", st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec, link)
+}
+
+// NewHands returns the hands of the host at mount, after placing the program and its units there.
+func New(mount string, options Options) (*Client, error) {
+	if options.Program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("finding this program: %w", err)
+		}
+		options.Program = self
+	}
+	if options.Observe == nil {
+		options.Observe = func(string, time.Duration, error) {}
+	}
+	root, err := files.Open(mount)
+	if err != nil {
+		return nil, err
+	}
+	h := &Client{root: root, mount: root.Path(), options: options, turns: map[string]chan struct{}{}}
+	for _, v := range host.Verbs {
+		h.turns[v.Name] = make(chan struct{}, 1)
+	}
+	if err := h.open(); err != nil {
+		_ = h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *Client) open() error {
+	var err error
+	if h.install, err = host.NewInstaller(h.root); err != nil {
+		return err
+	}
+	for dir, mode := range map[string]uint32{transaction.StateDir: 0o700, transaction.RunDir: 0o755, handoversDir: 0o700} {
+		if err := h.root.MkdirAll(dir, mode); err != nil {
+			return err
+		}
+	}
+	if err := h.place(); err != nil {
+		return err
+	}
+	if err := h.install.Units(); err != nil {
+		return fmt.Errorf("installing the recovery unit: %w", err)
+	}
+	h.watch = newWatcher(h.root)
+	h.drift = newDriftWatch(h.root)
+	go h.drift.run()
+	return nil
+}
+
+// Close lets the host go. What runs there goes on.
+func (h *Client) Close() error {
+	if h.watch != nil {
+		h.watch.close()
+	}
+	if h.drift != nil {
+		h.drift.close()
+	}
+	return h.root.Close()
+}
+
+// place makes the program on the host ours. Somebody's own command may have put another there since.
+func (h *Client) place() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.placed != "" && fileMark(h.root, host.BinaryPath) == h.placed {
+		return nil
+	}
+	if h.options.Program != path.Join(h.mount, host.BinaryPath) {
+		if err := h.install.Program(h.options.Program); err != nil {
+			return fmt.Errorf("placing the program on the host: %w", err)
+		}
+	}
+	h.placed = fileMark(h.root, host.BinaryPath)
+	return nil
+}
+
+// Status reads where the host is. While nothing of what it tells has changed it costs a few looks at files.
+func (h *Client) Status(ctx context.Context) (*host.Status, error) {
+	before := h.look()
+	h.mu.Lock()
+	if h.cached != nil && h.seen == before && time.Since(h.read) < statusLasts {
+		s := h.cached.Clone()
+		h.mu.Unlock()
+		return s, nil
+	}
+	h.mu.Unlock()
+	out, err := h.do(ctx, host.StatusVerb, nil)
+	if err != nil {
+		return nil, err
+	}
+	s := &host.Status{}
+	if err := out.decode(s); err != nil {
+		return nil, err
+	}
+	// A journal that is at work changes nothing but itself.
+	phase := transaction.Phase(s.Phase)
+	lasting := s.Transaction == nil || phase == transaction.PhaseBoot || phase == transaction.PhaseProve
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cached = nil
+	if lasting && h.look() == before {
+		h.cached, h.seen, h.read = s.Clone(), before, time.Now()
+	}
+	return s, nil
+}
+
+// look is what a status depends on: the record; the deployments, whose directory ostree touches whenever one comes or
+// goes; which of them boots, which is a link; one that is staged; and what was composed.
+func (h *Client) look() string {
+	var b strings.Builder
+	for _, name := range []string{transaction.RecordPath, host.StagedPath, "/boot/loader", "/ostree/deploy",
+		"/run/ostree/staged-deployment"} {
+		fmt.Fprintln(&b, name, fileMark(h.root, name))
+	}
+	return b.String()
+}
+
+// Plan is the way from what the host has to what the request names. The plan comes with an *UnreachableError too, where
+// it is what says why.
+func (h *Client) Plan(ctx context.Context, r Request) (*plan.Plan, error) {
+	out, err := h.do(ctx, host.PlanVerb, &r)
+	return answer[plan.Plan](out, err)
+}
+
+// Stage refuses what can't work, and brings the OS to the disk.
+func (h *Client) Stage(ctx context.Context, r Request) error {
+	_, err := h.do(ctx, host.StageVerb, &r)
+	return err
+}
+
+// Unstage is a stage of nothing: whatever else is being staged is stopped first.
+func (h *Client) Unstage(ctx context.Context) error {
+	_, err := h.do(ctx, host.StageVerb, nil)
+	return err
+}
+
+// Apply moves the host to the configuration, or waits for an apply of it that is already running. Another one is a
+// *Refused. The result comes with most errors too.
+func (h *Client) Apply(ctx context.Context, r Request) (*host.Result, error) {
+	out, err := h.do(ctx, host.ApplyVerb, &r)
+	return answer[host.Result](out, err)
+}
+
+// Ask runs the hooks that are asked before a drain. Where there are none nothing runs on the host.
+func (h *Client) Ask(ctx context.Context, r Request) error {
+	found, _, err := hooks.Find(h.root, hooks.BeforeDrain)
+	if err == nil && len(found) == 0 && len(host.ClusterHooks(hooks.BeforeDrain, r.Hooks)) == 0 {
+		return nil
+	}
+	r.asks = api.Encode(r.HookDocument)
+	_, err = h.do(ctx, host.AskVerb, &r)
+	return err
+}
+
+// Verify compares the host with its committed configuration. Drift is no error.
+func (h *Client) Verify(ctx context.Context) (*host.Verification, error) {
+	out, err := h.do(ctx, host.VerifyVerb, nil)
+	v, err := answer[host.Verification](out, err)
+	if errors.As(err, new(*host.DriftError)) && v != nil {
+		err = nil
+	}
+	return v, err
+}
+
+// Repair writes back what of the committed configuration has drifted, as far as the request names it.
+func (h *Client) Repair(ctx context.Context, r RepairRequest) (*host.Result, error) {
+	out, err := h.do(ctx, host.RepairVerb, &Request{Policy: r.Policy, repair: r.Subjects})
+	return answer[host.Result](out, err)
+}
+
+// Deliver writes the certificates of a ControllerConfig. The result comes with most errors too.
+func (h *Client) Deliver(ctx context.Context, r DeliverRequest) (*host.Delivery, error) {
+	out, err := h.do(ctx, host.DeliverVerb, &Request{Name: r.Name, Config: r.Config, Policy: r.Policy})
+	res, err := answer[host.Result](out, err)
+	if res == nil {
+		return nil, err
+	}
+	return res.Delivered, err
+}
+
+// Watch replaces the paths whose changes Touched tells.
+func (h *Client) Watch(paths []string) {
+	if len(paths) > 0 {
+		paths = append(slices.Clone(paths), host.ForceFile)
+	}
+	h.drift.watch(paths)
+}
+
+// Touched delivers when something at a watched path may have changed. It is never closed.
+func (h *Client) Touched() <-chan struct{} { return h.drift.touched }
+
+// Blind says why changes may be told late, nil where they are not.
+func (h *Client) Blind() error { return h.drift.why() }
+
+// answer reads what the command printed, and adds the error that it ended with.
+func answer[T any](out *outcome, err error) (*T, error) {
+	if out == nil || len(out.output) == 0 {
+		return nil, err
+	}
+	v := new(T)
+	if wrong := out.decode(v); wrong != nil {
+		return nil, errors.Join(err, wrong)
+	}
+	return v, err
+}
+
+// Config is the host's copy of the committed, pending or previous configuration of that name, as JSON.
+func (h *Client) Config(_ context.Context, name string) ([]byte, error) {
+	store := transaction.NewStore(h.root)
+	r, err := store.Load()
+	if err != nil {
+		return nil, err
+	}
+	revisions := []*transaction.Revision{r.Committed, nil, r.Previous}
+	if r.Pending != nil {
+		revisions[1] = &r.Pending.Revision
+	}
+	for _, rev := range revisions {
+		if rev != nil && rev.Config == name && rev.Digest != "" {
+			data, err := store.ReadConfig(rev.Digest)
+			if err != nil {
+				return nil, fmt.Errorf("reading the host's copy of %s: %w", name, err)
+			}
+			return data, nil
+		}
+	}
+	return nil, fmt.Errorf("reading the host's copy of %s: %w", name, fs.ErrNotExist)
+}
+
+// Boot is the ID of the host's boot, "" where the host does not show it.
+func (h *Client) Boot() string {
+	id, err := h.root.ReadFile(host.BootIDFile)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// NodeHeld tells an apply on the host whether the node is still as the drain has left it; see host.ReportNodeHeld.
+func (h *Client) NodeHeld(_ context.Context, held bool, why string) error {
+	return host.ReportNodeHeld(h.root, held, why)
+}
+
+// NodeReady tells the verdict on the host what the API server says of the node; see host.ReportNodeReady.
+func (h *Client) NodeReady(_ context.Context, ready bool, why string, heard time.Time) error {
+	return host.ReportNodeReady(h.root, ready, why, heard)
+}
+
+// Changed delivers when the host's record may have changed. It is never closed.
+func (h *Client) Changed() <-chan struct{} { return h.watch.changed }

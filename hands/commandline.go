@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hands
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+
+	"github.com/noderefit/noderefit/host"
+)
+
+// commandLine is the command line of a verb, and the documents below dir that it names.
+type commandLine struct {
+	dir       string
+	argv      []string
+	documents map[string][]byte
+}
+
+// argument adds to a command line what one part of a request asks for; nothing where the request has no such part.
+type argument func(l *commandLine, c *call) error
+
+// commandLines has, for each verb of the host, its arguments in their order.
+var commandLines = map[string][]argument{
+	host.StatusVerb.Name:  nil,
+	host.PlanVerb.Name:    {document("--desired"), hookDocument, policy, softReboot},
+	host.VerifyVerb.Name:  {paths},
+	host.RepairVerb.Name:  {subjects, policy},
+	host.DeliverVerb.Name: {document("--config"), policy},
+	host.StageVerb.Name:   {document("--config"), hookDocument, policy, stageOrder, lift, strict, drop},
+	host.AskVerb.Name:     {target, hookDocument},
+	host.ApplyVerb.Name:   {document("--config"), hookDocument, policy, lift, approval, verdict, strict, softReboot},
+}
+
+func (l *commandLine) add(argv ...string) { l.argv = append(l.argv, argv...) }
+
+// file hands a document over as the value of a flag.
+func (l *commandLine) file(flag, name string, data []byte) {
+	l.documents[name] = data
+	l.add(flag, path.Join(l.dir, name))
+}
+
+func document(flag string) argument {
+	return func(l *commandLine, c *call) error {
+		if c.request != nil {
+			l.file(flag, handoverConfig, c.request.Config)
+		}
+		return nil
+	}
+}
+
+func hookDocument(l *commandLine, c *call) error {
+	if c.request == nil || c.request.HookDocument.Node == "" {
+		return nil
+	}
+	data, err := json.Marshal(c.request.HookDocument)
+	if err == nil {
+		l.file("--hooks", handoverHooks, data)
+	}
+	return err
+}
+
+func policy(l *commandLine, c *call) error {
+	if c.request != nil && len(c.request.Policy) > 0 {
+		l.file("--policy", handoverPolicy, c.request.Policy)
+	}
+	return nil
+}
+
+func subjects(l *commandLine, c *call) error {
+	if c.request != nil {
+		for _, subject := range c.request.repair {
+			l.add("--only", subject)
+		}
+	}
+	return nil
+}
+
+func target(l *commandLine, c *call) error {
+	if c.request != nil {
+		l.add("--to", c.request.Name)
+	}
+	return nil
+}
+
+func stageOrder(l *commandLine, c *call) error {
+	if o := c.order(); o != nil {
+		l.add("--as-staged", fmt.Sprintf("--min-free=%d", o.MinFreeMebibytes),
+			fmt.Sprintf("--cpu-weight=%d", o.CPUWeight), fmt.Sprintf("--io-weight=%d", o.IOWeight))
+	}
+	return nil
+}
+
+func lift(l *commandLine, c *call) error {
+	if c.request != nil && c.request.Lift {
+		l.add("--lift-quarantine")
+	}
+	return nil
+}
+
+// approval has the cluster's word asked before the commit, and names the OS that was approved.
+func approval(l *commandLine, c *call) error {
+	l.add("--cluster")
+	if r := c.request; r != nil && r.Order != nil && r.Order.Digest != "" {
+		l.add("--approved=" + r.Order.Digest)
+	}
+	return nil
+}
+
+func verdict(l *commandLine, c *call) error {
+	if c.hands.options.Verdict > 0 {
+		l.add("--verdict-timeout=" + c.hands.options.Verdict.String())
+	}
+	return nil
+}
+
+func strict(l *commandLine, c *call) error {
+	if c.request != nil && c.request.Strict {
+		l.add("--strict")
+	}
+	return nil
+}
+
+func softReboot(l *commandLine, c *call) error {
+	if c.hands.options.SoftReboot {
+		l.add("--soft-reboot=auto")
+	}
+	return nil
+}
+
+// drop has what was staged removed: a stage without a request.
+func drop(l *commandLine, c *call) error {
+	if c.request == nil {
+		l.add("--drop")
+	}
+	return nil
+}
+
+func paths(l *commandLine, _ *call) error {
+	l.add("--paths")
+	return nil
+}

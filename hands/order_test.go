@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hands
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/host"
+)
+
+func TestTheHandsPassAnOrderOn(t *testing.T) {
+	t.Parallel()
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	order := &api.StageOrder{Config: "rendered-worker-b", Digest: "sha256:x", MinFreeMebibytes: 512, IOWeight: 10, CPUWeight: 20}
+	for _, c := range []struct {
+		verb    host.Verb
+		order   *api.StageOrder
+		ordered bool
+	}{{host.StageVerb, order, true}, {host.StageVerb, nil, false}, {host.ApplyVerb, order, false}} {
+		call := &call{hands: &Client{root: root}, verb: c.verb, request: &Request{Name: "rendered-worker-b", Order: c.order}}
+		dir := fmt.Sprintf("/run/%s-%t", c.verb.Name, c.ordered)
+		argv, err := call.handOver(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, flag := range []string{"--as-staged", "--min-free=512", "--cpu-weight=20", "--io-weight=10"} {
+			if slices.Contains(argv, flag) != c.ordered {
+				t.Errorf("%s, ordered %t: %v", c.verb.Name, c.ordered, argv)
+			}
+		}
+		if goes := c.verb.Name == host.ApplyVerb.Name; slices.Contains(argv, "--approved=sha256:x") != goes {
+			t.Errorf("%s is told what was approved: %t; %v", c.verb.Name, !goes, argv)
+		}
+		if unit := call.transient(dir, argv); (unit.IOWeight == 10 && unit.CPUWeight == 20) != c.ordered {
+			t.Errorf("%s, ordered %t: %+v", c.verb.Name, c.ordered, unit)
+		}
+	}
+}

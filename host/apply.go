@@ -1,0 +1,776 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// ApplyOptions are what apply can be told.
+type ApplyOptions struct {
+	Policy   *plan.Policy
+	NoReboot bool
+	// SoftReboot restarts the userspace alone where that is enough and the host can.
+	SoftReboot bool
+	// SkipOS applies the rest of a configuration whose OS changes the host can't make.
+	SkipOS bool
+	// Strict refuses a host that drifted, instead of overwriting what did.
+	Strict bool
+	// Lift takes the configuration out of quarantine first.
+	Lift bool
+	// Cluster says that a cluster asks: its word about the node is part of the verdict.
+	Cluster bool
+	// Hooks are what the cluster has to say of hooks.
+	Hooks HookDocument
+	// Timeout is how long the host may take to prove healthy after the boot.
+	Timeout time.Duration
+	// Approved, of apply, is the only OS that it goes to where it changes that: the digest of the image, or the checksum
+	// of the commit. Empty: any.
+	Approved string
+	// AsStaged, of stage, uses what was staged for the configuration before, whatever its image names now.
+	AsStaged bool
+	// MinFree, of stage, is how many bytes it leaves free on the disk.
+	MinFree uint64
+	// Weights, of stage, are those of the tools that bring the OS and run in units of their own.
+	Weights ostree.Weights
+
+	// arguments, of a first boot, are kernel arguments that Ignition would have set, had it known how: they are to be on
+	// the command line, and neither the configuration's nor ours.
+	arguments []string
+	// unasked says that no hook has a say before it: a person goes back, or the machine serves nobody yet.
+	unasked bool
+	// back, of a rollback, is the OS that the configuration had run on.
+	back *wayBack
+	// afresh asks the remote what an image is now, whatever was staged before.
+	afresh bool
+}
+
+// wayBack is a deployment that has run, and what of its packages was ours.
+type wayBack struct {
+	deployment ostree.Deployment
+	layers     transaction.Layers
+}
+
+// Reboot says what an operation did about a reboot.
+type Reboot string
+
+// The values of "reboot" in the output of apply, recover and rollback.
+const (
+	RebootNone    Reboot = "none"
+	RebootNeeded  Reboot = "needed"
+	RebootStarted Reboot = "started"
+)
+
+// Result is what apply, recover and rollback print with -o json.
+type Result struct {
+	Plan   *plan.Plan `json:"plan,omitempty"`
+	Status *Status    `json:"status"`
+	Reboot Reboot     `json:"reboot"`
+	// SoftReboot says that the reboot that was started is one of the userspace alone.
+	SoftReboot bool `json:"softReboot,omitempty"`
+	// Delivered is what deliver did.
+	Delivered *Delivery `json:"delivered,omitempty"`
+	// Staged is the commit of the OS that stage has brought to the disk.
+	Staged string `json:"staged,omitempty"`
+	// Warnings are for people: drift that was overwritten, units that could not be enabled.
+	Warnings []string `json:"warnings,omitempty"`
+	// Acted is what was done about services, in that order, also on the way back.
+	Acted []Acted `json:"acted,omitempty"`
+}
+
+// Apply moves the host to cfg as one transaction. The result is never nil, and says how far it came.
+func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	err = h.apply(ctx, r, cfg, o, res)
+	return h.result(ctx, res, r), err
+}
+
+func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
+	// A reboot that was asked for stops this very process; how far it came is still to be said.
+	if h.os == OSRpmOstree && h.way == "" {
+		_, _ = h.road(context.WithoutCancel(ctx)) // whose error is part of the answer
+	}
+	res.Status = h.statusOf(context.WithoutCancel(ctx), r)
+	for _, l := range h.left {
+		res.Warnings = append(res.Warnings, "drift: left as it is: "+message.OneLine(l.Err.Error()))
+	}
+	if h.services != nil {
+		res.Acted = h.services.acted
+	}
+	return res
+}
+
+func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) error {
+	cfg = h.deliveries().over(cfg)
+	done, err := h.recoverFirst(ctx, r, cfg, o, res)
+	if err != nil || done {
+		return err
+	}
+	if err := h.quarantine(r, cfg, o); err != nil {
+		return err
+	}
+	u, err := h.prepare(ctx, r, cfg, o, res)
+	if err != nil {
+		var unreachable *UnreachableError
+		switch {
+		case errors.As(err, &unreachable):
+			h.engine().Fail(r, transaction.Unreconcilable, err)
+		case !errors.As(err, new(*DriftError)) && !errors.As(err, new(*Refused)):
+			h.engine().Fail(r, transaction.Degraded, err)
+		}
+		return err
+	}
+	if u == nil {
+		err := errors.Join(h.stay(ctx, r, o), h.unstage(ctx, ""))
+		if len(r.Discard) > 0 {
+			err = errors.Join(err, h.engine().Tidy(ctx, r))
+		}
+		return err
+	}
+	defer u.end()
+	if !o.Cluster && !o.unasked && (res.Plan.Drain || res.Plan.Reboot) {
+		// Who asks from a cluster has asked before it has drained the node.
+		if err := h.askBeforeDrain(ctx, r, cfg.Name, o.Hooks); err != nil {
+			return err
+		}
+	}
+	if u.reboot {
+		if err := h.keepHooks(u.Revision.Digest, o.Hooks); err != nil {
+			return err
+		}
+	}
+	if err := h.run(ctx, r, u, o, res); err != nil {
+		if r.Pending == nil && r.State != transaction.RolledBack && !errors.Is(err, errNotHeld) {
+			h.engine().Fail(r, transaction.Degraded, err)
+		}
+		return err
+	}
+	if err := h.unforce(); err != nil {
+		return err
+	}
+	if u.deploys {
+		return nil // it is let go of with the verdict
+	}
+	return h.unstage(ctx, "")
+}
+
+// recoverFirst brings unfinished work to an end, and takes back a commit that has not booted when something else is
+// asked for. It says whether nothing is left to do.
+func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) (bool, error) {
+	if err := h.contradicts(r); err != nil {
+		return false, err
+	}
+	e := h.engine()
+	out, err := e.Recover(ctx, r)
+	if err != nil && r.Pending != nil {
+		return false, fmt.Errorf("recovering what was unfinished: %w", err)
+	}
+	if out.Rebooting {
+		res.Reboot = RebootStarted
+		return false, &Refused{Err: fmt.Errorf("the host is about to boot again: %s", out.Why)}
+	}
+	switch out.Do {
+	case transaction.Foreign:
+		return false, h.takeOver(ctx, r, out.Why, res)
+	case transaction.AwaitBoot:
+		moved, err := e.EtcMoved(r.Pending)
+		if err != nil {
+			return false, err
+		}
+		if r.Pending.Digest == cfg.Digest && !moved {
+			return true, h.rebootHeld(ctx, r, o, res)
+		}
+		if err := h.quarantine(r, cfg, o); err != nil {
+			return false, err
+		}
+		return false, e.Withdraw(ctx, r, "withdrawn for "+cfg.Name+" before it had booted")
+	case transaction.AwaitProof, transaction.FirstBoot:
+		if r.Pending == nil {
+			return false, nil
+		}
+		if err := h.quarantine(r, cfg, o); err != nil {
+			return false, err
+		}
+		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
+			if err := h.nodeHeld(o.Cluster); err != nil {
+				return false, err
+			}
+			why := fmt.Sprintf("going back to %s was asked for before %s was proved", cfg.Name, r.Pending.Config)
+			err := e.GoBack(ctx, r, why, false)
+			if errors.Is(err, transaction.ErrStranded) {
+				return false, nil
+			}
+			res.Reboot = RebootStarted
+			return true, err
+		}
+		err := h.prove(ctx, r)
+		if errors.As(err, new(*transaction.BadConfig)) {
+			res.Reboot = RebootStarted
+		}
+		return false, err
+	}
+	return false, nil
+}
+
+// takeOver starts from a deployment that somebody else has booted. Recovery touches nothing there; a person or a pool
+// that asks for a configuration wants the host to have it, wherever it is.
+func (h *Host) takeOver(ctx context.Context, r *transaction.Record, why string, res *Result) error {
+	res.Warnings = append(res.Warnings, why)
+	if r.Pending == nil {
+		return nil
+	}
+	return h.engine().Disown(ctx, r)
+}
+
+// quarantine refuses content that failed its verdict on this host, under whatever name.
+func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions) error {
+	q := r.Quarantine(cfg.Digest)
+	if q == nil || r.Committed != nil && r.Committed.Digest == cfg.Digest && !r.Committed.Unproved {
+		return nil
+	}
+	if o.Lift {
+		return h.engine().Lift(r, cfg.Digest)
+	}
+	return &UnreachableError{Err: fmt.Errorf("%s is quarantined since %s: %s; use --lift-quarantine to try it again",
+		cfg.Name, q.Since.Format(time.RFC3339), q.Reason)}
+}
+
+// stay is the apply of what the host has already. That is Done only after a verdict; one that was committed without any
+// has it now.
+func (h *Host) stay(ctx context.Context, r *transaction.Record, o ApplyOptions) error {
+	if !unproved(r, r.Committed.Digest) {
+		if r.State != transaction.Done || r.Reason != "" {
+			h.engine().Fail(r, transaction.Done, errors.New(""))
+		}
+		return nil
+	}
+	name := r.Committed.Config
+	if h.services == nil {
+		return fmt.Errorf("%s was not proved, which takes the running system", name)
+	}
+	baseline, err := h.baseline(ctx, o.Cluster)
+	if err != nil {
+		return err
+	}
+	baseline.FailedUnits = nil
+	verdict := h.verdictLive(ctx, &transaction.Pending{Revision: *r.Committed, Baseline: baseline})
+	if ctx.Err() != nil {
+		return ctx.Err() // asked to stop, which is no verdict
+	}
+	if err := h.engine().Judge(r, verdict); err != nil {
+		return err
+	}
+	if verdict != nil {
+		return fmt.Errorf("%s is on the host and did not prove healthy: %w", name, verdict)
+	}
+	return nil
+}
+
+// unproved says that the host is on the content of that digest without a verdict: what fails now is its doing too.
+func unproved(r *transaction.Record, digest string) bool {
+	return r.Committed != nil && r.Committed.Unproved && r.Committed.Digest == digest
+}
+
+// update is a prepared way to a configuration: everything that could be decided before anything is touched.
+type update struct {
+	transaction.Update
+	cfg, old *machineconfig.Config
+	made     []string // see compile
+	all      []files.Want
+	road     transaction.Road
+	request  ostree.Request
+	booted   ostree.Deployment
+	release  func() // the lock of staging, where it is held
+	// ownedKargs are those of the booted deployment that are ours.
+	ownedKargs []string
+	reboot     bool
+	// deploys says that there is to be a new deployment: on the staged road of what was wanted, nil where that is what
+	// runs, with reclaim gone before.
+	deploys bool
+	want    *wanted
+	reclaim []string
+	// approved is the OS that want may be, "" for any.
+	approved string
+}
+
+// prepare plans, and refuses what can't work. It returns nil where nothing is to be done.
+func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) (*update, error) {
+	h.say("plan", cfg.Name)
+	old, err := h.committed(r, cfg)
+	if errors.Is(err, errNoCopy) {
+		// What it was can't be known any more; that must not keep the host from what it is to be.
+		res.Warnings = append(res.Warnings, err.Error()+"; what it had and "+cfg.Name+" has not stays on the host")
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	drift, err := h.drift(old, res)
+	if err != nil {
+		return nil, err
+	}
+	if o.Strict && len(drift) > 0 && !h.forced() {
+		return nil, &DriftError{Config: old.Name, Drift: drift}
+	}
+	v := view{host: h.root}
+	var made []string
+	if r.Committed != nil {
+		made = r.Committed.Made
+	}
+	c, err := compile(v, cfg, old, made)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
+	}
+	if err := c.linkable(); err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
+	}
+	res.Warnings = append(res.Warnings, c.warnings...)
+	if !files.Owners() {
+		res.Warnings = append(res.Warnings, "not root: owners of files are left out")
+	}
+	differing, err := differing(v, c.wants)
+	if err != nil {
+		return nil, err
+	}
+	p, err := h.plan(ctx, old, cfg, drift, differing, booted, r, o)
+	if err != nil {
+		return nil, err
+	}
+	res.Plan = p
+	if err := Unreconcilable(p); err != nil {
+		return nil, err
+	}
+	owned := h.owned(r, booted, cfg, p)
+	if len(p.Changes) == 0 && len(differing) == 0 && old == cfg && r.Committed.Config == cfg.Name &&
+		r.Committed.Deployment == booted.ID {
+		return nil, nil
+	}
+	doc, err := cfg.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s: %w", cfg.Name, err)
+	}
+	u := &update{cfg: cfg, old: old, made: made, all: c.wants, booted: booted, reboot: p.Reboot,
+		approved: o.Approved}
+	u.Document, u.Actions, u.Timeout = doc, p.Actions, o.Timeout
+	u.SoftReboot = p.SoftReboot
+	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,
+		Skipped: skipped(p), Made: c.made}
+	if r.Committed != nil {
+		u.Revision.Layers, u.ownedKargs = r.Committed.Layers, r.Committed.OwnedKargs
+	}
+	if h.os == OSRpmOstree && len(u.Revision.Skipped) == 0 {
+		u.Revision.Layers.Wanted, _, err = h.packages(cfg)
+		if err != nil && (!errors.As(err, new(plan.NotKnown)) || !changes(p, plan.OSImage)) {
+			return nil, err
+		}
+	}
+	for _, d := range drift {
+		u.Drifted = append(u.Drifted, d.paths...)
+	}
+	slices.Sort(u.Drifted)
+	u.Drifted = slices.Compact(u.Drifted)
+	if err := h.chooseRoad(ctx, u, c, o, res); err != nil {
+		u.end()
+		return nil, err
+	}
+	return u, nil
+}
+
+// end lets others stage again.
+func (u *update) end() {
+	if u.release != nil {
+		u.release()
+	}
+}
+
+func (h *Host) chooseRoad(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
+	p := res.Plan
+	if h.plain != nil {
+		if err := c.writable(); err != nil {
+			return err
+		}
+	}
+	if err := h.otherManagers(ctx, u.cfg, p.Reboot); err != nil {
+		return err
+	}
+	switch {
+	case h.plain == nil:
+		u.road, u.Wants = transaction.RoadTree, c.wants
+		if p.Reboot {
+			u.Actions = nil // the reboot does them all
+		}
+	case !p.Reboot:
+		u.road, u.Wants = transaction.RoadLive, c.wants
+	default:
+		var err error
+		if u.road, err = h.road(ctx); err != nil {
+			return fmt.Errorf("this change needs a new deployment: %w", err)
+		}
+		return h.prepareBoot(ctx, u, c, o, res)
+	}
+	return nil
+}
+
+// prepareBoot does what is slow or can fail of an update that boots before anything is touched.
+func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
+	if !o.NoReboot && h.services != nil {
+		if err := h.services.inhibited(ctx); err != nil {
+			return &Refused{Err: err}
+		}
+	}
+	u.request = ostree.Request{OS: u.booted.OS, Checksum: u.booted.Checksum, OriginOf: u.booted.ID,
+		KernelArguments: u.booted.KernelArguments}
+	image, composes := "", false
+	var arguments plan.Change
+	for _, ch := range res.Plan.Changes {
+		switch ch.Kind {
+		case plan.Kargs:
+			arguments = ch
+		case plan.OSImage:
+			image, composes = ch.To, true
+		case plan.KernelType, plan.Extensions:
+			composes = true
+		}
+	}
+	if composes {
+		if err := h.prepareOS(ctx, u, image, o, res); err != nil {
+			return err
+		}
+	}
+	if w, is := h.composer.(withdrawer); is {
+		if err := w.Withdraw(ctx); err != nil {
+			return err
+		}
+	}
+	if err := h.prepareArguments(ctx, u, arguments, o.arguments); err != nil {
+		return err
+	}
+	if u.SoftReboot && (u.request.Checksum != u.booted.Checksum ||
+		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)) {
+		u.SoftReboot = false
+		res.Plan.NeedsFullReboot("the OS or its kernel arguments change")
+	}
+	if err := h.prepareSpace(ctx, u); err != nil {
+		return err
+	}
+	u.deploys = true
+	if u.road == transaction.RoadStaged {
+		if err := h.prepareStaged(ctx, u, c, o); err != nil {
+			return err
+		}
+	}
+	places, err := c.view.places(c.wants)
+	if err != nil {
+		return err
+	}
+	for _, w := range c.wants {
+		if carried(places[w.Path]) {
+			continue
+		}
+		if err := survives(w, places[w.Path]); err != nil {
+			return err
+		}
+		u.Wants = append(u.Wants, w)
+	}
+	return nil
+}
+
+// prepareArguments decides which kernel arguments the new deployment has, and which of them are ours: not the others,
+// which are to be there too.
+func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Change, others []string) error {
+	brought, err := h.broughtKargs(ctx, u)
+	if err != nil {
+		return err
+	}
+	u.request.KernelArguments = kargs.Apply(brought, change.Delete, change.Append)
+	if !slices.Equal(brought, u.booted.KernelArguments) && !slices.Contains(u.Revision.Skipped, string(plan.Kargs)) {
+		// What the image takes away may be what the configuration asks for, and what it brings is not ours.
+		del, app, ours := kargs.Own(brought, u.ownedKargs, u.cfg.KernelArguments)
+		u.request.KernelArguments, u.Revision.OwnedKargs = kargs.Apply(brought, del, app), ours
+		u.request.KernelArguments = append(u.request.KernelArguments, kargs.Missing(u.request.KernelArguments, others)...)
+	}
+	return nil
+}
+
+// prepareSpace keeps the deployments after the booted one until the new one is proved, unless their kernels take the
+// room in /boot that it needs.
+func (h *Host) prepareSpace(ctx context.Context, u *update) error {
+	u.request.KeepRollback = true
+	err := h.deployments.BootSpace(ctx, u.request.OS, u.request.Checksum)
+	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
+		u.request.KeepRollback, u.reclaim, err = false, full.Reclaimable, nil
+	}
+	return err
+}
+
+// prepareOS brings the new OS to the disk; on the way back it is that of the deployment before.
+func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOptions, res *Result) error {
+	if o.back != nil && u.road == transaction.RoadSwitch {
+		u.request.Checksum, u.request.OriginOf = o.back.deployment.Checksum, o.back.deployment.ID
+		u.Revision.Layers = o.back.layers
+		return nil
+	}
+	want, err := h.wanted(ctx, u.cfg, image, u.Revision.Layers, res.Plan)
+	if err != nil {
+		return err
+	}
+	if o.back != nil {
+		source := want.Source
+		want = &wanted{layers: o.back.layers}
+		if want.System, err = h.deployments.rpm.Of(ctx, o.back.deployment.ID); err != nil {
+			return err
+		}
+		want.Source = source
+	}
+	if want.Image, err = h.admit(u.cfg, want.Image); err != nil {
+		return notComposed(res.Plan, plan.OSImage.Field(), err)
+	}
+	if err := h.admitSource(u.cfg, want.Source); err != nil {
+		return notComposed(res.Plan, "baseOSExtensionsContainerImage", err)
+	}
+	if !o.afresh { // to stage it is held by then
+		// Until the deployment is made nobody may take from the disk what it is made of.
+		if u.release, err = h.lockStaging(ctx, "apply", settling); err != nil {
+			return err
+		}
+	}
+	c, err := h.compose(ctx, u.cfg, u.booted.ID, want, o, res)
+	if err != nil {
+		return err
+	}
+	u.Revision.Layers, u.want = want.layers, want
+	u.request.Checksum = c.Checksum
+	if c.Origin != "" {
+		u.request.OriginOf, u.request.Origin = "", c.Origin
+	}
+	return nil
+}
+
+// withdrawer is a composer that changes the running /etc while it composes.
+type withdrawer interface {
+	// Withdraw takes back what one that was cut short has left there: a new deployment would have it too.
+	Withdraw(ctx context.Context) error
+}
+
+// broughtKargs are the kernel arguments of the booted deployment as the image of the new one has them.
+func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
+	bringer, is := h.composer.(argumentsBringer)
+	if !is || u.request.Checksum == u.booted.Checksum {
+		return u.booted.KernelArguments, nil
+	}
+	added, removed, err := bringer.KernelArguments(ctx, ostree.Composed{Checksum: u.request.Checksum})
+	if err != nil {
+		return nil, err
+	}
+	added = slices.DeleteFunc(added, func(a string) bool { return slices.Contains(u.booted.KernelArguments, a) })
+	return kargs.Apply(u.booted.KernelArguments, removed, added), nil
+}
+
+// argumentsBringer is a composer whose images bring kernel arguments of their own.
+type argumentsBringer interface {
+	// KernelArguments are those that the image of a commit adds to, and takes from, what the booted one has brought.
+	KernelArguments(ctx context.Context, c ostree.Composed) (added, removed []string, err error)
+}
+
+// writable refuses paths in the OS image: /usr is read-only, and its files are shared with every other deployment and
+// with the repository that they come from.
+func (c *compiler) writable() error {
+	places, err := c.view.places(c.wants)
+	if err != nil {
+		return err
+	}
+	for _, w := range c.wants {
+		if at := places[w.Path]; under(at, "/usr") {
+			return fmt.Errorf("%s: %s is part of the OS image, which no configuration can change", w.Subject(), at)
+		}
+	}
+	return nil
+}
+
+// survives refuses a path whose file system is empty again after the boot that the update needs.
+func survives(w files.Want, at string) error {
+	for _, dir := range []string{"/run", "/tmp", "/dev", "/proc", "/sys"} {
+		if under(at, dir) {
+			return fmt.Errorf("%s: %s does not survive the reboot that this update needs", w.Subject(), dir)
+		}
+	}
+	return nil
+}
+
+func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o ApplyOptions, res *Result) error {
+	e := h.engine()
+	if h.services != nil {
+		if err := h.install(); err != nil {
+			return fmt.Errorf("installing the recovery unit: %w", err)
+		}
+	}
+	baseline, err := h.baseline(ctx, o.Cluster)
+	if err != nil {
+		return err
+	}
+	judge := unproved(r, u.Revision.Digest)
+	if judge {
+		baseline.FailedUnits = nil
+	}
+	u.Baseline = baseline
+	u.Permit = func() error { return h.nodeHeld(o.Cluster) }
+	if u.Timeout == 0 {
+		u.Timeout = transaction.DefaultTimeout
+	}
+	switch u.road {
+	case transaction.RoadSwitch:
+		err = e.Switch(ctx, r, transaction.Switch{Update: u.Update, Request: u.request, Booted: u.booted.ID,
+			Etc: func(tree *files.Root) ([]files.Want, error) { return h.etc(tree, u) },
+			Open: func(d ostree.Deployment) (*files.Root, error) {
+				return files.OpenWritable(path.Join("/sysroot", d.Dir))
+			}})
+	case transaction.RoadStaged:
+		err = e.Staged(ctx, r, h.staging(u, res))
+	default:
+		if touched := disrupted(u.Actions); h.services != nil && !u.reboot && (judge || len(touched) > 0) {
+			touched = slices.DeleteFunc(touched, func(s string) bool { return transaction.UnitGoes(u.Wants, s) })
+			before, err := h.states(ctx, touched)
+			if err != nil {
+				return err
+			}
+			u.Verdict, u.Services = true, before
+		}
+		if err := e.Live(ctx, r, u.Update, u.road); err != nil {
+			return err
+		}
+		if !u.reboot || !h.live {
+			return nil
+		}
+		return h.reboot(ctx, r, o, res)
+	}
+	if err != nil {
+		return err
+	}
+	return h.rebootHeld(ctx, r, o, res)
+}
+
+// rebootHeld reboots into what was committed, unless the node has taken pods since it was drained: then that is
+// withdrawn.
+func (h *Host) rebootHeld(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+	if err := h.nodeHeld(o.Cluster); err != nil {
+		return errors.Join(err, h.engine().Withdraw(context.WithoutCancel(ctx), r, err.Error()))
+	}
+	if (o.NoReboot || h.services == nil) && r.Pending.Road == transaction.RoadSwitch {
+		res.Warnings = append(res.Warnings,
+			"what changes in /etc from now on is not part of the next boot; apply again to take it along")
+	}
+	return h.reboot(ctx, r, o, res)
+}
+
+// etc compiles the configuration against the new deployment's own tree: its vendor defaults, units, presets, users and
+// policy are what counts there.
+func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
+	v := view{host: h.root, tree: tree}
+	c, err := compile(v, u.cfg, u.old, u.made)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", u.cfg.Name, err)
+	}
+	places, err := c.view.places(c.wants)
+	if err != nil {
+		return nil, err
+	}
+	var out []files.Want
+	for _, w := range c.wants {
+		if carried(places[w.Path]) {
+			out = append(out, w)
+		}
+	}
+	return out, nil
+}
+
+// disrupted returns the services that actions are about.
+func disrupted(actions []plan.Action) []string {
+	var out []string
+	for _, a := range actions {
+		if a.Service != "" {
+			out = append(out, a.Service)
+		}
+	}
+	return out
+}
+
+func (h *Host) reboot(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+	res.Reboot = RebootNeeded
+	if o.NoReboot || h.services == nil {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	soft, err := h.prepareSoftReboot(ctx, r, o, res)
+	if err != nil {
+		return err
+	}
+	what := ""
+	if soft {
+		what = "of the userspace alone"
+	}
+	h.say("reboot", what)
+	// The first that a reboot stops may be ourselves, before we have the answer.
+	if err := h.services.RebootPolitely(context.WithoutCancel(ctx), soft); err != nil {
+		if !errors.As(err, new(*systemd.InhibitedError)) {
+			return err
+		}
+		if soft { // it was not tried
+			err = errors.Join(err, h.engine().BootBy(r, transaction.SoftPlanned))
+		}
+		return &Refused{Err: err}
+	}
+	res.Reboot, res.SoftReboot = RebootStarted, soft
+	return nil
+}
+
+// prepareSoftReboot has a soft reboot lead to the committed deployment, where that was planned and is still allowed. It
+// is tried once: whoever asks again gets a full one, as does who can't have it prepared.
+func (h *Host) prepareSoftReboot(ctx context.Context, r *transaction.Record, o ApplyOptions,
+	res *Result) (bool, error) {
+	p := r.Pending
+	if p == nil || p.Road != transaction.RoadSwitch || p.SoftReboot == "" {
+		return false, nil
+	}
+	e := h.engine()
+	full := func(why string) (bool, error) {
+		res.Warnings = append(res.Warnings, "it takes a full reboot: "+why)
+		return false, errors.Join(h.deployments.ResetSoftReboot(ctx), e.BootBy(r, ""))
+	}
+	switch {
+	case !o.SoftReboot:
+		return full("a soft one is not allowed any more")
+	case p.SoftReboot == transaction.SoftStarted:
+		return full("a soft one was tried before")
+	}
+	if err := h.deployments.PrepareSoftReboot(ctx, p.Deployment); err != nil {
+		return full(message.OneLine(err.Error()))
+	}
+	return true, e.BootBy(r, transaction.SoftStarted)
+}

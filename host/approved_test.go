@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+func TestStagingRefusesADiskBelowItsFloor(t *testing.T) {
+	h := openTree(t, t.TempDir())
+	cfg := &machineconfig.Config{Name: configB, Digest: digestOfB}
+	res, err := h.Stage(t.Context(), cfg, ApplyOptions{MinFree: 1 << 60})
+	if !errors.As(err, new(*lowDisk)) || !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), transaction.StateDir) {
+		t.Errorf("%v, %+v", err, res)
+	}
+	if _, err := h.Stage(t.Context(), cfg, ApplyOptions{MinFree: 1}); err != nil {
+		t.Errorf("a disk with room: %v", err)
+	}
+}
+
+// presentComposer is an OS manager that has composed something, and still has it.
+type presentComposer struct{ composer }
+
+func (presentComposer) Present(context.Context, ostree.System, ostree.Composed) (bool, error) {
+	return true, nil
+}
+
+func TestAnOSThatNobodyApprovedIsRefusedBeforeAnythingIsTouched(t *testing.T) {
+	h := openTree(t, t.TempDir())
+	h.composer = presentComposer{}
+	cfg := &machineconfig.Config{Name: configB, Digest: digestOfB}
+	kept := staged{Digest: digestOfB, Booted: "b", Composed: ostree.Composed{Checksum: "c", Base: "sha256:x"}}
+	if err := h.keepStaged(kept); err != nil {
+		t.Fatal(err)
+	}
+	for approved, refused := range map[string]bool{"": false, "sha256:x": false, "sha256:y": true, "c": true} {
+		res := &Result{Plan: &plan.Plan{Desired: configB, Changes: []plan.Change{{Kind: plan.OSImage}}}}
+		c, err := h.compose(t.Context(), cfg, "b", &wanted{}, ApplyOptions{Approved: approved}, res)
+		if isRefused(err) != refused || refused == (c.Checksum == "c") {
+			t.Errorf("approved %q: %+v, %v", approved, c, err)
+		}
+		if refused && (!strings.Contains(err.Error(), "sha256:x") || !strings.Contains(err.Error(), approved)) {
+			t.Errorf("approved %q: %v", approved, err)
+		}
+	}
+	if err := approves(cfg, "c", ostree.Composed{Checksum: "c"}); err != nil {
+		t.Errorf("a commit, by its checksum: %v", err)
+	}
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/sshkeys"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+const (
+	unitDir       = "/etc/systemd/system"
+	shadowPath    = "/etc/shadow"
+	currentConfig = transaction.ConfigDir + "/currentconfig"
+)
+
+// compiler turns a configuration into the paths that it comes down to on one host. Everything that differs between two
+// hosts with one configuration (ids, homes, labels, presets, vendor defaults) is decided here.
+type compiler struct {
+	view     view
+	accounts *files.Accounts
+	labels   *files.Labels
+	cfg, old *machineconfig.Config // old is nil on a host that was never configured
+
+	wants    []files.Want
+	at       map[string]int    // resolved path -> index in wants
+	dirs     map[string]string // what resolve found so far: many paths share few directories
+	made     []string          // that were made only to stand in; in the end those that are still needed
+	links    map[string]bool   // see linkedByOld
+	warnings []string
+}
+
+// compile takes, beside the configurations, the directories that were made only because something of old had to stand
+// in them.
+func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, error) {
+	accounts, err := v.base().Accounts()
+	if err != nil {
+		return nil, fmt.Errorf("reading the host's users: %w", err)
+	}
+	labels, err := v.base().Labels()
+	if err != nil {
+		return nil, fmt.Errorf("reading SELinux policy: %w", err)
+	}
+	c := &compiler{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old,
+		at: map[string]int{}, dirs: map[string]string{}, made: made}
+	for _, do := range []func() error{c.storage, c.units, c.users, c.release, c.originals, c.pointer} {
+		if err := do(); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.emptied()
+}
+
+// emptied lets go of directories that nothing wanted stands in any more. They are asked to go once: one that others use
+// by then is theirs.
+func (c *compiler) emptied() error {
+	made := c.made
+	c.made = nil
+	needed := map[string]bool{}
+	for _, w := range c.wants {
+		if w.Node.Type == files.Absent && !w.Exists && w.HardTo == "" {
+			continue
+		}
+		for dir := w.Path; dir != "/"; dir = path.Dir(dir) {
+			needed[dir] = true
+		}
+	}
+	for _, dir := range made {
+		if needed[dir] || c.old == c.cfg || under(dir, transaction.ConfigDir) {
+			c.made = append(c.made, dir)
+			continue
+		}
+		n, err := c.view.Inspect(dir)
+		if err != nil {
+			return err
+		}
+		if taken, err := c.has(dir); err != nil || taken || n.Type != files.Directory {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := c.want(files.Want{Path: dir, Node: files.Node{Type: files.Absent}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// want adds w, labelled as the policy says. Two wants for one place, however it is spelled, are a mistake of the
+// configuration.
+func (c *compiler) want(w files.Want) error {
+	w.Path = path.Clean(w.Path)
+	at, err := c.resolve(w.Path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.Subject(), err)
+	}
+	for _, own := range []string{transaction.StateDir, transaction.RunDir, origDir, currentConfig} {
+		if w.Kind != "" && under(at, own) {
+			return fmt.Errorf("%s: %s is the agent's own", w.Subject(), own)
+		}
+	}
+	if i, dup := c.at[at]; dup {
+		other := c.wants[i]
+		if w.Exists || reflect.DeepEqual(other.Node, w.Node) && other.HardTo == w.HardTo {
+			return nil
+		}
+		if other.Exists {
+			c.wants[i] = w
+			return nil
+		}
+		return fmt.Errorf("%s %s and %s %s are one path on this host", other.Kind, other.Path, w.Kind, w.Path)
+	}
+	if w.Node.Type != files.Absent && w.Node.Label == "" && w.HardTo == "" {
+		w.Node.Label = c.labels.Of(at, w.Node.Type)
+	}
+	c.at[at] = len(c.wants)
+	c.wants = append(c.wants, w)
+	return nil
+}
+
+// resolve is Root.Resolve of the host, asked once a directory.
+func (c *compiler) resolve(name string) (string, error) {
+	name = path.Clean("/" + name)
+	dir, base := path.Split(name)
+	at, known := c.dirs[dir]
+	if !known {
+		whole, err := c.view.host.Resolve(name)
+		if err != nil || base == "" {
+			return whole, err
+		}
+		at = path.Dir(whole)
+		c.dirs[dir] = at
+	}
+	return path.Join(at, base), nil
+}
+
+func (c *compiler) has(name string) (bool, error) {
+	at, err := c.resolve(name)
+	_, ok := c.at[at]
+	return ok, err
+}
+
+func (c *compiler) storage() error {
+	for _, d := range c.cfg.Directories {
+		uid, gid, err := c.owner("directories", d.Path, d.Owner)
+		if err != nil {
+			return err
+		}
+		n := files.Node{Type: files.Directory, Mode: d.Mode, UID: uid, GID: gid}
+		if err := c.want(files.Want{Path: d.Path, Node: n, Kind: "directory"}); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.cfg.Files {
+		if f.Append {
+			continue // refused by the plan
+		}
+		uid, gid, err := c.owner("files", f.Path, f.Owner)
+		if err != nil {
+			return err
+		}
+		n := files.Node{Type: files.Regular, Mode: f.Mode, UID: uid, GID: gid, Data: f.Contents, AnyData: f.NoContents}
+		if err := c.want(files.Want{Path: f.Path, Node: n, Kind: "file"}); err != nil {
+			return err
+		}
+	}
+	for _, l := range c.cfg.Links {
+		uid, gid, err := c.owner("links", l.Path, l.Owner)
+		if err != nil {
+			return err
+		}
+		w := files.Want{Path: l.Path, Kind: "link"}
+		if l.Hard {
+			w.HardTo = path.Clean(path.Join(path.Dir(l.Path), l.Target))
+			if path.IsAbs(l.Target) {
+				w.HardTo = path.Clean(l.Target)
+			}
+		} else {
+			w.Node = files.Node{Type: files.Symlink, Target: l.Target, UID: uid, GID: gid}
+		}
+		if err := c.want(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linkable refuses an enablement link in the place of a directory that holds something: the directory would have to go,
+// and its owner can't be told. systemd takes no notice of what is no link, so that the unit would never start.
+func (c *compiler) linkable() error {
+	for _, w := range c.wants {
+		if w.Aspect != files.Enabled || w.Node.Type != files.Symlink {
+			continue
+		}
+		n, err := c.view.Inspect(w.Path)
+		if err != nil {
+			return err
+		}
+		if n.Type != files.Directory {
+			continue
+		}
+		held, err := c.view.ReadDir(w.Path)
+		if err != nil {
+			return err
+		}
+		if len(held) > 0 {
+			return fmt.Errorf("systemd.units %s: enabling it takes a link at %s, where a directory is that holds %s: "+
+				"move it away", w.Name, w.Path, held[0])
+		}
+	}
+	return nil
+}
+
+// owner resolves names by the host's users, never by those of the machine or container that this runs in.
+func (c *compiler) owner(list, name string, o machineconfig.Owner) (uid, gid int, err error) {
+	switch {
+	case o.UID != nil:
+		uid = *o.UID
+	case o.User == "root": // even on a tree that has no users yet
+	case o.User != "":
+		a, ok := c.accounts.User(o.User)
+		if !ok {
+			return 0, 0, fmt.Errorf("storage.%s %s: user.name: user %q does not exist on this host", list, name, o.User)
+		}
+		uid = a.UID
+	}
+	switch {
+	case o.GID != nil:
+		gid = *o.GID
+	case o.Group == "root":
+	case o.Group != "":
+		g, ok := c.accounts.Group(o.Group)
+		if !ok {
+			return 0, 0, fmt.Errorf("storage.%s %s: group.name: group %q does not exist on this host", list, name, o.Group)
+		}
+		gid = g
+	}
+	return uid, gid, nil
+}
+
+func (c *compiler) units() error {
+	before := map[string]machineconfig.Unit{}
+	if c.old != nil {
+		for _, u := range c.old.Units {
+			before[u.Name] = u
+		}
+	}
+	var units []systemd.Unit
+	for _, u := range c.cfg.Units {
+		was, known := before[u.Name]
+		delete(before, u.Name)
+		was.Mask, u.Mask = was.Masking(), u.Masking()
+		s := systemd.Unit{Name: u.Name, Contents: u.Contents, Enabled: u.Enabled, Mask: u.Mask,
+			Preset:   u.Enabled == nil && (!known || !reflect.DeepEqual(was, u)),
+			Released: known && ownsUnitFile(was) && !ownsUnitFile(u)}
+		for _, d := range u.Dropins {
+			s.Dropins = append(s.Dropins, systemd.Dropin{Name: d.Name, Contents: d.Contents})
+		}
+		if err := systemd.Validate(s); err != nil {
+			return fmt.Errorf("systemd.units %s: %w", u.Name, err)
+		}
+		units = append(units, s)
+	}
+	var released []string
+	for name := range before {
+		released = append(released, name)
+	}
+	slices.Sort(released)
+	wants, warnings, err := systemd.Wants(c.view, units, released, past{c})
+	if err != nil {
+		return fmt.Errorf("systemd.units: %w", err)
+	}
+	c.warnings = append(c.warnings, warnings...)
+	for _, w := range wants {
+		if err := c.want(w); err != nil {
+			return err
+		}
+	}
+	return c.releaseLinks(released)
+}
+
+func managedUsers(cfg *machineconfig.Config) []sshkeys.User {
+	var out []sshkeys.User
+	if cfg == nil {
+		return nil
+	}
+	for _, u := range cfg.Users {
+		out = append(out, sshkeys.User{Name: u.Name, Keys: u.Keys, PasswordHash: u.PasswordHash})
+	}
+	return out
+}
+
+func (c *compiler) users() error {
+	users, previous := managedUsers(c.cfg), managedUsers(c.old)
+	if len(users) == 0 && len(previous) == 0 {
+		return nil
+	}
+	wants, err := sshkeys.Wants(c.accounts, users, previous)
+	if err != nil {
+		return err
+	}
+	for _, w := range wants {
+		if w.Node.Type == files.Absent {
+			err = c.letGo(w)
+		} else {
+			err = c.want(w)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	current, err := c.view.ReadFile(shadowPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		current, err = nil, nil
+	}
+	if err != nil {
+		return fmt.Errorf("passwd.users: %w", err)
+	}
+	edited, touched, err := sshkeys.Shadow(current, users, previous)
+	if err != nil || len(touched) == 0 {
+		return err
+	}
+	n, err := c.view.Inspect(shadowPath)
+	if err != nil {
+		return err
+	}
+	if n.Type != files.Regular {
+		return fmt.Errorf("passwd.users: setting the password of %s: %s is %s on this host", touched[0], shadowPath, n.Type)
+	}
+	n.Data = edited
+	return c.want(files.Want{Path: shadowPath, Node: n, Kind: "password", Name: strings.Join(touched, " ")})
+}
+
+// pointer makes the configuration readable where people look for it.
+func (c *compiler) pointer() error {
+	return c.want(files.Want{Path: currentConfig,
+		Node: files.Node{Type: files.Symlink, Target: transaction.ConfigPath(c.cfg.Digest)}})
+}

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// certificatesPath is the record of what was delivered beside the configurations. All deployments share it: whichever
+// boots, and whatever its configuration says, the newest that was delivered counts.
+const certificatesPath = transaction.StateDir + "/certificates.json"
+
+// delivered is that record.
+type delivered struct {
+	// ResourceVersion is that of the ControllerConfig that they came with.
+	ResourceVersion string                   `json:"resourceVersion"`
+	Files           []machineconfig.Delivery `json:"files"` // by path
+	// Made are directories that were made for them alone, and go with the last of them.
+	Made []string `json:"made,omitempty"`
+	// Leaving is what becomes of paths that are not delivered any more, until it has: what is there by then does not tell
+	// what was to come back.
+	Leaving []leaving `json:"leaving,omitempty"`
+	// Due are paths whose actions were not done yet.
+	Due []string `json:"due,omitempty"`
+}
+
+// leaving is what a path is to be that is not delivered any more.
+type leaving struct {
+	Path string     `json:"path"`
+	Node files.Node `json:"node"`
+	Data []byte     `json:"data,omitempty"`
+}
+
+func (l leaving) want() files.Want {
+	w := files.Want{Path: l.Path, Node: l.Node, Kind: "file"}
+	w.Node.Data = l.Data
+	return w
+}
+
+// DeliverOptions are what deliver can be told.
+type DeliverOptions struct {
+	Policy *plan.Policy
+}
+
+// Delivery is what deliver did.
+type Delivery struct {
+	// ResourceVersion is that of the ControllerConfig; empty: it has none.
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	// Written and Removed are the paths that are not what they were.
+	Written []string `json:"written,omitempty"`
+	Removed []string `json:"removed,omitempty"`
+}
+
+// deliveries reads the record. One that is damaged holds nothing up: it is written anew with the next delivery.
+func (h *Host) deliveries() *delivered {
+	d := &delivered{}
+	data, err := h.root.ReadFile(certificatesPath)
+	if err == nil {
+		err = json.Unmarshal(data, d)
+	}
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			h.say("certificates", fmt.Sprintf("reading %s: %s: what was delivered is not known", certificatesPath, err))
+		}
+		return &delivered{}
+	}
+	return d
+}
+
+func (h *Host) keepDeliveries(d *delivered) error {
+	data, err := json.Marshal(d)
+	if err == nil {
+		err = h.root.WriteRecord(certificatesPath, data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("recording what was delivered: %w", err)
+	}
+	return nil
+}
+
+// over is a configuration with what was delivered in the place of what it says of these paths. It stays the same
+// configuration, by name and digest, and is never nil for one that is not. Nothing delivered: it is cfg itself.
+func (d *delivered) over(cfg *machineconfig.Config) *machineconfig.Config {
+	if cfg == nil || len(d.Files) == 0 {
+		return cfg
+	}
+	out := *cfg
+	at := map[string]bool{}
+	for _, f := range d.Files {
+		at[f.Path] = true
+	}
+	out.Files = slices.DeleteFunc(slices.Clone(cfg.Files), func(f machineconfig.File) bool { return at[f.Path] })
+	out.Links = slices.DeleteFunc(slices.Clone(cfg.Links), func(l machineconfig.Link) bool { return at[l.Path] })
+	for _, f := range d.Files {
+		out.Files = append(out.Files, machineconfig.File{Path: f.Path, Mode: f.Mode, Contents: f.Data})
+	}
+	slices.SortFunc(out.Files, func(a, b machineconfig.File) int { return cmp.Compare(a.Path, b.Path) })
+	return &out
+}
+
+func (d *delivered) has(name string) bool {
+	return slices.ContainsFunc(d.Files, func(f machineconfig.Delivery) bool { return f.Path == name })
+}
+
+// delivering is a prepared way from what was delivered to what is to be.
+type delivering struct {
+	old, now *delivered
+	cfg      *machineconfig.Config // as it is without anything delivered
+	wants    []files.Want
+	changed  []files.Want // those whose path is not as it is to be
+}
+
+// deliver prepares it: the same rules as for an update, of these paths alone. What a path gets that is not delivered
+// any more is what the configuration says, the vendor's, or what an admin had there before.
+func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*delivering, error) {
+	v := view{host: h.root}
+	next, before := now.over(cfg), old.over(cfg)
+	if next == before {
+		same := *cfg
+		next = &same
+	}
+	c, err := compile(v, next, before, old.Made)
+	if err != nil {
+		return nil, err
+	}
+	about := map[string]bool{}
+	for _, f := range slices.Concat(old.Files, now.Files) {
+		at, err := c.resolve(f.Path)
+		if err != nil {
+			return nil, fmt.Errorf("file %s: %w", f.Path, err)
+		}
+		about[f.Path], about[origPath(at)] = true, true
+	}
+	for _, dir := range old.Made {
+		about[dir] = true
+	}
+	c.wants = slices.DeleteFunc(c.wants, func(w files.Want) bool { return !about[w.Path] || w.Exists })
+	if h.plain != nil {
+		if err := c.writable(); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range old.Leaving {
+		c.wants = append(c.wants, l.want())
+	}
+	out := &delivering{old: old, now: now, cfg: cfg, wants: c.wants}
+	for _, w := range c.wants {
+		d, err := v.Compare(w)
+		if err != nil {
+			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
+		}
+		if len(d) == 0 {
+			continue
+		}
+		if w.Kind != "" {
+			out.changed = append(out.changed, w)
+		}
+		if !now.has(w.Path) {
+			now.Leaving = append(now.Leaving, leaving{w.Path, w.Node, w.Node.Data})
+		}
+	}
+	now.Made = c.made
+	now.Due = slices.Clone(old.Due)
+	if slices.ContainsFunc(out.changed, func(w files.Want) bool { return w.Path == machineconfig.TrustBundlePath }) &&
+		!slices.Contains(now.Due, machineconfig.TrustBundlePath) {
+		now.Due = append(now.Due, machineconfig.TrustBundlePath)
+	}
+	return out, nil
+}
+
+// same says that the record has nothing new to say, but for where it came from.
+func (d *delivering) same() bool {
+	return len(d.changed)+len(d.old.Leaving)+len(d.now.Leaving) == 0 && slices.Equal(d.old.Due, d.now.Due) &&
+		slices.Equal(d.old.Made, d.now.Made) &&
+		slices.EqualFunc(d.old.Files, d.now.Files, func(a, b machineconfig.Delivery) bool {
+			return a.Path == b.Path && a.Mode == b.Mode && string(a.Data) == string(b.Data)
+		})
+}
+
+// result names what changes.
+func (d *delivering) result(version string) *Delivery {
+	out := &Delivery{ResourceVersion: version}
+	for _, w := range d.changed {
+		switch w.Node.Type {
+		case files.Absent:
+			out.Removed = append(out.Removed, w.Path)
+		default:
+			out.Written = append(out.Written, w.Path)
+		}
+	}
+	return out
+}
+
+// Deliver writes the certificates of a ControllerConfig, beside the configuration: what has to be renewed while a pool
+// is paused. It is a transaction that changes no configuration and no way back; its record decides: from then on these
+// paths are what was delivered, whatever configuration the host has or gets. A field that is wrong keeps what was
+// delivered before, and is an error, after everything else was delivered.
+func (h *Host) Deliver(ctx context.Context, cc *mcfgv1.ControllerConfig, o DeliverOptions) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	cfg, err := h.deliverable(ctx, r)
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	old := h.deliveries()
+	if len(old.Leaving) > 0 { // whoever delivered last was cut short
+		if err := h.redeliver(ctx, r); err != nil {
+			return h.result(ctx, res, r), err
+		}
+		old = h.deliveries()
+	}
+	now := &delivered{ResourceVersion: cc.ResourceVersion}
+	var problems []error
+	now.Files, problems = machineconfig.Deliveries(&cc.Spec, old.Files)
+	name := "ControllerConfig " + cmp.Or(cc.Name, api.ControllerConfig)
+	for i, err := range problems {
+		problems[i] = fmt.Errorf("%s: %w; what was delivered before stays", name, err)
+	}
+	d, err := h.deliver(cfg, old, now)
+	if err == nil {
+		err = h.writeDelivery(ctx, r, d)
+	}
+	if err == nil {
+		res.Delivered = d.result(cc.ResourceVersion)
+		err = h.afterDelivery(ctx, d.now, cfg, o.Policy, res)
+	}
+	if err != nil {
+		err = fmt.Errorf("delivering the certificates of %s: %w", name, err)
+	}
+	return h.result(ctx, res, r), errors.Join(slices.Concat(problems, []error{err})...)
+}
+
+// deliverable is the configuration that the host is on, where nothing is under way that it may be taken back from.
+func (h *Host) deliverable(ctx context.Context, r *transaction.Record) (*machineconfig.Config, error) {
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case r.Pending != nil:
+		return nil, &Refused{Err: fmt.Errorf("delivering certificates: the update to %s is under way (%s)",
+			r.Pending.Config, r.Pending.Phase)}
+	case r.Committed == nil || r.Committed.Digest == "":
+		return nil, &Refused{Err: errors.New("delivering certificates: this host has no committed configuration")}
+	case r.Committed.Deployment != booted.ID:
+		return nil, &Refused{Err: errors.New("delivering certificates: the deployment that has booted is not that of the " +
+			"committed configuration: apply mends that")}
+	}
+	return h.document(r.Committed)
+}
+
+// writeDelivery makes the host what d says.
+func (h *Host) writeDelivery(ctx context.Context, r *transaction.Record, d *delivering) error {
+	if d.same() {
+		return nil
+	}
+	drift, err := h.compare(d.old.over(d.cfg))
+	if err != nil {
+		return err
+	}
+	u := transaction.Update{Revision: *r.Committed, Wants: d.wants}
+	for _, is := range drift {
+		if slices.ContainsFunc(d.changed, func(w files.Want) bool { return w.Path == is.Path }) {
+			u.Drifted = append(u.Drifted, is.Path)
+		}
+	}
+	slices.Sort(u.Drifted)
+	u.Drifted = slices.Compact(u.Drifted)
+	decided := false
+	u.Decide = func(made []string) error {
+		for _, dir := range made {
+			if !slices.Contains(d.now.Made, dir) {
+				d.now.Made = append(d.now.Made, dir)
+			}
+		}
+		decided = true
+		return h.keepDeliveries(d.now)
+	}
+	if err := h.engine().Mend(ctx, r, u); err != nil {
+		if decided {
+			err = errors.Join(err, h.keepDeliveries(d.old))
+		}
+		return err
+	}
+	if len(d.now.Leaving)+len(d.old.Leaving) == 0 {
+		return nil
+	}
+	d.now.Leaving = nil
+	return h.keepDeliveries(d.now)
+}
+
+// afterDelivery does what has to be done for what was delivered to count, as often as it takes. That is so of the
+// bundle alone that people add: the kubelet and the container runtimes read the other files by themselves.
+// What it may disrupt is what its policy says, but for a drain and a reboot.
+func (h *Host) afterDelivery(ctx context.Context, now *delivered, cfg *machineconfig.Config, policy *plan.Policy,
+	res *Result) error {
+	if len(now.Due) == 0 {
+		return nil
+	}
+	actions, left, err := deliveryActions(now.Due, cfg, policy)
+	if err != nil {
+		return err
+	}
+	res.Warnings = append(res.Warnings, left...)
+	if h.services != nil {
+		for _, a := range actions {
+			h.say("act", strings.TrimSpace(string(a.Type)+" "+a.Service))
+			if a.Type == plan.ActionDaemonReload {
+				err = h.services.Reload(ctx)
+			} else {
+				err = h.services.Act(ctx, a, false)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	now.Due = nil
+	return h.keepDeliveries(now)
+}
+
+// deliveryActions are those that a policy has for a change of these paths, and what of it is not done.
+func deliveryActions(paths []string, cfg *machineconfig.Config, policy *plan.Policy) ([]plan.Action, []string, error) {
+	from, to := *cfg, *cfg
+	without := func(list []machineconfig.File) []machineconfig.File {
+		return slices.DeleteFunc(slices.Clone(list), func(f machineconfig.File) bool {
+			return slices.Contains(paths, f.Path)
+		})
+	}
+	from.Files, to.Files = without(cfg.Files), without(cfg.Files)
+	for _, p := range paths {
+		to.Files = append(to.Files, machineconfig.File{Path: p, Mode: 0o644, Contents: []byte("another")})
+	}
+	slices.SortFunc(to.Files, func(a, b machineconfig.File) int { return cmp.Compare(a.Path, b.Path) })
+	p, err := plan.Make(&from, &to, plan.Options{Policy: policy})
+	if err != nil {
+		return nil, nil, err
+	}
+	var out []plan.Action
+	var left []string
+	for _, a := range p.Actions {
+		switch a.Type {
+		case plan.ActionReload, plan.ActionRestart, plan.ActionDaemonReload:
+			out = append(out, a)
+		case plan.ActionReboot, plan.ActionDrain:
+			left = append(left, fmt.Sprintf("%s is not done, because of %s: what runs may not have read what was delivered",
+				strings.ToLower(string(a.Type)), a.Because))
+		}
+	}
+	return out, left, nil
+}
+
+// redeliver puts back what was delivered where a boot has brought older files: a deployment of before has an /etc of
+// before. It runs before the kubelet, so what has to be done besides is left to the next Deliver.
+func (h *Host) redeliver(ctx context.Context, r *transaction.Record) error {
+	old := h.deliveries()
+	if len(old.Files)+len(old.Leaving) == 0 {
+		return nil
+	}
+	cfg, err := h.deliverable(ctx, r)
+	if errors.As(err, new(*Refused)) {
+		return nil // what is under way began with what was delivered, and nothing is delivered meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	again := &delivered{ResourceVersion: old.ResourceVersion, Files: slices.Clone(old.Files)}
+	d, err := h.deliver(cfg, old, again)
+	if err != nil || len(d.changed)+len(old.Leaving) == 0 {
+		return err
+	}
+	var names []string
+	for _, w := range d.changed {
+		names = append(names, w.Path)
+	}
+	h.say("certificates", strings.Join(names, " "))
+	return h.writeDelivery(ctx, r, d)
+}
+
+// Paths are those that were written or removed, sorted.
+func (d *Delivery) Paths() []string {
+	set := map[string]bool{}
+	for _, p := range slices.Concat(d.Written, d.Removed) {
+		set[p] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"strings"
+	"testing"
+)
+
+// Journals are read by others than who may read the files, and a digest of a short secret is as good as the secret.
+func TestWarningsOfDriftHoldNoDigests(t *testing.T) {
+	text := driftText(Drift{Kind: "file", Path: "/etc/a", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"})
+	if !strings.Contains(text, "file /etc/a: contents") || strings.Contains(text, "sha256") {
+		t.Errorf("%q", text)
+	}
+	if text := driftText(Drift{Kind: "kargs", What: "missing", Expected: "secret=1"}); text != "kargs: missing" {
+		t.Errorf("%q", text)
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// ignitionPreset is Ignition's own list of the units that it was told to enable. systemd has heeded it once, and must
+// not go by it when a later configuration leaves a unit to the presets.
+const ignitionPreset = "/etc/systemd/system-preset/20-ignition.preset"
+
+// rebootPatience is how long a reboot may take from its start until the host is gone. After that something holds the
+// reboot up.
+const RebootPatience = 10 * time.Minute
+
+// Firstboot completes a machine that was made from the MachineConfig in the file at from, an absolute path of the host.
+// A machine that has everything takes it as its own; what Ignition can't do is done in one transaction, with at most
+// one reboot. The file is there until that is over, and asks for it again whatever happens between. A machine that has
+// a configuration was completed before, and does not go back to what it was made from.
+func (h *Host) Firstboot(ctx context.Context, from string, o ApplyOptions) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	err = h.firstboot(ctx, r, from, o, res)
+	if err == nil && res.Reboot == RebootStarted {
+		err = h.leave(ctx)
+	}
+	return h.result(ctx, res, r), err
+}
+
+// leave waits for the shutdown to end this: what waits for the machine to be complete would start meanwhile.
+func (h *Host) leave(ctx context.Context) error {
+	h.say("firstboot", "waits for the reboot")
+	late := time.NewTimer(RebootPatience)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-late.C:
+		return fmt.Errorf("the host was told to reboot and did not within %s: systemctl list-jobs and systemd-inhibit say "+
+			"what holds it up", RebootPatience)
+	}
+}
+
+func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string, o ApplyOptions, res *Result) error {
+	cfg, arguments, err := h.encapsulated(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		h.say("firstboot", "there is no "+from+", nothing is to be completed")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return err
+	}
+	if h.services != nil {
+		h.services.early = &early{unit: api.FirstbootUnit, say: h.say}
+	}
+	adopted := false
+	if !completed(r, cfg, booted.ID) {
+		if err := h.root.Remove(ignitionPreset); err != nil {
+			return err
+		}
+		o.arguments, o.unasked = arguments, true
+		if err := h.apply(ctx, r, cfg, o, res); err != nil {
+			return err
+		}
+		if !completed(r, cfg, booted.ID) {
+			return nil // on its way to a boot
+		}
+		adopted = res.Plan != nil && len(res.Plan.Changes) == 0
+	}
+	return h.retire(from, adopted)
+}
+
+// completed says that the host is on the configuration that it was made from, or was and went on: if only to have its
+// verdict, which is given beside the first start of what has waited for us. A record of another deployment than the
+// booted one is that of an installation before, of which /var was kept.
+func completed(r *transaction.Record, cfg *machineconfig.Config, booted string) bool {
+	if p := r.Pending; p != nil && p.Digest == cfg.Digest {
+		return p.Phase == transaction.PhaseProve && p.Deployment == booted
+	} else if p != nil && p.Deployment == booted {
+		return r.Committed != nil
+	}
+	return r.Committed != nil && r.Committed.Digest != "" && r.Committed.Deployment == booted
+}
+
+// retire takes the file away that asked for this: as OpenShift does, all of it where the machine was as it says, and
+// else by another name, for people to see what it was made from.
+func (h *Host) retire(from string, adopted bool) error {
+	if adopted {
+		return h.root.Remove(from)
+	}
+	dir, name := path.Split(from)
+	return h.root.Replace(dir, name, from+".bak")
+}
+
+// encapsulated reads the whole MachineConfig that the machine was made from, and which kernel arguments of its Ignition
+// part the Ignition that made the machine was not told of. That is said in an annotation, which the configuration
+// loses: it is about this machine.
+func (h *Host) encapsulated(from string) (cfg *machineconfig.Config, arguments []string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("reading %s: %w", from, err)
+		}
+	}()
+	data, err := h.root.ReadFile(from)
+	if err != nil {
+		return nil, nil, err
+	}
+	mc := &mcfgv1.MachineConfig{}
+	if err := json.Unmarshal(data, mc); err != nil {
+		return nil, nil, err
+	}
+	if mc.Name == "" {
+		return nil, nil, errors.New("metadata.name: is required")
+	}
+	if arguments, err = api.Decode[[]string](mc.Annotations, api.LeftArguments); err != nil {
+		return nil, nil, err
+	}
+	delete(mc.Annotations, api.LeftArguments)
+	cfg, err = machineconfig.Parse(mc)
+	return cfg, arguments, err
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// HookDocument is what a cluster tells the host of hooks: those of the pool, and the node's name.
+type HookDocument struct {
+	Node  string     `json:"node"`
+	Hooks []api.Hook `json:"hooks,omitempty"`
+}
+
+// keptHooks is a HookDocument that waits for the boot of a configuration.
+type keptHooks struct {
+	HookDocument
+
+	Digest string `json:"digest"`
+}
+
+const (
+	// hooksPath has what the cluster's hooks are for the update under way: the verdict needs no API server.
+	hooksPath = transaction.StateDir + "/hooks.json"
+	// scriptsDir has the program of a hook that the cluster brings, while it runs.
+	scriptsDir = transaction.StateDir + "/hooks"
+	// answersPath has the hooks that said yes in this boot. No other boot inherits it.
+	answersPath = transaction.RunDir + "/hooks.json"
+)
+
+// hookAnswers are the names of the hooks that said yes to a configuration in a boot.
+type hookAnswers struct {
+	Boot   string   `json:"boot"`
+	Digest string   `json:"digest"`
+	Yes    []string `json:"yes"`
+}
+
+// HookList is what hooks prints.
+type HookList struct {
+	Hooks    []ListedHook `json:"hooks"`
+	Warnings []string     `json:"warnings,omitempty"`
+}
+
+// ListedHook is a hook of the host's own.
+type ListedHook struct {
+	When  hooks.When `json:"when"`
+	Path  string     `json:"path"`
+	Limit string     `json:"limit"`
+}
+
+// WriteText lists them for people.
+func (l *HookList) WriteText(w io.Writer) error {
+	for _, hook := range l.Hooks {
+		if _, err := fmt.Fprintf(w, "%-12s  %-8s  %s\n", hook.When, hook.Limit, hook.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Hooks lists the host's own hooks.
+func (h *Host) Hooks() (*HookList, error) {
+	list := &HookList{Hooks: []ListedHook{}}
+	for _, when := range []hooks.When{hooks.BeforeDrain, hooks.AfterBoot} {
+		found, warnings, err := hooks.Find(h.root, when)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			list.Hooks = append(list.Hooks, ListedHook{When: when, Path: f.Path, Limit: f.Limit.String()})
+		}
+		list.Warnings = append(list.Warnings, warnings...)
+	}
+	return list, nil
+}
+
+// AskBeforeDrain asks the hooks whether a drain, or a reboot, for a configuration may begin. A no is a *Refused with a
+// *hooks.Error.
+func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc HookDocument) error {
+	r, err := h.store().Load()
+	if err != nil {
+		return err
+	}
+	return h.askBeforeDrain(ctx, r, to, doc)
+}
+
+func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to string, doc HookDocument) error {
+	if h.services == nil {
+		return nil // a tree serves nobody
+	}
+	all, err := h.hooks(hooks.BeforeDrain, doc)
+	if err != nil {
+		return err
+	}
+	for _, hook := range all {
+		h.say("before-drain", hook.Name)
+		err := h.runHook(ctx, hooks.BeforeDrain, hook, hookEnvironment(hooks.BeforeDrain, r, to, doc.Node))
+		if errors.As(err, new(*hooks.Error)) {
+			return &Refused{Err: err}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hooks are the host's own, then the cluster's as its pool names them.
+func (h *Host) hooks(when hooks.When, doc HookDocument) ([]hooks.Hook, error) {
+	all, warnings, err := hooks.Find(h.root, when)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range warnings {
+		h.say(string(when), w)
+	}
+	return append(all, ClusterHooks(when, doc.Hooks)...), nil
+}
+
+// clusterHooks are those of a pool's hooks that are for this point.
+func ClusterHooks(when hooks.When, carried []api.Hook) []hooks.Hook {
+	var out []hooks.Hook
+	point := api.HookBeforeDrain
+	if when == hooks.AfterBoot {
+		point = api.HookAfterBoot
+	}
+	for _, c := range carried {
+		if c.When != point || c.Problem != "" {
+			continue
+		}
+		hook := hooks.Hook{Name: api.NodeHookPrefix + c.Name, Path: c.Path, Script: c.Script, Args: c.Args,
+			Limit: time.Duration(c.TimeoutSeconds) * time.Second}
+		if hook.Limit == 0 {
+			hook.Limit = hooks.DefaultLimit
+		}
+		if hook.Script != "" {
+			hook.Path = path.Join(scriptsDir, c.Name)
+		}
+		out = append(out, hook)
+	}
+	return out
+}
+
+// hookEnvironment is what a hook is told. Names only: whatever else it wants to know it can ask the host.
+func hookEnvironment(when hooks.When, r *transaction.Record, to, node string) []string {
+	from := ""
+	if r.Committed != nil {
+		from = r.Committed.Config
+	}
+	if node == "" {
+		node, _ = os.Hostname()
+	}
+	return []string{"NODEREFIT_PHASE=" + string(when), "NODEREFIT_FROM=" + from, "NODEREFIT_TO=" + to,
+		"NODEREFIT_NODE=" + node, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+}
+
+// hookPatience is how long to wait for others that run a hook: one of them does at a time.
+const hookPatience = hooks.LongestLimit
+
+// runHook runs one hook as a unit of its own.
+func (h *Host) runHook(ctx context.Context, when hooks.When, hook hooks.Hook, environment []string) error {
+	release, err := h.lockFile(ctx, "hooks.lock", string(when), "runs a hook", hookPatience)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if hook.Script != "" {
+		if err := h.root.MkdirAll(scriptsDir, 0o700); err != nil {
+			return err
+		}
+		if err := h.root.WriteRecord(hook.Path, []byte(hook.Script), 0o700); err != nil {
+			return fmt.Errorf("placing hook %s: %w", hook.Name, err)
+		}
+		defer func() { _ = h.root.RemoveAll(scriptsDir) }()
+	}
+	argv := append([]string{Launcher, hook.Path}, hook.Args...)
+	return hooks.Run(ctx, hookRunner{h.services}, when, hook, argv,
+		append(environment, "NODEREFIT_HOOK="+strings.TrimPrefix(hook.Name, api.NodeHookPrefix)),
+		func(line string) { h.say(string(when), path.Base(hook.Name)+": "+line) })
+}
+
+// hookRunner is the host's systemd.
+type hookRunner struct{ *services }
+
+func (r hookRunner) RunOnce(ctx context.Context, o systemd.Once) (systemd.Ended, error) {
+	m, err := r.manager(ctx)
+	if err != nil {
+		return systemd.Ended{}, err
+	}
+	return m.RunOnce(ctx, o)
+}
+
+// keepHooks puts what the cluster says of hooks beside the record, for the boot of a configuration. It is durable
+// before anything is decided.
+func (h *Host) keepHooks(digest string, doc HookDocument) error {
+	if h.services == nil {
+		return nil
+	}
+	if doc.Node == "" && len(doc.Hooks) == 0 {
+		return h.root.Remove(hooksPath)
+	}
+	data, err := json.Marshal(keptHooks{HookDocument: doc, Digest: digest})
+	if err != nil {
+		return err
+	}
+	if err := h.root.WriteRecord(hooksPath, data, 0o600); err != nil {
+		return fmt.Errorf("keeping the hooks of the cluster: %w", err)
+	}
+	return nil
+}
+
+// hooksFor is what was kept for a configuration; nothing where nothing was.
+func (h *Host) hooksFor(digest string) (HookDocument, error) {
+	data, err := h.root.ReadFile(hooksPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return HookDocument{}, nil
+	}
+	var kept keptHooks
+	if err == nil {
+		err = json.Unmarshal(data, &kept)
+	}
+	if err != nil {
+		return HookDocument{}, fmt.Errorf("reading the hooks of the cluster: %s: %w", hooksPath, err)
+	}
+	if kept.Digest != digest {
+		return HookDocument{}, nil
+	}
+	return kept.HookDocument, nil
+}
+
+// afterBoot are the hooks of a configuration that has booted, as questions of its verdict: one after the other, each
+// until it says yes once in this boot. They may change the host, so that everything but the boot itself is asked only
+// after them.
+func (h *Host) afterBoot(r *transaction.Record, others []transaction.Check) ([]transaction.Check, error) {
+	p := r.Pending
+	doc, err := h.hooksFor(p.Digest)
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.hooks(hooks.AfterBoot, doc)
+	if err != nil || len(all) == 0 {
+		return others, err
+	}
+	environment := hookEnvironment(hooks.AfterBoot, r, p.Config, doc.Node)
+	var out []transaction.Check
+	after := transaction.BootCheck
+	for _, hook := range all {
+		c := transaction.Check{Name: "after-boot hook " + hook.Name, After: after}
+		c.Run = func(ctx context.Context) error { return h.askAfterBoot(ctx, p, hook, environment) }
+		out, after = append(out, c), c.Name
+	}
+	for i := range others {
+		if c := &others[i]; c.Name != transaction.BootCheck && (c.After == "" || c.After == transaction.BootCheck) {
+			c.After = after
+		}
+	}
+	at := 1 + slices.IndexFunc(others, func(c transaction.Check) bool { return c.Name == transaction.BootCheck })
+	return slices.Insert(others, at, out...), nil // a round asks in this order
+}
+
+func (h *Host) askAfterBoot(ctx context.Context, p *transaction.Pending, hook hooks.Hook, environment []string) error {
+	said := h.answers(p)
+	if slices.Contains(said.Yes, hook.Name) {
+		return nil
+	}
+	err := h.runHook(ctx, hooks.AfterBoot, hook, environment)
+	if no, is := errors.AsType[*hooks.Error](err); is {
+		return errors.New(no.Said()) // the check has the name
+	}
+	if err != nil {
+		return err
+	}
+	said = h.answers(p) // another process may have asked meanwhile
+	said.Yes = append(said.Yes, hook.Name)
+	data, err := json.Marshal(said)
+	if err != nil {
+		return err
+	}
+	return h.root.WriteRecord(answersPath, data, 0o600)
+}
+
+// answers are what was said in this boot; what can't be read is asked again.
+func (h *Host) answers(p *transaction.Pending) hookAnswers {
+	now := hookAnswers{Boot: p.BootID, Digest: p.Digest}
+	var said hookAnswers
+	data, err := h.root.ReadFile(answersPath)
+	if err != nil || json.Unmarshal(data, &said) != nil || said.Boot != now.Boot || said.Digest != now.Digest {
+		return now
+	}
+	return said
+}

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package host is one host and its verbs. A verb such as Apply reads a configuration, makes the plan, chooses the road,
+// and drives a transaction to its end. A person's command and an update from a cluster take the same path:
+//
+//	h, err := host.Open("/", host.OSAuto, say)
+//	defer h.Close()
+//	err = h.Lock(ctx, "apply")
+//	result, err := h.Apply(ctx, configuration, host.ApplyOptions{})
+//
+// The package knows no API server: client-go is not among its dependencies.
+package host
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// OS names how a host's operating system is managed.
+type OS string
+
+// The back ends of CONTRACT's --os. The deployments are ostree's own with each of them; what the OS of one consists of
+// is composed by the host's own manager.
+const (
+	OSAuto      OS = "auto"
+	OSRpmOstree OS = "rpm-ostree"
+	OSBootc     OS = "bootc"
+	OSOstree    OS = "ostree"
+	OSNone      OS = "none"
+)
+
+// Refused is the error of work that must not be done now: another operation or manager has the host.
+type Refused struct{ Err error }
+
+func (e *Refused) Error() string { return e.Err.Error() }
+func (e *Refused) Unwrap() error { return e.Err }
+
+// UnreachableError is the error of a configuration that can't be reached from here.
+type UnreachableError struct{ Err error }
+
+func (e *UnreachableError) Error() string { return e.Err.Error() }
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// DriftError is the error of a host that does not match its configuration.
+type DriftError struct {
+	Config string
+	Drift  []Drift
+}
+
+func (e *DriftError) Error() string {
+	first := e.Drift[0]
+	more := ""
+	if n := len(e.Drift) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more)", n)
+	}
+	return fmt.Sprintf("host does not match %s: %s %s: %s%s", e.Config, first.Kind, first.Subject(), first.What, more)
+}
+
+// Host is a host, or a tree that looks like one, with everything that its commands need.
+type Host struct {
+	root        *files.Root
+	os          OS
+	live        bool // the tree is the system that we run on
+	plain       *ostree.Plain
+	grub        *ostree.GRUB
+	composer    composer
+	system      *ostree.System  // see current
+	known       *plan.Catalogue // see catalogue
+	platform    plan.Platform
+	services    *services
+	labels      *files.Labels
+	kernel      string        // its boot id
+	bootID      func() string // found out once, by who asks for it
+	deployments *deployments
+	now         func() time.Time
+	say         func(phase, what string)
+	way         string // what status says of the road, once that is known
+
+	left []transaction.Left // see leftAsIs
+
+	pulling      sync.Mutex
+	pullingSince time.Time
+	lock         *os.File
+}
+
+// Open returns the host at dir. say is told what is being done.
+func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
+	root, err := files.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{root: root, live: path.Clean(dir) == "/", now: time.Now, say: say}
+	if err := h.open(backend); err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// bootIDFile has the ID of the kernel's boot.
+const BootIDFile = "/proc/sys/kernel/random/boot_id"
+
+func (h *Host) open(backend OS) error {
+	booted := h.live && h.exists("/run/ostree-booted")
+	switch {
+	case backend == OSAuto && (!booted || h.onTree()):
+		h.os = OSNone
+	case backend == OSAuto && h.has("rpm-ostree"):
+		h.os = OSRpmOstree
+	case backend == OSAuto && h.has("bootc"):
+		h.os = OSBootc
+	case backend == OSAuto:
+		h.os = OSOstree
+	default:
+		h.os = backend
+	}
+	if h.os != OSNone && !booted {
+		return fmt.Errorf("using --os %s: %s is not a booted ostree host", h.os, h.root.Path())
+	}
+	h.bootID = func() string { return "" }
+	if h.live {
+		id, err := h.root.ReadFile(BootIDFile)
+		if err != nil {
+			return fmt.Errorf("reading boot id: %w", err)
+		}
+		h.kernel, h.bootID = strings.TrimSpace(string(id)), sync.OnceValue(h.boot)
+		if h.exists("/run/systemd/system") {
+			h.services = &services{}
+		}
+	}
+	if h.os != OSNone {
+		h.plain, h.grub = ostree.NewPlain(ostree.Exec, "/"), ostree.NewGRUB("/", overwrite)
+		h.deployments = &deployments{Plain: h.plain}
+		progress := h.pullSays
+		switch h.os {
+		case OSRpmOstree:
+			rpm := ostree.NewRPM(ostree.Exec, "/", h.plain)
+			rpm.Progress = progress
+			h.composer, h.deployments.rpm = rpm, rpm
+		case OSBootc:
+			bootc := ostree.NewBootc(ostree.Exec, "/", h.plain)
+			bootc.Progress = progress
+			h.composer = bootc
+		default:
+			h.composer = h.deployments
+		}
+	}
+	var err error
+	h.labels, err = h.root.Labels()
+	if err != nil {
+		return fmt.Errorf("reading SELinux policy: %w", err)
+	}
+	return nil
+}
+
+// overwrite writes what the boot loader reads, on whatever file system of the host that is.
+func overwrite(name string, block []byte) error {
+	root, err := files.OpenRemounted(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(root.Overwrite(path.Base(name), block), root.Close())
+}
+
+// onTree says whether the record is that of a host whose journal carries everything: what --os none began on a host
+// with ostree goes on in that way.
+func (h *Host) onTree() bool {
+	r, err := h.store().Load()
+	if err != nil {
+		return false
+	}
+	if r.Pending != nil {
+		return r.Pending.Road == transaction.RoadTree
+	}
+	return r.Committed != nil && r.Committed.Digest != "" && r.Committed.Deployment == ""
+}
+
+// contradicts refuses to go on with a pending update on another road than the one it is on.
+func (h *Host) contradicts(r *transaction.Record) error {
+	if p := r.Pending; p != nil && (p.Road == transaction.RoadTree) != (h.plain == nil) {
+		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which --os %s is not",
+			p.Config, p.Road, h.os)}
+	}
+	return nil
+}
+
+// Close releases the host, and its lock.
+func (h *Host) Close() {
+	if h.lock != nil {
+		_ = h.lock.Close()
+	}
+	if h.services != nil {
+		h.services.close()
+	}
+	_ = h.root.Close()
+}
+
+func (h *Host) exists(name string) bool {
+	n, err := h.root.Inspect(name)
+	return err == nil && n.Type != files.Absent
+}
+
+// has says whether the host has a program, in its image or of an admin's.
+func (h *Host) has(program string) bool {
+	return h.exists("/usr/bin/"+program) || h.exists("/usr/local/bin/"+program)
+}
+
+// settling is how long Lock waits for a verdict that is being written down: the unit that proves holds the lock for
+// that alone, and cleans up after itself.
+const settling = 30 * time.Second
+
+// proveVerb is what the unit that proves holds the lock as.
+const proveVerb = "prove"
+
+// Lock makes sure that nobody else changes the host while we do. verb is what the others are told.
+func (h *Host) Lock(ctx context.Context, verb string) error {
+	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
+		return err
+	}
+	for patience := h.now().Add(settling); ; {
+		f, err := h.root.Lock(transaction.RunDir+"/lock", fmt.Sprintf("machine-config-daemon %s, pid %d", verb, os.Getpid()))
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			h.lock = f
+			return err
+		}
+		refused := &Refused{Err: fmt.Errorf("another operation is at work on this host: %w", err)}
+		if !strings.Contains(err.Error(), "machine-config-daemon "+proveVerb+",") || h.now().After(patience) {
+			return refused
+		}
+		select {
+		case <-ctx.Done():
+			return refused
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (h *Host) unlock() {
+	if h.lock != nil {
+		_ = h.lock.Close()
+		h.lock = nil
+	}
+}
+
+func (h *Host) store() *transaction.Store { return transaction.NewStore(h.root) }
+
+// boot names the boot that we are in.
+func (h *Host) boot() string {
+	if h.services == nil {
+		return h.kernel
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), BusTimeout)
+	defer cancel()
+	count, err := systemd.SoftReboots(ctx)
+	if err == nil || errors.Is(err, systemd.ErrNoSoftReboots) {
+		return transaction.BootID(h.kernel, count)
+	}
+	// Then a boot of the userspace alone is taken for the one before, rather than the same boot for another, which would
+	// cost an attempt.
+	h.say("boot", err.Error())
+	r, err := h.store().Load()
+	if err != nil {
+		return h.kernel
+	}
+	return r.BootOf(h.kernel)
+}
+
+func (h *Host) engine() *transaction.Engine {
+	e := &transaction.Engine{Root: h.root, Labels: h.labels, BootID: h.bootID(), Now: h.now, Uptime: Uptime, Say: h.say,
+		Left: h.leftAsIs}
+	if h.plain != nil {
+		e.Deployments, e.Counter = h.deployments, h.grub
+	}
+	if h.deployments != nil && h.deployments.rpm != nil {
+		e.Etc, e.Unfinished = h.bootedEtc, h.deployments.rpm.FailedFinalization
+	}
+	if h.services != nil {
+		e.Services, e.Prove, e.Unheld = h.services, h.verdictLive, h.unheld
+	}
+	return e
+}
+
+// leftAsIs notes a path that stays as it is because others than root are in the way. The first reason counts.
+func (h *Host) leftAsIs(l transaction.Left) {
+	if !slices.ContainsFunc(h.left, func(known transaction.Left) bool { return known.Path == l.Path }) {
+		h.left = append(h.left, l)
+	}
+}
+
+// errNoCopy is why a revision can't be compared with: the host's copy of it is gone or damaged.
+var errNoCopy = errors.New("the host's copy is gone or damaged")
+
+// committed returns the configuration that the record says the host has, nil where it has none yet. next, which the
+// host is to get, stands for it where both are the same: then nothing has to be read.
+func (h *Host) committed(r *transaction.Record, next *machineconfig.Config) (*machineconfig.Config, error) {
+	if r.Committed != nil && r.Committed.Digest == next.Digest && h.exists(transaction.ConfigPath(next.Digest)) {
+		return next, nil
+	}
+	return h.revision(r.Committed)
+}
+
+// revision returns what the host is to be at a revision: its configuration, with what was delivered since.
+func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error) {
+	cfg, err := h.document(rev)
+	return h.deliveries().over(cfg), err
+}
+
+// document returns the configuration of a revision as it was asked for.
+func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error) {
+	if rev == nil || rev.Digest == "" {
+		return nil, nil
+	}
+	missing := func(err error) error {
+		return fmt.Errorf("reading configuration %s: %w: %s: %w",
+			rev.Config, errNoCopy, transaction.ConfigPath(rev.Digest), err)
+	}
+	data, err := h.store().ReadConfig(rev.Digest)
+	if err != nil {
+		return nil, missing(err)
+	}
+	mc := &mcfgv1.MachineConfig{}
+	if err := json.Unmarshal(data, mc); err != nil {
+		return nil, missing(err)
+	}
+	cfg, err := machineconfig.Parse(mc)
+	if err != nil {
+		return nil, missing(err)
+	}
+	if cfg.Former == rev.Digest {
+		cfg.Digest = rev.Digest
+	}
+	if cfg.Digest != rev.Digest {
+		return nil, missing(fmt.Errorf("its digest is %s", cfg.Digest))
+	}
+	return cfg, nil
+}
+
+// booted returns the deployment that runs; the zero one without ostree.
+func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
+	if h.plain == nil {
+		return ostree.Deployment{}, nil
+	}
+	ds, err := h.deployments.Status(ctx)
+	if err != nil {
+		return ostree.Deployment{}, fmt.Errorf("reading deployments: %w", err)
+	}
+	for _, d := range ds {
+		if d.Booted {
+			return d, nil
+		}
+	}
+	return ostree.Deployment{}, errors.New("reading deployments: none of them is the booted one")
+}
+
+// uptime is the time since the boot, suspended or not: no clock that is set changes it.
+func Uptime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0 // the kernel has had this clock since 2.6.39
+	}
+	return time.Duration(ts.Nano())
+}
+
+// deployments are the host's, asked for once and again after each change of ours: every answer is a fork.
+type deployments struct {
+	*ostree.Plain
+	rpm   *ostree.RPM // nil on a host without rpm-ostree
+	known []ostree.Deployment
+}
+
+// Status lists the deployments.
+func (d *deployments) Status(ctx context.Context) ([]ostree.Deployment, error) {
+	if d.known != nil {
+		return d.known, nil
+	}
+	var err error
+	d.known, err = d.Plain.Status(ctx)
+	return d.known, err
+}
+
+// changed is for those that change the deployments without us: the OS manager stages some, and lets them go.
+func (d *deployments) changed() {
+	if d != nil {
+		d.known = nil
+	}
+}
+
+// BootSpace refuses a commit whose kernel does not fit into /boot.
+func (d *deployments) BootSpace(ctx context.Context, osName, checksum string) error {
+	all, err := d.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("checking /boot for %s: %w", checksum, err)
+	}
+	return d.Plain.BootSpace(ctx, all, osName, checksum)
+}
+
+// Current is what the booted deployment is: the refspec of its origin, or its commit where it has none.
+func (d *deployments) Current(ctx context.Context) (ostree.System, error) {
+	all, err := d.Status(ctx)
+	for _, one := range all {
+		if one.Booted {
+			return ostree.System{Image: cmp.Or(one.Refspec, one.Checksum), Reported: one.Checksum}, nil
+		}
+	}
+	return ostree.System{}, cmp.Or(err, errors.New("none of the deployments is the booted one"))
+}
+
+// Materialise makes a deployment.
+func (d *deployments) Materialise(ctx context.Context, r ostree.Request) (ostree.Deployment, error) {
+	d.known = nil
+	return d.Plain.Materialise(ctx, r)
+}
+
+// SetDefault makes a deployment the one that boots next.
+func (d *deployments) SetDefault(ctx context.Context, id string) error {
+	d.known = nil
+	if d.rpm != nil {
+		if can, err := d.CanSetDefault(ctx); err != nil {
+			return err
+		} else if !can {
+			return d.rpm.MakeDefault(ctx, id)
+		}
+	}
+	return d.Plain.SetDefault(ctx, id)
+}
+
+// Stage stages a commit with exactly these kernel arguments.
+func (d *deployments) Stage(ctx context.Context, checksum string, arguments []string) (ostree.Deployment, error) {
+	d.known = nil
+	return d.rpm.Stage(ctx, checksum, arguments)
+}
+
+// Release lets what is staged boot after the next orderly shutdown.
+func (d *deployments) Release(ctx context.Context, id string) error {
+	d.known = nil
+	return d.Plain.Release(ctx, id)
+}
+
+// PrepareSoftReboot has the next soft reboot lead to a deployment.
+func (d *deployments) PrepareSoftReboot(ctx context.Context, id string) error {
+	d.known = nil
+	return d.Plain.PrepareSoftReboot(ctx, id)
+}
+
+// ResetSoftReboot has it lead nowhere.
+func (d *deployments) ResetSoftReboot(ctx context.Context) error {
+	d.known = nil
+	return d.Plain.ResetSoftReboot(ctx)
+}
+
+// Discard removes a deployment.
+func (d *deployments) Discard(ctx context.Context, id string) error {
+	d.known = nil
+	return d.Plain.Discard(ctx, id)
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+// installer puts what is the agent's own onto a host.
+type Installer struct {
+	root   *files.Root
+	labels *files.Labels
+}
+
+// newInstaller returns the installer of a host.
+func NewInstaller(root *files.Root) (Installer, error) {
+	labels, err := root.Labels()
+	if err != nil {
+		return Installer{}, fmt.Errorf("reading SELinux policy: %w", err)
+	}
+	return Installer{root: root, labels: labels}, nil
+}
+
+// install puts the recovery unit and the program on the host, where they are not there yet. The transaction that
+// follows makes them durable before it decides anything.
+func (h *Host) install() error {
+	i := Installer{root: h.root, labels: h.labels}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	if self != BinaryPath {
+		if err := i.copyProgram(self); err != nil {
+			return err
+		}
+	}
+	return i.Units()
+}
+
+func (i Installer) Units() error {
+	for _, w := range ownWants() {
+		if err := i.put(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put makes one path of the agent's own as wanted, by a rename, and only where it is not.
+func (i Installer) put(w files.Want) error {
+	at, err := i.root.Resolve(w.Path)
+	if err != nil {
+		return err
+	}
+	w.Node.Label = i.labels.Of(at, w.Node.Type)
+	if d, err := i.root.Compare(w); err != nil || len(d) == 0 {
+		return err
+	}
+	dir, name := path.Split(w.Path)
+	if err := i.root.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	tmp := files.StagePrefix + name
+	if err := i.root.Remove(dir + tmp); err != nil {
+		return err
+	}
+	if err := i.root.Stage(dir, tmp, w.Node); err != nil {
+		return err
+	}
+	// What a unit runs at the next boot must not be an empty file then, whatever happens until the next sync.
+	if w.Node.Type == files.Regular && w.Path == BinaryPath {
+		if err := i.root.Fsync(dir + tmp); err != nil {
+			return err
+		}
+	}
+	return i.root.Replace(dir, tmp, w.Path)
+}
+
+// copyProgram copies the program at self to the host. A copy with the same size and time is the same program: reading
+// fifty megabytes to be sure would be paid by every update.
+func (i Installer) copyProgram(self string) error {
+	st, err := os.Stat(self)
+	if err != nil {
+		return fmt.Errorf("reading this program: %w", err)
+	}
+	size, modified, err := i.root.SizeAndTime(BinaryPath)
+	if err == nil && size == st.Size() && modified.Equal(st.ModTime().Truncate(time.Second)) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := i.Program(self); err != nil {
+		return err
+	}
+	return i.root.Touch(BinaryPath, st.ModTime().Truncate(time.Second))
+}
+
+// program makes the host's copy of the program the one at self, unless it has the same bytes already. Units that run
+// the old one keep it until they end. Images give every program the same time, so that nothing but the bytes tells one
+// version from the next.
+func (i Installer) Program(self string) (err error) {
+	src, err := os.Open(self)
+	if err != nil {
+		return fmt.Errorf("reading this program: %w", err)
+	}
+	defer func() { _ = src.Close() }()
+	st, err := src.Stat()
+	if err != nil {
+		return fmt.Errorf("reading this program: %w", err)
+	}
+	// Mapped and not read: it must not make the head larger by its own size.
+	data, err := unix.Mmap(int(src.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return fmt.Errorf("reading this program: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.Munmap(data)) }()
+	return i.put(files.Want{Path: BinaryPath, Node: files.Node{Type: files.Regular, Mode: 0o755, Data: data}})
+}

@@ -1,0 +1,573 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// What an admin had before a configuration is kept below origDir, by the path that it had, under these suffixes.
+const (
+	origDir = transaction.ConfigDir + "/orig"
+	// origSuffix is the whole file, link or directory.
+	origSuffix = ".mcdorig"
+	// modeSuffix is an empty file with mode and owner of one whose bytes no configuration took over: they are not kept,
+	// because they stay where they are and go on to change.
+	modeSuffix = ".mcdmode"
+	// linksSuffix is a list of links, beside where the unit's own file would be kept.
+	linksSuffix = ".mcdlinks"
+)
+
+func origPath(at string) string { return origDir + at + origSuffix }
+
+func modePath(at string) string { return origDir + at + modeSuffix }
+
+func linksPath(unit string) string { return origDir + path.Join(unitDir, unit) + linksSuffix }
+
+func vendorPath(at string) string { return "/usr" + at }
+
+// release lets go of what the old configuration had and the new one has not: the vendor's default comes back, else
+// what an admin had there before us, else the path goes away.
+func (c *compiler) release() error {
+	if c.old == nil {
+		return nil
+	}
+	for _, w := range ownPaths(c.old) {
+		taken, err := c.has(w.Path)
+		if err != nil {
+			return err
+		}
+		if taken {
+			continue
+		}
+		if err := c.letGo(w); err != nil {
+			return err
+		}
+	}
+	return c.releaseMasks()
+}
+
+// ownPaths are the paths that a configuration owns wholly, whatever the host. Enablement links and keys are released by
+// their own rooms. Of a file without contents the Node says so.
+func ownPaths(cfg *machineconfig.Config) []files.Want {
+	var out []files.Want
+	for _, f := range cfg.Files {
+		out = append(out, files.Want{Path: f.Path, Kind: "file", Node: files.Node{AnyData: f.NoContents}})
+	}
+	for _, l := range cfg.Links {
+		out = append(out, files.Want{Path: l.Path, Kind: "link"})
+	}
+	for _, u := range cfg.Units {
+		if ownsUnitFile(u) {
+			out = append(out, unitFile(u.Name))
+		}
+		for _, d := range u.Dropins {
+			out = append(out, files.Want{Path: path.Join(unitDir, u.Name+".d", d.Name), Kind: "dropin",
+				Name: u.Name + "/" + d.Name})
+		}
+	}
+	for _, d := range cfg.Directories {
+		out = append(out, files.Want{Path: d.Path, Kind: "directory"})
+	}
+	return out
+}
+
+func unitFile(name string) files.Want {
+	return files.Want{Path: path.Join(unitDir, name), Kind: "unit", Name: name}
+}
+
+// ownsUnitFile reports whether the unit's own path is the configuration's: as its file, or as its mask.
+func ownsUnitFile(u machineconfig.Unit) bool { return u.Contents != "" || u.Mask != nil && *u.Mask }
+
+// liftsMask reports whether all that the configuration has to say of the unit's own path is that it is no mask.
+func liftsMask(u machineconfig.Unit) bool { return u.Contents == "" && u.Mask != nil && !*u.Mask }
+
+// returns is what comes to stand at a resolved path that no configuration has any more: the vendor's default, else the
+// admin's own, else nothing.
+func (c *compiler) returns(at string) (files.Node, error) {
+	sources := []string{origPath(at)}
+	if under(at, "/etc") {
+		sources = []string{vendorPath(at), origPath(at)}
+	}
+	for _, src := range sources {
+		n, err := c.node(src)
+		if err != nil || n.Type != files.Absent && n.Type != files.Other {
+			return n, err
+		}
+	}
+	return files.Node{Type: files.Absent}, nil
+}
+
+// node is what stands at a path itself, with its bytes and without the label, which is that of the place it goes to.
+func (c *compiler) node(name string) (files.Node, error) {
+	n, err := c.view.read(name)
+	n.Label = ""
+	return n, err
+}
+
+func (c *compiler) letGo(w files.Want) error {
+	at, err := c.resolve(w.Path)
+	if err != nil {
+		return err
+	}
+	if w.Node.AnyData {
+		if done, err := c.letGoMode(w, at); done || err != nil {
+			return err
+		}
+	}
+	if w.Node, err = c.returns(at); err != nil {
+		return err
+	}
+	return errors.Join(c.want(w), c.drop(origPath(at)))
+}
+
+// letGoMode lets go of a file whose bytes were never the configuration's: they stay. It reports whether that is all.
+func (c *compiler) letGoMode(w files.Want, at string) (bool, error) {
+	found, err := c.view.Inspect(w.Path)
+	if err != nil || found.Type != files.Regular {
+		return false, err
+	}
+	kept, err := c.view.Inspect(modePath(at))
+	if err != nil {
+		return false, err
+	}
+	if kept.Type != files.Regular {
+		// One that we made goes again, as long as nothing was written to it.
+		back, err := c.returns(at)
+		if err != nil || back.Type != files.Absent {
+			return false, err
+		}
+		if empty, err := c.view.empty(w.Path); err != nil || empty {
+			return false, err
+		}
+		kept = found
+	} else if under(at, "/etc") {
+		vendor, err := c.view.Inspect(vendorPath(at))
+		if err != nil {
+			return false, err
+		}
+		if vendor.Type == files.Regular {
+			kept = vendor
+		}
+	}
+	w.Node = files.Node{Type: files.Regular, Mode: kept.Mode, UID: kept.UID, GID: kept.GID, AnyData: true}
+	return true, errors.Join(c.want(w), c.drop(modePath(at)))
+}
+
+// releaseMasks gives masks back that an admin had made and a configuration had lifted, where nothing stands by now.
+func (c *compiler) releaseMasks() error {
+	lifts := map[string]bool{}
+	for _, u := range c.cfg.Units {
+		lifts[u.Name] = liftsMask(u)
+	}
+	for _, u := range c.old.Units {
+		w := unitFile(u.Name)
+		if taken, err := c.has(w.Path); err != nil || taken || !liftsMask(u) || lifts[u.Name] {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		back, err := c.lifted(u.Name)
+		if err != nil {
+			return err
+		}
+		if w.Node = back; back.Type != files.Absent {
+			if err := c.want(w); err != nil {
+				return err
+			}
+		}
+		if err := c.drop(origPath(w.Path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lifted is the mask that comes back to the unit's own path, absent where there was none or something stands there.
+func (c *compiler) lifted(unit string) (files.Node, error) {
+	at := path.Join(unitDir, unit)
+	if n, err := c.view.Inspect(at); err != nil || n.Type != files.Absent {
+		return files.Node{Type: files.Absent}, err
+	}
+	return c.node(origPath(at))
+}
+
+// drop lets a kept original go, once it is back or something else is there in its stead.
+func (c *compiler) drop(kept string) error {
+	n, err := c.view.Inspect(kept)
+	if err != nil || n.Type == files.Absent {
+		return err
+	}
+	return c.want(files.Want{Path: kept, Node: files.Node{Type: files.Absent}})
+}
+
+// originals keeps what an admin had at paths that a configuration is about to take over, where no vendor's default
+// would come back in its stead: also what is exactly as the configuration asks for it, since it was the admin's before
+// and a later configuration may change it. A host's first configuration takes over what matches it: that is what
+// Ignition wrote.
+func (c *compiler) originals() error {
+	if c.old == c.cfg {
+		return nil // nothing is taken over; what differs has drifted
+	}
+	owned, err := c.ownedByOld()
+	if err != nil {
+		return err
+	}
+	for _, w := range slices.Clone(c.wants) {
+		at, err := c.resolve(w.Path)
+		if err != nil {
+			return err
+		}
+		was, ours := owned[at]
+		switch {
+		case w.Exists:
+		case ours && w.Kind == "file" && w.Node.Type == files.Regular && w.Node.AnyData != was.Node.AnyData:
+			err = c.handOver(w, at)
+		case ours:
+		case w.Aspect == files.Enabled:
+			err = c.keepMisplaced(w, at)
+		case w.Kind == "sshkeys":
+			// Before a host's first configuration Ignition wrote them, and a key that was taken out must not come back.
+			if c.old != nil && w.Node.Type == files.Regular {
+				err = c.keepOriginal(w, at)
+			}
+		case slices.Contains([]string{"file", "link", "unit", "dropin", "directory"}, w.Kind):
+			err = c.keepOriginal(w, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return c.keepLinks()
+}
+
+// ownedByOld are the paths of the old configuration, resolved, and directories that were made for it.
+func (c *compiler) ownedByOld() (map[string]files.Want, error) {
+	owned := map[string]files.Want{}
+	if c.old == nil {
+		return owned, nil
+	}
+	wants := ownPaths(c.old)
+	for _, u := range c.old.Units {
+		if liftsMask(u) {
+			wants = append(wants, unitFile(u.Name))
+		}
+	}
+	for _, dir := range c.made {
+		wants = append(wants, files.Want{Path: dir})
+	}
+	for _, w := range wants {
+		at, err := c.resolve(w.Path)
+		if err != nil {
+			return nil, err
+		}
+		owned[at] = w
+	}
+	return owned, nil
+}
+
+// linkedByOld reports whether a path is an enablement link or a key file of the old configuration, which depends on the
+// host.
+func (c *compiler) linkedByOld(at string) bool {
+	if c.old == nil {
+		return false
+	}
+	if c.links == nil {
+		c.links = map[string]bool{}
+		before, err := compile(c.view, c.old, c.old, nil)
+		if err != nil {
+			return false // what it had can't be told any more, as after one of its users was removed
+		}
+		for _, w := range before.wants {
+			if at, err := c.resolve(w.Path); err == nil && (w.Aspect == files.Enabled || w.Kind == "sshkeys" && !w.Exists) {
+				c.links[at] = true
+			}
+		}
+	}
+	return c.links[at]
+}
+
+// keepOriginal keeps what stands at a path that is taken over.
+func (c *compiler) keepOriginal(w files.Want, at string) error {
+	found, err := c.view.Inspect(w.Path)
+	if err != nil || found.Type == files.Absent || found.Type == files.Other {
+		return err
+	}
+	if w.Node.AnyData && found.Type == files.Regular {
+		return c.keepMode(w, at, found)
+	}
+	if w.Node.Type == files.Absent && found.Type == files.Directory {
+		return nil // it goes only when it is empty, and who else uses it keeps it
+	}
+	if taken, err := c.takenOver(w); err != nil || !taken || c.linkedByOld(at) {
+		return err
+	}
+	for _, other := range []string{origPath(at), vendorPath(at)} {
+		if other == vendorPath(at) && !under(at, "/etc") {
+			continue
+		}
+		if n, err := c.view.Inspect(other); err != nil || n.Type != files.Absent {
+			return err
+		}
+	}
+	found, err = c.node(w.Path)
+	switch {
+	case errors.Is(err, unix.EFBIG):
+		c.warnings = append(c.warnings, fmt.Sprintf("%s: what is there is not kept: others than root can write to it, "+
+			"and it has more than %d MiB", w.Subject(), files.MostExposed>>20))
+		return nil
+	case err != nil || found.Type == files.Absent || found.Type == files.Other:
+		return err
+	case w.Kind == "sshkeys" && (found.Type != files.Regular || found.UID != w.Node.UID && found.UID != 0):
+		return nil // a file of a third user's is no key file of before
+	}
+	return c.keep(origPath(at), found)
+}
+
+// keep keeps what an admin had. What is below origDir keeps its owner, and is for root alone: a user could otherwise go
+// on to write to what was theirs.
+func (c *compiler) keep(name string, n files.Node) error {
+	return errors.Join(c.want(files.Want{Path: origDir, Node: files.Node{Type: files.Directory, Mode: 0o700}}),
+		c.want(files.Want{Path: name, Node: n}))
+}
+
+// takenOver reports whether what is at the path is an admin's own.
+func (c *compiler) takenOver(w files.Want) (bool, error) {
+	if c.old != nil {
+		return true, nil
+	}
+	d, err := c.view.Compare(w)
+	return len(d) > 0, err
+}
+
+// keepMode keeps mode and owner of a file whose bytes stay. An empty one on a host that was never configured may be
+// what Ignition made of the very same entry.
+func (c *compiler) keepMode(w files.Want, at string, found files.Node) error {
+	taken, err := c.takenOver(w)
+	if err != nil {
+		return err
+	}
+	if !taken {
+		if empty, err := c.view.empty(w.Path); err != nil || empty {
+			return err
+		}
+	}
+	return c.keep(modePath(at), files.Node{Type: files.Regular, Mode: found.Mode, UID: found.UID, GID: found.GID})
+}
+
+// handOver is for a file that the old configuration has with contents and the new one without, or the other way round.
+func (c *compiler) handOver(w files.Want, at string) error {
+	if w.Node.AnyData {
+		back, err := c.returns(at)
+		if err != nil || back.Type != files.Regular {
+			return err // what the old configuration has written stays
+		}
+		i := c.at[at]
+		c.wants[i].Node.Data, c.wants[i].Node.AnyData = back.Data, false
+		return errors.Join(c.drop(origPath(at)),
+			c.keep(modePath(at), files.Node{Type: files.Regular, Mode: back.Mode, UID: back.UID, GID: back.GID}))
+	}
+	found, err := c.node(w.Path)
+	if err != nil || found.Type != files.Regular {
+		return err
+	}
+	kept, err := c.view.Inspect(modePath(at))
+	if err != nil {
+		return err
+	}
+	if kept.Type == files.Regular {
+		found.Mode, found.UID, found.GID = kept.Mode, kept.UID, kept.GID
+	} else if len(found.Data) == 0 {
+		return nil // we made it, and nothing was written to it
+	}
+	back, err := c.returns(at)
+	if err == nil && back.Type == files.Absent {
+		err = c.keep(origPath(at), found)
+	}
+	return errors.Join(err, c.drop(modePath(at)))
+}
+
+// keepMisplaced keeps a file that makes room for an enablement link: systemd takes no notice of one.
+func (c *compiler) keepMisplaced(w files.Want, at string) error {
+	found, err := c.view.Inspect(w.Path)
+	if err != nil || found.Type != files.Regular && found.Type != files.Directory {
+		return err
+	}
+	return c.keepOriginal(w, at)
+}
+
+// keptLink is where an enablement link stood before a configuration; without a target nothing did.
+type keptLink struct {
+	Path   string `json:"path"`
+	Target string `json:"target,omitempty"`
+}
+
+// keepLinks keeps how units were enabled that a configuration is the first to name. One that the host does not have is
+// not enabled.
+func (c *compiler) keepLinks() error {
+	named := map[string]bool{}
+	if c.old != nil {
+		for _, u := range c.old.Units {
+			named[u.Name] = true
+		}
+	}
+	for _, u := range c.cfg.Units {
+		if named[u.Name] {
+			continue
+		}
+		links, err := c.linksBefore(u.Name)
+		if err != nil {
+			return fmt.Errorf("systemd.units %s: %w", u.Name, err)
+		}
+		n, err := c.view.Inspect(linksPath(u.Name))
+		if err != nil {
+			return err
+		}
+		if links == nil || n.Type != files.Absent {
+			continue
+		}
+		data, err := json.Marshal(links)
+		if err != nil {
+			return err
+		}
+		if err := c.want(files.Want{Path: linksPath(u.Name),
+			Node: files.Node{Type: files.Regular, Mode: 0o644, Data: data}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linksBefore are the links that the unit has now, and where it gets others; nil where there is nothing to keep.
+func (c *compiler) linksBefore(unit string) ([]keptLink, error) {
+	var wants []files.Want
+	taken := c.old != nil
+	for _, w := range c.wants {
+		if w.Aspect != files.Enabled || w.Name != unit {
+			continue
+		}
+		wants = append(wants, w)
+		d, err := c.view.Compare(w)
+		if err != nil {
+			return nil, err
+		}
+		taken = taken || len(d) > 0
+	}
+	if !taken {
+		return nil, nil
+	}
+	links, there, err := systemd.Enablement(c.view, unit)
+	if err != nil {
+		return nil, err
+	}
+	out := []keptLink{}
+	known := map[string]bool{}
+	for _, l := range links {
+		known[l.Path] = true
+		out = append(out, keptLink(l))
+	}
+	for _, w := range wants {
+		// Also= and aliases have links under other names, of which nothing tells later whose they are.
+		there = there || path.Base(w.Path) != unit
+		if known[w.Path] {
+			continue
+		}
+		n, err := c.view.Inspect(w.Path)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, keptLink{w.Path, n.Target})
+	}
+	if !there && len(links) == 0 {
+		return nil, nil
+	}
+	return out, nil
+}
+
+// past is what systemd is told of units that are let go.
+type past struct{ *compiler }
+
+// UnitFile returns what comes to stand at a unit's own path, and whether it was the old configuration's.
+func (p past) UnitFile(name string) (files.Node, bool, error) {
+	at := slices.IndexFunc(p.old.Units, func(u machineconfig.Unit) bool { return u.Name == name })
+	if at < 0 {
+		return files.Node{}, false, nil
+	}
+	u := p.old.Units[at]
+	switch {
+	case ownsUnitFile(u):
+		resolved, err := p.resolve(path.Join(unitDir, name))
+		if err != nil {
+			return files.Node{}, false, err
+		}
+		n, err := p.returns(resolved)
+		return n, true, err
+	case liftsMask(u):
+		n, err := p.lifted(name)
+		return n, n.Type != files.Absent, err
+	}
+	return files.Node{}, false, nil
+}
+
+// Links returns how a unit was enabled before the first configuration that named it.
+func (p past) Links(unit string) (links []systemd.Link, known bool, err error) {
+	data, err := p.view.contents(linksPath(unit))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	var kept []keptLink
+	if json.Unmarshal(data, &kept) != nil {
+		return nil, false, nil //nolint:nilerr // not ours: then it is as if no note had been taken
+	}
+	for _, l := range kept {
+		links = append(links, systemd.Link(l))
+	}
+	return links, true, nil
+}
+
+// releaseLinks lets the notes on released units go, and gives back what had made room for their links.
+func (c *compiler) releaseLinks(released []string) error {
+	for _, name := range released {
+		if err := c.drop(linksPath(name)); err != nil {
+			return err
+		}
+	}
+	for i := range c.wants {
+		w := c.wants[i]
+		if w.Aspect != files.Enabled || w.Node.Type != files.Absent {
+			continue
+		}
+		at, err := c.resolve(w.Path)
+		if err != nil {
+			return err
+		}
+		n, err := c.node(origPath(at))
+		if err != nil {
+			return err
+		}
+		if n.Type == files.Absent {
+			continue
+		}
+		c.wants[i].Node, c.wants[i].Aspect = n, ""
+		if err := c.drop(origPath(at)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// binaryPath is where the host keeps its own copy of this program: on the shared part of the disk, so that whichever
+// deployment boots can recover, and whatever installed the program can go away.
+const (
+	binaryDir  = transaction.StateDir + "/bin"
+	BinaryPath = binaryDir + "/machine-config-daemon"
+	// launcher is what init runs instead, with the program as its argument. Where SELinux is enforcing, init may not
+	// run what is labelled as the rest of /var/lib is, and another label would be gone with the first restorecon. It
+	// may run this, in a domain that may run anything.
+	Launcher = "/usr/bin/env"
+)
+
+// orderlyReboot is how long the reboot that leaves a bad configuration may take in order: longer than the 90 s that
+// systemd gives a service to stop.
+const orderlyReboot = 100 * time.Second
+
+// hostUnit is a unit of the agent's on a host: what its file says, and what its drop-in has to say again, because a
+// drop-in for all services may have said otherwise.
+type hostUnit struct {
+	// unit is the file's [Unit] section; "": the unit is a transient one.
+	unit string
+	// asked: it is started when it is asked for, and not in every boot.
+	asked bool
+	// conditions and service belong to the file and to the drop-in.
+	conditions, service string
+}
+
+// The units are plain files of the host rather than transient ones: they must be there on the next boot. Recovery runs
+// as early as what it may have to write is mounted, before everything that could read it, and before greenboot, which
+// would swap the deployments of a machine that the boot loader has brought back. A boot that ends in emergency mode
+// mounts no more than they ask for. ostree, which both may be running when they are stopped, freezes /boot for a moment
+// and must not be killed then: only the program itself is told to stop.
+var hostUnits = map[string]hostUnit{
+	// What can't recover has its failure told by status, and the verdict's unit tries once more.
+	transaction.RecoverUnit: {
+		unit: `Description=Bring the node to one side of an interrupted update
+Documentation=https://github.com/noderefit/noderefit
+DefaultDependencies=no
+RequiresMountsFor=/var/lib/machine-config-daemon /etc
+Wants=systemd-remount-fs.service boot.mount
+After=systemd-remount-fs.service boot.mount
+After=local-fs.target systemd-tmpfiles-setup.service
+Before=sysinit.target kubelet.service crio.service containerd.service
+Before=greenboot-rpm-ostree-grub2-check-fallback.service greenboot-healthcheck.service
+Conflicts=shutdown.target
+Before=shutdown.target
+OnFailure=` + transaction.ProveUnit + `
+`,
+		service: `Type=oneshot
+ExecStart=` + Launcher + ` ` + BinaryPath + ` recover
+SyslogIdentifier=machine-config-daemon
+TimeoutStartSec=5min
+TimeoutStopSec=90
+KillMode=mixed
+Restart=no
+`,
+	},
+	// Started in every boot, beside everything else: the clock runs however far the rest of the boot gets, and where
+	// nothing waits for a verdict it ends at once. It is not ordered after recovery, whose turn may never come: the
+	// program waits for that, and no longer than the deadline allows.
+	transaction.ProveUnit: {
+		unit: `Description=Prove that the node is healthy on its new configuration
+Documentation=https://github.com/noderefit/noderefit
+DefaultDependencies=no
+RequiresMountsFor=/var/lib/machine-config-daemon
+Wants=systemd-remount-fs.service boot.mount
+After=systemd-remount-fs.service boot.mount
+Conflicts=shutdown.target
+Before=shutdown.target
+StartLimitIntervalSec=0
+`,
+		conditions: "ConditionPathExists=" + transaction.RecordPath + "\n",
+		service: `Type=exec
+ExecStart=` + Launcher + ` ` + BinaryPath + ` prove
+SyslogIdentifier=machine-config-daemon
+TimeoutStartSec=90
+TimeoutStopSec=90
+Restart=on-failure
+RestartSec=5
+KillMode=mixed
+`,
+	},
+	// Started before the reboot that leaves a bad configuration, whose services may never stop. Nothing of the shutdown
+	// conflicts with it, so that it runs until systemd ends, by its own work or by this one's end. It keeps nothing of the
+	// host busy but a program of the OS's.
+	plan.RebootUnit: {
+		unit: `Description=Reboot by force where the orderly reboot out of a bad configuration does not end
+Documentation=https://github.com/noderefit/noderefit
+DefaultDependencies=no
+`,
+		asked:      true,
+		conditions: "SuccessAction=reboot-force\n",
+		service: `Type=exec
+ExecStart=` + Launcher + ` sleep ` + strconv.Itoa(int(orderlyReboot/time.Second)) + `
+TimeoutStartSec=90
+TimeoutStopSec=90
+Restart=no
+`,
+	},
+	hooks.Unit: {service: `Type=simple
+RemainAfterExit=yes
+Restart=no
+`},
+}
+
+// handUnit is what the drop-in of a command's transient unit says, which is read after what the unit was started with.
+func handUnit(v Verb) hostUnit {
+	limit := "infinity"
+	if v.Limit > 0 {
+		limit = v.Limit.String()
+	}
+	return hostUnit{service: "Type=simple\nRemainAfterExit=no\nKillMode=mixed\nRestart=no\nRuntimeMaxSec=" + limit +
+		"\nTimeoutStopSec=" + v.Grace.String() + "\n"}
+}
+
+// file is the unit file.
+func (u hostUnit) file() string {
+	text := "[Unit]\n" + u.unit + u.conditions + "\n[Service]\n" + u.service
+	if u.asked {
+		return text
+	}
+	return text + "\n[Install]\nWantedBy=" + strings.Join(plan.WantedBy(), " ") + "\n"
+}
+
+// dropin takes back whatever a drop-in for all services may say. systemd reads it after those, by its name.
+func (u hostUnit) dropin() string {
+	own, dependencies := u.service, ""
+	if u.unit != "" {
+		dependencies = "DefaultDependencies=no\n"
+		// Beside the slice of all services, whose limits are not for these.
+		own = "ExitType=main\nSuccessExitStatus=\nRestartPreventExitStatus=\nRestartForceExitStatus=\n" +
+			"Slice=-.slice\nExecStart=\nEnvironment=\nPassEnvironment=\nRuntimeMaxSec=infinity\nRemainAfterExit=no\n" + own
+	}
+	if !strings.Contains(own, "RemainAfterExit=yes") { // a hook's output is a pipe
+		own += "StandardInput=null\nStandardOutput=journal\nStandardError=inherit\n"
+	}
+	return "# What is said of all services does not hold for this one: it takes a bad configuration back.\n" +
+		"[Unit]\n" + dependencies + takenBackOfUnits + "FailureAction=none\nSuccessAction=none\n" + u.conditions +
+		"\n[Service]\n" + takenBackOfServices + own +
+		"Environment=PATH=" + ostree.SearchPath + "\n"
+}
+
+const takenBackOfUnits = `ConditionPathExists=
+AssertPathExists=
+RefuseManualStart=no
+RefuseManualStop=no
+StopWhenUnneeded=no
+IgnoreOnIsolate=yes
+JobTimeoutSec=infinity
+JobRunningTimeoutSec=infinity
+JobTimeoutAction=none
+StartLimitIntervalSec=0
+StartLimitAction=none
+`
+
+// rebootUnits are systemd's own services that end a reboot. They are services like all others to a drop-in for those,
+// and a host on which they are skipped stands still where it should boot.
+var rebootUnits = []string{"systemd-reboot.service", "systemd-soft-reboot.service"}
+
+// takenBackOfServices is what systemd 252 knows of, in the order of its manual pages. Of the same kind are the
+// identity, the view of the file system, what system calls may do, limits, and what runs before and after.
+const takenBackOfServices = `ExecCondition=
+ExecStartPre=
+ExecStartPost=
+ExecReload=
+ExecStop=
+ExecStopPost=
+PIDFile=
+WatchdogSec=0
+NotifyAccess=none
+OOMPolicy=stop
+RootDirectory=
+RootImage=
+WorkingDirectory=
+MountImages=
+ExtensionImages=
+ExtensionDirectories=
+BindPaths=
+BindReadOnlyPaths=
+TemporaryFileSystem=
+ReadWritePaths=
+ReadOnlyPaths=
+InaccessiblePaths=
+ExecPaths=
+NoExecPaths=
+MountAPIVFS=no
+MountFlags=
+ProtectProc=default
+ProcSubset=all
+User=
+Group=
+DynamicUser=no
+SupplementaryGroups=
+PAMName=
+CapabilityBoundingSet=~
+AmbientCapabilities=
+SecureBits=
+NoNewPrivileges=no
+SELinuxContext=
+AppArmorProfile=
+SmackProcessLabel=
+LimitCPU=infinity
+LimitFSIZE=infinity
+LimitDATA=infinity
+LimitSTACK=8M:infinity
+LimitRSS=infinity
+LimitNOFILE=524288
+LimitAS=infinity
+LimitNPROC=infinity
+LimitLOCKS=infinity
+LimitMEMLOCK=infinity
+UMask=0022
+OOMScoreAdjust=0
+CPUSchedulingPolicy=other
+CPUAffinity=
+ProtectSystem=no
+ProtectHome=no
+RuntimeDirectory=
+StateDirectory=
+CacheDirectory=
+LogsDirectory=
+ConfigurationDirectory=
+PrivateTmp=no
+PrivateDevices=no
+PrivateNetwork=no
+NetworkNamespacePath=
+PrivateIPC=no
+IPCNamespacePath=
+PrivateUsers=no
+ProtectHostname=no
+ProtectClock=no
+ProtectKernelTunables=no
+ProtectKernelModules=no
+ProtectKernelLogs=no
+ProtectControlGroups=no
+RestrictAddressFamilies=
+RestrictFileSystems=
+RestrictNamespaces=no
+LockPersonality=no
+MemoryDenyWriteExecute=no
+RestrictRealtime=no
+RestrictSUIDSGID=no
+PrivateMounts=no
+SystemCallFilter=
+SystemCallArchitectures=
+SystemCallLog=
+EnvironmentFile=
+UnsetEnvironment=
+LoadCredential=
+LoadCredentialEncrypted=
+SetCredential=
+SetCredentialEncrypted=
+LogNamespace=
+Slice=system.slice
+Delegate=no
+CPUQuota=
+AllowedCPUs=
+MemoryHigh=infinity
+MemoryMax=infinity
+MemorySwapMax=infinity
+TasksMax=infinity
+IPAddressAllow=
+IPAddressDeny=
+DeviceAllow=
+DevicePolicy=auto
+`
+
+// ownWants are the files and links of the agent's units on a host.
+func ownWants() []files.Want {
+	var wants []files.Want
+	file := func(at, text string) {
+		wants = append(wants, files.Want{Path: path.Join(unitDir, at),
+			Node: files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(text)}})
+	}
+	all := maps.Clone(hostUnits)
+	for _, v := range Verbs {
+		all[v.Unit()] = handUnit(v)
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		u := all[name]
+		file(name+".d/"+plan.OwnDropin, u.dropin())
+		if u.unit == "" {
+			continue
+		}
+		file(name, u.file())
+		if u.asked {
+			continue
+		}
+		for _, target := range plan.WantedBy() {
+			wants = append(wants, files.Want{Path: path.Join(unitDir, target+".wants", name),
+				Node: files.Node{Type: files.Symlink, Target: path.Join(unitDir, name)}})
+		}
+	}
+	for _, name := range rebootUnits {
+		file(name+".d/"+plan.OwnDropin, "# What is said of all services does not hold for this one: it ends a reboot.\n"+
+			"[Unit]\n"+takenBackOfUnits+"\n[Service]\n"+takenBackOfServices+
+			"Type=oneshot\nRestart=no\nRemainAfterExit=no\nTimeoutStartSec=infinity\n")
+	}
+	return wants
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+func TestEveryUnitOfTheAgentsIsRefusedInAConfiguration(t *testing.T) {
+	ours := []string{transaction.RecoverUnit, transaction.ProveUnit, plan.RebootUnit, hooks.Unit}
+	for _, v := range Verbs {
+		ours = append(ours, v.Unit())
+	}
+	slices.Sort(ours)
+	if refused := slices.Sorted(slices.Values(plan.OwnUnits)); !slices.Equal(ours, refused) {
+		t.Errorf("units %v, refused are %v", ours, refused)
+	}
+}
+
+func TestEveryUnitOfTheAgentsHasItsDropinAndItsLinks(t *testing.T) {
+	at := map[string]string{}
+	for _, w := range ownWants() {
+		at[w.Path] = string(w.Node.Data) + w.Node.Target
+	}
+	for _, unit := range slices.Concat(plan.OwnUnits, rebootUnits) {
+		text := at[path.Join(unitDir, unit+".d", plan.OwnDropin)]
+		if !strings.Contains(text, "ProtectSystem=no\n") || !strings.Contains(text, "ConditionPathExists=\n") {
+			t.Errorf("%s: drop-in %q", unit, text)
+		}
+	}
+	for _, unit := range bootUnits {
+		text := at[path.Join(unitDir, unit)]
+		own := at[path.Join(unitDir, unit+".d", plan.OwnDropin)]
+		if strings.LastIndex(own, "Slice=") != strings.Index(own, "Slice=-.slice") {
+			t.Errorf("%s has the limits of all services: %s", unit, own)
+		}
+		if err := systemd.Validate(systemd.Unit{Name: unit, Contents: text}); err != nil || text == "" {
+			t.Errorf("%s: %q: %v", unit, text, err)
+		}
+		for _, target := range plan.WantedBy() {
+			if to := at[path.Join(unitDir, target+".wants", unit)]; to != path.Join(unitDir, unit) {
+				t.Errorf("%s in %s.wants leads to %q", unit, target, to)
+			}
+		}
+	}
+}
+
+// TestSystemdTakesTheAgentsUnits asks this machine's systemd, where there is one. A host's own may be newer or older,
+// and passes over what it does not know.
+func TestSystemdTakesTheAgentsUnits(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("no systemd-analyze")
+	}
+	h := openTree(t, t.TempDir())
+	defer h.Close()
+	for _, w := range ownWants() {
+		if err := (Installer{root: h.root, labels: h.labels}).put(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.Command(analyze, "--root="+h.root.Path(), "--man=no", "verify", transaction.ProveUnit,
+		transaction.RecoverUnit).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, plan.OwnDropin) || strings.Contains(line, "Unknown") {
+			t.Error(line, err)
+		}
+	}
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// subject names what a want or a change is about, in one key.
+func subject(kind, name string) string { return kind + " " + name }
+
+func subjectOf(w files.Want) string {
+	if w.Name != "" {
+		return subject(w.Kind, w.Name)
+	}
+	return subject(w.Kind, w.Path)
+}
+
+func subjectOfChange(c plan.Change) string {
+	return subject(string(c.Kind), c.Path+c.Name+c.User)
+}
+
+// differing returns the subjects, and under "" the agent's own paths, that the host does not match.
+func differing(v view, wants []files.Want) (map[string]bool, error) {
+	out := map[string]bool{}
+	for _, w := range wants {
+		d, err := v.Compare(w)
+		if err != nil {
+			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
+		}
+		if len(d) == 0 {
+			continue
+		}
+		switch w.Kind {
+		case "":
+			out[""] = true
+		case "password":
+			for user := range strings.FieldsSeq(w.Name) {
+				out[subject(w.Kind, user)] = true
+			}
+		default:
+			out[subjectOf(w)] = true
+		}
+	}
+	return out, nil
+}
+
+// plan makes the plan against what the host really has.
+func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
+	booted ostree.Deployment,
+	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
+	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.SoftReboot,
+		Committed: old}
+	if h.plain != nil {
+		opts.Kargs = &plan.HostKargs{CommandLine: booted.KernelArguments}
+		if r.Committed != nil {
+			opts.Kargs.Owned = r.Committed.OwnedKargs
+		}
+	}
+	var ours transaction.Layers
+	if r.Committed != nil {
+		ours = r.Committed.Layers
+	}
+	var err error
+	if opts.OS, err = h.effective(ctx, old, cfg, ours); err != nil {
+		return nil, err
+	}
+	if opts.OS == nil && r.Committed != nil && len(r.Committed.Skipped) > 0 {
+		opts.OS = &plan.OS{}
+	}
+	current, desired := observed(old, drift), cfg
+	if differing != nil {
+		opts.Satisfied = func(c plan.Change) bool { return !c.Kind.OS() && !differing[subjectOfChange(c)] }
+	}
+	if current != nil && cfg.OSImageURL == "" && o.back != nil {
+		from, to := *current, *cfg
+		from.OSImageURL, to.OSImageURL = booted.Checksum, o.back.deployment.Checksum
+		current, desired = &from, &to
+		if opts.OS != nil {
+			opts.OS.ImageURL = booted.Checksum
+		}
+	}
+	if len(o.arguments) > 0 {
+		more := *desired
+		more.KernelArguments = slices.Concat(more.KernelArguments, o.arguments)
+		desired = &more
+	}
+	p, err := plan.Make(current, desired, opts)
+	if err != nil {
+		return nil, err
+	}
+	if h.plain != nil && o.back == nil {
+		err = h.needsMore(p, cfg)
+	}
+	if p.SoftReboot {
+		if err := h.softReboots(ctx); err != nil {
+			p.NeedsFullReboot("the host: " + message.OneLine(err.Error()))
+		}
+	}
+	return p, err
+}
+
+// softReboots says why the host can't restart its userspace alone, nil where it can.
+func (h *Host) softReboots(ctx context.Context) error {
+	if h.plain == nil || h.services == nil {
+		return errors.New("it takes a booted ostree host")
+	}
+	if err := h.plain.Supported(ctx); err != nil {
+		return err // it takes a deployment that is there before the shutdown
+	}
+	limited, cancel := context.WithTimeout(ctx, BusTimeout)
+	defer cancel()
+	if _, err := systemd.SoftReboots(limited); err != nil {
+		return err
+	}
+	return h.plain.SoftReboots(ctx)
+}
+
+// needsMore refuses what the host's OS manager can't do, and says which packages the others are on this host.
+func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
+	at := slices.IndexFunc(p.Changes, func(c plan.Change) bool { return c.Kind == plan.KernelType })
+	extensions := slices.IndexFunc(p.Changes, func(c plan.Change) bool { return c.Kind == plan.Extensions })
+	if at < 0 && extensions < 0 {
+		return nil
+	}
+	if h.os == OSRpmOstree {
+		c, platform, err := h.catalogue()
+		if err != nil {
+			return err
+		}
+		_, _, err = c.Packages(platform, cfg.KernelType, cfg.Extensions)
+		if unknown, is := errors.AsType[plan.NotKnown](err); is {
+			// What another release has is seen when its image is there.
+			if !changes(p, plan.OSImage) || !c.Ever(platform, cfg.KernelType, cfg.Extensions) {
+				p.Unreconcilable = append(p.Unreconcilable, unknown...)
+			}
+			err = nil
+		}
+		namePackages(p, c, platform)
+		return err
+	}
+	reason := "packages can't be layered on plain ostree deployments"
+	if h.os == OSBootc {
+		reason = "bootc can't layer packages; use an image that was built with them"
+	}
+	for _, i := range []int{at, extensions} {
+		if i >= 0 {
+			p.Unreconcilable = append(p.Unreconcilable, plan.Unreconcilable{Field: p.Changes[i].Kind.Field(), Reason: reason})
+		}
+	}
+	return nil
+}
+
+// changes says whether a plan has a change of that kind.
+func changes(p *plan.Plan, kind plan.Kind) bool {
+	return slices.ContainsFunc(p.Changes, func(c plan.Change) bool { return c.Kind == kind })
+}
+
+// namePackages says in a plan which packages the extensions that change are on a platform.
+func namePackages(p *plan.Plan, c *plan.Catalogue, platform plan.Platform) {
+	for _, change := range p.Changes {
+		for name := range change.Packages {
+			if known := c.Extension(platform, name); known != nil {
+				change.Packages[name] = known
+			}
+		}
+	}
+}
+
+// Plan says what Apply would do, and touches nothing.
+func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*plan.Plan, error) {
+	r, err := h.store().Load()
+	if err != nil {
+		return nil, err
+	}
+	cfg = h.deliveries().over(cfg)
+	old, err := h.committed(r, cfg)
+	if err != nil && !errors.Is(err, errNoCopy) {
+		return nil, err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	drift, err := h.drift(old, &Result{})
+	if err != nil {
+		drift = nil // of a host that apply would refuse
+	}
+	var differ map[string]bool
+	v := view{host: h.root}
+	if c, err := compile(v, cfg, old, nil); err == nil {
+		if differ, err = differing(v, c.wants); err != nil {
+			return nil, err
+		}
+	} // a host that apply would refuse still has a plan
+	return h.plan(ctx, old, cfg, drift, differ, booted, r, o)
+}
+
+// Unreconcilable is the error of a plan that must not be carried out, nil for one that may.
+func Unreconcilable(p *plan.Plan) error {
+	if len(p.Unreconcilable) == 0 {
+		return nil
+	}
+	var all []string
+	for _, u := range p.Unreconcilable {
+		all = append(all, u.Field+": "+u.Reason)
+	}
+	return &UnreachableError{Err: fmt.Errorf("%s can't be reached from here: %s", p.Desired, strings.Join(all, "; "))}
+}
+
+func skipped(p *plan.Plan) []string {
+	var out []string
+	for _, c := range p.Skipped {
+		out = append(out, string(c.Kind))
+	}
+	return out
+}
+
+// owned returns the kernel arguments that are ours once the plan is carried out.
+func (h *Host) owned(r *transaction.Record, booted ostree.Deployment, cfg *machineconfig.Config,
+	p *plan.Plan) []string {
+	if h.plain == nil {
+		return nil
+	}
+	var owned []string
+	if r.Committed != nil {
+		owned = r.Committed.OwnedKargs
+	}
+	if slices.ContainsFunc(p.Skipped, func(c plan.Change) bool { return c.Kind == plan.Kargs }) {
+		return owned
+	}
+	_, _, now := kargs.Own(booted.KernelArguments, owned, cfg.KernelArguments)
+	return now
+}
+
+// observed is the old configuration as the host has it now: what drifted is a difference like any other, and takes the
+// actions that its policy says.
+func observed(old *machineconfig.Config, drift []Drift) *machineconfig.Config {
+	if len(drift) == 0 {
+		return old
+	}
+	c := *old
+	drifted := map[string][]string{}
+	for _, d := range drift {
+		s := subject(d.Kind, d.Subject())
+		drifted[s] = append(drifted[s], d.What)
+	}
+	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f machineconfig.File) bool {
+		return drifted[subject("file", f.Path)] != nil
+	})
+	c.Directories = slices.DeleteFunc(slices.Clone(c.Directories), func(d machineconfig.Directory) bool {
+		return drifted[subject("directory", d.Path)] != nil
+	})
+	c.Links = slices.DeleteFunc(slices.Clone(c.Links), func(l machineconfig.Link) bool {
+		return drifted[subject("link", l.Path)] != nil
+	})
+	c.Users = slices.Clone(c.Users)
+	for i, u := range c.Users {
+		if drifted[subject("sshkeys", u.Name)] != nil {
+			c.Users[i].Keys = nil
+		}
+		if drifted[subject("password", u.Name)] != nil {
+			c.Users[i].PasswordHash = nil
+		}
+	}
+	c.Units = slices.Clone(c.Units)
+	for i, u := range c.Units {
+		if what := drifted[subject("unit", u.Name)]; what != nil {
+			c.Units[i] = driftedUnit(u, what)
+		}
+		c.Units[i].Dropins = slices.DeleteFunc(slices.Clone(u.Dropins), func(d machineconfig.Dropin) bool {
+			return drifted[subject("dropin", u.Name+"/"+d.Name)] != nil
+		})
+	}
+	return &c
+}
+
+// driftedUnit differs from u in those aspects.
+func driftedUnit(u machineconfig.Unit, what []string) machineconfig.Unit {
+	for _, w := range what {
+		switch files.What(w) {
+		case files.Enabled:
+			if u.Enabled != nil {
+				no := !*u.Enabled
+				u.Enabled = &no
+			}
+		case files.Masked:
+			u.Mask = nil
+		default:
+			u.Contents = ""
+		}
+	}
+	return u
+}

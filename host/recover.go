@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Recover brings the host to one side of whatever was interrupted.
+func (h *Host) Recover(ctx context.Context) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	if err := h.contradicts(r); err != nil {
+		return h.result(ctx, res, r), err
+	}
+	out, err := h.engine().Recover(ctx, r)
+	switch {
+	case out.Rebooting:
+		res.Reboot = RebootStarted
+	case out.Do == transaction.AwaitBoot:
+		res.Reboot = RebootNeeded
+	case err == nil:
+		if failed := h.redeliver(ctx, r); failed != nil {
+			// It is drift then, which people are told of, and no reason to hold up the boot.
+			res.Warnings = append(res.Warnings, "delivering certificates again: "+message.OneLine(failed.Error()))
+		}
+	}
+	return h.result(ctx, res, r), err
+}
+
+// errNoPrevious is why a rollback has nowhere to go.
+var errNoPrevious = errors.New("rolling back: there is no previous committed configuration")
+
+// Rollback goes back to the previous committed configuration; where an update is not proved yet, to the one before it.
+// It quarantines nothing: a person asked for it.
+func (h *Host) Rollback(ctx context.Context, o ApplyOptions) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	if err != nil {
+		return h.result(ctx, res, r), err
+	}
+	err = h.rollback(ctx, r, o, res)
+	return h.result(ctx, res, r), err
+}
+
+func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+	if err := h.contradicts(r); err != nil {
+		return err
+	}
+	e := h.engine()
+	out, err := e.Recover(ctx, r)
+	if err != nil && r.Pending != nil {
+		return fmt.Errorf("recovering what was unfinished: %w", err)
+	}
+	switch out.Do {
+	case transaction.Foreign:
+		if err := h.takeOver(ctx, r, out.Why, res); err != nil {
+			return err
+		}
+	case transaction.AwaitBoot:
+		if err := e.Withdraw(ctx, r, r.Pending.Config+" was withdrawn before it had booted"); err != nil {
+			return err
+		}
+		return h.unstage(ctx, "")
+	case transaction.AwaitProof, transaction.FirstBoot:
+		if r.Pending == nil || out.Rebooting {
+			break
+		}
+		err := e.GoBack(ctx, r, "a rollback was asked for before "+r.Pending.Config+" was proved", false)
+		if err == nil {
+			res.Reboot = RebootStarted
+		}
+		return err
+	case transaction.GoBack:
+		res.Reboot = RebootStarted
+		return nil
+	}
+	if r.Previous == nil || r.Previous.Digest == "" {
+		return errNoPrevious
+	}
+	cfg, err := h.revision(r.Previous)
+	if err != nil {
+		return err
+	}
+	o.SkipOS = o.SkipOS || len(r.Previous.Skipped) > 0
+	if h.plain != nil {
+		if o.back, err = h.wayBack(ctx, r.Previous); err != nil {
+			return err
+		}
+	}
+	o.unasked = true
+	return h.apply(ctx, r, cfg, o, res)
+}
+
+// wayBack finds the deployment of a revision, nil where it is gone: then the OS stays as it is, or becomes what the
+// configuration names.
+func (h *Host) wayBack(ctx context.Context, rev *transaction.Revision) (*wayBack, error) {
+	ds, err := h.deployments.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading deployments: %w", err)
+	}
+	for _, d := range ds {
+		if d.ID == rev.Deployment {
+			return &wayBack{deployment: d, layers: rev.Layers}, nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/noderefit/noderefit/hooks"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// busTimeout bounds one conversation with systemd that is not a job of a unit.
+const BusTimeout = 30 * time.Second
+
+// jobTimeout bounds a restart or reload: systemd's own default for a start is 90 s, and a restart stops first.
+const jobTimeout = 5 * time.Minute
+
+// services is the running system. It connects when it is first needed: most commands never do.
+type services struct {
+	m     *systemd.Manager
+	acted []Acted
+	// early, on a machine's first boot: what starts after us can't be waited for.
+	early *early
+}
+
+// Acted is something that was done about a service.
+type Acted struct {
+	Type    plan.ActionType `json:"type"` // Reload or Restart
+	Service string          `json:"service"`
+	// Stopped says that the service was stopped instead: its unit is gone.
+	Stopped bool   `json:"stopped,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+func (s *services) manager(ctx context.Context) (*systemd.Manager, error) {
+	if s.m == nil {
+		m, err := systemd.Connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.m = m
+	}
+	return s.m, nil
+}
+
+func (s *services) close() {
+	if s.m != nil {
+		s.m.Close()
+	}
+}
+
+func (s *services) with(ctx context.Context, limit time.Duration,
+	do func(context.Context, *systemd.Manager) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	m, err := s.manager(ctx)
+	if err != nil {
+		return err
+	}
+	return do(ctx, m)
+}
+
+// Reload is a daemon-reload.
+func (s *services) Reload(ctx context.Context) error {
+	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.Reload(ctx) })
+}
+
+// Act carries out a Reload or Restart, and remembers it.
+func (s *services) Act(ctx context.Context, a plan.Action, gone bool) error {
+	acted := Acted{Type: a.Type, Service: a.Service}
+	err := s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		if s.early != nil && !gone {
+			return s.early.act(ctx, m, a)
+		}
+		do := m.ReloadUnit
+		if a.Type == plan.ActionRestart {
+			do = m.RestartUnit
+		}
+		err := do(ctx, a.Service)
+		if !gone || !systemd.Unstartable(err) { // the image may have one of that name
+			return err
+		}
+		acted.Stopped = true
+		return errors.Join(m.Stop(ctx, a.Service), m.Forget(ctx, a.Service))
+	})
+	if err != nil {
+		acted.Error = message.OneLine(err.Error())
+	}
+	s.acted = append(s.acted, acted)
+	return err
+}
+
+// Start queues the start of a unit.
+func (s *services) Start(ctx context.Context, unit string) error {
+	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStart(ctx, unit) })
+}
+
+// Reboot goes down in an orderly way whoever would rather not: it is how a bad configuration is left. Where that has
+// taken the orderly way along, there is another; and one that does not end is ended.
+func (s *services) Reboot(ctx context.Context) error {
+	err := s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		unlimited := m.QueueStart(ctx, plan.RebootUnit)
+		if err := m.QueueStart(ctx, "reboot.target"); err != nil {
+			return errors.Join(err, unlimited)
+		}
+		return nil
+	})
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if forced := systemd.RebootByForce(ctx); forced != nil {
+		return errors.Join(err, forced)
+	}
+	return nil
+}
+
+// RebootPolitely asks logind, which honours those who block a shutdown; soft is the userspace alone.
+func (s *services) RebootPolitely(ctx context.Context, soft bool) error {
+	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		if soft {
+			return m.SoftReboot(ctx)
+		}
+		return m.Reboot(ctx)
+	})
+}
+
+func (s *services) inhibited(ctx context.Context) error {
+	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		by, err := m.BlockInhibitors(ctx)
+		if err != nil && !errors.Is(err, systemd.ErrNoLogind) {
+			return err
+		}
+		if len(by) > 0 {
+			return &systemd.InhibitedError{By: by}
+		}
+		return nil
+	})
+}
+
+const (
+	kubeletUnit    = "kubelet.service"
+	kubeletHealthz = "http://127.0.0.1:10248/healthz"
+)
+
+// baseline is what does not work before the update. A node that was not ready need not be so after it; one that nobody
+// has said anything of does.
+func (h *Host) baseline(ctx context.Context, cluster bool) (transaction.Baseline, error) {
+	var b transaction.Baseline
+	if h.services == nil {
+		return b, nil
+	}
+	if cluster {
+		word := h.nodeWord()
+		b.NodeReady = word == nil || word.Ready || Uptime()-word.Uptime > wordLasts
+		b.Network = h.network()
+	}
+	err := h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		var err error
+		if b.FailedUnits, err = m.FailedUnits(ctx); err != nil {
+			return err
+		}
+		states, err := m.ActiveState(ctx, kubeletUnit)
+		b.KubeletActive = err == nil && states[kubeletUnit] == "active"
+		return err
+	})
+	b.KubeletHealthy = b.KubeletActive && kubeletHealthy(ctx) == nil
+	return b, err
+}
+
+// states returns the active states of units.
+func (h *Host) states(ctx context.Context, units []string) (map[string]string, error) {
+	var out map[string]string
+	err := h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		var err error
+		out, err = m.ActiveState(ctx, units...)
+		return err
+	})
+	return out, err
+}
+
+func kubeletHealthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, kubeletHealthz, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", kubeletHealthz, resp.Status)
+	}
+	return nil
+}
+
+// kubeletCheck is the name of the check that the one of the node waits for.
+const kubeletCheck = "kubelet"
+
+// checks are the questions that every verdict asks: nothing failed that did not before, the kubelet is back, the host's
+// own check scripts say yes, and so does the cluster where the update came from one. booted is when the boot began that
+// it is to speak of, patience until when it may keep silent, both as time since the kernel's.
+func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
+	booted, patience time.Duration, said heard) ([]transaction.Check, error) {
+	out := []transaction.Check{{Name: "systemd units", Run: func(ctx context.Context) error {
+		return h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+			failed, err := m.FailedUnits(ctx)
+			if err != nil {
+				return err
+			}
+			failed = slices.DeleteFunc(failed, func(u string) bool {
+				return slices.Contains(b.FailedUnits, u) || u == transaction.RecoverUnit || u == transaction.ProveUnit ||
+					u == hooks.Unit ||
+					slices.ContainsFunc(Verbs, func(v Verb) bool { return v.Unit() == u })
+			})
+			if len(failed) > 0 {
+				return fmt.Errorf("failed: %v", failed)
+			}
+			return nil
+		})
+	}}}
+	if b.KubeletActive && wantKubelet {
+		out = append(out, transaction.Check{Name: kubeletCheck, Patient: true, Run: func(ctx context.Context) error {
+			err := h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+				states, err := m.ActiveState(ctx, kubeletUnit)
+				if err == nil && states[kubeletUnit] != "active" {
+					err = fmt.Errorf("%s is %s", kubeletUnit, states[kubeletUnit])
+				}
+				return err
+			})
+			if err == nil && b.KubeletHealthy {
+				err = kubeletHealthy(ctx)
+			}
+			return err
+		}})
+	}
+	if b.NodeReady && wantKubelet {
+		out = append(out, transaction.Check{Name: "node", Patient: true, After: kubeletCheck,
+			Run: func(context.Context) error {
+				return judgeNode(h.nodeWord().since(booted, h.bootID() != h.kernel), Uptime(), patience, b.Network, h.network())
+			}})
+	}
+	scripts, err := transaction.Scripts(h.root, h.say, said.note)
+	return append(out, scripts...), err
+}
+
+func wantsKubelet(cfg *machineconfig.Config) bool {
+	for _, u := range cfg.Units {
+		if u.Name == kubeletUnit && (u.Enabled != nil && !*u.Enabled || u.Mask != nil && *u.Mask) {
+			return false
+		}
+	}
+	return true
+}
+
+// liveTimeout bounds the verdict of a change without a boot: its services have been restarted already, and waited for.
+const liveTimeout = 2 * time.Minute
+
+// verdictLive asks the usual checks, and whether the services that the actions are about run: as before, or at all.
+func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
+	before, said := p.Services, heard{}
+	checks, err := h.checks(p.Baseline, true, 0, 0, said)
+	if err != nil {
+		return err
+	}
+	checks = append(checks, h.meansCheck(false), transaction.Check{Name: "services", Run: func(ctx context.Context) error {
+		now, err := h.states(ctx, slices.Sorted(maps.Keys(before)))
+		if err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(before)) {
+			if h.services.early.late(name) {
+				continue
+			}
+			// Its job has been waited for: activating now means that it died and is being started again.
+			if now[name] == "failed" || now[name] == "activating" || before[name] == "active" && now[name] != "active" {
+				return fmt.Errorf("%s is %s", name, now[name])
+			}
+		}
+		return nil
+	}})
+	return h.judge(ctx, p.Config, said, checks, h.now().Add(liveTimeout))
+}
+
+// Prove is the verdict on a configuration that has booted. It settles it or goes back, and returns when that is under
+// way. Where nothing waits for a verdict it does nothing.
+func (h *Host) Prove(ctx context.Context) error {
+	if h.services == nil {
+		return nil // a tree has no boot to wait for
+	}
+	if err := h.awaitRecovery(ctx); err != nil {
+		return err
+	}
+	if err := h.waitLock(ctx); err != nil {
+		return err
+	}
+	r, err := h.store().Load()
+	if err == nil && (r.Pending != nil || h.recoveryFailed(ctx)) {
+		var out transaction.Outcome
+		if out, err = h.engine().Recover(ctx, r); out.Rebooting {
+			return err
+		}
+	}
+	if err == nil && r.Pending != nil {
+		// A deployment has the units of the agent that made it, which may be an older one by now: that is no fault of the
+		// configuration.
+		err = Installer{root: h.root, labels: h.labels}.Units()
+	}
+	h.unlock()
+	if err != nil {
+		return err
+	}
+	err = h.prove(ctx, r)
+	if bad, is := errors.AsType[*transaction.BadConfig](err); is {
+		h.say("prove", bad.Error())
+		return nil // the verdict is given and carried out: this is no failure of the unit
+	}
+	return err
+}
+
+// recoveryFailed says whether recovery has left something over in this boot: rpm-ostree, which it may need to go back
+// with, can't be asked as early as it runs.
+func (h *Host) recoveryFailed(ctx context.Context) bool {
+	states, err := h.states(ctx, []string{transaction.RecoverUnit})
+	return err == nil && states[transaction.RecoverUnit] == "failed"
+}
+
+func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
+	p := r.Pending
+	if p == nil || p.Phase != transaction.PhaseProve {
+		return nil
+	}
+	verdict := h.verdict(ctx, r)
+	if ctx.Err() != nil {
+		return ctx.Err() // asked to stop, which is no verdict
+	}
+	held := h.lock != nil
+	if !held {
+		if err := h.waitLock(ctx); err != nil {
+			return err
+		}
+		defer h.unlock()
+	}
+	// Meanwhile somebody else may have settled it, or gone back.
+	now, err := h.store().Load()
+	if err != nil {
+		return err
+	}
+	if q := now.Pending; q == nil || q.Phase != transaction.PhaseProve || q.Digest != p.Digest || q.BootID != p.BootID {
+		return nil
+	}
+	*r = *now
+	if verdict == nil {
+		if err := h.engine().Settle(r); err != nil {
+			return err
+		}
+		h.cleanUp(ctx, r)
+		return nil
+	}
+	bad := &transaction.BadConfig{Config: r.Pending.Config, Err: verdict}
+	if err := h.engine().GoBack(ctx, r, message.OneLine(verdict.Error()), true); err != nil {
+		return fmt.Errorf("%w; and going back: %w", verdict, err)
+	}
+	return bad
+}
+
+// cleanUp removes what the settled configuration has made superfluous. What fails is tried again by the next update.
+func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
+	err := errors.Join(h.engine().Tidy(ctx, r), h.root.Remove(hooksPath))
+	if err == nil && h.plain != nil {
+		err = errors.Join(h.unstage(ctx, r.Committed.Digest), h.plain.Cleanup(ctx))
+	}
+	if err != nil {
+		h.say("settle", "cleaning up: "+err.Error())
+	}
+}
+
+// waitLock waits for whoever is at work: an apply that proves the same configuration, most likely.
+func (h *Host) waitLock(ctx context.Context) error {
+	for {
+		err := h.Lock(ctx, proveVerb)
+		if !errors.As(err, new(*Refused)) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// verdict is nil for a host that proved healthy. A configuration that can't even be judged is bad.
+func (h *Host) verdict(ctx context.Context, r *transaction.Record) error {
+	p := r.Pending
+	cfg, err := h.revision(&p.Revision)
+	if err != nil {
+		return err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return err
+	}
+	if booted.ID != p.Deployment {
+		return fmt.Errorf("booted deployment is %s, expected %s", booted.ID, p.Deployment)
+	}
+	said := heard{}
+	checks, err := h.bootChecks(cfg, p, booted, said)
+	if err == nil {
+		checks, err = h.afterBoot(r, checks)
+	}
+	if err != nil {
+		return err
+	}
+	return h.judge(ctx, p.Config, said, checks, h.now().Add(p.Deadline-Uptime()))
+}
+
+func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
+	booted ostree.Deployment, said heard) ([]transaction.Check, error) {
+	// Half of the time is for the node's pods to start and to hear from the API server.
+	checks, err := h.checks(p.Baseline, wantsKubelet(cfg), p.Deadline-p.Timeout, p.Deadline-p.Timeout/2, said)
+	if err != nil {
+		return nil, err
+	}
+	osDrift := func(ctx context.Context) ([]Drift, error) {
+		if len(p.Skipped) > 0 {
+			return nil, nil
+		}
+		return h.osDrift(ctx, cfg, booted, &p.Layers)
+	}
+	first := []transaction.Check{
+		{Name: transaction.BootCheck, Patient: true, Run: func(ctx context.Context) error {
+			return h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+				settled, waiting, err := m.Settled(ctx)
+				waiting = slices.DeleteFunc(waiting, func(u string) bool { return u == transaction.ProveUnit })
+				if err == nil && !settled && len(waiting) > 0 {
+					err = fmt.Errorf("still waiting for %v", waiting)
+				}
+				return err
+			})
+		}},
+		// An OS manager that can't answer yet says nothing about the configuration.
+		{Name: "os", Patient: true, Run: func(ctx context.Context) error {
+			_, err := osDrift(ctx)
+			return err
+		}},
+		{Name: "configuration", After: "os", Run: func(ctx context.Context) error {
+			drift, err := h.compare(cfg)
+			if err != nil {
+				return err
+			}
+			drift = slices.DeleteFunc(drift, func(d Drift) bool { return d.exposed })
+			if os, err := osDrift(ctx); err == nil {
+				drift = append(drift, os...)
+			}
+			if len(drift) > 0 {
+				return &DriftError{Config: cfg.Name, Drift: drift}
+			}
+			return nil
+		}},
+	}
+	return slices.Concat(first, []transaction.Check{h.meansCheck(true)}, checks), nil
+}

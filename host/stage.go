@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Stage refuses what Apply would refuse, and brings the OS that cfg needs to the disk, so that nothing slow is left to
+// do once the node serves nobody. Nothing that boots is touched, and neither is the record: whoever thinks better of it
+// leaves nothing to take back. Which commit an image was is kept, for the apply of the same configuration. The result
+// is never nil.
+func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	release, lockErr := h.lockStaging(ctx, "stage", settling)
+	r, err := h.store().Load()
+	if err = errors.Join(lockErr, err); err == nil {
+		err = h.stageAbove(ctx, r, cfg, o, res)
+	}
+	if lockErr == nil {
+		release()
+	}
+	if errors.As(err, new(*lowDisk)) {
+		// Whoever needs the room has it back.
+		digest := h.deliveries().over(cfg).Digest
+		err = errors.Join(err, h.unstage(context.WithoutCancel(ctx), digest))
+	}
+	return h.result(ctx, res, r), err
+}
+
+// Unstage lets go of what was composed for whatever configuration, where nothing is under way that may need it. What
+// is being composed stays. The result is never nil.
+func (h *Host) Unstage(ctx context.Context) (*Result, error) {
+	res := &Result{Reboot: RebootNone}
+	r, err := h.store().Load()
+	switch {
+	case err != nil:
+	case r.Pending != nil:
+		err = &Refused{Err: fmt.Errorf("letting go of what was staged: the update to %s is under way (%s)",
+			r.Pending.Config, r.Pending.Phase)}
+	default:
+		err = h.unstage(ctx, "")
+	}
+	return h.result(ctx, res, r), err
+}
+
+// lockStaging makes sure that nobody else composes, or lets go of what was composed, until release is called. Whoever
+// has it still after patience makes a *Refused. It is a lock of its own because to compose takes minutes, in which the
+// host is free for everything else; who needs both takes Lock first.
+func (h *Host) lockStaging(ctx context.Context, verb string, patience time.Duration) (release func(), err error) {
+	return h.lockFile(ctx, "staging.lock", verb, "stages", patience)
+}
+
+// lockFile takes a lock beside the host's own; whoever has it still after patience, and what that does, is said in a
+// *Refused.
+func (h *Host) lockFile(ctx context.Context, name, verb, does string, patience time.Duration) (func(), error) {
+	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
+		return nil, err
+	}
+	for end := h.now().Add(patience); ; {
+		f, err := h.root.Lock(path.Join(transaction.RunDir, name),
+			fmt.Sprintf("machine-config-daemon %s, pid %d", verb, os.Getpid()))
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, err
+		}
+		refused := &Refused{Err: fmt.Errorf("another operation %s on this host: %w", does, err)}
+		if !h.now().Before(end) {
+			return nil, refused
+		}
+		select {
+		case <-ctx.Done():
+			return nil, refused
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// spares refuses to compose cfg while the host is between two deployments of which it may need either: an OS manager
+// that composes removes deployments that look superfluous to it.
+func spares(r *transaction.Record, cfg *machineconfig.Config) error {
+	p := r.Pending
+	if p == nil || p.Digest == cfg.Digest ||
+		p.Phase != transaction.PhaseBoot && p.Phase != transaction.PhaseProve && p.Phase != transaction.PhaseUndo {
+		return nil
+	}
+	return &Refused{Err: fmt.Errorf("staging %s: the update to %s is under way (%s)", cfg.Name, p.Config, p.Phase)}
+}
+
+func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) error {
+	cfg = h.deliveries().over(cfg)
+	if err := h.contradicts(r); err != nil {
+		return err
+	}
+	if p := r.Pending; p != nil && p.Digest == cfg.Digest {
+		return nil // it is further than that
+	}
+	if err := spares(r, cfg); err != nil {
+		return err
+	}
+	if !o.Lift {
+		if err := h.quarantine(r, cfg, o); err != nil {
+			return err
+		}
+	}
+	o.afresh = true
+	u, err := h.prepare(ctx, r, cfg, o, res)
+	if err != nil || u == nil {
+		return err
+	}
+	h.say("check", cfg.Name)
+	if err := h.engine().Check(u.Update, u.all); err != nil {
+		return err
+	}
+	if !u.deploys {
+		return ctx.Err()
+	}
+	res.Staged = u.request.Checksum
+	return h.deploymentSpace(ctx)
+}
+
+// deploymentSpace refuses a host without room for another deployment.
+func (h *Host) deploymentSpace(ctx context.Context) error {
+	if err := h.entrySpace(); err != nil {
+		return err
+	}
+	return h.checkoutSpace(ctx)
+}
+
+// What ostree writes into /boot for one more deployment whose kernel is there: the boot loader's entries a second time,
+// and links. An entry is a few hundred bytes.
+const (
+	entryBytes  = 64 << 10
+	entryInodes = 16
+)
+
+// entrySpace refuses a /boot without room for another entry; that of kernels has been looked at by then.
+func (h *Host) entrySpace() error {
+	room, err := h.root.Space("/boot")
+	if err != nil {
+		return err
+	}
+	if room.Bytes < entryBytes || room.Inodes < entryInodes {
+		return fmt.Errorf("checking space: a boot entry needs %d bytes and %d inodes in /boot, %d and %d are free: %w",
+			entryBytes, entryInodes, room.Bytes, room.Inodes, unix.ENOSPC)
+	}
+	return nil
+}
+
+// checkoutSpace refuses a disk on which another deployment has no room: its directories are its own, and so is its
+// /etc; its files are names of the repository's. The deployment that runs is the measure.
+func (h *Host) checkoutSpace(ctx context.Context) error {
+	var bytes, nodes uint64
+	count := func(dir string, whole bool) error {
+		return filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case err != nil || !whole && !d.IsDir():
+				return err
+			}
+			nodes++
+			bytes += 4096
+			if info, err := d.Info(); err == nil && d.Type().IsRegular() {
+				bytes += uint64(max(info.Size(), 0))
+			}
+			return nil
+		})
+	}
+	for dir, whole := range map[string]bool{"/usr": false, "/etc": true} {
+		if err := count(dir, whole); err != nil {
+			return fmt.Errorf("measuring the running deployment: %w", err)
+		}
+	}
+	room, err := h.root.Space("/ostree/deploy")
+	if err != nil {
+		return err
+	}
+	if room.Bytes < bytes || room.Inodes < nodes {
+		return fmt.Errorf("checking space: a new deployment needs %d bytes and %d inodes on the file system of "+
+			"/ostree/deploy, %d and %d are free: %w", bytes, nodes, room.Bytes, room.Inodes, unix.ENOSPC)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// lowDisk is that staging would leave less free on a disk than it is to.
+type lowDisk struct {
+	place       string
+	free, floor uint64
+}
+
+func (e *lowDisk) Error() string {
+	return fmt.Sprintf("checking space: %d MiB are to stay free on the file system of %s, and %d are: %v", e.floor>>20,
+		e.place, e.free>>20, unix.ENOSPC)
+}
+
+func (e *lowDisk) Unwrap() error { return unix.ENOSPC }
+
+// floorPace is how often the disk is looked at while an OS is pulled onto it.
+const floorPace = time.Second
+
+// floorPlaces are where what is staged goes, and what the tools that bring it keep meanwhile.
+func (h *Host) floorPlaces() []string {
+	places := []string{transaction.StateDir}
+	if h.plain != nil {
+		places = append(places, "/ostree/deploy")
+	}
+	return places
+}
+
+// aboveFloor refuses a host that has less than that free.
+func (h *Host) aboveFloor(floor uint64) error {
+	for _, place := range h.floorPlaces() {
+		room, err := h.root.Space(place)
+		if err != nil {
+			return err
+		}
+		if room.Bytes < floor {
+			return &lowDisk{place, room.Bytes, floor}
+		}
+	}
+	return nil
+}
+
+// stageAbove stages for as long as the disk has what is to stay free. What is there already takes nothing more.
+func (h *Host) stageAbove(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result,
+) error {
+	ctx = ostree.WithWeights(ctx, o.Weights)
+	if o.MinFree == 0 {
+		return h.stage(ctx, r, cfg, o, res)
+	}
+	if err := h.root.MkdirAll(transaction.StateDir, 0o700); err != nil {
+		return err
+	}
+	staged, system := h.stagedDigest()
+	there := o.AsStaged && system != "" && staged == h.deliveries().over(cfg).Digest
+	if !there {
+		if err := h.aboveFloor(o.MinFree); err != nil {
+			return err
+		}
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		h.watchFloor(ctx, o.MinFree, stop)
+	}()
+	err := h.stage(ctx, r, cfg, o, res)
+	if low, is := errors.AsType[*lowDisk](context.Cause(ctx)); is && err != nil {
+		err = low
+	}
+	stop(nil)
+	<-watched
+	if err == nil && !there {
+		err = h.aboveFloor(o.MinFree)
+	}
+	return err
+}
+
+// watchFloor ends what goes on when the disk has less.
+func (h *Host) watchFloor(ctx context.Context, floor uint64, stop context.CancelCauseFunc) {
+	tick := time.NewTicker(floorPace)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := h.aboveFloor(floor); errors.As(err, new(*lowDisk)) {
+			stop(err)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// road is the way of an update that boots on this host, or why there is none. What status says of it is kept.
+func (h *Host) road(ctx context.Context) (transaction.Road, error) {
+	if h.plain == nil {
+		return transaction.RoadTree, nil
+	}
+	road, why, err := chooseBootRoad(h.os, h.plain.Supported(ctx))
+	switch {
+	case err != nil:
+		h.way = "none: " + err.Error()
+	case why != "":
+		h.way = string(road) + ": " + why
+	default:
+		h.way = string(road)
+	}
+	return road, err
+}
+
+// chooseBootRoad decides between deployments that are switched and, with rpm-ostree where that can't be had, ones that
+// are staged. supported is why the first can't be had.
+func chooseBootRoad(os OS, supported error) (road transaction.Road, why string, err error) {
+	if supported == nil {
+		return transaction.RoadSwitch, "", nil
+	}
+	reason, is := errors.AsType[*ostree.Unsupported](supported)
+	staged := []string{ostree.TooOld, ostree.Zipl, ostree.NoBootLink}
+	if is && os == OSRpmOstree && slices.Contains(staged, reason.Reason) {
+		return transaction.RoadStaged, reason.Detail, nil
+	}
+	return "", "", supported
+}
+
+// prepareStaged decides whether the update has a deployment of its own, and refuses files that the first boot could not
+// write: that would cost two boots.
+func (h *Host) prepareStaged(ctx context.Context, u *update, c *compiler, o ApplyOptions) error {
+	u.deploys = u.request.Checksum != u.booted.Checksum ||
+		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)
+	if !u.deploys {
+		u.reclaim = nil
+	}
+	if err := h.engine().Check(u.Update, c.wants); err != nil || !u.deploys || u.release != nil || o.afresh {
+		return err
+	}
+	var err error
+	u.release, err = h.lockStaging(ctx, "apply", settling)
+	return err
+}
+
+// staging is u as a transaction of the staged road.
+func (h *Host) staging(u *update, res *Result) transaction.Staged {
+	s := transaction.Staged{Update: u.Update, Booted: u.booted.ID, Release: h.deployments.Release, Reclaim: u.reclaim}
+	if u.deploys {
+		s.Stage = func(ctx context.Context) (ostree.Deployment, error) { return h.stageDeployment(ctx, u, res) }
+	}
+	return s
+}
+
+// stageDeployment stages the deployment that u is to have. A boot since it was composed has lost what was staged; then
+// it is composed again, of what is on the disk already as far as that goes.
+func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ostree.Deployment, error) {
+	kept := staged{Digest: u.cfg.Digest, Booted: u.booted.ID, Composed: ostree.Composed{Checksum: u.request.Checksum},
+		Layers: u.Revision.Layers}
+	if u.want == nil {
+		// Whoever thinks better of it finds by this that there is something to let go of.
+		if err := h.keepStaged(kept); err != nil {
+			return ostree.Deployment{}, err
+		}
+	}
+	d, err := h.deployments.Stage(ctx, u.request.Checksum, u.request.KernelArguments)
+	if !errors.Is(err, ostree.ErrNotStaged) || u.want == nil {
+		return d, err
+	}
+	h.say("pull", u.want.Image)
+	if kept.Composed, err = h.composeOf(ctx, u.want); err != nil {
+		return d, err
+	}
+	if kept.Composed.Checksum != u.request.Checksum {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was composed for %s, is not staged any more; it is "+
+			"%s now", osField(res.Plan), u.request.Checksum, u.cfg.Name, kept.Composed.Checksum))
+	}
+	kept.System, kept.Layers = u.want.System, u.want.layers
+	if err := errors.Join(h.keepStaged(kept), approves(u.cfg, u.approved, kept.Composed)); err != nil {
+		return d, err
+	}
+	return h.deployments.Stage(ctx, kept.Composed.Checksum, u.request.KernelArguments)
+}
+
+// bootedEtc is what the pending configuration comes to in the /etc that has booted, whose vendor defaults, users and
+// policy count, and what of it somebody else changed.
+func (h *Host) bootedEtc(_ context.Context, r *transaction.Record) ([]files.Want, []string, error) {
+	cfg, err := h.revision(&r.Pending.Revision)
+	if err != nil {
+		return nil, nil, err
+	}
+	old, err := h.revision(r.Committed)
+	if errors.Is(err, errNoCopy) {
+		h.say("apply", err.Error())
+		err = nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	var made, drifted []string
+	if r.Committed != nil {
+		made = r.Committed.Made
+		if r.Committed.Digest == cfg.Digest {
+			old = cfg
+		}
+	}
+	drift, err := h.drift(old, &Result{})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, d := range drift {
+		drifted = append(drifted, d.paths...)
+	}
+	slices.Sort(drifted)
+	v := view{host: h.root}
+	c, err := compile(v, cfg, old, made)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", cfg.Name, err)
+	}
+	for _, w := range c.warnings {
+		h.say("apply", w)
+	}
+	places, err := v.places(c.wants)
+	if err != nil {
+		return nil, nil, err
+	}
+	wants := slices.DeleteFunc(c.wants, func(w files.Want) bool { return !under(places[w.Path], "/etc") })
+	return wants, slices.Compact(drifted), nil
+}

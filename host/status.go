@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Status is what status prints with -o json.
+type Status struct {
+	Config struct {
+		Committed string `json:"committed"`
+		Pending   string `json:"pending"`
+		Previous  string `json:"previous"`
+	} `json:"config"`
+	State  transaction.State `json:"state"`
+	Phase  string            `json:"phase"`
+	Reason string            `json:"reason"`
+	// Stuck says that nothing on the host moves the pending update on; the reason says why.
+	Stuck bool   `json:"stuck,omitempty"`
+	Since string `json:"since"` // RFC 3339; "" on a host that was never touched
+	OS    OS     `json:"os"`
+	// Road is the way that the next update with a reboot would take, or why there is none.
+	Road string `json:"road"`
+	// BootLimit is how often a new deployment may boot without being proved before the boot loader itself goes back, and
+	// why it never does; on a host with ostree, where somebody asks for the status.
+	BootLimit   string                    `json:"bootLimit,omitempty"`
+	Deployments []DeploymentStatus        `json:"deployments"`
+	Transaction *transaction.Progress     `json:"transaction"`
+	Quarantined []transaction.Quarantined `json:"quarantined"`
+	// Staged is the digest of the configuration whose OS was composed and not booted yet, or is being composed; "unknown"
+	// where that can't be read.
+	Staged string `json:"staged,omitempty"`
+	// StagedOS is the digest of the image, or the checksum of the commit, that it is; "" while it is being composed.
+	StagedOS string `json:"stagedOs,omitempty"`
+	// Pulling is what is being brought to the disk for it at the moment.
+	Pulling *Pulling `json:"pulling,omitempty"`
+	// Checks are what check scripts said in the verdict on the committed configuration; nil: they were not asked.
+	Checks *api.Checks `json:"checks,omitempty"`
+	// Skipped names the OS changes that --skip-os left out of the committed configuration.
+	Skipped []string `json:"skipped"`
+}
+
+// DeploymentStatus is a bootable deployment, and what it holds.
+type DeploymentStatus struct {
+	ID              string   `json:"id"`
+	Booted          bool     `json:"booted"`
+	Default         bool     `json:"default"`
+	Version         string   `json:"version,omitempty"`
+	Config          string   `json:"config,omitempty"`
+	KernelArguments []string `json:"kernelArguments"`
+}
+
+// Readable says why the caller may not read where the host is, which on a host only root may.
+func (h *Host) Readable() error {
+	if _, err := h.store().Load(); errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w; run it as root", err)
+	}
+	return nil
+}
+
+// Status reads where the host is. A record that can't be used is part of the answer.
+func (h *Host) Status(ctx context.Context) *Status {
+	r, err := h.store().Load()
+	_, _ = h.road(ctx) // whose error is part of the answer
+	s := h.statusOf(ctx, r)
+	h.stuck(ctx, r, s)
+	if h.grub != nil {
+		s.BootLimit = fmt.Sprint(h.grub.Limit(), " boots")
+		if err := h.grub.Counts(); err != nil {
+			s.BootLimit = "none: " + message.OneLine(err.Error())
+		}
+	}
+	if err != nil {
+		s.State, s.Reason = transaction.Degraded, err.Error()
+	}
+	return s
+}
+
+func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
+	s := &Status{OS: h.os, Road: cmp.Or(h.way, string(transaction.RoadTree)), Deployments: []DeploymentStatus{},
+		Quarantined: []transaction.Quarantined{}, Skipped: []string{}}
+	if h.plain != nil {
+		s.Road = cmp.Or(h.way, string(transaction.RoadSwitch))
+	}
+	if r == nil {
+		s.State, s.Reason = transaction.Degraded, "the boot record can't be used; nothing acts on it"
+		h.listDeployments(ctx, s, &transaction.Record{})
+		return s
+	}
+	s.State, s.Reason = r.State, r.Reason
+	if !r.Since.IsZero() {
+		s.Since = r.Since.Format(time.RFC3339)
+	}
+	if r.Committed != nil {
+		s.Config.Committed = r.Committed.Config
+		s.Skipped = append(s.Skipped, r.Committed.Skipped...)
+		s.Checks = h.checked(r.Committed.Config)
+	}
+	if r.Previous != nil {
+		s.Config.Previous = r.Previous.Config
+	}
+	if r.Pending != nil {
+		s.Config.Pending, s.Phase = r.Pending.Config, string(r.Pending.Phase)
+	}
+	s.Quarantined = append(s.Quarantined, r.Quarantined...)
+	progress, err := h.store().Progress(r)
+	if err != nil {
+		s.State, s.Reason = transaction.Degraded, err.Error()
+	}
+	s.Staged, s.StagedOS = h.stagedDigest()
+	s.Transaction, s.Pulling = progress, h.pulls()
+	h.listDeployments(ctx, s, r)
+	return s
+}
+
+// stagedDigest says what was composed last, and which OS that is, "" where all of it was used or let go of.
+func (h *Host) stagedDigest() (config, os string) {
+	if h.composer == nil {
+		return "", ""
+	}
+	data, err := h.root.ReadFile(StagedPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", ""
+	}
+	var s staged
+	if err != nil || json.Unmarshal(data, &s) != nil || s.Digest == "" {
+		return "unknown", ""
+	}
+	return s.Digest, osDigest(s.Composed)
+}
+
+func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Record) {
+	if h.plain == nil {
+		return
+	}
+	ds, err := h.deployments.Status(ctx)
+	if err != nil {
+		if s.Reason != "" {
+			s.Reason += "; "
+		}
+		s.Reason += "reading deployments: " + message.OneLine(err.Error())
+		return
+	}
+	names := map[string]string{}
+	for _, rev := range []*transaction.Revision{r.Previous, r.Committed} {
+		if rev != nil {
+			names[rev.Deployment] = rev.Config
+		}
+	}
+	if r.Pending != nil && r.Pending.Deployment != "" {
+		names[r.Pending.Deployment] = r.Pending.Config
+	}
+	for _, d := range ds {
+		s.Deployments = append(s.Deployments, DeploymentStatus{ID: d.ID, Booted: d.Booted, Default: d.Default,
+			Version: d.Version, Config: names[d.ID], KernelArguments: d.KernelArguments})
+	}
+}
+
+// clone is a copy that its owner may change.
+func (s *Status) Clone() *Status {
+	c := *s
+	c.Deployments = slices.Clone(s.Deployments)
+	c.Quarantined = slices.Clone(s.Quarantined)
+	c.Skipped = slices.Clone(s.Skipped)
+	if s.Transaction != nil {
+		t := *s.Transaction
+		c.Transaction = &t
+	}
+	return &c
+}

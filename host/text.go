@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// lines collects lines and the first error of writing them.
+type lines struct {
+	w   io.Writer
+	err error
+}
+
+func (l *lines) printf(format string, args ...any) {
+	if l.err == nil {
+		_, l.err = fmt.Fprintf(l.w, format+"\n", args...)
+	}
+}
+
+// WriteText writes the result for people.
+func (r *Result) WriteText(w io.Writer) error {
+	l := &lines{w: w}
+	if r.Plan != nil {
+		if err := r.Plan.WriteText(w); err != nil {
+			return err
+		}
+	}
+	if d := r.Delivered; d != nil {
+		for _, name := range d.Written {
+			l.printf("Delivered: %s", name)
+		}
+		for _, name := range d.Removed {
+			l.printf("Removed:   %s", name)
+		}
+	}
+	switch r.Reboot {
+	case RebootNeeded:
+		l.printf("A reboot is needed: the host becomes %s with its next boot.", r.Status.Config.Pending)
+	case RebootStarted:
+		l.printf("The host is rebooting.")
+	}
+	if l.err != nil {
+		return l.err
+	}
+	return r.Status.WriteText(w)
+}
+
+// WriteText writes the status for people.
+func (s *Status) WriteText(w io.Writer) error {
+	l := &lines{w: w}
+	l.printf("State:     %s%s", s.State, since(s.Since))
+	if s.Reason != "" {
+		l.printf("Reason:    %s", s.Reason)
+	}
+	l.printf("Committed: %s", orNone(s.Config.Committed))
+	if s.Config.Pending != "" {
+		l.printf("Pending:   %s (%s)", s.Config.Pending, s.Phase)
+	}
+	if s.Config.Previous != "" {
+		l.printf("Previous:  %s", s.Config.Previous)
+	}
+	if s.Pulling != nil {
+		l.printf("Pulling:   since %s: %s", s.Pulling.Since, s.Pulling.Says)
+	}
+	if len(s.Skipped) > 0 {
+		l.printf("Skipped:   %s (left out by --skip-os)", strings.Join(s.Skipped, ", "))
+	}
+	l.printf("OS:        %s, road: %s", s.OS, s.Road)
+	if none, is := strings.CutPrefix(s.BootLimit, "none: "); is {
+		l.printf("Boot:      a new kernel that never comes up needs a hand: %s", none)
+	} else if s.BootLimit != "" {
+		l.printf("Boot:      the boot loader goes back after %s that were not proved", s.BootLimit)
+	}
+	for _, d := range s.Deployments {
+		var marks []string
+		if d.Booted {
+			marks = append(marks, "booted")
+		}
+		if d.Default {
+			marks = append(marks, "boots next")
+		}
+		if d.Config != "" {
+			marks = append(marks, d.Config)
+		}
+		l.printf("  %s  %s", d.ID, strings.Join(marks, ", "))
+	}
+	if t := s.Transaction; t != nil {
+		l.printf("Under way: %s, %s, %d of %d steps", t.ID, t.Phase, t.Done, t.Steps)
+	}
+	for _, q := range s.Quarantined {
+		l.printf("Quarantined: %s%s: %s", q.Config, since(q.Since.Format("2006-01-02T15:04:05Z07:00")), q.Reason)
+	}
+	return l.err
+}
+
+func since(t string) string {
+	if t == "" {
+		return ""
+	}
+	return " since " + t
+}
+
+func orNone(name string) string {
+	if name == "" {
+		return "none"
+	}
+	return name
+}
+
+// WriteText writes the drift for people.
+func (v *Verification) WriteText(w io.Writer) error {
+	l := &lines{w: w}
+	for _, d := range v.Drift {
+		l.printf("%s %s: %s is %s, should be %s", d.Kind, d.Subject(), d.What, d.Found, d.Expected)
+	}
+	if len(v.Drift) == 0 {
+		l.printf("The host matches %s.", v.Config)
+	}
+	return l.err
+}
+
+// Err is the drift as an error, nil where there is none.
+func (v *Verification) Err() error {
+	if len(v.Drift) == 0 {
+		return nil
+	}
+	return &DriftError{Config: v.Config, Drift: v.Drift}
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import "time"
+
+// verb is a command that the agent's pod has the host run. One of each name runs at a time, as a unit of a fixed name:
+// an agent finds a command that the agent before it has started, and people find the command in the journal.
+type Verb struct {
+	Name string
+	// joins: a caller waits for a running command of the same request instead of starting another.
+	Joins bool
+	// outlives: the command keeps running when the caller's context ends. Another command that joins is stopped for
+	// hands.ErrSuperseded alone.
+	Outlives bool
+	Nice     int
+	Limit    time.Duration // how long it may run; 0 for as long as it takes
+	// grace is how long it has to end after it was asked to.
+	Grace time.Duration
+}
+
+// unitPrefix begins the name of each unit of the agent.
+const unitPrefix = "machine-config-daemon-"
+
+func (v Verb) Unit() string { return unitPrefix + v.Name + ".service" }
+
+// A command that only reads has a limit of a hundred times of what it takes: a command that hangs must be seen. A live
+// change that was decided finishes its restarts before it ends.
+var (
+	StatusVerb = Verb{Name: "status", Limit: time.Minute, Grace: 10 * time.Second}
+	PlanVerb   = Verb{Name: "plan", Limit: 5 * time.Minute, Grace: 10 * time.Second}
+	RepairVerb = Verb{Name: "repair", Limit: 10 * time.Minute, Grace: 5 * time.Minute}
+	// The next command rolls forward what deliver has recorded, so that deliver may be stopped.
+	DeliverVerb = Verb{Name: "deliver", Limit: 10 * time.Minute, Grace: 5 * time.Minute}
+	VerifyVerb  = Verb{Name: "verify", Limit: 5 * time.Minute, Grace: 10 * time.Second}
+	StageVerb   = Verb{Name: "stage", Joins: true, Nice: 10, Grace: 30 * time.Second}
+	AskVerb     = Verb{Name: "before-drain", Joins: true, Grace: 30 * time.Second}
+	ApplyVerb   = Verb{Name: "apply", Joins: true, Outlives: true, Grace: 5 * time.Minute}
+)
+
+// handVerbs are all verbs.
+var Verbs = []Verb{StatusVerb, PlanVerb, VerifyVerb, RepairVerb, DeliverVerb, StageVerb, AskVerb, ApplyVerb}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/sshkeys"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// Drift is one aspect of the host that does not match its configuration. Expected and Found are digests, modes, ids or
+// targets, never contents.
+type Drift struct {
+	Kind     string `json:"kind"`
+	Path     string `json:"path,omitempty"`
+	Name     string `json:"name,omitempty"`
+	User     string `json:"user,omitempty"`
+	What     string `json:"what"`
+	Expected string `json:"expected"`
+	Found    string `json:"found"`
+
+	paths []string // to be kept before they are overwritten
+	// exposed says that others than root can change it at any time, a user their password for one. So it is drift, and no
+	// part of a verdict: a user could have every configuration taken back.
+	exposed bool
+}
+
+func (d Drift) Subject() string { return d.Path + d.Name + d.User }
+
+// Verification is what verify prints with -o json.
+type Verification struct {
+	Config string  `json:"config"`
+	Drift  []Drift `json:"drift"`
+	// Paths are those that were compared, where that was asked for; one that ends in /* stands for all entries of a
+	// directory.
+	Paths []string `json:"paths,omitempty"`
+	// Forced says that ForceFile is there.
+	Forced bool `json:"forced,omitempty"`
+}
+
+// ForceFile is OpenShift's word that drift is to be overwritten, whatever a pool's policy says. What does so removes
+// it.
+const ForceFile = "/run/machine-config-daemon-force"
+
+// Verify compares the host with cfg, or with its committed configuration where cfg is nil.
+func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verification, error) {
+	r, err := h.store().Load()
+	if err != nil {
+		return nil, err
+	}
+	booted, err := h.booted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	asked, rev := cfg != nil, r.Committed
+	cfg = h.deliveries().over(cfg)
+	if !asked {
+		if p := r.Pending; p != nil && p.Deployment == booted.ID &&
+			(p.Road == transaction.RoadSwitch || p.Road == transaction.RoadStaged && p.Phase == transaction.PhaseProve) {
+			rev = &p.Revision
+		}
+		if cfg, err = h.revision(rev); err != nil {
+			return nil, err
+		}
+	}
+	if cfg == nil {
+		return nil, errors.New("verifying: this host has no committed configuration; give one with --config")
+	}
+	out := &Verification{Config: cfg.Name, Forced: h.exists(ForceFile)}
+	wants, drift, err := h.compared(cfg)
+	if err != nil {
+		return nil, err
+	}
+	out.Drift = drift
+	if out.Paths, err = h.comparedPaths(cfg, wants); err != nil {
+		return nil, err
+	}
+	if asked || rev == nil || len(rev.Skipped) == 0 {
+		var layers *transaction.Layers
+		if !asked && rev != nil {
+			layers = &rev.Layers
+		}
+		drift, err := h.osDrift(ctx, cfg, booted, layers)
+		if err != nil {
+			return nil, err
+		}
+		out.Drift = append(out.Drift, drift...)
+	}
+	return out, nil
+}
+
+// drift compares the host with what it was given last, before that is replaced.
+func (h *Host) drift(old *machineconfig.Config, res *Result) ([]Drift, error) {
+	if old == nil {
+		return nil, nil
+	}
+	drift, err := h.compare(old)
+	for _, d := range drift {
+		res.Warnings = append(res.Warnings, "drift: "+driftText(d))
+	}
+	return drift, err
+}
+
+// driftText says what differs, and not from what: it ends in journals, which others read than those who may read the
+// file, and a digest gives a short secret away.
+func driftText(d Drift) string {
+	return strings.TrimSpace(subject(d.Kind, d.Subject())) + ": " + d.What
+}
+
+// comparedPaths are the paths whose changes may be drift. Whether a unit is enabled is a matter of links that may come
+// anywhere among those of the others.
+func (h *Host) comparedPaths(cfg *machineconfig.Config, wants []files.Want) ([]string, error) {
+	var out []string
+	for _, w := range wants {
+		if w.Kind == "" {
+			continue
+		}
+		out = append(out, w.Path)
+		if w.HardTo != "" {
+			out = append(out, w.HardTo)
+		}
+	}
+	if slices.ContainsFunc(cfg.Users, func(u machineconfig.User) bool { return u.PasswordHash != nil }) {
+		out = append(out, shadowPath)
+	}
+	if len(cfg.Units) > 0 {
+		out = append(out, unitDir+"/*")
+		names, err := h.root.ReadDir(unitDir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("reading %s: %w", unitDir, err)
+		}
+		for _, name := range names {
+			switch path.Ext(name) {
+			case ".wants", ".requires", ".upholds":
+				out = append(out, path.Join(unitDir, name)+"/*")
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// compare returns where the host's files, units and users differ from cfg.
+func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
+	_, drift, err := h.compared(cfg)
+	return drift, err
+}
+
+// compared also returns what was compared.
+func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error) {
+	v := view{host: h.root}
+	c, err := compile(v, cfg, cfg, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", cfg.Name, err)
+	}
+	out := []Drift{}
+	for _, w := range c.wants {
+		if w.Kind == "" || w.Kind == "password" || w.Exists {
+			continue
+		}
+		ds, err := v.Compare(w)
+		if err != nil {
+			return nil, nil, fmt.Errorf("comparing %s: %w", w.Path, err)
+		}
+		for _, d := range ds {
+			out = append(out, driftOf(d))
+			out[len(out)-1].exposed = h.root.Exposed(w.Path) != ""
+		}
+	}
+	shadow, err := h.root.ReadFile(shadowPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("passwd.users: %w", err)
+	}
+	for _, user := range sshkeys.PasswordDrift(shadow, managedUsers(cfg)) {
+		out = append(out, Drift{Kind: "password", User: user, What: "contents",
+			Expected: "the configured hash", Found: "another", exposed: true})
+	}
+	return c.wants, slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
+		same := a.Kind == b.Kind && a.Subject() == b.Subject() && a.What == b.What
+		return same && a.Kind == "unit"
+	}), nil
+}
+
+func driftOf(d files.Difference) Drift {
+	out := Drift{Kind: d.Want.Kind, What: string(d.What), Expected: d.Expected, Found: d.Found,
+		paths: []string{d.Want.Path}}
+	switch d.Want.Kind {
+	case "sshkeys", "user":
+		out.User = d.Want.Name
+	case "unit", "dropin":
+		out.Name = d.Want.Name
+	default:
+		out.Path = d.Want.Path
+	}
+	return out
+}
+
+// osDrift compares what runs with what the configuration says of the OS. layers is what that came to, nil where it is
+// not known.
+func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted ostree.Deployment,
+	layers *transaction.Layers) ([]Drift, error) {
+	if h.plain == nil {
+		return nil, nil
+	}
+	var out []Drift
+	line, err := h.commandLine()
+	if err != nil {
+		line = booted.KernelArguments
+	}
+	if missing := kargs.Missing(line, cfg.KernelArguments); len(missing) > 0 {
+		out = append(out, Drift{Kind: "kargs", What: "missing", Expected: kargs.Join(missing),
+			Found: "not on the command line"})
+	}
+	if !asksForOS(cfg) {
+		return out, nil
+	}
+	now, err := h.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if img := cfg.OSImageURL; img != "" && img != booted.Checksum && !now.Runs(img) {
+		out = append(out, Drift{Kind: "osImage", What: "contents", Expected: img,
+			Found: strings.TrimSpace(now.Image + " " + booted.Checksum)})
+	}
+	more, err := h.layersDrift(cfg, now, layers)
+	return append(out, more...), err
+}
+
+// commandLine is what the kernel was booted with. In a container it is what the container's init was started with:
+// systemd itself reads it there.
+func (h *Host) commandLine() ([]string, error) {
+	if h.exists("/run/systemd/container") {
+		data, err := h.root.ReadFile("/proc/1/cmdline")
+		if err != nil {
+			return nil, err
+		}
+		args := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		return kargs.Split(strings.Join(args[1:], " ")), nil
+	}
+	data, err := h.root.ReadFile("/proc/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	return kargs.Split(strings.TrimSpace(string(data))), nil
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"path"
+	"strings"
+
+	"github.com/noderefit/noderefit/files"
+)
+
+// view is a host as it will be when it boots a deployment: /etc and /usr are the deployment's, the rest is the host's.
+// Without a deployment it is the host as it is.
+type view struct {
+	host *files.Root
+	tree *files.Root // nil: the host as it is
+}
+
+// carried says whether a deployment has the place, which is a resolved path: /etc of its own, and /usr shared with the
+// repository and read-only.
+func carried(at string) bool { return under(at, "/etc") || under(at, "/usr") }
+
+// places says where each want will be on the host, with those links followed that will still be there then.
+func (v view) places(wants []files.Want) (map[string]string, error) {
+	going := map[string]bool{}
+	for _, w := range wants {
+		if w.Exists || w.HardTo != "" || w.Node.Type != files.Absent && w.Node.Type != files.Directory {
+			continue
+		}
+		n, err := v.host.Inspect(w.Path)
+		if err != nil {
+			return nil, err
+		}
+		if n.Type == files.Symlink {
+			going[w.Path] = true
+		}
+	}
+	out := map[string]string{}
+	for _, w := range wants {
+		stop := w.Path
+		for dir := path.Dir(w.Path); dir != "/"; dir = path.Dir(dir) {
+			if going[dir] {
+				stop = dir
+			}
+		}
+		at, err := v.host.Resolve(stop)
+		if err != nil {
+			return nil, err
+		}
+		out[w.Path] = at + strings.TrimPrefix(w.Path, stop)
+	}
+	return out, nil
+}
+
+func under(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+
+// at returns the tree that has name.
+func (v view) at(name string) (*files.Root, error) {
+	if v.tree == nil {
+		return v.host, nil
+	}
+	at, err := v.host.Resolve(name)
+	if err == nil && carried(at) {
+		return v.tree, nil
+	}
+	return v.host, err
+}
+
+// ReadFile returns a regular file's bytes, links inside the host followed.
+func (v view) ReadFile(name string) ([]byte, error) {
+	r, err := v.at(name)
+	if err != nil {
+		return nil, err
+	}
+	return r.ReadFile(name)
+}
+
+// ReadDir returns the sorted names in a directory.
+func (v view) ReadDir(name string) ([]string, error) {
+	r, err := v.at(name)
+	if err != nil {
+		return nil, err
+	}
+	return r.ReadDir(name)
+}
+
+// Inspect returns what stands at a path.
+func (v view) Inspect(name string) (files.Node, error) {
+	r, err := v.at(name)
+	if err != nil {
+		return files.Node{}, err
+	}
+	return r.Inspect(name)
+}
+
+// Compare returns in which aspects a want is not met.
+func (v view) Compare(w files.Want) ([]files.Difference, error) {
+	r, err := v.at(w.Path)
+	if err != nil {
+		return nil, err
+	}
+	return r.Compare(w)
+}
+
+// contents returns the bytes at a path itself.
+func (v view) contents(name string) ([]byte, error) {
+	r, err := v.at(name)
+	if err != nil {
+		return nil, err
+	}
+	return r.Contents(name)
+}
+
+// read returns what is at a path itself, with the bytes of a regular file.
+func (v view) read(name string) (files.Node, error) {
+	r, err := v.at(name)
+	if err != nil {
+		return files.Node{}, err
+	}
+	return r.Read(name)
+}
+
+// empty reports whether the regular file at a path has no bytes.
+func (v view) empty(name string) (bool, error) {
+	r, err := v.at(name)
+	if err != nil {
+		return false, err
+	}
+	size, _, err := r.SizeAndTime(name)
+	return size == 0, err
+}
+
+// base is the tree whose accounts and policy count.
+func (v view) base() *files.Root {
+	if v.tree != nil {
+		return v.tree
+	}
+	return v.host
+}

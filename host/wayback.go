@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// wayBackCheck is the name of the check that asks what the agent needs of a host to take it anywhere else.
+const wayBackCheck = "way back"
+
+// reloadTimeout bounds a daemon-reload of the verdict: systemd itself gives up on generators after 90 seconds.
+const reloadTimeout = 2 * time.Minute
+
+// bootUnits are the agent's units on a host, in the order in which they run.
+var bootUnits = []string{transaction.RecoverUnit, transaction.ProveUnit}
+
+// meansCheck asks whether this host can still be taken back, and on. That systemd reads its units again is asked once,
+// after a boot; without one only where it has not read the agent's since they were installed: before 246 it remembers
+// that there is no unit which others name.
+func (h *Host) meansCheck(booted bool) transaction.Check {
+	reloaded, failed := false, error(nil)
+	again := func(ctx context.Context) error {
+		if !reloaded {
+			ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+			defer cancel()
+			failed = h.services.Reload(ctx)
+			reloaded = failed == nil // a no may be one of the moment
+		}
+		return failed
+	}
+	var asked time.Time // when it last said yes
+	return transaction.Check{Name: wayBackCheck, After: transaction.BootCheck, Run: func(ctx context.Context) error {
+		if time.Since(asked) < wayBackLasts {
+			return nil
+		}
+		m, err := h.means(ctx)
+		if err != nil {
+			return err
+		}
+		unread := slices.ContainsFunc(m.Units, func(u systemd.Facts) bool { return u.Load == "not-found" })
+		if booted || unread {
+			m.Reload = again(ctx)
+		}
+		if unread && m.Reload == nil {
+			if m, err = h.means(ctx); err != nil {
+				return err
+			}
+		}
+		if err = m.Judge(); err == nil {
+			asked = time.Now()
+		}
+		return err
+	}}
+}
+
+// wayBackLasts is how long a yes is good for: others may be asked several times a second, until the deadline.
+const wayBackLasts = 2 * time.Second
+
+// means looks at what the agent needs.
+func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
+	m.Command, m.Written = map[string][]string{}, map[string]error{}
+	for _, name := range bootUnits {
+		m.Command[name] = []string{Launcher, BinaryPath, strings.TrimSuffix(strings.TrimPrefix(name, unitPrefix), ".service")}
+	}
+	for _, w := range ownWants() {
+		at, err := h.root.Resolve(w.Path)
+		if err != nil {
+			return m, err
+		}
+		w.Node.Label = h.labels.Of(at, w.Node.Type)
+		if d, err := h.root.Compare(w); err != nil {
+			return m, fmt.Errorf("comparing %s: %w", w.Path, err)
+		} else if len(d) > 0 {
+			m.Differing = append(m.Differing, w.Path)
+		}
+	}
+	err = h.services.with(ctx, BusTimeout, func(ctx context.Context, manager *systemd.Manager) (err error) {
+		m.Units, err = manager.Facts(ctx, slices.Concat(bootUnits, plan.Needed)...)
+		return err
+	})
+	if h.plain != nil {
+		covered, looking := coveredMounts()
+		m.Covered, err = covered, errors.Join(err, looking)
+	}
+	for _, dir := range []string{transaction.StateDir, unitDir, transaction.ConfigDir} {
+		m.Written[dir] = h.tryWriting(dir)
+	}
+	return m, err
+}
+
+// tryWriting does in a directory what an update does there, and leaves nothing. What is written is not waited for: the
+// boot record was, in this very boot.
+func (h *Host) tryWriting(dir string) error {
+	const name, other = files.StagePrefix + "try", files.StagePrefix + "tried"
+	err := h.root.MkdirAll(dir, 0o755)
+	for _, left := range []string{name, other} {
+		err = cmp.Or(err, h.root.Remove(path.Join(dir, left)))
+	}
+	if err == nil {
+		err = h.root.Stage(dir, name, files.Node{Type: files.Regular, Mode: 0o600, Data: []byte("tried\n")})
+	}
+	if err == nil {
+		err = h.root.Replace(dir, name, path.Join(dir, other))
+	}
+	return errors.Join(err, h.root.Remove(path.Join(dir, name)), h.root.Remove(path.Join(dir, other)))
+}
+
+// maintenance are the targets that a boot ends in which comes no further.
+var maintenance = []string{"emergency.target", "rescue.target"}
+
+// sight is what can be seen of this boot: of what should move a pending update on.
+func (h *Host) sight(ctx context.Context) (s transaction.Sight, err error) {
+	s.BootID, s.Uptime = h.bootID(), Uptime()
+	if h.plain != nil {
+		booted, err := h.booted(ctx)
+		if err != nil {
+			return s, err
+		}
+		s.Booted = booted.ID
+	}
+	err = h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
+		facts, err := m.Facts(ctx, slices.Concat(bootUnits, maintenance)...)
+		if err != nil {
+			return err
+		}
+		s.Recover, s.Prove = facts[0], facts[1]
+		for _, f := range facts[len(bootUnits):] {
+			if f.Active == "active" || f.Active == "activating" {
+				s.Maintenance = f.Name
+			}
+		}
+		return nil
+	})
+	return s, err
+}
+
+// stuck has a status say why a pending update does not go on: the record was written before that was known.
+func (h *Host) stuck(ctx context.Context, r *transaction.Record, s *Status) {
+	if h.services == nil || r == nil || !r.Pending.Waits() {
+		return
+	}
+	seen, err := h.sight(ctx)
+	if err != nil {
+		s.Reason = strings.TrimPrefix(s.Reason+"; what should go on can't be asked: "+message.OneLine(err.Error()), "; ")
+		return
+	}
+	if why := transaction.Stuck(r.Pending, seen); why != "" {
+		s.State, s.Reason, s.Stuck = transaction.Degraded, why, true
+	} else if where := transaction.Booting(r.Pending, seen); where != "" {
+		s.Reason = where
+	}
+}
+
+// unheld says why the agent's unit did not hold a deadline that has passed.
+func (h *Host) unheld(ctx context.Context) string {
+	seen, err := h.sight(ctx)
+	if err != nil {
+		return "" // there is a reason without it
+	}
+	return transaction.Unheld(seen)
+}
+
+// recoveryPatience is how long the verdict's unit leaves it to recovery to take up what has booted.
+const recoveryPatience = time.Minute
+
+// awaitRecovery waits until recovery has had its turn in this boot: for as long as systemd has it running or waiting,
+// and no longer than half of what the verdict may take. What keeps it from running must not keep the clock from it.
+func (h *Host) awaitRecovery(ctx context.Context) error {
+	patience := recoveryPatience
+	if r, err := h.store().Load(); err == nil && r.Pending != nil && r.Pending.Timeout > 0 {
+		patience = min(patience, r.Pending.Timeout/2)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errPatience)
+	defer cancel()
+	for {
+		var facts []systemd.Facts
+		err := h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) (err error) {
+			facts, err = m.Facts(ctx, transaction.RecoverUnit)
+			return err
+		})
+		if err == nil && !facts[0].Moves() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if cause := context.Cause(ctx); !errors.Is(cause, errPatience) {
+				return cause
+			}
+			h.say("prove", "goes on without recovery, which has not had its turn")
+			return nil
+		case <-time.After(recoveryPoll):
+		}
+	}
+}
+
+// errPatience ends a wait that may end.
+var errPatience = errors.New("it has been waited for long enough")
+
+// recoveryPoll is how often systemd is asked whether recovery has ended.
+const recoveryPoll = 50 * time.Millisecond
