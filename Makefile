@@ -50,7 +50,7 @@ help: ## Shows this list
 .PHONY: build
 build: ## Builds the static binaries of cmd/ into bin/
 	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+	VERSION=$(VERSION) packaging/programs.sh bin $(notdir $(wildcard cmd/*))
 
 .PHONY: images
 images: ## Builds the container images for amd64 and arm64 into bin/images, an OCI layout each

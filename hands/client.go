@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -30,9 +31,10 @@ import (
 // handoversDir holds a directory for each command of the head's that runs, or that nobody has collected yet.
 const handoversDir = transaction.RunDir + "/hands"
 
-// HandsOptions are for those who need more than the defaults.
+// Options are what a caller may want otherwise than by default.
 type Options struct {
-	// Program is what is placed on the host and run there; this program where it is empty.
+	// Program is the path of the program that is placed on the host and run there; by default host.Program in the
+	// directory of this program.
 	Program string
 	// Verdict is how long the host may take to prove healthy after a boot; the host's own default where it is zero.
 	Verdict time.Duration
@@ -42,8 +44,9 @@ type Options struct {
 	Observe func(verb string, took time.Duration, err error)
 }
 
-// HostHands are the Hands and Senses of a host whose root is mounted where we are: /rootfs in a pod, / on the host
-// itself. Commands run as units of the host's systemd; nothing here needs a capability. It is safe for concurrent use.
+// Client has a host run its verbs. The root of the host is mounted at a directory: /rootfs in a pod, / on the host
+// itself. Commands run as units of the host's systemd, so that a Client needs no capability. A Client is safe for
+// concurrent use.
 type Client struct {
 	root    *files.Root
 	mount   string
@@ -79,14 +82,14 @@ func fileMark(root *files.Root, name string) string {
 	return fmt.Sprintf("%d %d %d.%d %d.%d %q", st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec, link)
 }
 
-// NewHands returns the hands of the host at mount, after placing the program and its units there.
+// New returns the hands of the host at mount, after placing the program and its units there.
 func New(mount string, options Options) (*Client, error) {
 	if options.Program == "" {
 		self, err := os.Executable()
 		if err != nil {
 			return nil, fmt.Errorf("finding this program: %w", err)
 		}
-		options.Program = self
+		options.Program = filepath.Join(filepath.Dir(self), host.Program)
 	}
 	if options.Observe == nil {
 		options.Observe = func(string, time.Duration, error) {}

@@ -17,12 +17,19 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// binaryPath is where the host keeps its own copy of this program: on the shared part of the disk, so that whichever
-// deployment boots can recover, and whatever installed the program can go away.
+// The names of the two programs. Program has the verbs of a host; RunProgram, beside it, is what its command run
+// becomes: the agent of a cluster.
+const (
+	Program    = "machine-config-daemon"
+	RunProgram = Program + "-run"
+)
+
+// BinaryPath is where the host keeps its own copy of the program: on the shared part of the disk, so that each
+// deployment that boots can recover, and the copy stays when the agent's pod or package goes away.
 const (
 	binaryDir  = transaction.StateDir + "/bin"
-	BinaryPath = binaryDir + "/machine-config-daemon"
-	// launcher is what init runs instead, with the program as its argument. Where SELinux is enforcing, init may not
+	BinaryPath = binaryDir + "/" + Program
+	// Launcher is what init runs instead, with the program as its argument. Where SELinux is enforcing, init may not
 	// run what is labelled as the rest of /var/lib is, and another label would be gone with the first restorecon. It
 	// may run this, in a domain that may run anything.
 	Launcher = "/usr/bin/env"

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -120,7 +119,7 @@ func keptBy(mode int) string {
 }
 
 // credentialPaths are files that programs keep credentials in, by what their paths end in.
-var credentialPaths = regexp.MustCompile(`(?:` + strings.Join([]string{
+var credentialPaths = newPattern(`(?:` + strings.Join([]string{
 	`^/var/lib/kubelet/config\.json`, `/\.dockercfg`, `/\.docker/config\.json`, `/auth\.json`, `/pull-secret(?:\.json)?`,
 	`/\.netrc`, `/\.pgpass`, `/\.git-credentials`, `/\.aws/credentials`, `/etc/g?shadow-?`, `\.keytab`, `\.kdbx`,
 	`/ssh_host_\w+_key`, `/\.ssh/id_\w+`, `/bootstrap-kubelet\.conf`, `/bootstrap-token`, `\.nmconnection`,
@@ -130,31 +129,31 @@ var credentialPaths = regexp.MustCompile(`(?:` + strings.Join([]string{
 func secretPath(p string) bool { return credentialPaths.MatchString(path.Clean(p)) }
 
 var (
-	privateKey = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
+	privateKey = newPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
 	// kubeconfig is one in YAML or JSON, and credentialField what only who has it may know; references to other files
 	// are not.
-	kubeconfig = regexp.MustCompile(
+	kubeconfig = newPattern(
 		`(?m)(?:^|[\s{,"'])(?:kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}#])|users["']?\s*:)`)
-	credentialField = regexp.MustCompile(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
+	credentialField = newPattern(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
 	// registryAuth is a pull secret, wherever it is.
-	registryAuth = regexp.MustCompile(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
+	registryAuth = newPattern(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
 	// password is one in a URL. A variable or a placeholder is put in elsewhere.
-	password = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:` +
+	password = newPattern(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:` +
 		`(?:[^/\s@"'$<{%][^/\s@"']*|\$[^/\s@"'{]*[^/\s@"'{A-Za-z0-9_][^/\s@"']*|` +
 		`\$[a-z0-9][^/\s@"']*|%[0-9A-Fa-f]{2}[^/\s@"']*)@`)
 	// userToken is a user's name in a URL that is a token, by what the well-known issuers begin theirs with.
-	userToken = regexp.MustCompile(`://(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-)[^/\s@"']+@`)
+	userToken = newPattern(`://(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-)[^/\s@"']+@`)
 	// packedKey is base64 of a PEM with a private key, at each of the three offsets of "PRIVATE KEY".
-	packedKey = regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/]*(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)`)
+	packedKey = newPattern(`LS0tLS1CRUdJTi[A-Za-z0-9+/]*(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)`)
 	// header is one of a request that says who asks.
-	header = regexp.MustCompile(`(?i)authorization["']?\s*[:=]\s*\[?\s*["']?(?:basic|bearer)\s+[^\s"'$<{]`)
+	header = newPattern(`(?i)authorization["']?\s*[:=]\s*\[?\s*["']?(?:basic|bearer)\s+[^\s"'$<{]`)
 	// tomlAuth is the credentials of a registry in containerd's config.toml.
-	tomlAuth = regexp.MustCompile(`(?s)\.auth\]\s[^\[]*\b(?:password|auth|identitytoken)\s*=\s*["'][^"'$<{]`)
+	tomlAuth = newPattern(`(?s)\.auth\]\s[^\[]*\b(?:password|auth|identitytoken)\s*=\s*["'][^"'$<{]`)
 	// wireGuard is the key of a tunnel.
-	wireGuard = regexp.MustCompile(`(?m)^\s*(?:PrivateKey|PresharedKey)\s*=\s*\S`)
+	wireGuard = newPattern(`(?m)^\s*(?:PrivateKey|PresharedKey)\s*=\s*\S`)
 	// assigned is a variable of a unit whose name says that it is a secret, or a credential in it. A path, a variable and
 	// nothing at all are none.
-	assigned = regexp.MustCompile(`(?im)(?:^\s*SetCredential\s*=\s*[^:\s]+:\s*\S|` +
+	assigned = newPattern(`(?im)(?:^\s*SetCredential\s*=\s*[^:\s]+:\s*\S|` +
 		`[\s="'][\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)\s*=\s*["']?[^\s"'$<{/%])`)
 )
 
@@ -231,7 +230,7 @@ func (f *finder) urls(text, field string, args ...any) {
 }
 
 // signature are parameters of a URL that let whoever has it in.
-var signature = regexp.MustCompile(`(?i)token|signature|secret|password|credential|api.?key|^sig$|^key$`)
+var signature = newPattern(`(?i)token|signature|secret|password|credential|api.?key|^sig$|^key$`)
 
 // hash looks at a password; a hash that nothing can match locks the account and is not one.
 func (f *finder) hash(hash *string, field string, args ...any) {
@@ -240,7 +239,7 @@ func (f *finder) hash(hash *string, field string, args ...any) {
 	}
 }
 
-var secretArgument = regexp.MustCompile(`(?i)^"?(?:[\w.-]*(?:password|passwd|secret|token)=.` +
+var secretArgument = newPattern(`(?i)^"?(?:[\w.-]*(?:password|passwd|secret|token)=.` +
 	`|systemd\.set_credential(?:_binary)?=.|(?:netroot|root)=iscsi:[^@]*:[^@]*@)`)
 
 // argument looks at a kernel argument, or several in a row.

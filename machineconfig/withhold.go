@@ -4,7 +4,6 @@ package machineconfig
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -58,13 +57,13 @@ func MaskArgument(argument string) string {
 	return name + "=(masked)"
 }
 
-var plainName = regexp.MustCompile(`^[\w.-]{1,64}$`)
+var plainName = newPattern(`^[\w.-]{1,64}$`)
 
 const namedLikeSecret = "there is a value in it that is named like a secret"
 
 // likelyPaths are files that more often than not have a secret in them: by their endings; of Kubernetes; of web and
 // mail servers, databases and clocks; of tunnels and networks; of people's own tools.
-var likelyPaths = regexp.MustCompile(`(?i)(?:` + strings.Join([]string{
+var likelyPaths = newPattern(`(?i)(?:` + strings.Join([]string{
 	`\.key`, `\.keys`, `\.keystore`, `\.keyring`, `\.ppk`, `\.psk`, `\.8021x`, `[.-]secrets?`,
 	`/private/.+`, `/secrets?/.+`, `\.kubeconfig`, `/kubeconfig`, `/\.kube/config`,
 	`/etc/kubernetes/(?:super-)?admin\.conf`, `\.dockerconfigjson`, `[^/]passwd`, `/passwd\.client`, `/authkey`,
@@ -83,54 +82,54 @@ const (
 // likely are texts that may well be a secret. They are taken too widely rather than too narrowly, and what a name
 // stands before may be on the next line.
 var likely = []struct {
-	pattern *regexp.Regexp
+	pattern *pattern
 	why     string
 }{
-	{regexp.MustCompile(`(?i)(?:password|passwd|passphrase|passcode|pwd|secret|token|signature|cookie|psk|` +
+	{newPattern(`(?i)(?:password|passwd|passphrase|passcode|pwd|secret|token|signature|cookie|psk|` +
 		`(?:api|access|secret|private|auth|encryption|shared|signing|account|client)[\w.-]{0,2}key(?:-data)?)` +
 		`(?:[_-]?(?:hash|value|data|base64|b64|base|prod|dev|old|new|\d+))?["']?\s*[:=>]+\s*["']*[^\s"']`),
 		namedLikeSecret},
 	// A variable of a container, in whatever order; and a property of XML.
-	{regexp.MustCompile(`(?i)["']?name["']?\s*:\s*["']?` + secretWord + `["']?` + aside + anyValue + `["']*[^\s"']`),
+	{newPattern(`(?i)["']?name["']?\s*:\s*["']?` + secretWord + `["']?` + aside + anyValue + `["']*[^\s"']`),
 		namedLikeSecret},
-	{regexp.MustCompile(`(?i)` + anyValue + `[^\n]+?` + aside + `["']?name["']?\s*:\s*["']?` + secretWord),
+	{newPattern(`(?i)` + anyValue + `[^\n]+?` + aside + `["']?name["']?\s*:\s*["']?` + secretWord),
 		namedLikeSecret},
-	{regexp.MustCompile(`(?i)<name>\s*` + secretWord + `\s*</name>\s*<value>\s*[^\s<]`), namedLikeSecret},
-	{regexp.MustCompile(`(?i)-(?:password|passwd|passphrase|secret|token|api-?key)["']\s*,\s*["'][^"']`),
+	{newPattern(`(?i)<name>\s*` + secretWord + `\s*</name>\s*<value>\s*[^\s<]`), namedLikeSecret},
+	{newPattern(`(?i)-(?:password|passwd|passphrase|secret|token|api-?key)["']\s*,\s*["'][^"']`),
 		namedLikeSecret},
 	// In a word of its own: LoadCredential of a unit has a path.
-	{regexp.MustCompile(`(?i)(?:^|[^a-z])(?:pass|auth|credentials?)["']?\s*[:=]\s*["']*[^\s"']`), namedLikeSecret},
-	{regexp.MustCompile(`(?im)-(?:password|passwd|passphrase|secret|token|api-?key)\s+["']*[^\s"']`), namedLikeSecret},
-	{regexp.MustCompile(`(?im)^\s*(?:bindpw|rootpw|password|passwd|secret|token)\s+\S+\s*$`), namedLikeSecret},
-	{regexp.MustCompile(`(?im)^\s*(?:rootpw\s|neighbou?r\s+\S+\s+password\s)`), namedLikeSecret},
+	{newPattern(`(?i)(?:^|[^a-z])(?:pass|auth|credentials?)["']?\s*[:=]\s*["']*[^\s"']`), namedLikeSecret},
+	{newPattern(`(?im)-(?:password|passwd|passphrase|secret|token|api-?key)\s+["']*[^\s"']`), namedLikeSecret},
+	{newPattern(`(?im)^\s*(?:bindpw|rootpw|password|passwd|secret|token)\s+\S+\s*$`), namedLikeSecret},
+	{newPattern(`(?im)^\s*(?:rootpw\s|neighbou?r\s+\S+\s+password\s)`), namedLikeSecret},
 	// Of networks and tunnels: WEP, the PIN of a modem, IPsec, PPP.
-	{regexp.MustCompile(`(?im)(?:^|\s)(?:wep[_-]?key\d?|pin)\s*=\s*["']*[^\s"']`), namedLikeSecret},
-	{regexp.MustCompile(`(?m)(?:^|\s):\s*(?:PSK|RSA|ECDSA|EAP|XAUTH|NTLM|PIN|P12|PKCS8|BLISS)\s+\S`),
+	{newPattern(`(?im)(?:^|\s)(?:wep[_-]?key\d?|pin)\s*=\s*["']*[^\s"']`), namedLikeSecret},
+	{newPattern(`(?m)(?:^|\s):\s*(?:PSK|RSA|ECDSA|EAP|XAUTH|NTLM|PIN|P12|PKCS8|BLISS)\s+\S`),
 		"there is a key of IPsec in it"},
 	// Of Ceph, and of a Secret of Kubernetes.
-	{regexp.MustCompile(`(?m)^\s*key\s*=\s*[\w+/]{16,}`), namedLikeSecret},
-	{regexp.MustCompile(`(?m)kind["']?\s*:\s*["']?Secret\b`), "it is a Secret of Kubernetes"},
-	{regexp.MustCompile(`BEGIN [\w ]*(?:PRIVATE KEY|Static key)|PuTTY-User-Key-File|AGE-SECRET-KEY-`),
+	{newPattern(`(?m)^\s*key\s*=\s*[\w+/]{16,}`), namedLikeSecret},
+	{newPattern(`(?m)kind["']?\s*:\s*["']?Secret\b`), "it is a Secret of Kubernetes"},
+	{newPattern(`BEGIN [\w ]*(?:PRIVATE KEY|Static key)|PuTTY-User-Key-File|AGE-SECRET-KEY-`),
 		"there is a private key in it"},
-	{regexp.MustCompile(`\bgrub\.pbkdf2\.`), "there is the hash of a password in it"},
-	{regexp.MustCompile(`(?i)\blogin\s+\S+\s+password\s+\S`), namedLikeSecret},
+	{newPattern(`\bgrub\.pbkdf2\.`), "there is the hash of a password in it"},
+	{newPattern(`(?i)\blogin\s+\S+\s+password\s+\S`), namedLikeSecret},
 	// Of Redis, SNMP, keepalived.
-	{regexp.MustCompile(`(?im)^\s*(?:requirepass|masterauth|r[ow]community6?|createUser|auth_pass)\s+\S`),
+	{newPattern(`(?im)^\s*(?:requirepass|masterauth|r[ow]community6?|createUser|auth_pass)\s+\S`),
 		namedLikeSecret},
-	{regexp.MustCompile(`(?i)\b(?:curl|wget)\b.*\s(?:-u|--user|--proxy-user|-U)[\s=]*["']?[^\s:]+:\S`),
+	{newPattern(`(?i)\b(?:curl|wget)\b.*\s(?:-u|--user|--proxy-user|-U)[\s=]*["']?[^\s:]+:\S`),
 		"there is a user with a password in it"},
-	{regexp.MustCompile(`(?i)authorization["']?\s*[:=]`), "there is an Authorization in it"},
-	{regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+[\w+/.=-]{8,}`), "there is an Authorization in it"},
-	{regexp.MustCompile(`"auths"\s*:`), "there are credentials of a registry in it"},
-	{regexp.MustCompile(`://[^/\s@"']*:[^/\s@"']+@`), "there is a URL with a password in it"},
-	{regexp.MustCompile(`[?&](?:sig|key)=[\w%]`), "there is a URL with credentials in it"},
-	{regexp.MustCompile(`\bhooks\.[\w.-]+/(?:services|workflows|hooks)/\w`), "there is a URL with credentials in it"},
-	{regexp.MustCompile(`\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|sha1|md5|sm3|scrypt|pbkdf2[\w-]*|argon2\w*)\$[\w./=,$+-]{8,}`),
+	{newPattern(`(?i)authorization["']?\s*[:=]`), "there is an Authorization in it"},
+	{newPattern(`(?i)\b(?:bearer|basic)\s+[\w+/.=-]{8,}`), "there is an Authorization in it"},
+	{newPattern(`"auths"\s*:`), "there are credentials of a registry in it"},
+	{newPattern(`://[^/\s@"']*:[^/\s@"']+@`), "there is a URL with a password in it"},
+	{newPattern(`[?&](?:sig|key)=[\w%]`), "there is a URL with credentials in it"},
+	{newPattern(`\bhooks\.[\w.-]+/(?:services|workflows|hooks)/\w`), "there is a URL with credentials in it"},
+	{newPattern(`\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|sha1|md5|sm3|scrypt|pbkdf2[\w-]*|argon2\w*)\$[\w./=,$+-]{8,}`),
 		"there is the hash of a password in it"},
-	{regexp.MustCompile(`\{S?SHA(?:256|512)?\}[\w+/=]{8,}`), "there is the hash of a password in it"},
-	{regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]{8,}`), "there is a token in it"},
-	{regexp.MustCompile(`\b(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-|sk-|npm_|AKIA|ASIA|AIza|sha256~)` +
+	{newPattern(`\{S?SHA(?:256|512)?\}[\w+/=]{8,}`), "there is the hash of a password in it"},
+	{newPattern(`\beyJ[\w-]{8,}\.[\w-]{8,}`), "there is a token in it"},
+	{newPattern(`\b(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-|sk-|npm_|AKIA|ASIA|AIza|sha256~)` +
 		`[\w-]{10,}`), "there is a token in it"},
 	// What a kubelet joins with: kubeadm's bootstrap token.
-	{regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`), "there is a token in it"},
+	{newPattern(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`), "there is a token in it"},
 }

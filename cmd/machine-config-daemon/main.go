@@ -212,7 +212,7 @@ func planCommand() *cobra.Command {
 	var o options
 	var to goal
 	var current string
-	var soft softReboot
+	var soft host.SoftReboot
 	cmd := &cobra.Command{
 		Use:   "plan --desired FILE",
 		Short: "Show what would change, and what it would disrupt",
@@ -248,7 +248,7 @@ func planCommand() *cobra.Command {
 	o.flags(cmd)
 	cmd.Flags().StringVar(&current, "current", "", "configuration to start from; by default the host's committed one")
 	to.flags(cmd, "desired", "configuration to go to")
-	soft.flag(cmd)
+	cmd.Flags().Var(&soft, "soft-reboot", host.SoftRebootUsage)
 	return cmd
 }
 
@@ -337,33 +337,8 @@ func stageCommand() *cobra.Command {
 	return cmd
 }
 
-// softReboot is the value of --soft-reboot.
-type softReboot bool
-
-func (s *softReboot) String() string {
-	if *s {
-		return "auto"
-	}
-	return "never"
-}
-
-func (s *softReboot) Set(text string) error {
-	if text != "never" && text != "auto" {
-		return fmt.Errorf("%q is neither never nor auto", text)
-	}
-	*s = text == "auto"
-	return nil
-}
-
-func (s *softReboot) Type() string { return "never|auto" }
-
-func (s *softReboot) flag(cmd *cobra.Command) {
-	cmd.Flags().Var(s, "soft-reboot",
-		"restart the userspace alone where an update needs no more than that and the host can: never or auto")
-}
-
 func rebootFlags(cmd *cobra.Command, a *host.ApplyOptions) {
-	(*softReboot)(&a.SoftReboot).flag(cmd)
+	cmd.Flags().Var((*host.SoftReboot)(&a.SoftReboot), "soft-reboot", host.SoftRebootUsage)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
 	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", transaction.DefaultTimeout,
 		"how long the host may take to prove healthy after the boot")

@@ -52,14 +52,15 @@ quietly() {
 root() {
 	local name=$1 arch=$2 dir=$work/$1-$2
 	mkdir "$dir"
-	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -buildvcs=false \
-		-ldflags "-s -w -X main.version=$version" -o "$dir/$name" "./cmd/$name"
+	local programs=("$name")
 	if [[ $name == machine-config-daemon ]]; then
+		programs+=("$name-run") # what the command run of the other becomes; it is not placed on the host
 		# The host is at /rootfs. Its commands are the container's too, so that chroot and a shell can be typed.
 		mkdir "$dir/rootfs"
 		ln -s rootfs/usr "$dir/usr"
 		for link in bin sbin lib lib64; do ln -s "rootfs/usr/$link" "$dir/$link"; done
 	fi
+	VERSION=$version GOOS=linux GOARCH=$arch packaging/programs.sh "$dir" "${programs[@]}"
 	chmod -R u=rwX,go=rX "$dir"
 	tar --create --file "$dir.tar" --directory "$dir" --format=ustar --sort=name --mtime=@0 \
 		--owner=0 --group=0 --numeric-owner .

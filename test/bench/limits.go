@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // limit is what a step may cost at most; reloads is what it costs exactly.
@@ -18,6 +19,15 @@ type limit struct {
 
 // unlimited stands for a count that nothing was promised of.
 const unlimited = 1 << 30
+
+// maxProgram is how large the program of the host may be, in MB: each node keeps a copy, and each boot reads one.
+const maxProgram = 25
+
+// maxStart and maxResident are what a start of that program may take: of CPU, and of memory in MB.
+const (
+	maxStart    = 15 * time.Millisecond
+	maxResident = 18
+)
 
 // maxDurable is how many fsyncs an update may take, syncfs among them, whatever the size of the configuration: the
 // journal, everything staged, the boot record and its directory, everything renamed, and the record again.

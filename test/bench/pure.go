@@ -5,15 +5,18 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/coreos/ignition/v2/config/v3_6"
 	"github.com/coreos/ignition/v2/config/v3_6/types"
 
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 )
@@ -125,6 +128,29 @@ func median(n int, do func() error) (time.Duration, error) {
 	return all[n/2], nil
 }
 
+// starts measures what a start of the host's program costs: the least of several, since other work of the machine adds
+// to each.
+func starts(r *report, program string) error {
+	const tries = 20
+	cpu, rss := time.Hour, int64(0)
+	for range tries {
+		cmd := exec.Command(program, "--version")
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("starting %s: %w", program, err)
+		}
+		cpu = min(cpu, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+		if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok && (rss == 0 || u.Maxrss < rss) {
+			rss = u.Maxrss
+		}
+	}
+	mb := float64(rss) * 1024 / 1e6
+	r.figure("start.cpu", milliseconds(cpu), "ms")
+	r.figure("start.rss", mb, "MB")
+	r.target("start.cpu", cpu, maxStart)
+	r.note(mb <= maxResident, "start.rss", fmt.Sprintf("%.1f MB of at most %d", mb, maxResident), true)
+	return nil
+}
+
 // sizes prints how large the binaries in dir are.
 func sizes(r *report, dir string) error {
 	names, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -138,7 +164,12 @@ func sizes(r *report, dir string) error {
 		}
 		mb := float64(info.Size()) / 1e6
 		r.figure("binary."+filepath.Base(name), mb, "MB")
-		r.note(mb < 50, "binary "+filepath.Base(name), fmt.Sprintf("%.1f MB of less than 50", mb), false)
+		if filepath.Base(name) == host.Program {
+			r.note(mb <= maxProgram, "binary "+host.Program, fmt.Sprintf("%.1f MB of at most %d", mb, maxProgram), true)
+			if err := starts(r, name); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/cluster"
 )
 
@@ -47,6 +48,9 @@ RestartSec=1
 ExecStart=
 ExecStart=/usr/local/bin/machine-config-daemon run --root-mount=/ --kubeconfig=%s --verdict-timeout=%s
 `, agentKubeconfig, f.options.Verdict)
+	if err := n.PutRun(filepath.Join(f.options.Bin, host.RunProgram)); err != nil {
+		return err
+	}
 	for to, read := range map[string]func() ([]byte, error){
 		unitDir + "/" + agentUnit: func() ([]byte, error) { return os.ReadFile(unit) },
 		agentKubeconfig:           func() ([]byte, error) { return os.ReadFile(kubeconfig) },

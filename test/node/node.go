@@ -58,6 +58,9 @@ func On(h *lab.Host, binary string) (*Node, error) {
 	return n, n.put(binary, agent)
 }
 
+// PutRun puts the program that the command run of the agent becomes beside the agent on the host.
+func (n *Node) PutRun(binary string) error { return n.put(binary, agent+"-run") }
+
 func (n *Node) put(from, to string) error {
 	data, err := os.ReadFile(from)
 	if err != nil {

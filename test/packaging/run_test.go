@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	agent "github.com/noderefit/noderefit/host"
+
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -107,7 +109,7 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{api.Daemon, api.Controller, api.Server} {
+	for _, name := range []string{agent.Program, agent.RunProgram, api.Controller, api.Server} {
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", dir, root+"/cmd/"+name)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if _, err := run(cmd); err != nil {
@@ -208,7 +210,8 @@ func runDaemon(t *testing.T, c *cluster.Cluster, host *lab.Host, programs, node 
 		from string
 		mode os.FileMode
 	}{
-		"/usr/local/bin/machine-config-daemon":  {filepath.Join(programs, api.Daemon), 0o755},
+		"/usr/local/bin/" + agent.Program:       {filepath.Join(programs, agent.Program), 0o755},
+		"/usr/local/bin/" + agent.RunProgram:    {filepath.Join(programs, agent.RunProgram), 0o755},
 		unit:                                    {root + "/packaging/systemd/machine-config-daemon.service", 0o644},
 		"/etc/machine-config-daemon/kubeconfig": {kubeconfig, 0o600},
 	} {
@@ -317,7 +320,7 @@ func nothingRefused(t *testing.T, c *cluster.Cluster) {
 			t.Errorf("%s was refused: %s %s: %d", account, r.Verb, r.URI, r.Response.Code)
 		}
 	}
-	for _, account := range []string{api.Daemon, api.Controller, api.Server} {
+	for _, account := range []string{agent.Program, agent.RunProgram, api.Controller, api.Server} {
 		if count[account] == 0 {
 			t.Errorf("%s asked for nothing", account)
 		}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-logr/zapr"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/daemon"
+	"github.com/noderefit/noderefit/drain"
+	"github.com/noderefit/noderefit/hands"
+	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/intake"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// runOptions are the flags of run.
+type runOptions struct {
+	kubeconfig, node, mount, metrics, level string
+	phases                                  bool
+	verdict                                 time.Duration
+	soft                                    host.SoftReboot
+}
+
+// defaultMount is where a pod has the host.
+const defaultMount = "/rootfs"
+
+func runCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Keep this host at the configuration that the cluster wants of its Node",
+		Long: `run is the node's side of a cluster: it watches its own Node and the configurations that this Node is to have,
+and has the host stage, apply and prove them. What it does on the host it does in units of the host's, so that ending
+it interrupts nothing.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.phases {
+				return daemon.WritePhases(os.Stdout)
+			}
+			return o.run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials for the API server; by default those of the pod")
+	f.StringVar(&o.node, "node-name", "", "name of the Node; by default $NODE_NAME, or the host name")
+	f.StringVar(&o.mount, "root-mount", "",
+		"where the host's root is; by default "+defaultMount+" where it exists, else /")
+	f.StringVar(&o.metrics, "metrics-url", "127.0.0.1:8797", "address of /metrics and /healthz; empty for none")
+	f.BoolVar(&o.phases, "print-phases", false, "print the phases that a node passes and when it is in each, and end")
+	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
+	f.DurationVar(&o.verdict, "verdict-timeout", transaction.DefaultTimeout,
+		"how long the host may take to prove healthy after a boot")
+	f.Var(&o.soft, "soft-reboot", host.SoftRebootUsage)
+	return cmd
+}
+
+func (o *runOptions) run(ctx context.Context) error {
+	log, err := o.logger()
+	if err != nil {
+		return err
+	}
+	klog.SetLogger(zapr.NewLogger(log)) // client-go's
+	if err := o.defaults(); err != nil {
+		return err
+	}
+	config, err := o.credentials()
+	if err != nil {
+		return err
+	}
+	head, err := o.head(config, log)
+	if err != nil {
+		return err
+	}
+	metrics := daemon.NewMetrics()
+	head.Metrics = metrics
+	hands, err := hands.New(o.mount, hands.Options{Verdict: head.Verdict, SoftReboot: bool(o.soft),
+		Observe: metrics.Command})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = hands.Close() }()
+	head.Hands, head.Senses, head.Verifier, head.Monitor, head.Deliverer = hands, hands, hands, hands, hands
+	head.Asker, head.Boot = hands, hands.Boot()
+	stop, err := serveMetrics(ctx, o.metrics, metrics.Handler(), log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	log.Info("running", zap.String("version", version), zap.String("node", o.node), zap.String("host", o.mount))
+	return daemon.NewHead(head).Run(ctx)
+}
+
+func (o *runOptions) logger() (*zap.Logger, error) {
+	level, err := zapcore.ParseLevel(o.level)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("flag --log-level: %w", err)}
+	}
+	config := zap.NewProductionConfig()
+	config.Level = zap.NewAtomicLevelAt(level)
+	config.Sampling = nil // its counters are a tenth of what the head holds, and nothing here repeats itself that often
+	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
+	config.EncoderConfig.EncodeDuration = zapcore.StringDurationEncoder
+	config.DisableStacktrace, config.DisableCaller = true, true
+	return config.Build()
+}
+
+func (o *runOptions) defaults() error {
+	if o.node == "" {
+		o.node = os.Getenv("NODE_NAME")
+	}
+	if o.node == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("finding the node's name: %w", err)
+		}
+		o.node = strings.ToLower(name) // as the kubelet does
+	}
+	if o.mount != "" {
+		return nil
+	}
+	o.mount = "/"
+	if _, err := os.Stat(defaultMount); err == nil {
+		o.mount = defaultMount
+	}
+	return nil
+}
+
+func (o *runOptions) credentials() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("reading credentials: %w", err)
+	}
+	config.UserAgent = api.Daemon + "/" + version
+	// Configurations are read byte by byte, and judged where they are parsed.
+	config.Wrap(intake.New(mcfgv1.GroupVersion.WithKind("ControllerConfig"),
+		mcfgv1.GroupVersion.WithKind("MachineConfigNode")).Transport)
+	// An update is some twenty requests, one after the other; a drain adds one for each pod.
+	config.QPS, config.Burst = 20, 40
+	return config, nil
+}
+
+func (o *runOptions) head(config *rest.Config, log *zap.Logger) (daemon.HeadOptions, error) {
+	out := daemon.HeadOptions{Node: o.node, Log: log, Verdict: o.verdict}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return out, err
+	}
+	out.Kube, out.Drainer = kube, &drain.Drainer{Client: kube, Node: o.node}
+	if out.Configs, err = mcfgclient.NewForConfig(config); err != nil {
+		return out, err
+	}
+	out.Metadata, err = metadata.NewForConfig(config)
+	return out, err
+}
+
+// serveMetrics serves them until stop is called.
+func serveMetrics(
+	ctx context.Context, address string, handler http.Handler, log *zap.Logger,
+) (stop func(), err error) {
+	if address == "" {
+		return func() {}, nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("flag --metrics-url: %w", err)
+	}
+	log.Info("serving metrics", zap.String("address", listener.Addr().String()))
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			log.Error("serving metrics", zap.Error(err))
+		}
+	}()
+	return func() { _ = server.Close() }, nil
+}
