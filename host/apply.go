@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"time"
 
@@ -103,6 +102,12 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 	return h.result(ctx, res, r), err
 }
 
+func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+	res *Result) error {
+	return h.carryOut(ctx, steps, &attempt{verb: ApplyVerb.Name, record: r, options: o, result: res,
+		cfg: h.deliveries().over(cfg)})
+}
+
 func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
 	// A reboot that was asked for stops this very process; how far it came is still to be said.
 	if h.os == OSRpmOstree && h.way == "" {
@@ -116,61 +121,6 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 		res.Acted = h.services.acted
 	}
 	return res
-}
-
-func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
-	res *Result) error {
-	cfg = h.deliveries().over(cfg)
-	done, err := h.recoverFirst(ctx, r, cfg, o, res)
-	if err != nil || done {
-		return err
-	}
-	if err := h.quarantine(r, cfg, o); err != nil {
-		return err
-	}
-	u, err := h.prepare(ctx, r, cfg, o, res)
-	if err != nil {
-		var unreachable *UnreachableError
-		switch {
-		case errors.As(err, &unreachable):
-			h.engine().Fail(r, transaction.Unreconcilable, err)
-		case !errors.As(err, new(*DriftError)) && !errors.As(err, new(*Refused)):
-			h.engine().Fail(r, transaction.Degraded, err)
-		}
-		return err
-	}
-	if u == nil {
-		err := errors.Join(h.stay(ctx, r, o), h.unstage(ctx, ""))
-		if len(r.Discard) > 0 {
-			err = errors.Join(err, h.engine().Tidy(ctx, r))
-		}
-		return err
-	}
-	defer u.end()
-	if !o.Cluster && !o.unasked && (res.Plan.Drain || res.Plan.Reboot) {
-		// Who asks from a cluster has asked before it has drained the node.
-		if err := h.askBeforeDrain(ctx, r, cfg.Name, o.Hooks); err != nil {
-			return err
-		}
-	}
-	if u.reboot {
-		if err := h.keepHooks(u.Revision.Digest, o.Hooks); err != nil {
-			return err
-		}
-	}
-	if err := h.run(ctx, r, u, o, res); err != nil {
-		if r.Pending == nil && r.State != transaction.RolledBack && !errors.Is(err, errNotHeld) {
-			h.engine().Fail(r, transaction.Degraded, err)
-		}
-		return err
-	}
-	if err := h.unforce(); err != nil {
-		return err
-	}
-	if u.deploys {
-		return nil // it is let go of with the verdict
-	}
-	return h.unstage(ctx, "")
 }
 
 // recoverFirst brings unfinished work to an end, and takes back a commit that has not booted when something else is
@@ -291,215 +241,6 @@ func unproved(r *transaction.Record, digest string) bool {
 	return r.Committed != nil && r.Committed.Unproved && r.Committed.Digest == digest
 }
 
-// update is a prepared way to a configuration: everything that could be decided before anything is touched.
-type update struct {
-	transaction.Update
-	cfg, old *machineconfig.Config
-	made     []string // see compile
-	all      []files.Want
-	road     transaction.Road
-	request  ostree.Request
-	booted   ostree.Deployment
-	release  func() // the lock of staging, where it is held
-	// ownedKargs are those of the booted deployment that are ours.
-	ownedKargs []string
-	reboot     bool
-	// deploys says that there is to be a new deployment: on the staged road of what was wanted, nil where that is what
-	// runs, with reclaim gone before.
-	deploys bool
-	want    *wanted
-	reclaim []string
-	// approved is the OS that want may be, "" for any.
-	approved string
-}
-
-// prepare plans, and refuses what can't work. It returns nil where nothing is to be done.
-func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
-	res *Result) (*update, error) {
-	h.say("plan", cfg.Name)
-	old, err := h.committed(r, cfg)
-	if errors.Is(err, errNoCopy) {
-		// What it was can't be known any more; that must not keep the host from what it is to be.
-		res.Warnings = append(res.Warnings, err.Error()+"; what it had and "+cfg.Name+" has not stays on the host")
-		err = nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	booted, err := h.booted(ctx)
-	if err != nil {
-		return nil, err
-	}
-	drift, err := h.drift(old, res)
-	if err != nil {
-		return nil, err
-	}
-	if o.Strict && len(drift) > 0 && !h.forced() {
-		return nil, &DriftError{Config: old.Name, Drift: drift}
-	}
-	v := view{host: h.root}
-	var made []string
-	if r.Committed != nil {
-		made = r.Committed.Made
-	}
-	c, err := compile(v, cfg, old, made)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
-	}
-	if err := c.linkable(); err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
-	}
-	res.Warnings = append(res.Warnings, c.warnings...)
-	if !files.Owners() {
-		res.Warnings = append(res.Warnings, "not root: owners of files are left out")
-	}
-	differing, err := differing(v, c.wants)
-	if err != nil {
-		return nil, err
-	}
-	p, err := h.plan(ctx, old, cfg, drift, differing, booted, r, o)
-	if err != nil {
-		return nil, err
-	}
-	res.Plan = p
-	if err := Unreconcilable(p); err != nil {
-		return nil, err
-	}
-	owned := h.owned(r, booted, cfg, p)
-	if len(p.Changes) == 0 && len(differing) == 0 && old == cfg && r.Committed.Config == cfg.Name &&
-		r.Committed.Deployment == booted.ID {
-		return nil, nil
-	}
-	doc, err := cfg.Marshal()
-	if err != nil {
-		return nil, fmt.Errorf("encoding %s: %w", cfg.Name, err)
-	}
-	u := &update{cfg: cfg, old: old, made: made, all: c.wants, booted: booted, reboot: p.Reboot,
-		approved: o.Approved}
-	u.Document, u.Actions, u.Timeout = doc, p.Actions, o.Timeout
-	u.SoftReboot = p.SoftReboot
-	u.Revision = transaction.Revision{Config: cfg.Name, Digest: cfg.Digest, Deployment: booted.ID, OwnedKargs: owned,
-		Skipped: skipped(p), Made: c.made}
-	if r.Committed != nil {
-		u.Revision.Layers, u.ownedKargs = r.Committed.Layers, r.Committed.OwnedKargs
-	}
-	if h.os == OSRpmOstree && len(u.Revision.Skipped) == 0 {
-		u.Revision.Layers.Wanted, _, err = h.packages(cfg)
-		if err != nil && (!errors.As(err, new(plan.NotKnown)) || !changes(p, plan.OSImage)) {
-			return nil, err
-		}
-	}
-	for _, d := range drift {
-		u.Drifted = append(u.Drifted, d.paths...)
-	}
-	slices.Sort(u.Drifted)
-	u.Drifted = slices.Compact(u.Drifted)
-	if err := h.chooseRoad(ctx, u, c, o, res); err != nil {
-		u.end()
-		return nil, err
-	}
-	return u, nil
-}
-
-// end lets others stage again.
-func (u *update) end() {
-	if u.release != nil {
-		u.release()
-	}
-}
-
-func (h *Host) chooseRoad(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
-	p := res.Plan
-	if h.plain != nil {
-		if err := c.writable(); err != nil {
-			return err
-		}
-	}
-	if err := h.otherManagers(ctx, u.cfg, p.Reboot); err != nil {
-		return err
-	}
-	switch {
-	case h.plain == nil:
-		u.road, u.Wants = transaction.RoadTree, c.wants
-		if p.Reboot {
-			u.Actions = nil // the reboot does them all
-		}
-	case !p.Reboot:
-		u.road, u.Wants = transaction.RoadLive, c.wants
-	default:
-		var err error
-		if u.road, err = h.road(ctx); err != nil {
-			return fmt.Errorf("this change needs a new deployment: %w", err)
-		}
-		return h.prepareBoot(ctx, u, c, o, res)
-	}
-	return nil
-}
-
-// prepareBoot does what is slow or can fail of an update that boots before anything is touched.
-func (h *Host) prepareBoot(ctx context.Context, u *update, c *compiler, o ApplyOptions, res *Result) error {
-	if !o.NoReboot && h.services != nil {
-		if err := h.services.inhibited(ctx); err != nil {
-			return &Refused{Err: err}
-		}
-	}
-	u.request = ostree.Request{OS: u.booted.OS, Checksum: u.booted.Checksum, OriginOf: u.booted.ID,
-		KernelArguments: u.booted.KernelArguments}
-	image, composes := "", false
-	var arguments plan.Change
-	for _, ch := range res.Plan.Changes {
-		switch ch.Kind {
-		case plan.Kargs:
-			arguments = ch
-		case plan.OSImage:
-			image, composes = ch.To, true
-		case plan.KernelType, plan.Extensions:
-			composes = true
-		}
-	}
-	if composes {
-		if err := h.prepareOS(ctx, u, image, o, res); err != nil {
-			return err
-		}
-	}
-	if w, is := h.composer.(withdrawer); is {
-		if err := w.Withdraw(ctx); err != nil {
-			return err
-		}
-	}
-	if err := h.prepareArguments(ctx, u, arguments, o.arguments); err != nil {
-		return err
-	}
-	if u.SoftReboot && (u.request.Checksum != u.booted.Checksum ||
-		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)) {
-		u.SoftReboot = false
-		res.Plan.NeedsFullReboot("the OS or its kernel arguments change")
-	}
-	if err := h.prepareSpace(ctx, u); err != nil {
-		return err
-	}
-	u.deploys = true
-	if u.road == transaction.RoadStaged {
-		if err := h.prepareStaged(ctx, u, c, o); err != nil {
-			return err
-		}
-	}
-	places, err := c.view.places(c.wants)
-	if err != nil {
-		return err
-	}
-	for _, w := range c.wants {
-		if carried(places[w.Path]) {
-			continue
-		}
-		if err := survives(w, places[w.Path]); err != nil {
-			return err
-		}
-		u.Wants = append(u.Wants, w)
-	}
-	return nil
-}
-
 // prepareArguments decides which kernel arguments the new deployment has, and which of them are ours: not the others,
 // which are to be there too.
 func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Change, others []string) error {
@@ -515,17 +256,6 @@ func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Chan
 		u.request.KernelArguments = append(u.request.KernelArguments, kargs.Missing(u.request.KernelArguments, others)...)
 	}
 	return nil
-}
-
-// prepareSpace keeps the deployments after the booted one until the new one is proved, unless their kernels take the
-// room in /boot that it needs.
-func (h *Host) prepareSpace(ctx context.Context, u *update) error {
-	u.request.KeepRollback = true
-	err := h.deployments.BootSpace(ctx, u.request.OS, u.request.Checksum)
-	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
-		u.request.KeepRollback, u.reclaim, err = false, full.Reclaimable, nil
-	}
-	return err
 }
 
 // prepareOS brings the new OS to the disk; on the way back it is that of the deployment before.
@@ -620,58 +350,6 @@ func survives(w files.Want, at string) error {
 		}
 	}
 	return nil
-}
-
-func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o ApplyOptions, res *Result) error {
-	e := h.engine()
-	if h.services != nil {
-		if err := h.install(); err != nil {
-			return fmt.Errorf("installing the recovery unit: %w", err)
-		}
-	}
-	baseline, err := h.baseline(ctx, o.Cluster)
-	if err != nil {
-		return err
-	}
-	judge := unproved(r, u.Revision.Digest)
-	if judge {
-		baseline.FailedUnits = nil
-	}
-	u.Baseline = baseline
-	u.Permit = func() error { return h.nodeHeld(o.Cluster) }
-	if u.Timeout == 0 {
-		u.Timeout = transaction.DefaultTimeout
-	}
-	switch u.road {
-	case transaction.RoadSwitch:
-		err = e.Switch(ctx, r, transaction.Switch{Update: u.Update, Request: u.request, Booted: u.booted.ID,
-			Etc: func(tree *files.Root) ([]files.Want, error) { return h.etc(tree, u) },
-			Open: func(d ostree.Deployment) (*files.Root, error) {
-				return files.OpenWritable(path.Join("/sysroot", d.Dir))
-			}})
-	case transaction.RoadStaged:
-		err = e.Staged(ctx, r, h.staging(u, res))
-	default:
-		if touched := disrupted(u.Actions); h.services != nil && !u.reboot && (judge || len(touched) > 0) {
-			touched = slices.DeleteFunc(touched, func(s string) bool { return transaction.UnitGoes(u.Wants, s) })
-			before, err := h.states(ctx, touched)
-			if err != nil {
-				return err
-			}
-			u.Verdict, u.Services = true, before
-		}
-		if err := e.Live(ctx, r, u.Update, u.road); err != nil {
-			return err
-		}
-		if !u.reboot || !h.live {
-			return nil
-		}
-		return h.reboot(ctx, r, o, res)
-	}
-	if err != nil {
-		return err
-	}
-	return h.rebootHeld(ctx, r, o, res)
 }
 
 // rebootHeld reboots into what was committed, unless the node has taken pods since it was drained: then that is

@@ -308,22 +308,10 @@ func (h *Host) Prove(ctx context.Context) error {
 		return err
 	}
 	r, err := h.store().Load()
-	if err == nil && (r.Pending != nil || h.recoveryFailed(ctx)) {
-		var out transaction.Outcome
-		if out, err = h.engine().Recover(ctx, r); out.Rebooting {
-			return err
-		}
-	}
-	if err == nil && r.Pending != nil {
-		// A deployment has the units of the agent that made it, which may be an older one by now: that is no fault of the
-		// configuration.
-		err = Installer{root: h.root, labels: h.labels}.Units()
+	if err == nil {
+		err = h.carryOut(ctx, bootSteps, &attempt{verb: proveVerb, unlocks: true, record: r, result: &Result{}})
 	}
 	h.unlock()
-	if err != nil {
-		return err
-	}
-	err = h.prove(ctx, r)
 	if bad, is := errors.AsType[*transaction.BadConfig](err); is {
 		h.say("prove", bad.Error())
 		return nil // the verdict is given and carried out: this is no failure of the unit
@@ -338,23 +326,48 @@ func (h *Host) recoveryFailed(ctx context.Context) bool {
 	return err == nil && states[transaction.RecoverUnit] == "failed"
 }
 
+// prove gives the verdict on what has booted, and carries it out.
 func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
-	p := r.Pending
-	if p == nil || p.Phase != transaction.PhaseProve {
+	at := slices.IndexFunc(bootSteps, func(s step) bool { return s.name == proveStep })
+	return h.carryOut(ctx, bootSteps[at:], &attempt{verb: proveVerb, record: r, result: &Result{}})
+}
+
+func (h *Host) recoverBooted(ctx context.Context, a *attempt) error {
+	if a.record.Pending == nil && !h.recoveryFailed(ctx) {
 		return nil
 	}
-	verdict := h.verdict(ctx, r)
+	out, err := h.engine().Recover(ctx, a.record)
+	a.over = out.Rebooting
+	return err
+}
+
+// awaitsVerdict reports whether the update that has booted has no verdict yet.
+func awaitsVerdict(_ *Host, a *attempt) bool {
+	return a.record.Pending != nil && a.record.Pending.Phase == transaction.PhaseProve
+}
+
+// ownUnits puts the agent's units right: a deployment has the units of the agent that made it, which may be an older one
+// by now, and that is no fault of the configuration.
+func (h *Host) ownUnits(context.Context, *attempt) error {
+	return Installer{root: h.root, labels: h.labels}.Units()
+}
+
+// askVerdict asks without the lock where the lock was taken for recovery, and takes it to write the verdict down.
+// Meanwhile another process may have settled the update, or gone back: then nothing is left to do.
+func (h *Host) askVerdict(ctx context.Context, a *attempt) error {
+	p := a.record.Pending
+	if a.unlocks {
+		h.unlock()
+	}
+	verdict := h.verdict(ctx, a.record)
 	if ctx.Err() != nil {
 		return ctx.Err() // asked to stop, which is no verdict
 	}
-	held := h.lock != nil
-	if !held {
+	if h.lock == nil {
 		if err := h.waitLock(ctx); err != nil {
 			return err
 		}
-		defer h.unlock()
 	}
-	// Meanwhile somebody else may have settled it, or gone back.
 	now, err := h.store().Load()
 	if err != nil {
 		return err
@@ -362,17 +375,23 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 	if q := now.Pending; q == nil || q.Phase != transaction.PhaseProve || q.Digest != p.Digest || q.BootID != p.BootID {
 		return nil
 	}
-	*r = *now
-	if verdict == nil {
-		if err := h.engine().Settle(r); err != nil {
-			return err
-		}
-		h.cleanUp(ctx, r)
-		return nil
+	*a.record, a.judged, a.verdict = *now, true, verdict
+	return nil
+}
+
+func (h *Host) settle(ctx context.Context, a *attempt) error {
+	if err := h.engine().Settle(a.record); err != nil {
+		return err
 	}
-	bad := &transaction.BadConfig{Config: r.Pending.Config, Err: verdict}
-	if err := h.engine().GoBack(ctx, r, message.OneLine(verdict.Error()), true); err != nil {
-		return fmt.Errorf("%w; and going back: %w", verdict, err)
+	h.cleanUp(ctx, a.record)
+	return nil
+}
+
+// goBack returns a *transaction.BadConfig once the way back has begun.
+func (h *Host) goBack(ctx context.Context, a *attempt) error {
+	bad := &transaction.BadConfig{Config: a.record.Pending.Config, Err: a.verdict}
+	if err := h.engine().GoBack(ctx, a.record, message.OneLine(a.verdict.Error()), true); err != nil {
+		return fmt.Errorf("%w; and going back: %w", a.verdict, err)
 	}
 	return bad
 }

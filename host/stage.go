@@ -103,35 +103,9 @@ func spares(r *transaction.Record, cfg *machineconfig.Config) error {
 
 func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result) error {
-	cfg = h.deliveries().over(cfg)
-	if err := h.contradicts(r); err != nil {
-		return err
-	}
-	if p := r.Pending; p != nil && p.Digest == cfg.Digest {
-		return nil // it is further than that
-	}
-	if err := spares(r, cfg); err != nil {
-		return err
-	}
-	if !o.Lift {
-		if err := h.quarantine(r, cfg, o); err != nil {
-			return err
-		}
-	}
 	o.afresh = true
-	u, err := h.prepare(ctx, r, cfg, o, res)
-	if err != nil || u == nil {
-		return err
-	}
-	h.say("check", cfg.Name)
-	if err := h.engine().Check(u.Update, u.all); err != nil {
-		return err
-	}
-	if !u.deploys {
-		return ctx.Err()
-	}
-	res.Staged = u.request.Checksum
-	return h.deploymentSpace(ctx)
+	return h.carryOut(ctx, steps, &attempt{verb: StageVerb.Name, record: r, options: o, result: res,
+		cfg: h.deliveries().over(cfg)})
 }
 
 // deploymentSpace refuses a host without room for another deployment.

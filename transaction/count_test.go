@@ -188,6 +188,16 @@ func (m *machine) Clear() error {
 	return m.effect(func() { m.left, m.counted = 0, false })
 }
 
+// carryOut has an operation done as a host does it.
+func carryOut(ctx context.Context, o Operation) error {
+	for _, do := range []func(context.Context) error{o.Stage, o.Materialise, o.Commit, o.Effect} {
+		if err := do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // update begins the update from A to B.
 func (m *machine) update(ctx context.Context) error {
 	r, err := m.engine.store().Load()
@@ -196,8 +206,8 @@ func (m *machine) update(ctx context.Context) error {
 	}
 	empty := func(*files.Root) ([]files.Want, error) { return nil, nil }
 	open := func(ostree.Deployment) (*files.Root, error) { return files.Open(m.dir) }
-	if err := m.engine.Switch(ctx, r, Switch{Booted: "A", Etc: empty, Open: open, Update: Update{SoftReboot: m.soft,
-		Revision: Revision{Config: "b", Digest: "bb"}, Document: []byte("{}"), Timeout: time.Hour}}); err != nil || !m.soft {
+	if err := carryOut(ctx, m.engine.NewSwitch(r, Switch{Booted: "A", Etc: empty, Open: open, Update: Update{SoftReboot: m.soft,
+		Revision: Revision{Config: "b", Digest: "bb"}, Document: []byte("{}"), Timeout: time.Hour}})); err != nil || !m.soft {
 		return err
 	}
 	return m.engine.BootBy(r, SoftStarted)

@@ -390,36 +390,6 @@ func (e *Engine) tidyConfigs(r *Record) error {
 	return nil
 }
 
-// Live makes u true on the running host, on the live or the tree road.
-func (e *Engine) Live(ctx context.Context, r *Record, u Update, road Road) error {
-	if err := e.Tidy(ctx, r); err != nil {
-		return err
-	}
-	id := newID(e.Now())
-	e.Say("stage", u.Revision.Config)
-	j, err := e.begin(u, road, id)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(j.sync(), ctx.Err(), fault("prepared"), j.unmoved(), u.permit()); err != nil {
-		return e.abandon(j, err)
-	}
-	u.Revision.Transaction, u.Revision.Made = id, addTo(u.Revision.Made, implied(j.Steps))
-	r.Pending = &Pending{Revision: u.Revision, Phase: PhaseApply, Road: road, From: u.Revision.Deployment,
-		BootID: e.BootID, MaxAttempts: MaxAttempts, Timeout: u.Timeout, Baseline: u.Baseline,
-		Verdict: u.Verdict, Services: u.Services}
-	r.setState(Working, "", e.Now())
-	e.Say("commit", u.Revision.Config)
-	if err := e.store().save(r); err != nil {
-		r.Pending = nil
-		return e.abandon(j, err)
-	}
-	if err := fault("committed"); err != nil {
-		return e.takeBack(ctx, r, j, err, false)
-	}
-	return e.finish(ctx, r, j)
-}
-
 // finish rolls a decided journal forward, acts, and settles; or takes it all back.
 func (e *Engine) finish(ctx context.Context, r *Record, j *journal) error {
 	ctx = context.WithoutCancel(ctx) // decided: it is finished one way or the other

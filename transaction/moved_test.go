@@ -48,10 +48,10 @@ func TestDeploymentIsMadeAgainWhileTheRunningEtcMoves(t *testing.T) {
 		h := &restless{shelf: &shelf{{ID: "A", Booted: true, Default: true}}, dir: root.Path(), moves: moves}
 		e := &Engine{Root: root, Deployments: h, BootID: "boot-0", Now: time.Now, Say: func(string, string) {}}
 		r := &Record{}
-		err := e.Switch(t.Context(), r, Switch{Booted: "A",
+		err := carryOut(t.Context(), e.NewSwitch(r, Switch{Booted: "A",
 			Etc:    func(*files.Root) ([]files.Want, error) { return nil, nil },
 			Open:   func(ostree.Deployment) (*files.Root, error) { return files.Open(root.Path()) },
-			Update: Update{Revision: Revision{Config: "b", Digest: "bb"}, Document: []byte("{}"), Timeout: time.Hour}})
+			Update: Update{Revision: Revision{Config: "b", Digest: "bb"}, Document: []byte("{}"), Timeout: time.Hour}}))
 		if got := h.ids(); !slices.Equal(got, want) {
 			t.Errorf("moved %d times, there are %v instead of %v", moves, got, want)
 		}

@@ -26,64 +26,6 @@ type Staged struct {
 	Reclaim []string
 }
 
-// Staged stages u and releases it. The host is wholly on the old configuration before and stays so until the reboot;
-// what boots then decides, and the files follow on the first boot. A staged deployment that is lost on the way down
-// changes nothing.
-func (e *Engine) Staged(ctx context.Context, r *Record, s Staged) error {
-	if err := e.Tidy(ctx, r); err != nil {
-		return err
-	}
-	was := *r
-	id := newID(e.Now())
-	s.Revision.Transaction, s.Revision.Deployment = id, ""
-	p := &Pending{Revision: s.Revision, Phase: PhasePrepare, Road: RoadStaged, From: s.Booted, BootID: e.BootID,
-		MaxAttempts: MaxAttempts, Timeout: s.Timeout, Baseline: s.Baseline}
-	r.Pending = p
-	r.setState(Working, "", e.Now())
-	if err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("recorded")); err != nil {
-		return e.abort(ctx, r, nil, err)
-	}
-	e.Say("stage", s.Revision.Config)
-	j, err := e.begin(s.Update, RoadStaged, id)
-	if err != nil {
-		return e.abort(ctx, r, nil, err)
-	}
-	d := ostree.Deployment{ID: s.Booted}
-	if s.Stage != nil {
-		for _, old := range s.Reclaim {
-			if err := e.Deployments.Discard(ctx, old); err != nil {
-				return e.abort(ctx, r, j, fmt.Errorf("discarding deployment %s: %w", old, err))
-			}
-		}
-		e.Say("materialise", s.Revision.Config)
-		if err := fault("materialise"); err != nil {
-			return e.abort(ctx, r, j, err)
-		}
-		if d, err = s.Stage(ctx); err != nil {
-			return e.abort(ctx, r, j, fmt.Errorf("staging the deployment: %w", err))
-		}
-	}
-	if err := errors.Join(j.sync(), ctx.Err(), fault("materialised")); err != nil {
-		return e.abort(ctx, r, j, err)
-	}
-	if err := s.permit(); err != nil {
-		return e.revoke(ctx, r, j, err, func() { r.State, r.Reason, r.Since = was.State, was.Reason, was.Since })
-	}
-	p.Phase, p.Deployment, p.Checksum, p.KernelArguments = PhaseBoot, d.ID, d.Checksum, d.KernelArguments
-	p.Made = addTo(p.Made, implied(j.Steps))
-	r.setState(Working, "waiting for the reboot", e.Now())
-	e.Say("commit", d.ID)
-	if err := errors.Join(e.store().save(r), fault("pending")); err != nil {
-		return e.abort(ctx, r, j, err)
-	}
-	if s.Stage != nil {
-		if err := s.Release(ctx, d.ID); err != nil {
-			return e.abort(ctx, r, j, fmt.Errorf("releasing the staged deployment %s: %w", d.ID, err))
-		}
-	}
-	return fault("committed")
-}
-
 // etcJournal returns the journal of what the booted /etc is to become, nil on roads that have none. The first call
 // makes it: only now the tree is there that it is made for, with all that was written to the old one before the reboot.
 func (e *Engine) etcJournal(ctx context.Context, r *Record) (*journal, error) {

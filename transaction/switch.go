@@ -33,63 +33,6 @@ type Switch struct {
 // mergeTries is how often the new /etc is made again because somebody wrote to the running one meanwhile.
 const mergeTries = 3
 
-// Switch makes the deployment that carries u, and makes it the default. The host is wholly on the old one before, and
-// will be wholly on the new one from the next boot on; nothing is left to do at shutdown.
-func (e *Engine) Switch(ctx context.Context, r *Record, s Switch) error {
-	if err := e.Tidy(ctx, r); err != nil {
-		return err
-	}
-	before, err := e.Deployments.Status(ctx)
-	if err != nil {
-		return fmt.Errorf("reading deployments: %w", err)
-	}
-	was := *r
-	id := newID(e.Now())
-	s.Revision.Transaction, s.Revision.Deployment = id, ""
-	p := &Pending{Revision: s.Revision, Phase: PhasePrepare, Road: RoadSwitch, From: s.Booted, BootID: e.BootID,
-		Checksum: s.Request.Checksum, KernelArguments: s.Request.KernelArguments,
-		MaxAttempts: MaxAttempts, Timeout: s.Timeout, Baseline: s.Baseline}
-	for _, d := range before {
-		p.Existing = append(p.Existing, d.ID)
-	}
-	r.Pending = p
-	r.setState(Working, "", e.Now())
-	if err := errors.Join(e.Root.MkdirAll(StateDir, 0o700), e.store().save(r), fault("recorded")); err != nil {
-		return e.abort(ctx, r, nil, err)
-	}
-	e.Say("stage", s.Revision.Config)
-	j, err := e.begin(s.Update, RoadSwitch, id)
-	if err != nil {
-		return e.abort(ctx, r, nil, err)
-	}
-	d, err := e.materialise(ctx, p, j, s)
-	if err != nil {
-		return e.abort(ctx, r, j, err)
-	}
-	if err := errors.Join(j.sync(), ctx.Err(), fault("materialised")); err != nil {
-		return e.abort(ctx, r, j, err)
-	}
-	if err := s.permit(); err != nil {
-		return e.revoke(ctx, r, j, err, func() { r.State, r.Reason, r.Since = was.State, was.Reason, was.Since })
-	}
-	p.Phase, p.Deployment = PhaseBoot, d.ID
-	if s.SoftReboot {
-		p.SoftReboot = SoftPlanned
-	}
-	r.setState(Working, p.waiting(), e.Now())
-	e.Say("commit", d.ID)
-	if err := errors.Join(e.store().save(r), fault("pending")); err != nil {
-		return e.abort(ctx, r, j, err)
-	}
-	if err := e.countBoots(ctx, p, before); err != nil {
-		return e.abort(ctx, r, j, err)
-	}
-	if err := e.Deployments.SetDefault(ctx, d.ID); err != nil {
-		return e.abort(ctx, r, j, fmt.Errorf("making %s the default: %w", d.ID, err))
-	}
-	return fault("committed")
-}
-
 func (p *Pending) waiting() string {
 	if p.SoftReboot != "" {
 		return "waiting for the soft reboot"

@@ -257,10 +257,14 @@ func applyCommand() *cobra.Command {
 	var to goal
 	var a host.ApplyOptions
 	var hooks string
+	var steps bool
 	cmd := &cobra.Command{
 		Use:   "apply --config FILE",
 		Short: "Move the host to a configuration as one transaction",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if steps {
+				return host.WriteSteps(os.Stdout)
+			}
 			var cfg *machineconfig.Config
 			if cfg, a.Policy, err = to.read(); err != nil {
 				return err
@@ -280,6 +284,7 @@ func applyCommand() *cobra.Command {
 	o.osFlag(cmd)
 	to.flags(cmd, "config", "rendered MachineConfig, Ignition or Butane document")
 	rebootFlags(cmd, &a)
+	cmd.Flags().BoolVar(&steps, "print-steps", false, "print the steps of an update on the host, and end")
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
 	cmd.Flags().BoolVar(&a.Strict, "strict", false,
 		"refuse a host that does not match its configuration, instead of overwriting what differs")

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// attempt is one update on its way through the steps: what was asked for, and what the steps have found so far.
+type attempt struct {
+	verb    string
+	record  *transaction.Record
+	options ApplyOptions
+	result  *Result
+	// cfg is the configuration that is wanted, with what was delivered beside it; old is the one that the host has, nil
+	// where it has none.
+	cfg, old *machineconfig.Config
+	booted   ostree.Deployment
+	drift    []Drift
+	made     []string // see compile
+	compiled *compiler
+	// differing are the subjects that are not on the host as they are wanted.
+	differing map[string]bool
+	update    *update
+	operation transaction.Operation
+	// judged: the verdict was given, and verdict is why it is a no.
+	judged  bool
+	verdict error
+	// unlocks: others may have the host while the verdict is asked for.
+	unlocks bool
+	// over: nothing is left to do.
+	over bool
+}
+
+// update is a way to a configuration: all that is decided before anything is touched.
+type update struct {
+	transaction.Update
+	cfg, old *machineconfig.Config
+	made     []string // see compile
+	all      []files.Want
+	road     transaction.Road
+	request  ostree.Request
+	booted   ostree.Deployment
+	release  func() // the lock of staging, where it is held
+	// ownedKargs are those of the booted deployment that are ours.
+	ownedKargs []string
+	reboot     bool
+	// deploys says that there is to be a new deployment: on the staged road of what was wanted, nil where that is what
+	// runs, with reclaim gone before.
+	deploys bool
+	want    *wanted
+	reclaim []string
+	// approved is the OS that want may be, "" for any.
+	approved string
+}
+
+// end lets others stage again.
+func (a *attempt) end() {
+	if a.update != nil && a.update.release != nil {
+		a.update.release()
+	}
+}
+
+// boots reports whether a boot is what carries the update out.
+func (a *attempt) boots() bool { return slices.Contains(booting, a.update.road) }
+
+// change returns the change of a kind, the zero value where the plan has none.
+func (a *attempt) change(kind plan.Kind) plan.Change {
+	for _, c := range a.result.Plan.Changes {
+		if c.Kind == kind {
+			return c
+		}
+	}
+	return plan.Change{}
+}
+
+func (h *Host) recoverUnfinished(ctx context.Context, a *attempt) (err error) {
+	a.over, err = h.recoverFirst(ctx, a.record, a.cfg, a.options, a.result)
+	return err
+}
+
+// refuseAnother is what stage does instead of recovering. An update to the same content is further than stage is.
+func (h *Host) refuseAnother(_ context.Context, a *attempt) error {
+	if err := h.contradicts(a.record); err != nil {
+		return err
+	}
+	if p := a.record.Pending; p != nil && p.Digest == a.cfg.Digest {
+		a.over = true
+		return nil
+	}
+	return spares(a.record, a.cfg)
+}
+
+func (h *Host) refuseQuarantined(_ context.Context, a *attempt) error {
+	if a.verb == StageVerb.Name && a.options.Lift {
+		return nil // apply lifts
+	}
+	return h.quarantine(a.record, a.cfg, a.options)
+}
+
+func (h *Host) read(ctx context.Context, a *attempt) (err error) {
+	h.say("plan", a.cfg.Name)
+	a.old, err = h.committed(a.record, a.cfg)
+	if errors.Is(err, errNoCopy) {
+		// The former configuration can't be known any more. That must not keep the host from the next one.
+		a.result.Warnings = append(a.result.Warnings,
+			err.Error()+"; what it had and "+a.cfg.Name+" has not stays on the host")
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	if a.booted, err = h.booted(ctx); err != nil {
+		return err
+	}
+	if a.drift, err = h.drift(a.old, a.result); err != nil {
+		return err
+	}
+	if a.options.Strict && len(a.drift) > 0 && !h.forced() {
+		return &DriftError{Config: a.old.Name, Drift: a.drift}
+	}
+	return nil
+}
+
+func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
+	v := view{host: h.root}
+	if a.record.Committed != nil {
+		a.made = a.record.Committed.Made
+	}
+	if a.compiled, err = compile(v, a.cfg, a.old, a.made); err == nil {
+		err = a.compiled.linkable()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.cfg.Name, err)
+	}
+	a.result.Warnings = append(a.result.Warnings, a.compiled.warnings...)
+	if !files.Owners() {
+		a.result.Warnings = append(a.result.Warnings, "not root: owners of files are left out")
+	}
+	a.differing, err = differing(v, a.compiled.wants)
+	return err
+}
+
+func (h *Host) makePlan(ctx context.Context, a *attempt) (err error) {
+	a.result.Plan, err = h.plan(ctx, a.old, a.cfg, a.drift, a.differing, a.booted, a.record, a.options)
+	return err
+}
+
+// refuseUnreachable refuses a plan that can't be carried out, and makes an update of one that can.
+func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
+	p := a.result.Plan
+	if err := Unreconcilable(p); err != nil {
+		return err
+	}
+	u := &update{cfg: a.cfg, old: a.old, made: a.made, all: a.compiled.wants, booted: a.booted, reboot: p.Reboot,
+		approved: a.options.Approved}
+	u.Actions, u.Timeout, u.SoftReboot = p.Actions, a.options.Timeout, p.SoftReboot
+	u.Revision = transaction.Revision{Config: a.cfg.Name, Digest: a.cfg.Digest, Deployment: a.booted.ID,
+		OwnedKargs: h.owned(a.record, a.booted, a.cfg, p), Skipped: skipped(p), Made: a.compiled.made}
+	a.update = u
+	if nothingChanges(h, a) {
+		return nil
+	}
+	var err error
+	if u.Document, err = a.cfg.Marshal(); err != nil {
+		return fmt.Errorf("encoding %s: %w", a.cfg.Name, err)
+	}
+	if a.record.Committed != nil {
+		u.Revision.Layers, u.ownedKargs = a.record.Committed.Layers, a.record.Committed.OwnedKargs
+	}
+	if h.os == OSRpmOstree && len(u.Revision.Skipped) == 0 {
+		u.Revision.Layers.Wanted, _, err = h.packages(a.cfg)
+		if err != nil && (!errors.As(err, new(plan.NotKnown)) || !changes(p, plan.OSImage)) {
+			return err
+		}
+	}
+	for _, d := range a.drift {
+		u.Drifted = append(u.Drifted, d.paths...)
+	}
+	slices.Sort(u.Drifted)
+	u.Drifted = slices.Compact(u.Drifted)
+	return nil
+}
+
+// nothingChanges reports whether the host is on the configuration already.
+func nothingChanges(_ *Host, a *attempt) bool {
+	return len(a.result.Plan.Changes) == 0 && len(a.differing) == 0 && a.old == a.cfg &&
+		a.record.Committed.Config == a.cfg.Name && a.record.Committed.Deployment == a.booted.ID
+}
+
+func (h *Host) stayOn(ctx context.Context, a *attempt) error {
+	a.over = true
+	if a.verb == StageVerb.Name {
+		return nil
+	}
+	err := errors.Join(h.stay(ctx, a.record, a.options), h.unstage(ctx, ""))
+	if len(a.record.Discard) > 0 {
+		err = errors.Join(err, h.engine().Tidy(ctx, a.record))
+	}
+	return err
+}
+
+func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
+	u := a.update
+	if h.plain != nil {
+		if err := a.compiled.writable(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case h.plain == nil:
+		u.road, u.Wants = transaction.RoadTree, a.compiled.wants
+		if u.reboot {
+			u.Actions = nil // the reboot does them all
+		}
+	case !u.reboot:
+		u.road, u.Wants = transaction.RoadLive, a.compiled.wants
+	default:
+		var err error
+		if u.road, err = h.road(ctx); err != nil {
+			return fmt.Errorf("this change needs a new deployment: %w", err)
+		}
+		u.request = ostree.Request{OS: u.booted.OS, Checksum: u.booted.Checksum, OriginOf: u.booted.ID,
+			KernelArguments: u.booted.KernelArguments}
+	}
+	return nil
+}
+
+func (h *Host) refuseManagers(ctx context.Context, a *attempt) error {
+	return h.otherManagers(ctx, a.cfg, a.update.reboot)
+}
+
+func (h *Host) refuseInhibited(ctx context.Context, _ *attempt) error {
+	if err := h.services.inhibited(ctx); err != nil {
+		return &Refused{Err: err}
+	}
+	return nil
+}
+
+// composes reports whether the new deployment is of another OS than the one that runs.
+func composes(_ *Host, a *attempt) bool {
+	p := a.result.Plan
+	return changes(p, plan.OSImage) || changes(p, plan.KernelType) || changes(p, plan.Extensions)
+}
+
+func (h *Host) composeOS(ctx context.Context, a *attempt) error {
+	return h.prepareOS(ctx, a.update, a.change(plan.OSImage).To, a.options, a.result)
+}
+
+// chooseArguments decides the kernel arguments, which bootc's images may bring some of, and with them whether a restart
+// of the userspace is enough.
+func (h *Host) chooseArguments(ctx context.Context, a *attempt) error {
+	u := a.update
+	if w, is := h.composer.(withdrawer); is {
+		if err := w.Withdraw(ctx); err != nil {
+			return err
+		}
+	}
+	if err := h.prepareArguments(ctx, u, a.change(plan.Kargs), a.options.arguments); err != nil {
+		return err
+	}
+	if u.SoftReboot && (u.request.Checksum != u.booted.Checksum ||
+		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)) {
+		u.SoftReboot = false
+		a.result.Plan.NeedsFullReboot("the OS or its kernel arguments change")
+	}
+	return nil
+}
+
+// findSpace keeps the deployments after the booted one until the new one is proved, unless their kernels take the room
+// in /boot that the new one needs. What the new deployment's /etc carries is left out of what is written beside it.
+func (h *Host) findSpace(ctx context.Context, a *attempt) error {
+	u := a.update
+	u.request.KeepRollback = true
+	err := h.deployments.BootSpace(ctx, u.request.OS, u.request.Checksum)
+	if full, is := errors.AsType[*ostree.NoBootSpace](err); is && len(full.Reclaimable) > 0 {
+		u.request.KeepRollback, u.reclaim, err = false, full.Reclaimable, nil
+	}
+	if err != nil {
+		return err
+	}
+	u.deploys = true
+	if u.road == transaction.RoadStaged {
+		if err := h.prepareStaged(ctx, u, a.compiled, a.options); err != nil {
+			return err
+		}
+	}
+	places, err := a.compiled.view.places(a.compiled.wants)
+	if err != nil {
+		return err
+	}
+	for _, w := range a.compiled.wants {
+		if carried(places[w.Path]) {
+			continue
+		}
+		if err := survives(w, places[w.Path]); err != nil {
+			return err
+		}
+		u.Wants = append(u.Wants, w)
+	}
+	return nil
+}
+
+func (h *Host) check(ctx context.Context, a *attempt) error {
+	a.over = true
+	h.say("check", a.cfg.Name)
+	if err := h.engine().Check(a.update.Update, a.update.all); err != nil {
+		return err
+	}
+	if !a.update.deploys {
+		return ctx.Err()
+	}
+	a.result.Staged = a.update.request.Checksum
+	return h.deploymentSpace(ctx)
+}
+
+// asksHooks reports whether the hooks have a say here: a cluster has asked them before it drained the node.
+func asksHooks(_ *Host, a *attempt) bool {
+	p := a.result.Plan
+	return !a.options.Cluster && !a.options.unasked && (p.Drain || p.Reboot)
+}
+
+func (h *Host) askHooks(ctx context.Context, a *attempt) error {
+	return h.askBeforeDrain(ctx, a.record, a.cfg.Name, a.options.Hooks)
+}
+
+func (h *Host) keepHooksOf(_ context.Context, a *attempt) error {
+	return h.keepHooks(a.update.Revision.Digest, a.options.Hooks)
+}
+
+func (h *Host) installOwn(context.Context, *attempt) error {
+	if err := h.install(); err != nil {
+		return fmt.Errorf("installing the recovery unit: %w", err)
+	}
+	return nil
+}
+
+// takeBaseline notes what the verdict is held against. A change of the running host has a verdict where it disrupts a
+// service, or where the content has none yet.
+func (h *Host) takeBaseline(ctx context.Context, a *attempt) (err error) {
+	u := a.update
+	if u.Baseline, err = h.baseline(ctx, a.options.Cluster); err != nil {
+		return err
+	}
+	judge := unproved(a.record, u.Revision.Digest)
+	if judge {
+		u.Baseline.FailedUnits = nil
+	}
+	u.Permit = func() error { return h.nodeHeld(a.options.Cluster) }
+	if u.Timeout == 0 {
+		u.Timeout = transaction.DefaultTimeout
+	}
+	touched := disrupted(u.Actions)
+	if a.boots() || h.services == nil || u.reboot || !judge && len(touched) == 0 {
+		return nil
+	}
+	touched = slices.DeleteFunc(touched, func(s string) bool { return transaction.UnitGoes(u.Wants, s) })
+	u.Verdict = true
+	u.Services, err = h.states(ctx, touched)
+	return err
+}
+
+func (h *Host) stageFiles(ctx context.Context, a *attempt) error {
+	e, u := h.engine(), a.update
+	switch u.road {
+	case transaction.RoadSwitch:
+		a.operation = e.NewSwitch(a.record, transaction.Switch{Update: u.Update, Request: u.request, Booted: u.booted.ID,
+			Etc: func(tree *files.Root) ([]files.Want, error) { return h.etc(tree, u) },
+			Open: func(d ostree.Deployment) (*files.Root, error) {
+				return files.OpenWritable(path.Join("/sysroot", d.Dir))
+			}})
+	case transaction.RoadStaged:
+		a.operation = e.NewStaged(a.record, h.staging(u, a.result))
+	default:
+		a.operation = e.NewLive(a.record, u.Update, u.road)
+	}
+	return a.operation.Stage(ctx)
+}
+
+func (h *Host) materialise(ctx context.Context, a *attempt) error {
+	return a.operation.Materialise(ctx)
+}
+
+func (h *Host) commit(ctx context.Context, a *attempt) error { return a.operation.Commit(ctx) }
+
+func (h *Host) takeEffect(ctx context.Context, a *attempt) error { return a.operation.Effect(ctx) }
+
+func (h *Host) rebootInto(ctx context.Context, a *attempt) error {
+	if a.boots() {
+		return h.rebootHeld(ctx, a.record, a.options, a.result)
+	}
+	return h.reboot(ctx, a.record, a.options, a.result)
+}
+
+func (h *Host) clearForce(context.Context, *attempt) error { return h.unforce() }
+
+func (h *Host) releaseOS(ctx context.Context, _ *attempt) error { return h.unstage(ctx, "") }

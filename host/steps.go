@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/noderefit/noderefit/transaction"
+)
+
+// step is a row of what an update does on the host.
+type step struct {
+	name string
+	// does is what the step does, and undo what takes it back when a later step fails; "": there is nothing to take back.
+	does, undo string
+	// stages: the verb stage does the step too. only: apply does not.
+	stages, only bool
+	// roads are those that the step is on; none: all.
+	roads []transaction.Road
+	// when is the condition of the step in words, and applies the condition itself; nil: always.
+	when    string
+	applies func(*Host, *attempt) bool
+	do      func(*Host, context.Context, *attempt) error
+	// fails is what the record says of the host after the step has failed in an apply.
+	fails failing
+	// points are the fault points that lie in the step, as docs/architecture.md has them.
+	points []string
+}
+
+// failing says what a failed step leaves in the record.
+type failing int
+
+const (
+	failsSilently failing = iota // nothing: the host is as it was
+	failsBefore                  // Unreconcilable or Degraded; nothing where the host drifted or something else is at work
+	failsAfter                   // Degraded, where the transaction has not said more of itself
+)
+
+// The roads that boot, and those that do not.
+var (
+	booting = []transaction.Road{transaction.RoadSwitch, transaction.RoadStaged}
+	running = []transaction.Road{transaction.RoadLive, transaction.RoadTree}
+)
+
+// steps are the verbs apply and stage, in order. Until the step "commit" the host is wholly on its old configuration;
+// all that is slow or can be refused lies before "stage".
+var steps = []step{
+	{name: "recover", do: (*Host).recoverUnfinished,
+		does:   "bring unfinished work to an end; withdraw a commit that has not booted when something else is asked for",
+		points: []string{"withdrawn"}},
+	{name: "refuse another update", do: (*Host).refuseAnother, stages: true, only: true,
+		does: "refuse to compose while another update may need either of two deployments"},
+	{name: "refuse quarantined", do: (*Host).refuseQuarantined, stages: true,
+		does: "refuse content that failed its verdict on this host"},
+	{name: "read", do: (*Host).read, stages: true, fails: failsBefore,
+		does: "read what the host has: its configuration, its deployment, its drift"},
+	{name: "compile", do: (*Host).compileWants, stages: true, fails: failsBefore,
+		does: "turn the configuration into paths of this host"},
+	{name: "plan", do: (*Host).makePlan, stages: true, fails: failsBefore,
+		does: "find the changes, and the actions that they need"},
+	{name: "refuse unreachable", do: (*Host).refuseUnreachable, stages: true, fails: failsBefore,
+		does: "refuse a plan that cannot be carried out from here"},
+	{name: "stay", do: (*Host).stayOn, stages: true, when: "nothing changes", applies: nothingChanges,
+		does: "ask for the verdict, where the configuration has none yet; then the update is over"},
+	{name: "other managers", do: (*Host).refuseManagers, stages: true, fails: failsBefore,
+		does: "refuse a host that something else updates or reboots"},
+	{name: "choose the road", do: (*Host).chooseRoad, stages: true, fails: failsBefore,
+		does: "switch, staged, live or tree; refuse paths that the road cannot write"},
+	{name: "inhibitors", do: (*Host).refuseInhibited, stages: true, roads: booting, fails: failsBefore,
+		when: "the reboot is ours to start", applies: func(h *Host, a *attempt) bool { return !a.options.NoReboot && h.services != nil },
+		does: "refuse where something holds up reboots"},
+	{name: "compose", do: (*Host).composeOS, stages: true, roads: booting, fails: failsBefore,
+		when: "the OS changes", applies: composes, undo: "kept for the next try",
+		does: "bring the OS to the disk, under the lock of staging"},
+	{name: "kernel arguments", do: (*Host).chooseArguments, stages: true, roads: booting, fails: failsBefore,
+		does: "decide the arguments of the new deployment, and which are ours"},
+	{name: "space", do: (*Host).findSpace, stages: true, roads: booting, fails: failsBefore,
+		does: "refuse a deployment that has no room, and paths that do not survive the boot"},
+	{name: "check", do: (*Host).check, stages: true, only: true,
+		does: "try what apply would write; the verb stage ends here"},
+	{name: "hooks", do: (*Host).askHooks, when: "a person asks, and it disrupts", applies: asksHooks,
+		does: "ask the hooks that are asked before a drain"},
+	{name: "keep hooks", do: (*Host).keepHooksOf, undo: "removed with the verdict",
+		when: "the update reboots", applies: func(_ *Host, a *attempt) bool { return a.update.reboot },
+		does: "keep the hooks that are asked after the boot"},
+	{name: "own units", do: (*Host).installOwn, fails: failsAfter,
+		when: "the system runs", applies: func(h *Host, _ *attempt) bool { return h.services != nil },
+		does: "put the program and the units that recover and prove on the host"},
+	{name: "baseline", do: (*Host).takeBaseline, fails: failsAfter,
+		does: "note what has failed already, and how the services are that the update touches"},
+	{name: "stage", do: (*Host).stageFiles, fails: failsAfter, undo: "abort: the journal is dropped",
+		does:   "write the journal and each new file beside its path",
+		points: []string{"recorded", "begin", "stage PATH", "staged"}},
+	{name: "materialise", do: (*Host).materialise, roads: booting, fails: failsAfter, undo: "abort: the deployment is discarded",
+		does:   "make the deployment, with the configuration in its /etc",
+		points: []string{"materialise", "deployed", "etc PATH", "etc written", "materialised"}},
+	{name: "commit", do: (*Host).commit, fails: failsAfter, undo: "withdraw, go back, or undo the journal",
+		does:   "decide, by one rename: the new deployment is the default, or the record says so",
+		points: []string{"prepared", "pending", "counted", "fallback", "committed"}},
+	{name: "take effect", do: (*Host).takeEffect, roads: running, fails: failsAfter, undo: "undo the journal, and act again",
+		does:   "rename the files, reload and restart, prove, settle",
+		points: []string{"apply PATH", "applied", "daemon-reload", "act SERVICE", "settle", "settled"}},
+	{name: "reboot", do: (*Host).rebootInto, fails: failsAfter, undo: "withdraw, while it has not booted",
+		when: "the update boots", applies: func(h *Host, a *attempt) bool { return a.boots() || a.update.reboot && h.live },
+		does: "boot what was committed, unless the node has taken pods meanwhile"},
+	{name: "clear the force file", do: (*Host).clearForce,
+		does: "remove the file that asked for the update despite drift"},
+	{name: "release the OS", do: (*Host).releaseOS,
+		when: "no deployment was made of it", applies: func(_ *Host, a *attempt) bool { return !a.update.deploys },
+		does: "remove what was composed for other configurations"},
+}
+
+// proveStep is the step that an apply, too, takes for an update whose verdict it waits for.
+const proveStep = "prove"
+
+// bootSteps are what the units of the agent do in the boot after a commit.
+var bootSteps = []step{
+	{name: "recover", do: (*Host).recoverBooted, roads: nil,
+		does: "find out what has booted; on the staged road, write the files",
+		undo: "go back",
+		points: []string{"first boot", "clock", "etc staged", "etc recorded", "reread", "again", "give up",
+			"apply PATH", "applied", "daemon-reload", "act SERVICE"}},
+	{name: "own units", do: (*Host).ownUnits, when: "an update is under way",
+		applies: func(_ *Host, a *attempt) bool { return a.record.Pending != nil },
+		does:    "put right the units that the verdict needs"},
+	{name: proveStep, do: (*Host).askVerdict, when: "an update waits for its verdict", applies: awaitsVerdict,
+		does: "ask every check until all say yes or the deadline is over", points: []string{"prove"}},
+	{name: "settle", do: (*Host).settle, when: "the verdict is yes",
+		applies: func(_ *Host, a *attempt) bool { return a.judged && a.verdict == nil },
+		does:    "make the configuration the committed one, and remove what it made superfluous",
+		points:  []string{"settle", "uncounted", "settled"}},
+	{name: "go back", do: (*Host).goBack, when: "the verdict is no, or none in time",
+		applies: func(_ *Host, a *attempt) bool { return a.judged && a.verdict != nil },
+		does:    "make the old deployment the default, undo the journal, quarantine the content, and reboot",
+		points: []string{"given up", "return", "returning", "recounted", "default", "moved", "default is the old one",
+			"undo PATH", "undone", "taken back", "dropped", "returned", "rolled back", "discard"}},
+}
+
+// carryOut takes the steps of a table, in their order, until one fails or the attempt is over.
+func (h *Host) carryOut(ctx context.Context, table []step, a *attempt) error {
+	defer a.end()
+	for _, s := range table {
+		if a.over {
+			return nil
+		}
+		if !s.is(h, a) {
+			continue
+		}
+		if err := s.do(h, ctx, a); err != nil {
+			if a.verb == ApplyVerb.Name {
+				h.note(s.fails, a.record, err)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// is reports whether a step belongs to an attempt.
+func (s *step) is(h *Host, a *attempt) bool {
+	switch {
+	case a.verb == StageVerb.Name && !s.stages, a.verb == ApplyVerb.Name && s.only:
+		return false
+	case len(s.roads) > 0 && !slices.Contains(s.roads, a.update.road):
+		return false
+	}
+	return s.applies == nil || s.applies(h, a)
+}
+
+// note has the record say that a step has failed.
+func (h *Host) note(fails failing, r *transaction.Record, err error) {
+	unreachable := errors.As(err, new(*UnreachableError))
+	switch fails {
+	case failsBefore:
+		switch {
+		case unreachable:
+			h.engine().Fail(r, transaction.Unreconcilable, err)
+		case !errors.As(err, new(*DriftError)) && !errors.As(err, new(*Refused)):
+			h.engine().Fail(r, transaction.Degraded, err)
+		}
+	case failsAfter:
+		if r.Pending == nil && r.State != transaction.RolledBack && !errors.Is(err, errNotHeld) {
+			h.engine().Fail(r, transaction.Degraded, err)
+		}
+	}
+}
+
+// WriteSteps prints what an update does on the host: before its boot, and in the boot.
+func WriteSteps(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, part := range stepTables {
+		if part.title != stepTables[0].title {
+			fmt.Fprintln(tw, "\t\t\t\t")
+		}
+		fmt.Fprintf(tw, "%s\tDOES\tWHEN\tROADS\tUNDONE BY\n", strings.ToUpper(part.title))
+		for _, s := range part.table {
+			fmt.Fprintln(tw, strings.Join(s.cells(), "\t"))
+		}
+	}
+	return tw.Flush()
+}
+
+// stepTables are the two tables with what they are called.
+var stepTables = []struct {
+	title string
+	table []step
+}{{"step", steps}, {"in the boot", bootSteps}}
+
+// cells are the columns of a printed row.
+func (s *step) cells() []string {
+	var roads []string
+	for _, r := range s.roads {
+		roads = append(roads, string(r))
+	}
+	when := s.when
+	if s.only {
+		when = strings.TrimPrefix(when+", in stage alone", ", ")
+	}
+	return []string{s.name, s.does, when, strings.Join(roads, ", "), s.undo}
+}
