@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/kargs"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -639,7 +640,7 @@ func (h *Host) run(ctx context.Context, r *transaction.Record, u *update, o Appl
 	u.Baseline = baseline
 	u.Permit = func() error { return h.nodeHeld(o.Cluster) }
 	if u.Timeout == 0 {
-		u.Timeout = transaction.DefaultTimeout
+		u.Timeout = api.DefaultVerdictTimeout
 	}
 	switch u.road {
 	case transaction.RoadSwitch:

@@ -23,7 +23,6 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
-	"github.com/noderefit/noderefit/transaction"
 )
 
 // version is set by the build.
@@ -364,7 +363,7 @@ func (s *softReboot) flag(cmd *cobra.Command) {
 func rebootFlags(cmd *cobra.Command, a *daemon.ApplyOptions) {
 	(*softReboot)(&a.SoftReboot).flag(cmd)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
-	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", transaction.DefaultTimeout,
+	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", api.DefaultVerdictTimeout,
 		"how long the host may take to prove healthy after the boot")
 }
 

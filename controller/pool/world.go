@@ -140,11 +140,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read read
 // over wakes for nothing: this very look notes that the verdict is overdue.
 func (w *world) wakeForVerdicts(p *progress.Pool) {
 	for i := range p.Nodes {
-		n := &p.Nodes[i]
-		if !n.Awaiting() || n.Awaited.Config != n.Desired || n.Overdue() {
-			continue
-		}
-		if due := n.VerdictDue(); due.After(w.now) && (w.next.IsZero() || due.Before(w.next)) {
+		if due := p.Nodes[i].VerdictDue(); due.After(w.now) && (w.next.IsZero() || due.Before(w.next)) {
 			w.next = due
 		}
 	}
