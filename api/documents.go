@@ -104,6 +104,9 @@ type Awaited struct {
 	Config  string    `json:"config"`
 	Since   time.Time `json:"since"`
 	Overdue time.Time `json:"overdue,omitzero"`
+	// Said is a digest of what the node said of itself when it was sent elsewhere; empty: it was not. Until the node says
+	// something else, it has not answered, and Config is waited for still.
+	Said string `json:"said,omitempty"`
 }
 
 // Drain is where a drain is: what it waits for, and what it is expected to wait for.
@@ -171,7 +174,7 @@ type Node struct {
 	Arrived Arrival
 	Orders  Orders
 	Awaited Awaited
-	// VerdictTimeout is how long the host waits for a verdict; zero: the default.
+	// VerdictTimeout is how long the host waits for a verdict; zero: DefaultVerdictTimeout.
 	VerdictTimeout time.Duration
 	// Excluded is that the node is out of the load balancers by us, DrainHeld that its drain was given up for a while;
 	// nil: it is not.

@@ -8,6 +8,8 @@
 // +versionName=v1alpha1
 package api
 
+import "time"
+
 // Namespace is where everything runs that is not on a host.
 const Namespace = "openshift-machine-config-operator"
 
@@ -82,6 +84,10 @@ const (
 	// writes it.
 	UndeliveredKey = ownPrefix + "certificates"
 )
+
+// DefaultVerdictTimeout is how long a booted configuration may take to prove healthy: longer than a slow machine needs
+// for its services, short enough that a bad one is gone before a person is at the desk.
+const DefaultVerdictTimeout = 10 * time.Minute
 
 // DriftPolicyKey holds a DriftPolicy: on a MachineConfigPool as people write it, on the pool's rendered configurations
 // as the render controller carries it to the nodes.

@@ -348,6 +348,10 @@ type Bypass struct {
 // word.
 const PoolHeld = "Held"
 
+// PoolWritesRefused is the condition of a MachineConfigPool that what the pool controller writes about it or its nodes
+// is refused, such as by a webhook that does not answer.
+const PoolWritesRefused = "WritesRefused"
+
 // PoolBypassed is the condition of a MachineConfigPool that somebody lets its present configuration go through without
 // most of its RolloutPolicy.
 const PoolBypassed = "Bypassed"

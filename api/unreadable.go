@@ -35,6 +35,17 @@ func Unreadable(o metav1.Object) error {
 	return errors.New(strings.Join(wrong, UnreadableSeparator))
 }
 
+// UnreadableStatus reports whether something of an object's status could not be read: what is known of that is not what
+// the API server has, even where it is what should be there.
+func UnreadableStatus(o metav1.Object) bool {
+	for problem := range strings.SplitSeq(o.GetAnnotations()[UnreadableKey], UnreadableSeparator) {
+		if strings.HasPrefix(problem, "status") {
+			return true
+		}
+	}
+	return false
+}
+
 // UnreadableField reports whether a field of an object, or one that it is part of, could not be read.
 func UnreadableField(o metav1.Object, field string) bool {
 	err := Unreadable(o)

@@ -136,7 +136,7 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		}
 		if v.plan.Reboot && v.booting(p) {
 			r.set(api.PostConfigAction, api.PostConfigActionRebooting)
-			if v.verdict != transaction.DefaultTimeout {
+			if v.verdict != api.DefaultVerdictTimeout {
 				r.set(api.VerdictTimeoutKey, v.verdict.String())
 			} else {
 				r.drop(api.VerdictTimeoutKey)

@@ -7,11 +7,10 @@ import (
 	"time"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/transaction"
 )
 
 func TestTheNodeSaysHowLongItsVerdictMayTakeWithTheReboot(t *testing.T) {
-	for limit, want := range map[time.Duration]string{transaction.DefaultTimeout: "", 45 * time.Minute: "45m0s"} {
+	for limit, want := range map[time.Duration]string{api.DefaultVerdictTimeout: "", 45 * time.Minute: "45m0s"} {
 		v := stages[PhaseReboot]()
 		v.verdict = limit
 		value, there := reportNode(v, PhaseReboot).annotations[api.VerdictTimeoutKey]

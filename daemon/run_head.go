@@ -270,7 +270,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 
 // situation puts together everything that is known, and forgets what is about another way.
 func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
-	v := &situation{now: now, verdict: cmp.Or(h.o.Verdict, transaction.DefaultTimeout)}
+	v := &situation{now: now, verdict: cmp.Or(h.o.Verdict, api.DefaultVerdictTimeout)}
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
 		_, v.excluded = node.Labels[api.ExcludeLabel]

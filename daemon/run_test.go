@@ -298,7 +298,7 @@ func TestRebootThatDoesNotComeIsAFailure(t *testing.T) {
 func TestHeadWaitsForTheVerdictAsLongAsTheHostHasForIt(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{api.DesiredConfig: cfgB}}}
 	for given, deadline := range map[time.Duration]time.Duration{
-		0: transaction.DefaultTimeout, time.Minute: time.Minute, time.Hour: time.Hour,
+		0: api.DefaultVerdictTimeout, time.Minute: time.Minute, time.Hour: time.Hour,
 	} {
 		h, _ := quietHead(t)
 		h.o.Verdict = given

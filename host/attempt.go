@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
@@ -358,7 +359,7 @@ func (h *Host) takeBaseline(ctx context.Context, a *attempt) (err error) {
 	}
 	u.Permit = func() error { return h.nodeHeld(a.options.Cluster) }
 	if u.Timeout == 0 {
-		u.Timeout = transaction.DefaultTimeout
+		u.Timeout = api.DefaultVerdictTimeout
 	}
 	touched := disrupted(u.Actions)
 	if a.boots() || h.services == nil || u.reboot || !judge && len(touched) == 0 {

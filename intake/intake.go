@@ -25,6 +25,7 @@ import (
 	configv1 "github.com/openshift/api/config/v1"
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 
@@ -139,8 +140,9 @@ func (t *transport) CloseIdleConnections() {
 // WrappedRoundTripper is by what client-go finds the transport that connects.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
+// refuseMended refuses to make or replace an object by one that has the mark.
 func refuseMended(r *http.Request, p path) error {
-	if r.Method != http.MethodPut || p.sub != "" || r.GetBody == nil {
+	if r.Method != http.MethodPut && r.Method != http.MethodPost || p.sub != "" || r.GetBody == nil {
 		return nil
 	}
 	body, err := r.GetBody()
@@ -152,8 +154,13 @@ func refuseMended(r *http.Request, p path) error {
 	if err != nil {
 		return err
 	}
-	if bytes.Contains(data, []byte(api.UnreadableKey)) {
-		return fmt.Errorf("writing %s: it has fields that can't be read, which would be lost", p.object(p.name))
+	var object metav1.PartialObjectMetadata
+	if !bytes.Contains(data, []byte(api.UnreadableKey)) || json.Unmarshal(data, &object) != nil {
+		return nil
+	}
+	if problem, marked := object.Annotations[api.UnreadableKey]; marked {
+		return fmt.Errorf("writing %s: it has fields that can't be read, which would be lost: %s", p.object(object.Name),
+			problem)
 	}
 	return nil
 }

@@ -163,9 +163,18 @@ func TestAMarkThatCameWithAnObjectIsTakenAway(t *testing.T) {
 
 func TestAMendedObjectIsNotWrittenAsAWhole(t *testing.T) {
 	c, url := server(t, New(), http.StatusOK, `{}`)
-	marked := `{"metadata":{"annotations":{"` + api.UnreadableKey + `":"spec.x can't be read"}}}`
-	for path, refused := range map[string]bool{pools + "/b": true, pools + "/b/status": false} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url+path, strings.NewReader(marked))
+	const marked = `{"metadata":{"annotations":{"` + api.UnreadableKey + `":"spec.x can't be read"}}}`
+	const about = `{"metadata":{"annotations":{"note":"` + api.UnreadableKey + `"}},"spec":{"a":"` + api.UnreadableKey + `"}}`
+	for name, one := range map[string]struct {
+		method, path, body string
+		refused            bool
+	}{
+		"replaced":                   {http.MethodPut, pools + "/b", marked, true},
+		"made again":                 {http.MethodPost, pools, marked, true},
+		"its status":                 {http.MethodPut, pools + "/b/status", marked, false},
+		"a text that names the mark": {http.MethodPut, pools + "/b", about, false},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), one.method, url+one.path, strings.NewReader(one.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,8 +182,8 @@ func TestAMendedObjectIsNotWrittenAsAWhole(t *testing.T) {
 		if err == nil {
 			answer.Body.Close()
 		}
-		if (err != nil) != refused {
-			t.Errorf("PUT %s: %v", path, err)
+		if (err != nil) != one.refused {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -38,6 +38,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).gated,
 	(*Report).upToDate,
 	(*Report).heldByPolicy,
+	(*Report).writesRefused,
 	(*Report).waitsForTurn,
 	(*Report).notOffered,
 }
@@ -86,6 +87,9 @@ func (r *Report) explainPool(p *poolReport) Answer {
 			Verdict: NoNodes, Because: "no node matches the pool's spec.nodeSelector, or other pools come before it",
 			Do: "label nodes for it, or delete the pool",
 		}
+	}
+	if a := p.writesRefused(); a != nil {
+		return *a
 	}
 	worst := r.worst(p)
 	if a := p.stops(); a != nil {
@@ -736,6 +740,30 @@ func (r *Report) occupied(n *nodeReport) (string, time.Time) {
 }
 
 // notOffered is a node that could be told to go and was not.
+// writesRefused is a node that is not told, since the pool controller can't write.
+func (r *Report) writesRefused(n *nodeReport) *Answer { return n.pool.writesRefused() }
+
+func (p *poolReport) writesRefused() *Answer {
+	c := p.isTrue(api.PoolWritesRefused)
+	if c == nil {
+		return nil
+	}
+	a := &Answer{
+		Verdict: NotOffered, Blocking: &controllerDeployment, Since: c.LastTransitionTime.Time,
+		Because: "the pool controller can't write: " + c.Message,
+		Do:      "mend what is named; the controller goes on by itself",
+	}
+	if webhook := webhookNamed.FindStringSubmatch(c.Message); webhook != nil {
+		a.Blocking = &Object{Kind: "Webhook", Name: webhook[1]}
+		a.Do = "have it answer, or take it out of its ValidatingWebhookConfiguration or MutatingWebhookConfiguration: " +
+			"kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations; the controller goes on by itself"
+	}
+	return a
+}
+
+// webhookNamed finds the webhook in what the API server says where one does not answer.
+var webhookNamed = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
+
 func (r *Report) notOffered(n *nodeReport) *Answer {
 	return &Answer{
 		Verdict: NotOffered, Blocking: &controllerDeployment,

@@ -548,3 +548,27 @@ func BenchmarkExplainAThousandNodes(b *testing.B) {
 		r.ExplainPool("worker")
 	}
 }
+
+func TestAWebhookThatKeepsTheControllerFromWritingIsNamed(t *testing.T) {
+	pool := mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+	pool.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"w": ""}}
+	pool.Spec.Configuration.Name = "rendered-worker-b"
+	pool.Status.Conditions = []mcfgv1.MachineConfigPoolCondition{{
+		Type: api.PoolWritesRefused, Status: corev1.ConditionTrue, Message: "tried in vain since 2026-03-01T12:00:00Z: telling " +
+			`node n: Internal error occurred: failed calling webhook "w.example.com": context deadline exceeded`,
+	}}
+	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"w": ""}}}
+	node.Annotations = map[string]string{
+		api.CurrentConfig: "rendered-worker-a", api.DesiredConfig: "rendered-worker-a", api.StateKey: string(api.Done),
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	r := NewReport(View{Pools: []mcfgv1.MachineConfigPool{pool}, Nodes: []corev1.Node{node}})
+	ofPool, _ := r.ExplainPool("worker")
+	ofNode, _ := r.ExplainNode("n")
+	for _, a := range []Answer{ofPool, ofNode} {
+		if a.Verdict != NotOffered || a.Blocking == nil || a.Blocking.String() != "Webhook w.example.com" ||
+			!strings.Contains(a.Because, "telling node n") {
+			t.Errorf("explained as %+v, blocked by %v", a, a.Blocking)
+		}
+	}
+}

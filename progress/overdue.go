@@ -4,63 +4,116 @@ package progress
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/noderefit/noderefit/api"
 )
 
-const (
-	// verdictTimeout is how long after its boot a host waits for a verdict, where it does not say otherwise.
-	verdictTimeout = 10 * time.Minute
-	// bootAllowance is what the boot into a configuration may take, and the one back: servers that test their memory.
-	bootAllowance = 20 * time.Minute
-)
+// bootAllowance is what the boot into a configuration may take, and the one back: servers that test their memory.
+const bootAllowance = 20 * time.Minute
 
 // Awaiting reports whether the node is past its drain on the way to its configuration, as it last said: it applies it,
 // reboots into it, or proves it. A host does that in a time that is known, and goes back by itself.
 func (n *Node) Awaiting() bool {
 	return n.Desired != "" && n.Current != n.Desired && n.State == api.Working &&
-		(n.Rebooting || n.Drained == n.Desired || n.Awaited.Config == n.Desired)
+		(n.Rebooting || n.Drained == n.Desired || n.Awaited.Config == n.Desired && n.Awaited.Said == "")
 }
 
-// VerdictDue is when there has to be a word of the node, since the controller has first seen it wait.
+// unheard reports whether the node has said nothing since it was sent elsewhere while its verdict was waited for.
+func (n *Node) unheard() bool { return n.Awaited.Said != "" && n.Awaited.Said == n.said() }
+
+// awaited reports whether the verdict that is noted is waited for still.
+func (n *Node) awaited() bool {
+	if n.Awaited.Said != "" {
+		return n.unheard()
+	}
+	return n.Awaited.Config == n.Desired && n.Awaiting()
+}
+
+// said is a digest of all that the node's agent says in its Node of itself.
+func (n *Node) said() string {
+	own := n.Node
+	// The pool controller's own words.
+	own.Desired, own.Lift, own.SingleReplica = "", "", false
+	own.Arrived, own.Orders, own.Awaited = api.Arrival{}, api.Orders{}, api.Awaited{}
+	sum := sha256.Sum256([]byte(api.Encode(own)))
+	return hex.EncodeToString(sum[:8])
+}
+
+// verdictTime is what a verdict may take, with the boots.
+func (n *Node) verdictTime() time.Duration {
+	return cmp.Or(n.VerdictTimeout, api.DefaultVerdictTimeout) + bootAllowance
+}
+
+// VerdictDue is when there has to be a word of the node, since the controller has first seen it wait; zero: no verdict
+// is waited for, or its time is over already.
 func (n *Node) VerdictDue() time.Time {
-	return n.Awaited.Since.Add(cmp.Or(n.VerdictTimeout, verdictTimeout) + bootAllowance)
+	if !n.awaited() || n.Overdue() {
+		return time.Time{}
+	}
+	return n.Awaited.Since.Add(n.verdictTime())
 }
 
-// Overdue reports whether the time is over in which the node was to prove its configuration, or to go back.
-func (n *Node) Overdue() bool {
-	return !n.Awaited.Overdue.IsZero() && n.Awaited.Config == n.Desired && n.Awaiting()
-}
+// Overdue reports whether the time is over in which the node was to prove its configuration, or to go back. That it
+// was sent elsewhere meanwhile changes nothing as long as it does not answer.
+func (n *Node) Overdue() bool { return !n.Awaited.Overdue.IsZero() && n.awaited() }
 
 // Await is what is to be known at a time of how long the node's verdict has been waited for. A time that is to come was
 // noted by a clock that was ahead, and says nothing: the waiting begins anew.
 func (n *Node) Await(now time.Time) api.Awaited {
+	ahead := n.Awaited.Since.After(now) || n.Awaited.Overdue.After(now)
 	switch {
-	case !n.Awaiting():
-		return api.Awaited{}
-	case n.Awaited.Config != n.Desired, n.Awaited.Since.After(now), n.Awaited.Overdue.After(now):
-		return api.Awaited{Config: n.Desired, Since: now.UTC().Truncate(time.Second)}
-	case n.Awaited.Overdue.IsZero() && !now.Before(n.VerdictDue()):
-		overdue := n.Awaited
-		overdue.Overdue = now.UTC().Truncate(time.Second)
-		return overdue
+	case n.awaited() && !ahead:
+		noted := n.Awaited
+		if due := n.VerdictDue(); !due.IsZero() && !now.Before(due) {
+			noted.Overdue = now.UTC().Truncate(time.Second)
+		}
+		return noted
+	case n.Awaiting(), n.unheard():
+		noted := api.Awaited{Config: n.Desired, Since: now.UTC().Truncate(time.Second)}
+		if n.unheard() {
+			noted.Config, noted.Said = n.Awaited.Config, n.Awaited.Said
+		}
+		return noted
 	}
-	return n.Awaited
+	return api.Awaited{}
+}
+
+// AwaitedStill is what is to be known at a time of the waiting once the node is sent elsewhere.
+func (n *Node) AwaitedStill(now time.Time) api.Awaited {
+	noted := n.Await(now)
+	if noted != (api.Awaited{}) {
+		noted.Said = n.said()
+	}
+	return noted
 }
 
 // OverdueText says what did not come, and what is known of why.
 func (n *Node) OverdueText() string {
-	why := cmp.Or(n.Reason, "its agent says no more than that it is at work")
+	var why []string
 	switch {
 	case n.NotReady != "":
-		why = "the node is not ready: " + n.NotReady
+		why = append(why, "the node is not ready: "+n.NotReady)
 	case n.Rebooting:
-		why = "its agent has not been heard of since before the reboot"
+		why = append(why, "its agent has not been heard of since before the reboot")
 	}
-	return fmt.Sprintf("it was to prove %s or to go back within %s, since %s, and has done neither: %s", n.Desired,
-		cmp.Or(n.VerdictTimeout, verdictTimeout)+bootAllowance, n.Awaited.Since.UTC().Format(time.RFC3339), why)
+	switch {
+	case n.Reason == "" && len(why) == 0:
+		why = append(why, "its agent says no more than that it is at work")
+	case n.Reason != "" && len(why) == 0:
+		why = append(why, n.Reason)
+	case n.Reason != "":
+		why = append(why, "its agent last said: "+n.Reason)
+	}
+	if n.Desired != n.Awaited.Config {
+		why = append(why, "it was sent to "+n.Desired+" since, and has not answered")
+	}
+	return fmt.Sprintf("it was to prove %s or to go back within %s, since %s, and has done neither: %s", n.Awaited.Config,
+		n.verdictTime(), n.Awaited.Since.UTC().Format(time.RFC3339), strings.Join(why, "; "))
 }
 
 // overdue is a node that is not heard of any more, though its host was to decide by itself.
@@ -72,7 +125,7 @@ func (r *Report) overdue(n *nodeReport) *Answer {
 		Verdict: Degraded, Blocking: &Object{Kind: "Node", Name: n.Name}, Since: n.Awaited.Since,
 		Because: n.OverdueText(),
 		Do: "on the host or its console: machine-config-daemon status; systemctl status machine-config-daemon-prove " +
-			"machine-config-daemon-recover; machine-config-daemon rollback goes back. When " + n.Desired + " is the cause, " +
+			"machine-config-daemon-recover; machine-config-daemon rollback goes back. When " + n.Awaited.Config + " is the cause, " +
 			"revert the MachineConfigs of pool " + n.pool.Name + ": no other node goes there meanwhile than maxUnavailable lets",
 	}
 }

@@ -59,12 +59,61 @@ func TestAVerdictThatDoesNotComeIsOverdueByTheControllersClock(t *testing.T) {
 				t.Errorf("the phase is %s", p)
 			}
 			for change, moved := range map[string]Node{
-				"sent elsewhere": func(n Node) Node { n.Desired = "rendered-worker-c"; return n }(n),
-				"arrived":        func(n Node) Node { n.Current, n.State = b, api.Done; return n }(n),
-				"went back":      func(n Node) Node { n.State = api.RolledBack; return n }(n),
+				"arrived":   func(n Node) Node { n.Current, n.State = b, api.Done; return n }(n),
+				"went back": func(n Node) Node { n.State = api.RolledBack; return n }(n),
 			} {
 				if moved.Overdue() {
 					t.Errorf("%s, and overdue still", change)
+				}
+			}
+		})
+	}
+}
+
+// A host that is dead does not come to life by what its pool wants.
+func TestANodeThatIsSentElsewhereIsWaitedForUntilItAnswers(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	const a, b, c, d = "rendered-worker-a", "rendered-worker-b", "rendered-worker-c", "rendered-worker-d"
+	type at struct {
+		minute int
+		do     func(*Node)
+		want   bool
+	}
+	look := func(*Node) {}
+	now := start
+	send := func(config string) func(*Node) {
+		return func(n *Node) { n.Awaited, n.Desired = n.AwaitedStill(now), config }
+	}
+	proves := func(n *Node) { n.Reason = "plans " + n.Desired }
+	reboots := func(n *Node) { n.Rebooting, n.Drained = true, "" }
+	for name, turns := range map[string][]at{
+		"overdue, and sent elsewhere":        {{31, look, true}, {32, send(c), true}, {90, look, true}},
+		"and again, and back to where it is": {{31, look, true}, {32, send(c), true}, {33, send(d), true}, {34, send(a), true}},
+		"and to the same again":              {{31, look, true}, {32, send(c), true}, {33, send(b), true}, {90, look, true}},
+		"sent elsewhere before it is due":    {{20, send(c), false}, {29, look, false}, {31, look, true}},
+		"again and again before it is due":   {{10, send(c), false}, {20, send(d), false}, {31, look, true}},
+		"it reboots, and was not drained":    {{1, reboots, false}, {20, send(c), false}, {31, look, true}, {90, send(d), true}},
+		"it answers":                         {{31, look, true}, {32, send(c), true}, {33, proves, false}, {90, look, false}},
+		"it answers before it is due":        {{20, send(c), false}, {21, proves, false}, {31, look, false}},
+		"it answers, is drained, and reboots": {{31, look, true}, {32, send(c), true}, {33, proves, false},
+			{40, func(n *Node) { n.Drained, n.Rebooting = c, true }, false}, {69, look, false}, {70, look, true}},
+		"it answers, and goes to the same again": {{31, look, true}, {32, send(c), true}, {33, send(b), true},
+			{34, proves, false}, {63, look, false}, {64, look, true}},
+		"it has arrived": {{31, look, true}, {32, send(c), true},
+			{33, func(n *Node) { n.Current, n.State = c, api.Done }, false}},
+		"it went back": {{31, look, true}, {32, send(c), true}, {33, func(n *Node) { n.State = api.RolledBack }, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := Node{Name: "n"}
+			n.Current, n.Desired, n.State, n.Drained = a, b, api.Working, b
+			n.Awaited = n.Await(start)
+			for _, turn := range turns {
+				now = start.Add(time.Duration(turn.minute) * time.Minute)
+				n.Awaited = n.Await(now)
+				turn.do(&n)
+				n.Awaited = n.Await(now)
+				if n.Overdue() != turn.want || n.Failing() != (turn.want || n.State.Bad()) {
+					t.Fatalf("after %d minutes overdue is %v, want %v: %+v", turn.minute, n.Overdue(), turn.want, n.Awaited)
 				}
 			}
 		})
@@ -110,6 +159,9 @@ func TestAnOverdueNodeIsExplained(t *testing.T) {
 			corev1.ConditionTrue, "has done neither: proving b"},
 		"the host is away": {map[string]string{api.PostConfigAction: api.PostConfigActionRebooting},
 			corev1.ConditionUnknown, "the node is not ready: Ready=Unknown"},
+		"the host is away, and the agent had spoken": {map[string]string{
+			api.PostConfigAction: api.PostConfigActionRebooting, api.Reason: "the reboot is inhibited by x"},
+			corev1.ConditionUnknown, "Ready=Unknown; its agent last said: the reboot is inhibited by x"},
 		"only the agent is away": {map[string]string{api.PostConfigAction: api.PostConfigActionRebooting},
 			corev1.ConditionTrue, "its agent has not been heard of since before the reboot"},
 	} {

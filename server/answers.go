@@ -106,13 +106,21 @@ func (a *answers) has(of recipe) bool {
 	return a.found[of] != nil
 }
 
-// put has an answer found from now on, as soon as there is room for it. There is none of its recipe yet.
-func (a *answers) put(one *answer) {
+// put has an answer found from now on, as soon as there is room for it. There is none of its recipe yet. What waits
+// for room ends with ctx: readers that were cut leave at once, unless something is wrong with them.
+func (a *answers) put(ctx context.Context, one *answer) error {
+	defer context.AfterFunc(ctx, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.left.Broadcast()
+	})()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for a.bytes > 0 && a.bytes+one.size() > a.limit {
 		if old := a.oldest(); old != nil && a.bytes-a.leaving+one.size() > a.limit {
 			a.drop(old)
+		} else if err := ctx.Err(); err != nil {
+			return unavailable{fmt.Errorf("waiting for room to answer with %s: %w", one.recipe.config, err)}
 		} else {
 			a.left.Wait()
 		}
@@ -121,6 +129,7 @@ func (a *answers) put(one *answer) {
 	one.place = a.order.PushBack(one)
 	a.found[one.recipe] = one
 	a.bytes += one.size()
+	return nil
 }
 
 // oldest is the answer that goes first; nil: there is none.

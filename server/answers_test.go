@@ -66,7 +66,7 @@ func listen(t *testing.T, s *Server) string {
 	}
 	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
 	var group sync.WaitGroup
-	group.Go(func() { _ = h.Serve(Bounded(l)) })
+	group.Go(func() { _ = h.Serve(Bounded(l, h)) })
 	t.Cleanup(func() {
 		_ = h.Close()
 		group.Wait()
@@ -466,43 +466,6 @@ func TestAClusterIsAskedForAConfigurationOnceAndForItsVersionEachTime(t *testing
 		t.Fatal(err)
 	}
 	code(200)
-}
-
-func TestTheOldestConnectionMakesRoomForANewOne(t *testing.T) {
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := Bounded(l).(*bounded)
-	b.most = 3
-	h := &http.Server{Handler: New(Options{Source: example(), Gate: Gate{Open: true}, Log: logr.Discard()}),
-		ReadHeaderTimeout: time.Minute}
-	var group sync.WaitGroup
-	group.Go(func() { _ = h.Serve(b) })
-	defer group.Wait()
-	defer h.Close()
-	var idle []net.Conn
-	for range 10 {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		idle = append(idle, conn)
-	}
-	if body := download(t, l.Addr().String(), "worker"); !strings.Contains(body, "/etc/motd") {
-		t.Error("a new client is not served")
-	}
-	for i, conn := range idle[:8] {
-		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("the connection %d of 10 is open: %v", i, err)
-		}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n := b.open.Len(); n > 3 {
-		t.Errorf("%d connections are open", n)
-	}
 }
 
 // BenchmarkAnswerHeld is what a request for a configuration of 1 MB costs once it was made.

@@ -3,9 +3,10 @@
 package server
 
 import (
-	"container/list"
 	"net"
+	"net/http"
 	"sync"
+	"time"
 )
 
 const (
@@ -16,27 +17,59 @@ const (
 	// it takes a whole answer for each. With less than the largest packet, 64 KiB on the own machine, each waits for the
 	// one before to be acknowledged, and an answer takes a hundred times as long.
 	sendBuffer = 64 << 10
+	// stride is how many more bytes of an answer a connection has to take to count as one that gets on.
+	stride = 16 << 10
+	// greeting is how long a client that has just come may take to say something, before others go first.
+	greeting = time.Second
 )
 
-// Bounded returns a listener whose connections need a bounded memory. Where there are too many, the oldest is closed:
-// a new machine is served in a moment, so an old connection is idle or of a client that does not read, and no number of
-// those keeps a new machine waiting. There is no bound for each address, for behind a balancer all machines have one.
-func Bounded(l net.Listener) net.Listener {
-	return &bounded{Listener: l, most: mostConnections, open: list.New()}
+// Bounded returns a listener for a server whose connections need a bounded memory. Where there are too many, the one
+// goes that loses least: one that asks for nothing, else the one that has not got on for longest. A new machine is
+// served in a moment, so such a connection is left over or of a client that does not read, and no number of those keeps
+// a new machine waiting, or a slow one from its answer. There is no bound for each address, for behind a balancer all
+// machines have one.
+func Bounded(l net.Listener, h *http.Server) net.Listener {
+	h.ConnState = follow
+	return &bounded{Listener: l, most: mostConnections, grace: greeting, open: map[*connection]bool{}}
 }
 
 type bounded struct {
 	net.Listener
-	most int
-	mu   sync.Mutex
-	open *list.List // of *connection, the oldest first
+	most  int
+	grace time.Duration
+	mu    sync.Mutex
+	open  map[*connection]bool
 }
 
 // connection is one that its listener counts until it is closed.
 type connection struct {
 	net.Conn
-	of    *bounded
-	place *list.Element
+	of *bounded
+
+	mu  sync.Mutex
+	now standing
+	// taken are the bytes since the last stride.
+	taken int
+}
+
+// standing is what decides which connection goes first.
+type standing struct {
+	state http.ConnState
+	// moved is when that state began, or when the client last took a stride.
+	moved time.Time
+}
+
+// idle reports whether a connection asks for nothing: its request was answered, or it had its time to make one.
+func (s standing) idle(now time.Time, grace time.Duration) bool {
+	return s.state == http.StateIdle || s.state == http.StateNew && now.Sub(s.moved) >= grace
+}
+
+// before reports whether a connection goes before another one.
+func (s standing) before(other standing, now time.Time, grace time.Duration) bool {
+	if idle := s.idle(now, grace); idle != other.idle(now, grace) {
+		return idle
+	}
+	return s.moved.Before(other.moved)
 }
 
 // Accept waits for a client.
@@ -48,9 +81,9 @@ func (b *bounded) Accept() (net.Conn, error) {
 	if sized, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
 		_ = sized.SetWriteBuffer(sendBuffer) // else the client has gone, which its first read says
 	}
-	c := &connection{Conn: conn, of: b}
-	if oldest := b.add(c); oldest != nil {
-		_ = oldest.Close()
+	c := &connection{Conn: conn, of: b, now: standing{http.StateNew, time.Now()}}
+	if out := b.add(c); out != nil {
+		_ = out.Close()
 	}
 	return c, nil
 }
@@ -59,18 +92,63 @@ func (b *bounded) Accept() (net.Conn, error) {
 func (b *bounded) add(c *connection) *connection {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.place = b.open.PushBack(c)
-	if b.open.Len() <= b.most {
-		return nil
+	var out *connection
+	if len(b.open) >= b.most {
+		now, least := time.Now(), standing{}
+		for one := range b.open {
+			if s := one.standing(); out == nil || s.before(least, now, b.grace) {
+				out, least = one, s
+			}
+		}
+		delete(b.open, out) // so that two that come at once have two others go
 	}
-	oldest, _ := b.open.Front().Value.(*connection)
-	return oldest
+	b.open[c] = true
+	return out
+}
+
+func (c *connection) standing() standing {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// follow is told by an HTTP server what its connections do.
+func follow(conn net.Conn, state http.ConnState) {
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = secure.NetConn()
+	}
+	if c, ok := conn.(*connection); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.now, c.taken = standing{state, time.Now()}, 0
+	}
+}
+
+// Write sends in strides, and notes each.
+func (c *connection) Write(data []byte) (int, error) {
+	sent := 0
+	for {
+		n, err := c.Conn.Write(data[sent:min(len(data), sent+stride)])
+		sent += n
+		c.took(n)
+		if err != nil || sent == len(data) {
+			return sent, err
+		}
+	}
+}
+
+func (c *connection) took(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.taken += n; c.taken >= stride {
+		c.taken, c.now.moved = 0, time.Now()
+	}
 }
 
 // Close ends the connection. It may be called again.
 func (c *connection) Close() error {
 	c.of.mu.Lock()
-	c.of.open.Remove(c.place)
+	delete(c.of.open, c)
 	c.of.mu.Unlock()
 	return c.Conn.Close()
 }

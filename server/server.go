@@ -221,8 +221,7 @@ func (s *Server) make(ctx context.Context, p *mcfgv1.MachineConfigPool, of recip
 			return done, err
 		}
 		one.err = err
-		s.answers.put(one)
-		return done, nil
+		return done, s.answers.put(ctx, one)
 	})
 	return err
 }

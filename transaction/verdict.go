@@ -44,10 +44,6 @@ const (
 	scriptTimeout = 2 * time.Minute
 )
 
-// DefaultTimeout is how long a booted configuration may take to prove healthy: longer than a slow machine needs for its
-// services, short enough that a bad one is gone before a person is at the desk.
-const DefaultTimeout = 10 * time.Minute
-
 // Verdict asks the checks until all say yes and still do after a while, or one has said no for good. The error joins
 // every no of the last round.
 func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(phase, what string)) error {

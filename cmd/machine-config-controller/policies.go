@@ -14,7 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// policies hold our accounts to what is theirs, where RBAC can't. Each has a binding of its name.
+// policies hold our accounts to what is theirs, where RBAC can't, and refuse what no program of ours can read. Each has
+// a binding of its name.
 var policies = []string{
 	"machine-config-controller-machineconfig",
 	"machine-config-controller-node",
@@ -26,13 +27,18 @@ var policies = []string{
 	"machine-config-daemon-machineconfignode",
 	"machine-config-daemon-node",
 	"machine-config-daemon-pod",
+	"readable-conditions",
+	"readable-controllerconfigs",
+	"readable-machineconfignodes",
+	"readable-machineconfigpools",
+	"readable-rolloutpolicies",
 }
 
 // policiesPace is the time between two looks at the policies.
 const policiesPace = 10 * time.Minute
 
-// guard tells people when the policies are not there: without them everything works, and any node's credentials can
-// change any other node.
+// guard tells people when the policies are not there: without them everything works, while any node's credentials can
+// change any other node, and objects are taken that hold a pool up.
 type guard struct {
 	from    client.Reader // the API server itself: a dozen small objects every ten minutes are not worth a watch
 	log     logr.Logger
@@ -42,7 +48,7 @@ type guard struct {
 func newGuard(from client.Reader, log logr.Logger) *guard {
 	return &guard{from: from, log: log, missing: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "noderefit_admission_policies_missing",
-		Help: "Admission policies that our accounts are to be held to by, and are not.",
+		Help: "Admission policies that are to hold our accounts, or to refuse what can't be read, and are missing.",
 	})}
 }
 
@@ -76,8 +82,8 @@ func (g *guard) look(ctx context.Context) {
 	}
 	g.missing.Set(float64(len(missing)))
 	if len(missing) > 0 {
-		g.log.Info("admission policies are missing: any node's credentials can change what is not its own",
-			"policies", missing)
+		g.log.Info("admission policies are missing: without those of an account any node's credentials can change what is "+
+			"not its own, without readable-… objects are taken that nothing can read", "policies", missing)
 	}
 }
 

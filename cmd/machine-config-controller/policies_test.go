@@ -24,7 +24,7 @@ import (
 
 func TestThePoliciesThatAreLookedForAreThoseThatAreInstalled(t *testing.T) {
 	var installed []string
-	for _, name := range []string{"daemon", "controller"} {
+	for _, name := range []string{"daemon", "controller", "readable"} {
 		text, err := os.ReadFile("../../packaging/kustomize/base/objects/policy-" + name + ".yaml")
 		if err != nil {
 			t.Fatal(err)

@@ -26,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -179,12 +180,21 @@ func (o *runOptions) run() error {
 		LeaderElectionID:              api.Controller,
 		LeaderElectionNamespace:       o.leaderElectNamespace,
 		LeaderElectionReleaseOnCancel: true,
+		// A kind whose definition is away is waited for. To end would be to begin and end again until it is back.
+		Controller: ctrlconfig.Controller{CacheSyncTimeout: patience},
 	})
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", config.Host, err)
 	}
 	err = errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", filled(mgr.GetCache())))
 	if err != nil {
+		return err
+	}
+	defined, err := newDefinitionWatch(mgr)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(metrics.Registry.Register(defined.missing), mgr.Add(defined)); err != nil {
 		return err
 	}
 	for _, name := range o.controllers {
@@ -209,6 +219,9 @@ func (o *runOptions) run() error {
 	log.Info("starting", "version", version, "controllers", o.controllers, "node", o.nodeName, "server", config.Host)
 	return mgr.Start(ctrl.SetupSignalHandler())
 }
+
+// patience is how long a controller waits for what it watches to be read: as long as it takes.
+const patience = 10 * 365 * 24 * time.Hour
 
 // filledLimit is how long a probe waits for the caches, less than the kubelet waits for the probe.
 const filledLimit = 500 * time.Millisecond

@@ -30,7 +30,6 @@ import (
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/intake"
-	"github.com/noderefit/noderefit/transaction"
 )
 
 // runOptions are the flags of run.
@@ -68,7 +67,7 @@ it interrupts nothing.`,
 	f.StringVar(&o.metrics, "metrics-url", "127.0.0.1:8797", "address of /metrics and /healthz; empty for none")
 	f.BoolVar(&o.phases, "print-phases", false, "print the phases that a node passes and when it is in each, and end")
 	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
-	f.DurationVar(&o.verdict, "verdict-timeout", transaction.DefaultTimeout,
+	f.DurationVar(&o.verdict, "verdict-timeout", api.DefaultVerdictTimeout,
 		"how long the host may take to prove healthy after a boot")
 	f.Var(&o.soft, "soft-reboot", host.SoftRebootUsage)
 	return cmd

@@ -24,7 +24,6 @@ import (
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
-	"github.com/noderefit/noderefit/transaction"
 )
 
 // version is set by the build.
@@ -345,7 +344,7 @@ func stageCommand() *cobra.Command {
 func rebootFlags(cmd *cobra.Command, a *host.ApplyOptions) {
 	cmd.Flags().Var((*host.SoftReboot)(&a.SoftReboot), "soft-reboot", host.SoftRebootUsage)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
-	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", transaction.DefaultTimeout,
+	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", api.DefaultVerdictTimeout,
 		"how long the host may take to prove healthy after the boot")
 }
 

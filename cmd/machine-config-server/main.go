@@ -193,11 +193,7 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	listen := func(port int) (net.Listener, error) {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
-		if err != nil {
-			return nil, err
-		}
-		return server.Bounded(l), nil
+		return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
 	}
 	secure, err := listen(o.securePort)
 	if err != nil {
@@ -206,7 +202,7 @@ func (o *options) run(ctx context.Context) error {
 	quiet := zap.NewStdLog(zap.NewNop()) // who connects and says nothing sensible is none of the log's
 	serve(ctx, group, func(h *http.Server) error {
 		h.TLSConfig, h.ErrorLog = tlsConfig, quiet
-		return h.ServeTLS(secure, "", "")
+		return h.ServeTLS(server.Bounded(secure, h), "", "")
 	}, s)
 	log.Info("serving", "version", version, "https", secure.Addr().String(), "dir", o.dir)
 	if o.insecurePort != 0 {
@@ -214,7 +210,7 @@ func (o *options) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("serving plain HTTP: %w", err)
 		}
-		serve(ctx, group, func(h *http.Server) error { return h.Serve(plain) }, s)
+		serve(ctx, group, func(h *http.Server) error { return h.Serve(server.Bounded(plain, h)) }, s)
 		log.Info("serving without encryption", "http", plain.Addr().String(), "flag", "--insecure-port")
 	}
 	if a := o.metricsAddress; a != "0" && a != "" {

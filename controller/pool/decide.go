@@ -358,12 +358,12 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 		if c.lifts(n) {
 			s.Lift = c.pool.Target
 		}
-		s.Back, s.Awaited = c.gate, api.Awaited{}
+		s.Back, s.Awaited = c.gate, n.AwaitedStill(c.options.Now)
 		if ahead := c.pool.Rules.Staging; ahead != nil && s.Orders.Stage == nil && n.Current != c.pool.Target {
 			s.Orders.Stage = ahead.Order
 		}
 	case c.back[n]:
-		s.Desired, s.Lift, s.Held, s.Awaited = n.Current, "", c.recalled(n), api.Awaited{}
+		s.Desired, s.Lift, s.Held, s.Awaited = n.Current, "", c.recalled(n), n.AwaitedStill(c.options.Now)
 		if !n.Staged.Is(c.pool.Target) {
 			s.Orders.Stage = nil // whether it may stage there is for the next look
 		}

@@ -22,16 +22,53 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// policies are the cluster's; none where it has not the kind.
-func (r *reconciler) policies(ctx context.Context) ([]api.RolloutPolicy, error) {
+// policyDefinition is the name of the definition of RolloutPolicies.
+const policyDefinition = "rolloutpolicies.noderefit.dev"
+
+// policies are the cluster's; none where it has not the kind. A definition that is deleted takes its objects along, and
+// says nothing of what people want: until they are back, what the policies last said holds, so that no pool is released.
+func (r *reconciler) policies(ctx context.Context) (list []api.RolloutPolicy, until time.Time, err error) {
 	if !r.governed {
-		return nil, nil
+		return nil, until, nil
 	}
-	var list api.RolloutPolicyList
-	if err := r.client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("listing RolloutPolicies: %w", err)
+	var there api.RolloutPolicyList
+	if err := r.client.List(ctx, &there); err != nil {
+		return nil, until, fmt.Errorf("listing RolloutPolicies: %w", err)
 	}
-	return list.Items, nil
+	list = there.Items
+	gone := missing(r.known, list)
+	if len(gone) > 0 {
+		why, at, err := r.defined.Away(ctx, policyDefinition)
+		if err != nil {
+			return nil, until, err
+		}
+		if why != "" {
+			list, until = append(list, gone...), at
+		}
+	} else {
+		r.defined.Back()
+	}
+	r.known = list
+	return clonePolicies(list), until, nil
+}
+
+// missing are the policies that were known and are not there.
+func missing(known, now []api.RolloutPolicy) []api.RolloutPolicy {
+	var out []api.RolloutPolicy
+	for i := range known {
+		if !slices.ContainsFunc(now, func(o api.RolloutPolicy) bool { return o.Name == known[i].Name }) {
+			out = append(out, known[i])
+		}
+	}
+	return out
+}
+
+func clonePolicies(list []api.RolloutPolicy) []api.RolloutPolicy {
+	out := make([]api.RolloutPolicy, 0, len(list))
+	for i := range list {
+		out = append(out, *list[i].DeepCopy())
+	}
+	return out
 }
 
 // writePolicies reports what is to be said of each policy, where it is not said already.
@@ -43,7 +80,7 @@ func (r *reconciler) writePolicies(ctx context.Context, w *world, policies []api
 		after := before.DeepCopy()
 		after.Status = policyStatus(before, f, w.now)
 		after.Status.Gates = w.openGates(f.Policy, r.answers(), rollout.Reported(policies))
-		if equality.Semantic.DeepEqual(before.Status, after.Status) {
+		if equality.Semantic.DeepEqual(before.Status, after.Status) && !api.UnreadableStatus(before) {
 			continue
 		}
 		// What it says is about the spec that was read: an older one is for the next look.

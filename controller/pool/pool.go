@@ -36,6 +36,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/defined"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/rollout"
 )
@@ -55,6 +56,8 @@ const (
 	told = 100
 	// longestSleep is how long nothing is looked at while a window or a soak is waited for: clocks are set.
 	longestSleep = time.Minute
+	// vainAtMost is how many nodes in a row are told in vain.
+	vainAtMost = 3
 	// pageSize is how many nodes are asked for at a time where the cache is not good enough.
 	pageSize = 500
 )
@@ -80,6 +83,7 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 	if r.now == nil {
 		r.now = time.Now
 	}
+	r.defined = defined.NewWatch(mgr.GetAPIReader(), r.now)
 	if err := metrics.Registry.Register(r.report); err != nil {
 		return fmt.Errorf("adding controller %s: registering metrics: %w", Name, err)
 	}
@@ -160,6 +164,10 @@ type reconciler struct {
 	read     readings
 	looked   bool
 	deferred map[string]string // pool to the configuration for which the own node was said to be last
+	// known are the policies that there were at the last look.
+	known   []api.RolloutPolicy
+	refused refusals
+	defined *defined.Watch
 	// etcdTrouble is what the API server said about etcd last, and etcdAsked when.
 	etcdTrouble string
 	etcdAsked   time.Time
@@ -171,7 +179,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	policies, err := r.policies(ctx)
+	policies, again, err := r.policies(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -180,17 +188,18 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	w := assemble(pools, slices.Collect(maps.Values(nodes)), r.read, policies, etcd, r.answers(), r.self, r.now())
+	w.wake(again)
 	r.ask(w, policies)
 	if w.expirys, err = r.expirys(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
 	r.tell(w)
 	var errs []error
-	var again reconcile.Result
+	var next reconcile.Result
 	for i := range w.pools {
 		more, failed := r.sync(ctx, w, i, nodes)
 		if more {
-			again.RequeueAfter = debounce
+			next.RequeueAfter = debounce
 		}
 		for _, err := range failed {
 			errs = append(errs, fmt.Errorf("pool %s: %w", w.pools[i].object.Name, err))
@@ -205,10 +214,10 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if again.RequeueAfter == 0 && !w.next.IsZero() {
-		again.RequeueAfter = min(max(w.next.Sub(w.now), debounce), longestSleep)
+	if next.RequeueAfter == 0 && !w.next.IsZero() {
+		next.RequeueAfter = min(max(w.next.Sub(w.now), debounce), longestSleep)
 	}
-	return again, nil
+	return next, nil
 }
 
 // onlyConflicts says that nothing went wrong but that others wrote as well, which the next look takes into account.
@@ -328,8 +337,15 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 		errs = append(errs, r.take(ctx, pool, d, nodes)...)
 		r.deferSelf(pool, d)
 	}
+	if r.refused == nil {
+		r.refused = refusals{}
+	}
+	p.Refused = r.refused.text(pool.Name, errs, w.now)
 	if err := r.writeStatus(ctx, pool, p, w.expirys); err != nil {
 		errs = append(errs, err)
+	}
+	if text := r.refused.note(pool.Name, errs, w.now); text != "" {
+		r.events.Eventf(pool, nil, corev1.EventTypeWarning, api.PoolWritesRefused, "Write", "%s", note(text))
 	}
 	return more, errs
 }
@@ -344,12 +360,17 @@ func (d *Decision) cut(limit int) bool {
 	return true
 }
 
-// take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again.
+// take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again. Where one after the
+// other can't be told, the rest waits for the next try: each may take as long as a webhook that does not answer.
 func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d Decision,
 	nodes map[string]*corev1.Node,
 ) []error {
 	var errs []error
+	vain := 0
 	for _, s := range d.Steps {
+		if vain == vainAtMost {
+			break
+		}
 		n := nodes[s.Node].DeepCopy()
 		err := r.client.Patch(ctx, n, client.RawPatch(types.JSONPatchType, nodePatch(nodes[s.Node], s)))
 		switch {
@@ -357,8 +378,10 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 			continue
 		case err != nil:
 			errs = append(errs, fmt.Errorf("telling node %s: %w", s.Node, err))
+			vain += rank(!conflicts(err))
 			continue
 		}
+		vain = 0
 		r.noteNode(n)
 		if s.Sends() {
 			log.FromContext(ctx).Info("node sent", "pool", pool.Name, "node", s.Node, "from", s.Before, "to", s.Desired,
@@ -381,7 +404,7 @@ func (r *reconciler) writeStatus(ctx context.Context, pool *mcfgv1.MachineConfig
 	after := pool.DeepCopy()
 	after.Status = status(pool, p, time.Now())
 	after.Status.CertExpirys = expirys
-	if equality.Semantic.DeepEqual(pool.Status, after.Status) {
+	if equality.Semantic.DeepEqual(pool.Status, after.Status) && !api.UnreadableStatus(pool) {
 		return nil
 	}
 	// Not a patch: it would leave out the counts that are zero and never were anything else, and kubectl shows nothing

@@ -114,7 +114,7 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	reconciling, stalled := health(p, s, quarantined, wrong, stopped)
 	return append(out, failing, condition(mcfgv1.MachineConfigPoolDegraded, because), quarantined, wrong,
 		condition(api.PoolDrifted, driftText(p)), held, condition(api.PoolBypassed, bypassText(p)),
-		condition(api.PoolApproved, approvedText(p)),
+		condition(api.PoolApproved, approvedText(p)), condition(api.PoolWritesRefused, p.Refused),
 		reconciling, stalled)
 }
 

@@ -126,9 +126,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read read
 	w.findings, w.asked = book.Findings(states), book.Asked()
 	for _, p := range states {
 		w.wakeForVerdicts(p)
-		if next := p.Rules.Next; !next.IsZero() && (w.next.IsZero() || next.Before(w.next)) {
-			w.next = next
-		}
+		w.wake(p.Rules.Next)
 		if progress.ControlPlane(p.Name) {
 			w.controlPlane[p.Name] = shareOf(p)
 		}
@@ -140,13 +138,16 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read read
 // over wakes for nothing: this very look notes that the verdict is overdue.
 func (w *world) wakeForVerdicts(p *progress.Pool) {
 	for i := range p.Nodes {
-		n := &p.Nodes[i]
-		if !n.Awaiting() || n.Awaited.Config != n.Desired || n.Overdue() {
-			continue
+		if due := p.Nodes[i].VerdictDue(); due.After(w.now) {
+			w.wake(due)
 		}
-		if due := n.VerdictDue(); due.After(w.now) && (w.next.IsZero() || due.Before(w.next)) {
-			w.next = due
-		}
+	}
+}
+
+// wake has the world looked at again at a time; zero: at none.
+func (w *world) wake(at time.Time) {
+	if !at.IsZero() && (w.next.IsZero() || at.Before(w.next)) {
+		w.next = at
 	}
 }
 

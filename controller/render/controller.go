@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/defined"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 )
@@ -42,6 +43,7 @@ const (
 	eventWarning    = "RenderedConfigWarning"
 	eventRefused    = "RenderedConfigRefused" // an object under a name that its content does not have was removed
 	eventUnpinned   = "PinRemoved"
+	eventFailed     = "SyncFailed"
 )
 
 const (
@@ -80,6 +82,7 @@ func (o Options) Add(mgr ctrl.Manager) error {
 		version:   cmp.Or(o.Version, "unknown"),
 		retention: cmp.Or(o.Retention, 10*time.Minute),
 		concluded: map[string]int{}, genuine: map[string]identity{}, unneeded: map[string]time.Time{},
+		defined: map[string]*defined.Watch{},
 	}
 	c, err := controller.NewTyped("render", mgr, controller.TypedOptions[task]{
 		// One worker, so that no configuration is swept away while a pool is being pointed at it.
@@ -112,6 +115,10 @@ type reconciler struct {
 	version string
 
 	changes changes
+	// defined knows of a pool, by name, which definitions were away, and again is when the pool of this turn is to be
+	// looked at again for it.
+	defined map[string]*defined.Watch
+	again   time.Time
 	// concluded says of each pool how many of the changes its last rendering knew of.
 	concluded map[string]int
 	retention time.Duration
@@ -136,18 +143,37 @@ func (r *reconciler) reconcile(ctx context.Context, t task) (reconcile.Result, e
 	}
 	var again time.Duration
 	var err error
+	r.again = time.Time{}
 	if pool, is := t.announced(); is {
 		err = r.announce(ctx, pool)
 	} else if t == sweep {
 		again, err = r.sweep(ctx)
 	} else {
 		err = r.reconcilePool(ctx, string(t))
+		if !r.again.IsZero() {
+			again = max(time.Until(r.again), debounce)
+		}
 	}
 	if isAgain(err) {
 		logf.FromContext(ctx).V(1).Info("trying again", "because", err.Error())
 		return reconcile.Result{RequeueAfter: debounce}, nil
 	}
+	if err != nil {
+		r.complain(ctx, t, err)
+	}
 	return reconcile.Result{RequeueAfter: again}, err
+}
+
+// complain tells people of a pool for which something could not be done: what can't be written into its status.
+func (r *reconciler) complain(ctx context.Context, t task, err error) {
+	name, is := t.announced()
+	if !is {
+		name = string(t)
+	}
+	pool := &mcfgv1.MachineConfigPool{}
+	if t != sweep && r.cached.Get(ctx, client.ObjectKey{Name: name}, pool) == nil {
+		r.event(pool, corev1.EventTypeWarning, eventFailed, "Render", api.ShortReason(err.Error()))
+	}
 }
 
 // isAgain says that somebody else wrote, or a cache is behind: the next turn sees it.
@@ -233,6 +259,11 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	}
 	in.rendering, in.failure = renderPool(pool, sources, base)
 	in.waiting = append(in.waiting, altered(in.rendering, parts)...)
+	away, err := r.away(ctx, in)
+	if err != nil {
+		return in, err
+	}
+	in.waiting = append(in.waiting, away...)
 	if len(in.waiting) > 0 {
 		nodes := &corev1.NodeList{}
 		if err := r.cached.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {

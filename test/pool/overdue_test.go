@@ -62,10 +62,19 @@ func TestANodeWhoseVerdictDoesNotComeIsNamedByTheControllersClock(t *testing.T) 
 		t.Errorf("node %s was sent after it", other)
 	}
 
-	// A change of mind reaches it, and is timed anew.
+	// A change of mind reaches it, and is no sign of life of it.
 	l.target("worker", c)
-	l.until("the node is sent elsewhere", func() bool {
-		return l.stand(gone).Desired == c && !l.stand(gone).Overdue()
+	l.until("the node is sent elsewhere", func() bool { return l.stand(gone).Desired == c })
+	l.until("the pool says that it has not answered", func() bool {
+		said := l.condition("worker", mcfgv1.MachineConfigPoolDegraded)
+		return strings.HasPrefix(said, "True") && strings.Contains(said, "it was sent to "+c+" since, and has not answered")
+	})
+	if n := l.stand(gone); !n.Overdue() || !n.Awaited.Since.Equal(since) {
+		t.Errorf("once it was sent elsewhere, it is waited for as %+v", n.Awaited)
+	}
+	l.mustPatchNode(gone, `{"metadata":{"annotations":{"`+api.Reason+`":"staging c"}}}`)
+	l.until("it has answered", func() bool {
+		return !l.stand(gone).Overdue() && strings.HasPrefix(l.condition("worker", mcfgv1.MachineConfigPoolDegraded), "False")
 	})
 	l.agents.hold("p-0", false)
 	l.agents.hold("p-1", false)

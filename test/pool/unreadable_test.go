@@ -139,3 +139,26 @@ func TestAPoolThatCanNotBeReadStopsNoOther(t *testing.T) {
 			strings.HasPrefix(l.condition("pb", mcfgv1.MachineConfigPoolRenderDegraded), "False")
 	})
 }
+
+// A status is its writer's: what can't be read of one is written anew, also where the rest of it is as it should be.
+func TestAStatusThatCanNotBeReadIsWrittenAnew(t *testing.T) {
+	l := newLab(t)
+	l.node("w-0", "worker", "rendered-worker-a")
+	l.pool("worker", "rendered-worker-a")
+	l.mustPolicy("plain", `{"pools":["worker"]}`)
+	c := l.alone()
+	l.until("the policy is in force", func() bool { return strings.HasPrefix(l.ready("plain"), "True") })
+	// It has no windows, so that there is no next one: as the field reads where it can't be read.
+	_, err := l.Client.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(policiesPath, "plain", "status").
+		Body([]byte(`{"status":{"nextWindow":"2026-01-02T03:04:05+99:99"}}`)).DoRaw(l.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.mustPatchNode("w-0", `{"metadata":{"annotations":{"`+api.Reason+`":"so that the controller looks"}}}`)
+	l.until("the time that can't be read is gone", func() bool {
+		return l.says("rolloutpolicy/plain", "{.status.nextWindow}") == ""
+	})
+	l.until("no metric counts it", func() bool {
+		return c.metric(t, `noderefit_unreadable_object{kind="RolloutPolicy",name="plain"}`) == ""
+	})
+}

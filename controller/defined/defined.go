@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package defined says whether a definition is there, so that its objects mean what people want. A definition that is
+// deleted takes all its objects along: that nothing of the kind is there is no wish then. Once the definition is made
+// again, people need a while to apply the objects again.
+package defined
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Grace is how long after a definition was made again its objects are waited for.
+const Grace = 5 * time.Minute
+
+// Watch knows which definitions were away. The caller has one at a time.
+type Watch struct {
+	from client.Reader
+	now  func() time.Time
+	lost map[string]bool
+}
+
+// NewWatch is a watch that asks the API server itself.
+func NewWatch(from client.Reader, now func() time.Time) *Watch {
+	return &Watch{from: from, now: now, lost: map[string]bool{}}
+}
+
+// Away says why the objects of a definition are not what people want, and when to ask again at the latest; empty: they
+// are. The name is that of the definition, such as machineconfigs.machineconfiguration.openshift.io.
+func (w *Watch) Away(ctx context.Context, name string) (why string, until time.Time, err error) {
+	definition := &metav1.PartialObjectMetadata{}
+	definition.SetGroupVersionKind(schema.GroupVersionKind{
+		Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition",
+	})
+	err = w.from.Get(ctx, client.ObjectKey{Name: name}, definition)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", time.Time{}, fmt.Errorf("reading CustomResourceDefinition/%s: %w", name, err)
+	}
+	soon := w.now().Add(Grace)
+	switch back := definition.CreationTimestamp.Add(Grace); {
+	case err != nil:
+		w.lost[name] = true
+		return "CustomResourceDefinition/" + name + " is missing: install it, and apply its objects again", soon, nil
+	case definition.DeletionTimestamp != nil:
+		w.lost[name] = true
+		return "CustomResourceDefinition/" + name + " is being deleted: install it, and apply its objects again", soon, nil
+	case w.lost[name] && w.now().Before(back):
+		return fmt.Sprintf("CustomResourceDefinition/%s was made again: its objects are waited for until %s", name,
+			back.UTC().Format(time.RFC3339)), back, nil
+	}
+	delete(w.lost, name)
+	return "", time.Time{}, nil
+}
+
+// Lost reports whether some definition was away when it was last asked about, or is back since a moment only.
+func (w *Watch) Lost() bool { return len(w.lost) > 0 }
+
+// Back says that the objects of all definitions are there again: from now on, one that is missing was deleted by people.
+func (w *Watch) Back() { clear(w.lost) }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/controller/defined"
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// definitions are those of what a pool's configuration is made of, by kind; the cluster may lack those that are
+// optional.
+var definitions = map[string]string{
+	kindKubeletConfig:          "kubeletconfigs.machineconfiguration.openshift.io",
+	kindContainerRuntimeConfig: "containerruntimeconfigs.machineconfiguration.openshift.io",
+	kindControllerConfig:       "controllerconfigs.machineconfiguration.openshift.io",
+	"ImageDigestMirrorSet":     "imagedigestmirrorsets.config.openshift.io",
+	"ImageTagMirrorSet":        "imagetagmirrorsets.config.openshift.io",
+	"ImageContentSourcePolicy": "imagecontentsourcepolicies.operator.openshift.io",
+}
+
+const configDefinition = "machineconfigs.machineconfiguration.openshift.io"
+
+// away names the definitions for which less is there than people want. It is asked where something would be taken out
+// of a pool's configuration, or where a pool was made again after a definition was away.
+func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
+	pool := in.pool.Name
+	known := in.pool.Spec.Configuration.Name != ""
+	if in.rendering != nil && known && !in.loses() {
+		delete(r.defined, pool)
+	}
+	watch := r.defined[pool]
+	if !in.moves() || !in.loses() && (known || watch == nil || !watch.Lost()) {
+		return nil, nil
+	}
+	if watch == nil {
+		watch = defined.NewWatch(r.live, time.Now)
+		r.defined[pool] = watch
+	}
+	names := []string{configDefinition}
+	for _, k := range r.optional {
+		if name := definitions[k.gvk.Kind]; name != "" && k.watching {
+			names = append(names, name)
+		}
+	}
+	var out []string
+	for _, name := range names {
+		why, until, err := watch.Away(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if why != "" {
+			out = append(out, why)
+			if r.again.IsZero() || until.Before(r.again) {
+				r.again = until
+			}
+		}
+	}
+	return out, nil
+}
+
+// loses reports whether something that the pool's configuration was made of is in its rendering no more.
+func (in *input) loses() bool {
+	return slices.ContainsFunc(in.pool.Spec.Configuration.Source, func(was corev1.ObjectReference) bool {
+		return !slices.ContainsFunc(in.rendering.selected, func(d *machineconfig.Document) bool {
+			return d.Object.Name == was.Name
+		})
+	})
+}

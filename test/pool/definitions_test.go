@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// mustKubectl is what kubectl prints.
+func (l *lab) mustKubectl(args ...string) string {
+	l.t.Helper()
+	out, err := l.Kubectl(context.Background(), args...)
+	if err != nil {
+		l.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// define has the API server serve the definitions again that are given by their resources.
+func (l *lab) define(resources []string) {
+	l.t.Helper()
+	for _, resource := range resources {
+		text, err := api.CRDs.ReadFile("crds/" + resource + ".yaml")
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		file := filepath.Join(l.t.TempDir(), resource+".yaml")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			l.t.Fatal(err)
+		}
+		if out, err := l.Kubectl(context.Background(), "get", "-f", file, "--ignore-not-found", "-o", "name"); err != nil {
+			l.t.Fatal(err)
+		} else if strings.TrimSpace(out) == "" {
+			l.mustKubectl("create", "-f", file)
+		}
+		l.mustKubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", file)
+	}
+}
+
+// Definitions are deleted by a slip, with all their objects, and come back with the repository that they are in.
+func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T) {
+	l := newLab(t)
+	const kubelet = `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"KubeletConfig","metadata":{"name":"k"},` +
+		`"spec":{"kubeletConfig":{"maxPods":%d},"machineConfigPoolSelector":{"matchLabels":{"k":"yes"}}}}`
+	const worker = `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfigPool","metadata":{"name":"worker",` +
+		`"labels":{"k":"yes"}},"spec":{"nodeSelector":{"matchLabels":{"node-role.kubernetes.io/worker":""}},` +
+		`"machineConfigSelector":{"matchLabels":{"machineconfiguration.openshift.io/role":"worker"}}}}`
+	policy := fmt.Sprintf(`{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"never"},`+
+		`"spec":{"pools":["worker"],"windows":{"open":[{"cron":"0 %d * * *","durationMinutes":60}]}}}`,
+		time.Now().UTC().Add(12*time.Hour).Hour())
+	files, text := t.TempDir(), 0
+	write := func(name, object string) {
+		if err := os.WriteFile(filepath.Join(files, name), []byte(object), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// repository is what people have, and apply again.
+	repository := func() {
+		write("kubelet.json", fmt.Sprintf(kubelet, 100+text))
+		write("pool.json", worker)
+		write("config.json", fmt.Sprintf(`{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig",
+			"metadata":{"name":"50-worker","labels":{"machineconfiguration.openshift.io/role":"worker"}},
+			"spec":{"config":{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/motd",
+			"contents":{"source":"data:,%d"}}]}}}}`, text))
+		l.mustKubectl("apply", "-f", files)
+	}
+	all := []string{"machineconfigs", "machineconfigpools", "rolloutpolicies", "kubeletconfigs"}
+	t.Cleanup(func() {
+		l.define(all)
+		// The controller that takes the finalizer away has ended.
+		ctx := context.Background()
+		_, _ = l.Kubectl(ctx, "patch", "kubeletconfig", "k", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+		_, _ = l.Kubectl(ctx, "delete", "kubeletconfig,mc", "--all", "--wait=false")
+	})
+	for _, name := range []string{"w-0", "w-1"} {
+		l.node(name, "worker", "rendered-worker-a")
+	}
+	repository()
+	c := l.alone("--controllers=containerruntimeconfig,disruptionpolicy,imagemirror,kubeletconfig,notifications,pool,render,template")
+	asked := func() bool { // the pool is at what the repository asks for
+		want := l.says("mcp/worker", "{.spec.configuration.name}")
+		files, err := l.Kubectl(l.ctx, "get", "mc", want, "-o", "jsonpath={.spec.config.storage.files}")
+		return err == nil && strings.Contains(files, fmt.Sprintf("data:,%d\"", text)) &&
+			strings.Contains(files, "/etc/kubernetes/kubelet.conf")
+	}
+	arrived := func() bool {
+		want := l.says("mcp/worker", "{.spec.configuration.name}")
+		return asked() && l.stand("w-0").Current == want && l.stand("w-1").Current == want
+	}
+	l.until("the nodes have it", arrived)
+	for _, gone := range [][]string{{"rolloutpolicies"}, {"kubeletconfigs"}, all} {
+		started, name := time.Now(), strings.Join(gone, ",")
+		held := slices.Contains(gone, "rolloutpolicies")
+		if held { // a change waits for its window, which is far
+			write("policy.json", policy)
+			l.mustKubectl("apply", "-f", files)
+			l.until(name+": the policy is read", func() bool { return strings.HasPrefix(l.ready("never"), "True") })
+			text++
+			repository()
+			l.until(name+": the change is there", asked)
+		}
+		l.eye.forget()
+		rests := func(when string) {
+			time.Sleep(3 * time.Second) // nothing announces that nothing happens
+			if told, _, _ := l.eye.seen(); len(told) > 0 {
+				t.Errorf("%s: %s nodes are sent: %v", name, when, told)
+			}
+		}
+		for _, resource := range gone {
+			group := ".machineconfiguration.openshift.io"
+			if resource == "rolloutpolicies" {
+				group = ".noderefit.dev"
+			}
+			l.mustKubectl("delete", "crd", resource+group)
+		}
+		for _, resource := range gone {
+			l.until(name+": a metric names what is missing", func() bool {
+				return c.metric(t, `noderefit_definition_missing{resource="`+resource+`"}`) == "1"
+			})
+		}
+		l.mustPatchNode("w-0", `{"metadata":{"labels":{"look":"`+fmt.Sprint(text)+`"}}}`)
+		rests("while the definitions are away")
+		l.define(gone)
+		repository()
+		l.until(name+": the objects are read again", func() bool { return asked() && (!held || l.ready("never") != "") })
+		rests("once the objects are back")
+		if held {
+			l.mustKubectl("delete", "rolloutpolicy", "never")
+			if err := os.Remove(filepath.Join(files, "policy.json")); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			text++
+			repository()
+		}
+		l.until(name+": all goes on", arrived)
+		l.until(name+": the metric says so", func() bool {
+			return !slices.ContainsFunc(gone, func(resource string) bool {
+				return c.metric(t, `noderefit_definition_missing{resource="`+resource+`"}`) != "0"
+			})
+		})
+		t.Logf("%s: %s", name, time.Since(started).Round(time.Second))
+	}
+}
