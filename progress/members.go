@@ -4,6 +4,7 @@ package progress
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -51,6 +52,12 @@ func NewMembership(pools []mcfgv1.MachineConfigPool) Membership {
 	}
 	slices.Sort(m.pools)
 	return m
+}
+
+// Equal reports whether both say the same of every node.
+func (m Membership) Equal(other Membership) bool {
+	return slices.Equal(m.pools, other.pools) && maps.Equal(m.problems, other.problems) &&
+		maps.EqualFunc(m.selectors, other.selectors, func(a, b labels.Selector) bool { return a.String() == b.String() })
 }
 
 // Problem is what is wrong with a pool's selector; empty: nothing.

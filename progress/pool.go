@@ -55,6 +55,8 @@ type Pool struct {
 	// NodeProblems are what is wrong with nodes, so that less is known of them than should be.
 	NodeProblems []NodeProblem
 	Counts
+	// Left are the nodes that are left out of Nodes; the zero value: none is. They are counted all the same.
+	Left Left
 
 	Labels map[string]string
 	// Rendering: the configuration that the pool shall have is about to be another one.

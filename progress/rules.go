@@ -44,6 +44,10 @@ type Rules struct {
 	Closed map[string]int
 	// Stage is the one at work; empty: none.
 	Stage string
+	// Seats are the nodes of each stage, and behind the last those of none; nil: there are no stages, or all nodes have
+	// arrived. At is the place of Stage among them.
+	Seats [][]*Node
+	At    int
 	// OnClose is what happens to those on their way while the hold is that no window is open; empty: nothing.
 	OnClose api.WindowClose
 	// NextWindow is when a window opens next, zero while one is open, or there is none.

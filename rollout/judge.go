@@ -44,7 +44,7 @@ func (j *judge) rule() {
 	p, pool := j.policy, j.pool
 	// One that makes no sense otherwise still says what it forgives: nobody is turned round because of a slip. The pool's
 	// own questions about failures are answered by that.
-	j.rules = progress.Rules{Policy: j.name, FailureBudget: share(p.spec.FailureBudget, len(pool.Nodes), false, 1)}
+	j.rules = progress.Rules{Policy: j.name, FailureBudget: share(p.spec.FailureBudget, pool.Machines, false, 1)}
 	pool.Rules = j.rules
 	if p.problem != nil {
 		j.rules.Hold = &progress.Hold{
@@ -81,22 +81,51 @@ func (j *judge) lookAgain(at time.Time) {
 // on which something failed before comes last, and this process's own after all; then those that joined with the
 // target, which prove nothing about nodes that are changed.
 func (j *judge) order() []*progress.Node {
-	nodes := j.sorted(func(a, b *progress.Node) int {
-		return cmp.Or(
-			cmp.Compare(j.came(a), j.came(b)),
-			j.ended(a).Compare(j.ended(b)),
-			last(a.Name == j.self, b.Name == j.self),
-			last(!j.pool.Tries(a), !j.pool.Tries(b)),
-			last(failedBefore(a), failedBefore(b)),
-			last(!a.Serving(), !b.Serving()),
-			progress.Turn(a, b),
-		)
+	of := j.pool.Nodes
+	ranks := make([]standing, len(of))
+	for i := range of {
+		ranks[i] = j.standing(&of[i])
+	}
+	nodes := j.sorted(func(a, b int) int {
+		if order := ranks[a].compare(&ranks[b]); order != 0 {
+			return order
+		}
+		return progress.Turn(&of[a], &of[b])
 	})
 	j.rules.Places = make(map[string]int, len(nodes))
 	for i, n := range nodes {
 		j.rules.Places[n.Name] = i
 	}
 	return nodes
+}
+
+// standing is what decides about the place of a node before its turn does, what counts most first.
+type standing struct {
+	came  int
+	ended time.Time
+	// later are what has a node go after others, a bit each.
+	later int
+}
+
+func (j *judge) standing(n *progress.Node) standing {
+	s := standing{came: j.came(n), ended: j.ended(n)}
+	for _, last := range [...]bool{n.Name == j.self, !j.pool.Tries(n), failedBefore(n), !n.Serving()} {
+		s.later <<= 1
+		if last {
+			s.later++
+		}
+	}
+	return s
+}
+
+func (s *standing) compare(other *standing) int {
+	if s.came != other.came {
+		return cmp.Compare(s.came, other.came)
+	}
+	if order := s.ended.Compare(other.ended); order != 0 {
+		return order
+	}
+	return cmp.Compare(s.later, other.later)
 }
 
 // ended is when the target was proved on a node, or failed, and in a far future where neither is seen yet. A node that
@@ -133,16 +162,6 @@ func (j *judge) came(n *progress.Node) int {
 	return 0
 }
 
-func last(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
-}
-
 func failedBefore(n *progress.Node) bool { return n.Failing() || len(n.Quarantined) > 0 }
 
 // seats are the nodes of each stage, the rest behind the last.
@@ -150,7 +169,8 @@ func (j *judge) seats(nodes []*progress.Node) [][]*progress.Node {
 	out := make([][]*progress.Node, len(j.stages)+1)
 	room := make([]int, len(j.stages))
 	for i, s := range j.stages {
-		room[i] = share(s.spec.Nodes, len(nodes), true, len(nodes))
+		all := j.pool.Machines
+		room[i] = max(0, share(s.spec.Nodes, all, true, all)-j.pool.Left.Seated(i))
 	}
 	for _, n := range nodes {
 		at := slices.IndexFunc(j.stages, func(s stage) bool { return s.selector.Matches(labels.Set(n.Labels)) })
@@ -171,8 +191,7 @@ func (j *judge) seats(nodes []*progress.Node) [][]*progress.Node {
 // stage finds the stage at work and holds the nodes of those behind it. A node that has to try the target again, since
 // somebody took back that it failed there, goes before all stages: everybody waits for it.
 func (j *judge) stage(nodes []*progress.Node) {
-	there := func(n *progress.Node) bool { return n.Updated(j.pool.Target) }
-	if !slices.ContainsFunc(nodes, func(n *progress.Node) bool { return !there(n) }) {
+	if j.pool.Updated == j.pool.Machines {
 		if !j.bypassed {
 			j.unproved(nodes)
 		}
@@ -193,18 +212,19 @@ func (j *judge) stage(nodes []*progress.Node) {
 		j.rules.Stage = j.stages[at].name
 		// Nodes of all stages go with a bypass, and go back: by the pool's own number.
 		if !progress.ControlPlane(j.pool.Name) && !j.bypassed && len(j.back) == 0 && j.pool.Quarantine() == nil {
-			j.pool.MaxUnavailable = share(j.stages[at].spec.MaxUnavailable, len(nodes), false, j.pool.MaxUnavailable)
+			j.pool.MaxUnavailable = share(j.stages[at].spec.MaxUnavailable, j.pool.Machines, false, j.pool.MaxUnavailable)
 		}
 	} else {
 		j.rules.Stage = restStage
 	}
+	j.rules.Seats, j.rules.At = seats, at
 	if hold == nil || j.bypassed {
 		return
 	}
-	j.rules.Holds = make(map[string]*progress.Hold, len(nodes))
+	j.rules.Holds = map[string]*progress.Hold{}
 	for _, later := range seats[at+1:] {
 		for _, n := range later {
-			if !there(n) && !j.pool.Tries(n) && !j.back[n.Name] {
+			if !n.Updated(j.pool.Target) && !j.pool.Tries(n) && !j.back[n.Name] {
 				j.rules.Holds[n.Name] = hold
 			}
 		}
@@ -311,10 +331,11 @@ func (j *judge) soak() {
 		}
 		since, waits := j.readySince(n)
 		end := since.Add(time.Duration(j.spec.MinReadySeconds) * time.Second)
-		if waits {
-			end = j.now.Add(time.Duration(j.spec.MinReadySeconds) * time.Second)
-		}
-		if (waits || !since.IsZero()) && end.After(j.now) {
+		switch {
+		case waits:
+			// Until it is seen ready there no time ends that.
+			j.rules.Soaking[n.Name] = j.now.Add(time.Duration(j.spec.MinReadySeconds) * time.Second)
+		case !since.IsZero() && end.After(j.now):
 			j.rules.Soaking[n.Name] = end
 			j.lookAgain(end)
 		}

@@ -318,6 +318,11 @@ func TestNodesThatArrivedCountForAWhile(t *testing.T) {
 	if soaking != "a c" || !p.Rules.Next.Equal(now.Add(4*time.Minute)) || len(p.Taking()) != 2 {
 		t.Errorf("soaking %q, next %s, %d take a place", soaking, p.Rules.Next, len(p.Taking()))
 	}
+	unseen := pool(t, "worker", "c B Done sent", "e A Done")
+	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{MinReadySeconds: 300})}, unseen)
+	if next := unseen.Rules.Next; !next.IsZero() || unseen.Rules.Soaking["c"].IsZero() {
+		t.Errorf("not seen ready yet: by itself something changes at %s", next)
+	}
 }
 
 func TestWhatHoldsAWholePool(t *testing.T) {

@@ -15,6 +15,9 @@ import (
 // emptyStages says of each stage of which a pool has no node that it has none, those that hold it first. A stage that
 // soaks, or has gates, does: without its nodes nothing would be proved, and the next one would begin all the same.
 func (p *policy) emptyStages(pool *progress.Pool) (texts []string, holds bool) {
+	if pool.Left.Any() {
+		return nil, false // each stage has one, or no node would be left out
+	}
 	var others []string
 	for _, s := range p.stages {
 		if s.spec.NodeSelector == nil || len(pool.Nodes) == 0 || slices.ContainsFunc(pool.Nodes, func(n progress.Node) bool {

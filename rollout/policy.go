@@ -145,6 +145,9 @@ func NewBook(policies []api.RolloutPolicy, answers Answers) *Book {
 	return b
 }
 
+// Answered has the book judge by these answers from now on.
+func (b *Book) Answered(answers Answers) { b.answers = answers }
+
 // Follow sets the rules of all of a cluster's pools at a time, after progress.Share. Self is the node that the
 // controller runs on, which goes last; empty: it is not known.
 func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
@@ -167,7 +170,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 		default:
 			budget := 1
 			for _, m := range mine {
-				budget = max(budget, share(m.spec.FailureBudget, len(p.Nodes), false, 1))
+				budget = max(budget, share(m.spec.FailureBudget, p.Machines, false, 1))
 			}
 			p.Rules = progress.Rules{Policy: mine[0].name, FailureBudget: budget} // by which kept asks
 			p.Rules.Hold, p.Rules.Orders = conflict(p, mine), kept(p)

@@ -10,7 +10,7 @@ import (
 
 // sorted are the pool's nodes sorted, no two of which are equal. It begins with how they were the last time that this
 // book was followed, from which few have moved, and those forward: that saves time and changes nothing.
-func (j *judge) sorted(compare func(a, b *progress.Node) int) []*progress.Node {
+func (j *judge) sorted(compare func(a, b int) int) []*progress.Node {
 	before, of := j.last[j.pool.Name], j.pool.Nodes
 	if len(before) != len(of) {
 		before = make([]int, len(of))
@@ -18,17 +18,16 @@ func (j *judge) sorted(compare func(a, b *progress.Node) int) []*progress.Node {
 			before[i] = i
 		}
 	}
-	less := func(a, b int) int { return compare(&of[a], &of[b]) }
 	stay, moved := make([]int, 0, len(of)), []int(nil)
 	for _, i := range before {
-		if len(stay) == 0 || less(stay[len(stay)-1], i) <= 0 {
+		if len(stay) == 0 || compare(stay[len(stay)-1], i) <= 0 {
 			stay = append(stay, i)
 		} else {
 			moved = append(moved, i)
 		}
 	}
-	slices.SortFunc(moved, less)
-	order := merge(stay, moved, less)
+	slices.SortFunc(moved, compare)
+	order := merge(stay, moved, compare)
 	if j.last == nil {
 		j.last = map[string][]int{}
 	}

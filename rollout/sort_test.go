@@ -26,7 +26,7 @@ func TestNodesAreSortedWhateverTheyWereBefore(t *testing.T) {
 			}
 		}
 		byName := func(a, b *progress.Node) int { return cmp.Compare(a.Name, b.Name) }
-		got := j.sorted(byName)
+		got := j.sorted(func(a, b int) int { return byName(&j.pool.Nodes[a], &j.pool.Nodes[b]) })
 		want := make([]*progress.Node, 0, len(j.pool.Nodes))
 		for i := range j.pool.Nodes {
 			want = append(want, &j.pool.Nodes[i])

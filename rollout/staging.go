@@ -51,6 +51,8 @@ func ordered(n *progress.Node, config string) bool {
 type ahead struct {
 	*progress.Staging
 
+	// left are the nodes that have staged it and are counted only.
+	left  int
 	limit int
 	// busy are the nodes that stage now, or may.
 	busy int
@@ -69,7 +71,8 @@ func (j *judge) stageAhead(nodes []*progress.Node) {
 		return
 	}
 	a := &ahead{times: moment{open: true},
-		limit:   share(j.stagingSpec().MaxConcurrent, len(nodes), false, max(1, len(nodes)/10)),
+		limit: share(j.stagingSpec().MaxConcurrent, j.pool.Machines, false, max(1, j.pool.Machines/10)),
+		left:  j.pool.Left.Waiting, begun: j.pool.Left.Arrived > 0,
 		Staging: &progress.Staging{Required: j.requires(), Digests: map[string][]string{}}}
 	if j.stagingTimes != nil {
 		a.times = j.stagingTimes.at(j.now)
@@ -79,6 +82,7 @@ func (j *judge) stageAhead(nodes []*progress.Node) {
 		a.Approval = approval
 	}
 	a.Order = j.stageOrder()
+	a.Of = a.left
 	if a.Approval != nil && !j.bypassed {
 		a.Order.Digest = a.Approval.Digest
 	}
@@ -99,7 +103,7 @@ func (j *judge) stageAhead(nodes []*progress.Node) {
 		}
 	}
 	j.rules.Staging = a.Staging
-	if j.bypassed || !slices.ContainsFunc(nodes, func(n *progress.Node) bool { return !n.Updated(j.pool.Target) }) {
+	if j.bypassed || j.pool.Updated == j.pool.Machines {
 		return
 	}
 	if hold := j.approval(a); hold != nil && !j.stopped() {
@@ -193,7 +197,7 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 		return nil
 	}
 	target := j.pool.Target
-	if len(a.Staged) < a.Of || a.Of == 0 && a.Approval == nil {
+	if len(a.Staged)+a.left < a.Of || a.Of == 0 && a.Approval == nil {
 		return j.staging(a)
 	}
 	h := &progress.Hold{
@@ -233,7 +237,9 @@ func (j *judge) staging(a *ahead) *progress.Hold {
 	return h
 }
 
-func (a *ahead) far() string { return fmt.Sprintf("staged on %d of %d nodes", len(a.Staged), a.Of) }
+func (a *ahead) far() string {
+	return fmt.Sprintf("staged on %d of %d nodes", len(a.Staged)+a.left, a.Of)
+}
 
 // without names those that could not.
 func (a *ahead) without() string {

@@ -46,6 +46,8 @@ type Options struct {
 	// Elsewhere counts the nodes of other pools that use up this pool's share: the control plane's pools have one.
 	// StuckElsewhere are those among them that failed on their way to something else than they are to have now.
 	Elsewhere, StuckElsewhere int
+	// Told is how many nodes that are sent nowhere are told something at most; 0: all.
+	Told int
 }
 
 // Decision is what is to be done about a pool's nodes.
@@ -56,6 +58,8 @@ type Decision struct {
 	Taken, Unstuck int
 	// DefersSelf: this process's own node would have been next, had it not to be last.
 	DefersSelf bool
+	// More: Told left steps out.
+	More bool
 }
 
 // Decide says what every node of a pool is to be told. Two things bound it. A node that serves is sent only while fewer
@@ -83,18 +87,7 @@ func Decide(p progress.Pool, o Options) Decision {
 	}
 	c.withdraw()
 	d := Decision{Taken: c.taken, Unstuck: c.unstuck, DefersSelf: c.defersSelf}
-	sent := map[string]int{}
-	for i := range p.Nodes {
-		if s, changed := c.step(&p.Nodes[i]); changed {
-			d.Steps = append(d.Steps, s)
-			if at := c.sent[&p.Nodes[i]]; at > 0 {
-				sent[s.Node] = at
-			}
-		}
-	}
-	slices.SortStableFunc(d.Steps, func(a, b Step) int {
-		return cmp.Or(rank(b.Sends())-rank(a.Sends()), sent[a.Node]-sent[b.Node])
-	})
+	d.Steps, d.More = c.steps()
 	return d
 }
 
@@ -126,6 +119,9 @@ type chooser struct {
 	defersSelf bool
 	// from is what nodes have that go back, and gate the one for which they do; empty: none does.
 	from, gate string
+	// drains are the drain policies that were compared last, once compared, and alike whether they are the same.
+	drains          [2]*api.DrainPolicy
+	compared, alike bool
 }
 
 // withdraw turns round the nodes that are on their way to a configuration that failed on another one. The node that
@@ -254,16 +250,17 @@ func (c *chooser) chooseServing(nodes []*progress.Node) {
 	}
 	now := shareOf(&c.pool)
 	takes, waiting := now.taking+c.options.Elsewhere, now.stuck+c.options.StuckElsewhere
+	// Of those that take no share yet, only so many can go as there are shares.
+	shares := max(0, c.pool.MaxUnavailable-takes)
 	var taking, others []*progress.Node
 	for _, n := range nodes {
 		if c.pool.Takes(n) {
 			taking = append(taking, n)
-		} else {
+		} else if shares > 0 {
 			others = append(others, n)
 		}
 	}
-	// Of those that take no share yet, only so many can go as there are shares.
-	mayGo := append(c.line(others, max(0, c.pool.MaxUnavailable-takes)), taking...)
+	mayGo := append(c.line(others, shares), taking...)
 	for _, n := range c.line(mayGo, len(mayGo)) {
 		own, frees := rank(c.pool.Takes(n)), 0
 		beside := takes - own
@@ -285,6 +282,9 @@ func (c *chooser) chooseServing(nodes []*progress.Node) {
 
 // defers says that the own node waits although others were sent that come behind it in the usual order.
 func (c *chooser) defers(nodes []*progress.Node) bool {
+	if c.options.Self == "" {
+		return false
+	}
 	at := slices.IndexFunc(nodes, func(n *progress.Node) bool { return n.Name == c.options.Self })
 	if at < 0 || c.sent[nodes[at]] > 0 {
 		return false
@@ -345,6 +345,38 @@ func firsts[T any](list []T, many int, order func(a, b T) int) []T {
 	return first
 }
 
+// steps are those of all nodes, in their order, and whether any were left out.
+func (c *chooser) steps() (steps []Step, more bool) {
+	var others, again []Step // of the others those that are to try the target again come last
+	sent := map[string]int{}
+	for i := range c.pool.Nodes {
+		n := &c.pool.Nodes[i]
+		s, changed := c.step(n)
+		switch at := c.sent[n]; {
+		case !changed:
+			continue
+		case s.Sends():
+			steps = append(steps, s)
+			sent[s.Node] = at
+		case at > 0:
+			again = append(again, s)
+			sent[s.Node] = at
+		case c.options.Told > 0 && len(others) == c.options.Told:
+			more = true
+		default:
+			others = append(others, s)
+		}
+	}
+	turn := func(a, b Step) int { return sent[a.Node] - sent[b.Node] }
+	slices.SortStableFunc(steps, turn)
+	slices.SortStableFunc(again, turn)
+	others = append(others, again...)
+	if most := c.options.Told; most > 0 && len(others) > most {
+		others, more = others[:most], true
+	}
+	return append(steps, others...), more
+}
+
 // step is what the node is to be told, and whether that is anything new.
 func (c *chooser) step(n *progress.Node) (Step, bool) {
 	s := Step{
@@ -371,7 +403,20 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 		s.Lift = "" // it failed again after that
 	}
 	return s, s.Sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
-		s.Arrived != n.Arrived || s.Awaited != n.Awaited || !s.Orders.Equal(n.Orders)
+		s.Arrived != n.Arrived || s.Awaited != n.Awaited || !c.same(s.Orders, n.Orders)
+}
+
+// same reports whether two orders are. Most nodes have the same ones, so drain policies are compared once.
+func (c *chooser) same(a, b api.Orders) bool {
+	if !(api.Orders{Stage: a.Stage}).Equal(api.Orders{Stage: b.Stage}) {
+		return false
+	}
+	pair := [2]*api.DrainPolicy{a.Drain, b.Drain}
+	if pair != c.drains || !c.compared {
+		c.drains, c.compared = pair, true
+		c.alike = api.Orders{Drain: a.Drain}.Equal(api.Orders{Drain: b.Drain})
+	}
+	return c.alike
 }
 
 // arrival is what the Node is to say of when it arrived: that it was sent, from that on, and since when it is there and

@@ -82,8 +82,8 @@ func unreached(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, pending mcfgv
 func arrived(p progress.Pool) string {
 	text := fmt.Sprintf("%d of %d nodes are updated with %s", p.Updated, p.Machines, p.Target)
 	var under []string
-	for _, n := range p.Nodes {
-		if n.Moving() {
+	for i := range p.Nodes {
+		if n := &p.Nodes[i]; n.Moving() {
 			under = append(under, n.Name)
 		}
 	}

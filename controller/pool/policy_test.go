@@ -243,21 +243,36 @@ func documented(t testing.TB) api.RolloutPolicy {
 	return p
 }
 
-// The largest cluster that Kubernetes supports, by all that the documented policy asks for, takes a few seconds.
+// The largest cluster that Kubernetes supports, by all that the documented policy asks for.
 func BenchmarkSimulate(b *testing.B) {
-	policies, object, nodes := []api.RolloutPolicy{documented(b)}, setup{maxUnavailable: "5%"}.object(), fleet(5000)
+	benchmarkSimulate(b, "5%", []api.RolloutPolicy{documented(b)})
+}
+
+// The same, one node at a time.
+func BenchmarkSimulateOne(b *testing.B) {
+	b.Run("policy", func(b *testing.B) { benchmarkSimulate(b, "1", []api.RolloutPolicy{documented(b)}) })
+	b.Run("none", func(b *testing.B) { benchmarkSimulate(b, "1", nil) })
+}
+
+func benchmarkSimulate(b *testing.B, most string, policies []api.RolloutPolicy) {
+	object, nodes := setup{maxUnavailable: most}.object(), fleet(5000)
 	name := "rendered-worker-0123456789abcdef0123456789abcde"
 	object.Spec.Configuration.Name = name + "1"
 	for i := range nodes {
 		nodes[i].Current, nodes[i].Desired, nodes[i].Zone = name+"0", name+"0", fmt.Sprintf("zone-%d", i%3)
 	}
+	used, looked := processor(b), 0
 	for b.Loop() {
-		log := Simulate(Fleet{
+		s := newSimulation(Fleet{
 			Pool: object, Nodes: nodes, Start: t0, Update: 5 * time.Minute,
-			Staging: 2 * time.Minute, Approve: time.Hour, Limit: 90 * 24 * time.Hour, Policies: policies,
+			Staging: 2 * time.Minute, Approve: time.Hour, Limit: 100_000 * time.Hour, Policies: policies,
 		})
-		if log[len(log)-1].What != Finished {
+		for s.turn() {
+		}
+		if looked = s.looked; s.log[len(s.log)-1].What != Finished {
 			b.Fatal("it did not finish")
 		}
 	}
+	b.ReportMetric(float64(processor(b)-used)/float64(b.N)/1e6, "cpu-ms/op")
+	b.ReportMetric(float64(looked)/float64(len(nodes)), "looks-per-node/op")
 }

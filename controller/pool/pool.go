@@ -78,7 +78,7 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("machineconfigcontroller-pool"),
 		self: s.Self, now: s.Now, gates: s.Gates, report: newReport(),
-		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{}, read: readings{},
+		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
 	}
 	if r.now == nil {
 		r.now = time.Now
@@ -187,7 +187,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	w := assemble(pools, slices.Collect(maps.Values(nodes)), r.read, policies, etcd, r.answers(), r.self, r.now())
+	w := assemble(pools, r.read.sorted(nodes), &r.read, policies, etcd, r.answers(), r.self, r.now())
 	w.wake(again)
 	r.ask(w, policies)
 	if w.expirys, err = r.expirys(ctx); err != nil {
@@ -264,11 +264,13 @@ func (r *reconciler) look(ctx context.Context) ([]*mcfgv1.MachineConfigPool, map
 	for i := range nodeList.Items {
 		nodes[nodeList.Items[i].Name] = r.nodes.view(&nodeList.Items[i])
 	}
-	maps.DeleteFunc(r.read, func(name string, _ reading) bool { return nodes[name] == nil })
 	maps.DeleteFunc(r.nodes, func(name string, _ *corev1.Node) bool { return nodes[name] == nil })
-	maps.DeleteFunc(r.pools, func(name string, _ *mcfgv1.MachineConfigPool) bool {
-		return !slices.ContainsFunc(pools, func(p *mcfgv1.MachineConfigPool) bool { return p.Name == name })
-	})
+	there := make(map[string]bool, len(pools))
+	for _, p := range pools {
+		there[p.Name] = true
+	}
+	maps.DeleteFunc(r.pools, func(name string, _ *mcfgv1.MachineConfigPool) bool { return !there[name] })
+	r.read.forget(nodes, there)
 	return pools, nodes, nil
 }
 
@@ -331,9 +333,11 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 		}
 	}
 	if pool.DeletionTimestamp.IsZero() {
-		d := Decide(p, w.options(i))
+		o := w.options(i)
+		o.Told = told
+		d := Decide(p, o)
 		w.taken(i, d)
-		more = d.cut(told)
+		more = d.More
 		errs = append(errs, r.take(ctx, pool, d, nodes)...)
 		r.deferSelf(pool, d)
 	}
@@ -348,16 +352,6 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 		r.events.Eventf(pool, nil, corev1.EventTypeWarning, api.PoolWritesRefused, "Write", "%s", note(text))
 	}
 	return more, errs
-}
-
-// cut leaves all steps that send a node somewhere and no more than limit others; it says whether any are left out.
-func (d *Decision) cut(limit int) bool {
-	sends := slices.IndexFunc(d.Steps, func(s Step) bool { return !s.Sends() })
-	if sends < 0 || len(d.Steps)-sends <= limit {
-		return false
-	}
-	d.Steps = d.Steps[:sends+limit]
-	return true
 }
 
 // take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again. Where one after the

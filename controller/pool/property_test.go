@@ -195,7 +195,7 @@ func (w *walk) run() error {
 		for _, s := range steps {
 			w.take(s)
 		}
-		w.pass(p)
+		w.pass(p, len(d.Steps) > 0)
 		if w.calm && (len(w.failed) > 0 || w.stopped(p)) && len(steps) == 0 && w.still() {
 			return nil // it stopped at failures or gates, as it should
 		}
@@ -339,10 +339,11 @@ func (w *walk) take(s Step) {
 	n.Orders = s.Orders
 }
 
-// pass lets time pass: to the next moment at which the rules change, or some minutes, in which every node gets on.
-func (w *walk) pass(p progress.Pool) {
+// pass lets time pass: to the next moment at which the rules change, or some minutes, in which every node gets on. After
+// a decision that told nodes something there is another one before the rules change by themselves.
+func (w *walk) pass(p progress.Pool, told bool) {
 	step := time.Duration(1+w.chance.IntN(10)) * time.Minute
-	if next := p.Rules.Next; !next.IsZero() && w.still() && w.calm && !w.stagesStill() {
+	if next := p.Rules.Next; !next.IsZero() && !told && w.still() && w.calm && !w.stagesStill() {
 		step = next.Sub(w.now)
 	}
 	w.now = w.now.Add(step)

@@ -83,7 +83,8 @@ func (r *report) take(w *world) []change {
 	var changes []change
 	for _, m := range w.pools {
 		r.pools = append(r.pools, m.state)
-		for _, n := range m.state.Nodes {
+		for i := range m.state.Nodes {
+			n := &m.state.Nodes[i]
 			was, known := before[n.Name]
 			now := seen{n.State, n.Current, time.Now()}
 			if known && was.state == now.state {
@@ -148,7 +149,8 @@ func (r *report) Collect(to chan<- prometheus.Metric) {
 			gauge(held, 0, p.Name, p.Rules.Policy, "")
 		}
 		byPhase := map[progress.Phase]int{}
-		for _, n := range p.Nodes {
+		for i := range p.Nodes {
+			n := &p.Nodes[i]
 			byPhase[n.Phase(p.Target)]++
 			if n.Overdue() {
 				gauge(overdue, unix(n.Awaited.Since), n.Name, p.Name)

@@ -37,9 +37,10 @@ func rollouts(known []api.PastRollout, p progress.Pool, now time.Time) []api.Pas
 
 // follow brings the rollout of the pool's target up to now.
 func follow(r *api.PastRollout, p progress.Pool, now time.Time) {
-	sent := func(n progress.Node) bool { return n.Desired == p.Target }
-	if r.Began.IsZero() && slices.ContainsFunc(p.Nodes, sent) {
-		r.Began = now
+	for i := 0; r.Began.IsZero() && i < len(p.Nodes); i++ {
+		if p.Nodes[i].Desired == p.Target {
+			r.Began = now
+		}
 	}
 	r.Failed = max(r.Failed, len(p.Failed()))
 	if p.Complete() {
@@ -50,8 +51,8 @@ func follow(r *api.PastRollout, p progress.Pool, now time.Time) {
 // having is how many nodes have a configuration, wherever they are to go next.
 func having(p progress.Pool, config string) int {
 	count := 0
-	for _, n := range p.Nodes {
-		count += rank(n.Current == config)
+	for i := range p.Nodes {
+		count += rank(p.Nodes[i].Current == config)
 	}
 	return count
 }

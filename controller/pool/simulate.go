@@ -95,6 +95,8 @@ type simulation struct {
 	// few is nil while decisions are about the whole pool, as they always are where whole says so.
 	few   *shortlist
 	whole bool
+	// most is how many nodes the pool may have out of service, whatever the stage.
+	most int
 	// looked counts the nodes that decisions were about.
 	looked int
 }
@@ -116,7 +118,7 @@ func (s *simulation) turn() bool {
 		s.say(Finished, "", "")
 		return false
 	}
-	s.leaveOut(&p)
+	s.leaveOut(&p, d)
 	return s.pass(p)
 }
 
@@ -153,6 +155,9 @@ func (s *simulation) take(step Step) bool {
 	n := &s.Nodes[s.at[step.Node]]
 	changed := step.Sends() || step.Lift != n.Lift || step.Arrived != n.Arrived ||
 		!step.Orders.Equal(n.Orders)
+	if step.Sends() {
+		s.moves(n, step.Desired != n.Current)
+	}
 	n.Tainted, n.Lift, n.Arrived, n.SingleReplica = step.Tainted, step.Lift, step.Arrived, step.SingleReplica
 	n.Desired = step.Desired
 	s.order(n, step.Orders)
@@ -215,6 +220,7 @@ func (s *simulation) come(due map[string]time.Time) []*progress.Node {
 }
 
 func (s *simulation) arrive(n *progress.Node) {
+	s.moves(n, !s.Fails[n.Name])
 	n.Cordoned, n.Cordon, n.ReadySince = false, nil, s.now
 	if !s.Fails[n.Name] {
 		n.Previous, n.Current, n.State = n.Current, n.Desired, api.Done

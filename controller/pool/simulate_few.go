@@ -4,64 +4,211 @@ package pool
 
 import (
 	"slices"
+	"time"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
 
-// shortlist is the nodes that the next decisions are about. Where no policy selects the pool and nothing has failed, a
-// node at rest only counts: once it has arrived no decision is about it, and while it waits none before its turn. So
-// the others are left out, and a decision costs as much as there is to decide. What it comes to is the same.
+// shortlist is the nodes that the next decisions are about. A node at rest to which nothing is to be said only counts:
+// once it has arrived no decision is about it, and while it waits none before its turn. So these are left out, and a
+// decision costs as much as there is to decide. What the decision comes to is the same.
+//
+// With stages that holds while nothing happens but what is usual: a node of the stage at work goes there, arrives, and is
+// past what is waited for. Then each seat stays with its stage. After all else the whole pool is looked at again.
 type shortlist struct {
-	// nodes are places in the fleet, in its order.
+	// nodes are places in the fleet, in its order, of those that decisions are about.
 	nodes []int
-	// waiting are places of nodes at rest in the order of their turns, as far as they are left out.
+	// waiting are places of nodes at rest in the order of their turns, as far as they are left out and may go.
 	waiting []int
-	// arrived counts those that are left out as they are at the target.
-	arrived int
-	// most is the pool's maxUnavailable.
-	most int
+	// next are those of the nodes that were waiting and have not gone.
+	next map[int]bool
+	left progress.Left
+	// most is what the whole pool may have out of service, mostNow what the stage at work may.
+	most, mostNow int
+	// stage is the one at work, at its place among all.
+	stage string
+	at    int
+	// seated are the nodes of the stage at work; nil: there are no stages.
+	seated map[int]bool
 }
 
-// leaveOut finds the few after a decision about the whole pool that sent no node anywhere.
-func (s *simulation) leaveOut(p *progress.Pool) {
-	if s.whole || s.few != nil || p.Rules.Policy != "" || p.Paused || p.Target == "" ||
-		len(p.Quarantined)+len(p.Elsewhere)+len(p.Lifts) > 0 {
+// leaveOut finds the few after a decision that changed no node, and leaves out those that have arrived since.
+func (s *simulation) leaveOut(p *progress.Pool, d Decision) {
+	fresh := s.few == nil
+	if s.whole || fresh && !s.steady(p) {
 		return
 	}
-	f := &shortlist{most: p.MaxUnavailable}
-	for i := range s.Nodes {
-		switch n := &s.Nodes[i]; {
-		case s.rests(n) && n.Current == p.Target:
-			f.arrived++
-		case s.rests(n):
-			f.waiting = append(f.waiting, i)
+	seats := s.seats(p)
+	if fresh {
+		s.few = s.newShortlist(p, seats)
+	}
+	f := s.few
+	told := make(map[string]bool, len(d.Steps))
+	for _, step := range d.Steps {
+		told[step.Node] = true
+	}
+	stay, held := s.latest(p, seats), false
+	f.nodes = slices.DeleteFunc(f.nodes, func(i int) bool {
+		n := &s.Nodes[i]
+		switch {
+		case told[n.Name] || !s.rests(n):
+			return false
+		case n.Current == p.Target:
+			if stay[i] || !past(p, n) {
+				return false
+			}
+			f.left.Arrived++
+		case !fresh || !readyToGo(p, n) || seats[i] < f.at:
+			return false
+		case seats[i] > f.at && !held:
+			held = true // what holds the first by name is what is said of them all
+			return false
 		default:
-			f.nodes = append(f.nodes, i)
+			f.left.Waiting++
+			if seats[i] == f.at {
+				f.waiting = append(f.waiting, i)
+			}
+		}
+		f.reseat(seats[i], 1)
+		return true
+	})
+	if fresh {
+		slices.SortFunc(f.waiting, func(a, b int) int { return progress.Turn(&s.Nodes[a], &s.Nodes[b]) })
+	}
+}
+
+// newShortlist has all nodes.
+func (s *simulation) newShortlist(p *progress.Pool, seats map[int]int) *shortlist {
+	f := &shortlist{next: map[int]bool{}, most: s.most, mostNow: p.MaxUnavailable, stage: p.Rules.Stage, at: p.Rules.At}
+	f.nodes = make([]int, len(s.Nodes))
+	for i := range f.nodes {
+		f.nodes[i] = i
+	}
+	if p.Rules.Seats == nil {
+		return f
+	}
+	f.left.Seats, f.seated = make([]int, len(p.Rules.Seats)), map[int]bool{}
+	for i, seat := range seats {
+		if seat == f.at {
+			f.seated[i] = true
 		}
 	}
-	slices.SortFunc(f.waiting, func(a, b int) int { return progress.Turn(&s.Nodes[a], &s.Nodes[b]) })
-	s.few = f
+	return f
+}
+
+// seats are the stages of the nodes that a decision was about, by their places in the fleet; 0 without stages.
+func (s *simulation) seats(p *progress.Pool) map[int]int {
+	if p.Rules.Seats == nil {
+		return nil
+	}
+	out := make(map[int]int, len(p.Nodes))
+	for seat, nodes := range p.Rules.Seats {
+		for _, n := range nodes {
+			out[s.at[n.Name]] = seat
+		}
+	}
+	return out
+}
+
+// reseat counts nodes that are left out of a stage, or come back.
+func (f *shortlist) reseat(stage, count int) {
+	if f.left.Seats != nil {
+		f.left.Seats[stage] += count
+	}
+}
+
+// steady reports whether the pool goes on as it does now, unless something unusual happens.
+func (s *simulation) steady(p *progress.Pool) bool {
+	r := &p.Rules
+	switch {
+	case p.Paused, p.Target == "", len(p.Lifts)+len(p.Elsewhere) > 0, p.Quarantine() != nil,
+		s.Pool.Annotations[api.PoolQuarantineKey] != "":
+		return false
+	case r.Policy == "":
+		return true
+	case p.Target == p.Previous, p.Bypass != nil, s.Update < time.Second,
+		r.Hold != nil && r.Hold.Verdict == progress.PolicyUnusable,
+		r.Staging != nil && r.Staging.Required && r.Staging.Approval == nil:
+		return false
+	case r.Stage == "":
+		return p.Updated < p.Machines
+	}
+	// A node that is there without having been seen to arrive gives its seat to those that are.
+	return !slices.ContainsFunc(p.Nodes, func(n progress.Node) bool {
+		return n.Updated(p.Target) && !noted(p, &n) && n.Previous != ""
+	})
+}
+
+// noted reports whether a node is known to have arrived since a time.
+func noted(p *progress.Pool, n *progress.Node) bool {
+	return n.Arrived.Config == p.Target && !n.Arrived.Since.IsZero()
 }
 
 // rests reports whether a node is as those are that a decision only counts. The own node is not: it goes last of all.
 func (s *simulation) rests(n *progress.Node) bool {
-	target := s.Pool.Spec.Configuration.Name
 	return n.State == api.Done && n.Settled() && n.Serving() && n.Cordon == nil && n.Lift == "" &&
-		n.Name != s.Self && len(n.Quarantined) == 0 && n.Tainted == (n.Current != target)
+		n.Name != s.Self && len(n.Quarantined) == 0
 }
 
-// pick returns the few, after those that have arrived since went, and those came whose turn it may be.
+// past reports whether nothing is waited for any more on a node that has arrived.
+func past(p *progress.Pool, n *progress.Node) bool {
+	if p.Rules.Policy == "" {
+		return true
+	}
+	_, soaks := p.Rules.Soaking[n.Name]
+	joined := n.Arrived.Config != p.Target && n.Previous == ""
+	return !soaks && p.Rules.Gated[n.Name] == nil && (noted(p, n) || joined)
+}
+
+// readyToGo reports whether a node has staged what it is to stage before it goes.
+func readyToGo(p *progress.Pool, n *progress.Node) bool {
+	o := n.Orders.Stage
+	return p.Rules.Staging == nil ||
+		o != nil && api.SameContent(o.Config, p.Target) && n.Staged.Is(p.Target) && n.Staged.Digest == ""
+}
+
+// latest are of each stage a node that was ready there last: the stage soaks from then on.
+func (s *simulation) latest(p *progress.Pool, seats map[int]int) map[int]bool {
+	if p.Rules.Seats == nil {
+		return nil
+	}
+	last := make([]int, len(p.Rules.Seats))
+	ready := make([]time.Time, len(p.Rules.Seats))
+	for _, i := range s.few.nodes {
+		n, seat := &s.Nodes[i], seats[i]
+		if seat == len(last)-1 || !n.Updated(p.Target) || n.NotReady != "" {
+			continue
+		}
+		since := time.Unix(0, 0)
+		if noted(p, n) {
+			since = n.Arrived.Since
+			if n.ReadySince.After(since) {
+				since = n.ReadySince
+			}
+		}
+		if ready[seat].IsZero() || since.After(ready[seat]) {
+			last[seat], ready[seat] = i, since
+		}
+	}
+	out := map[int]bool{}
+	for seat, i := range last {
+		if !ready[seat].IsZero() {
+			out[i] = true
+		}
+	}
+	return out
+}
+
+// pick returns the few, after those came whose turn it may be.
 func (s *simulation) pick() []progress.Node {
-	f, target, waits := s.few, s.Pool.Spec.Configuration.Name, 0
-	f.nodes = slices.DeleteFunc(f.nodes, func(i int) bool {
-		n := &s.Nodes[i]
-		arrived := n.Current == target && s.rests(n)
-		f.arrived += rank(arrived)
-		waits += rank(n.Current != target && s.rests(n))
-		return arrived
-	})
-	more := min(len(f.waiting), max(0, f.most-waits))
+	f := s.few
+	more := min(len(f.waiting), max(0, f.mostNow-len(f.next)))
+	for _, i := range f.waiting[:more] {
+		f.next[i] = true
+		f.left.Waiting--
+		f.reseat(f.at, -1)
+	}
 	f.nodes = append(f.nodes, f.waiting[:more]...)
 	f.waiting = f.waiting[more:]
 	slices.Sort(f.nodes)
@@ -70,6 +217,19 @@ func (s *simulation) pick() []progress.Node {
 		out = append(out, s.Nodes[i])
 	}
 	return out
+}
+
+// moves notes that a node goes, or arrives; usual: as nodes mostly do.
+func (s *simulation) moves(n *progress.Node, usual bool) {
+	f := s.few
+	if f == nil {
+		return
+	}
+	i := s.at[n.Name]
+	delete(f.next, i)
+	if f.seated != nil && (!usual || !f.seated[i]) {
+		s.few = nil
+	}
 }
 
 // look is the pool as the next decision needs it.
@@ -81,12 +241,16 @@ func (s *simulation) look() progress.Pool {
 	s.looked += len(nodes)
 	p := progress.NewPool(s.Pool, nodes)
 	if f := s.few; f != nil {
-		p.MaxUnavailable, p.Machines = f.most, len(s.Nodes)
-		p.Updated += f.arrived
-		p.Ready += f.arrived
+		p.LeaveOut(f.left, f.most)
+	} else {
+		s.most = p.MaxUnavailable
 	}
 	pools := []*progress.Pool{&p}
 	progress.Share(pools)
 	s.book.Follow(pools, s.now, s.Self)
+	if f := s.few; f != nil && (f.stage != p.Rules.Stage || f.at != p.Rules.At) {
+		s.few = nil // the next stage has other nodes
+		return s.look()
+	}
 	return p
 }

@@ -63,10 +63,12 @@ func (s *simulation) soonest(next time.Time) time.Time {
 // stages is what of that has come.
 func (s *simulation) stages() {
 	for _, n := range s.come(s.ahead.due) {
+		s.few = nil // it may go now
 		n.Staged = &api.Staged{Config: n.Orders.Stage.Config, Since: s.now}
 		s.say(StagedAhead, n.Name, "")
 	}
 	if at := s.ahead.approve; !at.IsZero() && !at.After(s.now) {
+		s.few = nil
 		s.Pool = s.Pool.DeepCopy()
 		s.Pool.Annotations = map[string]string{api.ApprovedKey: api.Encode(api.Approval{
 			Config: s.Pool.Spec.Configuration.Name, By: "simulate", Since: s.now,

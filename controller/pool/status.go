@@ -136,7 +136,8 @@ var needsSomebody = map[progress.Verdict]bool{
 // driftText names the nodes whose hosts are not as their configuration says.
 func driftText(p progress.Pool) string {
 	var texts []string
-	for _, n := range p.Nodes {
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
 		if d := n.Drift; d != nil {
 			texts = append(texts, fmt.Sprintf("Node %s since %s: %s", n.Name, d.Since().UTC().Format(time.RFC3339),
 				d.Names(driftNames)))

@@ -50,7 +50,7 @@ func TestNodesOfAPoolThatCanNotBeReadAreLeftAlone(t *testing.T) {
 		if c.problem != "" && !strings.HasPrefix(c.problem, "spec.max") && !strings.HasPrefix(c.problem, "status") {
 			infra.Spec.NodeSelector = nil // as what can't be read is
 		}
-		w := assemble([]*mcfgv1.MachineConfigPool{infra, worker}, []*corev1.Node{node}, readings{}, nil, nil, rollout.Unasked,
+		w := assemble([]*mcfgv1.MachineConfigPool{infra, worker}, []*corev1.Node{node}, &readings{}, nil, nil, rollout.Unasked,
 			"", time.Unix(1, 0))
 		sent := ""
 		for i := range w.pools {

@@ -9,7 +9,6 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
@@ -54,27 +53,8 @@ type member struct {
 	state  progress.Pool
 }
 
-// readings are what was read of Nodes at the look before, by name: most are as they were.
-type readings map[string]reading
-
-type reading struct {
-	uid     types.UID
-	version string
-	node    progress.Node
-}
-
-// of reads a Node, unless it is as it was.
-func (r readings) of(n *corev1.Node) progress.Node {
-	if known, ok := r[n.Name]; ok && n.ResourceVersion != "" && known.version == n.ResourceVersion && known.uid == n.UID {
-		return known.node
-	}
-	node := progress.ReadNode(n)
-	r[n.Name] = reading{n.UID, n.ResourceVersion, node}
-	return node
-}
-
 // assemble sorts the nodes into the pools, and lets policies have their say.
-func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read readings, policies []api.RolloutPolicy,
+func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read *readings, policies []api.RolloutPolicy,
 	etcd *progress.Etcd, answers rollout.Answers, self string, now time.Time,
 ) *world {
 	pools = slices.Clone(pools)
@@ -85,30 +65,23 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read read
 		values = append(values, *p)
 	}
 	membership := progress.NewMembership(values)
-	problems, belong, sizes := map[string][]progress.NodeProblem{}, make([]string, len(nodes)), map[string]int{}
-	for i, n := range nodes {
-		pool, conflict := membership.Of(n)
-		belong[i] = pool
-		sizes[pool]++
-		if conflict != nil {
+	read.belong(membership)
+	problems, members, linux := map[string][]progress.NodeProblem{}, map[string][]*reading{}, 0
+	for _, n := range nodes {
+		known := read.of(n)
+		linux += rank(!known.belongs.windows)
+		if conflict := known.belongs.conflict; conflict != nil {
 			for _, p := range conflict.Pools {
 				problems[p] = append(problems[p], progress.NodeProblem{Node: n.Name, Text: conflict.String()})
 			}
 		}
-	}
-	members := make(map[string][]progress.Node, len(sizes))
-	for i, n := range nodes {
-		if pool := belong[i]; pool != "" {
-			if members[pool] == nil { // at once: a Node is large
-				members[pool] = make([]progress.Node, 0, sizes[pool])
-			}
-			members[pool] = append(members[pool], read.of(n))
+		if pool := known.belongs.pool; pool != "" {
+			members[pool] = append(members[pool], known)
 		}
 	}
-	linux := slices.DeleteFunc(slices.Clone(nodes), progress.Windows)
-	w := &world{self: self, now: now, single: len(linux) == 1, controlPlane: map[string]share{}}
+	w := &world{self: self, now: now, single: linux == 1, controlPlane: map[string]share{}}
 	for _, object := range pools {
-		state := progress.NewPool(object, members[object.Name])
+		state := progress.NewPool(object, read.group(object.Name, members[object.Name]))
 		if problem := membership.Problem(object.Name); problem != "" {
 			state.Problems = append(state.Problems, problem)
 		}
@@ -121,7 +94,7 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read read
 		states = append(states, &w.pools[i].state)
 	}
 	progress.Share(states)
-	book := rollout.NewBook(policies, answers)
+	book := read.policies(policies, answers)
 	book.Follow(states, now, self)
 	w.findings, w.asked = book.Findings(states), book.Asked()
 	for _, p := range states {
