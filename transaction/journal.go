@@ -47,11 +47,31 @@ func journalDir(id string) string { return path.Join(journalsDir, id) }
 
 func (j *journal) dir() string { return journalDir(j.ID) }
 
-// write puts the journal on the disk before anything it speaks of is there: one fsync.
-func (j *journal) write() error {
+func (j *journal) encode() ([]byte, error) {
 	data, err := json.Marshal(j)
 	if err != nil {
-		return fmt.Errorf("encoding journal: %w", err)
+		return nil, fmt.Errorf("encoding journal: %w", err)
+	}
+	return data, nil
+}
+
+// rewrite replaces the journal with one that names the steps that were left out, before anything is decided.
+func (j *journal) rewrite() error {
+	data, err := j.encode()
+	if err != nil {
+		return err
+	}
+	if err := j.root.WriteRecord(path.Join(j.dir(), journalFile), data, 0o600); err != nil {
+		return fmt.Errorf("writing journal: %w", err)
+	}
+	return fault("left out")
+}
+
+// write puts the journal on the disk before anything it speaks of is there: one fsync.
+func (j *journal) write() error {
+	data, err := j.encode()
+	if err != nil {
+		return err
 	}
 	if err := j.root.MkdirAll(j.dir(), 0o700); err != nil {
 		return fmt.Errorf("writing journal: %w", err)
@@ -122,9 +142,11 @@ func decodeJournal(data []byte) (*journal, error) {
 	return j, nil
 }
 
-// stage puts every new node beside its target, and keeps every old one.
+// stage puts every new node beside its target, and keeps every old one. A step of an exposed place for which that can't
+// be done is left out of rolling and undoing.
 func (j *journal) stage() error {
 	j.times = map[string]time.Time{}
+	leftOut := false
 	for i := range j.Steps {
 		st := &j.Steps[i]
 		if err := fault("stage " + st.Path); err != nil {
@@ -137,8 +159,13 @@ func (j *journal) stage() error {
 		if err = j.exposed(st, err); err != nil {
 			return err
 		}
-		// A step without a staged node counts as done.
 		if err := j.exposed(st, j.unstage(st)); err != nil {
+			return err
+		}
+		st.LeftOut, leftOut = true, true
+	}
+	if leftOut {
+		if err := j.rewrite(); err != nil {
 			return err
 		}
 	}
@@ -259,14 +286,23 @@ func (j *journal) roll() error {
 }
 
 func (j *journal) rollStep(st *step) error {
+	if st.LeftOut {
+		return nil
+	}
 	switch st.Op {
 	case opPut:
 		waiting, err := j.staged(st)
 		if err != nil || !waiting {
 			return err
 		}
+		if err := j.undoable(st); err != nil {
+			return err
+		}
 		return j.root.Replace(st.Dir, st.Stage, st.Path)
 	case opHard:
+		if err := j.undoable(st); err != nil {
+			return err
+		}
 		if err := j.root.Remove(path.Join(st.Dir, st.Stage)); err != nil {
 			return err
 		}
@@ -293,7 +329,23 @@ func (j *journal) rollStep(st *step) error {
 	if st.Op == opRmdir {
 		return j.rmdir(st.Path)
 	}
+	if err := j.undoable(st); err != nil {
+		return err
+	}
 	return j.root.Remove(st.Path)
+}
+
+// undoable returns an error for a step of an exposed place whose pre-image has gone since it was made: users can reach
+// one that is beside its original. What is not kept is neither replaced nor removed.
+func (j *journal) undoable(st *step) error {
+	if st.Exposed == "" || st.Keep == "" {
+		return nil
+	}
+	_, name, err := j.kept(st)
+	if err == nil && name == "" {
+		err = errors.New("the copy that was kept of it is gone")
+	}
+	return err
 }
 
 // setMeta changes mode, owner and label in place, from what they were.
@@ -390,6 +442,9 @@ func (j *journal) restoreTimes() error {
 }
 
 func (j *journal) undoStep(st *step) error {
+	if st.LeftOut {
+		return j.unstage(st)
+	}
 	switch st.Op {
 	case opMeta:
 		n, err := j.root.Inspect(st.Path)
@@ -532,10 +587,16 @@ func (j *journal) sync() error {
 	return j.root.SyncFS(slices.Compact(dirs)...)
 }
 
-// forget removes the pre-images and the journal, once nothing can be undone with them any more.
+// forget removes the pre-images, what is still staged of steps that could not be done, and the journal, once nothing can
+// be undone with them any more.
 func (j *journal) forget() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]
+		if st.Exposed != "" { // elsewhere a step that could not be done has failed the transaction
+			if err := j.exposed(st, j.unstage(st)); err != nil {
+				return err
+			}
+		}
 		if st.Keep == "" {
 			continue
 		}

@@ -152,8 +152,8 @@ func (e *Engine) early(journals []*journal, selected func(*journal, *step) (bool
 		}
 		for i := range j.Steps {
 			st := &j.Steps[i]
-			if st.Op == opMkdir || st.Op == opRmdir {
-				continue // nobody reads a directory for its own sake
+			if st.Op == opMkdir || st.Op == opRmdir || st.LeftOut {
+				continue // no program reads a directory for its own sake
 			}
 			at, err := e.Root.Resolve(st.Path)
 			if err != nil {

@@ -46,6 +46,9 @@ type step struct {
 	// Exposed is what others than root can write to: the outermost directory on the way to the path, see
 	// files.ExposedError, or the path itself where a user owns the file. What these users do there fails no transaction.
 	Exposed string `json:"exposed,omitempty"`
+	// LeftOut says of a step of an exposed place that it could not be staged, or its old node not be kept: nothing of it is
+	// done or undone.
+	LeftOut bool `json:"leftOut,omitempty"`
 
 	data   []byte
 	linked bool // the old node is kept as another name of its inode
@@ -487,7 +490,7 @@ func (s *stepper) parents(name string) (string, error) {
 func implied(steps []step) []string {
 	var out []string
 	for i := range steps {
-		if steps[i].Implied {
+		if steps[i].Implied && !steps[i].LeftOut {
 			out = append(out, steps[i].Path)
 		}
 	}

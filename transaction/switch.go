@@ -190,7 +190,7 @@ func merged(a, b map[string]string) map[string]string {
 	return out
 }
 
-// writeEtc puts what the configuration wants into the new deployment, which nobody uses yet: no pre-images, one syncfs.
+// writeEtc puts what the configuration wants into the new deployment, which nothing uses yet: no pre-images, one syncfs.
 // It returns the directories that it made for no want's own sake.
 func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, error) {
 	tree, err := s.Open(d)
@@ -216,6 +216,7 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, e
 		if err := fault("etc " + st.Path); err != nil {
 			return nil, err
 		}
+		st.Keep = ""
 		if err := j.exposed(st, j.writeStep(st)); err != nil {
 			return nil, fmt.Errorf("writing %s: %w", st.Path, err)
 		}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transaction
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// home is a tree with a directory of another user, in which are a file and its second name.
+func home(t *testing.T) *files.Root {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to users")
+	}
+	root := host(t, map[string]string{"/home/u/f": "of the user", "/home/u/g": "second", "/etc/f": "root's"})
+	for _, name := range []string{"/home/u", "/home/u/f", "/home/u/g"} {
+		if err := os.Chown(filepath.Join(root.Path(), name), 1500, 1500); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// What can't be kept while a transaction is staged is not done later, when it is in its place again: its undoing could
+// not bring it back.
+func TestWhatWasNotKeptIsNotDone(t *testing.T) {
+	users := func(w files.Want) files.Want {
+		w.Node.UID, w.Node.GID = 1500, 1500
+		return w
+	}
+	for name, want := range map[string]files.Want{
+		"remove":    gone("/home/u/f"),
+		"hard link": {Path: "/home/u/f", Kind: "link", HardTo: "/home/u/g"},
+		"put":       users(file("/home/u/f", "new")),
+		"directory": users(dir("/home/u/f")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := home(t)
+			before := tree(t, root)
+			steps, _, err := makeSteps(root, "t", nil, []files.Want{want, file("/etc/f", "new")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left []string
+			j := &journal{ID: "t", Steps: steps, root: root, Created: time.Now(),
+				left: func(ls ...Left) {
+					for _, l := range ls {
+						left = append(left, l.Path)
+					}
+				}}
+			at := filepath.Join(root.Path(), "home/u/f")
+			err = errors.Join(j.write(), os.Rename(at, at+".away"), j.stage(), os.Rename(at+".away", at))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Join(left, " ") != "/home/u/f" {
+				t.Errorf("left out: %v", left)
+			}
+			// Recovery is another process: it has the journal alone.
+			if j, err = readJournal(root, "t"); err != nil || j == nil {
+				t.Fatalf("reading the journal: %v, %v", j, err)
+			}
+			for range 2 {
+				if err := errors.Join(j.roll(), j.check()); err != nil {
+					t.Fatal(err)
+				}
+				got := tree(t, root)
+				if got["/home/u/f"] != "of the user" {
+					t.Errorf("done without a pre-image: %q", got["/home/u/f"])
+				}
+				if got["/etc/f"] != "new" {
+					t.Errorf("the other step was not done: %q", got["/etc/f"])
+				}
+			}
+			if err := j.undo(); err != nil {
+				t.Fatal(err)
+			}
+			equal(t, tree(t, root), before)
+		})
+	}
+}
+
+// Where a home is a file system of its own the pre-image is in the home, and its user can take it away.
+func TestWhatIsNotKeptAnyMoreIsNotDone(t *testing.T) {
+	for name, want := range map[string]files.Want{
+		"remove":    gone("/home/u/f"),
+		"hard link": {Path: "/home/u/f", Kind: "link", HardTo: "/home/u/g"},
+		"put":       file("/home/u/f", "new"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := home(t)
+			before := tree(t, root)
+			j := staged(t, root, want)
+			if err := os.Remove(filepath.Join(root.Path(), j.dir(), j.Steps[0].Keep)); err != nil {
+				t.Fatal(err)
+			}
+			if err := j.roll(); err != nil {
+				t.Fatal(err)
+			}
+			if got := tree(t, root)["/home/u/f"]; got != "of the user" {
+				t.Errorf("done without a pre-image: %q", got)
+			}
+			if err := j.forget(); err != nil { // as where everything else is settled
+				t.Fatal(err)
+			}
+			equal(t, tree(t, root), before)
+		})
+	}
+}
+
+// A deployment that nothing runs on has no pre-images, and is written all the same.
+func TestAUsersFileIsWrittenInANewDeployment(t *testing.T) {
+	root := home(t)
+	if err := os.Chown(filepath.Join(root.Path(), "etc/f"), 1500, 1500); err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{Root: root, Say: func(string, string) {}, Left: func(l Left) { t.Errorf("left: %v", l.Err) }}
+	_, err := e.writeEtc(ostree.Deployment{ID: "B"}, "t", Switch{
+		Open: func(ostree.Deployment) (*files.Root, error) { return files.Open(root.Path()) },
+		Etc: func(*files.Root) ([]files.Want, error) {
+			return []files.Want{file("/etc/f", "new"), file("/etc/g", "new")}, nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tree(t, root)["/etc/f"]; got != "new" {
+		t.Errorf("/etc/f is %q", got)
+	}
+}
