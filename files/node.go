@@ -65,6 +65,8 @@ type Want struct {
 	// Aspect, where set, is what verify says when this path differs, whatever the difference: Enabled for an
 	// enablement link, Masked for a mask.
 	Aspect What
+	// IfEmpty lets a regular file go only as long as it has no bytes.
+	IfEmpty bool
 	// Exists asks only that a directory is there: a parent that is made as needed and never changed.
 	Exists bool
 	// HardTo, where set, makes the path another name of that regular file; Node is ignored.

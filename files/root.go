@@ -303,6 +303,18 @@ func (r *Root) Inspect(name string) (Node, error) {
 	return n, err
 }
 
+// InspectSized is Inspect with the size in bytes of a regular file: type and size are of one inode.
+func (r *Root) InspectSized(name string) (Node, int64, error) {
+	h, n, st, err := r.inspect(name)
+	if h != nil {
+		_ = h.Close()
+	}
+	if n.Type != Regular {
+		return n, 0, err
+	}
+	return n, st.Size, err
+}
+
 // inspect is Inspect that also returns a handle, nil where nothing stands, and what the kernel says.
 func (r *Root) inspect(name string) (*os.File, Node, unix.Stat_t, error) {
 	var st unix.Stat_t

@@ -210,10 +210,15 @@ func (j *journal) exposed(st *step, err error) error {
 	if err == nil || st.Exposed == "" || !obstructed(err) {
 		return err
 	}
-	if j.left != nil {
-		j.left(Left{Path: st.Path, Err: fmt.Errorf("%s: %w", st.subject(), err)})
-	}
+	j.tell(st, err)
 	return nil
+}
+
+// tell says why the path of a step stays as it is.
+func (j *journal) tell(st *step, why error) {
+	if j.left != nil {
+		j.left(Left{Path: st.Path, Err: fmt.Errorf("%s: %w", st.subject(), why)})
+	}
 }
 
 // remember notes when the directory last changed, before we change it.
@@ -322,9 +327,13 @@ func (j *journal) rollStep(st *step) error {
 		return j.setMeta(st, st.Before, st.After)
 	}
 	// Going: a later step may have put something else at the path already, in the run that was cut.
-	found, err := j.root.Inspect(st.Path)
+	found, size, err := j.root.InspectSized(st.Path)
 	if err != nil || found.Type != st.Before.Type {
 		return err
+	}
+	if st.IfEmpty && size > 0 {
+		j.tell(st, errors.New("it was written to meanwhile, and stays"))
+		return nil
 	}
 	if st.Op == opRmdir {
 		return j.rmdir(st.Path)

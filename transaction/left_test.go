@@ -135,3 +135,27 @@ func TestAUsersFileIsWrittenInANewDeployment(t *testing.T) {
 		t.Errorf("/etc/f is %q", got)
 	}
 }
+
+// An empty file of ours that goes may be written to until it does.
+func TestAnEmptyFileThatWasWrittenToSinceStays(t *testing.T) {
+	root := host(t, map[string]string{"/etc/log": "", "/etc/empty": ""})
+	log, empty := gone("/etc/log"), gone("/etc/empty")
+	log.IfEmpty, empty.IfEmpty = true, true
+	j := staged(t, root, log, empty)
+	var left []string
+	j.left = func(ls ...Left) {
+		for _, l := range ls {
+			left = append(left, l.Path)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root.Path(), "etc/log"), []byte("a line"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(j.unmoved(), j.roll(), j.check(), j.forget()); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, tree(t, root), map[string]string{"/etc": "/", "/etc/log": "a line"})
+	if strings.Join(left, " ") != "/etc/log" {
+		t.Errorf("told of %v", left)
+	}
+}

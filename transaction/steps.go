@@ -46,6 +46,8 @@ type step struct {
 	// Exposed is what others than root can write to: the outermost directory on the way to the path, see
 	// files.ExposedError, or the path itself where a user owns the file. What these users do there fails no transaction.
 	Exposed string `json:"exposed,omitempty"`
+	// IfEmpty says of a file that goes that it stays once it has bytes.
+	IfEmpty bool `json:"ifEmpty,omitempty"`
 	// LeftOut says of a step of an exposed place that it could not be staged, or its old node not be kept: nothing of it is
 	// done or undone.
 	LeftOut bool `json:"leftOut,omitempty"`
@@ -237,7 +239,7 @@ func (s *stepper) add(w *files.Want) error {
 	}
 	switch {
 	case w.HardTo == "" && !w.Exists && w.Node.Type == files.Absent:
-		st.Op = opRemove
+		st.Op, st.IfEmpty = opRemove, w.IfEmpty
 		if found.Type == files.Directory {
 			st.Op = opRmdir
 		}
