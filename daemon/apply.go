@@ -316,14 +316,14 @@ type update struct {
 func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result) (*update, error) {
 	h.say("plan", cfg.Name)
-	old, err := h.committed(r, cfg)
-	if errors.Is(err, errNoCopy) {
+	old, noCopy := h.committed(r, cfg)
+	switch {
+	case noCopy == nil:
+	case !errors.Is(noCopy, errNoCopy):
+		return nil, noCopy
+	case old == nil:
 		// What it was can't be known any more; that must not keep the host from what it is to be.
-		res.Warnings = append(res.Warnings, err.Error()+"; what it had and "+cfg.Name+" has not stays on the host")
-		err = nil
-	}
-	if err != nil {
-		return nil, err
+		res.Warnings = append(res.Warnings, noCopy.Error()+"; what it had and "+cfg.Name+" has not stays on the host")
 	}
 	booted, err := h.booted(ctx)
 	if err != nil {
@@ -360,12 +360,15 @@ func (h *Host) prepare(ctx context.Context, r *transaction.Record, cfg *machinec
 	if err != nil {
 		return nil, err
 	}
+	if old == nil {
+		unread(p, r, noCopy)
+	}
 	res.Plan = p
 	if err := Unreconcilable(p); err != nil {
 		return nil, err
 	}
 	owned := h.owned(r, booted, cfg, p)
-	if len(p.Changes) == 0 && len(differing) == 0 && old == cfg && r.Committed.Config == cfg.Name &&
+	if len(p.Changes) == 0 && len(differing) == 0 && old == cfg && noCopy == nil && r.Committed.Config == cfg.Name &&
 		r.Committed.Deployment == booted.ID {
 		return nil, nil
 	}

@@ -186,9 +186,9 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 		return nil, err
 	}
 	cfg = h.deliveries().over(cfg)
-	old, err := h.committed(r, cfg)
-	if err != nil && !errors.Is(err, errNoCopy) {
-		return nil, err
+	old, noCopy := h.committed(r, cfg)
+	if noCopy != nil && !errors.Is(noCopy, errNoCopy) {
+		return nil, noCopy
 	}
 	booted, err := h.booted(ctx)
 	if err != nil {
@@ -205,7 +205,11 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 			return nil, err
 		}
 	} // a host that apply would refuse still has a plan
-	return h.plan(ctx, old, cfg, drift, differ, booted, r, o)
+	p, err := h.plan(ctx, old, cfg, drift, differ, booted, r, o)
+	if err == nil {
+		unread(p, r, noCopy)
+	}
+	return p, err
 }
 
 // Unreconcilable is the error of a plan that must not be carried out, nil for one that may.

@@ -149,6 +149,9 @@ type Unreconcilable struct {
 // out at all.
 type Plan struct {
 	Current string   `json:"current"` // "" for a host that was never configured
+	// Unread is why the current configuration could not be read, and what to do, "" where it could. The changes are then
+	// those of a host that was never configured.
+	Unread  string   `json:"unread,omitempty"`
 	Desired string   `json:"desired"`
 	Changes []Change `json:"changes"`
 	Actions []Action `json:"actions"` // in the order in which they run

@@ -17,6 +17,9 @@ import (
 func (p *Plan) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "%s -> %s\n", cmp.Or(p.Current, "(never configured)"), p.Desired)
+	if p.Unread != "" {
+		fmt.Fprintf(out, "\n%s can't be compared with: %s.\n", p.Current, p.Unread)
+	}
 	section := func(title string, lines []string) {
 		if len(lines) > 0 {
 			fmt.Fprintf(out, "\n%s\n  %s\n", title, strings.Join(lines, "\n  "))

@@ -23,6 +23,7 @@ type planDoc struct {
 	Unreconcilable   []struct{ Field, Reason string }
 	Skipped          []changeDoc
 	Unwritten        []changeDoc
+	Unread           string
 }
 
 type changeDoc struct {
