@@ -204,12 +204,15 @@ func (ign *ignition) droppedBits() (problems []string) {
 }
 
 // decodeContents decodes every file's contents. In known are the sources that need no second look by the library; each
-// problem begins with the field.
+// problem begins with the field. The file with which compressed contents grow too large is the last one to be looked at.
 func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool, problems []string) {
 	var dec contentsDecoder
 	decoded = make(contents, len(cfg.Storage.Files))
 	known = make(map[*string]bool, len(cfg.Storage.Files))
 	one := func(res types.Resource, field, path string) {
+		if dec.expanded > maxExpanded {
+			return
+		}
 		data, certain, err := dec.resource(res)
 		if err != nil {
 			name, rest, _ := strings.Cut(err.Error(), ": ")

@@ -124,6 +124,7 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 	}
 	var warnings []string
 	parts := make([]*parsed, len(docs))
+	expanded := 0
 	for i, d := range docs {
 		p, more, err := d.parse()
 		if err != nil {
@@ -131,6 +132,9 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 		}
 		warnings = append(warnings, more...)
 		parts[i] = p
+		if expanded += p.expanded(); expanded > maxExpanded {
+			return nil, warnings, fmt.Errorf("merging for pool %s: %w; largest are %s", pool, errExpanded, swollen(parts[:i+1]))
+		}
 	}
 	whole := merge(parts)
 	if err := whole.check(); err != nil {
@@ -191,6 +195,35 @@ func largest(docs []*Document) string {
 	var out []string
 	for _, d := range docs[:min(3, len(docs))] {
 		out = append(out, fmt.Sprintf("%s with %d", d, len(d.Object.Spec.Config.Raw)))
+	}
+	return strings.Join(out, ", ")
+}
+
+// expanded is how many bytes the compressed contents of a document have once they are decompressed.
+func (p *parsed) expanded() (bytes int) {
+	add := func(res types.Resource) {
+		if util.NotEmpty(res.Compression) {
+			bytes += len(p.contents[res.Source])
+		}
+	}
+	for i := range p.cfg.Storage.Files {
+		f := &p.cfg.Storage.Files[i]
+		add(f.Contents)
+		for _, a := range f.Append {
+			add(a)
+		}
+	}
+	return bytes
+}
+
+// swollen names the three documents whose compressed contents are the largest.
+func swollen(parts []*parsed) string {
+	parts = slices.SortedStableFunc(slices.Values(parts), func(a, b *parsed) int {
+		return cmp.Compare(b.expanded(), a.expanded())
+	})
+	var out []string
+	for _, p := range parts[:min(3, len(parts))] {
+		out = append(out, fmt.Sprintf("%s with %d MiB", p.doc, p.expanded()>>20))
 	}
 	return strings.Join(out, ", ")
 }
