@@ -269,6 +269,31 @@ func (r *Root) ReadDir(name string) ([]string, error) {
 	return names, nil
 }
 
+// EachName calls do with each name in the directory name, links followed, until do returns an error. It holds few names
+// at a time, and sorts those: a user can make millions.
+func (r *Root) EachName(name string, do func(entry string) error) error {
+	f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	for {
+		names, err := f.Readdirnames(1024)
+		slices.Sort(names)
+		for _, entry := range names {
+			if err := do(entry); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return pathError("read", name, err)
+		}
+	}
+}
+
 // Empty reports whether the directory name has no entries. It reads one at most: a user can make millions.
 func (r *Root) Empty(name string) (bool, error) {
 	f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/ostree"
@@ -157,5 +161,49 @@ func TestAnEmptyFileThatWasWrittenToSinceStays(t *testing.T) {
 	equal(t, tree(t, root), map[string]string{"/etc": "/", "/etc/log": "a line"})
 	if strings.Join(left, " ") != "/etc/log" {
 		t.Errorf("told of %v", left)
+	}
+}
+
+// A user can make any number of names where a file is to take a directory's place.
+func TestADirectoryOfManyNamesIsNotReadWhole(t *testing.T) {
+	root := home(t)
+	full := filepath.Join(root.Path(), "home/u/conf")
+	if err := os.Mkdir(full, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	names := 200_000
+	if testing.Short() {
+		names = 20_000
+	}
+	for i := range names {
+		if err := os.Link(filepath.Join(root.Path(), "home/u/f"), filepath.Join(full, strconv.Itoa(i))); err != nil {
+			if errors.Is(err, unix.EMLINK) {
+				err = os.WriteFile(filepath.Join(full, strconv.Itoa(i)), nil, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.Chown(full, 1500, 1500); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	steps, left, err := makeSteps(root, "t", nil, []files.Want{file("/home/u/conf", "a file"), file("/etc/f", "new")})
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := after.TotalAlloc - before.TotalAlloc
+	t.Logf("%d names, %d KiB allocated", names, got>>10)
+	if got > 1<<20 {
+		t.Errorf("%d KiB are allocated for %d names", got>>10, names)
+	}
+	if len(steps) != 1 || steps[0].Path != "/etc/f" {
+		t.Errorf("steps: %+v", steps)
+	}
+	if len(left) != 1 || left[0].Path != "/home/u/conf" || !strings.Contains(left[0].Err.Error(), "which no configuration owns") {
+		t.Errorf("left: %+v", left)
 	}
 }

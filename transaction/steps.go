@@ -417,13 +417,9 @@ func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 
 // vacate checks that nothing is left in the directory name once this transaction has removed what it removes, and takes
 // away the directories below that hold nothing else: those that were only made because something had to be in them. In
-// an exposed place a user can make any number of those, which stay.
+// an exposed place a user can make any number of entries: the first of them that stays ends the search.
 func (s *stepper) vacate(name string) error {
-	entries, err := s.root.ReadDir(name)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
+	return s.root.EachName(name, func(e string) error {
 		below := path.Join(name, e)
 		found, err := s.root.Inspect(below)
 		if err != nil {
@@ -441,8 +437,8 @@ func (s *stepper) vacate(name string) error {
 		case !s.going[below]:
 			return fmt.Errorf("replacing directory %s: it holds %s, which no configuration owns", name, e)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // parents sees to it that the directories above name will exist, and returns the deepest one that does already, which
