@@ -148,7 +148,7 @@ type Unreconcilable struct {
 // Plan is what an update would do. A Plan without Changes does nothing; one with Unreconcilable must not be carried
 // out at all.
 type Plan struct {
-	Current string   `json:"current"` // "" for a host that was never configured
+	Current string `json:"current"` // "" for a host that was never configured
 	// Unread is why the current configuration could not be read, and what to do, "" where it could. The changes are then
 	// those of a host that was never configured.
 	Unread  string   `json:"unread,omitempty"`
@@ -167,6 +167,14 @@ type Plan struct {
 	// Unwritten holds what differs between the configurations and not on the host, which has it already: nothing is
 	// written for it, so it takes no action. Of a host that was never configured it says nothing.
 	Unwritten []Change `json:"unwritten,omitempty"`
+	// Left holds the paths among the changes that stay as they are, because others than root are in the way there.
+	Left []Left `json:"left,omitempty"`
+}
+
+// Left is a path that an update leaves as it is.
+type Left struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
 }
 
 // Options are what a plan depends on besides the two configurations. The zero value plans from documents alone, for a

@@ -230,6 +230,13 @@ func (e *Engine) Check(u Update, wants []files.Want) error {
 	return checkSpace(e.Root, steps, StateDir, stateSize(u, steps))
 }
 
+// Leaves returns which wants of exposed places would stay undone, and why; none where the wants can't be had at all. It
+// writes nothing.
+func (e *Engine) Leaves(wants []files.Want) []Left {
+	_, left, _ := makeSteps(e.Root, "check", e.Labels, wants)
+	return left
+}
+
 // begin writes the journal and puts everything in place that has no effect yet.
 func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 	j, err := e.stageJournal(u, road, id)

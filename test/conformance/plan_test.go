@@ -24,6 +24,7 @@ type planDoc struct {
 	Skipped          []changeDoc
 	Unwritten        []changeDoc
 	Unread           string
+	Left             []struct{ Path, Reason string }
 }
 
 type changeDoc struct {
