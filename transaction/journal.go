@@ -224,7 +224,7 @@ func (j *journal) tell(st *step, why error) {
 // remember notes when the directory last changed, before we change it.
 func (j *journal) remember(dir string) error {
 	if _, seen := j.times[dir]; seen || !j.root.IsDir(dir) {
-		return nil // a directory that the steps make, perhaps where a file stands now
+		return nil // a directory that the steps make, perhaps where a file is now
 	}
 	t, err := j.root.ModTime(dir)
 	j.times[dir] = t
@@ -267,7 +267,7 @@ func (j *journal) kept(st *step) (dir, name string, err error) {
 	return "", "", nil
 }
 
-// staged says whether the step's new node still waits beside its target.
+// staged reports whether the step's new node still waits beside its target.
 func (j *journal) staged(st *step) (bool, error) {
 	if st.Stage == "" {
 		return false, nil
@@ -487,7 +487,7 @@ func (j *journal) undoStep(st *step) error {
 		err = j.takeAway(st)
 	case name == "":
 	case waiting && st.Op == opPut:
-		// It was not done, and what stands there may be what can't be replaced.
+		// It was not done, and what is there may be what can't be replaced.
 		err = j.root.Remove(path.Join(dir, name))
 	default:
 		if err = j.relabel(path.Join(dir, name), st.Before); err == nil {
@@ -504,7 +504,7 @@ func (j *journal) undoStep(st *step) error {
 	return j.unstage(st)
 }
 
-// relabel gives a kept node the label back that it had. Somebody may have relabelled the disk since, by the path at
+// relabel gives a kept node the label back that it had. An admin may have relabelled the disk since, by the path at
 // which it was kept.
 func (j *journal) relabel(name string, before files.Node) error {
 	n, err := j.root.Inspect(name)
@@ -514,7 +514,7 @@ func (j *journal) relabel(name string, before files.Node) error {
 	return j.root.SetLabel(name, before.Label)
 }
 
-// takeAway removes what the step made where nothing was before; what is not what we made is somebody else's and stays.
+// takeAway removes what the step made where nothing was before; what is not what we made belongs to others and stays.
 func (j *journal) takeAway(st *step) error {
 	found, err := j.root.Inspect(st.Path)
 	if err != nil || found.Type == files.Absent {
@@ -530,7 +530,7 @@ func (j *journal) takeAway(st *step) error {
 	return j.root.Remove(st.Path)
 }
 
-// made says whether what was found at the path is what the step puts there.
+// made reports whether what was found at the path is what the step puts there.
 func (j *journal) made(st *step, found files.Node) (bool, error) {
 	if st.Op == opHard {
 		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
@@ -539,14 +539,15 @@ func (j *journal) made(st *step, found files.Node) (bool, error) {
 	return found.Type == st.After.Type && found.Target == st.After.Target, nil
 }
 
-// sameMeta says whether a node has the mode, owner and label that are wanted, as far as these are managed.
+// sameMeta reports whether a node has the mode, owner and label that are wanted, as far as these are managed.
 func sameMeta(found, want files.Node) bool {
 	return (found.Type == files.Symlink || found.Mode == want.Mode) &&
 		(want.Label == "" || found.Label == want.Label) &&
 		(!files.Owners() || found.UID == want.UID && found.GID == want.GID)
 }
 
-// unmoved checks that nobody has replaced a path since its old node was kept: a passwd that ran meanwhile, say.
+// unmoved checks that no other program has replaced a path since its old node was kept: a passwd that ran meanwhile,
+// say.
 func (j *journal) unmoved() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]
@@ -565,13 +566,13 @@ func (j *journal) unmoved() error {
 			return err
 		}
 		if len(d) > 0 {
-			return fmt.Errorf("%s: somebody else changed it meanwhile", st.subject())
+			return fmt.Errorf("%s: another program changed it meanwhile", st.subject())
 		}
 	}
 	return nil
 }
 
-// drop removes what a journal that was never decided has put beside its targets, and nothing else: what stands at the
+// drop removes what a journal that was never decided has put beside its targets, and nothing else: what is at the
 // targets is not from us.
 func (j *journal) drop() error {
 	var errs []error
@@ -596,8 +597,8 @@ func (j *journal) sync() error {
 	return j.root.SyncFS(slices.Compact(dirs)...)
 }
 
-// forget removes the pre-images, what is still staged of steps that could not be done, and the journal, once nothing can
-// be undone with them any more.
+// forget removes the pre-images, what is still staged of steps that could not be done, and the journal, once nothing
+// can be undone with them any more.
 func (j *journal) forget() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]

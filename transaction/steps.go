@@ -48,8 +48,8 @@ type step struct {
 	Exposed string `json:"exposed,omitempty"`
 	// IfEmpty says of a file that goes that it stays once it has bytes.
 	IfEmpty bool `json:"ifEmpty,omitempty"`
-	// LeftOut says of a step of an exposed place that it could not be staged, or its old node not be kept: nothing of it is
-	// done or undone.
+	// LeftOut says of a step of an exposed place that it could not be staged, or its old node not be kept: nothing of it
+	// is done or undone.
 	LeftOut bool `json:"leftOut,omitempty"`
 
 	data   []byte
@@ -197,12 +197,12 @@ func exposure(root *files.Root, st *step) string {
 	return ""
 }
 
-// refusal is what a configuration asks for and can't have, whoever else can write to the place.
+// refusal is what a configuration asks for and can't have, also where others can write to the place.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
-// goes says whether what stands at the path makes room: for nothing, or for a directory.
+// goes reports whether what is at the path makes room: for nothing, or for a directory.
 func (s *stepper) goes(w *files.Want) (bool, error) {
 	if w.Exists || w.HardTo != "" || w.Node.Type != files.Absent && w.Node.Type != files.Directory {
 		return false, nil
@@ -261,7 +261,7 @@ func (s *stepper) add(w *files.Want) error {
 		st.Before = files.Node{Type: files.Absent}
 	}
 	if found.Type == files.Other {
-		return fmt.Errorf("%s stands there", a(found.Type))
+		return fmt.Errorf("%s is there", a(found.Type))
 	}
 	switch {
 	case w.HardTo != "":
@@ -320,7 +320,7 @@ func (s *stepper) hardTarget(name string) error {
 	return nil
 }
 
-// makesWay says whether something above name goes, so that what it is now says nothing about name.
+// makesWay reports whether something above name goes, so that what it is now says nothing about name.
 func (s *stepper) makesWay(name string) bool {
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		if s.going[dir] {
@@ -392,7 +392,7 @@ func (s *stepper) sameContents(w *files.Want) bool {
 func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 	if found.Type != files.Absent {
 		if w.Exists || found.Type == files.Other {
-			return fmt.Errorf("%s stands there: %w", a(found.Type), unix.ENOTDIR)
+			return fmt.Errorf("%s is there: %w", a(found.Type), unix.ENOTDIR)
 		}
 		s.append(step{Op: opRemove, Path: w.Path, Before: found, After: files.Node{Type: files.Absent},
 			Field: w.Field()})
