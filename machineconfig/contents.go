@@ -29,8 +29,8 @@ const maxExpanded = 64 << 20
 const maxRatio = 1032
 
 // errExpanded is the error of contents that go beyond maxExpanded.
-var errExpanded = fmt.Errorf("the compressed contents grow beyond %d MiB together; take files out, or fetch large ones "+
-	"when the node runs", maxExpanded>>20)
+var errExpanded = fmt.Errorf("the compressed contents grow beyond %d MiB together; take files out, or have a unit "+
+	"fetch them", maxExpanded>>20)
 
 // contents holds the decoded and decompressed contents of resources, by the address of their source. Ignition's merge
 // moves that address along with the resource, so what one document said is decoded once however often it is merged.
@@ -109,7 +109,7 @@ func (d *contentsDecoder) encoding(prefix string) encoding {
 	return e
 }
 
-// resource returns what a resource stands for, decompressed and verified, and whether its source is valid beyond doubt.
+// resource returns what a resource contains, decompressed and verified, and whether its source is valid beyond doubt.
 // No source means no contents. The error begins with the field of the resource that is wrong.
 func (d *contentsDecoder) resource(res types.Resource) (data []byte, certain bool, err error) {
 	if util.NilOrEmpty(res.Source) {

@@ -61,7 +61,7 @@ func Defaults(cc *mcfgv1.ControllerConfig) *Document {
 	}}
 }
 
-// ErrNoneSelected says that there are no documents for a pool.
+// ErrNoneSelected means that there are no documents for a pool.
 var ErrNoneSelected = errors.New("no document matches")
 
 // Select returns the documents of a pool: what the machineConfigSelector of the pool's object matches; where there is
