@@ -157,7 +157,7 @@ type Plan struct {
 	Actions []Action `json:"actions"` // in the order in which they run
 	Drain   bool     `json:"drain"`
 	Reboot  bool     `json:"reboot"`
-	// SoftReboot says that the reboot is one of the userspace alone: Options allow it, and nothing needs more.
+	// SoftReboot means that the reboot is one of the userspace alone: Options allow it, and nothing needs more.
 	// FullReboot is what does, where they allow it.
 	SoftReboot     bool             `json:"softReboot,omitempty"`
 	FullReboot     string           `json:"fullRebootBecause,omitempty"`
@@ -220,7 +220,7 @@ type OS struct {
 
 // Make plans the way from one configuration to another. A nil current is a host that was never configured: everything
 // that the desired configuration has is added, and what only provisioning can make is taken as it is, because the
-// machine was made with it, or without it and nobody can tell.
+// machine was made with it, or without it and neither can be told.
 func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	if desired == nil {
 		return nil, errors.New("planning: no desired configuration")
