@@ -141,7 +141,7 @@ func sameBytesOf(h *os.File, name string, size int64, data []byte) (bool, string
 	return false, digest(d.Sum(nil)), nil
 }
 
-// reads says whether r gives data and then ends. It holds a piece at a time: what is compared may be a program.
+// reads reports whether r gives data and then ends. It holds a piece at a time: what is compared may be a program.
 func reads(r io.Reader, data []byte) (bool, error) {
 	piece := make([]byte, min(len(data)+1, 64<<10))
 	for {
@@ -179,6 +179,6 @@ func modeText(mode uint32) string { return fmt.Sprintf("%04o", mode) }
 
 func ownerText(n Node) string { return strconv.Itoa(n.UID) + ":" + strconv.Itoa(n.GID) }
 
-// Owners says whether this process can give files to others. An ordinary user, who tries a configuration on a tree of
-// their own, can't: everything there is theirs, and owners are neither set nor compared.
+// Owners reports whether this process can give files to others. An ordinary user, who tries a configuration on a tree
+// of their own, can't: everything there is theirs, and owners are neither set nor compared.
 func Owners() bool { return os.Geteuid() == 0 }

@@ -18,7 +18,7 @@ import (
 
 const labelXattr = "security.selinux"
 
-// labelOf returns the SELinux context of what h stands for, "" on a file system or a kernel that knows of none.
+// labelOf returns the SELinux context of what h refers to, "" on a file system or a kernel that knows of none.
 func labelOf(h *os.File) (string, error) {
 	buf := make([]byte, 4096) // the kernel's own bound of a context is a page
 	n, err := unix.Getxattr(procPath(h), labelXattr, buf)
@@ -184,7 +184,7 @@ func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// Of returns the context for what stands at name, a path with its parents' links resolved; "" where the policy says
+// Of returns the context for what is at name, a path with its parents' links resolved; "" where the policy says
 // nothing.
 func (l *Labels) Of(name string, t Type) string {
 	if l == nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Type is what kind of thing stands at a path.
+// Type is what kind of thing is at a path.
 type Type string
 
 // The types that the product manages; Other is everything else (sockets, devices, FIFOs) and is only ever found.
@@ -24,7 +24,7 @@ const (
 	Other     Type = "other"
 )
 
-// Node is what stands, or should stand, at one path.
+// Node is what is, or should be, at one path.
 type Node struct {
 	Type   Type   `json:"type"`
 	Mode   uint32 `json:"mode"` // permission bits and setuid, setgid, sticky; without meaning for a Symlink
@@ -65,6 +65,8 @@ type Want struct {
 	// Aspect, where set, is what verify says when this path differs, whatever the difference: Enabled for an
 	// enablement link, Masked for a mask.
 	Aspect What
+	// IfEmpty lets a regular file go only as long as it has no bytes.
+	IfEmpty bool
 	// Exists asks only that a directory is there: a parent that is made as needed and never changed.
 	Exists bool
 	// HardTo, where set, makes the path another name of that regular file; Node is ignored.

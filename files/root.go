@@ -21,8 +21,8 @@ import (
 )
 
 // Root is a directory that looks like a host. Every path given to its methods is absolute and means a path of that
-// host; it is resolved below the directory, so that nothing outside is reached whatever the links say and whoever
-// changes them meanwhile. Nor do links lead anywhere in a directory that others than root can write to: see
+// host; it is resolved below the directory, so that nothing outside is reached whatever the links say and whichever
+// program changes them meanwhile. Nor do links lead anywhere in a directory that others than root can write to: see
 // ExposedError.
 type Root struct {
 	dir   *os.File
@@ -109,7 +109,7 @@ func (r *Root) remount() error {
 	return unix.FsconfigReconfigure(fd)
 }
 
-// absolute makes a root's directory independent of the working directory. An empty one is a flag that somebody forgot
+// absolute makes a root's directory independent of the working directory. An empty one is a flag that was forgotten
 // to fill in, and not the working directory.
 func absolute(dir string) (string, error) {
 	if dir == "" {
@@ -151,12 +151,12 @@ func (r *Root) open(name string, flags int) (*os.File, error) {
 	return h, nil
 }
 
-// procPath names what an open handle stands for, for the calls that want a path. The kernel goes straight to it: a
+// procPath names what an open handle refers to, for the calls that want a path. The kernel goes straight to it: a
 // handle of a symbolic link means the link.
 func procPath(h *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(h.Fd())) }
 
-// reopen turns a handle into an open file, the same inode whatever has its name by now. It waits for nobody: who holds
-// a lease of their file (fcntl) has the error EAGAIN be returned, and not 45 seconds go by.
+// reopen turns a handle into an open file, the same inode whatever has its name by now. It waits for no other process:
+// who holds a lease of their file (fcntl) has the error EAGAIN be returned, and not 45 seconds go by.
 func reopen(h *os.File, name string, flags int) (*os.File, error) {
 	fd, err := unix.Open(procPath(h), flags&^unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -170,7 +170,7 @@ func (r *Root) openDir(name string) (*os.File, error) {
 	return r.open(name, unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// openEntry returns a handle of what stands at name itself, and opens nothing: no device wakes up, no FIFO blocks.
+// openEntry returns a handle of what is at name itself, and opens nothing: no device wakes up, no FIFO blocks.
 func (r *Root) openEntry(name string) (*os.File, error) {
 	return r.open(name, unix.O_PATH|unix.O_NOFOLLOW)
 }
@@ -204,7 +204,7 @@ func (r *Root) ReadFile(name string) ([]byte, error) {
 	return contents(h, name, math.MaxInt64)
 }
 
-// Contents returns the bytes of the regular file that stands at name itself: a link there is not followed.
+// Contents returns the bytes of the regular file that is at name itself: a link there is not followed.
 func (r *Root) Contents(name string) ([]byte, error) {
 	h, err := r.openEntry(name)
 	if err != nil {
@@ -214,7 +214,7 @@ func (r *Root) Contents(name string) ([]byte, error) {
 	return contents(h, name, math.MaxInt64)
 }
 
-// Read returns what is at name itself, with the bytes of a regular file: all of one inode, whoever exchanges it
+// Read returns what is at name itself, with the bytes of a regular file: all of one inode, also when it is exchanged
 // meanwhile. Of a file in an exposed place no more than MostExposed bytes are read, else the error is EFBIG.
 func (r *Root) Read(name string) (Node, error) {
 	h, n, st, err := r.inspect(name)
@@ -269,6 +269,31 @@ func (r *Root) ReadDir(name string) ([]string, error) {
 	return names, nil
 }
 
+// EachName calls do with each name in the directory name, links followed, until do returns an error. It holds few names
+// at a time, and sorts those: a user can make millions.
+func (r *Root) EachName(name string, do func(entry string) error) error {
+	f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	for {
+		names, err := f.Readdirnames(1024)
+		slices.Sort(names)
+		for _, entry := range names {
+			if err := do(entry); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return pathError("read", name, err)
+		}
+	}
+}
+
 // Empty reports whether the directory name has no entries. It reads one at most: a user can make millions.
 func (r *Root) Empty(name string) (bool, error) {
 	f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
@@ -283,7 +308,7 @@ func (r *Root) Empty(name string) (bool, error) {
 	return false, wrapPath("read", name, err)
 }
 
-// IsDir says whether name is a directory, links followed.
+// IsDir reports whether name is a directory, links followed.
 func (r *Root) IsDir(name string) bool {
 	h, err := r.openDir(name)
 	if err != nil {
@@ -293,7 +318,7 @@ func (r *Root) IsDir(name string) bool {
 	return true
 }
 
-// Inspect returns what stands at name, the last link not followed, without contents. A path that does not exist, or
+// Inspect returns what is at name, the last link not followed, without contents. A path that does not exist, or
 // that lies below something that is not a directory, is Absent.
 func (r *Root) Inspect(name string) (Node, error) {
 	h, n, _, err := r.inspect(name)
@@ -303,7 +328,19 @@ func (r *Root) Inspect(name string) (Node, error) {
 	return n, err
 }
 
-// inspect is Inspect that also returns a handle, nil where nothing stands, and what the kernel says.
+// InspectSized is Inspect with the size in bytes of a regular file: type and size are of one inode.
+func (r *Root) InspectSized(name string) (Node, int64, error) {
+	h, n, st, err := r.inspect(name)
+	if h != nil {
+		_ = h.Close()
+	}
+	if n.Type != Regular {
+		return n, 0, err
+	}
+	return n, st.Size, err
+}
+
+// inspect is Inspect that also returns a handle, nil where nothing is, and what the kernel says.
 func (r *Root) inspect(name string) (*os.File, Node, unix.Stat_t, error) {
 	var st unix.Stat_t
 	h, err := r.openEntry(name)
@@ -355,7 +392,7 @@ func typeOf(mode uint32) Type {
 	return Other
 }
 
-// readlink returns the target of the link that a handle stands for.
+// readlink returns the target of the link that a handle refers to.
 func readlink(h *os.File) (string, error) {
 	buf := make([]byte, unix.PathMax)
 	size, err := unix.Readlinkat(int(h.Fd()), "", buf)
@@ -394,7 +431,7 @@ func (r *Root) Space(name string) (Space, error) {
 	return s, nil
 }
 
-// Changeable returns why what stands at name can't be changed by anybody, whatever its permissions: its mount is
+// Changeable returns why what is at name can't be changed by any program, whatever its permissions: its mount is
 // read-only, or it is immutable or append-only (chattr). A directory that can't be changed takes no new entries.
 func (r *Root) Changeable(name string) error {
 	h, err := r.openEntry(name)

@@ -16,7 +16,7 @@ import (
 // ExposedError is why a path is not reached: the way there depends on an entry that others than root control.
 //
 // A directory is exposed where another user than root owns it, or where its group or others may write to it; so is
-// everything below. Whoever can write there can exchange an entry for a link at any moment, so no link there is
+// everything below. A user who can write there can exchange an entry for a link at any moment, so no link there is
 // followed. For every caller such an entry is what it would be if it were a file: no directory (errors.Is ENOTDIR).
 type ExposedError struct {
 	Dir string // the outermost exposed directory on the way
@@ -61,8 +61,8 @@ type walked struct {
 	exposed string // the outermost exposed directory, path itself included; "" for none
 }
 
-// walk follows name to its end, the last link too. The walk that comes with an error stands before the component that
-// caused the error. The caller closes it.
+// walk follows name to its end, the last link too. The walk that comes with an error has stopped before the component
+// that caused the error. The caller closes it.
 func (r *Root) walk(name string) (*walk, error) {
 	w := &walk{root: r, rest: strings.Split(name, "/")}
 	w.in = []walked{{h: r.dir, path: "/", dir: true}}

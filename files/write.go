@@ -61,8 +61,8 @@ func makeAt(dirfd int, base string, n Node) error {
 	return err
 }
 
-// fresh gives what was just made its owner, mode and label. Whoever can write to the directory around it may have put
-// something else in its place: a directory of ours with things in it would be given away.
+// fresh gives what was just made its owner, mode and label. A user who can write to the directory around it may have
+// put something else in its place: a directory of ours with things in it would be given away.
 func fresh(f *os.File, n Node) error {
 	if n.Type == Directory {
 		if err := isEmpty(f); err != nil {
@@ -99,7 +99,7 @@ func createAt(dirfd int, base string, fill func(*os.File) error) error {
 	return nil
 }
 
-// setMeta gives what h stands for the owner, mode and label of n. The order matters: a change of owner clears setuid
+// setMeta gives what h refers to the owner, mode and label of n. The order matters: a change of owner clears setuid
 // bits. What was put there meanwhile and is of another type is refused.
 func setMeta(h *os.File, n Node) error {
 	fd := int(h.Fd())
@@ -132,7 +132,7 @@ func (r *Root) SetMeta(name string, n Node) error {
 }
 
 // SetMetaOf is SetMeta for an exposed place: it changes only what the owner of before or of n has, no file that has
-// another name, and makes none set its user or group. Otherwise whoever can write there could have a file of another
+// another name, and makes none set its user or group. Otherwise a user who can write there could have a file of another
 // user given to them by its second name, or one of their own made another user's. A directory of ours that is empty may
 // be one that a cut left without its owner.
 func (r *Root) SetMetaOf(name string, before, n Node) error {
@@ -210,7 +210,7 @@ func (r *Root) Link(target, dir, name string) error {
 	return wrapPath("linking "+target+" as", path.Join(dir, name), err)
 }
 
-// Preserve keeps what stands at target, a file or a symbolic link, under name in the directory dir: the same inode
+// Preserve keeps what is at target, a file or a symbolic link, under name in the directory dir: the same inode
 // where the file system has hard links, and a copy with mode, owner, extended attributes and times elsewhere. A file of
 // more than most bytes is not copied (EFBIG).
 func (r *Root) Preserve(target, dir, name string, most int64) error {
@@ -292,7 +292,7 @@ func copyXattrs(to, from *os.File) error {
 	return nil
 }
 
-// Touch sets the modification time of what stands at name back to t; a directory's, after something in it came and
+// Touch sets the modification time of what is at name back to t; a directory's, after something in it came and
 // went.
 func (r *Root) Touch(name string, t time.Time) error {
 	ts, err := unix.TimeToTimespec(t)
@@ -348,7 +348,7 @@ func (r *Root) MkdirAll(name string, mode uint32) error {
 	return pathError("making directory", name, unix.ENOTDIR)
 }
 
-// Remove unlinks what stands at name, a directory only when it is empty. Nothing there is no error.
+// Remove unlinks what is at name, a directory only when it is empty. Nothing there is no error.
 func (r *Root) Remove(name string) error {
 	dir, base, err := r.openParent(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -379,7 +379,7 @@ func removeAt(dirfd int, base string) error {
 	return err
 }
 
-// RemoveAll removes what stands at name, a directory of the agent's own state with everything in it. Links in it are
+// RemoveAll removes what is at name, a directory of the agent's own state with everything in it. Links in it are
 // removed, not followed. Nothing there is no error.
 func (r *Root) RemoveAll(name string) error {
 	dir, base, err := r.openParent(name)

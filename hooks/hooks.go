@@ -102,7 +102,7 @@ func look(root *files.Root, name string) (entry, error) {
 	e := entry{path: name}
 	at := name
 	for range 40 { // as many as the kernel follows
-		n, err := root.Inspect(at)
+		n, size, err := root.InspectSized(at)
 		if err != nil {
 			return e, err
 		}
@@ -119,9 +119,8 @@ func look(root *files.Root, name string) (entry, error) {
 			}
 			continue
 		case files.Regular:
-			size, _, err := root.SizeAndTime(at)
 			e.masked, e.runs = size == 0, n.Mode&0o111 != 0
-			return e, err
+			return e, nil
 		}
 		return e, nil
 	}

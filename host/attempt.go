@@ -26,6 +26,8 @@ type attempt struct {
 	// cfg is the configuration that is wanted, with what was delivered beside it; old is the one that the host has, nil
 	// where it has none.
 	cfg, old *machineconfig.Config
+	// noCopy is why old, or the host's copy of it, can't be read.
+	noCopy   error
 	booted   ostree.Deployment
 	drift    []Drift
 	made     []string // see compile
@@ -111,15 +113,15 @@ func (h *Host) refuseQuarantined(_ context.Context, a *attempt) error {
 
 func (h *Host) read(ctx context.Context, a *attempt) (err error) {
 	h.say("plan", a.cfg.Name)
-	a.old, err = h.committed(a.record, a.cfg)
-	if errors.Is(err, errNoCopy) {
+	a.old, a.noCopy = h.committed(a.record, a.cfg)
+	switch {
+	case a.noCopy == nil:
+	case !errors.Is(a.noCopy, errNoCopy):
+		return a.noCopy
+	case a.old == nil:
 		// The former configuration can't be known any more. That must not keep the host from the next one.
 		a.result.Warnings = append(a.result.Warnings,
-			err.Error()+"; what it had and "+a.cfg.Name+" has not stays on the host")
-		err = nil
-	}
-	if err != nil {
-		return err
+			a.noCopy.Error()+"; what it had and "+a.cfg.Name+" has not stays on the host")
 	}
 	if a.booted, err = h.booted(ctx); err != nil {
 		return err
@@ -152,9 +154,16 @@ func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
 	return err
 }
 
-func (h *Host) makePlan(ctx context.Context, a *attempt) (err error) {
-	a.result.Plan, err = h.plan(ctx, a.old, a.cfg, a.drift, a.differing, a.booted, a.record, a.options)
-	return err
+func (h *Host) makePlan(ctx context.Context, a *attempt) error {
+	p, err := h.plan(ctx, a.old, a.cfg, a.drift, a.differing, a.booted, a.record, a.options)
+	if err != nil {
+		return err
+	}
+	if a.old == nil {
+		unread(p, a.record, a.noCopy)
+	}
+	a.result.Plan = p
+	return nil
 }
 
 // refuseUnreachable refuses a plan that can't be carried out, and makes an update of one that can.
@@ -195,7 +204,7 @@ func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
 
 // nothingChanges reports whether the host is on the configuration already.
 func nothingChanges(_ *Host, a *attempt) bool {
-	return len(a.result.Plan.Changes) == 0 && len(a.differing) == 0 && a.old == a.cfg &&
+	return len(a.result.Plan.Changes) == 0 && len(a.differing) == 0 && a.old == a.cfg && a.noCopy == nil &&
 		a.record.Committed.Config == a.cfg.Name && a.record.Committed.Deployment == a.booted.ID
 }
 

@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
@@ -310,12 +312,20 @@ func (h *Host) leftAsIs(l transaction.Left) {
 var errNoCopy = errors.New("the host's copy is gone or damaged")
 
 // committed returns the configuration that the record says the host has, nil where it has none yet. next, which the
-// host is to get, stands for it where both are the same: then nothing has to be read.
+// host is to get, is returned where both are the same, also with errNoCopy: then its content is known all the same.
 func (h *Host) committed(r *transaction.Record, next *machineconfig.Config) (*machineconfig.Config, error) {
-	if r.Committed != nil && r.Committed.Digest == next.Digest && h.exists(transaction.ConfigPath(next.Digest)) {
-		return next, nil
+	if r.Committed != nil && r.Committed.Digest == next.Digest {
+		_, err := h.document(r.Committed)
+		return next, err
 	}
 	return h.revision(r.Committed)
+}
+
+// unread says in a plan that the committed configuration could not be read, where err says so.
+func unread(p *plan.Plan, r *transaction.Record, err error) {
+	if err != nil && r.Committed != nil {
+		p.Current, p.Unread = r.Committed.Config, message.OneLine(err.Error())
+	}
 }
 
 // revision returns what the host is to be at a revision: its configuration, with what was delivered since.
@@ -330,8 +340,11 @@ func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error
 		return nil, nil
 	}
 	missing := func(err error) error {
-		return fmt.Errorf("reading configuration %s: %w: %s: %w",
-			rev.Config, errNoCopy, transaction.ConfigPath(rev.Digest), err)
+		if pe, is := errors.AsType[*fs.PathError](err); is {
+			err = pe.Err // the message has the path
+		}
+		return fmt.Errorf("reading configuration %s: %w: %s: %w; apply %s again, which writes it anew",
+			rev.Config, errNoCopy, transaction.ConfigPath(rev.Digest), err, rev.Config)
 	}
 	data, err := h.store().ReadConfig(rev.Digest)
 	if err != nil {

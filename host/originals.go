@@ -135,7 +135,7 @@ func (c *compiler) letGo(w files.Want) error {
 
 // letGoMode lets go of a file whose bytes were never the configuration's: they stay. It reports whether that is all.
 func (c *compiler) letGoMode(w files.Want, at string) (bool, error) {
-	found, err := c.view.Inspect(w.Path)
+	found, size, err := c.view.inspectSized(w.Path)
 	if err != nil || found.Type != files.Regular {
 		return false, err
 	}
@@ -149,8 +149,9 @@ func (c *compiler) letGoMode(w files.Want, at string) (bool, error) {
 		if err != nil || back.Type != files.Absent {
 			return false, err
 		}
-		if empty, err := c.view.empty(w.Path); err != nil || empty {
-			return false, err
+		if size == 0 {
+			w.Node, w.IfEmpty = back, true
+			return true, errors.Join(c.want(w), c.drop(origPath(at)))
 		}
 		kept = found
 	} else if under(at, "/etc") {
@@ -302,12 +303,12 @@ func (c *compiler) linkedByOld(at string) bool {
 
 // keepOriginal keeps what stands at a path that is taken over.
 func (c *compiler) keepOriginal(w files.Want, at string) error {
-	found, err := c.view.Inspect(w.Path)
+	found, size, err := c.view.inspectSized(w.Path)
 	if err != nil || found.Type == files.Absent || found.Type == files.Other {
 		return err
 	}
 	if w.Node.AnyData && found.Type == files.Regular {
-		return c.keepMode(w, at, found)
+		return c.keepMode(w, at, found, size)
 	}
 	if w.Node.Type == files.Absent && found.Type == files.Directory {
 		return nil // it goes only when it is empty, and who else uses it keeps it
@@ -355,15 +356,10 @@ func (c *compiler) takenOver(w files.Want) (bool, error) {
 
 // keepMode keeps mode and owner of a file whose bytes stay. An empty one on a host that was never configured may be
 // what Ignition made of the very same entry.
-func (c *compiler) keepMode(w files.Want, at string, found files.Node) error {
+func (c *compiler) keepMode(w files.Want, at string, found files.Node, size int64) error {
 	taken, err := c.takenOver(w)
-	if err != nil {
+	if err != nil || !taken && size == 0 {
 		return err
-	}
-	if !taken {
-		if empty, err := c.view.empty(w.Path); err != nil || empty {
-			return err
-		}
 	}
 	return c.keep(modePath(at), files.Node{Type: files.Regular, Mode: found.Mode, UID: found.UID, GID: found.GID})
 }

@@ -187,9 +187,9 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 		return nil, err
 	}
 	cfg = h.deliveries().over(cfg)
-	old, err := h.committed(r, cfg)
-	if err != nil && !errors.Is(err, errNoCopy) {
-		return nil, err
+	old, noCopy := h.committed(r, cfg)
+	if noCopy != nil && !errors.Is(noCopy, errNoCopy) {
+		return nil, noCopy
 	}
 	booted, err := h.booted(ctx)
 	if err != nil {
@@ -200,13 +200,32 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 		drift = nil // of a host that apply would refuse
 	}
 	var differ map[string]bool
+	var left []plan.Left
 	v := view{host: h.root}
 	if c, err := compile(v, cfg, old, nil); err == nil {
 		if differ, err = differing(v, c.wants); err != nil {
 			return nil, err
 		}
+		left = h.leaves(c.wants)
 	} // a host that apply would refuse still has a plan
-	return h.plan(ctx, old, cfg, drift, differ, booted, r, o)
+	p, err := h.plan(ctx, old, cfg, drift, differ, booted, r, o)
+	if err == nil {
+		p.Left = left
+		unread(p, r, noCopy)
+	}
+	return p, err
+}
+
+// leaves returns which wants would stay undone, and why. Most hosts have none in a place where that can be.
+func (h *Host) leaves(wants []files.Want) []plan.Left {
+	if !slices.ContainsFunc(wants, func(w files.Want) bool { return h.root.Exposed(w.Path) != "" }) {
+		return nil
+	}
+	var out []plan.Left
+	for _, l := range h.engine().Leaves(wants) {
+		out = append(out, plan.Left{Path: l.Path, Reason: message.OneLine(l.Err.Error())})
+	}
+	return out
 }
 
 // Unreconcilable is the error of a plan that must not be carried out, nil for one that may.

@@ -84,6 +84,10 @@ func (h *Host) Status(ctx context.Context) *Status {
 	}
 	if err != nil {
 		s.State, s.Reason = transaction.Degraded, err.Error()
+	} else if s.State == transaction.Done {
+		if _, err := h.document(r.Committed); err != nil {
+			s.State, s.Reason = transaction.Degraded, message.OneLine(err.Error())
+		}
 	}
 	return s
 }

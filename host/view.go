@@ -120,14 +120,13 @@ func (v view) read(name string) (files.Node, error) {
 	return r.Read(name)
 }
 
-// empty reports whether the regular file at a path has no bytes.
-func (v view) empty(name string) (bool, error) {
+// inspectSized returns what is at a path itself, with the size of a regular file.
+func (v view) inspectSized(name string) (files.Node, int64, error) {
 	r, err := v.at(name)
 	if err != nil {
-		return false, err
+		return files.Node{}, 0, err
 	}
-	size, _, err := r.SizeAndTime(name)
-	return size == 0, err
+	return r.InspectSized(name)
 }
 
 // base is the tree whose accounts and policy count.

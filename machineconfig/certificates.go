@@ -31,7 +31,7 @@ const (
 type Bundle struct {
 	// Name is upstream's word for it, in status.controllerCertificates: for a registry its host, with ".." for ":".
 	Name string
-	// Field is where it stands, as in spec.rootCAData.
+	// Field is where it is, as in spec.rootCAData.
 	Field string
 	// Path is where it goes on a host by itself, beside the configurations; empty: nowhere.
 	Path string
@@ -105,8 +105,8 @@ type Delivery struct {
 
 // Deliveries are what a host is to have of a ControllerConfig, given what it was delivered before. What is empty now
 // stays as it was where nothing else would take its place: the CA of the API server's clients, the cloud's, the pull
-// secret. CAs of registries and the bundle that people add go with their entry, as somebody no longer trusts them. What
-// is wrong stays as it was, and is told in problems, by its field; problems show nothing of what is in them.
+// secret. CAs of registries and the bundle that people add go with their entry, as they are no longer trusted. What is
+// wrong stays as it was, and is told in problems, by its field; problems show nothing of what is in them.
 func Deliveries(s *mcfgv1.ControllerConfigSpec, before []Delivery) (out []Delivery, problems []error) {
 	had := map[string]Delivery{}
 	for _, d := range before {
@@ -143,7 +143,7 @@ func Deliveries(s *mcfgv1.ControllerConfigSpec, before []Delivery) (out []Delive
 	return ordered(at), problems
 }
 
-// empty says that nothing is in it. Some of the fields are required, and have an empty line then.
+// empty reports whether nothing is in it. Some of the fields are required, and have an empty line then.
 func (b Bundle) empty() bool { return len(bytes.TrimSpace(b.Data)) == 0 }
 
 // check says why what is in a bundle must not go to a host.

@@ -65,7 +65,7 @@ type File struct {
 	Mode     uint32 // permission bits; 0644 where the document has none
 	Owner    Owner
 	Contents []byte // decoded and decompressed
-	// NoContents says that the document gives none: the bytes of a file that is there stay, and an empty one is made
+	// NoContents means that the document gives none: the bytes of a file that is there stay, and an empty one is made
 	// where there is none.
 	NoContents bool
 	Append     bool // the document appends to the file, which can't be reconciled

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -19,9 +20,17 @@ import (
 	"github.com/vincent-petithory/dataurl"
 )
 
-// maxFileSize, in bytes, bounds what a compressed file may grow to, so that a document that fits into an API object
-// can't exhaust the memory of whoever reads it.
-const maxFileSize = 64 << 20
+// maxExpanded, in bytes, bounds what the compressed contents of one configuration, and of the documents that are merged
+// to one, may be together once they are decompressed. gzip makes up to 1032 bytes of one, so a document that fits into
+// an API object could otherwise exhaust the memory of each program that reads it.
+const maxExpanded = 64 << 20
+
+// maxRatio is what deflate makes of one byte at most.
+const maxRatio = 1032
+
+// errExpanded is the error of contents that go beyond maxExpanded.
+var errExpanded = fmt.Errorf("the compressed contents grow beyond %d MiB together; take files out, or have a unit "+
+	"fetch them", maxExpanded>>20)
 
 // contents holds the decoded and decompressed contents of resources, by the address of their source. Ignition's merge
 // moves that address along with the resource, so what one document said is decoded once however often it is merged.
@@ -31,6 +40,7 @@ type contents map[*string][]byte
 type contentsDecoder struct {
 	gunzip   *gzip.Reader
 	prefixes map[string]encoding
+	expanded int64 // bytes that were decompressed so far
 }
 
 type encoding int
@@ -99,7 +109,7 @@ func (d *contentsDecoder) encoding(prefix string) encoding {
 	return e
 }
 
-// resource returns what a resource stands for, decompressed and verified, and whether its source is valid beyond doubt.
+// resource returns what a resource contains, decompressed and verified, and whether its source is valid beyond doubt.
 // No source means no contents. The error begins with the field of the resource that is wrong.
 func (d *contentsDecoder) resource(res types.Resource) (data []byte, certain bool, err error) {
 	if util.NilOrEmpty(res.Source) {
@@ -139,15 +149,26 @@ func (d *contentsDecoder) decompress(data []byte) ([]byte, error) {
 	if err := d.gunzip.Reset(bytes.NewReader(data)); err != nil {
 		return nil, err
 	}
+	left := maxExpanded - d.expanded
 	var out bytes.Buffer
-	n, err := io.Copy(&out, io.LimitReader(d.gunzip, maxFileSize+1))
+	out.Grow(int(min(claimedSize(data), left+1)) + bytes.MinRead)
+	n, err := out.ReadFrom(io.LimitReader(d.gunzip, left+1))
+	d.expanded += n
 	switch {
 	case err != nil:
 		return nil, err
-	case n > maxFileSize:
-		return nil, fmt.Errorf("grows beyond %d MiB", maxFileSize>>20)
+	case n > left:
+		return nil, errExpanded
 	}
 	return out.Bytes(), nil
+}
+
+// claimedSize is what the end of a gzip stream says of its decompressed size, as far as that is possible.
+func claimedSize(data []byte) int64 {
+	if len(data) < 4 {
+		return 0
+	}
+	return min(int64(binary.LittleEndian.Uint32(data[len(data)-4:])), maxRatio*int64(len(data)))
 }
 
 // verify compares contents, decompressed as Ignition has it, with a hash such as sha256-<hex digits>.

@@ -49,7 +49,7 @@ type ignition struct {
 	two   bool  // of version 2, so still to be converted
 	minor int64 // of version 3
 	cfg   types.Config
-	// exact says that cfg is what Ignition's own parser makes of raw, if raw is valid. It holds for what all versions
+	// exact means that cfg is what Ignition's own parser makes of raw, if raw is valid. It holds for what all versions
 	// have in common, which is nearly every document; the rest takes the library's chain of translations, which
 	// parses the document once for each version.
 	exact bool
@@ -95,7 +95,7 @@ func decodeIgnition(raw []byte) (*ignition, error) {
 	return ign, nil
 }
 
-// common says whether the config keeps to what every 3.x version spells, means and checks in the same way.
+// common reports whether the config keeps to what every 3.x version spells, means and checks in the same way.
 func (ign *ignition) common() bool {
 	resource := func(r types.Resource) bool {
 		return r.HTTPHeaders == nil && (ign.minor > 0 || r.Verification.Hash == nil)
@@ -204,12 +204,16 @@ func (ign *ignition) droppedBits() (problems []string) {
 }
 
 // decodeContents decodes every file's contents. In known are the sources that need no second look by the library; each
-// problem begins with the field.
+// problem begins with the field. The file with which compressed contents grow too large is the last one to be looked
+// at.
 func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool, problems []string) {
 	var dec contentsDecoder
 	decoded = make(contents, len(cfg.Storage.Files))
 	known = make(map[*string]bool, len(cfg.Storage.Files))
 	one := func(res types.Resource, field, path string) {
+		if dec.expanded > maxExpanded {
+			return
+		}
 		data, certain, err := dec.resource(res)
 		if err != nil {
 			name, rest, _ := strings.Cut(err.Error(), ": ")

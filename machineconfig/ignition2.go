@@ -26,7 +26,7 @@ func convertIgnition2(raw []byte) (*ignition, []string, error) {
 	warnings, fatal := []string(nil), unplaced(raw)
 	for _, e := range rpt.Entries {
 		if len(fatal) > 0 && (e.Message == noFilesystem || e.Message == notAbsolute) {
-			continue // the report says it of whatever stands next to what is missing
+			continue // the report says it of whatever is next to what is missing
 		}
 		text := placeOf(raw, e) + ": " + e.Message
 		if e.Kind == report.EntryError {

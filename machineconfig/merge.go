@@ -63,7 +63,7 @@ func Defaults(cc *mcfgv1.ControllerConfig) *Document {
 	}}
 }
 
-// ErrNoneSelected says that there are no documents for a pool.
+// ErrNoneSelected means that there are no documents for a pool.
 var ErrNoneSelected = errors.New("no document matches")
 
 // Select returns the documents of a pool: what the machineConfigSelector of the pool's object matches; where there is
@@ -126,6 +126,7 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 	}
 	var warnings []string
 	parts := make([]*parsed, len(docs))
+	expanded := 0
 	for i, d := range docs {
 		p, more, err := d.parse()
 		if err != nil {
@@ -133,6 +134,9 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 		}
 		warnings = append(warnings, more...)
 		parts[i] = p
+		if expanded += p.expanded(); expanded > maxExpanded {
+			return nil, warnings, fmt.Errorf("merging for pool %s: %w; largest are %s", pool, errExpanded, swollen(parts[:i+1]))
+		}
 	}
 	whole := merge(parts)
 	if err := whole.check(); err != nil {
@@ -193,6 +197,35 @@ func largest(docs []*Document) string {
 	var out []string
 	for _, d := range docs[:min(3, len(docs))] {
 		out = append(out, fmt.Sprintf("%s with %d", d, len(d.Object.Spec.Config.Raw)))
+	}
+	return strings.Join(out, ", ")
+}
+
+// expanded is how many bytes the compressed contents of a document have once they are decompressed.
+func (p *parsed) expanded() (bytes int) {
+	add := func(res types.Resource) {
+		if util.NotEmpty(res.Compression) {
+			bytes += len(p.contents[res.Source])
+		}
+	}
+	for i := range p.cfg.Storage.Files {
+		f := &p.cfg.Storage.Files[i]
+		add(f.Contents)
+		for _, a := range f.Append {
+			add(a)
+		}
+	}
+	return bytes
+}
+
+// swollen names the three documents whose compressed contents are the largest.
+func swollen(parts []*parsed) string {
+	parts = slices.SortedStableFunc(slices.Values(parts), func(a, b *parsed) int {
+		return cmp.Compare(b.expanded(), a.expanded())
+	})
+	var out []string
+	for _, p := range parts[:min(3, len(parts))] {
+		out = append(out, fmt.Sprintf("%s with %d MiB", p.doc, p.expanded()>>20))
 	}
 	return strings.Join(out, ", ")
 }
@@ -274,94 +307,109 @@ func (a *accumulator) add(p *parsed) {
 	a.minor = max(a.minor, p.minor)
 	maps.Copy(a.contents, p.contents)
 
-	var parent, child types.Config
-	// meets moves whatever stands at a path to the parent of a merge.
-	meets := func(path string) bool {
-		if f, ok := a.files[path]; ok {
-			parent.Storage.Files = append(parent.Storage.Files, f)
-			delete(a.files, path)
-			return true
-		}
-		if d, ok := a.dirs[path]; ok {
-			parent.Storage.Directories = append(parent.Storage.Directories, d)
-			delete(a.dirs, path)
-			return true
-		}
-		if l, ok := a.links[path]; ok {
-			parent.Storage.Links = append(parent.Storage.Links, l)
-			delete(a.links, path)
-			return true
-		}
-		return false
-	}
-	for _, f := range p.cfg.Storage.Files {
-		if !meets(f.Path) {
-			a.files[f.Path] = f
-			continue
-		}
-		// Contents come as a whole, or a lower document's compression and hash would apply to a higher one's source.
-		if n := len(parent.Storage.Files); n > 0 && parent.Storage.Files[n-1].Path == f.Path && f.Contents.Source != nil {
-			parent.Storage.Files[n-1].Contents = types.Resource{}
-		}
-		if f.Contents.Source == nil {
-			f.Contents = types.Resource{}
-		}
-		child.Storage.Files = append(child.Storage.Files, f)
-	}
-	for _, d := range p.cfg.Storage.Directories {
-		if meets(d.Path) {
-			child.Storage.Directories = append(child.Storage.Directories, d)
-		} else {
-			a.dirs[d.Path] = d
-		}
-	}
-	for _, l := range p.cfg.Storage.Links {
-		if meets(l.Path) {
-			child.Storage.Links = append(child.Storage.Links, l)
-		} else {
-			a.links[l.Path] = l
-		}
-	}
+	var m meeting
+	a.addStorage(&p.cfg.Storage, &m)
 	for _, u := range p.cfg.Systemd.Units {
-		had, ok := a.units[u.Name]
-		if ok {
-			parent.Systemd.Units = append(parent.Systemd.Units, had)
-			child.Systemd.Units = append(child.Systemd.Units, u)
+		if had, ok := a.units[u.Name]; ok {
+			m.parent.Systemd.Units = append(m.parent.Systemd.Units, had)
+			m.child.Systemd.Units = append(m.child.Systemd.Units, u)
 		} else {
 			a.units[u.Name] = u
 		}
 	}
 	for _, u := range p.cfg.Passwd.Users {
-		had, ok := a.users[u.Name]
-		if ok {
-			parent.Passwd.Users = append(parent.Passwd.Users, had)
-			child.Passwd.Users = append(child.Passwd.Users, u)
+		if had, ok := a.users[u.Name]; ok {
+			m.parent.Passwd.Users = append(m.parent.Passwd.Users, had)
+			m.child.Passwd.Users = append(m.child.Passwd.Users, u)
 		} else {
 			a.users[u.Name] = u
 		}
 	}
-	if child.Storage.Files != nil || child.Storage.Directories != nil || child.Storage.Links != nil ||
-		child.Systemd.Units != nil || child.Passwd.Users != nil {
-		merged := v3_6.Merge(parent, child)
-		for _, f := range merged.Storage.Files {
-			a.files[f.Path] = f
-		}
-		for _, d := range merged.Storage.Directories {
-			a.dirs[d.Path] = d
-		}
-		for _, l := range merged.Storage.Links {
-			a.links[l.Path] = l
-		}
-		for _, u := range merged.Systemd.Units {
-			a.units[u.Name] = u
-		}
-		for _, u := range merged.Passwd.Users {
-			a.users[u.Name] = u
-		}
-	}
-
+	a.take(&m)
 	if !onlyCommon(&p.cfg) {
 		a.rest = v3_6.Merge(a.rest, withoutCommon(&p.cfg))
+	}
+}
+
+// meeting is the entries of two configurations that have a key in common: those so far, and those of one more document.
+type meeting struct{ parent, child types.Config }
+
+// addStorage takes the files, directories and links of one more document: those at new paths as they are, all others
+// into the meeting.
+func (a *accumulator) addStorage(s *types.Storage, m *meeting) {
+	for _, f := range s.Files {
+		if !a.meets(f.Path, &m.parent.Storage) {
+			a.files[f.Path] = f
+			continue
+		}
+		// Contents come as a whole, or a lower document's compression and hash would apply to a higher one's source.
+		files := m.parent.Storage.Files
+		if n := len(files); n > 0 && files[n-1].Path == f.Path && f.Contents.Source != nil {
+			files[n-1].Contents = types.Resource{}
+		}
+		if f.Contents.Source == nil {
+			f.Contents = types.Resource{}
+		}
+		m.child.Storage.Files = append(m.child.Storage.Files, f)
+	}
+	for _, d := range s.Directories {
+		if a.meets(d.Path, &m.parent.Storage) {
+			m.child.Storage.Directories = append(m.child.Storage.Directories, d)
+		} else {
+			a.dirs[d.Path] = d
+		}
+	}
+	for _, l := range s.Links {
+		if a.meets(l.Path, &m.parent.Storage) {
+			m.child.Storage.Links = append(m.child.Storage.Links, l)
+		} else {
+			a.links[l.Path] = l
+		}
+	}
+}
+
+// meets moves the entry at a path, of whatever kind, to the parent of a merge, and reports whether there was one.
+func (a *accumulator) meets(path string, parent *types.Storage) bool {
+	if f, ok := a.files[path]; ok {
+		parent.Files = append(parent.Files, f)
+		delete(a.files, path)
+		return true
+	}
+	if d, ok := a.dirs[path]; ok {
+		parent.Directories = append(parent.Directories, d)
+		delete(a.dirs, path)
+		return true
+	}
+	if l, ok := a.links[path]; ok {
+		parent.Links = append(parent.Links, l)
+		delete(a.links, path)
+		return true
+	}
+	return false
+}
+
+// take merges the entries of a meeting by Ignition's rules, and takes what comes of it.
+func (a *accumulator) take(m *meeting) {
+	c := &m.child
+	if c.Storage.Files == nil && c.Storage.Directories == nil && c.Storage.Links == nil &&
+		c.Systemd.Units == nil && c.Passwd.Users == nil {
+		return
+	}
+	merged := v3_6.Merge(m.parent, m.child)
+	for _, f := range merged.Storage.Files {
+		a.files[f.Path] = f
+	}
+	for _, d := range merged.Storage.Directories {
+		a.dirs[d.Path] = d
+	}
+	for _, l := range merged.Storage.Links {
+		a.links[l.Path] = l
+	}
+	for _, u := range merged.Systemd.Units {
+		a.units[u.Name] = u
+	}
+	for _, u := range merged.Passwd.Users {
+		a.users[u.Name] = u
 	}
 }
 

@@ -22,8 +22,8 @@ func PoolOf(name string) string {
 	return ""
 }
 
-// NamedBy says that the name of a rendered configuration stands for content of this digest. One whose content has
-// another digest was changed, or written by hand.
+// NamedBy reports whether the name of a rendered configuration is that of content with this digest. One whose content
+// has another digest was changed, or written by hand.
 func NamedBy(name, digest string) bool {
 	return len(digest) >= nameDigits && strings.HasSuffix(name, "-"+digest[:nameDigits])
 }

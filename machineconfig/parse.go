@@ -124,89 +124,103 @@ func (d *Document) decode() (*ignition, error) {
 }
 
 // checkIgnition holds single entries to what this project asks beyond Ignition's own rules. Fields are relative to the
-// Ignition config; each error stands on a line of its own.
+// Ignition config; each error is on a line of its own.
 func checkIgnition(cfg *types.Config) error {
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	node := func(list string, i int, p string) {
-		at := fmt.Sprintf("storage.%s[%d].path (%s)", list, i, p)
-		switch {
-		case p == forceFile:
-			wrong("%s: may not be made by a configuration", at)
-		case strings.ContainsRune(p, 0):
-			wrong("%s: contains a NUL character", at)
-		case p == "/" && list != "directories":
-			wrong("%s: is the root directory", at)
-		}
-	}
-	id := func(field, of string, id *int) {
-		if id != nil && (*id < 0 || *id > maxID) {
-			wrong("%s (%s): %d is not an id, which are 0 to %d", field, of, *id, maxID)
-		}
-	}
-	owner := func(list string, i int, n *types.Node) {
-		at := fmt.Sprintf("storage.%s[%d].", list, i)
-		id(at+"user.id", n.Path, n.User.ID)
-		id(at+"group.id", n.Path, n.Group.ID)
-	}
+	var w wrongs
 	for i, m := range cfg.Ignition.Config.Merge {
 		if util.NotEmpty(m.Source) {
-			wrong("ignition.config.merge[%d].source: the whole configuration must be in the document itself", i)
+			w.add("ignition.config.merge[%d].source: the whole configuration must be in the document itself", i)
 		}
 	}
 	if util.NotEmpty(cfg.Ignition.Config.Replace.Source) {
-		wrong("ignition.config.replace.source: the whole configuration must be in the document itself")
+		w.add("ignition.config.replace.source: the whole configuration must be in the document itself")
 	}
-	for i := range cfg.Storage.Files {
-		node("files", i, cfg.Storage.Files[i].Path)
-		owner("files", i, &cfg.Storage.Files[i].Node)
+	checkStorage(&cfg.Storage, &w)
+	checkUnits(cfg.Systemd.Units, &w)
+	checkUsers(cfg.Passwd.Users, &w)
+	for i := range cfg.Passwd.Groups {
+		w.id(fmt.Sprintf("passwd.groups[%d].gid", i), cfg.Passwd.Groups[i].Name, cfg.Passwd.Groups[i].Gid)
 	}
-	for i := range cfg.Storage.Directories {
-		node("directories", i, cfg.Storage.Directories[i].Path)
-		owner("directories", i, &cfg.Storage.Directories[i].Node)
+	return errors.Join(w...)
+}
+
+// wrongs collects what is wrong with a document.
+type wrongs []error
+
+func (w *wrongs) add(format string, args ...any) { *w = append(*w, fmt.Errorf(format, args...)) }
+
+// id checks the id of a user or group, nil where there is none.
+func (w *wrongs) id(field, of string, id *int) {
+	if id != nil && (*id < 0 || *id > maxID) {
+		w.add("%s (%s): %d is not an id, which are 0 to %d", field, of, *id, maxID)
 	}
-	for i := range cfg.Storage.Links {
-		l := &cfg.Storage.Links[i]
-		node("links", i, l.Path)
-		owner("links", i, &l.Node)
+}
+
+// node checks what files, directories and links have in common.
+func (w *wrongs) node(list string, i int, n *types.Node) {
+	at := fmt.Sprintf("storage.%s[%d].", list, i)
+	switch p := n.Path; {
+	case p == forceFile:
+		w.add("%spath (%s): may not be made by a configuration", at, p)
+	case strings.ContainsRune(p, 0):
+		w.add("%spath (%s): contains a NUL character", at, p)
+	case p == "/" && list != "directories":
+		w.add("%spath (%s): is the root directory", at, p)
+	}
+	w.id(at+"user.id", n.Path, n.User.ID)
+	w.id(at+"group.id", n.Path, n.Group.ID)
+}
+
+func checkStorage(s *types.Storage, w *wrongs) {
+	for i := range s.Files {
+		w.node("files", i, &s.Files[i].Node)
+	}
+	for i := range s.Directories {
+		w.node("directories", i, &s.Directories[i].Node)
+	}
+	for i := range s.Links {
+		l := &s.Links[i]
+		w.node("links", i, &l.Node)
 		switch {
 		case util.NilOrEmpty(l.Target):
-			wrong("storage.links[%d].target (%s): is required", i, l.Path)
+			w.add("storage.links[%d].target (%s): is required", i, l.Path)
 		case strings.ContainsRune(*l.Target, 0):
-			wrong("storage.links[%d].target (%s): contains a NUL character", i, l.Path)
+			w.add("storage.links[%d].target (%s): contains a NUL character", i, l.Path)
 		}
 	}
-	for i := range cfg.Systemd.Units {
-		u := &cfg.Systemd.Units[i]
+}
+
+func checkUnits(units []types.Unit, w *wrongs) {
+	for i := range units {
+		u := &units[i]
 		if why := badFileName(u.Name); why != "" {
-			wrong("systemd.units[%d].name (%s): %s", i, u.Name, why)
+			w.add("systemd.units[%d].name (%s): %s", i, u.Name, why)
 		}
 		for j := range u.Dropins {
 			if why := badFileName(u.Dropins[j].Name); why != "" {
-				wrong("systemd.units[%d].dropins[%d].name (%s of %s): %s", i, j, u.Dropins[j].Name, u.Name, why)
+				w.add("systemd.units[%d].dropins[%d].name (%s of %s): %s", i, j, u.Dropins[j].Name, u.Name, why)
 			}
 		}
 	}
-	for i := range cfg.Passwd.Users {
-		u := &cfg.Passwd.Users[i]
+}
+
+func checkUsers(users []types.PasswdUser, w *wrongs) {
+	for i := range users {
+		u := &users[i]
 		if why := badUserName(u.Name); why != "" {
-			wrong("passwd.users[%d].name (%s): %s", i, u.Name, why)
+			w.add("passwd.users[%d].name (%s): %s", i, u.Name, why)
 		}
-		id(fmt.Sprintf("passwd.users[%d].uid", i), u.Name, u.UID)
+		w.id(fmt.Sprintf("passwd.users[%d].uid", i), u.Name, u.UID)
 		// The hash itself never goes into a message.
 		if u.PasswordHash != nil && strings.ContainsAny(*u.PasswordHash, ":\r\n\x00") {
-			wrong("passwd.users[%d].passwordHash (%s): contains a colon or a line break", i, u.Name)
+			w.add("passwd.users[%d].passwordHash (%s): contains a colon or a line break", i, u.Name)
 		}
 		for j, k := range u.SSHAuthorizedKeys {
 			if strings.ContainsRune(string(k), 0) {
-				wrong("passwd.users[%d].sshAuthorizedKeys[%d] (%s): contains a NUL character", i, j, u.Name)
+				w.add("passwd.users[%d].sshAuthorizedKeys[%d] (%s): contains a NUL character", i, j, u.Name)
 			}
 		}
 	}
-	for i := range cfg.Passwd.Groups {
-		id(fmt.Sprintf("passwd.groups[%d].gid", i), cfg.Passwd.Groups[i].Name, cfg.Passwd.Groups[i].Gid)
-	}
-	return errors.Join(errs...)
 }
 
 func badFileName(name string) string {

@@ -53,7 +53,7 @@ func (d *Document) String() string {
 	}
 }
 
-// prefix is what stands before the fields of the document's Ignition config.
+// prefix is what is before the fields of the document's Ignition config.
 func (d *Document) prefix() string {
 	if d.Bare {
 		return ""

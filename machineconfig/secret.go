@@ -151,7 +151,7 @@ var (
 	tomlAuth = newPattern(`(?s)\.auth\]\s[^\[]*\b(?:password|auth|identitytoken)\s*=\s*["'][^"'$<{]`)
 	// wireGuard is the key of a tunnel.
 	wireGuard = newPattern(`(?m)^\s*(?:PrivateKey|PresharedKey)\s*=\s*\S`)
-	// assigned is a variable of a unit whose name says that it is a secret, or a credential in it. A path, a variable and
+	// assigned is a variable of a unit whose name is that of a secret, or a credential in it. A path, a variable and
 	// nothing at all are none.
 	assigned = newPattern(`(?im)(?:^\s*SetCredential\s*=\s*[^:\s]+:\s*\S|` +
 		`[\s="'][\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)\s*=\s*["']?[^\s"'$<{/%])`)
@@ -229,7 +229,7 @@ func (f *finder) urls(text, field string, args ...any) {
 	}
 }
 
-// signature are parameters of a URL that let whoever has it in.
+// signature are parameters of a URL that let everyone in who has it.
 var signature = newPattern(`(?i)token|signature|secret|password|credential|api.?key|^sig$|^key$`)
 
 // hash looks at a password; a hash that nothing can match locks the account and is not one.
@@ -249,7 +249,7 @@ func (f *finder) argument(line, field string, args ...any) {
 	}
 }
 
-// hasPassword says that there is a password or token in one kernel argument.
+// hasPassword reports whether there is a password or token in one kernel argument.
 func hasPassword(a string) bool {
 	_, at, _ := strings.Cut(a, "=")
 	u, err := url.Parse(strings.Trim(at, `"`))

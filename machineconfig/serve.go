@@ -84,7 +84,7 @@ func (s *Served) Arguments(version semver.Version) []string {
 
 // Document returns what Ignition makes a new machine of: the Ignition part with extra, as a document of a version:
 // Ignition2, or 3.N. Where the configuration needs a newer version the error is an InexpressibleError, but for
-// Arguments; and who asks for 3.5 and later is given 3.6 where the document needs it and newest says that the client
+// Arguments; and who asks for 3.5 and later is given 3.6 where the document needs it and newest means that the client
 // reads that too.
 func (s *Served) Document(extra Extra, version semver.Version, newest bool) ([]byte, error) {
 	p := s.p

@@ -80,7 +80,7 @@ const (
 )
 
 // likely are texts that may well be a secret. They are taken too widely rather than too narrowly, and what a name
-// stands before may be on the next line.
+// is before may be on the next line.
 var likely = []struct {
 	pattern *pattern
 	why     string

@@ -124,7 +124,7 @@ func (p *Policy) covering(c Change) *rule {
 	}
 }
 
-// decide returns the rule for a change and what it asks for. What no rule covers needs a reboot, because nobody said
+// decide returns the rule for a change and what it asks for. What no rule covers needs a reboot, because no person said
 // that less is enough.
 func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why string, steps []step) {
 	if c.Kind.OS() {

@@ -25,7 +25,7 @@ type Diff struct {
 	Path string `json:"path"`
 	// Diff is a line for each attribute that changes, and a unified diff of the contents. Each line ends.
 	Diff string `json:"diff"`
-	// Masked says that the contents may be a secret: of these Diff has no more than the sizes.
+	// Masked means that the contents may be a secret: of these Diff has no more than the sizes.
 	Masked bool `json:"masked"`
 }
 
@@ -231,7 +231,7 @@ func head(name string, op Op) string {
 	return "--- " + from + "\n+++ " + to + "\n"
 }
 
-// compareSides shows what differs, and says whether the texts were masked.
+// compareSides shows what differs, and reports whether the texts were masked.
 func compareSides(name string, op Op, from, to side) (string, bool) {
 	var out strings.Builder
 	out.WriteString(head(name, op))
@@ -302,8 +302,8 @@ func splitLines(text string) []string {
 	return out
 }
 
-// readable says that a text is one that a terminal or a page shows as it is: nothing in it moves the cursor, changes
-// the direction of writing or is not to be seen.
+// readable reports whether a text is one that a terminal or a page shows as it is: nothing in it moves the cursor,
+// changes the direction of writing or is not to be seen.
 func readable(text string) bool {
 	text = strings.ReplaceAll(text, "\r\n", "\n")
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {

@@ -141,10 +141,10 @@ func FuzzASecretIsInNoDiff(f *testing.F) {
 	f.Add("a\nb\n", "a\nc\n", true)
 	f.Add("", "\x00", false)
 	f.Add("\n\n", "```\r\n", true)
+	f.Add("a"+secret, secret+secret+"b", false)
 	f.Fuzz(func(t *testing.T, before, after string, was bool) {
-		if strings.Contains(before+after, secret) {
-			t.Skip()
-		}
+		// What is no secret does not hold the secret.
+		before, after = strings.ReplaceAll(before, secret, "\n"), strings.ReplaceAll(after, secret, "\n")
 		// In one of the two, or in both but not alike.
 		old, now := before, after+"\nAPI_TOKEN="+secret+"\n"+before
 		if was {

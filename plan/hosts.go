@@ -71,7 +71,7 @@ func parseHosts(data []byte) (*hosts, error) {
 	return h, nil
 }
 
-// resolves says that a host is asked what a tag stands for, as it is where it says nothing of what it can do.
+// resolves reports whether a host is asked what a tag means, as it is where it says nothing of what it can do.
 func resolves(host any) bool {
 	table, ok := host.(map[string]any)
 	if !ok {

@@ -99,7 +99,7 @@ func checkKernel(name string, k kernelEntry) error {
 	case isDefault && (k.Release != "" || len(k.Architectures) > 0):
 		return errors.New(": has packages alone, because it is what no other type is")
 	case !isDefault && k.Release == "" && len(k.Packages) > 0:
-		return errors.New(".release: is missing, and without it nobody could tell that this kernel runs")
+		return errors.New(".release: is missing, and without it no check can tell that this kernel runs")
 	}
 	if err := checkPackages(k.Packages); err != nil {
 		return fmt.Errorf(".packages%w", err)
@@ -227,7 +227,7 @@ func (c *Catalogue) Packages(p Platform, kernelType string, extensions []string)
 	return install, remove, nil
 }
 
-// Ever says whether some release of a platform's OS has packages for all of it.
+// Ever reports whether some release of a platform's OS has packages for all of it.
 func (c *Catalogue) Ever(p Platform, kernelType string, extensions []string) bool {
 	for _, entry := range slices.Concat(c.known, c.host) {
 		if !slices.Contains(entry.IDs, p.ID) {

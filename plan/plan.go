@@ -148,13 +148,16 @@ type Unreconcilable struct {
 // Plan is what an update would do. A Plan without Changes does nothing; one with Unreconcilable must not be carried
 // out at all.
 type Plan struct {
-	Current string   `json:"current"` // "" for a host that was never configured
+	Current string `json:"current"` // "" for a host that was never configured
+	// Unread is why the current configuration could not be read, and what to do, "" where it could. The changes are then
+	// those of a host that was never configured.
+	Unread  string   `json:"unread,omitempty"`
 	Desired string   `json:"desired"`
 	Changes []Change `json:"changes"`
 	Actions []Action `json:"actions"` // in the order in which they run
 	Drain   bool     `json:"drain"`
 	Reboot  bool     `json:"reboot"`
-	// SoftReboot says that the reboot is one of the userspace alone: Options allow it, and nothing needs more.
+	// SoftReboot means that the reboot is one of the userspace alone: Options allow it, and nothing needs more.
 	// FullReboot is what does, where they allow it.
 	SoftReboot     bool             `json:"softReboot,omitempty"`
 	FullReboot     string           `json:"fullRebootBecause,omitempty"`
@@ -164,6 +167,14 @@ type Plan struct {
 	// Unwritten holds what differs between the configurations and not on the host, which has it already: nothing is
 	// written for it, so it takes no action. Of a host that was never configured it says nothing.
 	Unwritten []Change `json:"unwritten,omitempty"`
+	// Left holds the paths among the changes that stay as they are, because others than root are in the way there.
+	Left []Left `json:"left,omitempty"`
+}
+
+// Left is a path that an update leaves as it is.
+type Left struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
 }
 
 // Options are what a plan depends on besides the two configurations. The zero value plans from documents alone, for a
@@ -209,7 +220,7 @@ type OS struct {
 
 // Make plans the way from one configuration to another. A nil current is a host that was never configured: everything
 // that the desired configuration has is added, and what only provisioning can make is taken as it is, because the
-// machine was made with it, or without it and nobody can tell.
+// machine was made with it, or without it and neither can be told.
 func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	if desired == nil {
 		return nil, errors.New("planning: no desired configuration")

@@ -12,7 +12,7 @@ import (
 func (p *Policy) Idle() []string { return slices.Clone(p.idle) }
 
 // ClusterPolicies is what is in force, as the status of a MachineConfiguration shows it: OpenShift's defaults in their
-// order, ours, and what was added. What replaces a default stands in its place. Special stands for what depends on the
+// order, ours, and what was added. What replaces a default is in its place. Special means what depends on the
 // contents of the change.
 func (p *Policy) ClusterPolicies() operatorv1.NodeDisruptionPolicyClusterStatus {
 	var out operatorv1.NodeDisruptionPolicyClusterStatus

@@ -100,7 +100,7 @@ func keptByPath(name string) string {
 	return ""
 }
 
-// keptByUnit is about what a unit was before, too: what a oneshot has done, and no longer would do, nobody takes back.
+// keptByUnit is about what a unit was before, too: what a oneshot has done, and no longer would do, is not taken back.
 func keptByUnit(c Change, current *machineconfig.Config) string {
 	name, _, _ := strings.Cut(c.Name, "/")
 	if slices.Contains(keptTypes, path.Ext(name)) {
@@ -123,7 +123,7 @@ func keptByUnit(c Change, current *machineconfig.Config) string {
 	return ""
 }
 
-// oneshot says whether a service says that it is one; what can't be read may be.
+// oneshot reports whether a service is declared as one; what can't be read may be.
 func oneshot(u machineconfig.Unit) bool {
 	is := func(text string) bool {
 		options, err := unit.DeserializeOptions(strings.NewReader(text))

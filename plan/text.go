@@ -17,12 +17,15 @@ import (
 func (p *Plan) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "%s -> %s\n", cmp.Or(p.Current, "(never configured)"), p.Desired)
+	if p.Unread != "" {
+		fmt.Fprintf(out, "\n%s can't be compared with: %s.\n", p.Current, p.Unread)
+	}
 	section := func(title string, lines []string) {
 		if len(lines) > 0 {
 			fmt.Fprintf(out, "\n%s\n  %s\n", title, strings.Join(lines, "\n  "))
 		}
 	}
-	var changes, skipped, unwritten, actions, obstacles []string
+	var changes, skipped, unwritten, left, actions, obstacles []string
 	for _, c := range p.Changes {
 		changes = append(changes, c.String())
 	}
@@ -31,6 +34,9 @@ func (p *Plan) WriteText(w io.Writer) error {
 	}
 	for _, c := range p.Unwritten {
 		unwritten = append(unwritten, c.String())
+	}
+	for _, l := range p.Left {
+		left = append(left, l.Reason) // which has the path
 	}
 	for i, a := range p.Actions {
 		actions = append(actions, fmt.Sprintf("%d. %s", i+1, a))
@@ -50,6 +56,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	section("Changes:", changes)
 	section("Skipped, still to be done to the OS:", skipped)
 	section("On the host already, nothing is written:", unwritten)
+	section("Left as they are, in places that others than root can write to:", left)
 	section("Actions:", actions)
 	switch {
 	case len(p.Changes) == 0 && len(p.Unreconcilable) == 0:

@@ -83,7 +83,7 @@ func (k Kind) Field() string {
 	}[k]
 }
 
-// withoutOS says that a host which can't change its operating system can't make this change.
+// withoutOS says of a change that a host which can't change its operating system can't make it.
 func withoutOS(c Change) Unreconcilable {
 	return Unreconcilable{c.Kind.Field(), strings.TrimPrefix(c.String(), "~ ") +
 		": this host can't change its operating system; --skip-os applies the rest"}

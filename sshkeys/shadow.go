@@ -18,7 +18,7 @@ const noPassword = "*"
 //     exist, gets one.
 //   - A hash that a configuration has no more, with its user or without, locks the password ("!" before what is there,
 //     as usermod -L; what is locked or unusable stays).
-//   - A password that neither configuration speaks of is somebody else's and stays, whatever happens to the user's
+//   - A password that neither configuration speaks of belongs to others and stays, whatever happens to the user's
 //     keys; only an empty one, with which anybody could log in, is locked when its user leaves.
 //
 // All other bytes stay as they are, those of lines that make no sense included. The day of the last change stays too:

@@ -16,7 +16,7 @@ import (
 type User struct {
 	Name string
 	Keys []string // authorized_keys lines
-	// PasswordHash is nil where the configuration says nothing about the password. "" is a password that nobody can
+	// PasswordHash is nil where the configuration says nothing about the password. "" is a password that no one can
 	// log in with, as in Ignition.
 	PasswordHash *string
 }

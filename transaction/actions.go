@@ -15,8 +15,8 @@ import (
 // unitDir is where configurations have their units, and their masks of other ones.
 const unitDir = "/etc/systemd/system"
 
-// unitGoes says that steps take a unit away: its file is gone after them, or a link, as a mask is. back is the way
-// back, on which what they add is what goes.
+// unitGoes reports whether steps take a unit away: its file is gone after them, or a link, as a mask is. back is the
+// way back, on which what they add is what goes.
 func unitGoes(steps []step, unit string, back bool) bool {
 	i := slices.IndexFunc(steps, func(s step) bool { return s.Path == path.Join(unitDir, unit) })
 	if i < 0 {

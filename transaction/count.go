@@ -10,7 +10,7 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// counts says whether the boot loader may be counting for an update on that road.
+// counts reports whether the boot loader may be counting for an update on that road.
 func (e *Engine) counts(road Road) bool { return e.Counter != nil && road == RoadSwitch }
 
 // countBoots has the boot loader count the boots of the deployment that is about to be the default, where it can. What

@@ -58,7 +58,7 @@ func (r *Record) BootOf(kernel string) string {
 	return kernel
 }
 
-// sameKernel says whether two BootIDs are of one run of the kernel: the boot loader was not asked in between.
+// sameKernel reports whether two BootIDs are of one run of the kernel: the boot loader was not asked in between.
 func sameKernel(a, b string) bool {
 	a, _, _ = strings.Cut(a, "+")
 	b, _, _ = strings.Cut(b, "+")
@@ -80,7 +80,7 @@ const (
 	AwaitProof  Todo = "await proof"  // the verdict is at work
 	GoBack      Todo = "go back"      // the pending deployment is bad: boot the one before
 	Returned    Todo = "returned"     // we are back on the one before: undo the journal, drop pending
-	WentBack    Todo = "went back"    // somebody booted the deployment before the committed one
+	WentBack    Todo = "went back"    // a person booted the deployment before the committed one
 	Foreign     Todo = "foreign"      // a deployment that we know nothing of: touch nothing
 )
 
@@ -88,9 +88,9 @@ const (
 type Decision struct {
 	Do  Todo
 	Why string
-	// Quarantine says that the pending revision is to be refused from now on.
+	// Quarantine means that the pending revision is to be refused from now on.
 	Quarantine bool
-	// Failed says that what was decided could not be carried out, and may not be the next time either.
+	// Failed means that what was decided could not be carried out, and may not be the next time either.
 	Failed bool
 }
 
@@ -129,7 +129,7 @@ func Decide(r *Record, s Situation) Decision {
 			return decideStaged(p, s)
 		case s.Default != p.Deployment && s.Default != p.From && s.Default != "":
 			return Decision{Do: Abort, Why: fmt.Sprintf("update to %s was dropped before it had booted: %s boots next, "+
-				"which somebody else has chosen", p.Config, s.Default)}
+				"which a person or another program has chosen", p.Config, s.Default)}
 		case s.Default != p.Deployment:
 			return Decision{Do: Abort, Why: p.cutEarly()}
 		case sameKernel(s.BootID, p.BootID) && s.BootID != p.BootID && p.SoftReboot == SoftStarted:
@@ -162,7 +162,7 @@ func Decide(r *Record, s Situation) Decision {
 // bootable whole, or is gone.
 func decideStaged(p *Pending, s Situation) Decision {
 	switch {
-	case slices.Contains(s.Bootable, p.Deployment) && sameKernel(s.BootID, p.BootID): // by somebody's soft reboot
+	case slices.Contains(s.Bootable, p.Deployment) && sameKernel(s.BootID, p.BootID): // by a person's soft reboot
 		return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
 	case slices.Contains(s.Bootable, p.Deployment):
 		return Decision{Do: Returned, Quarantine: true, Why: p.unproved(s)}
@@ -178,7 +178,7 @@ func decideStaged(p *Pending, s Situation) Decision {
 		"deployment bootable; nothing changed", p.Config)}
 }
 
-// deploys says whether the update has a deployment of its own.
+// deploys reports whether the update has a deployment of its own.
 func (p *Pending) deploys() bool {
 	return p.Road == RoadSwitch || p.Road == RoadStaged && p.Deployment != p.From
 }

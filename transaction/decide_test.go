@@ -251,7 +251,7 @@ func TestReasonsNameDeploymentsWithoutAConfiguration(t *testing.T) {
 		{&Record{Committed: &first, Previous: &a}, "os/a.0", "", "back from os/first.0, which has no configuration to the"},
 		{&Record{Committed: &a}, "os/x.0", "", "changed the OS: boot that again, or apply a configuration to go on from"},
 		{preparing, "os/x.0", "", "neither the committed A nor the pending one of b; something else changed"},
-		{switching(PhaseBoot, nil), "A", "os/x.0", "dropped before it had booted: os/x.0 boots next, which somebody else"},
+		{switching(PhaseBoot, nil), "A", "os/x.0", "dropped before it had booted: os/x.0 boots next, which a person"},
 	} {
 		if d := Decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: thisBoot}); !strings.Contains(d.Why, row.want) {
 			t.Errorf("%q is not in %q", row.want, d.Why)

@@ -65,8 +65,8 @@ type Engine struct {
 	Services    Services    // nil where the running system is not the root's
 	BootID      string      // see the function of that name
 	Now         func() time.Time
-	// Etc says, on the first boot of the staged road, what the pending configuration comes to in the /etc that has booted:
-	// wants, and those of their paths that somebody else changed.
+	// Etc says, on the first boot of the staged road, what the pending configuration means in the /etc that has booted:
+	// wants, and those of their paths that another program changed.
 	Etc func(ctx context.Context, r *Record) (wants []files.Want, drifted []string, err error)
 	// Unfinished says why ostree could not make bootable what was staged at the last shutdown, "" if it could.
 	Unfinished func(ctx context.Context) (string, error)
@@ -107,7 +107,7 @@ type Update struct {
 	// Baseline and Timeout are for the verdict.
 	Baseline Baseline
 	Timeout  time.Duration
-	// SoftReboot, of a Switch, says that a restart of the userspace is enough to boot it.
+	// SoftReboot, of a Switch, means that a restart of the userspace is enough to boot it.
 	SoftReboot bool
 	// Permit, where there is one, is asked right before the decision. Its error is the update's, of which nothing is left
 	// then.
@@ -230,6 +230,13 @@ func (e *Engine) Check(u Update, wants []files.Want) error {
 	return checkSpace(e.Root, steps, StateDir, stateSize(u, steps))
 }
 
+// Leaves returns which wants of exposed places would stay undone, and why; none where the wants can't be had at all. It
+// writes nothing.
+func (e *Engine) Leaves(wants []files.Want) []Left {
+	_, left, _ := makeSteps(e.Root, "check", e.Labels, wants)
+	return left
+}
+
 // begin writes the journal and puts everything in place that has no effect yet.
 func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 	j, err := e.stageJournal(u, road, id)
@@ -277,8 +284,8 @@ func (e *Engine) abandon(j *journal, why error) error {
 	return why
 }
 
-// keepDrifted keeps what somebody else wrote at managed paths and this transaction replaces, where an admin finds it
-// again. What stays, as it is or with another mode, is not kept: the copy may be one more name of the same inode.
+// keepDrifted keeps what others wrote at managed paths and this transaction replaces, where an admin finds it again.
+// What stays, as it is or with another mode, is not kept: the copy may be one more name of the same inode.
 func (e *Engine) keepDrifted(j *journal, paths []string) error {
 	replaced := map[string]bool{}
 	for i := range j.Steps {
@@ -344,7 +351,7 @@ func (e *Engine) Tidy(ctx context.Context, r *Record) error {
 	return e.tidyConfigs(r)
 }
 
-// discard removes the deployments of ours that are of no use any more. One that somebody has booted or pinned since is
+// discard removes the deployments of ours that are of no use any more. One that a person has booted or pinned since is
 // theirs for as long as they want it.
 func (e *Engine) discard(ctx context.Context, r *Record) error {
 	if e.Deployments == nil || len(r.Discard) == 0 {
@@ -454,7 +461,7 @@ func (e *Engine) forgetJournal(id string) error {
 	return j.forget()
 }
 
-// act carries out the journal's actions, after one reload of systemd where units changed. back says that the journal
+// act carries out the journal's actions, after one reload of systemd where units changed. back means that the journal
 // was undone.
 func (e *Engine) act(ctx context.Context, j *journal, back bool) error {
 	if e.Services == nil {
@@ -494,7 +501,7 @@ func (e *Engine) takeBack(ctx context.Context, r *Record, j *journal, why error,
 	ctx = context.WithoutCancel(ctx)
 	r.Pending.Phase, r.Pending.Reason, r.Pending.Quarantine = PhaseUndo, why.Error(), bad
 	if err := e.store().save(r); err != nil {
-		// The disk still says that it is rolled forward. To undo now would use up what a later recovery undoes with.
+		// On the disk it is still rolled forward. To undo now would use up what a later recovery undoes with.
 		return errors.Join(why, fmt.Errorf("and it can't be taken back yet: %w", err))
 	}
 	return e.undoHere(ctx, r, j, why)

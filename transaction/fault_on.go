@@ -30,7 +30,7 @@ var faults struct {
 // point or its name, and MODE is
 //
 //	kill   SIGKILL to the process at point N
-//	hang   say so in a file beside the request, and stay there until somebody pulls the plug
+//	hang   say so in a file beside the request, and stay there until the test pulls the plug
 //	error  the effect fails at point N
 //	trace  write the name of each point to the file N
 //	linger stay at each point for the time N, as "2ms", for what goes on beside

@@ -47,11 +47,31 @@ func journalDir(id string) string { return path.Join(journalsDir, id) }
 
 func (j *journal) dir() string { return journalDir(j.ID) }
 
-// write puts the journal on the disk before anything it speaks of is there: one fsync.
-func (j *journal) write() error {
+func (j *journal) encode() ([]byte, error) {
 	data, err := json.Marshal(j)
 	if err != nil {
-		return fmt.Errorf("encoding journal: %w", err)
+		return nil, fmt.Errorf("encoding journal: %w", err)
+	}
+	return data, nil
+}
+
+// rewrite replaces the journal with one that names the steps that were left out, before anything is decided.
+func (j *journal) rewrite() error {
+	data, err := j.encode()
+	if err != nil {
+		return err
+	}
+	if err := j.root.WriteRecord(path.Join(j.dir(), journalFile), data, 0o600); err != nil {
+		return fmt.Errorf("writing journal: %w", err)
+	}
+	return fault("left out")
+}
+
+// write puts the journal on the disk before anything it speaks of is there: one fsync.
+func (j *journal) write() error {
+	data, err := j.encode()
+	if err != nil {
+		return err
 	}
 	if err := j.root.MkdirAll(j.dir(), 0o700); err != nil {
 		return fmt.Errorf("writing journal: %w", err)
@@ -122,9 +142,11 @@ func decodeJournal(data []byte) (*journal, error) {
 	return j, nil
 }
 
-// stage puts every new node beside its target, and keeps every old one.
+// stage puts every new node beside its target, and keeps every old one. A step of an exposed place for which that can't
+// be done is left out of rolling and undoing.
 func (j *journal) stage() error {
 	j.times = map[string]time.Time{}
+	leftOut := false
 	for i := range j.Steps {
 		st := &j.Steps[i]
 		if err := fault("stage " + st.Path); err != nil {
@@ -137,8 +159,13 @@ func (j *journal) stage() error {
 		if err = j.exposed(st, err); err != nil {
 			return err
 		}
-		// A step without a staged node counts as done.
 		if err := j.exposed(st, j.unstage(st)); err != nil {
+			return err
+		}
+		st.LeftOut, leftOut = true, true
+	}
+	if leftOut {
+		if err := j.rewrite(); err != nil {
 			return err
 		}
 	}
@@ -183,16 +210,21 @@ func (j *journal) exposed(st *step, err error) error {
 	if err == nil || st.Exposed == "" || !obstructed(err) {
 		return err
 	}
-	if j.left != nil {
-		j.left(Left{Path: st.Path, Err: fmt.Errorf("%s: %w", st.subject(), err)})
-	}
+	j.tell(st, err)
 	return nil
+}
+
+// tell says why the path of a step stays as it is.
+func (j *journal) tell(st *step, why error) {
+	if j.left != nil {
+		j.left(Left{Path: st.Path, Err: fmt.Errorf("%s: %w", st.subject(), why)})
+	}
 }
 
 // remember notes when the directory last changed, before we change it.
 func (j *journal) remember(dir string) error {
 	if _, seen := j.times[dir]; seen || !j.root.IsDir(dir) {
-		return nil // a directory that the steps make, perhaps where a file stands now
+		return nil // a directory that the steps make, perhaps where a file is now
 	}
 	t, err := j.root.ModTime(dir)
 	j.times[dir] = t
@@ -235,7 +267,7 @@ func (j *journal) kept(st *step) (dir, name string, err error) {
 	return "", "", nil
 }
 
-// staged says whether the step's new node still waits beside its target.
+// staged reports whether the step's new node still waits beside its target.
 func (j *journal) staged(st *step) (bool, error) {
 	if st.Stage == "" {
 		return false, nil
@@ -259,14 +291,23 @@ func (j *journal) roll() error {
 }
 
 func (j *journal) rollStep(st *step) error {
+	if st.LeftOut {
+		return nil
+	}
 	switch st.Op {
 	case opPut:
 		waiting, err := j.staged(st)
 		if err != nil || !waiting {
 			return err
 		}
+		if err := j.undoable(st); err != nil {
+			return err
+		}
 		return j.root.Replace(st.Dir, st.Stage, st.Path)
 	case opHard:
+		if err := j.undoable(st); err != nil {
+			return err
+		}
 		if err := j.root.Remove(path.Join(st.Dir, st.Stage)); err != nil {
 			return err
 		}
@@ -286,14 +327,34 @@ func (j *journal) rollStep(st *step) error {
 		return j.setMeta(st, st.Before, st.After)
 	}
 	// Going: a later step may have put something else at the path already, in the run that was cut.
-	found, err := j.root.Inspect(st.Path)
+	found, size, err := j.root.InspectSized(st.Path)
 	if err != nil || found.Type != st.Before.Type {
 		return err
+	}
+	if st.IfEmpty && size > 0 {
+		j.tell(st, errors.New("it was written to meanwhile, and stays"))
+		return nil
 	}
 	if st.Op == opRmdir {
 		return j.rmdir(st.Path)
 	}
+	if err := j.undoable(st); err != nil {
+		return err
+	}
 	return j.root.Remove(st.Path)
+}
+
+// undoable returns an error for a step of an exposed place whose pre-image has gone since it was made: users can reach
+// one that is beside its original. What is not kept is neither replaced nor removed.
+func (j *journal) undoable(st *step) error {
+	if st.Exposed == "" || st.Keep == "" {
+		return nil
+	}
+	_, name, err := j.kept(st)
+	if err == nil && name == "" {
+		err = errors.New("the copy that was kept of it is gone")
+	}
+	return err
 }
 
 // setMeta changes mode, owner and label in place, from what they were.
@@ -390,6 +451,9 @@ func (j *journal) restoreTimes() error {
 }
 
 func (j *journal) undoStep(st *step) error {
+	if st.LeftOut {
+		return j.unstage(st)
+	}
 	switch st.Op {
 	case opMeta:
 		n, err := j.root.Inspect(st.Path)
@@ -423,7 +487,7 @@ func (j *journal) undoStep(st *step) error {
 		err = j.takeAway(st)
 	case name == "":
 	case waiting && st.Op == opPut:
-		// It was not done, and what stands there may be what can't be replaced.
+		// It was not done, and what is there may be what can't be replaced.
 		err = j.root.Remove(path.Join(dir, name))
 	default:
 		if err = j.relabel(path.Join(dir, name), st.Before); err == nil {
@@ -440,7 +504,7 @@ func (j *journal) undoStep(st *step) error {
 	return j.unstage(st)
 }
 
-// relabel gives a kept node the label back that it had. Somebody may have relabelled the disk since, by the path at
+// relabel gives a kept node the label back that it had. An admin may have relabelled the disk since, by the path at
 // which it was kept.
 func (j *journal) relabel(name string, before files.Node) error {
 	n, err := j.root.Inspect(name)
@@ -450,7 +514,7 @@ func (j *journal) relabel(name string, before files.Node) error {
 	return j.root.SetLabel(name, before.Label)
 }
 
-// takeAway removes what the step made where nothing was before; what is not what we made is somebody else's and stays.
+// takeAway removes what the step made where nothing was before; what is not what we made belongs to others and stays.
 func (j *journal) takeAway(st *step) error {
 	found, err := j.root.Inspect(st.Path)
 	if err != nil || found.Type == files.Absent {
@@ -466,7 +530,7 @@ func (j *journal) takeAway(st *step) error {
 	return j.root.Remove(st.Path)
 }
 
-// made says whether what was found at the path is what the step puts there.
+// made reports whether what was found at the path is what the step puts there.
 func (j *journal) made(st *step, found files.Node) (bool, error) {
 	if st.Op == opHard {
 		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
@@ -475,14 +539,15 @@ func (j *journal) made(st *step, found files.Node) (bool, error) {
 	return found.Type == st.After.Type && found.Target == st.After.Target, nil
 }
 
-// sameMeta says whether a node has the mode, owner and label that are wanted, as far as these are managed.
+// sameMeta reports whether a node has the mode, owner and label that are wanted, as far as these are managed.
 func sameMeta(found, want files.Node) bool {
 	return (found.Type == files.Symlink || found.Mode == want.Mode) &&
 		(want.Label == "" || found.Label == want.Label) &&
 		(!files.Owners() || found.UID == want.UID && found.GID == want.GID)
 }
 
-// unmoved checks that nobody has replaced a path since its old node was kept: a passwd that ran meanwhile, say.
+// unmoved checks that no other program has replaced a path since its old node was kept: a passwd that ran meanwhile,
+// say.
 func (j *journal) unmoved() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]
@@ -501,13 +566,13 @@ func (j *journal) unmoved() error {
 			return err
 		}
 		if len(d) > 0 {
-			return fmt.Errorf("%s: somebody else changed it meanwhile", st.subject())
+			return fmt.Errorf("%s: another program changed it meanwhile", st.subject())
 		}
 	}
 	return nil
 }
 
-// drop removes what a journal that was never decided has put beside its targets, and nothing else: what stands at the
+// drop removes what a journal that was never decided has put beside its targets, and nothing else: what is at the
 // targets is not from us.
 func (j *journal) drop() error {
 	var errs []error
@@ -532,10 +597,16 @@ func (j *journal) sync() error {
 	return j.root.SyncFS(slices.Compact(dirs)...)
 }
 
-// forget removes the pre-images and the journal, once nothing can be undone with them any more.
+// forget removes the pre-images, what is still staged of steps that could not be done, and the journal, once nothing
+// can be undone with them any more.
 func (j *journal) forget() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]
+		if st.Exposed != "" { // elsewhere a step that could not be done has failed the transaction
+			if err := j.exposed(st, j.unstage(st)); err != nil {
+				return err
+			}
+		}
 		if st.Keep == "" {
 			continue
 		}

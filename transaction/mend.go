@@ -10,10 +10,10 @@ import (
 	"slices"
 )
 
-// Mend writes wants of the committed configuration back that somebody else has changed, and acts. The record is not
+// Mend writes wants of the committed configuration back that other programs have changed, and acts. The record is not
 // touched: the host is on that configuration throughout, and its way back stays open. What an end at any point leaves
 // is drift, of fewer paths than before, and a journal that the next operation removes. An action that fails takes
-// everything back. Where u decides something that is written down elsewhere, whoever wrote it rolls it forward by
+// everything back. Where u decides something that is written down elsewhere, its writer rolls it forward by
 // another Mend, or takes it back when this one fails.
 func (e *Engine) Mend(ctx context.Context, r *Record, u Update) error {
 	if err := e.tidyDrift(); err != nil {

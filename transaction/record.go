@@ -82,14 +82,14 @@ type Revision struct {
 	Made        []string  `json:"madeDirectories,omitempty"`
 	Transaction string    `json:"transaction,omitempty"`
 	Since       time.Time `json:"since"`
-	// Unproved says that the host stays on it without a verdict, because there was nowhere to go back to. It is not Done
+	// Unproved means that the host stays on it without a verdict, because there was nowhere to go back to. It is not Done
 	// before there is one.
 	Unproved bool `json:"unproved,omitempty"`
 }
 
 // Layers are packages on top of an OS image, and packages of the image that are left out, each by name.
 type Layers struct {
-	// Wanted are all that the configuration asks for, whoever has layered them.
+	// Wanted are all that the configuration asks for, also what others have layered.
 	Wanted []string `json:"wanted,omitempty"`
 	// Packages and Removed are there, or are not, because a configuration asked for it: they are ours to take back.
 	Packages []string `json:"packages,omitempty"`
@@ -115,7 +115,7 @@ type Pending struct {
 	// complete. Reread is the boot that has read, before it, what it changes: one that is not to be proved.
 	EtcTransaction string `json:"etcTransaction,omitempty"`
 	Reread         string `json:"reread,omitempty"`
-	// Etc is a digest of the running /etc as it was merged: what somebody writes there before the reboot would be lost.
+	// Etc is a digest of the running /etc as it was merged: what is written there before the reboot would be lost.
 	Etc string `json:"etc,omitempty"`
 
 	Attempts    int           `json:"attempts"`
@@ -124,11 +124,11 @@ type Pending struct {
 	// Deadline of the verdict, as time since the boot that BootID names: a clock that is set meanwhile changes nothing.
 	Deadline time.Duration `json:"deadlineSinceBootNanoseconds,omitempty"`
 	Baseline Baseline      `json:"baseline"`
-	// Verdict says that a change without a boot is asked about after its actions; Services is how what they are about
+	// Verdict means that a change without a boot is asked about after its actions; Services is how what they are about
 	// was before.
 	Verdict  bool              `json:"verdict,omitempty"`
 	Services map[string]string `json:"services,omitempty"`
-	// SoftReboot says that a restart of the userspace is enough to boot it, and how far that is.
+	// SoftReboot means that a restart of the userspace is enough to boot it, and how far that is.
 	SoftReboot SoftReboot `json:"softReboot,omitempty"`
 	// Reason and Quarantine say, in PhaseUndo, why, and whether the revision is to be refused from now on.
 	Reason     string `json:"reason,omitempty"`
@@ -149,7 +149,7 @@ type Baseline struct {
 	FailedUnits    []string `json:"failedUnits,omitempty"`
 	KubeletActive  bool     `json:"kubeletActive,omitempty"`
 	KubeletHealthy bool     `json:"kubeletHealthy,omitempty"`
-	// NodeReady says that the update came from a cluster, which is to call the node Ready again; Network is what the
+	// NodeReady means that the update came from a cluster, which is to call the node Ready again; Network is what the
 	// host itself had shown then.
 	NodeReady bool    `json:"nodeReady,omitempty"`
 	Network   Network `json:"network,omitzero"`
@@ -157,10 +157,10 @@ type Baseline struct {
 
 // Network is what a host can tell of its network by itself.
 type Network struct {
-	// Route says that there is a default route.
+	// Route means that there is a default route.
 	Route bool `json:"route,omitempty"`
 	// Answers and Silent say that a router of such a route answers on its link, or was asked and does not. Neither is
-	// said of one that nobody has asked lately.
+	// said of one that was not asked lately.
 	Answers bool `json:"answers,omitempty"`
 	Silent  bool `json:"silent,omitempty"`
 }
@@ -189,7 +189,7 @@ type Record struct {
 	Before *Standing `json:"before,omitempty"`
 }
 
-// Standing is how a host stands, in words for people.
+// Standing is the state of a host, in words for people.
 type Standing struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"`

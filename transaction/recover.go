@@ -99,7 +99,7 @@ func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
 	s := Situation{BootID: e.BootID, Uptime: e.Uptime()}
 	if e.Deployments == nil {
 		if r.Pending != nil {
-			s.Booted = r.Pending.From // a host whose OS nobody asked about: the record is all there is
+			s.Booted = r.Pending.From // a host whose OS was not asked for: the record is all there is
 		} else if r.Committed != nil {
 			s.Booted = r.Committed.Deployment
 		}
@@ -194,7 +194,7 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 	return errors.Join(e.sweep(r), e.tidyConfigs(r))
 }
 
-// stuck says that what a pending update has made could not be removed. The record keeps its phase: the next recovery
+// stuck notes that what a pending update has made could not be removed. The record keeps its phase: the next recovery
 // tries again.
 func (e *Engine) stuck(ctx context.Context, r *Record, why string, err error) error {
 	if ctx.Err() != nil {
@@ -204,7 +204,7 @@ func (e *Engine) stuck(ctx context.Context, r *Record, why string, err error) er
 		fmt.Sprintf("%s; and what was made for it can't be removed: %v", why, err)))
 }
 
-// errJournalLost: the record says that something was decided, and what it was is gone.
+// errJournalLost is the error of a record that names a decision whose journal is gone.
 var errJournalLost = errors.New("the journal of the pending transaction is missing")
 
 // journalLost goes on without it: how far the change was can't be known, but the committed configuration can be applied
@@ -398,7 +398,7 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 	return e.Services.Reboot(ctx)
 }
 
-// ErrStranded is the error of going back to a deployment that somebody has removed.
+// ErrStranded is the error of going back to a deployment that has been removed.
 var ErrStranded = errors.New("the deployment to go back to is gone")
 
 // stranded stays where it is, unproved, and makes that what the next update starts from.
@@ -438,7 +438,7 @@ func (e *Engine) gone(ctx context.Context, id string) (bool, error) {
 	return !slices.ContainsFunc(ds, func(d ostree.Deployment) bool { return d.ID == id }), nil
 }
 
-// Disown forgets a pending update whose deployments are not the booted one, because somebody asks for another: what the
+// Disown forgets a pending update whose deployments are not the booted one, because another one is asked for: what the
 // journal did is taken back, and the host as it is becomes what the next update starts from.
 func (e *Engine) Disown(ctx context.Context, r *Record) error {
 	j, err := e.pendingJournal(r.Pending)
@@ -468,7 +468,7 @@ func (e *Engine) Disown(ctx context.Context, r *Record) error {
 func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 	p := r.Pending
 	if p.Phase != PhaseUndo {
-		// What tells this boot from one that nobody minds is about to go: the default, and the boot loader's counter.
+		// What tells this boot from one that no agent watches is about to go: the default, and the boot loader's counter.
 		p.Phase, p.Reason, p.Quarantine = PhaseUndo, d.Why, d.Quarantine
 		r.setState(Working, "going back: "+d.Why, e.Now())
 		if err := errors.Join(fault("return"), e.store().save(r), fault("returning")); err != nil {
@@ -507,7 +507,7 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 	return errors.Join(j.forget(), e.restartBoot(ctx, j))
 }
 
-// wentBack follows somebody who booted the previous deployment after the update had been proved.
+// wentBack follows a person who booted the previous deployment after the update had been proved.
 func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	c := r.Committed
 	state := RolledBack
@@ -581,7 +581,7 @@ type Progress struct {
 	// Done of Steps are applied; on the switch these are the paths that no deployment carries.
 	Done  int `json:"done"`
 	Steps int `json:"steps"`
-	// SoftReboot says that it is booted by a restart of the userspace, or was.
+	// SoftReboot means that it is booted by a restart of the userspace, or was.
 	SoftReboot bool `json:"softReboot,omitempty"`
 }
 

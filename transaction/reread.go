@@ -11,7 +11,7 @@ import (
 )
 
 // readEarly are the files and directories that something reads before recovery has its turn in a boot, by who does. A
-// directory ends in a slash and stands for all below it.
+// directory ends in a slash and means all below it.
 var readEarly = []struct{ reader, places string }{
 	{"systemd itself", "/etc/systemd/system.conf /etc/systemd/system.conf.d/ /etc/systemd/system-generators/ " +
 		"/etc/systemd/system-environment-generators/ /etc/systemd/system-preset/ /etc/machine-id /etc/machine-info " +

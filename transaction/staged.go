@@ -94,8 +94,8 @@ func (e *Engine) early(journals []*journal, selected func(*journal, *step) (bool
 		}
 		for i := range j.Steps {
 			st := &j.Steps[i]
-			if st.Op == opMkdir || st.Op == opRmdir {
-				continue // nobody reads a directory for its own sake
+			if st.Op == opMkdir || st.Op == opRmdir || st.LeftOut {
+				continue // no program reads a directory for its own sake
 			}
 			at, err := e.Root.Resolve(st.Path)
 			if err != nil {
@@ -238,7 +238,7 @@ func (j *journal) done(st *step) (bool, error) {
 	return n.Type != st.Before.Type, err
 }
 
-// undone says of a step whether nothing of it shows on the disk any more. What somebody else has put in its place since
+// undone reports whether nothing of a step shows on the disk any more. What another program has put in its place since
 // is not of it: undoing lets that be.
 func (j *journal) undone(st *step) (bool, error) {
 	if waiting, err := j.staged(st); err != nil || waiting && st.Op == opPut {
@@ -262,7 +262,7 @@ func (j *journal) undone(st *step) (bool, error) {
 	return !ours, err
 }
 
-// needs says whether the transaction is one that the record still needs.
+// needs reports whether the record still needs the transaction.
 func (r *Record) needs(id string) bool {
 	ids := []string{}
 	if r.Committed != nil {

@@ -46,6 +46,11 @@ type step struct {
 	// Exposed is what others than root can write to: the outermost directory on the way to the path, see
 	// files.ExposedError, or the path itself where a user owns the file. What these users do there fails no transaction.
 	Exposed string `json:"exposed,omitempty"`
+	// IfEmpty says of a file that goes that it stays once it has bytes.
+	IfEmpty bool `json:"ifEmpty,omitempty"`
+	// LeftOut says of a step of an exposed place that it could not be staged, or its old node not be kept: nothing of it
+	// is done or undone.
+	LeftOut bool `json:"leftOut,omitempty"`
 
 	data   []byte
 	linked bool // the old node is kept as another name of its inode
@@ -192,12 +197,12 @@ func exposure(root *files.Root, st *step) string {
 	return ""
 }
 
-// refusal is what a configuration asks for and can't have, whoever else can write to the place.
+// refusal is what a configuration asks for and can't have, also where others can write to the place.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
-// goes says whether what stands at the path makes room: for nothing, or for a directory.
+// goes reports whether what is at the path makes room: for nothing, or for a directory.
 func (s *stepper) goes(w *files.Want) (bool, error) {
 	if w.Exists || w.HardTo != "" || w.Node.Type != files.Absent && w.Node.Type != files.Directory {
 		return false, nil
@@ -234,7 +239,7 @@ func (s *stepper) add(w *files.Want) error {
 	}
 	switch {
 	case w.HardTo == "" && !w.Exists && w.Node.Type == files.Absent:
-		st.Op = opRemove
+		st.Op, st.IfEmpty = opRemove, w.IfEmpty
 		if found.Type == files.Directory {
 			st.Op = opRmdir
 		}
@@ -256,7 +261,7 @@ func (s *stepper) add(w *files.Want) error {
 		st.Before = files.Node{Type: files.Absent}
 	}
 	if found.Type == files.Other {
-		return fmt.Errorf("%s stands there", a(found.Type))
+		return fmt.Errorf("%s is there", a(found.Type))
 	}
 	switch {
 	case w.HardTo != "":
@@ -315,7 +320,7 @@ func (s *stepper) hardTarget(name string) error {
 	return nil
 }
 
-// makesWay says whether something above name goes, so that what it is now says nothing about name.
+// makesWay reports whether something above name goes, so that what it is now says nothing about name.
 func (s *stepper) makesWay(name string) bool {
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		if s.going[dir] {
@@ -387,7 +392,7 @@ func (s *stepper) sameContents(w *files.Want) bool {
 func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 	if found.Type != files.Absent {
 		if w.Exists || found.Type == files.Other {
-			return fmt.Errorf("%s stands there: %w", a(found.Type), unix.ENOTDIR)
+			return fmt.Errorf("%s is there: %w", a(found.Type), unix.ENOTDIR)
 		}
 		s.append(step{Op: opRemove, Path: w.Path, Before: found, After: files.Node{Type: files.Absent},
 			Field: w.Field()})
@@ -412,13 +417,9 @@ func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 
 // vacate checks that nothing is left in the directory name once this transaction has removed what it removes, and takes
 // away the directories below that hold nothing else: those that were only made because something had to be in them. In
-// an exposed place a user can make any number of those, which stay.
+// an exposed place a user can make any number of entries: the first of them that stays ends the search.
 func (s *stepper) vacate(name string) error {
-	entries, err := s.root.ReadDir(name)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
+	return s.root.EachName(name, func(e string) error {
 		below := path.Join(name, e)
 		found, err := s.root.Inspect(below)
 		if err != nil {
@@ -436,8 +437,8 @@ func (s *stepper) vacate(name string) error {
 		case !s.going[below]:
 			return fmt.Errorf("replacing directory %s: it holds %s, which no configuration owns", name, e)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // parents sees to it that the directories above name will exist, and returns the deepest one that does already, which
@@ -487,7 +488,7 @@ func (s *stepper) parents(name string) (string, error) {
 func implied(steps []step) []string {
 	var out []string
 	for i := range steps {
-		if steps[i].Implied {
+		if steps[i].Implied && !steps[i].LeftOut {
 			out = append(out, steps[i].Path)
 		}
 	}

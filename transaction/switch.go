@@ -30,7 +30,7 @@ type Switch struct {
 	Open func(d ostree.Deployment) (*files.Root, error)
 }
 
-// mergeTries is how often the new /etc is made again because somebody wrote to the running one meanwhile.
+// mergeTries is how often the new /etc is made again because the running one was written to meanwhile.
 const mergeTries = 3
 
 func (p *Pending) waiting() string {
@@ -90,7 +90,7 @@ func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Swit
 	}
 }
 
-// EtcMoved says whether somebody wrote to the running /etc since the pending deployment's was merged from it.
+// EtcMoved reports whether the running /etc was written to since the pending deployment's was merged from it.
 func (e *Engine) EtcMoved(p *Pending) (bool, error) {
 	if p.Road != RoadSwitch {
 		return false, nil // ostree merges it at the shutdown
@@ -133,8 +133,8 @@ func merged(a, b map[string]string) map[string]string {
 	return out
 }
 
-// writeEtc puts what the configuration wants into the new deployment, which nobody uses yet: no pre-images, one syncfs.
-// It returns the directories that it made for no want's own sake.
+// writeEtc puts what the configuration wants into the new deployment, which nothing uses yet: no pre-images, one
+// syncfs. It returns the directories that it made for no want's own sake.
 func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, error) {
 	tree, err := s.Open(d)
 	if err != nil {
@@ -159,6 +159,7 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, e
 		if err := fault("etc " + st.Path); err != nil {
 			return nil, err
 		}
+		st.Keep = ""
 		if err := j.exposed(st, j.writeStep(st)); err != nil {
 			return nil, fmt.Errorf("writing %s: %w", st.Path, err)
 		}

@@ -101,7 +101,8 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 	}
 }
 
-// scriptDirs are greenboot's: scripts that people and images have already are asked, whoever else may run them.
+// scriptDirs are greenboot's: scripts that people and images have already are asked, also where another program runs
+// them.
 var scriptDirs = []string{"/usr/lib/greenboot/check", "/etc/greenboot/check"}
 
 // Scripts returns a check for each executable in greenboot's required.d directories. Those in wanted.d are run too,

@@ -23,6 +23,8 @@ type planDoc struct {
 	Unreconcilable   []struct{ Field, Reason string }
 	Skipped          []changeDoc
 	Unwritten        []changeDoc
+	Unread           string
+	Left             []struct{ Path, Reason string }
 }
 
 type changeDoc struct {

@@ -175,7 +175,8 @@ func canary(root, name string) string {
 	return fmt.Sprintf("%o %d:%d %q %v", st.Mode, st.Uid, st.Gid, data, err)
 }
 
-// raceDocument has keys of the user, and files of other kinds in their home.
+// raceDocument has keys of the user, and files of other kinds in their home: one that each configuration has, one that
+// comes and goes, and a second name that leads to another file each time.
 func raceDocument(name string) []byte {
 	var doc object
 	if err := json.Unmarshal(harmless(name), &doc); err != nil {
@@ -185,9 +186,13 @@ func raceDocument(name string) []byte {
 	config["passwd"] = object{"users": []object{{"name": racer, "sshAuthorizedKeys": []string{"ssh-rsa " + name}}}}
 	storage := config["storage"].(object)
 	owner := object{"id": racerID}
-	storage["files"] = append(storage["files"].([]any), object{"path": "/home/" + racer + "/conf/deep/f", "mode": 0o640,
-		"overwrite": true, "user": owner, "group": owner, "contents": object{"source": "data:," + name}})
-	storage["directories"] = []object{{"path": "/home/" + racer + "/conf/deep/" + name, "user": owner, "group": owner}}
+	deep := "/home/" + racer + "/conf/deep/"
+	for _, at := range []string{deep + "f", deep + "only-" + name} {
+		storage["files"] = append(storage["files"].([]any), object{"path": at, "mode": 0o640,
+			"overwrite": true, "user": owner, "group": owner, "contents": object{"source": "data:," + name}})
+	}
+	storage["links"] = []object{{"path": deep + "hard", "target": deep + "only-" + name, "hard": true, "overwrite": true}}
+	storage["directories"] = []object{{"path": deep + name, "user": owner, "group": owner}}
 	text, err := json.Marshal(doc)
 	if err != nil {
 		panic(err)
