@@ -60,13 +60,7 @@ var unitDirs = []string{"/etc/systemd/system", "/etc/systemd/system.control", "/
 // disarming finds what would keep a host from coming back by itself: what takes the agent's units away, or the way to
 // them. What a configuration's own programs do, a generator among them, can't be foreseen.
 func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
-	g := &guard{links: map[string]string{}, contents: map[string]string{}}
-	for _, l := range c.Links {
-		g.links[path.Clean(l.Path)] = l.Target
-	}
-	for _, f := range c.Files {
-		g.contents[path.Clean(f.Path)] = string(f.Contents)
-	}
+	g := newGuard(c)
 	for _, u := range c.Units {
 		g.unit(u)
 	}
@@ -97,6 +91,17 @@ type guard struct {
 	links    map[string]string // targets by path
 	contents map[string]string // of files, by path
 	found    []Unreconcilable
+}
+
+func newGuard(c *machineconfig.Config) *guard {
+	g := &guard{links: map[string]string{}, contents: map[string]string{}}
+	for _, l := range c.Links {
+		g.links[path.Clean(l.Path)] = l.Target
+	}
+	for _, f := range c.Files {
+		g.contents[path.Clean(f.Path)] = string(f.Contents)
+	}
+	return g
 }
 
 func (g *guard) refuse(field, subject, why string) {
@@ -134,7 +139,7 @@ func (g *guard) unit(u machineconfig.Unit) {
 		g.refuse(field, subject, leads)
 		return
 	}
-	if why := text(u.Name, u.Contents); why != "" {
+	if why := judgeText(u.Name, u.Contents); why != "" {
 		g.refuse(field, subject, why)
 	}
 	for _, d := range u.Dropins {
@@ -164,6 +169,11 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 	dir, name := path.Split(rel)
 	dir = strings.TrimSuffix(dir, "/")
 	if contents == nil {
+		if within, kind := strings.TrimSuffix(dir, path.Ext(dir)), path.Ext(dir); inBoot(within) && goesAway(name) &&
+			slices.Contains([]string{".wants", ".requires", ".upholds"}, kind) {
+			g.refuse(field, subject, fmt.Sprintf("%s would start %s, with which %s", within, name, leads))
+			return
+		}
 		to := g.leadsTo(at, target)
 		nowhere := goesAway(path.Base(to)) || name == "default.target" && to == "/dev/null"
 		if dir == "" && slices.Contains(boots, name) && nowhere {
@@ -178,7 +188,7 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 	}
 	why := ""
 	if dir == "" {
-		why = text(name, *contents)
+		why = judgeText(name, *contents)
 	} else if strings.HasSuffix(dir, ".d") {
 		why = judgeDropin(dir, name, *contents)
 	}
@@ -324,14 +334,14 @@ func environment(variable string) bool {
 	return slices.Contains([]string{"SYSTEMD_UNIT_PATH", "SYSTEMD_GENERATOR_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH"}, name)
 }
 
-// text judges the contents of a unit file by what they say about the agent's units.
-func text(unit, contents string) string {
+// judgeText judges the contents of a unit file by what they say about the agent's units, and where they lead a boot.
+func judgeText(unit, contents string) string {
 	all, err := syntax.Parse(contents, false)
 	if err != nil {
 		return "" // which is refused as a whole
 	}
 	for _, a := range all {
-		if why := assignment(unit, a); why != "" {
+		if why := cmp.Or(assignment(unit, a), pullsAway(unit, a), starves(unit, a)); why != "" {
 			return why
 		}
 	}
@@ -393,7 +403,6 @@ func judgeDropin(dir, name, contents string) string {
 					a.Key, a.Value)
 			}
 		}
-		return ""
 	case reachesNeeded(unit):
 		for _, a := range all {
 			if unbounded(a) && slices.Contains([]string{"reboot.target", "soft-reboot.target", "target"}, unit) {
@@ -405,7 +414,7 @@ func judgeDropin(dir, name, contents string) string {
 			}
 		}
 	}
-	return text(unit, contents)
+	return judgeText(unit, contents)
 }
 
 // reachesNeeded reports whether drop-ins of that name are read for a unit that the agent's need.
