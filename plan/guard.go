@@ -72,7 +72,14 @@ func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
 		g.path("storage.links", "link "+l.Path, l.Path, l.Target, nil)
 	}
 	for _, d := range c.Directories {
-		if why := takesPlace(g.relative(d.Path)); why != "" {
+		why := takesPlace(g.relative(d.Path))
+		if why == holdsLinks {
+			why = ""
+			if d.Mode&0o022 != 0 || !isRoot(d.Owner) {
+				why = "others than root could take away the links in it that start the agent's units; leave owner and mode out"
+			}
+		}
+		if why != "" {
 			g.refuse("storage.directories", "directory "+d.Path, why)
 		}
 	}
@@ -84,6 +91,10 @@ func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
 		}
 	}
 	return g.found
+}
+
+func isRoot(o machineconfig.Owner) bool {
+	return (o.UID == nil || *o.UID == 0) && (o.User == "" || o.User == "root")
 }
 
 // guard collects what is refused.
@@ -112,8 +123,11 @@ func (g *guard) refuse(field, subject, why string) {
 var backends = []string{"/usr/local/bin/rpm-ostree", "/usr/local/bin/bootc"}
 
 const (
-	isOwn   = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
-	isRoad  = "the agent's units are started, or this host is rebooted, through it; leave it out"
+	isOwn  = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
+	isRoad = "the agent's units are started, or this host is rebooted, through it; leave it out"
+	// holdsLinks is said of all that takes the place of such a directory, a directory is none of it.
+	holdsLinks = "systemd finds the links there that start the agent's units, and only in a directory; leave it out, or " +
+		"make it a directory"
 	leads   = "this host would not boot into service; name multi-user.target or graphical.target"
 	tooLate = "it is read after the agent's own drop-in " + OwnDropin + "; give it a name that sorts before"
 )
@@ -260,7 +274,7 @@ func takesPlace(rel string) string {
 		return isRoad
 	}
 	if target, is := strings.CutSuffix(first, ".wants"); is && !below && slices.Contains(wantedBy, target) {
-		return "the links that start the agent's units are in it; leave it a directory"
+		return holdsLinks
 	}
 	return ""
 }

@@ -183,7 +183,10 @@ func (t tmpfile) places(at string) string {
 	case slices.Contains(boots, rel):
 		return leads
 	}
-	return takesPlace(rel)
+	if why := takesPlace(rel); why != holdsLinks || strings.IndexByte("dDvqQezxZm", t.typ) < 0 {
+		return why
+	}
+	return "" // it is or stays a directory
 }
 
 // touches reports whether the line, which is for the path at, changes what is wayBackPaths at own.
