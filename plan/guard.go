@@ -395,10 +395,14 @@ func assignment(unit string, a syntax.Assignment) string {
 	return ""
 }
 
-// lasting are settings of a unit that no later drop-in can take back, or not in systemd's own units.
+// lasting are settings of a unit that no later drop-in can take back, or not in systemd's own units, or not without a
+// warning of each systemd that does not know them.
 var lasting = []string{"Requires", "Requisite", "BindsTo", "BindTo", "PartOf", "Conflicts", "Before", "After",
-	"StopPropagatedFrom", "RequiresMountsFor", "RequiresOverridable", "RequisiteOverridable", "SuccessAction",
-	"DefaultDependencies"}
+	"StopPropagatedFrom", "RequiresMountsFor", "WantsMountsFor", "RequiresOverridable", "RequisiteOverridable",
+	"SuccessAction", "DefaultDependencies",
+	"Sockets", "MemoryLimit", "BlockIOReadBandwidth", "BlockIOWriteBandwidth", // of systemd's first years
+	"OpenFile", "RestartSteps", "PrivatePIDs", "PrivateBPF", "DelegateNamespaces", "LandlockConfig", "StartupMemoryHigh",
+	"StartupMemoryMax", "StartupMemorySwapMax", "StartupMemoryZSwapMax"} // later than what the agent can rely on
 
 // judgeDropin judges a drop-in of a directory that is shared with units of the agent's, or of a unit that they need.
 func judgeDropin(dir, name, contents string) string {
@@ -412,7 +416,7 @@ func judgeDropin(dir, name, contents string) string {
 		return tooLate
 	case unit == "service":
 		for _, a := range all {
-			if a.Section == "Unit" && a.Value != "" && slices.Contains(lasting, a.Key) {
+			if a.Section != "Install" && a.Value != "" && slices.Contains(lasting, a.Key) {
 				return fmt.Sprintf("%s=%s would hold for all services, also for the agent's; give it to those that need it",
 					a.Key, a.Value)
 			}

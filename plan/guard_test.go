@@ -113,6 +113,9 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aFile(etc+"service.d/10-a.conf", "[Unit]\nRequires=gone.service"), "storage.files", "Requires=gone.service"},
 		{aFile(etc+"service.d/10-a.conf", "[Unit]\nConflicts=sysinit.target"), "storage.files", "Conflicts"},
 		{aFile(etc+"service.d/10-a.conf", "[Unit]\nSuccessAction=none"), "storage.files", "SuccessAction"},
+		{aFile(etc+"service.d/a.conf", "[Unit]\nWantsMountsFor=/x"), "storage.files", "WantsMountsFor"},
+		{aFile(etc+"service.d/a.conf", "[Service]\nOpenFile=/x"), "storage.files", "OpenFile"},
+		{aFile(etc+"service.d/a.conf", "[Service]\nMemoryLimit=1M"), "storage.files", "MemoryLimit"},
 		{aFile(etc+"service.d/~~.conf", "[Service]\nUser=nobody"), "storage.files", OwnDropin},
 		{machineconfig.Config{Links: []machineconfig.Link{{Path: etc + "service.d/10-a.conf", Target: "/etc/a"}},
 			Files: []machineconfig.File{{Path: "/etc/a", Contents: []byte("[Unit]\nBindsTo=gone.service")}}},
@@ -243,6 +246,7 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 	for _, cfg := range []machineconfig.Config{
 		aFile(etc+"service.d/10-hardening.conf", "[Unit]\nOnFailure=tell@%n.service\nConditionPathExists=/x\n"+
 			"[Service]\nProtectSystem=strict\nUser=nobody\nExecStartPre=/bin/false\n"),
+		aFile(etc+"service.d/10-unreadable.conf", "[Service]\nUser=/x\nRootDirectory=x\nExecStartPre=/\n"), // passed over
 		aLink(etc+"service.d/10-timeout-abort.conf", "/dev/null"),
 		aFile(etc+"service.d/~~.txt", "[Unit]\nRequires=x.service"),
 		aFile("/etc/service.d/10-a.conf", "[Unit]\nRequires=x.service"),
