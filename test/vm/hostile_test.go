@@ -93,12 +93,15 @@ func TestArgumentsAndTargetsThatBreakTheBootAreTakenBack(t *testing.T) {
 	const waits = `{"name":"waits.target","enabled":true,"contents":"[Unit]\nRequires=hangs.service\n` +
 		`After=hangs.service\n[Install]\nAlias=default.target\n"},` +
 		`{"name":"hangs.service","contents":"[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=/bin/sleep infinity\n"}`
+	const starves = `{"path":"/etc/systemd/system/system.slice.d/10-a.conf","mode":420,"contents":{"source":` +
+		`"data:,%5BSlice%5D%0AMemoryMax=1M%0AMemorySwapMax=0%0ATasksMax=1%0A"}}`
 	for _, c := range []struct{ name, list, piece, why string }{
 		{"root", "kernelArguments", `"root=LABEL=missing"`, "of which none came up"},
 		{"module", "kernelArguments", `"module_blacklist=virtio_blk"`, "of which none came up"},
 		{"impatient", "kernelArguments", `"systemd.default_timeout_start_sec=1ms"`, ""},
-		{"sysinit", "units", hangs, "did not prove healthy"},
-		{"target", "units", waits, "did not prove healthy"},
+		{"sysinit", "units", hangs, "hangs.service"},
+		{"target", "units", waits, "hangs.service"},
+		{"slice", "files", starves, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
