@@ -96,8 +96,8 @@ func dropinUnits() map[string]string {
 	return all
 }
 
-// TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless goes through all that a drop-in for all services may say, by this
-// machine's systemd and by newerKeys.
+// TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless goes through all that a drop-in for all services may say, by
+// this machine's systemd and by newerKeys.
 func TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless(t *testing.T) {
 	used := map[string]bool{}
 	for _, full := range knownKeys(t) {
@@ -109,7 +109,7 @@ func TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless(t *testing.T) {
 			continue
 		}
 		for unit, text := range dropinUnits() {
-			if strings.Contains(text, "\n"+cmpAlias(key)+"=") {
+			if strings.Contains(text, "\n"+takenBackBy(key)+"=") {
 				continue
 			}
 			if why := noHarm(unit, key); why == "" {
@@ -127,9 +127,9 @@ func TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless(t *testing.T) {
 	}
 }
 
-// cmpAlias is a key by which the agent's drop-ins take back what another one says: conditions and assertions go with the
-// first of their kind.
-func cmpAlias(key string) string {
+// takenBackBy is the key by which the agent's drop-ins take back what another one says: conditions and assertions go
+// with the first of their kind.
+func takenBackBy(key string) string {
 	if other, is := sameAs[key]; is {
 		return other
 	}
@@ -215,8 +215,8 @@ var harmlessKeys = map[string]string{
 	"ImportCredential": "a credential that is not there is none", "TimeoutCleanSec": "nothing cleans the unit",
 }
 
-// harmlessToCommands are those of the units that no boot starts, besides: a command that fails says so, and can be given
-// again.
+// harmlessToCommands are those of the units that no boot starts, besides: a command that fails says so, and can be
+// given again.
 var harmlessToCommands = map[string]string{
 	"ExecStart": "where all services run something else the host does not prove", "Environment": "the command has more, and its PATH",
 	"PassEnvironment": "the command has more", "SuccessExitStatus": "how a command ends is in its report",
@@ -239,8 +239,8 @@ var hostileValues = []string{"yes", "no", "1", "1us", "1h", "/nonexistent", "/",
 	"poweroff-force", "idle", "bind", "0777", "isolate", "x86", "AF_UNIX", "~@file-system", "CAP_CHOWN", "always", "process",
 	"/nonexistent 1", "file:/nonexistent", "A=b", "/bin/false", "1%", "notify", "all", "exclude", "closed", "x.slice", "0"}
 
-// TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot has this machine's systemd load each of those units with what
-// may be said before the agent's own drop-in, and compares all that systemd makes of the unit.
+// TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot has this machine's systemd load each of those units with
+// what may be said before the agent's own drop-in, and compares all that systemd makes of the unit.
 func TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot(t *testing.T) {
 	dir := t.TempDir()
 	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // for a user without rights, as systemd wants it

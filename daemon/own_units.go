@@ -151,8 +151,8 @@ func (u hostUnit) dropin() string {
 	if u.unit != "" {
 		dependencies = "DefaultDependencies=no\n"
 		// Beside the slice of all services, whose limits are not for these.
-		own = "SuccessExitStatus=\nSlice=-.slice\nManagedOOMPreference=omit\nNice=0\nIOSchedulingClass=best-effort\nCPUWeight=100\nIOWeight=100\n" +
-			"StartupCPUWeight=100\nStartupIOWeight=100\n" +
+		own = "SuccessExitStatus=\nSlice=-.slice\nManagedOOMPreference=omit\nNice=0\nIOSchedulingClass=best-effort\n" +
+			"CPUWeight=100\nIOWeight=100\nStartupCPUWeight=100\nStartupIOWeight=100\n" +
 			"ExecStart=\nEnvironment=\nPassEnvironment=\nRemainAfterExit=no\n" + own
 	}
 	if !strings.Contains(own, "RemainAfterExit=yes") { // a hook's output is a pipe
@@ -183,9 +183,9 @@ StartLimitAction=none
 // and a host on which they are skipped stands still where it should boot.
 var rebootUnits = []string{"systemd-reboot.service", "systemd-soft-reboot.service"}
 
-// takenBackOfServices is what systemd 252 knows of and does harm, in the order of its manual pages. Of the same kind are
-// the identity, the view of the file system, what system calls may do, limits, and what runs before and after. What does
-// harm and came later is refused for all services: an older systemd would warn of each line in each reload.
+// takenBackOfServices is what does harm of all that systemd 252 knows, in the order of its manual pages: the identity,
+// the view of the file system, what system calls may do, limits, and what runs before and after. What does harm and
+// came later is refused for all services: an older systemd would warn of each line in each reload.
 const takenBackOfServices = `ExecCondition=
 ExecStartPre=
 ExecStartPost=

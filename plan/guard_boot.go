@@ -45,8 +45,8 @@ func pullsAway(unit string, a syntax.Assignment) string {
 	return a.Key + "=" + a.Value + ": " + leads
 }
 
-// starves finds limits of the slice that all units are in, the agent's own among them. Those of system.slice do not hold
-// for what takes a bad configuration back. Of the root slice systemd has no limit of memory or of CPU time.
+// starves finds limits of the slice that all units are in, the agent's own among them. Those of system.slice do not
+// hold for what takes a bad configuration back. Of the root slice systemd has no limit of memory or of CPU time.
 func starves(unit string, a syntax.Assignment) string {
 	if unit != "-.slice" && unit != "slice" || a.Section != "Slice" {
 		return ""
@@ -63,8 +63,8 @@ func starves(unit string, a syntax.Assignment) string {
 	default:
 		return ""
 	}
-	return a.Key + "=" + a.Value + " would hold for all of this host, also for the agent's units; give it to system.slice, " +
-		"or to a slice of your own"
+	return a.Key + "=" + a.Value + " would hold for all of this host, also for the agent's units; give it to " +
+		"system.slice, or to a slice of your own"
 }
 
 // typeOf is the type of a unit, "service" for crio.service.

@@ -12,8 +12,8 @@ import (
 	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
-// wayBackMounts are the unit names, without their types, of what may be mounted where this host keeps what it comes back
-// with: the agent's record, and the boot loader's entries. They are by mount point.
+// wayBackMounts are the unit names, without their types, of what may be mounted where this host keeps what it comes
+// back with: the agent's record, and the boot loader's entries. They are by mount point.
 var wayBackMounts = map[string]string{"/var": "var", "/var/lib": "var-lib",
 	"/var/lib/machine-config-daemon": `var-lib-machine\x2dconfig\x2ddaemon`, "/boot": "boot", "/sysroot": "sysroot"}
 
@@ -197,21 +197,21 @@ func (g *guard) unitParts(c *machineconfig.Config, unit string) (parts []unitPar
 	}
 	for _, f := range c.Files {
 		p := unitPart{field: "storage.files", subject: "file " + f.Path, contents: string(f.Contents)}
-		parts = append(parts, p.at(unit, g.relative(f.Path), "", !f.NoContents)...)
+		parts = append(parts, partAt(p, unit, g.relative(f.Path), "", !f.NoContents)...)
 	}
 	for _, l := range c.Links {
 		at := path.Clean(l.Path)
 		text, known := g.contents[g.leadsTo(at, l.Target)]
 		p := unitPart{field: "storage.links", subject: "link " + l.Path, contents: text}
-		parts = append(parts, p.at(unit, g.relative(at), l.Target, known)...)
+		parts = append(parts, partAt(p, unit, g.relative(at), l.Target, known)...)
 	}
 	slices.SortStableFunc(parts, func(a, b unitPart) int { return strings.Compare(a.dropin, b.dropin) })
 	return parts
 }
 
-// at is the part as it counts for a unit at a path below a directory of units: of a file with known contents, or of a
-// link to target.
-func (p unitPart) at(unit, rel, target string, known bool) []unitPart {
+// partAt is the part as it counts for a unit at a path below a directory of units: of a file with known contents, or of
+// a link to target.
+func partAt(p unitPart, unit, rel, target string, known bool) []unitPart {
 	dir, name := path.Split(rel)
 	dir = strings.TrimSuffix(dir, "/")
 	shared := append(prefixDirs(unit), unit+".d", typeOf(unit)+".d")

@@ -38,8 +38,9 @@ type tmpfile struct {
 // tmpfiles judges a file of tmpfiles.d by its lines, or a link there to a file of the configuration.
 func (g *guard) tmpfiles(at, target string, contents *string) string {
 	dir, name := path.Dir(at), path.Base(at)
-	if !(slices.Contains(tmpfilesDirs, dir) && strings.HasSuffix(name, ".conf")) &&
-		!(slices.Contains(credentialDirs, dir) && name == tmpfilesCredential) {
+	read := slices.Contains(tmpfilesDirs, dir) && strings.HasSuffix(name, ".conf") ||
+		slices.Contains(credentialDirs, dir) && name == tmpfilesCredential
+	if !read {
 		return ""
 	}
 	if contents == nil {

@@ -118,6 +118,7 @@ func TestClockThatJumpsDoesNotMoveTheDeadline(t *testing.T) {
 // TestWrongHardwareClockAtTheBootDecidesNothing cuts the power before the boot of a new configuration, and has a clock
 // that is years off when it comes back.
 func TestWrongHardwareClockAtTheBootDecidesNothing(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		by   time.Duration
@@ -136,7 +137,7 @@ func TestWrongHardwareClockAtTheBootDecidesNothing(t *testing.T) {
 			if _, err := h.Cut(nil); err != nil {
 				t.Fatal(err)
 			}
-			h.Machine.clock = time.Now().Add(c.by)
+			h.clock = time.Now().Add(c.by)
 			if err := h.PowerOn(ctx); err != nil {
 				t.Fatal(err)
 			}
