@@ -369,6 +369,7 @@ func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 		h.cleanUp(ctx, r)
 		return nil
 	}
+	verdict = h.covering(verdict)
 	bad := &transaction.BadConfig{Config: r.Pending.Config, Err: verdict}
 	if err := h.engine().GoBack(ctx, r, oneLine(verdict), true); err != nil {
 		return fmt.Errorf("%w; and going back: %w", verdict, err)

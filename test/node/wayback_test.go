@@ -327,7 +327,7 @@ func TestAWayBackWhoseServicesNeverStopEnds(t *testing.T) {
 }
 
 func TestWhatCoversTheDeploymentsIsLeft(t *testing.T) {
-	for _, at := range []string{"/boot", "/sysroot"} {
+	for _, at := range []string{"/boot", "/sysroot", "/run"} {
 		for name, order := range map[string]string{"early": "Before=sysinit.target",
 			"after recovery": "After=machine-config-daemon-recover.service"} {
 			t.Run(at+" "+name, func(t *testing.T) {
