@@ -139,7 +139,9 @@ func (s *scene) breaks(t *testing.T, name string, document []byte) (string, erro
 	if err != nil {
 		return "", err
 	}
-	go h.watch(ctx)
+	watched, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	go h.watch(watched)
 	if exit, said, err := h.try(ctx, document, ignore, "--verdict-timeout=1m"); err != nil || exit > 0 {
 		return "", fmt.Errorf("applying %s: exit %d, %w: %s", name, exit, err, said)
 	}
@@ -151,5 +153,6 @@ func (s *scene) breaks(t *testing.T, name string, document []byte) (string, erro
 		status.Quarantined[0].Config != name {
 		return "", fmt.Errorf("on %s, %s: %s; quarantined %+v", at, status.State, status.Reason, status.Quarantined)
 	}
+	unwatch() // what is to boot is given the time that it takes
 	return status.Reason, h.moveTo(ctx, "harmless", ignore)
 }
