@@ -500,9 +500,12 @@ func (r *Root) Fsync(name string) error {
 	return wrapPath("syncing", name, f.Sync())
 }
 
+// HeldBy stands before the name of the holder in the error of a lock that another one has.
+const HeldBy = "held by"
+
 // Lock takes the lock file name for the process's life, or until the returned file, which the caller keeps, is closed.
 // Another holder is an error that satisfies errors.Is(err, unix.EWOULDBLOCK) and carries what the holder wrote into the
-// file.
+// file, after HeldBy; a holder that has had the lock for a moment may have written nothing yet.
 func (r *Root) Lock(name, holder string) (*os.File, error) {
 	dir, base, err := r.openParent(name)
 	if err != nil {
@@ -518,7 +521,7 @@ func (r *Root) Lock(name, holder string) (*os.File, error) {
 		who, _ := io.ReadAll(io.LimitReader(f, 4096))
 		_ = f.Close()
 		if len(who) > 0 {
-			err = fmt.Errorf("%w: held by %s", err, strings.TrimSpace(string(who)))
+			err = fmt.Errorf("%w: %s %s", err, HeldBy, strings.TrimSpace(string(who)))
 		}
 		return nil, pathError("lock", name, err)
 	}

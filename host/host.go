@@ -227,7 +227,7 @@ func (h *Host) has(program string) bool {
 }
 
 // settling is how long Lock waits for a verdict that is being written down: the unit that proves holds the lock for
-// that alone, and cleans up after itself.
+// that alone, and cleans up after itself. So does the recovery of a boot.
 const settling = 30 * time.Second
 
 // proveVerb is what the unit that proves holds the lock as.
@@ -245,7 +245,7 @@ func (h *Host) Lock(ctx context.Context, verb string) error {
 			return err
 		}
 		refused := &Refused{Err: fmt.Errorf("another operation is at work on this host: %w", err)}
-		if !strings.Contains(err.Error(), "machine-config-daemon "+proveVerb+",") || h.now().After(patience) {
+		if !settles(err) || h.now().After(patience) {
 			return refused
 		}
 		select {
@@ -254,6 +254,14 @@ func (h *Host) Lock(ctx context.Context, verb string) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// settles reports whether the lock that could not be taken is soon free: its holder writes down what has become of an
+// update, or has the lock since this moment and has not yet written its name.
+func settles(held error) bool {
+	text := held.Error()
+	return !strings.Contains(text, files.HeldBy) || strings.Contains(text, "machine-config-daemon "+proveVerb+",") ||
+		strings.Contains(text, "machine-config-daemon recover,")
 }
 
 func (h *Host) unlock() {

@@ -122,9 +122,14 @@ TimeoutStopSec=90
 Restart=no
 `,
 	},
+	// The limit of each hook is held by the agent that runs it: a transient unit's own is gone where a drop-in for all
+	// services has another one. This one is for an agent that has died meanwhile.
 	hooks.Unit: {service: `Type=simple
 RemainAfterExit=yes
 Restart=no
+SuccessExitStatus=
+RuntimeMaxSec=` + (hooks.LongestLimit + hooks.Grace).String() + `
+TimeoutStopSec=` + hooks.Grace.String() + `
 `},
 }
 
@@ -153,8 +158,9 @@ func (u hostUnit) dropin() string {
 	if u.unit != "" {
 		dependencies = "DefaultDependencies=no\n"
 		// Beside the slice of all services, whose limits are not for these.
-		own = "ExitType=main\nSuccessExitStatus=\nRestartPreventExitStatus=\nRestartForceExitStatus=\n" +
-			"Slice=-.slice\nExecStart=\nEnvironment=\nPassEnvironment=\nRuntimeMaxSec=infinity\nRemainAfterExit=no\n" + own
+		own = "SuccessExitStatus=\nSlice=-.slice\nManagedOOMPreference=omit\nNice=0\nIOSchedulingClass=best-effort\n" +
+			"CPUWeight=100\nIOWeight=100\nStartupCPUWeight=100\nStartupIOWeight=100\n" +
+			"ExecStart=\nEnvironment=\nPassEnvironment=\nRemainAfterExit=no\n" + own
 	}
 	if !strings.Contains(own, "RemainAfterExit=yes") { // a hook's output is a pipe
 		own += "StandardInput=null\nStandardOutput=journal\nStandardError=inherit\n"
@@ -174,6 +180,8 @@ IgnoreOnIsolate=yes
 JobTimeoutSec=infinity
 JobRunningTimeoutSec=infinity
 JobTimeoutAction=none
+OnFailureJobMode=replace
+RebootArgument=
 StartLimitIntervalSec=0
 StartLimitAction=none
 `
@@ -182,18 +190,35 @@ StartLimitAction=none
 // and a host on which they are skipped stands still where it should boot.
 var rebootUnits = []string{"systemd-reboot.service", "systemd-soft-reboot.service"}
 
-// takenBackOfServices is what systemd 252 knows of, in the order of its manual pages. Of the same kind are the
-// identity, the view of the file system, what system calls may do, limits, and what runs before and after.
+// takenBackOfServices is what does harm of all that systemd 252 knows, in the order of its manual pages: the identity,
+// the view of the file system, what system calls may do, limits, and what runs before and after. What does harm and
+// came later is refused for all services: an older systemd would warn of each line in each reload.
 const takenBackOfServices = `ExecCondition=
 ExecStartPre=
 ExecStartPost=
 ExecReload=
 ExecStop=
 ExecStopPost=
+ExitType=main
+RestartPreventExitStatus=
+RestartForceExitStatus=
 PIDFile=
+RuntimeMaxSec=infinity
+TimeoutStartSec=90
+TimeoutStopSec=90
+TimeoutAbortSec=
+TimeoutStartFailureMode=terminate
+TimeoutStopFailureMode=terminate
+RuntimeRandomizedExtraSec=0
 WatchdogSec=0
 NotifyAccess=none
 OOMPolicy=stop
+KillMode=control-group
+KillSignal=SIGTERM
+RestartKillSignal=SIGTERM
+FinalKillSignal=SIGKILL
+SendSIGKILL=yes
+SendSIGHUP=no
 RootDirectory=
 RootImage=
 WorkingDirectory=
@@ -208,6 +233,7 @@ ReadOnlyPaths=
 InaccessiblePaths=
 ExecPaths=
 NoExecPaths=
+ExecSearchPath=
 MountAPIVFS=no
 MountFlags=
 ProtectProc=default
@@ -236,8 +262,13 @@ LimitLOCKS=infinity
 LimitMEMLOCK=infinity
 UMask=0022
 OOMScoreAdjust=0
+TimerSlackNSec=50us
+Personality=
+IgnoreSIGPIPE=yes
 CPUSchedulingPolicy=other
 CPUAffinity=
+NUMAPolicy=default
+NUMAMask=
 ProtectSystem=no
 ProtectHome=no
 RuntimeDirectory=
@@ -280,12 +311,29 @@ Slice=system.slice
 Delegate=no
 CPUQuota=
 AllowedCPUs=
+StartupAllowedCPUs=
+AllowedMemoryNodes=
+StartupAllowedMemoryNodes=
 MemoryHigh=infinity
 MemoryMax=infinity
 MemorySwapMax=infinity
 TasksMax=infinity
+ManagedOOMSwap=auto
+ManagedOOMMemoryPressure=auto
+ManagedOOMPreference=none
+IOReadBandwidthMax=
+IOWriteBandwidthMax=
+IOReadIOPSMax=
+IOWriteIOPSMax=
+IODeviceLatencyTargetSec=
 IPAddressAllow=
 IPAddressDeny=
+IPIngressFilterPath=
+IPEgressFilterPath=
+BPFProgram=
+SocketBindAllow=
+SocketBindDeny=
+RestrictNetworkInterfaces=
 DeviceAllow=
 DevicePolicy=auto
 `
@@ -318,7 +366,7 @@ func ownWants() []files.Want {
 	}
 	for _, name := range rebootUnits {
 		file(name+".d/"+plan.OwnDropin, "# What is said of all services does not hold for this one: it ends a reboot.\n"+
-			"[Unit]\n"+takenBackOfUnits+"\n[Service]\n"+takenBackOfServices+
+			"[Unit]\n"+takenBackOfUnits+"FailureAction=none\n\n[Service]\n"+takenBackOfServices+
 			"Type=oneshot\nRestart=no\nRemainAfterExit=no\nTimeoutStartSec=infinity\n")
 	}
 	return wants

@@ -389,9 +389,10 @@ func (h *Host) settle(ctx context.Context, a *attempt) error {
 
 // goBack returns a *transaction.BadConfig once the way back has begun.
 func (h *Host) goBack(ctx context.Context, a *attempt) error {
-	bad := &transaction.BadConfig{Config: a.record.Pending.Config, Err: a.verdict}
-	if err := h.engine().GoBack(ctx, a.record, message.OneLine(a.verdict.Error()), true); err != nil {
-		return fmt.Errorf("%w; and going back: %w", a.verdict, err)
+	verdict := h.covering(a.verdict)
+	bad := &transaction.BadConfig{Config: a.record.Pending.Config, Err: verdict}
+	if err := h.engine().GoBack(ctx, a.record, message.OneLine(verdict.Error()), true); err != nil {
+		return fmt.Errorf("%w; and going back: %w", verdict, err)
 	}
 	return bad
 }

@@ -15,9 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// anchors are where ostree finds the deployments and the boot loader's entries, each with a file or link that is there
-// on every host whose OS this agent switches.
-var anchors = []anchor{{"/sysroot", "/sysroot/ostree/repo"}, {"/boot", "/boot/loader"}}
+// anchors are where ostree finds that it is booted, the deployments and the boot loader's entries, each with a file or
+// link that is there on every host whose OS this agent switches. Below /run systemd listens, too.
+var anchors = []anchor{{"/run", ostreeBooted}, {"/sysroot", "/sysroot/ostree/repo"}, {"/boot", "/boot/loader"}}
+
+const ostreeBooted = "/run/ostree-booted"
 
 type anchor struct{ mount, marker string }
 
@@ -31,8 +33,8 @@ func Uncover() error {
 	if os.Getenv(uncovered) != "" || os.Geteuid() != 0 {
 		return nil
 	}
-	if _, err := os.Lstat("/run/ostree-booted"); err != nil {
-		return nil //nolint:nilerr // no host with ostree
+	if !exists(ostreeBooted) && !exists("/ostree") {
+		return nil // no host with ostree
 	}
 	covered, err := covered()
 	if err != nil || len(covered) == 0 {

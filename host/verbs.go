@@ -38,5 +38,5 @@ var (
 	ApplyVerb   = Verb{Name: "apply", Joins: true, Outlives: true, Grace: 5 * time.Minute}
 )
 
-// handVerbs are all verbs.
+// Verbs are all verbs.
 var Verbs = []Verb{StatusVerb, PlanVerb, VerifyVerb, RepairVerb, DeliverVerb, StageVerb, AskVerb, ApplyVerb}

@@ -102,6 +102,21 @@ func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
 	return m, err
 }
 
+// covering adds to a no of the verdict what is mounted over what this host goes back with: what fails for that alone
+// does not know it.
+func (h *Host) covering(verdict error) error {
+	if h.plain == nil {
+		return verdict
+	}
+	covered, _ := coveredMounts() // there is a reason without it
+	for _, at := range covered {
+		if why := transaction.Covered(at); !strings.Contains(verdict.Error(), why.Error()) {
+			verdict = errors.Join(why, verdict)
+		}
+	}
+	return verdict
+}
+
 // tryWriting does in a directory what an update does there, and leaves nothing. What is written is not waited for: the
 // boot record was, in this very boot.
 func (h *Host) tryWriting(dir string) error {

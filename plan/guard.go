@@ -60,13 +60,7 @@ var unitDirs = []string{"/etc/systemd/system", "/etc/systemd/system.control", "/
 // disarming finds what would keep a host from coming back by itself: what takes the agent's units away, or the way to
 // them. What a configuration's own programs do, a generator among them, can't be foreseen.
 func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
-	g := &guard{links: map[string]string{}, contents: map[string]string{}}
-	for _, l := range c.Links {
-		g.links[path.Clean(l.Path)] = l.Target
-	}
-	for _, f := range c.Files {
-		g.contents[path.Clean(f.Path)] = string(f.Contents)
-	}
+	g := newGuard(c)
 	for _, u := range c.Units {
 		g.unit(u)
 	}
@@ -78,7 +72,14 @@ func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
 		g.path("storage.links", "link "+l.Path, l.Path, l.Target, nil)
 	}
 	for _, d := range c.Directories {
-		if why := takesPlace(g.relative(d.Path)); why != "" {
+		why := takesPlace(g.relative(d.Path))
+		if why == holdsLinks {
+			why = ""
+			if d.Mode&0o022 != 0 || !isRoot(d.Owner) {
+				why = "others than root could take away the links in it that start the agent's units; leave owner and mode out"
+			}
+		}
+		if why != "" {
 			g.refuse("storage.directories", "directory "+d.Path, why)
 		}
 	}
@@ -92,11 +93,26 @@ func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
 	return g.found
 }
 
+func isRoot(o machineconfig.Owner) bool {
+	return (o.UID == nil || *o.UID == 0) && (o.User == "" || o.User == "root")
+}
+
 // guard collects what is refused.
 type guard struct {
 	links    map[string]string // targets by path
 	contents map[string]string // of files, by path
 	found    []Unreconcilable
+}
+
+func newGuard(c *machineconfig.Config) *guard {
+	g := &guard{links: map[string]string{}, contents: map[string]string{}}
+	for _, l := range c.Links {
+		g.links[path.Clean(l.Path)] = l.Target
+	}
+	for _, f := range c.Files {
+		g.contents[path.Clean(f.Path)] = string(f.Contents)
+	}
+	return g
 }
 
 func (g *guard) refuse(field, subject, why string) {
@@ -107,8 +123,11 @@ func (g *guard) refuse(field, subject, why string) {
 var backends = []string{"/usr/local/bin/rpm-ostree", "/usr/local/bin/bootc"}
 
 const (
-	isOwn   = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
-	isRoad  = "the agent's units are started, or this host is rebooted, through it; leave it out"
+	isOwn  = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
+	isRoad = "the agent's units are started, or this host is rebooted, through it; leave it out"
+	// holdsLinks is said of all that takes the place of such a directory, a directory is none of it.
+	holdsLinks = "systemd finds the links there that start the agent's units, and only in a directory; leave it out, or " +
+		"make it a directory"
 	leads   = "this host would not boot into service; name multi-user.target or graphical.target"
 	tooLate = "it is read after the agent's own drop-in " + OwnDropin + "; give it a name that sorts before"
 )
@@ -134,7 +153,7 @@ func (g *guard) unit(u machineconfig.Unit) {
 		g.refuse(field, subject, leads)
 		return
 	}
-	if why := text(u.Name, u.Contents); why != "" {
+	if why := judgeText(u.Name, u.Contents); why != "" {
 		g.refuse(field, subject, why)
 	}
 	for _, d := range u.Dropins {
@@ -164,6 +183,11 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 	dir, name := path.Split(rel)
 	dir = strings.TrimSuffix(dir, "/")
 	if contents == nil {
+		if within, kind := strings.TrimSuffix(dir, path.Ext(dir)), path.Ext(dir); inBoot(within) && goesAway(name) &&
+			slices.Contains([]string{".wants", ".requires", ".upholds"}, kind) {
+			g.refuse(field, subject, fmt.Sprintf("%s would start %s, with which %s", within, name, leads))
+			return
+		}
 		to := g.leadsTo(at, target)
 		nowhere := goesAway(path.Base(to)) || name == "default.target" && to == "/dev/null"
 		if dir == "" && slices.Contains(boots, name) && nowhere {
@@ -178,7 +202,7 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 	}
 	why := ""
 	if dir == "" {
-		why = text(name, *contents)
+		why = judgeText(name, *contents)
 	} else if strings.HasSuffix(dir, ".d") {
 		why = judgeDropin(dir, name, *contents)
 	}
@@ -250,7 +274,7 @@ func takesPlace(rel string) string {
 		return isRoad
 	}
 	if target, is := strings.CutSuffix(first, ".wants"); is && !below && slices.Contains(wantedBy, target) {
-		return "the links that start the agent's units are in it; leave it a directory"
+		return holdsLinks
 	}
 	return ""
 }
@@ -324,14 +348,14 @@ func environment(variable string) bool {
 	return slices.Contains([]string{"SYSTEMD_UNIT_PATH", "SYSTEMD_GENERATOR_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH"}, name)
 }
 
-// text judges the contents of a unit file by what they say about the agent's units.
-func text(unit, contents string) string {
+// judgeText judges the contents of a unit file by what they say about the agent's units, and where they lead a boot.
+func judgeText(unit, contents string) string {
 	all, err := syntax.Parse(contents, false)
 	if err != nil {
 		return "" // which is refused as a whole
 	}
 	for _, a := range all {
-		if why := assignment(unit, a); why != "" {
+		if why := cmp.Or(assignment(unit, a), pullsAway(unit, a), starves(unit, a)); why != "" {
 			return why
 		}
 	}
@@ -371,10 +395,14 @@ func assignment(unit string, a syntax.Assignment) string {
 	return ""
 }
 
-// lasting are settings of a unit that no later drop-in can take back, or not in systemd's own units.
+// lasting are settings of a unit that no later drop-in can take back, or not in systemd's own units, or not without a
+// warning of each systemd that does not know them.
 var lasting = []string{"Requires", "Requisite", "BindsTo", "BindTo", "PartOf", "Conflicts", "Before", "After",
-	"StopPropagatedFrom", "RequiresMountsFor", "RequiresOverridable", "RequisiteOverridable", "SuccessAction",
-	"DefaultDependencies"}
+	"StopPropagatedFrom", "RequiresMountsFor", "WantsMountsFor", "RequiresOverridable", "RequisiteOverridable",
+	"SuccessAction", "DefaultDependencies",
+	"Sockets", "MemoryLimit", "BlockIOReadBandwidth", "BlockIOWriteBandwidth", // of systemd's first years
+	"OpenFile", "RestartSteps", "PrivatePIDs", "PrivateBPF", "DelegateNamespaces", "LandlockConfig", "StartupMemoryHigh",
+	"StartupMemoryMax", "StartupMemorySwapMax", "StartupMemoryZSwapMax"} // later than what the agent can rely on
 
 // judgeDropin judges a drop-in of a directory that is shared with units of the agent's, or of a unit that they need.
 func judgeDropin(dir, name, contents string) string {
@@ -388,12 +416,11 @@ func judgeDropin(dir, name, contents string) string {
 		return tooLate
 	case unit == "service":
 		for _, a := range all {
-			if a.Section == "Unit" && a.Value != "" && slices.Contains(lasting, a.Key) {
+			if a.Section != "Install" && a.Value != "" && slices.Contains(lasting, a.Key) {
 				return fmt.Sprintf("%s=%s would hold for all services, also for the agent's; give it to those that need it",
 					a.Key, a.Value)
 			}
 		}
-		return ""
 	case reachesNeeded(unit):
 		for _, a := range all {
 			if unbounded(a) && slices.Contains([]string{"reboot.target", "soft-reboot.target", "target"}, unit) {
@@ -405,7 +432,7 @@ func judgeDropin(dir, name, contents string) string {
 			}
 		}
 	}
-	return text(unit, contents)
+	return judgeText(unit, contents)
 }
 
 // reachesNeeded reports whether drop-ins of that name are read for a unit that the agent's need.

@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"cmp"
+	"encoding/base64"
 	"path"
 	"slices"
 	"strings"
@@ -45,9 +47,45 @@ func argument(a string) string {
 	case key == "ostree":
 		return "the boot loader's entries say which deployment is booted; leave it out"
 	case name == "systemd.set_credential" || name == "systemd.set_credential_binary":
-		return tmpfilesCredential(name, value)
+		return credentialArgument(a)
 	case valued && environment(a):
 		return "systemd would look for its units elsewhere; leave it out"
+	}
+	return ""
+}
+
+// credential is the name and the text of a credential that a kernel argument gives to systemd.
+func credential(a string) (name, text string, ok bool) {
+	key, value, _ := strings.Cut(a, "=")
+	key = strings.ReplaceAll(key, "-", "_")
+	name, text, _ = strings.Cut(value, ":")
+	switch key {
+	case "systemd.set_credential":
+		return name, text, true
+	case "systemd.set_credential_binary":
+		decoded, err := base64.StdEncoding.DecodeString(text)
+		return name, string(decoded), err == nil
+	}
+	return "", "", false
+}
+
+// credentialArgument judges a kernel argument that gives systemd a credential by which early boot makes something:
+// lines of tmpfiles.d, a unit or a drop-in.
+func credentialArgument(a string) string {
+	name, text, ok := credential(a)
+	if !ok {
+		return ""
+	}
+	if name == tmpfilesCredential {
+		return tmpfilesText(text, path.Clean)
+	}
+	if unit, is := strings.CutPrefix(name, "systemd.extra-unit."); is {
+		return cmp.Or(takesPlace(unit), judgeText(unit, text))
+	}
+	if unit, is := strings.CutPrefix(name, "systemd.unit-dropin."); is {
+		unit, dropin, _ := strings.Cut(unit, "~")
+		at := path.Join(unit+".d", cmp.Or(dropin, "50-credential")+".conf")
+		return cmp.Or(takesPlace(at), judgeDropin(unit+".d", path.Base(at), text))
 	}
 	return ""
 }

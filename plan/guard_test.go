@@ -72,6 +72,13 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aLink(etc+"sysinit.target.wants/"+ProveUnit, "/dev/null"), "storage.links", "sysinit.target.wants"},
 		{aLink(etc+"x.target.requires/"+RecoverUnit, "/dev/null"), "storage.links", RecoverUnit},
 		{aLink(etc+"sysinit.target.wants", "/etc/empty"), "storage.links", "sysinit.target.wants"},
+		{aLink(etc+"sysinit.target.wants", "/etc/empty"), "storage.links", "only in a directory"},
+		{aFile(etc+"rescue.target.wants", "x"), "storage.files", "only in a directory"},
+		{ofTmpfiles("L+ /etc/systemd/system/rescue.target.wants - - - - /x"), "storage.files", "only in a directory"},
+		{machineconfig.Config{Directories: []machineconfig.Directory{{Path: etc + "sysinit.target.wants", Mode: 0o777}}},
+			"storage.directories", "others than root"},
+		{machineconfig.Config{Directories: []machineconfig.Directory{{Path: etc + "sysinit.target.wants", Mode: 0o755,
+			Owner: machineconfig.Owner{User: "core"}}}}, "storage.directories", "others than root"},
 		{machineconfig.Config{Directories: []machineconfig.Directory{{Path: etc + ProveUnit}}}, "storage.directories", ProveUnit},
 		{machineconfig.Config{Directories: []machineconfig.Directory{{Path: etc + ProveUnit + ".d"}}}, "storage.directories",
 			ProveUnit},
@@ -106,6 +113,9 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aFile(etc+"service.d/10-a.conf", "[Unit]\nRequires=gone.service"), "storage.files", "Requires=gone.service"},
 		{aFile(etc+"service.d/10-a.conf", "[Unit]\nConflicts=sysinit.target"), "storage.files", "Conflicts"},
 		{aFile(etc+"service.d/10-a.conf", "[Unit]\nSuccessAction=none"), "storage.files", "SuccessAction"},
+		{aFile(etc+"service.d/a.conf", "[Unit]\nWantsMountsFor=/x"), "storage.files", "WantsMountsFor"},
+		{aFile(etc+"service.d/a.conf", "[Service]\nOpenFile=/x"), "storage.files", "OpenFile"},
+		{aFile(etc+"service.d/a.conf", "[Service]\nMemoryLimit=1M"), "storage.files", "MemoryLimit"},
 		{aFile(etc+"service.d/~~.conf", "[Service]\nUser=nobody"), "storage.files", OwnDropin},
 		{machineconfig.Config{Links: []machineconfig.Link{{Path: etc + "service.d/10-a.conf", Target: "/etc/a"}},
 			Files: []machineconfig.File{{Path: "/etc/a", Contents: []byte("[Unit]\nBindsTo=gone.service")}}},
@@ -169,6 +179,34 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{arguments("systemd.set_credential=tmpfiles.extra:R! /var/lib"), "kernelArguments", "tmpfiles.extra"},
 		{arguments("systemd.set_credential_binary=tmpfiles.extra:UiEgL3Zhci9saWI="), "kernelArguments", "R! /var/lib"},
 
+		{aFile("/etc/credstore/tmpfiles.extra", "R! /var/lib"), "storage.files", "line 1"},
+		{arguments("systemd.set_credential=systemd.extra-unit." + ProveUnit + ":x"), "kernelArguments", ProveUnit},
+		{arguments("systemd.set_credential=systemd.unit-dropin." + ProveUnit + ":x"), "kernelArguments", ProveUnit},
+		{arguments("systemd.set-credential=systemd.unit-dropin.service~~zz:x"), "kernelArguments", OwnDropin},
+		{arguments("systemd.set_credential=systemd.extra-unit.reboot.target:x"), "kernelArguments", "reboot.target"},
+		{arguments("systemd.set_credential_binary=systemd.extra-unit.x.service:" +
+			"W1VuaXRdCkNvbmZsaWN0cz1tYWNoaW5lLWNvbmZpZy1kYWVtb24tcHJvdmUuc2VydmljZQo="), "kernelArguments", "Conflicts"},
+
+		{aUnit("default.target", "[Unit]\nRequires=emergency.target\n"), "systemd.units", "Requires=emergency.target"},
+		{aDropin("multi-user.target", "a.conf", "[Unit]\nRequires=emergency.target"), "systemd.units", "Requires="},
+		{aDropin("basic.target", "a.conf", "[Unit]\nWants=a.service poweroff.target"), "systemd.units", "Wants="},
+		{aDropin("local-fs.target", "a.conf", "[Unit]\nUpholds=halt.target"), "systemd.units", "Upholds="},
+		{aFile(etc+"multi-user.target", "[Unit]\nBindsTo=rescue.target"), "storage.files", "BindsTo=rescue.target"},
+		{aFile(etc+"multi-.target.d/a.conf", "[Unit]\nRequires=emergency.target"), "storage.files", "Requires="},
+		{aFile(etc+"target.d/a.conf", "[Unit]\nWants=reboot.target"), "storage.files", "Wants=reboot.target"},
+		{aFile(etc+"service.d/a.conf", "[Unit]\nOnSuccess=reboot.target"), "storage.files", "OnSuccess=reboot.target"},
+		{aFile(etc+"service.d/a.conf", "[Unit]\nOnFailure="+RebootUnit), "storage.files", RebootUnit},
+		{aFile(etc+"service.d/a.conf", "[Unit]\nWants=emergency.target"), "storage.files", "Wants=emergency.target"},
+		{aUnit("emergency.target", "[Install]\nWantedBy=multi-user.target"), "systemd.units", "WantedBy="},
+		{aDropin("poweroff.target", "a.conf", "[Install]\nRequiredBy=sysinit.target"), "systemd.units", "RequiredBy="},
+		{aLink(etc+"multi-user.target.wants/emergency.target", "/usr/lib/systemd/system/emergency.target"),
+			"storage.links", "emergency.target"},
+		{aLink(etc+"basic.target.requires/poweroff.target", "../x"), "storage.links", "poweroff.target"},
+		{aUnit("multi-user.target", "[Unit]\nConflicts="+ProveUnit), "systemd.units", ProveUnit},
+		{aDropin("-.slice", "a.conf", "[Slice]\nTasksMax=10"), "systemd.units", "TasksMax=10"},
+		{aFile(etc+"slice.d/a.conf", "[Slice]\nTasksMax=10"), "storage.files", "TasksMax=10"},
+		{aUnit("-.slice", "[Slice]\nManagedOOMMemoryPressure=kill"), "systemd.units", "ManagedOOMMemoryPressure"},
+
 		{arguments("systemd.unit=emergency.target"), "kernelArguments", "systemd.unit=emergency.target"},
 		{arguments(`systemd.unit="rescue"`), "kernelArguments", "systemd.unit"},
 		{arguments(`"systemd.unit=mine.target"`), "kernelArguments", "systemd.unit"},
@@ -208,6 +246,7 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 	for _, cfg := range []machineconfig.Config{
 		aFile(etc+"service.d/10-hardening.conf", "[Unit]\nOnFailure=tell@%n.service\nConditionPathExists=/x\n"+
 			"[Service]\nProtectSystem=strict\nUser=nobody\nExecStartPre=/bin/false\n"),
+		aFile(etc+"service.d/10-unreadable.conf", "[Service]\nUser=/x\nRootDirectory=x\nExecStartPre=/\n"), // passed over
 		aLink(etc+"service.d/10-timeout-abort.conf", "/dev/null"),
 		aFile(etc+"service.d/~~.txt", "[Unit]\nRequires=x.service"),
 		aFile("/etc/service.d/10-a.conf", "[Unit]\nRequires=x.service"),
@@ -221,8 +260,15 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 		aDropin("reboot.target", "a.conf", "[Unit]\nJobTimeoutSec=2min\nJobTimeoutAction=reboot-force\n"),
 		aDropin("multi-user.target", "b.conf", "[Unit]\nJobTimeoutSec=infinity\n"),
 		aDropin("multi-user.target", "a.conf", "[Unit]\nConditionPathExists=/x\n"),
+		aDropin("multi-user.target", "c.conf", "[Unit]\nWants=x.service\nConflicts=rescue.target\nOnFailure=emergency.target\n"),
+		aDropin("system.slice", "a.conf", "[Slice]\nMemoryMax=1G\nTasksMax=100\nAllowedCPUs=0\n"),
+		aDropin("-.slice", "a.conf", "[Slice]\nTasksMax=infinity\nManagedOOMMemoryPressure=auto\nCPUWeight=1\n"),
+		aUnit("night.service", "[Service]\nExecStart=/bin/true\n[Unit]\nOnSuccess=poweroff.target\n"),
 		aLink(etc+"default.target", "/usr/lib/systemd/system/multi-user.target"),
 		aLink(etc+"sysinit.target.wants/x.service", "../x.service"),
+		{Directories: []machineconfig.Directory{{Path: etc + "sysinit.target.wants", Mode: 0o755,
+			Owner: machineconfig.Owner{User: "root", Group: "adm"}}}},
+		ofTmpfiles("d /etc/systemd/system/sysinit.target.wants 0755 root root -"),
 		aLink("/etc/systemd/system-generators/systemd-gpt-auto-generator", "/dev/null"),
 		aFile("/etc/systemd/system-generators/mine", "#!/bin/sh\n"),
 		aFile("/etc/systemd/system-preset/00-mine.preset", "disable *\n"),
@@ -236,7 +282,9 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 		aFile("/etc/tmpfiles.d/a.txt", "R /"), aFile("/etc/mine.conf", "R /"),
 		aLink("/etc/tmpfiles.d/var.conf", "/dev/null"),
 		aFile("/usr/local/bin/ostree", "#!/bin/sh\n"), aFile("/usr/local/libexec/rpm-ostree", ""),
-		arguments("systemd.set_credential=tmpfiles.extra:d /var/lib/foo", "systemd.set_credential=other:R /"),
+		arguments("systemd.set_credential=tmpfiles.extra:d /var/lib/foo", "systemd.set_credential=other:R /",
+			"systemd.set_credential=systemd.extra-unit.x.service:[Service]", "systemd.set_credential_binary=tmpfiles.extra:-"),
+		aFile("/etc/credstore/other", "R! /var/lib"),
 		arguments("systemd.unit=multi-user.target", "3", "quiet", "init=/usr/lib/systemd/systemd", "systemd.mask=cups.service",
 			"rd.systemd.unit=initrd.target", "systemd.volatile=no", "rd.shell", "console=ttyS0", "systemd.wants=x.service",
 			"rd.emergency=halt", "selinux=1", "single_pcpu=1"),
@@ -245,41 +293,6 @@ func TestWhatDisarmsNothingIsNotRefused(t *testing.T) {
 		if err != nil || len(p.Unreconcilable) > 0 {
 			t.Errorf("%+v: %+v, %v", cfg, p.Unreconcilable, err)
 		}
-	}
-}
-
-func TestWhatIsMountedOverTheRecordStays(t *testing.T) {
-	none, mount := machineconfig.Config{}, aUnit("var.mount", "[Mount]\nWhat=/dev/vdb\nWhere=/var\n")
-	table := aFile("/etc/fstab", "# /dev/a /var xfs\n/dev/vdb\t/var/ xfs defaults 0 0\n/dev/c /srv xfs\n")
-	for _, c := range []struct {
-		from, to *machineconfig.Config
-		field    string
-	}{
-		{nil, &mount, ""}, // a machine is made with it
-		{&mount, &mount, ""},
-		{&none, &mount, "systemd.units"},
-		{&mount, &none, "systemd.units"},
-		{nil, &table, ""},
-		{&none, &table, "storage.files"},
-	} {
-		p, err := Make(c.from, c.to, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if (c.field == "") != (len(p.Unreconcilable) == 0) || c.field != "" && p.Unreconcilable[0].Field != c.field {
-			t.Errorf("%+v to %+v: %+v", c.from, c.to, p.Unreconcilable)
-		}
-	}
-	other := aFile("/etc/fstab", "/dev/vdb /var xfs defaults 0 0\n/dev/vdb\t/var/ xfs defaults 0 0\n")
-	same := aFile("/etc/fstab", "/dev/d /srv2 xfs\n/dev/vdb /var/ xfs defaults 0 0\n")
-	if p, err := Make(&table, &same, Options{}); err != nil || len(p.Unreconcilable) > 0 {
-		t.Errorf("another line changes: %+v, %v", p, err)
-	}
-	if p, err := Make(&none, &table, Options{Committed: &table}); err != nil || len(p.Unreconcilable) > 0 {
-		t.Errorf("it has drifted: %+v, %v", p, err)
-	}
-	if p, err := Make(&table, &other, Options{}); err != nil || len(p.Unreconcilable) != 1 {
-		t.Errorf("one more over it: %+v, %v", p, err)
 	}
 }
 

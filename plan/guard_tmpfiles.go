@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"encoding/base64"
 	"fmt"
 	"path"
 	"slices"
@@ -38,7 +37,10 @@ type tmpfile struct {
 
 // tmpfiles judges a file of tmpfiles.d by its lines, or a link there to a file of the configuration.
 func (g *guard) tmpfiles(at, target string, contents *string) string {
-	if !strings.HasSuffix(at, ".conf") || !slices.Contains(tmpfilesDirs, path.Dir(at)) {
+	dir, name := path.Dir(at), path.Base(at)
+	read := slices.Contains(tmpfilesDirs, dir) && strings.HasSuffix(name, ".conf") ||
+		slices.Contains(credentialDirs, dir) && name == tmpfilesCredential
+	if !read {
 		return ""
 	}
 	if contents == nil {
@@ -48,21 +50,12 @@ func (g *guard) tmpfiles(at, target string, contents *string) string {
 	return tmpfilesText(*contents, g.follow)
 }
 
-// tmpfilesCredential judges a kernel argument that has lines of tmpfiles.d.
-func tmpfilesCredential(name, value string) string {
-	credential, text, _ := strings.Cut(value, ":")
-	if credential != "tmpfiles.extra" {
-		return ""
-	}
-	if name == "systemd.set_credential_binary" {
-		decoded, err := base64.StdEncoding.DecodeString(text)
-		if err != nil {
-			return ""
-		}
-		text = string(decoded)
-	}
-	return tmpfilesText(text, path.Clean)
-}
+// tmpfilesCredential is the name of the credential that has lines, from the kernel's command line or from a file of
+// credentialDirs.
+const tmpfilesCredential = "tmpfiles.extra"
+
+// credentialDirs are where systemd finds credentials for services that ask for them by name.
+var credentialDirs = []string{"/etc/credstore", "/run/credstore", "/usr/local/lib/credstore"}
 
 func tmpfilesText(contents string, follow func(string) string) string {
 	number := 0
@@ -191,7 +184,10 @@ func (t tmpfile) places(at string) string {
 	case slices.Contains(boots, rel):
 		return leads
 	}
-	return takesPlace(rel)
+	if why := takesPlace(rel); why != holdsLinks || strings.IndexByte("dDvqQezxZm", t.typ) < 0 {
+		return why
+	}
+	return "" // it is or stays a directory
 }
 
 // touches reports whether the line, which is for the path at, changes what is wayBackPaths at own.

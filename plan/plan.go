@@ -244,7 +244,7 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	}
 	if !fresh {
 		p.Unreconcilable = append(p.Unreconcilable, provisioned(current, desired, opts.Policy)...)
-		p.Unreconcilable = append(p.Unreconcilable, displacing(cmp.Or(opts.Committed, current), desired)...)
+		p.Unreconcilable = append(p.Unreconcilable, displacing(cmp.Or(opts.Committed, current), desired, opts.SkipOS)...)
 	}
 	p.Unreconcilable = append(p.Unreconcilable, impossible(desired)...)
 	if was := cmp.Or(opts.Committed, current); was.Digest == "" || was.Digest != desired.Digest {

@@ -22,7 +22,8 @@ type Once struct {
 	Environment []string // NAME=value
 	// Output is where standard output and error go.
 	Output *os.File
-	// Limit bounds how long it may run, Grace is what all of it has between SIGTERM and SIGKILL.
+	// Limit bounds how long it may run, Grace is what all of it has between SIGTERM and SIGKILL. RunOnce holds the limit
+	// itself: a drop-in for all services may give systemd another one.
 	Limit, Grace time.Duration
 }
 
@@ -63,6 +64,7 @@ func (m *Manager) RunOnce(ctx context.Context, o Once) (ended Ended, err error) 
 		return ended, err
 	}
 	const often, seldom = 5 * time.Millisecond, 250 * time.Millisecond
+	limit := time.After(o.Limit)
 	for wait := often; ; wait = min(2*wait, seldom) {
 		running, ended, err := m.ended(ctx, o.Name)
 		if err != nil || !running {
@@ -71,6 +73,8 @@ func (m *Manager) RunOnce(ctx context.Context, o Once) (ended Ended, err error) 
 		select {
 		case <-ctx.Done():
 			return ended, fmt.Errorf("running %s: %w", o.Name, context.Cause(ctx))
+		case <-limit:
+			return Ended{Result: "timeout"}, nil
 		case <-time.After(wait):
 		}
 	}

@@ -29,6 +29,11 @@ type Means struct {
 	Written map[string]error
 }
 
+// Covered says that something is mounted at a mount point of what the host goes back with.
+func Covered(at string) error {
+	return fmt.Errorf("%s is covered: something is mounted over what this host boots from", at)
+}
+
 // Judge says what is missing, each by name; nil: the host can still be taken back, and on.
 func (m Means) Judge() error {
 	var noes []error
@@ -36,7 +41,7 @@ func (m Means) Judge() error {
 		noes = append(noes, fmt.Errorf("%s is not as the agent has left it", at))
 	}
 	for _, at := range m.Covered {
-		noes = append(noes, fmt.Errorf("%s is covered: something is mounted over what this host boots from", at))
+		noes = append(noes, Covered(at))
 	}
 	for _, u := range m.Units {
 		if why := m.lacks(u); why != "" {

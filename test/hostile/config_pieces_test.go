@@ -23,7 +23,7 @@ const (
 // by the host's own means (mounts, tmpfiles.d, units) is here.
 func pieces() []piece {
 	var all []piece
-	for _, some := range [][]piece{masks(), replacements(), dropins(), typeWide(), links(), newUnits(), generators(),
+	for _, some := range [][]piece{masks(), replacements(), dropins(), typeWide(), limits(), away(), links(), newUnits(), generators(),
 		earlyFiles(), managerFiles(), removals(), programs(), arguments()} {
 		all = append(all, some...)
 	}
@@ -176,6 +176,42 @@ func typeWide() []piece {
 		for _, s := range spoilers[:11] {
 			all = append(all, piece{"every " + kind + " has " + s.name, func(d *document) {
 				d.file(units+kind+".d/10-hostile.conf", s.text+"\n")
+			}})
+		}
+	}
+	return all
+}
+
+// limits are those of what is around the units of all services.
+func limits() []piece {
+	var all []piece
+	for _, dir := range []string{"system.slice.d", "-.slice.d", "slice.d"} {
+		for name, text := range map[string]string{"little memory": "MemoryMax=1M\nMemorySwapMax=0", "one task": "TasksMax=1",
+			"no time": "CPUQuota=1%", "no devices": "DevicePolicy=strict", "no network": "IPAddressDeny=any",
+			"a killer": "ManagedOOMMemoryPressure=kill\nManagedOOMMemoryPressureLimit=0%"} {
+			if dir != "system.slice.d" && name == "one task" {
+				continue // where it is not refused it would hold for this machine
+			}
+			all = append(all, piece{dir + " has " + name, func(d *document) {
+				d.file(units+dir+"/10-hostile.conf", "[Slice]\n"+text+"\n")
+			}})
+		}
+	}
+	return all
+}
+
+// away are targets of a boot that pull in its end.
+func away() []piece {
+	var all []piece
+	for target := range strings.FieldsSeq("multi-user.target basic.target sysinit.target local-fs.target") {
+		for end := range strings.FieldsSeq("emergency.target poweroff.target reboot.target") {
+			for _, key := range []string{"Requires", "Wants", "Upholds"} {
+				all = append(all, piece{target + " has " + key + "=" + end, func(d *document) {
+					d.unit(target).dropins["10-hostile.conf"] = "[Unit]\n" + key + "=" + end + "\n"
+				}})
+			}
+			all = append(all, piece{target + ".wants has " + end, func(d *document) {
+				d.links[units+target+".wants/"+end] = "/usr/lib/systemd/system/" + end
 			}})
 		}
 	}
@@ -515,7 +551,9 @@ func arguments() []piece {
 		"systemd.cpu_affinity=99", "systemd.show_status=1", "selinux=1", "enforcing=1", "systemd.default_device_timeout_sec=1ms",
 		"systemd.reload_limit_burst=1", "systemd.battery_check=0", "rd.break", "rd.systemd.unit=emergency.target",
 		"systemd.mount-extra=tmpfs:/var:tmpfs", "systemd.mount-extra=tmpfs:" + state + ":tmpfs", "fstab=no", "systemd.swap=0",
-		"systemd.debug_shell", "systemd.getty_auto=0", `systemd.set_credential=systemd.extra-unit.hostile.service:x`} {
+		"systemd.set_credential=systemd.extra-unit." + proveUnit + ":x",
+		"systemd.set_credential=systemd.unit-dropin." + recoverUnit + ":x", "systemd.set_credential=fstab.extra:tmpfs /var tmpfs",
+		"rd.fstab=no", "systemd.mask=boot.mount", "systemd.debug_shell", "systemd.getty_auto=0", `systemd.set_credential=systemd.extra-unit.hostile.service:x`} {
 		all = append(all, piece{"argument " + argument, func(d *document) { d.kargs = append(d.kargs, argument) }})
 	}
 	return all

@@ -153,6 +153,34 @@ func withHook(path, text string) string {
 		path, &source), 1)
 }
 
+func TestAHookIsAskedAsEverWhateverIsSaidOfAllServices(t *testing.T) {
+	ctx, n := onA(t)
+	hook(t, n, etcBefore+"10-a", "#!/bin/sh\necho first\nsleep 3\necho not today >&2\nexit 3\n")
+	said := func(text string) {
+		at := n.HostPath("/etc/systemd/system/service.d/10-a.conf")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		shell(ctx, t, n, "systemctl daemon-reload")
+	}
+	said("[Service]\nStandardOutput=file:/var/tmp/elsewhere\nStandardError=null\nRuntimeMaxSec=1\nSuccessExitStatus=3\n" +
+		"TimeoutStopSec=1h\nKillSignal=SIGCONT\nFinalKillSignal=SIGCONT\n")
+	if out, exit := asked(ctx, t, n); exit != host.ExitRefused || !strings.Contains(out, "exit status 3: first | not today") {
+		t.Errorf("exit %d: %s", exit, out)
+	}
+	said("[Service]\nRuntimeMaxSec=infinity\nTimeoutStopSec=infinity\n")
+	hook(t, n, etcBefore+"10-a", "#!/bin/sh\necho first\ntrap '' TERM\nwhile :; do sleep 1; done\n")
+	hook(t, n, etcBefore+"10-a.timeout", "2")
+	began := time.Now()
+	if out, exit := asked(ctx, t, n); exit != host.ExitRefused || !strings.Contains(out, "at its time limit of 2s: first") {
+		t.Errorf("exit %d: %s", exit, out)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	nothingLeft(ctx, t, n)
+}
+
 func TestAHookAfterTheBootIsPartOfTheVerdict(t *testing.T) {
 	ctx, n := onA(t)
 	// What the verdict asks for is there only once the hook has run; and it runs until it says yes once.

@@ -155,17 +155,19 @@ Type=notify
 
 func TestWhatDisarmsAllServicesComesBackByItself(t *testing.T) {
 	for name, text := range map[string]string{
-		"read-only":  "[Service]\nProtectSystem=strict\n",
-		"user":       "[Service]\nUser=nobody\n",
-		"before":     "[Service]\nExecStartPre=/bin/false\n",
-		"condition":  "[Unit]\nConditionPathExists=/nonexistent\n",
-		"everything": everything,
+		"read-only":          "[Service]\nProtectSystem=strict\n",
+		"user":               "[Service]\nUser=nobody\n",
+		"before":             "[Service]\nExecStartPre=/bin/false\n",
+		"condition":          "[Unit]\nConditionPathExists=/nonexistent\n",
+		"everything":         everything,
+		"what can't be read": "[Service]\nUser=/x\nExecStartPre=/\nRootDirectory=x\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			const at = "/etc/systemd/system/service.d/10-a.conf"
 			ctx, n := onA(t)
 			apply(ctx, t, n, hostile(t, "b", true, nil, nil, []any{fileAt(at, text)}, nil), "--verdict-timeout", "20s")
-			cameBack(ctx, t, n)
+			s := cameBack(ctx, t, n)
+			t.Log(s.Reason)
 		})
 	}
 }
@@ -322,7 +324,7 @@ func TestAWayBackWhoseServicesNeverStopEnds(t *testing.T) {
 }
 
 func TestWhatCoversTheDeploymentsIsLeft(t *testing.T) {
-	for _, at := range []string{"/boot", "/sysroot"} {
+	for _, at := range []string{"/boot", "/sysroot", "/run"} {
 		for name, order := range map[string]string{"early": "Before=sysinit.target",
 			"after recovery": "After=machine-config-daemon-recover.service"} {
 			t.Run(at+" "+name, func(t *testing.T) {

@@ -39,8 +39,8 @@ func clocked(ctx context.Context, t *testing.T, name string) *vmHost {
 	return h
 }
 
-// clock is what the machine's clock shows.
-func (h *vmHost) clock(ctx context.Context, t *testing.T) time.Time {
+// shows is what the machine's clock shows.
+func (h *vmHost) shows(ctx context.Context, t *testing.T) time.Time {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339, mustOutput(ctx, t, h.Machine, "date", "-u", "+%Y-%m-%dT%H:%M:%SZ"))
 	if err != nil {
@@ -52,7 +52,7 @@ func (h *vmHost) clock(ctx context.Context, t *testing.T) time.Time {
 // jump sets the machine's clock, by so much.
 func (h *vmHost) jump(ctx context.Context, t *testing.T, by time.Duration) {
 	t.Helper()
-	mustOutput(ctx, t, h.Machine, "date", "-u", "-s", fmt.Sprintf("@%d", h.clock(ctx, t).Add(by).Unix()))
+	mustOutput(ctx, t, h.Machine, "date", "-u", "-s", fmt.Sprintf("@%d", h.shows(ctx, t).Add(by).Unix()))
 }
 
 // proving waits until the machine, in its next boot, proves what it has booted.
@@ -112,6 +112,62 @@ func TestClockThatJumpsDoesNotMoveTheDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("given up, and booted again, %v after the jump", time.Since(began).Round(time.Second))
+	h.gaveUp(ctx, t)
+}
+
+// TestWrongHardwareClockAtTheBootDecidesNothing cuts the power before the boot of a new configuration, and has a clock
+// that is years off when it comes back.
+func TestWrongHardwareClockAtTheBootDecidesNothing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		by   time.Duration
+		good bool
+	}{
+		{"future-bad", decade, false}, {"past-good", -decade, true},
+		{"past-bad", -decade, false}, {"future-good", decade, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx := context.Background()
+			h := clocked(ctx, t, "clock-"+c.name)
+			boot := h.Boots() + 1
+			flags := []string{"--no-reboot"}
+			if !c.good {
+				flags = append(flags, "--verdict-timeout=1m")
+			}
+			if err := h.apply(ctx, "b", ignore, flags...); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := h.Cut(nil); err != nil {
+				t.Fatal(err)
+			}
+			h.clock = time.Now().Add(c.by)
+			if err := h.PowerOn(ctx); err != nil {
+				t.Fatal(err)
+			}
+			h.proving(ctx, t, boot)
+			began := time.Now()
+			// systemd sets a clock that is behind its own release forward to that.
+			if off := h.shows(ctx, t).Sub(began); off.Abs() < 100*24*time.Hour {
+				t.Fatalf("the clock is off by no more than %v", off)
+			}
+			if c.good {
+				mustOutput(ctx, t, h.Machine, "touch", "/run/go")
+				h.proved(ctx, t, boot)
+				return
+			}
+			if err := h.WaitBoot(ctx, boot+1); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("given up, and booted again, %v after the verdict was asked for", time.Since(began).Round(time.Second))
+			h.gaveUp(ctx, t)
+		})
+	}
+}
+
+// gaveUp fails unless an update to b has ended with its deadline, and the machine is back on a.
+func (h *vmHost) gaveUp(ctx context.Context, t *testing.T) {
+	t.Helper()
 	status, err := h.settled(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +189,7 @@ func (h *vmHost) proved(ctx context.Context, t *testing.T, boot int) {
 		t.Fatalf("on %s, %s, in boot %d: %s", status.Config.Committed, status.State, h.Boots(), status.Reason)
 	}
 	since, err := time.Parse(time.RFC3339, status.Since)
-	if age := h.clock(ctx, t).Sub(since); err != nil || age < 0 || age > BootLimit {
+	if age := h.shows(ctx, t).Sub(since); err != nil || age < 0 || age > BootLimit {
 		t.Errorf("%s since %q, %v ago, %v", status.State, status.Since, age, err)
 	}
 	mustOutput(ctx, t, h.Machine, agent, "verify")

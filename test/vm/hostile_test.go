@@ -93,12 +93,15 @@ func TestArgumentsAndTargetsThatBreakTheBootAreTakenBack(t *testing.T) {
 	const waits = `{"name":"waits.target","enabled":true,"contents":"[Unit]\nRequires=hangs.service\n` +
 		`After=hangs.service\n[Install]\nAlias=default.target\n"},` +
 		`{"name":"hangs.service","contents":"[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=/bin/sleep infinity\n"}`
+	const starves = `{"path":"/etc/systemd/system/system.slice.d/10-a.conf","mode":420,"contents":{"source":` +
+		`"data:,%5BSlice%5D%0AMemoryMax=1M%0AMemorySwapMax=0%0ATasksMax=1%0A"}}`
 	for _, c := range []struct{ name, list, piece, why string }{
 		{"root", "kernelArguments", `"root=LABEL=missing"`, "of which none came up"},
 		{"module", "kernelArguments", `"module_blacklist=virtio_blk"`, "of which none came up"},
 		{"impatient", "kernelArguments", `"systemd.default_timeout_start_sec=1ms"`, ""},
-		{"sysinit", "units", hangs, "did not prove healthy"},
-		{"target", "units", waits, "did not prove healthy"},
+		{"sysinit", "units", hangs, "hangs.service"},
+		{"target", "units", waits, "hangs.service"},
+		{"slice", "files", starves, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -136,7 +139,9 @@ func (s *scene) breaks(t *testing.T, name string, document []byte) (string, erro
 	if err != nil {
 		return "", err
 	}
-	go h.watch(ctx)
+	watched, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	go h.watch(watched)
 	if exit, said, err := h.try(ctx, document, ignore, "--verdict-timeout=1m"); err != nil || exit > 0 {
 		return "", fmt.Errorf("applying %s: exit %d, %w: %s", name, exit, err, said)
 	}
@@ -148,5 +153,6 @@ func (s *scene) breaks(t *testing.T, name string, document []byte) (string, erro
 		status.Quarantined[0].Config != name {
 		return "", fmt.Errorf("on %s, %s: %s; quarantined %+v", at, status.State, status.Reason, status.Quarantined)
 	}
+	unwatch() // what is to boot is given the time that it takes
 	return status.Reason, h.moveTo(ctx, "harmless", ignore)
 }

@@ -40,6 +40,8 @@ type Machine struct {
 	dir   string
 	disk  *disk
 	from  *Saved // what it resumes from when it is switched on the next time, nil to boot
+	// clock is what the hardware clock shows when the machine is switched on the next time, zero for the right time.
+	clock time.Time
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced whenever something below changes
@@ -204,6 +206,9 @@ func (m *Machine) launch(ctx context.Context) (_ *power, err error) {
 		"-chardev", "socket,id=port,server=on,wait=off,path="+at("port"),
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=port,name=noderefit",
 		"-qmp", "unix:"+at("monitor")+",server=on,wait=off")
+	if !m.clock.IsZero() {
+		args = append(args, "-rtc", "base="+m.clock.UTC().Format("2006-01-02T15:04:05"))
+	}
 	if m.from != nil {
 		args = append(args, "-incoming", "exec:cat '"+m.from.memory+"'")
 	}
