@@ -29,7 +29,7 @@ import (
 // Exit codes that have the same meaning in all programs (docs/commands.md). ExitUnreachable is for what is asked for and
 // cannot be reached, however often it is tried.
 const (
-	ExitFailed      = 1
+	exitFailed      = 1
 	ExitUsage       = 2
 	ExitUnreachable = 3
 )
@@ -48,7 +48,7 @@ func (e UsageError) Unwrap() error { return e.Err }
 func (UsageError) ExitStatus() int { return ExitUsage }
 
 // ExitCode returns the exit code of a program that ends with err: what an error in it has as its ExitStatus, or
-// ExitFailed.
+// 1.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0
@@ -60,7 +60,7 @@ func ExitCode(err error) int {
 	if errors.As(err, &own) {
 		return own.ExitStatus()
 	}
-	return ExitFailed
+	return exitFailed
 }
 
 // Signals returns a context that ends with the first SIGINT or SIGTERM. After stop a signal ends the process.

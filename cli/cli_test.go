@@ -28,11 +28,11 @@ func TestAnErrorHasTheExitCodeOfWhatItWraps(t *testing.T) {
 		want int
 	}{
 		"none":                        {nil, 0},
-		"a failure":                   {broken, ExitFailed},
+		"a failure":                   {broken, exitFailed},
 		"usage":                       {Usagef("flag -x: %w", broken), ExitUsage},
 		"usage, wrapped":              {fmt.Errorf("reading: %w", Usagef("flag -x")), ExitUsage},
 		"unreachable, beside another": {errors.Join(broken, unreachable{broken}), ExitUnreachable},
-		"the exit code of a child":    {fmt.Errorf("running false: %w", child), ExitFailed},
+		"the exit code of a child":    {fmt.Errorf("running false: %w", child), exitFailed},
 	} {
 		if got := ExitCode(test.err); got != test.want {
 			t.Errorf("%s: exit code %d, want %d", name, got, test.want)
@@ -49,7 +49,7 @@ func TestAProgramEndsWithOneLineAndAFlagThatCannotBeReadIsUsage(t *testing.T) {
 		text string
 	}{
 		"all is well":           {nil, nil, 0, ""},
-		"a failure":             {nil, errors.New("one\ntwo"), ExitFailed, "error: one; two\n"},
+		"a failure":             {nil, errors.New("one\ntwo"), exitFailed, "error: one; two\n"},
 		"an unknown flag":       {[]string{"--nix"}, nil, ExitUsage, "error: unknown flag: --nix\n"},
 		"an argument too many":  {[]string{"x"}, nil, ExitUsage, "error: unexpected argument \"x\"\n"},
 		"a flag of another one": {[]string{"-o", "yaml"}, nil, ExitUsage, "error: flag -o: \"yaml\" is neither text nor json\n"},

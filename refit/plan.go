@@ -93,7 +93,7 @@ type (
 const (
 	DiffShort = "short"
 	DiffAll   = "all"
-	DiffNone  = "none"
+	diffNone  = "none"
 )
 
 // Check refuses a proposal that can't be meant.
@@ -104,7 +104,7 @@ func (p *Proposal) Check() error {
 	case p.Selector != "" && !p.Prune:
 		return cli.Usagef("flag --selector: says what --prune may delete, and needs it")
 	}
-	return cli.OneOf("flag --diff", p.Diff, DiffShort, DiffAll, DiffNone)
+	return cli.OneOf("flag --diff", p.Diff, DiffShort, DiffAll, diffNone)
 }
 
 // Plan says what a proposal would do to a pool.
@@ -149,7 +149,7 @@ func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDo
 	doc.Current, doc.Desired, doc.nodes = pool.Spec.Configuration.Name, desired.Name, nodes
 	doc.Order = append([]string{}, report.Order(name)...)
 	most := doc.most(p, pool)
-	if err := c.groups(ctx, doc, p, desired, policy, what.Diff != DiffNone); err != nil {
+	if err := c.groups(ctx, doc, p, desired, policy, what.Diff != diffNone); err != nil {
 		return nil, err
 	}
 	doc.note(p)
