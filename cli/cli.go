@@ -26,8 +26,8 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// Exit codes that have the same meaning in all programs (docs/commands.md). ExitUnreachable is for what is asked for and
-// cannot be reached, however often it is tried.
+// Exit codes that have the same meaning in all programs (docs/commands.md). ExitUnreachable is for a goal that cannot be
+// reached, however often it is tried.
 const (
 	exitFailed      = 1
 	ExitUsage       = 2
@@ -47,17 +47,18 @@ func (e UsageError) Unwrap() error { return e.Err }
 // ExitStatus makes it ExitUsage.
 func (UsageError) ExitStatus() int { return ExitUsage }
 
-// ExitCode returns the exit code of a program that ends with err: what an error in it has as its ExitStatus, or
-// 1.
+// coded is an error that knows its exit code.
+type coded interface {
+	error
+	ExitStatus() int
+}
+
+// ExitCode returns the exit code of a program that ends with err: the ExitStatus of an error in it, or 1.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0
 	}
-	var own interface {
-		error
-		ExitStatus() int
-	}
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[coded](err); ok {
 		return own.ExitStatus()
 	}
 	return exitFailed

@@ -97,7 +97,7 @@ const (
 )
 
 // Check refuses a proposal that can't be meant.
-func (p *Proposal) Check() error {
+func (p Proposal) Check() error {
 	switch {
 	case p.Prune && len(p.Files) == 0:
 		return cli.Usagef("flag --prune: needs the files that stay, by -f")

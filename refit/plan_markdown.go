@@ -22,8 +22,8 @@ const commentLimit = 65536
 // mostListed is how many entries a list of a summary has, so that there is room for it.
 const mostListed = 20
 
-// WriteMarkdown writes the plan as a comment of a pull request. Contents are shown as far as there is room; the summary is
-// always whole.
+// WriteMarkdown writes the plan as a comment of a pull request. Contents are shown as far as there is room; the summary
+// is always whole.
 func (d *PlanDocument) WriteMarkdown(w io.Writer) error {
 	_, err := io.WriteString(w, d.comment(commentLimit))
 	return err

@@ -106,7 +106,8 @@ func (c *Cluster) changePool(ctx context.Context, name string,
 	}
 }
 
-// Pause tells no further node of a pool to change its configuration. Like all changes of a pool it says what came of it.
+// Pause tells no further node of a pool to change its configuration. Like all changes of a pool it returns what to tell
+// people.
 func (c *Cluster) Pause(ctx context.Context, pool string) (said string, err error) {
 	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
 		if p.Spec.Paused {

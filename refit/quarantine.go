@@ -142,8 +142,8 @@ func writeLifted(w io.Writer, rows []quarantineRow, now time.Time) error {
 	return tw.Flush()
 }
 
-// Lift lets a configuration be tried again that failed. A nil config is the one that the pool shall have, or the only one
-// there is; why is for the record.
+// Lift lets a configuration be tried again that failed. A nil config is the one that the pool shall have, or the only
+// one there is; why is for the record.
 func (c *Cluster) Lift(ctx context.Context, pool string, config *string, why string) (said string, err error) {
 	if err := CheckWhy(why); err != nil {
 		return "", err
