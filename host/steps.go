@@ -96,7 +96,7 @@ var steps = []step{
 		does: "note what has failed already, and how the services are that the update touches"},
 	{name: "stage", do: (*Host).stageFiles, fails: failsAfter, undo: "abort: the journal is dropped",
 		does:   "write the journal and each new file beside its path",
-		points: []string{"recorded", "begin", "stage PATH", "staged"}},
+		points: []string{"recorded", "begin", "stage PATH", "left out", "staged"}},
 	{name: "materialise", do: (*Host).materialise, roads: booting, fails: failsAfter, undo: "abort: the deployment is discarded",
 		does:   "make the deployment, with the configuration in its /etc",
 		points: []string{"materialise", "deployed", "etc PATH", "etc written", "materialised"}},

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// Patience is for how long a node may wait for one thing before that is told.
-	Patience = 15 * time.Minute
+	// patience is for how long a node may wait for one thing before that is told.
+	patience = 15 * time.Minute
 	// quiet is for how long the same need is not told again: who comes and goes is told once.
 	quiet = 10 * time.Minute
 	// rememberedNodes is of how many nodes it is remembered that they rolled back; of more it is not told.
@@ -235,7 +235,7 @@ var (
 	poolWaits = []progress.Verdict{progress.GateClosed, progress.EtcdUnhealthy}
 )
 
-// blocked is told when nodes, or the pool, have waited for longer than Patience, once for each thing that the first of
+// blocked is told when nodes, or the pool, have waited for longer than patience, once for each thing that the first of
 // them waits for. What becomes of a node after the rollout is not about the rollout.
 func (t *teller) blocked() {
 	m := t.memory
@@ -254,7 +254,7 @@ func (t *teller) blocked() {
 		if a.Since.IsZero() {
 			a.Since = t.since(known, n, a.Verdict)
 		}
-		if t.now.Sub(a.Since) < Patience {
+		if t.now.Sub(a.Since) < patience {
 			continue
 		}
 		late = append(late, n.Name)
@@ -280,7 +280,7 @@ func (t *teller) blocked() {
 	t.tell(api.RolloutBlocked, ofAnswer(first, late, text))
 }
 
-// poolWaits is what the pool itself has waited for longer than Patience; the zero Answer: nothing.
+// poolWaits is what the pool itself has waited for longer than patience; the zero Answer: nothing.
 func (t *teller) poolWaits(known []api.NotifiedCause) progress.Answer {
 	a := t.seen.Answer
 	if !slices.Contains(poolWaits, a.Verdict) {
@@ -289,7 +289,7 @@ func (t *teller) poolWaits(known []api.NotifiedCause) progress.Answer {
 	if a.Since.IsZero() {
 		a.Since = t.firstSeen(known, string(a.Verdict)+" pool/")
 	}
-	if t.now.Sub(a.Since) < Patience {
+	if t.now.Sub(a.Since) < patience {
 		return progress.Answer{}
 	}
 	return a

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// TypePrefix is what the type of each CloudEvent begins with; its kind in small letters follows.
-	TypePrefix = "dev.noderefit.rollout."
+	// typePrefix is what the type of each CloudEvent begins with; its kind in small letters follows.
+	typePrefix = "dev.noderefit.rollout."
 	// sequenceExtension is the CloudEvents extension by which those of a source are put in order.
 	sequenceExtension = "sequence"
 	// answerTime is how long a server may take.
@@ -51,11 +51,11 @@ type RefusedError struct{ Text string }
 
 func (e *RefusedError) Error() string { return e.Text }
 
-// CloudEvent makes a CloudEvent of a notification.
-func CloudEvent(n api.Notification) (event.Event, error) {
+// cloudEvent makes a CloudEvent of a notification.
+func cloudEvent(n api.Notification) (event.Event, error) {
 	e := event.New()
 	e.SetID(n.ID)
-	e.SetType(TypePrefix + strings.ToLower(string(n.Kind)))
+	e.SetType(typePrefix + strings.ToLower(string(n.Kind)))
 	e.SetSource(n.Cluster + "/machineconfigpools/" + n.Pool)
 	e.SetTime(n.Time.UTC())
 	if n.To != "" {
@@ -74,7 +74,7 @@ func CloudEvent(n api.Notification) (event.Event, error) {
 // Deliver posts a notification to a webhook, as a CloudEvent in structured mode: one JSON document, which survives
 // every proxy and can be read without a library.
 func Deliver(ctx context.Context, to Access, n api.Notification) error {
-	e, err := CloudEvent(n)
+	e, err := cloudEvent(n)
 	if err != nil {
 		return &RefusedError{err.Error()}
 	}

@@ -221,7 +221,7 @@ func (s *state) names() []string {
 func (s *state) pool(name string, limit, page int) poolPart {
 	p, _ := s.report.Pool(name)
 	out := poolPart{
-		answerPart: s.answer(s.pools[name]), Name: name, Link: Path + "/pools/" + url.PathEscape(name), Target: p.Target,
+		answerPart: s.answer(s.pools[name]), Name: name, Link: pagesPath + "/pools/" + url.PathEscape(name), Target: p.Target,
 		Updated: p.Updated, Of: p.Machines, Bar: phases(p), Facts: s.facts(p),
 	}
 	// What failed in another pool is shown there, unless this one is to have the same.

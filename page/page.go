@@ -23,9 +23,9 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Path is where the pages are, and what the right to see them is about: GET of this and of what is below it, as a
+// pagesPath is where the pages are, and what the right to see them is about: GET of this and of what is below it, as a
 // nonResourceURL of RBAC.
-const Path = "/page"
+const pagesPath = "/page"
 
 const (
 	// refreshed is how often a browser asks again by itself.
@@ -45,7 +45,7 @@ var (
 	pages = template.Must(template.New("page.html").Funcs(functions).ParseFS(files, "page.html"))
 	style = must(files.ReadFile("style.css"))
 	// stylePath changes with what the file says, so that a browser may keep it.
-	stylePath = Path + "/style-" + digest(style) + ".css"
+	stylePath = pagesPath + "/style-" + digest(style) + ".css"
 )
 
 func must(data []byte, err error) []byte {
@@ -77,12 +77,12 @@ type Options struct {
 	Version string
 }
 
-// New answers for everything below Path. Who may ask is for somebody else to say.
+// New answers for everything below pagesPath. Who may ask is for somebody else to say.
 func New(o Options) http.Handler {
 	h := &handler{Options: o}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+Path+"/{$}", h.overview)
-	mux.HandleFunc("GET "+Path+"/pools/{pool}", h.pool)
+	mux.HandleFunc("GET "+pagesPath+"/{$}", h.overview)
+	mux.HandleFunc("GET "+pagesPath+"/pools/{pool}", h.pool)
 	mux.HandleFunc("GET "+stylePath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/css; charset=utf-8")
 		w.Header().Set("Cache-Control", "private, max-age=86400, immutable")
@@ -160,7 +160,7 @@ func (h *handler) pool(w http.ResponseWriter, r *http.Request) {
 // document is the frame of a page.
 func (h *handler) document(r *http.Request, s *state, title string) *document {
 	d := &document{
-		Title: title, Style: stylePath, Home: Path + "/", Version: h.Version, At: s.stamp(s.now), Warnings: s.view.Warnings,
+		Title: title, Style: stylePath, Home: pagesPath + "/", Version: h.Version, At: s.stamp(s.now), Warnings: s.view.Warnings,
 		Refresh: int(refreshed.Seconds()),
 	}
 	query := r.URL.Query()
@@ -217,8 +217,8 @@ func Guard(pages http.Handler, line *Line, filter func(http.Handler) (http.Handl
 			h.Set("Allow", "GET, HEAD")
 			refuse(w, http.StatusMethodNotAllowed, "this can only be read")
 			return
-		case r.URL.Path == "/" || r.URL.Path == Path:
-			http.Redirect(w, r, Path+"/", http.StatusFound)
+		case r.URL.Path == "/" || r.URL.Path == pagesPath:
+			http.Redirect(w, r, pagesPath+"/", http.StatusFound)
 			return
 		}
 		h.Set(challenge, `Basic realm="Noderefit: any name, and a token of the cluster as the password", charset="UTF-8"`)

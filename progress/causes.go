@@ -455,7 +455,7 @@ func (r *Report) configMissing(n *nodeReport) *Answer {
 // rebooting goes before everything that a rebooting node can't but look like.
 func (r *Report) rebooting(n *nodeReport) *Answer {
 	// It is said from before the reboot until the daemon is back.
-	if !n.Moving() || n.step.Name != StepRebooting && (!n.Rebooting || n.NotReady == "") {
+	if !n.Moving() || n.step.Name != stepRebooting && (!n.Rebooting || n.NotReady == "") {
 		return nil
 	}
 	_, since := n.doing()

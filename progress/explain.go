@@ -104,7 +104,7 @@ type nodeReport struct {
 	pool     *poolReport // nil: none
 	conflict *Conflict
 	state    *mcfgv1.MachineConfigNode
-	step     Step
+	step     step
 	drain    *api.Drain
 	stop     *api.HookStop
 }
@@ -155,7 +155,7 @@ func (n *nodeReport) readState(fresh *api.Drain) {
 		return
 	}
 	if n.state.Spec.ConfigVersion.Desired == n.Desired {
-		n.step = ReadStep(n.state)
+		n.step = readStep(n.state)
 	}
 	// As below: one that can't be read is none.
 	n.stop, _ = api.Decode[*api.HookStop](n.state.Annotations, api.HookStopKey)
@@ -272,10 +272,10 @@ func (r *Report) At(name string) (what string, since time.Time) {
 // doing is the step of a node that is updating.
 func (n *nodeReport) doing() (string, time.Time) {
 	switch {
-	case n.Rebooting && n.NotReady != "" && n.step.Name != StepRebooting:
-		return StepRebooting, n.NotReadySince
+	case n.Rebooting && n.NotReady != "" && n.step.Name != stepRebooting:
+		return stepRebooting, n.NotReadySince
 	case n.drain != nil && n.drain.Left > 0:
-		return StepDraining, n.drain.Since
+		return stepDraining, n.drain.Since
 	case n.step.Name != "":
 		return n.step.Name, n.step.Since
 	}

@@ -148,9 +148,9 @@ func (n *Node) Settled() bool {
 	return n.Current == n.Desired && n.State == api.Done
 }
 
-// Failures are the verdicts that the node reports. One that rolled back and has none for what it came back from, since
+// failures are the verdicts that the node reports. One that rolled back and has none for what it came back from, since
 // a person went back on the host or its list can't be read, has failed there all the same; when, it does not say.
-func (n *Node) Failures() []api.Quarantine {
+func (n *Node) failures() []api.Quarantine {
 	from := n.unlisted()
 	if from == "" && len(n.Quarantined) == 0 {
 		return nil // as of most nodes at every look
@@ -167,7 +167,7 @@ func (n *Node) Failures() []api.Quarantine {
 
 // FailedOn says that the node reports a failure of this content.
 func (n *Node) FailedOn(config string) bool {
-	return slices.ContainsFunc(n.Failures(), func(q api.Quarantine) bool { return api.SameContent(q.Config, config) })
+	return slices.ContainsFunc(n.failures(), func(q api.Quarantine) bool { return api.SameContent(q.Config, config) })
 }
 
 // unlisted is the configuration that the node came back from and reports no verdict of; empty: none.

@@ -20,9 +20,9 @@ import (
 const PoolMisconfigured mcfgv1.MachineConfigPoolConditionType = "Misconfigured"
 
 const (
-	// QuarantineLimit is how many configurations that failed a pool remembers: the latest, and beyond these all that it
+	// quarantineLimit is how many configurations that failed a pool remembers: the latest, and beyond these all that it
 	// could come to again.
-	QuarantineLimit = 16
+	quarantineLimit = 16
 	// rememberedNodes is how many of the nodes on which one configuration failed it remembers: the first.
 	rememberedNodes = 8
 )
@@ -292,7 +292,7 @@ func (p *Pool) Remembered(now time.Time) []api.Quarantine {
 		i := (p.fresh + step) % len(p.known)
 		content := api.Content(p.known[i].Config)
 		if keep[i] && !p.inUse[content] && !contents[content] {
-			keep[i] = len(contents) < QuarantineLimit
+			keep[i] = len(contents) < quarantineLimit
 			contents[content] = keep[i]
 		}
 	}
@@ -367,7 +367,7 @@ func failures(pool *mcfgv1.MachineConfigPool, nodes []Node) ([]api.Quarantine, i
 	fresh := 0
 	for i := range nodes {
 		n := &nodes[i]
-		reports := n.Failures()
+		reports := n.failures()
 		if len(reports) == 0 && len(known) == 0 {
 			continue
 		}

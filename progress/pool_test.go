@@ -315,7 +315,7 @@ func TestAPoolRemembersOnlySoMuchAndAllThatItCouldComeTo(t *testing.T) {
 		}),
 	}
 	var nodes []Node
-	for i := range QuarantineLimit + 20 {
+	for i := range quarantineLimit + 20 {
 		n := Node{Name: fmt.Sprintf("n%02d", i)}
 		for _, config := range []string{"target", n.Name} {
 			n.Quarantined = append(n.Quarantined, api.Quarantine{Config: config, Since: night.AddDate(100, 0, 0)})
@@ -332,7 +332,7 @@ func TestAPoolRemembersOnlySoMuchAndAllThatItCouldComeTo(t *testing.T) {
 	}
 	state := NewPool(&p, nodes)
 	got := state.Remembered(night)
-	if len(got) != 1+rememberedNodes+QuarantineLimit {
+	if len(got) != 1+rememberedNodes+quarantineLimit {
 		t.Errorf("%d are remembered", len(got))
 	}
 	if target := of(got, "target"); len(target) != rememberedNodes || target[rememberedNodes-1] != "x" || len(of(got, "earlier")) != 1 {

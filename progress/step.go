@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Step is what a node that is updating is doing.
-type Step struct {
+// step is what a node that is updating is doing.
+type step struct {
 	// Name is a word such as Draining; empty: nothing is under way.
 	Name    string
 	Since   time.Time
@@ -19,8 +19,8 @@ type Step struct {
 
 // The steps by name, for those who treat one apart.
 const (
-	StepDraining  = "Draining"
-	StepRebooting = "Rebooting"
+	stepDraining  = "Draining"
+	stepRebooting = "Rebooting"
 )
 
 // steps are the conditions of a MachineConfigNode that say what is going on, in the order of an update. A condition is
@@ -31,23 +31,23 @@ var steps = []struct {
 }{
 	{mcfgv1.MachineConfigNodeUpdatePrepared, "Staging"},
 	{mcfgv1.MachineConfigNodeUpdateCordoned, "Cordoning"},
-	{mcfgv1.MachineConfigNodeUpdateDrained, StepDraining},
+	{mcfgv1.MachineConfigNodeUpdateDrained, stepDraining},
 	{mcfgv1.MachineConfigNodeUpdateFilesAndOS, "Applying"},
-	{mcfgv1.MachineConfigNodeUpdateRebooted, StepRebooting},
+	{mcfgv1.MachineConfigNodeUpdateRebooted, stepRebooting},
 	{mcfgv1.MachineConfigNodeResumed, "Proving"},
 	{mcfgv1.MachineConfigNodeUpdateUncordoned, "Settling"},
 }
 
-// ReadStep is the furthest step that a MachineConfigNode, which may be nil, says is under way.
-func ReadStep(state *mcfgv1.MachineConfigNode) Step {
-	var at Step
+// readStep is the furthest step that a MachineConfigNode, which may be nil, says is under way.
+func readStep(state *mcfgv1.MachineConfigNode) step {
+	var at step
 	if state == nil {
 		return at
 	}
 	for _, s := range steps {
 		for _, c := range state.Status.Conditions {
 			if c.Type == string(s.condition) && c.Status == metav1.ConditionUnknown {
-				at = Step{Name: s.name, Since: c.LastTransitionTime.Time, Message: c.Message}
+				at = step{Name: s.name, Since: c.LastTransitionTime.Time, Message: c.Message}
 			}
 		}
 	}

@@ -27,7 +27,7 @@ func (c *Cluster) Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigP
 	err := c.Pools.Get(ctx, client.ObjectKey{Name: name}, pool)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, &UnknownPoolError{Pool: name}
+		return nil, &unknownPoolError{Pool: name}
 	case err != nil:
 		return nil, behind{fmt.Errorf("reading MachineConfigPool/%s: %w", name, err)}
 	}

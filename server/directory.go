@@ -94,7 +94,7 @@ func (d *Directory) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigP
 	case files.unread != nil:
 		return nil, behind{fmt.Errorf("there is no MachineConfigPool %q: %w", name, files.unread)}
 	}
-	return nil, &UnknownPoolError{Pool: name}
+	return nil, &unknownPoolError{Pool: name}
 }
 
 // Config returns the configuration that a pool goes by. A pool that is served as before has the one of then, and

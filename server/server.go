@@ -23,16 +23,16 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// UnknownPoolError is the error of a pool that there is not.
-type UnknownPoolError struct{ Pool string }
+// unknownPoolError is the error of a pool that there is not.
+type unknownPoolError struct{ Pool string }
 
-func (e *UnknownPoolError) Error() string {
+func (e *unknownPoolError) Error() string {
 	return fmt.Sprintf("there is no MachineConfigPool %q", e.Pool)
 }
 
 // Source is where pools and configurations are. What it returns is not changed.
 type Source interface {
-	// Pool returns an UnknownPoolError where there is no such pool.
+	// Pool returns an unknownPoolError where there is no such pool.
 	Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error)
 	// Config returns a rendered configuration, of a pool, by name, and its version: another content has another one.
 	Config(ctx context.Context, pool *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, string, error)
@@ -258,7 +258,7 @@ func status(err error) int {
 	switch {
 	case errors.As(err, &refused):
 		return refused.code
-	case errors.As(err, new(*UnknownPoolError)):
+	case errors.As(err, new(*unknownPoolError)):
 		return http.StatusNotFound
 	case errors.As(err, new(*machineconfig.InexpressibleError)):
 		return http.StatusNotAcceptable

@@ -52,7 +52,7 @@ func (s source) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigPool,
 	if p := s.pools[name]; p != nil {
 		return p, nil
 	}
-	return nil, &UnknownPoolError{Pool: name}
+	return nil, &unknownPoolError{Pool: name}
 }
 
 func (s source) Config(

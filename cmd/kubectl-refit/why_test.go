@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/noderefit/noderefit/cli"
 )
 
 func TestAReasonThatIsTooLongIsRefusedBeforeAnythingIsAsked(t *testing.T) {
@@ -15,9 +17,9 @@ func TestAReasonThatIsTooLongIsRefusedBeforeAnythingIsAsked(t *testing.T) {
 		cmd := root()
 		cmd.SetOut(io.Discard)
 		cmd.SetErr(io.Discard)
-		cmd.SetArgs(append(args, "--kubeconfig", "/nowhere", "--why", strings.Repeat("x", whyBytes+1)))
+		cmd.SetArgs(append(args, "--kubeconfig", "/nowhere", "--why", strings.Repeat("x", 501)))
 		err := cmd.Execute()
-		if _, usage := errors.AsType[usageError](err); !usage || !strings.Contains(err.Error(), "--why: 501 bytes") {
+		if _, usage := errors.AsType[cli.UsageError](err); !usage || !strings.Contains(err.Error(), "--why: 501 bytes") {
 			t.Errorf("%v: %v", args, err)
 		}
 	}

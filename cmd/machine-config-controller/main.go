@@ -4,7 +4,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
@@ -22,45 +22,27 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// usageError is a command line that says nothing sensible; everything else that goes wrong is a failure.
-type usageError struct{ error }
+// usageError is a command line of simulate that says nothing sensible, stuckError is a simulated rollout that would not
+// come to its end.
+type (
+	usageError struct{ error }
+	stuckError struct{ error }
+)
 
-// stuckError is that a rollout which was simulated would not come to its end.
-type stuckError struct{ error }
+func (usageError) ExitStatus() int { return cli.ExitUsage }
 
-func main() {
-	if err := command().Execute(); err != nil {
-		fmt.Fprintf(os.Stderr, "error: %s\n", message.OneLine(err.Error()))
-		os.Exit(exitCode(err))
-	}
-}
+func (stuckError) ExitStatus() int { return cli.ExitUnreachable }
 
-// exitCode is that of docs/commands.md.
-func exitCode(err error) int {
-	if _, is := errors.AsType[usageError](err); is {
-		return 2
-	}
-	if _, is := errors.AsType[stuckError](err); is {
-		return 3
-	}
-	return 1
-}
+func main() { os.Exit(cli.End(os.Stderr, command().Execute())) }
 
 func command() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "machine-config-controller",
-		Short:         "Says which configuration pools of nodes have, and which node goes to it when",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q", args[0])}
-			}
-			return nil
-		},
-		RunE: func(*cobra.Command, []string) error { return usageError{errors.New("a command is required")} },
+		Use:   "machine-config-controller",
+		Short: "Says which configuration pools of nodes have, and which node goes to it when",
+		Args:  cli.NoCommand,
+		RunE:  func(*cobra.Command, []string) error { return cli.Usagef("a command is required") },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cli.Root(root)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(run(), render(), templates(), simulate(), versionCommand())
 	return root
@@ -73,13 +55,13 @@ func render() *cobra.Command {
 		Short: "Print the merged configuration of a pool, from files, without a cluster",
 		Args: func(_ *cobra.Command, args []string) error {
 			if pool == "" {
-				return usageError{errors.New("--pool is required")}
+				return cli.Usagef("--pool is required")
 			}
 			if why := validation.IsDNS1123Subdomain(pool); len(why) > 0 {
-				return usageError{fmt.Errorf("--pool: %q is not a name: %s", pool, why[0])}
+				return cli.Usagef("--pool: %q is not a name: %s", pool, why[0])
 			}
 			if len(args) == 0 {
-				return usageError{errors.New("at least one file or directory is required")}
+				return cli.Usagef("at least one file or directory is required")
 			}
 			return nil
 		},
@@ -131,7 +113,7 @@ func templates() *cobra.Command {
 		Short: "Print the MachineConfigs that a ControllerConfig's templates make, from files, without a cluster",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usageError{errors.New("a file with a ControllerConfig is required")}
+				return cli.Usagef("a file with a ControllerConfig is required")
 			}
 			return nil
 		},
@@ -176,12 +158,7 @@ func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
-			}
-			return nil
-		},
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "machine-config-controller %s\n", version)
 			return err

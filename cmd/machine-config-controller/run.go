@@ -32,6 +32,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/controller/containerruntimeconfig"
 	"github.com/noderefit/noderefit/controller/disruptionpolicy"
 	"github.com/noderefit/noderefit/controller/generated"
@@ -97,9 +98,9 @@ func run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the controllers in a cluster",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cli.NoArgs(cmd, args); err != nil {
+				return err
 			}
 			return o.check()
 		},
@@ -128,18 +129,18 @@ func available() []string { return slices.Sorted(maps.Keys(controllers)) }
 // check refuses a command line that names a controller which there is not.
 func (o *runOptions) check() error {
 	if len(o.controllers) == 0 {
-		return usageError{errors.New("--controllers: at least one is required")}
+		return cli.Usagef("--controllers: at least one is required")
 	}
 	for _, name := range o.controllers {
 		if controllers[name] == nil {
-			return usageError{fmt.Errorf("--controllers: there is no controller %q here: there are %s", name,
-				strings.Join(available(), ", "))}
+			return cli.Usagef("--controllers: there is no controller %q here: there are %s", name,
+				strings.Join(available(), ", "))
 		}
 	}
 	slices.Sort(o.controllers)
 	o.controllers = slices.Compact(o.controllers)
 	if err := o.page.check(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	return nil
 }

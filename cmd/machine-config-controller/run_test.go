@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/noderefit/noderefit/cli"
 )
 
 func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
@@ -53,7 +55,7 @@ func TestACommandLineThatCantRunIsRefusedBeforeAnythingIsAsked(t *testing.T) {
 			cmd.SetErr(io.Discard)
 			cmd.SetArgs(append([]string{"run"}, test.args...))
 			err := cmd.Execute()
-			if _, usage := errors.AsType[usageError](err); !usage || err.Error() != test.want {
+			if _, usage := errors.AsType[cli.UsageError](err); !usage || err.Error() != test.want {
 				t.Errorf("got %v, a usage error: %v; want %s", err, usage, test.want)
 			}
 		})

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/noderefit/noderefit/cli"
 )
 
 // simulated runs simulate.
@@ -22,7 +24,7 @@ func simulated(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	if err == nil {
 		return out.String(), warnings.String(), 0
 	}
-	return out.String(), warnings.String() + err.Error(), exitCode(err)
+	return out.String(), warnings.String() + err.Error(), cli.ExitCode(err)
 }
 
 // written writes a file.

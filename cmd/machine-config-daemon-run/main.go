@@ -6,28 +6,21 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"github.com/noderefit/noderefit/host"
-	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/ostree"
 )
 
 // version is set by the build.
 var version = "dev"
 
-// usageError is a command line that can't be meant.
-type usageError struct{ error }
-
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := cli.Signals()
 	// Where the reader of the log is gone, a write fails. A failed write must not end an update.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	err := os.Setenv("PATH", ostree.SearchPath) // the caller of this process has another one
@@ -35,37 +28,21 @@ func main() {
 		err = root().ExecuteContext(ctx)
 	}
 	stop()
-	if err == nil {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "error:", message.OneLine(err.Error()))
-	if errors.As(err, new(usageError)) {
-		os.Exit(host.ExitUsage)
-	}
-	os.Exit(host.ExitCode(err))
+	os.Exit(cli.End(os.Stderr, err))
 }
 
 // root is named like the program that people type.
 func root() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:           "machine-config-daemon",
-		Version:       version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          noArgs,
+		Use:     "machine-config-daemon",
+		Version: version,
+		Args:    cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("the command run is needed; see machine-config-daemon run --help")}
+			return cli.Usagef("the command run is needed; see machine-config-daemon run --help")
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cli.Root(cmd)
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(runCommand())
 	return cmd
-}
-
-func noArgs(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
-	}
-	return nil
 }

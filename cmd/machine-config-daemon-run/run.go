@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/hands"
@@ -51,7 +52,7 @@ func runCommand() *cobra.Command {
 		Long: `run is the node's side of a cluster: it watches its own Node and the configurations that this Node is to have,
 and has the host stage, apply and prove them. What it does on the host it does in units of the host's, so that ending
 it interrupts nothing.`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.phases {
 				return daemon.WritePhases(os.Stdout)
@@ -112,7 +113,7 @@ func (o *runOptions) run(ctx context.Context) error {
 func (o *runOptions) logger() (*zap.Logger, error) {
 	level, err := zapcore.ParseLevel(o.level)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("flag --log-level: %w", err)}
+		return nil, cli.Usagef("flag --log-level: %w", err)
 	}
 	config := zap.NewProductionConfig()
 	config.Level = zap.NewAtomicLevelAt(level)

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,10 +17,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/hands"
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/machineconfig"
-	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 )
@@ -29,14 +28,11 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// usageError is a command line that can't be meant.
-type usageError struct{ error }
-
 // handover is what a head that has started this process gets back from it.
 var handover *hands.Handover
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := cli.Signals()
 	// Where the journal, or a pager, is gone that is told what is done, a write fails; it must not end what is done.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	err := os.Setenv("PATH", ostree.SearchPath) // whatever started this process has another
@@ -53,8 +49,7 @@ func main() {
 	stop()
 	code := exitCode(err)
 	if err != nil {
-		text := message.OneLine(err.Error())
-		fmt.Fprintln(os.Stderr, "error:", text)
+		cli.Say(os.Stderr, err.Error())
 	}
 	if err := handover.Report(code, err); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -67,7 +62,7 @@ func main() {
 
 // exitCode is that of docs/commands.md, "Exit codes".
 func exitCode(err error) int {
-	if errors.As(err, new(usageError)) {
+	if errors.As(err, new(cli.UsageError)) {
 		return host.ExitUsage
 	}
 	return host.ExitCode(err)
@@ -80,17 +75,17 @@ type options struct {
 	output string
 }
 
-func (o *options) json() bool { return o.output == "json" }
+func (o *options) json() bool { return o.output == cli.JSON }
 
 func (o *options) check() error {
-	if o.output != "text" && o.output != "json" {
-		return usageError{fmt.Errorf("flag -o: %q is neither text nor json", o.output)}
+	if err := cli.TextOrJSON("flag -o", o.output); err != nil {
+		return err
 	}
 	switch host.OS(o.os) {
 	case host.OSAuto, host.OSRpmOstree, host.OSBootc, host.OSOstree, host.OSNone:
 		return nil
 	}
-	return usageError{fmt.Errorf("flag --os: %q is none of auto, rpm-ostree, bootc, ostree, none", o.os)}
+	return cli.Usagef("flag --os: %q is none of auto, rpm-ostree, bootc, ostree, none", o.os)
 }
 
 func (o *options) open(say func(phase, what string)) (*host.Host, error) {
@@ -110,15 +105,13 @@ comes back by itself when it is bad.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 the desired state cannot be reached from here, 4 the host does not match its
 configuration, 5 refused because another operation or manager is at work.`,
-		Version:       version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          noArgs,
+		Version: version,
+		Args:    cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("a command is needed; see machine-config-daemon --help")}
+			return cli.Usagef("a command is needed; see machine-config-daemon --help")
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cli.Root(cmd)
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(runCommand(), planCommand(), stageCommand(), applyCommand(), statusCommand(), verifyCommand(),
 		repairCommand(), deliverCommand(), recoverCommand(), rollbackCommand(), proveCommand(), firstbootCommand(),
@@ -126,15 +119,8 @@ configuration, 5 refused because another operation or manager is at work.`,
 	return cmd
 }
 
-func noArgs(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
-	}
-	return nil
-}
-
 func (o *options) flags(cmd *cobra.Command) {
-	cmd.Args = noArgs
+	cmd.Args = cli.NoArgs
 	cmd.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	cmd.Flags().StringVar(&o.root, "root", "/", "directory that looks like a host")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
@@ -148,7 +134,7 @@ func (o *options) osFlag(cmd *cobra.Command) {
 
 func readConfig(flag, path string) (*machineconfig.Config, error) {
 	if path == "" {
-		return nil, usageError{fmt.Errorf("flag --%s is required", flag)}
+		return nil, cli.Usagef("flag --%s is required", flag)
 	}
 	cfg, warnings, err := machineconfig.ReadConfig(path)
 	for _, w := range warnings {
@@ -202,9 +188,7 @@ func (o *options) show(v interface{ WriteText(w io.Writer) error }) error {
 	if !o.json() {
 		return v.WriteText(os.Stdout)
 	}
-	enc := json.NewEncoder(os.Stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	return cli.WriteJSON(os.Stdout, v)
 }
 
 func planCommand() *cobra.Command {
@@ -308,7 +292,7 @@ func stageCommand() *cobra.Command {
 		Short: "Refuse what apply would refuse, and bring the OS to the disk, while the host goes on as it is",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if drop && to.config != "" {
-				return usageError{errors.New("flags --config and --drop exclude each other")}
+				return cli.Usagef("flags --config and --drop exclude each other")
 			}
 			if drop {
 				return o.act(cmd.Context(), "stage --drop", func(h *host.Host) (*host.Result, error) {
@@ -350,7 +334,7 @@ func rebootFlags(cmd *cobra.Command, a *host.ApplyOptions) {
 
 func checkTimeout(a host.ApplyOptions) error {
 	if a.Timeout <= 0 {
-		return usageError{fmt.Errorf("flag --verdict-timeout: %s leaves no time for a verdict", a.Timeout)}
+		return cli.Usagef("flag --verdict-timeout: %s leaves no time for a verdict", a.Timeout)
 	}
 	return nil
 }
@@ -438,7 +422,7 @@ before, and is an error.`,
 
 func readControllerConfig(path string) (*mcfgv1.ControllerConfig, error) {
 	if path == "" {
-		return nil, usageError{errors.New("flag --config is required")}
+		return nil, cli.Usagef("flag --config is required")
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -462,7 +446,7 @@ func firstbootCommand() *cobra.Command {
 				return err
 			}
 			if !path.IsAbs(from) {
-				return usageError{fmt.Errorf("flag --machineconfig-file: %q is not an absolute path", from)}
+				return cli.Usagef("flag --machineconfig-file: %q is not an absolute path", from)
 			}
 			return o.act(cmd.Context(), "firstboot", func(h *host.Host) (*host.Result, error) {
 				return h.Firstboot(cmd.Context(), path.Clean(from), a)

@@ -11,11 +11,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -30,27 +28,18 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/server"
 )
 
 // version is set by the build.
 var version = "dev"
 
-// usageError is a command line that says nothing sensible; everything else that goes wrong is a failure.
-type usageError struct{ error }
-
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Signals()
 	err := command().ExecuteContext(ctx)
 	stop()
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "error: %s\n", message.OneLine(err.Error()))
-		if _, ok := errors.AsType[usageError](err); ok {
-			os.Exit(2)
-		}
-		os.Exit(1)
-	}
+	os.Exit(cli.End(os.Stderr, err))
 }
 
 type options struct {
@@ -80,12 +69,10 @@ and the kubeconfig to join the cluster with, are for who shows a token (in a clu
 --allow-unauthenticated everybody gets everything.
 
 Exit codes: 0 done, 1 failed, 2 usage.`,
-		Version:       version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+		Version: version,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cli.NoArgs(cmd, args); err != nil {
+				return err
 			}
 			return o.check()
 		},
@@ -94,7 +81,7 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 			return o.run(cmd.Context())
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cli.Root(cmd)
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	f := cmd.Flags()
 	f.IntVar(&o.securePort, "secure-port", 22623, "port to serve HTTPS on")
@@ -127,20 +114,20 @@ func (o *options) check() error {
 	port := func(p int) bool { return p >= 0 && p < 1<<16 }
 	switch {
 	case !port(o.securePort) || o.securePort == 0:
-		return usageError{fmt.Errorf("--secure-port: %d is not a port", o.securePort)}
+		return cli.Usagef("--secure-port: %d is not a port", o.securePort)
 	case !port(o.insecurePort):
-		return usageError{fmt.Errorf("--insecure-port: %d is not a port", o.insecurePort)}
+		return cli.Usagef("--insecure-port: %d is not a port", o.insecurePort)
 	case o.dir != "" && o.kubeconfig != "":
-		return usageError{errors.New("--dir and --kubeconfig exclude each other")}
+		return cli.Usagef("--dir and --kubeconfig exclude each other")
 	case o.open && o.closed:
-		return usageError{errors.New("--allow-unauthenticated and --require-credentials exclude each other")}
+		return cli.Usagef("--allow-unauthenticated and --require-credentials exclude each other")
 	case !strings.HasPrefix(o.bootstrapKubeconfigPath, "/"):
-		return usageError{fmt.Errorf("--bootstrap-kubeconfig-path: %q is not an absolute path", o.bootstrapKubeconfigPath)}
+		return cli.Usagef("--bootstrap-kubeconfig-path: %q is not an absolute path", o.bootstrapKubeconfigPath)
 	case strings.ContainsAny(o.daemonImage, " \t\r\n\"'\\%$"):
-		return usageError{fmt.Errorf("--daemon-image: %q is not an image", o.daemonImage)}
+		return cli.Usagef("--daemon-image: %q is not an image", o.daemonImage)
 	}
 	if err := o.tls.check(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	o.groups = slices.DeleteFunc(o.groups, func(g string) bool { return g == "" })
 	return nil
@@ -159,6 +146,29 @@ func (o *options) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s, err := o.server(ctx, group, registry, log)
+	if err != nil {
+		return err
+	}
+	if o.open {
+		log.Info("everybody who can reach this gets every configuration, with the secrets in it",
+			"flag", "--allow-unauthenticated")
+	}
+	if err := o.listen(ctx, group, s, log); err != nil {
+		return err
+	}
+	if err := o.serveMetrics(ctx, group, registry, log); err != nil {
+		return err
+	}
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// server returns what answers new machines, from a directory or from the cluster.
+func (o *options) server(ctx context.Context, group *errgroup.Group, registry *prometheus.Registry, log logr.Logger,
+) (*server.Server, error) {
 	so := server.Options{
 		Log: log,
 		Gate: server.Gate{Open: o.open, Closed: o.closed, Certificates: o.tls.clientCA != "", TokenFile: o.tokenFile,
@@ -170,32 +180,27 @@ func (o *options) run(ctx context.Context) error {
 	if o.dir != "" {
 		d, err := server.OpenDirectory(o.dir, log)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := registry.Register(d); err != nil {
-			return err
+			return nil, err
 		}
 		so.Source = d
 		group.Go(func() error { return d.Run(ctx) })
 	} else if err := o.connect(ctx, group, &so); err != nil {
-		return err
+		return nil, err
 	}
 	s := server.New(so)
-	if err := registry.Register(s); err != nil {
-		return err
-	}
-	if o.open {
-		log.Info("everybody who can reach this gets every configuration, with the secrets in it",
-			"flag", "--allow-unauthenticated")
-	}
+	return s, registry.Register(s)
+}
+
+// listen serves new machines over HTTPS, and over plain HTTP where that is asked for.
+func (o *options) listen(ctx context.Context, group *errgroup.Group, s http.Handler, log logr.Logger) error {
 	tlsConfig, err := o.tls.config(ctx, group)
 	if err != nil {
 		return err
 	}
-	listen := func(port int) (net.Listener, error) {
-		return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
-	}
-	secure, err := listen(o.securePort)
+	secure, err := o.port(ctx, o.securePort)
 	if err != nil {
 		return fmt.Errorf("serving HTTPS: %w", err)
 	}
@@ -205,29 +210,39 @@ func (o *options) run(ctx context.Context) error {
 		return h.ServeTLS(server.Bounded(secure, h), "", "")
 	}, s)
 	log.Info("serving", "version", version, "https", secure.Addr().String(), "dir", o.dir)
-	if o.insecurePort != 0 {
-		plain, err := listen(o.insecurePort)
-		if err != nil {
-			return fmt.Errorf("serving plain HTTP: %w", err)
-		}
-		serve(ctx, group, func(h *http.Server) error { return h.Serve(server.Bounded(plain, h)) }, s)
-		log.Info("serving without encryption", "http", plain.Addr().String(), "flag", "--insecure-port")
+	if o.insecurePort == 0 {
+		return nil
 	}
-	if a := o.metricsAddress; a != "0" && a != "" {
-		metrics, err := new(net.ListenConfig).Listen(ctx, "tcp", a)
-		switch {
-		case err == nil:
-			mux := http.NewServeMux()
-			mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-			serve(ctx, group, func(h *http.Server) error { return h.Serve(metrics) }, mux)
-		case o.metricsAsked:
-			return fmt.Errorf("serving metrics: %w", err)
-		default: // nobody asked for it, and a second server beside this one is to work
-			log.Info("metrics are not served", "flag", "--metrics-bind-address", "error", err.Error())
-		}
+	plain, err := o.port(ctx, o.insecurePort)
+	if err != nil {
+		return fmt.Errorf("serving plain HTTP: %w", err)
 	}
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
+	serve(ctx, group, func(h *http.Server) error { return h.Serve(server.Bounded(plain, h)) }, s)
+	log.Info("serving without encryption", "http", plain.Addr().String(), "flag", "--insecure-port")
+	return nil
+}
+
+// port listens on a port of the address that was asked for.
+func (o *options) port(ctx context.Context, port int) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
+}
+
+func (o *options) serveMetrics(ctx context.Context, group *errgroup.Group, registry *prometheus.Registry,
+	log logr.Logger,
+) error {
+	if o.metricsAddress == "0" || o.metricsAddress == "" {
+		return nil
+	}
+	metrics, err := new(net.ListenConfig).Listen(ctx, "tcp", o.metricsAddress)
+	switch {
+	case err == nil:
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+		serve(ctx, group, func(h *http.Server) error { return h.Serve(metrics) }, mux)
+	case o.metricsAsked:
+		return fmt.Errorf("serving metrics: %w", err)
+	default: // nobody asked for it, and a second server beside this one is to work
+		log.Info("metrics are not served", "flag", "--metrics-bind-address", "error", err.Error())
 	}
 	return nil
 }

@@ -23,6 +23,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/noderefit/noderefit/cli"
 )
 
 const token = "abcdef.0123456789abcdef"
@@ -305,7 +307,7 @@ func TestCommandLinesThatSayNothingSensibleAreUsageErrors(t *testing.T) {
 		cmd.SetArgs(test.args)
 		cmd.SetOut(new(bytes.Buffer))
 		err := cmd.ExecuteContext(t.Context())
-		if _, ok := errors.AsType[usageError](err); !ok || !strings.Contains(err.Error(), test.want) {
+		if _, ok := errors.AsType[cli.UsageError](err); !ok || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v: %v, want a usage error with %s", test.args, err, test.want)
 		}
 	}

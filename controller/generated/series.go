@@ -31,7 +31,7 @@ const (
 	ReasonForeign    = "NameTaken"    // somebody else has a MachineConfig of the name
 	ReasonUnselected = "NotSelected"  // the pool would not take the MachineConfig
 	ReasonOverridden = "Overridden"   // a MachineConfig of higher precedence wins
-	ReasonWrite      = "WriteFailed"  // the API server did not take the MachineConfig
+	reasonWrite      = "WriteFailed"  // the API server did not take the MachineConfig
 )
 
 // Series is a kind of objects of which several can be for one pool, each on top of those before it: T is the kind, and

@@ -87,7 +87,7 @@ func (c SeriesController[T, S]) turn(ctx context.Context) error {
 			failed[of] = true
 			errs = append(errs, err)
 			if !Behind(err) {
-				d.Objects[of].say(ReasonWrite, "%s", Untold(err))
+				d.Objects[of].say(reasonWrite, "%s", Untold(err))
 			}
 		}
 	}

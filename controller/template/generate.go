@@ -25,10 +25,10 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Data is what templates see, under upstream's names: of the ControllerConfig what is neither a secret nor renewed by
+// values is what templates see, under upstream's names: of the ControllerConfig what is neither a secret nor renewed by
 // itself. Certificates and pull secrets are not there: in a MachineConfig they would be for everybody to read, would
 // wait while a pool is paused, and each renewal would be a rollout.
-type Data struct {
+type values struct {
 	// Role is the folder that is rendered, such as worker.
 	Role string
 	// Values are those of the set, each as the ControllerConfig or else the set says.
@@ -123,9 +123,9 @@ func Generate(set fs.FS, cc *mcfgv1.ControllerConfig) ([]*mcfgv1.MachineConfig, 
 }
 
 // dataOf is what templates see of a ControllerConfig. A value that the set does not know is a misspelt one.
-func dataOf(set fs.FS, cc *mcfgv1.ControllerConfig) (Data, error) {
+func dataOf(set fs.FS, cc *mcfgv1.ControllerConfig) (values, error) {
 	s := &cc.Spec
-	d := Data{
+	d := values{
 		Platform: "none", Values: map[string]string{}, ClusterDNSIP: s.ClusterDNSIP,
 		CloudProviderConfig: s.CloudProviderConfig, Images: s.Images, BaseOSContainerImage: s.BaseOSContainerImage,
 		BaseOSExtensionsContainerImage: s.BaseOSExtensionsContainerImage, ReleaseImage: s.ReleaseImage, Proxy: s.Proxy,
@@ -174,7 +174,7 @@ func list[V any](of map[string]V) string {
 }
 
 // layersOf are the folders of a MachineConfig that count, the later over the earlier, in upstream's order.
-func layersOf(d Data) []string {
+func layersOf(d values) []string {
 	out := []string{base}
 	if slices.Contains(onPremises, d.Platform) {
 		out = append(out, "on-prem")
@@ -217,7 +217,7 @@ func entries(set fs.FS, in string, dirs bool) ([]string, error) {
 }
 
 // generate renders one MachineConfig.
-func generate(set fs.FS, role, name string, from, layers []string, data Data) (*mcfgv1.MachineConfig, error) {
+func generate(set fs.FS, role, name string, from, layers []string, data values) (*mcfgv1.MachineConfig, error) {
 	if why := validation.IsDNS1123Subdomain(name); len(why) > 0 {
 		return nil, fmt.Errorf("%s/%s: is no name for a MachineConfig: %s", role, name, why[0])
 	}
@@ -283,7 +283,7 @@ func generate(set fs.FS, role, name string, from, layers []string, data Data) (*
 }
 
 // execute renders a template.
-func execute(set fs.FS, at string, data Data) ([]byte, error) {
+func execute(set fs.FS, at string, data values) ([]byte, error) {
 	text, err := fs.ReadFile(set, at)
 	if err != nil {
 		return nil, fmt.Errorf("reading templates: %w", err)

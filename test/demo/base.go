@@ -79,25 +79,41 @@ func ignitionFiles(files []baseFile) []object {
 
 // nodeFiles is what nodes have by name, filled up with certificates and signature sources of mirrors.
 func nodeFiles() []baseFile {
-	var out []baseFile
-	add := func(mode int, path string, text ...string) {
-		out = append(out, baseFile{path: path, mode: mode, text: strings.Join(text, "\n") + "\n"})
-	}
-	conf := func(path string, text ...string) { add(0o644, path, text...) }
-	script := func(path string, text ...string) {
-		add(0o755, path, append([]string{"#!/bin/bash", "set -eu"}, text...)...)
-	}
-	conf("/etc/kubernetes/kubelet.conf", "{", ` "kind": "KubeletConfiguration",`,
+	var out fileList
+	out.kubernetes()
+	out.network()
+	out.system()
+	out.scripts()
+	out.mirrors()
+	return out
+}
+
+// fileList is a list of files in the making.
+type fileList []baseFile
+
+func (l *fileList) add(mode int, path string, text ...string) {
+	*l = append(*l, baseFile{path: path, mode: mode, text: strings.Join(text, "\n") + "\n"})
+}
+
+func (l *fileList) conf(path string, text ...string) { l.add(0o644, path, text...) }
+
+func (l *fileList) script(path string, text ...string) {
+	l.add(0o755, path, append([]string{"#!/bin/bash", "set -eu"}, text...)...)
+}
+
+// kubernetes adds what the kubelet and the container runtime read.
+func (l *fileList) kubernetes() {
+	l.conf("/etc/kubernetes/kubelet.conf", "{", ` "kind": "KubeletConfiguration",`,
 		` "apiVersion": "kubelet.config.k8s.io/v1beta1",`,
 		` "cgroupDriver": "systemd",`, ` "maxPods": 250,`, ` "rotateCertificates": true,`, ` "serverTLSBootstrap": true`, "}")
-	conf("/etc/kubernetes/cloud.conf", "[Global]")
-	conf("/etc/kubernetes/kubelet-ca.crt", certificate("kubelet"))
-	conf("/etc/kubernetes/ca.crt", certificate("root"))
-	conf("/etc/kubernetes/kubelet-plugins/volume/exec/.dummy", "")
-	conf("/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem", certificate("cloud"))
-	conf("/etc/node-sizing-enabled.env", "NODE_SIZING_ENABLED=true",
+	l.conf("/etc/kubernetes/cloud.conf", "[Global]")
+	l.conf("/etc/kubernetes/kubelet-ca.crt", certificate("kubelet"))
+	l.conf("/etc/kubernetes/ca.crt", certificate("root"))
+	l.conf("/etc/kubernetes/kubelet-plugins/volume/exec/.dummy", "")
+	l.conf("/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem", certificate("cloud"))
+	l.conf("/etc/node-sizing-enabled.env", "NODE_SIZING_ENABLED=true",
 		"SYSTEM_RESERVED_MEMORY=1Gi", "SYSTEM_RESERVED_CPU=500m")
-	add(0o600, "/var/lib/kubelet/config.json", `{"auths":{}}`)
+	l.add(0o600, "/var/lib/kubelet/config.json", `{"auths":{}}`)
 	for name, text := range orderedPairs(
 		"00-default", "[crio.runtime]\nselinux = true\nconmon_cgroup = \"pod\"",
 		"01-ctrcfg-pidsLimit", "[crio.runtime]\npids_limit = 4096",
@@ -105,13 +121,17 @@ func nodeFiles() []baseFile {
 		"20-default-capabilities", "[crio.runtime]\ndefault_capabilities = [\"CHOWN\", \"SETUID\"]",
 		"30-metrics", "[crio.metrics]\nenable_metrics = true\nmetrics_port = 9537",
 	) {
-		conf("/etc/crio/crio.conf.d/"+name, text)
+		l.conf("/etc/crio/crio.conf.d/"+name, text)
 	}
-	conf("/etc/containers/registries.conf", `unqualified-search-registries = ["registry.example.net"]`,
+	l.conf("/etc/containers/registries.conf", `unqualified-search-registries = ["registry.example.net"]`,
 		"short-name-mode = \"\"")
-	conf("/etc/containers/policy.json", `{"default":[{"type":"insecureAcceptAnything"}]}`)
-	conf("/etc/containers/storage.conf", "[storage]", `driver = "overlay"`, `graphroot = "/var/lib/containers/storage"`)
-	conf("/etc/containers/registries.d/default.yaml", "default-docker: {}")
+	l.conf("/etc/containers/policy.json", `{"default":[{"type":"insecureAcceptAnything"}]}`)
+	l.conf("/etc/containers/storage.conf", "[storage]", `driver = "overlay"`, `graphroot = "/var/lib/containers/storage"`)
+	l.conf("/etc/containers/registries.d/default.yaml", "default-docker: {}")
+}
+
+// network adds what the kernel and NetworkManager read of the network.
+func (l *fileList) network() {
 	for name, text := range orderedPairs(
 		"arp.conf", "net.ipv4.conf.all.arp_announce = 2",
 		"gc-thresh.conf", "net.ipv4.neigh.default.gc_thresh1 = 8192",
@@ -121,7 +141,7 @@ func nodeFiles() []baseFile {
 		"90-bridge.conf", "net.bridge.bridge-nf-call-iptables = 1",
 		"90-forward.conf", "net.ipv4.ip_forward = 1",
 	) {
-		conf("/etc/sysctl.d/"+name, text)
+		l.conf("/etc/sysctl.d/"+name, text)
 	}
 	for name, text := range orderedPairs(
 		"01-ipv6.conf", "[connection]\nipv6.dhcp-duid=ll\nipv6.dhcp-iaid=mac",
@@ -129,7 +149,7 @@ func nodeFiles() []baseFile {
 		"99-keyfiles.conf", "[keyfile]\npath=/etc/NetworkManager/system-connections-merged",
 		"sdn.conf", "[keyfile]\nunmanaged-devices=interface-name:br-int",
 	) {
-		conf("/etc/NetworkManager/conf.d/"+name, text)
+		l.conf("/etc/NetworkManager/conf.d/"+name, text)
 	}
 	for name, text := range orderedPairs(
 		"30-resolv-prepender", "systemctl start --no-block on-prem-resolv-prepender.service",
@@ -137,29 +157,37 @@ func nodeFiles() []baseFile {
 		"99-esp-offload", "ethtool -K \"$1\" tx-esp-segmentation off",
 		"pre-up.d/10-ofport-request.sh", "ovs-vsctl --if-exists get Interface \"$1\" ofport",
 	) {
-		script("/etc/NetworkManager/dispatcher.d/"+name, text)
+		l.script("/etc/NetworkManager/dispatcher.d/"+name, text)
 	}
-	conf("/etc/audit/rules.d/mco-audit-quiet-containers.rules", "-a exclude,always -F msgtype=NETFILTER_CFG")
-	conf("/etc/modules-load.d/iptables.conf", "ip_tables")
-	conf("/etc/modules-load.d/br_netfilter.conf", "br_netfilter")
-	conf("/etc/modprobe.d/sctp-blacklist.conf", "blacklist sctp")
-	conf("/etc/udev/rules.d/99-azure-disk.rules",
+}
+
+// system adds what the rest of the host reads.
+func (l *fileList) system() {
+	l.conf("/etc/audit/rules.d/mco-audit-quiet-containers.rules", "-a exclude,always -F msgtype=NETFILTER_CFG")
+	l.conf("/etc/modules-load.d/iptables.conf", "ip_tables")
+	l.conf("/etc/modules-load.d/br_netfilter.conf", "br_netfilter")
+	l.conf("/etc/modprobe.d/sctp-blacklist.conf", "blacklist sctp")
+	l.conf("/etc/udev/rules.d/99-azure-disk.rules",
 		`SUBSYSTEM=="block", ATTRS{model}=="Virtual_Disk", SYMLINK+="disk/example"`)
-	conf("/etc/udev/rules.d/70-ovs-offload.rules",
+	l.conf("/etc/udev/rules.d/70-ovs-offload.rules",
 		`SUBSYSTEM=="net", ACTION=="add", ATTR{phys_switch_id}!="", NAME="$attr{phys_port_name}"`)
-	conf("/etc/logrotate.d/kube-apiserver-audit", "/var/log/kube-apiserver/*.log { rotate 5 size 100M }")
-	conf("/etc/tmpfiles.d/cleanup-cni.conf", "r /etc/kubernetes/cni/net.d/80-example.conf")
-	conf("/etc/tmpfiles.d/nm.conf", "D /run/nm-system-connections 0755 root root - -")
-	conf("/etc/systemd/system.conf.d/10-default-env-godebug.conf",
+	l.conf("/etc/logrotate.d/kube-apiserver-audit", "/var/log/kube-apiserver/*.log { rotate 5 size 100M }")
+	l.conf("/etc/tmpfiles.d/cleanup-cni.conf", "r /etc/kubernetes/cni/net.d/80-example.conf")
+	l.conf("/etc/tmpfiles.d/nm.conf", "D /run/nm-system-connections 0755 root root - -")
+	l.conf("/etc/systemd/system.conf.d/10-default-env-godebug.conf",
 		"[Manager]", "DefaultEnvironment=GODEBUG=x509ignoreCN=0")
-	conf("/etc/systemd/system.conf.d/kubelet-cgroups.conf",
+	l.conf("/etc/systemd/system.conf.d/kubelet-cgroups.conf",
 		"[Manager]", "DefaultCPUAccounting=yes", "DefaultMemoryAccounting=yes")
-	conf("/etc/pki/ca-trust/source/anchors/user-ca-bundle.crt", certificate("user"))
-	conf("/etc/ssh/sshd_config.d/40-hardening.conf", "PermitRootLogin no", "PasswordAuthentication no")
-	conf("/etc/security/limits.d/90-containers.conf", "* soft nofile 1048576")
-	conf("/etc/profile.d/kubeconfig.sh", "export KUBECONFIG=/etc/kubernetes/kubeconfig")
-	conf("/etc/motd.d/50-managed", "This node is managed. Changes by hand are drift.")
-	conf("/etc/resolv-prepender.env", "DNS_IP=192.0.2.53")
+	l.conf("/etc/pki/ca-trust/source/anchors/user-ca-bundle.crt", certificate("user"))
+	l.conf("/etc/ssh/sshd_config.d/40-hardening.conf", "PermitRootLogin no", "PasswordAuthentication no")
+	l.conf("/etc/security/limits.d/90-containers.conf", "* soft nofile 1048576")
+	l.conf("/etc/profile.d/kubeconfig.sh", "export KUBECONFIG=/etc/kubernetes/kubeconfig")
+	l.conf("/etc/motd.d/50-managed", "This node is managed. Changes by hand are drift.")
+	l.conf("/etc/resolv-prepender.env", "DNS_IP=192.0.2.53")
+}
+
+// scripts adds what units of the host run.
+func (l *fileList) scripts() {
 	for name, text := range orderedPairs(
 		"configure-ip-forwarding.sh", "sysctl -w net.ipv4.ip_forward=1",
 		"configure-ovs.sh", "nmcli connection show br-ex || nmcli connection add type ovs-bridge conn.interface br-ex",
@@ -171,25 +199,28 @@ func nodeFiles() []baseFile {
 		"resolv-prepender.sh", "grep -q \"$DNS_IP\" /etc/resolv.conf",
 		"node-sizing.sh", "awk '/MemTotal/ { print int($2 / 16) }' /proc/meminfo",
 	) {
-		script("/usr/local/bin/"+name, text)
+		l.script("/usr/local/bin/"+name, text)
 	}
-	script("/usr/local/sbin/dynamic-system-reserved-calc.sh",
+	l.script("/usr/local/sbin/dynamic-system-reserved-calc.sh",
 		". /etc/node-sizing-enabled.env", "echo \"$SYSTEM_RESERVED_MEMORY\"")
-	script("/usr/local/sbin/set-valid-hostname.sh", "hostnamectl --static | grep -qv localhost")
-	for i := 0; len(out) < baseFiles; i++ {
+	l.script("/usr/local/sbin/set-valid-hostname.sh", "hostnamectl --static | grep -qv localhost")
+}
+
+// mirrors fills the list up.
+func (l *fileList) mirrors() {
+	for i := 0; len(*l) < baseFiles; i++ {
 		host := fmt.Sprintf("mirror%02d.example.net", i/3)
 		switch i % 3 {
 		case 0:
-			conf("/etc/containers/certs.d/"+host+"/ca.crt", certificate(host))
+			l.conf("/etc/containers/certs.d/"+host+"/ca.crt", certificate(host))
 		case 1:
-			conf("/etc/containers/registries.d/"+host+".yaml",
+			l.conf("/etc/containers/registries.d/"+host+".yaml",
 				"docker:", "  "+host+":", "    sigstore: https://"+host+"/sigstore")
 		case 2:
-			conf("/etc/containers/registries.conf.d/"+host+".conf",
+			l.conf("/etc/containers/registries.conf.d/"+host+".conf",
 				"[[registry]]", `location = "`+host+`"`, `mirror-by-digest-only = true`)
 		}
 	}
-	return out
 }
 
 // certificate is text in the place of one; nothing here reads it.

@@ -87,7 +87,7 @@ func TestARolloutIsFollowedToItsEnd(t *testing.T) {
 	}
 	inOrder(t, r.stdout,
 		`live2 2/2  -    Target +`+before, `live2 2/2  -    Updated +`+before, `live2 0/2  -    Target +`+after,
-		`live2 0/2  w-1  Staging`, `live2 0/2  w-1  Draining +\(Staging took .*s\)`,
+		`live2 0/2  w-1  Staging( +\(Updating took .*s\))?`, `live2 0/2  w-1  Draining +\(Staging took .*s\)`,
 		`live2 0/2  w-1  Rebooting +\(Draining took .*s\).*`, `live2 0/2  w-1  Proving +\(Rebooting took .*s\)`,
 		`live2 1/2  w-1  Updated +\(Proving took .*s, all .*s\)`, `live2 1/2  w-2  Rebooting .*`,
 		`live2 2/2  w-2  Updated +\(Proving took .*s, all .*s\)`, `live2 2/2  -    Updated +\(all took .*s\) +`+after)

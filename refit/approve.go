@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"cmp"
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/message"
@@ -20,8 +19,8 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// approved is what approve says, and its JSON.
-type approved struct {
+// Approved is what approve says, and its JSON.
+type Approved struct {
 	Pool string `json:"pool"`
 	api.Approval
 
@@ -32,59 +31,33 @@ type approved struct {
 	Others []string `json:"others,omitempty"`
 }
 
-func approveCommand(o *options) *cobra.Command {
-	var digest, why string
-	cmd := &cobra.Command{
-		Use: "approve POOL [--digest DIGEST] [--why TEXT]", Short: "Let a pool's nodes go to what they have staged",
-		Args: arguments(1, 1, "POOL"),
-		Long: `Approves the configuration that a pool shall have, as its nodes have staged it, where the pool's RolloutPolicy
-asks for that. With --digest it has to be that OS which was staged, as in a CI job that has tested it; nodes that have
-staged another one wait. Who approved what, and when, is recorded at the pool and as an event. Another configuration
-needs another approval.`,
-		PreRunE: func(*cobra.Command, []string) error { return checkWhy(why) },
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			who, err := c.whoami(cmd.Context())
-			if err != nil {
-				return err
-			}
-			var a approved
-			_, err = c.changePool(cmd.Context(), args[0], func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
-				state, err := c.staged(cmd.Context(), p.Name)
-				if err != nil {
-					return nil, "", err
-				}
-				var want *string
-				if cmd.Flags().Changed("digest") {
-					want = &digest
-				}
-				if err := unpinned(p); err != nil {
-					return nil, "", err
-				}
-				a, err = approve(state, want)
-				if err != nil {
-					return nil, "", err
-				}
-				a.By, a.Why, a.Since = who, message.OneLine(why), rollout.Now().UTC().Truncate(time.Second)
-				return &change{annotations: map[string]any{api.ApprovedKey: api.Encode(a.Approval)}}, "", nil
-			})
-			if err != nil {
-				return err
-			}
-			return o.print(cmd, a, a.write)
-		},
+// Approve lets a pool's nodes go to what they have staged. A nil digest is whatever that is; why is for the record.
+func (c *Cluster) Approve(ctx context.Context, pool string, digest *string, why string) (Approved, error) {
+	who, err := c.whoami(ctx)
+	if err != nil {
+		return Approved{}, err
 	}
-	o.outputFlag(cmd)
-	cmd.Flags().StringVar(&digest, "digest", "", "the digest that has to be the one that was staged")
-	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")
-	return cmd
+	var a Approved
+	_, err = c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+		state, err := c.staged(ctx, p.Name)
+		if err != nil {
+			return nil, "", err
+		}
+		if err := unpinned(p); err != nil {
+			return nil, "", err
+		}
+		a, err = approve(state, digest)
+		if err != nil {
+			return nil, "", err
+		}
+		a.By, a.Why, a.Since = who, message.OneLine(why), rollout.Now().UTC().Truncate(time.Second)
+		return &change{annotations: map[string]any{api.ApprovedKey: api.Encode(a.Approval)}}, "", nil
+	})
+	return a, err
 }
 
 // staged is a pool with what its policy says.
-func (c *cluster) staged(ctx context.Context, pool string) (progress.Pool, error) {
+func (c *Cluster) staged(ctx context.Context, pool string) (progress.Pool, error) {
 	pools, err := c.pools(ctx)
 	if err != nil {
 		return progress.Pool{}, err
@@ -114,16 +87,16 @@ func unpinned(p *mcfgv1.MachineConfigPool) error {
 }
 
 // approve says what there is to approve, and refuses what can't be. A nil want is whatever was staged.
-func approve(p progress.Pool, want *string) (approved, error) {
+func approve(p progress.Pool, want *string) (Approved, error) {
 	s := p.Rules.Staging
 	switch {
 	case s == nil || !s.Required:
-		return approved{}, fmt.Errorf("pool %s asks for no approval: no RolloutPolicy with spec.approval is in force "+
+		return Approved{}, fmt.Errorf("pool %s asks for no approval: no RolloutPolicy with spec.approval is in force "+
 			"for it, or its configuration failed", p.Name)
 	case p.Updated == p.Machines:
-		return approved{}, fmt.Errorf("nothing waits for an approval: all nodes of pool %s have %s", p.Name, p.Target)
+		return Approved{}, fmt.Errorf("nothing waits for an approval: all nodes of pool %s have %s", p.Name, p.Target)
 	case len(s.Staged) < s.Of || s.Of == 0 && len(s.Unable) > 0:
-		return approved{}, fmt.Errorf("it is too early: %s is staged on %d of %d nodes; see kubectl refit explain pool/%s",
+		return Approved{}, fmt.Errorf("it is too early: %s is staged on %d of %d nodes; see kubectl refit explain pool/%s",
 			p.Target, len(s.Staged), s.Of, p.Name)
 	}
 	digest, same := s.Digest()
@@ -133,14 +106,14 @@ func approve(p progress.Pool, want *string) (approved, error) {
 		digest, nodes = *want, s.Digests[*want]
 		others = slices.DeleteFunc(slices.Clone(s.Staged), func(n string) bool { return slices.Contains(nodes, n) })
 	case !same:
-		return approved{}, fmt.Errorf("the nodes have not staged the same: %s; name the image by its digest in osImageURL, "+
+		return Approved{}, fmt.Errorf("the nodes have not staged the same: %s; name the image by its digest in osImageURL, "+
 			"or approve one of them with --digest: nodes with another wait", s.Differs())
 	case s.Of == 0 && want != nil:
 		digest = *want // nobody could stage it: the nodes hold it to that when they do
 	case want != nil && *want != digest:
-		return approved{}, fmt.Errorf("what was staged is %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
+		return Approved{}, fmt.Errorf("what was staged is %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
 	}
-	a := approved{Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
+	a := Approved{Pool: p.Name, Approval: api.Approval{Config: p.Target, Digest: digest}, Nodes: nodes,
 		Others: others}
 	for _, u := range s.Unable {
 		a.Unable = append(a.Unable, u.Node)
@@ -148,7 +121,8 @@ func approve(p progress.Pool, want *string) (approved, error) {
 	return a, nil
 }
 
-func (a approved) write(w io.Writer) error {
+// WriteText writes it for people.
+func (a Approved) WriteText(w io.Writer) error {
 	text := fmt.Sprintf("pool %s: approved %s\n  OS      %s\n  staged  on %s\n", a.Pool, a.Config,
 		cmp.Or(a.Digest, "none"), strings.Join(a.Nodes, ", "))
 	if len(a.Unable) > 0 {

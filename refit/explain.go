@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"context"
@@ -9,42 +9,24 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/progress"
 )
 
-func explainCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "explain NODE|POOL",
-		Short: "Say why a node or a pool is not (yet) where it should be",
-		Long: `Says why a node or a pool is not (yet) where it should be: one answer, with the object that everything waits
-for, since when, and what to do. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
-		Args: arguments(1, 1, "NODE or POOL"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			v, err := c.view(cmd.Context())
-			if err != nil {
-				return err
-			}
-			a, err := c.explain(cmd.Context(), v, args[0])
-			if err != nil {
-				return err
-			}
-			return o.print(cmd, a, func(w io.Writer) error { return writeAnswer(w, a, time.Now()) })
-		},
+// Explain says why a node or a pool is not (yet) where it should be.
+func (c *Cluster) Explain(ctx context.Context, name string) (progress.Answer, error) {
+	v, err := c.view(ctx)
+	if err != nil {
+		return progress.Answer{}, err
 	}
-	o.outputFlag(cmd)
-	return cmd
+	return c.explain(ctx, v, name)
 }
 
 // explain answers, and where the answer is a drain asks once more what that waits for at this moment.
-func (c *cluster) explain(ctx context.Context, v progress.View, name string) (progress.Answer, error) {
+func (c *Cluster) explain(ctx context.Context, v progress.View, name string) (progress.Answer, error) {
 	r := progress.NewReport(v)
 	s, err := subject(r, name)
 	if err != nil {
@@ -62,7 +44,7 @@ func (c *cluster) explain(ctx context.Context, v progress.View, name string) (pr
 	said, _, _ := r.Node(node)
 	fresh, err := c.drainNow(ctx, node, said.Orders.Drain, reported)
 	if err != nil {
-		c.warn("what the drain of node %s waits for is as its daemon reported it last: %s", node, describe(err))
+		c.warn("what the drain of node %s waits for is as its daemon reported it last: %s", node, Describe(err))
 		return a, nil
 	}
 	v.Drains = map[string]*api.Drain{node: fresh}
@@ -94,14 +76,14 @@ func subject(r *progress.Report, name string) (progress.Object, error) {
 	wantsNode := !said || kind == "node" || kind == "nodes" || kind == "no"
 	wantsPool := !said || kind == "pool" || kind == "machineconfigpool" || kind == "mcp"
 	if !wantsNode && !wantsPool {
-		return progress.Object{}, usageError{fmt.Errorf("%q is neither node/NAME nor pool/NAME", kind+"/"+name)}
+		return progress.Object{}, cli.Usagef("%q is neither node/NAME nor pool/NAME", kind+"/"+name)
 	}
 	_, _, node := r.Node(name)
 	_, pool := r.Pool(name)
 	node, pool = node && wantsNode, pool && wantsPool
 	switch {
 	case node && pool:
-		return progress.Object{}, usageError{fmt.Errorf("%s is a node and a pool: say node/%s or pool/%s", name, name, name)}
+		return progress.Object{}, cli.Usagef("%s is a node and a pool: say node/%s or pool/%s", name, name, name)
 	case node:
 		return progress.Object{Kind: kindNode, Name: name}, nil
 	case pool:
@@ -115,7 +97,8 @@ func subject(r *progress.Report, name string) (progress.Object, error) {
 		fmt.Errorf("there is no Node and no MachineConfigPool %s; pools are: %s", name, list(r.Pools()))
 }
 
-func writeAnswer(w io.Writer, a progress.Answer, now time.Time) error {
+// WriteAnswer writes an answer for people.
+func WriteAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 	since := ""
 	if !a.Since.IsZero() {
 		since = fmt.Sprintf(" since %s (%s)", a.Since.UTC().Format(time.RFC3339), age(now, a.Since))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"context"
@@ -36,7 +36,7 @@ type (
 )
 
 // most notes how many nodes may be out of service at first, which may be a stage's, and is the pool's own number.
-func (d *planDocument) most(p progress.Pool, object *mcfgv1.MachineConfigPool) int {
+func (d *PlanDocument) most(p progress.Pool, object *mcfgv1.MachineConfigPool) int {
 	own := progress.NewPool(object, slices.Clone(p.Nodes)).MaxUnavailable
 	if d.MaxUnavailable = p.MaxUnavailable; d.MaxUnavailable != own {
 		d.Stage = p.Rules.Stage
@@ -45,7 +45,7 @@ func (d *planDocument) most(p progress.Pool, object *mcfgv1.MachineConfigPool) i
 }
 
 // atATime says the same in words.
-func (d *planDocument) atATime() string {
+func (d *PlanDocument) atATime() string {
 	text := fmt.Sprintf("at most %d at a time", d.MaxUnavailable)
 	if d.Stage != "" {
 		text += " in stage " + d.Stage
@@ -55,7 +55,7 @@ func (d *planDocument) atATime() string {
 
 // estimate says how long it would take by what the pool's nodes say of their last updates, and past is these. Without
 // its policy the pool has so many nodes out of service at most.
-func (d *planDocument) estimate(p progress.Pool, states map[string]*mcfgv1.MachineConfigNode, most int,
+func (d *PlanDocument) estimate(p progress.Pool, states map[string]*mcfgv1.MachineConfigNode, most int,
 ) (past []progress.Update) {
 	for _, n := range p.Nodes {
 		if u, ok := progress.LastUpdate(states[n.Name]); ok {
@@ -77,7 +77,7 @@ const farthest = 30 * 24 * time.Hour
 
 // byPolicy estimates a pool's rollout by its RolloutPolicy, and warns where that can't be read. The pool's own
 // maxUnavailable is most: what progress has of it is the present stage's.
-func (c *cluster) byPolicy(ctx context.Context, doc *planDocument, p progress.Pool, most *mcfgv1.MachineConfigPool,
+func (c *Cluster) byPolicy(ctx context.Context, doc *PlanDocument, p progress.Pool, most *mcfgv1.MachineConfigPool,
 	past []progress.Update,
 ) {
 	if doc.Estimate == nil || p.Rules.Policy == "" {
@@ -85,7 +85,7 @@ func (c *cluster) byPolicy(ctx context.Context, doc *planDocument, p progress.Po
 	}
 	policies, err := c.policies(ctx)
 	if err != nil {
-		c.warnAll(doc, []string{"how long the RolloutPolicy has it take: not known: " + describe(err)})
+		c.warnAll(doc, []string{"how long the RolloutPolicy has it take: not known: " + Describe(err)})
 		return
 	}
 	for i := range policies {
@@ -97,7 +97,7 @@ func (c *cluster) byPolicy(ctx context.Context, doc *planDocument, p progress.Po
 
 // simulate follows the rollout by the decisions of the controller; nil: it would not come to an end in time. Nodes that
 // do not go have it already. What gates, approvals and other pools take nobody knows: they are taken as passed.
-func (d *planDocument) simulate(p progress.Pool, policy *api.RolloutPolicy, most *mcfgv1.MachineConfigPool,
+func (d *PlanDocument) simulate(p progress.Pool, policy *api.RolloutPolicy, most *mcfgv1.MachineConfigPool,
 	past []progress.Update, now time.Time,
 ) *policyEstimate {
 	policy = policy.DeepCopy()
@@ -145,7 +145,7 @@ func eachTakes(c planCounts, past []progress.Update) (typical, slowest time.Dura
 }
 
 // duration is how long it would take.
-func (d *planDocument) duration() string {
+func (d *PlanDocument) duration() string {
 	e := d.Estimate
 	if e == nil {
 		return "Duration: not known, as no node of the pool has told how long such an update took"

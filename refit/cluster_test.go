@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ func TestARefusalNamesTheRightAndNothingElseIsTouched(t *testing.T) {
 		`not allowed: User "a" cannot list resource "nodes"`: fmt.Errorf("listing Nodes: %w", forbidden),
 		"reading: broken": errors.New("reading: broken"),
 	} {
-		if got := describe(err); got != want {
+		if got := Describe(err); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,27 +12,17 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/rollout"
 )
 
-func quarantineCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "quarantine",
-		Short: "List the configurations that failed, and lift what is to be tried again",
-		Args:  arguments(0, 0, ""),
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("quarantine list or quarantine lift is needed")}
-		},
-	}
-	cmd.AddCommand(quarantineList(o), quarantineLift(o))
-	return cmd
-}
+// Quarantines are the configurations that failed, and those that were lifted.
+type Quarantines []quarantineRow
 
 // quarantineRow is one configuration that failed, and its JSON.
 type quarantineRow struct {
@@ -53,52 +42,36 @@ type liftedRow struct {
 	Why   string    `json:"why"`
 }
 
-func quarantineList(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list [POOL]",
-		Short: "List the configurations that failed on a node and are offered to none, and those that were lifted",
-		Args:  arguments(0, 1, "POOL"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			v, err := c.quarantines(cmd.Context())
-			if err != nil {
-				return err
-			}
-			v.Follow = c.rulesIfKnown(cmd.Context())
-			rows, err := quarantines(progress.NewReport(v), args)
-			if err != nil {
-				return err
-			}
-			return o.print(cmd, rows, func(w io.Writer) error { return writeQuarantines(w, rows, time.Now()) })
-		},
+// Quarantines lists the configurations that failed, of all pools or of the named one.
+func (c *Cluster) Quarantines(ctx context.Context, only []string) (Quarantines, error) {
+	v, err := c.quarantines(ctx)
+	if err != nil {
+		return nil, err
 	}
-	o.outputFlag(cmd)
-	return cmd
+	v.Follow = c.rulesIfKnown(ctx)
+	return quarantines(progress.NewReport(v), only)
 }
 
 // quarantines brings together what pools and nodes say.
-func (c *cluster) quarantines(ctx context.Context) (progress.View, error) {
+func (c *Cluster) quarantines(ctx context.Context) (progress.View, error) {
 	pools, err := c.pools(ctx)
 	if err != nil {
 		return progress.View{}, err
 	}
 	nodes, err := c.nodes(ctx)
 	if err != nil {
-		c.warn("what nodes quarantine and pools do not know yet: not known: %s", describe(err))
+		c.warn("what nodes quarantine and pools do not know yet: not known: %s", Describe(err))
 		nodes = []corev1.Node{}
 	}
 	return progress.View{Pools: pools, Nodes: nodes}, nil
 }
 
-func quarantines(r *progress.Report, only []string) ([]quarantineRow, error) {
+func quarantines(r *progress.Report, only []string) (Quarantines, error) {
 	pools, err := chosen(r, only)
 	if err != nil {
 		return nil, err
 	}
-	rows := []quarantineRow{}
+	rows := Quarantines{}
 	for _, p := range pools {
 		for _, q := range failed(p) {
 			rows = append(rows, quarantineRow{
@@ -125,7 +98,8 @@ func failed(p progress.Pool) []api.Quarantine {
 	})...)
 }
 
-func writeQuarantines(w io.Writer, rows []quarantineRow, now time.Time) error {
+// WriteText writes them for people, and the latest lifts.
+func (rows Quarantines) WriteText(w io.Writer, now time.Time) error {
 	stands := func(q quarantineRow) bool { return q.Lifted == nil }
 	lifted := slices.DeleteFunc(slices.Clone(rows), stands)
 	rows = slices.DeleteFunc(slices.Clone(rows), func(q quarantineRow) bool { return !stands(q) })
@@ -168,32 +142,27 @@ func writeLifted(w io.Writer, rows []quarantineRow, now time.Time) error {
 	return tw.Flush()
 }
 
-func quarantineLift(o *options) *cobra.Command {
-	var by, why string
-	cmd := poolCommand(o, "lift POOL [CONFIG] [--why TEXT]", "Let a configuration be tried again that failed", 1,
-		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, args []string) (*change, string, error) {
-			if err := checkWhy(why); err != nil {
-				return nil, "", err
+// Lift lets a configuration be tried again that failed. A nil config is the one that the pool shall have, or the only
+// one there is; why is for the record.
+func (c *Cluster) Lift(ctx context.Context, pool string, config *string, why string) (said string, err error) {
+	if err := CheckWhy(why); err != nil {
+		return "", err
+	}
+	by := ""
+	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+		v, err := c.quarantines(ctx)
+		if err != nil {
+			return nil, "", err
+		}
+		known, _ := progress.NewReport(v).Pool(p.Name)
+		if by == "" {
+			if by, err = c.whoami(ctx); err != nil {
+				c.warn("who lifts it can't be recorded: %s", Describe(err))
 			}
-			v, err := c.quarantines(ctx)
-			if err != nil {
-				return nil, "", err
-			}
-			known, _ := progress.NewReport(v).Pool(p.Name)
-			if by == "" {
-				if by, err = c.whoami(ctx); err != nil {
-					c.warn("who lifts it can't be recorded: %s", describe(err))
-				}
-			}
-			one := api.Lifted{By: by, Since: rollout.Now().UTC().Truncate(time.Second), Why: message.OneLine(why)}
-			return lift(p, known, args, one)
-		})
-	cmd.Long = `Lets a configuration be tried again that failed on a node: that node tries it first and alone, and when it
-fails again it is quarantined again. It is lifted for all pools that have the same content. Without CONFIG it is the one
-that the pool shall have, or the only one there is. Who lifted it, when, and why is kept with the pool and shown by
-kubectl refit quarantine list.`
-	cmd.Flags().StringVar(&why, "why", "", "why it may be tried again, for those who come later")
-	return cmd
+		}
+		one := api.Lifted{By: by, Since: rollout.Now().UTC().Truncate(time.Second), Why: message.OneLine(why)}
+		return lift(p, known, config, one)
+	})
 }
 
 const (
@@ -203,17 +172,18 @@ const (
 	liftedBytes = 64 << 10
 )
 
-func checkWhy(why string) error {
+// CheckWhy refuses a reason that has no room in an event.
+func CheckWhy(why string) error {
 	if len(why) > whyBytes {
-		return usageError{fmt.Errorf("flag --why: %d bytes, there is room for %d", len(why), whyBytes)}
+		return cli.Usagef("flag --why: %d bytes, there is room for %d", len(why), whyBytes)
 	}
 	return nil
 }
 
 // lift takes back the failures that are known now, and no other; one says by whom and why. Earlier lifts stay on record
 // as long as there is room.
-func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string, one api.Lifted) (*change, string, error) {
-	config, err := liftable(p, known, args)
+func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, asked *string, one api.Lifted) (*change, string, error) {
+	config, err := liftable(p, known, asked)
 	if err != nil {
 		return nil, "", err
 	}
@@ -259,7 +229,7 @@ func liftNote(l api.Lifted) string {
 }
 
 // liftable is the quarantined configuration that is meant, by the pool's own name for it where it has one.
-func liftable(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string) (string, error) {
+func liftable(p *mcfgv1.MachineConfigPool, known progress.Pool, asked *string) (string, error) {
 	var configs []string
 	for _, q := range failed(known) {
 		if !slices.ContainsFunc(configs, func(c string) bool { return api.SameContent(c, q.Config) }) {
@@ -268,10 +238,10 @@ func liftable(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string) (
 	}
 	present := p.Spec.Configuration.Name
 	switch {
-	case len(args) > 0 && known.Refuses(args[0]):
-		return args[0], nil
-	case len(args) > 0:
-		return "", fmt.Errorf("%s is not quarantined in pool %s; quarantined are: %s", args[0], p.Name, list(configs))
+	case asked != nil && known.Refuses(*asked):
+		return *asked, nil
+	case asked != nil:
+		return "", fmt.Errorf("%s is not quarantined in pool %s; quarantined are: %s", *asked, p.Name, list(configs))
 	case len(configs) == 0:
 		return "", fmt.Errorf("nothing is quarantined in pool %s", p.Name)
 	case known.Refuses(present):
@@ -279,5 +249,5 @@ func liftable(p *mcfgv1.MachineConfigPool, known progress.Pool, args []string) (
 	case len(configs) == 1:
 		return configs[0], nil
 	}
-	return "", usageError{fmt.Errorf("CONFIG is needed, as several are quarantined in pool %s: %s", p.Name, list(configs))}
+	return "", cli.Usagef("CONFIG is needed, as several are quarantined in pool %s: %s", p.Name, list(configs))
 }

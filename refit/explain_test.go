@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"encoding/json"
@@ -20,7 +20,7 @@ func TestAnAnswerSaysUntilWhen(t *testing.T) {
 	}
 	text := func() string {
 		var out strings.Builder
-		if err := writeAnswer(&out, a, now); err != nil {
+		if err := WriteAnswer(&out, a, now); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
@@ -28,8 +26,8 @@ import (
 )
 
 type (
-	// planDocument is what a change would do to a pool, and its JSON.
-	planDocument struct {
+	// PlanDocument is what a change would do to a pool, and its JSON.
+	PlanDocument struct {
 		Pool    string     `json:"pool"`
 		Current string     `json:"current"` // what the pool shall have now
 		Desired string     `json:"desired"`
@@ -71,14 +69,14 @@ type (
 		Diffs []plan.Diff `json:"diffs"`
 		Error string      `json:"error,omitempty"`
 	}
-	// proposal is what is planned for.
-	proposal struct {
-		files, deletions []string
-		// prune: what the pool selects and no file has is deleted, as far as it has these labels.
-		prune    bool
-		selector string
-		// diff is how much of the contents is shown.
-		diff string
+	// Proposal is what is planned for.
+	Proposal struct {
+		Files, Deletions []string
+		// Prune: what the pool selects and no file has is deleted, as far as it has the labels of Selector.
+		Prune    bool
+		Selector string
+		// Diff is how much of the contents is shown.
+		Diff string
 	}
 	// heldPod is a pod that a budget would not let go now.
 	heldPod struct {
@@ -93,77 +91,33 @@ type (
 
 // How much of the differences between contents is shown to people. Programs get all or none.
 const (
-	diffShort = "short"
-	diffAll   = "all"
+	DiffShort = "short"
+	DiffAll   = "all"
 	diffNone  = "none"
 )
 
-func planCommand(o *options) *cobra.Command {
-	var p proposal
-	cmd := &cobra.Command{
-		Use:   "plan POOL -f FILE...",
-		Short: "Show what a change would do to the nodes of a pool, before anything is applied",
-		Long: `Shows what the nodes of a pool would do if the documents of the files were applied: MachineConfigs, Butane
-(.bu) or Ignition documents, of which one with the name of a MachineConfig in the cluster takes its place, and a
-MachineConfigPool, which takes the place of the pool, or is the pool where there is none yet. Nothing is written. With
---prune the files are all that people have for the pool: what is in none of them is deleted, but for what controllers
-make. Without files and deletions it is what the pool's MachineConfigs make as they are.
-
-How files, units and SSH keys differ is shown, but for what may be a secret: of that only the sizes. -o markdown is for
-a comment of a pull request.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			// kubectl's habit and the shell's: -f a.yaml b.yaml
-			if len(args) > 1 && len(p.files) > 0 {
-				p.files = append(p.files, args[1:]...)
-				args = args[:1]
-			}
-			switch {
-			case p.prune && len(p.files) == 0:
-				return usageError{errors.New("flag --prune: needs the files that stay, by -f")}
-			case p.selector != "" && !p.prune:
-				return usageError{errors.New("flag --selector: says what --prune may delete, and needs it")}
-			case !slices.Contains([]string{diffShort, diffAll, diffNone}, p.diff):
-				return usageError{fmt.Errorf("flag --diff: %q is none of %s, %s, %s", p.diff, diffShort, diffAll, diffNone)}
-			}
-			return arguments(1, 1, "POOL")(cmd, args)
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			doc, err := c.plan(cmd.Context(), args[0], p)
-			if err != nil {
-				return err
-			}
-			text := func(w io.Writer) error { return doc.write(w, p.diff == diffAll) }
-			if o.output == formatMarkdown {
-				text = doc.markdown
-			}
-			return errors.Join(o.print(cmd, doc, text), doc.err())
-		},
+// Check refuses a proposal that can't be meant.
+func (p Proposal) Check() error {
+	switch {
+	case p.Prune && len(p.Files) == 0:
+		return cli.Usagef("flag --prune: needs the files that stay, by -f")
+	case p.Selector != "" && !p.Prune:
+		return cli.Usagef("flag --selector: says what --prune may delete, and needs it")
 	}
-	o.outputFlag(cmd, formatMarkdown)
-	cmd.Flags().StringSliceVarP(&p.files, "filename", "f", nil,
-		"file or directory with documents, - for the standard input; may be repeated")
-	cmd.Flags().StringSliceVar(&p.deletions, "delete", nil, "MachineConfig to plan without; may be repeated")
-	cmd.Flags().BoolVar(&p.prune, "prune", false, "plan without the pool's MachineConfigs that are in no file")
-	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "labels of what --prune may delete, all if empty")
-	cmd.Flags().StringVar(&p.diff, "diff", diffShort,
-		"how much is shown of what differs in files: short, all or none; JSON and Markdown have all unless none")
-	return cmd
+	return cli.OneOf("flag --diff", p.Diff, DiffShort, DiffAll, diffNone)
 }
 
-func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDocument, error) {
+// Plan says what a proposal would do to a pool.
+func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDocument, error) {
 	docs := &machineconfig.Documents{}
-	doc := &planDocument{
+	doc := &PlanDocument{
 		Pool: name, Groups: []planGroup{}, Budgets: []heldPod{}, Deleted: []string{}, Notes: []string{},
 		Warnings: []string{},
 	}
-	if len(what.files) > 0 {
+	if len(what.Files) > 0 {
 		var warnings []string
 		var err error
-		docs, warnings, err = machineconfig.Read(what.files...)
+		docs, warnings, err = machineconfig.Read(what.Files...)
 		c.warnAll(doc, warnings)
 		if err != nil {
 			return nil, err
@@ -195,26 +149,26 @@ func (c *cluster) plan(ctx context.Context, name string, what proposal) (*planDo
 	doc.Current, doc.Desired, doc.nodes = pool.Spec.Configuration.Name, desired.Name, nodes
 	doc.Order = append([]string{}, report.Order(name)...)
 	most := doc.most(p, pool)
-	if err := c.groups(ctx, doc, p, desired, policy, what.diff != diffNone); err != nil {
+	if err := c.groups(ctx, doc, p, desired, policy, what.Diff != diffNone); err != nil {
 		return nil, err
 	}
 	doc.note(p)
 	held, err := c.held(ctx, doc)
 	if err != nil {
-		c.warnAll(doc, []string{"which disruption budgets are in the way: not known: " + describe(err)})
+		c.warnAll(doc, []string{"which disruption budgets are in the way: not known: " + Describe(err)})
 	} else {
 		doc.Budgets, doc.Counts.HeldPods = held, new(len(held))
 	}
 	doc.count()
 	states, err := c.states(ctx)
 	if err != nil {
-		c.warnAll(doc, []string{"how long nodes took so far: not known: " + describe(err)})
+		c.warnAll(doc, []string{"how long nodes took so far: not known: " + Describe(err)})
 	}
 	c.byPolicy(ctx, doc, p, pool, doc.estimate(p, states, most))
 	return doc, nil
 }
 
-func (c *cluster) warnAll(doc *planDocument, warnings []string) {
+func (c *Cluster) warnAll(doc *PlanDocument, warnings []string) {
 	for _, w := range warnings {
 		c.warn("%s", w)
 		doc.Warnings = append(doc.Warnings, message.OneLine(w))
@@ -222,7 +176,7 @@ func (c *cluster) warnAll(doc *planDocument, warnings []string) {
 }
 
 // planned is the pool as it would be: with the specification that a file has, or as it is.
-func (c *cluster) planned(ctx context.Context, name string, docs *machineconfig.Documents,
+func (c *Cluster) planned(ctx context.Context, name string, docs *machineconfig.Documents,
 ) (*mcfgv1.MachineConfigPool, error) {
 	var file *mcfgv1.MachineConfigPool
 	for _, d := range docs.Pools {
@@ -265,8 +219,8 @@ func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool
 }
 
 // render makes what the controller would make of the cluster's documents with those of the files in place of theirs.
-func (c *cluster) render(ctx context.Context, doc *planDocument, pool *mcfgv1.MachineConfigPool,
-	docs *machineconfig.Documents, what proposal,
+func (c *Cluster) render(ctx context.Context, doc *PlanDocument, pool *mcfgv1.MachineConfigPool,
+	docs *machineconfig.Documents, what Proposal,
 ) (*mcfgv1.MachineConfig, error) {
 	selector, err := metav1.LabelSelectorAsSelector(pool.Spec.MachineConfigSelector)
 	if err != nil {
@@ -281,7 +235,7 @@ func (c *cluster) render(ctx context.Context, doc *planDocument, pool *mcfgv1.Ma
 	if err != nil {
 		return nil, err
 	}
-	doc.Deleted = append(doc.Deleted, slices.Sorted(slices.Values(slices.Concat(what.deletions, pruned)))...)
+	doc.Deleted = append(doc.Deleted, slices.Sorted(slices.Values(slices.Concat(what.Deletions, pruned)))...)
 	doc.Deleted = slices.Compact(doc.Deleted)
 	together, err := replace(present.Items, docs.Configs, doc.Deleted)
 	if err != nil {
@@ -300,13 +254,13 @@ func (c *cluster) render(ctx context.Context, doc *planDocument, pool *mcfgv1.Ma
 
 // pruned are the MachineConfigs that the files leave out. What a controller makes, it makes again: that is not for
 // people's files to have.
-func (p proposal) pruned(present []mcfgv1.MachineConfig, files []*machineconfig.Document) ([]string, error) {
-	if !p.prune {
+func (p Proposal) pruned(present []mcfgv1.MachineConfig, files []*machineconfig.Document) ([]string, error) {
+	if !p.Prune {
 		return nil, nil
 	}
-	selector, err := labels.Parse(p.selector)
+	selector, err := labels.Parse(p.Selector)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("flag --selector: %w", err)}
+		return nil, cli.Usagef("flag --selector: %w", err)
 	}
 	kept := map[string]bool{}
 	for _, f := range files {
@@ -337,7 +291,7 @@ func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, de
 	left := map[string]bool{}
 	for _, name := range deletions {
 		if known[name] {
-			return nil, usageError{fmt.Errorf("flag --delete: MachineConfig %s is in a file as well", name)}
+			return nil, cli.Usagef("flag --delete: MachineConfig %s is in a file as well", name)
 		}
 		left[name] = true
 	}
@@ -360,7 +314,7 @@ func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, de
 }
 
 // base is what every pool is rendered over.
-func (c *cluster) base(ctx context.Context) (*machineconfig.Document, error) {
+func (c *Cluster) base(ctx context.Context) (*machineconfig.Document, error) {
 	cc, err := c.refit.MachineconfigurationV1().ControllerConfigs().Get(ctx, api.ControllerConfig, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -375,7 +329,7 @@ func (c *cluster) base(ctx context.Context) (*machineconfig.Document, error) {
 }
 
 // policy is the cluster's MachineConfiguration; nil where there is none.
-func (c *cluster) policy(ctx context.Context) (*plan.Policy, error) {
+func (c *Cluster) policy(ctx context.Context) (*plan.Policy, error) {
 	result := c.kube.CoreV1().RESTClient().Get().
 		AbsPath("/apis/operator.openshift.io/v1/machineconfigurations/cluster").
 		SetHeader("Accept", "application/json").Do(ctx)
@@ -394,7 +348,7 @@ func (c *cluster) policy(ctx context.Context) (*plan.Policy, error) {
 }
 
 // groups plans the way of each group of nodes.
-func (c *cluster) groups(ctx context.Context, doc *planDocument, p progress.Pool, desired *mcfgv1.MachineConfig,
+func (c *Cluster) groups(ctx context.Context, doc *PlanDocument, p progress.Pool, desired *mcfgv1.MachineConfig,
 	policy *plan.Policy, diffs bool,
 ) error {
 	want, err := machineconfig.Parse(desired)
@@ -419,7 +373,7 @@ func (c *cluster) groups(ctx context.Context, doc *planDocument, p progress.Pool
 		}
 		switch {
 		case err != nil:
-			g.Error = describe(err)
+			g.Error = Describe(err)
 		case diffs:
 			g.Diffs = plan.Diffs(from, want, g.Plan.Changes)
 		}
@@ -429,7 +383,7 @@ func (c *cluster) groups(ctx context.Context, doc *planDocument, p progress.Pool
 }
 
 // had is a configuration by its name; nil where that is empty, for a node that was never configured.
-func (c *cluster) had(ctx context.Context, name string) (*machineconfig.Config, error) {
+func (c *Cluster) had(ctx context.Context, name string) (*machineconfig.Config, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -458,9 +412,9 @@ func masked(arguments []string) []string {
 }
 
 // count says how many nodes would do what. Where the plan can't be carried out none does anything.
-func (d *planDocument) count() {
+func (d *PlanDocument) count() {
 	going := map[string]bool{}
-	if d.err() == nil {
+	if d.Err() == nil {
 		for _, n := range d.Order {
 			going[n] = true
 		}
@@ -481,7 +435,7 @@ func (d *planDocument) count() {
 }
 
 // note says what else would keep the nodes from going.
-func (d *planDocument) note(p progress.Pool) {
+func (d *PlanDocument) note(p progress.Pool) {
 	if d.Desired == d.Current {
 		d.Notes = append(d.Notes, "the pool has this configuration already")
 	}
@@ -505,8 +459,8 @@ func (d *planDocument) note(p progress.Pool) {
 	}
 }
 
-// err is the error of a plan that can't be carried out, or that could not be made.
-func (d *planDocument) err() error {
+// Err is the error of a plan that can't be carried out, or that could not be made.
+func (d *PlanDocument) Err() error {
 	var fields []string
 	for _, g := range d.Groups {
 		if g.Plan == nil {
@@ -528,7 +482,7 @@ func (d *planDocument) err() error {
 }
 
 // drains are the nodes that would be drained.
-func (d *planDocument) drains() map[string]bool {
+func (d *PlanDocument) drains() map[string]bool {
 	out := map[string]bool{}
 	for _, g := range d.Groups {
 		for _, n := range g.Nodes {
@@ -544,7 +498,7 @@ func (g planGroup) drains() bool {
 
 // held are the pods on nodes that would be drained which a disruption budget would not let go now. It takes one list of
 // all budgets, and one of pods for each budget that allows nothing.
-func (c *cluster) held(ctx context.Context, doc *planDocument) ([]heldPod, error) {
+func (c *Cluster) held(ctx context.Context, doc *PlanDocument) ([]heldPod, error) {
 	out := []heldPod{}
 	drains := doc.drains()
 	if !slices.ContainsFunc(doc.Groups, planGroup.drains) {
@@ -577,7 +531,7 @@ func (c *cluster) held(ctx context.Context, doc *planDocument) ([]heldPod, error
 }
 
 // covered are the pods that a budget is about.
-func (c *cluster) covered(ctx context.Context, b *policyv1.PodDisruptionBudget) ([]corev1.Pod, error) {
+func (c *Cluster) covered(ctx context.Context, b *policyv1.PodDisruptionBudget) ([]corev1.Pod, error) {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
 		return nil, nil //nolint:nilerr // a budget that selects nothing holds nothing

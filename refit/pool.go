@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/progress"
 )
 
@@ -38,7 +38,7 @@ const noteBytes = 1024
 // event is what those are told who look at the pool's events.
 type event struct{ reason, note string }
 
-func (c *cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch change) error {
+func (c *Cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch change) error {
 	metadata := map[string]any{"resourceVersion": pool.ResourceVersion}
 	if ch.annotations != nil {
 		metadata["annotations"] = ch.annotations
@@ -60,7 +60,7 @@ func (c *cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch 
 }
 
 // tell writes an event about a pool, for whoever may: the pool itself says the same.
-func (c *cluster) tell(ctx context.Context, pool *mcfgv1.MachineConfigPool, e event) {
+func (c *Cluster) tell(ctx context.Context, pool *mcfgv1.MachineConfigPool, e event) {
 	_, err := c.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{GenerateName: pool.Name + "-", Namespace: metav1.NamespaceDefault},
 		EventTime:           metav1.NewMicroTime(time.Now()),
@@ -75,7 +75,7 @@ func (c *cluster) tell(ctx context.Context, pool *mcfgv1.MachineConfigPool, e ev
 		},
 	}, metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil && !apierrors.IsForbidden(err) {
-		c.warn("there is no event about it: %s", describe(err))
+		c.warn("there is no event about it: %s", Describe(err))
 	}
 }
 
@@ -84,7 +84,7 @@ func (c *cluster) tell(ctx context.Context, pool *mcfgv1.MachineConfigPool, e ev
 const attempts = 10
 
 // changePool reads a pool, lets decide say what to change and what to tell, and changes it.
-func (c *cluster) changePool(ctx context.Context, name string,
+func (c *Cluster) changePool(ctx context.Context, name string,
 	decide func(*mcfgv1.MachineConfigPool) (*change, string, error),
 ) (string, error) {
 	for try := 1; ; try++ {
@@ -106,51 +106,24 @@ func (c *cluster) changePool(ctx context.Context, name string,
 	}
 }
 
-// poolCommand is a command that changes the pool of its first argument.
-func poolCommand(o *options, use, short string, extra int,
-	decide func(context.Context, *cluster, *mcfgv1.MachineConfigPool, []string) (*change, string, error),
-) *cobra.Command {
-	return &cobra.Command{
-		Use: use, Short: short, Args: arguments(1, 1+extra, "POOL"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			said, err := c.changePool(cmd.Context(), args[0], func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
-				return decide(cmd.Context(), c, p, args[1:])
-			})
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
-			return err
-		},
-	}
+// Pause tells no further node of a pool to change its configuration. Like all changes of a pool it returns what to tell
+// people.
+func (c *Cluster) Pause(ctx context.Context, pool string) (said string, err error) {
+	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+		if p.Spec.Paused {
+			return nil, fmt.Sprintf("pool %s is paused already", p.Name), nil
+		}
+		return &change{paused: new(true)}, fmt.Sprintf("pool %s is paused: nodes that are on their way arrive, no other "+
+			"sets out; kubectl refit resume %s goes on", p.Name, p.Name), nil
+	})
 }
 
-func pauseCommand(o *options) *cobra.Command {
-	return poolCommand(o, "pause POOL", "Tell no further node of a pool to change its configuration", 0,
-		func(_ context.Context, _ *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
-			if p.Spec.Paused {
-				return nil, fmt.Sprintf("pool %s is paused already", p.Name), nil
-			}
-			return &change{paused: new(true)}, fmt.Sprintf("pool %s is paused: nodes that are on their way arrive, no other "+
-				"sets out; kubectl refit resume %s goes on", p.Name, p.Name), nil
-		})
-}
-
-func resumeCommand(o *options) *cobra.Command {
-	var keepPin bool
-	cmd := poolCommand(o, "resume POOL", "Let a pool go on that was paused, or held by a rollback", 0,
-		func(_ context.Context, _ *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
-			ch, said := resume(p, keepPin)
-			return ch, said, nil
-		})
-	cmd.Long = `Lets a pool go on: it is no longer paused, and a rollback no longer holds it at an earlier configuration,
-so that it goes to what its MachineConfigs render to.`
-	cmd.Flags().BoolVar(&keepPin, "keep-pin", false, "go on to the configuration that the pool was rolled back to")
-	return cmd
+// Resume lets a pool go on that was paused, or held by a rollback unless keepPin.
+func (c *Cluster) Resume(ctx context.Context, pool string, keepPin bool) (said string, err error) {
+	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+		ch, said := resume(p, keepPin)
+		return ch, said, nil
+	})
 }
 
 // resume takes away what holds a pool.
@@ -177,31 +150,23 @@ func resume(p *mcfgv1.MachineConfigPool, keepPin bool) (*change, string) {
 	return ch, fmt.Sprintf("pool %s %s: %s", p.Name, strings.Join(said, " and "), next)
 }
 
-func rollbackCommand(o *options) *cobra.Command {
-	var to string
-	cmd := poolCommand(o, "rollback POOL [--to RENDERED]", "Take a pool back to a configuration that it had", 0,
-		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
-			v, err := c.quarantines(ctx)
-			if err != nil {
-				return nil, "", err
-			}
-			known, _ := progress.NewReport(v).Pool(p.Name)
-			target, pin, err := rollback(p, known, to, time.Now())
-			if err != nil {
-				return nil, "", err
-			}
-			if _, err := c.rendered(ctx, target); err != nil {
-				return nil, "", fmt.Errorf("pool %s can't go back: %w", p.Name, err)
-			}
-			return &change{annotations: map[string]any{api.PinKey: api.Encode(pin)}}, rollbackSaid(p, pin), nil
-		})
-	cmd.Long = `Takes a pool back to a configuration that it had: the one that all its nodes had before the present one, or
-the one that --to names. The pool is held there until its MachineConfigs render to something else than what it left, or
-until kubectl refit resume. Nodes go the way of any update: one after the other, drained, with a verdict. In the middle
-of a rollout those that go back to what all had before it wait for no window, stage, approval or other pool of a
-RolloutPolicy.`
-	cmd.Flags().StringVar(&to, "to", "", "rendered configuration to go back to")
-	return cmd
+// Rollback takes a pool back to a configuration that it had; an empty one is that which all its nodes had last.
+func (c *Cluster) Rollback(ctx context.Context, pool, to string) (said string, err error) {
+	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+		v, err := c.quarantines(ctx)
+		if err != nil {
+			return nil, "", err
+		}
+		known, _ := progress.NewReport(v).Pool(p.Name)
+		target, pin, err := rollback(p, known, to, time.Now())
+		if err != nil {
+			return nil, "", err
+		}
+		if _, err := c.rendered(ctx, target); err != nil {
+			return nil, "", fmt.Errorf("pool %s can't go back: %w", p.Name, err)
+		}
+		return &change{annotations: map[string]any{api.PinKey: api.Encode(pin)}}, rollbackSaid(p, pin), nil
+	})
 }
 
 // rollback decides where to, and holds the pool there. What is known says what would be refused.
@@ -228,8 +193,8 @@ func rollback(p *mcfgv1.MachineConfigPool, known progress.Pool, to string, now t
 	case to == "":
 		to = history[0]
 	case !strings.HasPrefix(to, "rendered-"+p.Name+"-"):
-		return "", api.Pin{}, usageError{fmt.Errorf("flag --to: %s is not a rendered configuration of pool %s (it had: %s)",
-			to, p.Name, list(history))}
+		return "", api.Pin{}, cli.Usagef("flag --to: %s is not a rendered configuration of pool %s (it had: %s)",
+			to, p.Name, list(history))
 	}
 	if known.Refuses(to) {
 		return "", api.Pin{}, fmt.Errorf("%s is quarantined in pool %s, so no node would take it: "+

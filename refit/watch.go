@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"cmp"
@@ -8,13 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,41 +25,34 @@ import (
 // coalesce is how long events are gathered before they are looked at: a change often comes as several.
 const coalesce = 100 * time.Millisecond
 
-func watchCommand(o *options) *cobra.Command {
-	var settle time.Duration
-	cmd := &cobra.Command{
-		Use:   "watch [POOL]",
-		Short: "Follow a rollout until the pool is updated or goes no further",
-		Long: `Follows a rollout. On a terminal it is a picture that stays in its place: a bar for each pool, and a line for
-each node that is on its way, has failed, or is not as it should be. In a pipe, and where TERM is dumb, it is a line for
-each change of a node or a pool, with how long the step before took. It ends when the pools are updated (exit code 0) or
-go no further by themselves (exit code 1, with the reason).`,
-		Args: arguments(0, 1, "POOL"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithCancel(cmd.Context())
-			defer cancel()
-			// The first look fails where the watches would only try for ever.
-			r, err := c.report(ctx)
-			if err != nil {
-				return err
-			}
-			if _, err := chosen(r, args); err != nil {
-				return err
-			}
-			f := &follower{out: cmd.OutOrStdout(), only: args, settle: settle}
-			if f.screen = terminal(f.out, os.Getenv); f.screen != nil {
-				c.warnings = f.screen.beside(c.warnings)
-			}
-			return f.follow(ctx, c.follow(ctx))
-		},
+// A Watch is a rollout that is followed.
+type Watch struct {
+	Out io.Writer
+	// Env are the variables that say what the terminal can show, if Out is one.
+	Env func(string) string
+	// Pools are those that are followed; none: all.
+	Pools []string
+	// Settle is how long pools that are updated or stopped from the beginning must stay so.
+	Settle time.Duration
+}
+
+// Watch follows a rollout until the pools are updated, which is no error, or go no further.
+func (c *Cluster) Watch(ctx context.Context, w Watch) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The first look fails where the watches would only try for ever.
+	r, err := c.report(ctx)
+	if err != nil {
+		return err
 	}
-	cmd.Flags().DurationVar(&settle, "settle", 10*time.Second,
-		"how long pools that are updated or stopped from the beginning must stay so before watch believes it")
-	return cmd
+	if _, err := chosen(r, w.Pools); err != nil {
+		return err
+	}
+	f := &follower{out: w.Out, only: w.Pools, settle: w.Settle}
+	if f.screen = terminal(f.out, w.Env); f.screen != nil {
+		c.warnings = f.screen.beside(c.warnings)
+	}
+	return f.follow(ctx, c.follow(ctx))
 }
 
 // stores are what the watches keep.
@@ -75,7 +66,7 @@ type stores struct {
 const ruled = 15 * time.Second
 
 // rule keeps the rules of the moment, until ctx ends. What can't be read is said once, and the last rules stay.
-func (s *stores) rule(ctx context.Context, c *cluster) {
+func (s *stores) rule(ctx context.Context, c *Cluster) {
 	said := false
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		rules, err := c.rules(ctx)
@@ -85,7 +76,7 @@ func (s *stores) rule(ctx context.Context, c *cluster) {
 			s.ring()
 		case ctx.Err() == nil && !said:
 			said = true
-			c.warn("what RolloutPolicies say: not known: %s", describe(err))
+			c.warn("what RolloutPolicies say: not known: %s", Describe(err))
 		}
 	}, ruled)
 }
@@ -99,7 +90,7 @@ func (s *stores) ring() {
 }
 
 // follow starts the watches, which run until ctx ends.
-func (c *cluster) follow(ctx context.Context) *stores {
+func (c *Cluster) follow(ctx context.Context) *stores {
 	s := &stores{changed: make(chan struct{}, 1)}
 	nodes := c.kube.CoreV1().Nodes()
 	s.nodes = s.start(ctx, c, &corev1.Node{},
@@ -114,7 +105,7 @@ func (c *cluster) follow(ctx context.Context) *stores {
 	return s
 }
 
-func (s *stores) start(ctx context.Context, c *cluster, object runtime.Object, lists cache.ListWithContextFunc,
+func (s *stores) start(ctx context.Context, c *Cluster, object runtime.Object, lists cache.ListWithContextFunc,
 	watches cache.WatchFuncWithContext,
 ) cache.SharedIndexInformer {
 	lw := &cache.ListWatch{ListWithContextFunc: lists, WatchFuncWithContext: watches}
@@ -125,7 +116,7 @@ func (s *stores) start(ctx context.Context, c *cluster, object runtime.Object, l
 	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		if ctx.Err() == nil && !said && !errors.Is(err, io.EOF) {
 			said = true
-			c.warn("a watch broke off and is tried again: %s", describe(err))
+			c.warn("a watch broke off and is tried again: %s", Describe(err))
 		}
 	})
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{

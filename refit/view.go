@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 )
 
 // view asks for all that an explanation needs, six lists at once. What may be refused to some is a warning.
-func (c *cluster) view(ctx context.Context) (progress.View, error) {
+func (c *Cluster) view(ctx context.Context) (progress.View, error) {
 	var v progress.View
 	var exists map[string]bool
 	g, inner := errgroup.WithContext(ctx)
@@ -36,7 +36,7 @@ func (c *cluster) view(ctx context.Context) (progress.View, error) {
 		"the steps of nodes", "whether daemons run", "which configurations exist", "what RolloutPolicies say",
 	} {
 		if warnings[i] != nil {
-			c.warn("%s: not known: %s", what, describe(warnings[i]))
+			c.warn("%s: not known: %s", what, Describe(warnings[i]))
 		}
 	}
 	if exists != nil {
@@ -45,7 +45,7 @@ func (c *cluster) view(ctx context.Context) (progress.View, error) {
 	return v, nil
 }
 
-func (c *cluster) nodes(ctx context.Context) ([]corev1.Node, error) {
+func (c *Cluster) nodes(ctx context.Context) ([]corev1.Node, error) {
 	all, err := c.kube.CoreV1().Nodes().List(ctx, fromCache)
 	if err != nil {
 		return nil, fmt.Errorf("listing Nodes: %w", err)
@@ -53,7 +53,7 @@ func (c *cluster) nodes(ctx context.Context) ([]corev1.Node, error) {
 	return all.Items, nil
 }
 
-func (c *cluster) states(ctx context.Context) (map[string]*mcfgv1.MachineConfigNode, error) {
+func (c *Cluster) states(ctx context.Context) (map[string]*mcfgv1.MachineConfigNode, error) {
 	all, err := c.refit.MachineconfigurationV1().MachineConfigNodes().List(ctx, fromCache)
 	if err != nil {
 		return nil, fmt.Errorf("listing MachineConfigNodes: %w", err)
@@ -66,7 +66,7 @@ func (c *cluster) states(ctx context.Context) (map[string]*mcfgv1.MachineConfigN
 }
 
 // daemons are the daemon's pods by node; nil where there are none at all, as where it is a service of the hosts.
-func (c *cluster) daemons(ctx context.Context) (map[string]progress.Daemon, error) {
+func (c *Cluster) daemons(ctx context.Context) (map[string]progress.Daemon, error) {
 	pods, err := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: "k8s-app=" + api.Daemon, ResourceVersion: fromCache.ResourceVersion,
 	})
@@ -77,7 +77,7 @@ func (c *cluster) daemons(ctx context.Context) (map[string]progress.Daemon, erro
 }
 
 // configs are the names of all MachineConfigs. Their contents, which make megabytes, stay where they are.
-func (c *cluster) configs(ctx context.Context) (map[string]bool, error) {
+func (c *Cluster) configs(ctx context.Context) (map[string]bool, error) {
 	resource := mcfgv1.GroupVersion.WithResource("machineconfigs")
 	all, err := c.meta.Resource(resource).List(ctx, fromCache)
 	if err != nil {
@@ -91,7 +91,7 @@ func (c *cluster) configs(ctx context.Context) (map[string]bool, error) {
 }
 
 // report reads the cluster and brings it together.
-func (c *cluster) report(ctx context.Context) (*progress.Report, error) {
+func (c *Cluster) report(ctx context.Context) (*progress.Report, error) {
 	v, err := c.view(ctx)
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (c *cluster) report(ctx context.Context) (*progress.Report, error) {
 }
 
 // drainNow asks the cluster itself what the drain that a node's daemon reports would wait for at this moment.
-func (c *cluster) drainNow(ctx context.Context, node string, policy *api.DrainPolicy, reported api.Drain,
+func (c *Cluster) drainNow(ctx context.Context, node string, policy *api.DrainPolicy, reported api.Drain,
 ) (*api.Drain, error) {
 	live, err := (&drain.Drainer{Client: c.kube, Node: node}).Forecast(ctx, policy)
 	if err != nil {

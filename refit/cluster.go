@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package refit is what kubectl refit knows: what a rollout does and waits for, what a change would do to a pool, and
+// how a rollout is stopped and taken back. A Cluster has a method for each command. What the method returns has the form
+// for programs as its JSON, and is written for people by its WriteText:
+//
+//	c, err := refit.Connect(config, refit.Options{Namespace: api.Namespace, Warnings: os.Stderr})
+//	...
+//	status, err := c.Status(ctx, []string{"worker"})
+//	...
+//	err = status.WriteText(os.Stdout, time.Now())
+package refit
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,69 +21,23 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	mcfgclient "github.com/openshift/client-go/machineconfiguration/clientset/versioned"
-	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
-	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/intake"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/progress"
 )
 
-// options are the flags that all commands share.
-type options struct {
-	kube   *genericclioptions.ConfigFlags
-	output string
-}
-
-func newOptions() *options {
-	return &options{kube: genericclioptions.NewConfigFlags(true)}
-}
-
-// formats of outputs: a flag -o has those of its command as this annotation.
-const (
-	formats        = "formats"
-	formatText     = "text"
-	formatJSON     = "json"
-	formatMarkdown = "markdown"
-)
-
-// outputFlag gives a command -o, for text, JSON and what else it has.
-func (o *options) outputFlag(cmd *cobra.Command, more ...string) {
-	all := append([]string{formatText, formatJSON}, more...)
-	cmd.Flags().StringVarP(&o.output, "output", "o", formatText, "output format: "+strings.Join(all, ", "))
-	cmd.Flags().Lookup("output").Annotations = map[string][]string{formats: all}
-}
-
-// print prints what a command has found: v for programs, or what text writes for people.
-func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) error {
-	if o.output != formatJSON {
-		return text(cmd.OutOrStdout())
-	}
-	enc := json.NewEncoder(cmd.OutOrStdout())
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
-// check looks at -o, where the command has it.
-func (o *options) check(cmd *cobra.Command) error {
-	flag := cmd.Flags().Lookup("output")
-	if flag == nil || o.output == "" || slices.Contains(flag.Annotations[formats], o.output) {
-		return nil
-	}
-	return usageError{fmt.Errorf("flag -o: %q is none of %s", o.output, list(flag.Annotations[formats]))}
-}
-
-// cluster is the API server, with the rights of whoever asks.
-type cluster struct {
+// Cluster is the API server, with the rights of the person who asks.
+type Cluster struct {
 	kube  kubernetes.Interface
 	refit mcfgclient.Interface
 	meta  metadata.Interface
@@ -91,26 +53,28 @@ const (
 	requestBurst      = 200
 )
 
-func (o *options) connect(cmd *cobra.Command) (*cluster, error) {
-	if err := o.check(cmd); err != nil {
-		return nil, err
-	}
-	cfg, err := o.kube.ToRESTConfig()
-	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
-	}
+// Options are how a Cluster is reached.
+type Options struct {
+	// Version is that of the program, for the API server's log.
+	Version string
+	// Namespace is where the daemons run.
+	Namespace string
+	// Warnings is where a line is written for each part of an answer that is not known.
+	Warnings io.Writer
+}
+
+// Connect makes the clients for a Cluster; it asks for nothing yet.
+func Connect(cfg *rest.Config, o Options) (*Cluster, error) {
+	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst = requestsPerSecond, requestBurst
-	cfg.UserAgent = "kubectl-refit/" + version
+	cfg.UserAgent = "kubectl-refit/" + o.Version
 	// What can't be read of one object must not hide the others, and is what people come here for.
 	cfg.Wrap(intake.New().Transport)
 	// Nodes and pods come in the encoding that costs least to read: a thousand nodes are some ten MB of JSON.
 	binary := rest.CopyConfig(cfg)
 	binary.ContentType = runtime.ContentTypeProtobuf
 	binary.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	c := &cluster{namespace: api.Namespace, warnings: cmd.ErrOrStderr()}
-	if cmd.Flags().Changed("namespace") {
-		c.namespace = *o.kube.Namespace
-	}
+	c := &Cluster{namespace: o.Namespace, warnings: o.Warnings}
 	var errs [4]error
 	c.kube, errs[0] = kubernetes.NewForConfig(binary)
 	c.refit, errs[1] = mcfgclient.NewForConfig(cfg)
@@ -122,13 +86,31 @@ func (o *options) connect(cmd *cobra.Command) (*cluster, error) {
 	return c, nil
 }
 
+// unreachableError is a desired state that can't be reached from where the nodes are.
+type unreachableError struct{ error }
+
+// ExitStatus makes it cli.ExitUnreachable.
+func (unreachableError) ExitStatus() int { return cli.ExitUnreachable }
+
+// Describe is an error in words; where the cluster refuses, its own words say which right is missing.
+func Describe(err error) string {
+	if !apierrors.IsForbidden(err) {
+		return err.Error()
+	}
+	text := err.Error()
+	if _, right, ok := strings.Cut(text, "is forbidden: "); ok {
+		text = right
+	}
+	return "not allowed: " + text
+}
+
 // warn says what the answer lacks.
-func (c *cluster) warn(format string, args ...any) {
+func (c *Cluster) warn(format string, args ...any) {
 	fmt.Fprintln(c.warnings, "warning:", message.OneLine(fmt.Sprintf(format, args...)))
 }
 
 // whoami is who the API server takes us for.
-func (c *cluster) whoami(ctx context.Context) (string, error) {
+func (c *Cluster) whoami(ctx context.Context) (string, error) {
 	review, err := c.kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil {
@@ -140,7 +122,7 @@ func (c *cluster) whoami(ctx context.Context) (string, error) {
 // fromCache lists what the API server has in memory, which is at most moments old.
 var fromCache = metav1.ListOptions{ResourceVersion: "0"}
 
-func (c *cluster) pools(ctx context.Context) ([]mcfgv1.MachineConfigPool, error) {
+func (c *Cluster) pools(ctx context.Context) ([]mcfgv1.MachineConfigPool, error) {
 	// They are few, and people look at what they have just changed.
 	list, err := c.refit.MachineconfigurationV1().MachineConfigPools().List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
@@ -154,7 +136,7 @@ func (c *cluster) pools(ctx context.Context) ([]mcfgv1.MachineConfigPool, error)
 }
 
 // pool reads one pool as it is now, for those who are going to change it.
-func (c *cluster) pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error) {
+func (c *Cluster) pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error) {
 	p, err := c.refit.MachineconfigurationV1().MachineConfigPools().Get(ctx, name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		if err != nil {
@@ -193,7 +175,7 @@ func chosen(r *progress.Report, named []string) ([]progress.Pool, error) {
 }
 
 // rendered reads a rendered configuration and holds it to its name, which is a digest of its content.
-func (c *cluster) rendered(ctx context.Context, name string) (*machineconfig.Config, error) {
+func (c *Cluster) rendered(ctx context.Context, name string) (*machineconfig.Config, error) {
 	mc, err := c.refit.MachineconfigurationV1().MachineConfigs().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no MachineConfig %s in the cluster: %w", name, err)

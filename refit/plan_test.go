@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"encoding/json"
@@ -22,13 +22,13 @@ import (
 )
 
 // planned is what a plan of these two configurations says of nodes.
-func planned(t testing.TB, from, to *machineconfig.Config, nodes ...string) *planDocument {
+func planned(t testing.TB, from, to *machineconfig.Config, nodes ...string) *PlanDocument {
 	t.Helper()
 	p, err := between(from, to, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &planDocument{
+	d := &PlanDocument{
 		Pool: "worker", Current: from.Name, Desired: to.Name, MaxUnavailable: 1, Order: nodes,
 		Groups: []planGroup{{Current: from.Name, Nodes: nodes, Plan: p, Diffs: plan.Diffs(from, to, p.Changes)}},
 	}
@@ -38,25 +38,25 @@ func planned(t testing.TB, from, to *machineconfig.Config, nodes ...string) *pla
 }
 
 // outputs are what a plan prints, by format.
-func outputs(t testing.TB, d *planDocument) map[string]string {
+func outputs(t testing.TB, d *PlanDocument) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, all := range []bool{false, true} {
 		var text strings.Builder
-		if err := d.write(&text, all); err != nil {
+		if err := d.WriteText(&text, all); err != nil {
 			t.Fatal(err)
 		}
 		out[fmt.Sprintf("text, all %t", all)] = text.String()
 	}
 	var text strings.Builder
-	if err := d.markdown(&text); err != nil {
+	if err := d.WriteMarkdown(&text); err != nil {
 		t.Fatal(err)
 	}
 	data, err := json.Marshal(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out[formatMarkdown], out[formatJSON] = text.String(), string(data)
+	out["markdown"], out["json"] = text.String(), string(data)
 	return out
 }
 
@@ -269,7 +269,7 @@ func TestAStagesOwnMaxUnavailableIsSaidAndCountsForItAlone(t *testing.T) {
 	if got := d.simulate(p, &policy, object, took, time.Unix(0, 0)); got == nil || got.Seconds != 4*600 {
 		t.Errorf("with it: %+v", got)
 	}
-	plain := &planDocument{}
+	plain := &PlanDocument{}
 	plain.most(progress.NewPool(object, list), object)
 	if got := plain.atATime(); got != "at most 3 at a time" {
 		t.Error(got)
@@ -278,22 +278,23 @@ func TestAStagesOwnMaxUnavailableIsSaidAndCountsForItAlone(t *testing.T) {
 
 func TestWhatAGateRefusedIsSaidWithItsName(t *testing.T) {
 	q := api.Quarantine{Config: "rendered-worker-b", Gate: "smoke", Reason: "was closed", Since: time.Unix(1, 0)}
-	d := &planDocument{Desired: q.Config}
+	d := &PlanDocument{Desired: q.Config}
 	d.note(progress.Pool{Name: "worker", Target: q.Config, Quarantined: []api.Quarantine{q}})
 	if got := strings.Join(d.Notes, "\n"); !d.refused || !strings.Contains(got, "gate smoke was closed; until that is lifted") {
 		t.Error(got)
 	}
 	var out strings.Builder
 	lifted := quarantineRow{Pool: "worker", Quarantine: api.Quarantine{Config: q.Config}, Lifted: &liftedRow{By: "jane"}}
-	if err := writeQuarantines(&out, []quarantineRow{{Pool: "worker", Quarantine: q}, lifted}, time.Unix(61, 0)); err != nil {
+	rows := Quarantines{{Pool: "worker", Quarantine: q}, lifted}
+	if err := rows.WriteText(&out, time.Unix(61, 0)); err != nil {
 		t.Fatal(err)
 	}
-	rows := strings.Split(out.String(), "\n")
-	if words := strings.Fields(rows[1]); words[2] != "-" || !strings.HasSuffix(rows[1], "gate smoke was closed") {
-		t.Error(rows[1])
+	lines := strings.Split(out.String(), "\n")
+	if words := strings.Fields(lines[1]); words[2] != "-" || !strings.HasSuffix(lines[1], "gate smoke was closed") {
+		t.Error(lines[1])
 	}
-	if words := strings.Fields(rows[4]); len(words) != 6 || words[2] != "-" {
-		t.Error(rows[4])
+	if words := strings.Fields(lines[4]); len(words) != 6 || words[2] != "-" {
+		t.Error(lines[4])
 	}
 }
 
@@ -309,7 +310,7 @@ func TestAPlanInMarkdown(t *testing.T) {
 	d.Budgets = []heldPod{{Node: "w-2", Namespace: "shop", Pod: "db-0", Budget: "db", Placement: "0 of 2 nodes could take it"}}
 	d.Counts.HeldPods = new(1)
 	d.Estimate = &planEstimate{Nodes: 2, Seconds: 360, SlowestSeconds: 600, BasedOn: 2}
-	got := outputs(t, d)[formatMarkdown]
+	got := outputs(t, d)["markdown"]
 	for _, want := range []string{
 		"<!-- kubectl refit plan worker -->\n", "**Drain**, **Reboot** | file /etc/a&#124;b: no policy covers it",
 		"\n````diff\n--- /etc/a|b\n", "+<b>2</b>\n", "masked: nothing -> ", "- the pool is &#60;paused&#62;\n",

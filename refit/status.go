@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 )
 
-// poolRow and nodeRow are what status says, and its JSON.
+// A poolRow or a nodeRow is what status says of one, and its JSON.
 type (
 	poolRow struct {
 		Name          string           `json:"name"`
@@ -45,40 +45,25 @@ type (
 		WaitsFor string           `json:"waitsFor,omitempty"`
 		Drift    *api.Drift       `json:"drift,omitempty"`
 	}
-	statusDocument struct {
+	// StatusDocument is what status says of pools and nodes.
+	StatusDocument struct {
 		Pools []poolRow `json:"pools"`
 		Nodes []nodeRow `json:"nodes"`
 	}
 )
 
-func statusCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "status [POOL]",
-		Short: "Show pools and their nodes: configuration, phase, since when, and what they wait for",
-		Args:  arguments(0, 1, "POOL"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := c.report(cmd.Context())
-			if err != nil {
-				return err
-			}
-			doc, err := makeStatus(r, args)
-			if err != nil {
-				return err
-			}
-			return o.print(cmd, doc, func(w io.Writer) error { return doc.write(w, time.Now()) })
-		},
+// Status says where pools and nodes are: all of them, or the named pool and its nodes.
+func (c *Cluster) Status(ctx context.Context, only []string) (StatusDocument, error) {
+	r, err := c.report(ctx)
+	if err != nil {
+		return StatusDocument{}, err
 	}
-	o.outputFlag(cmd)
-	return cmd
+	return makeStatus(r, only)
 }
 
 // makeStatus lists all pools and nodes, or the named pool and its nodes.
-func makeStatus(r *progress.Report, only []string) (statusDocument, error) {
-	doc := statusDocument{Pools: []poolRow{}, Nodes: []nodeRow{}}
+func makeStatus(r *progress.Report, only []string) (StatusDocument, error) {
+	doc := StatusDocument{Pools: []poolRow{}, Nodes: []nodeRow{}}
 	pools, err := chosen(r, only)
 	if err != nil {
 		return doc, err
@@ -122,7 +107,8 @@ func blocking(a progress.Answer) string {
 	return a.Blocking.String()
 }
 
-func (d statusDocument) write(w io.Writer, now time.Time) error {
+// WriteText writes it for people.
+func (d StatusDocument) WriteText(w io.Writer, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "POOL\tCONFIGURATION\tSTATUS\tSINCE\tUPDATED\tREADY\tUNAVAILABLE\tDEGRADED\tWAITS FOR")
 	for _, p := range d.Pools {
@@ -146,7 +132,7 @@ func (d statusDocument) write(w io.Writer, now time.Time) error {
 }
 
 // writeDrift lists what on hosts is not as their configurations say, and what to do about it.
-func (d statusDocument) writeDrift(w io.Writer, now time.Time) error {
+func (d StatusDocument) writeDrift(w io.Writer, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	some := false
 	for _, n := range d.Nodes {

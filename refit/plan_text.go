@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"cmp"
@@ -21,8 +21,8 @@ const (
 	shortLine  = 200
 )
 
-// write writes the plan for people, with all that differs in files, or the beginnings.
-func (d *planDocument) write(w io.Writer, all bool) error {
+// WriteText writes the plan for people, with all that differs in files, or the beginnings.
+func (d *PlanDocument) WriteText(w io.Writer, all bool) error {
 	fmt.Fprintf(w, "pool %s: %s -> %s\n", d.Pool, cmp.Or(d.Current, "(nothing rendered)"), d.Desired)
 	fmt.Fprintln(w, d.summary())
 	for _, name := range d.Deleted {
@@ -115,7 +115,7 @@ func differences(diffs []plan.Diff, all bool) []string {
 }
 
 // summary is how much there is to do, in one sentence.
-func (d *planDocument) summary() string {
+func (d *PlanDocument) summary() string {
 	c := d.Counts
 	text := fmt.Sprintf("%d of %s would go: %d drained, %d rebooted",
 		c.Going, number(c.Nodes, "node"), c.Drained, c.Reboots)

@@ -1,52 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"github.com/spf13/cobra"
 
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/progress"
 )
 
-func diffCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "diff NODE|POOL",
-		Short: "Show how what a node or a pool has differs from what it shall have",
-		Long: `Shows how the configuration that a node has differs from the one that it shall have, or that its pool has for
-it; of a pool, how the one that all its nodes last had differs from the one that they shall have. Paths and names are
-shown, contents never. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
-		Args: arguments(1, 1, "NODE or POOL"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			p, err := c.diff(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return errors.Join(o.print(cmd, p, p.WriteText), reconcilable(p))
-		},
-	}
-	o.outputFlag(cmd)
-	return cmd
-}
-
-// reconcilable is an error where a plan can't be carried out.
-func reconcilable(p *plan.Plan) error {
-	if len(p.Unreconcilable) == 0 {
-		return nil
-	}
-	u := p.Unreconcilable[0]
-	return unreachableError{fmt.Errorf("%s can't be reached from %s: %s: %s", p.Desired, p.Current, u.Field, u.Reason)}
-}
-
-func (c *cluster) diff(ctx context.Context, name string) (*plan.Plan, error) {
+// Diff plans from the configuration that a node or a pool has to the one that it shall have. The plan names what
+// differs, and holds no contents.
+func (c *Cluster) Diff(ctx context.Context, name string) (*plan.Plan, error) {
 	pools, err := c.pools(ctx)
 	if err != nil {
 		return nil, err
@@ -95,4 +61,13 @@ func ends(r *progress.Report, name string) (current, desired string, err error) 
 		return "", "", fmt.Errorf("%s shall have no configuration yet", s)
 	}
 	return current, desired, nil
+}
+
+// Reconcilable is an error where a plan can't be carried out.
+func Reconcilable(p *plan.Plan) error {
+	if len(p.Unreconcilable) == 0 {
+		return nil
+	}
+	u := p.Unreconcilable[0]
+	return unreachableError{fmt.Errorf("%s can't be reached from %s: %s: %s", p.Desired, p.Current, u.Field, u.Reason)}
 }

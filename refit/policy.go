@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +34,7 @@ func ownClient(cfg *rest.Config) (rest.Interface, error) {
 }
 
 // policies are the cluster's RolloutPolicies; none where it has not the kind.
-func (c *cluster) policies(ctx context.Context) ([]api.RolloutPolicy, error) {
+func (c *Cluster) policies(ctx context.Context) ([]api.RolloutPolicy, error) {
 	var list api.RolloutPolicyList
 	err := c.own.Get().Resource("rolloutpolicies").Do(ctx).Into(&list)
 	if apierrors.IsNotFound(err) {
@@ -50,7 +48,7 @@ func (c *cluster) policies(ctx context.Context) ([]api.RolloutPolicy, error) {
 
 // rules lets the cluster's policies say what they say now. Which node the controller runs on is not asked for: that one
 // goes last.
-func (c *cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
+func (c *Cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
 	policies, err := c.policies(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +70,7 @@ func (c *cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
 
 // etcd is what is known of etcd: its members, and where there are none what the API server says. Whoever may not ask
 // for that gets the answers that are found without it.
-func (c *cluster) etcd(ctx context.Context) (*progress.Etcd, error) {
+func (c *Cluster) etcd(ctx context.Context) (*progress.Etcd, error) {
 	var pods []corev1.Pod
 	for _, at := range progress.EtcdPlaces {
 		some, err := c.kube.CoreV1().Pods(at.Namespace).List(ctx, metav1.ListOptions{
@@ -97,47 +95,34 @@ func (c *cluster) etcd(ctx context.Context) (*progress.Etcd, error) {
 }
 
 // rulesIfKnown are the rules; nil, with a warning, where they can't be read.
-func (c *cluster) rulesIfKnown(ctx context.Context) func([]*progress.Pool) {
+func (c *Cluster) rulesIfKnown(ctx context.Context) func([]*progress.Pool) {
 	rules, err := c.rules(ctx)
 	if err != nil {
-		c.warn("what RolloutPolicies say: not known: %s", describe(err))
+		c.warn("what RolloutPolicies say: not known: %s", Describe(err))
 	}
 	return rules
 }
 
-func bypassCommand(o *options) *cobra.Command {
-	var why string
-	var end bool
-	cmd := poolCommand(o, "bypass POOL --why TEXT", "Let a pool's update go on without most of its RolloutPolicy", 0,
-		func(ctx context.Context, c *cluster, p *mcfgv1.MachineConfigPool, _ []string) (*change, string, error) {
-			if end {
-				if p.Annotations[api.BypassKey] == "" {
-					return nil, fmt.Sprintf("pool %s has no bypass", p.Name), nil
-				}
-				return &change{annotations: map[string]any{api.BypassKey: nil}},
-					fmt.Sprintf("pool %s goes by its RolloutPolicy again", p.Name), nil
-			}
-			who, err := c.whoami(ctx)
-			if err != nil {
-				return nil, "", err
-			}
-			return bypass(p, who, why, rollout.Now())
-		})
-	cmd.Long = `Lets the configuration that a pool shall have now go through it without most of its RolloutPolicy:
-` + progress.Bypassed + `.
-What counts still:
-` + progress.NotBypassed + `.
-Who did it, when and why is recorded at the pool and as an event. It ends when the pool is to have another
-configuration, or with --end.`
-	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")
-	cmd.Flags().BoolVar(&end, "end", false, "end the bypass")
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if end == (why != "") {
-			return usageError{errors.New("one of --why TEXT and --end is needed")}
+// Bypass lets the configuration that a pool shall have go through it without most of its RolloutPolicy.
+func (c *Cluster) Bypass(ctx context.Context, pool, why string) (said string, err error) {
+	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+		who, err := c.whoami(ctx)
+		if err != nil {
+			return nil, "", err
 		}
-		return checkWhy(why)
-	}
-	return cmd
+		return bypass(p, who, why, rollout.Now())
+	})
+}
+
+// EndBypass has a pool go by its RolloutPolicy again.
+func (c *Cluster) EndBypass(ctx context.Context, pool string) (said string, err error) {
+	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
+		if p.Annotations[api.BypassKey] == "" {
+			return nil, fmt.Sprintf("pool %s has no bypass", p.Name), nil
+		}
+		return &change{annotations: map[string]any{api.BypassKey: nil}},
+			fmt.Sprintf("pool %s goes by its RolloutPolicy again", p.Name), nil
+	})
 }
 
 // pinned is what somebody rolled the pool back to; nil: nobody did. The render controller may not have acted on it yet.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package refit
 
 import (
 	"cmp"
@@ -22,14 +22,14 @@ const commentLimit = 65536
 // mostListed is how many entries a list of a summary has, so that there is room for it.
 const mostListed = 20
 
-// markdown writes the plan as a comment of a pull request. Contents are shown as far as there is room; the summary is
-// always whole.
-func (d *planDocument) markdown(w io.Writer) error {
+// WriteMarkdown writes the plan as a comment of a pull request. Contents are shown as far as there is room; the summary
+// is always whole.
+func (d *PlanDocument) WriteMarkdown(w io.Writer) error {
 	_, err := io.WriteString(w, d.comment(commentLimit))
 	return err
 }
 
-func (d *planDocument) comment(limit int) string {
+func (d *PlanDocument) comment(limit int) string {
 	const cut = "\n_Cut to fit into a comment: of %s less is shown than there is. `--diff all` without `-o markdown` " +
 		"shows all._\n"
 	c := comment{}
@@ -69,12 +69,12 @@ func (c *comment) list(title string, entries []string) {
 	}
 }
 
-func (c *comment) summary(d *planDocument) {
+func (c *comment) summary(d *PlanDocument) {
 	// By its first line whoever comments finds its comment again.
 	c.line("<!-- kubectl refit plan %s -->", d.Pool)
 	c.line("### Pool %s: %s\n", code(d.Pool), escaped(d.summary()))
 	c.line("%s → %s\n", code(cmp.Or(d.Current, "(nothing rendered)")), code(d.Desired))
-	if err := d.err(); err != nil {
+	if err := d.Err(); err != nil {
 		c.line("**No node would go:** %s\n", escaped(message.OneLine(err.Error())))
 	}
 	if len(d.Groups) == 0 {
@@ -114,7 +114,7 @@ func (c *comment) budgets(held []heldPod) {
 }
 
 // heldOf is how many pods budgets hold on the nodes of a group.
-func (d *planDocument) heldOf(g planGroup) string {
+func (d *PlanDocument) heldOf(g planGroup) string {
 	if d.Counts.HeldPods == nil {
 		return "not known"
 	}

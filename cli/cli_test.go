@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+type unreachable struct{ error }
+
+func (unreachable) ExitStatus() int { return ExitUnreachable }
+
+func TestAnErrorHasTheExitCodeOfWhatItWraps(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	child := exec.CommandContext(t.Context(), "false").Run()
+	if child == nil {
+		t.Fatal("false ended well")
+	}
+	for name, test := range map[string]struct {
+		err  error
+		want int
+	}{
+		"none":                        {nil, 0},
+		"a failure":                   {broken, exitFailed},
+		"usage":                       {Usagef("flag -x: %w", broken), ExitUsage},
+		"usage, wrapped":              {fmt.Errorf("reading: %w", Usagef("flag -x")), ExitUsage},
+		"unreachable, beside another": {errors.Join(broken, unreachable{broken}), ExitUnreachable},
+		"the exit code of a child":    {fmt.Errorf("running false: %w", child), exitFailed},
+	} {
+		if got := ExitCode(test.err); got != test.want {
+			t.Errorf("%s: exit code %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+func TestAProgramEndsWithOneLineAndAFlagThatCannotBeReadIsUsage(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args []string
+		err  error
+		code int
+		text string
+	}{
+		"all is well":           {nil, nil, 0, ""},
+		"a failure":             {nil, errors.New("one\ntwo"), exitFailed, "error: one; two\n"},
+		"an unknown flag":       {[]string{"--nix"}, nil, ExitUsage, "error: unknown flag: --nix\n"},
+		"an argument too many":  {[]string{"x"}, nil, ExitUsage, "error: unexpected argument \"x\"\n"},
+		"a flag of another one": {[]string{"-o", "yaml"}, nil, ExitUsage, "error: flag -o: \"yaml\" is neither text nor json\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, output string
+			cmd := &cobra.Command{Use: "x", Args: NoArgs, RunE: func(*cobra.Command, []string) error {
+				return errors.Join(TextOrJSON("flag -o", output), test.err)
+			}}
+			cmd.Flags().StringVarP(&output, "output", "o", Text, "")
+			Root(cmd)
+			var stderr strings.Builder
+			cmd.SetArgs(append([]string{}, test.args...))
+			cmd.SetErr(&stderr)
+			cmd.SetOut(&stderr)
+			code := End(&stderr, cmd.ExecuteContext(t.Context()))
+			if out = stderr.String(); code != test.code || out != test.text {
+				t.Errorf("exit code %d and %q, want %d and %q", code, out, test.code, test.text)
+			}
+		})
+	}
+}
+
+func TestAValueThatIsNotAllowedIsNamedWithThoseThatAre(t *testing.T) {
+	t.Parallel()
+	if err := OneOf("flag --os", "none", "auto", "none"); err != nil {
+		t.Error(err)
+	}
+	err := OneOf("flag --os", "dos", "auto", "none")
+	if want := `flag --os: "dos" is none of auto, none`; err == nil || err.Error() != want || ExitCode(err) != ExitUsage {
+		t.Errorf("%v, want %s", err, want)
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/cli"
+	"github.com/noderefit/noderefit/refit"
+)
+
+// options are the flags that all commands share.
+type options struct {
+	kube   *genericclioptions.ConfigFlags
+	output string
+}
+
+func newOptions() *options {
+	return &options{kube: genericclioptions.NewConfigFlags(true)}
+}
+
+const (
+	// formats annotates the flag -o of a command with the formats that it takes.
+	formats        = "formats"
+	formatMarkdown = "markdown"
+)
+
+// outputFlag gives a command -o, for text, JSON and what else it has.
+func (o *options) outputFlag(cmd *cobra.Command, more ...string) {
+	all := append([]string{cli.Text, cli.JSON}, more...)
+	cmd.Flags().StringVarP(&o.output, "output", "o", cli.Text, "output format: "+strings.Join(all, ", "))
+	cmd.Flags().Lookup("output").Annotations = map[string][]string{formats: all}
+}
+
+// print prints what a command has found: v for programs, or what text writes for people.
+func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) error {
+	if o.output != cli.JSON {
+		return text(cmd.OutOrStdout())
+	}
+	return cli.WriteJSON(cmd.OutOrStdout(), v)
+}
+
+// check looks at -o, where the command has it.
+func (o *options) check(cmd *cobra.Command) error {
+	flag := cmd.Flags().Lookup("output")
+	if flag == nil || o.output == "" {
+		return nil
+	}
+	return cli.OneOf("flag -o", o.output, flag.Annotations[formats]...)
+}
+
+func (o *options) connect(cmd *cobra.Command) (*refit.Cluster, error) {
+	if err := o.check(cmd); err != nil {
+		return nil, err
+	}
+	cfg, err := o.kube.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	ro := refit.Options{Version: version, Namespace: api.Namespace, Warnings: cmd.ErrOrStderr()}
+	if cmd.Flags().Changed("namespace") {
+		ro.Namespace = *o.kube.Namespace
+	}
+	return refit.Connect(cfg, ro)
+}
+
+// arguments asks for between least and most arguments, named as people know them.
+func arguments(least, most int, names string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return cli.Usagef("%s is needed", names)
+		case len(args) > most:
+			return cli.Usagef("unexpected argument %q", args[most])
+		}
+		return nil
+	}
+}

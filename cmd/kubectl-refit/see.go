@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/noderefit/noderefit/refit"
+)
+
+func statusCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status [POOL]",
+		Short: "Show pools and their nodes: configuration, phase, since when, and what they wait for",
+		Args:  arguments(0, 1, "POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			doc, err := c.Status(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return o.print(cmd, doc, func(w io.Writer) error { return doc.WriteText(w, time.Now()) })
+		},
+	}
+	o.outputFlag(cmd)
+	return cmd
+}
+
+func explainCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain NODE|POOL",
+		Short: "Say why a node or a pool is not (yet) where it should be",
+		Long: `Says why a node or a pool is not (yet) where it should be: one answer, with the object that everything waits
+for, since when, and what to do. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
+		Args: arguments(1, 1, "NODE or POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			a, err := c.Explain(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return o.print(cmd, a, func(w io.Writer) error { return refit.WriteAnswer(w, a, time.Now()) })
+		},
+	}
+	o.outputFlag(cmd)
+	return cmd
+}
+
+func watchCommand(o *options) *cobra.Command {
+	var settle time.Duration
+	cmd := &cobra.Command{
+		Use:   "watch [POOL]",
+		Short: "Follow a rollout until the pool is updated or goes no further",
+		Long: `Follows a rollout. On a terminal it is a picture that stays in its place: a bar for each pool, and a line for
+each node that is on its way, has failed, or is not as it should be. In a pipe, and where TERM is dumb, it is a line for
+each change of a node or a pool, with how long the step before took. It ends when the pools are updated (exit code 0) or
+go no further by themselves (exit code 1, with the reason).`,
+		Args: arguments(0, 1, "POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			w := refit.Watch{Out: cmd.OutOrStdout(), Env: os.Getenv, Pools: args, Settle: settle}
+			return c.Watch(cmd.Context(), w)
+		},
+	}
+	cmd.Flags().DurationVar(&settle, "settle", 10*time.Second,
+		"how long pools that are updated or stopped from the beginning must stay so before watch believes it")
+	return cmd
+}
+
+func diffCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "diff NODE|POOL",
+		Short: "Show how what a node or a pool has differs from what it shall have",
+		Long: `Shows how the configuration that a node has differs from the one that it shall have, or that its pool has for
+it; of a pool, how the one that all its nodes last had differs from the one that they shall have. Paths and names are
+shown, contents never. A name that a node and a pool share is told apart as node/NAME and pool/NAME.`,
+		Args: arguments(1, 1, "NODE or POOL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			p, err := c.Diff(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return errors.Join(o.print(cmd, p, p.WriteText), refit.Reconcilable(p))
+		},
+	}
+	o.outputFlag(cmd)
+	return cmd
+}
+
+func planCommand(o *options) *cobra.Command {
+	var p refit.Proposal
+	cmd := &cobra.Command{
+		Use:   "plan POOL -f FILE...",
+		Short: "Show what a change would do to the nodes of a pool, before anything is applied",
+		Long: `Shows what the nodes of a pool would do if the documents of the files were applied: MachineConfigs, Butane
+(.bu) or Ignition documents, of which one with the name of a MachineConfig in the cluster takes its place, and a
+MachineConfigPool, which takes the place of the pool, or is the pool where there is none yet. Nothing is written. With
+--prune the files are all that people have for the pool: what is in none of them is deleted, but for what controllers
+make. Without files and deletions it is what the pool's MachineConfigs make as they are.
+
+How files, units and SSH keys differ is shown, but for what may be a secret: of that only the sizes. -o markdown is for
+a comment of a pull request.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			// kubectl's habit and the shell's: -f a.yaml b.yaml
+			if len(args) > 1 && len(p.Files) > 0 {
+				p.Files = append(p.Files, args[1:]...)
+				args = args[:1]
+			}
+			if err := p.Check(); err != nil {
+				return err
+			}
+			return arguments(1, 1, "POOL")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.connect(cmd)
+			if err != nil {
+				return err
+			}
+			doc, err := c.Plan(cmd.Context(), args[0], p)
+			if err != nil {
+				return err
+			}
+			text := func(w io.Writer) error { return doc.WriteText(w, p.Diff == refit.DiffAll) }
+			if o.output == formatMarkdown {
+				text = doc.WriteMarkdown
+			}
+			return errors.Join(o.print(cmd, doc, text), doc.Err())
+		},
+	}
+	o.outputFlag(cmd, formatMarkdown)
+	cmd.Flags().StringSliceVarP(&p.Files, "filename", "f", nil,
+		"file or directory with documents, - for the standard input; may be repeated")
+	cmd.Flags().StringSliceVar(&p.Deletions, "delete", nil, "MachineConfig to plan without; may be repeated")
+	cmd.Flags().BoolVar(&p.Prune, "prune", false, "plan without the pool's MachineConfigs that are in no file")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "labels of what --prune may delete, all if empty")
+	cmd.Flags().StringVar(&p.Diff, "diff", refit.DiffShort,
+		"how much is shown of what differs in files: short, all or none; JSON and Markdown have all unless none")
+	return cmd
+}
