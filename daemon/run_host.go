@@ -55,7 +55,8 @@ func (h *Head) readHost(a hostAnswer) {
 		return
 	}
 	if a.err != nil {
-		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving, blindReason+": "+message.OneLine(a.err.Error()), now)
+		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving,
+			blindReason+": "+message.OneLine(a.err.Error()), now)
 		h.log.Warn("reading the host", zap.Error(a.err))
 		h.askAt = h.blind.retry
 		return

@@ -61,7 +61,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	}
 	if atRest(p.name) {
 		if p.name == PhaseDone {
-			h.way.request, h.way.plan = hands.Request{}, nil // a document may be large, and is not needed before it is read again
+			h.way.request, h.way.plan = hands.Request{}, nil // a document may be large, and is read again before it is used
 			h.way.failure = nil
 		}
 		h.rest(ctx, v)

@@ -50,7 +50,7 @@ func document(flag string) argument {
 }
 
 func hookDocument(l *commandLine, c *call) error {
-	if c.request == nil || c.request.HookDocument.Node == "" {
+	if c.request == nil || c.request.Node == "" {
 		return nil
 	}
 	data, err := json.Marshal(c.request.HookDocument)

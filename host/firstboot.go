@@ -22,7 +22,7 @@ import (
 // not go by it when a later configuration leaves a unit to the presets.
 const ignitionPreset = "/etc/systemd/system-preset/20-ignition.preset"
 
-// rebootPatience is how long a reboot may take from its start until the host is gone. After that something holds the
+// RebootPatience is how long a reboot may take from its start until the host is gone. After that something holds the
 // reboot up.
 const RebootPatience = 10 * time.Minute
 

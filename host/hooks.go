@@ -132,7 +132,7 @@ func (h *Host) hooks(when hooks.When, doc HookDocument) ([]hooks.Hook, error) {
 	return append(all, ClusterHooks(when, doc.Hooks)...), nil
 }
 
-// clusterHooks are those of a pool's hooks that are for this point.
+// ClusterHooks are those of a pool's hooks that are for this point.
 func ClusterHooks(when hooks.When, carried []api.Hook) []hooks.Hook {
 	var out []hooks.Hook
 	point := api.HookBeforeDrain

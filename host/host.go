@@ -118,7 +118,7 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	return h, nil
 }
 
-// bootIDFile has the ID of the kernel's boot.
+// BootIDFile has the ID of the kernel's boot.
 const BootIDFile = "/proc/sys/kernel/random/boot_id"
 
 func (h *Host) open(backend OS) error {
@@ -392,7 +392,7 @@ func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
 	return ostree.Deployment{}, errors.New("reading deployments: none of them is the booted one")
 }
 
-// uptime is the time since the boot, suspended or not: no clock that is set changes it.
+// Uptime is the time since the boot, suspended or not: no clock that is set changes it.
 func Uptime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// installer puts what is the agent's own onto a host.
+// Installer puts what is the agent's own onto a host.
 type Installer struct {
 	root   *files.Root
 	labels *files.Labels
 }
 
-// newInstaller returns the installer of a host.
+// NewInstaller returns the installer of a host.
 func NewInstaller(root *files.Root) (Installer, error) {
 	labels, err := root.Labels()
 	if err != nil {
@@ -45,6 +45,7 @@ func (h *Host) install() error {
 	return i.Units()
 }
 
+// Units puts the units that recover and prove on the host, with their drop-ins and links.
 func (i Installer) Units() error {
 	for _, w := range ownWants() {
 		if err := i.put(w); err != nil {
@@ -104,7 +105,7 @@ func (i Installer) copyProgram(self string) error {
 	return i.root.Touch(BinaryPath, st.ModTime().Truncate(time.Second))
 }
 
-// program makes the host's copy of the program the one at self, unless it has the same bytes already. Units that run
+// Program makes the host's copy of the program the one at self, unless it has the same bytes already. Units that run
 // the old one keep it until they end. Images give every program the same time, so that nothing but the bytes tells one
 // version from the next.
 func (i Installer) Program(self string) (err error) {

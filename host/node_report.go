@@ -46,7 +46,7 @@ func (w *nodeWord) since(booted time.Duration, soft bool) *nodeWord {
 	return w
 }
 
-// notHeard is why a node that was ready is not called so yet.
+// NotHeard is why a node that was ready is not called so yet.
 const NotHeard = "its kubelet has not reported since the boot"
 
 // nodeHeldFile holds what the head last said of the hold on the node.
@@ -72,7 +72,7 @@ func judgeHold(word *heldWord, now time.Duration) error {
 	return &Refused{Err: fmt.Errorf("%w: %s", errNotHeld, word.Why)}
 }
 
-// reportNodeHeld writes for an apply on the host whether the node is still as the drain has left it. A report that the
+// ReportNodeHeld writes for an apply on the host whether the node is still as the drain has left it. A report that the
 // node is not held counts for a short time only (wordLasts): the agent repeats the report.
 func ReportNodeHeld(root *files.Root, held bool, why string) error {
 	data, err := json.Marshal(heldWord{Held: held, Why: why, When: time.Now().UTC(), Uptime: Uptime()})
@@ -85,7 +85,7 @@ func ReportNodeHeld(root *files.Root, held bool, why string) error {
 	return nil
 }
 
-// reportNodeReady writes for the verdict on the host what the API server says of the node now, and when the node's
+// ReportNodeReady writes for the verdict on the host what the API server says of the node now, and when the node's
 // kubelet has last spoken to the API server; the zero time: not known. A report counts for a short time only
 // (wordLasts): the agent repeats the report while an update is on the way.
 func ReportNodeReady(root *files.Root, ready bool, why string, heard time.Time) error {

@@ -20,7 +20,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// busTimeout bounds one conversation with systemd that is not a job of a unit.
+// BusTimeout bounds one conversation with systemd that is not a job of a unit.
 const BusTimeout = 30 * time.Second
 
 // jobTimeout bounds a restart or reload: systemd's own default for a start is 90 s, and a restart stops first.
@@ -346,8 +346,8 @@ func awaitsVerdict(_ *Host, a *attempt) bool {
 	return a.record.Pending != nil && a.record.Pending.Phase == transaction.PhaseProve
 }
 
-// ownUnits puts the agent's units right: a deployment has the units of the agent that made it, which may be an older one
-// by now, and that is no fault of the configuration.
+// ownUnits puts the agent's units right: a deployment has the units of the agent that made it, which may be an older
+// agent, and that is no fault of the configuration.
 func (h *Host) ownUnits(context.Context, *attempt) error {
 	return Installer{root: h.root, labels: h.labels}.Units()
 }

@@ -9,7 +9,8 @@ import "fmt"
 type SoftReboot bool
 
 // SoftRebootUsage is the help of the flag.
-const SoftRebootUsage = "restart the userspace alone where an update needs no more than that and the host can: never or auto"
+const SoftRebootUsage = "restart the userspace alone where an update needs no more than that and the host can: " +
+	"never or auto"
 
 func (s *SoftReboot) String() string {
 	if *s {

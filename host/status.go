@@ -172,7 +172,7 @@ func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Re
 	}
 }
 
-// clone is a copy that its owner may change.
+// Clone is a copy that its owner may change.
 func (s *Status) Clone() *Status {
 	c := *s
 	c.Deployments = slices.Clone(s.Deployments)

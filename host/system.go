@@ -169,7 +169,7 @@ func layer(now, owned, want []string) (all, ours []string) {
 	return all, ours
 }
 
-// stagedPath is where what was composed for a configuration is kept for its apply.
+// StagedPath is where what was composed for a configuration is kept for its apply.
 const StagedPath = transaction.StateDir + "/staged.json"
 
 // staged is what was composed for the configuration of that digest, empty while it is being composed. What a ref names
@@ -314,6 +314,7 @@ func approves(cfg *machineconfig.Config, approved string, c ostree.Composed) err
 	return &Refused{Err: NotApproved(cfg.Name, osDigest(c), approved)}
 }
 
+// NotApproved says that the OS is another one than the one that was approved.
 func NotApproved(config, is, approved string) error {
 	return fmt.Errorf("%s is %s by now, and %s was approved: name the image by its digest, or approve what it is now",
 		config, is, approved)

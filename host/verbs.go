@@ -4,7 +4,7 @@ package host
 
 import "time"
 
-// verb is a command that the agent's pod has the host run. One of each name runs at a time, as a unit of a fixed name:
+// Verb is a command that the agent's pod has the host run. One of each name runs at a time, as a unit of a fixed name:
 // an agent finds a command that the agent before it has started, and people find the command in the journal.
 type Verb struct {
 	Name string
@@ -22,6 +22,7 @@ type Verb struct {
 // unitPrefix begins the name of each unit of the agent.
 const unitPrefix = "machine-config-daemon-"
 
+// Unit is the name of the unit that runs the verb.
 func (v Verb) Unit() string { return unitPrefix + v.Name + ".service" }
 
 // A command that only reads has a limit of a hundred times of what it takes: a command that hangs must be seen. A live
@@ -30,7 +31,7 @@ var (
 	StatusVerb = Verb{Name: "status", Limit: time.Minute, Grace: 10 * time.Second}
 	PlanVerb   = Verb{Name: "plan", Limit: 5 * time.Minute, Grace: 10 * time.Second}
 	RepairVerb = Verb{Name: "repair", Limit: 10 * time.Minute, Grace: 5 * time.Minute}
-	// The next command rolls forward what deliver has recorded, so that deliver may be stopped.
+	// DeliverVerb may be stopped: the next command rolls forward what deliver has recorded.
 	DeliverVerb = Verb{Name: "deliver", Limit: 10 * time.Minute, Grace: 5 * time.Minute}
 	VerifyVerb  = Verb{Name: "verify", Limit: 5 * time.Minute, Grace: 10 * time.Second}
 	StageVerb   = Verb{Name: "stage", Joins: true, Nice: 10, Grace: 30 * time.Second}

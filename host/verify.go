@@ -36,6 +36,7 @@ type Drift struct {
 	exposed bool
 }
 
+// Subject is what differs: a path, a unit's name or a user.
 func (d Drift) Subject() string { return d.Path + d.Name + d.User }
 
 // Verification is what verify prints with -o json.

@@ -125,7 +125,8 @@ func (r *Report) overdue(n *nodeReport) *Answer {
 		Verdict: Degraded, Blocking: &Object{Kind: "Node", Name: n.Name}, Since: n.Awaited.Since,
 		Because: n.OverdueText(),
 		Do: "on the host or its console: machine-config-daemon status; systemctl status machine-config-daemon-prove " +
-			"machine-config-daemon-recover; machine-config-daemon rollback goes back. When " + n.Awaited.Config + " is the cause, " +
+			"machine-config-daemon-recover; machine-config-daemon rollback goes back. When " +
+			n.Awaited.Config + " is the cause, " +
 			"revert the MachineConfigs of pool " + n.pool.Name + ": no other node goes there meanwhile than maxUnavailable lets",
 	}
 }

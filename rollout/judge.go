@@ -48,8 +48,9 @@ func (j *judge) rule() {
 	pool.Rules = j.rules
 	if p.problem != nil {
 		j.rules.Hold = &progress.Hold{
-			Verdict: progress.PolicyUnusable, Because: "the pool's RolloutPolicy makes no sense: " + message.OneLine(p.problem.Error()),
-			Do: "correct it (kubectl edit rolloutpolicy " + p.name + ")",
+			Verdict: progress.PolicyUnusable,
+			Because: "the pool's RolloutPolicy makes no sense: " + message.OneLine(p.problem.Error()),
+			Do:      "correct it (kubectl edit rolloutpolicy " + p.name + ")",
 		}
 		j.rules.Orders = kept(pool)
 		return

@@ -109,11 +109,12 @@ func (a *answers) has(of recipe) bool {
 // put has an answer found from now on, as soon as there is room for it. There is none of its recipe yet. What waits
 // for room ends with ctx: readers that were cut leave at once, unless something is wrong with them.
 func (a *answers) put(ctx context.Context, one *answer) error {
-	defer context.AfterFunc(ctx, func() {
+	stop := context.AfterFunc(ctx, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.left.Broadcast()
-	})()
+	})
+	defer stop()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for a.bytes > 0 && a.bytes+one.size() > a.limit {

@@ -92,12 +92,13 @@ func TestASlowClientThatGetsOnKeepsItsConnectionWhereOthersStall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() { _ = answer.Body.Close() }()
 		got := 0
 		others := []string{request, request, "GET /config/wor", "", request, request, "", request}
 		for i, other := range others {
 			conn := ask(other)
 			defer conn.Close()
-			time.Sleep(3 * time.Second)
+			time.Sleep(3 * time.Second) //nolint:forbidigo // of the bubble's clock
 			n, err := io.CopyN(io.Discard, answer.Body, int64(size/len(others)))
 			if got += int(n); err != nil {
 				t.Fatalf("beside %d others that stall the slow client lost its connection after %d bytes: %v", i+1, got, err)
@@ -137,7 +138,7 @@ func TestWhatAnEncryptedConnectionDoesIsKnown(t *testing.T) {
 		b := Bounded(server.Listener, server.Config).(*bounded)
 		server.Listener = b
 		server.StartTLS()
-		defer server.Close()
+		t.Cleanup(server.Close)
 		r, err := server.Client().Get(server.URL + "/healthz")
 		if err != nil || r.Body.Close() != nil || (r.ProtoMajor == 2) != two {
 			t.Fatalf("HTTP/2 is %v: %+v, %v", two, r, err)

@@ -67,8 +67,9 @@ func (b *booting) abort(ctx context.Context, why error) error { return b.e.abort
 // Effect does nothing: the boot has the effect.
 func (b *booting) Effect(context.Context) error { return nil }
 
-// switchOperation is the switch: the deployment carries the update, and making that the default decides. The host is wholly
-// on the old one before, and will be wholly on the new one from the next boot on; nothing is left to do at shutdown.
+// switchOperation is the switch: the deployment carries the update, and making that the default decides. The host is
+// wholly on the old one before, and will be wholly on the new one from the next boot on; nothing is left to do at
+// shutdown.
 type switchOperation struct {
 	booting
 	s      Switch

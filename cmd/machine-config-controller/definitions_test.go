@@ -45,7 +45,7 @@ func TestDefinitionsThatWentAreCountedAndOneThatComesLateEndsTheProcess(t *testi
 	d := &definitionWatch{
 		api: kube.CoreV1().RESTClient(), log: logr.Discard(), served: map[string]bool{},
 		absent:  map[string]bool{"rolloutpolicies": true, "nodehooks": true},
-		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "missing"}, []string{"resource"}),
+		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "missing", Help: "of the test"}, []string{"resource"}),
 	}
 	needed := []string{"machineconfigs", "machineconfigpools", "machineconfignodes"}
 	for _, step := range []struct {

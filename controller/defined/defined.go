@@ -39,12 +39,13 @@ func (w *Watch) Away(ctx context.Context, name string) (why string, until time.T
 		Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition",
 	})
 	err = w.from.Get(ctx, client.ObjectKey{Name: name}, definition)
-	if err != nil && !apierrors.IsNotFound(err) {
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
 		return "", time.Time{}, fmt.Errorf("reading CustomResourceDefinition/%s: %w", name, err)
 	}
 	soon := w.now().Add(Grace)
 	switch back := definition.CreationTimestamp.Add(Grace); {
-	case err != nil:
+	case missing:
 		w.lost[name] = true
 		return "CustomResourceDefinition/" + name + " is missing: install it, and apply its objects again", soon, nil
 	case definition.DeletionTimestamp != nil:
@@ -61,5 +62,6 @@ func (w *Watch) Away(ctx context.Context, name string) (why string, until time.T
 // Lost reports whether some definition was away when it was last asked about, or is back since a moment only.
 func (w *Watch) Lost() bool { return len(w.lost) > 0 }
 
-// Back says that the objects of all definitions are there again: from now on, one that is missing was deleted by people.
+// Back says that the objects of all definitions are there again: from now on, an object that is missing was deleted by
+// people.
 func (w *Watch) Back() { clear(w.lost) }

@@ -14,7 +14,7 @@ import (
 // once it has arrived no decision is about it, and while it waits none before its turn. So these are left out, and a
 // decision costs as much as there is to decide. What the decision comes to is the same.
 //
-// With stages that holds while nothing happens but what is usual: a node of the stage at work goes there, arrives, and is
+// With stages this holds while nothing unusual happens: a node of the stage at work goes there, arrives, and is
 // past what is waited for. Then each seat stays with its stage. After all else the whole pool is looked at again.
 type shortlist struct {
 	// nodes are places in the fleet, in its order, of those that decisions are about.

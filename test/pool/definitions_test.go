@@ -110,7 +110,7 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 		}
 		l.eye.forget()
 		rests := func(when string) {
-			time.Sleep(3 * time.Second) // nothing announces that nothing happens
+			time.Sleep(3 * time.Second) //nolint:forbidigo // nothing announces that nothing happens
 			if told, _, _ := l.eye.seen(); len(told) > 0 {
 				t.Errorf("%s: %s nodes are sent: %v", name, when, told)
 			}

@@ -109,7 +109,7 @@ func TestWritesThatAWebhookHoldsUpAreNamedAndGoOnAfterIt(t *testing.T) {
 		}, {"Events", "events.k8s.io", "v1", "true", []string{"events"}, nil},
 	} {
 		end := l.hangs(c.group, c.version, c.condition, c.resources...)
-		time.Sleep(2 * time.Second) // the API server reads it a moment later, and a write would not say so
+		time.Sleep(2 * time.Second) //nolint:forbidigo // the API server reads it later, and no write would say so
 		begin := time.Now()
 		l.motd(string(rune('1'+i)), "worker")
 		if c.named == nil {
@@ -154,7 +154,7 @@ func TestALeaseThatAWebhookHoldsUpEndsItsHolderAndIsTakenAgain(t *testing.T) {
 	}
 	second := l.controller()
 	l.target("worker", "rendered-worker-c")
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) //nolint:forbidigo // nothing announces that nothing happens
 	if n := l.stand("w-0"); n.Desired != "rendered-worker-b" {
 		t.Errorf("without a lease a node was sent to %s", n.Desired)
 	}
