@@ -62,86 +62,63 @@ func (r *nodeReport) missing(have map[string]string) drain.Annotations {
 	return out
 }
 
+// phrase adds what the Node says in a phase. It reports whether the Node says anything new at all.
+type phrase func(v *situation, p Phase, r *nodeReport) bool
+
+// always is the phrase of a phase in which the Node always says the same things.
+func always(say func(v *situation, r *nodeReport)) phrase {
+	return func(v *situation, _ Phase, r *nodeReport) bool {
+		say(v, r)
+		return true
+	}
+}
+
+// phrases are what the Node says, by phase. In a phase without a row it says nothing new.
+var phrases = map[Phase]phrase{
+	PhaseUnconfigured: sayUnconfigured,
+	PhasePlan:         sayOnTheWay,
+	PhaseBackoff:      sayOnTheWay,
+	PhaseStage:        always(sayState),
+	PhaseHooks:        always(sayState),
+	PhaseDrain:        always(sayState),
+	PhaseCordon:       always(sayCordon),
+	PhaseApply:        sayDisruption,
+	PhaseReboot:       sayDisruption,
+	PhaseProve:        always(sayProve),
+	PhaseHold: always(func(v *situation, r *nodeReport) {
+		r.state(api.Degraded, holdReason+": "+v.host.Reason+"; to mend it takes "+disruption(v.plan)+
+			", which is not done unless another configuration is desired or apply is run on the host")
+	}),
+	PhaseRolledBack: always(func(v *situation, r *nodeReport) {
+		r.state(api.RolledBack, v.whyRolledBack())
+		r.cordon = v.uncordon()
+	}),
+	PhaseReturn: always(func(v *situation, r *nodeReport) {
+		r.state(api.Working, "the host is going back: "+v.host.Reason)
+	}),
+	PhaseWait: always(func(v *situation, r *nodeReport) {
+		r.state(api.Working, fmt.Sprintf("waits for the apply of %s, which can't be interrupted, since %s",
+			v.other.config, v.other.began.UTC().Format(time.RFC3339)))
+	}),
+	PhaseSettle: always(func(_ *situation, r *nodeReport) {
+		r.state(api.Working, "waiting for the node to be ready before it is uncordoned")
+	}),
+	PhaseDone: always(func(v *situation, r *nodeReport) {
+		r.state(api.Done, "")
+		r.cordon, r.configured = v.uncordon(), true
+	}),
+}
+
 // reportNode is what the Node is to say in a phase; nil: nothing that it does not say already. It depends on what is
 // known only, so that a head that has just started says the same as the one before it.
 func reportNode(v *situation, p Phase) *nodeReport {
 	r := &nodeReport{annotations: drain.Annotations{}}
-	desired := v.node.Desired
-	switch p {
-	case PhaseAbsent, phaseVerify, phaseRepair:
+	if p == PhaseObserve && v.failure.bad(v.now) {
+		r.state(v.state()) // the host could not be read: nothing else is known of it
+		return r
+	}
+	if say := phrases[p]; say == nil || !say(v, p, r) {
 		return nil
-	case PhaseUnconfigured:
-		joining := v.host.Config.Committed != "" && !v.pending() && v.host.State == transaction.Done
-		if v.node.State == "" && v.node.Cordon == nil && !joining {
-			return nil // nobody ever configured it
-		}
-		if !v.pending() {
-			r.cordon = v.uncordon() // nothing is going to happen
-			if v.host.State == transaction.Done {
-				r.state(api.Done, "")
-			}
-		}
-	case PhaseObserve:
-		if v.failure.bad(v.now) {
-			r.state(v.state())
-			return r
-		}
-		return nil
-	case PhasePlan, PhaseBackoff:
-		if p == PhasePlan && v.failure == nil && !v.node.State.Bad() {
-			return nil // whether there is anything to do is what the plan says
-		}
-		r.state(v.state())
-		held := p == PhaseBackoff && v.failure.kind == failHeld
-		if held || v.failure.bad(v.now) && before(v.failure.phase, PhaseCordon) {
-			// Nothing is going to happen, so the node may as well serve.
-			r.cordon = v.uncordon()
-		}
-	case PhaseHold:
-		r.state(api.Degraded, holdReason+": "+v.host.Reason+"; to mend it takes "+disruption(v.plan)+
-			", which is not done unless another configuration is desired or apply is run on the host")
-	case PhaseRolledBack:
-		r.state(api.RolledBack, v.whyRolledBack())
-		r.cordon = v.uncordon()
-	case PhaseReturn:
-		r.state(api.Working, "the host is going back: "+v.host.Reason)
-	case PhaseProve:
-		r.state(v.state())
-		if entry := v.node.Cordon; v.hold == drain.Ours && entry != nil && entry.Config == desired {
-			r.drained(desired) // the reboot may have been quicker than we
-		}
-	case PhaseWait:
-		r.state(api.Working, fmt.Sprintf("waits for the apply of %s, which can't be interrupted, since %s",
-			v.other.config, v.other.began.UTC().Format(time.RFC3339)))
-	case PhaseSettle:
-		r.state(api.Working, "waiting for the node to be ready before it is uncordoned")
-	case PhaseDone:
-		r.state(api.Done, "")
-		r.cordon = v.uncordon()
-		r.configured = true
-	case PhaseStage, PhaseHooks, PhaseDrain:
-		r.state(v.state())
-	case PhaseCordon:
-		r.state(v.state())
-		r.cordon = takeCordon
-		r.entry = v.entry(desired, "update to "+desired+": "+disruption(v.plan))
-		if v.excludes() {
-			r.set(api.ExcludedKey, api.Encode(api.Exclusion{Since: v.now.UTC().Truncate(time.Second)}))
-		}
-	case PhaseApply, PhaseReboot:
-		r.state(v.state())
-		// What a reboot follows on is said with the reboot, in one write: it is what the host is about to be gone for.
-		if v.drains() && (v.booting(p) || !v.plan.Reboot || v.inPhase(transaction.PhaseProve)) {
-			r.drained(desired)
-		}
-		if v.plan.Reboot && v.booting(p) {
-			r.set(api.PostConfigAction, api.PostConfigActionRebooting)
-			if v.verdict != api.DefaultVerdictTimeout {
-				r.set(api.VerdictTimeoutKey, v.verdict.String())
-			} else {
-				r.drop(api.VerdictTimeoutKey)
-			}
-		}
 	}
 	if !v.booting(p) {
 		r.drop(api.PostConfigAction)
@@ -157,6 +134,68 @@ func reportNode(v *situation, p Phase) *nodeReport {
 	}
 	v.reportHost(r)
 	return r
+}
+
+func sayState(v *situation, r *nodeReport) { r.state(v.state()) }
+
+func sayUnconfigured(v *situation, _ Phase, r *nodeReport) bool {
+	joining := v.host.Config.Committed != "" && !v.pending() && v.host.State == transaction.Done
+	if v.node.State == "" && v.node.Cordon == nil && !joining {
+		return false // the node never had a configuration
+	}
+	if !v.pending() {
+		r.cordon = v.uncordon() // nothing is going to happen
+		if v.host.State == transaction.Done {
+			r.state(api.Done, "")
+		}
+	}
+	return true
+}
+
+func sayOnTheWay(v *situation, p Phase, r *nodeReport) bool {
+	if p == PhasePlan && v.failure == nil && !v.node.State.Bad() {
+		return false // the plan says whether there is anything to do
+	}
+	r.state(v.state())
+	held := p == PhaseBackoff && v.failure.kind == failHeld
+	if held || v.failure.bad(v.now) && before(v.failure.phase, PhaseCordon) {
+		// Nothing is going to happen, so the node may as well serve.
+		r.cordon = v.uncordon()
+	}
+	return true
+}
+
+func sayCordon(v *situation, r *nodeReport) {
+	r.state(v.state())
+	r.cordon = takeCordon
+	r.entry = v.entry(v.node.Desired, "update to "+v.node.Desired+": "+disruption(v.plan))
+	if v.excludes() {
+		r.set(api.ExcludedKey, api.Encode(api.Exclusion{Since: v.now.UTC().Truncate(time.Second)}))
+	}
+}
+
+func sayProve(v *situation, r *nodeReport) {
+	r.state(v.state())
+	if entry := v.node.Cordon; v.hold == drain.Ours && entry != nil && entry.Config == v.node.Desired {
+		r.drained(v.node.Desired) // the reboot may have been quicker than the agent
+	}
+}
+
+// sayDisruption says what a reboot follows on together with the reboot, in one write: the host is about to be gone.
+func sayDisruption(v *situation, p Phase, r *nodeReport) bool {
+	r.state(v.state())
+	if v.drains() && (v.booting(p) || !v.plan.Reboot || v.inPhase(transaction.PhaseProve)) {
+		r.drained(v.node.Desired)
+	}
+	if v.plan.Reboot && v.booting(p) {
+		r.set(api.PostConfigAction, api.PostConfigActionRebooting)
+		if v.verdict != api.DefaultVerdictTimeout {
+			r.set(api.VerdictTimeoutKey, v.verdict.String())
+		} else {
+			r.drop(api.VerdictTimeoutKey)
+		}
+	}
+	return true
 }
 
 // booting: the host has decided on another deployment and the reboot into it is on its way, or to come.

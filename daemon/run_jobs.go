@@ -48,86 +48,108 @@ type jobEnd struct {
 
 // start begins the operation of a phase, if it has one and none runs.
 func (h *Head) start(ctx context.Context, v *situation, p phase) {
-	if h.job != nil || h.delivery.running {
-		return // whoever compares the host meanwhile, or changes it, would meet one half of what is delivered
+	switch {
+	case h.job != nil || h.delivery.running:
+		// What compares the host meanwhile, or changes it, would meet one half of what is delivered.
+	case atRest(p.name):
+		h.startAtRest(ctx, v, p.name)
+	case !p.job || p.name == PhaseApply && v.now.Sub(h.spoke) > wordFresh:
+		// No operation; or the host is about to hear how the node is before the update.
+	default:
+		h.startOnTheWay(ctx, v, p.name)
 	}
-	if (p.name == PhaseDone || p.name == PhaseRolledBack) && v.aheadDue() {
+}
+
+// startAtRest begins what there is time for while the node is where it is to be, or stays.
+func (h *Head) startAtRest(ctx context.Context, v *situation, p Phase) {
+	switch {
+	case p != PhaseHold && v.aheadDue():
 		h.startAhead(ctx, v)
-		return
-	}
-	if atRest(p.name) && v.leftover() && !v.now.Before(h.way.unstageAt) {
-		h.run(ctx, phaseUnstage, v.node.Desired, func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })
-		return
-	}
-	if atRest(p.name) {
-		if p.name == PhaseDone {
+	case v.leftover() && !v.now.Before(h.way.unstageAt):
+		h.run(ctx, phaseUnstage, v.node.Desired,
+			func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })
+	default:
+		if p == PhaseDone {
 			h.way.request, h.way.plan = hands.Request{}, nil // a document may be large, and is read again before it is used
 			h.way.failure = nil
 		}
 		h.rest(ctx, v)
-		return
 	}
-	if !p.job || p.name == PhaseApply && v.now.Sub(h.spoke) > wordFresh {
-		return // the host is about to hear how the node is before the update
-	}
+}
+
+// startOnTheWay begins the operation of a phase on the way to the desired configuration. What the operation needs of
+// the loop is taken before: the operation runs beside the loop.
+func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	desired, w := v.node.Desired, h.way
 	if o := v.node.Orders.Stage; o != nil && api.SameContent(o.Config, desired) {
 		going := *o
 		going.MinFreeMebibytes = 0 // a full disk is no reason to leave what is on it already
 		w.request.Order = &going
 	}
-	r := hands.Request{Name: desired, Config: w.request.Config, Lift: v.lifted()}
-	compare := !v.pending() && v.host.Config.Committed != "" && h.o.Verifier != nil
-	var policy *configWatch
-	if leaves(v) {
-		policy = h.cluster.watched[desired]
-	}
 	watch := h.cluster.watched[desired]
-	waits := p.name == PhaseHooks || p.name == PhaseApply && h.o.Asker != nil && !v.pending() && v.plan.Reboot
-	if p.name == PhaseHooks {
+	waits := p == PhaseHooks || p == PhaseApply && h.o.Asker != nil && !v.pending() && v.plan.Reboot
+	if p == PhaseHooks {
 		h.way.askedWith = h.cluster.hooksText(desired)
 	}
-	missing, request := h.cluster.config(desired) == gone, h.drainRequest(v)
-	if p.name == PhaseApply {
+	request := h.drainRequest(v)
+	if p == PhaseApply {
 		h.tellHold(ctx, true, "") // what was said of an earlier one may still count
 	}
-	h.run(ctx, p.name, desired, func(ctx context.Context, e *jobEnd) error {
-		switch p.name {
-		case PhasePlan:
-			if missing {
-				if err := h.restoreDesired(ctx, &r); err != nil {
-					return err
-				}
-			}
-			if compare {
-				if err := h.preflight(ctx, &r, policy, e); err != nil {
-					return err
-				}
-			}
-			return h.plan(ctx, r, e)
-		case PhaseStage:
-			return h.stage(ctx, w, v.drains(), request.Policy, e)
-		case PhaseHooks:
+	var do func(context.Context, *jobEnd) error
+	switch p {
+	case PhasePlan:
+		do = h.planning(v)
+	case PhaseStage:
+		do = func(ctx context.Context, e *jobEnd) error { return h.stage(ctx, w, v.drains(), request.Policy, e) }
+	case PhaseHooks:
+		do = func(ctx context.Context, _ *jobEnd) error {
 			doc, err := h.hooks(ctx, watch, desired, waits)
 			if err != nil {
 				return err
 			}
 			return h.o.Asker.Ask(ctx, hands.Request{Name: desired, HookDocument: doc})
-		case PhaseDrain:
-			return h.o.Drainer.Run(ctx, request, h.drainReport)
-		default:
+		}
+	case PhaseDrain:
+		do = func(ctx context.Context, _ *jobEnd) error { return h.o.Drainer.Run(ctx, request, h.drainReport) }
+	default:
+		do = func(ctx context.Context, e *jobEnd) (err error) {
 			r := w.request
-			var err error
 			if r.HookDocument, err = h.hooks(ctx, watch, desired, waits); err != nil {
 				return err
 			}
 			e.result, err = h.o.Hands.Apply(ctx, r)
 			return err
 		}
-	})
+	}
+	h.run(ctx, p, desired, do)
 	h.job.policy = v.node.Orders.Drain
 	if o := w.request.Order; o != nil {
 		h.job.approved = o.Digest
+	}
+}
+
+// planning is the operation that reads the desired configuration and makes the plan, after a look for drift.
+func (h *Head) planning(v *situation) func(context.Context, *jobEnd) error {
+	desired := v.node.Desired
+	r := hands.Request{Name: desired, Config: h.way.request.Config, Lift: v.lifted()}
+	compare := !v.pending() && v.host.Config.Committed != "" && h.o.Verifier != nil
+	missing := h.cluster.config(desired) == gone
+	var policy *configWatch
+	if leaves(v) {
+		policy = h.cluster.watched[desired]
+	}
+	return func(ctx context.Context, e *jobEnd) error {
+		if missing {
+			if err := h.restoreDesired(ctx, &r); err != nil {
+				return err
+			}
+		}
+		if compare {
+			if err := h.preflight(ctx, &r, policy, e); err != nil {
+				return err
+			}
+		}
+		return h.plan(ctx, r, e)
 	}
 }
 
@@ -238,7 +260,6 @@ func (h *Head) draining(d api.Drain) {
 func (h *Head) finish(e jobEnd) {
 	now := time.Now()
 	h.lastReport(e.job)
-	cancelled := errors.Is(e.err, context.Canceled)
 	e.job.cancel(nil)
 	h.job = nil
 	h.passed(e.job.phase, e.job.config, now.Sub(e.job.began), outcomeOf(e.err), e.err)
@@ -265,7 +286,7 @@ func (h *Head) finish(e jobEnd) {
 	}
 	if e.job.phase == phaseAhead {
 		h.aheadEnded(e, now)
-		h.way.unstageAt = time.Time{} // there may be something new to let go of
+		h.way.unstageAt = time.Time{} // there may be something new to remove
 		return
 	}
 	if e.staged != nil {
@@ -277,7 +298,12 @@ func (h *Head) finish(e jobEnd) {
 		}
 		return // it is no part of the way
 	}
-	if cancelled || e.job.config != h.way.to {
+	h.wentOn(e, now)
+}
+
+// wentOn takes what an operation on the way to a configuration came to, where that is still the desired one.
+func (h *Head) wentOn(e jobEnd, now time.Time) {
+	if errors.Is(e.err, context.Canceled) || e.job.config != h.way.to {
 		if h.drain != nil && h.drain.Config == e.job.config {
 			h.drain = nil
 		}
@@ -286,26 +312,36 @@ func (h *Head) finish(e jobEnd) {
 	if e.request.Config != nil {
 		h.way.request = e.request
 	}
-	if timeout, is := errors.AsType[*drain.TimeoutError](e.err); is {
+	timeout, held := errors.AsType[*drain.TimeoutError](e.err)
+	switch {
+	case held:
 		h.holdDrain(timeout, e.job.policy, now)
-		return
+	case e.err != nil:
+		h.failed(e, now)
+	default:
+		h.succeeded(e, now)
 	}
-	if e.err != nil {
-		h.unapproved(&e)
-		kind, reason := h.classify(e.job.phase, e.err)
-		h.heldBy(e.err, now)
-		at, text := e.job.phase, message.OneLine(e.err.Error())
-		if drifted, is := errors.AsType[*host.DriftError](e.err); is {
-			at, text = PhasePlan, driftReason(drifted) // whoever waits for a person may as well serve
-		}
-		h.way.failure = fail(h.way.failure, at, kind, reason, text, now)
-		if kind == failHeld {
-			h.way.asked = false
-		} else if kind != failTransient {
-			h.way.plan = nil // what was planned may be why
-		}
-		return
+}
+
+// failed notes why the way is not passable now, and what of it has to be found out again.
+func (h *Head) failed(e jobEnd, now time.Time) {
+	h.unapproved(&e)
+	kind, reason := h.classify(e.job.phase, e.err)
+	h.heldBy(e.err, now)
+	at, text := e.job.phase, message.OneLine(e.err.Error())
+	if drifted, is := errors.AsType[*host.DriftError](e.err); is {
+		at, text = PhasePlan, driftReason(drifted) // a node that waits for a person may as well serve
 	}
+	h.way.failure = fail(h.way.failure, at, kind, reason, text, now)
+	if kind == failHeld {
+		h.way.asked = false
+	} else if kind != failTransient {
+		h.way.plan = nil // what was planned may be why
+	}
+}
+
+// succeeded notes what is known of the way from now on.
+func (h *Head) succeeded(e jobEnd, now time.Time) {
 	if f := h.way.failure; f != nil && !before(e.job.phase, f.phase) {
 		h.way.failure = nil
 	}
