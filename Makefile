@@ -24,6 +24,8 @@ VM_CUTS ?= 40
 COUNTING := osupdate crash hostile
 # The suite that has the machine to itself, but for those that count: hosts, a control plane and all programs.
 ROLLING := e2e
+# The suites that have parts which others have too: those are left out with -short.
+LONGER := pool
 # What is said to these besides: -short makes fewer cuts, spread over all points of an update, and leaves out what other
 # suites have by parts, which is what .ci/run has time for.
 LONG_FLAGS ?=
@@ -104,7 +106,8 @@ test: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab 
 			done
 			exit $$failed
 		}
-		go test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING) $(ROLLING)))$$') || failed=$$?
+		go test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING) $(ROLLING) $(LONGER)))$$') || failed=$$?
+		go test $(TEST_FLAGS) $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) $(LONGER:%=./test/%) || failed=$$?
 		# Beside the rollouts, whose hosts mostly wait: beside all others as well, every wait would be three times as long.
 		counting >$(CACHE)/counting.log 2>&1 &
 		go test $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) ./test/$(ROLLING) || failed=$$?

@@ -26,8 +26,8 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// Exit codes that have the same meaning in all programs (docs/commands.md). ExitUnreachable is for a goal that cannot be
-// reached, however often it is tried.
+// Exit codes that have the same meaning in all programs (docs/commands.md). ExitUnreachable is for a goal that cannot
+// be reached, however often it is tried.
 const (
 	exitFailed      = 1
 	ExitUsage       = 2

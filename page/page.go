@@ -160,8 +160,8 @@ func (h *handler) pool(w http.ResponseWriter, r *http.Request) {
 // document is the frame of a page.
 func (h *handler) document(r *http.Request, s *state, title string) *document {
 	d := &document{
-		Title: title, Style: stylePath, Home: pagesPath + "/", Version: h.Version, At: s.stamp(s.now), Warnings: s.view.Warnings,
-		Refresh: int(refreshed.Seconds()),
+		Title: title, Style: stylePath, Home: pagesPath + "/", Version: h.Version, At: s.stamp(s.now),
+		Warnings: s.view.Warnings, Refresh: int(refreshed.Seconds()),
 	}
 	query := r.URL.Query()
 	if d.Still = query.Get("refresh") == "off"; d.Still {

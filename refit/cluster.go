@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package refit is what kubectl refit knows: what a rollout does and waits for, what a change would do to a pool, and
-// how a rollout is stopped and taken back. A Cluster has a method for each command. What the method returns has the form
-// for programs as its JSON, and is written for people by its WriteText:
+// how a rollout is stopped and taken back. A Cluster has a method for each command. What the method returns has the
+// form for programs as its JSON, and is written for people by its WriteText:
 //
 //	c, err := refit.Connect(config, refit.Options{Namespace: api.Namespace, Warnings: os.Stderr})
 //	...

@@ -26,7 +26,8 @@ import (
 const policyDefinition = "rolloutpolicies.noderefit.dev"
 
 // policies are the cluster's; none where it has not the kind. A definition that is deleted takes its objects along, and
-// says nothing of what people want: until they are back, the last words of the policies hold, so that no pool is released.
+// says nothing of what people want: until they are back, the last words of the policies hold, and no pool is
+// released.
 func (r *reconciler) policies(ctx context.Context) (list []api.RolloutPolicy, until time.Time, err error) {
 	if !r.governed {
 		return nil, until, nil
