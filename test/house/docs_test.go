@@ -159,4 +159,4 @@ func checkTests(pages map[string]string, functions map[string]bool) (wrong []str
 	return wrong
 }
 
-func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
