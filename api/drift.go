@@ -47,7 +47,7 @@ func (i DriftItem) String() string { return i.Subject() + " (" + strings.Join(i.
 
 // The bounds of a Drift: an annotation is no log, and whoever reads one believes no more than an agent writes.
 const (
-	DriftItems    = 20
+	driftItems    = 20
 	driftName     = 300
 	driftText     = 200
 	driftAspects  = 8
@@ -67,8 +67,8 @@ func (d *Drift) believed() *Drift {
 	if d == nil || len(d.Items) == 0 {
 		return nil
 	}
-	if left := len(d.Items) - DriftItems; left > 0 {
-		d.Items, d.More = d.Items[:DriftItems], d.More+left
+	if left := len(d.Items) - driftItems; left > 0 {
+		d.Items, d.More = d.Items[:driftItems], d.More+left
 	}
 	for i := range d.Items {
 		item := &d.Items[i]
@@ -137,8 +137,8 @@ const (
 
 // What an update does about it.
 const (
-	DriftOverwrite = "overwrite"
-	DriftStrict    = "strict"
+	driftOverwrite = "overwrite"
+	driftStrict    = "strict"
 )
 
 // DriftPolicy says what is done about drift on a pool's nodes. The zero value reports it and overwrites it.
@@ -165,7 +165,7 @@ type DriftException struct {
 }
 
 // Careful is the policy of a pool whose own can't be read: nothing is written that nobody may have wanted.
-func Careful() DriftPolicy { return DriftPolicy{Policy: DriftReport, Updates: DriftStrict} }
+func Careful() DriftPolicy { return DriftPolicy{Policy: DriftReport, Updates: driftStrict} }
 
 // ParseDriftPolicy reads what people write: a single word, report or repair, or a document in YAML or JSON. Nothing is
 // the zero value.
@@ -189,7 +189,7 @@ func ParseDriftPolicy(text string) (DriftPolicy, error) {
 
 func (p DriftPolicy) check() error {
 	errs := []error{oneOf("policy", p.Policy, "", DriftReport, DriftRepair),
-		oneOf("updates", p.Updates, "", DriftOverwrite, DriftStrict)}
+		oneOf("updates", p.Updates, "", driftOverwrite, driftStrict)}
 	for i, e := range p.Exceptions {
 		field := fmt.Sprintf("exceptions[%d]", i)
 		errs = append(errs, oneOf(field+".policy", e.Policy, DriftReport, DriftRepair))
@@ -218,7 +218,7 @@ func oneOf(field, value string, of ...string) error {
 }
 
 // Strict says that an update waits until nothing differs.
-func (p DriftPolicy) Strict() bool { return p.Updates == DriftStrict }
+func (p DriftPolicy) Strict() bool { return p.Updates == driftStrict }
 
 // WritesBack says that anything is written back at all.
 func (p DriftPolicy) WritesBack() bool {

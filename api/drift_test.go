@@ -19,9 +19,9 @@ func TestDriftPolicyIsWhatPeopleWrite(t *testing.T) {
 		"":                                       {},
 		"report":                                 {Policy: DriftReport},
 		" repair ":                               {Policy: DriftRepair},
-		`{"policy":"repair","updates":"strict"}`: {Policy: DriftRepair, Updates: DriftStrict},
+		`{"policy":"repair","updates":"strict"}`: {Policy: DriftRepair, Updates: driftStrict},
 		"updates: strict\nexceptions:\n- {path: /etc/chrony.conf, policy: repair}\n- {unit: crio.service, policy: report}": {
-			Updates: DriftStrict, Exceptions: []DriftException{{Path: "/etc/chrony.conf", Policy: DriftRepair},
+			Updates: driftStrict, Exceptions: []DriftException{{Path: "/etc/chrony.conf", Policy: DriftRepair},
 				{Unit: "crio.service", Policy: DriftReport}}},
 		"exceptions: [{path: /etc/sysctl.d/, policy: repair}]": {
 			Exceptions: []DriftException{{Path: "/etc/sysctl.d/", Policy: DriftRepair}}},
@@ -107,7 +107,7 @@ func TestDriftOfANodeIsBounded(t *testing.T) {
 			What: []string{"contents", "mode", "owner"}, Since: time.Unix(int64(i), 0).UTC(), Failed: strings.Repeat("y", 900)})
 	}
 	d := NewDrift("rendered-worker-1", items)
-	if d.Count() != 5000 || len(d.Items) != DriftItems || len(items[0].Name) < 4000 {
+	if d.Count() != 5000 || len(d.Items) != driftItems || len(items[0].Name) < 4000 {
 		t.Errorf("%d of %d items", len(d.Items), d.Count())
 	}
 	text, err := json.Marshal(d)

@@ -99,8 +99,8 @@ const (
 	hooksTold   = 96 << 10
 )
 
-// Check says what is wrong with a spec, by field. The schema says the same where it is in force.
-func (s *NodeHookSpec) Check() error {
+// check says what is wrong with a spec, by field. The schema says the same where it is in force.
+func (s *NodeHookSpec) check() error {
 	var errs []error
 	if s.When != HookBeforeDrain && s.When != HookAfterBoot {
 		errs = append(errs, fmt.Errorf("spec.when: %q is neither %s nor %s", s.When, HookBeforeDrain, HookAfterBoot))
@@ -129,8 +129,8 @@ type Hook struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// ParseHookNames reads what people write at a pool.
-func ParseHookNames(text string) ([]string, error) {
+// parseHookNames reads what people write at a pool.
+func parseHookNames(text string) ([]string, error) {
 	var names []string
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
@@ -150,7 +150,7 @@ func ParseHookNames(text string) ([]string, error) {
 // CarryHooks is what a pool that names these hooks has its nodes told, and what is wrong with it: an error names the
 // object and the field. What is wrong is told too, so that no node goes on unasked. get returns nil for none.
 func CarryHooks(text string, get func(name string) (*NodeHook, error)) (carried []Hook, problem error) {
-	names, err := ParseHookNames(text)
+	names, err := parseHookNames(text)
 	if err != nil {
 		return []Hook{{Name: "?", Problem: err.Error()}}, err
 	}
@@ -165,7 +165,7 @@ func CarryHooks(text string, get func(name string) (*NodeHook, error)) (carried 
 		case object == nil:
 			err = fmt.Errorf("annotation %s: NodeHook/%s: is not there", HooksKey, name)
 		default:
-			if err = errors.Join(Unreadable(object), object.Spec.Check()); err != nil {
+			if err = errors.Join(Unreadable(object), object.Spec.check()); err != nil {
 				err = fmt.Errorf("NodeHook/%s: %w", name, err)
 			}
 			told.NodeHookSpec = object.Spec

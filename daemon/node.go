@@ -12,10 +12,10 @@ import (
 	"github.com/noderefit/noderefit/host"
 )
 
-// NodeWord is what an API server's Node says about its readiness. What was said of the boot before is no answer: until
+// nodeWord is what an API server's Node says about its readiness. What was said of the boot before is no answer: until
 // the kubelet has spoken in this one the node is not ready. The kubelet names its boot. Where one of the two names is
 // not known, the kubelet's time is compared with that of the boot, which was as long before now as the machine is up.
-func NodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (ready bool, why string) {
+func nodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (ready bool, why string) {
 	c := conditionReady(n)
 	if c == nil {
 		return false, "it has no condition Ready"
@@ -33,8 +33,8 @@ func NodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (rea
 	return true, ""
 }
 
-// NodeHeard is when the node's kubelet had last spoken to the API server; the zero time where that does not say.
-func NodeHeard(n *corev1.Node) time.Time {
+// nodeHeard is when the node's kubelet had last spoken to the API server; the zero time where that does not say.
+func nodeHeard(n *corev1.Node) time.Time {
 	if c := conditionReady(n); c != nil {
 		return c.LastHeartbeatTime.Time
 	}

@@ -41,7 +41,7 @@ func TestNodeIsReadyOnlyByAWordFromThisBoot(t *testing.T) {
 			"since the boot"},
 		{"reported, not ready", of("now", node(corev1.ConditionFalse, 0)), false, "no CNI"},
 	} {
-		ready, why := NodeWord(c.node, "now", now, time.Minute)
+		ready, why := nodeWord(c.node, "now", now, time.Minute)
 		if ready != c.ready || !strings.Contains(why, c.why) {
 			t.Errorf("%s: %t %q", c.what, ready, why)
 		}

@@ -274,7 +274,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	if node != nil {
 		v.exists, v.hold = true, drain.ReadHold(node)
 		_, v.excluded = node.Labels[api.ExcludeLabel]
-		v.ready, _ = NodeWord(node, h.o.Boot, now, host.Uptime())
+		v.ready, _ = nodeWord(node, h.o.Boot, now, host.Uptime())
 		var err error
 		if v.node, err = api.ReadNode(node); err != nil && err.Error() != h.unread {
 			h.unread = err.Error()

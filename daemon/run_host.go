@@ -102,8 +102,8 @@ func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 		defer cancel()
 		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
 		if err == nil {
-			ready, why := NodeWord(node, h.o.Boot, time.Now(), host.Uptime())
-			err = h.o.Senses.NodeReady(ctx, ready, why, NodeHeard(node))
+			ready, why := nodeWord(node, h.o.Boot, time.Now(), host.Uptime())
+			err = h.o.Senses.NodeReady(ctx, ready, why, nodeHeard(node))
 		}
 		h.words <- err
 	}()

@@ -47,8 +47,8 @@ type Hook struct {
 	Limit  time.Duration
 }
 
-// Dirs are the directories of a host's own hooks; those of an earlier one go before those of the same name in a later.
-var Dirs = []string{"/etc/noderefit/hooks", "/run/noderefit/hooks", "/usr/lib/noderefit/hooks"}
+// folders are the directories of a host's own hooks; those of an earlier one go before those of the same name in a later.
+var folders = []string{"/etc/noderefit/hooks", "/run/noderefit/hooks", "/usr/lib/noderefit/hooks"}
 
 // limitSuffix ends the name of the file that says how long the hook of the name before it may run.
 const limitSuffix = ".timeout"
@@ -64,7 +64,7 @@ type entry struct {
 // them and looks as if it should be, for people.
 func Find(root *files.Root, when When) (found []Hook, warnings []string, err error) {
 	entries := map[string]entry{}
-	for _, dir := range slices.Backward(Dirs) {
+	for _, dir := range slices.Backward(folders) {
 		dir = path.Join(dir, string(when)+".d")
 		names, err := root.ReadDir(dir)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +90,7 @@ func Find(root *files.Root, when When) (found []Hook, warnings []string, err err
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading the time limit of a hook: %w", err)
 		}
-		if h.Limit, err = ParseLimit(string(text)); err != nil {
+		if h.Limit, err = parseLimit(string(text)); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", limit.path, err)
 		}
 	}
@@ -148,8 +148,8 @@ func choose(entries map[string]entry) (found []Hook, warnings []string) {
 	return found, warnings
 }
 
-// ParseLimit reads a time limit: a number of seconds, or a duration such as 90s or 5m.
-func ParseLimit(text string) (time.Duration, error) {
+// parseLimit reads a time limit: a number of seconds, or a duration such as 90s or 5m.
+func parseLimit(text string) (time.Duration, error) {
 	text = strings.TrimSpace(text)
 	limit, err := time.ParseDuration(text)
 	if seconds, number := strconv.Atoi(text); number == nil {

@@ -149,7 +149,7 @@ func TestTimeLimits(t *testing.T) {
 		"90": 90 * time.Second, "5m\n": 5 * time.Minute, "1h": time.Hour, "1s": time.Second,
 		"": 0, "0": 0, "-1": 0, "61m": 0, "soon": 0, "500ms": 0,
 	} {
-		if got, err := ParseLimit(text); got != want || (err == nil) != (want > 0) {
+		if got, err := parseLimit(text); got != want || (err == nil) != (want > 0) {
 			t.Errorf("%q: %s, %v", text, got, err)
 		}
 	}
@@ -166,10 +166,10 @@ func TestTheLastWordsAreKept(t *testing.T) {
 		{"blank lines are left out", "one\n\n  \r\ntwo\n", []string{"one", "two"}},
 		{"the last ten", many, append(slicesRepeat("a line", 9), "the last")},
 		{"nothing that a terminal acts on", "\x1b[31mred\x1b[0m\tand\x07\n\xff\n", []string{"[31mred[0m and", "?"}},
-		{"a long line is cut", strings.Repeat("x", 10000), []string{strings.Repeat("x", TailBytes)}},
+		{"a long line is cut", strings.Repeat("x", 10000), []string{strings.Repeat("x", tailBytes)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			tail := &Tail{}
+			tail := &tail{}
 			out, in, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
@@ -179,7 +179,7 @@ func TestTheLastWordsAreKept(t *testing.T) {
 				_ = in.Close()
 			}()
 			tail.readFrom(out)
-			if diff := cmp.Diff(test.want, tail.Lines()); diff != "" {
+			if diff := cmp.Diff(test.want, tail.last()); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -61,7 +61,7 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 		return fmt.Errorf("running hook %s: %w", h.Name, err)
 	}
 	defer func() { _ = out.Close() }()
-	tail := &Tail{say: say}
+	tail := &tail{say: say}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -76,7 +76,7 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 		_ = out.Close()
 		<-read
 	}
-	no.Output = tail.Lines()
+	no.Output = tail.last()
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("running hook %s: %w", h.Name, context.Cause(ctx))
@@ -98,12 +98,12 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 
 // The bounds of what is kept of a hook's output.
 const (
-	TailLines = 10
-	TailBytes = 1024
+	tailLines = 10
+	tailBytes = 1024
 )
 
-// Tail keeps the last lines of an output, at most TailLines and TailBytes, without what a terminal would act on.
-type Tail struct {
+// tail keeps the last lines of an output, at most TailLines and TailBytes, without what a terminal would act on.
+type tail struct {
 	lines []string
 	say   func(line string)
 }
@@ -111,7 +111,7 @@ type Tail struct {
 // longest is how much of one line is kept in memory.
 const longest = 4096
 
-func (t *Tail) readFrom(f *os.File) {
+func (t *tail) readFrom(f *os.File) {
 	var line []byte
 	buffer := make([]byte, longest)
 	for {
@@ -131,7 +131,7 @@ func (t *Tail) readFrom(f *os.File) {
 	}
 }
 
-func (t *Tail) add(line []byte) {
+func (t *tail) add(line []byte) {
 	text := strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return ' '
@@ -148,15 +148,15 @@ func (t *Tail) add(line []byte) {
 		t.say(text)
 	}
 	t.lines = append(t.lines, text)
-	if len(t.lines) > TailLines {
+	if len(t.lines) > tailLines {
 		t.lines = t.lines[1:]
 	}
 }
 
-// Lines are the last lines.
-func (t *Tail) Lines() []string {
+// last are the last lines.
+func (t *tail) last() []string {
 	var out []string
-	left := TailBytes
+	left := tailBytes
 	for i := len(t.lines) - 1; i >= 0 && left > 0; i-- {
 		line := t.lines[i]
 		if len(line) > left {

@@ -415,7 +415,7 @@ func (h *Host) reboot(ctx context.Context, r *transaction.Record, o ApplyOptions
 	}
 	h.say("reboot", what)
 	// The first that a reboot stops may be ourselves, before we have the answer.
-	if err := h.services.RebootPolitely(context.WithoutCancel(ctx), soft); err != nil {
+	if err := h.services.rebootPolitely(context.WithoutCancel(ctx), soft); err != nil {
 		if !errors.As(err, new(*systemd.InhibitedError)) {
 			return err
 		}

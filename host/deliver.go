@@ -161,7 +161,7 @@ func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*deliver
 	}
 	out := &delivering{old: old, now: now, cfg: cfg, wants: c.wants}
 	for _, w := range c.wants {
-		d, err := v.Compare(w)
+		d, err := v.compare(w)
 		if err != nil {
 			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}

@@ -350,7 +350,7 @@ func (c *compiler) takenOver(w files.Want) (bool, error) {
 	if c.old != nil {
 		return true, nil
 	}
-	d, err := c.view.Compare(w)
+	d, err := c.view.compare(w)
 	return len(d) > 0, err
 }
 
@@ -456,7 +456,7 @@ func (c *compiler) linksBefore(unit string) ([]keptLink, error) {
 			continue
 		}
 		wants = append(wants, w)
-		d, err := c.view.Compare(w)
+		d, err := c.view.compare(w)
 		if err != nil {
 			return nil, err
 		}

@@ -37,7 +37,7 @@ func subjectOfChange(c plan.Change) string {
 func differing(v view, wants []files.Want) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, w := range wants {
-		d, err := v.Compare(w)
+		d, err := v.compare(w)
 		if err != nil {
 			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}

@@ -125,8 +125,8 @@ func (s *services) Reboot(ctx context.Context) error {
 	return nil
 }
 
-// RebootPolitely asks logind, which honours those who block a shutdown; soft is the userspace alone.
-func (s *services) RebootPolitely(ctx context.Context, soft bool) error {
+// rebootPolitely asks logind, which honours those who block a shutdown; soft is the userspace alone.
+func (s *services) rebootPolitely(ctx context.Context, soft bool) error {
 	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		if soft {
 			return m.SoftReboot(ctx)

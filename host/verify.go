@@ -170,7 +170,7 @@ func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error
 		if w.Kind == "" || w.Kind == "password" || w.Exists {
 			continue
 		}
-		ds, err := v.Compare(w)
+		ds, err := v.compare(w)
 		if err != nil {
 			return nil, nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}

@@ -93,8 +93,8 @@ func (v view) Inspect(name string) (files.Node, error) {
 	return r.Inspect(name)
 }
 
-// Compare returns in which aspects a want is not met.
-func (v view) Compare(w files.Want) ([]files.Difference, error) {
+// compare returns in which aspects a want is not met.
+func (v view) compare(w files.Want) ([]files.Difference, error) {
 	r, err := v.at(w.Path)
 	if err != nil {
 		return nil, err

@@ -21,10 +21,10 @@ import (
 // (machine-config-operator, pkg/daemon/constants).
 const (
 	KubeletCAPath    = "/etc/kubernetes/kubelet-ca.crt"
-	CloudCAPath      = "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem"
+	cloudCAPath      = "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem"
 	TrustBundlePath  = "/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt"
-	PullSecretPath   = "/etc/mco/internal-registry-pull-secret.json"
-	RegistryCAFolder = "/etc/docker/certs.d"
+	pullSecretPath   = "/etc/mco/internal-registry-pull-secret.json"
+	registryCAFolder = "/etc/docker/certs.d"
 )
 
 // Bundle is a field of a ControllerConfig that holds certificates.
@@ -48,7 +48,7 @@ func Bundles(s *mcfgv1.ControllerConfigSpec) []Bundle {
 	out := []Bundle{
 		{Name: "KubeAPIServerServingCAData", Field: "spec.kubeAPIServerServingCAData", Path: KubeletCAPath,
 			Data: s.KubeAPIServerServingCAData},
-		{Name: "CloudProviderCAData", Field: "spec.cloudProviderCAData", Path: CloudCAPath, Data: s.CloudProviderCAData},
+		{Name: "CloudProviderCAData", Field: "spec.cloudProviderCAData", Path: cloudCAPath, Data: s.CloudProviderCAData},
 		{Name: "RootCAData", Field: "spec.rootCAData", Data: s.RootCAData},
 		{Name: "AdditionalTrustBundle", Field: "spec.additionalTrustBundle", Path: TrustBundlePath,
 			Data: s.AdditionalTrustBundle},
@@ -63,7 +63,7 @@ func Bundles(s *mcfgv1.ControllerConfigSpec) []Bundle {
 		for i, b := range list.bundles {
 			bundle := Bundle{Name: b.File, Field: fmt.Sprintf("%s[%d]", list.field, i), Data: b.Data}
 			if host := strings.ReplaceAll(b.File, "..", ":"); registryHost.MatchString(host) {
-				bundle.Path = path.Join(RegistryCAFolder, host, "ca.crt")
+				bundle.Path = path.Join(registryCAFolder, host, "ca.crt")
 			} else {
 				bundle.Wrong = fmt.Errorf("file: %q is no host of a registry", b.File)
 			}
@@ -119,7 +119,7 @@ func Deliveries(s *mcfgv1.ControllerConfigSpec, before []Delivery) (out []Delive
 		}
 	}
 	for _, b := range Bundles(s) {
-		lasts := b.Path == KubeletCAPath || b.Path == CloudCAPath
+		lasts := b.Path == KubeletCAPath || b.Path == cloudCAPath
 		switch wrong := b.check(); {
 		case b.Path == "" && b.Wrong == nil: // it goes nowhere
 		case wrong != nil:
@@ -131,13 +131,13 @@ func Deliveries(s *mcfgv1.ControllerConfigSpec, before []Delivery) (out []Delive
 			keep(b.Path)
 		}
 	}
-	keep(PullSecretPath)
+	keep(pullSecretPath)
 	if secret := s.InternalRegistryPullSecret; len(bytes.TrimSpace(secret)) > 0 {
 		var object map[string]any
 		if json.Unmarshal(secret, &object) != nil || object == nil {
 			problems = append(problems, errors.New("spec.internalRegistryPullSecret: is no JSON object"))
 		} else {
-			at[PullSecretPath] = Delivery{PullSecretPath, 0o600, secret}
+			at[pullSecretPath] = Delivery{pullSecretPath, 0o600, secret}
 		}
 	}
 	return ordered(at), problems

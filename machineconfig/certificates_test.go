@@ -36,12 +36,12 @@ func TestDeliveriesAreWhatAHostIsToHave(t *testing.T) {
 	t.Parallel()
 	type spec = mcfgv1.ControllerConfigSpec
 	a, b := authority(t, "a"), authority(t, "b")
-	host := func(name string) string { return RegistryCAFolder + "/" + name + "/ca.crt" }
+	host := func(name string) string { return registryCAFolder + "/" + name + "/ca.crt" }
 	registry := func(name string, data []byte) []mcfgv1.ImageRegistryBundle {
 		return []mcfgv1.ImageRegistryBundle{{File: name, Data: data}}
 	}
-	had := []Delivery{{KubeletCAPath, 0o644, a}, {CloudCAPath, 0o644, a}, {TrustBundlePath, 0o644, a},
-		{PullSecretPath, 0o600, []byte("{}")}, {host("r:5000"), 0o644, a}}
+	had := []Delivery{{KubeletCAPath, 0o644, a}, {cloudCAPath, 0o644, a}, {TrustBundlePath, 0o644, a},
+		{pullSecretPath, 0o600, []byte("{}")}, {host("r:5000"), 0o644, a}}
 	for name, tt := range map[string]struct {
 		spec   spec
 		before []Delivery
@@ -51,18 +51,18 @@ func TestDeliveriesAreWhatAHostIsToHave(t *testing.T) {
 		"nothing": {},
 		"all": {spec{KubeAPIServerServingCAData: a, CloudProviderCAData: b, AdditionalTrustBundle: slices.Concat(a, b),
 			InternalRegistryPullSecret: []byte(`{"a":1}`), ImageRegistryBundleData: registry("r..5000", a)}, nil,
-			map[string]string{KubeletCAPath: string(a), CloudCAPath: string(b), TrustBundlePath: string(a) + string(b),
-				PullSecretPath: `{"a":1}`, host("r:5000"): string(a)}, ""},
+			map[string]string{KubeletCAPath: string(a), cloudCAPath: string(b), TrustBundlePath: string(a) + string(b),
+				pullSecretPath: `{"a":1}`, host("r:5000"): string(a)}, ""},
 		"the root CA goes nowhere": {spec{RootCAData: a}, nil, nil, ""},
 		"people's own CA of a registry counts": {spec{ImageRegistryBundleData: registry("r", a),
 			ImageRegistryBundleUserData: registry("r", b)}, nil, map[string]string{host("r"): string(b)}, ""},
 		"an empty line is nothing": {spec{KubeAPIServerServingCAData: []byte("\n"), InternalRegistryPullSecret: []byte("\n")},
 			nil, nil, ""},
 		"what only is not said any more stays, what is not trusted any more goes": {spec{}, had, map[string]string{
-			KubeletCAPath: string(a), CloudCAPath: string(a), PullSecretPath: "{}"}, ""},
+			KubeletCAPath: string(a), cloudCAPath: string(a), pullSecretPath: "{}"}, ""},
 		"what is wrong stays as it was": {spec{KubeAPIServerServingCAData: []byte("x"), AdditionalTrustBundle: b}, had,
-			map[string]string{KubeletCAPath: string(a), CloudCAPath: string(a), TrustBundlePath: string(b),
-				PullSecretPath: "{}"}, "spec.kubeAPIServerServingCAData: after 0 certificates"},
+			map[string]string{KubeletCAPath: string(a), cloudCAPath: string(a), TrustBundlePath: string(b),
+				pullSecretPath: "{}"}, "spec.kubeAPIServerServingCAData: after 0 certificates"},
 		"a wrong CA of a registry stays": {spec{ImageRegistryBundleUserData: registry("r..5000", []byte("x"))}, had[4:],
 			map[string]string{host("r:5000"): string(a)}, "spec.imageRegistryBundleUserData[0]: after 0 certificates there is " +
 				"something that is no PEM (registry r..5000)"},
@@ -78,7 +78,7 @@ func TestDeliveriesAreWhatAHostIsToHave(t *testing.T) {
 			t.Parallel()
 			got, problems := Deliveries(&tt.spec, tt.before)
 			for _, d := range got {
-				if tt.want[d.Path] != string(d.Data) || d.Mode != 0o644 && d.Path != PullSecretPath {
+				if tt.want[d.Path] != string(d.Data) || d.Mode != 0o644 && d.Path != pullSecretPath {
 					t.Errorf("%s, %o: %q", d.Path, d.Mode, d.Data)
 				}
 			}

@@ -17,8 +17,8 @@ func newPattern(expression string) *pattern {
 	return &pattern{sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })}
 }
 
-// Match reports whether the text has a match of the pattern.
-func (p *pattern) Match(text []byte) bool { return p.compiled().Match(text) }
+// match reports whether the text has a match of the pattern.
+func (p *pattern) match(text []byte) bool { return p.compiled().Match(text) }
 
-// MatchString reports whether the text has a match of the pattern.
-func (p *pattern) MatchString(text string) bool { return p.compiled().MatchString(text) }
+// matchString reports whether the text has a match of the pattern.
+func (p *pattern) matchString(text string) bool { return p.compiled().MatchString(text) }

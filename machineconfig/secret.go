@@ -126,7 +126,7 @@ var credentialPaths = newPattern(`(?:` + strings.Join([]string{
 	`/NetworkManager/system-connections/[^/]+`, `/credstore/.+`, `\.p12`, `\.pfx`, `\.jks`,
 }, "|") + `)$`)
 
-func secretPath(p string) bool { return credentialPaths.MatchString(path.Clean(p)) }
+func secretPath(p string) bool { return credentialPaths.matchString(path.Clean(p)) }
 
 var (
 	privateKey = newPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
@@ -167,19 +167,19 @@ func (f *finder) text(text []byte, field string, args ...any) {
 // secretText says why a text holds a secret.
 func secretText(text []byte) string {
 	switch {
-	case privateKey.Match(text):
+	case privateKey.match(text):
 		return "there is a private key in it"
-	case kubeconfig.Match(text) && credentialField.Match(text):
+	case kubeconfig.match(text) && credentialField.match(text):
 		return "it is a kubeconfig with credentials"
-	case packedKey.Match(text):
+	case packedKey.match(text):
 		return "there is a private key in it, in base64"
-	case wireGuard.Match(text):
+	case wireGuard.match(text):
 		return "there is the key of a tunnel in it"
-	case header.Match(text):
+	case header.match(text):
 		return "there is an Authorization with credentials in it"
-	case registryAuth.Match(text), tomlAuth.Match(text):
+	case registryAuth.match(text), tomlAuth.match(text):
 		return "there are credentials of a registry in it"
-	case bytes.Contains(text, []byte("://")) && (password.Match(text) || userToken.Match(text)):
+	case bytes.Contains(text, []byte("://")) && (password.match(text) || userToken.match(text)):
 		return "there is a URL with a password in it"
 	}
 	return ""
@@ -188,7 +188,7 @@ func secretText(text []byte) string {
 // unit looks at a unit or drop-in, which everybody on the host can read, and has few other words than settings.
 func (f *finder) unit(text []byte, field string, args ...any) {
 	before := len(f.found)
-	if f.text(text, field, args...); len(f.found) == before && assigned.Match(text) {
+	if f.text(text, field, args...); len(f.found) == before && assigned.match(text) {
 		f.add("there is a variable or credential in it that is named like a secret", field, args...)
 	}
 }
@@ -222,7 +222,7 @@ func (f *finder) urls(text, field string, args ...any) {
 		return
 	}
 	for key := range u.Query() {
-		if signature.MatchString(key) {
+		if signature.matchString(key) {
 			f.add("there are credentials in its URL", field, args...)
 			return
 		}
@@ -254,6 +254,6 @@ func hasPassword(a string) bool {
 	_, at, _ := strings.Cut(a, "=")
 	u, err := url.Parse(strings.Trim(at, `"`))
 	signed := err == nil && u.Scheme != "" &&
-		slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.MatchString)
-	return signed || secretArgument.MatchString(a) || password.MatchString(a) || userToken.MatchString(a)
+		slices.ContainsFunc(slices.Collect(maps.Keys(u.Query())), signature.matchString)
+	return signed || secretArgument.matchString(a) || password.matchString(a) || userToken.matchString(a)
 }

@@ -14,7 +14,7 @@ func (c *Config) Withheld(f *File) string {
 	if why := secretFile(int(f.Mode), f.Path); why != "" {
 		return why
 	}
-	if likelyPaths.MatchString(f.Path) {
+	if likelyPaths.matchString(f.Path) {
 		return "programs keep credentials there"
 	}
 	for i := range c.Directories {
@@ -34,11 +34,11 @@ func WithheldText(text string) string {
 	if why := secretText([]byte(text)); why != "" {
 		return why
 	}
-	if assigned.MatchString(text) {
+	if assigned.matchString(text) {
 		return namedLikeSecret
 	}
 	for _, l := range likely {
-		if l.pattern.MatchString(text) {
+		if l.pattern.matchString(text) {
 			return l.why
 		}
 	}
@@ -51,7 +51,7 @@ func MaskArgument(argument string) string {
 		return argument
 	}
 	name, _, _ := strings.Cut(strings.Trim(argument, `"`), "=")
-	if !plainName.MatchString(name) || WithheldText(name) != "" {
+	if !plainName.matchString(name) || WithheldText(name) != "" {
 		return "(masked)"
 	}
 	return name + "=(masked)"

@@ -341,7 +341,7 @@ func osChanges(current, desired *machineconfig.Config, opts Options) (out []Chan
 	if len(install)+len(uninstall) > 0 {
 		packages := make(map[string][]string)
 		for _, name := range slices.Concat(install, uninstall) {
-			packages[name] = Packages(name)
+			packages[name] = packagesOf(name)
 		}
 		out = append(out, Change{Kind: Extensions, Install: install, Uninstall: uninstall, Packages: packages})
 	}

@@ -15,9 +15,9 @@ var known = sync.OnceValue(func() *Catalogue {
 	return c
 })
 
-// Packages returns the packages that make up an extension on RHEL CoreOS; one that is not known is a package of its own
+// packagesOf returns the packages that make up an extension on RHEL CoreOS; one that is not known is a package of its own
 // name.
-func Packages(extension string) []string {
+func packagesOf(extension string) []string {
 	if p := known().Extension(upstream, extension); p != nil {
 		return p
 	}

@@ -555,10 +555,10 @@ func TestKernelArgumentsOfTheHost(t *testing.T) {
 }
 
 func TestPackages(t *testing.T) {
-	check(t, "two-node-ha", Packages("two-node-ha"), []string{"pacemaker", "pcs", "fence-agents-all"})
-	check(t, "one that is not in the table", Packages("htop"), []string{"htop"})
-	Packages("usbguard")[0] = "x"
-	check(t, "the table stays", Packages("usbguard"), []string{"usbguard"})
+	check(t, "two-node-ha", packagesOf("two-node-ha"), []string{"pacemaker", "pcs", "fence-agents-all"})
+	check(t, "one that is not in the table", packagesOf("htop"), []string{"htop"})
+	packagesOf("usbguard")[0] = "x"
+	check(t, "the table stays", packagesOf("usbguard"), []string{"usbguard"})
 }
 
 // arbitrary makes a configuration of a few things out of a small world, so that two of them often share some.

@@ -16,9 +16,9 @@ import (
 // bootAllowance is what the boot into a configuration may take, and the one back: servers that test their memory.
 const bootAllowance = 20 * time.Minute
 
-// Awaiting reports whether the node is past its drain on the way to its configuration, as it last said: it applies it,
+// awaiting reports whether the node is past its drain on the way to its configuration, as it last said: it applies it,
 // reboots into it, or proves it. A host does that in a time that is known, and goes back by itself.
-func (n *Node) Awaiting() bool {
+func (n *Node) awaiting() bool {
 	return n.Desired != "" && n.Current != n.Desired && n.State == api.Working &&
 		(n.Rebooting || n.Drained == n.Desired || n.Awaited.Config == n.Desired && n.Awaited.Said == "")
 }
@@ -31,7 +31,7 @@ func (n *Node) awaited() bool {
 	if n.Awaited.Said != "" {
 		return n.unheard()
 	}
-	return n.Awaited.Config == n.Desired && n.Awaiting()
+	return n.Awaited.Config == n.Desired && n.awaiting()
 }
 
 // said is a digest of all that the node's agent says in its Node of itself.
@@ -73,7 +73,7 @@ func (n *Node) Await(now time.Time) api.Awaited {
 			noted.Overdue = now.UTC().Truncate(time.Second)
 		}
 		return noted
-	case n.Awaiting(), n.unheard():
+	case n.awaiting(), n.unheard():
 		noted := api.Awaited{Config: n.Desired, Since: now.UTC().Truncate(time.Second)}
 		if n.unheard() {
 			noted.Config, noted.Said = n.Awaited.Config, n.Awaited.Said

@@ -94,8 +94,8 @@ type Decision struct {
 	Failed bool
 }
 
-// Decide is recovery's decision table (docs/architecture.md): a pure function of the boot record and the situation.
-func Decide(r *Record, s Situation) Decision {
+// decide is recovery's decision table (docs/architecture.md): a pure function of the boot record and the situation.
+func decide(r *Record, s Situation) Decision {
 	p := r.Pending
 	if p == nil {
 		return decideSettled(r, s)

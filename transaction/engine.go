@@ -124,8 +124,8 @@ func (u Update) permit() error {
 	return u.Permit()
 }
 
-// MaxAttempts is how often a deployment may boot without proving healthy.
-const MaxAttempts = 3
+// maxAttempts is how often a deployment may boot without proving healthy.
+const maxAttempts = 3
 
 // BadConfig is the error of a configuration that was applied, did not prove healthy, and was taken back.
 type BadConfig struct {

@@ -92,7 +92,7 @@ func (o *switchOperation) Stage(ctx context.Context) (err error) {
 	}
 	p := &Pending{Revision: o.s.Revision, Phase: PhasePrepare, Road: RoadSwitch, From: o.s.Booted, BootID: o.e.BootID,
 		Checksum: o.s.Request.Checksum, KernelArguments: o.s.Request.KernelArguments,
-		MaxAttempts: MaxAttempts, Timeout: o.s.Timeout, Baseline: o.s.Baseline}
+		MaxAttempts: maxAttempts, Timeout: o.s.Timeout, Baseline: o.s.Baseline}
 	for _, d := range o.before {
 		p.Existing = append(p.Existing, d.ID)
 	}
@@ -151,7 +151,7 @@ func (o *stagedOperation) Stage(ctx context.Context) error {
 		return err
 	}
 	return o.begin(ctx, o.s.Update, &Pending{Revision: o.s.Revision, Phase: PhasePrepare, Road: RoadStaged,
-		From: o.s.Booted, BootID: o.e.BootID, MaxAttempts: MaxAttempts, Timeout: o.s.Timeout, Baseline: o.s.Baseline})
+		From: o.s.Booted, BootID: o.e.BootID, MaxAttempts: maxAttempts, Timeout: o.s.Timeout, Baseline: o.s.Baseline})
 }
 
 func (o *stagedOperation) Materialise(ctx context.Context) (err error) {
@@ -231,7 +231,7 @@ func (o *liveOperation) Commit(ctx context.Context) error {
 	revision := o.u.Revision
 	revision.Transaction, revision.Made = o.id, addTo(revision.Made, implied(o.j.Steps))
 	r.Pending = &Pending{Revision: revision, Phase: PhaseApply, Road: o.road, From: revision.Deployment,
-		BootID: e.BootID, MaxAttempts: MaxAttempts, Timeout: o.u.Timeout, Baseline: o.u.Baseline,
+		BootID: e.BootID, MaxAttempts: maxAttempts, Timeout: o.u.Timeout, Baseline: o.u.Baseline,
 		Verdict: o.u.Verdict, Services: o.u.Services}
 	r.setState(Working, "", e.Now())
 	e.Say("commit", revision.Config)

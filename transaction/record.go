@@ -198,8 +198,8 @@ type Standing struct {
 
 // A record that can't be used is one of these; nothing acts on it.
 var (
-	ErrDamaged = errors.New("boot record is damaged")
-	ErrNewer   = errors.New("boot record was written by a newer version")
+	errDamaged = errors.New("boot record is damaged")
+	errNewer   = errors.New("boot record was written by a newer version")
 )
 
 // envelope is the record on disk: the sum tells a record that was half written, or written by something else, from
@@ -228,30 +228,30 @@ func decodeRecord(data []byte) (*Record, error) {
 	var e envelope
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(&e); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, RecordPath, err)
+		return nil, fmt.Errorf("%w: %s: %w", errDamaged, RecordPath, err)
 	}
 	if len(bytes.TrimSpace(data[dec.InputOffset():])) > 0 {
-		return nil, fmt.Errorf("%w: %s: data after the record", ErrDamaged, RecordPath)
+		return nil, fmt.Errorf("%w: %s: data after the record", errDamaged, RecordPath)
 	}
 	var version struct {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(e.Record, &version); err == nil && version.Version > recordFormat {
 		return nil, fmt.Errorf("%w: %s has format %d, this binary knows %d; go back to that version of the agent",
-			ErrNewer, RecordPath, version.Version, recordFormat)
+			errNewer, RecordPath, version.Version, recordFormat)
 	}
 	sum := sha256.Sum256(e.Record)
 	if hex.EncodeToString(sum[:]) != e.Sum {
-		return nil, fmt.Errorf("%w: %s: checksum does not match", ErrDamaged, RecordPath)
+		return nil, fmt.Errorf("%w: %s: checksum does not match", errDamaged, RecordPath)
 	}
 	r := &Record{}
 	strict := json.NewDecoder(bytes.NewReader(e.Record))
 	strict.DisallowUnknownFields()
 	if err := strict.Decode(r); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, RecordPath, err)
+		return nil, fmt.Errorf("%w: %s: %w", errDamaged, RecordPath, err)
 	}
 	if r.Version != recordFormat {
-		return nil, fmt.Errorf("%w: %s: format %d", ErrDamaged, RecordPath, r.Version)
+		return nil, fmt.Errorf("%w: %s: format %d", errDamaged, RecordPath, r.Version)
 	}
 	return r, nil
 }

@@ -51,7 +51,7 @@ func TestRecordComesBackAsItWas(t *testing.T) {
 func TestEveryTornRecordIsRefused(t *testing.T) {
 	data := encoded(t, sampleRecord())
 	for n := range len(bytes.TrimSpace(data)) {
-		if _, err := decodeRecord(data[:n]); !errors.Is(err, ErrDamaged) {
+		if _, err := decodeRecord(data[:n]); !errors.Is(err, errDamaged) {
 			t.Fatalf("the first %d bytes: %v", n, err)
 		}
 	}
@@ -62,14 +62,14 @@ func TestEveryTornRecordIsRefused(t *testing.T) {
 			t.Fatalf("with byte %d changed it reads as %+v", i, r)
 		}
 	}
-	if _, err := decodeRecord(append(bytes.Clone(data), data...)); !errors.Is(err, ErrDamaged) {
+	if _, err := decodeRecord(append(bytes.Clone(data), data...)); !errors.Is(err, errDamaged) {
 		t.Errorf("two records in one file: %v", err)
 	}
 }
 
 func TestNewerRecordIsRefusedAsSuch(t *testing.T) {
 	data := []byte(`{"sha256":"whatever a newer version puts here","record":{"version":2,"something":"new"}}`)
-	if _, err := decodeRecord(data); !errors.Is(err, ErrNewer) {
+	if _, err := decodeRecord(data); !errors.Is(err, errNewer) {
 		t.Errorf("%v", err)
 	}
 }
@@ -87,7 +87,7 @@ func TestDamagedRecordIsNotActedOn(t *testing.T) {
 	if err := os.WriteFile(at, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := NewStore(root).Load(); !errors.Is(err, ErrDamaged) || r != nil {
+	if r, err := NewStore(root).Load(); !errors.Is(err, errDamaged) || r != nil {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -99,7 +99,7 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := decodeRecord(data)
 		if err != nil {
-			if r != nil || !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer) {
+			if r != nil || !errors.Is(err, errDamaged) && !errors.Is(err, errNewer) {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			return

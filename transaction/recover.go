@@ -28,7 +28,7 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{Decision: Decide(r, s)}
+	o := Outcome{Decision: decide(r, s)}
 	if o.Do != Nothing {
 		e.Say("recover", string(o.Do)+": "+o.Why)
 	}

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Grace is how long after a definition was made again its objects are waited for.
-const Grace = 5 * time.Minute
+// grace is how long after a definition was made again its objects are waited for.
+const grace = 5 * time.Minute
 
 // Watch knows which definitions were away. The caller has one at a time.
 type Watch struct {
@@ -43,8 +43,8 @@ func (w *Watch) Away(ctx context.Context, name string) (why string, until time.T
 	if err != nil && !missing {
 		return "", time.Time{}, fmt.Errorf("reading CustomResourceDefinition/%s: %w", name, err)
 	}
-	soon := w.now().Add(Grace)
-	switch back := definition.CreationTimestamp.Add(Grace); {
+	soon := w.now().Add(grace)
+	switch back := definition.CreationTimestamp.Add(grace); {
 	case missing:
 		w.lost[name] = true
 		return "CustomResourceDefinition/" + name + " is missing: install it, and apply its objects again", soon, nil

@@ -37,11 +37,11 @@ func TestTheWayBackGoesWhateverTheTimeIs(t *testing.T) {
 	sent, arrived := map[string]time.Time{}, map[string]time.Time{}
 	for _, e := range Simulate(f) {
 		switch e.What {
-		case Sent:
+		case eventSent:
 			sent[e.Node] = e.At
-		case Arrived:
+		case eventArrived:
 			arrived[e.Node] = e.At
-		case TakenBack, RolledBack:
+		case eventTakenBack, eventRolledBack:
 			t.Errorf("%+v", e)
 		}
 		if len(sent)-len(arrived) > 2 {

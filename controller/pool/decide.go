@@ -32,8 +32,8 @@ type Step struct {
 	Back string
 }
 
-// Sends says that the step gives the node another configuration to go to.
-func (s Step) Sends() bool { return s.Desired != s.Before }
+// sends says that the step gives the node another configuration to go to.
+func (s Step) sends() bool { return s.Desired != s.Before }
 
 // Options are what a decision about one pool needs to know of the rest of the cluster.
 type Options struct {
@@ -62,7 +62,7 @@ type Decision struct {
 	More bool
 }
 
-// Decide says what every node of a pool is to be told. Two things bound it. A node that serves is sent only while fewer
+// decide says what every node of a pool is to be told. Two things bound it. A node that serves is sent only while fewer
 // than maxUnavailable nodes are out of service, whatever the cause. And of the nodes that are out of service anyway,
 // because they are cordoned or not ready, no more than maxUnavailable are on their way at a time: when a failed zone
 // comes back, it must not leave again at once. Nodes that left service for an update, as they are on their way or our
@@ -73,7 +73,7 @@ type Decision struct {
 // same rules, whatever a policy says about when nodes may begin.
 //
 // Nodes of a pool whose object can't be read are told nothing. Since when their verdicts are waited for is noted still.
-func Decide(p progress.Pool, o Options) Decision {
+func decide(p progress.Pool, o Options) Decision {
 	if p.Unread != "" {
 		return Decision{Steps: watched(p, o.Now)}
 	}
@@ -355,7 +355,7 @@ func (c *chooser) steps() (steps []Step, more bool) {
 		switch at := c.sent[n]; {
 		case !changed:
 			continue
-		case s.Sends():
+		case s.sends():
 			steps = append(steps, s)
 			sent[s.Node] = at
 		case at > 0:
@@ -402,7 +402,7 @@ func (c *chooser) step(n *progress.Node) (Step, bool) {
 	case c.pool.Refuses(n.Lift):
 		s.Lift = "" // it failed again after that
 	}
-	return s, s.Sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
+	return s, s.sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
 		s.Arrived != n.Arrived || s.Awaited != n.Awaited || !c.same(s.Orders, n.Orders)
 }
 

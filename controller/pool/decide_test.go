@@ -117,7 +117,7 @@ func sends(p progress.Pool, d Decision) []string {
 	var out []string
 	for _, s := range d.Steps {
 		i := slices.IndexFunc(p.Nodes, func(n progress.Node) bool { return n.Name == s.Node })
-		if s.Sends() || s.Lift != p.Nodes[i].Lift {
+		if s.sends() || s.Lift != p.Nodes[i].Lift {
 			text := s.Node + ">" + s.Desired
 			if s.Lift != "" {
 				text += " lift"
@@ -271,7 +271,7 @@ func TestWhoIsSentWhere(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := test.state(t)
-			if diff := cmp.Diff(test.want, sends(p, Decide(p, test.options))); diff != "" {
+			if diff := cmp.Diff(test.want, sends(p, decide(p, test.options))); diff != "" {
 				t.Errorf("sent (-want +got):\n%s", diff)
 			}
 		})
@@ -281,7 +281,7 @@ func TestWhoIsSentWhere(t *testing.T) {
 func TestNodesAreToldInTheOrderInWhichTheyGo(t *testing.T) {
 	p := setup{maxUnavailable: "3", nodes: []string{"a A Done", "b A Done zone=z2", "c A Done zone=z1", "d A Done"}}.state(t)
 	var got []string
-	for _, s := range Decide(p, Options{}).Steps {
+	for _, s := range decide(p, Options{}).Steps {
 		got = append(got, s.Node)
 	}
 	if diff := cmp.Diff([]string{"c", "b", "a", "d"}, got); diff != "" {
@@ -291,15 +291,15 @@ func TestNodesAreToldInTheOrderInWhichTheyGo(t *testing.T) {
 
 func TestAFailureAfterALiftWithdrawsTheLift(t *testing.T) {
 	p := setup{nodes: []string{"a A>B RolledBack failed=B lift=B"}}.state(t)
-	d := Decide(p, Options{})
-	if len(d.Steps) != 1 || d.Steps[0].Lift != "" || d.Steps[0].Sends() {
+	d := decide(p, Options{})
+	if len(d.Steps) != 1 || d.Steps[0].Lift != "" || d.Steps[0].sends() {
 		t.Errorf("got %+v", d.Steps)
 	}
 }
 
 func TestALiftIsForgottenWhenTheNodeIsSentElsewhere(t *testing.T) {
 	p := setup{target: "C", nodes: []string{"a B Done lift=B"}}.state(t)
-	d := Decide(p, Options{})
+	d := decide(p, Options{})
 	if len(d.Steps) != 1 || d.Steps[0].Lift != "" || d.Steps[0].Desired != "C" {
 		t.Errorf("got %+v", d.Steps)
 	}
@@ -317,7 +317,7 @@ func TestTheOwnNodeIsSaidToWaitOnlyWhereItWouldHaveBeenNext(t *testing.T) {
 		{"it is sent", []string{"a A Done zone=a", "b B Done"}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := Decide(setup{nodes: test.nodes}.state(t), Options{Self: "a"}).DefersSelf; got != test.want {
+			if got := decide(setup{nodes: test.nodes}.state(t), Options{Self: "a"}).DefersSelf; got != test.want {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
@@ -346,7 +346,7 @@ func TestTheTaintIsWhereARolloutIsStillToCome(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := test.setup.state(t)
 			got := p.Nodes[0].Tainted
-			for _, s := range Decide(p, Options{}).Steps {
+			for _, s := range decide(p, Options{}).Steps {
 				if s.Node == "a" {
 					got = s.Tainted
 				}
@@ -366,7 +366,7 @@ func TestTheOnlyNodeIsToldSoAndToldWhenItIsNot(t *testing.T) {
 	}{
 		{"a B Done", true, 1}, {"a B Done single", true, 0}, {"a B Done single", false, 1}, {"a B Done", false, 0},
 	} {
-		d := Decide(setup{nodes: []string{test.node}}.state(t), Options{SingleReplica: test.single})
+		d := decide(setup{nodes: []string{test.node}}.state(t), Options{SingleReplica: test.single})
 		if len(d.Steps) != test.steps || len(d.Steps) > 0 && d.Steps[0].SingleReplica != test.single {
 			t.Errorf("%s, single %v: got %+v", test.node, test.single, d.Steps)
 		}
@@ -413,11 +413,11 @@ func checkRules(t *testing.T, p progress.Pool) {
 	t.Helper()
 	sent := map[string]bool{}
 	after := slices.Clone(p.Nodes)
-	d := Decide(p, Options{})
+	d := decide(p, Options{})
 	for _, s := range d.Steps {
 		i := slices.IndexFunc(after, func(n progress.Node) bool { return n.Name == s.Node })
 		after[i].Desired, after[i].Tainted, after[i].Lift = s.Desired, s.Tainted, s.Lift
-		if s.Sends() {
+		if s.sends() {
 			sent[s.Node] = true
 			if s.Desired != p.Target {
 				t.Errorf("%s is sent to %s, which is not the target", s.Node, s.Desired)
@@ -441,9 +441,9 @@ func checkRules(t *testing.T, p progress.Pool) {
 			t.Errorf("%s could go, and nobody is sent", n.Name)
 		}
 	}
-	for _, s := range Decide(progress.NewPool(ofTwo(int32(p.MaxUnavailable)), after), Options{}).Steps {
+	for _, s := range decide(progress.NewPool(ofTwo(int32(p.MaxUnavailable)), after), Options{}).Steps {
 		// Where one was called back before it had begun, the next may go.
-		if sent[s.Node] || s.Sends() && !calledBack {
+		if sent[s.Node] || s.sends() && !calledBack {
 			t.Errorf("%s is told twice: %+v", s.Node, s)
 		}
 	}
@@ -479,7 +479,7 @@ func TestNodesOfAPoolThatCanNotBeReadAreToldNothingAndWatchedStill(t *testing.T)
 			if c.change != nil {
 				c.change(&n)
 			}
-			steps := Decide(progress.NewPool(object, []progress.Node{n}), Options{Now: c.now}).Steps
+			steps := decide(progress.NewPool(object, []progress.Node{n}), Options{Now: c.now}).Steps
 			if c.want == nil {
 				if len(steps) != 0 {
 					t.Errorf("it is told %+v", steps)

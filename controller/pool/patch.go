@@ -30,7 +30,7 @@ func nodePatch(n *corev1.Node, s Step) []byte {
 	}
 	// What was decided rests on where the node was sent before, even if it is not sent anywhere now.
 	ops = append(ops, operation{"test", annotationPath(api.DesiredConfig), old(n, api.DesiredConfig)})
-	if s.Sends() {
+	if s.sends() {
 		ops = append(ops, operation{"add", annotationPath(api.DesiredConfig), s.Desired})
 	}
 	ops = append(ops, annotationOps(n, api.Lift, s.Lift)...)

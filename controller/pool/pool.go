@@ -335,7 +335,7 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 	if pool.DeletionTimestamp.IsZero() {
 		o := w.options(i)
 		o.Told = told
-		d := Decide(p, o)
+		d := decide(p, o)
 		w.taken(i, d)
 		more = d.More
 		errs = append(errs, r.take(ctx, pool, d, nodes)...)
@@ -377,7 +377,7 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 		}
 		vain = 0
 		r.noteNode(n)
-		if s.Sends() {
+		if s.sends() {
 			log.FromContext(ctx).Info("node sent", "pool", pool.Name, "node", s.Node, "from", s.Before, "to", s.Desired,
 				"lift", s.Lift != "", "held", s.Held, "back", s.Back)
 			r.events.Eventf(pool, n, corev1.EventTypeNormal, "SetDesiredConfig", "SetDesiredConfig",

@@ -367,7 +367,7 @@ func benchmarkLook(b *testing.B, size int, policies []api.RolloutPolicy, prepare
 		w := assemble([]*mcfgv1.MachineConfigPool{pool}, read.sorted(nodes), &read, policies, nil, rollout.Unasked, "", t0)
 		o := w.options(0)
 		o.Told = told
-		Decide(w.pools[0].state, o)
+		decide(w.pools[0].state, o)
 		status(pool, w.pools[0].state, time.Time{})
 	}
 	look() // the first one reads all

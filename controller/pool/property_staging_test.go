@@ -80,7 +80,7 @@ func (w *walk) checkStaging(steps []Step) error {
 			return fmt.Errorf("%s is asked to stage, as %d are, and %d may", n.Name, busy, s.limit)
 		case !before && stages(after) && !within(s.times, w.now):
 			return fmt.Errorf("%s is asked to stage at %s, outside all windows", n.Name, w.now)
-		case s.limit == 0 || !step.Sends() || step.Desired != "B" || n.Current == "B":
+		case s.limit == 0 || !step.sends() || step.Desired != "B" || n.Current == "B":
 		case s.approve && w.object.Annotations[api.ApprovedKey] == "":
 			return fmt.Errorf("%s is sent, and nobody approved it", n.Name)
 		case n.NotReady == "" && n.Settled() && !n.Staged.Is("B"):

@@ -217,7 +217,7 @@ func (w *walk) decide() (progress.Pool, Decision, error) {
 		progress.Share(pools)
 		p.Etcd = w.etcd()
 		rollout.NewBook([]api.RolloutPolicy{w.policy}, w.answer).Follow(pools, w.now, "")
-		return p, Decide(p, Options{Now: w.now})
+		return p, decide(p, Options{Now: w.now})
 	}
 	p, d := look(slices.Clone(w.nodes))
 	if w.one(8) {
@@ -244,13 +244,13 @@ func (w *walk) check(steps []Step) error {
 	before := out
 	for _, s := range steps {
 		n := w.nodes[w.index(s.Node)]
-		if s.Sends() && s.Desired == "A" && n.Current == "B" && n.Desired == "B" {
+		if s.sends() && s.Desired == "A" && n.Current == "B" && n.Desired == "B" {
 			out += rank(!n.Unavailable()) // it goes back
 		}
-		if others := w.sickBeside(n.Name); s.Sends() && s.Desired != n.Current && others > 0 {
+		if others := w.sickBeside(n.Name); s.sends() && s.Desired != n.Current && others > 0 {
 			return fmt.Errorf("%s is sent to %s while %d other members of etcd are not ready", n.Name, s.Desired, others)
 		}
-		if !s.Sends() || s.Desired != "B" || n.Current == "B" {
+		if !s.sends() || s.Desired != "B" || n.Current == "B" {
 			continue
 		}
 		if w.gates.failed {
@@ -332,7 +332,7 @@ func (w *walk) tell(format string, args ...any) {
 
 func (w *walk) take(s Step) {
 	n := &w.nodes[w.index(s.Node)]
-	if s.Sends() {
+	if s.sends() {
 		w.tell("%s > %s %s", n.Name, s.Desired, s.Held)
 	}
 	n.Desired, n.Lift, n.Tainted, n.Arrived = s.Desired, s.Lift, s.Tainted, s.Arrived

@@ -38,14 +38,14 @@ type Fleet struct {
 
 // What happens in a simulated rollout.
 const (
-	Sent       = "sent"
-	Arrived    = "arrived"
-	TakenBack  = "taken back"
-	RolledBack = "rolled back"
-	StageBegun = "stage"
-	Held       = "held"
-	Finished   = "finished"
-	Stuck      = "stuck"
+	eventSent       = "sent"
+	eventArrived    = "arrived"
+	eventTakenBack  = "taken back"
+	eventRolledBack = "rolled back"
+	StageBegun      = "stage"
+	eventHeld       = "held"
+	Finished        = "finished"
+	Stuck           = "stuck"
 )
 
 // Entry is a line of the timeline of a rollout.
@@ -104,7 +104,7 @@ type simulation struct {
 // turn makes one decision, or lets time pass until there is one to make; false: that will not be.
 func (s *simulation) turn() bool {
 	p := s.look()
-	d := Decide(p, Options{Now: s.now, Self: s.Self})
+	d := decide(p, Options{Now: s.now, Self: s.Self})
 	s.tell(p)
 	s.asks(p)
 	moved := false
@@ -141,11 +141,11 @@ func (s *simulation) tell(p progress.Pool) {
 	if text != s.held {
 		s.held = text
 		// What holds for no time is nothing to read.
-		if end := len(s.log) - 1; end >= 0 && s.log[end].What == Held && s.log[end].At.Equal(s.now) {
+		if end := len(s.log) - 1; end >= 0 && s.log[end].What == eventHeld && s.log[end].At.Equal(s.now) {
 			s.log = s.log[:end]
 		}
 		if text != "" {
-			s.say(Held, "", text)
+			s.say(eventHeld, "", text)
 		}
 	}
 }
@@ -153,27 +153,27 @@ func (s *simulation) tell(p progress.Pool) {
 // take does what a step says, and says whether anything is another than before.
 func (s *simulation) take(step Step) bool {
 	n := &s.Nodes[s.at[step.Node]]
-	changed := step.Sends() || step.Lift != n.Lift || step.Arrived != n.Arrived ||
+	changed := step.sends() || step.Lift != n.Lift || step.Arrived != n.Arrived ||
 		!step.Orders.Equal(n.Orders)
-	if step.Sends() {
+	if step.sends() {
 		s.moves(n, step.Desired != n.Current)
 	}
 	n.Tainted, n.Lift, n.Arrived, n.SingleReplica = step.Tainted, step.Lift, step.Arrived, step.SingleReplica
 	n.Desired = step.Desired
 	s.order(n, step.Orders)
-	if !step.Sends() {
+	if !step.sends() {
 		return changed
 	}
 	if n.Desired == n.Current {
 		delete(s.due, n.Name)
 		n.State, n.Cordoned, n.Cordon = api.Done, false, nil
-		s.say(TakenBack, n.Name, "")
+		s.say(eventTakenBack, n.Name, "")
 		return true
 	}
 	s.due[n.Name] = s.now.Add(s.Update)
 	n.State, n.Cordoned = api.Working, true
 	n.Cordon = &api.Cordon{By: api.Daemon, Config: n.Desired, Since: s.now}
-	s.say(Sent, n.Name, "")
+	s.say(eventSent, n.Name, "")
 	return true
 }
 
@@ -224,13 +224,13 @@ func (s *simulation) arrive(n *progress.Node) {
 	n.Cordoned, n.Cordon, n.ReadySince = false, nil, s.now
 	if !s.Fails[n.Name] {
 		n.Previous, n.Current, n.State = n.Current, n.Desired, api.Done
-		s.say(Arrived, n.Name, "")
+		s.say(eventArrived, n.Name, "")
 		return
 	}
 	s.few = nil // it changes what all others are to do
 	n.State, n.Reason = api.RolledBack, "its verdict was no"
 	n.Quarantined = append(n.Quarantined, api.Quarantine{Config: n.Desired, Reason: n.Reason, Since: s.now})
-	s.say(RolledBack, n.Name, "")
+	s.say(eventRolledBack, n.Name, "")
 }
 
 // whyStuck is why nothing more happens.

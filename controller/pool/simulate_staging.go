@@ -11,8 +11,8 @@ import (
 
 // What happens besides where nodes stage ahead.
 const (
-	StagedAhead = "staged"
-	Approved    = "approved"
+	eventStagedAhead = "staged"
+	eventApproved    = "approved"
 )
 
 // ahead is what nodes stage in a simulated rollout, and what is approved.
@@ -65,7 +65,7 @@ func (s *simulation) stages() {
 	for _, n := range s.come(s.ahead.due) {
 		s.few = nil // it may go now
 		n.Staged = &api.Staged{Config: n.Orders.Stage.Config, Since: s.now}
-		s.say(StagedAhead, n.Name, "")
+		s.say(eventStagedAhead, n.Name, "")
 	}
 	if at := s.ahead.approve; !at.IsZero() && !at.After(s.now) {
 		s.few = nil
@@ -73,6 +73,6 @@ func (s *simulation) stages() {
 		s.Pool.Annotations = map[string]string{api.ApprovedKey: api.Encode(api.Approval{
 			Config: s.Pool.Spec.Configuration.Name, By: "simulate", Since: s.now,
 		})}
-		s.say(Approved, "", "")
+		s.say(eventApproved, "", "")
 	}
 }

@@ -54,7 +54,7 @@ func TestNodesOfAPoolThatCanNotBeReadAreLeftAlone(t *testing.T) {
 			"", time.Unix(1, 0))
 		sent := ""
 		for i := range w.pools {
-			for _, s := range Decide(w.pools[i].state, w.options(i)).Steps {
+			for _, s := range decide(w.pools[i].state, w.options(i)).Steps {
 				sent += s.Desired
 			}
 		}
