@@ -46,7 +46,7 @@ type ApplyOptions struct {
 	// MinFree, of stage, is how many bytes it leaves free on the disk.
 	MinFree uint64
 	// Weights, of stage, are those of the tools that bring the OS and run in units of their own.
-	Weights ostree.Weights
+	Weights systemd.Weights
 
 	// arguments, of a first boot, are kernel arguments that Ignition would have set, had it known how: they are to be on
 	// the command line, and neither the configuration's nor ours.

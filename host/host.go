@@ -77,12 +77,15 @@ func (e *DriftError) Error() string {
 
 // Host is a host, or a tree that looks like one, with everything that its commands need.
 type Host struct {
-	root        *files.Root
-	os          OS
-	live        bool // the tree is the system that we run on
-	plain       *ostree.Plain
-	grub        *ostree.GRUB
-	composer    composer
+	root     *files.Root
+	os       OS
+	live     bool // the tree is the system that we run on
+	plain    *ostree.Plain
+	grub     *ostree.GRUB
+	composer composer
+	// units runs hooks, and the tools of the composer, of which there are none without one.
+	units       *systemd.Units
+	tools       *ostree.Tools
 	system      *ostree.System  // see current
 	known       *plan.Catalogue // see catalogue
 	platform    plan.Platform
@@ -136,6 +139,7 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone && !booted {
 		return fmt.Errorf("using --os %s: %s is not a booted ostree host", h.os, h.root.Path())
 	}
+	h.units = &systemd.Units{Connect: systemd.Connect}
 	h.bootID = func() string { return "" }
 	if h.live {
 		id, err := h.root.ReadFile(BootIDFile)
@@ -150,14 +154,15 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone {
 		h.plain, h.grub = ostree.NewPlain(ostree.Exec, "/"), ostree.NewGRUB("/", overwrite)
 		h.deployments = &deployments{Plain: h.plain}
+		h.tools = &ostree.Tools{Units: h.units, Root: "/"}
 		progress := h.pullSays
 		switch h.os {
 		case OSRpmOstree:
-			rpm := ostree.NewRPM(ostree.Exec, "/", h.plain)
+			rpm := ostree.NewRPM(ostree.Exec, h.tools, h.plain)
 			rpm.Progress = progress
 			h.composer, h.deployments.rpm = rpm, rpm
 		case OSBootc:
-			bootc := ostree.NewBootc(ostree.Exec, "/", h.plain)
+			bootc := ostree.NewBootc(ostree.Exec, h.tools, h.plain)
 			bootc.Progress = progress
 			h.composer = bootc
 		default:
@@ -211,6 +216,7 @@ func (h *Host) Close() {
 	if h.services != nil {
 		h.services.close()
 	}
+	h.units.Close()
 	_ = h.root.Close()
 }
 

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/systemd"
 )
 
 // Bootc composes the OS of a host that bootc manages: whole images, no packages. Its deployments are Plain's to make.
@@ -32,6 +34,7 @@ type Bootc struct {
 	Progress func(text string)
 
 	run   Runner
+	tools *Tools
 	root  string
 	plain *Plain
 	// delays are the pauses between attempts that the network made fail; one attempt more than delays.
@@ -40,10 +43,10 @@ type Bootc struct {
 	lockWait time.Duration
 }
 
-// NewBootc returns a Bootc for the host that plain is for. run asks bootc and systemd; a switch is a service of the
-// host's systemd, which outlives this process.
-func NewBootc(run Runner, root string, plain *Plain) *Bootc {
-	return &Bootc{run: run, root: root, plain: plain, delays: plain.pullDelays, lockWait: 10 * time.Minute}
+// NewBootc returns a Bootc for the host that plain is for. run asks bootc; a switch is among the tools, which outlive
+// this process.
+func NewBootc(run Runner, tools *Tools, plain *Plain) *Bootc {
+	return &Bootc{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.pullDelays, lockWait: 10 * time.Minute}
 }
 
 const (
@@ -162,14 +165,14 @@ func (b *Bootc) Compose(ctx context.Context, s System) (Composed, error) {
 
 // settle ends whatever runs in our unit, or waits for it if it does the same as argv.
 func (b *Bootc) settle(ctx context.Context, argv []string) error {
-	runs, description, err := unitRuns(ctx, b.run, bootcUnit)
-	if err != nil || !runs {
+	running, err := b.tools.running(ctx, bootcUnit)
+	if err != nil || running == "" {
 		return err
 	}
-	if description == strings.Join(argv, " ") {
-		return waitForUnit(ctx, b.run, bootcUnit)
+	if running == strings.Join(argv, " ") {
+		return b.tools.wait(ctx, bootcUnit)
 	}
-	return stopUnit(ctx, b.run, bootcUnit)
+	return b.tools.stop(ctx, bootcUnit)
 }
 
 // fetch runs bootc switch and gives what it has staged in there, nil if it found that there is nothing to do.
@@ -209,7 +212,7 @@ func (b *Bootc) attempt(ctx context.Context, doing string, argv []string) (*boot
 	if err != nil {
 		return nil, wrapFailed(doing, err)
 	}
-	stop := followUnit(ctx, b.root, bootcUnit, b.Progress)
+	stop := b.tools.follow(ctx, bootcUnit, b.Progress)
 	output, err := inside(ctx, argv...)
 	stop()
 	if err != nil {
@@ -249,18 +252,18 @@ func (b *Bootc) inside(argv []string) (Runner, error) {
 	if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o755)); err != nil {
 		return nil, err
 	}
-	options := []string{"--description=" + strings.Join(argv, " "), "--property=EnvironmentFile=-" + proxyFile,
-		"--property=BindPaths=" + bootcState + ":" + ostreeState}
+	like := systemd.Command{Description: strings.Join(argv, " "), EnvironmentFiles: []string{proxyFile},
+		Binds: []systemd.Bind{{Source: bootcState, At: ostreeState}}}
 	entries, err := os.ReadDir(b.host(ostreeState))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, entry := range entries {
 		if name := entry.Name(); statePattern.MatchString(name) && !strings.HasPrefix(name, "staged-") {
-			options = append(options, "--property=BindPaths="+ostreeState+"/"+name)
+			like.Binds = append(like.Binds, systemd.Bind{Source: ostreeState + "/" + name, At: ostreeState + "/" + name})
 		}
 	}
-	return inUnit(b.run, bootcUnit, options...), nil
+	return b.tools.in(bootcUnit, like), nil
 }
 
 // status asks bootc, run by run, about the host. One fork of it.

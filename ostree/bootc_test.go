@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/noderefit/noderefit/systemd"
 )
 
 const (
@@ -154,7 +156,10 @@ func TestFailureOfBootcIsClassed(t *testing.T) {
 		{"full disk", "", said("error: Switching: Insufficient free space for quay.io/os (available: 1 GB required: 2 GB)"), NeedsAdmin},
 		{"lock", "Waiting for sysroot lock...\n", said(""), Retryable},
 		{"no bootc", "", &CommandError{Argv: []string{"bootc"}, Err: &exec.Error{Name: "bootc", Err: exec.ErrNotFound}}, NeedsAdmin},
-		{"no bootc for systemd", "", said("Failed to find executable bootc: No such file or directory"), NeedsAdmin},
+		{"no bootc for systemd", "", func() error {
+			_, err := newScript(t, nil).tools().in("x", systemd.Command{})(t.Context(), "bootc", "switch")
+			return err
+		}(), NeedsAdmin},
 		{"stopped", "", &CommandError{Err: context.Canceled}, Retryable},
 		{"anything else", "", said("error: Switching: something"), Failed},
 		{"no tool's", "", errors.New("x"), Failed},
@@ -204,28 +209,23 @@ func bootcRoot(t *testing.T, files map[string]string) string {
 
 func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		root := bootcRoot(t, map[string]string{"run/x": ""})
-		var lines []string
+		refused := scriptedRun{stderr: "error: Switching: connect: connection refused\n", ended: failed}
+		s := newScript(t, []string{"usr/bin/bootc"}, slices.Repeat([]scriptedRun{refused}, 10)...)
+		s.idle = true
+		root := s.root
 		run := func(_ context.Context, argv ...string) ([]byte, error) {
-			line := strings.Join(argv, " ")
-			lines = append(lines, line)
-			switch {
-			case argv[0] == "systemd-run":
-				return nil, &CommandError{Argv: argv, Err: errStatus}
-			case line == "cat /run/noderefit-bootc.stderr":
-				return []byte("error: Switching: connect: connection refused\n"), nil
-			case argv[0] == "bootc":
+			if argv[0] == "bootc" {
 				return []byte(bootcStatusText("null", bootcEntryText(one, "quay.io/os:8", digestOne, ""))), nil
 			}
 			return nil, nil
 		}
-		b := NewBootc(run, root, NewPlain(run, root))
+		b := NewBootc(run, s.tools(), NewPlain(run, root))
 		began := time.Now()
 		_, err := b.Compose(t.Context(), System{Image: "quay.io/os:9"})
 		if ClassOf(err) != Retryable || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("class %s: %v", ClassOf(err), err)
 		}
-		switches := len(slices.DeleteFunc(lines, func(l string) bool { return !strings.HasPrefix(l, "systemd-run") }))
+		switches := len(s.asked)
 		if took := time.Since(began); switches != len(b.delays)+1 || took < 20*time.Second || took > time.Minute {
 			t.Errorf("%d attempts in %s", switches, took)
 		}
@@ -238,7 +238,7 @@ func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 func TestLockThatIsHeldForTooLongIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := bootcRoot(t, map[string]string{"ostree/lock": ""})
-		b := NewBootc(nil, root, NewPlain(nil, root))
+		b := NewBootc(nil, &Tools{Root: root}, NewPlain(nil, root))
 		if err := b.awaitLock(t.Context()); err != nil {
 			t.Errorf("without a lock: %v", err)
 		}
@@ -283,7 +283,7 @@ func TestRebootThatBootcAsksForIsTakenBack(t *testing.T) {
 		if c.before != "" {
 			before = []byte(c.before)
 		}
-		b := NewBootc(nil, root, NewPlain(nil, root))
+		b := NewBootc(nil, &Tools{Root: root}, NewPlain(nil, root))
 		if err := b.takeBackReboot(before); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -299,7 +299,7 @@ func TestPolicyOfTheHostIsAskedFirst(t *testing.T) {
 		t.Error("something was run")
 		return nil, nil
 	}
-	_, err := NewBootc(run, root, NewPlain(run, root)).Compose(t.Context(), System{Image: "quay.io/os:9"})
+	_, err := NewBootc(run, &Tools{Units: &script{t: t, root: root}, Root: root}, NewPlain(run, root)).Compose(t.Context(), System{Image: "quay.io/os:9"})
 	if ClassOf(err) != Invalid {
 		t.Errorf("class %s: %v", ClassOf(err), err)
 	}
@@ -309,7 +309,7 @@ func TestLastLineOfAUnitIsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := bootcRoot(t, map[string]string{"run/x.stdout": "one\ntwo\n"})
 		var said []string
-		stop := followUnit(t.Context(), root, "x", func(text string) { said = append(said, text) })
+		stop := (&Tools{Root: root}).follow(t.Context(), "x", func(text string) { said = append(said, text) })
 		time.Sleep(3 * unitPoll) //nolint:forbidigo // it is the bubble's time
 		synctest.Wait()
 		if err := os.WriteFile(filepath.Join(root, "run/x.stdout"), []byte("one\ntwo\nthree\n"), 0o600); err != nil {

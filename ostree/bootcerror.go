@@ -25,7 +25,7 @@ var bootcTexts = []struct {
 	{NeedsAdmin, []string{
 		"local rpm-ostree modifications", "requires a booted host system", "requires full root privileges",
 		"No space left on device", "no space left on device", "Insufficient free space", "would be exceeded, at least",
-		"x509: ", "refusing usage", "Failed to find executable", "bootc: not found",
+		"x509: ", "refusing usage", "bootc: not found",
 	}},
 	{Invalid, []string{
 		"manifest unknown", "name unknown", "404 (Not Found)", "invalid reference format", "no such file or directory",

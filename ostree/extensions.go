@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/systemd"
 )
 
 // An image of extensions is a repository of packages in a container image. podman pulls it and mounts it, and what it
@@ -96,14 +96,14 @@ func (r *RPM) offer(ctx context.Context, image Image) error {
 		}
 		note = nil
 	case note != nil:
-		if err := waitForUnit(ctx, r.run, sourceUnit); err != nil {
+		if err := r.tools.wait(ctx, sourceUnit); err != nil {
 			return failed(err)
 		}
 		if err := r.unmount(ctx); err != nil {
 			return failed(err)
 		}
 	}
-	podman := inUnit(r.run, sourceUnit, "--description=podman pull "+name, "--property=EnvironmentFile=-"+proxyFile)
+	podman := r.tools.in(sourceUnit, systemd.Command{Description: "podman pull " + name, EnvironmentFiles: []string{proxyFile}})
 	if note == nil {
 		there, err := imageExists(ctx, podman, name)
 		if err != nil {
@@ -138,7 +138,7 @@ func (r *RPM) offer(ctx context.Context, image Image) error {
 func imageExists(ctx context.Context, podman Runner, name string) (bool, error) {
 	_, err := podman(ctx, "podman", "image", "exists", name)
 	command, _ := errors.AsType[*CommandError](err)
-	if exit, is := errors.AsType[*exec.ExitError](err); is && exit.ExitCode() == 1 && command.Stderr == "" {
+	if no := (systemd.Ended{Result: "exit-code", Status: 1}); errors.Is(err, no) && command.Stderr == "" {
 		return false, nil
 	}
 	return err == nil, err
@@ -188,13 +188,13 @@ func (r *RPM) Withdraw(ctx context.Context) error {
 	if note == nil {
 		return nil
 	}
-	if err := stopUnit(ctx, r.run, sourceUnit); err != nil {
+	if err := r.tools.stop(ctx, sourceUnit); err != nil {
 		return failed(err)
 	}
 	if err := r.unmount(ctx); err != nil {
 		return failed(err)
 	}
-	podman := inUnit(r.run, sourceUnit, "--description=podman image rm "+note.Image)
+	podman := r.tools.in(sourceUnit, systemd.Command{Description: "podman image rm " + note.Image})
 	if _, err := podman(ctx, "podman", "image", "unmount", "--force", note.Image); err != nil && !unknownImage(err) {
 		return failed(err)
 	}
@@ -227,7 +227,7 @@ func (r *RPM) unmount(ctx context.Context) error {
 	if _, err := os.Stat(r.host(sourceMount)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	host := inUnit(r.run, sourceUnit, "--description=umount "+sourceMount)
+	host := r.tools.in(sourceUnit, systemd.Command{Description: "umount " + sourceMount})
 	// Whoever reads a package of it ends with that; the next one finds nothing.
 	_, err := host(ctx, "umount", "--lazy", sourceMount)
 	if command, is := errors.AsType[*CommandError](err); err != nil &&

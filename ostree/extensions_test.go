@@ -4,7 +4,12 @@ package ostree
 
 import (
 	"context"
+	"errors"
+	"os/exec"
+	"syscall"
 	"testing"
+
+	"github.com/noderefit/noderefit/systemd"
 )
 
 func TestImageIsOursOnlyWhenPodmanSaysThatItWasNotThere(t *testing.T) {
@@ -16,7 +21,19 @@ func TestImageIsOursOnlyWhenPodmanSaysThatItWasNotThere(t *testing.T) {
 		"exit 125":                               {fails: true},
 		"kill -9 $$":                             {fails: true},
 	} {
-		podman := func(ctx context.Context, _ ...string) ([]byte, error) { return Exec(ctx, "sh", "-c", script) }
+		podman := func(ctx context.Context, argv ...string) ([]byte, error) {
+			output, err := Exec(ctx, "sh", "-c", script)
+			command, failed := errors.AsType[*CommandError](err)
+			if !failed {
+				return output, err
+			}
+			exit, _ := errors.AsType[*exec.ExitError](err)
+			ended := systemd.Ended{Result: "exit-code", Status: int32(exit.ExitCode())} //nolint:gosec // a status
+			if !exit.Exited() {
+				ended = systemd.Ended{Result: "signal", Status: int32(syscall.SIGKILL)}
+			}
+			return output, &CommandError{Argv: argv, Stderr: command.Stderr, Err: ended}
+		}
 		if there, err := imageExists(t.Context(), podman, "quay.io/os/extensions:1"); there != want.there ||
 			(err != nil) != want.fails {
 			t.Errorf("%s: %v, %v", script, there, err)

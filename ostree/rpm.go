@@ -24,16 +24,17 @@ type RPM struct {
 	Progress func(text string)
 
 	run   Runner
+	tools *Tools
 	root  string
 	plain *Plain
 	// delays are the pauses between attempts that the network made fail; one attempt more than delays.
 	delays []time.Duration
 }
 
-// NewRPM returns an RPM for the host that plain is for. run asks rpm-ostree and systemd; the transactions are services
-// of the host's systemd, which outlive this process.
-func NewRPM(run Runner, root string, plain *Plain) *RPM {
-	return &RPM{run: run, root: root, plain: plain, delays: plain.pullDelays}
+// NewRPM returns an RPM for the host that plain is for. run asks rpm-ostree; the transactions are among the tools, which
+// outlive this process.
+func NewRPM(run Runner, tools *Tools, plain *Plain) *RPM {
+	return &RPM{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.pullDelays}
 }
 
 // rpmPatience is for how long the transactions of others are waited for: they pull and compose as we do.
@@ -260,16 +261,10 @@ func (r *RPM) begin(ctx context.Context, doing string, t rpmTarget, s rpmStatus)
 	return nil
 }
 
-// active says whether a unit of the host is active.
+// active reports whether a unit of the host is active.
 func (r *RPM) active(ctx context.Context, unit string) (bool, error) {
-	state, err := r.activeState(ctx, unit)
+	state, err := r.tools.Units.ActiveState(ctx, unit)
 	return state == "active", err
-}
-
-// activeState is systemd's word for how a unit of the host is. One fork.
-func (r *RPM) activeState(ctx context.Context, unit string) (string, error) {
-	output, err := r.run(ctx, "systemctl", "show", "--property=ActiveState", unit)
-	return strings.TrimPrefix(strings.TrimSpace(string(output)), "ActiveState="), err
 }
 
 // complaint says what is wrong with what is staged.
@@ -518,7 +513,7 @@ func (r *RPM) end(ctx context.Context, doing, words string, leads bool) error {
 	var err error
 	if leads {
 		r.say("waiting for what an earlier attempt has begun: " + words)
-		err = waitForUnit(ctx, r.run, rpmUnit)
+		err = r.tools.wait(ctx, rpmUnit)
 	} else {
 		r.say("cancelling what an earlier attempt has begun: " + words)
 		err = r.interrupt(ctx)
@@ -622,7 +617,7 @@ func (r *RPM) status(ctx context.Context, doing string) (rpmStatus, error) {
 const finalizeFailure = "/boot/ostree/finalize-failure.stamp"
 
 // FailedFinalization says why what was staged at the last shutdown has not become what boots: "" if there was no such
-// failure. Two forks at most.
+// failure. One fork at most.
 func (r *RPM) FailedFinalization(ctx context.Context) (string, error) {
 	const doing = "looking for a failure of the last shutdown"
 	text, err := os.ReadFile(r.host(finalizeFailure))
@@ -633,7 +628,7 @@ func (r *RPM) FailedFinalization(ctx context.Context) (string, error) {
 		return "", &Error{Class: Failed, Doing: doing, Err: err}
 	}
 	const unit = "ostree-boot-complete.service"
-	state, err := r.activeState(ctx, unit)
+	state, err := r.tools.Units.ActiveState(ctx, unit)
 	if err != nil {
 		return "", failing(doing, nil, err)
 	}

@@ -11,11 +11,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/noderefit/noderefit/systemd"
 )
 
 const (
@@ -283,7 +286,6 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 		{"error: This system was not booted via libostree. Currently, most rpm-ostree commands only work on ostree-based " +
 			"host systems.", NeedsAdmin, rpmRefused},
 		{"error: Unknown option --lock-finalization", NeedsAdmin, rpmRefused},
-		{"Failed to find executable rpm-ostree: No such file or directory", NeedsAdmin, rpmRefused},
 		{"error: Creating importer: failed to invoke method OpenImage: failed to invoke method OpenImage: reading manifest v2 " +
 			"in quay.io/a/b: unauthorized: access to the requested resource is not authorized", NeedsAdmin, rpmRefused},
 		{"error: Creating importer: Failed to invoke skopeo proxy method OpenImage: remote error: Requesting bearer token: " +
@@ -317,6 +319,10 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 		if line := rpmLine(c.stderr); line != "" && err.Error() != "composing x: rpm-ostree: "+line {
 			t.Errorf("%s\nbecame %s", c.stderr, err)
 		}
+	}
+	_, missing := newScript(t, nil).tools().in("x", systemd.Command{})(t.Context(), "rpm-ostree", "upgrade")
+	if trouble, err := rpmFailing("composing x", missing); ClassOf(err) != NeedsAdmin || trouble != rpmRefused {
+		t.Errorf("no rpm-ostree is %s, %d: %v", ClassOf(err), trouble, err)
 	}
 }
 
@@ -367,10 +373,14 @@ func newRPMHost(t *testing.T) *rpmHost {
 		"/boot/loader/entries/1.conf": "version 1\noptions ostree=/ostree/boot.1/testos/x/0\nlinux /x\n",
 		"/ostree/boot.1/testos/x/y":   "",
 		"/run/x":                      "",
+		"/usr/bin/rpm-ostree":         "",
 		"/ostree/deploy/testos/deploy/" + one + ".0.origin": "[origin]\ncontainer-image-reference=a\n\n[libostree-transient]\npinned=true\n",
 		"/ostree/deploy/testos/deploy/" + two + ".0.origin": "[origin]\ncontainer-image-reference=b\n",
 		"/ostree/repo/refs/heads/os/test":                   one + "\n",
 	})
+	if err := os.Chmod(filepath.Join(h.root, "/usr/bin/rpm-ostree"), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
 	link := filepath.Join(h.root, "/ostree/boot.1/testos/x/0")
 	if err := os.Symlink("../../../deploy/testos/deploy/"+one+".0", link); err != nil {
 		t.Fatal(err)
@@ -381,7 +391,9 @@ func newRPMHost(t *testing.T) *rpmHost {
 	return h
 }
 
-func (h *rpmHost) rpm() *RPM { return NewRPM(h.run, h.root, NewPlain(h.run, h.root)) }
+func (h *rpmHost) rpm() *RPM {
+	return NewRPM(h.run, &Tools{Units: h, Root: h.root}, NewPlain(h.run, h.root))
+}
 
 func (h *rpmHost) booted() rpmDeployment {
 	if h.bootedIs != nil {
@@ -438,15 +450,6 @@ func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 			return nil, nil
 		}
 		return h.answerStatus(argv)
-	case "systemctl":
-		return h.systemctl(argv, rest)
-	case "cat":
-		if strings.HasSuffix(line, ".stderr") {
-			return []byte(h.failure), nil
-		}
-		return nil, nil
-	case "systemd-run":
-		return h.transact(ctx, argv)
 	case "rpm-ostree":
 		h.reloads++
 		return nil, nil
@@ -503,32 +506,48 @@ func (h *rpmHost) answerStatus(argv []string) ([]byte, error) {
 	return json.Marshal(rpmStatus{Deployments: h.deployments(s), Transaction: s.busy, Driver: s.driver})
 }
 
-func (h *rpmHost) systemctl(argv []string, rest string) ([]byte, error) {
-	switch {
-	case strings.HasPrefix(rest, "show --property=ActiveState,Description "+rpmUnit):
-		if len(h.unit) == 0 {
-			return []byte("ActiveState=inactive\nDescription=" + rpmUnit + ".service\n"), nil
-		}
-		words := h.unit[0]
-		h.unit = h.unit[1:]
-		return []byte("ActiveState=active\nDescription=" + words + "\n"), nil
-	case strings.HasPrefix(rest, "show --property=ActiveState "):
-		return []byte("ActiveState=" + h.units[argv[len(argv)-1]] + "\n"), nil
-	case rest == "kill --signal=SIGINT "+rpmUnit+".service":
-		h.interrupted = true
-		return nil, nil
+// Service is what an earlier process has begun, as long as there is more of it.
+func (h *rpmHost) Service(_ context.Context, name string) (systemd.Service, error) {
+	if name != rpmUnit+".service" {
+		h.t.Errorf("%s was asked for", name)
 	}
-	h.t.Errorf("systemctl %s was run", rest)
-	return h.fails(argv, "")
+	if len(h.unit) == 0 {
+		return systemd.Service{State: "inactive", Description: rpmUnit + ".service"}, nil
+	}
+	words := h.unit[0]
+	h.unit = h.unit[1:]
+	return systemd.Service{State: "active", Description: words}, nil
 }
 
-func (h *rpmHost) transact(ctx context.Context, argv []string) ([]byte, error) {
-	argv = argv[slices.Index(argv, "--")+1:]
-	line := strings.TrimSuffix(strings.TrimPrefix(strings.Join(argv, " "), "rpm-ostree "), " "+withLock)
+func (h *rpmHost) ActiveState(_ context.Context, name string) (string, error) {
+	return h.units[name], nil
+}
+
+func (h *rpmHost) Kill(_ context.Context, name string, signal syscall.Signal) error {
+	h.interrupted = name == rpmUnit+".service" && signal == syscall.SIGINT
+	return nil
+}
+
+func (h *rpmHost) Stop(context.Context, string) error { return nil }
+
+// Run is a transaction.
+func (h *rpmHost) Run(ctx context.Context, c systemd.Command) (systemd.Ended, error) {
+	if err := h.transact(ctx, c.Argv); err != nil {
+		return systemd.Ended{}, err
+	}
+	if h.failure == "" {
+		return systemd.Ended{Result: "success"}, nil
+	}
+	writeAll(h.t, h.root, map[string]string{c.Stderr: h.failure})
+	return systemd.Ended{Result: "exit-code", Status: 1}, nil
+}
+
+func (h *rpmHost) transact(ctx context.Context, argv []string) error {
+	line := strings.TrimSuffix(strings.TrimPrefix(strings.Join(argv, " "), "/usr/bin/rpm-ostree "), " "+withLock)
 	h.asked = append(h.asked, line)
 	if len(h.transactions) == 0 || h.transactions[0].words != line {
 		h.t.Errorf("the transaction %q was asked for; expected is %+v", line, h.transactions)
-		return h.fails(argv, "")
+		return errStatus
 	}
 	next := h.transactions[0]
 	h.transactions = h.transactions[1:]
@@ -536,7 +555,7 @@ func (h *rpmHost) transact(ctx context.Context, argv []string) ([]byte, error) {
 		next.before()
 	}
 	if ctx.Err() != nil {
-		return nil, &CommandError{Argv: argv, Err: context.Cause(ctx)}
+		return context.Cause(ctx)
 	}
 	h.failure = next.failure
 	switch {
@@ -548,10 +567,10 @@ func (h *rpmHost) transact(ctx context.Context, argv []string) ([]byte, error) {
 	case next.staged != nil:
 		h.stage(next.staged, "rpm-staged-locked")
 	}
-	if next.failure != "" || next.killed {
-		return h.fails(argv, "")
+	if next.killed {
+		return systemd.ErrUnitGone
 	}
-	return nil, nil
+	return nil
 }
 
 const (
@@ -1082,9 +1101,10 @@ func TestFailedFinalizationIsTold(t *testing.T) {
 			if argv[0] == "journalctl" {
 				return []byte(c.log), nil
 			}
-			return fmt.Appendf(nil, "ActiveState=%s\n", c.state), nil
+			return nil, errStatus
 		}
-		if got, err := NewRPM(run, root, NewPlain(run, root)).FailedFinalization(t.Context()); got != c.want || err != nil {
+		tools := &Tools{Root: root, Units: &rpmHost{t: t, units: map[string]string{"ostree-boot-complete.service": c.state}}}
+		if got, err := NewRPM(run, tools, NewPlain(run, root)).FailedFinalization(t.Context()); got != c.want || err != nil {
 			t.Errorf("%s: %q, %v", c.name, got, err)
 		}
 	}

@@ -54,7 +54,7 @@ var rpmTexts = []struct {
 		"No space left on device", "would be exceeded, at least", "nsufficient free space",
 		"unauthorized", "authentication required", //nolint:misspell // a registry's own word
 		"requested access to the resource is denied", "(Forbidden)",
-		"Unknown option", "Unknown command", "Failed to find executable", "x509: ", "certificate",
+		"Unknown option", "Unknown command", "x509: ", "certificate",
 	}},
 	{rpmRefused, Invalid, []string{
 		"Old and new refs are equal",
@@ -94,7 +94,7 @@ func rpmFailing(doing string, err error) (rpmTrouble, error) {
 		}
 	}
 	if rpmLine(text) == "" {
-		// It was killed, or systemd-run was: a client that fails says so.
+		// It was killed, or could not be started: a client that fails says so.
 		return rpmLost, &Error{Class: Retryable, Doing: doing, Err: err}
 	}
 	return rpmRefused, &Error{Class: Failed, Doing: doing, Err: err}

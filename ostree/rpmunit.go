@@ -4,10 +4,11 @@ package ostree
 
 import (
 	"context"
-	"io"
-	"os"
 	"strings"
+	"syscall"
 	"time"
+
+	"github.com/noderefit/noderefit/systemd"
 )
 
 const (
@@ -21,56 +22,42 @@ const (
 // transact runs one transaction to its end. That ctx is done ends the waiting and not the transaction. An error is a
 // *CommandError with the end of the client's standard error, which has nothing in it if the client was killed.
 func (r *RPM) transact(ctx context.Context, argv ...string) error {
-	stop := followUnit(ctx, r.root, rpmUnit, r.Progress)
-	words := make([]string, len(argv))
-	for i, word := range argv {
-		words[i] = strings.ReplaceAll(word, "$", "$$") // systemd's own escape
-	}
-	_, err := inUnit(r.run, rpmUnit, "--description="+strings.Join(argv, " "),
-		"--setenv=RPMOSTREE_CLIENT_ID="+rpmClient)(ctx, words...)
+	stop := r.tools.follow(ctx, rpmUnit, r.Progress)
+	_, err := r.tools.in(rpmUnit, systemd.Command{Description: strings.Join(argv, " "),
+		Environment: []string{"RPMOSTREE_CLIENT_ID=" + rpmClient}})(ctx, argv...)
 	stop()
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// It may be the one that waits that was killed, while the service lives on.
-	if waitErr := waitForUnit(ctx, r.run, rpmUnit); waitErr != nil {
+	// It may be that only the answer was lost, while the service lives on.
+	if waitErr := r.tools.wait(ctx, rpmUnit); waitErr != nil {
 		return waitErr
 	}
 	return err
 }
 
-// running is the command line of the service, "" if it does not run. One fork.
-func (r *RPM) running(ctx context.Context) (string, error) {
-	runs, words, err := unitRuns(ctx, r.run, rpmUnit)
-	if !runs {
-		words = ""
-	}
-	return words, err
-}
+// running is the command line of the service, "" if it does not run.
+func (r *RPM) running(ctx context.Context) (string, error) { return r.tools.running(ctx, rpmUnit) }
 
 // interruptGrace is how long rpm-ostree has to give up a transaction, which it does between two reads or writes.
 const interruptGrace = time.Minute
 
 // interrupt has the client cancel its transaction, and returns when the service does not run any more.
 func (r *RPM) interrupt(ctx context.Context) error {
-	_, err := r.run(ctx, "systemctl", "kill", "--signal=SIGINT", rpmUnit+".service")
-	if err != nil {
-		if words, again := r.running(ctx); again == nil && words == "" {
-			return nil // it ended by itself meanwhile
-		}
+	if err := r.tools.Units.Kill(ctx, rpmUnit+".service", syscall.SIGINT); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, interruptGrace)
 	defer cancel()
-	if err := waitForUnit(bounded, r.run, rpmUnit); err == nil || ctx.Err() != nil {
+	if err := r.tools.wait(bounded, rpmUnit); err != nil && ctx.Err() != nil {
 		return err
 	}
-	return stopUnit(ctx, r.run, rpmUnit)
+	return r.tools.stop(ctx, rpmUnit)
 }
 
 // cancelOrphan cancels the active transaction if a client of ours that is dead has begun it, and if it does not lead to
 // t; with nil none does. Nobody else's is touched: rpm-ostree tells whose it is, by the name that we give ourselves. It
-// returns when the transaction is over, or will not be soon. Three forks at most.
+// returns when the transaction is over, or will not be soon. Two forks at most.
 func (r *RPM) cancelOrphan(ctx context.Context, s rpmStatus, t *rpmTarget) error {
 	if runs, err := r.running(ctx); err != nil || runs != "" {
 		return err
@@ -105,32 +92,4 @@ func initiated(status string) (title string, mine bool) {
 		}
 	}
 	return "", false
-}
-
-// fileEnd is the end of a file.
-func fileEnd(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return "", err
-	}
-	text := make([]byte, min(info.Size(), maxStderr))
-	if _, err := file.ReadAt(text, info.Size()-int64(len(text))); err != nil && err != io.EOF {
-		return "", err
-	}
-	return strings.ToValidUTF8(string(text), ""), nil
-}
-
-// sleep waits for d, or gives the error of ctx when that is done before.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/test/bootc/fault"
 	"github.com/noderefit/noderefit/test/lab"
 )
@@ -25,11 +26,38 @@ const (
 	digested   = repository + "@"
 )
 
-func (s *scene) driver() *ostree.Bootc { return s.driverWith(s.run) }
+func (s *scene) driver() *ostree.Bootc { return s.driverWith(s.run, nil, nil) }
 func (s *scene) plain() *ostree.Plain  { return ostree.NewPlain(s.run, s.root()) }
 
-func (s *scene) driverWith(run ostree.Runner) *ostree.Bootc {
-	return ostree.NewBootc(run, s.root(), ostree.NewPlain(run, s.root()))
+// driverWith is a driver of which run hears what it runs by itself, and before and stopped what it has a unit do.
+func (s *scene) driverWith(run ostree.Runner, before func(line string), stopped func() error) *ostree.Bootc {
+	units := s.host.Units()
+	s.Cleanup(units.Close)
+	tools := &ostree.Tools{Units: heard{units, before, stopped}, Root: s.root()}
+	return ostree.NewBootc(run, tools, ostree.NewPlain(run, s.root()))
+}
+
+// heard are units that tell a test what is asked of them.
+type heard struct {
+	*systemd.Units
+
+	before  func(line string)
+	stopped func() error
+}
+
+func (h heard) Run(ctx context.Context, c systemd.Command) (systemd.Ended, error) {
+	if h.before != nil {
+		h.before(strings.Join(c.Argv, " "))
+	}
+	return h.Units.Run(ctx, c)
+}
+
+func (h heard) Stop(ctx context.Context, name string) error {
+	err := h.Units.Stop(ctx, name)
+	if h.stopped != nil {
+		err = errors.Join(err, h.stopped())
+	}
+	return err
 }
 
 // act is a host with two images in its registry, by their digests: a is of RefV2 and brings two kernel arguments, b of
@@ -270,15 +298,17 @@ func orderlyRebootAtAnyPoint(s *act) {
 	for _, before := range []string{"bootc status", "ostree refs", "ostree admin cleanup"} {
 		ctx, cancel := context.WithCancel(s.ctx)
 		switched := false
-		run := func(ctx context.Context, argv ...string) ([]byte, error) {
-			line := strings.Join(argv, " ")
+		hear := func(line string) {
 			if switched && strings.Contains(line, before) {
 				cancel()
 			}
-			switched = switched || strings.Contains(line, "-- bootc switch")
+			switched = switched || strings.Contains(line, "/bootc switch")
+		}
+		run := func(ctx context.Context, argv ...string) ([]byte, error) {
+			hear(strings.Join(argv, " "))
 			return s.run(ctx, argv...)
 		}
-		if _, err := s.driverWith(run).Compose(ctx, system); err == nil || !switched || ctx.Err() == nil {
+		if _, err := s.driverWith(run, hear, nil).Compose(ctx, system); err == nil || !switched || ctx.Err() == nil {
 			s.Errorf("the driver has not come to %s: %v", before, err)
 		}
 		rebooted("before " + before)
@@ -426,13 +456,12 @@ func switchOutlivesItsAgent(s *act) {
 		s.Errorf("class %s: %v", ostree.ClassOf(err), err)
 	}
 	stopped := false
-	c, err := s.driverWith(func(ctx context.Context, argv ...string) ([]byte, error) {
-		output, err := s.run(ctx, argv...)
-		if slices.Contains(argv, "stop") {
-			stopped = true
-			err = errors.Join(err, fault.Lift(s.root(), fault.Stage))
+	c, err := s.driverWith(s.run, nil, func() error {
+		if stopped {
+			return nil
 		}
-		return output, err
+		stopped = true
+		return fault.Lift(s.root(), fault.Stage)
 	}).Compose(s.ctx, ostree.System{Image: digested + s.b})
 	if err != nil || c.Base != s.b || !stopped {
 		s.Errorf("composed %+v (%v); the one before was stopped: %t", c, err, stopped)
