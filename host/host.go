@@ -478,3 +478,33 @@ func (d *deployments) Discard(ctx context.Context, id string) error {
 	d.known = nil
 	return d.Plain.Discard(ctx, id)
 }
+
+// Compose stages the image of s, which can have no packages. A checksum says nothing about where the OS comes from: it
+// has no origin of its own.
+func (d *deployments) Compose(ctx context.Context, s ostree.System) (ostree.Composed, error) {
+	if len(s.Packages)+len(s.Removed) > 0 {
+		return ostree.Composed{}, &ostree.Error{Class: ostree.Invalid, Doing: "composing " + s.Image,
+			Err: errors.New("packages can't be layered on plain ostree deployments")}
+	}
+	checksum, err := d.Plain.Stage(ctx, s.Image)
+	if err != nil {
+		return ostree.Composed{}, err
+	}
+	c := ostree.Composed{Checksum: checksum, Base: checksum}
+	if s.Image != checksum {
+		c.Origin = "[origin]\nrefspec=" + s.Image + "\n"
+	}
+	return c, nil
+}
+
+// Present reports whether what Compose gave is still there whole. No fork.
+func (d *deployments) Present(_ context.Context, s ostree.System, c ostree.Composed) (bool, error) {
+	there, err := d.Complete(c.Checksum)
+	if err != nil {
+		return false, &ostree.Error{Class: ostree.Failed, Doing: "looking for the staged " + s.Image, Err: err}
+	}
+	return there, nil
+}
+
+// Drop has nothing to do: the refs that a pull has written hold what was composed, and are the next one's.
+func (d *deployments) Drop(context.Context) error { return nil }

@@ -56,8 +56,6 @@ const (
 	ostreeState = "/run/ostree"
 	// bootcState is what stands in its place while bootc runs.
 	bootcState = "/run/" + bootcUnit
-	// proxyFile is where a node has the variables that say by which proxies registries are reached.
-	proxyFile = "/etc/mco/proxy.env"
 	// rebootRequired is what bootc writes for whoever reboots machines by it.
 	rebootRequired = "/run/reboot-required"
 )
@@ -349,7 +347,7 @@ func (b *Bootc) Present(ctx context.Context, s System, c Composed) (bool, error)
 	if err != nil || held != c.Checksum {
 		return false, wrapFailed(doing, err)
 	}
-	whole, err := b.plain.complete(c.Checksum)
+	whole, err := b.plain.Complete(c.Checksum)
 	if err != nil || !whole {
 		return false, wrapFailed(doing, err)
 	}

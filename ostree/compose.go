@@ -2,6 +2,12 @@
 
 package ostree
 
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
 // System is what the OS of a deployment consists of, besides its kernel arguments.
 type System struct {
 	// Image is as a configuration names it (osImageURL): a reference to a container image, or what Stage takes. Empty, it
@@ -41,4 +47,25 @@ type Composed struct {
 	Base string `json:"base,omitempty"`
 	// Transactions is how many of the OS manager's transactions it took, none if everything was there.
 	Transactions int `json:"transactions"`
+}
+
+// ParseSource reads System.Source: the name of an image in a registry, with nothing before it. An error is an *Error of
+// the class Invalid.
+func ParseSource(text string) (Image, error) {
+	image, err := ParseImage(text)
+	if err == nil && (image.Kind != ContainerImage || image.Transport != Registry || image.Verify != VerifyUnsaid) {
+		err = &Error{Class: Invalid, Doing: fmt.Sprintf("parsing osImageURL %q", text),
+			Err: errors.New("it is not the name of a container image in a registry")}
+	}
+	return image, OfExtensions(err)
+}
+
+// OfExtensions is an error of this package about an image, of which it says that it is not the OS's.
+func OfExtensions(err error) error {
+	typed, is := errors.AsType[*Error](err)
+	if !is {
+		return err
+	}
+	doing := strings.Replace(typed.Doing, "osImageURL", "baseOSExtensionsContainerImage", 1)
+	return &Error{Class: typed.Class, Doing: doing, Err: typed.Err}
 }

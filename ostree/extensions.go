@@ -53,27 +53,6 @@ type extensionsImage struct {
 	Ours bool `json:"ours"`
 }
 
-// ParseSource reads System.Source: the name of an image in a registry, with nothing before it. An error is an *Error of
-// the class Invalid.
-func ParseSource(text string) (Image, error) {
-	image, err := ParseImage(text)
-	if err == nil && (image.Kind != ContainerImage || image.Transport != Registry || image.Verify != VerifyUnsaid) {
-		err = &Error{Class: Invalid, Doing: fmt.Sprintf("parsing osImageURL %q", text),
-			Err: errors.New("it is not the name of a container image in a registry")}
-	}
-	return image, OfExtensions(err)
-}
-
-// OfExtensions is an error of this package about an image, of which it says that it is not the OS's.
-func OfExtensions(err error) error {
-	typed, is := errors.AsType[*Error](err)
-	if !is {
-		return err
-	}
-	doing := strings.Replace(typed.Doing, "osImageURL", "baseOSExtensionsContainerImage", 1)
-	return &Error{Class: typed.Class, Doing: doing, Err: typed.Err}
-}
-
 // offer makes the packages of an image known to rpm-ostree, until Withdraw. What the network breaks is tried again. A
 // dozen forks.
 func (r *RPM) offer(ctx context.Context, image Image) error {

@@ -197,7 +197,7 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	remote, ref := parts[1], parts[2]
 	exact := checksumPattern.MatchString(ref)
 	if exact {
-		complete, err := p.complete(ref)
+		complete, err := p.Complete(ref)
 		if err != nil {
 			return "", &Error{Class: Failed, Doing: doing, Err: err}
 		}
@@ -225,7 +225,7 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	if !checksumPattern.MatchString(checksum) {
 		return "", &Error{Class: Failed, Doing: doing, Err: fmt.Errorf("ostree calls it %q, which is no checksum", checksum)}
 	}
-	complete, err := p.complete(checksum)
+	complete, err := p.Complete(checksum)
 	if err == nil && !complete {
 		err = fmt.Errorf("commit %s is not complete in the repository", checksum)
 	}
@@ -234,36 +234,6 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	}
 	return checksum, nil
 }
-
-// Compose stages the image of s, which can have no packages. A checksum says nothing about where the OS comes from: it
-// has no origin of its own.
-func (p *Plain) Compose(ctx context.Context, s System) (Composed, error) {
-	if len(s.Packages)+len(s.Removed) > 0 {
-		return Composed{}, &Error{Class: Invalid, Doing: "composing " + s.Image,
-			Err: errors.New("packages can't be layered on plain ostree deployments")}
-	}
-	checksum, err := p.Stage(ctx, s.Image)
-	if err != nil {
-		return Composed{}, err
-	}
-	c := Composed{Checksum: checksum, Base: checksum}
-	if s.Image != checksum {
-		c.Origin = "[origin]\nrefspec=" + s.Image + "\n"
-	}
-	return c, nil
-}
-
-// Present says whether what Compose gave is still there whole. No fork.
-func (p *Plain) Present(_ context.Context, s System, c Composed) (bool, error) {
-	there, err := p.complete(c.Checksum)
-	if err != nil {
-		return false, &Error{Class: Failed, Doing: "looking for the staged " + s.Image, Err: err}
-	}
-	return there, nil
-}
-
-// Drop has nothing to do: the refs that a pull has written hold what was composed, and are the next one's.
-func (p *Plain) Drop(context.Context) error { return nil }
 
 // Named is the commit that an image names in the repository now, "" if none: another one than was composed if somebody
 // has pulled since. No remote is asked. One fork, none for a checksum.
@@ -295,7 +265,7 @@ func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
 }
 
 // complete says whether a commit and all of its objects are in the repository.
-func (p *Plain) complete(checksum string) (bool, error) {
+func (p *Plain) Complete(checksum string) (bool, error) {
 	_, err := os.Stat(p.host("/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil

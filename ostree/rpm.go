@@ -40,12 +40,8 @@ func NewRPM(run Runner, tools *Tools, plain *Plain) *RPM {
 // rpmPatience is for how long the transactions of others are waited for: they pull and compose as we do.
 const rpmPatience = 30 * time.Minute
 
-// Our refs in the host's repository. A staged deployment goes as soon as any other is made, and then a prune would
-// take what it consists of.
-const (
-	composedRef = "noderefit/composed" // the commit that Compose gave
-	baseRef     = "noderefit/base"     // the one below its packages
-)
+// baseRef is our ref beside composedRef: the commit below its packages.
+const baseRef = "noderefit/base"
 
 // composingMark is there from the first transaction to Drop: what is staged and locked then is ours. It goes with the
 // staged deployment when the machine goes down.
@@ -344,7 +340,7 @@ func (r *RPM) Present(_ context.Context, _ System, c Composed) (bool, error) {
 	if !checksumPattern.MatchString(c.Checksum) {
 		return false, nil
 	}
-	there, err := r.plain.complete(c.Checksum)
+	there, err := r.plain.Complete(c.Checksum)
 	if err != nil {
 		return false, &Error{Class: Failed, Doing: "looking for the composed commit " + c.Checksum, Err: err}
 	}

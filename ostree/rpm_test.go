@@ -21,10 +21,18 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
+var errStatusR = errors.New("exit status 1")
+
 const (
+	oneR = "63bcf5d8b40c877405c835d895399a8e2500938f044a0557e08f76eca8bdcfba"
+	twoR = "2026311abe525ab63acbe1f5c00ba62dfd8bb328b246281b0625cbcfa1473861"
+
+	digestAR = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	digestBR = "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+
 	three  = "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"
-	imageA = "quay.io/example/os@" + digestA
-	imageB = "quay.io/example/os@" + digestB
+	imageA = "quay.io/example/os@" + digestAR
+	imageB = "quay.io/example/os@" + digestBR
 )
 
 func TestRPMStatusIsRead(t *testing.T) {
@@ -42,20 +50,20 @@ func TestRPMStatusIsRead(t *testing.T) {
 	}
 	want := []System{
 		{Image: imageB, Packages: []string{"kernel-rt-core", "usbguard"}, Removed: []string{"kernel", "kernel-core"},
-			Reported: digestB},
-		{Image: "ostree-image-signed:docker://quay.io/example/os:stable", Reported: digestA},
+			Reported: digestBR},
+		{Image: "ostree-image-signed:docker://quay.io/example/os:stable", Reported: digestAR},
 		{Image: "fedora:fedora/x86_64/coreos/stable", Reported: strings.Repeat("c", 64)},
 	}
 	if d := cmp.Diff(want, systems); d != "" {
 		t.Error(d)
 	}
-	if got := s.first().id(); got != "testos/"+two+".0" {
+	if got := s.first().id(); got != "testos/"+twoR+".0" {
 		t.Errorf("the first is %s", got)
 	}
-	if got := s.booted(); got.id() != "testos/"+one+".0" || !got.Pinned || got.base() != one {
+	if got := s.booted(); got.id() != "testos/"+oneR+".0" || !got.Pinned || got.base() != oneR {
 		t.Errorf("the booted one is %+v", got)
 	}
-	if got := s.first(); !got.Staged || got.base() != three || got.Digest != digestB || sameOthers(got, s.booted()) {
+	if got := s.first(); !got.Staged || got.base() != three || got.Digest != digestBR || sameOthers(got, s.booted()) {
 		t.Errorf("the staged one is %+v", got)
 	}
 	if got := s.who(); got != "install for the client :1.42" {
@@ -67,88 +75,23 @@ func TestRPMStatusIsRead(t *testing.T) {
 }
 
 func TestRPMStatusMayLackAllThatIsNotNeeded(t *testing.T) {
-	s, err := parseRPMStatus([]byte(`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true}]}`))
+	s, err := parseRPMStatus([]byte(`{"deployments":[{"osname":"a","checksum":"` + oneR + `","booted":true}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(System{Image: one}, s.booted().system()); d != "" || s.Driver != nil || len(s.Transaction) > 0 {
+	if d := cmp.Diff(System{Image: oneR}, s.booted().system()); d != "" || s.Driver != nil || len(s.Transaction) > 0 {
 		t.Errorf("%s%+v", d, s)
 	}
 	for _, bad := range []string{
-		"", "[]", `{}`, `{"deployments":null}`, `{"deployments":[{"osname":"a","checksum":"` + one + `"}]}`,
+		"", "[]", `{}`, `{"deployments":null}`, `{"deployments":[{"osname":"a","checksum":"` + oneR + `"}]}`,
 		`{"deployments":[{"osname":"a","checksum":"../x","booted":true}]}`,
-		`{"deployments":[{"osname":"../a","checksum":"` + one + `","booted":true}]}`,
-		`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true,"serial":-1}]}`,
+		`{"deployments":[{"osname":"../a","checksum":"` + oneR + `","booted":true}]}`,
+		`{"deployments":[{"osname":"a","checksum":"` + oneR + `","booted":true,"serial":-1}]}`,
 	} {
 		if s, err := parseRPMStatus([]byte(bad)); err == nil {
 			t.Errorf("%s gave %+v", bad, s)
 		}
 	}
-}
-
-// Written by ostree 2025.2.
-func TestLockIsReadFromTheStateOfWhatIsStaged(t *testing.T) {
-	for _, c := range []struct {
-		file   string
-		legacy bool
-		want   bool
-	}{
-		{"", false, false},
-		{"", true, false},
-		{"rpm-staged", false, false},
-		{"rpm-staged", true, true},
-		{"rpm-staged-locked", false, true},
-		{"rpm-staged-unlocked", false, false},
-	} {
-		root := t.TempDir()
-		if c.file != "" {
-			state, err := os.ReadFile("testdata/" + c.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			writeAll(t, root, map[string]string{stagedState: string(state)})
-		}
-		if c.legacy {
-			writeAll(t, root, map[string]string{stagedLock: ""})
-		}
-		if got, err := stagedLocked(root); got != c.want || err != nil {
-			t.Errorf("%+v: locked %v, %v", c, got, err)
-		}
-	}
-}
-
-func writeAll(t *testing.T, root string, files map[string]string) {
-	t.Helper()
-	for path, text := range files {
-		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func FuzzStagedState(f *testing.F) {
-	for _, name := range []string{"rpm-staged", "rpm-staged-locked", "rpm-staged-unlocked"} {
-		state, err := os.ReadFile("testdata/" + name)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(state)
-	}
-	f.Fuzz(func(t *testing.T, state []byte) {
-		entries, err := readDictionary(state)
-		if err != nil && len(entries) > 0 {
-			t.Errorf("%q gave %v and %v", state, entries, err)
-		}
-		for key, value := range entries {
-			if strings.Contains(value.kind, "\x00") || len(key)+len(value.kind)+len(value.value) > len(state) {
-				t.Errorf("%q gave %q: %+v", state, key, value)
-			}
-		}
-	})
 }
 
 var (
@@ -157,7 +100,7 @@ var (
 )
 
 func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
-	plainA := rpmDeployment{Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
+	plainA := rpmDeployment{Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}
 	with := func(d rpmDeployment, change func(*rpmDeployment)) rpmDeployment { change(&d); return d }
 	realtime := with(plainA, func(d *rpmDeployment) { d.Packages, d.Removed = append([]string{"usbguard"}, rtKernel...), kernel })
 	all := append([]string{"usbguard"}, rtKernel...)
@@ -170,7 +113,7 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 	}{
 		{"nothing", plainA, System{Image: imageA}, nil},
 		{"the base that runs", plainA, System{}, nil},
-		{"the same by digest, by another name", plainA, System{Image: "mirror.example/os:tag@" + digestA}, nil},
+		{"the same by digest, by another name", plainA, System{Image: "mirror.example/os:tag@" + digestAR}, nil},
 		{"image", plainA, System{Image: imageB}, []string{b}},
 		{"packages", plainA, System{Image: imageA, Packages: []string{"b", "a"}}, []string{"install --idempotent a b"}},
 		{"other packages", realtime, System{Packages: append([]string{"kerberos"}, rtKernel...), Removed: kernel},
@@ -212,15 +155,15 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 			with(realtime, func(d *rpmDeployment) { d.LocalPackages = []string{"sha256:x"} }),
 			System{Image: imageB, Packages: []string{"usbguard"}}, []string{
 				"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules", b}},
-		{"a commit", plainA, System{Image: "lab:" + one}, []string{"rebase :" + one}},
+		{"a commit", plainA, System{Image: "lab:" + oneR}, []string{"rebase :" + oneR}},
 		{"a ref", plainA, System{Image: "lab:os/stable"}, []string{"rebase lab:os/stable"}},
-		{"from a ref that nobody could pull again", rpmDeployment{Checksum: two, Origin: "os/stable"}, System{Image: imageB},
+		{"from a ref that nobody could pull again", rpmDeployment{Checksum: twoR, Origin: "os/stable"}, System{Image: imageB},
 			[]string{b + " --skip-purge"}},
-		{"from a ref of a remote", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, System{Image: imageB}, []string{b}},
-		{"the ref that runs", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, System{Image: "lab:os/stable"}, nil},
-		{"the commit that runs", rpmDeployment{Checksum: two, Base: one, Origin: "lab:os/stable"}, System{Image: one}, nil},
-		{"a signed image", plainA, System{Image: "ostree-image-signed:docker://quay.io/example/os@" + digestB},
-			[]string{"rebase ostree-image-signed:docker://quay.io/example/os@" + digestB}},
+		{"from a ref of a remote", rpmDeployment{Checksum: twoR, Origin: "lab:os/stable"}, System{Image: imageB}, []string{b}},
+		{"the ref that runs", rpmDeployment{Checksum: twoR, Origin: "lab:os/stable"}, System{Image: "lab:os/stable"}, nil},
+		{"the commit that runs", rpmDeployment{Checksum: twoR, Base: oneR, Origin: "lab:os/stable"}, System{Image: oneR}, nil},
+		{"a signed image", plainA, System{Image: "ostree-image-signed:docker://quay.io/example/os@" + digestBR},
+			[]string{"rebase ostree-image-signed:docker://quay.io/example/os@" + digestBR}},
 	} {
 		target, err := targetOf(c.want)
 		if err != nil {
@@ -312,7 +255,7 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 		{"error: While pulling os/test: While fetching http://x/refs: [7] Could not connect to server", Retryable, rpmNetwork},
 		{"error: something that nobody knows", Failed, rpmRefused},
 	} {
-		trouble, err := rpmFailing("composing x", &CommandError{Stderr: c.stderr, Err: errStatus})
+		trouble, err := rpmFailing("composing x", &CommandError{Stderr: c.stderr, Err: errStatusR})
 		if ClassOf(err) != c.class || trouble != c.trouble {
 			t.Errorf("%s\nis %s, %d; want %s, %d", c.stderr, ClassOf(err), trouble, c.class, c.trouble)
 		}
@@ -320,7 +263,7 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 			t.Errorf("%s\nbecame %s", c.stderr, err)
 		}
 	}
-	_, missing := newScript(t, nil).tools().in("x", systemd.Command{})(t.Context(), "rpm-ostree", "upgrade")
+	_, missing := (&Tools{Root: t.TempDir()}).in("x", systemd.Command{})(t.Context(), "rpm-ostree", "upgrade")
 	if trouble, err := rpmFailing("composing x", missing); ClassOf(err) != NeedsAdmin || trouble != rpmRefused {
 		t.Errorf("no rpm-ostree is %s, %d: %v", ClassOf(err), trouble, err)
 	}
@@ -374,18 +317,18 @@ func newRPMHost(t *testing.T) *rpmHost {
 		"/ostree/boot.1/testos/x/y":   "",
 		"/run/x":                      "",
 		"/usr/bin/rpm-ostree":         "",
-		"/ostree/deploy/testos/deploy/" + one + ".0.origin": "[origin]\ncontainer-image-reference=a\n\n[libostree-transient]\npinned=true\n",
-		"/ostree/deploy/testos/deploy/" + two + ".0.origin": "[origin]\ncontainer-image-reference=b\n",
-		"/ostree/repo/refs/heads/os/test":                   one + "\n",
+		"/ostree/deploy/testos/deploy/" + oneR + ".0.origin": "[origin]\ncontainer-image-reference=a\n\n[libostree-transient]\npinned=true\n",
+		"/ostree/deploy/testos/deploy/" + twoR + ".0.origin": "[origin]\ncontainer-image-reference=b\n",
+		"/ostree/repo/refs/heads/os/test":                    oneR + "\n",
 	})
 	if err := os.Chmod(filepath.Join(h.root, "/usr/bin/rpm-ostree"), 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
 	link := filepath.Join(h.root, "/ostree/boot.1/testos/x/0")
-	if err := os.Symlink("../../../deploy/testos/deploy/"+one+".0", link); err != nil {
+	if err := os.Symlink("../../../deploy/testos/deploy/"+oneR+".0", link); err != nil {
 		t.Fatal(err)
 	}
-	for _, checksum := range []string{one, two, three} {
+	for _, checksum := range []string{oneR, twoR, three} {
 		writeAll(t, h.root, map[string]string{"/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit": ""})
 	}
 	return h
@@ -399,14 +342,14 @@ func (h *rpmHost) booted() rpmDeployment {
 	if h.bootedIs != nil {
 		return *h.bootedIs
 	}
-	return rpmDeployment{OS: "testos", Checksum: one, Booted: true,
-		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
+	return rpmDeployment{OS: "testos", Checksum: oneR, Booted: true,
+		Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}
 }
 
 // stagedB is a staged deployment of imageB.
 func stagedB(packages, removed []string) *rpmDeployment {
-	d := &rpmDeployment{OS: "testos", Checksum: two, Staged: true, Packages: packages, Removed: removed,
-		Container: "ostree-unverified-registry:" + imageB, Digest: digestB}
+	d := &rpmDeployment{OS: "testos", Checksum: twoR, Staged: true, Packages: packages, Removed: removed,
+		Container: "ostree-unverified-registry:" + imageB, Digest: digestBR}
 	if len(packages)+len(removed) > 0 {
 		d.Base = three
 	}
@@ -414,7 +357,7 @@ func stagedB(packages, removed []string) *rpmDeployment {
 }
 
 func (h *rpmHost) fails(argv []string, stderr string) ([]byte, error) {
-	return nil, &CommandError{Argv: argv, Stderr: stderr, Err: errStatus}
+	return nil, &CommandError{Argv: argv, Stderr: stderr, Err: errStatusR}
 }
 
 // stage makes what is staged, nothing with nil.
@@ -547,7 +490,7 @@ func (h *rpmHost) transact(ctx context.Context, argv []string) error {
 	h.asked = append(h.asked, line)
 	if len(h.transactions) == 0 || h.transactions[0].words != line {
 		h.t.Errorf("the transaction %q was asked for; expected is %+v", line, h.transactions)
-		return errStatus
+		return errStatusR
 	}
 	next := h.transactions[0]
 	h.transactions = h.transactions[1:]
@@ -583,12 +526,12 @@ var (
 	wantB    = System{Image: imageB}
 	wantAll  = System{Image: imageB, Packages: []string{"kernel-rt-core", "kernel-rt-modules", "usbguard"}, Removed: kernel}
 	doneAll  = stagedB(wantAll.Packages, wantAll.Removed)
-	composed = Composed{Checksum: two, Origin: "[origin]\ncontainer-image-reference=b\n", Base: digestB}
+	composed = Composed{Checksum: twoR, Origin: "[origin]\ncontainer-image-reference=b\n", Base: digestBR}
 )
 
 func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 	unlockedOther := &rpmDeployment{OS: "testos", Checksum: three, Staged: true, Packages: []string{"vim"},
-		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
+		Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}
 	for _, c := range []struct {
 		name         string
 		set          func(h *rpmHost)
@@ -601,7 +544,7 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 		{name: "everything", want: wantAll, done: 2,
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}, {words: swap, staged: doneAll}}},
 		{name: "what runs", want: System{Image: imageA},
-			composed: Composed{Checksum: one, Origin: "[origin]\ncontainer-image-reference=a\n\n", Base: digestA}},
+			composed: Composed{Checksum: oneR, Origin: "[origin]\ncontainer-image-reference=a\n\n", Base: digestAR}},
 		{name: "what is staged and locked", want: wantAll,
 			set: func(h *rpmHost) { h.stage(doneAll, "rpm-staged-locked") }},
 		{name: "the rest, after an interrupted call", want: wantAll, done: 1,
@@ -621,7 +564,7 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 		{name: "on a pinned one, which cleanup keeps", want: wantB, done: 1,
 			set: func(h *rpmHost) {
 				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Pinned: true, Packages: []string{"vim"},
-					Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}
+					Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}}
 			},
 			transactions: []rpmTransaction{{words: rebaseB + " --uninstall=vim", staged: stagedB(nil, nil)}}},
 		{name: "a driver that is registered and not active", want: wantB, done: 1,
@@ -680,13 +623,13 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 			set:          func(h *rpmHost) { h.unit = []string{"rpm-ostree rebase x", "rpm-ostree rebase x"} },
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "a local ref", want: System{Image: "os/test"}, done: 1,
-			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: two,
-				Base: one, Staged: true, Origin: "os/test"}}},
-			composed: Composed{Checksum: two, Origin: composed.Origin, Base: one}},
+			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: twoR,
+				Base: oneR, Staged: true, Origin: "os/test"}}},
+			composed: Composed{Checksum: twoR, Origin: composed.Origin, Base: oneR}},
 		{name: "a commit that is there", want: System{Image: "lab:" + three}, done: 1,
-			transactions: []rpmTransaction{{words: "rebase :" + three, staged: &rpmDeployment{OS: "testos", Checksum: two,
+			transactions: []rpmTransaction{{words: "rebase :" + three, staged: &rpmDeployment{OS: "testos", Checksum: twoR,
 				Base: three, Staged: true, Origin: three}}},
-			composed: Composed{Checksum: two, Origin: composed.Origin, Base: three}},
+			composed: Composed{Checksum: twoR, Origin: composed.Origin, Base: three}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -735,7 +678,7 @@ func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 		h.bootedIs = &d
 		return d
 	}
-	digest := strings.TrimPrefix(digestB, "sha256:")
+	digest := strings.TrimPrefix(digestBR, "sha256:")
 	for _, c := range []struct {
 		name         string
 		set          func(h *rpmHost)
@@ -785,7 +728,7 @@ func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newRPMHost(t)
-			h.releases = map[string]string{one: one, two: three, three: three}
+			h.releases = map[string]string{oneR: oneR, twoR: three, three: three}
 			h.transactions = c.transactions
 			if len(c.transactions) > 1 || c.fails != "" {
 				// The image is there however the transaction ends.
@@ -814,7 +757,7 @@ func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || got.Checksum != two || got.Transactions != c.done {
+			if err != nil || got.Checksum != twoR || got.Transactions != c.done {
 				t.Errorf("gave %+v, %v", got, err)
 			}
 		})
@@ -893,9 +836,9 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: swap, failure: "error: Packages not found: usbguard"}, {words: cleanupWord}}},
 		{name: "another image than asked for", want: wantB, class: Failed,
-			text: "the image is ostree-unverified-registry:" + imageA + " (" + digestA + ") instead of ostree-unverified-registry:" + imageB,
-			transactions: []rpmTransaction{{words: rebaseB, staged: &rpmDeployment{OS: "testos", Checksum: two, Staged: true,
-				Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}, {words: cleanupWord}}},
+			text: "the image is ostree-unverified-registry:" + imageA + " (" + digestAR + ") instead of ostree-unverified-registry:" + imageB,
+			transactions: []rpmTransaction{{words: rebaseB, staged: &rpmDeployment{OS: "testos", Checksum: twoR, Staged: true,
+				Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}}, {words: cleanupWord}}},
 		{name: "a package is missing", want: System{Image: imageB, Packages: []string{"a", "b"}}, class: Failed,
 			text: "the layered packages are a instead of a, b",
 			transactions: []rpmTransaction{
@@ -904,7 +847,7 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 			text: "the packages left out are kernel instead of kernel, kernel-core",
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: swap, staged: stagedB(wantAll.Packages, kernel[:1])}, {words: cleanupWord}}},
-		{name: "it is not locked", want: wantB, class: Failed, text: "testos/" + two + ".0 is not locked",
+		{name: "it is not locked", want: wantB, class: Failed, text: "testos/" + twoR + ".0 is not locked",
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), unlocked: true}, {words: cleanupWord}}},
 		{name: "no credentials", want: wantB, class: NeedsAdmin,
 			text: "unauthorized; /etc/ostree/auth.json, the only file that is looked at, has no credentials for quay.io; " +
@@ -926,8 +869,8 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 				return d
 			}()}, {words: cleanupWord}}},
 		{name: "the local ref is another commit", want: System{Image: "os/test"}, class: Failed,
-			text: "os/test is commit " + one + ", and what rpm-ostree has staged is based on " + three,
-			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: two,
+			text: "os/test is commit " + oneR + ", and what rpm-ostree has staged is based on " + three,
+			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: twoR,
 				Base: three, Staged: true, Origin: "os/test"}}, {words: cleanupWord}}},
 		{name: "a driver", want: wantB, class: NeedsAdmin, text: "Zincati (zincati.service)",
 			set: func(h *rpmHost) {
@@ -1033,7 +976,7 @@ func TestPresentMissesACommitThatNothingHolds(t *testing.T) {
 		want     bool
 	}{
 		{"", nil, false},
-		{one, nil, false},
+		{oneR, nil, false},
 		{three, nil, false},
 		{three, func() { writeAll(t, h.root, map[string]string{"/ostree/repo/refs/heads/" + composedRef: three + "\n"}) }, true},
 		{three, func() {
@@ -1068,7 +1011,7 @@ func TestDropLetsGoOfTheRefs(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(h.root, stagedLock)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the lock is left: %v", err)
 		}
-		want := []string{rebaseB, "refs --force --create=" + composedRef + " " + two, "refs --force --create=" + baseRef + " " + two,
+		want := []string{rebaseB, "refs --force --create=" + composedRef + " " + twoR, "refs --force --create=" + baseRef + " " + twoR,
 			"refs --delete " + composedRef, "refs --delete " + baseRef, "cleanup -b"}
 		if d := cmp.Diff(want, h.asked); d != "" {
 			t.Error(d)
@@ -1101,11 +1044,24 @@ func TestFailedFinalizationIsTold(t *testing.T) {
 			if argv[0] == "journalctl" {
 				return []byte(c.log), nil
 			}
-			return nil, errStatus
+			return nil, errStatusR
 		}
 		tools := &Tools{Root: root, Units: &rpmHost{t: t, units: map[string]string{"ostree-boot-complete.service": c.state}}}
 		if got, err := NewRPM(run, tools, NewPlain(run, root)).FailedFinalization(t.Context()); got != c.want || err != nil {
 			t.Errorf("%s: %q, %v", c.name, got, err)
+		}
+	}
+}
+
+func writeAll(t *testing.T, root string, files map[string]string) {
+	t.Helper()
+	for path, text := range files {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

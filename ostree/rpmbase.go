@@ -68,7 +68,7 @@ func (r *RPM) baseOf(ctx context.Context, t rpmTarget, s rpmStatus, pulled bool)
 	}
 	switch {
 	case t.image.Checksum != "":
-		whole, err := r.plain.complete(t.image.Checksum)
+		whole, err := r.plain.Complete(t.image.Checksum)
 		if err != nil || !whole {
 			return "", err
 		}
@@ -114,7 +114,7 @@ func (r *RPM) imported(image Image) (string, error) {
 	if err != nil || commit == "" {
 		return "", err
 	}
-	if whole, err := r.plain.complete(commit); err != nil || !whole {
+	if whole, err := r.plain.Complete(commit); err != nil || !whole {
 		return "", err
 	}
 	return commit, nil

@@ -121,28 +121,3 @@ func TestDefaultIsMadeByWhatRPMOSTreeChoosesByItself(t *testing.T) {
 		}
 	}
 }
-
-func TestStringsOfAStagedDeploymentAreRead(t *testing.T) {
-	long := strings.Repeat("x", 300)
-	for _, c := range []struct {
-		value string
-		want  []string
-	}{
-		{"", nil},
-		{"a\x00bc=d\x00\x02\x07", []string{"a", "bc=d"}},
-		{"\x00\x01", []string{""}},
-		{long + "\x00\x2d\x01", []string{long}},
-	} {
-		if got, err := readStrings(variant{kind: "as", value: []byte(c.value)}); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%q: %q, %v", c.value, got, err)
-		}
-	}
-	for _, bad := range []string{"a", "a\x00\x09", "a\x00b\x00\x03\x02", "ab\x02"} {
-		if got, err := readStrings(variant{kind: "as", value: []byte(bad)}); err == nil {
-			t.Errorf("%q: %q", bad, got)
-		}
-	}
-	if got, err := readStrings(variant{kind: "s", value: []byte("a\x00")}); err == nil {
-		t.Errorf("%q", got)
-	}
-}

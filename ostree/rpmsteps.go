@@ -115,10 +115,6 @@ func (t rpmTarget) difference(d rpmDeployment) string {
 	return strings.Join(parts, "; ")
 }
 
-// withLock is what every transaction has, so that what it stages cannot boot before it is asked to: rpm-ostree takes no
-// lock over from the deployment that it builds on.
-const withLock = "--lock-finalization" //nolint:misspell // rpm-ostree's own word
-
 // steps are the transactions, as few as rpm-ostree's command line allows, that make from a deployment what is asked
 // for: none if it is that, one for an image with packages, two where packages of the base are left out or come back as
 // well.

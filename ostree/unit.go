@@ -21,6 +21,10 @@ import (
 // unitPoll is how often what takes minutes is looked at.
 const unitPoll = time.Second
 
+// composedRef is our ref in the host's repository of the commit that was composed. A staged deployment goes as soon as
+// any other is made, and then a prune would take what it consists of.
+const composedRef = "noderefit/composed"
+
 // Units are the services of the host.
 type Units interface {
 	Run(ctx context.Context, c systemd.Command) (systemd.Ended, error)

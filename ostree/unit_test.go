@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/noderefit/noderefit/systemd"
 )
@@ -23,7 +24,6 @@ type script struct {
 	root  string
 	runs  []scriptedRun
 	asked []systemd.Command
-	idle  bool // nothing runs between them
 }
 
 // scriptedRun is what a command writes, and how it ends.
@@ -49,9 +49,6 @@ func (s *script) Run(_ context.Context, c systemd.Command) (systemd.Ended, error
 }
 
 func (s *script) Service(context.Context, string) (systemd.Service, error) {
-	if s.idle {
-		return systemd.Service{State: "inactive"}, nil
-	}
 	return systemd.Service{State: "activating"}, nil
 }
 
@@ -137,4 +134,23 @@ func TestToolInAUnitHasTheWeightsOfItsContext(t *testing.T) {
 			t.Errorf("asked: %+v", got)
 		}
 	}
+}
+
+func TestLastLineOfAUnitIsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := hostTree(t, map[string]string{"run/x.stdout": "one\ntwo\n"})
+		var said []string
+		stop := (&Tools{Root: root}).follow(t.Context(), "x", func(text string) { said = append(said, text) })
+		time.Sleep(3 * unitPoll) //nolint:forbidigo // it is the bubble's time
+		synctest.Wait()
+		if err := os.WriteFile(filepath.Join(root, "run/x.stdout"), []byte("one\ntwo\nthree\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(unitPoll) //nolint:forbidigo // it is the bubble's time
+		synctest.Wait()
+		stop()
+		if !slices.Equal(said, []string{"two", "three"}) {
+			t.Errorf("it said %q", said)
+		}
+	})
 }
