@@ -14,6 +14,7 @@ import (
 	"github.com/noderefit/noderefit/kargs"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
@@ -583,7 +584,7 @@ func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
 	if !is || u.request.Checksum == u.booted.Checksum {
 		return u.booted.KernelArguments, nil
 	}
-	added, removed, err := bringer.KernelArguments(ctx, ostree.Composed{Checksum: u.request.Checksum})
+	added, removed, err := bringer.KernelArguments(ctx, osimage.Composed{Checksum: u.request.Checksum})
 	if err != nil {
 		return nil, err
 	}
@@ -594,7 +595,7 @@ func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
 // argumentsBringer is a composer whose images bring kernel arguments of their own.
 type argumentsBringer interface {
 	// KernelArguments are those that the image of a commit adds to, and takes from, what the booted one has brought.
-	KernelArguments(ctx context.Context, c ostree.Composed) (added, removed []string, err error)
+	KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error)
 }
 
 // writable refuses paths in the OS image: /usr is read-only, and its files are shared with every other deployment and

@@ -29,12 +29,12 @@ func TestLockIsReadFromTheStateOfWhatIsStaged(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			files[stagedState] = string(state)
+			files[StagedState] = string(state)
 		}
 		if c.legacy {
-			files[stagedLock] = " "
+			files[StagedLock] = " "
 		}
-		if got, err := stagedLocked(hostTree(t, files)); got != c.want || err != nil {
+		if got, err := StagedLocked(hostTree(t, files)); got != c.want || err != nil {
 			t.Errorf("%+v: locked %v, %v", c, got, err)
 		}
 	}

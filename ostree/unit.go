@@ -18,12 +18,12 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// unitPoll is how often what takes minutes is looked at.
-const unitPoll = time.Second
+// UnitPoll is how often what takes minutes is looked at.
+const UnitPoll = time.Second
 
-// composedRef is our ref in the host's repository of the commit that was composed. A staged deployment goes as soon as
+// ComposedRef is our ref in the host's repository of the commit that was composed. A staged deployment goes as soon as
 // any other is made, and then a prune would take what it consists of.
-const composedRef = "noderefit/composed"
+const ComposedRef = "noderefit/composed"
 
 // Units are the services of the host.
 type Units interface {
@@ -44,12 +44,12 @@ type Tools struct {
 	Weights systemd.Weights
 }
 
-// in is a Runner whose tools run in a unit, by its name without .service; what else like says of a command holds for
+// In is a Runner whose tools run in a unit, by its name without .service; what else like says of a command holds for
 // each. If an earlier process's run of the unit still goes on, it is waited for first. When the context ends, the tool
 // goes on; stop ends it.
 //
 // The output and the exit status are the tool's.
-func (t *Tools) in(unit string, like systemd.Command) Runner {
+func (t *Tools) In(unit string, like systemd.Command) Runner {
 	stdout, stderr := "/run/"+unit+".stdout", "/run/"+unit+".stderr"
 	return func(ctx context.Context, argv ...string) ([]byte, error) {
 		program, err := t.find(argv[0])
@@ -93,31 +93,31 @@ func (t *Tools) find(name string) (string, error) {
 	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
 }
 
-// running is the description of what runs in a unit, "" if nothing does.
-func (t *Tools) running(ctx context.Context, unit string) (string, error) {
+// Running is the description of what runs in a unit, "" if nothing does.
+func (t *Tools) Running(ctx context.Context, unit string) (string, error) {
 	s, err := t.Units.Service(ctx, unit+".service")
 	if err != nil || !s.Ended() {
 		return s.Description, err
 	}
 	if s.Exited { // of a process that did not live to see it
-		err = t.stop(ctx, unit)
+		err = t.Stop(ctx, unit)
 	}
 	return "", err
 }
 
-// wait returns when nothing runs in a unit, or the context has ended.
-func (t *Tools) wait(ctx context.Context, unit string) error {
+// Wait returns when nothing runs in a unit, or the context has ended.
+func (t *Tools) Wait(ctx context.Context, unit string) error {
 	return systemd.Wait(ctx, t.Units, unit+".service")
 }
 
-// stop ends a unit and what runs in it, and waits for the end.
-func (t *Tools) stop(ctx context.Context, unit string) error {
+// Stop ends a unit and what runs in it, and waits for the end.
+func (t *Tools) Stop(ctx context.Context, unit string) error {
 	return t.Units.Stop(ctx, unit+".service")
 }
 
-// follow tells progress, if there is one, the last line that a unit has written to its standard output whenever it is
+// Follow tells progress, if there is one, the last line that a unit has written to its standard output whenever it is
 // another, until the function that it returns is called.
-func (t *Tools) follow(ctx context.Context, unit string, progress func(string)) (stop func()) {
+func (t *Tools) Follow(ctx context.Context, unit string, progress func(string)) (stop func()) {
 	if progress == nil {
 		return func() {}
 	}
@@ -125,7 +125,7 @@ func (t *Tools) follow(ctx context.Context, unit string, progress func(string)) 
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for last := ""; sleep(ctx, unitPoll) == nil; {
+		for last := ""; Sleep(ctx, UnitPoll) == nil; {
 			text, err := fileEnd(filepath.Join(t.Root, "/run/"+unit+".stdout"))
 			if err != nil {
 				continue // it has not started yet, or nobody can help it
@@ -160,8 +160,8 @@ func fileEnd(path string) (string, error) {
 	return strings.ToValidUTF8(string(text), ""), nil
 }
 
-// sleep waits for d, or gives the error of ctx when that is done before.
-func sleep(ctx context.Context, d time.Duration) error {
+// Sleep waits for d, or gives the error of ctx when that is done before.
+func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -92,7 +92,7 @@ func TestToolInAUnitGivesWhatItWroteAndHowItEnded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newScript(t, []string{c.program}, c.run)
-			output, err := s.tools().in("x", systemd.Command{Description: "d"})(t.Context(), "tool", "--flag")
+			output, err := s.tools().In("x", systemd.Command{Description: "d"})(t.Context(), "tool", "--flag")
 			if string(output) != c.output || !errors.Is(err, c.fails) {
 				t.Errorf("gave %q, %v", output, err)
 			}
@@ -113,9 +113,9 @@ func TestToolInAUnitGivesWhatItWroteAndHowItEnded(t *testing.T) {
 
 func TestWaitForAUnitEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), unitPoll/2)
+		ctx, cancel := context.WithTimeout(t.Context(), UnitPoll/2)
 		defer cancel()
-		if err := newScript(t, nil).tools().wait(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+		if err := newScript(t, nil).tools().Wait(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("gave %v", err)
 		}
 	})
@@ -124,7 +124,7 @@ func TestWaitForAUnitEndsWithTheContext(t *testing.T) {
 func TestToolInAUnitHasTheWeightsOfItsContext(t *testing.T) {
 	s := newScript(t, []string{"usr/bin/bootc"}, scriptedRun{ended: succeeds}, scriptedRun{ended: succeeds})
 	tools := s.tools()
-	run := tools.in("x", systemd.Command{Nice: 1})
+	run := tools.In("x", systemd.Command{Nice: 1})
 	for _, w := range []systemd.Weights{{CPU: 20, IO: 10}, {}} {
 		tools.Weights = w
 		if _, err := run(t.Context(), "bootc", "switch"); err != nil {
@@ -140,13 +140,13 @@ func TestLastLineOfAUnitIsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := hostTree(t, map[string]string{"run/x.stdout": "one\ntwo\n"})
 		var said []string
-		stop := (&Tools{Root: root}).follow(t.Context(), "x", func(text string) { said = append(said, text) })
-		time.Sleep(3 * unitPoll) //nolint:forbidigo // it is the bubble's time
+		stop := (&Tools{Root: root}).Follow(t.Context(), "x", func(text string) { said = append(said, text) })
+		time.Sleep(3 * UnitPoll) //nolint:forbidigo // it is the bubble's time
 		synctest.Wait()
 		if err := os.WriteFile(filepath.Join(root, "run/x.stdout"), []byte("one\ntwo\nthree\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(unitPoll) //nolint:forbidigo // it is the bubble's time
+		time.Sleep(UnitPoll) //nolint:forbidigo // it is the bubble's time
 		synctest.Wait()
 		stop()
 		if !slices.Equal(said, []string{"two", "three"}) {

@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	driver "github.com/noderefit/noderefit/rpmostree"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/test/bootc"
 	"github.com/noderefit/noderefit/test/lab"
@@ -185,10 +187,10 @@ func (c counting) Run(ctx context.Context, command systemd.Command) (systemd.End
 }
 
 // rpm is a new driver, as after a restart of ours.
-func (m *machine) rpm() *ostree.RPM {
+func (m *machine) rpm() *driver.Driver {
 	units := m.Units()
 	m.t.Cleanup(units.Close)
-	r := ostree.NewRPM(m.run, &ostree.Tools{Units: counting{units, m}, Root: m.root()}, m.plain())
+	r := driver.New(m.run, &ostree.Tools{Units: counting{units, m}, Root: m.root()}, m.plain())
 	r.Progress = func(text string) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -255,7 +257,7 @@ func (m *machine) staged(ctx context.Context) *ostree.Deployment {
 }
 
 // compose composes what has to work in so many transactions.
-func (m *machine) compose(ctx context.Context, s ostree.System, transactions int) ostree.Composed {
+func (m *machine) compose(ctx context.Context, s osimage.System, transactions int) osimage.Composed {
 	m.t.Helper()
 	m.transactions()
 	c, err := m.rpm().Compose(ctx, s)

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package bootc
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // bootcHost is what of bootc's status we need.
@@ -60,7 +63,7 @@ func parseBootcStatus(output []byte) (*bootcHost, error) {
 		}
 		// It goes into paths and command lines.
 		o := *entry.OSTree
-		if !checksumPattern.MatchString(o.Checksum) || !osPattern.MatchString(o.Stateroot) || o.Serial < 0 {
+		if !ostree.ChecksumPattern.MatchString(o.Checksum) || !ostree.OsPattern.MatchString(o.Stateroot) || o.Serial < 0 {
 			return nil, fmt.Errorf("parsing what bootc says: a deployment is %+v", o)
 		}
 	}
@@ -84,57 +87,57 @@ func (o *bootcOSTree) dir() string {
 }
 
 // signature says how the image is verified, "" if it is not, and by which ostree remote if by one.
-func (r bootcReference) signature() (verify Verification, remote string, err error) {
+func (r bootcReference) signature() (verify osimage.Verification, remote string, err error) {
 	if len(r.Signature) == 0 || string(r.Signature) == "null" {
-		return VerifyNothing, "", nil
+		return osimage.VerifyNothing, "", nil
 	}
 	var word string
 	if json.Unmarshal(r.Signature, &word) == nil {
 		switch word {
 		case "insecure":
-			return VerifyNothing, "", nil
+			return osimage.VerifyNothing, "", nil
 		case "containerPolicy":
-			return VerifyPolicy, "", nil
+			return osimage.VerifyPolicy, "", nil
 		}
 	}
 	var byRemote struct {
 		Remote string `json:"ostreeRemote"`
 	}
 	if json.Unmarshal(r.Signature, &byRemote) == nil && byRemote.Remote != "" {
-		return VerifyByRemote, byRemote.Remote, nil
+		return osimage.VerifyByRemote, byRemote.Remote, nil
 	}
 	return "", "", fmt.Errorf("the signature %s of image %s is unknown", r.Signature, r.Image)
 }
 
 // parse is the reference as an Image.
-func (r bootcReference) parse() (Image, error) {
+func (r bootcReference) parse() (osimage.Image, error) {
 	verify, remote, err := r.signature()
 	if err != nil {
-		return Image{}, err
+		return osimage.Image{}, err
 	}
 	text := r.Transport + ":" + r.Image
 	switch verify {
-	case VerifyPolicy:
-		text = schemeSigned + ":" + text
-	case VerifyByRemote:
-		text = schemeRemote + ":" + remote + ":" + text
+	case osimage.VerifyPolicy:
+		text = osimage.SchemeSigned + ":" + text
+	case osimage.VerifyByRemote:
+		text = osimage.SchemeRemote + ":" + remote + ":" + text
 	default:
-		text = schemeUnverified + ":" + text
+		text = osimage.SchemeUnverified + ":" + text
 	}
-	return ParseImage(text)
+	return osimage.ParseImage(text)
 }
 
 // reference is the image with the digest that it was fetched with, where a reference can have one.
-func (i *bootcImage) reference() (Image, error) {
+func (i *bootcImage) reference() (osimage.Image, error) {
 	image, err := i.Image.parse()
-	if err == nil && image.Transport == Registry && image.Digest == "" && digestPattern.MatchString(i.Digest) {
+	if err == nil && image.Transport == osimage.Registry && image.Digest == "" && osimage.DigestPattern.MatchString(i.Digest) {
 		image.Digest = i.Digest
 	}
 	return image, err
 }
 
 // runs says whether the entry was made by the very reference, so that bootc switch would find nothing to do.
-func (e *bootcEntry) runs(want Image) bool {
+func (e *bootcEntry) runs(want osimage.Image) bool {
 	if e.Image == nil {
 		return false
 	}
@@ -143,11 +146,11 @@ func (e *bootcEntry) runs(want Image) bool {
 		return false
 	}
 	verify, _, err := e.Image.Image.signature()
-	return err == nil && (verify == VerifyPolicy) == enforce && verify != VerifyByRemote
+	return err == nil && (verify == osimage.VerifyPolicy) == enforce && verify != osimage.VerifyByRemote
 }
 
 // differs says what about the entry is not what was wanted, in the OS of that name; nil if nothing.
-func (e *bootcEntry) differs(want Image, stateroot string) error {
+func (e *bootcEntry) differs(want osimage.Image, stateroot string) error {
 	if e.OSTree.Stateroot != stateroot {
 		return fmt.Errorf("bootc has made a deployment of %s, and %s is booted", e.OSTree.Stateroot, stateroot)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -55,15 +57,15 @@ type extensionsImage struct {
 
 // offer makes the packages of an image known to rpm-ostree, until Withdraw. What the network breaks is tried again. A
 // dozen forks.
-func (r *RPM) offer(ctx context.Context, image Image) error {
+func (r *Driver) offer(ctx context.Context, image osimage.Image) error {
 	doing := "fetching the extensions of " + image.String()
 	failed := func(err error) error {
-		if err == nil || errors.As(err, new(*Error)) {
+		if err == nil || errors.As(err, new(*ostree.Error)) {
 			return err
 		}
-		return &Error{Class: Failed, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
-	name := image.target()
+	name := image.Target()
 	note, err := r.offered()
 	if err != nil {
 		return failed(err)
@@ -75,14 +77,14 @@ func (r *RPM) offer(ctx context.Context, image Image) error {
 		}
 		note = nil
 	case note != nil:
-		if err := r.tools.wait(ctx, sourceUnit); err != nil {
+		if err := r.tools.Wait(ctx, sourceUnit); err != nil {
 			return failed(err)
 		}
 		if err := r.unmount(ctx); err != nil {
 			return failed(err)
 		}
 	}
-	podman := r.tools.in(sourceUnit, systemd.Command{Description: "podman pull " + name, EnvironmentFiles: []string{proxyFile}})
+	podman := r.tools.In(sourceUnit, systemd.Command{Description: "podman pull " + name, EnvironmentFiles: []string{osimage.ProxyFile}})
 	if note == nil {
 		there, err := imageExists(ctx, podman, name)
 		if err != nil {
@@ -114,9 +116,9 @@ func (r *RPM) offer(ctx context.Context, image Image) error {
 
 // imageExists says whether podman has an image. It says no by exit status 1, without a word; an image of somebody's is
 // not to be taken for ours because it could not be asked.
-func imageExists(ctx context.Context, podman Runner, name string) (bool, error) {
+func imageExists(ctx context.Context, podman ostree.Runner, name string) (bool, error) {
 	_, err := podman(ctx, "podman", "image", "exists", name)
-	command, _ := errors.AsType[*CommandError](err)
+	command, _ := errors.AsType[*ostree.CommandError](err)
 	if no := (systemd.Ended{Result: "exit-code", Status: 1}); errors.Is(err, no) && command.Stderr == "" {
 		return false, nil
 	}
@@ -124,15 +126,15 @@ func imageExists(ctx context.Context, podman Runner, name string) (bool, error) 
 }
 
 // pullSource pulls an image with podman. What is there already is only looked up.
-func (r *RPM) pullSource(ctx context.Context, doing string, image Image, podman Runner) error {
+func (r *Driver) pullSource(ctx context.Context, doing string, image osimage.Image, podman ostree.Runner) error {
 	argv := []string{"podman", "pull", "--quiet"}
-	for _, path := range append(slices.Clip(AuthPaths), KubeletAuthPath) {
+	for _, path := range append(slices.Clip(osimage.AuthPaths), osimage.KubeletAuthPath) {
 		if _, err := os.Stat(r.host(path)); err == nil {
 			argv = append(argv, "--authfile="+path)
 			break
 		}
 	}
-	argv = append(argv, image.target())
+	argv = append(argv, image.Target())
 	for attempt := 0; ; attempt++ {
 		r.say("pulling " + image.String())
 		_, err := podman(ctx, argv...)
@@ -140,26 +142,26 @@ func (r *RPM) pullSource(ctx context.Context, doing string, image Image, podman 
 			return nil
 		}
 		err = r.podmanFailing(doing, image, err)
-		if ClassOf(err) != Retryable || attempt == len(r.delays) || ctx.Err() != nil {
+		if ostree.ClassOf(err) != ostree.Retryable || attempt == len(r.delays) || ctx.Err() != nil {
 			return err
 		}
 		r.say("trying again: " + err.Error())
-		if sleep(ctx, r.delays[attempt]) != nil {
+		if ostree.Sleep(ctx, r.delays[attempt]) != nil {
 			return err
 		}
 	}
 }
 
 // podmanFailing makes an Error of what podman came to: below it are the libraries that are below bootc.
-func (r *RPM) podmanFailing(doing string, image Image, err error) error {
-	return r.withHint(bootcFailing(doing, nil, err), image)
+func (r *Driver) podmanFailing(doing string, image osimage.Image, err error) error {
+	return r.withHint(osimage.Failing(doing, nil, err), image)
 }
 
 // Withdraw takes back that the packages of an image are known to rpm-ostree, whoever has begun it, and removes the
 // image if it was not there before. No fork where there is none.
-func (r *RPM) Withdraw(ctx context.Context) error {
+func (r *Driver) Withdraw(ctx context.Context) error {
 	const doing = "letting go of the image of extensions"
-	failed := func(err error) error { return &Error{Class: Failed, Doing: doing, Err: err} }
+	failed := func(err error) error { return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err} }
 	note, err := r.offered()
 	if err != nil {
 		return failed(err)
@@ -167,13 +169,13 @@ func (r *RPM) Withdraw(ctx context.Context) error {
 	if note == nil {
 		return nil
 	}
-	if err := r.tools.stop(ctx, sourceUnit); err != nil {
+	if err := r.tools.Stop(ctx, sourceUnit); err != nil {
 		return failed(err)
 	}
 	if err := r.unmount(ctx); err != nil {
 		return failed(err)
 	}
-	podman := r.tools.in(sourceUnit, systemd.Command{Description: "podman image rm " + note.Image})
+	podman := r.tools.In(sourceUnit, systemd.Command{Description: "podman image rm " + note.Image})
 	if _, err := podman(ctx, "podman", "image", "unmount", "--force", note.Image); err != nil && !unknownImage(err) {
 		return failed(err)
 	}
@@ -193,7 +195,7 @@ func (r *RPM) Withdraw(ctx context.Context) error {
 
 // unmount takes the repository from rpm-ostree, through a power cut too: the note may be on another disk, and nobody
 // looks for it without that. The image stays.
-func (r *RPM) unmount(ctx context.Context) error {
+func (r *Driver) unmount(ctx context.Context) error {
 	for _, path := range []string{sourceRepo, sourceRepo + replaceSuffix} {
 		err := os.Remove(r.host(path))
 		if err == nil {
@@ -206,11 +208,11 @@ func (r *RPM) unmount(ctx context.Context) error {
 	if _, err := os.Stat(r.host(sourceMount)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	host := r.tools.in(sourceUnit, systemd.Command{Description: "umount " + sourceMount})
+	host := r.tools.In(sourceUnit, systemd.Command{Description: "umount " + sourceMount})
 	// Whoever reads a package of it ends with that; the next one finds nothing.
 	_, err := host(ctx, "umount", "--lazy", sourceMount)
-	if command, is := errors.AsType[*CommandError](err); err != nil &&
-		(!is || !containsAny(command.Stderr, "not mounted", "no mount point")) {
+	if command, is := errors.AsType[*ostree.CommandError](err); err != nil &&
+		(!is || !ostree.ContainsAny(command.Stderr, "not mounted", "no mount point")) {
 		return err
 	}
 	err = os.Remove(r.host(sourceMount))
@@ -222,12 +224,12 @@ func (r *RPM) unmount(ctx context.Context) error {
 
 // unknownImage says whether podman failed because there is no such image.
 func unknownImage(err error) bool {
-	command, is := errors.AsType[*CommandError](err)
+	command, is := errors.AsType[*ostree.CommandError](err)
 	return is && strings.Contains(command.Stderr, "image not known")
 }
 
 // offered is the note of what was begun, nil if nothing was.
-func (r *RPM) offered() (*extensionsImage, error) {
+func (r *Driver) offered() (*extensionsImage, error) {
 	text, err := os.ReadFile(r.host(sourceNote))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -242,7 +244,7 @@ func (r *RPM) offered() (*extensionsImage, error) {
 	return &note, nil
 }
 
-func (r *RPM) note(n extensionsImage) error {
+func (r *Driver) note(n extensionsImage) error {
 	text, err := json.Marshal(n)
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"context"
@@ -21,44 +21,44 @@ const (
 
 // transact runs one transaction to its end. That ctx is done ends the waiting and not the transaction. An error is a
 // *CommandError with the end of the client's standard error, which has nothing in it if the client was killed.
-func (r *RPM) transact(ctx context.Context, argv ...string) error {
-	stop := r.tools.follow(ctx, rpmUnit, r.Progress)
-	_, err := r.tools.in(rpmUnit, systemd.Command{Description: strings.Join(argv, " "),
+func (r *Driver) transact(ctx context.Context, argv ...string) error {
+	stop := r.tools.Follow(ctx, rpmUnit, r.Progress)
+	_, err := r.tools.In(rpmUnit, systemd.Command{Description: strings.Join(argv, " "),
 		Environment: []string{"RPMOSTREE_CLIENT_ID=" + rpmClient}})(ctx, argv...)
 	stop()
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	// It may be that only the answer was lost, while the service lives on.
-	if waitErr := r.tools.wait(ctx, rpmUnit); waitErr != nil {
+	if waitErr := r.tools.Wait(ctx, rpmUnit); waitErr != nil {
 		return waitErr
 	}
 	return err
 }
 
 // running is the command line of the service, "" if it does not run.
-func (r *RPM) running(ctx context.Context) (string, error) { return r.tools.running(ctx, rpmUnit) }
+func (r *Driver) running(ctx context.Context) (string, error) { return r.tools.Running(ctx, rpmUnit) }
 
 // interruptGrace is how long rpm-ostree has to give up a transaction, which it does between two reads or writes.
 const interruptGrace = time.Minute
 
 // interrupt has the client cancel its transaction, and returns when the service does not run any more.
-func (r *RPM) interrupt(ctx context.Context) error {
+func (r *Driver) interrupt(ctx context.Context) error {
 	if err := r.tools.Units.Kill(ctx, rpmUnit+".service", syscall.SIGINT); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, interruptGrace)
 	defer cancel()
-	if err := r.tools.wait(bounded, rpmUnit); err != nil && ctx.Err() != nil {
+	if err := r.tools.Wait(bounded, rpmUnit); err != nil && ctx.Err() != nil {
 		return err
 	}
-	return r.tools.stop(ctx, rpmUnit)
+	return r.tools.Stop(ctx, rpmUnit)
 }
 
 // cancelOrphan cancels the active transaction if a client of ours that is dead has begun it, and if it does not lead to
 // t; with nil none does. Nobody else's is touched: rpm-ostree tells whose it is, by the name that we give ourselves. It
 // returns when the transaction is over, or will not be soon. Two forks at most.
-func (r *RPM) cancelOrphan(ctx context.Context, s rpmStatus, t *rpmTarget) error {
+func (r *Driver) cancelOrphan(ctx context.Context, s rpmStatus, t *rpmTarget) error {
 	if runs, err := r.running(ctx); err != nil || runs != "" {
 		return err
 	}

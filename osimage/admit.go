@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package osimage
 
 import (
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
-// admitted is the image that text names, if the signature policy of the host at root lets it in.
-func admitted(root, text string) (Image, error) {
+// Admitted is the image that text names, if the signature policy of the host at root lets it in.
+func Admitted(root, text string) (Image, error) {
 	image, err := ParseImage(text)
 	if err != nil {
 		return Image{}, err
@@ -21,7 +23,7 @@ func admitted(root, text string) (Image, error) {
 		policy, err = ParsePolicy(file)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Image{}, &Error{Class: NeedsAdmin, Doing: "reading the policy for signatures", Err: err}
+		return Image{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: "reading the policy for signatures", Err: err}
 	}
 	return policy.Admit(image)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package osimage
 
 import (
 	"bytes"
@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // credentialTexts are what a registry says to those whom it does not know, or does not let at an image.
@@ -18,23 +20,23 @@ var credentialTexts = []string{
 
 // bootcTexts are what bootc, skopeo below it and the registries say. The first that fits decides.
 var bootcTexts = []struct {
-	class Class
+	class ostree.Class
 	parts []string
 }{
-	{NeedsAdmin, credentialTexts},
-	{NeedsAdmin, []string{
+	{ostree.NeedsAdmin, credentialTexts},
+	{ostree.NeedsAdmin, []string{
 		"local rpm-ostree modifications", "requires a booted host system", "requires full root privileges",
 		"No space left on device", "no space left on device", "Insufficient free space", "would be exceeded, at least",
 		"x509: ", "refusing usage", "bootc: not found",
 	}},
-	{Invalid, []string{
+	{ostree.Invalid, []string{
 		"manifest unknown", "name unknown", "404 (Not Found)", "invalid reference format", "no such file or directory",
 		"does not resolve to an image ID", "no image found in", "does not have ostree.bootable label",
 		// What a signature policy says.
 		"Source image rejected", "signature was required", "cryptographic signature verification failed",
 		"Cannot currently verify layered containers via ostree remote",
 	}},
-	{Retryable, []string{
+	{ostree.Retryable, []string{
 		"connection refused", "connection reset by peer", "no route to host", "network is unreachable", "i/o timeout",
 		"no such host", "Temporary failure in name resolution", "server misbehaving", "TLS handshake timeout",
 		"unexpected EOF", ": EOF", "Client.Timeout exceeded", "context deadline exceeded", "retryable error: ",
@@ -43,35 +45,35 @@ var bootcTexts = []struct {
 	}},
 }
 
-// withHint adds to a failure what the host's files say about the credentials for the image, if they were the trouble.
-func withHint(err error, image Image, read func(path string) ([]byte, error)) error {
-	typed, ok := errors.AsType[*Error](err)
-	if !ok || !containsAny(err.Error(), credentialTexts...) {
+// WithHint adds to a failure what the host's files say about the credentials for the image, if they were the trouble.
+func WithHint(err error, image Image, read func(path string) ([]byte, error)) error {
+	typed, ok := errors.AsType[*ostree.Error](err)
+	if !ok || !ostree.ContainsAny(err.Error(), credentialTexts...) {
 		return err
 	}
 	hint := CredentialsHint(image, read)
 	if hint == "" {
 		return err
 	}
-	return &Error{Class: typed.Class, Doing: typed.Doing, Err: fmt.Errorf("%w; %s", typed.Err, hint)}
+	return &ostree.Error{Class: typed.Class, Doing: typed.Doing, Err: fmt.Errorf("%w; %s", typed.Err, hint)}
 }
 
 // bootcFailing makes an Error out of what a tool returned, as failing does, knowing what bootc says as well.
-func bootcFailing(doing string, output []byte, err error) error {
-	command, ok := errors.AsType[*CommandError](err)
+func Failing(doing string, output []byte, err error) error {
+	command, ok := errors.AsType[*ostree.CommandError](err)
 	if !ok || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return failing(doing, output, err)
+		return ostree.Failing(doing, output, err)
 	}
 	if errors.Is(err, exec.ErrNotFound) {
-		return &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 	}
 	for _, known := range bootcTexts {
-		if containsAny(command.Stderr, known.parts...) {
-			return &Error{Class: known.class, Doing: doing, Err: err}
+		if ostree.ContainsAny(command.Stderr, known.parts...) {
+			return &ostree.Error{Class: known.class, Doing: doing, Err: err}
 		}
 	}
-	if bytes.HasSuffix(bytes.TrimSpace(output), []byte(waitingForLock+"...")) {
-		return &Error{Class: Retryable, Doing: doing, Err: err}
+	if bytes.HasSuffix(bytes.TrimSpace(output), []byte(ostree.WaitingForLock+"...")) {
+		return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
-	return failing(doing, output, err)
+	return ostree.Failing(doing, output, err)
 }

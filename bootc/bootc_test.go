@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package bootc
 
 import (
 	"context"
@@ -17,15 +17,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/systemd"
 )
 
 const (
-	oneB = "63bcf5d8b40c877405c835d895399a8e2500938f044a0557e08f76eca8bdcfba"
-	twoB = "2026311abe525ab63acbe1f5c00ba62dfd8bb328b246281b0625cbcfa1473861"
+	one = "63bcf5d8b40c877405c835d895399a8e2500938f044a0557e08f76eca8bdcfba"
+	two = "2026311abe525ab63acbe1f5c00ba62dfd8bb328b246281b0625cbcfa1473861"
 
-	digestOne = "sha256:" + oneB
-	digestTwo = "sha256:" + twoB
+	digestOne = "sha256:" + one
+	digestTwo = "sha256:" + two
 )
 
 // bootcEntryText is an entry of a status as bootc 1.9 prints it, of an image by name.
@@ -43,7 +45,7 @@ func bootcStatusText(staged, booted string) string {
 }
 
 func TestBootcStatusIsRead(t *testing.T) {
-	host, err := parseBootcStatus([]byte(bootcStatusText("null", bootcEntryText(oneB, "quay.io/os:9", digestOne, ""))))
+	host, err := parseBootcStatus([]byte(bootcStatusText("null", bootcEntryText(one, "quay.io/os:9", digestOne, ""))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,14 +53,14 @@ func TestBootcStatusIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := booted.OSTree.dir(); got != "/ostree/deploy/default/deploy/"+oneB+".1" {
+	if got := booted.OSTree.dir(); got != "/ostree/deploy/default/deploy/"+one+".1" {
 		t.Errorf("it is in %s", got)
 	}
 	for _, c := range []struct{ name, text string }{
 		{"no JSON", "error"},
 		{"another document", `{"kind":"Pod"}`},
-		{"a path as the checksum", strings.ReplaceAll(bootcStatusText("null", bootcEntryText("../x", "a", digestOne, "")), oneB, twoB)},
-		{"a path as the OS", strings.ReplaceAll(bootcStatusText(bootcEntryText(oneB, "a", digestOne, ""), "null"), `"default","checksum`, `"..","checksum`)},
+		{"a path as the checksum", strings.ReplaceAll(bootcStatusText("null", bootcEntryText("../x", "a", digestOne, "")), one, two)},
+		{"a path as the OS", strings.ReplaceAll(bootcStatusText(bootcEntryText(one, "a", digestOne, ""), "null"), `"default","checksum`, `"..","checksum`)},
 	} {
 		if host, err := parseBootcStatus([]byte(c.text)); err == nil {
 			t.Errorf("%s gives %+v", c.name, host)
@@ -107,24 +109,24 @@ func TestWhatBootcMadeIsComparedWithWhatWasAsked(t *testing.T) {
 		entry           string
 		runs, is        bool
 	}{
-		{"the same tag", "quay.io/os:9", "default", bootcEntryText(oneB, "quay.io/os:9", digestOne, ""), true, true},
-		{"the tag's digest", "quay.io/os@" + digestOne, "default", bootcEntryText(oneB, "quay.io/os:9", digestOne, ""), false, true},
-		{"another digest", "quay.io/os@" + digestTwo, "default", bootcEntryText(oneB, "quay.io/os:9", digestOne, ""), false, false},
-		{"the digest of a list", "quay.io/os@" + digestTwo, "default", bootcEntryText(oneB, "quay.io/os@"+digestTwo, digestOne, ""), true, true},
-		{"another tag", "quay.io/os:10", "default", bootcEntryText(oneB, "quay.io/os:9", digestOne, ""), false, false},
-		{"another OS", "quay.io/os:9", "other", bootcEntryText(oneB, "quay.io/os:9", digestOne, ""), true, false},
+		{"the same tag", "quay.io/os:9", "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), true, true},
+		{"the tag's digest", "quay.io/os@" + digestOne, "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, true},
+		{"another digest", "quay.io/os@" + digestTwo, "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, false},
+		{"the digest of a list", "quay.io/os@" + digestTwo, "default", bootcEntryText(one, "quay.io/os@"+digestTwo, digestOne, ""), true, true},
+		{"another tag", "quay.io/os:10", "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, false},
+		{"another OS", "quay.io/os:9", "other", bootcEntryText(one, "quay.io/os:9", digestOne, ""), true, false},
 		{"signed is another spelling", "ostree-image-signed:docker://quay.io/os:9", "default",
-			bootcEntryText(oneB, "quay.io/os:9", digestOne, ""), false, true},
+			bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, true},
 		{"signed", "ostree-image-signed:docker://quay.io/os:9", "default",
-			bootcEntryText(oneB, "quay.io/os:9", digestOne, `,"signature":"containerPolicy"`), true, true},
-		{"no image", "quay.io/os:9", "default", `{"image":null,"ostree":{"stateroot":"default","checksum":"` + oneB + `","deploySerial":0}}`,
+			bootcEntryText(one, "quay.io/os:9", digestOne, `,"signature":"containerPolicy"`), true, true},
+		{"no image", "quay.io/os:9", "default", `{"image":null,"ostree":{"stateroot":"default","checksum":"` + one + `","deploySerial":0}}`,
 			false, false},
 	} {
 		var entry bootcEntry
 		if err := json.Unmarshal([]byte(c.entry), &entry); err != nil {
 			t.Fatal(err)
 		}
-		want, err := ParseImage(c.image)
+		want, err := osimage.ParseImage(c.image)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +172,7 @@ func bootcRoot(t *testing.T, files map[string]string) string {
 
 // refusing is a systemd on a host whose registry does not answer.
 type refusing struct {
-	Units
+	ostree.Units
 
 	root  string
 	asked int
@@ -195,15 +197,15 @@ func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 		units := &refusing{root: root}
 		run := func(_ context.Context, argv ...string) ([]byte, error) {
 			if argv[0] == "bootc" {
-				return []byte(bootcStatusText("null", bootcEntryText(oneB, "quay.io/os:8", digestOne, ""))), nil
+				return []byte(bootcStatusText("null", bootcEntryText(one, "quay.io/os:8", digestOne, ""))), nil
 			}
 			return nil, nil
 		}
-		b := NewBootc(run, &Tools{Units: units, Root: root}, NewPlain(run, root))
+		b := New(run, &ostree.Tools{Units: units, Root: root}, ostree.NewPlain(run, root))
 		began := time.Now()
-		_, err := b.Compose(t.Context(), System{Image: "quay.io/os:9"})
-		if ClassOf(err) != Retryable || !strings.Contains(err.Error(), "connection refused") {
-			t.Errorf("class %s: %v", ClassOf(err), err)
+		_, err := b.Compose(t.Context(), osimage.System{Image: "quay.io/os:9"})
+		if ostree.ClassOf(err) != ostree.Retryable || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("class %s: %v", ostree.ClassOf(err), err)
 		}
 		switches := units.asked
 		if took := time.Since(began); switches != len(b.delays)+1 || took < 20*time.Second || took > time.Minute {
@@ -218,7 +220,7 @@ func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 func TestLockThatIsHeldForTooLongIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := bootcRoot(t, map[string]string{"ostree/lock": ""})
-		b := NewBootc(nil, &Tools{Root: root}, NewPlain(nil, root))
+		b := New(nil, &ostree.Tools{Root: root}, ostree.NewPlain(nil, root))
 		if err := b.awaitLock(t.Context()); err != nil {
 			t.Errorf("without a lock: %v", err)
 		}
@@ -263,7 +265,7 @@ func TestRebootThatBootcAsksForIsTakenBack(t *testing.T) {
 		if c.before != "" {
 			before = []byte(c.before)
 		}
-		b := NewBootc(nil, &Tools{Root: root}, NewPlain(nil, root))
+		b := New(nil, &ostree.Tools{Root: root}, ostree.NewPlain(nil, root))
 		if err := b.takeBackReboot(before); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -274,13 +276,13 @@ func TestRebootThatBootcAsksForIsTakenBack(t *testing.T) {
 }
 
 func TestPolicyOfTheHostIsAskedFirst(t *testing.T) {
-	root := bootcRoot(t, map[string]string{PolicyPath: `{"default":[{"type":"reject"}]}`})
+	root := bootcRoot(t, map[string]string{osimage.PolicyPath: `{"default":[{"type":"reject"}]}`})
 	run := func(context.Context, ...string) ([]byte, error) {
 		t.Error("something was run")
 		return nil, nil
 	}
-	_, err := NewBootc(run, &Tools{Root: root}, NewPlain(run, root)).Compose(t.Context(), System{Image: "quay.io/os:9"})
-	if ClassOf(err) != Invalid {
-		t.Errorf("class %s: %v", ClassOf(err), err)
+	_, err := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root)).Compose(t.Context(), osimage.System{Image: "quay.io/os:9"})
+	if ostree.ClassOf(err) != ostree.Invalid {
+		t.Errorf("class %s: %v", ostree.ClassOf(err), err)
 	}
 }

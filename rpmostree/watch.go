@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"strconv"
 
 	"github.com/godbus/dbus/v5"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // What rpm-ostree's daemon is on the system bus.
@@ -24,15 +26,15 @@ const (
 // number of changes that have not been received. It closes the channel when ctx is done or the bus goes away. Nothing
 // is changed, and the daemon is neither started nor kept from leaving: while it is away nothing is said, and what
 // ostree does by itself is seen only when it is back.
-func (r *RPM) Watch(ctx context.Context) (<-chan struct{}, error) {
+func (r *Driver) Watch(ctx context.Context) (<-chan struct{}, error) {
 	changes, err := r.watch(ctx)
 	if err != nil {
-		return nil, &Error{Class: Retryable, Doing: "watching rpm-ostree", Err: err}
+		return nil, &ostree.Error{Class: ostree.Retryable, Doing: "watching rpm-ostree", Err: err}
 	}
 	return changes, nil
 }
 
-func (r *RPM) watch(ctx context.Context) (<-chan struct{}, error) {
+func (r *Driver) watch(ctx context.Context) (<-chan struct{}, error) {
 	socket := filepath.Join(r.root, "/run/dbus/system_bus_socket")
 	bus, err := dbus.Dial("unix:path="+dbus.EscapeBusAddressValue(socket), dbus.WithContext(ctx))
 	if err != nil {

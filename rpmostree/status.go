@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"bytes"
@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // rpmStatus is what rpm-ostree status --json says, as far as it matters here. Keys that are missing are zero, and there
@@ -22,7 +25,7 @@ type rpmStatus struct {
 	Driver      *rpmDriver `json:"update-driver"`
 
 	// listed are the same deployments as ostree lists them, once settle has seen that they are.
-	listed []Deployment
+	listed []ostree.Deployment
 }
 
 // rpmDriver is a program that has registered itself as the one that updates the host, such as Zincati.
@@ -75,8 +78,8 @@ func parseRPMStatus(output []byte) (rpmStatus, error) {
 	}
 	booted := 0
 	for _, d := range s.Deployments {
-		if !checksumPattern.MatchString(d.Checksum) || !osPattern.MatchString(d.OS) || d.Serial < 0 ||
-			d.Base != "" && !checksumPattern.MatchString(d.Base) {
+		if !ostree.ChecksumPattern.MatchString(d.Checksum) || !ostree.OsPattern.MatchString(d.OS) || d.Serial < 0 ||
+			d.Base != "" && !ostree.ChecksumPattern.MatchString(d.Base) {
 			return rpmStatus{}, fmt.Errorf("a deployment has OS %q, checksum %q, base %q, serial %d",
 				d.OS, d.Checksum, d.Base, d.Serial)
 		}
@@ -116,8 +119,8 @@ func (s rpmStatus) pending() (removable bool) {
 }
 
 // shows says whether these are the deployments that ostree lists.
-func (s rpmStatus) shows(deployments []Deployment) bool {
-	return slices.EqualFunc(s.Deployments, deployments, func(a rpmDeployment, b Deployment) bool {
+func (s rpmStatus) shows(deployments []ostree.Deployment) bool {
+	return slices.EqualFunc(s.Deployments, deployments, func(a rpmDeployment, b ostree.Deployment) bool {
 		return a.id() == b.ID && a.Staged == b.Staged && a.Booted == b.Booted && a.Pinned == b.Pinned
 	})
 }
@@ -134,25 +137,25 @@ func (d rpmDeployment) base() string {
 }
 
 // image is the image of a deployment, and the digest or the checksum that it is there as.
-func (d rpmDeployment) image() (image Image, reported string, err error) {
+func (d rpmDeployment) image() (image osimage.Image, reported string, err error) {
 	switch {
 	case d.Container != "":
-		image, err = ParseImage(d.Container)
+		image, err = osimage.ParseImage(d.Container)
 		return image, d.Digest, err
 	case d.Origin != "":
-		image, err = ParseImage(d.Origin)
+		image, err = osimage.ParseImage(d.Origin)
 		return image, d.base(), err
 	}
-	return Image{}, "", errors.New("the deployment has no origin")
+	return osimage.Image{}, "", errors.New("the deployment has no origin")
 }
 
 // system is the deployment in the words of a configuration.
-func (d rpmDeployment) system() System {
-	s := System{Image: d.base(), Packages: sorted(d.Packages), Removed: sorted(d.Removed)}
+func (d rpmDeployment) system() osimage.System {
+	s := osimage.System{Image: d.base(), Packages: sorted(d.Packages), Removed: sorted(d.Removed)}
 	if image, reported, err := d.image(); err == nil {
 		s.Reported = reported
-		if image.Verify == VerifyNothing && image.Transport == Registry {
-			image.Verify = VerifyUnsaid // which is how a configuration names such an image
+		if image.Verify == osimage.VerifyNothing && image.Transport == osimage.Registry {
+			image.Verify = osimage.VerifyUnsaid // which is how a configuration names such an image
 		}
 		s.Image = image.String()
 	}

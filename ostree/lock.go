@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// stagedState is where ostree describes the staged deployment, from the staging to the shutdown.
-	stagedState = "/run/ostree/staged-deployment"
-	// stagedLock is the lock of old; what it says holds as well.
-	stagedLock = "/run/ostree/staged-deployment-locked"
+	// StagedState is where ostree describes the staged deployment, from the staging to the shutdown.
+	StagedState = "/run/ostree/staged-deployment"
+	// StagedLock is the lock of old; what it says holds as well.
+	StagedLock = "/run/ostree/staged-deployment-locked"
 )
 
-// withLock is what every transaction has, so that what it stages cannot boot before it is asked to: rpm-ostree takes no
+// WithLock is what every transaction has, so that what it stages cannot boot before it is asked to: rpm-ostree takes no
 // lock over from the deployment that it builds on.
-const withLock = "--lock-finalization" //nolint:misspell // rpm-ostree's own word
+const WithLock = "--lock-finalization" //nolint:misspell // rpm-ostree's own word
 
-// stagedLocked says of the staged deployment of a host whether it is locked: it does not become what boots at the next
+// StagedLocked says of the staged deployment of a host whether it is locked: it does not become what boots at the next
 // shutdown. It is read where ostree reads it then, because rpm-ostree's status does not say it and ostree's not on
 // every release. Nothing staged is not locked.
-func stagedLocked(root string) (bool, error) {
+func StagedLocked(root string) (bool, error) {
 	_, locked, err := readStaged(root)
 	return locked, err
 }
 
 // readStaged reads the kernel arguments of the staged deployment of a host, but for ostree=, and whether it is locked.
 func readStaged(root string) (arguments []string, locked bool, err error) {
-	state, err := os.ReadFile(filepath.Join(root, stagedState))
+	state, err := os.ReadFile(filepath.Join(root, StagedState))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
@@ -47,10 +47,10 @@ func readStaged(root string) (arguments []string, locked bool, err error) {
 		arguments, err = readStrings(dictionary["kargs"])
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("reading %s: %w", stagedState, err)
+		return nil, false, fmt.Errorf("reading %s: %w", StagedState, err)
 	}
 	arguments = slices.DeleteFunc(arguments, func(a string) bool { return strings.HasPrefix(a, "ostree=") })
-	if _, err := os.Stat(filepath.Join(root, stagedLock)); err == nil {
+	if _, err := os.Stat(filepath.Join(root, StagedLock)); err == nil {
 		return arguments, true, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, false, err
@@ -175,7 +175,7 @@ func (p *Plain) Release(ctx context.Context, id string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", doing, err)
 		}
-		at := slices.IndexFunc(all, byID(id))
+		at := slices.IndexFunc(all, ByID(id))
 		switch {
 		case at < 0 || !all[at].Staged:
 			return &Error{Class: Failed, Doing: doing, Err: errors.New("it is not staged any more")}
@@ -189,14 +189,14 @@ func (p *Plain) Release(ctx context.Context, id string) error {
 			return err
 		}
 		if older(version, releaseVersion) {
-			if err := os.Remove(p.host(stagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Remove(p.host(StagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return &Error{Class: Failed, Doing: doing, Err: err}
 			}
 			continue
 		}
-		output, err := p.run(ctx, "ostree", "admin", strings.TrimPrefix(withLock, "--"), "--unlock")
+		output, err := p.run(ctx, "ostree", "admin", strings.TrimPrefix(WithLock, "--"), "--unlock")
 		if err != nil {
-			return failing(doing, output, err)
+			return Failing(doing, output, err)
 		}
 	}
 	return nil

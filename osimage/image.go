@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+// Package osimage says what the OS of a deployment is: the image that a configuration names, whether the host's policy
+// for signatures lets it in, what it has become on the disk, and what the tools that pull it say when they fail.
+package osimage
 
 import (
 	"cmp"
@@ -9,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // ImageKind says what an Image is.
@@ -71,15 +75,15 @@ type Image struct {
 
 // Words before the first colon that say how the signatures of a container image are verified.
 const (
-	schemeSigned             = "ostree-image-signed"
-	schemeUnverified         = "ostree-unverified-image"
+	SchemeSigned             = "ostree-image-signed"
+	SchemeUnverified         = "ostree-unverified-image"
 	schemeUnverifiedRegistry = "ostree-unverified-registry"
-	schemeRemote             = "ostree-remote-image"
+	SchemeRemote             = "ostree-remote-image"
 	schemeRemoteRegistry     = "ostree-remote-registry"
 )
 
 var schemes = []string{
-	schemeUnverifiedRegistry, schemeUnverified, schemeSigned, schemeRemoteRegistry, schemeRemote,
+	schemeUnverifiedRegistry, SchemeUnverified, SchemeSigned, schemeRemoteRegistry, SchemeRemote,
 }
 
 // What schemes begin with; no remote may, so that a scheme with a slip of the pen is not taken for one.
@@ -93,7 +97,7 @@ var (
 			`(?::[0-9]{1,5})?$`)
 	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)
 	tagPattern        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	digestPattern     = regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$`)
+	DigestPattern     = regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$`)
 )
 
 // maxImage is the longest osImageURL that is taken, in bytes: a repository has up to 255, and paths may be long.
@@ -125,7 +129,7 @@ func ParseImage(text string) (Image, error) {
 		if len(shown) > 300 {
 			shown = shown[:300] + "..."
 		}
-		return Image{}, &Error{Class: Invalid, Doing: fmt.Sprintf("parsing osImageURL %q", shown), Err: err}
+		return Image{}, &ostree.Error{Class: ostree.Invalid, Doing: fmt.Sprintf("parsing osImageURL %q", shown), Err: err}
 	}
 	return image, nil
 }
@@ -146,11 +150,11 @@ func parseImage(text string) (Image, error) {
 	}
 	image := Image{Kind: ContainerImage}
 	switch scheme {
-	case schemeSigned:
+	case SchemeSigned:
 		image.Verify = VerifyPolicy
-	case schemeUnverified, schemeUnverifiedRegistry:
+	case SchemeUnverified, schemeUnverifiedRegistry:
 		image.Verify = VerifyNothing
-	case schemeRemote, schemeRemoteRegistry:
+	case SchemeRemote, schemeRemoteRegistry:
 		image.Verify = VerifyByRemote
 		image.Remote, rest, found = strings.Cut(rest, ":")
 		if !found || !remotePattern.MatchString(image.Remote) {
@@ -173,18 +177,18 @@ func parseBare(text string) (Image, error) {
 		image := Image{Kind: ContainerImage, Transport: Registry}
 		return image.withRepository(text)
 	}
-	parts := imagePattern.FindStringSubmatch(text)
+	parts := ostree.ImagePattern.FindStringSubmatch(text)
 	if transport, _, found := strings.Cut(text, ":"); found &&
 		(transport == "docker" || slices.Contains(transports, Transport(transport))) {
 		return Image{}, fmt.Errorf("before the transport %s: there must be %s:, or another word on signatures",
-			transport, schemeUnverified)
+			transport, SchemeUnverified)
 	}
 	if parts == nil {
 		return Image{}, errors.New("it is neither a container image (HOST/NAME[:TAG][@DIGEST]) " +
 			"nor an ostree commit (REF, REMOTE:REF or a checksum)")
 	}
 	image := Image{Kind: OSTreeCommit, Remote: parts[1]}
-	if checksumPattern.MatchString(parts[2]) {
+	if ostree.ChecksumPattern.MatchString(parts[2]) {
 		image.Checksum = parts[2]
 	} else {
 		image.Ref = parts[2]
@@ -233,7 +237,7 @@ func (i Image) withTransport(text string) (Image, error) {
 func (i Image) withRepository(text string) (Image, error) {
 	name, digest, hasDigest := strings.Cut(text, "@")
 	if hasDigest {
-		if !digestPattern.MatchString(digest) {
+		if !DigestPattern.MatchString(digest) {
 			return Image{}, fmt.Errorf("the digest %q is not sha256: and 64 hex digits in lower case", digest)
 		}
 		i.Digest = digest
@@ -268,7 +272,7 @@ func (i Image) withStored(text string) (Image, error) {
 		}
 		store, text = text[:end+1], text[end+1:]
 	}
-	if checksumPattern.MatchString(strings.TrimPrefix(text, "@")) {
+	if ostree.ChecksumPattern.MatchString(strings.TrimPrefix(text, "@")) {
 		i.Name = store + text
 		return i, nil
 	}
@@ -294,10 +298,10 @@ func (i Image) String() string {
 
 // Refspec is the reference in the words of rpm-ostree: what rebase takes, and what status and an origin file show. One
 // that says nothing about signatures is unverified there, and one with a digest leaves its tag out.
-func (i Image) Refspec() string { return i.withScheme(i.target()) }
+func (i Image) Refspec() string { return i.withScheme(i.Target()) }
 
-// target is what is pulled, within its transport. With a digest there is no tag: the tools refuse references with both.
-func (i Image) target() string {
+// Target is what is pulled, within its transport. With a digest there is no tag: the tools refuse references with both.
+func (i Image) Target() string {
 	switch {
 	case i.Digest != "":
 		return i.Name + "@" + i.Digest
@@ -321,13 +325,13 @@ func (i Image) withScheme(target string) string {
 	}
 	switch {
 	case i.Verify == VerifyPolicy:
-		return schemeSigned + ":" + from + target
+		return SchemeSigned + ":" + from + target
 	case i.Verify == VerifyByRemote:
-		return schemeRemote + ":" + i.Remote + ":" + from + target
+		return SchemeRemote + ":" + i.Remote + ":" + from + target
 	case i.Transport == Registry:
 		return schemeUnverifiedRegistry + ":" + target
 	}
-	return schemeUnverified + ":" + from + target
+	return SchemeUnverified + ":" + from + target
 }
 
 // Bootc is the reference in the words of bootc switch: the values of --transport and of TARGET, and whether
@@ -340,9 +344,9 @@ func (i Image) Bootc() (transport, target string, enforce bool, err error) {
 		err = errors.New("bootc does not verify images by the keys of an ostree remote")
 	}
 	if err != nil {
-		return "", "", false, &Error{Class: Invalid, Doing: fmt.Sprintf("taking osImageURL %q", i), Err: err}
+		return "", "", false, &ostree.Error{Class: ostree.Invalid, Doing: fmt.Sprintf("taking osImageURL %q", i), Err: err}
 	}
-	return string(i.Transport), i.target(), i.Verify == VerifyPolicy, nil
+	return string(i.Transport), i.Target(), i.Verify == VerifyPolicy, nil
 }
 
 // SatisfiedBy says whether have, an image that a host runs, is what i asks for. reported is the digest that the host

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package osimage
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/json"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // PolicyPath is the host's policy on the signatures of container images, containers-policy.json(5).
@@ -49,7 +51,7 @@ func ParsePolicy(data []byte) (*Policy, error) {
 		Transports map[string]map[string]list `json:"transports"`
 	}
 	failed := func(err error) (*Policy, error) {
-		return nil, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+		return nil, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 	}
 	strict, err := json.UnmarshalStrict(data, &document)
 	if err = errors.Join(append(strict, err)...); err != nil {
@@ -147,7 +149,7 @@ func (i Image) scopes() []string {
 		}
 		_, root, _ := strings.Cut(strings.Trim(store, "[]"), "@")
 		driverless := "[" + root + "]"
-		if checksumPattern.MatchString(strings.TrimPrefix(name, "@")) { // an image's ID
+		if ostree.ChecksumPattern.MatchString(strings.TrimPrefix(name, "@")) { // an image's ID
 			return []string{store + "@" + strings.TrimPrefix(name, "@"), store, driverless}
 		}
 		full := Image{Name: name, Tag: i.Tag, Digest: i.Digest}.expanded()
@@ -208,7 +210,7 @@ func (p *Policy) Admit(image Image) (Image, error) {
 		return image, nil
 	}
 	refused := func(format string, args ...any) (Image, error) {
-		return Image{}, &Error{Class: Invalid, Err: fmt.Errorf(format, args...),
+		return Image{}, &ostree.Error{Class: ostree.Invalid, Err: fmt.Errorf(format, args...),
 			Doing: fmt.Sprintf("holding osImageURL %q to %s", image, PolicyPath)}
 	}
 	v := p.Verdict(image)
@@ -221,10 +223,10 @@ func (p *Policy) Admit(image Image) (Image, error) {
 			"sigstoreSigned of it", v.Scope)
 	case image.Verify == VerifyPolicy && !signable:
 		return refused("the tools refuse %s: while %q is %s; make it %s, or leave %s: out: the policy demands %s of the "+
-			"image anyway (%s)", schemeSigned, defaultScope, AcceptAnything, Reject, schemeSigned, v.Requirement, v.Scope)
+			"image anyway (%s)", SchemeSigned, defaultScope, AcceptAnything, Reject, SchemeSigned, v.Requirement, v.Scope)
 	case image.Verify == VerifyNothing && v.Signed():
 		return refused("it is to be unverified, and the policy demands %s of it (%s); leave out what is before the "+
-			"image's name, or have it %s:", v.Requirement, v.Scope, schemeSigned)
+			"image's name, or have it %s:", v.Requirement, v.Scope, SchemeSigned)
 	case image.Verify == VerifyUnsaid && v.Signed() && signable:
 		image.Verify = VerifyPolicy
 	case image.Verify == VerifyUnsaid:

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package osimage
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 func TestSystemRunsAnImageByWhateverNameItHas(t *testing.T) {
@@ -47,22 +49,22 @@ func TestImageIsAdmittedByTheHostsPolicy(t *testing.T) {
 	for _, c := range []struct {
 		name, policy string
 		verify       Verification
-		class        Class
+		class        ostree.Class
 	}{
 		{"no policy", "", VerifyNothing, ""},
 		{"anything", `{"default":[{"type":"insecureAcceptAnything"}]}`, VerifyNothing, ""},
 		{"signatures", `{"default":[{"type":"reject"}],"transports":{"docker":{"quay.io/x":[{"type":"signedBy",
 			"keyType":"GPGKeys","keyPath":"/etc/pki/key"}]}}}`, VerifyPolicy, ""},
-		{"nothing", `{"default":[{"type":"reject"}]}`, "", Invalid},
-		{"garbage", `{`, "", NeedsAdmin},
+		{"nothing", `{"default":[{"type":"reject"}]}`, "", ostree.Invalid},
+		{"garbage", `{`, "", ostree.NeedsAdmin},
 	} {
 		if c.policy != "" {
 			if err := os.WriteFile(policy, []byte(c.policy), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := admitted(root, image)
-		if got.Verify != c.verify || (err != nil) != (c.class != "") || err != nil && ClassOf(err) != c.class {
+		got, err := Admitted(root, image)
+		if got.Verify != c.verify || (err != nil) != (c.class != "") || err != nil && ostree.ClassOf(err) != c.class {
 			t.Errorf("%s: %q, %v", c.name, got.Verify, err)
 		}
 	}

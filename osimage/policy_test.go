@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package osimage
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 const accepts, rejects, sigstore, gpg = `[{"type":"insecureAcceptAnything"}]`, `[{"type":"reject"}]`,
@@ -142,7 +144,7 @@ func TestImageIsPulledAsThePolicyDemandsOrNotAtAll(t *testing.T) {
 				}
 				return
 			}
-			if ClassOf(err) != Invalid {
+			if ostree.ClassOf(err) != ostree.Invalid {
 				t.Fatalf("%s is pulled as %s; error: %v", c.image, got.Refspec(), err)
 			}
 			for _, part := range append(c.err, "osImageURL", PolicyPath) {
@@ -169,7 +171,7 @@ func TestPolicyThatTheToolsRefuseIsRefused(t *testing.T) {
 		`{"Default":` + accepts + `}`:                                         "Default",
 	} {
 		if _, err := ParsePolicy([]byte(text)); err == nil || !strings.Contains(err.Error(), part) ||
-			!strings.Contains(err.Error(), PolicyPath) || ClassOf(err) != NeedsAdmin {
+			!strings.Contains(err.Error(), PolicyPath) || ostree.ClassOf(err) != ostree.NeedsAdmin {
 			t.Errorf("%s: %v instead of an error about %s and %s", text, err, PolicyPath, part)
 		}
 	}

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package osimage
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 const (
@@ -169,8 +171,8 @@ func TestWrongReferenceIsRefusedByItsPart(t *testing.T) {
 			t.Errorf("%q was taken", text)
 			continue
 		}
-		if ClassOf(err) != Invalid || !strings.Contains(err.Error(), "osImageURL") || !strings.Contains(err.Error(), part) {
-			t.Errorf("%q is refused with %s: %v; want invalid, osImageURL and %s", text, ClassOf(err), err, part)
+		if ostree.ClassOf(err) != ostree.Invalid || !strings.Contains(err.Error(), "osImageURL") || !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is refused with %s: %v; want invalid, osImageURL and %s", text, ostree.ClassOf(err), err, part)
 		}
 		if len(err.Error()) > 700 {
 			t.Errorf("the error about %.20q is %d bytes long", text, len(err.Error()))
@@ -232,7 +234,7 @@ func TestBootcGetsTheTransportTheTargetAndTheFlag(t *testing.T) {
 	} {
 		transport, target, enforce, err := mustParseImage(t, c.text).Bootc()
 		if c.err != "" {
-			if ClassOf(err) != Invalid || !strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), "osImageURL") {
+			if ostree.ClassOf(err) != ostree.Invalid || !strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), "osImageURL") {
 				t.Errorf("%s: %v instead of an error about osImageURL and %s", c.text, err, c.err)
 			}
 			continue
@@ -277,7 +279,7 @@ func FuzzParseImage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		image, err := ParseImage(text)
 		if err != nil {
-			if ClassOf(err) != Invalid {
+			if ostree.ClassOf(err) != ostree.Invalid {
 				t.Fatalf("%q is refused with %v, which is not invalid", text, err)
 			}
 			return
@@ -308,7 +310,7 @@ func TestSourceOfPackagesIsAnImageInARegistry(t *testing.T) {
 		"":                                                    false,
 	} {
 		_, err := ParseSource(text)
-		if (err == nil) != ok || err != nil && (ClassOf(err) != Invalid ||
+		if (err == nil) != ok || err != nil && (ostree.ClassOf(err) != ostree.Invalid ||
 			!strings.HasPrefix(err.Error(), "parsing baseOSExtensionsContainerImage ")) {
 			t.Errorf("%q: %v", text, err)
 		}

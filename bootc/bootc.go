@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+// Package bootc composes the OS of a host that bootc manages.
+package bootc
 
 import (
 	"bytes"
@@ -18,6 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -28,15 +31,15 @@ import (
 // bootc has a mount namespace in which that is another directory. In it bootc sees the host as it is, and what it
 // stages is staged in there; the shutdown, and everybody else, finds nothing. What counts is the commit, which a ref
 // holds, and the text of the origin file.
-type Bootc struct {
+type Driver struct {
 	// Progress, if it is set before the first call, is told what a switch says of itself: a line of text at a time, from
 	// another goroutine.
 	Progress func(text string)
 
-	run   Runner
-	tools *Tools
+	run   ostree.Runner
+	tools *ostree.Tools
 	root  string
-	plain *Plain
+	plain *ostree.Plain
 	// delays are the pauses between attempts that the network made fail; one attempt more than delays.
 	delays []time.Duration
 	// lockWait is how long another program may hold the lock of the sysroot before bootc is not even started.
@@ -45,8 +48,8 @@ type Bootc struct {
 
 // NewBootc returns a Bootc for the host that plain is for. run asks bootc; a switch is among the tools, which outlive
 // this process.
-func NewBootc(run Runner, tools *Tools, plain *Plain) *Bootc {
-	return &Bootc{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.pullDelays, lockWait: 10 * time.Minute}
+func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
+	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.PullDelays, lockWait: 10 * time.Minute}
 }
 
 const (
@@ -60,36 +63,36 @@ const (
 	rebootRequired = "/run/reboot-required"
 )
 
-func (b *Bootc) host(path string) string { return filepath.Join(b.root, path) }
+func (b *Driver) host(path string) string { return filepath.Join(b.root, path) }
 
 // Current is what the booted deployment is. An image from a registry has the digest that it was pulled with, whether
 // the host was told to take it by that or not. One fork.
-func (b *Bootc) Current(ctx context.Context) (System, error) {
+func (b *Driver) Current(ctx context.Context) (osimage.System, error) {
 	const doing = "reading what is booted"
 	host, err := b.status(ctx, b.run)
 	if err != nil {
-		return System{}, err
+		return osimage.System{}, err
 	}
 	booted, err := host.bootedOSTree()
 	if err != nil {
-		return System{}, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+		return osimage.System{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 	}
 	if booted.Image != nil {
 		image, err := booted.Image.reference()
 		if err != nil {
-			return System{}, &Error{Class: Failed, Doing: doing, Err: err}
+			return osimage.System{}, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 		}
-		return System{Image: image.String()}, nil
+		return osimage.System{Image: image.String()}, nil
 	}
 	// bootc says nothing about what it did not deploy.
-	origin, err := b.plain.keyFile(booted.OSTree.dir() + ".origin")
+	origin, err := b.plain.KeyFile(booted.OSTree.dir() + ".origin")
 	if err != nil {
-		return System{}, fmt.Errorf("%s: %w", doing, err)
+		return osimage.System{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	list := func(group, key string) []string {
 		return strings.FieldsFunc(origin[group][key], func(r rune) bool { return r == ';' })
 	}
-	return System{
+	return osimage.System{
 		Image: cmp.Or(origin["origin"]["container-image-reference"], origin["origin"]["refspec"],
 			origin["origin"]["baserefspec"]),
 		Packages: list("packages", "requested"),
@@ -101,25 +104,25 @@ func (b *Bootc) Current(ctx context.Context) (System, error) {
 // earlier process began is waited for, or ended if it was for another image. A dozen forks.
 //
 // A reference that the host runs already, word by word, is not looked up anew: then it is what is booted.
-func (b *Bootc) Compose(ctx context.Context, s System) (Composed, error) {
+func (b *Driver) Compose(ctx context.Context, s osimage.System) (osimage.Composed, error) {
 	doing := "composing " + cmp.Or(s.Image, "what is booted")
-	refuse := func(class Class, err error) (Composed, error) {
-		return Composed{}, &Error{Class: class, Doing: doing, Err: err}
+	refuse := func(class ostree.Class, err error) (osimage.Composed, error) {
+		return osimage.Composed{}, &ostree.Error{Class: class, Doing: doing, Err: err}
 	}
 	if len(s.Packages)+len(s.Removed) > 0 {
-		return refuse(Invalid, fmt.Errorf("bootc can neither layer packages nor leave them out (%s): "+
+		return refuse(ostree.Invalid, fmt.Errorf("bootc can neither layer packages nor leave them out (%s): "+
 			"use an image that was built so", strings.Join(slices.Concat(s.Packages, s.Removed), ", ")))
 	}
-	var want Image
+	var want osimage.Image
 	argv := []string{"bootc", "switch"}
 	if s.Image != "" {
 		var err error
-		if want, err = admitted(b.root, s.Image); err != nil {
-			return Composed{}, err
+		if want, err = osimage.Admitted(b.root, s.Image); err != nil {
+			return osimage.Composed{}, err
 		}
 		transport, target, enforce, err := want.Bootc()
 		if err != nil {
-			return Composed{}, err
+			return osimage.Composed{}, err
 		}
 		argv = append(argv, "--transport", transport)
 		if enforce {
@@ -129,18 +132,18 @@ func (b *Bootc) Compose(ctx context.Context, s System) (Composed, error) {
 		argv = append(argv, "--retain", target)
 	}
 	if err := b.settle(ctx, argv); err != nil {
-		return Composed{}, bootcFailing(doing, nil, err)
+		return osimage.Composed{}, osimage.Failing(doing, nil, err)
 	}
 	host, err := b.status(ctx, b.run)
 	if err != nil {
-		return Composed{}, fmt.Errorf("%s: %w", doing, err)
+		return osimage.Composed{}, fmt.Errorf("%s: %w", doing, err)
 	}
 	booted, err := host.bootedOSTree()
 	if err != nil {
-		return refuse(NeedsAdmin, err)
+		return refuse(ostree.NeedsAdmin, err)
 	}
 	if booted.Incompatible {
-		return refuse(NeedsAdmin, errors.New("the booted deployment contains local rpm-ostree modifications, "+
+		return refuse(ostree.NeedsAdmin, errors.New("the booted deployment contains local rpm-ostree modifications, "+
 			"on which bootc does not work; `rpm-ostree reset` undoes them"))
 	}
 	entry, transactions := booted, 0
@@ -148,7 +151,7 @@ func (b *Bootc) Compose(ctx context.Context, s System) (Composed, error) {
 		staged, err := b.fetch(ctx, doing, argv)
 		if err != nil {
 			read := func(path string) ([]byte, error) { return os.ReadFile(b.host(path)) }
-			return Composed{}, withHint(err, want, read)
+			return osimage.Composed{}, osimage.WithHint(err, want, read)
 		}
 		if staged != nil {
 			entry = staged
@@ -156,27 +159,27 @@ func (b *Bootc) Compose(ctx context.Context, s System) (Composed, error) {
 		transactions = 1
 	}
 	if err := entry.differs(want, booted.OSTree.Stateroot); s.Image != "" && err != nil {
-		return refuse(Failed, err)
+		return refuse(ostree.Failed, err)
 	}
 	return b.hold(ctx, doing, entry, transactions)
 }
 
 // settle ends whatever runs in our unit, or waits for it if it does the same as argv.
-func (b *Bootc) settle(ctx context.Context, argv []string) error {
-	running, err := b.tools.running(ctx, bootcUnit)
+func (b *Driver) settle(ctx context.Context, argv []string) error {
+	running, err := b.tools.Running(ctx, bootcUnit)
 	if err != nil || running == "" {
 		return err
 	}
 	if running == strings.Join(argv, " ") {
-		return b.tools.wait(ctx, bootcUnit)
+		return b.tools.Wait(ctx, bootcUnit)
 	}
-	return b.tools.stop(ctx, bootcUnit)
+	return b.tools.Stop(ctx, bootcUnit)
 }
 
 // fetch runs bootc switch and gives what it has staged in there, nil if it found that there is nothing to do.
-func (b *Bootc) fetch(ctx context.Context, doing string, argv []string) (*bootcEntry, error) {
+func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*bootcEntry, error) {
 	if err := b.awaitLock(ctx); err != nil {
-		return nil, &Error{Class: Retryable, Doing: doing, Err: err}
+		return nil, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
 	if err := b.dropStaged(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
@@ -186,7 +189,7 @@ func (b *Bootc) fetch(ctx context.Context, doing string, argv []string) (*bootcE
 		if err == nil || ctx.Err() != nil {
 			return staged, err
 		}
-		if ClassOf(err) != Retryable || attempt == len(b.delays) {
+		if ostree.ClassOf(err) != ostree.Retryable || attempt == len(b.delays) {
 			if tidyErr := b.tidy(ctx); tidyErr != nil {
 				err = fmt.Errorf("%w; then %w", err, tidyErr)
 			}
@@ -195,13 +198,13 @@ func (b *Bootc) fetch(ctx context.Context, doing string, argv []string) (*bootcE
 		if b.Progress != nil {
 			b.Progress("trying again: " + err.Error())
 		}
-		if sleep(ctx, b.delays[attempt]) != nil {
+		if ostree.Sleep(ctx, b.delays[attempt]) != nil {
 			return nil, err
 		}
 	}
 }
 
-func (b *Bootc) attempt(ctx context.Context, doing string, argv []string) (*bootcEntry, error) {
+func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*bootcEntry, error) {
 	before, err := os.ReadFile(b.host(rebootRequired))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, wrapFailed(doing, err)
@@ -210,11 +213,11 @@ func (b *Bootc) attempt(ctx context.Context, doing string, argv []string) (*boot
 	if err != nil {
 		return nil, wrapFailed(doing, err)
 	}
-	stop := b.tools.follow(ctx, bootcUnit, b.Progress)
+	stop := b.tools.Follow(ctx, bootcUnit, b.Progress)
 	output, err := inside(ctx, argv...)
 	stop()
 	if err != nil {
-		return nil, bootcFailing(doing, output, err)
+		return nil, osimage.Failing(doing, output, err)
 	}
 	if bytes.Contains(output, []byte("Image specification is unchanged.")) {
 		return nil, nil
@@ -233,7 +236,7 @@ func (b *Bootc) attempt(ctx context.Context, doing string, argv []string) (*boot
 }
 
 // tidy removes what a switch has left besides the commit: its state, and the deployment that nothing leads to.
-func (b *Bootc) tidy(ctx context.Context) error {
+func (b *Driver) tidy(ctx context.Context) error {
 	if err := os.RemoveAll(b.host(bootcState)); err != nil {
 		return wrapFailed("removing what a switch has left", err)
 	}
@@ -245,12 +248,12 @@ var statePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
 // inside is a Runner for what has a state directory of its own, fresh: in it nothing is staged. The other things that
 // the real one has, such as the credentials for registries, are in it. Its unit tells by argv what it is for.
-func (b *Bootc) inside(argv []string) (Runner, error) {
+func (b *Driver) inside(argv []string) (ostree.Runner, error) {
 	state := b.host(bootcState)
 	if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o755)); err != nil {
 		return nil, err
 	}
-	like := systemd.Command{Description: strings.Join(argv, " "), EnvironmentFiles: []string{proxyFile},
+	like := systemd.Command{Description: strings.Join(argv, " "), EnvironmentFiles: []string{osimage.ProxyFile},
 		Binds: []systemd.Bind{{Source: bootcState, At: ostreeState}}}
 	entries, err := os.ReadDir(b.host(ostreeState))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -261,25 +264,25 @@ func (b *Bootc) inside(argv []string) (Runner, error) {
 			like.Binds = append(like.Binds, systemd.Bind{Source: ostreeState + "/" + name, At: ostreeState + "/" + name})
 		}
 	}
-	return b.tools.in(bootcUnit, like), nil
+	return b.tools.In(bootcUnit, like), nil
 }
 
 // status asks bootc, run by run, about the host. One fork of it.
-func (b *Bootc) status(ctx context.Context, run Runner) (*bootcHost, error) {
+func (b *Driver) status(ctx context.Context, run ostree.Runner) (*bootcHost, error) {
 	const doing = "asking bootc for its status"
 	output, err := run(ctx, "bootc", "status", "--json")
 	if err != nil {
-		return nil, bootcFailing(doing, output, err)
+		return nil, osimage.Failing(doing, output, err)
 	}
 	host, err := parseBootcStatus(output)
 	if err != nil {
-		return nil, &Error{Class: Failed, Doing: doing, Err: err}
+		return nil, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	return host, nil
 }
 
 // dropStaged drops what somebody else has staged. In our bootc's view it is not there, and so its files would go.
-func (b *Bootc) dropStaged(ctx context.Context) error {
+func (b *Driver) dropStaged(ctx context.Context) error {
 	if _, err := os.Stat(b.host(ostreeState + "/staged-deployment")); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -297,7 +300,7 @@ func (b *Bootc) dropStaged(ctx context.Context) error {
 
 // takeBackReboot takes back that bootc asks for a reboot, which now would reach nothing, and restores what was there
 // before. The same words were there only if a process of ours had ended between a switch and this.
-func (b *Bootc) takeBackReboot(before []byte) error {
+func (b *Driver) takeBackReboot(before []byte) error {
 	path := b.host(rebootRequired)
 	text, err := os.ReadFile(path)
 	switch {
@@ -312,19 +315,19 @@ func (b *Bootc) takeBackReboot(before []byte) error {
 }
 
 // hold makes sure that the commit of an entry stays, and removes what else the switch has left.
-func (b *Bootc) hold(ctx context.Context, doing string, entry *bootcEntry, transactions int) (Composed, error) {
+func (b *Driver) hold(ctx context.Context, doing string, entry *bootcEntry, transactions int) (osimage.Composed, error) {
 	checksum := entry.OSTree.Checksum
 	// Somebody may have cleaned up, as soon as bootc had given back the lock of the sysroot.
 	text, err := os.ReadFile(b.host(entry.OSTree.dir() + ".origin"))
 	if err != nil {
-		return Composed{}, &Error{Class: Retryable, Doing: doing, Err: err}
+		return osimage.Composed{}, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
-	if output, err := b.run(ctx, "ostree", "refs", "--force", "--create="+composedRef, checksum); err != nil {
-		return Composed{}, bootcFailing(doing, output, err)
+	if output, err := b.run(ctx, "ostree", "refs", "--force", "--create="+ostree.ComposedRef, checksum); err != nil {
+		return osimage.Composed{}, osimage.Failing(doing, output, err)
 	}
 	if transactions > 0 {
 		if err := b.tidy(ctx); err != nil {
-			return Composed{}, fmt.Errorf("%s: %w", doing, err)
+			return osimage.Composed{}, fmt.Errorf("%s: %w", doing, err)
 		}
 	}
 	base := checksum
@@ -333,14 +336,14 @@ func (b *Bootc) hold(ctx context.Context, doing string, entry *bootcEntry, trans
 	}
 	// What of an origin is of that deployment alone, such as its pin, comes last.
 	origin, _, _ := strings.Cut(string(text), "[libostree-transient]")
-	return Composed{Checksum: checksum, Origin: origin, Base: base, Transactions: transactions}, nil
+	return osimage.Composed{Checksum: checksum, Origin: origin, Base: base, Transactions: transactions}, nil
 }
 
 // Present says whether what Compose gave for s is still held whole, and is s. One fork if s is what is booted, else
 // none.
-func (b *Bootc) Present(ctx context.Context, s System, c Composed) (bool, error) {
+func (b *Driver) Present(ctx context.Context, s osimage.System, c osimage.Composed) (bool, error) {
 	doing := "looking for the composed " + cmp.Or(s.Image, c.Checksum)
-	if len(s.Packages)+len(s.Removed) > 0 || !checksumPattern.MatchString(c.Checksum) {
+	if len(s.Packages)+len(s.Removed) > 0 || !ostree.ChecksumPattern.MatchString(c.Checksum) {
 		return false, nil
 	}
 	held, err := b.held()
@@ -353,14 +356,14 @@ func (b *Bootc) Present(ctx context.Context, s System, c Composed) (bool, error)
 	}
 	if s.Image == "" {
 		deployments, err := b.plain.Status(ctx)
-		isIt := func(d Deployment) bool { return d.Booted && d.Checksum == c.Checksum }
+		isIt := func(d ostree.Deployment) bool { return d.Booted && d.Checksum == c.Checksum }
 		return slices.ContainsFunc(deployments, isIt), err
 	}
-	want, err := ParseImage(s.Image)
+	want, err := osimage.ParseImage(s.Image)
 	if err != nil {
 		return false, err
 	}
-	have, err := ParseImage(originImage(c.Origin))
+	have, err := osimage.ParseImage(originImage(c.Origin))
 	return err == nil && want.SatisfiedBy(have, c.Base), nil
 }
 
@@ -375,8 +378,8 @@ func originImage(origin string) string {
 }
 
 // held is the commit that our ref holds, "" if there is none.
-func (b *Bootc) held() (string, error) {
-	text, err := os.ReadFile(b.host("/ostree/repo/refs/heads/" + composedRef))
+func (b *Driver) held() (string, error) {
+	text, err := os.ReadFile(b.host("/ostree/repo/refs/heads/" + ostree.ComposedRef))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -385,10 +388,10 @@ func (b *Bootc) held() (string, error) {
 
 // Drop gives up what Compose holds, ends one that still runs, and removes what one has left that was interrupted. What
 // of it a deployment has stays. Two forks if there is nothing to drop.
-func (b *Bootc) Drop(ctx context.Context) error {
+func (b *Driver) Drop(ctx context.Context) error {
 	const doing = "dropping what was composed"
 	if err := b.settle(ctx, nil); err != nil {
-		return bootcFailing(doing, nil, err)
+		return osimage.Failing(doing, nil, err)
 	}
 	held, err := b.held()
 	if err != nil {
@@ -401,19 +404,19 @@ func (b *Bootc) Drop(ctx context.Context) error {
 	if held == "" && !left {
 		return nil
 	}
-	if output, err := b.run(ctx, "ostree", "refs", "--delete", composedRef); err != nil {
-		return bootcFailing(doing, output, err)
+	if output, err := b.run(ctx, "ostree", "refs", "--delete", ostree.ComposedRef); err != nil {
+		return osimage.Failing(doing, output, err)
 	}
 	// It is no stable part of bootc's command line. Without it the layers stay until bootc fetches the next image.
 	if _, err := b.run(ctx, "bootc", "internals", "cleanup"); err != nil && ctx.Err() != nil {
-		return bootcFailing(doing, nil, err)
+		return osimage.Failing(doing, nil, err)
 	}
 	return b.tidy(ctx)
 }
 
 // left says whether there is something that an interrupted switch has left: its state, or after a boot the directory
 // of a deployment that ostree does not know.
-func (b *Bootc) left(ctx context.Context) (bool, error) {
+func (b *Driver) left(ctx context.Context) (bool, error) {
 	if _, err := os.Stat(b.host(bootcState)); !errors.Is(err, fs.ErrNotExist) {
 		return err == nil, err
 	}
@@ -429,14 +432,14 @@ func wrapFailed(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Class: Failed, Doing: doing, Err: err}
+	return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 }
 
 // lockPoll is how often the lock of the sysroot is looked at.
 const lockPoll = 500 * time.Millisecond
 
 // awaitLock waits until nobody has the lock of the sysroot. bootc waits for it too, but for ever.
-func (b *Bootc) awaitLock(ctx context.Context) error {
+func (b *Driver) awaitLock(ctx context.Context) error {
 	for deadline := time.Now().Add(b.lockWait); ; {
 		held, err := sysrootLocked(b.host("/ostree/lock"))
 		if err != nil || !held {
@@ -445,7 +448,7 @@ func (b *Bootc) awaitLock(ctx context.Context) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("another program has held the lock of the sysroot for %s", b.lockWait)
 		}
-		if err := sleep(ctx, lockPoll); err != nil {
+		if err := ostree.Sleep(ctx, lockPoll); err != nil {
 			return fmt.Errorf("another program holds the lock of the sysroot: %w", err)
 		}
 	}
@@ -472,15 +475,15 @@ func sysrootLocked(path string) (bool, error) {
 // one that it does not have: what bootc would have done to the command line at the switch. Materialise does it: first
 // every argument that equals one of removed goes, then added come last, then the configuration's own follow. An image
 // without a kargs.d leaves everything as it is. A fork for each file of the image, and one or two.
-func (b *Bootc) KernelArguments(ctx context.Context, c Composed) (added, removed []string, err error) {
+func (b *Driver) KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error) {
 	doing := "reading the kernel arguments of " + c.Checksum
 	deployments, err := b.plain.Status(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	at := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Booted })
+	at := slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Booted })
 	if at < 0 {
-		return nil, nil, &Error{Class: Failed, Doing: doing, Err: errors.New("none of the deployments is booted")}
+		return nil, nil, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: errors.New("none of the deployments is booted")}
 	}
 	booted := deployments[at]
 	if booted.Checksum == c.Checksum {
@@ -494,19 +497,19 @@ func (b *Bootc) KernelArguments(ctx context.Context, c Composed) (added, removed
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err == nil {
-			before, err = appendArguments(before, text, b.plain.arch)
+			before, err = appendArguments(before, text, b.plain.Arch)
 		}
 		if err != nil {
 			return nil, nil, wrapFailed(doing, fmt.Errorf("reading %s: %w", path, err))
 		}
 	}
 	output, err := b.run(ctx, "ostree", "ls", "--nul-filenames-only", c.Checksum, argumentsDir)
-	command, ok := errors.AsType[*CommandError](err)
+	command, ok := errors.AsType[*ostree.CommandError](err)
 	if ok && strings.Contains(command.Stderr, "No such file or directory") {
 		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, nil, failing(doing, output, err)
+		return nil, nil, ostree.Failing(doing, output, err)
 	}
 	for path := range strings.SplitSeq(string(output), "\x00") {
 		if filepath.Ext(path) != ".toml" {
@@ -514,10 +517,10 @@ func (b *Bootc) KernelArguments(ctx context.Context, c Composed) (added, removed
 		}
 		text, err := b.run(ctx, "ostree", "cat", c.Checksum, path)
 		if err != nil {
-			return nil, nil, failing(doing, text, err)
+			return nil, nil, ostree.Failing(doing, text, err)
 		}
-		if after, err = appendArguments(after, text, b.plain.arch); err != nil {
-			return nil, nil, &Error{Class: Invalid, Doing: doing, Err: fmt.Errorf("reading %s: %w", path, err)}
+		if after, err = appendArguments(after, text, b.plain.Arch); err != nil {
+			return nil, nil, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: fmt.Errorf("reading %s: %w", path, err)}
 		}
 	}
 	lacks := func(list []string) func(string) bool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"context"
@@ -10,6 +10,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // ErrNotStaged is the error of a commit that was staged once and is not any more: it has to be composed again.
@@ -20,11 +23,11 @@ var ErrNotStaged = errors.New("what was composed is not staged any more")
 // takes one transaction where the arguments are others than there. It does not boot before Plain.Release. Where what is
 // asked for is what runs, there is nothing to stage, and that is an error. What is staged has to have an rpm-ostree of
 // its own, without which there would be no way back from it.
-func (r *RPM) Stage(ctx context.Context, checksum string, arguments []string) (Deployment, error) {
+func (r *Driver) Stage(ctx context.Context, checksum string, arguments []string) (ostree.Deployment, error) {
 	doing := "staging " + checksum
 	for _, argument := range arguments {
-		if err := checkArgument(argument); err != nil {
-			return Deployment{}, &Error{Class: Invalid, Doing: doing, Err: err}
+		if err := ostree.CheckArgument(argument); err != nil {
+			return ostree.Deployment{}, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: err}
 		}
 	}
 	d, err := r.stage(ctx, doing, checksum, arguments)
@@ -36,22 +39,22 @@ func (r *RPM) Stage(ctx context.Context, checksum string, arguments []string) (D
 	return d, err
 }
 
-func (r *RPM) stage(ctx context.Context, doing, checksum string, arguments []string) (Deployment, error) {
-	failed := func(format string, args ...any) (Deployment, error) {
-		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: fmt.Errorf(format, args...)}
+func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []string) (ostree.Deployment, error) {
+	failed := func(format string, args ...any) (ostree.Deployment, error) {
+		return ostree.Deployment{}, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: fmt.Errorf(format, args...)}
 	}
 	if err := r.joinArguments(ctx, doing, arguments); err != nil {
-		return Deployment{}, err
+		return ostree.Deployment{}, err
 	}
 	done := rpmProgress{limit: -1}
 	for {
 		s, err := r.settle(ctx, doing, nil)
 		if err != nil {
-			return Deployment{}, err
+			return ostree.Deployment{}, err
 		}
 		steps, d, err := remainingArguments(s, checksum, arguments)
 		if err != nil {
-			return Deployment{}, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+			return ostree.Deployment{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 		}
 		switch {
 		case done.limit >= 0 && len(steps) > done.limit:
@@ -63,22 +66,22 @@ func (r *RPM) stage(ctx context.Context, doing, checksum string, arguments []str
 			return d, r.canComeBack(doing, d)
 		case done.last == nil:
 			if err := r.begin(ctx, doing, rpmTarget{}, s); err != nil {
-				return Deployment{}, err
+				return ostree.Deployment{}, err
 			}
 		}
 		done.last, done.before = steps[0], len(steps)
 		if err := r.step(ctx, doing, &done); err != nil {
-			return Deployment{}, err
+			return ostree.Deployment{}, err
 		}
 	}
 }
 
 // joinArguments ends what an earlier call of Stage has left going on: by waiting, if it may be a step to the arguments,
 // else by cancelling it.
-func (r *RPM) joinArguments(ctx context.Context, doing string, arguments []string) error {
+func (r *Driver) joinArguments(ctx context.Context, doing string, arguments []string) error {
 	words, err := r.running(ctx)
 	if err != nil {
-		return &Error{Class: Failed, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	if words == "" {
 		return nil
@@ -87,7 +90,7 @@ func (r *RPM) joinArguments(ctx context.Context, doing string, arguments []strin
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	ours := slices.ContainsFunc(all, func(d Deployment) bool {
+	ours := slices.ContainsFunc(all, func(d ostree.Deployment) bool {
 		step, err := argumentsStep(d.KernelArguments, arguments)
 		return err == nil && strings.Join(step, " ") == words
 	})
@@ -95,14 +98,14 @@ func (r *RPM) joinArguments(ctx context.Context, doing string, arguments []strin
 }
 
 // canComeBack refuses a deployment that could not be left again.
-func (r *RPM) canComeBack(doing string, d Deployment) error {
+func (r *Driver) canComeBack(doing string, d ostree.Deployment) error {
 	_, err := os.Stat(r.host(d.Dir + "/usr/bin/rpm-ostree"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &Error{Class: Invalid, Doing: doing, Err: errors.New(
+		return &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: errors.New(
 			"the image has no rpm-ostree, which is what this host would have to come back from it with")}
 	case err != nil:
-		return &Error{Class: Failed, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	return nil
 }
@@ -110,32 +113,32 @@ func (r *RPM) canComeBack(doing string, d Deployment) error {
 // remainingArguments are the transactions that make the staged deployment of a commit have these kernel arguments, and
 // the deployment that has them when there are none. What they are before is asked of the deployment that rpm-ostree
 // builds on, which has to be of that commit, and of the packages that it is to have.
-func remainingArguments(s rpmStatus, checksum string, arguments []string) ([][]string, Deployment, error) {
+func remainingArguments(s rpmStatus, checksum string, arguments []string) ([][]string, ostree.Deployment, error) {
 	booted, first, all := s.booted(), s.first(), s.listed
 	asBooted := func(d rpmDeployment) bool {
 		return sameOthers(d, booted) && (checksum != booted.Checksum ||
 			slices.Equal(sorted(d.Packages), sorted(booted.Packages)) && slices.Equal(sorted(d.Removed), sorted(booted.Removed)))
 	}
-	find := func(d rpmDeployment) int { return slices.IndexFunc(all, byID(d.id())) }
+	find := func(d rpmDeployment) int { return slices.IndexFunc(all, ostree.ByID(d.id())) }
 	from, at := first, find(first)
 	usable := at >= 0 && first.Checksum == checksum && asBooted(first)
 	var steps [][]string
 	switch {
 	case usable && first.Staged && all[at].Locked, usable && first.Booted:
 	case booted.Checksum != checksum:
-		return nil, Deployment{}, ErrNotStaged
+		return nil, ostree.Deployment{}, ErrNotStaged
 	case s.pending():
 		from, at, steps = booted, find(booted), [][]string{cleanupPending}
 	case usable:
 	default:
-		return nil, Deployment{}, fmt.Errorf("the deployment %s stands before the booted one: %w", first.id(), errPinned)
+		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s stands before the booted one: %w", first.id(), errPinned)
 	}
 	if at < 0 {
-		return nil, Deployment{}, fmt.Errorf("the deployment %s is there no more", from.id())
+		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s is there no more", from.id())
 	}
 	step, err := argumentsStep(all[at].KernelArguments, arguments)
 	if err != nil {
-		return nil, Deployment{}, err
+		return nil, ostree.Deployment{}, err
 	}
 	if step != nil {
 		steps = append(steps, step)
@@ -165,7 +168,7 @@ func argumentsStep(present, wanted []string) ([]string, error) {
 		for _, a := range wanted[n:] {
 			argv = append(argv, "--append="+a)
 		}
-		return append(argv, withLock), nil
+		return append(argv, ostree.WithLock), nil
 	}
 	return nil, fmt.Errorf("setting the kernel arguments %q instead of %q: %w", wanted, present, why)
 }
@@ -207,22 +210,22 @@ func reduce(present, rest []string) ([]string, error) {
 
 // Of is what a deployment is, with its image exactly as it is there: by digest or checksum where what runs has the same
 // name and is another. One fork.
-func (r *RPM) Of(ctx context.Context, id string) (System, error) {
+func (r *Driver) Of(ctx context.Context, id string) (osimage.System, error) {
 	doing := "reading what " + id + " is"
 	s, err := r.status(ctx, doing)
 	if err != nil {
-		return System{}, err
+		return osimage.System{}, err
 	}
 	at := slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.id() == id })
 	if at < 0 {
-		return System{}, &Error{Class: Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
+		return osimage.System{}, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
 	}
 	system, now := s.Deployments[at].system(), s.booted().system()
-	image, err := ParseImage(system.Image)
+	image, err := osimage.ParseImage(system.Image)
 	if err != nil || !now.Runs(system.Image) || now.Reported == system.Reported || system.Reported == "" {
 		return system, nil //nolint:nilerr // the name is all that there is
 	}
-	if image.Kind == OSTreeCommit {
+	if image.Kind == osimage.OSTreeCommit {
 		image.Ref, image.Checksum = "", system.Reported
 	} else {
 		image.Tag, image.Digest = "", system.Reported
@@ -235,7 +238,7 @@ func (r *RPM) Of(ctx context.Context, id string) (System, error) {
 // rpm-ostree puts the one after the booted one first or, where there is none, the booted one. What is staged goes, as
 // with SetDefault. rpm-ostree needs the bus, which is not there while a boot is at its beginning; then the error is
 // Retryable.
-func (r *RPM) MakeDefault(ctx context.Context, id string) error {
+func (r *Driver) MakeDefault(ctx context.Context, id string) error {
 	doing := "making " + id + " the default"
 	for attempt := 0; ; attempt++ {
 		all, err := r.plain.Status(ctx)
@@ -243,14 +246,14 @@ func (r *RPM) MakeDefault(ctx context.Context, id string) error {
 			return fmt.Errorf("%s: %w", doing, err)
 		}
 		argv, err := defaultStep(all, id)
-		staged := slices.IndexFunc(all, func(d Deployment) bool { return d.Staged })
+		staged := slices.IndexFunc(all, func(d ostree.Deployment) bool { return d.Staged })
 		switch {
 		case err != nil:
-			return &Error{Class: Invalid, Doing: doing, Err: err}
+			return &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: err}
 		case argv == nil && staged < 0:
 			return nil
 		case attempt == 3:
-			return &Error{Class: Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
+			return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
 		case staged >= 0:
 			if err := r.plain.Discard(ctx, all[staged].ID); err != nil {
 				return err
@@ -259,18 +262,18 @@ func (r *RPM) MakeDefault(ctx context.Context, id string) error {
 		}
 		up, err := r.active(ctx, "sysinit.target")
 		if err != nil {
-			return &Error{Class: Failed, Doing: doing, Err: err}
+			return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 		}
 		if !up {
-			return &Error{Class: Retryable, Doing: doing, Err: errors.New("rpm-ostree can't be asked this early in a boot")}
+			return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: errors.New("rpm-ostree can't be asked this early in a boot")}
 		}
 		if err := r.transact(ctx, argv...); err != nil {
 			trouble, err := rpmFailing(doing, err)
 			if trouble == rpmRefused || ctx.Err() != nil || attempt > 0 && trouble != rpmBusy {
 				return err
 			}
-			if err := sleep(ctx, unitPoll); err != nil {
-				return &Error{Class: Retryable, Doing: doing, Err: err}
+			if err := ostree.Sleep(ctx, ostree.UnitPoll); err != nil {
+				return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 			}
 		}
 	}
@@ -278,9 +281,9 @@ func (r *RPM) MakeDefault(ctx context.Context, id string) error {
 
 // defaultStep is the transaction that makes a deployment with a boot entry what boots next, nil if it is that. What is
 // staged comes before all others, and is to be gone by then.
-func defaultStep(all []Deployment, id string) ([]string, error) {
-	at := slices.IndexFunc(all, byID(id))
-	booted := slices.IndexFunc(all, func(d Deployment) bool { return d.Booted })
+func defaultStep(all []ostree.Deployment, id string) ([]string, error) {
+	at := slices.IndexFunc(all, ostree.ByID(id))
+	booted := slices.IndexFunc(all, func(d ostree.Deployment) bool { return d.Booted })
 	switch {
 	case at < 0:
 		return nil, errors.New("there is no such deployment")

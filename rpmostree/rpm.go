@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+// Package rpmostree composes the OS of an rpm-ostree host: its image, packages and extensions.
+package rpmostree
 
 import (
 	"context"
@@ -12,29 +13,32 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // RPM works the OS of an rpm-ostree host: the image, the packages that are layered on it, and those of it that are left
 // out. It never sets kernel arguments, never reboots, and what it has rpm-ostree stage is locked: it cannot boot. A
 // deployment that boots is Plain's to make, of the commit that Compose gives. Calls that change something are to be
 // made one after the other.
-type RPM struct {
+type Driver struct {
 	// Progress, if it is set before the first call, is told what a transaction says of itself, and who is waited for: a
 	// line of text about once a second, from other goroutines too.
 	Progress func(text string)
 
-	run   Runner
-	tools *Tools
+	run   ostree.Runner
+	tools *ostree.Tools
 	root  string
-	plain *Plain
+	plain *ostree.Plain
 	// delays are the pauses between attempts that the network made fail; one attempt more than delays.
 	delays []time.Duration
 }
 
 // NewRPM returns an RPM for the host that plain is for. run asks rpm-ostree; the transactions are among the tools, which
 // outlive this process.
-func NewRPM(run Runner, tools *Tools, plain *Plain) *RPM {
-	return &RPM{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.pullDelays}
+func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
+	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.PullDelays}
 }
 
 // rpmPatience is for how long the transactions of others are waited for: they pull and compose as we do.
@@ -48,10 +52,10 @@ const baseRef = "noderefit/base"
 const composingMark = "/run/" + rpmUnit + ".composing"
 
 // Current is what the booted deployment is. Image is as a configuration would name it. One fork.
-func (r *RPM) Current(ctx context.Context) (System, error) {
+func (r *Driver) Current(ctx context.Context) (osimage.System, error) {
 	s, err := r.status(ctx, "reading what runs")
 	if err != nil {
-		return System{}, err
+		return osimage.System{}, err
 	}
 	return s.booted().system(), nil
 }
@@ -65,31 +69,31 @@ func (r *RPM) Current(ctx context.Context) (System, error) {
 // After an error nothing of it is staged any more; but when ctx is done a transaction goes on by itself, for the next
 // call to join, or for Drop to cancel. A registered update driver that is active is an error: rpm-ostree would let us
 // bypass it, but then two would decide about the host.
-func (r *RPM) Compose(ctx context.Context, want System) (Composed, error) {
+func (r *Driver) Compose(ctx context.Context, want osimage.System) (osimage.Composed, error) {
 	return r.ComposeFor(ctx, want, nil)
 }
 
 // ComposeFor is Compose of an image whose release may have other packages than the one that runs: want has what they
 // would be if it is the same. As soon as the image is in the repository, which may be after a transaction, choose says
 // what they are.
-func (r *RPM) ComposeFor(ctx context.Context, want System, choose Choose) (Composed, error) {
+func (r *Driver) ComposeFor(ctx context.Context, want osimage.System, choose Choose) (osimage.Composed, error) {
 	doing := "composing " + describe(want.Image, want.Packages, want.Removed)
 	t, err := targetOf(want)
 	if err != nil {
-		return Composed{}, &Error{Class: Invalid, Doing: doing, Err: err}
+		return osimage.Composed{}, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: err}
 	}
 	if want.Image != "" {
-		if t.image, err = admitted(r.root, want.Image); err != nil {
-			return Composed{}, err
+		if t.image, err = osimage.Admitted(r.root, want.Image); err != nil {
+			return osimage.Composed{}, err
 		}
 	}
 	choice := &rpmChoice{choose: choose}
 	if want.Source != "" {
-		if choice.source, err = ParseSource(want.Source); err != nil {
-			return Composed{}, err
+		if choice.source, err = osimage.ParseSource(want.Source); err != nil {
+			return osimage.Composed{}, err
 		}
-		if _, err = admitted(r.root, want.Source); err != nil {
-			return Composed{}, OfExtensions(err)
+		if _, err = osimage.Admitted(r.root, want.Source); err != nil {
+			return osimage.Composed{}, osimage.OfExtensions(err)
 		}
 	}
 	composed, err := r.compose(ctx, doing, t, choice)
@@ -108,31 +112,31 @@ func (r *RPM) ComposeFor(ctx context.Context, want System, choose Choose) (Compo
 	return composed, err
 }
 
-func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choice *rpmChoice) (Composed, error) {
+func (r *Driver) compose(ctx context.Context, doing string, t rpmTarget, choice *rpmChoice) (osimage.Composed, error) {
 	if err := r.join(ctx, doing, &t, choice); err != nil {
-		return Composed{}, err
+		return osimage.Composed{}, err
 	}
 	s, err := r.settle(ctx, doing, &t)
 	if err != nil {
-		return Composed{}, err
+		return osimage.Composed{}, err
 	}
 	done := rpmProgress{limit: -1}
 	for {
 		if other, err := r.fit(ctx, doing, &t, s, choice); err != nil {
-			return Composed{}, err
+			return osimage.Composed{}, err
 		} else if other {
 			done.limit, done.before = -1, 0
 		}
-		lock, err := stagedLocked(r.root)
+		lock, err := ostree.StagedLocked(r.root)
 		if err != nil {
-			return Composed{}, &Error{Class: Failed, Doing: doing, Err: err}
+			return osimage.Composed{}, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 		}
 		steps, d, err := t.remaining(s, lock)
 		if err != nil {
-			return Composed{}, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+			return osimage.Composed{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 		}
 		if done.limit >= 0 && len(steps) > done.limit {
-			return Composed{}, &Error{Class: Failed, Doing: doing,
+			return osimage.Composed{}, &ostree.Error{Class: ostree.Failed, Doing: doing,
 				Err: fmt.Errorf("after %s %s", strings.Join(done.last, " "), t.complaint(s, lock))}
 		}
 		if done.last != nil && done.limit < 0 && len(steps) < done.before {
@@ -143,30 +147,30 @@ func (r *RPM) compose(ctx context.Context, doing string, t rpmTarget, choice *rp
 		}
 		if done.last == nil {
 			if err := r.begin(ctx, doing, t, s); err != nil {
-				return Composed{}, err
+				return osimage.Composed{}, err
 			}
-			if choice.source != (Image{}) {
+			if choice.source != (osimage.Image{}) {
 				if err := r.offer(ctx, choice.source); err != nil {
-					return Composed{}, err
+					return osimage.Composed{}, err
 				}
 			}
 		}
 		done.last, done.before = steps[0], len(steps)
 		if err := r.step(ctx, doing, &done); err != nil {
-			if choice.pulled || ClassOf(err) != Invalid {
-				return Composed{}, r.withHint(err, t.image)
+			if choice.pulled || ostree.ClassOf(err) != ostree.Invalid {
+				return osimage.Composed{}, r.withHint(err, t.image)
 			}
 			// It may be the packages of the release that runs that the other one has not.
 			choice.pulled = true
 			if other, fitErr := r.fit(ctx, doing, &t, s, choice); fitErr != nil {
-				return Composed{}, fitErr
+				return osimage.Composed{}, fitErr
 			} else if !other {
-				return Composed{}, err
+				return osimage.Composed{}, err
 			}
 			done.limit, done.before = -1, 0
 		}
 		if s, err = r.settle(ctx, doing, &t); err != nil {
-			return Composed{}, err
+			return osimage.Composed{}, err
 		}
 	}
 }
@@ -186,7 +190,7 @@ type rpmProgress struct {
 const lostTries = 5
 
 // step runs done.last, and waits where it is worth another attempt. An error is final.
-func (r *RPM) step(ctx context.Context, doing string, done *rpmProgress) error {
+func (r *Driver) step(ctx context.Context, doing string, done *rpmProgress) error {
 	err := r.transact(ctx, done.last...)
 	if err == nil {
 		done.transactions++
@@ -194,10 +198,10 @@ func (r *RPM) step(ctx context.Context, doing string, done *rpmProgress) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return &Error{Class: Retryable, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
 	trouble, err := rpmFailing(doing, err)
-	pause := unitPoll
+	pause := ostree.UnitPoll
 	switch trouble {
 	case rpmRefused:
 		return err
@@ -221,22 +225,22 @@ func (r *RPM) step(ctx context.Context, doing string, done *rpmProgress) error {
 		done.limit = -1
 	}
 	r.say("trying again: " + err.Error())
-	if sleep(ctx, pause) != nil {
+	if ostree.Sleep(ctx, pause) != nil {
 		return err
 	}
 	return nil
 }
 
 // begin does what has to be before the first transaction.
-func (r *RPM) begin(ctx context.Context, doing string, t rpmTarget, s rpmStatus) error {
+func (r *Driver) begin(ctx context.Context, doing string, t rpmTarget, s rpmStatus) error {
 	if s.Driver != nil {
 		active, err := r.active(ctx, s.Driver.Unit)
 		if err != nil {
-			return &Error{Class: Failed, Doing: doing, Err: err}
+			return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 		}
 		// rpm-ostree ignores one that isn't active, too.
 		if active {
-			return &Error{Class: NeedsAdmin, Doing: doing, Err: fmt.Errorf(
+			return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: fmt.Errorf(
 				"%s (%s) is registered as what updates this host; stop and disable it", s.Driver.Name, s.Driver.Unit)}
 		}
 	}
@@ -252,13 +256,13 @@ func (r *RPM) begin(ctx context.Context, doing string, t rpmTarget, s rpmStatus)
 		}
 	}
 	if err := os.WriteFile(r.host(composingMark), nil, 0o600); err != nil {
-		return &Error{Class: Failed, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	return nil
 }
 
 // active reports whether a unit of the host is active.
-func (r *RPM) active(ctx context.Context, unit string) (bool, error) {
+func (r *Driver) active(ctx context.Context, unit string) (bool, error) {
 	state, err := r.tools.Units.ActiveState(ctx, unit)
 	return state == "active", err
 }
@@ -278,30 +282,30 @@ func (t rpmTarget) complaint(s rpmStatus, lock bool) string {
 }
 
 // keep holds the commit of the deployment d by our refs and says what it is.
-func (r *RPM) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployment, s rpmStatus,
-	transactions int) (Composed, error) {
+func (r *Driver) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployment, s rpmStatus,
+	transactions int) (osimage.Composed, error) {
 	// What runs may have been of that name before the ref moved, or before rpm-ostree deleted it as it left the name.
 	if t.image.Ref != "" && transactions > 0 && !t.has(s.booted()) {
 		output, err := r.run(ctx, "ostree", "rev-parse", t.image.Refspec())
 		if err != nil {
-			return Composed{}, failing(doing, output, err)
+			return osimage.Composed{}, ostree.Failing(doing, output, err)
 		}
 		if commit := strings.TrimSpace(string(output)); commit != d.base() {
-			return Composed{}, &Error{Class: Failed, Doing: doing, Err: fmt.Errorf(
+			return osimage.Composed{}, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: fmt.Errorf(
 				"%s is commit %s, and what rpm-ostree has staged is based on %s", t.image, commit, d.base())}
 		}
 	}
 	origin, err := r.origin(d)
 	if err != nil {
-		return Composed{}, &Error{Class: Failed, Doing: doing, Err: err}
+		return osimage.Composed{}, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
-	if err := r.hold(ctx, composedRef, d.Checksum); err != nil {
-		return Composed{}, err
+	if err := r.hold(ctx, ostree.ComposedRef, d.Checksum); err != nil {
+		return osimage.Composed{}, err
 	}
 	if err := r.hold(ctx, baseRef, d.base()); err != nil {
-		return Composed{}, err
+		return osimage.Composed{}, err
 	}
-	composed := Composed{Checksum: d.Checksum, Origin: origin, Base: d.base(), Transactions: transactions}
+	composed := osimage.Composed{Checksum: d.Checksum, Origin: origin, Base: d.base(), Transactions: transactions}
 	if d.Container != "" {
 		composed.Base = d.Digest
 	}
@@ -309,54 +313,54 @@ func (r *RPM) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployme
 }
 
 // origin is the text of the origin file of d, without what is of that deployment alone, such as its pin.
-func (r *RPM) origin(d rpmDeployment) (string, error) {
-	return r.plain.origin(fmt.Sprintf("/ostree/deploy/%s/deploy/%s.%d", d.OS, d.Checksum, d.Serial))
+func (r *Driver) origin(d rpmDeployment) (string, error) {
+	return r.plain.Origin(fmt.Sprintf("/ostree/deploy/%s/deploy/%s.%d", d.OS, d.Checksum, d.Serial))
 }
 
 // hold makes one of our refs name a commit. One fork if it doesn't.
-func (r *RPM) hold(ctx context.Context, ref, checksum string) error {
+func (r *Driver) hold(ctx context.Context, ref, checksum string) error {
 	now, err := r.held(ref)
 	if err != nil || now == checksum {
 		return err
 	}
 	output, err := r.run(ctx, "ostree", "refs", "--force", "--create="+ref, checksum)
-	return failing("holding the commit "+checksum, output, err)
+	return ostree.Failing("holding the commit "+checksum, output, err)
 }
 
 // held is the commit that one of our refs names, "" if there is none.
-func (r *RPM) held(ref string) (string, error) {
+func (r *Driver) held(ref string) (string, error) {
 	text, err := os.ReadFile(r.host("/ostree/repo/refs/heads/" + ref))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
-		return "", &Error{Class: Failed, Doing: "reading the ref " + ref, Err: err}
+		return "", &ostree.Error{Class: ostree.Failed, Doing: "reading the ref " + ref, Err: err}
 	}
 	return strings.TrimSpace(string(text)), nil
 }
 
 // Present says whether the commit that Compose gave is still there whole, and held by our ref. No fork.
-func (r *RPM) Present(_ context.Context, _ System, c Composed) (bool, error) {
-	if !checksumPattern.MatchString(c.Checksum) {
+func (r *Driver) Present(_ context.Context, _ osimage.System, c osimage.Composed) (bool, error) {
+	if !ostree.ChecksumPattern.MatchString(c.Checksum) {
 		return false, nil
 	}
 	there, err := r.plain.Complete(c.Checksum)
 	if err != nil {
-		return false, &Error{Class: Failed, Doing: "looking for the composed commit " + c.Checksum, Err: err}
+		return false, &ostree.Error{Class: ostree.Failed, Doing: "looking for the composed commit " + c.Checksum, Err: err}
 	}
 	if !there {
 		return false, nil
 	}
-	now, err := r.held(composedRef)
+	now, err := r.held(ostree.ComposedRef)
 	return err == nil && now == c.Checksum, err
 }
 
 // Drop cancels a transaction of ours that is going on, removes what is staged of ours, and lets go of the commits that
 // our refs hold; what of them no deployment needs goes from the disk. Deployments that have been materialised stay. One
 // fork where there is nothing to do.
-func (r *RPM) Drop(ctx context.Context) error {
+func (r *Driver) Drop(ctx context.Context) error {
 	const doing = "dropping what was composed"
-	failed := func(err error) error { return &Error{Class: Failed, Doing: doing, Err: err} }
+	failed := func(err error) error { return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err} }
 	if words, err := r.running(ctx); err != nil {
 		return failed(err)
 	} else if words != "" {
@@ -367,18 +371,18 @@ func (r *RPM) Drop(ctx context.Context) error {
 	if err := r.Withdraw(ctx); err != nil {
 		return err
 	}
-	composed, err := r.held(composedRef)
+	composed, err := r.held(ostree.ComposedRef)
 	if err != nil {
 		return err
 	}
-	for _, ref := range []string{composedRef, baseRef} {
+	for _, ref := range []string{ostree.ComposedRef, baseRef} {
 		if now, err := r.held(ref); err != nil {
 			return err
 		} else if now == "" {
 			continue
 		}
 		if output, err := r.run(ctx, "ostree", "refs", "--delete", ref); err != nil {
-			return failing(doing, output, err)
+			return ostree.Failing(doing, output, err)
 		}
 	}
 	_, err = os.Stat(r.host(composingMark))
@@ -413,20 +417,20 @@ func (r *RPM) Drop(ctx context.Context) error {
 }
 
 // deployed says whether there is a deployment of a commit. One fork.
-func (r *RPM) deployed(ctx context.Context, doing, checksum string) (bool, error) {
+func (r *Driver) deployed(ctx context.Context, doing, checksum string) (bool, error) {
 	deployments, err := r.plain.Status(ctx)
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", doing, err)
 	}
-	return slices.ContainsFunc(deployments, func(d Deployment) bool { return d.Checksum == checksum }), nil
+	return slices.ContainsFunc(deployments, func(d ostree.Deployment) bool { return d.Checksum == checksum }), nil
 }
 
 // unstage removes the staged deployment if it is locked. It alone: cleanup -p would take one with it that has been made
 // the default and not booted yet.
-func (r *RPM) unstage(ctx context.Context, doing string) error {
-	lock, err := stagedLocked(r.root)
+func (r *Driver) unstage(ctx context.Context, doing string) error {
+	lock, err := ostree.StagedLocked(r.root)
 	if err != nil {
-		return &Error{Class: Failed, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	if !lock {
 		return r.dropStrayLock(doing)
@@ -435,7 +439,7 @@ func (r *RPM) unstage(ctx context.Context, doing string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	staged := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Staged })
+	staged := slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Staged })
 	if staged < 0 {
 		return nil
 	}
@@ -443,26 +447,26 @@ func (r *RPM) unstage(ctx context.Context, doing string) error {
 		return err
 	}
 	// ostree leaves the lock of old; whoever stages next would remove it.
-	if err := os.Remove(r.host(stagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &Error{Class: Failed, Doing: doing, Err: err}
+	if err := os.Remove(r.host(ostree.StagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	return nil
 }
 
 // dropStrayLock removes the lock of old where nothing is staged: a transaction that ends while it stages may leave it.
-func (r *RPM) dropStrayLock(doing string) error {
-	_, err := os.Stat(r.host(stagedState))
+func (r *Driver) dropStrayLock(doing string) error {
+	_, err := os.Stat(r.host(ostree.StagedState))
 	if errors.Is(err, fs.ErrNotExist) {
-		err = os.Remove(r.host(stagedLock))
+		err = os.Remove(r.host(ostree.StagedLock))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &Error{Class: Failed, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	return nil
 }
 
 // clear removes what a failed Compose has staged. It may not be locked, and that is why it has failed.
-func (r *RPM) clear(ctx context.Context) error {
+func (r *Driver) clear(ctx context.Context) error {
 	const doing = "removing what was staged"
 	if _, err := os.Stat(r.host(composingMark)); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -478,16 +482,16 @@ func (r *RPM) clear(ctx context.Context) error {
 		}
 	}
 	if err := os.Remove(r.host(composingMark)); err != nil {
-		return &Error{Class: Failed, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	return nil
 }
 
 // join ends what an earlier call of Compose has left going on: by waiting, if it is a step to t, else by cancelling it.
-func (r *RPM) join(ctx context.Context, doing string, t *rpmTarget, c *rpmChoice) error {
+func (r *Driver) join(ctx context.Context, doing string, t *rpmTarget, c *rpmChoice) error {
 	words, err := r.running(ctx)
 	if err != nil {
-		return &Error{Class: Failed, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	if words == "" {
 		return nil
@@ -505,17 +509,17 @@ func (r *RPM) join(ctx context.Context, doing string, t *rpmTarget, c *rpmChoice
 
 // end returns when the transaction that an earlier call has begun is over: one that leads on is waited for, any other
 // cancelled.
-func (r *RPM) end(ctx context.Context, doing, words string, leads bool) error {
+func (r *Driver) end(ctx context.Context, doing, words string, leads bool) error {
 	var err error
 	if leads {
 		r.say("waiting for what an earlier attempt has begun: " + words)
-		err = r.tools.wait(ctx, rpmUnit)
+		err = r.tools.Wait(ctx, rpmUnit)
 	} else {
 		r.say("cancelling what an earlier attempt has begun: " + words)
 		err = r.interrupt(ctx)
 	}
 	if err != nil {
-		return &Error{Class: Retryable, Doing: doing, Err: err}
+		return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
 	return nil
 }
@@ -524,7 +528,7 @@ func (r *RPM) end(ctx context.Context, doing, words string, leads bool) error {
 // until rpm-ostree has seen what ostree has done without it, which its daemon hears of a little later. One that a
 // client of ours has left when it died is waited for if it is a step to t, and cancelled if not, or if t is nil. Two
 // forks.
-func (r *RPM) settle(ctx context.Context, doing string, t *rpmTarget) (rpmStatus, error) {
+func (r *Driver) settle(ctx context.Context, doing string, t *rpmTarget) (rpmStatus, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var changes <-chan struct{}
@@ -535,12 +539,12 @@ func (r *RPM) settle(ctx context.Context, doing string, t *rpmTarget) (rpmStatus
 			return s, err
 		}
 		var waitFor error
-		pause := unitPoll
+		pause := ostree.UnitPoll
 		if len(s.Transaction) > 0 {
 			waitFor = fmt.Errorf("rpm-ostree is at work for another program: %s", s.who())
 			if said == "" {
 				if err := r.cancelOrphan(ctx, s, t); err != nil {
-					return s, &Error{Class: Retryable, Doing: doing, Err: err}
+					return s, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 				}
 			}
 			if changes == nil && said == "" {
@@ -561,11 +565,11 @@ func (r *RPM) settle(ctx context.Context, doing string, t *rpmTarget) (rpmStatus
 			waitFor = errors.New("rpm-ostree does not see the deployments that ostree lists")
 			stale++
 			if output, err := r.run(ctx, "rpm-ostree", "reload"); err != nil && stale == statusTries {
-				return s, failing(doing, output, err)
+				return s, ostree.Failing(doing, output, err)
 			}
 		}
 		if time.Since(begun) > rpmPatience || stale == statusTries {
-			return s, &Error{Class: Retryable, Doing: doing, Err: waitFor}
+			return s, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: waitFor}
 		}
 		if waitFor.Error() != said {
 			said = waitFor.Error()
@@ -573,7 +577,7 @@ func (r *RPM) settle(ctx context.Context, doing string, t *rpmTarget) (rpmStatus
 		}
 		select {
 		case <-ctx.Done():
-			return s, &Error{Class: Retryable, Doing: doing, Err: fmt.Errorf("%w: %w", waitFor, context.Cause(ctx))}
+			return s, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: fmt.Errorf("%w: %w", waitFor, context.Cause(ctx))}
 		case _, open := <-changes:
 			if !open {
 				changes = nil
@@ -590,19 +594,19 @@ const watchedPoll = 30 * time.Second
 const statusTries = 10
 
 // status asks rpm-ostree for its status. One fork, if the daemon answers.
-func (r *RPM) status(ctx context.Context, doing string) (rpmStatus, error) {
+func (r *Driver) status(ctx context.Context, doing string) (rpmStatus, error) {
 	for try := 1; ; try++ {
 		output, err := r.run(ctx, "env", "LC_ALL=C.UTF-8", "RPMOSTREE_CLIENT_ID="+rpmClient,
 			"rpm-ostree", "status", "--json")
 		if err == nil {
 			s, err := parseRPMStatus(output)
 			if err != nil {
-				err = &Error{Class: Failed, Doing: doing, Err: fmt.Errorf("parsing rpm-ostree status: %w", err)}
+				err = &ostree.Error{Class: ostree.Failed, Doing: doing, Err: fmt.Errorf("parsing rpm-ostree status: %w", err)}
 			}
 			return s, err
 		}
 		trouble, err := rpmFailing(doing, err)
-		if trouble != rpmLost && trouble != rpmBusy || try == statusTries || sleep(ctx, unitPoll) != nil {
+		if trouble != rpmLost && trouble != rpmBusy || try == statusTries || ostree.Sleep(ctx, ostree.UnitPoll) != nil {
 			return rpmStatus{}, err
 		}
 	}
@@ -614,26 +618,26 @@ const finalizeFailure = "/boot/ostree/finalize-failure.stamp"
 
 // FailedFinalization says why what was staged at the last shutdown has not become what boots: "" if there was no such
 // failure. One fork at most.
-func (r *RPM) FailedFinalization(ctx context.Context) (string, error) {
+func (r *Driver) FailedFinalization(ctx context.Context) (string, error) {
 	const doing = "looking for a failure of the last shutdown"
 	text, err := os.ReadFile(r.host(finalizeFailure))
 	if err == nil {
 		return strings.TrimSpace(string(text)), nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return "", &Error{Class: Failed, Doing: doing, Err: err}
+		return "", &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	const unit = "ostree-boot-complete.service"
 	state, err := r.tools.Units.ActiveState(ctx, unit)
 	if err != nil {
-		return "", failing(doing, nil, err)
+		return "", ostree.Failing(doing, nil, err)
 	}
 	if state != "failed" {
 		return "", nil
 	}
 	output, err := r.run(ctx, "journalctl", "--boot", "--unit="+unit, "--output=cat", "--no-pager")
 	if err != nil {
-		return "", failing(doing, output, err)
+		return "", ostree.Failing(doing, output, err)
 	}
 	for line := range strings.Lines(string(output)) {
 		if _, reason, found := strings.Cut(line, "failed on previous boot: "); found {
@@ -644,14 +648,14 @@ func (r *RPM) FailedFinalization(ctx context.Context) (string, error) {
 }
 
 // withHint adds to a failure to pull an image what is wrong with the host's credentials, if that was it.
-func (r *RPM) withHint(err error, image Image) error {
-	return withHint(err, image, func(path string) ([]byte, error) { return os.ReadFile(r.host(path)) })
+func (r *Driver) withHint(err error, image osimage.Image) error {
+	return osimage.WithHint(err, image, func(path string) ([]byte, error) { return os.ReadFile(r.host(path)) })
 }
 
 // host is where this process finds a path of the host.
-func (r *RPM) host(path string) string { return filepath.Join(r.root, path) }
+func (r *Driver) host(path string) string { return filepath.Join(r.root, path) }
 
-func (r *RPM) say(text string) {
+func (r *Driver) say(text string) {
 	if r.Progress != nil {
 		r.Progress(text)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -22,8 +23,8 @@ func TestImageIsOursOnlyWhenPodmanSaysThatItWasNotThere(t *testing.T) {
 		"kill -9 $$":                             {fails: true},
 	} {
 		podman := func(ctx context.Context, argv ...string) ([]byte, error) {
-			output, err := Exec(ctx, "sh", "-c", script)
-			command, failed := errors.AsType[*CommandError](err)
+			output, err := ostree.Exec(ctx, "sh", "-c", script)
+			command, failed := errors.AsType[*ostree.CommandError](err)
 			if !failed {
 				return output, err
 			}
@@ -32,7 +33,7 @@ func TestImageIsOursOnlyWhenPodmanSaysThatItWasNotThere(t *testing.T) {
 			if !exit.Exited() {
 				ended = systemd.Ended{Result: "signal", Status: int32(syscall.SIGKILL)}
 			}
-			return output, &CommandError{Argv: argv, Stderr: command.Stderr, Err: ended}
+			return output, &ostree.CommandError{Argv: argv, Stderr: command.Stderr, Err: ended}
 		}
 		if there, err := imageExists(t.Context(), podman, "quay.io/os/extensions:1"); there != want.there ||
 			(err != nil) != want.fails {
@@ -41,7 +42,7 @@ func TestImageIsOursOnlyWhenPodmanSaysThatItWasNotThere(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := imageExists(gone, Exec, "quay.io/os/extensions:1"); err == nil {
+	if _, err := imageExists(gone, ostree.Exec, "quay.io/os/extensions:1"); err == nil {
 		t.Error("nobody was asked, and there is an answer")
 	}
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package osimage
 
 import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // System is what the OS of a deployment consists of, besides its kernel arguments.
@@ -54,7 +56,7 @@ type Composed struct {
 func ParseSource(text string) (Image, error) {
 	image, err := ParseImage(text)
 	if err == nil && (image.Kind != ContainerImage || image.Transport != Registry || image.Verify != VerifyUnsaid) {
-		err = &Error{Class: Invalid, Doing: fmt.Sprintf("parsing osImageURL %q", text),
+		err = &ostree.Error{Class: ostree.Invalid, Doing: fmt.Sprintf("parsing osImageURL %q", text),
 			Err: errors.New("it is not the name of a container image in a registry")}
 	}
 	return image, OfExtensions(err)
@@ -62,10 +64,10 @@ func ParseSource(text string) (Image, error) {
 
 // OfExtensions is an error of this package about an image, of which it says that it is not the OS's.
 func OfExtensions(err error) error {
-	typed, is := errors.AsType[*Error](err)
+	typed, is := errors.AsType[*ostree.Error](err)
 	if !is {
 		return err
 	}
 	doing := strings.Replace(typed.Doing, "osImageURL", "baseOSExtensionsContainerImage", 1)
-	return &Error{Class: typed.Class, Doing: doing, Err: typed.Err}
+	return &ostree.Error{Class: typed.Class, Doing: doing, Err: typed.Err}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package osimage
 
 import (
 	"encoding/json"
@@ -17,8 +17,8 @@ var AuthPaths = []string{"/run/ostree/auth.json", "/etc/ostree/auth.json", "/usr
 // themselves; the OpenShift MCO links the first of AuthPaths to it.
 const KubeletAuthPath = "/var/lib/kubelet/config.json"
 
-// proxyFile is where a node has the variables that say by which proxies registries are reached.
-const proxyFile = "/etc/mco/proxy.env"
+// ProxyFile is where a node has the variables that say by which proxies registries are reached.
+const ProxyFile = "/etc/mco/proxy.env"
 
 // CredentialsHint says in a sentence whether the host has credentials for the registry of an image, and what to do if
 // not, for an error of a pull that the registry refused. read reads a file of the host. The sentence is "" for an image

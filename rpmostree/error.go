@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os/exec"
 	"strings"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // rpmTrouble is what kept a transaction from being done, as far as it decides what comes next.
@@ -23,13 +25,13 @@ const (
 // rpmTexts are what rpm-ostree, ostree and the tools below them say. The first that fits decides.
 var rpmTexts = []struct {
 	trouble rpmTrouble
-	class   Class
+	class   ostree.Class
 	parts   []string
 }{
 	// The host goes down: whoever asks again does so after the boot.
-	{rpmRefused, Retryable, []string{"Reboot initiated, cannot start new transaction"}},
-	{rpmBusy, Retryable, []string{"Transaction in progress", "System transaction in progress"}},
-	{rpmNetwork, Retryable, []string{
+	{rpmRefused, ostree.Retryable, []string{"Reboot initiated, cannot start new transaction"}},
+	{rpmBusy, ostree.Retryable, []string{"Transaction in progress", "System transaction in progress"}},
+	{rpmNetwork, ostree.Retryable, []string{
 		"connection refused", "connection reset by peer", "no route to host", "network is unreachable", "i/o timeout",
 		"no such host", "Temporary failure in name resolution", "server misbehaving", "TLS handshake timeout",
 		"unexpected EOF", "context deadline exceeded", "Client.Timeout exceeded", "toomanyrequests",
@@ -40,14 +42,14 @@ var rpmTexts = []struct {
 		"408 Request Timeout", "429 Too Many Requests",
 		"500 Internal Server Error", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout",
 	}},
-	{rpmLost, Retryable, []string{
+	{rpmLost, ostree.Retryable, []string{
 		"org.freedesktop.DBus.Error.NoReply", "Message recipient disconnected", "Remote peer disconnected",
 		"org.freedesktop.DBus.Error.NameHasNoOwner", "org.freedesktop.DBus.Error.ServiceUnknown",
 		"Could not activate remote peer", "Failed to activate service", "Job for rpm-ostreed.service",
 		"Failed to start rpm-ostreed", "Timeout was reached", "Bus owner changed, aborting",
 		"Couldn't start daemon", "client disconnected before calling Start",
 	}},
-	{rpmRefused, NeedsAdmin, []string{
+	{rpmRefused, ostree.NeedsAdmin, []string{
 		"LockLayering=true",
 		"Updates and deployments are driven by",
 		"was not booted via libostree",
@@ -56,7 +58,7 @@ var rpmTexts = []struct {
 		"requested access to the resource is denied", "(Forbidden)",
 		"Unknown option", "Unknown command", "x509: ", "certificate",
 	}},
-	{rpmRefused, Invalid, []string{
+	{rpmRefused, ostree.Invalid, []string{
 		"Old and new refs are equal",
 		"not found", "(Not Found)", "is already provided by", "is already requested", "No overrides for package",
 		"Multiple packages match", "Could not depsolve transaction", "conflicting requests", "nothing provides",
@@ -72,32 +74,32 @@ var rpmTexts = []struct {
 // rpmFailing makes an Error out of what a call of rpm-ostree came to, and says what to do about it. Its text is
 // rpm-ostree's own line, or all that is known where there is none.
 func rpmFailing(doing string, err error) (rpmTrouble, error) {
-	command, isCommand := errors.AsType[*CommandError](err)
+	command, isCommand := errors.AsType[*ostree.CommandError](err)
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return rpmRefused, &Error{Class: Retryable, Doing: doing, Err: err}
+		return rpmRefused, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
-		return rpmRefused, &Error{Class: NeedsAdmin, Doing: doing, Err: err}
+		return rpmRefused, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 	case !isCommand:
-		return rpmRefused, &Error{Class: Failed, Doing: doing, Err: err}
+		return rpmRefused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	if line := rpmLine(command.Stderr); line != "" {
 		err = &rpmSaid{line: line, err: err}
 	}
 	text := command.Stderr
-	if networkTrouble(text) {
-		return rpmNetwork, &Error{Class: Retryable, Doing: doing, Err: err}
+	if ostree.NetworkTrouble(text) {
+		return rpmNetwork, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
 	for _, known := range rpmTexts {
-		if containsAny(text, known.parts...) {
-			return known.trouble, &Error{Class: known.class, Doing: doing, Err: err}
+		if ostree.ContainsAny(text, known.parts...) {
+			return known.trouble, &ostree.Error{Class: known.class, Doing: doing, Err: err}
 		}
 	}
 	if rpmLine(text) == "" {
 		// It was killed, or could not be started: a client that fails says so.
-		return rpmLost, &Error{Class: Retryable, Doing: doing, Err: err}
+		return rpmLost, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
-	return rpmRefused, &Error{Class: Failed, Doing: doing, Err: err}
+	return rpmRefused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 }
 
 // rpmSaid is an error of rpm-ostree in its own words.

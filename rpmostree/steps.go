@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // rpmTarget is a System as rpm-ostree is to make it.
 type rpmTarget struct {
-	image    Image // the zero value: the base that the host runs
+	image    osimage.Image // the zero value: the base that the host runs
 	packages []string
 	removed  []string
 }
 
 // targetOf reads what is asked for. Every name becomes a word of a command line.
-func targetOf(s System) (rpmTarget, error) {
+func targetOf(s osimage.System) (rpmTarget, error) {
 	t := rpmTarget{packages: sorted(s.Packages), removed: sorted(s.Removed)}
 	for _, name := range slices.Concat(t.packages, t.removed) {
 		if name == "" || strings.HasPrefix(name, "-") ||
@@ -34,7 +37,7 @@ func targetOf(s System) (rpmTarget, error) {
 		return t, nil
 	}
 	var err error
-	t.image, err = ParseImage(s.Image)
+	t.image, err = osimage.ParseImage(s.Image)
 	if err == nil && strings.Contains(s.Image, "$") {
 		err = errors.New("no image has a $ in its name")
 	}
@@ -43,7 +46,7 @@ func targetOf(s System) (rpmTarget, error) {
 
 // has says whether the image of d is the one that is asked for.
 func (t rpmTarget) has(d rpmDeployment) bool {
-	if t.image == (Image{}) {
+	if t.image == (osimage.Image{}) {
 		return true
 	}
 	image, reported, err := d.image()
@@ -62,7 +65,7 @@ func (t rpmTarget) rebase() string {
 // String is what an error calls it.
 func (t rpmTarget) String() string {
 	var image string
-	if t.image != (Image{}) {
+	if t.image != (osimage.Image{}) {
 		image = t.image.String()
 	}
 	return describe(image, t.packages, t.removed)
@@ -135,10 +138,10 @@ func (t rpmTarget) steps(from rpmDeployment) [][]string {
 		for _, name := range uninstall {
 			argv = append(argv, "--uninstall="+name)
 		}
-		return append(argv, withLock)
+		return append(argv, ostree.WithLock)
 	}
 	rebase := []string{"rebase", t.rebase()}
-	if image, _, err := from.image(); err == nil && image.Kind == OSTreeCommit && image.Remote == "" && image.Ref != "" {
+	if image, _, err := from.image(); err == nil && image.Kind == osimage.OSTreeCommit && image.Remote == "" && image.Ref != "" {
 		// rpm-ostree would delete the ref that it leaves. Whoever goes back to it can't pull it again.
 		rebase = append(rebase, "--skip-purge")
 	}

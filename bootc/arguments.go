@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package bootc
 
 import (
 	"cmp"
 	"slices"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // argumentsDir is where an image has the kernel arguments that bootc sets for it, a list of them in each *.toml.
@@ -30,8 +32,8 @@ func appendArguments(list []string, file []byte, arch string) ([]string, error) 
 		return list, nil
 	}
 	for _, arguments := range config.Arguments {
-		for _, argument := range splitArguments(arguments) {
-			if err := checkArgument(argument); err != nil {
+		for _, argument := range ostree.SplitArguments(arguments) {
+			if err := ostree.CheckArgument(argument); err != nil {
 				return nil, err
 			}
 			list = append(list, argument)

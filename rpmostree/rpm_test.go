@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"context"
@@ -18,21 +18,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/systemd"
 )
 
-var errStatusR = errors.New("exit status 1")
+var errStatus = errors.New("exit status 1")
 
 const (
-	oneR = "63bcf5d8b40c877405c835d895399a8e2500938f044a0557e08f76eca8bdcfba"
-	twoR = "2026311abe525ab63acbe1f5c00ba62dfd8bb328b246281b0625cbcfa1473861"
+	one = "63bcf5d8b40c877405c835d895399a8e2500938f044a0557e08f76eca8bdcfba"
+	two = "2026311abe525ab63acbe1f5c00ba62dfd8bb328b246281b0625cbcfa1473861"
 
-	digestAR = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	digestBR = "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	digestA = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	digestB = "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 
 	three  = "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"
-	imageA = "quay.io/example/os@" + digestAR
-	imageB = "quay.io/example/os@" + digestBR
+	imageA = "quay.io/example/os@" + digestA
+	imageB = "quay.io/example/os@" + digestB
 )
 
 func TestRPMStatusIsRead(t *testing.T) {
@@ -44,26 +46,26 @@ func TestRPMStatusIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var systems []System
+	var systems []osimage.System
 	for _, d := range s.Deployments {
 		systems = append(systems, d.system())
 	}
-	want := []System{
+	want := []osimage.System{
 		{Image: imageB, Packages: []string{"kernel-rt-core", "usbguard"}, Removed: []string{"kernel", "kernel-core"},
-			Reported: digestBR},
-		{Image: "ostree-image-signed:docker://quay.io/example/os:stable", Reported: digestAR},
+			Reported: digestB},
+		{Image: "ostree-image-signed:docker://quay.io/example/os:stable", Reported: digestA},
 		{Image: "fedora:fedora/x86_64/coreos/stable", Reported: strings.Repeat("c", 64)},
 	}
 	if d := cmp.Diff(want, systems); d != "" {
 		t.Error(d)
 	}
-	if got := s.first().id(); got != "testos/"+twoR+".0" {
+	if got := s.first().id(); got != "testos/"+two+".0" {
 		t.Errorf("the first is %s", got)
 	}
-	if got := s.booted(); got.id() != "testos/"+oneR+".0" || !got.Pinned || got.base() != oneR {
+	if got := s.booted(); got.id() != "testos/"+one+".0" || !got.Pinned || got.base() != one {
 		t.Errorf("the booted one is %+v", got)
 	}
-	if got := s.first(); !got.Staged || got.base() != three || got.Digest != digestBR || sameOthers(got, s.booted()) {
+	if got := s.first(); !got.Staged || got.base() != three || got.Digest != digestB || sameOthers(got, s.booted()) {
 		t.Errorf("the staged one is %+v", got)
 	}
 	if got := s.who(); got != "install for the client :1.42" {
@@ -75,18 +77,18 @@ func TestRPMStatusIsRead(t *testing.T) {
 }
 
 func TestRPMStatusMayLackAllThatIsNotNeeded(t *testing.T) {
-	s, err := parseRPMStatus([]byte(`{"deployments":[{"osname":"a","checksum":"` + oneR + `","booted":true}]}`))
+	s, err := parseRPMStatus([]byte(`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(System{Image: oneR}, s.booted().system()); d != "" || s.Driver != nil || len(s.Transaction) > 0 {
+	if d := cmp.Diff(osimage.System{Image: one}, s.booted().system()); d != "" || s.Driver != nil || len(s.Transaction) > 0 {
 		t.Errorf("%s%+v", d, s)
 	}
 	for _, bad := range []string{
-		"", "[]", `{}`, `{"deployments":null}`, `{"deployments":[{"osname":"a","checksum":"` + oneR + `"}]}`,
+		"", "[]", `{}`, `{"deployments":null}`, `{"deployments":[{"osname":"a","checksum":"` + one + `"}]}`,
 		`{"deployments":[{"osname":"a","checksum":"../x","booted":true}]}`,
-		`{"deployments":[{"osname":"../a","checksum":"` + oneR + `","booted":true}]}`,
-		`{"deployments":[{"osname":"a","checksum":"` + oneR + `","booted":true,"serial":-1}]}`,
+		`{"deployments":[{"osname":"../a","checksum":"` + one + `","booted":true}]}`,
+		`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true,"serial":-1}]}`,
 	} {
 		if s, err := parseRPMStatus([]byte(bad)); err == nil {
 			t.Errorf("%s gave %+v", bad, s)
@@ -100,7 +102,7 @@ var (
 )
 
 func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
-	plainA := rpmDeployment{Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}
+	plainA := rpmDeployment{Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
 	with := func(d rpmDeployment, change func(*rpmDeployment)) rpmDeployment { change(&d); return d }
 	realtime := with(plainA, func(d *rpmDeployment) { d.Packages, d.Removed = append([]string{"usbguard"}, rtKernel...), kernel })
 	all := append([]string{"usbguard"}, rtKernel...)
@@ -108,62 +110,62 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		from rpmDeployment
-		want System
+		want osimage.System
 		said []string
 	}{
-		{"nothing", plainA, System{Image: imageA}, nil},
-		{"the base that runs", plainA, System{}, nil},
-		{"the same by digest, by another name", plainA, System{Image: "mirror.example/os:tag@" + digestAR}, nil},
-		{"image", plainA, System{Image: imageB}, []string{b}},
-		{"packages", plainA, System{Image: imageA, Packages: []string{"b", "a"}}, []string{"install --idempotent a b"}},
-		{"other packages", realtime, System{Packages: append([]string{"kerberos"}, rtKernel...), Removed: kernel},
+		{"nothing", plainA, osimage.System{Image: imageA}, nil},
+		{"the base that runs", plainA, osimage.System{}, nil},
+		{"the same by digest, by another name", plainA, osimage.System{Image: "mirror.example/os:tag@" + digestA}, nil},
+		{"image", plainA, osimage.System{Image: imageB}, []string{b}},
+		{"packages", plainA, osimage.System{Image: imageA, Packages: []string{"b", "a"}}, []string{"install --idempotent a b"}},
+		{"other packages", realtime, osimage.System{Packages: append([]string{"kerberos"}, rtKernel...), Removed: kernel},
 			[]string{"install --idempotent kerberos --uninstall=usbguard"}},
-		{"fewer packages", realtime, System{Packages: rtKernel, Removed: kernel}, []string{"uninstall --idempotent usbguard"}},
-		{"image and packages", plainA, System{Image: imageB, Packages: []string{"usbguard"}},
+		{"fewer packages", realtime, osimage.System{Packages: rtKernel, Removed: kernel}, []string{"uninstall --idempotent usbguard"}},
+		{"image and packages", plainA, osimage.System{Image: imageB, Packages: []string{"usbguard"}},
 			[]string{b + " --install=usbguard"}},
-		{"image, packages stay", realtime, System{Image: imageB, Packages: all, Removed: kernel}, []string{b}},
-		{"kernel", plainA, System{Packages: rtKernel, Removed: kernel},
+		{"image, packages stay", realtime, osimage.System{Image: imageB, Packages: all, Removed: kernel}, []string{b}},
+		{"kernel", plainA, osimage.System{Packages: rtKernel, Removed: kernel},
 			[]string{"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules"}},
-		{"image, kernel and packages", plainA, System{Image: imageB, Packages: all, Removed: kernel}, []string{b,
+		{"image, kernel and packages", plainA, osimage.System{Image: imageB, Packages: all, Removed: kernel}, []string{b,
 			"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules --install=usbguard"}},
 		{"image and kernel, and a package stays", with(plainA, func(d *rpmDeployment) { d.Packages = []string{"usbguard"} }),
-			System{Image: imageB, Packages: all, Removed: kernel}, []string{b + " --uninstall=usbguard",
+			osimage.System{Image: imageB, Packages: all, Removed: kernel}, []string{b + " --uninstall=usbguard",
 				"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules --install=usbguard"}},
-		{"all of it back", realtime, System{Image: imageB}, []string{
+		{"all of it back", realtime, osimage.System{Image: imageB}, []string{
 			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
 			b}},
-		{"image and kernel back", realtime, System{Image: imageB, Packages: []string{"usbguard"}}, []string{
+		{"image and kernel back", realtime, osimage.System{Image: imageB, Packages: []string{"usbguard"}}, []string{
 			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
 			b + " --install=usbguard"}},
-		{"kernel back", realtime, System{Packages: []string{"usbguard"}}, []string{
+		{"kernel back", realtime, osimage.System{Packages: []string{"usbguard"}}, []string{
 			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules"}},
-		{"another kernel for that", realtime, System{Packages: []string{"kernel-64k-core", "usbguard"}, Removed: kernel},
+		{"another kernel for that", realtime, osimage.System{Packages: []string{"kernel-64k-core", "usbguard"}, Removed: kernel},
 			[]string{"install --idempotent kernel-64k-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules"}},
 		{"image, and another kernel for that", realtime,
-			System{Image: imageB, Packages: []string{"kernel-64k-core", "usbguard"}, Removed: kernel},
+			osimage.System{Image: imageB, Packages: []string{"kernel-64k-core", "usbguard"}, Removed: kernel},
 			[]string{b + " --install=kernel-64k-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules"}},
-		{"image, and more left out", realtime, System{Image: imageB, Packages: rtKernel, Removed: append([]string{"nano"}, kernel...)},
+		{"image, and more left out", realtime, osimage.System{Image: imageB, Packages: rtKernel, Removed: append([]string{"nano"}, kernel...)},
 			[]string{b, "override remove nano --uninstall=usbguard"}},
-		{"others left out", realtime, System{Packages: []string{"vim"}, Removed: []string{"nano"}}, []string{
+		{"others left out", realtime, osimage.System{Packages: []string{"vim"}, Removed: []string{"nano"}}, []string{
 			"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
 			"override remove nano --install=vim"}},
-		{"image, and others left out", realtime, System{Image: imageB, Packages: []string{"vim"}, Removed: []string{"nano"}},
+		{"image, and others left out", realtime, osimage.System{Image: imageB, Packages: []string{"vim"}, Removed: []string{"nano"}},
 			[]string{
 				"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
 				b, "override remove nano --install=vim"}},
 		{"image and kernel back, with a local package",
 			with(realtime, func(d *rpmDeployment) { d.LocalPackages = []string{"sha256:x"} }),
-			System{Image: imageB, Packages: []string{"usbguard"}}, []string{
+			osimage.System{Image: imageB, Packages: []string{"usbguard"}}, []string{
 				"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules", b}},
-		{"a commit", plainA, System{Image: "lab:" + oneR}, []string{"rebase :" + oneR}},
-		{"a ref", plainA, System{Image: "lab:os/stable"}, []string{"rebase lab:os/stable"}},
-		{"from a ref that nobody could pull again", rpmDeployment{Checksum: twoR, Origin: "os/stable"}, System{Image: imageB},
+		{"a commit", plainA, osimage.System{Image: "lab:" + one}, []string{"rebase :" + one}},
+		{"a ref", plainA, osimage.System{Image: "lab:os/stable"}, []string{"rebase lab:os/stable"}},
+		{"from a ref that nobody could pull again", rpmDeployment{Checksum: two, Origin: "os/stable"}, osimage.System{Image: imageB},
 			[]string{b + " --skip-purge"}},
-		{"from a ref of a remote", rpmDeployment{Checksum: twoR, Origin: "lab:os/stable"}, System{Image: imageB}, []string{b}},
-		{"the ref that runs", rpmDeployment{Checksum: twoR, Origin: "lab:os/stable"}, System{Image: "lab:os/stable"}, nil},
-		{"the commit that runs", rpmDeployment{Checksum: twoR, Base: oneR, Origin: "lab:os/stable"}, System{Image: oneR}, nil},
-		{"a signed image", plainA, System{Image: "ostree-image-signed:docker://quay.io/example/os@" + digestBR},
-			[]string{"rebase ostree-image-signed:docker://quay.io/example/os@" + digestBR}},
+		{"from a ref of a remote", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, osimage.System{Image: imageB}, []string{b}},
+		{"the ref that runs", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, osimage.System{Image: "lab:os/stable"}, nil},
+		{"the commit that runs", rpmDeployment{Checksum: two, Base: one, Origin: "lab:os/stable"}, osimage.System{Image: one}, nil},
+		{"a signed image", plainA, osimage.System{Image: "ostree-image-signed:docker://quay.io/example/os@" + digestB},
+			[]string{"rebase ostree-image-signed:docker://quay.io/example/os@" + digestB}},
 	} {
 		target, err := targetOf(c.want)
 		if err != nil {
@@ -172,7 +174,7 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 		}
 		var want [][]string
 		for _, words := range c.said {
-			want = append(want, strings.Fields("rpm-ostree "+words+" "+withLock))
+			want = append(want, strings.Fields("rpm-ostree "+words+" "+ostree.WithLock))
 		}
 		if d := cmp.Diff(want, target.steps(c.from)); d != "" {
 			t.Errorf("%s:\n%s", c.name, d)
@@ -181,13 +183,13 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 }
 
 func TestNamesThatAreNoneAreRefusedBeforeAnythingIsRun(t *testing.T) {
-	for _, s := range []System{
+	for _, s := range []osimage.System{
 		{Packages: []string{"-y"}}, {Packages: []string{"a b"}}, {Removed: []string{""}}, {Packages: []string{"$HOME"}},
 		{Packages: []string{"a"}, Removed: []string{"a"}}, {Image: "not an image"}, {Image: "oci-archive:/$x"},
 		{Image: "ostree-unverified-image:oci:/$HOME"},
 	} {
 		r := newRPMHost(t).rpm()
-		if _, err := r.Compose(t.Context(), s); ClassOf(err) != Invalid {
+		if _, err := r.Compose(t.Context(), s); ostree.ClassOf(err) != ostree.Invalid {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
@@ -197,75 +199,75 @@ func TestNamesThatAreNoneAreRefusedBeforeAnythingIsRun(t *testing.T) {
 func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 	for _, c := range []struct {
 		stderr  string
-		class   Class
+		class   ostree.Class
 		trouble rpmTrouble
 	}{
 		{"error: Transaction in progress: deploy --lock-finalization revision=abc \n" +
-			" You can cancel the current transaction with `rpm-ostree cancel`", Retryable, rpmBusy},
-		{"error: System transaction in progress", Retryable, rpmBusy},
-		{"error: Reboot initiated, cannot start new transaction", Retryable, rpmRefused},
+			" You can cancel the current transaction with `rpm-ostree cancel`", ostree.Retryable, rpmBusy},
+		{"error: System transaction in progress", ostree.Retryable, rpmBusy},
+		{"error: Reboot initiated, cannot start new transaction", ostree.Retryable, rpmRefused},
 		{"error: GDBus.Error:org.freedesktop.DBus.Error.NoReply: Message recipient disconnected from message bus without " +
-			"replying", Retryable, rpmLost},
+			"replying", ostree.Retryable, rpmLost},
 		{"error: Loading sysroot: Failed to invoke RegisterClient: GDBus.Error:org.freedesktop.DBus.Error.NameHasNoOwner: " +
-			"Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed", Retryable, rpmLost},
+			"Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed", ostree.Retryable, rpmLost},
 		{"error: Failed to activate service 'org.projectatomic.rpmostree1': timed out (service_start_timeout=25000ms)",
-			Retryable, rpmLost},
+			ostree.Retryable, rpmLost},
 		{"Job for rpm-ostreed.service failed because the control process exited with error code.\nerror: exit status: 1",
-			Retryable, rpmLost},
-		{"error: Timeout was reached", Retryable, rpmLost},
-		{"", Retryable, rpmLost},
-		{"error: Old and new refs are equal: os/test", Invalid, rpmRefused},
-		{"error: Packages not found: nosuch", Invalid, rpmRefused},
+			ostree.Retryable, rpmLost},
+		{"error: Timeout was reached", ostree.Retryable, rpmLost},
+		{"", ostree.Retryable, rpmLost},
+		{"error: Old and new refs are equal: os/test", ostree.Invalid, rpmRefused},
+		{"error: Packages not found: nosuch", ostree.Invalid, rpmRefused},
 		{`error: "bash" is already provided by: bash-5.2-1.fc42.x86_64. Use --allow-inactive to explicitly require it.`,
-			Invalid, rpmRefused},
-		{"error: Package/capability 'usbguard' is already requested", Invalid, rpmRefused},
-		{`error: Package "kernel-rt" not found`, Invalid, rpmRefused},
-		{"error: No overrides for package 'kernel'", Invalid, rpmRefused},
+			ostree.Invalid, rpmRefused},
+		{"error: Package/capability 'usbguard' is already requested", ostree.Invalid, rpmRefused},
+		{`error: Package "kernel-rt" not found`, ostree.Invalid, rpmRefused},
+		{"error: No overrides for package 'kernel'", ostree.Invalid, rpmRefused},
 		{"error: Could not depsolve transaction; 1 problem detected:\n Problem: conflicting requests\n  - nothing provides x",
-			Invalid, rpmRefused},
-		{"error: Cannot operate; `LockLayering=true` in configuration.", NeedsAdmin, rpmRefused},
+			ostree.Invalid, rpmRefused},
+		{"error: Cannot operate; `LockLayering=true` in configuration.", ostree.NeedsAdmin, rpmRefused},
 		{"error: Updates and deployments are driven by Zincati (zincati.service)\nSee Zincati's documentation\n" +
-			"Use --bypass-driver to bypass Zincati and perform the operation anyways", NeedsAdmin, rpmRefused},
+			"Use --bypass-driver to bypass Zincati and perform the operation anyways", ostree.NeedsAdmin, rpmRefused},
 		{"error: This system was not booted via libostree. Currently, most rpm-ostree commands only work on ostree-based " +
-			"host systems.", NeedsAdmin, rpmRefused},
-		{"error: Unknown option --lock-finalization", NeedsAdmin, rpmRefused},
+			"host systems.", ostree.NeedsAdmin, rpmRefused},
+		{"error: Unknown option --lock-finalization", ostree.NeedsAdmin, rpmRefused},
 		{"error: Creating importer: failed to invoke method OpenImage: failed to invoke method OpenImage: reading manifest v2 " +
-			"in quay.io/a/b: unauthorized: access to the requested resource is not authorized", NeedsAdmin, rpmRefused},
+			"in quay.io/a/b: unauthorized: access to the requested resource is not authorized", ostree.NeedsAdmin, rpmRefused},
 		{"error: Creating importer: Failed to invoke skopeo proxy method OpenImage: remote error: Requesting bearer token: " +
-			"invalid status code from registry 403 (Forbidden)", NeedsAdmin, rpmRefused},
-		{"error: Writing content object: No space left on device", NeedsAdmin, rpmRefused},
+			"invalid status code from registry 403 (Forbidden)", ostree.NeedsAdmin, rpmRefused},
+		{"error: Writing content object: No space left on device", ostree.NeedsAdmin, rpmRefused},
 		{"error: Creating importer: Failed to invoke skopeo proxy method OpenImage: remote error: reading manifest lol in " +
-			"ghcr.io/a/b: manifest unknown", Invalid, rpmRefused},
+			"ghcr.io/a/b: manifest unknown", ostree.Invalid, rpmRefused},
 		{"error: Preparing import: Fetching manifest: containers-policy.json specifies a default of " +
-			"'insecureAcceptAnything'; refusing usage", Invalid, rpmRefused},
+			"'insecureAcceptAnything'; refusing usage", ostree.Invalid, rpmRefused},
 		{"error: Creating importer: failed to invoke method OpenImage: Source image rejected: A signature was required, but " +
-			"no signature exists", Invalid, rpmRefused},
+			"no signature exists", ostree.Invalid, rpmRefused},
 		{"error: Creating importer: failed to invoke method OpenImage: pinging container registry quay.io: Get " +
-			"\"https://quay.io/v2/\": dial tcp: lookup quay.io on 10.0.0.2:53: no such host", Retryable, rpmNetwork},
+			"\"https://quay.io/v2/\": dial tcp: lookup quay.io on 10.0.0.2:53: no such host", ostree.Retryable, rpmNetwork},
 		{"error: Creating importer: failed to invoke method OpenImage: pinging container registry quay.io: Get " +
-			"\"https://quay.io/v2/\": dial tcp 10.0.0.1:443: connect: connection refused", Retryable, rpmNetwork},
+			"\"https://quay.io/v2/\": dial tcp 10.0.0.1:443: connect: connection refused", ostree.Retryable, rpmNetwork},
 		{"error: Creating importer: failed to invoke method OpenImage: received unexpected HTTP status: " +
-			"503 Service Unavailable", Retryable, rpmNetwork},
+			"503 Service Unavailable", ostree.Retryable, rpmNetwork},
 		{"error: Updating rpm-md repo 'updates': cannot update repo 'updates': Cannot prepare internal mirrorlist: Curl " +
-			"error (6): Couldn't resolve host name for https://mirrors.example/x", Retryable, rpmNetwork},
+			"error (6): Couldn't resolve host name for https://mirrors.example/x", ostree.Retryable, rpmNetwork},
 		{"error: Updating rpm-md repo 'x': cannot update repo 'x': Cannot download repomd.xml: Cannot download " +
-			"repodata/repomd.xml: All mirrors were tried; Last error: Status code: 404 for https://x", Invalid, rpmRefused},
+			"repodata/repomd.xml: All mirrors were tried; Last error: Status code: 404 for https://x", ostree.Invalid, rpmRefused},
 		{"error: Updating rpm-md repo 'x': cannot update repo 'x': Cannot download repomd.xml: Curl error (28): Timeout was " +
-			"reached for https://x", Retryable, rpmNetwork},
-		{"error: While pulling os/test: While fetching http://x/refs: [7] Could not connect to server", Retryable, rpmNetwork},
-		{"error: something that nobody knows", Failed, rpmRefused},
+			"reached for https://x", ostree.Retryable, rpmNetwork},
+		{"error: While pulling os/test: While fetching http://x/refs: [7] Could not connect to server", ostree.Retryable, rpmNetwork},
+		{"error: something that nobody knows", ostree.Failed, rpmRefused},
 	} {
-		trouble, err := rpmFailing("composing x", &CommandError{Stderr: c.stderr, Err: errStatusR})
-		if ClassOf(err) != c.class || trouble != c.trouble {
-			t.Errorf("%s\nis %s, %d; want %s, %d", c.stderr, ClassOf(err), trouble, c.class, c.trouble)
+		trouble, err := rpmFailing("composing x", &ostree.CommandError{Stderr: c.stderr, Err: errStatus})
+		if ostree.ClassOf(err) != c.class || trouble != c.trouble {
+			t.Errorf("%s\nis %s, %d; want %s, %d", c.stderr, ostree.ClassOf(err), trouble, c.class, c.trouble)
 		}
 		if line := rpmLine(c.stderr); line != "" && err.Error() != "composing x: rpm-ostree: "+line {
 			t.Errorf("%s\nbecame %s", c.stderr, err)
 		}
 	}
-	_, missing := (&Tools{Root: t.TempDir()}).in("x", systemd.Command{})(t.Context(), "rpm-ostree", "upgrade")
-	if trouble, err := rpmFailing("composing x", missing); ClassOf(err) != NeedsAdmin || trouble != rpmRefused {
-		t.Errorf("no rpm-ostree is %s, %d: %v", ClassOf(err), trouble, err)
+	_, missing := (&ostree.Tools{Root: t.TempDir()}).In("x", systemd.Command{})(t.Context(), "rpm-ostree", "upgrade")
+	if trouble, err := rpmFailing("composing x", missing); ostree.ClassOf(err) != ostree.NeedsAdmin || trouble != rpmRefused {
+		t.Errorf("no rpm-ostree is %s, %d: %v", ostree.ClassOf(err), trouble, err)
 	}
 }
 
@@ -317,39 +319,39 @@ func newRPMHost(t *testing.T) *rpmHost {
 		"/ostree/boot.1/testos/x/y":   "",
 		"/run/x":                      "",
 		"/usr/bin/rpm-ostree":         "",
-		"/ostree/deploy/testos/deploy/" + oneR + ".0.origin": "[origin]\ncontainer-image-reference=a\n\n[libostree-transient]\npinned=true\n",
-		"/ostree/deploy/testos/deploy/" + twoR + ".0.origin": "[origin]\ncontainer-image-reference=b\n",
-		"/ostree/repo/refs/heads/os/test":                    oneR + "\n",
+		"/ostree/deploy/testos/deploy/" + one + ".0.origin": "[origin]\ncontainer-image-reference=a\n\n[libostree-transient]\npinned=true\n",
+		"/ostree/deploy/testos/deploy/" + two + ".0.origin": "[origin]\ncontainer-image-reference=b\n",
+		"/ostree/repo/refs/heads/os/test":                   one + "\n",
 	})
 	if err := os.Chmod(filepath.Join(h.root, "/usr/bin/rpm-ostree"), 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
 	link := filepath.Join(h.root, "/ostree/boot.1/testos/x/0")
-	if err := os.Symlink("../../../deploy/testos/deploy/"+oneR+".0", link); err != nil {
+	if err := os.Symlink("../../../deploy/testos/deploy/"+one+".0", link); err != nil {
 		t.Fatal(err)
 	}
-	for _, checksum := range []string{oneR, twoR, three} {
+	for _, checksum := range []string{one, two, three} {
 		writeAll(t, h.root, map[string]string{"/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit": ""})
 	}
 	return h
 }
 
-func (h *rpmHost) rpm() *RPM {
-	return NewRPM(h.run, &Tools{Units: h, Root: h.root}, NewPlain(h.run, h.root))
+func (h *rpmHost) rpm() *Driver {
+	return New(h.run, &ostree.Tools{Units: h, Root: h.root}, ostree.NewPlain(h.run, h.root))
 }
 
 func (h *rpmHost) booted() rpmDeployment {
 	if h.bootedIs != nil {
 		return *h.bootedIs
 	}
-	return rpmDeployment{OS: "testos", Checksum: oneR, Booted: true,
-		Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}
+	return rpmDeployment{OS: "testos", Checksum: one, Booted: true,
+		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
 }
 
 // stagedB is a staged deployment of imageB.
 func stagedB(packages, removed []string) *rpmDeployment {
-	d := &rpmDeployment{OS: "testos", Checksum: twoR, Staged: true, Packages: packages, Removed: removed,
-		Container: "ostree-unverified-registry:" + imageB, Digest: digestBR}
+	d := &rpmDeployment{OS: "testos", Checksum: two, Staged: true, Packages: packages, Removed: removed,
+		Container: "ostree-unverified-registry:" + imageB, Digest: digestB}
 	if len(packages)+len(removed) > 0 {
 		d.Base = three
 	}
@@ -357,29 +359,29 @@ func stagedB(packages, removed []string) *rpmDeployment {
 }
 
 func (h *rpmHost) fails(argv []string, stderr string) ([]byte, error) {
-	return nil, &CommandError{Argv: argv, Stderr: stderr, Err: errStatusR}
+	return nil, &ostree.CommandError{Argv: argv, Stderr: stderr, Err: errStatus}
 }
 
 // stage makes what is staged, nothing with nil.
 func (h *rpmHost) stage(d *rpmDeployment, state string) {
 	h.status.staged = d
 	if d == nil {
-		if err := os.RemoveAll(filepath.Join(h.root, stagedState)); err != nil {
+		if err := os.RemoveAll(filepath.Join(h.root, ostree.StagedState)); err != nil {
 			h.t.Fatal(err)
 		}
 		return
 	}
-	text, err := os.ReadFile("testdata/" + state)
+	text, err := os.ReadFile("../ostree/testdata/" + state)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	writeAll(h.t, h.root, map[string]string{stagedState: string(text)})
+	writeAll(h.t, h.root, map[string]string{ostree.StagedState: string(text)})
 }
 
 func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 	line := strings.Join(argv, " ")
 	if ctx.Err() != nil {
-		return nil, &CommandError{Argv: argv, Err: context.Cause(ctx)}
+		return nil, &ostree.CommandError{Argv: argv, Err: context.Cause(ctx)}
 	}
 	name, rest, _ := strings.Cut(line, " ")
 	switch name {
@@ -486,11 +488,11 @@ func (h *rpmHost) Run(ctx context.Context, c systemd.Command) (systemd.Ended, er
 }
 
 func (h *rpmHost) transact(ctx context.Context, argv []string) error {
-	line := strings.TrimSuffix(strings.TrimPrefix(strings.Join(argv, " "), "/usr/bin/rpm-ostree "), " "+withLock)
+	line := strings.TrimSuffix(strings.TrimPrefix(strings.Join(argv, " "), "/usr/bin/rpm-ostree "), " "+ostree.WithLock)
 	h.asked = append(h.asked, line)
 	if len(h.transactions) == 0 || h.transactions[0].words != line {
 		h.t.Errorf("the transaction %q was asked for; expected is %+v", line, h.transactions)
-		return errStatusR
+		return errStatus
 	}
 	next := h.transactions[0]
 	h.transactions = h.transactions[1:]
@@ -523,28 +525,28 @@ const (
 )
 
 var (
-	wantB    = System{Image: imageB}
-	wantAll  = System{Image: imageB, Packages: []string{"kernel-rt-core", "kernel-rt-modules", "usbguard"}, Removed: kernel}
+	wantB    = osimage.System{Image: imageB}
+	wantAll  = osimage.System{Image: imageB, Packages: []string{"kernel-rt-core", "kernel-rt-modules", "usbguard"}, Removed: kernel}
 	doneAll  = stagedB(wantAll.Packages, wantAll.Removed)
-	composed = Composed{Checksum: twoR, Origin: "[origin]\ncontainer-image-reference=b\n", Base: digestBR}
+	composed = osimage.Composed{Checksum: two, Origin: "[origin]\ncontainer-image-reference=b\n", Base: digestB}
 )
 
 func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 	unlockedOther := &rpmDeployment{OS: "testos", Checksum: three, Staged: true, Packages: []string{"vim"},
-		Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}
+		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
 	for _, c := range []struct {
 		name         string
 		set          func(h *rpmHost)
-		want         System
+		want         osimage.System
 		transactions []rpmTransaction
-		composed     Composed
+		composed     osimage.Composed
 		done         int
 	}{
 		{name: "image", want: wantB, transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}, done: 1},
 		{name: "everything", want: wantAll, done: 2,
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}, {words: swap, staged: doneAll}}},
-		{name: "what runs", want: System{Image: imageA},
-			composed: Composed{Checksum: oneR, Origin: "[origin]\ncontainer-image-reference=a\n\n", Base: digestAR}},
+		{name: "what runs", want: osimage.System{Image: imageA},
+			composed: osimage.Composed{Checksum: one, Origin: "[origin]\ncontainer-image-reference=a\n\n", Base: digestA}},
 		{name: "what is staged and locked", want: wantAll,
 			set: func(h *rpmHost) { h.stage(doneAll, "rpm-staged-locked") }},
 		{name: "the rest, after an interrupted call", want: wantAll, done: 1,
@@ -564,7 +566,7 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 		{name: "on a pinned one, which cleanup keeps", want: wantB, done: 1,
 			set: func(h *rpmHost) {
 				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Pinned: true, Packages: []string{"vim"},
-					Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}}
+					Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}
 			},
 			transactions: []rpmTransaction{{words: rebaseB + " --uninstall=vim", staged: stagedB(nil, nil)}}},
 		{name: "a driver that is registered and not active", want: wantB, done: 1,
@@ -613,7 +615,7 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 			}},
 		{name: "joins what an earlier process has begun", want: wantAll, done: 1,
 			set: func(h *rpmHost) {
-				words := "rpm-ostree " + rebaseB + " " + withLock
+				words := "rpm-ostree " + rebaseB + " " + ostree.WithLock
 				h.unit = []string{words, words, words}
 				h.statuses = []rpmFixture{{busy: []string{"rebase", ":1.9", "/x"}}}
 				h.stage(stagedB(nil, nil), "rpm-staged-locked")
@@ -622,14 +624,14 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 		{name: "cancels what an earlier process has begun for something else", want: wantB, done: 1,
 			set:          func(h *rpmHost) { h.unit = []string{"rpm-ostree rebase x", "rpm-ostree rebase x"} },
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
-		{name: "a local ref", want: System{Image: "os/test"}, done: 1,
-			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: twoR,
-				Base: oneR, Staged: true, Origin: "os/test"}}},
-			composed: Composed{Checksum: twoR, Origin: composed.Origin, Base: oneR}},
-		{name: "a commit that is there", want: System{Image: "lab:" + three}, done: 1,
-			transactions: []rpmTransaction{{words: "rebase :" + three, staged: &rpmDeployment{OS: "testos", Checksum: twoR,
+		{name: "a local ref", want: osimage.System{Image: "os/test"}, done: 1,
+			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: two,
+				Base: one, Staged: true, Origin: "os/test"}}},
+			composed: osimage.Composed{Checksum: two, Origin: composed.Origin, Base: one}},
+		{name: "a commit that is there", want: osimage.System{Image: "lab:" + three}, done: 1,
+			transactions: []rpmTransaction{{words: "rebase :" + three, staged: &rpmDeployment{OS: "testos", Checksum: two,
 				Base: three, Staged: true, Origin: three}}},
-			composed: Composed{Checksum: twoR, Origin: composed.Origin, Base: three}},
+			composed: osimage.Composed{Checksum: two, Origin: composed.Origin, Base: three}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -639,7 +641,7 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 					c.set(h)
 				}
 				want := c.composed
-				if want == (Composed{}) {
+				if want == (osimage.Composed{}) {
 					want = composed
 				}
 				want.Transactions = c.done
@@ -654,7 +656,7 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 				if there, err := r.Present(t.Context(), c.want, got); !there || err != nil {
 					t.Errorf("it is there: %v, %v", there, err)
 				}
-				held, err := r.held(composedRef)
+				held, err := r.held(ostree.ComposedRef)
 				if err != nil || held != got.Checksum {
 					t.Errorf("the ref holds %q, %v", held, err)
 				}
@@ -678,57 +680,57 @@ func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 		h.bootedIs = &d
 		return d
 	}
-	digest := strings.TrimPrefix(digestBR, "sha256:")
+	digest := strings.TrimPrefix(digestB, "sha256:")
 	for _, c := range []struct {
 		name         string
 		set          func(h *rpmHost)
-		guess        System
+		guess        osimage.System
 		choice       []string
 		removed      []string
 		transactions []rpmTransaction
 		done         int
 		fails        string
 	}{
-		{name: "the same", guess: System{Image: imageB, Packages: []string{"old"}}, choice: []string{"old"}, done: 1,
+		{name: "the same", guess: osimage.System{Image: imageB, Packages: []string{"old"}}, choice: []string{"old"}, done: 1,
 			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")}}},
-		{name: "others, and both are there", guess: System{Image: imageB, Packages: []string{"old"}}, done: 2,
+		{name: "others, and both are there", guess: osimage.System{Image: imageB, Packages: []string{"old"}}, done: 2,
 			choice: []string{"new", "old"},
 			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")},
 				{words: "install --idempotent new", staged: onB("new", "old")}}},
-		{name: "others, and the old ones are gone", guess: System{Image: imageB, Packages: []string{"old"}}, done: 1,
+		{name: "others, and the old ones are gone", guess: osimage.System{Image: imageB, Packages: []string{"old"}}, done: 1,
 			choice: []string{"new"},
 			transactions: []rpmTransaction{
 				{words: rebaseB + " --install=old", failure: notFound, before: nil},
 				{words: rebaseB + " --install=new", staged: onB("new")}}},
 		{name: "others, of an image that was pulled before", choice: []string{"new"}, done: 1,
-			guess:        System{Image: imageB, Packages: []string{"old"}},
+			guess:        osimage.System{Image: imageB, Packages: []string{"old"}},
 			set:          func(h *rpmHost) { writeAll(t, h.root, map[string]string{imported + digest: three + "\n"}) },
 			transactions: []rpmTransaction{{words: rebaseB + " --install=new", staged: onB("new")}}},
 		{name: "another kernel's, with the kernel", choice: []string{"kernel-rt-core"}, removed: kernel, done: 2,
-			guess: System{Image: imageB, Packages: []string{"kernel-rt-core", "old"}, Removed: kernel},
+			guess: osimage.System{Image: imageB, Packages: []string{"kernel-rt-core", "old"}, Removed: kernel},
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: "override remove kernel kernel-core --install=kernel-rt-core",
 					staged: stagedB([]string{"kernel-rt-core"}, kernel)}}},
 		{name: "a kernel that stays has fewer", choice: []string{"kernel-rt-core"}, removed: kernel, done: 1,
-			guess: System{Image: imageB, Packages: []string{"kernel-rt-core", "old"}, Removed: kernel},
+			guess: osimage.System{Image: imageB, Packages: []string{"kernel-rt-core", "old"}, Removed: kernel},
 			set:   func(h *rpmHost) { realtime(h, h.booted()) },
 			transactions: []rpmTransaction{{words: rebaseB, failure: notFound},
 				{words: rebaseB + " --uninstall=old", staged: stagedB([]string{"kernel-rt-core"}, kernel)}}},
-		{name: "the same, and they are nowhere", guess: System{Image: imageB, Packages: []string{"old"}},
+		{name: "the same, and they are nowhere", guess: osimage.System{Image: imageB, Packages: []string{"old"}},
 			choice: []string{"old"}, fails: "Packages not found: old",
 			transactions: []rpmTransaction{{words: rebaseB + " --install=old", failure: notFound}}},
-		{name: "others, and they are nowhere", guess: System{Image: imageB, Packages: []string{"old"}},
+		{name: "others, and they are nowhere", guess: osimage.System{Image: imageB, Packages: []string{"old"}},
 			choice: []string{"new"}, fails: "Packages not found: new",
 			transactions: []rpmTransaction{{words: rebaseB + " --install=old", failure: notFound},
 				{words: rebaseB + " --install=new", failure: "error: Packages not found: new"}}},
-		{name: "none, of a release that nobody knows", guess: System{Image: imageB, Packages: []string{"old"}},
+		{name: "none, of a release that nobody knows", guess: osimage.System{Image: imageB, Packages: []string{"old"}},
 			fails: "nothing is known of release " + three,
 			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")},
 				{words: cleanupWord}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newRPMHost(t)
-			h.releases = map[string]string{oneR: oneR, twoR: three, three: three}
+			h.releases = map[string]string{one: one, two: three, three: three}
 			h.transactions = c.transactions
 			if len(c.transactions) > 1 || c.fails != "" {
 				// The image is there however the transaction ends.
@@ -752,12 +754,12 @@ func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 				t.Errorf("asked for %q, left are %+v", h.asked, h.transactions)
 			}
 			if c.fails != "" {
-				if ClassOf(err) != Invalid || !strings.Contains(err.Error(), c.fails) {
+				if ostree.ClassOf(err) != ostree.Invalid || !strings.Contains(err.Error(), c.fails) {
 					t.Errorf("gave %v", err)
 				}
 				return
 			}
-			if err != nil || got.Checksum != twoR || got.Transactions != c.done {
+			if err != nil || got.Checksum != two || got.Transactions != c.done {
 				t.Errorf("gave %+v, %v", got, err)
 			}
 		})
@@ -775,7 +777,7 @@ func TestTransactionOfADeadClientIsCancelledOnlyIfItIsOurs(t *testing.T) {
 		cancelled  int
 	}{
 		{"ours, for something else", under("rebase elsewhere", rpmClient), 1},
-		{"ours, for this", under(rebaseB+" "+withLock, rpmClient), 0},
+		{"ours, for this", under(rebaseB+" "+ostree.WithLock, rpmClient), 0},
 		{"somebody else's", under("rebase elsewhere", "cli"), 0},
 		{"of one that has a name like ours", under("rebase elsewhere", rpmClient+"-2"), 0},
 		{"over meanwhile", "State: idle\nDeployments:\n  Initiator: client(id:" + rpmClient + " \n", 0},
@@ -827,81 +829,81 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		set          func(h *rpmHost)
-		want         System
+		want         osimage.System
 		transactions []rpmTransaction
-		class        Class
+		class        ostree.Class
 		text         string
 	}{
-		{name: "the second of two", want: wantAll, class: Invalid, text: "rpm-ostree: Packages not found: usbguard",
+		{name: "the second of two", want: wantAll, class: ostree.Invalid, text: "rpm-ostree: Packages not found: usbguard",
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: swap, failure: "error: Packages not found: usbguard"}, {words: cleanupWord}}},
-		{name: "another image than asked for", want: wantB, class: Failed,
-			text: "the image is ostree-unverified-registry:" + imageA + " (" + digestAR + ") instead of ostree-unverified-registry:" + imageB,
-			transactions: []rpmTransaction{{words: rebaseB, staged: &rpmDeployment{OS: "testos", Checksum: twoR, Staged: true,
-				Container: "ostree-unverified-registry:" + imageA, Digest: digestAR}}, {words: cleanupWord}}},
-		{name: "a package is missing", want: System{Image: imageB, Packages: []string{"a", "b"}}, class: Failed,
+		{name: "another image than asked for", want: wantB, class: ostree.Failed,
+			text: "the image is ostree-unverified-registry:" + imageA + " (" + digestA + ") instead of ostree-unverified-registry:" + imageB,
+			transactions: []rpmTransaction{{words: rebaseB, staged: &rpmDeployment{OS: "testos", Checksum: two, Staged: true,
+				Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}, {words: cleanupWord}}},
+		{name: "a package is missing", want: osimage.System{Image: imageB, Packages: []string{"a", "b"}}, class: ostree.Failed,
 			text: "the layered packages are a instead of a, b",
 			transactions: []rpmTransaction{
 				{words: rebaseB + " --install=a --install=b", staged: stagedB([]string{"a"}, nil)}, {words: cleanupWord}}},
-		{name: "a package is still there", want: wantAll, class: Failed,
+		{name: "a package is still there", want: wantAll, class: ostree.Failed,
 			text: "the packages left out are kernel instead of kernel, kernel-core",
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: swap, staged: stagedB(wantAll.Packages, kernel[:1])}, {words: cleanupWord}}},
-		{name: "it is not locked", want: wantB, class: Failed, text: "testos/" + twoR + ".0 is not locked",
+		{name: "it is not locked", want: wantB, class: ostree.Failed, text: "testos/" + two + ".0 is not locked",
 			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), unlocked: true}, {words: cleanupWord}}},
-		{name: "no credentials", want: wantB, class: NeedsAdmin,
+		{name: "no credentials", want: wantB, class: ostree.NeedsAdmin,
 			text: "unauthorized; /etc/ostree/auth.json, the only file that is looked at, has no credentials for quay.io; " +
-				KubeletAuthPath + " has some: link /run/ostree/auth.json to it",
+				osimage.KubeletAuthPath + " has some: link /run/ostree/auth.json to it",
 			set: func(h *rpmHost) {
 				writeAll(t, h.root, map[string]string{
 					"/etc/ostree/auth.json": `{"auths":{"registry.example":{"auth":"eDp5"}}}`,
-					KubeletAuthPath:         `{"auths":{"quay.io":{"auth":"eDp5"}}}`,
+					osimage.KubeletAuthPath: `{"auths":{"quay.io":{"auth":"eDp5"}}}`,
 				})
 			},
 			transactions: []rpmTransaction{{words: rebaseB, failure: "error: Creating importer: failed to invoke method " +
 				"OpenImage: failed to invoke method OpenImage: reading manifest in quay.io/example/os: unauthorized"}}},
-		{name: "nothing came of it", want: wantB, class: Failed, text: "nothing is staged",
+		{name: "nothing came of it", want: wantB, class: ostree.Failed, text: "nothing is staged",
 			transactions: []rpmTransaction{{words: rebaseB}}},
-		{name: "somebody's changes are lost", want: wantB, class: Failed, text: "other local packages",
+		{name: "somebody's changes are lost", want: wantB, class: ostree.Failed, text: "other local packages",
 			transactions: []rpmTransaction{{words: rebaseB, staged: func() *rpmDeployment {
 				d := stagedB(nil, nil)
 				d.LocalPackages = []string{"sha256:foo"}
 				return d
 			}()}, {words: cleanupWord}}},
-		{name: "the local ref is another commit", want: System{Image: "os/test"}, class: Failed,
-			text: "os/test is commit " + oneR + ", and what rpm-ostree has staged is based on " + three,
-			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: twoR,
+		{name: "the local ref is another commit", want: osimage.System{Image: "os/test"}, class: ostree.Failed,
+			text: "os/test is commit " + one + ", and what rpm-ostree has staged is based on " + three,
+			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: two,
 				Base: three, Staged: true, Origin: "os/test"}}, {words: cleanupWord}}},
-		{name: "a driver", want: wantB, class: NeedsAdmin, text: "Zincati (zincati.service)",
+		{name: "a driver", want: wantB, class: ostree.NeedsAdmin, text: "Zincati (zincati.service)",
 			set: func(h *rpmHost) {
 				h.status.driver = &rpmDriver{Name: "Zincati", Unit: "zincati.service"}
 				h.units["zincati.service"] = "active"
 			}},
-		{name: "a pinned one of other changes", want: wantB, class: NeedsAdmin, text: three + ".0 stands before the booted one",
+		{name: "a pinned one of other changes", want: wantB, class: ostree.NeedsAdmin, text: three + ".0 stands before the booted one",
 			set: func(h *rpmHost) {
 				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Pinned: true,
 					rpmOthers: rpmOthers{LocalPackages: []string{"x"}}}}
 			}},
-		{name: "layering is locked", want: System{Packages: []string{"a"}}, class: NeedsAdmin, text: "LockLayering",
+		{name: "layering is locked", want: osimage.System{Packages: []string{"a"}}, class: ostree.NeedsAdmin, text: "LockLayering",
 			transactions: []rpmTransaction{{words: "install --idempotent a",
 				failure: "error: Cannot operate; `LockLayering=true` in configuration."}}},
-		{name: "a commit that is not there", want: System{Image: "dddddddddddddddddddddddddddddddd" +
-			"dddddddddddddddddddddddddddddddd"}, class: Invalid, text: "not in the repository"},
-		{name: "the network stays away", want: wantB, class: Retryable, text: "connection refused",
+		{name: "a commit that is not there", want: osimage.System{Image: "dddddddddddddddddddddddddddddddd" +
+			"dddddddddddddddddddddddddddddddd"}, class: ostree.Invalid, text: "not in the repository"},
+		{name: "the network stays away", want: wantB, class: ostree.Retryable, text: "connection refused",
 			transactions: slices.Repeat([]rpmTransaction{{words: rebaseB, failure: refused}}, 6)},
-		{name: "others never end", want: wantB, class: Retryable, text: "System transaction in progress",
-			transactions: slices.Repeat([]rpmTransaction{busy}, int(rpmPatience/unitPoll)+2)},
-		{name: "others never end, says the status", want: wantB, class: Retryable, text: "upgrade for the client :1.7",
+		{name: "others never end", want: wantB, class: ostree.Retryable, text: "System transaction in progress",
+			transactions: slices.Repeat([]rpmTransaction{busy}, int(rpmPatience/ostree.UnitPoll)+2)},
+		{name: "others never end, says the status", want: wantB, class: ostree.Retryable, text: "upgrade for the client :1.7",
 			set: func(h *rpmHost) { h.status.busy = []string{"upgrade", ":1.7", "/x"} }},
-		{name: "the daemon never comes", want: wantB, class: Retryable, text: "unit failed",
+		{name: "the daemon never comes", want: wantB, class: ostree.Retryable, text: "unit failed",
 			set: func(h *rpmHost) {
 				h.status.failure = "error: Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed"
 			}},
-		{name: "the daemon never hears what ostree has done", want: wantB, class: Retryable, text: "does not see",
+		{name: "the daemon never hears what ostree has done", want: wantB, class: ostree.Retryable, text: "does not see",
 			set: func(h *rpmHost) { h.statuses = slices.Repeat([]rpmFixture{{staged: stagedB(nil, nil)}}, statusTries) }},
-		{name: "the client always dies", want: wantB, class: Retryable,
+		{name: "the client always dies", want: wantB, class: ostree.Retryable,
 			transactions: slices.Repeat([]rpmTransaction{{words: rebaseB, killed: true}}, lostTries+1)},
-		{name: "not an ostree host", want: wantB, class: NeedsAdmin, text: "This system was not booted via libostree.",
+		{name: "not an ostree host", want: wantB, class: ostree.NeedsAdmin, text: "This system was not booted via libostree.",
 			set: func(h *rpmHost) { h.status.failure = "error: This system was not booted via libostree." }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -912,8 +914,8 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 					c.set(h)
 				}
 				_, err := h.rpm().Compose(t.Context(), c.want)
-				if ClassOf(err) != c.class || err == nil || !strings.Contains(err.Error(), c.text) {
-					t.Errorf("failed with %q: %v", ClassOf(err), err)
+				if ostree.ClassOf(err) != c.class || err == nil || !strings.Contains(err.Error(), c.text) {
+					t.Errorf("failed with %q: %v", ostree.ClassOf(err), err)
 				}
 				if len(h.transactions) > 0 {
 					t.Errorf("%+v were not asked for, but %q", h.transactions, h.asked)
@@ -935,7 +937,7 @@ func TestContextThatEndsLeavesTheTransactionToTheNextCall(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("another configuration is wanted")
 		h.transactions = []rpmTransaction{{words: rebaseB, before: func() { cancel(why) }}}
-		if _, err := h.rpm().Compose(ctx, wantB); !errors.Is(err, why) || ClassOf(err) != Retryable {
+		if _, err := h.rpm().Compose(ctx, wantB); !errors.Is(err, why) || ostree.ClassOf(err) != ostree.Retryable {
 			t.Errorf("gave %v", err)
 		}
 		if len(h.asked) != 1 {
@@ -953,7 +955,7 @@ func TestProgressIsTheLastLineOfTheOutput(t *testing.T) {
 				if text != "" {
 					writeAll(t, h.root, map[string]string{"/run/" + rpmUnit + ".stdout": text})
 				}
-				<-time.After(unitPoll * 3 / 2)
+				<-time.After(ostree.UnitPoll * 3 / 2)
 			}
 		}}}
 		r := h.rpm()
@@ -976,9 +978,11 @@ func TestPresentMissesACommitThatNothingHolds(t *testing.T) {
 		want     bool
 	}{
 		{"", nil, false},
-		{oneR, nil, false},
+		{one, nil, false},
 		{three, nil, false},
-		{three, func() { writeAll(t, h.root, map[string]string{"/ostree/repo/refs/heads/" + composedRef: three + "\n"}) }, true},
+		{three, func() {
+			writeAll(t, h.root, map[string]string{"/ostree/repo/refs/heads/" + ostree.ComposedRef: three + "\n"})
+		}, true},
 		{three, func() {
 			writeAll(t, h.root, map[string]string{"/ostree/repo/state/" + three + ".commitpartial": ""})
 		}, false},
@@ -986,7 +990,7 @@ func TestPresentMissesACommitThatNothingHolds(t *testing.T) {
 		if c.set != nil {
 			c.set()
 		}
-		if got, err := r.Present(t.Context(), System{}, Composed{Checksum: c.checksum}); got != c.want || err != nil {
+		if got, err := r.Present(t.Context(), osimage.System{}, osimage.Composed{Checksum: c.checksum}); got != c.want || err != nil {
 			t.Errorf("%q: %v, %v", c.checksum, got, err)
 		}
 	}
@@ -1002,17 +1006,17 @@ func TestDropLetsGoOfTheRefs(t *testing.T) {
 		}
 		h.stage(nil, "") // as when something is deployed
 		// What a transaction may leave that ends while it stages.
-		writeAll(t, h.root, map[string]string{stagedLock: ""})
+		writeAll(t, h.root, map[string]string{ostree.StagedLock: ""})
 		for range 2 {
 			if err := r.Drop(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := os.Stat(filepath.Join(h.root, stagedLock)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(h.root, ostree.StagedLock)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the lock is left: %v", err)
 		}
-		want := []string{rebaseB, "refs --force --create=" + composedRef + " " + twoR, "refs --force --create=" + baseRef + " " + twoR,
-			"refs --delete " + composedRef, "refs --delete " + baseRef, "cleanup -b"}
+		want := []string{rebaseB, "refs --force --create=" + ostree.ComposedRef + " " + two, "refs --force --create=" + baseRef + " " + two,
+			"refs --delete " + ostree.ComposedRef, "refs --delete " + baseRef, "cleanup -b"}
 		if d := cmp.Diff(want, h.asked); d != "" {
 			t.Error(d)
 		}
@@ -1044,10 +1048,10 @@ func TestFailedFinalizationIsTold(t *testing.T) {
 			if argv[0] == "journalctl" {
 				return []byte(c.log), nil
 			}
-			return nil, errStatusR
+			return nil, errStatus
 		}
-		tools := &Tools{Root: root, Units: &rpmHost{t: t, units: map[string]string{"ostree-boot-complete.service": c.state}}}
-		if got, err := NewRPM(run, tools, NewPlain(run, root)).FailedFinalization(t.Context()); got != c.want || err != nil {
+		tools := &ostree.Tools{Root: root, Units: &rpmHost{t: t, units: map[string]string{"ostree-boot-complete.service": c.state}}}
+		if got, err := New(run, tools, ostree.NewPlain(run, root)).FailedFinalization(t.Context()); got != c.want || err != nil {
 			t.Errorf("%s: %q, %v", c.name, got, err)
 		}
 	}

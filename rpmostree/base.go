@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"context"
@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // Choose says what is layered on a base and what is left out of it, by the base's os-release(5). An error is final.
@@ -19,35 +22,35 @@ type Choose func(osRelease []byte) (packages, removed []string, err error)
 // rpmChoice is what Compose knows of the base that it goes to.
 type rpmChoice struct {
 	choose Choose
-	base   string // the commit that choose was asked for last
-	pulled bool   // a transaction has come so far that the image is in the repository
-	source Image  // of packages; the zero value: the host's repositories alone
+	base   string        // the commit that choose was asked for last
+	pulled bool          // a transaction has come so far that the image is in the repository
+	source osimage.Image // of packages; the zero value: the host's repositories alone
 }
 
 // fit asks what belongs on the base of t, once that is in the repository, and says whether t is another for it. Two
 // forks for each base.
-func (r *RPM) fit(ctx context.Context, doing string, t *rpmTarget, s rpmStatus, c *rpmChoice) (bool, error) {
-	if c.choose == nil || t.image == (Image{}) {
+func (r *Driver) fit(ctx context.Context, doing string, t *rpmTarget, s rpmStatus, c *rpmChoice) (bool, error) {
+	if c.choose == nil || t.image == (osimage.Image{}) {
 		return false, nil
 	}
 	base, err := r.baseOf(ctx, *t, s, c.pulled)
 	if err != nil {
-		return false, &Error{Class: Failed, Doing: doing, Err: err}
+		return false, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	if base == "" || base == c.base {
 		return false, nil
 	}
 	release, err := r.run(ctx, "ostree", "cat", base, "/usr/lib/os-release")
 	if err != nil {
-		return false, failing(doing+": reading the os-release of "+base, release, err)
+		return false, ostree.Failing(doing+": reading the os-release of "+base, release, err)
 	}
 	packages, removed, err := c.choose(release)
 	if err != nil {
-		return false, &Error{Class: Invalid, Doing: doing, Err: err}
+		return false, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: err}
 	}
-	fitting, err := targetOf(System{Packages: packages, Removed: removed})
+	fitting, err := targetOf(osimage.System{Packages: packages, Removed: removed})
 	if err != nil {
-		return false, &Error{Class: Invalid, Doing: doing, Err: err}
+		return false, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: err}
 	}
 	fitting.image, c.base = t.image, base
 	if fitting.String() == t.String() {
@@ -60,7 +63,7 @@ func (r *RPM) fit(ctx context.Context, doing string, t *rpmTarget, s rpmStatus, 
 
 // baseOf is the commit that the image of t is, "" where that can't be known yet. What a name stands for is known when
 // it was pulled, or where it is not pulled from anywhere.
-func (r *RPM) baseOf(ctx context.Context, t rpmTarget, s rpmStatus, pulled bool) (string, error) {
+func (r *Driver) baseOf(ctx context.Context, t rpmTarget, s rpmStatus, pulled bool) (string, error) {
 	for _, d := range []rpmDeployment{s.first(), s.booted()} {
 		if t.has(d) {
 			return d.base(), nil
@@ -75,11 +78,11 @@ func (r *RPM) baseOf(ctx context.Context, t rpmTarget, s rpmStatus, pulled bool)
 		return t.image.Checksum, nil
 	case t.image.Ref != "" && (pulled || t.image.Remote == ""):
 		output, err := r.run(ctx, "ostree", "rev-parse", t.image.Refspec())
-		if _, failed := errors.AsType[*CommandError](err); failed && ctx.Err() == nil {
+		if _, failed := errors.AsType[*ostree.CommandError](err); failed && ctx.Err() == nil {
 			return "", nil // rpm-ostree says what is wrong with it
 		}
 		return strings.TrimSpace(string(output)), err
-	case t.image.Kind == ContainerImage && (pulled || t.image.Digest != ""):
+	case t.image.Kind == osimage.ContainerImage && (pulled || t.image.Digest != ""):
 		return r.imported(t.image)
 	}
 	return "", nil
@@ -90,10 +93,10 @@ func (r *RPM) baseOf(ctx context.Context, t rpmTarget, s rpmStatus, pulled bool)
 const importedRefs = "/ostree/repo/refs/heads/ostree/container/image"
 
 // imported is the commit of a container image that is in the repository, "" if it isn't.
-func (r *RPM) imported(image Image) (string, error) {
-	want := strings.TrimPrefix(image.target(), "//")
+func (r *Driver) imported(image osimage.Image) (string, error) {
+	want := strings.TrimPrefix(image.Target(), "//")
 	transport := string(image.Transport)
-	if image.Transport == Registry {
+	if image.Transport == osimage.Registry {
 		transport, want = "docker", "//"+want
 	}
 	ref, top := "", r.host(importedRefs)

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ostree
+package rpmostree
 
 import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/noderefit/noderefit/ostree"
 )
 
 // kargs does what rpm-ostree does with a command line of ours: it deletes, of equal ones the first, then appends.
@@ -56,7 +58,7 @@ func TestKernelArgumentsAreReachedExactlyInOneTransaction(t *testing.T) {
 		{"quiet quiet", "quiet", "impossible"},
 		{"quiet quiet=1", "quiet=1", "impossible"},
 	} {
-		present, wanted := splitArguments(c.present), splitArguments(c.wanted)
+		present, wanted := ostree.SplitArguments(c.present), ostree.SplitArguments(c.wanted)
 		argv, err := argumentsStep(present, wanted)
 		if c.words == "impossible" {
 			if err == nil || !strings.Contains(err.Error(), "quiet") {
@@ -77,7 +79,7 @@ func TestKernelArgumentsAreReachedExactlyInOneTransaction(t *testing.T) {
 		if got := kargs(t, present, argv); !slices.Equal(got, wanted) {
 			t.Errorf("%q to %q came to %q", c.present, c.wanted, got)
 		}
-		if got := strings.Join(argv, " "); got != "rpm-ostree kargs "+c.words+" "+withLock {
+		if got := strings.Join(argv, " "); got != "rpm-ostree kargs "+c.words+" "+ostree.WithLock {
 			t.Errorf("%q to %q: %s", c.present, c.wanted, got)
 		}
 	}
@@ -103,7 +105,7 @@ func TestDefaultIsMadeByWhatRPMOSTreeChoosesByItself(t *testing.T) {
 		{all: "A*", id: "B", refused: "no such deployment"},
 		{all: "A B", id: "B", refused: "none of the deployments is the booted one"},
 	} {
-		var all []Deployment
+		var all []ostree.Deployment
 		for word := range strings.FieldsSeq(c.all) {
 			name, runs := strings.CutSuffix(word, "*")
 			name, isStaged := strings.CutPrefix(name, "+")
@@ -111,8 +113,8 @@ func TestDefaultIsMadeByWhatRPMOSTreeChoosesByItself(t *testing.T) {
 			if !other {
 				os, id = "", name
 			}
-			first := !slices.ContainsFunc(all, func(d Deployment) bool { return !d.Staged })
-			all = append(all, Deployment{OS: os, ID: id, Booted: runs, Staged: isStaged, Default: first && !isStaged})
+			first := !slices.ContainsFunc(all, func(d ostree.Deployment) bool { return !d.Staged })
+			all = append(all, ostree.Deployment{OS: os, ID: id, Booted: runs, Staged: isStaged, Default: first && !isStaged})
 		}
 		argv, err := defaultStep(all, c.id)
 		if strings.Join(argv, " ") != c.words || (err != nil) != (c.refused != "") ||
