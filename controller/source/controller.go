@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package generated is what the controllers have in common that make MachineConfigs of other objects: when to look,
+// Package source is what the controllers have in common that make MachineConfigs of other objects: when to look,
 // what the MachineConfigs are called and in which order they count, what lies beneath them, and how they are written.
-package generated
+package source
 
 import (
 	"context"
