@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package osupdate drives the back ends of package ostree, and the whole agent with them, on hosts of the host lab whose
+// Package osupdate drives package rpmostree, and the whole agent with it and with bootc, on hosts of the host lab whose
 // OS is managed by somebody else than plain ostree. It ends with the lines of package tally.
 package osupdate
 
