@@ -16,8 +16,8 @@ import (
 // Unit is the service that a hook runs as. One of them runs at a time.
 const Unit = "machine-config-daemon-hook.service"
 
-// grace is what a hook and all that it has started have to end at their limit, before they are killed.
-const grace = 5 * time.Second
+// Grace is what a hook and all that it has started have to end at their limit, before they are killed.
+const Grace = 5 * time.Second
 
 // Runner is systemd.
 type Runner interface {
@@ -68,7 +68,7 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 		tail.readFrom(out)
 	}()
 	ended, err := r.Run(ctx, systemd.Command{Name: Unit, Description: fmt.Sprintf("Noderefit: %s hook %s", when, h.Name),
-		Argv: argv, Environment: environment, Output: in, Limit: h.Limit, Grace: grace})
+		Argv: argv, Environment: environment, Output: in, Limit: h.Limit, Grace: Grace})
 	_ = in.Close()
 	select { // nothing of it is left, so that this is at once, whoever else it has given the pipe to
 	case <-read:

@@ -35,8 +35,8 @@ type Command struct {
 	Identifier string
 	// Nice is the scheduling priority, 0 the usual one.
 	Nice int
-	// Limit bounds how long it may run, 0 for ever. Grace is how long it has between SIGTERM and SIGKILL, 0 systemd's
-	// default.
+	// Limit bounds how long it may run, 0 for ever. Run holds the limit itself, too: a drop-in for all services may give
+	// systemd another one. Grace is how long it has between SIGTERM and SIGKILL, 0 systemd's default.
 	Limit, Grace time.Duration
 	Weights      Weights
 	// Outlives has a command of Run go on when its caller ends. Such a command waits for an earlier run of its unit; any

@@ -187,6 +187,10 @@ func (u *Units) wait(ctx context.Context, c Command) (ended Ended, err error) {
 	if c.Outlives {
 		slowest = seldom
 	}
+	var limit <-chan time.Time
+	if c.Limit > 0 {
+		limit = time.After(c.Limit)
+	}
 	heard := time.Now()
 	for pause := soon; ; pause = min(2*pause, slowest) {
 		running := false
@@ -205,6 +209,8 @@ func (u *Units) wait(ctx context.Context, c Command) (ended Ended, err error) {
 		select {
 		case <-ctx.Done():
 			return ended, fmt.Errorf("running %s: %w", c.Name, context.Cause(ctx))
+		case <-limit:
+			return Ended{Result: "timeout"}, nil
 		case <-time.After(pause):
 		}
 	}
