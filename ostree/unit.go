@@ -99,10 +99,7 @@ func (t *Tools) Running(ctx context.Context, unit string) (string, error) {
 	if err != nil || !s.Ended() {
 		return s.Description, err
 	}
-	if s.Exited { // of a process that did not live to see it
-		err = t.Stop(ctx, unit)
-	}
-	return "", err
+	return "", nil
 }
 
 // Wait returns when nothing runs in a unit, or the context has ended.

@@ -126,13 +126,21 @@ func (c Command) reporting() []dbus.Property {
 }
 
 // remaining are the properties of a command whose end is asked for: it remains when it has ended. One that outlives its
-// caller never stays as failed, which could be taken for a fault of the host: one that was killed is gone at once.
+// caller remains for as long as that refers to it: alone, it leaves nothing behind, and never counts as failed.
 func (c Command) remaining() []dbus.Property {
-	all := append(c.properties(), property("RemainAfterExit", true))
 	if c.Outlives {
-		all = append(all, anyStatus(), property("CollectMode", "inactive-or-failed"))
+		return append(c.properties(), property("CollectMode", "inactive-or-failed"), property("AddRef", true))
 	}
-	return all
+	return append(c.properties(), property("RemainAfterExit", true))
+}
+
+// refer calls RefUnit or UnrefUnit: systemd keeps a unit that has ended for as long as a connection refers to it.
+func (m *Manager) refer(ctx context.Context, method, name string) error {
+	if len(m.buses) == 0 {
+		return fmt.Errorf("%s of %s: the system bus is not up", method, name)
+	}
+	manager := m.buses[0].Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1")
+	return manager.CallWithContext(ctx, "org.freedesktop.systemd1.Manager."+method, 0, name).Store()
 }
 
 // ErrUnitExists says that a unit of that name is there already.
@@ -199,10 +207,12 @@ func (m *Manager) ended(ctx context.Context, name string) (running bool, e Ended
 		return fail(err)
 	}
 	active, _ := state["ActiveState"].(string)
-	if sub, _ := state["SubState"].(string); active != "failed" && sub != "exited" {
-		if active == "inactive" {
-			return fail(ErrUnitGone)
-		}
+	load, _ := state["LoadState"].(string)
+	sub, _ := state["SubState"].(string)
+	switch {
+	case active == "inactive" && load != "loaded":
+		return fail(ErrUnitGone)
+	case active != "inactive" && active != "failed" && sub != "exited":
 		return true, e, nil
 	}
 	service, err := m.conn.GetUnitTypePropertiesContext(ctx, name, "Service")

@@ -138,38 +138,53 @@ func (u *Units) Run(ctx context.Context, c Command) (ended Ended, err error) {
 			err = errors.Join(err, u.Stop(ctx, c.Name))
 		}()
 	}
-	if err := u.launch(ctx, c); err != nil {
+	by, err := u.launch(ctx, c)
+	if err != nil {
 		return ended, err
 	}
-	ended, err = u.wait(ctx, c)
-	if c.Outlives && err == nil {
-		_ = u.Stop(ctx, c.Name) // what is left of it does nothing, and the next run clears it away
+	if c.Outlives {
+		defer u.release(ctx, c.Name)
 	}
-	return ended, err
+	return u.wait(ctx, c, by)
 }
 
 // launchTries is how often a command is started whose unit exists although nothing runs in it.
 const launchTries = 3
 
-// launch starts a command that remains. Where its unit runs already, it waits for that.
-func (u *Units) launch(ctx context.Context, c Command) error {
+// release lets systemd forget a command that outlives its caller.
+func (u *Units) release(ctx context.Context, name string) {
+	u.mu.Lock()
+	m := u.m
+	u.mu.Unlock()
+	if m != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
+		defer cancel()
+		_ = m.refer(ctx, "UnrefUnit", name) // the reference ends with the connection anyway
+	}
+}
+
+// launch starts a command that remains. Where its unit runs already, it waits for that. It tells by whom it was started.
+func (u *Units) launch(ctx context.Context, c Command) (by *Manager, err error) {
 	for try := 1; ; try++ {
-		err := u.ask(ctx, func(ctx context.Context, m *Manager) error { return m.start(ctx, c.Name, c.remaining()) })
+		err := u.ask(ctx, func(ctx context.Context, m *Manager) error {
+			by = m
+			return m.start(ctx, c.Name, c.remaining())
+		})
 		if !errors.Is(err, ErrUnitExists) || try == launchTries {
-			return err
+			return by, err
 		}
 		s, err := u.Service(ctx, c.Name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !s.Ended() {
 			try = 0
 		}
 		if err := Wait(ctx, u, c.Name); err != nil {
-			return err
+			return nil, err
 		}
 		if err := u.Stop(ctx, c.Name); err != nil {
-			return err
+			return nil, err
 		}
 	}
 }
@@ -181,8 +196,8 @@ const (
 	seldom = time.Second
 )
 
-// wait waits for the end of a command that remains.
-func (u *Units) wait(ctx context.Context, c Command) (ended Ended, err error) {
+// wait waits for the end of a command that remains, started by a connection. A new one refers to it anew.
+func (u *Units) wait(ctx context.Context, c Command, by *Manager) (ended Ended, err error) {
 	slowest := later
 	if c.Outlives {
 		slowest = seldom
@@ -195,6 +210,14 @@ func (u *Units) wait(ctx context.Context, c Command) (ended Ended, err error) {
 	for pause := soon; ; pause = min(2*pause, slowest) {
 		running := false
 		err := u.ask(ctx, func(ctx context.Context, m *Manager) (err error) {
+			if c.Outlives && m != by {
+				if err := m.refer(ctx, "RefUnit", c.Name); noSuchUnit(err) {
+					return ErrUnitGone
+				} else if err != nil {
+					return err
+				}
+				by = m
+			}
 			running, ended, err = m.ended(ctx, c.Name)
 			return err
 		})
