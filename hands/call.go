@@ -97,8 +97,8 @@ func (h *Client) do(ctx context.Context, v host.Verb, r *Request) (out *outcome,
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	c := &call{hands: h, verb: v, request: r, note: noteOf(r)}
-	defer c.close()
+	c := &call{hands: h, verb: v, request: r, note: noteOf(r), units: h.unitsOf(v)}
+	defer c.units.Close()
 	out, err = c.run(ctx)
 	if !errors.Is(err, errCollected) {
 		return out, err
@@ -122,53 +122,23 @@ type call struct {
 	verb    host.Verb
 	request *Request
 	note    note
-	m       *systemd.Manager
+	units   *systemd.Units
 }
 
-func (c *call) close() {
-	if c.m != nil {
-		c.m.Close()
-	}
-}
-
-// manager is the connection to the host's systemd. It is made anew after an error: a bus that is restarted is no reason
-// to lose sight of what runs.
-func (c *call) manager(ctx context.Context) (*systemd.Manager, error) {
-	if c.m == nil {
-		ctx, cancel := context.WithTimeout(ctx, host.BusTimeout)
-		defer cancel()
-		m, err := systemd.ConnectAt(ctx, c.hands.mount)
+// unitsOf are the services of the host.
+func (h *Client) unitsOf(v host.Verb) *systemd.Units {
+	return &systemd.Units{Connect: func(ctx context.Context) (*systemd.Manager, error) {
+		m, err := systemd.ConnectAt(ctx, h.mount)
 		if err != nil {
-			return nil, fmt.Errorf("running %s on the host: %w", c.verb.Name, err)
+			return nil, fmt.Errorf("running %s on the host: %w", v.Name, err)
 		}
-		c.m = m
-	}
-	return c.m, nil
-}
-
-// ask has one conversation with systemd.
-func (c *call) ask(ctx context.Context, question func(context.Context, *systemd.Manager) error) error {
-	m, err := c.manager(ctx)
-	if err != nil {
-		return err
-	}
-	if err := question(ctx, m); err != nil {
-		c.close()
-		c.m = nil
-		return err
-	}
-	return nil
+		return m, nil
+	}}
 }
 
 // state asks what runs under the verb's name.
-func (c *call) state(ctx context.Context) (s systemd.Service, err error) {
-	err = c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error {
-		ctx, cancel := context.WithTimeout(ctx, host.BusTimeout)
-		defer cancel()
-		s, err = m.Service(ctx, c.verb.Unit())
-		return err
-	})
-	return s, err
+func (c *call) state(ctx context.Context) (systemd.Service, error) {
+	return c.units.Service(ctx, c.verb.Unit())
 }
 
 // run joins what runs already, or clears the way and starts it.
@@ -204,23 +174,10 @@ func (c *call) run(ctx context.Context) (*outcome, error) {
 				return nil, err
 			}
 		}
-		if err := c.gone(ctx); err != nil {
+		if err := systemd.Wait(ctx, c.units, c.verb.Unit()); ctx.Err() != nil {
+			return nil, ctx.Err()
+		} else if err != nil {
 			return nil, err
-		}
-	}
-}
-
-// gone waits until what runs under the verb's name has ended.
-func (c *call) gone(ctx context.Context) error {
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		s, err := c.state(ctx)
-		if err != nil || s.Ended() {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
 		}
 	}
 }
@@ -228,7 +185,7 @@ func (c *call) gone(ctx context.Context) error {
 func (c *call) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.verb.Grace+host.BusTimeout)
 	defer cancel()
-	return c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error { return m.Stop(ctx, c.verb.Unit()) })
+	return c.units.Stop(ctx, c.verb.Unit())
 }
 
 func (c *call) noteIn(dir string) note {
@@ -255,14 +212,7 @@ func (c *call) start(ctx context.Context) (string, error) {
 	dir := path.Join(handoversDir, c.verb.Name+"-"+fmt.Sprintf("%x", time.Now().UnixNano()))
 	argv, err := c.handOver(dir)
 	if err == nil {
-		err = c.ask(ctx, func(ctx context.Context, m *systemd.Manager) error {
-			ctx, cancel := context.WithTimeout(ctx, host.BusTimeout)
-			defer cancel()
-			if err := m.Forget(ctx, c.verb.Unit()); err != nil {
-				return err
-			}
-			return m.StartTransient(ctx, c.transient(dir, argv))
-		})
+		err = c.units.Start(ctx, c.command(dir, argv))
 	}
 	if err != nil {
 		return "", errors.Join(err, h.root.RemoveAll(dir))
@@ -270,16 +220,19 @@ func (c *call) start(ctx context.Context) (string, error) {
 	return dir, nil
 }
 
-// transient is the unit that runs the command.
-func (c *call) transient(dir string, argv []string) systemd.Transient {
-	t := systemd.Transient{Name: c.verb.Unit(), Description: c.description(), Argv: argv,
+// command is what runs as the verb's unit.
+func (c *call) command(dir string, argv []string) systemd.Command {
+	t := systemd.Command{Name: c.verb.Unit(), Description: c.description(), Argv: argv,
 		Identifier:  path.Base(host.BinaryPath),
 		Environment: []string{handoverEnv + "=" + dir}, Nice: c.verb.Nice, Limit: c.verb.Limit, Grace: c.verb.Grace}
 	if o := c.order(); o != nil {
-		t.CPUWeight, t.IOWeight = uint64(max(o.CPUWeight, 0)), uint64(max(o.IOWeight, 0))
+		t.Weights = systemd.Weights{CPU: weight(o.CPUWeight), IO: weight(o.IOWeight)}
 	}
 	return t
 }
+
+// weight is a weight that systemd takes; 0 for none.
+func weight(asked int32) uint16 { return uint16(min(max(asked, 0), 10000)) }
 
 // order is what a policy says of the command; nil: nothing.
 func (c *call) order() *api.StageOrder {
@@ -355,7 +308,7 @@ func (c *call) sweepOnce(ctx context.Context) error {
 		default:
 			continue // one of ours
 		}
-		s, err := (&call{hands: h, verb: v, m: c.m}).state(ctx)
+		s, err := (&call{hands: h, verb: v, units: c.units}).state(ctx)
 		if err == nil && s.Ended() {
 			err = h.sweep(v)
 		}

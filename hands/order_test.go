@@ -10,6 +10,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/systemd"
 )
 
 func TestTheHandsPassAnOrderOn(t *testing.T) {
@@ -39,7 +40,7 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 		if goes := c.verb.Name == host.ApplyVerb.Name; slices.Contains(argv, "--approved=sha256:x") != goes {
 			t.Errorf("%s is told what was approved: %t; %v", c.verb.Name, !goes, argv)
 		}
-		if unit := call.transient(dir, argv); (unit.IOWeight == 10 && unit.CPUWeight == 20) != c.ordered {
+		if unit := call.command(dir, argv); (unit.Weights == systemd.Weights{CPU: 20, IO: 10}) != c.ordered {
 			t.Errorf("%s, ordered %t: %+v", c.verb.Name, c.ordered, unit)
 		}
 	}

@@ -21,7 +21,7 @@ const Grace = 5 * time.Second
 
 // Runner is systemd.
 type Runner interface {
-	RunOnce(ctx context.Context, o systemd.Once) (systemd.Ended, error)
+	Run(ctx context.Context, c systemd.Command) (systemd.Ended, error)
 }
 
 // Error is a hook's no.
@@ -67,7 +67,7 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 		defer close(read)
 		tail.readFrom(out)
 	}()
-	ended, err := r.RunOnce(ctx, systemd.Once{Name: Unit, Description: fmt.Sprintf("Noderefit: %s hook %s", when, h.Name),
+	ended, err := r.Run(ctx, systemd.Command{Name: Unit, Description: fmt.Sprintf("Noderefit: %s hook %s", when, h.Name),
 		Argv: argv, Environment: environment, Output: in, Limit: h.Limit, Grace: Grace})
 	_ = in.Close()
 	select { // nothing of it is left, so that this is at once, whoever else it has given the pipe to
@@ -87,11 +87,9 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 	case ended.Result == "timeout":
 		no.Why = fmt.Sprintf("it was stopped at its time limit of %s", h.Limit)
 	case ended.Result == "signal" || ended.Result == "core-dump":
-		no.Why = fmt.Sprintf("it was killed by signal %d", ended.Status)
-	case ended.Result == "exit-code":
-		no.Why = fmt.Sprintf("exit status %d", ended.Status)
+		no.Why = "it was " + ended.Error()
 	default:
-		no.Why = ended.Result
+		no.Why = ended.Error()
 	}
 	return no
 }

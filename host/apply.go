@@ -13,6 +13,7 @@ import (
 	"github.com/noderefit/noderefit/kargs"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
@@ -45,7 +46,7 @@ type ApplyOptions struct {
 	// MinFree, of stage, is how many bytes it leaves free on the disk.
 	MinFree uint64
 	// Weights, of stage, are those of the tools that bring the OS and run in units of their own.
-	Weights ostree.Weights
+	Weights systemd.Weights
 
 	// arguments, of a first boot, are kernel arguments that Ignition would have set, had it known how: they are to be on
 	// the command line, and neither the configuration's nor ours.
@@ -313,7 +314,7 @@ func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
 	if !is || u.request.Checksum == u.booted.Checksum {
 		return u.booted.KernelArguments, nil
 	}
-	added, removed, err := bringer.KernelArguments(ctx, ostree.Composed{Checksum: u.request.Checksum})
+	added, removed, err := bringer.KernelArguments(ctx, osimage.Composed{Checksum: u.request.Checksum})
 	if err != nil {
 		return nil, err
 	}
@@ -324,7 +325,7 @@ func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
 // argumentsBringer is a composer whose images bring kernel arguments of their own.
 type argumentsBringer interface {
 	// KernelArguments are those that the image of a commit adds to, and takes from, what the booted one has brought.
-	KernelArguments(ctx context.Context, c ostree.Composed) (added, removed []string, err error)
+	KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error)
 }
 
 // writable refuses paths in the OS image: /usr is read-only, and its files are shared with every other deployment and

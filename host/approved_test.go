@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/machineconfig"
-	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -31,7 +31,7 @@ func TestStagingRefusesADiskBelowItsFloor(t *testing.T) {
 // presentComposer is an OS manager that has composed something, and still has it.
 type presentComposer struct{ composer }
 
-func (presentComposer) Present(context.Context, ostree.System, ostree.Composed) (bool, error) {
+func (presentComposer) Present(context.Context, osimage.System, osimage.Composed) (bool, error) {
 	return true, nil
 }
 
@@ -39,7 +39,7 @@ func TestAnOSThatNobodyApprovedIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 	h := openTree(t, t.TempDir())
 	h.composer = presentComposer{}
 	cfg := &machineconfig.Config{Name: configB, Digest: digestOfB}
-	kept := staged{Digest: digestOfB, Booted: "b", Composed: ostree.Composed{Checksum: "c", Base: "sha256:x"}}
+	kept := staged{Digest: digestOfB, Booted: "b", Composed: osimage.Composed{Checksum: "c", Base: "sha256:x"}}
 	if err := h.keepStaged(kept); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestAnOSThatNobodyApprovedIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 			t.Errorf("approved %q: %v", approved, err)
 		}
 	}
-	if err := approves(cfg, "c", ostree.Composed{Checksum: "c"}); err != nil {
+	if err := approves(cfg, "c", osimage.Composed{Checksum: "c"}); err != nil {
 		t.Errorf("a commit, by its checksum: %v", err)
 	}
 }

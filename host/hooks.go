@@ -17,7 +17,6 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
-	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -189,20 +188,9 @@ func (h *Host) runHook(ctx context.Context, when hooks.When, hook hooks.Hook, en
 		defer func() { _ = h.root.RemoveAll(scriptsDir) }()
 	}
 	argv := append([]string{Launcher, hook.Path}, hook.Args...)
-	return hooks.Run(ctx, hookRunner{h.services}, when, hook, argv,
+	return hooks.Run(ctx, h.units, when, hook, argv,
 		append(environment, "NODEREFIT_HOOK="+strings.TrimPrefix(hook.Name, api.NodeHookPrefix)),
 		func(line string) { h.say(string(when), path.Base(hook.Name)+": "+line) })
-}
-
-// hookRunner is the host's systemd.
-type hookRunner struct{ *services }
-
-func (r hookRunner) RunOnce(ctx context.Context, o systemd.Once) (systemd.Ended, error) {
-	m, err := r.manager(ctx)
-	if err != nil {
-		return systemd.Ended{}, err
-	}
-	return m.RunOnce(ctx, o)
 }
 
 // keepHooks puts what the cluster says of hooks beside the record, for the boot of a configuration. It is durable

@@ -28,11 +28,14 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/bootc"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/rpmostree"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
@@ -79,13 +82,16 @@ func (e *DriftError) Error() string {
 
 // Host is a host, or a tree that looks like one, with everything that its commands need.
 type Host struct {
-	root        *files.Root
-	os          OS
-	live        bool // the tree is the system that we run on
-	plain       *ostree.Plain
-	grub        *ostree.GRUB
-	composer    composer
-	system      *ostree.System  // see current
+	root     *files.Root
+	os       OS
+	live     bool // the tree is the system that we run on
+	plain    *ostree.Plain
+	grub     *ostree.GRUB
+	composer composer
+	// units runs hooks, and the tools of the composer, of which there are none without one.
+	units       *systemd.Units
+	tools       *ostree.Tools
+	system      *osimage.System // see current
 	known       *plan.Catalogue // see catalogue
 	platform    plan.Platform
 	services    *services
@@ -138,6 +144,7 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone && !booted {
 		return fmt.Errorf("using --os %s: %s is not a booted ostree host", h.os, h.root.Path())
 	}
+	h.units = &systemd.Units{Connect: systemd.Connect}
 	h.bootID = func() string { return "" }
 	if h.live {
 		id, err := h.root.ReadFile(BootIDFile)
@@ -152,16 +159,17 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone {
 		h.plain, h.grub = ostree.NewPlain(ostree.Exec, "/"), ostree.NewGRUB("/", overwrite)
 		h.deployments = &deployments{Plain: h.plain}
+		h.tools = &ostree.Tools{Units: h.units, Root: "/"}
 		progress := h.pullSays
 		switch h.os {
 		case OSRpmOstree:
-			rpm := ostree.NewRPM(ostree.Exec, "/", h.plain)
-			rpm.Progress = progress
-			h.composer, h.deployments.rpm = rpm, rpm
+			driver := rpmostree.New(ostree.Exec, h.tools, h.plain)
+			driver.Progress = progress
+			h.composer, h.deployments.rpm = driver, driver
 		case OSBootc:
-			bootc := ostree.NewBootc(ostree.Exec, "/", h.plain)
-			bootc.Progress = progress
-			h.composer = bootc
+			driver := bootc.New(ostree.Exec, h.tools, h.plain)
+			driver.Progress = progress
+			h.composer = driver
 		default:
 			h.composer = h.deployments
 		}
@@ -213,6 +221,7 @@ func (h *Host) Close() {
 	if h.services != nil {
 		h.services.close()
 	}
+	h.units.Close()
 	_ = h.root.Close()
 }
 
@@ -404,7 +413,7 @@ func Uptime() time.Duration {
 // deployments are the host's, asked for once and again after each change of ours: every answer is a fork.
 type deployments struct {
 	*ostree.Plain
-	rpm   *ostree.RPM // nil on a host without rpm-ostree
+	rpm   *rpmostree.Driver // nil on a host without rpm-ostree
 	known []ostree.Deployment
 }
 
@@ -435,14 +444,14 @@ func (d *deployments) BootSpace(ctx context.Context, osName, checksum string) er
 }
 
 // Current is what the booted deployment is: the refspec of its origin, or its commit where it has none.
-func (d *deployments) Current(ctx context.Context) (ostree.System, error) {
+func (d *deployments) Current(ctx context.Context) (osimage.System, error) {
 	all, err := d.Status(ctx)
 	for _, one := range all {
 		if one.Booted {
-			return ostree.System{Image: cmp.Or(one.Refspec, one.Checksum), Reported: one.Checksum}, nil
+			return osimage.System{Image: cmp.Or(one.Refspec, one.Checksum), Reported: one.Checksum}, nil
 		}
 	}
-	return ostree.System{}, cmp.Or(err, errors.New("none of the deployments is the booted one"))
+	return osimage.System{}, cmp.Or(err, errors.New("none of the deployments is the booted one"))
 }
 
 // Materialise makes a deployment.
@@ -493,3 +502,33 @@ func (d *deployments) Discard(ctx context.Context, id string) error {
 	d.known = nil
 	return d.Plain.Discard(ctx, id)
 }
+
+// Compose stages the image of s, which can have no packages. A checksum says nothing about where the OS comes from: it
+// has no origin of its own.
+func (d *deployments) Compose(ctx context.Context, s osimage.System) (osimage.Composed, error) {
+	if len(s.Packages)+len(s.Removed) > 0 {
+		return osimage.Composed{}, &ostree.Error{Class: ostree.Invalid, Doing: "composing " + s.Image,
+			Err: errors.New("packages can't be layered on plain ostree deployments")}
+	}
+	checksum, err := d.Plain.Stage(ctx, s.Image)
+	if err != nil {
+		return osimage.Composed{}, err
+	}
+	c := osimage.Composed{Checksum: checksum, Base: checksum}
+	if s.Image != checksum {
+		c.Origin = "[origin]\nrefspec=" + s.Image + "\n"
+	}
+	return c, nil
+}
+
+// Present reports whether what Compose gave is still there whole. No fork.
+func (d *deployments) Present(_ context.Context, s osimage.System, c osimage.Composed) (bool, error) {
+	there, err := d.Complete(c.Checksum)
+	if err != nil {
+		return false, &ostree.Error{Class: ostree.Failed, Doing: "looking for the staged " + s.Image, Err: err}
+	}
+	return there, nil
+}
+
+// Drop has nothing to do: the refs that a pull has written hold what was composed, and are the next one's.
+func (d *deployments) Drop(context.Context) error { return nil }

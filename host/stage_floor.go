@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/noderefit/noderefit/machineconfig"
-	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -58,7 +57,9 @@ func (h *Host) aboveFloor(floor uint64) error {
 func (h *Host) stageAbove(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result,
 ) error {
-	ctx = ostree.WithWeights(ctx, o.Weights)
+	if h.tools != nil {
+		h.tools.Weights = o.Weights
+	}
 	if o.MinFree == 0 {
 		return h.stage(ctx, r, cfg, o, res)
 	}

@@ -9,7 +9,9 @@ import (
 	"slices"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/rpmostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -72,7 +74,7 @@ func (h *Host) staging(u *update, res *Result) transaction.Staged {
 // stageDeployment stages the deployment that u is to have. A boot since it was composed has lost what was staged; then
 // it is composed again, of what is on the disk already as far as that goes.
 func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ostree.Deployment, error) {
-	kept := staged{Digest: u.cfg.Digest, Booted: u.booted.ID, Composed: ostree.Composed{Checksum: u.request.Checksum},
+	kept := staged{Digest: u.cfg.Digest, Booted: u.booted.ID, Composed: osimage.Composed{Checksum: u.request.Checksum},
 		Layers: u.Revision.Layers}
 	if u.want == nil {
 		// Whoever thinks better of it finds by this that there is something to let go of.
@@ -81,7 +83,7 @@ func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ost
 		}
 	}
 	d, err := h.deployments.Stage(ctx, u.request.Checksum, u.request.KernelArguments)
-	if !errors.Is(err, ostree.ErrNotStaged) || u.want == nil {
+	if !errors.Is(err, rpmostree.ErrNotStaged) || u.want == nil {
 		return d, err
 	}
 	h.say("pull", u.want.Image)

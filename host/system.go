@@ -18,8 +18,10 @@ import (
 
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/rpmostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -27,17 +29,17 @@ import (
 // composed boots when a deployment of it is materialised and made the default, and not before.
 type composer interface {
 	// Current is what the booted deployment is.
-	Current(ctx context.Context) (ostree.System, error)
+	Current(ctx context.Context) (osimage.System, error)
 	// Compose may take minutes. To compose the same again costs nothing.
-	Compose(ctx context.Context, s ostree.System) (ostree.Composed, error)
+	Compose(ctx context.Context, s osimage.System) (osimage.Composed, error)
 	// Present says whether what Compose gave is still there whole.
-	Present(ctx context.Context, s ostree.System, c ostree.Composed) (bool, error)
+	Present(ctx context.Context, s osimage.System, c osimage.Composed) (bool, error)
 	// Drop lets go of what was composed; deployments of it stay.
 	Drop(ctx context.Context) error
 }
 
 // current is what runs: the booted deployment stays the same for as long as we do.
-func (h *Host) current(ctx context.Context) (ostree.System, error) {
+func (h *Host) current(ctx context.Context) (osimage.System, error) {
 	if h.system == nil {
 		s, err := h.composer.Current(ctx)
 		if err != nil {
@@ -100,11 +102,11 @@ func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config,
 
 // wanted is a system to compose, and what of it is ours once it runs.
 type wanted struct {
-	ostree.System
+	osimage.System
 
 	layers transaction.Layers
 	// choose, where the image is another one, makes the rest what it is on that image's release.
-	choose ostree.Choose
+	choose rpmostree.Choose
 }
 
 // wanted is what cfg makes of the current system. Packages that somebody else has layered stay, as do packages of the
@@ -115,7 +117,7 @@ func (h *Host) wanted(ctx context.Context, cfg *machineconfig.Config, image stri
 	if err != nil {
 		return nil, err
 	}
-	layered := func(install, remove []string) (s ostree.System, mine transaction.Layers) {
+	layered := func(install, remove []string) (s osimage.System, mine transaction.Layers) {
 		s.Image, mine.Wanted = image, install
 		if asksForPackages(cfg) && h.os == OSRpmOstree {
 			s.Source = cfg.ExtensionsImage
@@ -144,7 +146,7 @@ func (h *Host) wanted(ctx context.Context, cfg *machineconfig.Config, image stri
 		if err != nil {
 			return nil, nil, err
 		}
-		var s ostree.System
+		var s osimage.System
 		s, w.layers = layered(install, remove)
 		namePackages(p, c, platform)
 		return s.Packages, s.Removed, nil
@@ -180,8 +182,8 @@ type staged struct {
 	// Booted is the deployment that it was composed from: of another one it would take back what has changed since.
 	Booted string `json:"booted"`
 	// System is what was asked for, by the names that the release that ran has for packages.
-	System   ostree.System   `json:"system"`
-	Composed ostree.Composed `json:"composed"`
+	System   osimage.System   `json:"system"`
+	Composed osimage.Composed `json:"composed"`
 	// Layers are what of it is ours, by the names that the release that was composed has.
 	Layers transaction.Layers `json:"layers,omitzero"`
 }
@@ -229,7 +231,7 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 	whole := s.Composed.Checksum != ""
 	if whole {
 		// From here on it is not: who goes on after a cut has to see that.
-		s.Composed = ostree.Composed{}
+		s.Composed = osimage.Composed{}
 		if err := h.keepStaged(s); err != nil {
 			return err
 		}
@@ -249,7 +251,7 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 }
 
 // stagedFor is what was composed for the configuration, nil where nothing was.
-func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want ostree.System) *staged {
+func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want osimage.System) *staged {
 	var s staged
 	data, err := h.root.ReadFile(StagedPath)
 	if err != nil || json.Unmarshal(data, &s) != nil || s.Composed.Checksum == "" || s.Digest != cfg.Digest ||
@@ -262,7 +264,7 @@ func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want ostree.S
 // compose brings the system to the disk: what was staged for this very configuration, and otherwise what its image is
 // now. Room is asked for before anything is pulled, which takes minutes.
 func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted string, want *wanted,
-	o ApplyOptions, res *Result) (ostree.Composed, error) {
+	o ApplyOptions, res *Result) (osimage.Composed, error) {
 	field := osField(res.Plan)
 	var before *staged
 	if !o.afresh || o.AsStaged {
@@ -271,22 +273,22 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 	if before != nil {
 		there, err := h.composer.Present(ctx, want.System, before.Composed)
 		if err != nil {
-			return ostree.Composed{}, fmt.Errorf("%s: %w", field, err)
+			return osimage.Composed{}, fmt.Errorf("%s: %w", field, err)
 		}
 		if there {
 			if err := approves(cfg, o.Approved, before.Composed); err != nil {
-				return ostree.Composed{}, err
+				return osimage.Composed{}, err
 			}
 			want.layers = before.Layers
 			return before.Composed, h.moved(ctx, cfg, want.System, before.Composed, res)
 		}
 	}
 	if err := h.deploymentSpace(ctx); err != nil {
-		return ostree.Composed{}, err
+		return osimage.Composed{}, err
 	}
 	// Whoever thinks better of it has to find what an interrupted one leaves.
 	if err := h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System}); err != nil {
-		return ostree.Composed{}, err
+		return osimage.Composed{}, err
 	}
 	done := h.pull(strings.TrimSpace(want.Image + " " + strings.Join(want.Packages, " ")))
 	c, err := h.composeOf(ctx, want)
@@ -304,10 +306,10 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 }
 
 // osDigest is what people call an OS by: the digest of the image, or the checksum of the commit.
-func osDigest(c ostree.Composed) string { return cmp.Or(c.Base, c.Checksum) }
+func osDigest(c osimage.Composed) string { return cmp.Or(c.Base, c.Checksum) }
 
 // approves refuses an OS that is not the one that was approved.
-func approves(cfg *machineconfig.Config, approved string, c ostree.Composed) error {
+func approves(cfg *machineconfig.Config, approved string, c osimage.Composed) error {
 	if approved == "" || osDigest(c) == approved {
 		return nil
 	}
@@ -323,10 +325,10 @@ func NotApproved(config, is, approved string) error {
 // choosingComposer is a composer that layers packages.
 type choosingComposer interface {
 	// ComposeFor composes s with the packages that choose has for its image, which is known when it was pulled.
-	ComposeFor(ctx context.Context, s ostree.System, choose ostree.Choose) (ostree.Composed, error)
+	ComposeFor(ctx context.Context, s osimage.System, choose rpmostree.Choose) (osimage.Composed, error)
 }
 
-func (h *Host) composeOf(ctx context.Context, want *wanted) (ostree.Composed, error) {
+func (h *Host) composeOf(ctx context.Context, want *wanted) (osimage.Composed, error) {
 	defer h.deployments.changed()
 	if c, is := h.composer.(choosingComposer); is && want.choose != nil {
 		return c.ComposeFor(ctx, want.System, want.choose)
@@ -351,7 +353,7 @@ func notComposed(p *plan.Plan, field string, err error) error {
 // tools read: what only the one that comes demands is not pulled by the one that goes.
 func (h *Host) admit(cfg *machineconfig.Config, image string) (string, error) {
 	admitted, err := h.admitted(cfg, image)
-	if err != nil || admitted == nil || admitted.Verify != ostree.VerifyPolicy {
+	if err != nil || admitted == nil || admitted.Verify != osimage.VerifyPolicy {
 		return image, err
 	}
 	return admitted.String(), nil
@@ -360,27 +362,27 @@ func (h *Host) admit(cfg *machineconfig.Config, image string) (string, error) {
 // admitSource does so with an image that packages are taken from.
 func (h *Host) admitSource(cfg *machineconfig.Config, image string) error {
 	if image != "" {
-		if _, err := ostree.ParseSource(image); err != nil {
+		if _, err := osimage.ParseSource(image); err != nil {
 			return err
 		}
 	}
 	_, err := h.admitted(cfg, image)
-	return ostree.OfExtensions(err)
+	return osimage.OfExtensions(err)
 }
 
 // admitted is an image as the policy that cfg brings lets it in, nil where it brings none.
-func (h *Host) admitted(cfg *machineconfig.Config, image string) (*ostree.Image, error) {
+func (h *Host) admitted(cfg *machineconfig.Config, image string) (*osimage.Image, error) {
 	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool {
-		return f.Path == ostree.PolicyPath && !f.NoContents
+		return f.Path == osimage.PolicyPath && !f.NoContents
 	})
 	if at < 0 || image == "" || h.os == OSOstree {
 		return nil, nil
 	}
-	policy, err := ostree.ParsePolicy(cfg.Files[at].Contents)
+	policy, err := osimage.ParsePolicy(cfg.Files[at].Contents)
 	if err != nil {
 		return nil, err
 	}
-	parsed, err := ostree.ParseImage(image)
+	parsed, err := osimage.ParseImage(image)
 	if err != nil {
 		return nil, err
 	}
@@ -389,7 +391,7 @@ func (h *Host) admitted(cfg *machineconfig.Config, image string) (*ostree.Image,
 }
 
 // moved warns where an image names another commit by now than the one that was staged and is used.
-func (h *Host) moved(ctx context.Context, cfg *machineconfig.Config, want ostree.System, c ostree.Composed,
+func (h *Host) moved(ctx context.Context, cfg *machineconfig.Config, want osimage.System, c osimage.Composed,
 	res *Result) error {
 	if h.os != OSOstree || want.Image == "" {
 		return nil
@@ -455,7 +457,7 @@ func (h *Host) packages(cfg *machineconfig.Config) (install, remove []string, er
 
 // layersDrift compares the kernel that runs, and the packages that the deployment has, with cfg's. layers, where it is
 // known, is what cfg came to on this host; its OS may be another release by now, with other packages.
-func (h *Host) layersDrift(cfg *machineconfig.Config, now ostree.System, layers *transaction.Layers) ([]Drift, error) {
+func (h *Host) layersDrift(cfg *machineconfig.Config, now osimage.System, layers *transaction.Layers) ([]Drift, error) {
 	want := cmp.Or(cfg.KernelType, machineconfig.KernelDefault)
 	if !asksForPackages(cfg) {
 		return nil, nil

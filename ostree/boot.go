@@ -45,7 +45,7 @@ func parseEntry(text string) (e entry, link string, ok bool, err error) {
 		case "initrd":
 			e.initrds = append(e.initrds, value)
 		case "options":
-			for _, argument := range splitArguments(value) {
+			for _, argument := range SplitArguments(value) {
 				if target, found := strings.CutPrefix(argument, "ostree="); found {
 					link = target
 					continue
@@ -178,7 +178,7 @@ func parseListing(output []byte) ([]object, error) {
 			continue
 		}
 		fields := strings.Fields(line)
-		if len(fields) < 6 || !checksumPattern.MatchString(fields[4]) {
+		if len(fields) < 6 || !ChecksumPattern.MatchString(fields[4]) {
 			return nil, fmt.Errorf("the line %q lists no file", line)
 		}
 		size, err := strconv.ParseUint(fields[3], 10, 64)

@@ -51,11 +51,11 @@ func (d *Deployment) identify() {
 }
 
 var (
-	checksumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	ChecksumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	// A line of text for each deployment: booted or not, OS, CHECKSUM.SERIAL, and states in brackets.
 	headPattern = regexp.MustCompile(`^([* ]) (\S+) ([0-9a-f]{64})\.(0|[1-9][0-9]{0,8})((?: \([^()]*\))*)$`)
 	// What ostree allows as the name of an OS; it goes into paths.
-	osPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+	OsPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
 
 // parseStatus reads the output of ostree admin status, text or JSON. Boot entries are not in it.
@@ -73,7 +73,7 @@ func parseStatus(output []byte) ([]Deployment, error) {
 	seen := map[string]bool{}
 	for i := range deployments {
 		d := &deployments[i]
-		if !checksumPattern.MatchString(d.Checksum) || !osPattern.MatchString(d.OS) || d.Serial < 0 {
+		if !ChecksumPattern.MatchString(d.Checksum) || !OsPattern.MatchString(d.OS) || d.Serial < 0 {
 			return nil, fmt.Errorf("deployment %d has OS %q, checksum %q, serial %d", i, d.OS, d.Checksum, d.Serial)
 		}
 		d.identify()
@@ -134,7 +134,7 @@ func parseStatusText(output []byte) ([]Deployment, error) {
 			deployments = append(deployments, Deployment{
 				OS: head[2], Checksum: head[3], Serial: serial, Booted: head[1] == "*",
 				// A staged one that is locked is only said to be that.
-				Staged:   containsAny(head[5], "(staged)", "(finalization locked)"), //nolint:misspell // ostree's own word
+				Staged:   ContainsAny(head[5], "(staged)", "(finalization locked)"), //nolint:misspell // ostree's own word
 				Pending:  strings.Contains(head[5], "(pending)"),
 				Rollback: strings.Contains(head[5], "(rollback)"),
 			})
@@ -189,8 +189,8 @@ func older(a, b string) bool {
 	return aYear < bYear || aYear == bYear && aRelease < bRelease
 }
 
-// splitArguments splits a kernel command line at white space outside double quotes, as the kernel does. Quotes stay.
-func splitArguments(line string) []string {
+// SplitArguments splits a kernel command line at white space outside double quotes, as the kernel does. Quotes stay.
+func SplitArguments(line string) []string {
 	quoted := false
 	return strings.FieldsFunc(line, func(r rune) bool {
 		if r == '"' {
@@ -200,8 +200,8 @@ func splitArguments(line string) []string {
 	})
 }
 
-// checkArgument says what is wrong with a kernel argument that is to stand in a boot entry as it is.
-func checkArgument(argument string) error {
+// CheckArgument says what is wrong with a kernel argument that is to stand in a boot entry as it is.
+func CheckArgument(argument string) error {
 	switch {
 	case strings.ContainsAny(argument, "\n\r\x00"):
 		return fmt.Errorf("kernel argument %q has a control character", argument)
@@ -210,7 +210,7 @@ func checkArgument(argument string) error {
 	case strings.HasPrefix(argument, "ostree="):
 		return fmt.Errorf("kernel argument %q is ostree's own", argument)
 	}
-	if parts := splitArguments(argument); len(parts) != 1 || parts[0] != argument {
+	if parts := SplitArguments(argument); len(parts) != 1 || parts[0] != argument {
 		return fmt.Errorf("kernel argument %q is not one argument", argument)
 	}
 	return nil

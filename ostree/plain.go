@@ -27,9 +27,9 @@ import (
 type Plain struct {
 	run  Runner
 	root string
-	arch string
-	// pullDelays are the pauses between attempts to pull that the network made fail; one attempt more than delays.
-	pullDelays []time.Duration
+	Arch string
+	// PullDelays are the pauses between attempts to pull that the network made fail; one attempt more than delays.
+	PullDelays []time.Duration
 	// textOnly is set once the tool refused --json, version once it has said what it is: the tool is in /usr and does not
 	// change under a running system.
 	textOnly atomic.Bool
@@ -40,7 +40,7 @@ type Plain struct {
 // run is asked to run has the host's own paths.
 func NewPlain(run Runner, root string) *Plain {
 	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
-	return &Plain{run: bounded(run, askTimeout, changeTimeout), root: root, arch: runtime.GOARCH, pullDelays: delays}
+	return &Plain{run: bounded(run, askTimeout, changeTimeout), root: root, Arch: runtime.GOARCH, PullDelays: delays}
 }
 
 // NeedsVersion is the first ostree with the command set-default, without which there is no commit point.
@@ -72,7 +72,7 @@ func (p *Plain) Version(ctx context.Context) (string, error) {
 	}
 	output, err := p.run(ctx, "ostree", "--version")
 	if err != nil {
-		return "", failing(doing, output, err)
+		return "", Failing(doing, output, err)
 	}
 	version, err := parseVersion(output)
 	if err != nil {
@@ -99,7 +99,7 @@ func (p *Plain) Supported(ctx context.Context) error {
 	} else if err != nil {
 		return &Error{Class: Failed, Doing: "checking for ostree", Err: err}
 	}
-	if p.arch == "s390x" {
+	if p.Arch == "s390x" {
 		return refuse(Zipl, "zipl, the boot loader of s390x, does not switch atomically")
 	}
 	if info, err := os.Lstat(p.host("/boot/loader")); err != nil {
@@ -107,7 +107,7 @@ func (p *Plain) Supported(ctx context.Context) error {
 	} else if info.Mode()&fs.ModeSymlink == 0 {
 		return refuse(NoBootLink, "/boot/loader is no link, so the boot loader's entries can't be switched atomically")
 	}
-	repo, err := p.keyFile("/ostree/repo/config")
+	repo, err := p.KeyFile("/ostree/repo/config")
 	if err != nil {
 		return err
 	}
@@ -150,12 +150,12 @@ func (p *Plain) list(ctx context.Context) ([]Deployment, error) {
 		if command, ok := errors.AsType[*CommandError](err); ok && strings.Contains(command.Stderr, "--json") {
 			p.textOnly.Store(true)
 		} else if err != nil {
-			return nil, failing(doing, output, err)
+			return nil, Failing(doing, output, err)
 		}
 	}
 	if p.textOnly.Load() {
 		if output, err = p.run(ctx, "ostree", "admin", "status"); err != nil {
-			return nil, failing(doing, output, err)
+			return nil, Failing(doing, output, err)
 		}
 	}
 	deployments, err := parseStatus(output)
@@ -180,7 +180,7 @@ func (p *Plain) list(ctx context.Context) ([]Deployment, error) {
 }
 
 // An image for a plain ostree host is a checksum, REF, REMOTE:REF or REMOTE:CHECKSUM.
-var imagePattern = regexp.MustCompile(
+var ImagePattern = regexp.MustCompile(
 	`^(?:([A-Za-z0-9_][A-Za-z0-9_.-]*):)?([A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*)$`)
 
 // Stage makes sure that the commit that image names is in the host's repository, pulling it from the remote if there
@@ -189,15 +189,15 @@ var imagePattern = regexp.MustCompile(
 // for a remote one.
 func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	doing := "staging " + image
-	parts := imagePattern.FindStringSubmatch(image)
+	parts := ImagePattern.FindStringSubmatch(image)
 	if parts == nil {
 		return "", &Error{Class: Invalid, Doing: doing, Err: errors.New("an image for a plain ostree host is " +
 			"a checksum, a ref, or REMOTE:REF; container images need rpm-ostree or bootc")}
 	}
 	remote, ref := parts[1], parts[2]
-	exact := checksumPattern.MatchString(ref)
+	exact := ChecksumPattern.MatchString(ref)
 	if exact {
-		complete, err := p.complete(ref)
+		complete, err := p.Complete(ref)
 		if err != nil {
 			return "", &Error{Class: Failed, Doing: doing, Err: err}
 		}
@@ -219,13 +219,13 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	}
 	output, err := p.run(ctx, "ostree", "rev-parse", image)
 	if err != nil {
-		return "", failing(doing, output, err)
+		return "", Failing(doing, output, err)
 	}
 	checksum := strings.TrimSpace(string(output))
-	if !checksumPattern.MatchString(checksum) {
+	if !ChecksumPattern.MatchString(checksum) {
 		return "", &Error{Class: Failed, Doing: doing, Err: fmt.Errorf("ostree calls it %q, which is no checksum", checksum)}
 	}
-	complete, err := p.complete(checksum)
+	complete, err := p.Complete(checksum)
 	if err == nil && !complete {
 		err = fmt.Errorf("commit %s is not complete in the repository", checksum)
 	}
@@ -235,40 +235,10 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	return checksum, nil
 }
 
-// Compose stages the image of s, which can have no packages. A checksum says nothing about where the OS comes from: it
-// has no origin of its own.
-func (p *Plain) Compose(ctx context.Context, s System) (Composed, error) {
-	if len(s.Packages)+len(s.Removed) > 0 {
-		return Composed{}, &Error{Class: Invalid, Doing: "composing " + s.Image,
-			Err: errors.New("packages can't be layered on plain ostree deployments")}
-	}
-	checksum, err := p.Stage(ctx, s.Image)
-	if err != nil {
-		return Composed{}, err
-	}
-	c := Composed{Checksum: checksum, Base: checksum}
-	if s.Image != checksum {
-		c.Origin = "[origin]\nrefspec=" + s.Image + "\n"
-	}
-	return c, nil
-}
-
-// Present says whether what Compose gave is still there whole. No fork.
-func (p *Plain) Present(_ context.Context, s System, c Composed) (bool, error) {
-	there, err := p.complete(c.Checksum)
-	if err != nil {
-		return false, &Error{Class: Failed, Doing: "looking for the staged " + s.Image, Err: err}
-	}
-	return there, nil
-}
-
-// Drop has nothing to do: the refs that a pull has written hold what was composed, and are the next one's.
-func (p *Plain) Drop(context.Context) error { return nil }
-
 // Named is the commit that an image names in the repository now, "" if none: another one than was composed if somebody
 // has pulled since. No remote is asked. One fork, none for a checksum.
 func (p *Plain) Named(ctx context.Context, image string) (string, error) {
-	if ref := image[strings.Index(image, ":")+1:]; checksumPattern.MatchString(ref) {
+	if ref := image[strings.Index(image, ":")+1:]; ChecksumPattern.MatchString(ref) {
 		return ref, nil
 	}
 	output, err := p.run(ctx, "ostree", "rev-parse", image)
@@ -282,20 +252,20 @@ func (p *Plain) Named(ctx context.Context, image string) (string, error) {
 func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
 	for attempt := 0; ; attempt++ {
 		output, err := p.run(ctx, "ostree", "pull", remote, ref)
-		err = failing(doing, output, err)
-		if err == nil || ClassOf(err) != Retryable || ctx.Err() != nil || attempt == len(p.pullDelays) {
+		err = Failing(doing, output, err)
+		if err == nil || ClassOf(err) != Retryable || ctx.Err() != nil || attempt == len(p.PullDelays) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(p.pullDelays[attempt]):
+		case <-time.After(p.PullDelays[attempt]):
 		}
 	}
 }
 
 // complete says whether a commit and all of its objects are in the repository.
-func (p *Plain) complete(checksum string) (bool, error) {
+func (p *Plain) Complete(checksum string) (bool, error) {
 	_, err := os.Stat(p.host("/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -331,93 +301,120 @@ type Request struct {
 // does not boot by itself. The repository is not pruned: Cleanup does that. Three forks.
 func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployment, err error) {
 	doing := fmt.Sprintf("materialising %s of %s", request.Checksum, request.OS)
-	invalid := func(err error) (Deployment, error) {
+	if err := request.check(); err != nil {
 		return Deployment{}, &Error{Class: Invalid, Doing: doing, Err: err}
-	}
-	if !checksumPattern.MatchString(request.Checksum) || !osPattern.MatchString(request.OS) {
-		return invalid(errors.New("not the checksum of a commit and the name of an OS"))
-	}
-	for _, argument := range request.KernelArguments {
-		if err := checkArgument(argument); err != nil {
-			return invalid(err)
-		}
 	}
 	before, err := p.Status(ctx)
 	if err != nil {
 		return Deployment{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	argv := []string{"ostree", "admin", "deploy", "--os=" + request.OS,
-		"--not-as-default", "--no-prune", "--retain-pending"}
-	if request.KeepRollback {
-		argv = append(argv, "--retain-rollback")
+	origin, overlays, err := p.takenOver(doing, request, before)
+	if err != nil {
+		return Deployment{}, err
 	}
-	overlaysOf := slices.IndexFunc(before, func(d Deployment) bool { return d.Booted })
-	switch {
-	case request.OriginOf != "":
-		origin := slices.IndexFunc(before, byID(request.OriginOf))
-		if origin < 0 {
-			return invalid(fmt.Errorf("there is no deployment %s to take the origin of", request.OriginOf))
-		}
-		if !before[origin].Staged {
-			overlaysOf = origin
-		}
-		if request.Origin, err = p.origin(before[origin].Dir); err != nil {
-			return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
-		}
-	case request.Origin != "":
-	default:
-		return invalid(errors.New("neither a deployment to take the origin of nor an origin"))
-	}
-	path, err := p.writeOrigin(request.Origin)
+	path, err := p.writeOrigin(origin)
 	if err != nil {
 		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
 	}
 	defer func() { err = errors.Join(err, os.Remove(p.host(path))) }()
-	argv = append(argv, "--origin-file="+path)
-	if overlaysOf >= 0 {
-		for _, overlay := range before[overlaysOf].overlays {
-			argv = append(argv, "--overlay-initrd=/boot"+overlay)
-		}
-	}
-	argv = append(argv, "--karg-none")
-	for _, argument := range request.KernelArguments {
-		argv = append(argv, "--karg-append="+argument)
-	}
-	output, err := p.run(ctx, append(argv, request.Checksum)...)
+	output, err := p.run(ctx, request.deploy(path, overlays)...)
 	if err != nil {
-		return Deployment{}, failing(doing, output, err)
+		return Deployment{}, Failing(doing, output, err)
 	}
-
 	after, err := p.Status(ctx)
 	if err != nil {
 		return Deployment{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	var fresh []Deployment
-	for _, d := range after {
-		known := slices.ContainsFunc(before, func(b Deployment) bool { return b.ID == d.ID && !b.Staged })
-		if d.OS == request.OS && d.Checksum == request.Checksum && !d.Staged && !known {
-			fresh = append(fresh, d)
-		}
-	}
-	failed := func(format string, args ...any) (Deployment, error) {
-		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: fmt.Errorf(format, args...)}
-	}
-	if len(fresh) != 1 {
-		return failed("%d new deployments of it are there, instead of one", len(fresh))
-	}
-	made = fresh[0]
-	if made.Default {
-		return failed("%s boots next, although it was not to", made.ID)
-	}
-	if got, want := made.KernelArguments, request.KernelArguments; !slices.Equal(got, want) {
-		return failed("%s has the kernel arguments %q instead of %q", made.ID, got, want)
+	made, err = request.made(before, after)
+	if err != nil {
+		return Deployment{}, &Error{Class: Failed, Doing: doing, Err: err}
 	}
 	return made, nil
 }
 
-// origin is the text of the origin file of the deployment in dir, without what is about that deployment alone: that it
+// check refuses a request that ostree could take for something else.
+func (r Request) check() error {
+	if !ChecksumPattern.MatchString(r.Checksum) || !OsPattern.MatchString(r.OS) {
+		return errors.New("not the checksum of a commit and the name of an OS")
+	}
+	for _, argument := range r.KernelArguments {
+		if err := CheckArgument(argument); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takenOver is what the new deployment takes over from one that is there: the text of its origin, and the overlays of
+// its initramfs. Without one to take the origin of, the overlays are the booted one's.
+func (p *Plain) takenOver(doing string, r Request, before []Deployment) (origin string, overlays []string, err error) {
+	from := slices.IndexFunc(before, func(d Deployment) bool { return d.Booted })
+	origin = r.Origin
+	if r.OriginOf != "" {
+		at := slices.IndexFunc(before, ByID(r.OriginOf))
+		if at < 0 {
+			return "", nil, &Error{Class: Invalid, Doing: doing,
+				Err: fmt.Errorf("there is no deployment %s to take the origin of", r.OriginOf)}
+		}
+		if !before[at].Staged {
+			from = at
+		}
+		if origin, err = p.Origin(before[at].Dir); err != nil {
+			return "", nil, &Error{Class: Failed, Doing: doing, Err: err}
+		}
+	} else if r.Origin == "" {
+		return "", nil, &Error{Class: Invalid, Doing: doing,
+			Err: errors.New("neither a deployment to take the origin of nor an origin")}
+	}
+	if from >= 0 {
+		overlays = before[from].overlays
+	}
+	return origin, overlays, nil
+}
+
+// deploy is the command line that makes the deployment.
+func (r Request) deploy(originFile string, overlays []string) []string {
+	argv := []string{"ostree", "admin", "deploy", "--os=" + r.OS,
+		"--not-as-default", "--no-prune", "--retain-pending"}
+	if r.KeepRollback {
+		argv = append(argv, "--retain-rollback")
+	}
+	argv = append(argv, "--origin-file="+originFile)
+	for _, overlay := range overlays {
+		argv = append(argv, "--overlay-initrd=/boot"+overlay)
+	}
+	argv = append(argv, "--karg-none")
+	for _, argument := range r.KernelArguments {
+		argv = append(argv, "--karg-append="+argument)
+	}
+	return append(argv, r.Checksum)
+}
+
+// made finds the new deployment, and verifies that it is what was asked for.
+func (r Request) made(before, after []Deployment) (Deployment, error) {
+	var fresh []Deployment
+	for _, d := range after {
+		known := slices.ContainsFunc(before, func(b Deployment) bool { return b.ID == d.ID && !b.Staged })
+		if d.OS == r.OS && d.Checksum == r.Checksum && !d.Staged && !known {
+			fresh = append(fresh, d)
+		}
+	}
+	if len(fresh) != 1 {
+		return Deployment{}, fmt.Errorf("%d new deployments of it are there, instead of one", len(fresh))
+	}
+	made := fresh[0]
+	if made.Default {
+		return Deployment{}, fmt.Errorf("%s boots next, although it was not to", made.ID)
+	}
+	if got, want := made.KernelArguments, r.KernelArguments; !slices.Equal(got, want) {
+		return Deployment{}, fmt.Errorf("%s has the kernel arguments %q instead of %q", made.ID, got, want)
+	}
+	return made, nil
+}
+
+// Origin is the text of the origin file of the deployment in dir, without what is about that deployment alone: that it
 // is pinned, or unlocked.
-func (p *Plain) origin(dir string) (string, error) {
+func (p *Plain) Origin(dir string) (string, error) {
 	text, err := os.ReadFile(p.host(dir + ".origin"))
 	if err != nil {
 		return "", fmt.Errorf("reading an origin: %w", err)
@@ -461,7 +458,7 @@ func (p *Plain) SetDefault(ctx context.Context, id string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", doing, err)
 		}
-		at := slices.IndexFunc(deployments, byID(id))
+		at := slices.IndexFunc(deployments, ByID(id))
 		staged := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Staged })
 		var argv []string
 		switch {
@@ -483,7 +480,7 @@ func (p *Plain) SetDefault(ctx context.Context, id string) error {
 		}
 		output, err := p.run(ctx, argv...)
 		if err != nil && (attempt > 0 || ctx.Err() != nil) {
-			return failing(doing, output, err)
+			return Failing(doing, output, err)
 		}
 	}
 }
@@ -496,23 +493,23 @@ func (p *Plain) Discard(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	at := slices.IndexFunc(deployments, byID(id))
+	at := slices.IndexFunc(deployments, ByID(id))
 	if at < 0 {
 		return nil
 	}
 	if deployments[at].Booted {
 		return &Error{Class: Invalid, Doing: doing, Err: errors.New("it is the one that runs")}
 	}
-	if err := p.resetSoftReboot(ctx, doing, deployments, byID(id)); err != nil {
+	if err := p.resetSoftReboot(ctx, doing, deployments, ByID(id)); err != nil {
 		return err
 	}
 	if output, err := p.run(ctx, "ostree", "admin", "undeploy", strconv.Itoa(deployments[at].Index)); err != nil {
-		return failing(doing, output, err)
+		return Failing(doing, output, err)
 	}
 	if deployments, err = p.Status(ctx); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	if slices.ContainsFunc(deployments, byID(id)) {
+	if slices.ContainsFunc(deployments, ByID(id)) {
 		return &Error{Class: Retryable, Doing: doing,
 			Err: errors.New("it is still there: another program is changing the deployments")}
 	}
@@ -558,7 +555,7 @@ func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	at := slices.IndexFunc(deployments, byID(id))
+	at := slices.IndexFunc(deployments, ByID(id))
 	if at < 0 {
 		return &Error{Class: Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
 	}
@@ -568,7 +565,7 @@ func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
 	}
 	output, err := p.run(ctx, "ostree", "admin", "prepare-soft-reboot", strconv.Itoa(deployments[at].Index))
 	if err != nil {
-		return failing(doing, output, err)
+		return Failing(doing, output, err)
 	}
 	if deployments, err = p.Status(ctx); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -620,7 +617,7 @@ func (p *Plain) arrive(ctx context.Context) error {
 	}
 	output, err := p.run(ctx, "ostree", "admin", "boot-complete")
 	if pending() { // it also fails for what it has to tell of the boot before
-		return failing("finishing a soft reboot", output, cmp.Or(err, errors.New("ostree does not take note of it")))
+		return Failing("finishing a soft reboot", output, cmp.Or(err, errors.New("ostree does not take note of it")))
 	}
 	return nil
 }
@@ -656,13 +653,13 @@ func (p *Plain) resetSoftReboot(ctx context.Context, doing string, all []Deploym
 		return nil
 	}
 	output, err := p.run(ctx, "ostree", "admin", "prepare-soft-reboot", "--reset")
-	return failing(doing, output, err)
+	return Failing(doing, output, err)
 }
 
 // Cleanup removes what no deployment and no ref needs: checkouts, kernels, objects. One fork; it may take long.
 func (p *Plain) Cleanup(ctx context.Context) error {
 	output, err := p.run(ctx, "ostree", "admin", "cleanup")
-	return failing("cleaning up the sysroot", output, err)
+	return Failing("cleaning up the sysroot", output, err)
 }
 
 // BootSpace refuses, with an Error around a *NoBootSpace, a commit whose kernel is not in /boot yet and does not fit
@@ -677,7 +674,7 @@ func (p *Plain) BootSpace(ctx context.Context, deployments []Deployment, osName,
 	}
 	output, err := p.run(ctx, "ostree", "ls", "--recursive", "--checksum", checksum, "/usr/lib/modules")
 	if err != nil {
-		return failing(doing, output, err)
+		return Failing(doing, output, err)
 	}
 	objects, err := parseListing(output)
 	if err != nil {
@@ -694,7 +691,7 @@ func (p *Plain) BootSpace(ctx context.Context, deployments []Deployment, osName,
 	return nil
 }
 
-func byID(id string) func(Deployment) bool {
+func ByID(id string) func(Deployment) bool {
 	return func(d Deployment) bool { return d.ID == id }
 }
 
@@ -704,7 +701,7 @@ func (p *Plain) host(path string) string { return filepath.Join(p.root, path) }
 // prepareRoot is the configuration of ostree-prepare-root, empty where there is none.
 func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
 	for _, path := range []string{"/etc/ostree/prepare-root.conf", "/usr/lib/ostree/prepare-root.conf"} {
-		config, err := p.keyFile(path)
+		config, err := p.KeyFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -713,8 +710,8 @@ func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
 	return nil, nil
 }
 
-// keyFile reads a GLib key file: groups of keys. Neither escapes nor lists occur in what we read.
-func (p *Plain) keyFile(path string) (map[string]map[string]string, error) {
+// KeyFile reads a GLib key file: groups of keys. Neither escapes nor lists occur in what we read.
+func (p *Plain) KeyFile(path string) (map[string]map[string]string, error) {
 	text, err := os.ReadFile(p.host(path))
 	if err != nil {
 		return nil, &Error{Class: Failed, Doing: "reading the configuration of ostree", Err: err}

@@ -212,7 +212,7 @@ func TestKernelArgumentMustBeOne(t *testing.T) {
 		"quiet": true, "a=1": true, `x="a b"`: true, `"x=a b"`: true, "a=b=c": true, "mod.opt": true,
 		"": false, "a b": false, `x="a`: false, "a\nb": false, " a": false, "ostree=/ostree/boot.0/x/y/0": false, "\t": false,
 	} {
-		if err := checkArgument(argument); (err == nil) != fine {
+		if err := CheckArgument(argument); (err == nil) != fine {
 			t.Errorf("%q: %v", argument, err)
 		}
 	}
@@ -228,7 +228,7 @@ func TestVersionTooOldForSetDefaultIsNamed(t *testing.T) {
 		p := NewPlain(func(context.Context, ...string) ([]byte, error) {
 			return []byte("libostree:\n Version: '" + c.version + "'\n Git: abc\n Features:\n  - libcurl\n"), nil
 		}, hostTree(t, nil))
-		p.arch = "amd64"
+		p.Arch = "amd64"
 		err := p.Supported(t.Context())
 		var unsupported *Unsupported
 		if !c.refused {
@@ -287,7 +287,7 @@ func TestHostThatCannotSwitchIsRefusedWithTheReason(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := NewPlain(version, hostTree(t, c.files))
-			p.arch = c.arch
+			p.Arch = c.arch
 			err := p.Supported(t.Context())
 			var unsupported *Unsupported
 			if errors.As(err, &unsupported) != (c.reason != "") || c.reason == "" && err != nil ||
@@ -318,7 +318,7 @@ func TestErrorsAreClassed(t *testing.T) {
 		{"error: Writing content object: fallocate: No space left on device", NeedsAdmin},
 		{"error: Out of range deployment index 99, expected < 2", Failed},
 	} {
-		err := failing("staging x", nil, &CommandError{Argv: []string{"ostree"}, Stderr: c.stderr, Err: errors.New("exit status 1")})
+		err := Failing("staging x", nil, &CommandError{Argv: []string{"ostree"}, Stderr: c.stderr, Err: errors.New("exit status 1")})
 		if got := ClassOf(err); got != c.want {
 			t.Errorf("%s is %s, want %s", c.stderr, got, c.want)
 		}
@@ -342,7 +342,7 @@ func TestPullIsTriedAgainOnlyWhenTheNetworkFailed(t *testing.T) {
 			pulls++
 			return nil, &CommandError{Argv: argv, Stderr: c.stderr, Err: errors.New("exit status 1")}
 		}, t.TempDir())
-		p.pullDelays = []time.Duration{time.Microsecond, time.Microsecond}
+		p.PullDelays = []time.Duration{time.Microsecond, time.Microsecond}
 		if _, err := p.Stage(t.Context(), "lab:x"); err == nil || pulls != c.pulls {
 			t.Errorf("%s: %d pulls, want %d (%v)", c.name, pulls, c.pulls, err)
 		}
@@ -374,7 +374,7 @@ func TestExecGivesTheEndOfStderrAndStopsTheWholeGroup(t *testing.T) {
 	begun := time.Now()
 	// The grandchild would hold standard output open and write the mark.
 	_, err = Exec(ctx, "sh", "-c", "(sleep 5; touch "+mark+") & wait")
-	if !errors.Is(err, context.DeadlineExceeded) || ClassOf(failing("x", nil, err)) != Retryable {
+	if !errors.Is(err, context.DeadlineExceeded) || ClassOf(Failing("x", nil, err)) != Retryable {
 		t.Errorf("got %v", err)
 	}
 	if took := time.Since(begun); took > 4*time.Second {
@@ -400,7 +400,7 @@ func TestAToolThatHangsIsAnErrorInTime(t *testing.T) {
 			}
 			continue
 		}
-		err = failing("going back", output, err)
+		err = Failing("going back", output, err)
 		if ClassOf(err) != Retryable || !strings.Contains(err.Error(), "within "+names) {
 			t.Errorf("%s: %v", command, err)
 		}

@@ -141,11 +141,11 @@ func ClassOf(err error) Class {
 	return Failed
 }
 
-// waitingForLock is what ostree says while another process holds the sysroot's lock; it waits for ever.
-const waitingForLock = "Waiting for sysroot lock"
+// WaitingForLock is what ostree says while another process holds the sysroot's lock; it waits for ever.
+const WaitingForLock = "Waiting for sysroot lock"
 
-// failing makes an Error out of what a tool returned, classed by what ostree says.
-func failing(doing string, output []byte, err error) error {
+// Failing makes an Error out of what a tool returned, classed by what ostree says.
+func Failing(doing string, output []byte, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -155,16 +155,16 @@ func failing(doing string, output []byte, err error) error {
 	}
 	stopped := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	switch {
-	case stopped && (strings.Contains(text, waitingForLock) || bytes.Contains(output, []byte(waitingForLock))):
+	case stopped && (strings.Contains(text, WaitingForLock) || bytes.Contains(output, []byte(WaitingForLock))):
 		class, err = Retryable, fmt.Errorf("another program holds the lock of the sysroot: %w", err)
 	case stopped:
 		class = Retryable
-	case networkTrouble(text):
+	case NetworkTrouble(text):
 		class = Retryable
 	case strings.Contains(text, "No space left on device"),
 		strings.Contains(text, "would be exceeded, at least"): // min-free-space-percent, min-free-space-size
 		class = NeedsAdmin
-	case containsAny(text, "not found", "No such branch", "No such stateroot", "No such metadata object",
+	case ContainsAny(text, "not found", "No such branch", "No such stateroot", "No such metadata object",
 		"Server returned HTTP 403", "Server returned HTTP 404", "Invalid refspec", "Invalid ref name",
 		".commit: linkat: No such file or directory"): // a remote on a file system
 		class = Invalid
@@ -172,20 +172,20 @@ func failing(doing string, output []byte, err error) error {
 	return &Error{Class: class, Doing: doing, Err: err}
 }
 
-// networkTrouble says whether ostree failed in a way that goes away by itself: libcurl's code in brackets after "While
+// NetworkTrouble says whether ostree failed in a way that goes away by itself: libcurl's code in brackets after "While
 // fetching", or the server's status.
-func networkTrouble(text string) bool {
+func NetworkTrouble(text string) bool {
 	if !strings.Contains(text, "While fetching") && !strings.Contains(text, "Server returned HTTP") {
 		return false
 	}
-	return containsAny(text,
+	return ContainsAny(text,
 		"[5]", "[6]", // names
 		"[7]", "[18]", "[28]", "[52]", "[55]", "[56]", "[92]", "[95]", // connections that fail, stall or break off
 		"[35]", // TLS hand-shakes that break off; a certificate that is wrong has another code
 		"HTTP 408", "HTTP 425", "HTTP 429", "HTTP 500", "HTTP 502", "HTTP 503", "HTTP 504")
 }
 
-func containsAny(text string, parts ...string) bool {
+func ContainsAny(text string, parts ...string) bool {
 	for _, part := range parts {
 		if strings.Contains(text, part) {
 			return true

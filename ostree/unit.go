@@ -5,130 +5,116 @@ package ostree
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/systemd"
 )
 
-// unitPoll is how often somebody else's run of a unit is looked at: it lasts minutes, and each look is a fork.
-const unitPoll = time.Second
+// UnitPoll is how often what takes minutes is looked at.
+const UnitPoll = time.Second
 
-// inUnit is a Runner whose tools run in a transient unit of the host, unit being its name without .service and options
-// further ones of systemd-run. So what takes long outlives this process, whose end is no reason to throw it away: the
-// tool does not even write into a pipe of ours. If an earlier process's run of the unit still goes on, it is waited
-// for first. When the context ends, the tool goes on; stopUnit ends it.
+// ComposedRef is our ref in the host's repository of the commit that was composed. A staged deployment goes as soon as
+// any other is made, and then a prune would take what it consists of.
+const ComposedRef = "noderefit/composed"
+
+// Units are the services of the host.
+type Units interface {
+	Run(ctx context.Context, c systemd.Command) (systemd.Ended, error)
+	Service(ctx context.Context, name string) (systemd.Service, error)
+	ActiveState(ctx context.Context, name string) (string, error)
+	Kill(ctx context.Context, name string, signal syscall.Signal) error
+	Stop(ctx context.Context, name string) error
+}
+
+// Tools runs the host's tools that take long, each in a unit of the host: it outlives this process, whose end is no
+// reason to throw the work away, and does not even write into a pipe of ours.
+type Tools struct {
+	Units Units
+	// Root is where this process finds the host's files.
+	Root string
+	// Weights are those of the tools that are started from now on.
+	Weights systemd.Weights
+}
+
+// In is a Runner whose tools run in a unit, by its name without .service; what else like says of a command holds for
+// each. If an earlier process's run of the unit still goes on, it is waited for first. When the context ends, the tool
+// goes on; stop ends it.
 //
-// The output and the exit status are the tool's. Two forks, three if it fails.
-func inUnit(run Runner, unit string, options ...string) Runner {
+// The output and the exit status are the tool's.
+func (t *Tools) In(unit string, like systemd.Command) Runner {
 	stdout, stderr := "/run/"+unit+".stdout", "/run/"+unit+".stderr"
-	start := append([]string{"systemd-run", "--quiet", "--wait", "--collect", "--unit=" + unit, "--setenv=LC_ALL=C.UTF-8",
-		"--setenv=PATH=" + SearchPath,
-		"--property=StandardOutput=truncate:" + stdout, "--property=StandardError=truncate:" + stderr}, options...)
-	all := start
 	return func(ctx context.Context, argv ...string) ([]byte, error) {
-		start := append(append(slices.Clip(all), weights(ctx)...), "--")
-		_, err := run(ctx, append(slices.Clip(start), argv...)...)
-		for inUse(err) {
-			if err := waitForUnit(ctx, run, unit); err != nil {
-				return nil, err
-			}
-			_, err = run(ctx, append(slices.Clip(start), argv...)...)
+		program, err := t.find(argv[0])
+		if err != nil {
+			return nil, &CommandError{Argv: argv, Err: err}
 		}
-		command, failed := errors.AsType[*CommandError](err)
-		if failed && command.Stderr != "" {
-			// systemd-run speaks for itself only when there was no run, so the files are of another one.
-			return nil, &CommandError{Argv: argv, Stderr: command.Stderr, Err: command.Err}
+		c := like
+		c.Name, c.Outlives, c.Weights = unit+".service", true, t.Weights
+		c.Argv = append([]string{program}, argv[1:]...)
+		c.Environment = append([]string{"LC_ALL=C.UTF-8", "PATH=" + SearchPath}, like.Environment...)
+		c.Stdout, c.Stderr = stdout, stderr
+		ended, err := t.Units.Run(ctx, c)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, systemd.ErrUnitGone) {
+			return nil, &CommandError{Argv: argv, Err: err} // there was no run, so the files are of another one
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		} else if err == nil {
+			err = ended.Err()
 		}
 		// What was said so far says why it took so long. A run whose output can't be read is judged by its status.
-		rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
-		defer cancel()
-		output, _ := run(rest, "cat", stdout)
-		if !failed {
-			return output, err
+		output, _ := os.ReadFile(filepath.Join(t.Root, stdout))
+		if err == nil {
+			return output, nil
 		}
-		said, _ := run(rest, "cat", stderr)
-		text := &tail{limit: maxStderr}
-		_, _ = text.Write(said)
-		return output, &CommandError{Argv: argv, Stderr: text.String(), Err: command.Err}
+		said, _ := fileEnd(filepath.Join(t.Root, stderr))
+		return output, &CommandError{Argv: argv, Stderr: strings.TrimSpace(said), Err: err}
 	}
 }
 
-// Weights are the share that a unit gets of processors and disks where others want them too: systemd's CPUWeight and
-// IOWeight, 1 to 10000; 0: as any other unit.
-type Weights struct{ CPU, IO uint16 }
-
-type weightsKey struct{}
-
-// WithWeights has units that are started with the context have these weights.
-func WithWeights(ctx context.Context, w Weights) context.Context {
-	return context.WithValue(ctx, weightsKey{}, w)
-}
-
-// weights are options of systemd-run.
-func weights(ctx context.Context) (options []string) {
-	w, _ := ctx.Value(weightsKey{}).(Weights)
-	if w.CPU > 0 {
-		options = append(options, fmt.Sprintf("--property=CPUWeight=%d", w.CPU))
-	}
-	if w.IO > 0 {
-		options = append(options, fmt.Sprintf("--property=IOWeight=%d", w.IO))
-	}
-	return options
-}
-
-// inUse says whether systemd-run failed because there is a unit of that name.
-func inUse(err error) bool {
-	command, ok := errors.AsType[*CommandError](err)
-	return ok && strings.Contains(command.Stderr, "was already loaded or has a fragment file")
-}
-
-// unitRuns says whether a transient unit is there, and its description. One fork.
-func unitRuns(ctx context.Context, run Runner, unit string) (runs bool, description string, err error) {
-	output, err := run(ctx, "systemctl", "show", "--property=ActiveState,Description", unit+".service")
-	if err != nil {
-		return false, "", err
-	}
-	for line := range strings.Lines(string(output)) {
-		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
-		switch key {
-		case "ActiveState":
-			runs = value != "inactive" && value != "failed"
-		case "Description":
-			description = value
+// find is the path of a program of the host.
+func (t *Tools) find(name string) (string, error) {
+	for dir := range strings.SplitSeq(SearchPath, ":") {
+		path := filepath.Join(dir, name)
+		// A link is one of the host's, which need not lead there from here.
+		info, err := os.Lstat(filepath.Join(t.Root, path))
+		if err == nil && (info.Mode()&fs.ModeSymlink != 0 || info.Mode().IsRegular() && info.Mode()&0o111 != 0) {
+			return path, nil
 		}
 	}
-	return runs, description, nil
+	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
 }
 
-// waitForUnit waits until a unit does not run, or the context ends.
-func waitForUnit(ctx context.Context, run Runner, unit string) error {
-	for {
-		runs, _, err := unitRuns(ctx, run, unit)
-		if err != nil || !runs {
-			return err
-		}
-		if err := sleep(ctx, unitPoll); err != nil {
-			return err
-		}
+// Running is the description of what runs in a unit, "" if nothing does.
+func (t *Tools) Running(ctx context.Context, unit string) (string, error) {
+	s, err := t.Units.Service(ctx, unit+".service")
+	if err != nil || !s.Ended() {
+		return s.Description, err
 	}
+	return "", nil
 }
 
-// stopUnit ends a unit and what runs in it, and waits for the end. That there is none is no error. One fork.
-func stopUnit(ctx context.Context, run Runner, unit string) error {
-	_, err := run(ctx, "systemctl", "stop", unit+".service")
-	if command, ok := errors.AsType[*CommandError](err); ok && strings.Contains(command.Stderr, "not loaded") {
-		return nil
-	}
-	return err
+// Wait returns when nothing runs in a unit, or the context has ended.
+func (t *Tools) Wait(ctx context.Context, unit string) error {
+	return systemd.Wait(ctx, t.Units, unit+".service")
 }
 
-// followUnit tells progress, if there is one, the last line that a unit of the host at root has written to its standard
-// output whenever it is another, until the function that it returns is called.
-func followUnit(ctx context.Context, root, unit string, progress func(string)) (stop func()) {
+// Stop ends a unit and what runs in it, and waits for the end.
+func (t *Tools) Stop(ctx context.Context, unit string) error {
+	return t.Units.Stop(ctx, unit+".service")
+}
+
+// Follow tells progress, if there is one, the last line that a unit has written to its standard output whenever it is
+// another, until the function that it returns is called.
+func (t *Tools) Follow(ctx context.Context, unit string, progress func(string)) (stop func()) {
 	if progress == nil {
 		return func() {}
 	}
@@ -136,8 +122,8 @@ func followUnit(ctx context.Context, root, unit string, progress func(string)) (
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for last := ""; sleep(ctx, unitPoll) == nil; {
-			text, err := fileEnd(filepath.Join(root, "/run/"+unit+".stdout"))
+		for last := ""; Sleep(ctx, UnitPoll) == nil; {
+			text, err := fileEnd(filepath.Join(t.Root, "/run/"+unit+".stdout"))
 			if err != nil {
 				continue // it has not started yet, or nobody can help it
 			}
@@ -150,5 +136,33 @@ func followUnit(ctx context.Context, root, unit string, progress func(string)) (
 	return func() {
 		cancel()
 		<-stopped
+	}
+}
+
+// fileEnd is the end of a file.
+func fileEnd(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return "", err
+	}
+	text := make([]byte, min(info.Size(), maxStderr))
+	if _, err := file.ReadAt(text, info.Size()-int64(len(text))); err != nil && err != io.EOF {
+		return "", err
+	}
+	return strings.ToValidUTF8(string(text), ""), nil
+}
+
+// Sleep waits for d, or gives the error of ctx when that is done before.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
 	}
 }

@@ -5,118 +5,152 @@ package ostree
 import (
 	"context"
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/noderefit/noderefit/systemd"
 )
 
-// script is a Runner that gives one answer after the other, and what it was asked to run.
+// script is a systemd that does one thing after the other, and what it was asked to run.
 type script struct {
-	t       *testing.T
-	answers []answer
-	asked   []string
+	t     *testing.T
+	root  string
+	runs  []scriptedRun
+	asked []systemd.Command
 }
 
-type answer struct {
-	to     string // the tool's first words
-	output string
-	stderr string
-	fails  bool
+// scriptedRun is what a command writes, and how it ends.
+type scriptedRun struct {
+	output, stderr string
+	ended          systemd.Ended
+	fails          error
 }
 
-var errStatus = errors.New("exit status 1")
-
-func (s *script) run(_ context.Context, argv ...string) ([]byte, error) {
-	line := strings.Join(argv, " ")
-	s.asked = append(s.asked, line)
-	if len(s.answers) == 0 || !strings.HasPrefix(line, s.answers[0].to) {
-		s.t.Fatalf("%q was run, expected is %+v", line, s.answers)
+func (s *script) Run(_ context.Context, c systemd.Command) (systemd.Ended, error) {
+	s.asked = append(s.asked, c)
+	if len(s.runs) == 0 {
+		s.t.Fatalf("%q was run", c.Argv)
 	}
-	a := s.answers[0]
-	s.answers = s.answers[1:]
-	if a.fails {
-		return []byte(a.output), &CommandError{Argv: argv, Stderr: a.stderr, Err: errStatus}
+	r := s.runs[0]
+	s.runs = s.runs[1:]
+	for path, text := range map[string]string{c.Stdout: r.output, c.Stderr: r.stderr} {
+		if err := os.WriteFile(filepath.Join(s.root, path), []byte(text), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
 	}
-	return []byte(a.output), nil
+	return r.ended, r.fails
 }
+
+func (s *script) Service(context.Context, string) (systemd.Service, error) {
+	return systemd.Service{State: "activating"}, nil
+}
+
+func (s *script) ActiveState(context.Context, string) (string, error) { return "inactive", nil }
+func (s *script) Kill(context.Context, string, syscall.Signal) error  { return nil }
+func (s *script) Stop(context.Context, string) error                  { return nil }
+func (s *script) tools() *Tools                                       { return &Tools{Units: s, Root: s.root} }
+func newScript(t *testing.T, programs []string, runs ...scriptedRun) *script {
+	t.Helper()
+	root := t.TempDir()
+	for _, p := range append([]string{"run/x"}, programs...) {
+		at := filepath.Join(root, p)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, nil, 0o755)); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	return &script{t: t, root: root, runs: runs}
+}
+
+var (
+	errStatus = errors.New("exit status 1")
+	succeeds  = systemd.Ended{Result: "success"}
+	failed    = systemd.Ended{Result: "exit-code", Status: 1}
+)
 
 func TestToolInAUnitGivesWhatItWroteAndHowItEnded(t *testing.T) {
-	const used = "Failed to start transient service unit: Unit x.service was already loaded or has a fragment file."
 	for _, c := range []struct {
 		name    string
-		answers []answer
+		program string
+		run     scriptedRun
 		output  string
 		stderr  string
-		fails   bool
+		fails   error
 	}{
-		{"it succeeds", []answer{{to: "systemd-run"}, {to: "cat /run/x.stdout", output: "fine"}}, "fine", "", false},
-		{"it fails", []answer{{to: "systemd-run", fails: true}, {to: "cat /run/x.stdout", output: "so far"},
-			{to: "cat /run/x.stderr", output: "error: no\n"}}, "so far", "error: no", true},
-		{"there is no such tool", []answer{{to: "systemd-run", stderr: "Failed to find executable", fails: true}},
-			"", "Failed to find executable", true},
-		{"another run goes on", []answer{
-			{to: "systemd-run", stderr: used, fails: true},
-			{to: "systemctl show", output: "ActiveState=active\nDescription=a=b\n"},
-			{to: "systemctl show", output: "ActiveState=inactive\nDescription=x.service\n"},
-			{to: "systemd-run"}, {to: "cat /run/x.stdout", output: "fine"},
-		}, "fine", "", false},
+		{"it succeeds", "usr/bin/tool", scriptedRun{output: "fine", ended: succeeds}, "fine", "", nil},
+		{"it fails", "usr/bin/tool", scriptedRun{output: "so far", stderr: "error: no\n", ended: failed}, "so far", "error: no", failed},
+		{"it is an admin's", "usr/local/bin/tool", scriptedRun{output: "fine", ended: succeeds}, "fine", "", nil},
+		{"there is no such tool", "usr/bin/another", scriptedRun{}, "", "", exec.ErrNotFound},
+		{"it is killed", "usr/bin/tool", scriptedRun{stderr: "working\n", fails: systemd.ErrUnitGone}, "", "working", systemd.ErrUnitGone},
+		{"systemd does not answer", "usr/bin/tool", scriptedRun{stderr: "of an earlier run", fails: errStatus}, "", "", errStatus},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &script{t: t, answers: c.answers}
-				output, err := inUnit(s.run, "x", "--description=d")(t.Context(), "tool", "--flag")
-				if string(output) != c.output || (err != nil) != c.fails || len(s.answers) != 0 {
-					t.Errorf("gave %q, %v; %d answers are left", output, err, len(s.answers))
-				}
-				if command, ok := errors.AsType[*CommandError](err); c.fails &&
-					(!ok || command.Stderr != c.stderr || !slices.Equal(command.Argv, []string{"tool", "--flag"})) {
-					t.Errorf("failed with %#v", err)
-				}
-				if !strings.HasSuffix(s.asked[0], " --description=d -- tool --flag") {
-					t.Errorf("ran %q", s.asked[0])
-				}
-			})
+			s := newScript(t, []string{c.program}, c.run)
+			output, err := s.tools().In("x", systemd.Command{Description: "d"})(t.Context(), "tool", "--flag")
+			if string(output) != c.output || !errors.Is(err, c.fails) {
+				t.Errorf("gave %q, %v", output, err)
+			}
+			if command, ok := errors.AsType[*CommandError](err); c.fails != nil &&
+				(!ok || command.Stderr != c.stderr || !slices.Equal(command.Argv, []string{"tool", "--flag"})) {
+				t.Errorf("failed with %#v", err)
+			}
+			if len(s.asked) == 0 {
+				return
+			}
+			if a := s.asked[0]; a.Name != "x.service" || a.Description != "d" || !a.Outlives ||
+				!slices.Equal(a.Argv, []string{"/" + c.program, "--flag"}) || a.Environment[0] != "LC_ALL=C.UTF-8" {
+				t.Errorf("ran %+v", a)
+			}
 		})
 	}
 }
 
 func TestWaitForAUnitEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), unitPoll/2)
+		ctx, cancel := context.WithTimeout(t.Context(), UnitPoll/2)
 		defer cancel()
-		s := &script{t: t, answers: []answer{{to: "systemctl show", output: "ActiveState=activating\n"}}}
-		if err := waitForUnit(ctx, s.run, "x"); !errors.Is(err, context.DeadlineExceeded) {
+		if err := newScript(t, nil).tools().Wait(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("gave %v", err)
 		}
 	})
 }
 
-func TestUnitThatIsNotThereIsStoppedAlready(t *testing.T) {
-	s := &script{t: t, answers: []answer{
-		{to: "systemctl stop x.service", stderr: "Failed to stop x.service: Unit x.service not loaded.", fails: true},
-		{to: "systemctl stop x.service", stderr: "Failed to connect to bus", fails: true},
-	}}
-	if err := stopUnit(t.Context(), s.run, "x"); err != nil {
-		t.Error(err)
-	}
-	if err := stopUnit(t.Context(), s.run, "x"); err == nil {
-		t.Error("a failure to stop it is none")
+func TestToolInAUnitHasTheWeightsOfItsContext(t *testing.T) {
+	s := newScript(t, []string{"usr/bin/bootc"}, scriptedRun{ended: succeeds}, scriptedRun{ended: succeeds})
+	tools := s.tools()
+	run := tools.In("x", systemd.Command{Nice: 1})
+	for _, w := range []systemd.Weights{{CPU: 20, IO: 10}, {}} {
+		tools.Weights = w
+		if _, err := run(t.Context(), "bootc", "switch"); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.asked[len(s.asked)-1]; got.Weights != w || got.Nice != 1 || strings.Join(got.Argv, " ") != "/usr/bin/bootc switch" {
+			t.Errorf("asked: %+v", got)
+		}
 	}
 }
 
-func TestToolInAUnitHasTheWeightsOfItsContext(t *testing.T) {
-	s := &script{t: t, answers: []answer{{to: "systemd-run"}, {to: "cat"}, {to: "systemd-run"}, {to: "cat"}}}
-	tool := inUnit(s.run, "x", "--nice=1")
-	for _, ctx := range []context.Context{WithWeights(t.Context(), Weights{CPU: 20, IO: 10}), t.Context()} {
-		if _, err := tool(ctx, "bootc", "switch"); err != nil {
+func TestLastLineOfAUnitIsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := hostTree(t, map[string]string{"run/x.stdout": "one\ntwo\n"})
+		var said []string
+		stop := (&Tools{Root: root}).Follow(t.Context(), "x", func(text string) { said = append(said, text) })
+		time.Sleep(3 * UnitPoll) //nolint:forbidigo // it is the bubble's time
+		synctest.Wait()
+		if err := os.WriteFile(filepath.Join(root, "run/x.stdout"), []byte("one\ntwo\nthree\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if want := " --nice=1 --property=CPUWeight=20 --property=IOWeight=10 -- bootc switch"; !strings.HasSuffix(s.asked[0], want) {
-		t.Errorf("asked: %s", s.asked[0])
-	}
-	if want := " --nice=1 -- bootc switch"; !strings.HasSuffix(s.asked[2], want) {
-		t.Errorf("asked: %s", s.asked[2])
-	}
+		time.Sleep(UnitPoll) //nolint:forbidigo // it is the bubble's time
+		synctest.Wait()
+		stop()
+		if !slices.Equal(said, []string{"two", "three"}) {
+			t.Errorf("it said %q", said)
+		}
+	})
 }

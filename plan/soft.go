@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coreos/go-systemd/v22/unit"
-
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
 // kept is what a soft reboot carries over from the run before, by the path that is read into it: the kernel and what
@@ -123,13 +122,30 @@ func keptByUnit(c Change, current *machineconfig.Config) string {
 	return ""
 }
 
-// oneshot reports whether a service is declared as one; what can't be read may be.
+// serviceTypes are what systemd takes as Type=. Any other value it skips with a warning.
+var serviceTypes = []string{"simple", "exec", "forking", "oneshot", "dbus", "notify", "notify-reload", "idle"}
+
+// oneshot reports whether a service is a oneshot by its unit file and its drop-ins, as far as the configuration has
+// them. The last assignment counts, and systemd reads drop-ins by their names. One that can't be read may say oneshot.
 func oneshot(u machineconfig.Unit) bool {
-	is := func(text string) bool {
-		options, err := unit.DeserializeOptions(strings.NewReader(text))
-		return err != nil || slices.ContainsFunc(options, func(o *unit.UnitOption) bool {
-			return o.Section == "Service" && o.Name == "Type" && o.Value == "oneshot"
-		})
+	dropins := slices.SortedFunc(slices.Values(u.Dropins), func(a, b machineconfig.Dropin) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	texts := []string{u.Contents}
+	for _, d := range dropins {
+		texts = append(texts, d.Contents)
 	}
-	return is(u.Contents) || slices.ContainsFunc(u.Dropins, func(d machineconfig.Dropin) bool { return is(d.Contents) })
+	kind := ""
+	for _, text := range texts {
+		all, err := syntax.Parse(text, false)
+		if err != nil {
+			return true
+		}
+		for _, a := range all {
+			if a.Section == "Service" && a.Key == "Type" && slices.Contains(serviceTypes, a.Value) {
+				kind = a.Value
+			}
+		}
+	}
+	return kind == "oneshot"
 }

@@ -35,12 +35,12 @@ import (
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/controller/containerruntimeconfig"
 	"github.com/noderefit/noderefit/controller/disruptionpolicy"
-	"github.com/noderefit/noderefit/controller/generated"
 	"github.com/noderefit/noderefit/controller/imagemirror"
 	"github.com/noderefit/noderefit/controller/kubeletconfig"
 	"github.com/noderefit/noderefit/controller/notifications"
 	"github.com/noderefit/noderefit/controller/pool"
 	rendering "github.com/noderefit/noderefit/controller/render"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/controller/template"
 	"github.com/noderefit/noderefit/gate"
 	"github.com/noderefit/noderefit/intake"
@@ -169,7 +169,7 @@ func (o *runOptions) run() error {
 	in := intake.New()
 	config.Wrap(in.Transport)
 	keep := pool.CacheOptions()
-	maps.Copy(keep, generated.CacheOptions())
+	maps.Copy(keep, source.CacheOptions())
 	// The lease has the name that OpenShift's own controller takes: where that runs, this one waits, and no node is told
 	// two things.
 	mgr, err := ctrl.NewManager(config, ctrl.Options{

@@ -9,21 +9,20 @@ import (
 	"context"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // Name is what the controller is called on the command line.
 const Name = "containerruntimeconfig"
 
-// Add adds the controller to a manager, whose cache should have generated.CacheOptions. The MachineConfigs that it
+// Add adds the controller to a manager, whose cache should have source.CacheOptions. The MachineConfigs that it
 // makes say that they were made by version, "unknown" if empty.
 func Add(mgr ctrl.Manager, version string) error {
-	return generated.SeriesController[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
+	return source.SeriesController[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
 		Series: series, Name: Name, Version: cmp.Or(version, "unknown"), New: &mcfgv1.ContainerRuntimeConfig{},
 		List: func(ctx context.Context, from client.Reader) (out []*mcfgv1.ContainerRuntimeConfig, err error) {
 			list := &mcfgv1.ContainerRuntimeConfigList{}
@@ -34,22 +33,11 @@ func Add(mgr ctrl.Manager, version string) error {
 			return out, err
 		},
 		Status: func(o *mcfgv1.ContainerRuntimeConfig) (observed int64, said []metav1.Condition) {
-			for _, c := range o.Status.Conditions {
-				said = append(said, metav1.Condition{
-					Type: string(c.Type), Status: metav1.ConditionStatus(c.Status), LastTransitionTime: c.LastTransitionTime,
-					Reason: c.Reason, Message: c.Message,
-				})
-			}
-			return o.Status.ObservedGeneration, said
+			return o.Status.ObservedGeneration, source.Conditions(o.Status.Conditions)
 		},
 		SetStatus: func(o *mcfgv1.ContainerRuntimeConfig, observed int64, conditions []metav1.Condition) {
-			o.Status.ObservedGeneration, o.Status.Conditions = observed, nil
-			for _, c := range conditions {
-				o.Status.Conditions = append(o.Status.Conditions, mcfgv1.ContainerRuntimeConfigCondition{
-					Type: mcfgv1.ContainerRuntimeConfigStatusConditionType(c.Type), Status: corev1.ConditionStatus(c.Status),
-					LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
-				})
-			}
+			o.Status.ObservedGeneration = observed
+			o.Status.Conditions = source.ConditionsAs[mcfgv1.ContainerRuntimeConfigCondition](conditions)
 		},
 	}.Add(mgr)
 }

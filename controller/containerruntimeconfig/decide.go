@@ -8,20 +8,20 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
 // series is what ContainerRuntimeConfigs are: each has what those before it say too.
-var series = generated.Series[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
+var series = source.Series[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
 	Kind: "ContainerRuntimeConfig", What: "containerruntime",
 	Spec: func(o *mcfgv1.ContainerRuntimeConfig) (*mcfgv1.ContainerRuntimeConfiguration, *metav1.LabelSelector) {
 		return o.Spec.ContainerRuntimeConfig, o.Spec.MachineConfigPoolSelector
 	},
 	Base: func(
-		w *generated.World, pool *mcfgv1.MachineConfigPool, around *generated.Around,
-	) (generated.Layer[mcfgv1.ContainerRuntimeConfiguration], error) {
-		runtimes, unknown := generated.Runtimes(w.Pools, w.Nodes)
+		w *source.World, pool *mcfgv1.MachineConfigPool, around *source.Around,
+	) (source.Layer[mcfgv1.ContainerRuntimeConfiguration], error) {
+		runtimes, unknown := source.Runtimes(w.Pools, w.Nodes)
 		if err := unknown[pool.Name]; err != nil {
 			return nil, err
 		}
@@ -36,16 +36,16 @@ var series = generated.Series[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRu
 // layer is what a pool has of ContainerRuntimeConfigs so far, and the files that it comes to.
 type layer struct {
 	pool    string
-	on      generated.Runtime
+	on      source.Runtime
 	beneath *machineconfig.Config
 	config  mcfgv1.ContainerRuntimeConfiguration
-	files   []generated.File
+	files   []source.File
 }
 
 // Over merges one more.
 func (l layer) Over(
 	c *mcfgv1.ContainerRuntimeConfiguration,
-) (generated.Layer[mcfgv1.ContainerRuntimeConfiguration], error) {
+) (source.Layer[mcfgv1.ContainerRuntimeConfiguration], error) {
 	if err := check(c); err != nil {
 		return nil, err
 	}
@@ -68,6 +68,6 @@ func (l layer) Ignition() (config []byte, paths []string, err error) {
 	for _, f := range l.files {
 		paths = append(paths, f.Path)
 	}
-	config, err = generated.Ignition(l.files, nil, nil)
+	config, err = source.Ignition(l.files, nil, nil)
 	return config, paths, err
 }

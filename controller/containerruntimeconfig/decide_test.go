@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -44,11 +44,11 @@ func node(name, pool, runtime string) *corev1.Node {
 
 // outcome is what was decided, as a test looks at it.
 type outcome struct {
-	*generated.Decision
+	*source.Decision
 	t *testing.T
 }
 
-func decide(t *testing.T, w *generated.World, objects ...*mcfgv1.ContainerRuntimeConfig) outcome {
+func decide(t *testing.T, w *source.World, objects ...*mcfgv1.ContainerRuntimeConfig) outcome {
 	t.Helper()
 	return outcome{series.Decide(w, objects, "v1"), t}
 }
@@ -88,7 +88,7 @@ func TestEachSettingHasItsFile(t *testing.T) {
 		c.AdditionalImageStores = []mcfgv1.AdditionalImageStore{{Path: "/var/i"}}
 		c.AdditionalArtifactStores = []mcfgv1.AdditionalArtifactStore{{Path: "/var/a"}}
 	})
-	out := decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}}, o)
+	out := decide(t, &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}}, o)
 	if why := out.says("a"); why != "" {
 		t.Fatal(why)
 	}
@@ -121,7 +121,7 @@ func TestNoughtTakesAwayWhatALowerOneLimits(t *testing.T) {
 	none := config("b", 2, "worker", func(c *mcfgv1.ContainerRuntimeConfiguration) {
 		c.LogSizeMax, c.OverlaySize = quantity("0"), quantity("0")
 	})
-	got := decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}}, limits, none).said()
+	got := decide(t, &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}}, limits, none).said()
 	const last = "99-worker-generated-containerruntime-1 "
 	if file := got[last+crioDropin+"logSizeMax"]; !strings.Contains(file, "log_size_max = -1") {
 		t.Errorf("logs: %q of %v", file, got)
@@ -172,9 +172,9 @@ func TestSeveralForOnePoolAreMerged(t *testing.T) {
 	newer.Spec.ContainerRuntimeConfig.AdditionalImageStores = []mcfgv1.AdditionalImageStore{{Path: "/var/i"}}
 	everywhere := config("m", 3, "all", func(c *mcfgv1.ContainerRuntimeConfiguration) { c.PidsLimit = new(int64(100)) })
 	bad := level("bad", 4, "loud")
-	w := &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("infra"), pool("worker")}}
+	w := &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("infra"), pool("worker")}}
 	out := decide(t, w, everywhere, newer, bad, older)
-	if why := out.says("bad"); !strings.Contains(why, generated.ReasonInvalid+": spec.containerRuntimeConfig.logLevel") {
+	if why := out.says("bad"); !strings.Contains(why, source.ReasonInvalid+": spec.containerRuntimeConfig.logLevel") {
 		t.Errorf("the bad one says %q", why)
 	}
 	for _, name := range []string{"z", "a", "m"} {
@@ -207,7 +207,7 @@ func TestSeveralForOnePoolAreMerged(t *testing.T) {
 func TestWhatWasAcceptedStaysWhileTheObjectIsWrong(t *testing.T) {
 	first := config("first", 1, "worker", func(c *mcfgv1.ContainerRuntimeConfiguration) { c.LogLevel = "info" })
 	second := config("second", 2, "worker", func(c *mcfgv1.ContainerRuntimeConfiguration) { c.PidsLimit = new(int64(100)) })
-	w := &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}}
+	w := &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}}
 	w.Configs = decide(t, w, first, second).Write
 	first.Spec.ContainerRuntimeConfig.LogLevel = "loud"
 	second.Spec.ContainerRuntimeConfig.PidsLimit = new(int64(200))
@@ -221,15 +221,15 @@ func TestWhatWasAcceptedStaysWhileTheObjectIsWrong(t *testing.T) {
 
 func TestWhatLiesBeneathIsKept(t *testing.T) {
 	mc := func(name, contents string) *mcfgv1.MachineConfig {
-		raw, err := generated.Ignition([]generated.File{{Path: storagePath, Contents: []byte(contents)}}, nil, nil)
+		raw, err := source.Ignition([]source.File{{Path: storagePath, Contents: []byte(contents)}}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return generated.Config("worker", name, raw)
+		return source.Config("worker", name, raw)
 	}
 	o := config("a", 1, "worker", func(c *mcfgv1.ContainerRuntimeConfiguration) { c.OverlaySize = quantity("8G") })
 	try := func(configs ...*mcfgv1.MachineConfig) outcome {
-		return decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}, Configs: configs}, o)
+		return decide(t, &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}, Configs: configs}, o)
 	}
 	kept := try(mc("50-storage", "[storage]\ndriver = 'btrfs'\n[storage.options]\nx = 'y'\n"))
 	text := kept.said()["99-worker-generated-containerruntime /etc/containers/storage.conf"]
@@ -260,7 +260,7 @@ func TestContainerdGetsWhatItHas(t *testing.T) {
 	const name = "99-worker-generated-containerruntime "
 	annotated := pool("worker")
 	annotated.Annotations = map[string]string{api.Runtime: "containerd"}
-	for what, w := range map[string]*generated.World{
+	for what, w := range map[string]*source.World{
 		"by its nodes": {Pools: []*mcfgv1.MachineConfigPool{pool("worker")},
 			Nodes: []*corev1.Node{node("n", "worker", "containerd://2.1.0")}},
 		"by its word": {Pools: []*mcfgv1.MachineConfigPool{annotated},
@@ -278,14 +278,14 @@ func TestContainerdGetsWhatItHas(t *testing.T) {
 			}
 		}
 	}
-	out := decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}, Nodes: []*corev1.Node{
+	out := decide(t, &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}, Nodes: []*corev1.Node{
 		node("n", "worker", "containerd://2.1.0"), node("m", "worker", "cri-o://1.33.0"), node("o", "other", "x"),
 	}}, level, all)
 	if files, why := out.said(), out.says("b"); files["99-worker-generated-containerruntime-1 "+crioDropin+"pidsLimit"] == "" ||
 		files[name+containerdPath] == "" || why != "" {
 		t.Errorf("with both: %v, %s", files, why)
 	}
-	out = decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}, Nodes: []*corev1.Node{
+	out = decide(t, &source.World{Pools: []*mcfgv1.MachineConfigPool{pool("worker")}, Nodes: []*corev1.Node{
 		node("n", "worker", "containerd://2.1.0"), node("joining", "worker", ""),
 	}}, level)
 	if files := out.said(); len(files) != 1 || files[name+containerdPath] == "" {
@@ -293,7 +293,7 @@ func TestContainerdGetsWhatItHas(t *testing.T) {
 	}
 	nonsense := pool("worker")
 	nonsense.Annotations = map[string]string{api.Runtime: "docker"}
-	out = decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{nonsense}}, level)
+	out = decide(t, &source.World{Pools: []*mcfgv1.MachineConfigPool{nonsense}}, level)
 	if why := out.says("a"); !strings.Contains(why, "MachineConfigPool/worker: the annotation "+api.Runtime) {
 		t.Errorf("with neither: %v", why)
 	}

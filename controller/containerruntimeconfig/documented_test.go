@@ -12,7 +12,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // What the programs read, by the tables of their manuals. All of them ignore what they don't know, so a key in the wrong
@@ -70,7 +70,7 @@ func TestEachFileHasItsKeysInTheTablesThatAreRead(t *testing.T) {
 	for runtime, set := range map[string]func(*mcfgv1.ContainerRuntimeConfiguration){"crio": all, "containerd": level} {
 		p := pool("worker")
 		p.Annotations = map[string]string{api.Runtime: runtime}
-		out := decide(t, &generated.World{Pools: []*mcfgv1.MachineConfigPool{p}}, config("a", 1, "worker", set))
+		out := decide(t, &source.World{Pools: []*mcfgv1.MachineConfigPool{p}}, config("a", 1, "worker", set))
 		if why := out.says("a"); why != "" {
 			t.Fatal(why)
 		}

@@ -12,7 +12,7 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -136,15 +136,15 @@ func merge(under, over mcfgv1.ContainerRuntimeConfiguration) mcfgv1.ContainerRun
 
 // files are those that a configuration comes to on the runtimes of a pool, over what lies beneath.
 func files(
-	c mcfgv1.ContainerRuntimeConfiguration, on generated.Runtime, beneath *machineconfig.Config,
-) ([]generated.File, error) {
-	var out []generated.File
+	c mcfgv1.ContainerRuntimeConfiguration, on source.Runtime, beneath *machineconfig.Config,
+) ([]source.File, error) {
+	var out []source.File
 	put := func(path string, table any) error {
 		data, err := toml.Marshal(table)
 		if err != nil {
 			return fmt.Errorf("writing %s: %w", path, err)
 		}
-		out = append(out, generated.File{Path: path, Contents: data})
+		out = append(out, source.File{Path: path, Contents: data})
 		return nil
 	}
 	var errs []error

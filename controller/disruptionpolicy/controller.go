@@ -21,7 +21,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // Name is the controller's.
@@ -30,7 +30,7 @@ const Name = "disruptionpolicy"
 // Add adds the controller to a manager.
 func Add(mgr ctrl.Manager) error {
 	r := &reconciler{from: mgr.GetCache(), to: mgr.GetClient()}
-	return generated.Controller{Name: Name, Kinds: []client.Object{machineConfiguration()}, Alone: true, Look: r.look}.
+	return source.Controller{Name: Name, Kinds: []client.Object{machineConfiguration()}, Alone: true, Look: r.look}.
 		Add(mgr)
 }
 

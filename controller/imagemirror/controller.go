@@ -25,7 +25,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // Name is the controller's.
@@ -38,7 +38,7 @@ const eventUnmade = "ImageMirrorsUnmade"
 const noteLimit = 1000
 
 // Add adds the controller to a manager. The MachineConfigs that it makes say that they were made by version, "unknown"
-// if empty. The manager's cache should have generated.CacheOptions.
+// if empty. The manager's cache should have source.CacheOptions.
 func Add(mgr ctrl.Manager, version string) error {
 	scheme := mgr.GetScheme()
 	err := errors.Join(mcfgv1.Install(scheme), configv1.Install(scheme), operatorv1alpha1.Install(scheme))
@@ -52,7 +52,7 @@ func Add(mgr ctrl.Manager, version string) error {
 	kinds := []client.Object{
 		&configv1.ImageDigestMirrorSet{}, &configv1.ImageTagMirrorSet{}, &operatorv1alpha1.ImageContentSourcePolicy{},
 	}
-	return generated.Controller{Name: Name, Kinds: kinds, Look: r.look}.Add(mgr)
+	return source.Controller{Name: Name, Kinds: kinds, Look: r.look}.Add(mgr)
 }
 
 type reconciler struct {
@@ -64,7 +64,7 @@ type reconciler struct {
 
 // look brings the cluster to what decide says. What is wrong is said first, and taken back last.
 func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) error {
-	w, err := generated.Read(ctx, r.client)
+	w, err := source.Read(ctx, r.client)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		mc.Annotations[api.GeneratedBy] = r.version
 		is := w.Config(mc.Name)
 		if is == nil || ours(is) {
-			errs = append(errs, generated.Write(ctx, r.client, is, generated.Onto(is, mc)))
+			errs = append(errs, source.Write(ctx, r.client, is, source.Onto(is, mc)))
 			continue
 		}
 		for _, o := range origins {
@@ -93,14 +93,14 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 		}
 	}
 	for _, mc := range out.remove {
-		errs = append(errs, generated.Remove(ctx, r.client, mc))
+		errs = append(errs, source.Remove(ctx, r.client, mc))
 	}
 	for _, o := range origins {
 		if !o.unmade() {
 			errs = append(errs, r.say(ctx, o))
 		}
 	}
-	return generated.Worst(errs)
+	return source.Worst(errs)
 }
 
 func (r *reconciler) origins(ctx context.Context, has func(client.Object) bool) ([]*origin, error) {

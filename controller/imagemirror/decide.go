@@ -10,7 +10,7 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // what MachineConfigs are called by.
@@ -27,14 +27,14 @@ type decision struct {
 // decide makes the MachineConfig of each pool, and notes in the objects what is wrong with them. What is asked for by
 // one that is wrong stays as it was accepted the last time, since to leave out its mirrors could be to pull from where
 // nobody wants to; what others ask for, and what lies beneath, goes on to count.
-func decide(origins []*origin, w *generated.World) decision {
+func decide(origins []*origin, w *source.World) decision {
 	origins = arrange(origins)
 	wrong := slices.ContainsFunc(origins, func(o *origin) bool { return o.err != nil })
 	var out decision
-	runtimes, unknown := generated.Runtimes(w.Pools, w.Nodes)
+	runtimes, unknown := source.Runtimes(w.Pools, w.Nodes)
 	made := map[string]bool{}
 	for _, p := range w.Pools {
-		name := generated.Name(p.Name, what, "")
+		name := source.Name(p.Name, what, "")
 		is := w.Config(name)
 		noted := accepted(is)
 		if wrong && is != nil && noted == nil {
@@ -143,13 +143,13 @@ func (o *origin) failContainerd(pool string, all []registry) {
 
 // byAnother says that a pool does not select what would be made for it but what is made for another pool.
 func byAnother(p *mcfgv1.MachineConfigPool, pools []*mcfgv1.MachineConfigPool) (bool, error) {
-	own, err := generated.Selected(p, p.Name)
+	own, err := source.Selected(p, p.Name)
 	if own || err != nil {
 		return false, err
 	}
 	for _, other := range pools {
-		selected, err := generated.Selected(p, other.Name)
-		made, errOther := generated.Selected(other, other.Name)
+		selected, err := source.Selected(p, other.Name)
+		made, errOther := source.Selected(other, other.Name)
 		if err != nil || selected && made && errOther == nil {
 			return err == nil, err
 		}
@@ -159,16 +159,16 @@ func byAnother(p *mcfgv1.MachineConfigPool, pools []*mcfgv1.MachineConfigPool) (
 
 // forPool merges the mirrors with what the pool's other MachineConfigs bring.
 func forPool(
-	p *mcfgv1.MachineConfigPool, all []registry, on generated.Runtime, w *generated.World,
+	p *mcfgv1.MachineConfigPool, all []registry, on source.Runtime, w *source.World,
 ) (*mcfgv1.MachineConfig, error) {
-	name := generated.Name(p.Name, what, "")
-	if selected, err := generated.Selected(p, p.Name); err != nil {
+	name := source.Name(p.Name, what, "")
+	if selected, err := source.Selected(p, p.Name); err != nil {
 		return nil, err
 	} else if !selected {
 		return nil, fmt.Errorf("MachineConfigPool/%s: spec.machineConfigSelector: does not select %s=%s, which %s has",
 			p.Name, api.Role, p.Name, name)
 	}
-	around, err := generated.AroundOf(p, w.Configs, name, ours)
+	around, err := source.AroundOf(p, w.Configs, name, ours)
 	if err != nil {
 		return nil, err
 	}
@@ -176,11 +176,11 @@ func forPool(
 	if err != nil {
 		return nil, err
 	}
-	conf, err := parseRegistries(generated.Contents(beneath, registriesPath))
+	conf, err := parseRegistries(source.Contents(beneath, registriesPath))
 	if err != nil {
 		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registriesPath, err)
 	}
-	var files []generated.File
+	var files []source.File
 	if on.Containerd {
 		files = hostFiles(all, conf.insecure)
 	}
@@ -193,7 +193,7 @@ func forPool(
 	}
 	paths := []string{registriesPath}
 	for _, f := range files {
-		if generated.Contents(beneath, f.Path) != nil {
+		if source.Contents(beneath, f.Path) != nil {
 			return nil, fmt.Errorf("MachineConfigPool/%s: its MachineConfigs bring %s, which can't be merged with mirrors",
 				p.Name, f.Path)
 		}
@@ -202,15 +202,15 @@ func forPool(
 	if err := around.Replaced(paths...); err != nil {
 		return nil, fmt.Errorf("MachineConfigPool/%s: %w, to be merged with the mirrors", p.Name, err)
 	}
-	raw, err := generated.Ignition(append(files, generated.File{Path: registriesPath, Contents: text}), nil, nil)
+	raw, err := source.Ignition(append(files, source.File{Path: registriesPath, Contents: text}), nil, nil)
 	if err != nil {
 		return nil, err
 	}
-	return generated.Config(p.Name, name, raw), nil
+	return source.Config(p.Name, name, raw), nil
 }
 
 // ours says that a MachineConfig was made of mirrors.
 func ours(mc *mcfgv1.MachineConfig) bool {
 	_, marked := mc.Annotations[api.GeneratedBy]
-	return marked && generated.IsNamed(mc.Name, what)
+	return marked && source.IsNamed(mc.Name, what)
 }

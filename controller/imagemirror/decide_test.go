@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -27,11 +27,11 @@ func pool(name string, roles ...string) *mcfgv1.MachineConfigPool {
 
 func config(t *testing.T, name, role, path, contents string) *mcfgv1.MachineConfig {
 	t.Helper()
-	raw, err := generated.Ignition([]generated.File{{Path: path, Contents: []byte(contents)}}, nil, nil)
+	raw, err := source.Ignition([]source.File{{Path: path, Contents: []byte(contents)}}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return generated.Config(role, name, raw)
+	return source.Config(role, name, raw)
 }
 
 func names(configs []*mcfgv1.MachineConfig) string {
@@ -49,7 +49,7 @@ func TestEachPoolGetsTheMirrorsOnce(t *testing.T) {
 	mine := config(t, "99-mine-generated-registries", "mine", registriesPath, "")
 	byWorker := config(t, "99-plain-generated-registries", "plain", registriesPath, "")
 	byWorker.Annotations = stale.Annotations
-	w := &generated.World{
+	w := &source.World{
 		Pools: []*mcfgv1.MachineConfigPool{
 			pool("worker", "worker"), pool("infra", "worker", "infra"), pool("plain", "worker"), pool("odd", "nobody"),
 		},
@@ -84,7 +84,7 @@ func TestWhatIsWrongWithAPoolIsToldAndLeavesTheOthersAlone(t *testing.T) {
 		p := pool("worker", "worker")
 		p.Annotations = map[string]string{api.Runtime: "containerd"}
 		o := icsp("tmp", "quay.io", "m")
-		out := decide([]*origin{o}, &generated.World{
+		out := decide([]*origin{o}, &source.World{
 			Pools: []*mcfgv1.MachineConfigPool{p, pool("master", "master")}, Configs: []*mcfgv1.MachineConfig{test.config},
 		})
 		if err := o.pools["worker"]; err == nil || !strings.Contains(err.Error(), test.want) ||
@@ -96,7 +96,7 @@ func TestWhatIsWrongWithAPoolIsToldAndLeavesTheOthersAlone(t *testing.T) {
 
 func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 	pools := []*mcfgv1.MachineConfigPool{pool("worker", "worker")}
-	before := decide([]*origin{icsp("good", "quay.io", "m"), icsp("bad", "docker.io", "n")}, &generated.World{Pools: pools})
+	before := decide([]*origin{icsp("good", "quay.io", "m"), icsp("bad", "docker.io", "n")}, &source.World{Pools: pools})
 	if len(before.write) != 1 {
 		t.Fatalf("made %s", names(before.write))
 	}
@@ -104,7 +104,7 @@ func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 	made.Annotations[api.GeneratedBy] = "v1"
 	base := config(t, "60-worker-registries", "worker", registriesPath, "[[registry]]\nlocation = 'bad.example'\nblocked = true\n")
 	good, bad := icsp("good", "quay.io", "m", "more"), icsp("bad", "https://docker.io", "n")
-	out := decide([]*origin{good, bad}, &generated.World{
+	out := decide([]*origin{good, bad}, &source.World{
 		Pools: append(pools, pool("infra", "infra")), Configs: []*mcfgv1.MachineConfig{base, made},
 	})
 	if names(out.write) != "infra worker" || out.remove != nil || good.unmade() || !bad.unmade() {
@@ -115,7 +115,7 @@ func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := string(generated.Contents(c, registriesPath))
+		text := string(source.Contents(c, registriesPath))
 		want := []string{"'docker.io'", "'quay.io'", "'more'"}
 		if strings.HasPrefix(mc.Name, "99-worker") {
 			want = append(want, "'bad.example'")
@@ -127,7 +127,7 @@ func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 		}
 	}
 	// Taking the wrong one away takes its mirrors away.
-	gone := decide([]*origin{good}, &generated.World{Pools: pools, Configs: []*mcfgv1.MachineConfig{made}})
+	gone := decide([]*origin{good}, &source.World{Pools: pools, Configs: []*mcfgv1.MachineConfig{made}})
 	if len(gone.write) != 1 || strings.Contains(gone.write[0].Annotations[api.AcceptedKey], "docker.io") {
 		t.Errorf("without it: %v", gone.write)
 	}
@@ -138,7 +138,7 @@ func TestWhileSomethingIsWrongWhatIsOfUnknownOriginStays(t *testing.T) {
 	made.Annotations = map[string]string{api.GeneratedBy: "v1"}
 	good, bad, nothing := icsp("good", "quay.io", "m"), icsp("bad", "https://quay.io", "m"), icsp("nothing", "q@")
 	for _, origins := range [][]*origin{{bad, good}, {nothing}} {
-		out := decide(origins, &generated.World{
+		out := decide(origins, &source.World{
 			Pools: []*mcfgv1.MachineConfigPool{pool("worker", "worker")}, Configs: []*mcfgv1.MachineConfig{made},
 		})
 		if out.write != nil || out.remove != nil || good.unmade() || !origins[0].unmade() {

@@ -10,7 +10,7 @@ import (
 
 	configv1 "github.com/openshift/api/config/v1"
 
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // certsDir is where containerd looks up a registry's hosts, if its config_path says so.
@@ -65,7 +65,7 @@ type endpoint struct {
 }
 
 // hostFiles are the files for containerd, one for each registry that has mirrors.
-func hostFiles(all []registry, insecure func(location string) bool) []generated.File {
+func hostFiles(all []registry, insecure func(location string) bool) []source.File {
 	lists, known, never := map[string][][]string{}, map[string]map[string]endpoint{}, map[string]bool{}
 	for _, r := range all {
 		host, path := split(r.source)
@@ -94,13 +94,13 @@ func hostFiles(all []registry, insecure func(location string) bool) []generated.
 		}
 		lists[host] = append(lists[host], urls)
 	}
-	var out []generated.File
+	var out []source.File
 	for _, host := range slices.Sorted(maps.Keys(known)) {
 		var endpoints []endpoint
 		for _, url := range order(lists[host]) {
 			endpoints = append(endpoints, known[host][url])
 		}
-		out = append(out, generated.File{Path: certsDir + host + "/hosts.toml", Contents: hostsToml(endpoints, never[host])})
+		out = append(out, source.File{Path: certsDir + host + "/hosts.toml", Contents: hostsToml(endpoints, never[host])})
 	}
 	return out
 }

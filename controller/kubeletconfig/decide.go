@@ -9,11 +9,11 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // series is what KubeletConfigs are: what each sets comes on top of the pool's kubelet.conf and of those before it.
-var series = generated.Series[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
+var series = source.Series[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
 	Kind: "KubeletConfig", What: "kubelet",
 	Spec: func(o *mcfgv1.KubeletConfig) (*mcfgv1.KubeletConfigSpec, *metav1.LabelSelector) {
 		spec := o.Spec.DeepCopy()
@@ -25,8 +25,8 @@ var series = generated.Series[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
 
 // baseOf is what a pool's nodes have without KubeletConfigs.
 func baseOf(
-	_ *generated.World, pool *mcfgv1.MachineConfigPool, around *generated.Around,
-) (generated.Layer[mcfgv1.KubeletConfigSpec], error) {
+	_ *source.World, pool *mcfgv1.MachineConfigPool, around *source.Around,
+) (source.Layer[mcfgv1.KubeletConfigSpec], error) {
 	s := settings{pool: pool.Name, doc: document{}}
 	merged, err := around.Beneath(pool.Name)
 	if err != nil {
@@ -38,10 +38,10 @@ func baseOf(
 			s.sizes = !s.calculates
 		}
 	}
-	s.sizing = strings.Contains(string(generated.Contents(merged, sizingPath)), sizingEnabled+"true")
-	text, path := generated.Contents(merged, wholePath), wholePath
+	s.sizing = strings.Contains(string(source.Contents(merged, sizingPath)), sizingEnabled+"true")
+	text, path := source.Contents(merged, wholePath), wholePath
 	if s.whole = text != nil; !s.whole {
-		text, path = generated.Contents(merged, dropinPath), dropinPath // of the pool of all workers
+		text, path = source.Contents(merged, dropinPath), dropinPath // of the pool of all workers
 	}
 	if text == nil {
 		return s, nil

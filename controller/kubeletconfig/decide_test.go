@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -75,15 +75,15 @@ func (c *cluster) set(k *mcfgv1.KubeletConfig, spec string) {
 // bring adds a MachineConfig with files.
 func (c *cluster) bring(name, role string, files map[string]string) *mcfgv1.MachineConfig {
 	c.t.Helper()
-	var list []generated.File
+	var list []source.File
 	for path, text := range files {
-		list = append(list, generated.File{Path: path, Contents: []byte(text)})
+		list = append(list, source.File{Path: path, Contents: []byte(text)})
 	}
-	raw, err := generated.Ignition(list, nil, nil)
+	raw, err := source.Ignition(list, nil, nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	mc := generated.Config(role, name, raw)
+	mc := source.Config(role, name, raw)
 	c.configs[name] = mc
 	return mc
 }
@@ -98,9 +98,9 @@ func (c *cluster) whole(role string) *mcfgv1.MachineConfig {
 }
 
 // turn decides and does it, and says whether there was anything to do.
-func (c *cluster) turn() *generated.Decision {
+func (c *cluster) turn() *source.Decision {
 	c.t.Helper()
-	w := &generated.World{Pools: c.pools}
+	w := &source.World{Pools: c.pools}
 	for _, name := range slices.Sorted(maps.Keys(c.configs)) {
 		w.Configs = append(w.Configs, c.configs[name])
 	}
@@ -113,7 +113,7 @@ func (c *cluster) turn() *generated.Decision {
 	}
 	for _, v := range d.Objects {
 		if _, said := v.Object.GetAnnotations()[api.NameSuffix]; !said && v.Number >= 0 {
-			v.Object.SetAnnotations(map[string]string{api.NameSuffix: generated.SuffixOf(v.Number)})
+			v.Object.SetAnnotations(map[string]string{api.NameSuffix: source.SuffixOf(v.Number)})
 		}
 		v.Object.SetFinalizers(slices.Sorted(maps.Keys(v.Configs)))
 	}
@@ -121,7 +121,7 @@ func (c *cluster) turn() *generated.Decision {
 }
 
 // settle turns once, and once more to see that nothing is left to do.
-func (c *cluster) settle() *generated.Decision {
+func (c *cluster) settle() *source.Decision {
 	c.t.Helper()
 	d := c.turn()
 	if again := c.turn(); len(again.Write)+len(again.Remove) > 0 {
@@ -189,7 +189,7 @@ func (c *cluster) is(got, want document) {
 }
 
 // says holds the object to one problem, or none without words.
-func (c *cluster) says(d *generated.Decision, name, reason string, words ...string) {
+func (c *cluster) says(d *source.Decision, name, reason string, words ...string) {
 	c.t.Helper()
 	last := d.Objects[name].Conditions()[3]
 	if good := len(words) == 0; last.Reason != reason || good != (last.Status == "True") {
@@ -206,7 +206,7 @@ func (c *cluster) there(want ...string) {
 	c.t.Helper()
 	var got []string
 	for name := range c.configs {
-		if generated.IsNamed(name, series.What) {
+		if source.IsNamed(name, series.What) {
 			got = append(got, name)
 		}
 	}
@@ -221,7 +221,7 @@ func TestFalseAndZeroOverrideWhatThePoolHas(t *testing.T) {
 	c.whole("worker")
 	c.add("small", "worker", `kubeletConfig: {protectKernelDefaults: false, serializeImagePulls: false,
 		registryPullQPS: 0, evictionHard: {memory.available: "0"}, systemReservedCgroup: "", allowedUnsafeSysctls: []}`)
-	c.says(c.settle(), "small", generated.ReasonRendered)
+	c.says(c.settle(), "small", source.ReasonRendered)
 	c.is(c.kubelet("worker", wholePath), document{
 		"maxPods": int64(250), "protectKernelDefaults": false, "serializeImagePulls": false, "registryPullQPS": int64(0),
 		"systemReservedCgroup": "", "allowedUnsafeSysctls": []any{},
@@ -287,12 +287,12 @@ func TestTheAnnotationSaysWhereAKubeletConfigStands(t *testing.T) {
 	d := c.settle()
 	c.there("99-infra-generated-kubelet", "99-worker-generated-kubelet", "99-worker-generated-kubelet-9")
 	c.is(c.kubelet("worker", dropinPath), document{"maxPods": int64(10)})
-	c.says(d, "last", generated.ReasonRendered)
-	c.says(d, "first", generated.ReasonRendered)
-	c.says(d, "elsewhere", generated.ReasonRendered)
-	c.says(d, "twice", generated.ReasonOrder, api.NameSuffix, "KubeletConfig/last")
-	c.says(d, "wrong", generated.ReasonOrder, api.NameSuffix, `"10"`)
-	c.says(d, "late", generated.ReasonOrder, "no place is left")
+	c.says(d, "last", source.ReasonRendered)
+	c.says(d, "first", source.ReasonRendered)
+	c.says(d, "elsewhere", source.ReasonRendered)
+	c.says(d, "twice", source.ReasonOrder, api.NameSuffix, "KubeletConfig/last")
+	c.says(d, "wrong", source.ReasonOrder, api.NameSuffix, `"10"`)
+	c.says(d, "late", source.ReasonOrder, "no place is left")
 
 	twice.Annotations[api.NameSuffix], wrong.Annotations[api.NameSuffix] = "2", "3"
 	c.settle()
@@ -309,8 +309,8 @@ func TestAWrongKubeletConfigKeepsWhatItWasAndHoldsNothingUp(t *testing.T) {
 	c.set(second, `kubeletConfig: {podPidsLimit: lots, maxPodz: 5}`)
 	c.set(c.kubelets[0], `kubeletConfig: {maxPods: 90}`)
 	d := c.settle()
-	c.says(d, "first", generated.ReasonRendered)
-	c.says(d, "second", generated.ReasonInvalid, "spec.kubeletConfig: podPidsLimit: must be of type int64 and is a string",
+	c.says(d, "first", source.ReasonRendered)
+	c.says(d, "second", source.ReasonInvalid, "spec.kubeletConfig: podPidsLimit: must be of type int64 and is a string",
 		`spec.kubeletConfig: unknown field "maxPodz"`)
 	got := c.kubelet("worker", wholePath)
 	if got["maxPods"] != int64(90) || got["podPidsLimit"] != int64(4096) || at(got, "logging.verbosity") != int64(5) {
@@ -319,7 +319,7 @@ func TestAWrongKubeletConfigKeepsWhatItWasAndHoldsNothingUp(t *testing.T) {
 
 	// One that was never right has nothing.
 	c.add("third", "worker", `kubeletConfig: {maxPods: -1}`)
-	c.says(c.settle(), "third", generated.ReasonInvalid, "maxPods: -1 is less than 0")
+	c.says(c.settle(), "third", source.ReasonInvalid, "maxPods: -1 is less than 0")
 	c.there("99-worker-generated-kubelet", "99-worker-generated-kubelet-1")
 }
 
@@ -327,7 +327,7 @@ func TestPoolsAndSelectorsCanChange(t *testing.T) {
 	c := begin(t, "worker", "infra", "master")
 	k := c.add("both", "worker", `kubeletConfig: {maxPods: 100}`)
 	c.pools[2].Labels["worker"] = ""
-	c.says(c.settle(), "both", generated.ReasonRendered)
+	c.says(c.settle(), "both", source.ReasonRendered)
 	c.there("99-master-generated-kubelet", "99-worker-generated-kubelet")
 	if want := []string{"99-master-generated-kubelet", "99-worker-generated-kubelet"}; !slices.Equal(k.Finalizers, want) {
 		t.Errorf("finalizers are %q", k.Finalizers)
@@ -346,10 +346,10 @@ func TestPoolsAndSelectorsCanChange(t *testing.T) {
 	c.settle()
 	c.there("99-infra-generated-kubelet", "99-master-generated-kubelet")
 	delete(c.pools[2].Labels, "master")
-	c.says(c.settle(), "both", generated.ReasonSelector, "no MachineConfigPool has the labels", "master")
+	c.says(c.settle(), "both", source.ReasonSelector, "no MachineConfigPool has the labels", "master")
 	c.there("99-infra-generated-kubelet")
 	k.Spec.MachineConfigPoolSelector = &metav1.LabelSelector{}
-	c.says(c.settle(), "both", generated.ReasonSelector, "spec.machineConfigPoolSelector")
+	c.says(c.settle(), "both", source.ReasonSelector, "spec.machineConfigPoolSelector")
 	c.pools = c.pools[:1]
 	c.settle()
 	c.there()
@@ -360,7 +360,7 @@ func TestASelectorThatCantBeReadTakesNothingAway(t *testing.T) {
 	k := c.add("small", "worker", `kubeletConfig: {maxPods: 100}`)
 	c.settle()
 	k.Spec.MachineConfigPoolSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
-	c.says(c.settle(), "small", generated.ReasonSelector, "Like")
+	c.says(c.settle(), "small", source.ReasonSelector, "Like")
 	c.there("99-worker-generated-kubelet")
 }
 
@@ -369,12 +369,12 @@ func TestAForeignMachineConfigOfTheNameStays(t *testing.T) {
 	foreign := c.bring("99-worker-generated-kubelet", "worker", map[string]string{"/etc/a": "b"})
 	k := c.add("small", "worker", `kubeletConfig: {maxPods: 100}`)
 	d := c.settle()
-	c.says(d, "small", generated.ReasonForeign, "MachineConfig/99-worker-generated-kubelet", "rename or delete it")
+	c.says(d, "small", source.ReasonForeign, "MachineConfig/99-worker-generated-kubelet", "rename or delete it")
 	if c.configs[foreign.Name] != foreign || len(k.Finalizers) > 0 {
 		t.Errorf("it was taken over: %q", k.Finalizers)
 	}
 	delete(c.configs, foreign.Name)
-	c.says(c.settle(), "small", generated.ReasonRendered)
+	c.says(c.settle(), "small", source.ReasonRendered)
 }
 
 func TestWhatSomebodyChangedIsPutBack(t *testing.T) {
@@ -395,10 +395,10 @@ func TestWhyAKubeletConfigHasNoEffectIsSaid(t *testing.T) {
 	c.whole("worker")
 	c.bring("99-z", "worker", map[string]string{wholePath: base})
 	c.add("small", "worker", `kubeletConfig: {maxPods: 100}`)
-	c.says(c.settle(), "small", generated.ReasonOverridden, "MachineConfig/99-z", wholePath)
+	c.says(c.settle(), "small", source.ReasonOverridden, "MachineConfig/99-z", wholePath)
 	c.add("infra", "infra", `kubeletConfig: {maxPods: 100}`)
 	c.pools[1].Spec.MachineConfigSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
-	c.says(c.settle(), "infra", generated.ReasonUnselected, "MachineConfigPool/infra", api.Role+"=infra")
+	c.says(c.settle(), "infra", source.ReasonUnselected, "MachineConfigPool/infra", api.Role+"=infra")
 }
 
 func TestABaseThatCantBeReadIsNamedAndChangesNothing(t *testing.T) {
@@ -412,7 +412,7 @@ func TestABaseThatCantBeReadIsNamedAndChangesNothing(t *testing.T) {
 			c.settle()
 			before := c.configs["99-worker-generated-kubelet"]
 			c.bring("50-kubeadm", "worker", map[string]string{wholePath: test.text})
-			c.says(c.settle(), "small", generated.ReasonBase, "MachineConfig/50-kubeadm", wholePath, test.want)
+			c.says(c.settle(), "small", source.ReasonBase, "MachineConfig/50-kubeadm", wholePath, test.want)
 			if c.configs[before.Name] != before {
 				t.Error("it was changed")
 			}
@@ -421,7 +421,7 @@ func TestABaseThatCantBeReadIsNamedAndChangesNothing(t *testing.T) {
 	c := begin(t, "worker")
 	c.bring("50-bad", "worker", nil).Spec.Config = runtime.RawExtension{Raw: []byte(`{"ignition":{"version":"9.0.0"}}`)}
 	c.add("small", "worker", `kubeletConfig: {maxPods: 100}`)
-	c.says(c.settle(), "small", generated.ReasonBase, "MachineConfig/50-bad")
+	c.says(c.settle(), "small", source.ReasonBase, "MachineConfig/50-bad")
 }
 
 func TestAHostOfKubeadmsKeepsItsOwnConfigurationAndItsCredentials(t *testing.T) {
@@ -442,14 +442,14 @@ func TestAHostOfKubeadmsKeepsItsOwnConfigurationAndItsCredentials(t *testing.T) 
 func TestSizingIsTheHostsWhereItCanBe(t *testing.T) {
 	t.Run("a unit that MachineConfigs bring is told", func(t *testing.T) {
 		c := begin(t, "worker")
-		raw, err := generated.Ignition([]generated.File{{Path: wholePath, Contents: []byte(base)}}, nil,
+		raw, err := source.Ignition([]source.File{{Path: wholePath, Contents: []byte(base)}}, nil,
 			[]types.Unit{{Name: sizingUnit, Contents: new("[Service]")}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.whole("worker").Spec.Config.Raw = raw
 		k := c.add("auto", "worker", `autoSizingReserved: true`)
-		c.says(c.settle(), "auto", generated.ReasonRendered)
+		c.says(c.settle(), "auto", source.ReasonRendered)
 		if got, want := c.files("worker")[sizingPath], "NODE_SIZING_ENABLED=true\nSYSTEM_RESERVED_MEMORY=1Gi\n"+
 			"SYSTEM_RESERVED_CPU=500m\nSYSTEM_RESERVED_ES=1Gi\n"; got != want {
 			t.Errorf("%q", got)
@@ -468,7 +468,7 @@ func TestSizingIsTheHostsWhereItCanBe(t *testing.T) {
 		c := begin(t, "worker")
 		c.whole("worker")
 		c.add("auto", "worker", `autoSizingReserved: true`)
-		c.says(c.settle(), "auto", generated.ReasonInvalid, "spec.autoSizingReserved", sizingUnit)
+		c.says(c.settle(), "auto", source.ReasonInvalid, "spec.autoSizingReserved", sizingUnit)
 	})
 	t.Run("a host of kubeadm's gets one, and a later KubeletConfig can switch it off", func(t *testing.T) {
 		c := begin(t, "worker", "infra")
@@ -495,11 +495,11 @@ func TestReservedCPUsWinOverAReservedCgroupThatNobodyAskedFor(t *testing.T) {
 	c.bring("01-worker-kubelet", "worker", map[string]string{wholePath: strings.Replace(base, `"maxPods":250`,
 		`"systemReservedCgroup":"/system.slice","enforceNodeAllocatable":["pods","system-reserved-compressible"]`, 1)})
 	k := c.add("cpus", "worker", `kubeletConfig: {reservedSystemCPUs: 0-1}`)
-	c.says(c.settle(), "cpus", generated.ReasonRendered)
+	c.says(c.settle(), "cpus", source.ReasonRendered)
 	got := c.kubelet("worker", wholePath)
 	if got["systemReservedCgroup"] != nil || cmp.Diff(got["enforceNodeAllocatable"], any([]any{"pods"})) != "" {
 		t.Errorf("%v", got)
 	}
 	c.set(k, `kubeletConfig: {reservedSystemCPUs: 0-1, systemReservedCgroup: /system.slice}`)
-	c.says(c.settle(), "cpus", generated.ReasonInvalid, "reservedSystemCPUs")
+	c.says(c.settle(), "cpus", source.ReasonInvalid, "reservedSystemCPUs")
 }

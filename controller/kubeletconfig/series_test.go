@@ -12,7 +12,7 @@ import (
 	apitypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 const one = "99-worker-generated-kubelet"
@@ -27,7 +27,7 @@ func three(t *testing.T, count int) *cluster {
 		c.add([]string{"a", "b", "c"}[i], "worker", spec)
 	}
 	for name := range c.settle().Objects {
-		c.says(c.turn(), name, generated.ReasonRendered)
+		c.says(c.turn(), name, source.ReasonRendered)
 	}
 	return c
 }
@@ -55,17 +55,17 @@ func TestAWrongKubeletConfigStaysInThoseAboveIt(t *testing.T) {
 		reason, word string
 		make         func(*cluster, *mcfgv1.KubeletConfig)
 	}{
-		"a place that is none": {generated.ReasonOrder, `"x"`, func(c *cluster, k *mcfgv1.KubeletConfig) { c.place(k, "x") }},
-		"a selector that is none": {generated.ReasonSelector, "Like", func(_ *cluster, k *mcfgv1.KubeletConfig) {
+		"a place that is none": {source.ReasonOrder, `"x"`, func(c *cluster, k *mcfgv1.KubeletConfig) { c.place(k, "x") }},
+		"a selector that is none": {source.ReasonSelector, "Like", func(_ *cluster, k *mcfgv1.KubeletConfig) {
 			k.Spec.MachineConfigPoolSelector = &metav1.LabelSelector{
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}},
 			}
 		}},
-		"a name that is taken": {generated.ReasonForeign, one + "-5", func(c *cluster, k *mcfgv1.KubeletConfig) {
+		"a name that is taken": {source.ReasonForeign, one + "-5", func(c *cluster, k *mcfgv1.KubeletConfig) {
 			c.bring(one+"-5", "master", nil)
 			c.place(k, "5")
 		}},
-		"a place that is taken": {generated.ReasonOrder, "KubeletConfig/z has it", func(c *cluster, k *mcfgv1.KubeletConfig) {
+		"a place that is taken": {source.ReasonOrder, "KubeletConfig/z has it", func(c *cluster, k *mcfgv1.KubeletConfig) {
 			c.place(c.add("z", "worker", `kubeletConfig: {maxPods: 60}`), "8")
 			c.settle()
 			c.place(k, "8")
@@ -86,7 +86,7 @@ func TestAWrongKubeletConfigStaysInThoseAboveIt(t *testing.T) {
 						t.Errorf("%v are removed", names(d.Remove))
 					}
 					c.says(d, name, wrong.reason, wrong.word)
-					c.says(c.settle(), []string{"a", "b", "c"}[other], generated.ReasonRendered)
+					c.says(c.settle(), []string{"a", "b", "c"}[other], source.ReasonRendered)
 					want := document{
 						"maxPods": int64(60), "podPidsLimit": int64(4096), "registryBurst": int64(7), "serializeImagePulls": true,
 						"protectKernelDefaults": true, "fromTomorrow": int64(1), "nodeStatusMaxImages": int64(9),
@@ -128,10 +128,10 @@ func TestWhatDoesNotFitAnyMoreLeavesThoseAboveItAlone(t *testing.T) {
 	c.set(c.kubelets[2], `kubeletConfig: {podPidsLimit: 1024}`)
 	c.add("c", "worker", `kubeletConfig: {registryBurst: 7}`)
 	d := c.settle()
-	c.says(d, "below", generated.ReasonRendered)
-	c.says(d, "a", generated.ReasonInvalid, "imageGCLowThresholdPercent: 70")
-	c.says(d, "b", generated.ReasonBase, "KubeletConfig/a comes before it", "imageGCLowThresholdPercent: 70")
-	c.says(d, "c", generated.ReasonBase, "KubeletConfig/a comes before it")
+	c.says(d, "below", source.ReasonRendered)
+	c.says(d, "a", source.ReasonInvalid, "imageGCLowThresholdPercent: 70")
+	c.says(d, "b", source.ReasonBase, "KubeletConfig/a comes before it", "imageGCLowThresholdPercent: 70")
+	c.says(d, "c", source.ReasonBase, "KubeletConfig/a comes before it")
 	c.stands("below", "a-1", "b-2")
 	for name, was := range before {
 		if c.configs[name] != was {
@@ -139,7 +139,7 @@ func TestWhatDoesNotFitAnyMoreLeavesThoseAboveItAlone(t *testing.T) {
 		}
 	}
 	c.set(c.kubelets[1], `kubeletConfig: {imageGCLowThresholdPercent: 50}`)
-	c.says(c.settle(), "c", generated.ReasonRendered)
+	c.says(c.settle(), "c", source.ReasonRendered)
 	c.stands("below", "a-1", "b-2", "c-3")
 
 	// What an older controller made does not say of what.
@@ -148,8 +148,8 @@ func TestWhatDoesNotFitAnyMoreLeavesThoseAboveItAlone(t *testing.T) {
 	c.configs[one] = mc
 	c.set(c.kubelets[0], `kubeletConfig: {eventBurst: -5}`)
 	d = c.settle()
-	c.says(d, "below", generated.ReasonInvalid, "eventBurst")
-	c.says(d, "a", generated.ReasonBase, "KubeletConfig/below comes before it", "does not say what it was made of")
+	c.says(d, "below", source.ReasonInvalid, "eventBurst")
+	c.says(d, "a", source.ReasonBase, "KubeletConfig/below comes before it", "does not say what it was made of")
 	c.stands("below", "a-1", "b-2", "c-3")
 }
 
@@ -158,7 +158,7 @@ func TestPlacesAreChangedInPlace(t *testing.T) {
 	a, b := c.add("a", "worker", `kubeletConfig: {maxPods: 60}`), c.add("b", "worker", `kubeletConfig: {maxPods: 70}`)
 	c.settle()
 	c.is(c.kubelet("worker", dropinPath), document{"maxPods": int64(70)})
-	quiet := func(what string, wanted ...string) *generated.Decision {
+	quiet := func(what string, wanted ...string) *source.Decision {
 		t.Helper()
 		d := c.turn()
 		if len(d.Remove) > 0 || !slices.Equal(names(d.Write), wanted) {
@@ -169,12 +169,12 @@ func TestPlacesAreChangedInPlace(t *testing.T) {
 	}
 
 	c.place(a, "1")
-	c.says(quiet("one of two"), "a", generated.ReasonOrder, `"1" is taken in MachineConfigPool/worker`, "KubeletConfig/b has it")
+	c.says(quiet("one of two"), "a", source.ReasonOrder, `"1" is taken in MachineConfigPool/worker`, "KubeletConfig/b has it")
 	c.stands("a", "b-1")
 	c.place(b, "")
 	d := quiet("both", one, one+"-1")
-	c.says(d, "a", generated.ReasonRendered)
-	c.says(d, "b", generated.ReasonRendered)
+	c.says(d, "a", source.ReasonRendered)
+	c.says(d, "b", source.ReasonRendered)
 	c.stands("b", "a-1")
 	c.is(c.kubelet("worker", dropinPath), document{"maxPods": int64(60)})
 	if !slices.Equal(a.Finalizers, []string{one + "-1"}) || !slices.Equal(b.Finalizers, []string{one}) {
@@ -185,7 +185,7 @@ func TestPlacesAreChangedInPlace(t *testing.T) {
 	c.place(b, "x")
 	c.place(a, "")
 	d = quiet("where one stays")
-	c.says(d, "a", generated.ReasonOrder, "KubeletConfig/b has it")
+	c.says(d, "a", source.ReasonOrder, "KubeletConfig/b has it")
 	c.stands("b", "a-1")
 	c.place(b, "")
 	c.place(a, "1")
@@ -195,7 +195,7 @@ func TestPlacesAreChangedInPlace(t *testing.T) {
 	b.DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}
 	c.place(a, "")
 	d = c.turn()
-	c.says(d, "a", generated.ReasonRendered)
+	c.says(d, "a", source.ReasonRendered)
 	if !slices.Equal(names(d.Write), []string{one}) || !slices.Equal(names(d.Remove), []string{one + "-1"}) {
 		t.Errorf("%v are written and %v removed", names(d.Write), names(d.Remove))
 	}
@@ -218,7 +218,7 @@ func TestKubeletConfigsThatAreMadeAnewHaveWhatTheyHad(t *testing.T) {
 	if len(d.Remove) > 0 || len(d.Write) != 3 {
 		t.Errorf("%v are written and %v removed", names(d.Write), names(d.Remove))
 	}
-	c.says(d, "b", generated.ReasonInvalid, "podPidsLimit")
+	c.says(d, "b", source.ReasonInvalid, "podPidsLimit")
 	c.settle()
 	c.stands("a", "b-1", "c-2")
 	if owner := metav1.GetControllerOf(c.configs[one]); owner.UID != "new-a" {
@@ -237,13 +237,13 @@ func TestOneThatComesToAPoolTakesNobodysPlace(t *testing.T) {
 	c.set(a, `kubeletConfig: {maxPods: 61, podPidsLimit: 4096}`)
 	c.set(b, `kubeletConfig: {maxPods: 71}`)
 	d := c.settle()
-	c.says(d, "a", generated.ReasonOrder, "MachineConfigPool/infra", "KubeletConfig/b")
-	c.says(d, "b", generated.ReasonRendered)
+	c.says(d, "a", source.ReasonOrder, "MachineConfigPool/infra", "KubeletConfig/b")
+	c.says(d, "b", source.ReasonRendered)
 	c.is(c.kubelet("worker", dropinPath), document{"maxPods": int64(61), "podPidsLimit": int64(4096)})
 	c.is(c.kubelet("infra", dropinPath), document{"maxPods": int64(71), "podPidsLimit": int64(4096)})
 	c.there("99-infra-generated-kubelet", one)
 	c.place(b, "1")
-	c.says(c.settle(), "a", generated.ReasonRendered)
+	c.says(c.settle(), "a", source.ReasonRendered)
 	c.there("99-infra-generated-kubelet", "99-infra-generated-kubelet-1", one)
 }
 
@@ -258,10 +258,10 @@ func TestWhoHasTheLastPlaceIsNamed(t *testing.T) {
 	}
 	last := c.kubelets[1]
 	c.add("late", "worker", `kubeletConfig: {maxPods: 30}`)
-	c.says(c.settle(), "late", generated.ReasonOrder, "no place is left behind KubeletConfig/"+last.Name, "lower place")
+	c.says(c.settle(), "late", source.ReasonOrder, "no place is left behind KubeletConfig/"+last.Name, "lower place")
 	c.place(last, "1")
-	c.says(c.turn(), last.Name, generated.ReasonRendered)
-	c.says(c.settle(), "late", generated.ReasonRendered)
+	c.says(c.turn(), last.Name, source.ReasonRendered)
+	c.says(c.settle(), "late", source.ReasonRendered)
 	if got := c.kubelet("worker", wholePath)["maxPods"]; got != int64(30) {
 		t.Errorf("the later one does not win: %v", got)
 	}
@@ -277,7 +277,7 @@ func TestWhatLostItsOwnersIsStillOurs(t *testing.T) {
 	}
 	strip(one)
 	d := c.turn()
-	c.says(d, "a", generated.ReasonRendered)
+	c.says(d, "a", source.ReasonRendered)
 	c.stands("a", "b-1")
 
 	// A copy of it is somebody else's, and so is what somebody else controls.
@@ -287,7 +287,7 @@ func TestWhatLostItsOwnersIsStillOurs(t *testing.T) {
 	c.settle()
 	c.there(copied.Name, one, one+"-1")
 	theirs := strip(one, metav1.OwnerReference{Kind: "Other", Name: "a", UID: "uid-a", Controller: new(true)})
-	c.says(c.settle(), "a", generated.ReasonForeign, one)
+	c.says(c.settle(), "a", source.ReasonForeign, one)
 	delete(c.configs, theirs.Name)
 	c.settle()
 
@@ -322,9 +322,9 @@ func TestEveryFileThatALaterMachineConfigReplacesIsTold(t *testing.T) {
 				c.whole("worker")
 			}
 			c.add("a", "worker", test.spec)
-			c.says(c.settle(), "a", generated.ReasonRendered)
+			c.says(c.settle(), "a", source.ReasonRendered)
 			c.bring("99-worker-kubelet", "worker", map[string]string{test.path: base})
-			c.says(c.settle(), "a", generated.ReasonOverridden, "MachineConfig/99-worker-kubelet", test.path)
+			c.says(c.settle(), "a", source.ReasonOverridden, "MachineConfig/99-worker-kubelet", test.path)
 		})
 	}
 }

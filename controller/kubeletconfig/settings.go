@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // Paths on the host.
@@ -83,7 +83,7 @@ func parse(text []byte) (document, error) {
 }
 
 // Over is the layer of apply.
-func (s settings) Over(spec *mcfgv1.KubeletConfigSpec) (generated.Layer[mcfgv1.KubeletConfigSpec], error) {
+func (s settings) Over(spec *mcfgv1.KubeletConfigSpec) (source.Layer[mcfgv1.KubeletConfigSpec], error) {
 	return s.apply(spec)
 }
 
@@ -259,9 +259,9 @@ func (s settings) Ignition() (config []byte, paths []string, err error) {
 // write is Ignition of settings that nobody else has.
 func (s settings) write() (config []byte, paths []string, err error) {
 	s.doc["kind"], s.doc["apiVersion"] = documentKind, documentVersion
-	var files []generated.File
+	var files []source.File
 	put := func(path, text string) {
-		files, paths = append(files, generated.File{Path: path, Contents: []byte(text)}), append(paths, path)
+		files, paths = append(files, source.File{Path: path, Contents: []byte(text)}), append(paths, path)
 	}
 	switch {
 	case s.sizes && s.sized:
@@ -294,7 +294,7 @@ func (s settings) write() (config []byte, paths []string, err error) {
 		}
 	}
 	put(path, string(text)+"\n")
-	config, err = generated.Ignition(files, links, units)
+	config, err = source.Ignition(files, links, units)
 	return config, paths, err
 }
 

@@ -67,7 +67,7 @@ type Options struct {
 	Retention time.Duration
 }
 
-// Add adds the controller to a manager, whose cache should have generated.CacheOptions.
+// Add adds the controller to a manager, whose cache should have source.CacheOptions.
 func (o Options) Add(mgr ctrl.Manager) error {
 	scheme := mgr.GetScheme()
 	if err := errors.Join(mcfgv1.Install(scheme), operatorv1.Install(scheme), api.Install(scheme)); err != nil {

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // part is an object that another controller makes MachineConfigs from.
@@ -78,7 +78,7 @@ func altered(r *rendering, parts []part) []string {
 	}
 	var out []string
 	for _, d := range r.selected {
-		if generated.Altered(d.Object) {
+		if source.Altered(d.Object) {
 			out = append(out, fmt.Sprintf("MachineConfig/%s: somebody has changed it, and it is to be put back as the "+
 				"templates made it; is their controller running?", d.Object.Name))
 		}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
@@ -157,7 +157,7 @@ func TestAControllerConfigIsWaitedForWhereMachineConfigsAreMadeOfIt(t *testing.T
 
 func TestWhatSomebodyMadeOfAMachineConfigOfTemplatesIsNotRendered(t *testing.T) {
 	made := &mcfgv1.MachineConfig{ObjectMeta: metav1.ObjectMeta{Name: "00-worker"}}
-	made.Annotations = map[string]string{api.MadeAs: generated.Mark(made)}
+	made.Annotations = map[string]string{api.MadeAs: source.Mark(made)}
 	changed := made.DeepCopy()
 	changed.Spec.KernelArguments = []string{"quiet"}
 	of := func(mc *mcfgv1.MachineConfig) *rendering {

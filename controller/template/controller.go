@@ -24,7 +24,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // Name is the controller's, as the command line knows it.
@@ -50,7 +50,7 @@ type Options struct {
 	Sets    Sets
 }
 
-// Add adds the controller to a manager, whose cache should have generated.CacheOptions.
+// Add adds the controller to a manager, whose cache should have source.CacheOptions.
 func (o Options) Add(mgr ctrl.Manager) error {
 	if err := mcfgv1.Install(mgr.GetScheme()); err != nil {
 		return fmt.Errorf("adding controller %s: %w", Name, err)
@@ -60,7 +60,7 @@ func (o Options) Add(mgr ctrl.Manager) error {
 		sets: o.Sets, version: cmp.Or(o.Version, "unknown"),
 	}
 	kind := &mcfgv1.ControllerConfig{}
-	c := generated.Controller{Name: Name, Kinds: []client.Object{kind}, Look: func(
+	c := source.Controller{Name: Name, Kinds: []client.Object{kind}, Look: func(
 		ctx context.Context, has func(client.Object) bool,
 	) error {
 		if !has(kind) {
@@ -101,9 +101,9 @@ func (r *reconciler) look(ctx context.Context) error {
 	}
 	wanted, err := r.generate(set, cc)
 	if err != nil {
-		return r.fail(ctx, cc, outcome{reasonTemplates, fmt.Sprintf("templates %s: %s", set, generated.OneLine(err))})
+		return r.fail(ctx, cc, outcome{reasonTemplates, fmt.Sprintf("templates %s: %s", set, source.OneLine(err))})
 	}
-	w, err := generated.Read(ctx, r.client)
+	w, err := source.Read(ctx, r.client)
 	if err != nil {
 		return err
 	}
@@ -120,10 +120,10 @@ func (r *reconciler) look(ctx context.Context) error {
 		}
 	}
 	for _, c := range d.changes {
-		if err := r.apply(ctx, cc, c); generated.Behind(err) {
+		if err := r.apply(ctx, cc, c); source.Behind(err) {
 			return err
 		} else if err != nil {
-			return errors.Join(err, r.fail(ctx, cc, outcome{reasonWrite, generated.Untold(err)}))
+			return errors.Join(err, r.fail(ctx, cc, outcome{reasonWrite, source.Untold(err)}))
 		}
 	}
 	_, err = r.say(ctx, cc, status(cc, outcome{}, len(wanted), metav1.Now()))
@@ -147,9 +147,9 @@ func (r *reconciler) apply(ctx context.Context, cc *mcfgv1.ControllerConfig, c c
 	var err error
 	if c.to == nil {
 		about = c.is
-		err = generated.Remove(ctx, r.client, c.is)
+		err = source.Remove(ctx, r.client, c.is)
 	} else {
-		err = generated.Write(ctx, r.client, c.is, c.to)
+		err = source.Write(ctx, r.client, c.is, c.to)
 	}
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
+	"github.com/noderefit/noderefit/controller/source"
 )
 
 // Reasons of the conditions.
@@ -78,7 +78,7 @@ func decide(wanted, found []*mcfgv1.MachineConfig) decision {
 
 // ours says that a MachineConfig was made of templates under the name that it has: not that it is a copy of one.
 func ours(mc metav1.Object) bool {
-	if marked, own := generated.Marked(mc); marked {
+	if marked, own := source.Marked(mc); marked {
 		return own
 	}
 	o := metav1.GetControllerOf(mc)
@@ -87,8 +87,8 @@ func ours(mc metav1.Object) bool {
 
 // compare is what has to change of one that is there, nil for nothing. Labels, annotations and owners of others stay.
 func compare(is, wanted *mcfgv1.MachineConfig) *change {
-	to := generated.Onto(is, wanted)
-	if generated.Same(is, to) {
+	to := source.Onto(is, wanted)
+	if source.Same(is, to) {
 		return nil
 	}
 	what := differences(is, to)
@@ -105,7 +105,7 @@ func compare(is, wanted *mcfgv1.MachineConfig) *change {
 // differences names what people can have changed, and shows none of it.
 func differences(is, to *mcfgv1.MachineConfig) []string {
 	var out []string
-	if !generated.SameSpec(&is.Spec, &to.Spec) {
+	if !source.SameSpec(&is.Spec, &to.Spec) {
 		out = append(out, "spec")
 	}
 	if !maps.Equal(is.Labels, to.Labels) {
@@ -116,7 +116,7 @@ func differences(is, to *mcfgv1.MachineConfig) []string {
 
 // own marks what was made of a ControllerConfig. It goes with it, and does not hold up that it goes.
 func own(cc *mcfgv1.ControllerConfig, mc *mcfgv1.MachineConfig, version string) {
-	mc.Annotations = map[string]string{api.GeneratedBy: version, api.MadeAs: generated.Mark(mc)}
+	mc.Annotations = map[string]string{api.GeneratedBy: version, api.MadeAs: source.Mark(mc)}
 	mc.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: mcfgv1.GroupVersion.String(), Kind: kindControllerConfig, Name: cc.Name, UID: cc.UID,
 		Controller: new(true),

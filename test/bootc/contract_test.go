@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/test/lab"
 )
@@ -167,7 +168,7 @@ func TestContract(t *testing.T) {
 		if err != nil || system.Image != "ostree-unverified-image:"+b || !slices.Equal(system.Packages, []string{"usbguard"}) {
 			t.Errorf("to the driver it is %+v (%v)", system, err)
 		}
-		_, err = s.driver().Compose(s.ctx, ostree.System{Image: "ostree-unverified-image:" + a})
+		_, err = s.driver().Compose(s.ctx, osimage.System{Image: "ostree-unverified-image:" + a})
 		if ostree.ClassOf(err) != ostree.NeedsAdmin || !strings.Contains(err.Error(), "rpm-ostree reset") {
 			t.Errorf("the driver says, with class %s: %v", ostree.ClassOf(err), err)
 		}

@@ -14,7 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/bootc"
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/test/bootc/fault"
 	"github.com/noderefit/noderefit/test/lab"
 )
@@ -25,11 +28,38 @@ const (
 	digested   = repository + "@"
 )
 
-func (s *scene) driver() *ostree.Bootc { return s.driverWith(s.run) }
+func (s *scene) driver() *bootc.Driver { return s.driverWith(s.run, nil, nil) }
 func (s *scene) plain() *ostree.Plain  { return ostree.NewPlain(s.run, s.root()) }
 
-func (s *scene) driverWith(run ostree.Runner) *ostree.Bootc {
-	return ostree.NewBootc(run, s.root(), ostree.NewPlain(run, s.root()))
+// driverWith is a driver of which run hears what it runs by itself, and before and stopped what it has a unit do.
+func (s *scene) driverWith(run ostree.Runner, before func(line string), stopped func() error) *bootc.Driver {
+	units := s.host.Units()
+	s.Cleanup(units.Close)
+	tools := &ostree.Tools{Units: heard{units, before, stopped}, Root: s.root()}
+	return bootc.New(run, tools, ostree.NewPlain(run, s.root()))
+}
+
+// heard are units that tell a test what is asked of them.
+type heard struct {
+	*systemd.Units
+
+	before  func(line string)
+	stopped func() error
+}
+
+func (h heard) Run(ctx context.Context, c systemd.Command) (systemd.Ended, error) {
+	if h.before != nil {
+		h.before(strings.Join(c.Argv, " "))
+	}
+	return h.Units.Run(ctx, c)
+}
+
+func (h heard) Stop(ctx context.Context, name string) error {
+	err := h.Units.Stop(ctx, name)
+	if h.stopped != nil {
+		err = errors.Join(err, h.stopped())
+	}
+	return err
 }
 
 // act is a host with two images in its registry, by their digests: a is of RefV2 and brings two kernel arguments, b of
@@ -63,9 +93,9 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-func (s *scene) compose(image string) ostree.Composed {
+func (s *scene) compose(image string) osimage.Composed {
 	s.Helper()
-	c, err := s.driver().Compose(s.ctx, ostree.System{Image: image})
+	c, err := s.driver().Compose(s.ctx, osimage.System{Image: image})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -115,7 +145,7 @@ func (s *scene) hangsAt(step fault.Step, ended <-chan error) {
 }
 
 // move makes what was composed what runs, as the agent does, and returns its deployment.
-func (s *scene) move(c ostree.Composed, own ...string) ostree.Deployment {
+func (s *scene) move(c osimage.Composed, own ...string) ostree.Deployment {
 	s.Helper()
 	d := s.materialise(c, own...)
 	if err := s.plain().SetDefault(s.ctx, d.ID); err != nil {
@@ -128,7 +158,7 @@ func (s *scene) move(c ostree.Composed, own ...string) ostree.Deployment {
 	return d
 }
 
-func (s *scene) materialise(c ostree.Composed, own ...string) ostree.Deployment {
+func (s *scene) materialise(c osimage.Composed, own ...string) ostree.Deployment {
 	s.Helper()
 	added, removed, err := s.driver().KernelArguments(s.ctx, c)
 	if err != nil {
@@ -160,14 +190,14 @@ func imageIsComposedBootedAndTakenBack(s *act) {
 	}
 	s.untouched(first)
 	for image, want := range map[string]bool{digested + s.a: true, digested + s.b: false, repository + ":a": false, "": false} {
-		if there, err := s.driver().Present(s.ctx, ostree.System{Image: image}, c); there != want || err != nil {
+		if there, err := s.driver().Present(s.ctx, osimage.System{Image: image}, c); there != want || err != nil {
 			s.Errorf("that %q is present is %t (%v)", image, there, err)
 		}
 	}
 	// Neither a clean-up nor bootc's own takes it away.
 	s.must("bootc", "internals", "cleanup")
 	s.must("ostree", "admin", "cleanup")
-	if there, err := s.driver().Present(s.ctx, ostree.System{Image: digested + s.a}, c); !there || err != nil {
+	if there, err := s.driver().Present(s.ctx, osimage.System{Image: digested + s.a}, c); !there || err != nil {
 		s.Errorf("after a clean-up it is present: %t (%v)", there, err)
 	}
 
@@ -238,7 +268,7 @@ func imageIsComposedBootedAndTakenBack(s *act) {
 
 func orderlyRebootAtAnyPoint(s *act) {
 	first := s.host.BootedDeployment()
-	system := ostree.System{Image: digested + s.a}
+	system := osimage.System{Image: digested + s.a}
 	rebooted := func(what string) {
 		s.Helper()
 		boots := s.host.Boots()
@@ -270,15 +300,17 @@ func orderlyRebootAtAnyPoint(s *act) {
 	for _, before := range []string{"bootc status", "ostree refs", "ostree admin cleanup"} {
 		ctx, cancel := context.WithCancel(s.ctx)
 		switched := false
-		run := func(ctx context.Context, argv ...string) ([]byte, error) {
-			line := strings.Join(argv, " ")
+		hear := func(line string) {
 			if switched && strings.Contains(line, before) {
 				cancel()
 			}
-			switched = switched || strings.Contains(line, "-- bootc switch")
+			switched = switched || strings.Contains(line, "/bootc switch")
+		}
+		run := func(ctx context.Context, argv ...string) ([]byte, error) {
+			hear(strings.Join(argv, " "))
 			return s.run(ctx, argv...)
 		}
-		if _, err := s.driverWith(run).Compose(ctx, system); err == nil || !switched || ctx.Err() == nil {
+		if _, err := s.driverWith(run, hear, nil).Compose(ctx, system); err == nil || !switched || ctx.Err() == nil {
 			s.Errorf("the driver has not come to %s: %v", before, err)
 		}
 		rebooted("before " + before)
@@ -315,19 +347,19 @@ func whatGoesWrongIsClassed(s *act) {
 		name   string
 		step   fault.Step
 		action fault.Action
-		system ostree.System
+		system osimage.System
 		class  ostree.Class
 		says   string
 	}{
-		{"packages", "", "", ostree.System{Packages: []string{"usbguard"}}, ostree.Invalid, "use an image that was built so"},
-		{"removals", "", "", ostree.System{Removed: []string{"nano"}}, ostree.Invalid, "(nano)"},
-		{"no container", "", "", ostree.System{Image: "os/test2"}, ostree.Invalid, "ostree commit"},
-		{"no such tag", "", "", ostree.System{Image: repository + ":none"}, ostree.Invalid, "manifest unknown"},
-		{"no such directory", "", "", ostree.System{Image: "ostree-unverified-image:oci:/nope"}, ostree.Invalid, "no such file"},
-		{"no credentials", "", "", ostree.System{Image: digested + s.a}, ostree.NeedsAdmin,
+		{"packages", "", "", osimage.System{Packages: []string{"usbguard"}}, ostree.Invalid, "use an image that was built so"},
+		{"removals", "", "", osimage.System{Removed: []string{"nano"}}, ostree.Invalid, "(nano)"},
+		{"no container", "", "", osimage.System{Image: "os/test2"}, ostree.Invalid, "ostree commit"},
+		{"no such tag", "", "", osimage.System{Image: repository + ":none"}, ostree.Invalid, "manifest unknown"},
+		{"no such directory", "", "", osimage.System{Image: "ostree-unverified-image:oci:/nope"}, ostree.Invalid, "no such file"},
+		{"no credentials", "", "", osimage.System{Image: digested + s.a}, ostree.NeedsAdmin,
 			"authentication required; there are no credentials for registry.example"},
-		{"no space", fault.Layers, fault.NoSpace, ostree.System{Image: digested + s.a}, ostree.NeedsAdmin, "min-free-space-percent"},
-		{"killed", fault.Staged, fault.Die, ostree.System{Image: digested + s.a}, ostree.Failed, "bootc switch"},
+		{"no space", fault.Layers, fault.NoSpace, osimage.System{Image: digested + s.a}, ostree.NeedsAdmin, "min-free-space-percent"},
+		{"killed", fault.Staged, fault.Die, osimage.System{Image: digested + s.a}, ostree.Failed, "bootc switch"},
 	} {
 		if c.step != "" {
 			// As the kubelet has them.
@@ -377,7 +409,7 @@ func switchOutlivesItsAgent(s *act) {
 		ctx, cancel := context.WithCancel(s.ctx)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.driver().Compose(ctx, ostree.System{Image: image})
+			_, err := s.driver().Compose(ctx, osimage.System{Image: image})
 			done <- err
 		}()
 		return cancel, done
@@ -426,14 +458,13 @@ func switchOutlivesItsAgent(s *act) {
 		s.Errorf("class %s: %v", ostree.ClassOf(err), err)
 	}
 	stopped := false
-	c, err := s.driverWith(func(ctx context.Context, argv ...string) ([]byte, error) {
-		output, err := s.run(ctx, argv...)
-		if slices.Contains(argv, "stop") {
-			stopped = true
-			err = errors.Join(err, fault.Lift(s.root(), fault.Stage))
+	c, err := s.driverWith(s.run, nil, func() error {
+		if stopped {
+			return nil
 		}
-		return output, err
-	}).Compose(s.ctx, ostree.System{Image: digested + s.b})
+		stopped = true
+		return fault.Lift(s.root(), fault.Stage)
+	}).Compose(s.ctx, osimage.System{Image: digested + s.b})
 	if err != nil || c.Base != s.b || !stopped {
 		s.Errorf("composed %+v (%v); the one before was stopped: %t", c, err, stopped)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package osupdate drives the back ends of package ostree, and the whole agent with them, on hosts of the host lab whose
+// Package osupdate drives package rpmostree, and the whole agent with it and with bootc, on hosts of the host lab whose
 // OS is managed by somebody else than plain ostree. It ends with the lines of package tally.
 package osupdate
 
@@ -10,13 +10,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	driver "github.com/noderefit/noderefit/rpmostree"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/test/bootc"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
@@ -147,11 +149,6 @@ func bootWith(t *testing.T, options lab.Options, ofOld bool) (context.Context, *
 
 // run is the ostree.Runner for the present boot.
 func (m *machine) run(ctx context.Context, argv ...string) ([]byte, error) {
-	if argv[0] == "systemd-run" {
-		m.mu.Lock()
-		m.asked = append(m.asked, strings.Join(argv[slices.Index(argv, "--")+2:], " "))
-		m.mu.Unlock()
-	}
 	stdout, stderr, exit, err := m.Exec(ctx, nil, argv...)
 	if err == nil && exit != 0 {
 		err = fmt.Errorf("exit status %d", exit)
@@ -175,9 +172,25 @@ func (m *machine) root() string { return fmt.Sprintf("/proc/%d/root", m.Leader()
 
 func (m *machine) plain() *ostree.Plain { return ostree.NewPlain(m.run, m.root()) }
 
+// counting are units that tell the machine what is run in them.
+type counting struct {
+	*systemd.Units
+
+	m *machine
+}
+
+func (c counting) Run(ctx context.Context, command systemd.Command) (systemd.Ended, error) {
+	c.m.mu.Lock()
+	c.m.asked = append(c.m.asked, strings.Join(command.Argv[1:], " "))
+	c.m.mu.Unlock()
+	return c.Units.Run(ctx, command)
+}
+
 // rpm is a new driver, as after a restart of ours.
-func (m *machine) rpm() *ostree.RPM {
-	r := ostree.NewRPM(m.run, m.root(), m.plain())
+func (m *machine) rpm() *driver.Driver {
+	units := m.Units()
+	m.t.Cleanup(units.Close)
+	r := driver.New(m.run, &ostree.Tools{Units: counting{units, m}, Root: m.root()}, m.plain())
 	r.Progress = func(text string) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -244,7 +257,7 @@ func (m *machine) staged(ctx context.Context) *ostree.Deployment {
 }
 
 // compose composes what has to work in so many transactions.
-func (m *machine) compose(ctx context.Context, s ostree.System, transactions int) ostree.Composed {
+func (m *machine) compose(ctx context.Context, s osimage.System, transactions int) osimage.Composed {
 	m.t.Helper()
 	m.transactions()
 	c, err := m.rpm().Compose(ctx, s)

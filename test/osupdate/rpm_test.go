@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/rpmostree"
@@ -23,20 +24,20 @@ import (
 var realtime = []string{"kernel-rt-core", "kernel-rt-modules", "kernel-rt-modules-extra"}
 
 // system is an image with the real-time kernel and an extension.
-func system(image string) ostree.System {
+func system(image string) osimage.System {
 	packages := append([]string{"usbguard"}, realtime...)
 	slices.Sort(packages)
-	return ostree.System{Image: image, Packages: packages, Removed: slices.Sorted(slices.Values(rpmostree.KernelPackages))}
+	return osimage.System{Image: image, Packages: packages, Removed: slices.Sorted(slices.Values(rpmostree.KernelPackages))}
 }
 
 // running is a system as it is told of where it runs, of an image that is named by its digest.
-func running(s ostree.System) ostree.System {
+func running(s osimage.System) osimage.System {
 	_, s.Reported, _ = strings.Cut(s.Image, "@")
 	return s
 }
 
 // bootInto materialises what was composed, with the kernel arguments that there are, and boots it.
-func (m *machine) bootInto(ctx context.Context, c ostree.Composed) {
+func (m *machine) bootInto(ctx context.Context, c osimage.Composed) {
 	m.t.Helper()
 	p := m.plain()
 	deployments, err := p.Status(ctx)
@@ -116,7 +117,7 @@ func TestImageKernelAndExtensionAreTwoTransactionsAndBootOnlyWhenTheyAreMadeTo(t
 	}
 
 	// And all of it back, to another image.
-	want = ostree.System{Image: m.push(ctx, "44")}
+	want = osimage.System{Image: m.push(ctx, "44")}
 	c = m.compose(ctx, want, 2)
 	m.bootInto(ctx, c)
 	if now, err := m.rpm().Current(ctx); err != nil || cmp.Diff(running(want), now) != "" {
@@ -133,12 +134,12 @@ func TestImageKernelAndExtensionAreTwoTransactionsAndBootOnlyWhenTheyAreMadeTo(t
 func TestWayBackNeedsNoRefThatARebaseHasDeleted(t *testing.T) {
 	ctx, m := boot(t)
 	ref := rpmostree.Remote + ":" + rpmostree.RefV4
-	m.bootInto(ctx, m.compose(ctx, ostree.System{Image: ref}, 1))
+	m.bootInto(ctx, m.compose(ctx, osimage.System{Image: ref}, 1))
 	if err := m.rpm().Drop(ctx); err != nil {
 		t.Fatal(err)
 	}
 	before := m.BootedDeployment()
-	m.bootInto(ctx, m.compose(ctx, ostree.System{Image: m.push(ctx, "43")}, 1))
+	m.bootInto(ctx, m.compose(ctx, osimage.System{Image: m.push(ctx, "43")}, 1))
 	if err := m.rpm().Drop(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestWayBackNeedsNoRefThatARebaseHasDeleted(t *testing.T) {
 	if now, err := m.rpm().Current(ctx); err != nil || now.Image != ref {
 		t.Errorf("runs %+v, %v", now, err)
 	}
-	want := ostree.System{Image: ref, Packages: []string{"usbguard"}}
+	want := osimage.System{Image: ref, Packages: []string{"usbguard"}}
 	m.bootInto(ctx, m.compose(ctx, want, 1))
 	if now, err := m.rpm().Current(ctx); err != nil || now.Image != ref || !slices.Equal(now.Packages, want.Packages) {
 		t.Errorf("runs %+v, %v", now, err)
@@ -177,7 +178,7 @@ func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refuse := func(s ostree.System, class ostree.Class, text string) {
+	refuse := func(s osimage.System, class ostree.Class, text string) {
 		t.Helper()
 		_, err := m.rpm().Compose(ctx, s)
 		if err == nil || ostree.ClassOf(err) != class || !strings.Contains(err.Error(), text) {
@@ -191,20 +192,20 @@ func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 		}
 	}
 	unknown := strings.Replace(image, image[len(image)-8:], "00000000", 1)
-	refuse(ostree.System{Image: unknown}, ostree.Invalid, "manifest unknown")
-	refuse(ostree.System{Image: image, Packages: []string{"nosuch"}}, ostree.Invalid, "Packages not found: nosuch")
-	refuse(ostree.System{Packages: []string{"broken"}}, ostree.Invalid, "nothing-of-the-kind")
-	refuse(ostree.System{Packages: []string{"chrony"}}, ostree.Invalid, "already provided by")
-	refuse(ostree.System{Removed: []string{"nosuch"}}, ostree.Invalid, "nosuch")
-	refuse(ostree.System{Image: image, Removed: []string{"nosuch"}, Packages: []string{"usbguard"}}, ostree.Invalid, "nosuch")
-	refuse(ostree.System{Image: "nosuch/ref"}, ostree.Invalid, "nosuch/ref")
-	refuse(ostree.System{Image: strings.Repeat("0", 64)}, ostree.Invalid, "not in the repository")
+	refuse(osimage.System{Image: unknown}, ostree.Invalid, "manifest unknown")
+	refuse(osimage.System{Image: image, Packages: []string{"nosuch"}}, ostree.Invalid, "Packages not found: nosuch")
+	refuse(osimage.System{Packages: []string{"broken"}}, ostree.Invalid, "nothing-of-the-kind")
+	refuse(osimage.System{Packages: []string{"chrony"}}, ostree.Invalid, "already provided by")
+	refuse(osimage.System{Removed: []string{"nosuch"}}, ostree.Invalid, "nosuch")
+	refuse(osimage.System{Image: image, Removed: []string{"nosuch"}, Packages: []string{"usbguard"}}, ostree.Invalid, "nosuch")
+	refuse(osimage.System{Image: "nosuch/ref"}, ostree.Invalid, "nosuch/ref")
+	refuse(osimage.System{Image: strings.Repeat("0", 64)}, ostree.Invalid, "not in the repository")
 
 	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.NoSpace})
-	refuse(ostree.System{Packages: []string{"usbguard"}}, ostree.NeedsAdmin, "No space left on device")
+	refuse(osimage.System{Packages: []string{"usbguard"}}, ostree.NeedsAdmin, "No space left on device")
 	m.mend()
 	// Without a policy it is refused before rpm-ostree is asked, and where the two disagree, by rpm-ostree.
-	signed := ostree.System{Image: "ostree-image-signed:docker://" + image}
+	signed := osimage.System{Image: "ostree-image-signed:docker://" + image}
 	refuse(signed, ostree.Invalid, "the policy accepts anything")
 	m.output(ctx, "sh", "-c", `mkdir -p /etc/containers && echo '{"default":[{"type":"reject"}],"transports":{"docker":{`+
 		`"quay.example":[{"type":"signedBy","keyType":"GPGKeys","keyPath":"/etc/key"}]}}}' >/etc/containers/policy.json`)
@@ -215,7 +216,7 @@ func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 	m.output(ctx, "rm", "/etc/containers/policy.json")
 
 	m.output(ctx, "sh", "-c", "printf '[Daemon]\\nLockLayering=true\\n' >/etc/rpm-ostreed.conf; systemctl restart rpm-ostreed")
-	refuse(ostree.System{Packages: []string{"usbguard"}}, ostree.NeedsAdmin, "LockLayering=true")
+	refuse(osimage.System{Packages: []string{"usbguard"}}, ostree.NeedsAdmin, "LockLayering=true")
 	m.output(ctx, "sh", "-c", "rm /etc/rpm-ostreed.conf; systemctl restart rpm-ostreed")
 
 	// Somebody else's host, as long as its unit is active.
@@ -224,13 +225,13 @@ func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 	m.soon(ctx, "the driver is registered", func() bool {
 		return strings.Contains(m.output(ctx, "rpm-ostree", "status", "--json"), "driver.service")
 	})
-	refuse(ostree.System{Image: image}, ostree.NeedsAdmin, "Zincati (driver.service)")
+	refuse(osimage.System{Image: image}, ostree.NeedsAdmin, "Zincati (driver.service)")
 	m.output(ctx, "systemctl", "stop", "driver")
 
 	// What can't be built on.
 	m.output(ctx, "ostree", "admin", "deploy", "--os="+lab.OS, "--retain", commit)
 	m.output(ctx, "ostree", "admin", "pin", "0")
-	c := m.compose(ctx, ostree.System{Image: lab.RefV2, Packages: []string{"usbguard"}}, 1)
+	c := m.compose(ctx, osimage.System{Image: lab.RefV2, Packages: []string{"usbguard"}}, 1)
 	if staged := m.staged(ctx); staged == nil || staged.Checksum != c.Checksum {
 		t.Errorf("staged is %+v", staged)
 	}
@@ -246,7 +247,7 @@ func TestWhatCannotSucceedIsRefusedAndLeavesNothing(t *testing.T) {
 func TestTroubleThatPassesIsWaitedFor(t *testing.T) {
 	ctx, m := boot(t)
 	image := m.push(ctx, "43")
-	want := ostree.System{Image: image, Packages: []string{"usbguard"}}
+	want := osimage.System{Image: image, Packages: []string{"usbguard"}}
 	again := func(what string, transactions int) {
 		t.Helper()
 		c := m.compose(ctx, want, transactions)
@@ -319,13 +320,13 @@ func (m *machine) busy(ctx context.Context) func() bool {
 }
 
 // hanging runs Compose until the packages are about to be layered, and gives what ends it and its result.
-func (m *machine) hanging(ctx context.Context, s ostree.System) (func(), <-chan error) {
+func (m *machine) hanging(ctx context.Context, s osimage.System) (func(), <-chan error) {
 	m.t.Helper()
 	return m.hangingAt(ctx, s, fault.Fault{Step: fault.Compose, Action: fault.Hang})
 }
 
 // hangingAt does so with any fault that hangs.
-func (m *machine) hangingAt(ctx context.Context, s ostree.System, f fault.Fault) (func(), <-chan error) {
+func (m *machine) hangingAt(ctx context.Context, s osimage.System, f fault.Fault) (func(), <-chan error) {
 	m.t.Helper()
 	m.breaks(f)
 	m.transactions()
@@ -364,7 +365,7 @@ func (m *machine) mendOnce(ctx context.Context, says string) {
 
 func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	ctx, m := boot(t)
-	want := ostree.System{Image: m.push(ctx, "43"), Packages: []string{"usbguard"}}
+	want := osimage.System{Image: m.push(ctx, "43"), Packages: []string{"usbguard"}}
 
 	// The same is wanted after a restart.
 	restart, result := m.hanging(ctx, want)
@@ -383,7 +384,7 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	restart()
 	<-result
 	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang, Times: 1})
-	other := ostree.System{Packages: []string{"sysstat"}}
+	other := osimage.System{Packages: []string{"sysstat"}}
 	m.mend()
 	m.compose(ctx, other, 1)
 	if err := m.rpm().Drop(ctx); err != nil {
@@ -422,7 +423,7 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 	m.output(ctx, "systemd-run", "--unit=client", "rpm-ostree", "install", "sysstat")
 	m.soon(ctx, "the other client is at work", m.busy(ctx))
 	m.mendOnce(ctx, "waiting: rpm-ostree is at work for another program")
-	m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 2)
+	m.compose(ctx, osimage.System{Packages: []string{"usbguard"}}, 2)
 	if failed := m.output(ctx, "sh", "-c", "systemctl is-failed client.service; true"); failed == "failed" {
 		t.Error("somebody else's transaction was cancelled")
 	}
@@ -443,7 +444,7 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 func TestWhatWasStagedIsComposedAgainAfterAPowerCut(t *testing.T) {
 	ctx, m := boot(t)
 	before := m.BootedDeployment()
-	want := ostree.System{Image: m.push(ctx, "43"), Packages: []string{"usbguard"}}
+	want := osimage.System{Image: m.push(ctx, "43"), Packages: []string{"usbguard"}}
 	restart, result := m.hanging(ctx, want)
 	restart()
 	<-result
@@ -489,7 +490,7 @@ func TestFailureOfTheLastShutdownIsTold(t *testing.T) {
 	if why, err := m.rpm().FailedFinalization(ctx); why != "Installing kernel: Failed to find kernel in /usr/lib/modules, /usr/lib/ostree-boot or /boot" || err != nil {
 		t.Errorf("after one: %q, %v", why, err)
 	}
-	m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 1)
+	m.compose(ctx, osimage.System{Packages: []string{"usbguard"}}, 1)
 	if !slices.ContainsFunc(m.said, func(text string) bool { return strings.Contains(text, "Failed to find kernel") }) {
 		t.Errorf("it said %q", m.said)
 	}

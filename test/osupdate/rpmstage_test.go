@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
+	driver "github.com/noderefit/noderefit/rpmostree"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
 )
@@ -27,7 +29,7 @@ func TestStagedDeploymentWithArgumentsBootsOnlyWhenReleased(t *testing.T) {
 			present := booted.KernelArguments
 			wanted := append(slices.Clone(present[1:]), "x=1", `q="a $HOME b"`, "y", present[0], "x=1")
 
-			c := m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 1)
+			c := m.compose(ctx, osimage.System{Packages: []string{"usbguard"}}, 1)
 			d, err := m.rpm().Stage(ctx, c.Checksum, wanted)
 			if err != nil {
 				t.Fatal(err)
@@ -53,14 +55,14 @@ func TestStagedDeploymentWithArgumentsBootsOnlyWhenReleased(t *testing.T) {
 				t.Fatalf("%s has booted", m.BootedDeployment())
 			}
 			// The boot has lost it.
-			if _, err := m.rpm().Stage(ctx, c.Checksum, wanted); !errors.Is(err, ostree.ErrNotStaged) {
+			if _, err := m.rpm().Stage(ctx, c.Checksum, wanted); !errors.Is(err, driver.ErrNotStaged) {
 				t.Fatalf("gave %v", err)
 			}
 			if err := m.plain().Release(ctx, d.ID); err == nil {
 				t.Error("what is not staged was released")
 			}
 
-			c = m.compose(ctx, ostree.System{Packages: []string{"usbguard"}}, 1)
+			c = m.compose(ctx, osimage.System{Packages: []string{"usbguard"}}, 1)
 			m.breaks(fault.Fault{Step: fault.End, Action: fault.Vanish, Times: 1})
 			if d, err = m.rpm().Stage(ctx, c.Checksum, wanted); err != nil {
 				t.Fatal(err)

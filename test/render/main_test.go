@@ -31,8 +31,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/controller/generated"
 	"github.com/noderefit/noderefit/controller/render"
+	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/test/cluster"
 )
@@ -86,7 +86,7 @@ func (w *world) control(others ...func(ctrl.Manager, string) error) (stop func()
 	w.must(errors.Join(clientgoscheme.AddToScheme(scheme), mcfgv1.Install(scheme)))
 	mgr, err := ctrl.NewManager(rest.CopyConfig(w.Config), ctrl.Options{
 		Scheme:     scheme,
-		Cache:      cache.Options{ByObject: generated.CacheOptions()},
+		Cache:      cache.Options{ByObject: source.CacheOptions()},
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})

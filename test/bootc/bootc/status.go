@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 )
 
@@ -201,7 +202,7 @@ func readEntry(ctx context.Context, d ostree.Deployment) (*entry, error) {
 	if e.Incompatible || name == "" {
 		return e, nil
 	}
-	image, err := ostree.ParseImage(name)
+	image, err := osimage.ParseImage(name)
 	if err != nil {
 		return nil, err
 	}

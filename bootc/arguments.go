@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootc
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// argumentsDir is where an image has the kernel arguments that bootc sets for it, a list of them in each *.toml.
+const argumentsDir = "/usr/lib/bootc/kargs.d"
+
+// rustArch has the architectures that Rust calls otherwise than Go does; a file names some in Rust's words.
+var rustArch = map[string]string{
+	"amd64": "x86_64", "arm64": "aarch64", "386": "x86", "ppc64le": "powerpc64", "ppc64": "powerpc64",
+}
+
+// appendArguments appends the kernel arguments of one file, which may hold for some architectures alone.
+func appendArguments(list []string, file []byte, arch string) ([]string, error) {
+	var config struct {
+		Arguments     []string `toml:"kargs"`
+		Architectures []string `toml:"match-architectures"`
+	}
+	if err := toml.Unmarshal(file, &config); err != nil {
+		return nil, err
+	}
+	if config.Architectures != nil && !slices.Contains(config.Architectures, cmp.Or(rustArch[arch], arch)) {
+		return list, nil
+	}
+	for _, arguments := range config.Arguments {
+		for _, argument := range ostree.SplitArguments(arguments) {
+			if err := ostree.CheckArgument(argument); err != nil {
+				return nil, err
+			}
+			list = append(list, argument)
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// bootcHost is what of bootc's status we need.
+type bootcHost struct {
+	Kind   string `json:"kind"`
+	Status struct {
+		Staged *bootcEntry `json:"staged"`
+		Booted *bootcEntry `json:"booted"`
+	} `json:"status"`
+}
+
+// bootcEntry is a deployment.
+type bootcEntry struct {
+	Image *bootcImage `json:"image"` // nil if it is of no image, or not of one alone
+	// Incompatible means that rpm-ostree has changed it.
+	Incompatible bool         `json:"incompatible"`
+	OSTree       *bootcOSTree `json:"ostree"` // nil with bootc's other back end
+}
+
+// bootcImage is an image as it was fetched.
+type bootcImage struct {
+	Image  bootcReference `json:"image"`
+	Digest string         `json:"imageDigest"`
+}
+
+// bootcReference is what switch was told.
+type bootcReference struct {
+	Image     string `json:"image"`
+	Transport string `json:"transport"`
+	// Signature is missing, "insecure", "containerPolicy" or {"ostreeRemote": NAME}.
+	Signature json.RawMessage `json:"signature"`
+}
+
+type bootcOSTree struct {
+	Checksum  string `json:"checksum"`
+	Serial    int    `json:"deploySerial"`
+	Stateroot string `json:"stateroot"`
+}
+
+func parseBootcStatus(output []byte) (*bootcHost, error) {
+	host := &bootcHost{}
+	if err := json.Unmarshal(output, host); err != nil {
+		return nil, fmt.Errorf("parsing what bootc says: %w", err)
+	}
+	if host.Kind != "BootcHost" {
+		return nil, fmt.Errorf("parsing what bootc says: the document is a %q, not a BootcHost", host.Kind)
+	}
+	for _, entry := range []*bootcEntry{host.Status.Staged, host.Status.Booted} {
+		if entry == nil || entry.OSTree == nil {
+			continue
+		}
+		// It goes into paths and command lines.
+		o := *entry.OSTree
+		if !ostree.ChecksumPattern.MatchString(o.Checksum) || !ostree.OsPattern.MatchString(o.Stateroot) || o.Serial < 0 {
+			return nil, fmt.Errorf("parsing what bootc says: a deployment is %+v", o)
+		}
+	}
+	return host, nil
+}
+
+// bootedOSTree is the booted deployment; an error says why there is none that we could replace.
+func (h *bootcHost) bootedOSTree() (*bootcEntry, error) {
+	switch {
+	case h.Status.Booted == nil:
+		return nil, errors.New("bootc does not know what is booted")
+	case h.Status.Booted.OSTree == nil:
+		return nil, errors.New("bootc runs this host with its composefs back end, which has no deployments of ostree")
+	}
+	return h.Status.Booted, nil
+}
+
+// dir is where the deployment is on the host.
+func (o *bootcOSTree) dir() string {
+	return "/ostree/deploy/" + o.Stateroot + "/deploy/" + o.Checksum + "." + strconv.Itoa(o.Serial)
+}
+
+// signature says how the image is verified, "" if it is not, and by which ostree remote if by one.
+func (r bootcReference) signature() (verify osimage.Verification, remote string, err error) {
+	if len(r.Signature) == 0 || string(r.Signature) == "null" {
+		return osimage.VerifyNothing, "", nil
+	}
+	var word string
+	if json.Unmarshal(r.Signature, &word) == nil {
+		switch word {
+		case "insecure":
+			return osimage.VerifyNothing, "", nil
+		case "containerPolicy":
+			return osimage.VerifyPolicy, "", nil
+		}
+	}
+	var byRemote struct {
+		Remote string `json:"ostreeRemote"`
+	}
+	if json.Unmarshal(r.Signature, &byRemote) == nil && byRemote.Remote != "" {
+		return osimage.VerifyByRemote, byRemote.Remote, nil
+	}
+	return "", "", fmt.Errorf("the signature %s of image %s is unknown", r.Signature, r.Image)
+}
+
+// parse is the reference as an Image.
+func (r bootcReference) parse() (osimage.Image, error) {
+	verify, remote, err := r.signature()
+	if err != nil {
+		return osimage.Image{}, err
+	}
+	text := r.Transport + ":" + r.Image
+	switch verify {
+	case osimage.VerifyPolicy:
+		text = osimage.SchemeSigned + ":" + text
+	case osimage.VerifyByRemote:
+		text = osimage.SchemeRemote + ":" + remote + ":" + text
+	default:
+		text = osimage.SchemeUnverified + ":" + text
+	}
+	return osimage.ParseImage(text)
+}
+
+// reference is the image with the digest that it was fetched with, where a reference can have one.
+func (i *bootcImage) reference() (osimage.Image, error) {
+	image, err := i.Image.parse()
+	if err == nil && image.Transport == osimage.Registry && image.Digest == "" && osimage.DigestPattern.MatchString(i.Digest) {
+		image.Digest = i.Digest
+	}
+	return image, err
+}
+
+// runs says whether the entry was made by the very reference, so that bootc switch would find nothing to do.
+func (e *bootcEntry) runs(want osimage.Image) bool {
+	if e.Image == nil {
+		return false
+	}
+	transport, target, enforce, err := want.Bootc()
+	if err != nil || e.Image.Image.Transport != transport || e.Image.Image.Image != target {
+		return false
+	}
+	verify, _, err := e.Image.Image.signature()
+	return err == nil && (verify == osimage.VerifyPolicy) == enforce && verify != osimage.VerifyByRemote
+}
+
+// differs says what about the entry is not what was wanted, in the OS of that name; nil if nothing.
+func (e *bootcEntry) differs(want osimage.Image, stateroot string) error {
+	if e.OSTree.Stateroot != stateroot {
+		return fmt.Errorf("bootc has made a deployment of %s, and %s is booted", e.OSTree.Stateroot, stateroot)
+	}
+	if e.Image == nil {
+		return errors.New("bootc names no image for what it has made")
+	}
+	have, err := e.Image.Image.parse()
+	if err != nil {
+		return err
+	}
+	if !want.SatisfiedBy(have, e.Image.Digest) {
+		return fmt.Errorf("bootc has made %s (%s) of it", have, e.Image.Digest)
+	}
+	return nil
+}

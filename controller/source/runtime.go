@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"fmt"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// Values of the annotation api.Runtime.
+const (
+	crio       = "crio"
+	containerd = "containerd"
+)
+
+// Runtime says which container runtimes the Nodes of a pool have.
+type Runtime struct{ CRIO, Containerd bool }
+
+// Runtimes finds the runtimes of each pool: what its annotation says; else what the kubelets of its Nodes report; else,
+// or where these report something that nobody knows, CRI-O, as upstream. A pool can have both. A Node whose kubelet has
+// not reported yet counts for nothing.
+func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[string]Runtime, map[string]error) {
+	values := make([]mcfgv1.MachineConfigPool, 0, len(pools))
+	for _, p := range pools {
+		values = append(values, *p)
+	}
+	members := progress.NewMembership(values)
+	found, wrong := map[string]Runtime{}, map[string]error{}
+	for _, n := range nodes {
+		pool, _ := members.Of(n)
+		r := found[pool]
+		switch version := n.Status.NodeInfo.ContainerRuntimeVersion; {
+		case version == "":
+		case strings.HasPrefix(version, containerd+"://"):
+			r.Containerd = true
+		default:
+			r.CRIO = true
+		}
+		found[pool] = r
+	}
+	out := map[string]Runtime{}
+	for _, p := range pools {
+		switch said := p.Annotations[api.Runtime]; said {
+		case crio:
+			out[p.Name] = Runtime{CRIO: true}
+		case containerd:
+			out[p.Name] = Runtime{Containerd: true}
+		case "":
+			out[p.Name] = found[p.Name]
+			if found[p.Name] == (Runtime{}) {
+				out[p.Name] = Runtime{CRIO: true}
+			}
+		default:
+			wrong[p.Name] = fmt.Errorf("MachineConfigPool/%s: the annotation %s is %q and neither %s nor %s", p.Name,
+				api.Runtime, said, crio, containerd)
+		}
+	}
+	return out, wrong
+}

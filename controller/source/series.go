@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/noderefit/noderefit/api"
+)
+
+// lastNumber is the highest place that an object can have: names sort by one digit.
+const lastNumber = 9
+
+// Reasons of the conditions of objects in a series.
+const (
+	ReasonRendered   = "Rendered"
+	ReasonInvalid    = "Invalid"      // the object itself is wrong
+	ReasonSelector   = "NoPool"       // it is for no pool
+	ReasonOrder      = "NoOrder"      // it has no place of its own among those of its pools
+	ReasonBase       = "BaseUnusable" // what it is to come on top of can't be read
+	ReasonForeign    = "NameTaken"    // somebody else has a MachineConfig of the name
+	ReasonUnselected = "NotSelected"  // the pool would not take the MachineConfig
+	ReasonOverridden = "Overridden"   // a MachineConfig of higher precedence wins
+	reasonWrite      = "WriteFailed"  // the API server did not take the MachineConfig
+)
+
+// Series is a kind of objects of which several can be for one pool, each on top of those before it: T is the kind, and
+// S what is asked for in one, without the selector of its pools.
+type Series[T client.Object, S any] struct {
+	// Kind is what the objects are called, What what their MachineConfigs are called by.
+	Kind, What string
+	// Spec is what is asked for, and for which pools.
+	Spec func(T) (*S, *metav1.LabelSelector)
+	// Base is what a pool has without the objects.
+	Base func(w *World, pool *mcfgv1.MachineConfigPool, around *Around) (Layer[S], error)
+}
+
+// Layer is what the objects of a pool come to so far.
+type Layer[S any] interface {
+	// Over is the layer with one more on top. It leaves the one beneath as it is. Errors say what is wrong with the
+	// object, with the field.
+	Over(spec *S) (Layer[S], error)
+	// Ignition is the config that brings all of it to a host, and the paths in it that count for nothing if a later
+	// MachineConfig has them.
+	Ignition() (config []byte, paths []string, err error)
+}
+
+// Decision is what is to be done, by names in order.
+type Decision struct {
+	// Write are MachineConfigs as they are to be, Remove those that are to go.
+	Write, Remove []*mcfgv1.MachineConfig
+	// Objects has all objects, by name.
+	Objects map[string]*Verdict
+}
+
+// Verdict is what is to be said of one object.
+type Verdict struct {
+	Object client.Object
+	// Number is its place, -1 where it has none.
+	Number int
+	// Configs are its MachineConfigs: those that are there, and those that are to be.
+	Configs map[string]bool
+
+	pools    []*mcfgv1.MachineConfigPool
+	problems []problem
+	// unread: nobody knows for which pools it is, so all that it has stays. misplaced: or where it belongs in them.
+	unread, misplaced bool
+}
+
+// waits: nobody has to change the object, what it lacks may come.
+type problem struct {
+	reason, message string
+	waits           bool
+}
+
+// say is for each pool anew, and what is the same in several is said once.
+func (v *Verdict) say(reason, format string, args ...any) {
+	v.add(problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "), false})
+}
+
+// wait says what is lacking. Pools and what is for them are often applied together, in any order: the first look at one
+// is no failure for lack of the other.
+func (v *Verdict) wait(reason, format string, args ...any) {
+	v.add(problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "), true})
+}
+
+func (v *Verdict) add(p problem) {
+	if !slices.Contains(v.problems, p) {
+		v.problems = append(v.problems, p)
+	}
+}
+
+// Conditions are what is said of an object. The last is the one that readers go by, the first its older name.
+func (v *Verdict) Conditions() []metav1.Condition {
+	good, waits, bad := metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionFalse
+	reason, message := ReasonRendered, "Success"
+	if len(v.problems) > 0 {
+		var said []string
+		for _, p := range v.problems {
+			said = append(said, p.message)
+		}
+		good, reason = metav1.ConditionFalse, v.problems[0].reason
+		if waits = metav1.ConditionTrue; slices.ContainsFunc(v.problems, func(p problem) bool { return !p.waits }) {
+			waits, bad = metav1.ConditionFalse, metav1.ConditionTrue
+		}
+		message = api.ShortReason(strings.Join(said, "; "))
+	}
+	return []metav1.Condition{
+		{Type: string(mcfgv1.KubeletConfigSuccess), Status: good, Reason: reason, Message: message},
+		{Type: api.Reconciling, Status: waits, Reason: reason, Message: message},
+		{Type: api.Stalled, Status: bad, Reason: reason, Message: message},
+		{Type: string(mcfgv1.KubeletConfigAccepted), Status: good, Reason: reason, Message: message},
+	}
+}
+
+// SuffixOf is how a place is spelled.
+func SuffixOf(number int) string {
+	if number == 0 {
+		return ""
+	}
+	return strconv.Itoa(number)
+}
+
+// Decide is the whole of a series' mind. Whatever is wrong with an object, what it was when it was last right stays in
+// force, for itself and in those above it, and holds up neither others nor what is below it.
+func (s Series[T, S]) Decide(w *World, objects []T, version string) *Decision {
+	d := &Decision{Objects: map[string]*Verdict{}}
+	at := s.seat(w, objects)
+	keep := map[string]bool{}
+	for _, v := range at.all {
+		d.Objects[v.Object.GetName()] = v
+	}
+	for name, v := range at.holders {
+		if v != nil {
+			v.Configs[name] = true
+			keep[name] = v.unread
+		}
+	}
+	for _, pool := range inOrder(w.Pools) {
+		for _, mc := range s.renderPool(w, pool, at, version, keep) {
+			if !Same(at.configs[mc.Name], mc) {
+				d.Write = append(d.Write, mc)
+			}
+			at.configs[mc.Name], keep[mc.Name] = mc, true
+		}
+		for number := range lastNumber + 1 { // what goes is not what another pool is to take over
+			if name := at.name(pool, number); at.leaves(name, keep) {
+				delete(at.configs, name)
+			}
+		}
+	}
+	for _, mc := range w.Configs {
+		if at.leaves(mc.Name, keep) {
+			d.Remove = append(d.Remove, mc)
+		}
+	}
+	return d
+}
+
+// seat finds the pools of each object, and its place among those that share a pool with it.
+func (s Series[T, S]) seat(w *World, objects []T) *seating {
+	at := &seating{kind: s.Kind, what: s.What, configs: map[string]*mcfgv1.MachineConfig{}}
+	for _, mc := range w.Configs {
+		at.configs[mc.Name] = mc
+	}
+	for _, o := range objects {
+		v := &Verdict{Object: o, Number: -1, Configs: map[string]bool{}}
+		_, selector := s.Spec(o)
+		v.selectPools(selector, w.Pools)
+		at.all = append(at.all, v)
+	}
+	at.place()
+	return at
+}
+
+// inOrder has the pool of all workers first: custom pools take its MachineConfigs over.
+func inOrder(pools []*mcfgv1.MachineConfigPool) []*mcfgv1.MachineConfigPool {
+	return slices.SortedFunc(slices.Values(pools), func(a, b *mcfgv1.MachineConfigPool) int {
+		if (a.Name == api.PoolWorker) != (b.Name == api.PoolWorker) {
+			return map[bool]int{true: -1, false: 1}[a.Name == api.PoolWorker]
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+}
+
+// selectPools finds the pools that the object is for: none, if it is about to go.
+func (v *Verdict) selectPools(of *metav1.LabelSelector, pools []*mcfgv1.MachineConfigPool) {
+	if v.Object.GetDeletionTimestamp() != nil {
+		return
+	}
+	if api.UnreadableField(v.Object, "spec.machineConfigPoolSelector") {
+		v.unread = true
+		v.say(ReasonSelector, "%v", api.Unreadable(v.Object))
+		return
+	}
+	selector, err := metav1.LabelSelectorAsSelector(of)
+	if err != nil {
+		v.unread = true
+		v.say(ReasonSelector, "spec.machineConfigPoolSelector: %v", err)
+		return
+	}
+	for _, pool := range pools {
+		if pool.DeletionTimestamp == nil && !selector.Empty() && selector.Matches(labels.Set(pool.Labels)) {
+			v.pools = append(v.pools, pool)
+		}
+	}
+	if len(v.pools) == 0 {
+		v.wait(ReasonSelector, "spec.machineConfigPoolSelector: no MachineConfigPool has the labels %q",
+			metav1.FormatLabelSelector(of))
+	}
+}
+
+// renderPool makes the MachineConfigs of a pool. Each has all that those before it say too, since of files with one
+// path the last one wins whole. So where one can't be made, those above it stay as they are. What does goes to keep.
+func (s Series[T, S]) renderPool(
+	w *World, pool *mcfgv1.MachineConfigPool, at *seating, version string, keep map[string]bool,
+) (out []*mcfgv1.MachineConfig) {
+	seats := at.of(pool)
+	if len(seats) == 0 {
+		return nil
+	}
+	own := map[string]bool{}
+	for number := range lastNumber + 1 {
+		own[at.name(pool, number)] = true
+	}
+	around, stuck := AroundOf(pool, slices.Collect(maps.Values(at.configs)), at.name(pool, 0),
+		func(mc *mcfgv1.MachineConfig) bool { return own[mc.Name] })
+	var top Layer[S]
+	if stuck == nil {
+		top, stuck = s.Base(w, pool, around)
+	}
+	for _, o := range seats {
+		name, held := at.name(pool, o.number), at.configs[at.name(pool, o.held)]
+		var next *made[S]
+		if stuck != nil {
+			o.say(ReasonBase, "%v", stuck)
+		} else if next, stuck = s.make(top, o, held); next == nil && stuck == nil {
+			continue // it has never been right
+		}
+		if stuck != nil {
+			for _, stays := range []string{name, at.name(pool, o.held)} {
+				keep[stays] = keep[stays] || at.ours(stays)
+			}
+			continue
+		}
+		top = next.layer
+		mc := Config(pool.Name, name, next.config)
+		mc.Annotations = map[string]string{api.GeneratedBy: version, api.AcceptedKey: api.Encode(next.spec)}
+		// Nothing is blocked by what it belongs to: our finalizer sees to the order.
+		mc.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: mcfgv1.GroupVersion.String(), Kind: s.Kind, Name: o.Object.GetName(), UID: o.Object.GetUID(),
+			Controller: new(true),
+		}}
+		o.Configs[name] = true
+		out = append(out, Onto(at.configs[name], mc))
+		if selected, err := Selected(pool, pool.Name); err != nil || !selected {
+			o.say(ReasonUnselected, "spec.machineConfigSelector of MachineConfigPool/%s does not select MachineConfigs "+
+				"labelled %s=%s, such as %s", pool.Name, api.Role, pool.Name, name)
+		}
+		if err := around.Replaced(next.paths...); err != nil {
+			o.say(ReasonOverridden, "%v, or move what it says into a %s", err, s.Kind)
+		}
+	}
+	return out
+}
+
+// made is what an object comes to in a pool: of which spec, with those before it, and as Layer.Ignition has it.
+type made[S any] struct {
+	spec   *S
+	layer  Layer[S]
+	config []byte
+	paths  []string
+}
+
+// make puts an object on top of those before it: as it is, or as it was accepted, which held knows. It is nil if
+// there is nothing of the object, and an error if what there is does not fit any more.
+func (s Series[T, S]) make(top Layer[S], o *seat, held *mcfgv1.MachineConfig) (*made[S], error) {
+	on := func(spec *S) (*made[S], error) {
+		layer, err := top.Over(spec)
+		if err != nil {
+			return nil, err
+		}
+		config, paths, err := layer.Ignition()
+		return &made[S]{spec, layer, config, paths}, err
+	}
+	if object, ok := o.Object.(T); ok && !o.stays {
+		spec, _ := s.Spec(object)
+		wrong := api.Unreadable(object)
+		if wrong == nil {
+			var next *made[S]
+			if next, wrong = on(spec); wrong == nil {
+				return next, nil
+			}
+		}
+		o.say(ReasonInvalid, "%v", wrong)
+		if held == nil {
+			return nil, nil
+		}
+	}
+	spec := accepted[S](held)
+	if spec == nil {
+		return nil, fmt.Errorf("%s/%s comes before it, and MachineConfig/%s does not say what it was made of",
+			s.Kind, o.Object.GetName(), held.Name)
+	}
+	next, wrong := on(spec)
+	if wrong != nil {
+		if o.stays {
+			o.say(ReasonInvalid, "as it was accepted: %v", wrong)
+		}
+		return nil, fmt.Errorf("%s/%s comes before it, and what it was when it was accepted does not fit any more: %w",
+			s.Kind, o.Object.GetName(), wrong)
+	}
+	return next, nil
+}
+
+// accepted is what a MachineConfig was made of, nil where nobody knows.
+func accepted[S any](mc *mcfgv1.MachineConfig) *S {
+	if mc == nil {
+		return nil
+	}
+	spec, err := api.Decode[*S](mc.Annotations, api.AcceptedKey)
+	if err != nil {
+		return nil
+	}
+	return spec
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// World is what Look reads of the cluster. The objects are the cache's own.
+type World struct {
+	// Pools are those that are to stay, by name.
+	Pools []*mcfgv1.MachineConfigPool
+	// Configs are the MachineConfigs that pools are rendered from, by name.
+	Configs []*mcfgv1.MachineConfig
+	Nodes   []*corev1.Node
+}
+
+// Read reads the world.
+func Read(ctx context.Context, from client.Reader) (*World, error) {
+	var pools mcfgv1.MachineConfigPoolList
+	var configs mcfgv1.MachineConfigList
+	var nodes corev1.NodeList
+	for _, list := range []client.ObjectList{&pools, &configs, &nodes} {
+		if err := from.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	w := &World{}
+	for i := range pools.Items {
+		if pools.Items[i].DeletionTimestamp == nil {
+			w.Pools = append(w.Pools, &pools.Items[i])
+		}
+	}
+	for i := range configs.Items {
+		if mc := &configs.Items[i]; machineconfig.PoolOf(mc.Name) == "" {
+			w.Configs = append(w.Configs, mc)
+		}
+	}
+	for i := range nodes.Items {
+		w.Nodes = append(w.Nodes, &nodes.Items[i])
+	}
+	slices.SortFunc(w.Pools, func(a, b *mcfgv1.MachineConfigPool) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(w.Configs, func(a, b *mcfgv1.MachineConfig) int { return cmp.Compare(a.Name, b.Name) })
+	return w, nil
+}
+
+// Config is a MachineConfig of the world, nil if there is none of that name.
+func (w *World) Config(name string) *mcfgv1.MachineConfig {
+	i := slices.IndexFunc(w.Configs, func(mc *mcfgv1.MachineConfig) bool { return mc.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return w.Configs[i]
+}
+
+// Behind says that somebody else wrote, or that the cache is behind: the next turn sees it.
+func Behind(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+}
+
+// Worst joins errors. Of those that the next turn may not meet it is one, if there is nothing else.
+func Worst(errs []error) error {
+	var soon error
+	var rest []error
+	for _, err := range errs {
+		if Behind(err) {
+			soon = err
+		} else {
+			rest = append(rest, err)
+		}
+	}
+	if err := errors.Join(rest...); err != nil {
+		return err
+	}
+	return soon
+}
+
+// Untold is an error of the API server as people are told it. An object that is invalid is told by its fields, because
+// the server quotes their values.
+func Untold(err error) string {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || !apierrors.IsInvalid(err) {
+		return OneLine(err)
+	}
+	var fields []string
+	name := ""
+	if d := status.ErrStatus.Details; d != nil {
+		name = d.Name
+		for _, cause := range d.Causes {
+			fields = append(fields, cause.Field)
+		}
+	}
+	return fmt.Sprintf("MachineConfig/%s is refused: invalid fields %s", name, strings.Join(fields, ", "))
+}
+
+// OneLine is an error that may be several, as a condition has it.
+func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// Onto is a MachineConfig as it is to be where another is there, or nothing: what is made, with the labels, annotations
+// and owners of others. Of owners that control one there is one, so another one goes.
+func Onto(is, made *mcfgv1.MachineConfig) *mcfgv1.MachineConfig {
+	if is == nil {
+		return made.DeepCopy()
+	}
+	to := is.DeepCopy()
+	if !SameSpec(&is.Spec, &made.Spec) {
+		to.Spec = *made.Spec.DeepCopy()
+	}
+	to.Labels, to.Annotations = over(is.Labels, made.Labels), over(is.Annotations, made.Annotations)
+	to.OwnerReferences = append(slices.DeleteFunc(to.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Controller != nil && *o.Controller || slices.ContainsFunc(made.OwnerReferences,
+			func(m metav1.OwnerReference) bool { return m.Kind == o.Kind && m.Name == o.Name })
+	}), made.OwnerReferences...)
+	return to
+}
+
+// Same says that a MachineConfig needs no writing to be as Onto has it.
+func Same(is, to *mcfgv1.MachineConfig) bool { return is != nil && equality.Semantic.DeepEqual(is, to) }
+
+func over(under, by map[string]string) map[string]string {
+	out := maps.Clone(under)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, by)
+	return out
+}
+
+// SameSpec says that two specs are the same, however the API server spells them.
+func SameSpec(a, b *mcfgv1.MachineConfigSpec) bool {
+	x, y := a.DeepCopy(), b.DeepCopy()
+	x.Config.Raw, y.Config.Raw = nil, nil
+	return sameJSON(a.Config.Raw, b.Config.Raw) && equality.Semantic.DeepEqual(x, y)
+}
+
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return bytes.Equal(a, b)
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+// Write brings a MachineConfig from what is there, nil for nothing, to what Onto has made of it.
+func Write(ctx context.Context, c client.Writer, is, to *mcfgv1.MachineConfig) error {
+	switch {
+	case is == nil:
+		if err := c.Create(ctx, to); err != nil {
+			return fmt.Errorf("creating MachineConfig/%s: %w", to.Name, err)
+		}
+		logf.FromContext(ctx).Info("made", "config", to.Name)
+	case !Same(is, to):
+		patch := client.MergeFromWithOptions(is, client.MergeFromWithOptimisticLock{})
+		if err := c.Patch(ctx, to, patch); err != nil {
+			return fmt.Errorf("changing MachineConfig/%s: %w", to.Name, err)
+		}
+		logf.FromContext(ctx).Info("changed", "config", to.Name)
+	}
+	return nil
+}
+
+// Remove deletes a MachineConfig exactly as it was looked at.
+func Remove(ctx context.Context, c client.Writer, mc *mcfgv1.MachineConfig) error {
+	if mc.DeletionTimestamp != nil {
+		return nil
+	}
+	err := c.Delete(ctx, mc, client.Preconditions{UID: &mc.UID, ResourceVersion: &mc.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing MachineConfig/%s: %w", mc.Name, err)
+	}
+	logf.FromContext(ctx).Info("removed", "config", mc.Name)
+	return nil
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	// StagedState is where ostree describes the staged deployment, from the staging to the shutdown.
+	StagedState = "/run/ostree/staged-deployment"
+	// StagedLock is the lock of old; what it says holds as well.
+	StagedLock = "/run/ostree/staged-deployment-locked"
+)
+
+// WithLock is what every transaction has, so that what it stages cannot boot before it is asked to: rpm-ostree takes no
+// lock over from the deployment that it builds on.
+const WithLock = "--lock-finalization" //nolint:misspell // rpm-ostree's own word
+
+// StagedLocked says of the staged deployment of a host whether it is locked: it does not become what boots at the next
+// shutdown. It is read where ostree reads it then, because rpm-ostree's status does not say it and ostree's not on
+// every release. Nothing staged is not locked.
+func StagedLocked(root string) (bool, error) {
+	_, locked, err := readStaged(root)
+	return locked, err
+}
+
+// readStaged reads the kernel arguments of the staged deployment of a host, but for ostree=, and whether it is locked.
+func readStaged(root string) (arguments []string, locked bool, err error) {
+	state, err := os.ReadFile(filepath.Join(root, StagedState))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	dictionary, err := readDictionary(state)
+	if err == nil {
+		arguments, err = readStrings(dictionary["kargs"])
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("reading %s: %w", StagedState, err)
+	}
+	arguments = slices.DeleteFunc(arguments, func(a string) bool { return strings.HasPrefix(a, "ostree=") })
+	if _, err := os.Stat(filepath.Join(root, StagedLock)); err == nil {
+		return arguments, true, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, err
+	}
+	lock := dictionary["locked"]
+	return arguments, lock.kind == "b" && bytes.Equal(lock.value, []byte{1}), nil
+}
+
+// variant is a value of a GVariant dictionary, still in its own encoding.
+type variant struct {
+	kind  string // GVariant's type string
+	value []byte
+}
+
+// readStrings reads an array of strings, none of one that is not there: each ends in a zero byte, and after the last
+// the place where each of them ends follows.
+func readStrings(v variant) ([]string, error) {
+	if v.kind == "" || len(v.value) == 0 {
+		return nil, nil
+	}
+	width := placeWidth(len(v.value))
+	end := place(v.value, len(v.value)-width, width)
+	if v.kind != "as" || end < 0 || end > len(v.value)-width || (len(v.value)-end)%width != 0 {
+		return nil, errNoStrings
+	}
+	var all []string
+	start := 0
+	for at := end; at < len(v.value); at += width {
+		until := place(v.value, at, width)
+		if until <= start || until > end || v.value[until-1] != 0 {
+			return nil, errNoStrings
+		}
+		all = append(all, string(v.value[start:until-1]))
+		start = until
+	}
+	return all, nil
+}
+
+var errNoStrings = errors.New("its kernel arguments are no strings")
+
+var errNoDictionary = errors.New("it is no dictionary of variants")
+
+// readDictionary reads a GVariant of the type a{sv}: the entries one after the other, each at a multiple of eight, and
+// then the place where each of them ends. An entry is a key that a zero byte ends, from the next multiple of eight on a
+// value, a zero byte and the type of the value, and then the place where the key ends. Places are little-endian and as
+// wide as the length of what they are in demands.
+func readDictionary(data []byte) (map[string]variant, error) {
+	entries := map[string]variant{}
+	if len(data) == 0 {
+		return entries, nil
+	}
+	width := placeWidth(len(data))
+	end := place(data, len(data)-width, width)
+	if end < 0 || end > len(data)-width || (len(data)-end)%width != 0 {
+		return nil, errNoDictionary
+	}
+	start := 0
+	for at := end; at < len(data); at += width {
+		start = (start + 7) &^ 7
+		until := place(data, at, width)
+		if until < start || until > end {
+			return nil, errNoDictionary
+		}
+		key, value, err := readEntry(data[start:until])
+		if err != nil {
+			return nil, err
+		}
+		entries[key] = value
+		start = until
+	}
+	return entries, nil
+}
+
+// readEntry reads one entry of a dictionary.
+func readEntry(entry []byte) (string, variant, error) {
+	width := placeWidth(len(entry))
+	keyEnd := place(entry, len(entry)-width, width)
+	valueStart := (keyEnd + 7) &^ 7
+	if keyEnd < 1 || valueStart > len(entry)-width || entry[keyEnd-1] != 0 {
+		return "", variant{}, errNoDictionary
+	}
+	content := entry[valueStart : len(entry)-width]
+	zero := bytes.LastIndexByte(content, 0)
+	if zero < 0 {
+		return "", variant{}, errNoDictionary
+	}
+	return string(entry[:keyEnd-1]), variant{kind: string(content[zero+1:]), value: content[:zero]}, nil
+}
+
+// placeWidth is how many bytes a place takes in a container of so many bytes.
+func placeWidth(length int) int {
+	switch {
+	case length <= 0xff:
+		return 1
+	case length <= 0xffff:
+		return 2
+	}
+	return 4
+}
+
+// place reads a place at an offset, -1 if there is none.
+func place(data []byte, at, width int) int {
+	if at < 0 || at+width > len(data) {
+		return -1
+	}
+	value := 0
+	for i := width - 1; i >= 0; i-- {
+		value = value<<8 | int(data[at+i])
+	}
+	return value
+}
+
+// releaseVersion is the first ostree with a command that unlocks what is staged. Before it the lock is a file.
+const releaseVersion = "2023.8"
+
+// Release unlocks the staged deployment: it becomes what boots at the next orderly shutdown. A nil error means that
+// this was read back. Four forks at the most, and three where the version is known.
+func (p *Plain) Release(ctx context.Context, id string) error {
+	doing := "releasing " + id
+	for _, again := range []bool{false, true} {
+		all, err := p.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", doing, err)
+		}
+		at := slices.IndexFunc(all, ByID(id))
+		switch {
+		case at < 0 || !all[at].Staged:
+			return &Error{Class: Failed, Doing: doing, Err: errors.New("it is not staged any more")}
+		case !all[at].Locked:
+			return nil
+		case again:
+			return &Error{Class: Failed, Doing: doing, Err: errors.New("it is locked still")}
+		}
+		version, err := p.Version(ctx)
+		if err != nil {
+			return err
+		}
+		if older(version, releaseVersion) {
+			if err := os.Remove(p.host(StagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return &Error{Class: Failed, Doing: doing, Err: err}
+			}
+			continue
+		}
+		output, err := p.run(ctx, "ostree", "admin", strings.TrimPrefix(WithLock, "--"), "--unlock")
+		if err != nil {
+			return Failing(doing, output, err)
+		}
+	}
+	return nil
+}

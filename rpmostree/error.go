@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpmostree
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os/exec"
+	"strings"
+
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// rpmTrouble is what kept a transaction from being done, as far as it decides what comes next.
+type rpmTrouble int
+
+const (
+	rpmRefused rpmTrouble = iota // it was not done, and would not be if it were asked for again
+	rpmNetwork                   // it may be done later, when the network is better
+	rpmBusy                      // another transaction, or another program, has the sysroot
+	rpmLost                      // the daemon or the client went away: it may be done, be going on, or not be begun
+)
+
+// rpmTexts are what rpm-ostree, ostree and the tools below them say. The first that fits decides.
+var rpmTexts = []struct {
+	trouble rpmTrouble
+	class   ostree.Class
+	parts   []string
+}{
+	// The host goes down: whoever asks again does so after the boot.
+	{rpmRefused, ostree.Retryable, []string{"Reboot initiated, cannot start new transaction"}},
+	{rpmBusy, ostree.Retryable, []string{"Transaction in progress", "System transaction in progress"}},
+	{rpmNetwork, ostree.Retryable, []string{
+		"connection refused", "connection reset by peer", "no route to host", "network is unreachable", "i/o timeout",
+		"no such host", "Temporary failure in name resolution", "server misbehaving", "TLS handshake timeout",
+		"unexpected EOF", "context deadline exceeded", "Client.Timeout exceeded", "toomanyrequests",
+		"Curl error (5)", "Curl error (6)", "Curl error (7)", "Curl error (18)", "Curl error (28)", "Curl error (35)",
+		"Curl error (52)", "Curl error (55)", "Curl error (56)", "Curl error (92)",
+		"Status code: 408", "Status code: 425", "Status code: 429",
+		"Status code: 500", "Status code: 502", "Status code: 503", "Status code: 504",
+		"408 Request Timeout", "429 Too Many Requests",
+		"500 Internal Server Error", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout",
+	}},
+	{rpmLost, ostree.Retryable, []string{
+		"org.freedesktop.DBus.Error.NoReply", "Message recipient disconnected", "Remote peer disconnected",
+		"org.freedesktop.DBus.Error.NameHasNoOwner", "org.freedesktop.DBus.Error.ServiceUnknown",
+		"Could not activate remote peer", "Failed to activate service", "Job for rpm-ostreed.service",
+		"Failed to start rpm-ostreed", "Timeout was reached", "Bus owner changed, aborting",
+		"Couldn't start daemon", "client disconnected before calling Start",
+	}},
+	{rpmRefused, ostree.NeedsAdmin, []string{
+		"LockLayering=true",
+		"Updates and deployments are driven by",
+		"was not booted via libostree",
+		"No space left on device", "would be exceeded, at least", "nsufficient free space",
+		"unauthorized", "authentication required", //nolint:misspell // a registry's own word
+		"requested access to the resource is denied", "(Forbidden)",
+		"Unknown option", "Unknown command", "x509: ", "certificate",
+	}},
+	{rpmRefused, ostree.Invalid, []string{
+		"Old and new refs are equal",
+		"not found", "(Not Found)", "is already provided by", "is already requested", "No overrides for package",
+		"Multiple packages match", "Could not depsolve transaction", "conflicting requests", "nothing provides",
+		"manifest unknown", "name unknown", "invalid reference format", "No such branch", "Invalid refspec",
+		"Invalid ref name", "No such metadata object", "Server returned HTTP 403", "Server returned HTTP 404",
+		"Status code: 403", "Status code: 404",
+		// What a signature policy says of an image that lacks what it demands.
+		"refusing usage", "Source image rejected", "signature was required", "cryptographic signature verification failed",
+		"GPG signatures found, but none are in trusted keyring", "Can't check signature",
+	}},
+}
+
+// rpmFailing makes an Error out of what a call of rpm-ostree came to, and says what to do about it. Its text is
+// rpm-ostree's own line, or all that is known where there is none.
+func rpmFailing(doing string, err error) (rpmTrouble, error) {
+	command, isCommand := errors.AsType[*ostree.CommandError](err)
+	switch {
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return rpmRefused, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
+		return rpmRefused, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
+	case !isCommand:
+		return rpmRefused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+	}
+	if line := rpmLine(command.Stderr); line != "" {
+		err = &rpmSaid{line: line, err: err}
+	}
+	text := command.Stderr
+	if ostree.NetworkTrouble(text) {
+		return rpmNetwork, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+	}
+	for _, known := range rpmTexts {
+		if ostree.ContainsAny(text, known.parts...) {
+			return known.trouble, &ostree.Error{Class: known.class, Doing: doing, Err: err}
+		}
+	}
+	if rpmLine(text) == "" {
+		// It was killed, or could not be started: a client that fails says so.
+		return rpmLost, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+	}
+	return rpmRefused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+}
+
+// rpmSaid is an error of rpm-ostree in its own words.
+type rpmSaid struct {
+	line string
+	err  error
+}
+
+func (e *rpmSaid) Error() string { return "rpm-ostree: " + e.line }
+func (e *rpmSaid) Unwrap() error { return e.err }
+
+// rpmLine is what follows the last "error: " at the beginning of a line, white space in it made single spaces; "" if
+// there is none. Where the client could not start the daemon, systemctl's lines before it say why, and it says nothing.
+func rpmLine(stderr string) string {
+	at := strings.LastIndex("\n"+stderr, "\nerror: ")
+	if at < 0 {
+		return ""
+	}
+	line := strings.Join(strings.Fields(stderr[at+len("error: "):]), " ")
+	if strings.HasPrefix(line, "exit status") {
+		return strings.Join(strings.Fields(stderr), " ")
+	}
+	return line
+}

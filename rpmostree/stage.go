@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpmostree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// ErrNotStaged is the error of a commit that was staged once and is not any more: it has to be composed again.
+var ErrNotStaged = errors.New("what was composed is not staged any more")
+
+// Stage makes sure that there is a staged and locked deployment of a commit with exactly these kernel arguments, in
+// this order, and returns it. The commit is one that Compose gave, and that is staged since, or the booted one; it
+// takes one transaction where the arguments are others than there. It does not boot before Plain.Release. Where what is
+// asked for is what runs, there is nothing to stage, and that is an error. What is staged has to have an rpm-ostree of
+// its own, without which there would be no way back from it.
+func (r *Driver) Stage(ctx context.Context, checksum string, arguments []string) (ostree.Deployment, error) {
+	doing := "staging " + checksum
+	for _, argument := range arguments {
+		if err := ostree.CheckArgument(argument); err != nil {
+			return ostree.Deployment{}, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: err}
+		}
+	}
+	d, err := r.stage(ctx, doing, checksum, arguments)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotStaged) {
+		if clearErr := r.clear(ctx); clearErr != nil {
+			err = fmt.Errorf("%w; then %w", err, clearErr)
+		}
+	}
+	return d, err
+}
+
+func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []string) (ostree.Deployment, error) {
+	failed := func(format string, args ...any) (ostree.Deployment, error) {
+		return ostree.Deployment{}, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: fmt.Errorf(format, args...)}
+	}
+	if err := r.joinArguments(ctx, doing, arguments); err != nil {
+		return ostree.Deployment{}, err
+	}
+	done := rpmProgress{limit: -1}
+	for {
+		s, err := r.settle(ctx, doing, nil)
+		if err != nil {
+			return ostree.Deployment{}, err
+		}
+		steps, d, err := remainingArguments(s, checksum, arguments)
+		if err != nil {
+			return ostree.Deployment{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
+		}
+		switch {
+		case done.limit >= 0 && len(steps) > done.limit:
+			return failed("after %s the first deployment is %s with the kernel arguments %q, and not locked %q of %s",
+				strings.Join(done.last, " "), s.listed[0].ID, s.listed[0].KernelArguments, arguments, checksum)
+		case len(steps) == 0 && !d.Staged:
+			return failed("%s is what was asked for already", d.ID)
+		case len(steps) == 0:
+			return d, r.canComeBack(doing, d)
+		case done.last == nil:
+			if err := r.begin(ctx, doing, rpmTarget{}, s); err != nil {
+				return ostree.Deployment{}, err
+			}
+		}
+		done.last, done.before = steps[0], len(steps)
+		if err := r.step(ctx, doing, &done); err != nil {
+			return ostree.Deployment{}, err
+		}
+	}
+}
+
+// joinArguments ends what an earlier call of Stage has left going on: by waiting, if it may be a step to the arguments,
+// else by cancelling it.
+func (r *Driver) joinArguments(ctx context.Context, doing string, arguments []string) error {
+	words, err := r.running(ctx)
+	if err != nil {
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+	}
+	if words == "" {
+		return nil
+	}
+	all, err := r.plain.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	ours := slices.ContainsFunc(all, func(d ostree.Deployment) bool {
+		step, err := argumentsStep(d.KernelArguments, arguments)
+		return err == nil && strings.Join(step, " ") == words
+	})
+	return r.end(ctx, doing, words, ours || words == strings.Join(cleanupPending, " "))
+}
+
+// canComeBack refuses a deployment that could not be left again.
+func (r *Driver) canComeBack(doing string, d ostree.Deployment) error {
+	_, err := os.Stat(r.host(d.Dir + "/usr/bin/rpm-ostree"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: errors.New(
+			"the image has no rpm-ostree, which is what this host would have to come back from it with")}
+	case err != nil:
+		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+	}
+	return nil
+}
+
+// remainingArguments are the transactions that make the staged deployment of a commit have these kernel arguments, and
+// the deployment that has them when there are none. What they are before is asked of the deployment that rpm-ostree
+// builds on, which has to be of that commit, and of the packages that it is to have.
+func remainingArguments(s rpmStatus, checksum string, arguments []string) ([][]string, ostree.Deployment, error) {
+	booted, first, all := s.booted(), s.first(), s.listed
+	asBooted := func(d rpmDeployment) bool {
+		return sameOthers(d, booted) && (checksum != booted.Checksum ||
+			slices.Equal(sorted(d.Packages), sorted(booted.Packages)) && slices.Equal(sorted(d.Removed), sorted(booted.Removed)))
+	}
+	find := func(d rpmDeployment) int { return slices.IndexFunc(all, ostree.ByID(d.id())) }
+	from, at := first, find(first)
+	usable := at >= 0 && first.Checksum == checksum && asBooted(first)
+	var steps [][]string
+	switch {
+	case usable && first.Staged && all[at].Locked, usable && first.Booted:
+	case booted.Checksum != checksum:
+		return nil, ostree.Deployment{}, ErrNotStaged
+	case s.pending():
+		from, at, steps = booted, find(booted), [][]string{cleanupPending}
+	case usable:
+	default:
+		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s stands before the booted one: %w", first.id(), errPinned)
+	}
+	if at < 0 {
+		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s is there no more", from.id())
+	}
+	step, err := argumentsStep(all[at].KernelArguments, arguments)
+	if err != nil {
+		return nil, ostree.Deployment{}, err
+	}
+	if step != nil {
+		steps = append(steps, step)
+	}
+	return steps, all[at], nil
+}
+
+// argumentsStep is the transaction that makes exactly the wanted kernel arguments of those that there are, nil if they
+// are that. rpm-ostree deletes first, of equal arguments the first one, and a key alone only where it is there once;
+// then it appends. So of the present arguments a beginning of the wanted ones is left, as long as can be, and the rest
+// is appended.
+func argumentsStep(present, wanted []string) ([]string, error) {
+	if slices.Equal(present, wanted) {
+		return nil, nil
+	}
+	var why error
+	for n := min(len(present), len(wanted)); n >= 0; n-- {
+		deleted, err := reduce(present, wanted[:n])
+		if err != nil {
+			why = err
+			continue
+		}
+		argv := []string{"rpm-ostree", "kargs"}
+		for _, a := range deleted {
+			argv = append(argv, "--delete="+a)
+		}
+		for _, a := range wanted[n:] {
+			argv = append(argv, "--append="+a)
+		}
+		return append(argv, ostree.WithLock), nil
+	}
+	return nil, fmt.Errorf("setting the kernel arguments %q instead of %q: %w", wanted, present, why)
+}
+
+// reduce says which arguments to delete, one after the other, so that exactly rest is left.
+func reduce(present, rest []string) ([]string, error) {
+	surplus := map[string]int{}
+	for _, a := range present {
+		surplus[a]++
+	}
+	for _, a := range rest {
+		surplus[a]--
+	}
+	var deleted []string
+	left := slices.Clone(present)
+	for _, a := range present {
+		if surplus[a] <= 0 {
+			continue
+		}
+		surplus[a]--
+		key, value, _ := strings.Cut(a, "=")
+		same := 0
+		for _, b := range left {
+			if k, _, _ := strings.Cut(b, "="); k == key {
+				same++
+			}
+		}
+		if value == "" && same > 1 {
+			return nil, fmt.Errorf("rpm-ostree can't delete %s, of which there are several", a)
+		}
+		left = slices.Delete(left, slices.Index(left, a), slices.Index(left, a)+1)
+		deleted = append(deleted, a)
+	}
+	if !slices.Equal(left, rest) {
+		return nil, errors.New("they can't be brought into that order")
+	}
+	return deleted, nil
+}
+
+// Of is what a deployment is, with its image exactly as it is there: by digest or checksum where what runs has the same
+// name and is another. One fork.
+func (r *Driver) Of(ctx context.Context, id string) (osimage.System, error) {
+	doing := "reading what " + id + " is"
+	s, err := r.status(ctx, doing)
+	if err != nil {
+		return osimage.System{}, err
+	}
+	at := slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.id() == id })
+	if at < 0 {
+		return osimage.System{}, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
+	}
+	system, now := s.Deployments[at].system(), s.booted().system()
+	image, err := osimage.ParseImage(system.Image)
+	if err != nil || !now.Runs(system.Image) || now.Reported == system.Reported || system.Reported == "" {
+		return system, nil //nolint:nilerr // the name is all that there is
+	}
+	if image.Kind == osimage.OSTreeCommit {
+		image.Ref, image.Checksum = "", system.Reported
+	} else {
+		image.Tag, image.Digest = "", system.Reported
+	}
+	system.Image = image.String()
+	return system, nil
+}
+
+// MakeDefault makes a deployment that has a boot entry what boots next, on an ostree that has no command for that:
+// rpm-ostree puts the one after the booted one first or, where there is none, the booted one. What is staged goes, as
+// with SetDefault. rpm-ostree needs the bus, which is not there while a boot is at its beginning; then the error is
+// Retryable.
+func (r *Driver) MakeDefault(ctx context.Context, id string) error {
+	doing := "making " + id + " the default"
+	for attempt := 0; ; attempt++ {
+		all, err := r.plain.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", doing, err)
+		}
+		argv, err := defaultStep(all, id)
+		staged := slices.IndexFunc(all, func(d ostree.Deployment) bool { return d.Staged })
+		switch {
+		case err != nil:
+			return &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: err}
+		case argv == nil && staged < 0:
+			return nil
+		case attempt == 3:
+			return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
+		case staged >= 0:
+			if err := r.plain.Discard(ctx, all[staged].ID); err != nil {
+				return err
+			}
+			continue
+		}
+		up, err := r.active(ctx, "sysinit.target")
+		if err != nil {
+			return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+		}
+		if !up {
+			return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: errors.New("rpm-ostree can't be asked this early in a boot")}
+		}
+		if err := r.transact(ctx, argv...); err != nil {
+			trouble, err := rpmFailing(doing, err)
+			if trouble == rpmRefused || ctx.Err() != nil || attempt > 0 && trouble != rpmBusy {
+				return err
+			}
+			if err := ostree.Sleep(ctx, ostree.UnitPoll); err != nil {
+				return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+			}
+		}
+	}
+}
+
+// defaultStep is the transaction that makes a deployment with a boot entry what boots next, nil if it is that. What is
+// staged comes before all others, and is to be gone by then.
+func defaultStep(all []ostree.Deployment, id string) ([]string, error) {
+	at := slices.IndexFunc(all, ostree.ByID(id))
+	booted := slices.IndexFunc(all, func(d ostree.Deployment) bool { return d.Booted })
+	switch {
+	case at < 0:
+		return nil, errors.New("there is no such deployment")
+	case all[at].Staged:
+		return nil, errors.New("it is staged, and boots after the next shutdown if it is released")
+	case booted < 0:
+		return nil, errors.New("none of the deployments is the booted one")
+	case all[at].Default:
+		return nil, nil
+	}
+	last := booted == len(all)-1 || all[booted+1].OS != all[booted].OS
+	switch {
+	case at == booted+1, at == booted && last:
+		return []string{"rpm-ostree", "rollback"}, nil
+	case at == booted:
+		return cleanupPending, nil // a rollback would choose the one after it
+	}
+	return nil, errors.New("rpm-ostree can only choose the booted deployment and the one after it")
+}

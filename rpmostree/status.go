@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpmostree
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/noderefit/noderefit/osimage"
+	"github.com/noderefit/noderefit/ostree"
+)
+
+// rpmStatus is what rpm-ostree status --json says, as far as it matters here. Keys that are missing are zero, and there
+// are more of them with every release.
+//
+//nolint:tagliatelle // rpm-ostree's keys
+type rpmStatus struct {
+	Deployments []rpmDeployment `json:"deployments"` // in the order of booting: a staged one first
+	// Transaction is the one that is active: its method, the D-Bus name of the client that it is for, and the object.
+	Transaction []string   `json:"transaction"`
+	Driver      *rpmDriver `json:"update-driver"`
+
+	// listed are the same deployments as ostree lists them, once settle has seen that they are.
+	listed []ostree.Deployment
+}
+
+// rpmDriver is a program that has registered itself as the one that updates the host, such as Zincati.
+//
+//nolint:tagliatelle // rpm-ostree's keys
+type rpmDriver struct {
+	Name string `json:"driver-name"`
+	Unit string `json:"driver-sd-unit"`
+}
+
+// rpmDeployment is one deployment of it.
+//
+//nolint:tagliatelle // rpm-ostree's keys
+type rpmDeployment struct {
+	OS       string   `json:"osname"`
+	Checksum string   `json:"checksum"`
+	Serial   int      `json:"serial"`
+	Booted   bool     `json:"booted"`
+	Staged   bool     `json:"staged"`
+	Pinned   bool     `json:"pinned"`
+	Packages []string `json:"requested-packages"`
+	Removed  []string `json:"requested-base-removals"`
+	// Base is the commit below what is layered, "" where nothing is.
+	Base      string `json:"base-checksum"`
+	Container string `json:"container-image-reference"`
+	Digest    string `json:"container-image-reference-digest"` // of the Container, "" if rpm-ostree could not find it
+	Origin    string `json:"origin"`                           // a refspec or a checksum; "" with a Container
+
+	rpmOthers
+}
+
+// rpmOthers are changes to a deployment that a System does not know. They are somebody's, so they stay.
+//
+//nolint:tagliatelle // rpm-ostree's keys
+type rpmOthers struct {
+	LocalPackages      []string        `json:"requested-local-packages"`
+	LocalFileOverrides []string        `json:"requested-local-fileoverride-packages"`
+	LocalReplacements  []string        `json:"requested-base-local-replacements"`
+	RemoteReplacements json.RawMessage `json:"requested-base-remote-replacements"`
+	Initramfs          bool            `json:"regenerate-initramfs"`
+	InitramfsArguments []string        `json:"initramfs-args"`
+	InitramfsFiles     []string        `json:"initramfs-etc"`
+}
+
+// parseRPMStatus reads the output of rpm-ostree status --json. Exactly one deployment is booted in what it returns.
+func parseRPMStatus(output []byte) (rpmStatus, error) {
+	var s rpmStatus
+	if err := json.Unmarshal(output, &s); err != nil {
+		return rpmStatus{}, err
+	}
+	booted := 0
+	for _, d := range s.Deployments {
+		if !ostree.ChecksumPattern.MatchString(d.Checksum) || !ostree.OsPattern.MatchString(d.OS) || d.Serial < 0 ||
+			d.Base != "" && !ostree.ChecksumPattern.MatchString(d.Base) {
+			return rpmStatus{}, fmt.Errorf("a deployment has OS %q, checksum %q, base %q, serial %d",
+				d.OS, d.Checksum, d.Base, d.Serial)
+		}
+		if d.Booted {
+			booted++
+		}
+	}
+	if booted != 1 {
+		return rpmStatus{}, fmt.Errorf("%d of %d deployments are booted", booted, len(s.Deployments))
+	}
+	return s, nil
+}
+
+// booted is the deployment that runs.
+func (s rpmStatus) booted() rpmDeployment {
+	return s.Deployments[slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.Booted })]
+}
+
+// first is the deployment on which rpm-ostree builds the next one: that of the booted OS which boots first, or would if
+// it weren't staged.
+func (s rpmStatus) first() rpmDeployment {
+	name := s.booted().OS
+	return s.Deployments[slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.OS == name })]
+}
+
+// pending are those before the booted one that cleanup -p removes.
+func (s rpmStatus) pending() (removable bool) {
+	for _, d := range s.Deployments {
+		if d.Booted {
+			return false
+		}
+		if d.OS == s.booted().OS && !d.Pinned {
+			return true
+		}
+	}
+	return false
+}
+
+// shows says whether these are the deployments that ostree lists.
+func (s rpmStatus) shows(deployments []ostree.Deployment) bool {
+	return slices.EqualFunc(s.Deployments, deployments, func(a rpmDeployment, b ostree.Deployment) bool {
+		return a.id() == b.ID && a.Staged == b.Staged && a.Booted == b.Booted && a.Pinned == b.Pinned
+	})
+}
+
+// id is the deployment as Deployment.ID names it.
+func (d rpmDeployment) id() string { return fmt.Sprintf("%s/%s.%d", d.OS, d.Checksum, d.Serial) }
+
+// base is the commit below what is layered.
+func (d rpmDeployment) base() string {
+	if d.Base != "" {
+		return d.Base
+	}
+	return d.Checksum
+}
+
+// image is the image of a deployment, and the digest or the checksum that it is there as.
+func (d rpmDeployment) image() (image osimage.Image, reported string, err error) {
+	switch {
+	case d.Container != "":
+		image, err = osimage.ParseImage(d.Container)
+		return image, d.Digest, err
+	case d.Origin != "":
+		image, err = osimage.ParseImage(d.Origin)
+		return image, d.base(), err
+	}
+	return osimage.Image{}, "", errors.New("the deployment has no origin")
+}
+
+// system is the deployment in the words of a configuration.
+func (d rpmDeployment) system() osimage.System {
+	s := osimage.System{Image: d.base(), Packages: sorted(d.Packages), Removed: sorted(d.Removed)}
+	if image, reported, err := d.image(); err == nil {
+		s.Reported = reported
+		if image.Verify == osimage.VerifyNothing && image.Transport == osimage.Registry {
+			image.Verify = osimage.VerifyUnsaid // which is how a configuration names such an image
+		}
+		s.Image = image.String()
+	}
+	return s
+}
+
+// sameOthers says whether what a System does not know is the same in both.
+func sameOthers(a, b rpmDeployment) bool {
+	return slices.Equal(sorted(a.LocalPackages), sorted(b.LocalPackages)) &&
+		slices.Equal(sorted(a.LocalFileOverrides), sorted(b.LocalFileOverrides)) &&
+		slices.Equal(sorted(a.LocalReplacements), sorted(b.LocalReplacements)) &&
+		bytes.Equal(compact(a.RemoteReplacements), compact(b.RemoteReplacements)) &&
+		a.Initramfs == b.Initramfs &&
+		slices.Equal(a.InitramfsArguments, b.InitramfsArguments) &&
+		slices.Equal(sorted(a.InitramfsFiles), sorted(b.InitramfsFiles))
+}
+
+// compact is JSON without white space, nothing for what is null or empty.
+func compact(raw json.RawMessage) []byte {
+	var out bytes.Buffer
+	if json.Compact(&out, raw) != nil || slices.Contains([]string{"null", "[]", "{}"}, out.String()) {
+		return nil
+	}
+	return out.Bytes()
+}
+
+// sorted is a sorted copy without duplicates, nil if there is nothing.
+func sorted(list []string) []string {
+	if len(list) == 0 {
+		return nil
+	}
+	list = slices.Clone(list)
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// who says what the active transaction is and for whom.
+func (s rpmStatus) who() string {
+	if len(s.Transaction) < 2 {
+		return strings.Join(s.Transaction, " ")
+	}
+	return s.Transaction[0] + " for the client " + s.Transaction[1]
+}

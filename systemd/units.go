@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// questionTimeout bounds one conversation with systemd.
+const questionTimeout = 30 * time.Second
+
+// Units runs commands as services of a host, and tells what became of them. It connects when it is first needed, and
+// anew after an error: a bus that is restarted is no reason to lose sight of what runs.
+type Units struct {
+	// Connect makes a connection. Its context bounds the connecting alone.
+	Connect func(context.Context) (*Manager, error)
+
+	mu sync.Mutex
+	m  *Manager
+}
+
+// Close closes the connection. What runs goes on.
+func (u *Units) Close() { u.drop(nil) }
+
+// drop closes the connection, if it is m or m is nil.
+func (u *Units) drop(m *Manager) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.m != nil && (m == nil || u.m == m) {
+		u.m.Close()
+		u.m = nil
+	}
+}
+
+func (u *Units) manager(ctx context.Context) (*Manager, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.m != nil && !u.m.conn.Connected() {
+		u.m.Close()
+		u.m = nil
+	}
+	if u.m == nil {
+		m, err := u.Connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		u.m = m
+	}
+	return u.m, nil
+}
+
+// ask has one conversation with systemd.
+func (u *Units) ask(ctx context.Context, question func(context.Context, *Manager) error) error {
+	return u.askFor(ctx, questionTimeout, question)
+}
+
+func (u *Units) askFor(ctx context.Context, limit time.Duration, question func(context.Context, *Manager) error) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	m, err := u.manager(limited)
+	if err != nil {
+		return err
+	}
+	err = question(limited, m)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrUnitExists) && !errors.Is(err, ErrUnitGone) {
+		u.drop(m)
+	}
+	return err
+}
+
+// Service asks for a service by name; one that does not exist is inactive.
+func (u *Units) Service(ctx context.Context, name string) (s Service, err error) {
+	err = u.ask(ctx, func(ctx context.Context, m *Manager) error {
+		s, err = m.service(ctx, name)
+		return err
+	})
+	return s, err
+}
+
+// ActiveState is the active state of a unit; not-found for one that systemd does not know.
+func (u *Units) ActiveState(ctx context.Context, name string) (state string, err error) {
+	err = u.ask(ctx, func(ctx context.Context, m *Manager) error {
+		states, err := m.ActiveState(ctx, name)
+		state = states[name]
+		return err
+	})
+	return state, err
+}
+
+// Kill sends a signal to all processes of a unit; one that is not there is no error.
+func (u *Units) Kill(ctx context.Context, name string, signal syscall.Signal) error {
+	return u.ask(ctx, func(ctx context.Context, m *Manager) error { return m.kill(ctx, name, signal) })
+}
+
+// Stop stops a unit, waits until it has, and forgets how it ended. One that is not there is no error. Its processes have
+// as long to end as systemd gives them.
+func (u *Units) Stop(ctx context.Context, name string) error {
+	return u.askFor(ctx, stopTimeout, func(ctx context.Context, m *Manager) error { return m.clearAway(ctx, name) })
+}
+
+// stopTimeout bounds the stop of a unit: systemd's own default is 90 s, and a hand that needs longer is killed.
+const stopTimeout = 5 * time.Minute
+
+// clearAway stops what runs under a name and forgets it; where there is nothing it does nothing.
+func (m *Manager) clearAway(ctx context.Context, name string) error {
+	if err := m.Stop(ctx, name); err != nil {
+		return err
+	}
+	return m.Forget(ctx, name)
+}
+
+// Start starts a command and returns when it has been started. What becomes of it is for Service to say.
+func (u *Units) Start(ctx context.Context, c Command) error {
+	return u.ask(ctx, func(ctx context.Context, m *Manager) error {
+		if err := m.Forget(ctx, c.Name); err != nil {
+			return err
+		}
+		return m.start(ctx, c.Name, c.reporting())
+	})
+}
+
+// Run runs a command to its end. One that does not outlive its caller is stopped when ctx ends, and Run returns when
+// nothing of it is left. An error says that systemd could not do that, or that ctx has ended, never how the command did.
+func (u *Units) Run(ctx context.Context, c Command) (ended Ended, err error) {
+	if !c.Outlives {
+		if err := u.Stop(ctx, c.Name); err != nil {
+			return ended, err
+		}
+		defer func() {
+			// Whatever it left behind in its cgroup, and the name.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Grace+questionTimeout)
+			defer cancel()
+			err = errors.Join(err, u.Stop(ctx, c.Name))
+		}()
+	}
+	by, err := u.launch(ctx, c)
+	if err != nil {
+		return ended, err
+	}
+	if c.Outlives {
+		defer u.release(ctx, c.Name)
+	}
+	return u.wait(ctx, c, by)
+}
+
+// launchTries is how often a command is started whose unit exists although nothing runs in it.
+const launchTries = 3
+
+// release lets systemd forget a command that outlives its caller.
+func (u *Units) release(ctx context.Context, name string) {
+	u.mu.Lock()
+	m := u.m
+	u.mu.Unlock()
+	if m != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), questionTimeout)
+		defer cancel()
+		_ = m.refer(ctx, "UnrefUnit", name) // the reference ends with the connection anyway
+	}
+}
+
+// launch starts a command that remains. Where its unit runs already, it waits for that. It tells by whom it was started.
+func (u *Units) launch(ctx context.Context, c Command) (by *Manager, err error) {
+	for try := 1; ; try++ {
+		err := u.ask(ctx, func(ctx context.Context, m *Manager) error {
+			by = m
+			return m.start(ctx, c.Name, c.remaining())
+		})
+		if !errors.Is(err, ErrUnitExists) || try == launchTries {
+			return by, err
+		}
+		s, err := u.Service(ctx, c.Name)
+		if err != nil {
+			return nil, err
+		}
+		if !s.Ended() {
+			try = 0
+		}
+		if err := Wait(ctx, u, c.Name); err != nil {
+			return nil, err
+		}
+		if err := u.Stop(ctx, c.Name); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// The pace at which an end is looked for: most commands are short, and those that outlive their caller take minutes.
+const (
+	soon   = 5 * time.Millisecond
+	later  = 250 * time.Millisecond
+	seldom = time.Second
+)
+
+// wait waits for the end of a command that remains, started by a connection. A new one refers to it anew.
+func (u *Units) wait(ctx context.Context, c Command, by *Manager) (ended Ended, err error) {
+	slowest := later
+	if c.Outlives {
+		slowest = seldom
+	}
+	var limit <-chan time.Time
+	if c.Limit > 0 {
+		limit = time.After(c.Limit)
+	}
+	heard := time.Now()
+	for pause := soon; ; pause = min(2*pause, slowest) {
+		running := false
+		err := u.ask(ctx, func(ctx context.Context, m *Manager) (err error) {
+			if c.Outlives && m != by {
+				if err := m.refer(ctx, "RefUnit", c.Name); noSuchUnit(err) {
+					return ErrUnitGone
+				} else if err != nil {
+					return err
+				}
+				by = m
+			}
+			running, ended, err = m.ended(ctx, c.Name)
+			return err
+		})
+		switch {
+		case err == nil && !running || errors.Is(err, ErrUnitGone):
+			return ended, err
+		case err == nil:
+			heard = time.Now()
+		case ctx.Err() == nil && time.Since(heard) > questionTimeout:
+			return ended, err
+		}
+		select {
+		case <-ctx.Done():
+			return ended, fmt.Errorf("running %s: %w", c.Name, context.Cause(ctx))
+		case <-limit:
+			return Ended{Result: "timeout"}, nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Wait returns when a service does not run any more, or ctx has ended.
+func Wait(ctx context.Context, u interface {
+	Service(ctx context.Context, name string) (Service, error)
+}, name string) error {
+	for pause := soon; ; pause = min(2*pause, seldom) {
+		s, err := u.Service(ctx, name)
+		if err != nil || s.Ended() {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
