@@ -24,7 +24,7 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// Bootc composes the OS of a host that bootc manages: whole images, no packages. Its deployments are Plain's to make.
+// Driver composes the OS of a host that bootc manages: whole images, no packages. Its deployments are Plain's to make.
 //
 // bootc switch always stages what it has pulled, and can't lock it: whoever shut the machine down before we could would
 // boot the new OS without its configuration. So nothing is ever staged: ostree notes what is in /run/ostree, and our
@@ -46,10 +46,11 @@ type Driver struct {
 	lockWait time.Duration
 }
 
-// NewBootc returns a Bootc for the host that plain is for. run asks bootc; a switch is among the tools, which outlive
+// New returns a Driver for the host that plain is for. run asks bootc; a switch is among the tools, which outlive
 // this process.
 func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
-	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.PullDelays, lockWait: 10 * time.Minute}
+	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain,
+		delays: plain.PullDelays, lockWait: 10 * time.Minute}
 }
 
 const (
@@ -315,7 +316,8 @@ func (b *Driver) takeBackReboot(before []byte) error {
 }
 
 // hold makes sure that the commit of an entry stays, and removes what else the switch has left.
-func (b *Driver) hold(ctx context.Context, doing string, entry *bootcEntry, transactions int) (osimage.Composed, error) {
+func (b *Driver) hold(ctx context.Context, doing string, entry *bootcEntry,
+	transactions int) (osimage.Composed, error) {
 	checksum := entry.OSTree.Checksum
 	// Somebody may have cleaned up, as soon as bootc had given back the lock of the sysroot.
 	text, err := os.ReadFile(b.host(entry.OSTree.dir() + ".origin"))
@@ -483,7 +485,8 @@ func (b *Driver) KernelArguments(ctx context.Context, c osimage.Composed) (added
 	}
 	at := slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Booted })
 	if at < 0 {
-		return nil, nil, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: errors.New("none of the deployments is booted")}
+		return nil, nil, &ostree.Error{Class: ostree.Failed, Doing: doing,
+			Err: errors.New("none of the deployments is booted")}
 	}
 	booted := deployments[at]
 	if booted.Checksum == c.Checksum {

@@ -191,7 +191,7 @@ func (r *refusing) Service(context.Context, string) (systemd.Service, error) {
 func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := bootcRoot(t, map[string]string{"run/x": "", "usr/bin/bootc": ""})
-		if err := os.Chmod(filepath.Join(root, "usr/bin/bootc"), 0o755); err != nil { //nolint:gosec // a program
+		if err := os.Chmod(filepath.Join(root, "usr/bin/bootc"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		units := &refusing{root: root}

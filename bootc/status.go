@@ -130,7 +130,8 @@ func (r bootcReference) parse() (osimage.Image, error) {
 // reference is the image with the digest that it was fetched with, where a reference can have one.
 func (i *bootcImage) reference() (osimage.Image, error) {
 	image, err := i.Image.parse()
-	if err == nil && image.Transport == osimage.Registry && image.Digest == "" && osimage.DigestPattern.MatchString(i.Digest) {
+	if err == nil && image.Transport == osimage.Registry && image.Digest == "" &&
+		osimage.DigestPattern.MatchString(i.Digest) {
 		image.Digest = i.Digest
 	}
 	return image, err

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -33,8 +32,7 @@ const handoversDir = transaction.RunDir + "/hands"
 
 // Options are what a caller may want otherwise than by default.
 type Options struct {
-	// Program is the path of the program that is placed on the host and run there; by default host.Program in the
-	// directory of this program.
+	// Program is the path of the program that is placed on the host and run there.
 	Program string
 	// Verdict is how long the host may take to prove healthy after a boot; the host's own default where it is zero.
 	Verdict time.Duration
@@ -84,13 +82,6 @@ func fileMark(root *files.Root, name string) string {
 
 // New returns the hands of the host at mount, after placing the program and its units there.
 func New(mount string, options Options) (*Client, error) {
-	if options.Program == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("finding this program: %w", err)
-		}
-		options.Program = filepath.Join(filepath.Dir(self), host.Program)
-	}
 	if options.Observe == nil {
 		options.Observe = func(string, time.Duration, error) {}
 	}

@@ -47,7 +47,7 @@ type Hook struct {
 	Limit  time.Duration
 }
 
-// folders are the directories of a host's own hooks; those of an earlier one go before those of the same name in a later.
+// folders are the directories of a host's own hooks. A hook goes before one of the same name in a later directory.
 var folders = []string{"/etc/noderefit/hooks", "/run/noderefit/hooks", "/usr/lib/noderefit/hooks"}
 
 // limitSuffix ends the name of the file that says how long the hook of the name before it may run.

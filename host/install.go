@@ -86,7 +86,7 @@ func (i Installer) put(w files.Want) error {
 }
 
 // copyProgram copies the program at self to the host. A copy with the same size and time is the same program: reading
-// fifty megabytes to be sure would be paid by every update.
+// 25 megabytes to be sure would be paid by every update.
 func (i Installer) copyProgram(self string) error {
 	st, err := os.Stat(self)
 	if err != nil {

@@ -49,11 +49,11 @@ var (
 )
 
 // steps are the verbs apply and stage, in order. Until the step "commit" the host is wholly on its old configuration;
-// all that is slow or can be refused lies before "stage".
+// all that is slow lies before "stage", and what can be refused before anything is written.
 var steps = []step{
 	{name: "recover", do: (*Host).recoverUnfinished,
 		does:   "bring unfinished work to an end; withdraw a commit that has not booted when something else is asked for",
-		points: []string{"withdrawn"}},
+		points: []string{"withdrawn", "discard"}},
 	{name: "refuse another update", do: (*Host).refuseAnother, stages: true, only: true,
 		does: "refuse to compose while another update may need either of two deployments"},
 	{name: "refuse quarantined", do: (*Host).refuseQuarantined, stages: true,
@@ -117,7 +117,7 @@ var steps = []step{
 		does: "remove the file that asked for the update despite drift"},
 	{name: "release the OS", do: (*Host).releaseOS,
 		when: "no deployment was made of it", applies: func(_ *Host, a *attempt) bool { return !a.update.deploys },
-		does: "remove what was composed for other configurations"},
+		does: "remove what was composed: no deployment needs it"},
 }
 
 // proveStep is the step that an apply, too, takes for an update whose verdict it waits for.

@@ -126,6 +126,26 @@ func TestAllThatRefusesComesBeforeTheFirstWrite(t *testing.T) {
 	}
 }
 
+// What the record says of a host after a failure is part of what people are paged by.
+func TestTheRecordSaysOfAFailedStepWhatItDidBefore(t *testing.T) {
+	want := map[failing]string{
+		failsSilently: "recover, refuse another update, refuse quarantined, stay, check, hooks, keep hooks, " +
+			"clear the force file, release the OS",
+		failsBefore: "read, compile, plan, refuse unreachable, other managers, choose the road, inhibitors, compose, " +
+			"kernel arguments, space",
+		failsAfter: "own units, baseline, stage, materialise, commit, take effect, reboot",
+	}
+	got := map[failing][]string{}
+	for _, s := range steps {
+		got[s.fails] = append(got[s.fails], s.name)
+	}
+	for fails, names := range want {
+		if text := strings.Join(got[fails], ", "); text != names {
+			t.Errorf("%d: %s, want %s", fails, text, names)
+		}
+	}
+}
+
 // A step on a road that no update is on would never be taken.
 func TestEveryRoadOfAStepIsARoad(t *testing.T) {
 	all := []transaction.Road{transaction.RoadSwitch, transaction.RoadStaged, transaction.RoadLive, transaction.RoadTree}

@@ -51,14 +51,14 @@ func WithHint(err error, image Image, read func(path string) ([]byte, error)) er
 	if !ok || !ostree.ContainsAny(err.Error(), credentialTexts...) {
 		return err
 	}
-	hint := CredentialsHint(image, read)
+	hint := credentialsHint(image, read)
 	if hint == "" {
 		return err
 	}
 	return &ostree.Error{Class: typed.Class, Doing: typed.Doing, Err: fmt.Errorf("%w; %s", typed.Err, hint)}
 }
 
-// bootcFailing makes an Error out of what a tool returned, as failing does, knowing what bootc says as well.
+// Failing makes an Error out of what a tool returned, as failing does, knowing what bootc says as well.
 func Failing(doing string, output []byte, err error) error {
 	command, ok := errors.AsType[*ostree.CommandError](err)
 	if !ok || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {

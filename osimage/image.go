@@ -97,7 +97,8 @@ var (
 			`(?::[0-9]{1,5})?$`)
 	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)
 	tagPattern        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	DigestPattern     = regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$`)
+	// DigestPattern is the digest of an image.
+	DigestPattern = regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$`)
 )
 
 // maxImage is the longest osImageURL that is taken, in bytes: a repository has up to 255, and paths may be long.
@@ -390,8 +391,8 @@ func (i Image) expanded() string {
 	return host + "/" + path
 }
 
-// RegistryHost is the host, with its port, of the registry that the image is pulled from, "" if it is from elsewhere.
-func (i Image) RegistryHost() string {
+// registryHost is the host, with its port, of the registry that the image is pulled from, "" if it is from elsewhere.
+func (i Image) registryHost() string {
 	if i.Kind != ContainerImage || i.Transport != Registry {
 		return ""
 	}

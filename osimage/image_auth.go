@@ -20,11 +20,11 @@ const KubeletAuthPath = "/var/lib/kubelet/config.json"
 // ProxyFile is where a node has the variables that say by which proxies registries are reached.
 const ProxyFile = "/etc/mco/proxy.env"
 
-// CredentialsHint says in a sentence whether the host has credentials for the registry of an image, and what to do if
+// credentialsHint says in a sentence whether the host has credentials for the registry of an image, and what to do if
 // not, for an error of a pull that the registry refused. read reads a file of the host. The sentence is "" for an image
 // from elsewhere, and names paths and the registry, never anything else that the files have.
-func CredentialsHint(image Image, read func(path string) ([]byte, error)) string {
-	host := image.RegistryHost()
+func credentialsHint(image Image, read func(path string) ([]byte, error)) string {
+	host := image.registryHost()
 	if host == "" {
 		return ""
 	}
@@ -74,7 +74,7 @@ func credentials(data []byte, image Image) int {
 	if json.Unmarshal(data, &file) != nil {
 		return credentialsBroken
 	}
-	if file.Helpers[image.RegistryHost()] != "" {
+	if file.Helpers[image.registryHost()] != "" {
 		return credentialsHelped
 	}
 	keys := parents(image.expanded())

@@ -47,7 +47,7 @@ func TestRefusedPullIsToldWhereCredentialsAreMissing(t *testing.T) {
 		{"unreadable", "quay.io/os:1", map[string]string{run: "\x00"}, []string{run, "can't be read"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := CredentialsHint(mustParseImage(t, c.image), func(path string) ([]byte, error) {
+			got := credentialsHint(mustParseImage(t, c.image), func(path string) ([]byte, error) {
 				text, there := c.files[path]
 				if !there {
 					return nil, fs.ErrNotExist
@@ -72,7 +72,7 @@ func TestRefusedPullIsToldWhereCredentialsAreMissing(t *testing.T) {
 		})
 	}
 	for _, other := range []string{"fedora:os", "ostree-unverified-image:oci:/os"} {
-		if got := CredentialsHint(mustParseImage(t, other), nil); got != "" {
+		if got := credentialsHint(mustParseImage(t, other), nil); got != "" {
 			t.Errorf("%s needs credentials: %s", other, got)
 		}
 	}

@@ -253,7 +253,7 @@ func TestRegistryHostIsThatOfAPullFromARegistry(t *testing.T) {
 		"ostree-unverified-image:containers-storage:quay.io/os": "",
 		"fedora:os": "",
 	} {
-		if got := mustParseImage(t, text).RegistryHost(); got != want {
+		if got := mustParseImage(t, text).registryHost(); got != want {
 			t.Errorf("%s is pulled from %q instead of %q", text, got, want)
 		}
 	}

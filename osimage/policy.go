@@ -102,8 +102,8 @@ type Verdict struct {
 	Scope string
 }
 
-// Signed says whether the image must have a signature.
-func (v Verdict) Signed() bool { return v.Requirement == SignedBy || v.Requirement == SigstoreSigned }
+// signed says whether the image must have a signature.
+func (v Verdict) signed() bool { return v.Requirement == SignedBy || v.Requirement == SigstoreSigned }
 
 // Verdict looks up what applies to a container image: the most specific scope of its transport, else the transport's
 // default, else the default. It follows no links: a scope on a path is found by the path as the configuration has it.
@@ -137,7 +137,7 @@ func (i Image) scopes() []string {
 	switch i.Transport {
 	case Registry:
 		scopes := append([]string{i.expanded() + i.suffix()}, parents(i.expanded())...)
-		host, _, _ := strings.Cut(i.RegistryHost(), ":")
+		host, _, _ := strings.Cut(i.registryHost(), ":")
 		for _, domain, found := strings.Cut(host, "."); found; _, domain, found = strings.Cut(domain, ".") {
 			scopes = append(scopes, "*."+domain)
 		}
@@ -218,16 +218,16 @@ func (p *Policy) Admit(image Image) (Image, error) {
 	switch {
 	case v.Requirement == Reject:
 		return refused("%s rejects it", v.Scope)
-	case image.Verify == VerifyPolicy && !v.Signed():
+	case image.Verify == VerifyPolicy && !v.signed():
 		return refused("it is to be signed, and the policy accepts anything (%s); have the policy demand signedBy or "+
 			"sigstoreSigned of it", v.Scope)
 	case image.Verify == VerifyPolicy && !signable:
 		return refused("the tools refuse %s: while %q is %s; make it %s, or leave %s: out: the policy demands %s of the "+
 			"image anyway (%s)", SchemeSigned, defaultScope, AcceptAnything, Reject, SchemeSigned, v.Requirement, v.Scope)
-	case image.Verify == VerifyNothing && v.Signed():
+	case image.Verify == VerifyNothing && v.signed():
 		return refused("it is to be unverified, and the policy demands %s of it (%s); leave out what is before the "+
 			"image's name, or have it %s:", v.Requirement, v.Scope, SchemeSigned)
-	case image.Verify == VerifyUnsaid && v.Signed() && signable:
+	case image.Verify == VerifyUnsaid && v.signed() && signable:
 		image.Verify = VerifyPolicy
 	case image.Verify == VerifyUnsaid:
 		image.Verify = VerifyNothing

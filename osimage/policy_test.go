@@ -195,7 +195,7 @@ func FuzzPolicy(f *testing.F) {
 		switch {
 		case err == nil && (got.Verify == VerifyUnsaid || verdict.Requirement == Reject):
 			t.Fatalf("%s is pulled as %+v under %+v", reference, got, verdict)
-		case err == nil && got.Verify == VerifyPolicy && !verdict.Signed():
+		case err == nil && got.Verify == VerifyPolicy && !verdict.signed():
 			t.Fatalf("%s is to be signed, which %+v does not demand", reference, verdict)
 		case err == nil && !got.SatisfiedBy(image, ""):
 			t.Fatalf("%s became %s", reference, got)

@@ -51,10 +51,11 @@ func (d *Deployment) identify() {
 }
 
 var (
+	// ChecksumPattern is the checksum of a commit.
 	ChecksumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	// A line of text for each deployment: booted or not, OS, CHECKSUM.SERIAL, and states in brackets.
 	headPattern = regexp.MustCompile(`^([* ]) (\S+) ([0-9a-f]{64})\.(0|[1-9][0-9]{0,8})((?: \([^()]*\))*)$`)
-	// What ostree allows as the name of an OS; it goes into paths.
+	// OsPattern is what ostree allows as the name of an OS; the name goes into paths.
 	OsPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
 

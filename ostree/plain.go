@@ -43,8 +43,8 @@ func NewPlain(run Runner, root string) *Plain {
 	return &Plain{run: bounded(run, askTimeout, changeTimeout), root: root, Arch: runtime.GOARCH, PullDelays: delays}
 }
 
-// NeedsVersion is the first ostree with the command set-default, without which there is no commit point.
-const NeedsVersion = "2023.6"
+// needsVersion is the first ostree with the command set-default, without which there is no commit point.
+const needsVersion = "2023.6"
 
 // Unsupported says why a host can't take the road of materialised deployments.
 type Unsupported struct {
@@ -59,7 +59,7 @@ const (
 	Zipl         = "zipl"          // the boot loader is no atomic switch
 	NoBootLink   = "no-boot-link"  // nor is this one
 	TransientEtc = "transient-etc" // no deployment keeps an /etc
-	NoComposefs  = "no-composefs"  // the root is not one that can be mounted twice
+	noComposefs  = "no-composefs"  // the root is not one that can be mounted twice
 )
 
 func (e *Unsupported) Error() string { return e.Detail }
@@ -85,7 +85,7 @@ func (p *Plain) Version(ctx context.Context) (string, error) {
 // CanSetDefault says whether ostree has the command set-default. One fork at most.
 func (p *Plain) CanSetDefault(ctx context.Context) (bool, error) {
 	version, err := p.Version(ctx)
-	return err == nil && !older(version, NeedsVersion), err
+	return err == nil && !older(version, needsVersion), err
 }
 
 // Supported says whether the host can take the road of materialised deployments: nil, an Error around an
@@ -125,8 +125,8 @@ func (p *Plain) Supported(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if older(version, NeedsVersion) {
-		return refuse(TooOld, fmt.Sprintf("ostree is %s, and %s is the first with set-default", version, NeedsVersion))
+	if older(version, needsVersion) {
+		return refuse(TooOld, fmt.Sprintf("ostree is %s, and %s is the first with set-default", version, needsVersion))
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (p *Plain) list(ctx context.Context) ([]Deployment, error) {
 	return deployments, nil
 }
 
-// An image for a plain ostree host is a checksum, REF, REMOTE:REF or REMOTE:CHECKSUM.
+// ImagePattern is an image for a plain ostree host: a checksum, REF, REMOTE:REF or REMOTE:CHECKSUM.
 var ImagePattern = regexp.MustCompile(
 	`^(?:([A-Za-z0-9_][A-Za-z0-9_.-]*):)?([A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*)$`)
 
@@ -264,7 +264,7 @@ func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
 	}
 }
 
-// complete says whether a commit and all of its objects are in the repository.
+// Complete reports whether a commit and all of its objects are in the repository.
 func (p *Plain) Complete(checksum string) (bool, error) {
 	_, err := os.Stat(p.host("/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -516,8 +516,8 @@ func (p *Plain) Discard(ctx context.Context, id string) error {
 	return nil
 }
 
-// NeedsVersionSoft is the first ostree with the command prepare-soft-reboot.
-const NeedsVersionSoft = "2025.3"
+// needsVersionSoft is the first ostree with the command prepare-soft-reboot.
+const needsVersionSoft = "2025.3"
 
 // SoftReboots says whether the host's ostree can prepare a soft reboot at all: nil, an Error around an *Unsupported
 // (TooOld or NoComposefs), or that it could not be found out. Whether it can for a certain deployment,
@@ -531,9 +531,9 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if older(version, NeedsVersionSoft) {
+	if older(version, needsVersionSoft) {
 		return refuse(TooOld,
-			fmt.Sprintf("ostree is %s, and %s is the first with soft reboots", version, NeedsVersionSoft))
+			fmt.Sprintf("ostree is %s, and %s is the first with soft reboots", version, needsVersionSoft))
 	}
 	prepare, err := p.prepareRoot()
 	if err != nil {
@@ -542,7 +542,7 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 	// Besides the ways to say yes it may be the name of what is to be verified; maybe is none, nor is nothing.
 	switch enabled := prepare["composefs"]["enabled"]; enabled {
 	case "", "maybe", "no", "false", "0":
-		return refuse(NoComposefs, "soft reboots take composefs, which is not enabled in prepare-root.conf")
+		return refuse(noComposefs, "soft reboots take composefs, which is not enabled in prepare-root.conf")
 	}
 	return nil
 }
@@ -691,6 +691,7 @@ func (p *Plain) BootSpace(ctx context.Context, deployments []Deployment, osName,
 	return nil
 }
 
+// ByID finds a deployment by its ID.
 func ByID(id string) func(Deployment) bool {
 	return func(d Deployment) bool { return d.ID == id }
 }

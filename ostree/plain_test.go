@@ -238,7 +238,7 @@ func TestVersionTooOldForSetDefaultIsNamed(t *testing.T) {
 			continue
 		}
 		if !errors.As(err, &unsupported) || unsupported.Reason != "too-old" || ClassOf(err) != NeedsAdmin ||
-			!strings.Contains(err.Error(), c.version) || !strings.Contains(err.Error(), NeedsVersion) {
+			!strings.Contains(err.Error(), c.version) || !strings.Contains(err.Error(), needsVersion) {
 			t.Errorf("%s: %v", c.version, err)
 		}
 	}

@@ -185,6 +185,7 @@ func NetworkTrouble(text string) bool {
 		"HTTP 408", "HTTP 425", "HTTP 429", "HTTP 500", "HTTP 502", "HTTP 503", "HTTP 504")
 }
 
+// ContainsAny reports whether a text contains one of the parts.
 func ContainsAny(text string, parts ...string) bool {
 	for _, part := range parts {
 		if strings.Contains(text, part) {

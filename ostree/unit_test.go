@@ -61,7 +61,7 @@ func newScript(t *testing.T, programs []string, runs ...scriptedRun) *script {
 	root := t.TempDir()
 	for _, p := range append([]string{"run/x"}, programs...) {
 		at := filepath.Join(root, p)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, nil, 0o755)); err != nil { //nolint:gosec // a program
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, nil, 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}

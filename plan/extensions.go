@@ -15,7 +15,7 @@ var known = sync.OnceValue(func() *Catalogue {
 	return c
 })
 
-// packagesOf returns the packages that make up an extension on RHEL CoreOS; one that is not known is a package of its own
+// packagesOf returns the packages that make up an extension on RHEL CoreOS; an unknown one is a package of its own
 // name.
 func packagesOf(extension string) []string {
 	if p := known().Extension(upstream, extension); p != nil {

@@ -84,7 +84,8 @@ func (r *Driver) offer(ctx context.Context, image osimage.Image) error {
 			return failed(err)
 		}
 	}
-	podman := r.tools.In(sourceUnit, systemd.Command{Description: "podman pull " + name, EnvironmentFiles: []string{osimage.ProxyFile}})
+	podman := r.tools.In(sourceUnit, systemd.Command{Description: "podman pull " + name,
+		EnvironmentFiles: []string{osimage.ProxyFile}})
 	if note == nil {
 		there, err := imageExists(ctx, podman, name)
 		if err != nil {

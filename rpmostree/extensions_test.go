@@ -29,7 +29,7 @@ func TestImageIsOursOnlyWhenPodmanSaysThatItWasNotThere(t *testing.T) {
 				return output, err
 			}
 			exit, _ := errors.AsType[*exec.ExitError](err)
-			ended := systemd.Ended{Result: "exit-code", Status: int32(exit.ExitCode())} //nolint:gosec // a status
+			ended := systemd.Ended{Result: "exit-code", Status: int32(exit.ExitCode())}
 			if !exit.Exited() {
 				ended = systemd.Ended{Result: "signal", Status: int32(syscall.SIGKILL)}
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// RPM works the OS of an rpm-ostree host: the image, the packages that are layered on it, and those of it that are left
+// Driver works the OS of an rpm-ostree host: the image, the packages that are layered on it, and those of it that are left
 // out. It never sets kernel arguments, never reboots, and what it has rpm-ostree stage is locked: it cannot boot. A
 // deployment that boots is Plain's to make, of the commit that Compose gives. Calls that change something are to be
 // made one after the other.
@@ -35,7 +35,7 @@ type Driver struct {
 	delays []time.Duration
 }
 
-// NewRPM returns an RPM for the host that plain is for. run asks rpm-ostree; the transactions are among the tools, which
+// New returns a Driver for the host that plain is for. run asks rpm-ostree; the transactions are among the tools, which
 // outlive this process.
 func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
 	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.PullDelays}
@@ -577,7 +577,8 @@ func (r *Driver) settle(ctx context.Context, doing string, t *rpmTarget) (rpmSta
 		}
 		select {
 		case <-ctx.Done():
-			return s, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: fmt.Errorf("%w: %w", waitFor, context.Cause(ctx))}
+			return s, &ostree.Error{Class: ostree.Retryable, Doing: doing,
+				Err: fmt.Errorf("%w: %w", waitFor, context.Cause(ctx))}
 		case _, open := <-changes:
 			if !open {
 				changes = nil

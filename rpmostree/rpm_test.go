@@ -323,7 +323,7 @@ func newRPMHost(t *testing.T) *rpmHost {
 		"/ostree/deploy/testos/deploy/" + two + ".0.origin": "[origin]\ncontainer-image-reference=b\n",
 		"/ostree/repo/refs/heads/os/test":                   one + "\n",
 	})
-	if err := os.Chmod(filepath.Join(h.root, "/usr/bin/rpm-ostree"), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.Chmod(filepath.Join(h.root, "/usr/bin/rpm-ostree"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	link := filepath.Join(h.root, "/ostree/boot.1/testos/x/0")

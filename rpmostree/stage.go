@@ -131,7 +131,8 @@ func remainingArguments(s rpmStatus, checksum string, arguments []string) ([][]s
 		from, at, steps = booted, find(booted), [][]string{cleanupPending}
 	case usable:
 	default:
-		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s stands before the booted one: %w", first.id(), errPinned)
+		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s stands before the booted one: %w",
+			first.id(), errPinned)
 	}
 	if at < 0 {
 		return nil, ostree.Deployment{}, fmt.Errorf("the deployment %s is there no more", from.id())
@@ -218,7 +219,8 @@ func (r *Driver) Of(ctx context.Context, id string) (osimage.System, error) {
 	}
 	at := slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.id() == id })
 	if at < 0 {
-		return osimage.System{}, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
+		return osimage.System{}, &ostree.Error{Class: ostree.Invalid, Doing: doing,
+			Err: errors.New("there is no such deployment")}
 	}
 	system, now := s.Deployments[at].system(), s.booted().system()
 	image, err := osimage.ParseImage(system.Image)
@@ -253,7 +255,8 @@ func (r *Driver) MakeDefault(ctx context.Context, id string) error {
 		case argv == nil && staged < 0:
 			return nil
 		case attempt == 3:
-			return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: errors.New("another program keeps changing the deployments")}
+			return &ostree.Error{Class: ostree.Retryable, Doing: doing,
+				Err: errors.New("another program keeps changing the deployments")}
 		case staged >= 0:
 			if err := r.plain.Discard(ctx, all[staged].ID); err != nil {
 				return err
@@ -265,7 +268,8 @@ func (r *Driver) MakeDefault(ctx context.Context, id string) error {
 			return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 		}
 		if !up {
-			return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: errors.New("rpm-ostree can't be asked this early in a boot")}
+			return &ostree.Error{Class: ostree.Retryable, Doing: doing,
+				Err: errors.New("rpm-ostree can't be asked this early in a boot")}
 		}
 		if err := r.transact(ctx, argv...); err != nil {
 			trouble, err := rpmFailing(doing, err)

@@ -141,7 +141,8 @@ func (t rpmTarget) steps(from rpmDeployment) [][]string {
 		return append(argv, ostree.WithLock)
 	}
 	rebase := []string{"rebase", t.rebase()}
-	if image, _, err := from.image(); err == nil && image.Kind == osimage.OSTreeCommit && image.Remote == "" && image.Ref != "" {
+	if image, _, err := from.image(); err == nil && image.Kind == osimage.OSTreeCommit &&
+		image.Remote == "" && image.Ref != "" {
 		// rpm-ostree would delete the ref that it leaves. Whoever goes back to it can't pull it again.
 		rebase = append(rebase, "--skip-purge")
 	}

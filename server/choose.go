@@ -119,7 +119,7 @@ RemainAfterExit=yes
 Environment=IMAGE=` + image + `
 Environment=TO=` + api.HostProgram + `
 Environment=DONE=` + pulledPath + `
-# Only podman is there yet, and the image has no shell: its one file is taken out of it.
+# Only podman is there yet, and the image has no shell: its file is taken out of it.
 ExecStart=/bin/sh -euc 'mkdir -p -m 0700 "$${TO%%/bin/*}"; mkdir -p "$${TO%%/*}"; \
   made=$$(podman create --pull=always --authfile=/var/lib/kubelet/config.json "$$IMAGE" || podman create "$$IMAGE"); \
   podman cp "$$made:/machine-config-daemon" "$$TO.new"; podman rm "$$made" >/dev/null; \

@@ -97,7 +97,7 @@ func (u *Units) Kill(ctx context.Context, name string, signal syscall.Signal) er
 	return u.ask(ctx, func(ctx context.Context, m *Manager) error { return m.kill(ctx, name, signal) })
 }
 
-// Stop stops a unit, waits until it has, and forgets how it ended. One that is not there is no error. Its processes have
+// Stop stops a unit, waits until it has, and forgets how it ended. A missing unit is no error. Its processes have
 // as long to end as systemd gives them.
 func (u *Units) Stop(ctx context.Context, name string) error {
 	return u.askFor(ctx, stopTimeout, func(ctx context.Context, m *Manager) error { return m.clearAway(ctx, name) })
@@ -125,7 +125,7 @@ func (u *Units) Start(ctx context.Context, c Command) error {
 }
 
 // Run runs a command to its end. One that does not outlive its caller is stopped when ctx ends, and Run returns when
-// nothing of it is left. An error says that systemd could not do that, or that ctx has ended, never how the command did.
+// nothing of it is left. An error says that systemd could not do so, or that ctx has ended, never how the command did.
 func (u *Units) Run(ctx context.Context, c Command) (ended Ended, err error) {
 	if !c.Outlives {
 		if err := u.Stop(ctx, c.Name); err != nil {
@@ -163,7 +163,7 @@ func (u *Units) release(ctx context.Context, name string) {
 	}
 }
 
-// launch starts a command that remains. Where its unit runs already, it waits for that. It tells by whom it was started.
+// launch starts a command that remains. Where its unit runs already, it waits for that. It tells who has started it.
 func (u *Units) launch(ctx context.Context, c Command) (by *Manager, err error) {
 	for try := 1; ; try++ {
 		err := u.ask(ctx, func(ctx context.Context, m *Manager) error {

@@ -26,8 +26,8 @@ const (
 	RoadTree Road = "tree"
 )
 
-// Situation is what recovery decides from, besides the boot record.
-type Situation struct {
+// situation is what recovery decides from, besides the boot record.
+type situation struct {
 	Booted  string // deployment, "" on a host without ostree
 	Default string // deployment that boots next
 	BootID  string // see BootID
@@ -95,7 +95,7 @@ type Decision struct {
 }
 
 // decide is recovery's decision table (docs/architecture.md): a pure function of the boot record and the situation.
-func decide(r *Record, s Situation) Decision {
+func decide(r *Record, s situation) Decision {
 	p := r.Pending
 	if p == nil {
 		return decideSettled(r, s)
@@ -160,7 +160,7 @@ func decide(r *Record, s Situation) Decision {
 
 // decideStaged decides about a staged deployment while the one before runs. At the shutdown it either has become
 // bootable whole, or is gone.
-func decideStaged(p *Pending, s Situation) Decision {
+func decideStaged(p *Pending, s situation) Decision {
 	switch {
 	case slices.Contains(s.Bootable, p.Deployment) && sameKernel(s.BootID, p.BootID): // by a person's soft reboot
 		return Decision{Do: AwaitBoot, Why: fmt.Sprintf("%s is committed and waits for the reboot", p.Config)}
@@ -187,7 +187,7 @@ func (p *Pending) cutEarly() string {
 	return fmt.Sprintf("update to %s was interrupted before it was decided; nothing changed", p.Config)
 }
 
-func (p *Pending) unproved(s Situation) string {
+func (p *Pending) unproved(s situation) string {
 	switch {
 	case s.GaveUp == 0:
 		return fmt.Sprintf("the machine booted the deployment before %s again before it was proved: "+
@@ -199,7 +199,7 @@ func (p *Pending) unproved(s Situation) string {
 		p.Config, s.GaveUp, p.Attempts)
 }
 
-func decideSettled(r *Record, s Situation) Decision {
+func decideSettled(r *Record, s situation) Decision {
 	c := r.Committed
 	switch {
 	case c == nil || c.Deployment == s.Booted || c.Deployment == "": // the last: the journal carried all of it

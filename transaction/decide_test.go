@@ -168,7 +168,7 @@ func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 			if row.boot == "" {
 				row.boot = thisBoot
 			}
-			d := decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: row.boot, Uptime: uptime,
+			d := decide(row.record, situation{Booted: row.booted, Default: row.dflt, BootID: row.boot, Uptime: uptime,
 				Staged: row.released, Bootable: []string{"A", row.bootable}, Unfinished: row.unfinished})
 			if d.Do != row.want || d.Quarantine != row.quarantine || d.Failed != row.failed {
 				t.Errorf("got %q (quarantine %v): %s; want %q (quarantine %v)", d.Do, d.Quarantine, d.Why, row.want, row.quarantine)
@@ -193,7 +193,7 @@ func TestReasonOfAReturnNamesWhoDecided(t *testing.T) {
 		{PhaseProve, 1, 0, "the boot loader fell back or a person chose it"},
 	} {
 		r := switching(row.phase, func(p *Pending) { p.Attempts = row.attempts })
-		d := decide(r, Situation{Booted: "A", Default: "B", BootID: nextBoot, GaveUp: row.gaveUp})
+		d := decide(r, situation{Booted: "A", Default: "B", BootID: nextBoot, GaveUp: row.gaveUp})
 		if d.Do != Returned || !d.Quarantine || !strings.Contains(d.Why, row.want) {
 			t.Errorf("%s, %d boots: %s (%v): %s", row.phase, row.gaveUp, d.Do, d.Quarantine, d.Why)
 		}
@@ -208,7 +208,7 @@ func TestRecoveryTouchesNothingOnAnUnknownDeployment(t *testing.T) {
 				for _, dflt := range []string{"A", "B", "X"} {
 					t.Run(fmt.Sprint(phase, road, boot, dflt), func(t *testing.T) {
 						r := switching(phase, func(p *Pending) { p.Road = road })
-						if d := decide(r, Situation{Booted: "X", Default: dflt, BootID: boot}); d.Do != Foreign {
+						if d := decide(r, situation{Booted: "X", Default: dflt, BootID: boot}); d.Do != Foreign {
 							t.Errorf("decided to %s", d.Do)
 						}
 					})
@@ -253,7 +253,7 @@ func TestReasonsNameDeploymentsWithoutAConfiguration(t *testing.T) {
 		{preparing, "os/x.0", "", "neither the committed A nor the pending one of b; something else changed"},
 		{switching(PhaseBoot, nil), "A", "os/x.0", "dropped before it had booted: os/x.0 boots next, which a person"},
 	} {
-		if d := decide(row.record, Situation{Booted: row.booted, Default: row.dflt, BootID: thisBoot}); !strings.Contains(d.Why, row.want) {
+		if d := decide(row.record, situation{Booted: row.booted, Default: row.dflt, BootID: thisBoot}); !strings.Contains(d.Why, row.want) {
 			t.Errorf("%q is not in %q", row.want, d.Why)
 		}
 	}

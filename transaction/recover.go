@@ -95,8 +95,8 @@ func (e *Engine) asBefore(r *Record) error {
 	return e.store().save(r)
 }
 
-func (e *Engine) situation(ctx context.Context, r *Record) (Situation, error) {
-	s := Situation{BootID: e.BootID, Uptime: e.Uptime()}
+func (e *Engine) situation(ctx context.Context, r *Record) (situation, error) {
+	s := situation{BootID: e.BootID, Uptime: e.Uptime()}
 	if e.Deployments == nil {
 		if r.Pending != nil {
 			s.Booted = r.Pending.From // a host whose OS was not asked for: the record is all there is
@@ -231,7 +231,7 @@ func (e *Engine) recoverForward(ctx context.Context, r *Record) error {
 	if !r.Pending.Verdict {
 		return errors.Join(e.finish(ctx, r, j), e.restartBoot(ctx, j))
 	}
-	return e.firstBoot(ctx, r, Situation{BootID: e.BootID, Uptime: e.Uptime()})
+	return e.firstBoot(ctx, r, situation{BootID: e.BootID, Uptime: e.Uptime()})
 }
 
 // restartBoot makes a boot that is under way see units that recovery changed.
@@ -263,7 +263,7 @@ func (e *Engine) recoverUndo(ctx context.Context, r *Record) error {
 }
 
 // firstBoot completes the new deployment with what it does not carry, and starts the clock.
-func (e *Engine) firstBoot(ctx context.Context, r *Record, s Situation) error {
+func (e *Engine) firstBoot(ctx context.Context, r *Record, s situation) error {
 	p := r.Pending
 	p.Phase, p.BootID, p.Attempts = PhaseProve, s.BootID, p.Attempts+1
 	p.Deadline = s.Uptime + p.Timeout

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -83,6 +85,14 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := o.defaults(); err != nil {
 		return err
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	program, err := hostProgram(ctx, self)
+	if err != nil {
+		return err
+	}
 	config, err := o.credentials()
 	if err != nil {
 		return err
@@ -93,7 +103,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	metrics := daemon.NewMetrics()
 	head.Metrics = metrics
-	hands, err := hands.New(o.mount, hands.Options{Verdict: head.Verdict, SoftReboot: bool(o.soft),
+	hands, err := hands.New(o.mount, hands.Options{Program: program, Verdict: head.Verdict, SoftReboot: bool(o.soft),
 		Observe: metrics.Command})
 	if err != nil {
 		return err
@@ -108,6 +118,23 @@ func (o *runOptions) run(ctx context.Context) error {
 	defer stop()
 	log.Info("running", zap.String("version", version), zap.String("node", o.node), zap.String("host", o.mount))
 	return daemon.NewHead(head).Run(ctx)
+}
+
+// hostProgram finds the program that is placed on the host, beside this one. It recovers and proves in the next boot, so
+// it must be of this release, and one that runs here.
+func hostProgram(ctx context.Context, self string) (string, error) {
+	program := filepath.Join(filepath.Dir(self), host.Program)
+	said, err := exec.CommandContext(ctx, program, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("asking %s for its version: %w: put %s of the same release beside %s", program, err,
+			host.Program, self)
+	}
+	fields := strings.Fields(string(said))
+	if is := fields[max(len(fields)-1, 0):]; len(is) == 0 || is[0] != version {
+		return "", fmt.Errorf("%s is version %s, and %s is version %s: install both of one release", program,
+			strings.Join(is, ""), self, version)
+	}
+	return program, nil
 }
 
 func (o *runOptions) logger() (*zap.Logger, error) {

@@ -21,14 +21,19 @@ func runCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
 		Short: "Keep this host at the configuration that the cluster wants of its Node",
+		Long: `run is a program of its own, machine-config-daemon-run, in the same directory; its flags are in
+docs/cluster-reference.md.`,
 		// The flags are the other program's, --help too.
 		DisableFlagParsing: true,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			self, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("finding this program: %w", err)
 			}
 			program := filepath.Join(filepath.Dir(self), host.RunProgram)
+			if err := cmd.Context().Err(); err != nil {
+				return err // a signal that came before: the other program would not know of it
+			}
 			err = unix.Exec(program, os.Args, os.Environ())
 			if errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("running in a cluster: %s is not there: put %s of the same release beside %s",

@@ -11,8 +11,8 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Step is all that the controller has to say to a node, after a decision: one patch.
-type Step struct {
+// nodeStep is all that the controller has to say to a node, after a decision: one patch.
+type nodeStep struct {
 	Node string
 	// Desired is where the node is sent, which may be where it is sent already; Before is what it was told before.
 	Desired, Before string
@@ -33,10 +33,10 @@ type Step struct {
 }
 
 // sends says that the step gives the node another configuration to go to.
-func (s Step) sends() bool { return s.Desired != s.Before }
+func (s nodeStep) sends() bool { return s.Desired != s.Before }
 
-// Options are what a decision about one pool needs to know of the rest of the cluster.
-type Options struct {
+// bounds are what a decision about one pool needs to know of the rest of the cluster.
+type bounds struct {
 	// Now is the time of the decision.
 	Now time.Time
 	// Self is the node that this process runs on; it goes last.
@@ -50,10 +50,10 @@ type Options struct {
 	Told int
 }
 
-// Decision is what is to be done about a pool's nodes.
-type Decision struct {
+// decision is what is to be done about a pool's nodes.
+type decision struct {
 	// Steps in the order in which they are to be taken: those that send a node somewhere come first, in their order.
-	Steps []Step
+	Steps []nodeStep
 	// Taken counts the nodes that go out of service by this decision, Unstuck those that were, stuck, and go on.
 	Taken, Unstuck int
 	// DefersSelf: this process's own node would have been next, had it not to be last.
@@ -73,9 +73,9 @@ type Decision struct {
 // same rules, whatever a policy says about when nodes may begin.
 //
 // Nodes of a pool whose object can't be read are told nothing. Since when their verdicts are waited for is noted still.
-func decide(p progress.Pool, o Options) Decision {
+func decide(p progress.Pool, o bounds) decision {
 	if p.Unread != "" {
-		return Decision{Steps: watched(p, o.Now)}
+		return decision{Steps: watched(p, o.Now)}
 	}
 	c := chooser{pool: p, options: o, sent: map[*progress.Node]int{}}
 	switch {
@@ -86,18 +86,18 @@ func decide(p progress.Pool, o Options) Decision {
 		c.choose()
 	}
 	c.withdraw()
-	d := Decision{Taken: c.taken, Unstuck: c.unstuck, DefersSelf: c.defersSelf}
+	d := decision{Taken: c.taken, Unstuck: c.unstuck, DefersSelf: c.defersSelf}
 	d.Steps, d.More = c.steps()
 	return d
 }
 
 // watched are the steps that note since when verdicts are waited for, and leave everything else as it is.
-func watched(p progress.Pool, now time.Time) []Step {
-	var out []Step
+func watched(p progress.Pool, now time.Time) []nodeStep {
+	var out []nodeStep
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		if awaited := n.Await(now); awaited != n.Awaited {
-			out = append(out, Step{
+			out = append(out, nodeStep{
 				Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift, SingleReplica: n.SingleReplica,
 				Tainted: n.Tainted, Arrived: n.Arrived, Orders: n.Orders, Awaited: awaited,
 			})
@@ -111,7 +111,7 @@ func running(p progress.Pool) bool { return p.Target != "" && !p.Paused && p.Qua
 
 type chooser struct {
 	pool       progress.Pool
-	options    Options
+	options    bounds
 	sent       map[*progress.Node]int  // to the target: as the how manieth, from 1
 	back       map[*progress.Node]bool // to where they are
 	taken      int
@@ -346,8 +346,8 @@ func firsts[T any](list []T, many int, order func(a, b T) int) []T {
 }
 
 // steps are those of all nodes, in their order, and whether any were left out.
-func (c *chooser) steps() (steps []Step, more bool) {
-	var others, again []Step // of the others those that are to try the target again come last
+func (c *chooser) steps() (steps []nodeStep, more bool) {
+	var others, again []nodeStep // of the others those that are to try the target again come last
 	sent := map[string]int{}
 	for i := range c.pool.Nodes {
 		n := &c.pool.Nodes[i]
@@ -367,7 +367,7 @@ func (c *chooser) steps() (steps []Step, more bool) {
 			others = append(others, s)
 		}
 	}
-	turn := func(a, b Step) int { return sent[a.Node] - sent[b.Node] }
+	turn := func(a, b nodeStep) int { return sent[a.Node] - sent[b.Node] }
 	slices.SortStableFunc(steps, turn)
 	slices.SortStableFunc(again, turn)
 	others = append(others, again...)
@@ -378,8 +378,8 @@ func (c *chooser) steps() (steps []Step, more bool) {
 }
 
 // step is what the node is to be told, and whether that is anything new.
-func (c *chooser) step(n *progress.Node) (Step, bool) {
-	s := Step{
+func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
+	s := nodeStep{
 		Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift,
 		SingleReplica: c.options.SingleReplica, Tainted: c.taint(n), Arrived: c.arrival(n),
 		Orders: c.pool.Rules.Orders[n.Name], Awaited: n.Await(c.options.Now),

@@ -83,7 +83,7 @@ type setup struct {
 	maxUnavailable string
 	annotations    map[string]string
 	nodes          []string
-	options        Options
+	options        bounds
 }
 
 func (s setup) object() *mcfgv1.MachineConfigPool {
@@ -113,7 +113,7 @@ func (s setup) state(t *testing.T) progress.Pool {
 }
 
 // sends are the nodes that a decision sends somewhere or lets try again, as "name>config", by name.
-func sends(p progress.Pool, d Decision) []string {
+func sends(p progress.Pool, d decision) []string {
 	var out []string
 	for _, s := range d.Steps {
 		i := slices.IndexFunc(p.Nodes, func(n progress.Node) bool { return n.Name == s.Node })
@@ -178,8 +178,8 @@ func TestWhoIsSentWhere(t *testing.T) {
 		{"a failed node before the others", setup{nodes: []string{"a A Done zone=a", "b A>X RolledBack zone=b"}}, []string{"b>B"}},
 		{"nodes without an agent last", setup{nodes: []string{"a - - age=9", "b A Done"}}, []string{"b>B"}},
 		{"a node that nobody configured", setup{nodes: []string{"a - -"}}, []string{"a>B"}},
-		{"the own node last", setup{options: Options{Self: "a"}, nodes: []string{"a A Done zone=a", "b A Done zone=b"}}, []string{"b>B"}},
-		{"the own node in the end", setup{options: Options{Self: "a"}, nodes: []string{"a A Done", "b B Done"}}, []string{"a>B"}},
+		{"the own node last", setup{options: bounds{Self: "a"}, nodes: []string{"a A Done zone=a", "b A Done zone=b"}}, []string{"b>B"}},
+		{"the own node in the end", setup{options: bounds{Self: "a"}, nodes: []string{"a A Done", "b B Done"}}, []string{"a>B"}},
 		{"a node from another pool", setup{nodes: []string{"a W Done", "b B Done"}}, []string{"a>B"}},
 
 		// A change of mind reaches everybody (W1).
@@ -255,7 +255,7 @@ func TestWhoIsSentWhere(t *testing.T) {
 
 		// The control plane.
 		{"control plane: one, whatever is said", setup{pool: "master", maxUnavailable: "3", nodes: []string{"a A Done", "b A Done", "c A Done"}}, []string{"a>B"}},
-		{"control plane: not beside a member of another pool", setup{pool: "arbiter", options: Options{Elsewhere: 1}, nodes: []string{"a A Done"}}, nil},
+		{"control plane: not beside a member of another pool", setup{pool: "arbiter", options: bounds{Elsewhere: 1}, nodes: []string{"a A Done"}}, nil},
 		{"control plane: a cordoned member is a member", setup{pool: "master", nodes: []string{"a A Done cordoned", "b A Done notready"}}, nil},
 		{"control plane: the cordoned one if all others are there", setup{pool: "master", nodes: []string{"a A Done cordoned", "b A Done"}}, []string{"a>B"}},
 		{"control plane: the dead one if all others are there", setup{pool: "master", nodes: []string{"a A Done notready", "b A Done"}}, []string{"a>B"}},
@@ -263,8 +263,8 @@ func TestWhoIsSentWhere(t *testing.T) {
 		{"control plane: degraded, not beside one under way", setup{pool: "master", nodes: []string{"a A>B Working ours", "b A>X Degraded ours"}}, nil},
 		{"control plane: degraded, not beside one that is dead", setup{pool: "master", nodes: []string{"a A Done notready", "b A>X Degraded ours"}}, nil},
 		{"control plane: degraded, the one that serves waits for the one that does not", setup{pool: "master", nodes: []string{"a A>X Degraded", "b A>X Degraded ours"}}, []string{"b>B"}},
-		{"control plane: degraded, not beside a member of another pool", setup{pool: "master", options: Options{Elsewhere: 1}, nodes: []string{"b A>X Degraded ours"}}, nil},
-		{"control plane: degraded, and so is a member of another pool", setup{pool: "master", options: Options{Elsewhere: 1, StuckElsewhere: 1}, nodes: []string{"b A>X Degraded ours"}}, []string{"b>B"}},
+		{"control plane: degraded, not beside a member of another pool", setup{pool: "master", options: bounds{Elsewhere: 1}, nodes: []string{"b A>X Degraded ours"}}, nil},
+		{"control plane: degraded, and so is a member of another pool", setup{pool: "master", options: bounds{Elsewhere: 1, StuckElsewhere: 1}, nodes: []string{"b A>X Degraded ours"}}, []string{"b>B"}},
 		{"control plane: back to where they are, all", setup{pool: "master", nodes: []string{"a B>X Degraded ours", "b B>X Degraded ours"}}, []string{"a>B", "b>B"}},
 		{"control plane: at work where they are", setup{pool: "master", nodes: []string{"a A Working", "b A Working"}}, nil},
 		{"control plane: a change of mind reaches it", setup{pool: "master", nodes: []string{"a A>X Working cordoned notready", "b A Done"}}, []string{"a>B"}},
@@ -281,7 +281,7 @@ func TestWhoIsSentWhere(t *testing.T) {
 func TestNodesAreToldInTheOrderInWhichTheyGo(t *testing.T) {
 	p := setup{maxUnavailable: "3", nodes: []string{"a A Done", "b A Done zone=z2", "c A Done zone=z1", "d A Done"}}.state(t)
 	var got []string
-	for _, s := range decide(p, Options{}).Steps {
+	for _, s := range decide(p, bounds{}).Steps {
 		got = append(got, s.Node)
 	}
 	if diff := cmp.Diff([]string{"c", "b", "a", "d"}, got); diff != "" {
@@ -291,7 +291,7 @@ func TestNodesAreToldInTheOrderInWhichTheyGo(t *testing.T) {
 
 func TestAFailureAfterALiftWithdrawsTheLift(t *testing.T) {
 	p := setup{nodes: []string{"a A>B RolledBack failed=B lift=B"}}.state(t)
-	d := decide(p, Options{})
+	d := decide(p, bounds{})
 	if len(d.Steps) != 1 || d.Steps[0].Lift != "" || d.Steps[0].sends() {
 		t.Errorf("got %+v", d.Steps)
 	}
@@ -299,7 +299,7 @@ func TestAFailureAfterALiftWithdrawsTheLift(t *testing.T) {
 
 func TestALiftIsForgottenWhenTheNodeIsSentElsewhere(t *testing.T) {
 	p := setup{target: "C", nodes: []string{"a B Done lift=B"}}.state(t)
-	d := decide(p, Options{})
+	d := decide(p, bounds{})
 	if len(d.Steps) != 1 || d.Steps[0].Lift != "" || d.Steps[0].Desired != "C" {
 		t.Errorf("got %+v", d.Steps)
 	}
@@ -317,7 +317,7 @@ func TestTheOwnNodeIsSaidToWaitOnlyWhereItWouldHaveBeenNext(t *testing.T) {
 		{"it is sent", []string{"a A Done zone=a", "b B Done"}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := decide(setup{nodes: test.nodes}.state(t), Options{Self: "a"}).DefersSelf; got != test.want {
+			if got := decide(setup{nodes: test.nodes}.state(t), bounds{Self: "a"}).DefersSelf; got != test.want {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
@@ -346,7 +346,7 @@ func TestTheTaintIsWhereARolloutIsStillToCome(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := test.setup.state(t)
 			got := p.Nodes[0].Tainted
-			for _, s := range decide(p, Options{}).Steps {
+			for _, s := range decide(p, bounds{}).Steps {
 				if s.Node == "a" {
 					got = s.Tainted
 				}
@@ -366,7 +366,7 @@ func TestTheOnlyNodeIsToldSoAndToldWhenItIsNot(t *testing.T) {
 	}{
 		{"a B Done", true, 1}, {"a B Done single", true, 0}, {"a B Done single", false, 1}, {"a B Done", false, 0},
 	} {
-		d := decide(setup{nodes: []string{test.node}}.state(t), Options{SingleReplica: test.single})
+		d := decide(setup{nodes: []string{test.node}}.state(t), bounds{SingleReplica: test.single})
 		if len(d.Steps) != test.steps || len(d.Steps) > 0 && d.Steps[0].SingleReplica != test.single {
 			t.Errorf("%s, single %v: got %+v", test.node, test.single, d.Steps)
 		}
@@ -413,7 +413,7 @@ func checkRules(t *testing.T, p progress.Pool) {
 	t.Helper()
 	sent := map[string]bool{}
 	after := slices.Clone(p.Nodes)
-	d := decide(p, Options{})
+	d := decide(p, bounds{})
 	for _, s := range d.Steps {
 		i := slices.IndexFunc(after, func(n progress.Node) bool { return n.Name == s.Node })
 		after[i].Desired, after[i].Tainted, after[i].Lift = s.Desired, s.Tainted, s.Lift
@@ -441,7 +441,7 @@ func checkRules(t *testing.T, p progress.Pool) {
 			t.Errorf("%s could go, and nobody is sent", n.Name)
 		}
 	}
-	for _, s := range decide(progress.NewPool(ofTwo(int32(p.MaxUnavailable)), after), Options{}).Steps {
+	for _, s := range decide(progress.NewPool(ofTwo(int32(p.MaxUnavailable)), after), bounds{}).Steps {
 		// Where one was called back before it had begun, the next may go.
 		if sent[s.Node] || s.sends() && !calledBack {
 			t.Errorf("%s is told twice: %+v", s.Node, s)
@@ -479,14 +479,14 @@ func TestNodesOfAPoolThatCanNotBeReadAreToldNothingAndWatchedStill(t *testing.T)
 			if c.change != nil {
 				c.change(&n)
 			}
-			steps := decide(progress.NewPool(object, []progress.Node{n}), Options{Now: c.now}).Steps
+			steps := decide(progress.NewPool(object, []progress.Node{n}), bounds{Now: c.now}).Steps
 			if c.want == nil {
 				if len(steps) != 0 {
 					t.Errorf("it is told %+v", steps)
 				}
 				return
 			}
-			want := Step{
+			want := nodeStep{
 				Node: "n", Desired: n.Desired, Before: n.Desired, Lift: "C", SingleReplica: true, Tainted: true,
 				Arrived: n.Arrived, Awaited: *c.want,
 			}

@@ -61,7 +61,7 @@ func TestNodesGoBackWithinTheBudgetWhenAGateWasClosedAtItsDeadline(t *testing.T)
 				c.change(&p)
 			}
 			var got []string
-			for _, s := range decide(p, Options{Now: t0.Add(time.Hour)}).Steps {
+			for _, s := range decide(p, bounds{Now: t0.Add(time.Hour)}).Steps {
 				if s.sends() {
 					got = append(got, s.Node+">"+s.Desired)
 					if n := p.Nodes[0]; n.Current == "B" && s.Back != "smoke" {

@@ -22,7 +22,7 @@ type operation struct {
 
 // nodePatch is the JSON patch that takes a step. It says what it was decided upon, so that it fails where a node was
 // told something else meanwhile, and only there: the kubelet's own writes to the Node don't get in its way.
-func nodePatch(n *corev1.Node, s Step) []byte {
+func nodePatch(n *corev1.Node, s nodeStep) []byte {
 	var ops []operation
 	if n.Annotations == nil {
 		ops = append(ops, operation{"test", "/metadata/annotations", nil},

@@ -21,11 +21,11 @@ func TestAPatchSaysWhatItWasDecidedUpon(t *testing.T) {
 		name        string
 		annotations map[string]string
 		taints      []corev1.Taint
-		step        Step
+		step        nodeStep
 		want        string
 	}{
 		{
-			"a node that nobody ever annotated", nil, nil, Step{Desired: "B", Tainted: true},
+			"a node that nobody ever annotated", nil, nil, nodeStep{Desired: "B", Tainted: true},
 			`[{"op":"test","path":"/metadata/annotations","value":null},{"op":"add","path":"/metadata/annotations","value":{}},` +
 				`{"op":"test","path":"` + desired + `","value":null},{"op":"add","path":"` + desired + `","value":"B"},` +
 				`{"op":"test","path":"/spec/taints","value":null},` +
@@ -33,43 +33,43 @@ func TestAPatchSaysWhatItWasDecidedUpon(t *testing.T) {
 		},
 		{
 			"sent on, the taint is there", map[string]string{api.DesiredConfig: "A"},
-			[]corev1.Taint{ours}, Step{Before: "A", Desired: "B", Tainted: true},
+			[]corev1.Taint{ours}, nodeStep{Before: "A", Desired: "B", Tainted: true},
 			`[{"op":"test","path":"` + desired + `","value":"A"},{"op":"add","path":"` + desired + `","value":"B"}]`,
 		},
 		{
 			"with a lift", map[string]string{api.DesiredConfig: "B"}, []corev1.Taint{ours},
-			Step{Before: "B", Desired: "B", Lift: "B", Tainted: true},
+			nodeStep{Before: "B", Desired: "B", Lift: "B", Tainted: true},
 			`[{"op":"test","path":"` + desired + `","value":"B"},` +
 				`{"op":"test","path":"` + lift + `","value":null},{"op":"add","path":"` + lift + `","value":"B"}]`,
 		},
 		{
 			"an old lift goes", map[string]string{api.DesiredConfig: "B", api.Lift: "B"}, nil,
-			Step{Before: "B", Desired: "C"},
+			nodeStep{Before: "B", Desired: "C"},
 			`[{"op":"test","path":"` + desired + `","value":"B"},{"op":"add","path":"` + desired + `","value":"C"},` +
 				`{"op":"test","path":"` + lift + `","value":"B"},{"op":"remove","path":"` + lift + `","value":null}]`,
 		},
 		{
 			"the only node", map[string]string{api.DesiredConfig: "B"}, nil,
-			Step{Before: "B", Desired: "B", SingleReplica: true},
+			nodeStep{Before: "B", Desired: "B", SingleReplica: true},
 			`[{"op":"test","path":"` + desired + `","value":"B"},` +
 				`{"op":"test","path":"` + topology + `","value":null},{"op":"add","path":"` + topology + `","value":"SingleReplica"}]`,
 		},
 		{
 			"the last taint goes", map[string]string{api.DesiredConfig: "B"}, []corev1.Taint{ours},
-			Step{Before: "B", Desired: "B"},
+			nodeStep{Before: "B", Desired: "B"},
 			`[{"op":"test","path":"` + desired + `","value":"B"},` +
 				`{"op":"test","path":"/spec/taints/0","value":{"key":"UpdateInProgress","effect":"PreferNoSchedule"}},` +
 				`{"op":"remove","path":"/spec/taints/0","value":null}]`,
 		},
 		{
 			"a taint beside others", map[string]string{api.DesiredConfig: "B"}, []corev1.Taint{other},
-			Step{Before: "B", Desired: "B", Tainted: true},
+			nodeStep{Before: "B", Desired: "B", Tainted: true},
 			`[{"op":"test","path":"` + desired + `","value":"B"},` +
 				`{"op":"add","path":"/spec/taints/-","value":{"key":"UpdateInProgress","effect":"PreferNoSchedule"}}]`,
 		},
 		{
 			"other taints stay", map[string]string{api.DesiredConfig: "B"}, []corev1.Taint{other, ours},
-			Step{Before: "B", Desired: "B"},
+			nodeStep{Before: "B", Desired: "B"},
 			`[{"op":"test","path":"` + desired + `","value":"B"},` +
 				`{"op":"test","path":"/spec/taints/1","value":{"key":"UpdateInProgress","effect":"PreferNoSchedule"}},` +
 				`{"op":"remove","path":"/spec/taints/1","value":null}]`,

@@ -86,7 +86,7 @@ func TestDecideByThePoolsRules(t *testing.T) {
 			p := c.setup.state(t)
 			c.rules.Policy = "careful"
 			p.Rules = c.rules
-			if diff := cmp.Diff(c.want, sends(p, decide(p, Options{Now: t0}))); diff != "" {
+			if diff := cmp.Diff(c.want, sends(p, decide(p, bounds{Now: t0}))); diff != "" {
 				t.Errorf("sends (-want +got):\n%s", diff)
 			}
 		})
@@ -98,7 +98,7 @@ func TestANodeSaysWhenItArrived(t *testing.T) {
 	decide := func(n progress.Node, policy string) api.Arrival {
 		p := setup{}.state(t)
 		p.Nodes, p.Rules.Policy = []progress.Node{n}, policy
-		for _, s := range decide(p, Options{Now: t0}).Steps {
+		for _, s := range decide(p, bounds{Now: t0}).Steps {
 			return s.Arrived
 		}
 		return n.Arrived

@@ -356,7 +356,7 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 
 // take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again. Where one after the
 // other can't be told, the rest waits for the next try: each may take as long as a webhook that does not answer.
-func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d Decision,
+func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d decision,
 	nodes map[string]*corev1.Node,
 ) []error {
 	var errs []error

@@ -61,7 +61,7 @@ func stages(n progress.Node) bool {
 
 // checkStaging holds what is about to be said to the promises of staging and approvals. A controller may die after any
 // of the steps.
-func (w *walk) checkStaging(steps []Step) error {
+func (w *walk) checkStaging(steps []nodeStep) error {
 	s := &w.staging
 	busy := 0
 	for _, n := range w.nodes {

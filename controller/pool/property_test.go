@@ -210,14 +210,14 @@ func (w *walk) still() bool {
 
 // decide makes the decision, and makes it again as a controller would that has just started and lists nodes in another
 // order.
-func (w *walk) decide() (progress.Pool, Decision, error) {
-	look := func(nodes []progress.Node) (progress.Pool, Decision) {
+func (w *walk) decide() (progress.Pool, decision, error) {
+	look := func(nodes []progress.Node) (progress.Pool, decision) {
 		p := progress.NewPool(w.object, nodes)
 		pools := []*progress.Pool{&p}
 		progress.Share(pools)
 		p.Etcd = w.etcd()
 		rollout.NewBook([]api.RolloutPolicy{w.policy}, w.answer).Follow(pools, w.now, "")
-		return p, decide(p, Options{Now: w.now})
+		return p, decide(p, bounds{Now: w.now})
 	}
 	p, d := look(slices.Clone(w.nodes))
 	if w.one(8) {
@@ -231,7 +231,7 @@ func (w *walk) decide() (progress.Pool, Decision, error) {
 }
 
 // check holds what is about to be said to the promises, by what was seen from outside and not by what the rules say.
-func (w *walk) check(steps []Step) error {
+func (w *walk) check(steps []nodeStep) error {
 	if err := w.checkStaging(steps); err != nil {
 		return err
 	}
@@ -330,7 +330,7 @@ func (w *walk) tell(format string, args ...any) {
 	w.story += w.now.Format("15:04 ") + fmt.Sprintf(format, args...) + "\n"
 }
 
-func (w *walk) take(s Step) {
+func (w *walk) take(s nodeStep) {
 	n := &w.nodes[w.index(s.Node)]
 	if s.sends() {
 		w.tell("%s > %s %s", n.Name, s.Desired, s.Held)

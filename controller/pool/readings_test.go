@@ -101,11 +101,11 @@ func TestADecisionTellsNoMoreThanIsAsked(t *testing.T) {
 		more  bool
 	}{0: {30, false}, 5: {6, true}, 29: {30, false}, 28: {29, true}, 100: {30, false}} {
 		p := progress.NewPool(setup{}.object(), fleet(30)) // one goes, the others are tainted
-		d := decide(p, Options{Now: t0, Told: told})
+		d := decide(p, bounds{Now: t0, Told: told})
 		if len(d.Steps) != want.steps || d.More != want.more || !d.Steps[0].sends() {
 			t.Errorf("at most %d: %d steps, more: %v", told, len(d.Steps), d.More)
 		}
-		all := decide(p, Options{Now: t0}).Steps
+		all := decide(p, bounds{Now: t0}).Steps
 		if diff := cmp.Diff(all[:want.steps], d.Steps); diff != "" {
 			t.Errorf("at most %d: these are not the first of all (-want +got):\n%s", told, diff)
 		}

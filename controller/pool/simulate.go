@@ -104,7 +104,7 @@ type simulation struct {
 // turn makes one decision, or lets time pass until there is one to make; false: that will not be.
 func (s *simulation) turn() bool {
 	p := s.look()
-	d := decide(p, Options{Now: s.now, Self: s.Self})
+	d := decide(p, bounds{Now: s.now, Self: s.Self})
 	s.tell(p)
 	s.asks(p)
 	moved := false
@@ -151,7 +151,7 @@ func (s *simulation) tell(p progress.Pool) {
 }
 
 // take does what a step says, and says whether anything is another than before.
-func (s *simulation) take(step Step) bool {
+func (s *simulation) take(step nodeStep) bool {
 	n := &s.Nodes[s.at[step.Node]]
 	changed := step.sends() || step.Lift != n.Lift || step.Arrived != n.Arrived ||
 		!step.Orders.Equal(n.Orders)

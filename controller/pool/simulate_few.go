@@ -34,7 +34,7 @@ type shortlist struct {
 }
 
 // leaveOut finds the few after a decision that changed no node, and leaves out those that have arrived since.
-func (s *simulation) leaveOut(p *progress.Pool, d Decision) {
+func (s *simulation) leaveOut(p *progress.Pool, d decision) {
 	fresh := s.few == nil
 	if s.whole || fresh && !s.steady(p) {
 		return

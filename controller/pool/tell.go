@@ -30,7 +30,7 @@ func (r *reconciler) announce(before, after *mcfgv1.MachineConfigPool) {
 }
 
 // deferSelf says once for each configuration that the node of this process has to wait.
-func (r *reconciler) deferSelf(pool *mcfgv1.MachineConfigPool, d Decision) {
+func (r *reconciler) deferSelf(pool *mcfgv1.MachineConfigPool, d decision) {
 	config := pool.Spec.Configuration.Name
 	if !d.DefersSelf || r.deferred[pool.Name] == config {
 		return

@@ -125,9 +125,9 @@ func (w *world) wake(at time.Time) {
 }
 
 // options for the decision about a pool.
-func (w *world) options(i int) Options {
+func (w *world) options(i int) bounds {
 	pool := w.pools[i].object
-	o := Options{Now: w.now, Self: w.self, SingleReplica: w.single && pool.Annotations[api.DrainSingleNode] != "true"}
+	o := bounds{Now: w.now, Self: w.self, SingleReplica: w.single && pool.Annotations[api.DrainSingleNode] != "true"}
 	if progress.ControlPlane(pool.Name) {
 		for name, s := range w.controlPlane {
 			if name != pool.Name {
@@ -140,7 +140,7 @@ func (w *world) options(i int) Options {
 }
 
 // taken counts nodes that were just sent, for the pools that are looked at after this one.
-func (w *world) taken(i int, d Decision) {
+func (w *world) taken(i int, d decision) {
 	if name := w.pools[i].object.Name; progress.ControlPlane(name) {
 		s := w.controlPlane[name]
 		w.controlPlane[name] = share{s.taking + d.Taken, s.stuck - d.Unstuck}

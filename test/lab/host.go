@@ -577,36 +577,7 @@ func (h *Host) boot() (int, error) {
 	}
 	defer cgroup.Close()
 
-	const here = "/run/systemd/lab"
-	disk, root := here+"/sysroot", here+"/sysroot/"+entry.Dir
-	bind := "--bind-ro="
-	if h.options.WritableSysroot {
-		bind = "--bind="
-	}
-	args := []string{"--fork", "--kill-child", "--pid", "--mount-proc", "--cgroup", "--",
-		"sh", "-c", nspawnScript, "sh", h.dir, h.base.remote,
-		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
-		"--link-journal=no", "--resolv-conf=off", "--timezone=off",
-		"--machine=" + h.options.Hostname, "--directory=" + root,
-		bind + disk + ":/sysroot:norbind", bind + here + "/boot:/boot",
-		"--bind=" + disk + "/ostree/deploy/" + entry.OS() + "/var:/var:norbind",
-		"--bind-ro=" + root + "/usr:/usr:norbind",
-		"--bind-ro=" + here + "/booted:/run/ostree-booted",
-		"--bind-ro=/run/systemd/remote:" + guestRemote,
-	}
-	env := []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_LOCK=0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"}
-	var inherited []*os.File
-	if h.network != nil {
-		// As with --private-network the host is the master of its network, sysctls included.
-		args = append(args, "--network-namespace-path=/run/systemd/network-namespace", "--capability=CAP_NET_ADMIN")
-		env = append(env, "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network")
-		inherited = append(inherited, h.network.namespace)
-	}
-	args = append(args, "--")
-	args = append(args, splitOptions(entry.Options)...)
-	cmd := exec.Command("unshare", args...)
-	cmd.ExtraFiles = inherited
-	cmd.Env = env
+	cmd := h.container(entry)
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig:   syscall.SIGKILL,
@@ -638,6 +609,41 @@ func (h *Host) boot() (int, error) {
 		return 0, err
 	}
 	return cmd.ProcessState.ExitCode(), nil
+}
+
+// container is the command that boots an entry.
+func (h *Host) container(entry Entry) *exec.Cmd {
+	const here = "/run/systemd/lab"
+	disk, root := here+"/sysroot", here+"/sysroot/"+entry.Dir
+	bind := "--bind-ro="
+	if h.options.WritableSysroot {
+		bind = "--bind="
+	}
+	args := []string{"--fork", "--kill-child", "--pid", "--mount-proc", "--cgroup", "--",
+		"sh", "-c", nspawnScript, "sh", h.dir, h.base.remote,
+		"--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
+		"--link-journal=no", "--resolv-conf=off", "--timezone=off",
+		"--machine=" + h.options.Hostname, "--directory=" + root,
+		bind + disk + ":/sysroot:norbind", bind + here + "/boot:/boot",
+		"--bind=" + disk + "/ostree/deploy/" + entry.OS() + "/var:/var:norbind",
+		"--bind-ro=" + root + "/usr:/usr:norbind",
+		"--bind-ro=" + here + "/booted:/run/ostree-booted",
+		"--bind-ro=/run/systemd/remote:" + guestRemote,
+	}
+	env := []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_LOCK=0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"}
+	var inherited []*os.File
+	if h.network != nil {
+		// As with --private-network the host is the master of its network, sysctls included.
+		args = append(args, "--network-namespace-path=/run/systemd/network-namespace", "--capability=CAP_NET_ADMIN")
+		env = append(env, "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network")
+		inherited = append(inherited, h.network.namespace)
+	}
+	args = append(args, "--")
+	args = append(args, splitOptions(entry.Options)...)
+	cmd := exec.Command("unshare", args...)
+	cmd.ExtraFiles = inherited
+	cmd.Env = env
+	return cmd
 }
 
 // follow finds the leader of the boot and sees it come up on D-Bus.

@@ -48,6 +48,7 @@ func shell(text string) systemd.Command {
 }
 
 func howItEndedIsTold(ctx context.Context, t *testing.T, _ *Host, units *systemd.Units) {
+	t.Helper()
 	for _, outlives := range []bool{false, true} {
 		for text, want := range map[string]string{
 			"exit 0":                  "",
@@ -79,6 +80,7 @@ func cmpNil(text string) string {
 }
 
 func whatItWritesIsThere(ctx context.Context, t *testing.T, host *Host, units *systemd.Units) {
+	t.Helper()
 	c := shell("echo one; echo two >&2; echo $FROM; cat /run/x.at/x; echo '$HOME'")
 	c.Stdout, c.Stderr, c.Outlives = "/run/x.stdout", "/run/x.stderr", true
 	c.EnvironmentFiles = []string{"/run/x.env", "/run/none.env"}
@@ -114,6 +116,7 @@ func whatItWritesIsThere(ctx context.Context, t *testing.T, host *Host, units *s
 }
 
 func theCallersOwnIsStopped(ctx context.Context, t *testing.T, host *Host, units *systemd.Units) {
+	t.Helper()
 	bounded, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() {
@@ -150,6 +153,7 @@ func isActive(ctx context.Context, t *testing.T, units *systemd.Units, state str
 }
 
 func theOtherGoesOn(ctx context.Context, t *testing.T, host *Host, units *systemd.Units) {
+	t.Helper()
 	pipe := inRoot(host, "/run/x.pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
@@ -223,6 +227,7 @@ func theOtherGoesOn(ctx context.Context, t *testing.T, host *Host, units *system
 }
 
 func aNewBusIsNoLoss(ctx context.Context, t *testing.T, host *Host, units *systemd.Units) {
+	t.Helper()
 	done := make(chan error, 1)
 	c := shell("until test -e /run/x.on; do sleep 0.05; done; exit 4")
 	c.Outlives = true

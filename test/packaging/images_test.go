@@ -152,7 +152,7 @@ func TestAnImageHasItsProgramAndNothingElse(t *testing.T) {
 			files: map[string]string{
 				".": "drwxr-xr-x ", "rootfs": "drwxr-xr-x ", "machine-config-daemon": "-rwxr-xr-x ",
 				"machine-config-daemon-run": "-rwxr-xr-x ",
-				"usr": "Lrwxrwxrwx rootfs/usr", "bin": "Lrwxrwxrwx rootfs/usr/bin", "sbin": "Lrwxrwxrwx rootfs/usr/sbin",
+				"usr":                       "Lrwxrwxrwx rootfs/usr", "bin": "Lrwxrwxrwx rootfs/usr/bin", "sbin": "Lrwxrwxrwx rootfs/usr/sbin",
 				"lib": "Lrwxrwxrwx rootfs/usr/lib", "lib64": "Lrwxrwxrwx rootfs/usr/lib64",
 			},
 		},

@@ -320,7 +320,7 @@ func nothingRefused(t *testing.T, c *cluster.Cluster) {
 			t.Errorf("%s was refused: %s %s: %d", account, r.Verb, r.URI, r.Response.Code)
 		}
 	}
-	for _, account := range []string{agent.Program, agent.RunProgram, api.Controller, api.Server} {
+	for _, account := range []string{api.Daemon, api.Controller, api.Server} {
 		if count[account] == 0 {
 			t.Errorf("%s asked for nothing", account)
 		}
