@@ -18,8 +18,8 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// Driver works the OS of an rpm-ostree host: the image, the packages that are layered on it, and those of it that are left
-// out. It never sets kernel arguments, never reboots, and what it has rpm-ostree stage is locked: it cannot boot. A
+// Driver works the OS of an rpm-ostree host: the image, the packages that are layered on it, and those of it that are
+// left out. It never sets kernel arguments, never reboots, and what it has rpm-ostree stage is locked: it cannot boot. A
 // deployment that boots is Plain's to make, of the commit that Compose gives. Calls that change something are to be
 // made one after the other.
 type Driver struct {

@@ -30,6 +30,9 @@ const (
 // machines have one.
 func Bounded(l net.Listener, h *http.Server) net.Listener {
 	h.ConnState = follow
+	// A connection of HTTP/2 has hundreds of requests, each with memory of its own, and no client here needs one.
+	h.Protocols = new(http.Protocols)
+	h.Protocols.SetHTTP1(true)
 	return &bounded{Listener: l, most: mostConnections, grace: greeting, open: map[*connection]bool{}}
 }
 
@@ -83,6 +86,10 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 	c := &connection{Conn: conn, of: b, now: standing{http.StateNew, time.Now()}}
 	if out := b.add(c); out != nil {
+		abrupt, ok := out.Conn.(interface{ SetLinger(seconds int) error })
+		if ok && !out.standing().idle(time.Now(), b.grace) {
+			_ = abrupt.SetLinger(0) // the kernel would keep for minutes what a client does not read
+		}
 		_ = out.Close()
 	}
 	return c, nil

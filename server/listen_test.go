@@ -5,6 +5,7 @@ package server
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -132,29 +133,59 @@ func TestASilentConnectionMakesRoomBeforeOneThatIsServed(t *testing.T) {
 }
 
 func TestWhatAnEncryptedConnectionDoesIsKnown(t *testing.T) {
-	for _, two := range []bool{false, true} {
-		server := httptest.NewUnstartedServer(New(Options{Source: example(), Log: logr.Discard()}))
-		server.EnableHTTP2 = two
-		b := Bounded(server.Listener, server.Config).(*bounded)
-		server.Listener = b
-		server.StartTLS()
-		t.Cleanup(server.Close)
-		r, err := server.Client().Get(server.URL + "/healthz")
-		if err != nil || r.Body.Close() != nil || (r.ProtoMajor == 2) != two {
-			t.Fatalf("HTTP/2 is %v: %+v, %v", two, r, err)
+	server := httptest.NewUnstartedServer(New(Options{Source: example(), Log: logr.Discard()}))
+	b := Bounded(server.Listener, server.Config).(*bounded)
+	server.Listener = b
+	server.StartTLS()
+	defer server.Close()
+	r, err := server.Client().Get(server.URL + "/healthz")
+	if err != nil || r.Body.Close() != nil {
+		t.Fatal(err)
+	}
+	idle := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for c := range b.open {
+			return c.standing().state == http.StateIdle
 		}
-		idle := func() bool {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			for c := range b.open {
-				return c.standing().state == http.StateIdle
-			}
-			return false
+		return false
+	}
+	for deadline := time.Now().Add(10 * time.Second); !idle(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("an answered connection does not count as idle")
 		}
-		for deadline := time.Now().Add(10 * time.Second); !idle(); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("HTTP/2 is %v: an answered connection does not count as idle", two)
-			}
+	}
+}
+
+// One connection of HTTP/2 has hundreds of requests: no bound on connections would bound the memory.
+func TestAConnectionHasOneRequestAtATime(t *testing.T) {
+	at, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := httptest.NewUnstartedServer(nil)
+	certificate.StartTLS()
+	defer certificate.Close()
+	server := &http.Server{Handler: New(Options{Source: example(), Log: logr.Discard()}),
+		ReadHeaderTimeout: time.Second, TLSConfig: &tls.Config{Certificates: certificate.TLS.Certificates}}
+	ended := make(chan error, 1)
+	go func() { ended <- server.ServeTLS(Bounded(at, server), "", "") }()
+	t.Cleanup(func() { _ = server.Close(); <-ended })
+	conn, err := tls.Dial("tcp", at.Addr().String(),
+		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if is := conn.ConnectionState().NegotiatedProtocol; is == "h2" {
+		t.Errorf("it speaks %s", is)
+	}
+	if conn, err := tls.Dial("tcp", at.Addr().String(),
+		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err == nil {
+		is := conn.ConnectionState().NegotiatedProtocol
+		_ = conn.Close()
+		if is == "h2" {
+			t.Errorf("where nothing else is offered it speaks %s", is)
 		}
 	}
 }

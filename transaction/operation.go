@@ -132,8 +132,8 @@ func (o *switchOperation) Commit(ctx context.Context) error {
 	return fault("committed")
 }
 
-// stagedOperation is the staged road: what boots decides, and the files follow on the first boot. A staged deployment that is
-// lost on the way down changes nothing.
+// stagedOperation is the staged road: what boots decides, and the files follow on the first boot. A staged deployment
+// that is lost on the way down changes nothing.
 type stagedOperation struct {
 	booting
 	s Staged

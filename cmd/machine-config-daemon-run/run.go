@@ -120,8 +120,8 @@ func (o *runOptions) run(ctx context.Context) error {
 	return daemon.NewHead(head).Run(ctx)
 }
 
-// hostProgram finds the program that is placed on the host, beside this one. It recovers and proves in the next boot, so
-// it must be of this release, and one that runs here.
+// hostProgram finds the program that is placed on the host, beside this one. It recovers and proves in the next boot,
+// so it must be of this release, and one that runs here.
 func hostProgram(ctx context.Context, self string) (string, error) {
 	program := filepath.Join(filepath.Dir(self), host.Program)
 	said, err := exec.CommandContext(ctx, program, "--version").Output()

@@ -32,8 +32,10 @@ func NewWatch(from client.Reader, now func() time.Time) *Watch {
 }
 
 // Away says why the objects of a definition are not what people want, and when to ask again at the latest; empty: they
-// are. The name is that of the definition, such as machineconfigs.machineconfiguration.openshift.io.
-func (w *Watch) Away(ctx context.Context, name string) (why string, until time.Time, err error) {
+// are. The name is that of the definition, such as machineconfigs.machineconfiguration.openshift.io. made is when an
+// object was made that is missing, the zero time where that is not known: a definition that is younger took it along,
+// however short it was away.
+func (w *Watch) Away(ctx context.Context, name string, made time.Time) (why string, until time.Time, err error) {
 	definition := &metav1.PartialObjectMetadata{}
 	definition.SetGroupVersionKind(schema.GroupVersionKind{
 		Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition",
@@ -44,6 +46,9 @@ func (w *Watch) Away(ctx context.Context, name string) (why string, until time.T
 		return "", time.Time{}, fmt.Errorf("reading CustomResourceDefinition/%s: %w", name, err)
 	}
 	soon := w.now().Add(grace)
+	if !missing && !made.IsZero() && definition.CreationTimestamp.After(made) {
+		w.lost[name] = true
+	}
 	switch back := definition.CreationTimestamp.Add(grace); {
 	case missing:
 		w.lost[name] = true

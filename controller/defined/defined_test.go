@@ -49,21 +49,24 @@ func TestObjectsAreNotWhatPeopleWantWhileTheirDefinitionIsAwayAndSoonAfter(t *te
 		definition *metav1.ObjectMeta
 		err        error
 		says       string
+		object     time.Time
 	}{
-		{"new, and never seen away", 0, made(now), nil, ""},
-		{"there for long", 0, made(now.Add(-time.Hour)), nil, ""},
-		{"on its way out", 0, going, nil, "is being deleted"},
-		{"gone", time.Minute, nil, nil, "is missing"},
-		{"the API server is away", time.Minute, nil, errors.New("no answer"), ""},
-		{"made again", 2 * time.Minute, made(now.Add(2 * time.Minute)), nil, "waited for until 2026-03-01T12:07:00Z"},
-		{"a while ago", 7*time.Minute - time.Second, made(now.Add(2 * time.Minute)), nil, "waited for until"},
-		{"long enough ago", 7 * time.Minute, made(now.Add(2 * time.Minute)), nil, ""},
-		{"and forgotten", 3 * time.Minute, made(now.Add(2 * time.Minute)), nil, ""},
+		{"new, and never seen away", 0, made(now), nil, "", time.Time{}},
+		{"there for long", 0, made(now.Add(-time.Hour)), nil, "", time.Time{}},
+		{"on its way out", 0, going, nil, "is being deleted", time.Time{}},
+		{"gone", time.Minute, nil, nil, "is missing", time.Time{}},
+		{"the API server is away", time.Minute, nil, errors.New("no answer"), "", time.Time{}},
+		{"made again", 2 * time.Minute, made(now.Add(2 * time.Minute)), nil, "waited for until 2026-03-01T12:07:00Z", time.Time{}},
+		{"a while ago", 7*time.Minute - time.Second, made(now.Add(2 * time.Minute)), nil, "waited for until", time.Time{}},
+		{"long enough ago", 7 * time.Minute, made(now.Add(2 * time.Minute)), nil, "", time.Time{}},
+		{"replaced between two looks", 0, made(now.Add(-time.Second)), nil, "waited for until", now.Add(-time.Hour)},
+		{"older than what is missing", time.Hour, made(now.Add(-time.Hour)), nil, "", now.Add(-time.Minute)},
+		{"and forgotten", 3 * time.Minute, made(now.Add(2 * time.Minute)), nil, "", time.Time{}},
 	} {
 		start := now
 		now = start.Add(step.at)
 		a.definition, a.err = step.definition, step.err
-		why, until, err := w.Away(t.Context(), "d.example.com")
+		why, until, err := w.Away(t.Context(), "d.example.com", step.object)
 		if (err != nil) != (step.err != nil) || (why == "") != (step.says == "") || !strings.Contains(why, step.says) ||
 			(why != "") != until.After(now) {
 			t.Errorf("%s: %q until %s, %v; want %q", step.name, why, until, err, step.says)

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
@@ -39,9 +40,11 @@ func (r *reconciler) policies(ctx context.Context) (list []api.RolloutPolicy, un
 	list = there.Items
 	gone := missing(r.known, list)
 	if len(gone) > 0 {
-		why, at, err := r.defined.Away(ctx, policyDefinition)
+		why, at, err := r.defined.Away(ctx, policyDefinition, oldest(gone))
 		if err != nil {
-			return nil, until, err
+			// Then the last words of the policies hold as well: pools go on, and none is released.
+			log.FromContext(ctx).Error(err, "the definition of RolloutPolicies can't be asked for")
+			why, at = err.Error(), time.Now().Add(time.Minute)
 		}
 		if why != "" {
 			list, until = append(list, gone...), at
@@ -62,6 +65,17 @@ func missing(known, now []api.RolloutPolicy) []api.RolloutPolicy {
 		}
 	}
 	return out
+}
+
+// oldest is when the first of the policies was made.
+func oldest(policies []api.RolloutPolicy) time.Time {
+	first := policies[0].CreationTimestamp.Time
+	for i := range policies {
+		if at := policies[i].CreationTimestamp.Time; at.Before(first) {
+			first = at
+		}
+	}
+	return first
 }
 
 func clonePolicies(list []api.RolloutPolicy) []api.RolloutPolicy {

@@ -354,6 +354,9 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 	return more, errs
 }
 
+// slow is how long a write takes at least that something holds up. What is refused at once holds no other node up.
+const slow = time.Second / 2
+
 // take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again. Where one after the
 // other can't be told, the rest waits for the next try: each may take as long as a webhook that does not answer.
 func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d decision,
@@ -365,14 +368,14 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 		if vain == vainAtMost {
 			break
 		}
-		n := nodes[s.Node].DeepCopy()
+		n, began := nodes[s.Node].DeepCopy(), time.Now()
 		err := r.client.Patch(ctx, n, client.RawPatch(types.JSONPatchType, nodePatch(nodes[s.Node], s)))
 		switch {
 		case apierrors.IsNotFound(err):
 			continue
 		case err != nil:
 			errs = append(errs, fmt.Errorf("telling node %s: %w", s.Node, err))
-			vain += rank(!conflicts(err))
+			vain += rank(!conflicts(err) && time.Since(began) >= slow)
 			continue
 		}
 		vain = 0

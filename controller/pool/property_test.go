@@ -195,7 +195,37 @@ func (w *walk) run() error {
 		for _, s := range steps {
 			w.take(s)
 		}
-		w.pass(p, len(d.Steps) > 0)
+		if w.calm {
+			// The controller looks again at once after each of its writes: no time passes until it has nothing to say.
+			for again := 0; ; again++ {
+				if again == 8 {
+					return fmt.Errorf("it goes on telling nodes things: %+v", d.Steps)
+				}
+				if p, d, err = w.decide(); err != nil {
+					return err
+				}
+				if err := w.remember(p); err != nil {
+					return err
+				}
+				if p.Complete() {
+					w.finished = true
+					return nil
+				}
+				if len(d.Steps) == 0 {
+					break
+				}
+				if err := w.check(d.Steps); err != nil {
+					return err
+				}
+				for _, s := range d.Steps {
+					w.take(s)
+				}
+			}
+			steps = nil
+		}
+		if err := w.pass2(p, len(d.Steps) > 0); err != nil {
+			return err
+		}
 		if w.calm && (len(w.failed) > 0 || w.stopped(p)) && len(steps) == 0 && w.still() {
 			return nil // it stopped at failures or gates, as it should
 		}
@@ -353,6 +383,41 @@ func (w *walk) pass(p progress.Pool, told bool) {
 		w.stage(&w.nodes[i])
 		w.live(&w.nodes[i])
 	}
+}
+
+// quiet says that nothing of a node changes by itself: no event will come.
+func (w *walk) quiet(p progress.Pool) bool {
+	if len(w.sick) > 0 || w.gates.unasked {
+		return false
+	}
+	if h := p.Rules.Hold; h != nil && h.Verdict == progress.NeedsApproval {
+		return false
+	}
+	for _, n := range w.nodes {
+		if n.NotReady != "" || n.Desired == n.Current && (n.State != api.Done || n.Cordoned) {
+			return false
+		}
+		if n.Desired != n.Current && n.State != api.RolledBack {
+			return false
+		}
+		if n.Orders.Stage == nil && n.Staged.Is("B") || n.Orders.Stage != nil && !n.Staged.Is("B") {
+			return false
+		}
+	}
+	return true
+}
+
+// pass2 is pass, but where nothing happens by itself only the rules' own next time has anybody look.
+func (w *walk) pass2(p progress.Pool, told bool) error {
+	if !w.calm || !w.quiet(p) || len(w.failed) > 0 || w.stopped(p) || len(p.Rules.Gated)+len(p.Rules.Closed) > 0 || p.Rules.Unproved != nil {
+		w.pass(p, told)
+		return nil
+	}
+	if p.Rules.Next.IsZero() {
+		return fmt.Errorf("at %s nobody would look again: hold %+v holds %v soaking %v", w.now, p.Rules.Hold, p.Rules.Holds, p.Rules.Soaking)
+	}
+	w.now = p.Rules.Next
+	return nil
 }
 
 // comeAndGo has nodes deleted, and join with what machines get: the target, once a node has it. A failure that nobody

@@ -50,7 +50,7 @@ func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
 	}
 	var out []string
 	for _, name := range names {
-		why, until, err := watch.Away(ctx, name)
+		why, until, err := watch.Away(ctx, name, time.Time{})
 		if err != nil {
 			return nil, err
 		}
