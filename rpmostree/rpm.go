@@ -19,8 +19,8 @@ import (
 )
 
 // Driver works the OS of an rpm-ostree host: the image, the packages that are layered on it, and those of it that are
-// left out. It never sets kernel arguments, never reboots, and what it has rpm-ostree stage is locked: it cannot boot. A
-// deployment that boots is Plain's to make, of the commit that Compose gives. Calls that change something are to be
+// left out. It never sets kernel arguments, never reboots, and what it has rpm-ostree stage is locked: it cannot boot.
+// A deployment that boots is Plain's to make, of the commit that Compose gives. Calls that change something are to be
 // made one after the other.
 type Driver struct {
 	// Progress, if it is set before the first call, is told what a transaction says of itself, and who is waited for: a
