@@ -164,7 +164,8 @@ func TestASimulationThatLeavesNodesOutSaysWhatOneOfTheWholePoolSays(t *testing.T
 				less += rank(short.looked < whole.looked)
 			}
 			t.Logf("of %d rollouts %d finished, %d looked at fewer nodes", c.seeds, finished, less)
-			if finished < c.seeds/c.finish || less < c.seeds/c.less {
+			enough := c.seeds >= 100 // the race detector has time for a few, of which any number may be short
+			if enough && (finished < c.seeds/c.finish || less < c.seeds/c.less) {
 				t.Error("too few rollouts show anything")
 			}
 		})

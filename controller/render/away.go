@@ -3,6 +3,9 @@
 package render
 
 import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"context"
 	"slices"
 	"time"
@@ -26,16 +29,17 @@ var definitions = map[string]string{
 
 const configDefinition = "machineconfigs.machineconfiguration.openshift.io"
 
-// away names the definitions for which less is there than people want. It is asked where something would be taken out
-// of a pool's configuration, or where a pool was made again after a definition was away.
+// away names the definitions for which less is there than people want. It is asked where a pool's configuration would
+// change, since what the objects of a definition say may lie in a MachineConfig that stays; and where a pool was made
+// again after a definition was away.
 func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
 	pool := in.pool.Name
 	known := in.pool.Spec.Configuration.Name != ""
-	if in.rendering != nil && known && !in.loses() {
+	if in.rendering != nil && known && !in.moves() {
 		delete(r.defined, pool)
 	}
 	watch := r.defined[pool]
-	if !in.moves() || !in.loses() && (known || watch == nil || !watch.Lost()) {
+	if !in.moves() || !known && !in.loses() && (watch == nil || !watch.Lost()) {
 		return nil, nil
 	}
 	if watch == nil {
@@ -51,6 +55,11 @@ func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
 	var out []string
 	for _, name := range names {
 		why, until, err := watch.Away(ctx, name, time.Time{})
+		if apierrors.IsForbidden(err) {
+			// An older role: what it does not let be asked about counts as there.
+			log.FromContext(ctx).Error(err, "a definition can't be asked for; apply the roles of this release")
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
