@@ -81,15 +81,15 @@ Restart=no
 `,
 	},
 	// Started in every boot, beside everything else: the clock runs however far the rest of the boot gets, and where
-	// nothing waits for a verdict it ends at once. It is not ordered after recovery, whose turn may never come: the
-	// program waits for that, and no longer than the deadline allows.
+	// nothing waits for a verdict it ends at once. It is not ordered after recovery, nor after the services that mount and
+	// that recovery waits for: their turn may never come. The program waits for recovery, and no longer than the deadline
+	// allows.
 	transaction.ProveUnit: {
 		unit: `Description=Prove that the node is healthy on its new configuration
 Documentation=https://github.com/noderefit/noderefit
 DefaultDependencies=no
 RequiresMountsFor=/var/lib/machine-config-daemon
 Wants=systemd-remount-fs.service boot.mount
-After=systemd-remount-fs.service boot.mount
 Conflicts=shutdown.target
 Before=shutdown.target
 StartLimitIntervalSec=0

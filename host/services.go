@@ -309,6 +309,9 @@ func (h *Host) Prove(ctx context.Context) error {
 	}
 	r, err := h.store().Load()
 	if err == nil {
+		if r.Pending != nil {
+			h.makeWritable()
+		}
 		err = h.carryOut(ctx, bootSteps, &attempt{verb: proveVerb, unlocks: true, record: r, result: &Result{}})
 	}
 	h.unlock()

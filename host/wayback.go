@@ -227,3 +227,15 @@ var errPatience = errors.New("it has been waited for long enough")
 
 // recoveryPoll is how often systemd is asked whether recovery has ended.
 const recoveryPoll = 50 * time.Millisecond
+
+// makeWritable makes the file system of the record writable where the service that does so in each boot has not: its
+// turn may never come. Without a place to write to there is no verdict, and no way back.
+func (h *Host) makeWritable() {
+	root, err := files.OpenRemounted(path.Join(h.root.Path(), transaction.StateDir))
+	if err == nil {
+		err = root.Close()
+	}
+	if err != nil {
+		h.say("prove", err.Error()) // what has to be written says so, too
+	}
+}

@@ -167,7 +167,7 @@ func (g *guard) unit(u machineconfig.Unit) {
 func (g *guard) path(field, subject, at, target string, contents *string) {
 	at = g.follow(path.Clean(at))
 	rel := relativeTo(at)
-	if why := cmp.Or(takesPlace(rel), mounts(at, target, contents), manager(at, contents)); why != "" {
+	if why := cmp.Or(takesPlace(rel), mounts(at, target, contents), manager(at, contents), prepareRoot(at, contents)); why != "" {
 		g.refuse(field, subject, why)
 		return
 	}

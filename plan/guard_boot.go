@@ -69,3 +69,28 @@ func starves(unit string, a syntax.Assignment) string {
 
 // typeOf is the type of a unit, "service" for crio.service.
 func typeOf(unit string) string { return strings.TrimPrefix(path.Ext(unit), ".") }
+
+// prepareRootPath is what ostree reads to make the root of a deployment, before the file of the image.
+const prepareRootPath = "/etc/ostree/prepare-root.conf"
+
+// prepareRoot judges the configuration of ostree-prepare-root. Without a lasting /etc no deployment carries a
+// configuration, and there is none to come back to.
+func prepareRoot(at string, contents *string) string {
+	if at != prepareRootPath {
+		return ""
+	}
+	if contents == nil {
+		return "it decides whether this host could be taken back; give it as a file"
+	}
+	all, _ := syntax.Parse(*contents, false)
+	transient := ""
+	for _, a := range all {
+		if a.Section == "etc" && a.Key == "transient" {
+			transient = a.Value
+		}
+	}
+	if slices.Contains([]string{"true", "1", "yes"}, transient) {
+		return "etc.transient leaves no deployment an /etc of its own to come back to; leave it out"
+	}
+	return ""
+}

@@ -130,6 +130,11 @@ func TestWhatWouldDisarmAHostIsUnreconcilable(t *testing.T) {
 		{aFile("/usr/local/bin/rpm-ostree", ""), "storage.files", "/usr/local/bin/rpm-ostree"},
 		{aLink("/usr/local/bin/bootc", "/usr/bin/true"), "storage.links", "/usr/local/bin/bootc"},
 
+		{aFile("/etc/ostree/prepare-root.conf", "[composefs]\nenabled=yes\n[etc]\ntransient=true\n"), "storage.files",
+			"etc.transient"},
+		{aFile("/etc/ostree/prepare-root.conf", "[etc]\ntransient = 1\n"), "storage.files", "etc.transient"},
+		{aLink("/etc/ostree/prepare-root.conf", "../mine.conf"), "storage.links", "give it as a file"},
+
 		{ofTmpfiles("# x\n\nR! /var/lib"), "storage.files", "line 3 (R! /var/lib)"},
 		{aFile("/run/tmpfiles.d/a.conf", "R /"), "storage.files", "/run/tmpfiles.d/a.conf"},
 		{aFile("/usr/local/lib/tmpfiles.d/a.conf", "R /var"), "storage.files", "/usr/local/lib/tmpfiles.d/a.conf"},
