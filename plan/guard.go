@@ -167,7 +167,8 @@ func (g *guard) unit(u machineconfig.Unit) {
 func (g *guard) path(field, subject, at, target string, contents *string) {
 	at = g.follow(path.Clean(at))
 	rel := relativeTo(at)
-	if why := cmp.Or(takesPlace(rel), mounts(at, target, contents), manager(at, contents), prepareRoot(at, contents)); why != "" {
+	why := cmp.Or(takesPlace(rel), mounts(at, target, contents), manager(at, contents), prepareRoot(at, contents))
+	if why != "" {
 		g.refuse(field, subject, why)
 		return
 	}
@@ -200,7 +201,6 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 		}
 		contents = &linked
 	}
-	why := ""
 	if dir == "" {
 		why = judgeText(name, *contents)
 	} else if strings.HasSuffix(dir, ".d") {
