@@ -70,6 +70,26 @@ func TestTestsThatThePagesNameAreThere(t *testing.T) {
 	}
 }
 
+// The decisions are on a page for each area, and people find them through the index.
+func TestTheIndexOfDecisionsHasEverySection(t *testing.T) {
+	checked := 0
+	all := pages(t)
+	for _, file := range sortedKeys(all) {
+		if !strings.HasPrefix(file, "docs/decisions-") {
+			continue
+		}
+		for _, section := range anchors(all[file])[1:] {
+			checked++
+			if to := "](" + path.Base(file) + "#" + section + ")"; !strings.Contains(all["docs/decisions.md"], to) {
+				t.Errorf("docs/decisions.md has no link to %s#%s", file, section)
+			}
+		}
+	}
+	if checked == 0 {
+		t.Fatal("found no page of decisions to check")
+	}
+}
+
 func TestALinkToNothingIsFound(t *testing.T) {
 	got := checkLinks(map[string]string{
 		"README.md": "[a](docs/a.md) [gone](docs/gone.md)\n[b](docs/a.md#the-b-and-a) [no](docs/a.md#b)\n" +
