@@ -15,6 +15,9 @@ import (
 	"unicode"
 )
 
+// traces is the page that names a test for each thing that people know from the machine-config-operator.
+const traces = "test/where-it-is.md"
+
 // pages are the Markdown pages of the tree, by their paths.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
@@ -62,11 +65,31 @@ func TestTestsThatThePagesNameAreThere(t *testing.T) {
 		}
 	}
 	all := pages(t)
-	if named := checkTests(all, map[string]bool{}); len(named) == 0 {
-		t.Fatal("no page names a test: nothing was checked")
+	if named := checkTests(map[string]string{traces: all[traces]}, map[string]bool{}); len(named) == 0 {
+		t.Fatalf("%s names no test: nothing was checked", traces)
 	}
 	for _, wrong := range checkTests(all, functions) {
 		t.Error(wrong)
+	}
+}
+
+// The decisions are on a page for each area, and people find them through the index.
+func TestTheIndexOfDecisionsHasEverySection(t *testing.T) {
+	checked := 0
+	all := pages(t)
+	for _, file := range sortedKeys(all) {
+		if !strings.HasPrefix(file, "docs/decisions-") {
+			continue
+		}
+		for _, section := range anchors(all[file])[1:] {
+			checked++
+			if to := "](" + path.Base(file) + "#" + section + ")"; !strings.Contains(all["docs/decisions.md"], to) {
+				t.Errorf("docs/decisions.md has no link to %s#%s", file, section)
+			}
+		}
+	}
+	if checked == 0 {
+		t.Fatal("found no page of decisions to check")
 	}
 }
 
