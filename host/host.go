@@ -116,7 +116,8 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{root: root, live: path.Clean(dir) == "/", now: time.Now, say: say}
+	h := &Host{root: root, live: path.Clean(dir) == "/", now: time.Now, say: say,
+		units: &systemd.Units{Connect: systemd.Connect}}
 	if err := h.open(backend); err != nil {
 		h.Close()
 		return nil, err
@@ -144,7 +145,6 @@ func (h *Host) open(backend OS) error {
 	if h.os != OSNone && !booted {
 		return fmt.Errorf("using --os %s: %s is not a booted ostree host", h.os, h.root.Path())
 	}
-	h.units = &systemd.Units{Connect: systemd.Connect}
 	h.bootID = func() string { return "" }
 	if h.live {
 		id, err := h.root.ReadFile(BootIDFile)

@@ -219,7 +219,7 @@ func (d *demo) next(took time.Duration) {
 		"docs/coming-from-the-mco.md  what stays the same for who knows the machine-config-operator",
 		"go run ./test/demo -shell    the same, and then a shell on the cluster",
 		"docs/kubectl-refit.md        what the plugin shows, and how it steers",
-		"make test                    everything above as tests, power cuts included",
+		"make test-all                everything above as tests, power cuts included",
 	} {
 		d.line("  " + l)
 	}
