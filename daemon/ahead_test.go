@@ -12,7 +12,7 @@ import (
 	"github.com/noderefit/noderefit/host"
 )
 
-// atRestOn is a node that is done at A.
+// atRestOn returns a node that is done on configuration A.
 func atRestOn() *situation {
 	v := updating()
 	v.node.Desired, v.node.State = cfgA, api.Done
@@ -31,8 +31,8 @@ func TestWhatIsOrderedIsStagedOnceWhileTheNodeRests(t *testing.T) {
 		order    string
 		desired  string
 		said     *api.Staged
-		host     [2]string // what is staged there: the configuration's digest, and the OS
-		unread   bool      // the host was not read since
+		host     [2]string // what is staged on the host: the configuration's digest, and the OS
+		unread   bool      // the host was not read since the last operation
 		due      bool
 		says     *api.Staged
 		leftover bool

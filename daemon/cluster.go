@@ -40,13 +40,13 @@ import (
 // requestTimeout bounds each request that is not a watch: the loop waits for some of them.
 const requestTimeout = 10 * time.Second
 
-// clusterError is an error of the API server's, or on the way to it.
+// clusterError is an error of the API server, or of the connection to the API server.
 type clusterError struct{ err error }
 
 func (e *clusterError) Error() string { return e.err.Error() }
 func (e *clusterError) Unwrap() error { return e.err }
 
-// away says that an error is about reaching the API server and not about what was asked.
+// away reports whether an error is about reaching the API server and not about the request.
 func away(err error) bool {
 	var u *url.Error
 	var n net.Error
@@ -55,8 +55,7 @@ func away(err error) bool {
 		apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) || apierrors.IsUnauthorized(err)
 }
 
-// cluster is what the head sees of the cluster and does there: its own Node and MachineConfigNode, and rendered
-// configurations by name.
+// cluster is the head's access to the cluster: its own Node and MachineConfigNode, and rendered configurations by name.
 type cluster struct {
 	name    string
 	kube    kubernetes.Interface
@@ -67,13 +66,13 @@ type cluster struct {
 	events  record.EventRecorder
 
 	node    cache.SharedIndexInformer
-	certs   cache.SharedIndexInformer // the ControllerConfig; nil: it is not watched
+	certs   cache.SharedIndexInformer // the ControllerConfig; nil: not watched
 	watched map[string]*configWatch
 
 	mu      sync.Mutex
-	patched *corev1.Node // what our latest patch gave, as long as the watch has not shown it
+	patched *corev1.Node // the result of our latest patch, until the watch shows it
 	broken  time.Time    // when a watch last broke
-	noted   time.Time    // when the log last said so
+	noted   time.Time    // when the log last reported that
 }
 
 // configWatch watches one MachineConfig's metadata.
@@ -82,7 +81,7 @@ type configWatch struct {
 	stop     context.CancelFunc
 }
 
-// awayEvery is how often the log says that the API server can't be reached.
+// awayEvery is the interval at which the log reports that the API server can't be reached.
 const awayEvery = 10 * time.Minute
 
 // start begins to watch the Node. The recorder of events ends with ctx.
@@ -100,7 +99,8 @@ func (c *cluster) start(ctx context.Context) error {
 	return c.run(ctx, c.node)
 }
 
-// slim leaves out what nobody here reads: images and managed fields, but for who cordoned it, are most of a Node.
+// slim leaves out the unused parts: most of a Node are images and managed fields. The managed fields that name the
+// owner of a cordon stay.
 func slim(o any) (any, error) {
 	if n, ok := o.(*corev1.Node); ok {
 		n.ManagedFields = drain.CordonOwners(n.ManagedFields)
@@ -113,7 +113,7 @@ func (c *cluster) run(ctx context.Context, informer cache.SharedIndexInformer) e
 	return c.runHandling(ctx, informer, c.noteAway)
 }
 
-// runHandling is run with another answer to a watch that breaks.
+// runHandling is run with another handler for a watch that breaks.
 func (c *cluster) runHandling(ctx context.Context, informer cache.SharedIndexInformer, broken func(error)) error {
 	err := informer.SetWatchErrorHandlerWithContext(
 		func(_ context.Context, _ *cache.Reflector, err error) { broken(err) })
@@ -132,7 +132,7 @@ func (c *cluster) runHandling(ctx context.Context, informer cache.SharedIndexInf
 	return nil
 }
 
-// noteAway logs that a watch broke, not more often than somebody would want to read.
+// noteAway logs that a watch broke, with a limit on the number of log lines.
 func (c *cluster) noteAway(err error) {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
@@ -146,8 +146,8 @@ func (c *cluster) noteAway(err error) {
 	}
 }
 
-// away says that an error is due to the API server not being there, as far as one can tell: that it has not answered a
-// watch lately makes every error suspect.
+// away reports whether an error is due to an API server that is away, as far as this process can tell. A watch that
+// broke lately makes every error suspect.
 func (c *cluster) away(err error) bool {
 	const lately = 90 * time.Second // longer than the longest pause of a watch between two tries
 	c.mu.Lock()
@@ -155,7 +155,7 @@ func (c *cluster) away(err error) bool {
 	return away(err) || time.Since(c.broken) < lately
 }
 
-// current returns the Node as it is known; nil: there is none, or nothing is known yet.
+// current returns the Node as last seen; nil: the Node does not exist, or was not seen yet.
 func (c *cluster) current() *corev1.Node {
 	var seen *corev1.Node
 	if all := c.node.GetStore().List(); len(all) == 1 {
@@ -175,7 +175,7 @@ func (c *cluster) current() *corev1.Node {
 	return c.patched
 }
 
-// report writes what the Node is to say, in one patch, and returns the Node before and after; both are the same where
+// report writes the report r to the Node, in one patch, and returns the Node before and after. Both are the same where
 // nothing was to be written.
 func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -183,7 +183,8 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 	nodes := c.kube.CoreV1().Nodes()
 	before := node
 	if _, there := node.Annotations[api.Lift]; there && r.drops(api.Lift) && r.cordon != keepCordon {
-		// By itself: what goes with a cordon is written to whatever the Node has become meanwhile.
+		// The lift is removed in a patch of its own: the changes that go with a cordon are written to the Node whatever has
+		// become of it meanwhile.
 		var err error
 		if node, err = c.annotate(ctx, node, drain.Annotations{api.Lift: nil}); err != nil {
 			return before, err
@@ -216,8 +217,8 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 	return after, nil
 }
 
-// takePods takes the startup taint away, and no other: of the taints that were seen, so that none which somebody sets
-// meanwhile is lost.
+// takePods removes the startup taint, and no other taint. The patch fails if the Node has changed since it was read, so
+// that no taint set meanwhile is lost.
 func (c *cluster) takePods(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	left := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
 		return t.Key == api.StartupTaint
@@ -244,10 +245,10 @@ func (c *cluster) annotate(ctx context.Context, node *corev1.Node, a drain.Annot
 	if len(a) == 0 {
 		return node, nil
 	}
-	// The uid: a Node that was deleted and came back must not get what the one before had to say.
+	// The uid: a Node that was deleted and created again must not get the report about the Node before.
 	meta := map[string]any{"uid": node.UID, "annotations": a}
 	if _, lift := a[api.Lift]; lift {
-		meta["resourceVersion"] = node.ResourceVersion // only the lift that was seen is used up, not one that came since
+		meta["resourceVersion"] = node.ResourceVersion // only the lift that was seen is used up, not a later one
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
@@ -261,9 +262,9 @@ func (c *cluster) annotate(ctx context.Context, node *corev1.Node, a drain.Annot
 	return after, nil
 }
 
-// event says something about the Node.
+// event writes an event about the Node.
 func (c *cluster) event(node *corev1.Node, kind, reason, message string) {
-	// Events about nodes have always had the node's name as its uid: kubectl describe finds them by that.
+	// Events about nodes have always had the node's name as their uid: kubectl describe finds them by that uid.
 	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node.Name, UID: types.UID(node.Name)}
 	c.events.Event(ref, kind, reason, api.ShortReason(message))
 }
@@ -291,7 +292,7 @@ func (c *cluster) watchConfigs(ctx context.Context, names ...string) {
 	}
 }
 
-// presence is what is known of an object by name.
+// presence is what is known about the existence of an object.
 type presence int
 
 const (
@@ -311,12 +312,13 @@ func (c *cluster) config(name string) presence {
 	return gone
 }
 
-// driftPolicy is what is carried with a configuration that is watched. One that can't be read is taken with care.
+// driftPolicy returns the drift policy in the annotations of a watched configuration. A policy that can't be read
+// counts as the careful one.
 func (c *cluster) driftPolicy(config string) api.DriftPolicy {
 	return c.watched[config].driftPolicy(config)
 }
 
-// annotations are those of a configuration that is watched, nil where it is not there.
+// annotations returns the annotations of a watched configuration, nil where the configuration does not exist.
 func (w *configWatch) annotations(config string) map[string]string {
 	if w == nil {
 		return nil
@@ -332,7 +334,7 @@ func (w *configWatch) annotations(config string) map[string]string {
 	return meta.Annotations
 }
 
-// known waits until it is known what is carried with a configuration.
+// known waits until the annotations of a configuration are known.
 func (w *configWatch) known(ctx context.Context, config string) error {
 	wait, cancel := context.WithTimeout(ctx, policyPatience)
 	defer cancel()
@@ -342,7 +344,7 @@ func (w *configWatch) known(ctx context.Context, config string) error {
 	return nil
 }
 
-// hooksText is what is carried of hooks with a configuration that is watched.
+// hooksText returns the hooks in the annotations of a watched configuration.
 func (c *cluster) hooksText(config string) string {
 	return c.watched[config].annotations(config)[api.HooksKey]
 }
@@ -359,17 +361,17 @@ var machineConfigs = mcfgv1.GroupVersion.WithResource("machineconfigs")
 
 const machineConfigPath = "/apis/machineconfiguration.openshift.io/v1/machineconfigs/"
 
-// policyPath is the one MachineConfiguration of a cluster.
+// policyPath is the path of the cluster's one MachineConfiguration.
 const policyPath = "/apis/operator.openshift.io/v1/machineconfigurations/cluster"
 
-// get returns an object as the API server has it. Between the two may be what answers with pages of its own: those say
-// nothing of the object.
+// get returns an object as stored in the API server. A proxy in between may answer with pages of its own: these prove
+// nothing about the object.
 func (c *cluster) get(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	result := c.configs.MachineconfigurationV1().RESTClient().Get().AbsPath(path).Do(ctx)
 	if err := result.Error(); err != nil {
-		return nil, err // with what its Status says, which Raw leaves out
+		return nil, err // with the message of its Status, which Raw leaves out
 	}
 	data, err := result.Raw()
 	if err == nil && !json.Valid(data) {
@@ -378,12 +380,12 @@ func (c *cluster) get(ctx context.Context, path string) ([]byte, error) {
 	return data, err
 }
 
-// errMissing is why a configuration that is desired can't be had.
+// errMissing is the error of a desired configuration that does not exist.
 func errMissing(name string) error {
 	return &typedError{reason: reasonConfigMissing, err: fmt.Errorf("MachineConfig %s does not exist", name)}
 }
 
-// document reads a rendered configuration, whole and what its name says.
+// document reads a rendered configuration, and checks that it is whole and that its content fits its name.
 func (c *cluster) document(ctx context.Context, name string) ([]byte, error) {
 	data, err := c.get(ctx, machineConfigPath+url.PathEscape(name))
 	if apierrors.IsNotFound(err) {
@@ -395,7 +397,7 @@ func (c *cluster) document(ctx context.Context, name string) ([]byte, error) {
 	return data, checkConfig(name, data)
 }
 
-// policy reads the cluster's MachineConfiguration; nil: there is none.
+// policy reads the cluster's MachineConfiguration; nil: the cluster has none.
 func (c *cluster) policy(ctx context.Context) ([]byte, error) {
 	data, err := c.get(ctx, policyPath)
 	if apierrors.IsNotFound(err) {
@@ -407,7 +409,7 @@ func (c *cluster) policy(ctx context.Context) ([]byte, error) {
 	return data, nil
 }
 
-// checkConfig makes sure that a rendered configuration is what its name says.
+// checkConfig checks that the content of a rendered configuration fits its name.
 func checkConfig(name string, document []byte) error {
 	mc := &mcfgv1.MachineConfig{}
 	if err := json.Unmarshal(document, mc); err != nil {
@@ -424,8 +426,8 @@ func checkConfig(name string, document []byte) error {
 	return nil
 }
 
-// restore creates a configuration again that somebody deleted, from the host's copy, and says whether it did: another
-// node may have been quicker.
+// restore creates a deleted configuration again from the host's copy. It reports whether it has created the object:
+// another node may have been quicker.
 func (c *cluster) restore(ctx context.Context, name string, document []byte) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -436,7 +438,7 @@ func (c *cluster) restore(ctx context.Context, name string, document []byte) (bo
 	if err := json.Unmarshal(document, mc); err != nil {
 		return false, err
 	}
-	// Owners are for the render controller to set: what the copy says of them may be about objects that are gone.
+	// The render controller sets the owners: those in the copy may be objects that are gone.
 	mc.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: mc.Labels, Annotations: mc.Annotations}
 	metav1.SetMetaDataAnnotation(&mc.ObjectMeta, api.RestoredFrom, c.name)
 	options := metav1.CreateOptions{FieldManager: api.Daemon}
@@ -447,7 +449,7 @@ func (c *cluster) restore(ctx context.Context, name string, document []byte) (bo
 	return err == nil, err
 }
 
-// machineConfigNode reads our MachineConfigNode; nil: there is none.
+// machineConfigNode reads our MachineConfigNode; nil: it does not exist.
 func (c *cluster) machineConfigNode(ctx context.Context) (*mcfgv1.MachineConfigNode, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -460,7 +462,7 @@ func (c *cluster) machineConfigNode(ctx context.Context) (*mcfgv1.MachineConfigN
 
 var applyOptions = metav1.ApplyOptions{FieldManager: api.Daemon, Force: true}
 
-// applyMachineConfigNode makes our MachineConfigNode what it is to be, status aside.
+// applyMachineConfigNode writes our MachineConfigNode as wanted, without its status.
 func (c *cluster) applyMachineConfigNode(ctx context.Context,
 	n *mcfgac.MachineConfigNodeApplyConfiguration) (*mcfgv1.MachineConfigNode, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// What stands between the agent and the API server answers in ways of its own, and none of them is about the document.
+// A proxy between the agent and the API server sends answers of its own, and none of them is about the document.
 func TestAnAnswerThatIsNotTheAPIServersIsNoFaultOfTheConfiguration(t *testing.T) {
 	const denied = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,
 		"message":"machineconfigs is forbidden: no rights"}`

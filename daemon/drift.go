@@ -13,29 +13,29 @@ import (
 	"github.com/noderefit/noderefit/host"
 )
 
-// The paces of what is done about drift.
+// The intervals of the work on drift.
 const (
-	touchDebounce = time.Second // what is changed in one go is looked at once
-	touchSlowest  = time.Minute // between two looks while somebody goes on changing things
-	touchShare    = 5           // a look is followed by a pause of that many times its own length
-	touchCalm     = time.Minute // without a change makes the next one the first again
+	touchDebounce = time.Second // changes within this time are examined together
+	touchSlowest  = time.Minute // between two comparisons while changes continue
+	touchShare    = 5           // a comparison is followed by a pause of that many times its own length
+	touchCalm     = time.Minute // without a change makes the next change a first one again
 
-	repairFirst  = time.Minute      // between a repair and the next of the same thing, doubled each time
-	repairWaits  = 10 * time.Minute // between tries at most, as long as something else keeps them from beginning
+	repairFirst  = time.Minute      // between two repairs of the same subject, doubled each time
+	repairWaits  = 10 * time.Minute // between tries at most, as long as other work keeps them from beginning
 	repairLast   = time.Hour
-	repairForget = 6 * time.Hour // after which what stayed repaired is nobody's fight any more
+	repairForget = 6 * time.Hour // after which a change to a repaired subject counts as a new one
 )
 
-// touchPace decides when the host is looked at after something there was touched. A single change is seen at once;
-// who changes things without end can't have the host compare itself without end.
+// touchPace decides when the host is compared after a change there. A single change is noticed at once; endless changes
+// must not make the host compare itself endlessly.
 type touchPace struct {
-	last  time.Time // the latest touch
-	burst int       // looks that followed closely upon each other
-	ended time.Time // of the latest look
+	last  time.Time // the latest change
+	burst int       // comparisons that followed closely upon each other
+	ended time.Time // the end of the latest comparison
 	took  time.Duration
 }
 
-// touched returns when a look is due because of a touch at now, given when one is due already.
+// touched returns when a comparison is due because of a change at now; due is the time of one that is planned already.
 func (p *touchPace) touched(now, due time.Time) time.Time {
 	if now.Sub(p.last) > touchCalm {
 		p.burst = 0
@@ -52,7 +52,7 @@ func (p *touchPace) touched(now, due time.Time) time.Time {
 	return next
 }
 
-// looked notes a look that ended.
+// looked records the end of a comparison.
 func (p *touchPace) looked(now time.Time, took time.Duration) {
 	if now.Sub(p.last) <= touchCalm {
 		p.burst++
@@ -60,32 +60,32 @@ func (p *touchPace) looked(now time.Time, took time.Duration) {
 	p.ended, p.took = now, min(took, touchSlowest/touchShare)
 }
 
-// driftState is what the head knows of what on the host is not as it should be.
+// driftState is what the head knows about the host's drift.
 type driftState struct {
-	known  bool   // the host was asked; before that the Node says what is known
-	config string // whose paths are watched
+	known  bool   // the host has answered; before that the Node's annotations count
+	config string // the configuration whose paths are watched
 	items  []api.DriftItem
 	report *api.Drift
 	forced bool
 	pace   touchPace
 	fights map[string]fight // by subject
-	// mended are the subjects that we wrote back, of which people were told.
+	// mended are the subjects that we wrote back and announced.
 	mended map[string]bool
-	blind  string // what was last logged of changes that may go unseen
-	unseen bool   // something was touched on the way to something else
-	// Tries that came to nothing, in a row, and before when there is no other.
+	blind  string // the last log line about changes that may go unnoticed
+	unseen bool   // a path changed while an update was under way
+	// tries counts unsuccessful tries in a row; there is no other try before after.
 	tries int
 	after time.Time
 }
 
-// fight is what was written back, and may be changed again.
+// fight is the history of a subject that was written back, and may be changed again.
 type fight struct {
 	times  int
 	last   time.Time
 	failed string
 }
 
-// next is when it is written back again.
+// next returns when the subject is written back again.
 func (f fight) next() time.Time {
 	if f.times == 0 {
 		return time.Time{}
@@ -93,7 +93,7 @@ func (f fight) next() time.Time {
 	return f.last.Add(min(repairFirst<<min(f.times-1, 10), repairLast))
 }
 
-// recall takes what a head before us has said.
+// recall takes over the report of an earlier head.
 func (s *driftState) recall(said *api.Drift) {
 	if said == nil || s.known {
 		return
@@ -108,11 +108,11 @@ func (s *driftState) recall(said *api.Drift) {
 	}
 }
 
-// found takes what the host says.
+// found takes over the host's comparison.
 func (s *driftState) found(v *host.Verification, policy api.DriftPolicy, now time.Time) {
 	s.known, s.forced = true, v.Forced
 	for subject, f := range s.fights {
-		if now.Sub(f.last) > repairForget || f.last.After(now) { // the clock was set back since
+		if now.Sub(f.last) > repairForget || f.last.After(now) { // the clock was set back meanwhile
 			delete(s.fights, subject)
 		}
 	}
@@ -123,13 +123,13 @@ func (s *driftState) found(v *host.Verification, policy api.DriftPolicy, now tim
 		if fought && policy.Repairs(item.Kind, item.Name) {
 			item.Repairs, item.Again, item.Failed = f.times, f.next().UTC().Truncate(time.Second), f.failed
 		}
-		delete(s.mended, item.Subject()) // it is changed again
+		delete(s.mended, item.Subject()) // the subject has changed again
 	}
 	s.report = api.NewDrift(v.Config, s.items)
 }
 
-// due are the subjects that are to be written back now, and when there are more. A force file asks for everything, at
-// once; but no sooner than a try that came to nothing has it.
+// due returns the subjects to write back now, and when more subjects are due. A force file asks for everything at once,
+// but not before the pause after an unsuccessful try is over.
 func (s *driftState) due(policy api.DriftPolicy, now time.Time) (subjects []string, next time.Time) {
 	if !s.known {
 		return nil, next
@@ -156,13 +156,13 @@ func (s *driftState) due(policy api.DriftPolicy, now time.Time) (subjects []stri
 	return subjects, next
 }
 
-// spared notes a try to write back that wrote nothing, for a reason that is no fault of what it was to write.
+// spared records a try that wrote nothing back, for a reason that is no fault of the subjects.
 func (s *driftState) spared(now time.Time) {
 	s.tries++
 	s.after = now.Add(jitter(min(repairFirst<<min(s.tries-1, 10), repairWaits)))
 }
 
-// repaired notes what became of writing back.
+// repaired records the result of a repair.
 func (s *driftState) repaired(subjects []string, failed string, now time.Time) {
 	if failed == "" {
 		s.tries, s.after = 0, time.Time{}
@@ -182,7 +182,8 @@ func (s *driftState) repaired(subjects []string, failed string, now time.Time) {
 	}
 }
 
-// driftItems are what the host found, a thing each, in the order of their names. What was known keeps its time.
+// driftItems returns the drift that the host found, with one item for each subject, sorted by name. Known items keep
+// their time.
 func driftItems(found []host.Drift, known []api.DriftItem, now time.Time) []api.DriftItem {
 	var out []api.DriftItem
 	at := map[string]int{}
@@ -210,18 +211,18 @@ func driftItems(found []host.Drift, known []api.DriftItem, now time.Time) []api.
 	return out
 }
 
-// driftNames is how many things an event or a reason names.
+// driftNames is the number of subjects that an event or a reason names.
 const driftNames = 5
 
-// driftReason is why an update waits.
+// driftReason returns the reason why an update waits.
 func driftReason(d *host.DriftError) string {
 	return fmt.Sprintf("the host does not match %s: %s; the updates of its pool wait for that (annotation %s): undo it "+
 		"on the host, and the update goes on at once, or have updates overwrite it", d.Config,
 		api.NewDrift(d.Config, driftItems(d.Drift, nil, time.Time{})).Names(driftNames), api.DriftPolicyKey)
 }
 
-// driftEvents are what people are told when the Node says something else of drift than before: of each change once.
-// mended are the subjects that were written back, of which they were told.
+// driftEvents returns the events about a change of the drift that the Node reports: each change once. mended are the
+// subjects that were written back, which other events have announced.
 func driftEvents(was, is *api.Drift, mended map[string]bool) (warnings []string, gone string) {
 	if is == nil {
 		if was == nil {
@@ -241,7 +242,7 @@ func driftEvents(was, is *api.Drift, mended map[string]bool) (warnings []string,
 	return warnings, ""
 }
 
-// fightEvents name what was written back and is changed again.
+// fightEvents returns events about subjects that were written back and have changed again.
 func fightEvents(was, is *api.Drift) []string {
 	var out []string
 	if is == nil {
@@ -270,7 +271,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// repairText says what was written back.
+// repairText names the subjects that were written back.
 func repairText(subjects []string, res *host.Result) string {
 	names := subjects[:min(len(subjects), driftNames)]
 	text := "Wrote back what had drifted: " + strings.Join(names, ", ")

@@ -21,19 +21,19 @@ func TestSingleChangeIsLookedAtWithinSeconds(t *testing.T) {
 	if due := p.touched(noon, later); !due.Equal(noon.Add(touchDebounce)) {
 		t.Errorf("due after %s", due.Sub(noon))
 	}
-	// What comes with it waits for no other look.
+	// Changes at nearly the same time wait for no second comparison.
 	if due := p.touched(noon.Add(400*time.Millisecond), noon.Add(time.Second)); !due.Equal(noon.Add(time.Second)) {
 		t.Errorf("due after %s", due.Sub(noon))
 	}
 	p.looked(noon.Add(1200*time.Millisecond), 100*time.Millisecond)
-	// Undone by hand a little later.
+	// A person undoes the change a little later.
 	at := noon.Add(10 * time.Second)
 	if due := p.touched(at, later); !due.Equal(at.Add(touchDebounce)) {
 		t.Errorf("due after %s", due.Sub(at))
 	}
 }
 
-// Somebody who writes ten times a second, for an hour.
+// A program writes ten times a second, for an hour.
 func TestStormOfChangesIsNoStormOfLooks(t *testing.T) {
 	var p touchPace
 	const took = 300 * time.Millisecond
@@ -50,7 +50,7 @@ func TestStormOfChangesIsNoStormOfLooks(t *testing.T) {
 	if looks < 55 || looks > 75 {
 		t.Errorf("%d looks in an hour", looks)
 	}
-	// Once it is over, a change is seen at once again.
+	// Once the storm is over, a change is noticed at once again.
 	calm := noon.Add(2 * time.Hour)
 	if due := p.touched(calm, calm.Add(time.Hour)); !due.Equal(calm.Add(touchDebounce)) {
 		t.Errorf("due after %s", due.Sub(calm))
@@ -130,7 +130,7 @@ func TestWhatSomebodyKeepsChangingIsWrittenBackMoreAndMoreSeldom(t *testing.T) {
 	if item.Repairs != len(want) || item.Again != noon.Add(303*time.Minute) {
 		t.Errorf("%+v", item)
 	}
-	// Another head goes on where this one was.
+	// Another head continues where this head was.
 	var next driftState
 	next.recall(s.report)
 	now := noon.Add(5 * time.Hour)
@@ -139,14 +139,14 @@ func TestWhatSomebodyKeepsChangingIsWrittenBackMoreAndMoreSeldom(t *testing.T) {
 	if !slices.Equal(subjects, []string{"file /etc/y"}) || again != item.Again {
 		t.Errorf("another head: %v, %s", subjects, again)
 	}
-	// A clock that was set back does not make the next time one that never comes.
+	// A clock that was set back does not move the next try into the far future.
 	var behind driftState
 	behind.recall(s.report)
 	behind.found(fileDrift("/etc/x"), repair, now.Add(-10*24*time.Hour))
 	if subjects, again := behind.due(repair, now.Add(-10*24*time.Hour)); len(subjects) != 1 {
 		t.Errorf("after the clock was set back it is repaired at %s", again)
 	}
-	// What stayed as it should for long is no fight any more.
+	// A subject that stayed repaired for long starts again with no history.
 	next.found(fileDrift(), repair, now.Add(time.Second))
 	next.found(fileDrift("/etc/x"), repair, now.Add(repairForget))
 	if subjects, _ := next.due(repair, now.Add(repairForget)); len(subjects) != 1 {
@@ -213,7 +213,8 @@ func TestEachChangeOfDriftIsToldOnce(t *testing.T) {
 	}
 }
 
-// What was written back is forgotten as such when it is changed again: undone by hand then, it is told.
+// A repair is forgotten when its subject changes again: if a person then undoes that change, the end of the drift is
+// announced.
 func TestPartialRepairHidesNothingOfTheRest(t *testing.T) {
 	repair := api.DriftPolicy{Policy: api.DriftRepair}
 	var s driftState
@@ -234,7 +235,7 @@ func TestPartialRepairHidesNothingOfTheRest(t *testing.T) {
 	}
 }
 
-// Something else at work on the host, or an API server that is away, for three hours.
+// Other work on the host, or an API server that is away, for three hours.
 func TestRepairThatCanNotBeginIsTriedSeldom(t *testing.T) {
 	for _, forced := range []bool{false, true} {
 		policy := api.DriftPolicy{Policy: api.DriftRepair}

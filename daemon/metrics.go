@@ -17,8 +17,8 @@ import (
 	"github.com/noderefit/noderefit/host"
 )
 
-// Metrics are those of a head. Names that OpenShift's daemon has mean what they mean there. No label holds what an
-// error or a person wrote.
+// Metrics are the metrics of a head. Names that OpenShift's daemon has too mean the same as there. No label holds text
+// from an error or from a person.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -35,10 +35,10 @@ type Metrics struct {
 	drainForced                     prometheus.Counter
 
 	mu       sync.Mutex
-	notReady time.Time // since when the node is not ready; zero: it is
+	notReady time.Time // since when the node is not ready; zero: the node is ready
 	shown    [2]string // state, reason
 	config   [2]string // config, reason
-	due      time.Time // when the loop is to be heard of again at the latest; zero: it has not begun
+	due      time.Time // the latest time for the loop to report again; zero: not begun
 }
 
 // Outcomes of a phase, a command or a repair.
@@ -51,7 +51,7 @@ const (
 
 var outcomes = []string{outcomeDone, outcomeFailed, outcomeCancelled, outcomeRefused}
 
-// outcomeOf is the outcome of what ended with an error, or with none.
+// outcomeOf returns the outcome of an operation that ended with err.
 func outcomeOf(err error) string {
 	switch {
 	case err == nil:
@@ -64,7 +64,7 @@ func outcomeOf(err error) string {
 	return outcomeFailed
 }
 
-// drainWaits are the reasons that a drain may wait for, which are labels.
+// drainWaits are the reasons for which a drain may wait; they are labels.
 var drainWaits = []string{api.DrainWaitBudget, api.DrainWaitTerminating, api.DrainWaitRefused, api.DrainWaitError,
 	api.DrainWaitComesBack}
 
@@ -115,7 +115,7 @@ func NewMetrics() *Metrics {
 		m.phases, m.commands, m.waiting, m.volumes, m.drainForced, m.drainHolds, kubelet, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.drain(nil)
-	// A series that begins with 1 has not risen: the alert on drift that comes back would miss the first of each.
+	// A series that begins with 1 has not risen: the alert on repeated drift would miss the first repair of each series.
 	for _, outcome := range outcomes {
 		m.repairs.WithLabelValues(outcome)
 		m.hookRuns.WithLabelValues(outcome)
@@ -123,7 +123,7 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Handler serves /metrics and /healthz, which fails once the loop has got stuck.
+// Handler serves /metrics and /healthz, which fails once the loop is stuck.
 func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
@@ -135,21 +135,22 @@ func (m *Metrics) Handler() http.Handler {
 	return mux
 }
 
-// expect says that the loop runs, and within which time it is to be heard of again.
+// expect records that the loop runs, and the time within which the loop must report again.
 func (m *Metrics) expect(within time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.due = time.Now().Add(within)
 }
 
-// stuck says that the loop is overdue. That it waits for the API server before it begins is none of its doing.
+// stuck reports whether the loop is overdue. A wait for the API server before the loop begins does not count.
 func (m *Metrics) stuck() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.due.IsZero() && time.Now().After(m.due)
 }
 
-// kubelet is what the alert on it wants: OpenShift's daemon counts failed health checks, one each 30 s.
+// kubelet returns the value that the kubelet's alert expects: OpenShift's daemon counts failed health checks, one each
+// 30 s.
 func (m *Metrics) kubelet() float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +160,8 @@ func (m *Metrics) kubelet() float64 {
 	return float64(time.Since(m.notReady) / time.Minute)
 }
 
-// show sets what the node says of itself. One series each, so that what was true before is not seen beside what is.
+// show sets the node's state and configuration. Each has one series only, so that an old value is not shown beside the
+// new one.
 func (m *Metrics) show(ready bool, state api.State, config, reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,7 +183,7 @@ func (m *Metrics) show(ready bool, state api.State, config, reason string) {
 	}
 }
 
-// host sets what is known of the OS.
+// host sets the version of the OS.
 func (m *Metrics) host(s *host.Status) {
 	version := ""
 	for _, d := range s.Deployments {
@@ -193,7 +195,7 @@ func (m *Metrics) host(s *host.Status) {
 	m.hostVersion.WithLabelValues(string(s.OS), version).Set(1)
 }
 
-// drain sets what a drain waits for; nil: there is none.
+// drain sets the pods and volumes that a drain waits for; nil: there is no drain.
 func (m *Metrics) drain(d *api.Drain) {
 	counts := map[string]int{}
 	if d != nil {
@@ -210,7 +212,7 @@ func (m *Metrics) drain(d *api.Drain) {
 	}
 }
 
-// drainHeld sets until when a drain is given up; nil: none is.
+// drainHeld sets until when a drain is suspended; nil: no drain is.
 func (m *Metrics) drainHeld(hold *api.DrainHold) {
 	if hold == nil {
 		m.drainHolds.Set(0)
@@ -219,7 +221,7 @@ func (m *Metrics) drainHeld(hold *api.DrainHold) {
 	}
 }
 
-// drifted sets what of the host does not match, and since when.
+// drifted sets the number of drifted subjects, and since when the host has drifted.
 func (m *Metrics) drifted(d *api.Drift) {
 	m.driftPaths.Set(float64(d.Count()))
 	if d == nil {
@@ -229,7 +231,7 @@ func (m *Metrics) drifted(d *api.Drift) {
 	}
 }
 
-// delivered sets since when certificates could not be delivered; nil: they could.
+// delivered sets since when certificates could not be delivered; nil: they were delivered.
 func (m *Metrics) delivered(u *api.Undelivered) {
 	if u == nil {
 		m.undelivered.Set(0)
@@ -238,7 +240,7 @@ func (m *Metrics) delivered(u *api.Undelivered) {
 	}
 }
 
-// held sets since when a hook holds an update; nil: none does.
+// held sets since when a hook holds an update; nil: no hook does.
 func (m *Metrics) held(s *api.HookStop) {
 	if s == nil {
 		m.hookHolds.Set(0)
@@ -252,7 +254,7 @@ func (m *Metrics) passed(p Phase, outcome string, took time.Duration) {
 	m.phases.WithLabelValues(string(p), outcome).Observe(took.Seconds())
 }
 
-// Command counts a command on the host; it is what HandsOptions.Observe wants.
+// Command counts a command on the host; it is meant for the Observe option of hands.
 func (m *Metrics) Command(verb string, took time.Duration, err error) {
 	m.commands.WithLabelValues(verb, outcomeOf(err)).Observe(took.Seconds())
 }

@@ -12,9 +12,10 @@ import (
 	"github.com/noderefit/noderefit/host"
 )
 
-// nodeWord is what an API server's Node says about its readiness. What was said of the boot before is no answer: until
-// the kubelet has spoken in this one the node is not ready. The kubelet names its boot. Where one of the two names is
-// not known, the kubelet's time is compared with that of the boot, which was as long before now as the machine is up.
+// nodeWord returns the readiness of a Node as the API server has it. A report of the boot before does not count: until
+// the kubelet has reported in this boot, the node is not ready. The kubelet reports the ID of its boot. Where one of
+// the two IDs is not known, the time of the kubelet's report is compared with the time of the boot. The machine's
+// uptime gives the time of the boot.
 func nodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (ready bool, why string) {
 	c := conditionReady(n)
 	if c == nil {
@@ -25,7 +26,7 @@ func nodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (rea
 	}
 	before := n.Status.NodeInfo.BootID != boot
 	if boot == "" || n.Status.NodeInfo.BootID == "" {
-		before = c.LastHeartbeatTime.Time.Before(now.Add(-up).Truncate(time.Second)) // whole seconds, as the kubelet has
+		before = c.LastHeartbeatTime.Time.Before(now.Add(-up).Truncate(time.Second)) // whole seconds, like the kubelet
 	}
 	if before {
 		return false, host.NotHeard
@@ -33,7 +34,7 @@ func nodeWord(n *corev1.Node, boot string, now time.Time, up time.Duration) (rea
 	return true, ""
 }
 
-// nodeHeard is when the node's kubelet had last spoken to the API server; the zero time where that does not say.
+// nodeHeard returns when the node's kubelet has last spoken to the API server; the zero time where that is not known.
 func nodeHeard(n *corev1.Node) time.Time {
 	if c := conditionReady(n); c != nil {
 		return c.LastHeartbeatTime.Time
@@ -41,7 +42,7 @@ func nodeHeard(n *corev1.Node) time.Time {
 	return time.Time{}
 }
 
-// conditionReady is what the API server says of the node's kubelet, nil for nothing.
+// conditionReady returns the Node's condition about its kubelet, nil where the Node has no such condition.
 func conditionReady(n *corev1.Node) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {

@@ -35,7 +35,7 @@ func TestNodeIsReadyOnlyByAWordFromThisBoot(t *testing.T) {
 		{"not ready", node(corev1.ConditionFalse, 0), false, "no CNI"},
 		{"unknown", node(corev1.ConditionUnknown, 0), false, "Unknown"},
 		{"new", &corev1.Node{}, false, "no condition"},
-		// Where the kubelet names the boot, no clock has a say: the host's may have been wrong, or set since.
+		// Where the kubelet names the boot, no clock decides: the host's clock may have been wrong, or set since.
 		{"reported, and the clock was set forward since", of("now", node(corev1.ConditionTrue, 365*24*time.Hour)), true, ""},
 		{"reported before the boot, and the clock is behind", of("before", node(corev1.ConditionTrue, -time.Hour)), false,
 			"since the boot"},

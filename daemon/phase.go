@@ -18,10 +18,10 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// Phase names where a node is on its way to its desired configuration.
+// Phase names the position of a node on the way to its desired configuration.
 type Phase string
 
-// The phases, as the head decides between them; see phases.
+// The phases between which the head decides; see phases.
 const (
 	PhaseAbsent       Phase = "absent"
 	PhaseObserve      Phase = "observe"
@@ -42,48 +42,48 @@ const (
 	PhaseReboot       Phase = "reboot"
 	PhaseApply        Phase = "apply"
 
-	// Only in logs and metrics: what is done at rest.
+	// Only in logs and metrics: the work of a node at rest.
 	phaseVerify  Phase = "verify"
 	phaseRepair  Phase = "repair"
 	phaseUnstage Phase = "unstage"
 	phaseAhead   Phase = "ahead"
 )
 
-// situation is everything that the next step depends on. What is not known is at its zero value.
+// situation is everything that the next step depends on. An unknown value is the zero value.
 type situation struct {
 	now time.Time
 
-	// The Node. ready is what it says of the boot that the host is in.
+	// The Node. ready is the readiness that the Node reports for the host's current boot.
 	exists, ready bool
 	node          api.Node
 	hold          drain.Hold
-	excluded      bool // it is out of the load balancers, by whomever
+	excluded      bool // the Node is out of the load balancers, by us or by others
 
-	// host is nil as long as the host was not read. It is as it is, as far as its record goes, since hostSince.
+	// host is nil until the host was read. The host's record is unchanged since hostSince.
 	host      *host.Status
 	hostSince time.Time
-	verdict   time.Duration // how long it has to prove itself after a boot
+	verdict   time.Duration // how long the host may take to prove healthy after a boot
 
-	// What is known of the way from what the host has to node.Desired; all of it can be found out again.
+	// What is known of the way from the host's configuration to node.Desired; all of it can be found out again.
 	plan      *plan.Plan
 	staged    bool
-	asked     bool      // the hooks have said yes, or nobody asks any
-	drained   time.Time // when the API server last said that nothing is left; zero: it did not
-	rebooting time.Time // when the host began to reboot for it; zero: it did not
+	asked     bool      // the hooks have agreed, or there is no Asker
+	drained   time.Time // when the API server last showed no pod left; zero: it did not
+	rebooting time.Time // when the host began to reboot for the update; zero: it did not
 	failure   *failure
 	drift     *api.Drift
 	delivery  deliveryReport
 	drainHold *api.DrainHold
-	held      string // what the update to it waits for, if it does so for long
-	applying  bool   // an apply of ours for it runs
-	other     *job   // or one for something else
+	held      string // what the update waits for, if the wait is long
+	applying  bool   // our apply of the desired configuration runs
+	other     *job   // an apply of another configuration
 
-	// ahead is what became of the order to stage ahead, nil for nothing yet; aheadRetry is when it may be tried.
+	// ahead is the result of the order to stage ahead, nil for none yet; aheadRetry is the time of the next try.
 	ahead      *api.Staged
 	aheadRetry time.Time
 }
 
-// failure is why the way to a configuration is not passable now.
+// failure is the reason why the way to a configuration is not passable now.
 type failure struct {
 	phase  Phase
 	kind   failureKind
@@ -94,28 +94,28 @@ type failure struct {
 	retry  time.Time
 }
 
-// failureKind says what a failure means for the node.
+// failureKind is the meaning of a failure for the node.
 type failureKind int
 
 const (
 	// failTransient: the API server could not be asked. Nothing is wrong with the node.
 	failTransient failureKind = iota
-	// failHeld: a hook says no, or the drain has reached its limit. Nothing is wrong with the node, and it serves until
-	// that is a yes, or the time to try again.
+	// failHeld: a hook refuses, or the drain has reached its limit. Nothing is wrong with the node, and the node serves
+	// until the hook agrees, or the next try is due.
 	failHeld
-	// failRefused: something else is at work on the host.
+	// failRefused: another operation is at work on the host.
 	failRefused
-	// failDegraded: it did not work; trying again may help.
+	// failDegraded: the operation failed; another try may help.
 	failDegraded
-	// failUnreconcilable: it can't work from here. It is tried again all the same, because what rules it out may go away
-	// on the host, where nobody tells us.
+	// failUnreconcilable: the configuration can't be reached from here. The head tries again all the same, because the
+	// obstacle may go away on the host without a notice to the head.
 	failUnreconcilable
 )
 
-// refusedFor is how long others may be at work on the host before somebody should look.
+// refusedFor is how long other operations may be at work on the host before a person should look.
 const refusedFor = 5 * time.Minute
 
-// state is what the node says about itself because of the failure.
+// state returns the state that the node reports because of the failure.
 func (f *failure) state(now time.Time) api.State {
 	switch f.kind {
 	case failTransient, failHeld:
@@ -132,29 +132,29 @@ func (f *failure) state(now time.Time) api.State {
 	}
 }
 
-// bad says that the failure shows in the node's state.
+// bad reports whether the failure shows in the node's state.
 func (f *failure) bad(now time.Time) bool { return f != nil && f.state(now).Bad() }
 
 // phase is a row of phases.
 type phase struct {
 	name Phase
-	when string // the condition, in words
+	when string // the condition in words
 	is   func(*situation) bool
-	// job: there is a long operation to run. Others than apply can be cancelled, which is what happens when the row is no
-	// longer the one that counts.
+	// job: the phase has a long operation. Operations other than apply can be cancelled. The head cancels them when
+	// another row counts.
 	job bool
 }
 
-// How long the head waits for the host to do by itself what it is about to do. After that it asks the host to go on,
-// which takes up what a killed process has left.
+// How long the head waits for a step that the host takes by itself. After that the head asks the host to go on, which
+// continues the work of a killed process.
 const (
 	returnPatience = 2 * time.Minute
-	provePatience  = 5 * time.Minute // from the deadline of the verdict on
+	provePatience  = 5 * time.Minute // after the deadline of the verdict
 )
 
-// phases is the road of a node, the first row that fits counts. An update passes plan, stage, hooks, cordon, drain,
-// apply, reboot, prove, settle, done in this order, which is not the order of the rows: what holds an update up comes
-// before what moves it on.
+// phases are the phases of a node: the first row that fits counts. An update passes plan, stage, hooks, cordon, drain,
+// apply, reboot, prove, settle, done in this order. That is not the order of the rows: rows that hold an update come
+// before rows that move the update on.
 var phases = []phase{
 	{PhaseAbsent, "the API server has not shown us a Node of our name",
 		func(v *situation) bool { return !v.exists }, false},
@@ -171,7 +171,7 @@ var phases = []phase{
 	{PhaseProve, "the host is on what is desired and waits for its verdict",
 		func(v *situation) bool {
 			return v.inPhase(transaction.PhaseProve) && v.host.Config.Pending == v.node.Desired &&
-				!v.host.Stuck && v.patient(v.verdict+provePatience) // one that is stuck is asked to go on
+				!v.host.Stuck && v.patient(v.verdict+provePatience) // a stuck host is asked to go on
 		}, false},
 	{PhaseSettle, "the host proved what is desired, we had cordoned the node and it is not ready",
 		func(v *situation) bool { return v.settled() && v.hold == drain.Ours && !v.ready }, false},
@@ -224,17 +224,17 @@ func (v *situation) inPhase(p transaction.Phase) bool {
 
 func (v *situation) patient(limit time.Duration) bool { return v.now.Sub(v.hostSince) < limit }
 
-// resting: nothing is under way and the host has what is desired, whatever it says of itself.
+// resting: no update is under way and the host has the desired configuration, whatever its state.
 func (v *situation) resting() bool { return !v.pending() && v.host.Config.Committed == v.node.Desired }
 
 func (v *situation) settled() bool { return v.resting() && v.host.State == transaction.Done }
 
-// atRest says that a phase is the end of a way.
+// atRest reports whether a phase is the end of a way.
 func atRest(p Phase) bool { return p == PhaseDone || p == PhaseRolledBack || p == PhaseHold }
 
-// leftover says that an OS was composed for something else than what is desired: on the way to it the node was told to
-// go elsewhere, and no apply comes that would use it or let it go; or it was staged ahead, and that is not wanted any
-// more.
+// leftover reports whether the host has an OS that was composed for a configuration other than the desired one. Either
+// the node was sent elsewhere on the way, and no apply comes that would use or remove that OS. Or the OS was staged
+// ahead, and is not wanted any more.
 func (v *situation) leftover() bool {
 	if o := v.node.Orders.Stage; o != nil && machineconfig.NamedBy(o.Config, v.host.Staged) {
 		return false
@@ -242,8 +242,8 @@ func (v *situation) leftover() bool {
 	return v.host.Staged != "" && !v.pending() && !machineconfig.NamedBy(v.node.Desired, v.host.Staged)
 }
 
-// quarantined returns the host's entry about the desired configuration, nil where there is none. The name holds the
-// content's digest, so that the same content in another pool's name is found too.
+// quarantined returns the host's quarantine of the desired configuration, nil where the host has none. The name holds
+// the content's digest, so that the same content under another pool's name is found too.
 func (v *situation) quarantined() *transaction.Quarantined {
 	for i, q := range v.host.Quarantined {
 		if q.Config == v.node.Desired || machineconfig.NamedBy(v.node.Desired, q.Digest) {
@@ -253,10 +253,10 @@ func (v *situation) quarantined() *transaction.Quarantined {
 	return nil
 }
 
-// rolledBack says that the host came back from the desired configuration: its verdict was no, or somebody on the host
-// went back. The host also says RolledBack, and has what is desired as its previous one, when it came back from
-// something else and is then told to go on to the one before; so the Node has to have been there, or to say already
-// what it came back from.
+// rolledBack reports whether the host rolled back the desired configuration: after a negative verdict, or on the
+// request of a person on the host. A host that rolled back another configuration, and is then sent on to the one
+// before, has the same state: RolledBack, with the desired configuration as its previous one. So the Node must have
+// been on the desired configuration, or must already report the rollback of it.
 func (v *situation) rolledBack() bool {
 	if v.host.Config.Committed == v.node.Desired {
 		return false
@@ -268,8 +268,8 @@ func (v *situation) rolledBack() bool {
 		(v.node.Current == v.node.Desired || strings.HasPrefix(v.node.Reason, api.ReasonRolledBack+v.node.Desired+" "))
 }
 
-// lifted says that somebody asks for the desired configuration although it failed here. Whoever asked must have seen
-// that failure, not an earlier one: otherwise a configuration that fails again would be tried for ever.
+// lifted reports whether a person asks for the desired configuration although it failed here. The request must have
+// seen that failure, not an earlier one: otherwise a configuration that fails again would be tried for ever.
 func (v *situation) lifted() bool {
 	if v.node.Lift == "" || v.node.Lift != v.node.Desired {
 		return false
@@ -283,8 +283,8 @@ func (v *situation) lifted() bool {
 	})
 }
 
-// drains says whether the way to the desired configuration needs the node empty. A host that waits for a verdict
-// reboots when it is told to go elsewhere, whatever the plan says.
+// drains reports whether the way to the desired configuration needs the node empty. A host that waits for a verdict
+// reboots when it is sent elsewhere, whatever the plan contains.
 func (v *situation) drains() bool {
 	if v.node.SingleReplica {
 		return false
@@ -292,35 +292,37 @@ func (v *situation) drains() bool {
 	return v.inPhase(transaction.PhaseProve) || v.disrupts()
 }
 
-// asks says that hooks are to be asked. The ledger remembers that they were for the configuration that it names; and
-// what is under way already asks nobody, since the way out of it has to be open.
+// asks reports whether the hooks must be asked. The ledger records that they were asked for the configuration that the
+// ledger names. An update that is already under way asks no hook, since its way out must stay open.
 func (v *situation) asks() bool {
 	entry := v.node.Cordon
 	return !v.asked && v.disrupts() && !v.pending() && !v.applying && !v.leaving() &&
 		(entry == nil || entry.Config != v.node.Desired)
 }
 
-// withdrawn says that the node takes no pods, and that where it was us, the ledger says for what.
+// withdrawn reports whether the node takes no pods and, where the cordon is ours, the ledger names no other
+// configuration.
 func (v *situation) withdrawn() bool {
 	entry := v.node.Cordon
 	return v.hold.Cordoned() && (v.hold != drain.Ours || entry == nil || entry.Config == v.node.Desired)
 }
 
-// drainHolds is how long an answer that the node is empty is good for: until the next step, and no longer. Somebody
-// may uncordon the node between one try of it and the next.
+// drainHolds is how long the answer that the node is empty counts: until the next step, and no longer. A person may
+// uncordon the node between two tries of a step.
 const drainHolds = 15 * time.Second
 
 func (v *situation) holds() bool { return !v.drained.IsZero() && v.now.Sub(v.drained) < drainHolds }
 
-// undisturbed says that as far as the cluster knows the node is at rest where it should be, or that it was before the
-// host could not be read for a while. Then nobody has granted it the time out of service that mending it would take.
+// undisturbed reports whether, as far as the cluster knows, the node is at rest on its desired configuration. A node
+// whose host can't be read counts by its state before. Then no pool has granted the node the time out of service that a
+// repair would take.
 func (v *situation) undisturbed() bool {
 	return v.node.Current == v.node.Desired &&
 		(v.node.State == api.Done || strings.HasPrefix(v.node.Reason, holdReason) ||
 			strings.HasPrefix(v.node.Reason, blindReason))
 }
 
-// holdReason begins the reason of a node that is held, blindReason that of one whose host can't be read.
+// holdReason begins the reason of a node that is on hold, blindReason that of a node whose host can't be read.
 const (
 	holdReason  = "the host is not as it was left"
 	blindReason = "reading the host"
@@ -333,7 +335,7 @@ func (v *situation) leaving() bool {
 	return !v.rebooting.IsZero() && v.now.Sub(v.rebooting) < host.RebootPatience
 }
 
-// before says that a comes before b in an update.
+// before reports whether a comes before b in an update.
 func before(a, b Phase) bool { return slices.Index(road, a) < slices.Index(road, b) }
 
 // road is the order in which an update passes its phases.

@@ -24,7 +24,7 @@ const (
 
 var then = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// hostAt is a host with a record.
+// hostAt returns a host with a record.
 func hostAt(committed, pending string, phase transaction.Phase, state transaction.State) *host.Status {
 	s := &host.Status{State: state, Phase: string(phase)}
 	s.Config.Committed, s.Config.Pending = committed, pending
@@ -42,7 +42,7 @@ func livePlan() *plan.Plan {
 		Actions: []plan.Action{{Type: plan.ActionRestart, Service: "crio.service", Because: "/etc/a"}}}
 }
 
-// stages are situations, one for each phase, and changes what may happen in any of them.
+// stages are situations, one for each phase, and changes are events that may happen in any of them.
 var stages = map[Phase]func() *situation{
 	PhaseAbsent:       func() *situation { return &situation{now: then} },
 	PhaseObserve:      func() *situation { v := updating(); v.host = nil; return v },
@@ -114,7 +114,7 @@ func stuck(s *host.Status) *host.Status {
 	return s
 }
 
-// updating is a node that was just told to go from A to B.
+// updating returns a node that was just told to go from A to B.
 func updating() *situation {
 	return &situation{now: then, exists: true, ready: true, hold: drain.Free, hostSince: then, verdict: 10 * time.Minute,
 		host: hostAt(cfgA, "", "", transaction.Done), node: api.Node{Current: cfgA, Desired: cfgB, State: api.Working}}
@@ -139,11 +139,11 @@ func TestEveryPhaseHasItsSituation(t *testing.T) {
 }
 
 func TestDecide(t *testing.T) {
-	// The events that may come in any phase, and which phase follows in each.
+	// The events that may come in any phase, and the phase that follows in each.
 	events := []struct {
 		name   string
 		change func(*situation)
-		want   map[Phase]Phase // where it is not the phase that it was
+		want   map[Phase]Phase // where the phase changes
 	}{
 		{"nothing on the host moves the update on", func(v *situation) { v.host = stuck(v.host) },
 			moves{PhaseProve: PhasePlan}},
@@ -206,7 +206,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// moves says which phase follows on which.
+// moves names, for each phase, the phase that follows.
 type moves map[Phase]Phase
 
 func all(to Phase) moves {

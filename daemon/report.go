@@ -13,7 +13,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// cordoning is what a phase does about the node's cordon.
+// cordoning is the change of the node's cordon in a phase.
 type cordoning int
 
 const (
@@ -22,12 +22,12 @@ const (
 	dropCordon
 )
 
-// nodeReport is what a Node is to say: a patch, of which what it says already is left out.
+// nodeReport is the report for a Node: a patch, from which unchanged values are left out.
 type nodeReport struct {
 	annotations drain.Annotations
 	cordon      cordoning
 	entry       api.Cordon // with takeCordon
-	configured  bool       // the startup taint, if there is one, is to go
+	configured  bool       // the startup taint, if there is one, is removed
 }
 
 func (r *nodeReport) set(key, value string) { r.annotations[key] = &value }
@@ -38,7 +38,7 @@ func (r *nodeReport) drops(key string) bool {
 	return is && value == nil
 }
 
-// drained says that the drain for a configuration is over.
+// drained reports on the Node that the drain for a configuration is over.
 func (r *nodeReport) drained(config string) {
 	r.set(api.DesiredDrain, "drain-"+config)
 	r.set(api.LastAppliedDrain, "drain-"+config)
@@ -50,7 +50,7 @@ func (r *nodeReport) state(s api.State, reason string) {
 	r.set(api.Reason, api.ShortReason(reason))
 }
 
-// missing leaves out of the annotations what is there already.
+// missing returns the annotations without those that the Node already has.
 func (r *nodeReport) missing(have map[string]string) drain.Annotations {
 	out := drain.Annotations{}
 	for key, want := range r.annotations {
@@ -62,10 +62,10 @@ func (r *nodeReport) missing(have map[string]string) drain.Annotations {
 	return out
 }
 
-// phrase adds what the Node says in a phase. It reports whether the Node says anything new at all.
+// phrase adds the Node's report in a phase. It reports whether there is anything new to report.
 type phrase func(v *situation, p Phase, r *nodeReport) bool
 
-// always is the phrase of a phase in which the Node always says the same things.
+// always is the phrase of a phase whose report is always the same.
 func always(say func(v *situation, r *nodeReport)) phrase {
 	return func(v *situation, _ Phase, r *nodeReport) bool {
 		say(v, r)
@@ -73,7 +73,7 @@ func always(say func(v *situation, r *nodeReport)) phrase {
 	}
 }
 
-// phrases are what the Node says, by phase. In a phase without a row it says nothing new.
+// phrases are the reports on the Node, by phase. A phase without a row reports nothing new.
 var phrases = map[Phase]phrase{
 	PhaseUnconfigured: sayUnconfigured,
 	PhasePlan:         sayOnTheWay,
@@ -109,12 +109,12 @@ var phrases = map[Phase]phrase{
 	}),
 }
 
-// reportNode is what the Node is to say in a phase; nil: nothing that it does not say already. It depends on what is
-// known only, so that a head that has just started says the same as the one before it.
+// reportNode returns the report on the Node in a phase; nil: nothing new. The report depends only on known facts, so
+// that a head that has just started reports the same as the head before.
 func reportNode(v *situation, p Phase) *nodeReport {
 	r := &nodeReport{annotations: drain.Annotations{}}
 	if p == PhaseObserve && v.failure.bad(v.now) {
-		r.state(v.state()) // the host could not be read: nothing else is known of it
+		r.state(v.state()) // the host could not be read: nothing else is known about it
 		return r
 	}
 	if say := phrases[p]; say == nil || !say(v, p, r) {
@@ -124,7 +124,7 @@ func reportNode(v *situation, p Phase) *nodeReport {
 		r.drop(api.PostConfigAction)
 	}
 	if v.hold == drain.Lost && v.node.Cordon != nil && (p == PhaseReturn || p == PhaseProve || p == PhaseReboot) {
-		// It is too late to drain again. But nothing more shall come to a node that is about to go down, or may be.
+		// It is too late to drain again. But no more pods may come to a node that is about to go down, or may be.
 		r.cordon, r.entry = takeCordon, v.entry(v.node.Cordon.Config, v.node.Cordon.Reason)
 	}
 	if v.drainHold != nil && p == PhaseBackoff {
@@ -144,7 +144,7 @@ func sayUnconfigured(v *situation, _ Phase, r *nodeReport) bool {
 		return false // the node never had a configuration
 	}
 	if !v.pending() {
-		r.cordon = v.uncordon() // nothing is going to happen
+		r.cordon = v.uncordon() // the host stays as it is
 		if v.host.State == transaction.Done {
 			r.state(api.Done, "")
 		}
@@ -154,12 +154,12 @@ func sayUnconfigured(v *situation, _ Phase, r *nodeReport) bool {
 
 func sayOnTheWay(v *situation, p Phase, r *nodeReport) bool {
 	if p == PhasePlan && v.failure == nil && !v.node.State.Bad() {
-		return false // the plan says whether there is anything to do
+		return false // the plan shows whether there is anything to do
 	}
 	r.state(v.state())
 	held := p == PhaseBackoff && v.failure.kind == failHeld
 	if held || v.failure.bad(v.now) && before(v.failure.phase, PhaseCordon) {
-		// Nothing is going to happen, so the node may as well serve.
+		// The node stays as it is for now, so it may as well serve.
 		r.cordon = v.uncordon()
 	}
 	return true
@@ -181,7 +181,7 @@ func sayProve(v *situation, r *nodeReport) {
 	}
 }
 
-// sayDisruption says what a reboot follows on together with the reboot, in one write: the host is about to be gone.
+// sayDisruption reports the reboot and everything that comes before it in one write: the host is about to be gone.
 func sayDisruption(v *situation, p Phase, r *nodeReport) bool {
 	r.state(v.state())
 	if v.drains() && (v.booting(p) || !v.plan.Reboot || v.inPhase(transaction.PhaseProve)) {
@@ -198,17 +198,17 @@ func sayDisruption(v *situation, p Phase, r *nodeReport) bool {
 	return true
 }
 
-// booting: the host has decided on another deployment and the reboot into it is on its way, or to come.
+// booting: the host has decided on another deployment, and the reboot into it has begun or is still to come.
 func (v *situation) booting(p Phase) bool {
 	return p == PhaseReboot || v.inPhase(transaction.PhaseBoot)
 }
 
-// entry is what the ledger is to say from now on.
+// entry returns the new entry of the ledger.
 func (v *situation) entry(config, reason string) api.Cordon {
 	return api.Cordon{By: api.Daemon, Config: config, Since: v.now.UTC().Truncate(time.Second), Reason: reason}
 }
 
-// uncordon gives the node back, as soon as it is ready to serve.
+// uncordon gives the node back as soon as the node is ready to serve.
 func (v *situation) uncordon() cordoning {
 	if v.hold == drain.Ours && !v.ready {
 		return keepCordon
@@ -216,8 +216,8 @@ func (v *situation) uncordon() cordoning {
 	return dropCordon
 }
 
-// state is the state and reason of a node that is on its way. What has failed shows until the way is passed, and not
-// only between the tries.
+// state returns the state and reason of a node on its way. A failure shows until its phase is passed, and not only
+// between the tries.
 func (v *situation) state() (api.State, string) {
 	if v.failure == nil || v.failure.kind == failTransient {
 		return api.Working, v.held
@@ -225,7 +225,7 @@ func (v *situation) state() (api.State, string) {
 	return v.failure.state(v.now), v.failure.text
 }
 
-// reportHost adds what is known from the host's record, in whatever phase.
+// reportHost adds the facts of the host's record, in every phase.
 func (v *situation) reportHost(r *nodeReport) {
 	if v.host.Config.Committed != "" {
 		r.set(api.CurrentConfig, v.host.Config.Committed)
@@ -252,19 +252,20 @@ func (v *situation) reportHost(r *nodeReport) {
 	} else {
 		r.drop(api.QuarantinedKey)
 	}
-	// A lift is used up when the host no longer quarantines what it is about, or when it failed again.
+	// A lift is used up when the host no longer quarantines the lifted configuration, or when that configuration failed
+	// again.
 	if v.node.Lift != "" && (!v.lifted() || !v.rolledBack()) {
 		r.drop(api.Lift)
 	}
 }
 
-// A Node's annotations take 256 KiB, and its quarantine is a list for people and for its pool.
+// A Node's annotations are limited to 256 KiB, and its quarantine is a list for people and for its pool.
 const (
 	quarantinesShown = 10
 	quarantineReason = 400
 )
 
-// quarantines are the latest ones of the host, without the node's name, which the Node has.
+// quarantines returns the host's latest quarantines, without the node's name, which the Node has.
 func quarantines(host []transaction.Quarantined) []api.Quarantine {
 	var out []api.Quarantine
 	for _, q := range host {

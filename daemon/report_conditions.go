@@ -16,7 +16,7 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// Reasons of condition NodeDegraded, and of the metric mcd_state: few, and each a different thing to do.
+// The reasons of the condition NodeDegraded and of the metric mcd_state: few, and each for another action.
 const (
 	reasonConfigMissing  = "ConfigMissing"
 	reasonConfigInvalid  = "ConfigInvalid"
@@ -36,10 +36,10 @@ const (
 	reasonDrainHeld      = "DrainHeld"
 )
 
-// reasonNotYet is the reason of a condition of an update that has not come to it, in OpenShift's word.
+// reasonNotYet is OpenShift's reason for a condition of a step that the update has not reached yet.
 const reasonNotYet = "NotYetOccurred"
 
-// typedError is an error that has a reason of its own.
+// typedError is an error with a reason of its own.
 type typedError struct {
 	reason string
 	err    error
@@ -48,7 +48,7 @@ type typedError struct {
 func (e *typedError) Error() string { return e.err.Error() }
 func (e *typedError) Unwrap() error { return e.err }
 
-// disruption says in one phrase what a plan does to the node, the strongest action first, and why.
+// disruption describes in one phrase what a plan does to the node, the strongest action first, and why.
 func disruption(p *plan.Plan) string {
 	if len(p.Changes) == 0 && len(p.Actions) == 0 {
 		return "no change"
@@ -81,7 +81,7 @@ type conditionRow struct {
 	kind          mcfgv1.StateProgress
 	begins, holds Phase
 	needs         func(*plan.Plan) bool // nil: every update
-	skipped       string                // what is said where the plan does not need it
+	skipped       string                // the message where the plan does not need the step
 }
 
 func needsDrain(p *plan.Plan) bool  { return p.Drain || p.Reboot }
@@ -100,8 +100,8 @@ var conditionRows = []conditionRow{
 	{mcfgv1.MachineConfigNodeUpdateUncordoned, PhaseSettle, PhaseDone, needsDrain, "no drain is needed"},
 }
 
-// conditions are those of the MachineConfigNode in a phase. had are the present ones: the message keeps the action
-// that the update began with, which a head that started after the boot can't know otherwise.
+// conditions returns the conditions of the MachineConfigNode in a phase. had are the present ones: their message keeps
+// the action that the update began with, which a head that started after the boot can't know otherwise.
 func conditions(v *situation, p Phase, waiting *api.Drain, had []metav1.Condition) []metav1.Condition {
 	at := p
 	if p == PhaseBackoff {
@@ -154,11 +154,11 @@ func (v *situation) skips(row conditionRow) bool {
 	if v.plan != nil {
 		return !row.needs(v.plan) || v.node.SingleReplica && row.kind != mcfgv1.MachineConfigNodeUpdateRebooted
 	}
-	// After a boot the plan is gone; the cordon still says that there was one, and the boot that there was a reboot.
+	// After a boot the plan is gone; the cordon still shows that there was a drain, and the boot that there was a reboot.
 	return row.kind != mcfgv1.MachineConfigNodeUpdateRebooted && v.node.Cordon == nil
 }
 
-// updateAction says which update it is, what it does to the node and why.
+// updateAction describes the update, what it does to the node, and why.
 func updateAction(v *situation, had []metav1.Condition) string {
 	text := "Action during update to " + v.node.Desired + ": "
 	if v.plan != nil && (len(v.plan.Changes) > 0 || len(v.plan.Actions) > 0) {
@@ -199,7 +199,7 @@ func degraded(v *situation, p Phase) metav1.Condition {
 	return condition(kind, false, "AsExpected", "")
 }
 
-// keepTime keeps the time of a condition whose status is as before.
+// keepTime keeps the time of a condition whose status has not changed.
 func keepTime(c *metav1.Condition, had []metav1.Condition, now time.Time) {
 	const longest = 32768 // the API's limit of a message
 	if len(c.Message) > longest {
@@ -213,8 +213,8 @@ func keepTime(c *metav1.Condition, had []metav1.Condition, now time.Time) {
 	}
 }
 
-// reports says whether a phase is worth a status of the MachineConfigNode. Those that pass at once, or that know
-// nothing yet, are not.
+// reports decides whether a phase deserves a status of the MachineConfigNode. Phases that pass at once, or that know
+// nothing yet, do not.
 func reports(p Phase) bool {
 	return !slices.Contains([]Phase{PhaseAbsent, PhaseObserve, PhaseUnconfigured, PhasePlan, PhaseCordon}, p)
 }

@@ -19,18 +19,18 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// machineConfigNode is our MachineConfigNode: what it is to say, and what we know that it says. It is read once, and
-// nobody else writes it; but it may be gone.
+// machineConfigNode is our MachineConfigNode: what the object should report, and what it reports as far as known. The
+// head reads the object once, and no other process writes it; but it may be deleted.
 type machineConfigNode struct {
 	wanted, said objectReport
 	read         bool
-	lookAt       time.Time // when it is looked for again: somebody may have deleted it
+	lookAt       time.Time // when the head checks again that the object exists
 	generation   int64
-	// update is said along with what is desired: it is not worth a write of its own.
+	// update is written along with the desired configuration: a write of its own would be too much.
 	update api.Update
 }
 
-// objectReport is what of a MachineConfigNode is ours.
+// objectReport is our part of a MachineConfigNode.
 type objectReport struct {
 	node             types.UID
 	desired, current string
@@ -38,11 +38,11 @@ type objectReport struct {
 	conditions       []metav1.Condition
 }
 
-// want sets what the object is to say, from a phase that says something.
+// want sets the wanted report of the object, from a phase that reports something.
 func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	node := h.cluster.current()
 	if !m.read || !reports(p) || node == nil {
-		return // the times of conditions begin with what was said before
+		return // the times of conditions begin with those of the report before
 	}
 	m.wanted.node, m.wanted.desired, m.wanted.current = node.UID, v.node.Desired, v.host.Config.Committed
 	m.begin(v, p)
@@ -65,9 +65,9 @@ func (m *machineConfigNode) want(h *Head, v *situation, p Phase) {
 	m.wanted.conditions = conditions(v, p, waiting, had)
 }
 
-// begin notes when an update begins: when the node is first seen not to be where it shall be. What was desired before
-// we read the object began earlier than we can tell. One that was called off is forgotten, so that the same
-// configuration begins anew when it is desired again.
+// begin records when an update begins: when the node is first seen away from its desired configuration. A configuration
+// that was desired before the object was read began at an unknown earlier time. An update that was called off is
+// forgotten, so that the same configuration begins anew when it is desired again.
 func (m *machineConfigNode) begin(v *situation, p Phase) {
 	switch {
 	case v.node.Desired == m.update.Config:
@@ -78,7 +78,7 @@ func (m *machineConfigNode) begin(v *situation, p Phase) {
 	}
 }
 
-// tellObject makes the MachineConfigNode say what it is to say.
+// tellObject writes the wanted report to the MachineConfigNode.
 func (h *Head) tellObject(ctx context.Context) {
 	m := &h.object
 	node := h.cluster.current()
@@ -100,7 +100,7 @@ func (h *Head) tellObject(ctx context.Context) {
 	}
 }
 
-// readFrom takes what a head before us has said.
+// readFrom takes over the report of an earlier head.
 func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.Node) error {
 	object, err := h.cluster.machineConfigNode(ctx)
 	if err != nil {
@@ -117,13 +117,13 @@ func (m *machineConfigNode) readFrom(ctx context.Context, h *Head, node *corev1.
 	if v := object.Status.ConfigVersion; v != nil {
 		m.said.current = v.Current
 		if v.Desired != m.said.desired {
-			m.said.conditions = nil // a status that was never written
+			m.said.conditions = nil // that status was never written
 		}
 	}
 	if metav1.IsControlledBy(object, node) || ownedBy(object, node) {
 		m.said.node = node.UID
 	}
-	// What can't be read is as if it were not there.
+	// Values that can't be read count as missing.
 	m.update, _ = api.Decode[api.Update](object.Annotations, api.UpdateKey)
 	if stop, _ := api.Decode[*api.HookStop](object.Annotations, api.HookStopKey); h.stop == nil {
 		h.stop = stop
@@ -165,7 +165,7 @@ func ownedBy(object metav1.Object, node *corev1.Node) bool {
 	return false
 }
 
-// tell writes what has changed: the object itself first, since its status needs it.
+// tell writes the changes: the object itself first, since its status needs the object.
 func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 	w := m.wanted
 	pool := cmp.Or(machineconfig.PoolOf(w.desired), "not-yet-set")
@@ -202,7 +202,7 @@ func (m *machineConfigNode) tell(ctx context.Context, h *Head) error {
 	}
 	err := h.cluster.applyMachineConfigNodeStatus(ctx, m.status(h.o.Node))
 	if apierrors.IsNotFound(err) {
-		m.said = objectReport{} // somebody deleted it
+		m.said = objectReport{} // the object was deleted
 	}
 	if err != nil {
 		return err

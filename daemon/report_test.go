@@ -39,7 +39,7 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 		cordon  cordoning
 		action  bool // post-config-action
 	}{
-		// It was on its way, and has nowhere to go any more.
+		// The node was on its way, and has no target any more.
 		PhaseUnconfigured: {api.Done, "", cfgA, dropCordon, false},
 
 		PhaseReturn:     {api.Working, "going back", cfgA, keepCordon, false},
@@ -86,7 +86,7 @@ func TestWhatTheNodeSaysInEachPhase(t *testing.T) {
 	}
 }
 
-// An apply may take minutes in which the host goes nowhere.
+// An apply may take minutes before the host decides on a deployment.
 func TestRebootIsSaidOnceTheHostHasDecidedOnIt(t *testing.T) {
 	const drained = "drain-" + cfgB
 	cases := []struct {
@@ -148,7 +148,7 @@ func TestCordonIsGivenBackWhenNothingIsGoingToHappen(t *testing.T) {
 func TestNodeThatNothingIsDesiredOf(t *testing.T) {
 	never := stages[PhaseUnconfigured]()
 	never.node = api.Node{}
-	// One that firstboot has completed is at rest where it is, so that its pool grants it whatever comes next.
+	// A machine that firstboot has completed is at rest on its configuration, so that its pool grants the next update.
 	joins := said(nil, reportNode(never, PhaseUnconfigured))
 	if joins[api.CurrentConfig] != cfgA || joins[api.StateKey] != string(api.Done) {
 		t.Errorf("a node that joins with a configuration says %v", joins)
@@ -172,7 +172,7 @@ func TestOnlyANodeThatIsDoneLosesItsStartupTaint(t *testing.T) {
 	}
 }
 
-// Once the drain is over a node that somebody uncordons may still go down, and must not fill up until it does.
+// After the drain, a node that a person uncordons may still go down, and must not fill up until then.
 func TestCordonIsTakenAgainAsLongAsTheHostMayGoDown(t *testing.T) {
 	for p, want := range map[Phase]cordoning{PhaseReturn: takeCordon, PhaseProve: takeCordon, PhaseReboot: takeCordon,
 		PhaseDrain: keepCordon, PhaseDone: dropCordon, PhaseRolledBack: dropCordon} {
@@ -192,7 +192,7 @@ func TestLiftIsUsedUp(t *testing.T) {
 	cases := []struct {
 		name   string
 		change func(*situation)
-		want   bool // it stays
+		want   bool // the lift stays
 	}{
 		{"not acted on yet", func(v *situation) { v.node.Quarantined = []api.Quarantine{{Config: cfgB, Since: then}} }, true},
 		{"it failed again", func(v *situation) {
@@ -212,7 +212,7 @@ func TestLiftIsUsedUp(t *testing.T) {
 	}
 }
 
-// liftPhase is a phase that speaks, for a situation with a lift.
+// liftPhase returns a phase with a report, for a situation with a lift.
 func liftPhase(v *situation) Phase {
 	if v.rolledBack() && !v.lifted() {
 		return PhaseRolledBack
@@ -273,7 +273,7 @@ func TestConditionsFollowAnUpdate(t *testing.T) {
 
 func TestConditionKeepsItsTimeAndLaterHeadsItsAction(t *testing.T) {
 	had := conditions(stages[PhaseReboot](), PhaseReboot, nil, nil)
-	v := stages[PhaseProve]().cordoned() // after the boot: no plan any more
+	v := stages[PhaseProve]().cordoned() // after the boot: the plan is gone
 	v.now = then.Add(time.Hour)
 	now := conditions(v, PhaseProve, nil, had)
 	for i, c := range now {
@@ -305,7 +305,7 @@ func TestHoldOutlivesTheHead(t *testing.T) {
 	if got := decide(v).name; got != PhaseHold {
 		t.Errorf("after it was said: %s", got)
 	}
-	v.hold = drain.Ours // nothing of that kind is mended by rebooting a node that serves
+	v.hold = drain.Ours // no state of that kind is repaired by rebooting a node that serves
 	if got := decide(v).name; got != PhaseHold {
 		t.Errorf("with a cordon: %s", got)
 	}
@@ -322,12 +322,12 @@ func TestHoldOutlivesAHostThatCouldNotBeRead(t *testing.T) {
 	}
 }
 
-// How long updates take is reckoned from this, so that it must neither move while one is under way nor be of another.
+// The duration of updates is computed from this time: it must not move during an update, nor belong to another update.
 func TestAnUpdateBeginsOnceAndIsAboutWhatIsDesired(t *testing.T) {
 	earlier := api.Update{Config: cfgB, Since: then.Add(-time.Hour)}
 	cases := []struct {
 		name  string
-		said  string // what was desired when the object was last written
+		said  string // the desired configuration when the object was last written
 		had   api.Update
 		phase Phase
 		want  api.Update

@@ -19,15 +19,18 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// aheadState is what the head knows of staging ahead: what a RolloutPolicy asks of the node while it serves.
+// aheadState is what the head knows about staging ahead: the staging that a RolloutPolicy asks for while the node
+// serves.
 type aheadState struct {
-	known  bool        // the Node's own word was taken up
-	report *api.Staged // what the Node is to say; nil: nothing
-	// retry is when it is tried again where that is nothing to be said of the node, such as when the API server is away.
+	known  bool        // the Node's own report was read
+	report *api.Staged // the wanted report on the Node; nil: none
+	// retry is the time of the next try after an error that is no fault of the node. An API server that is away is such an
+	// error.
 	retry time.Time
 }
 
-// order is what the node is to stage ahead; nil: nothing that it has not, and is not sent to, as far as that is known.
+// order returns the order to stage ahead. It is nil where the node already has that configuration, or is on the way to
+// it, as far as known.
 func (v *situation) order() *api.StageOrder {
 	o := v.node.Orders.Stage
 	if o == nil || v.host == nil || o.Config == "" || api.SameContent(o.Config, v.node.Desired) ||
@@ -37,8 +40,8 @@ func (v *situation) order() *api.StageOrder {
 	return o
 }
 
-// aheadDue says that the order is to be carried out now. Where that failed the Node says how often, and when it is
-// tried again follows from that.
+// aheadDue reports whether the order is to be carried out now. After a failure the Node reports the number of tries,
+// and the time of the next try follows from that number.
 func (v *situation) aheadDue() bool {
 	if v.order() == nil || v.ahead != nil && v.ahead.Error == "" || v.now.Before(v.aheadRetry) {
 		return false
@@ -46,8 +49,8 @@ func (v *situation) aheadDue() bool {
 	return v.ahead == nil || v.now.Sub(v.ahead.Since) >= api.StageRetry(v.ahead.Tries) || v.ahead.Since.After(v.now)
 }
 
-// see takes what the Node says and what the host has into account. read says that the host was read since the last
-// operation.
+// see takes over the Node's report, and compares it with the host's state. read reports whether the host was read since
+// the last operation.
 func (s *aheadState) see(v *situation, read bool) {
 	if !v.exists {
 		return
@@ -59,14 +62,14 @@ func (s *aheadState) see(v *situation, read bool) {
 	switch r := s.report; {
 	case r == nil:
 	case o == nil:
-		// That it could not is what whoever gives orders decides by when to ask again.
+		// The pool controller needs a reported failure to decide when to ask again.
 		if r.Error == "" || v.host != nil && api.SameContent(r.Config, v.host.Config.Committed) {
 			s.report = nil
 		}
 	case !api.SameContent(r.Config, o.Config):
 		s.report = nil
 	case r.Error == "" && r.Digest != "" && v.host != nil && read && v.order() != nil && !v.has(o, r.Digest):
-		s.report = nil // somebody let go of it
+		s.report = nil // the staged OS was removed on the host
 	}
 	if o == nil {
 		s.retry = time.Time{}
@@ -74,18 +77,18 @@ func (s *aheadState) see(v *situation, read bool) {
 	v.ahead, v.aheadRetry = s.report, s.retry
 }
 
-// stages says that a job carries out the present order.
+// stages reports whether a job carries out the present order.
 func (v *situation) stages(j *job) bool {
 	o := v.order()
 	return o != nil && o.Config == j.config
 }
 
-// has says that the host has that OS staged for the order.
+// has reports whether the host has that OS staged for the order.
 func (v *situation) has(o *api.StageOrder, digest string) bool {
 	return machineconfig.NamedBy(o.Config, v.host.Staged) && v.host.StagedOS == digest
 }
 
-// reportAhead is what the Node is to say of it.
+// reportAhead adds the report on staging ahead.
 func (v *situation) reportAhead(r *nodeReport) {
 	if v.ahead == nil {
 		r.drop(api.StagedKey)
@@ -94,7 +97,7 @@ func (v *situation) reportAhead(r *nodeReport) {
 	r.set(api.StagedKey, api.Encode(v.ahead))
 }
 
-// startAhead begins to stage what is ordered.
+// startAhead begins to stage the ordered configuration.
 func (h *Head) startAhead(ctx context.Context, v *situation) {
 	o := *v.order()
 	h.run(ctx, phaseAhead, o.Config, func(ctx context.Context, e *jobEnd) (err error) {
@@ -109,7 +112,7 @@ func (h *Head) startAhead(ctx context.Context, v *situation) {
 	})
 }
 
-// stageOrdered stages what a policy orders, and finds out what that is.
+// stageOrdered stages the ordered configuration, and finds out which OS that is.
 func (h *Head) stageOrdered(ctx context.Context, r hands.Request, e *jobEnd) error {
 	if err := h.o.Hands.Stage(ctx, r); err != nil {
 		return err
@@ -125,8 +128,8 @@ func (h *Head) stageOrdered(ctx context.Context, r hands.Request, e *jobEnd) err
 	return nil
 }
 
-// stageApproved stages what the node is about to go to: what was staged before, where a policy ordered that, and
-// nothing else than was approved.
+// stageApproved stages the configuration that the node is about to go to. Where a policy ordered to stage it ahead, the
+// OS staged then is used, and no other than the approved OS.
 func (h *Head) stageApproved(ctx context.Context, r hands.Request, e *jobEnd) error {
 	if r.Order == nil {
 		return h.o.Hands.Stage(ctx, r)
@@ -137,7 +140,7 @@ func (h *Head) stageApproved(ctx context.Context, r hands.Request, e *jobEnd) er
 	return unapproved(r.Order, e.staged)
 }
 
-// unapproved is that the node, on its way to what was approved, has something else; nil: it has not.
+// unapproved returns an error where the staged OS is not the approved one, nil where it is.
 func unapproved(o *api.StageOrder, staged *api.Staged) error {
 	if o.Digest == "" || staged.Digest == "" || o.Digest == staged.Digest {
 		return nil
@@ -145,8 +148,9 @@ func unapproved(o *api.StageOrder, staged *api.Staged) error {
 	return &typedError{reason: reasonStaging, err: host.NotApproved(o.Config, staged.Digest, o.Digest)}
 }
 
-// unapproved is about what failed, and may have because the host has another OS than was approved. Where an apply finds
-// that out, what was staged had gone: to stage again says what it is now. Where that does, the node may as well serve.
+// unapproved handles a failure whose cause may be that the host has an OS other than the approved one. When an apply
+// finds that out, the staged OS had been removed: another stage shows which OS the image names now. When a stage finds
+// that out, the node may as well serve.
 func (h *Head) unapproved(e *jobEnd) {
 	switch f := h.way.failure; {
 	case e.job.phase == PhaseApply && e.job.approved != "" && errors.As(e.err, new(*host.Refused)):
@@ -156,7 +160,8 @@ func (h *Head) unapproved(e *jobEnd) {
 	}
 }
 
-// aheadEnded takes what became of staging ahead. A node that could not stays as it is: nothing is wrong with it.
+// aheadEnded takes over the result of staging ahead. A failure changes nothing on the node: nothing is wrong with the
+// node.
 func (h *Head) aheadEnded(e jobEnd, now time.Time) {
 	s := &h.ahead
 	switch {
@@ -164,7 +169,7 @@ func (h *Head) aheadEnded(e jobEnd, now time.Time) {
 		s.report, s.retry = e.staged, time.Time{}
 	case errors.Is(e.err, context.Canceled):
 	case errors.As(e.err, new(*host.Refused)), errors.As(e.err, new(*clusterError)):
-		s.retry = now.Add(jitter(unstagePace)) // which says nothing of what is to be staged
+		s.retry = now.Add(jitter(unstagePace)) // such an error proves nothing about the ordered OS
 	default:
 		tries := 1
 		if r := s.report; r.Failed(e.job.config) {
@@ -178,7 +183,7 @@ func (h *Head) aheadEnded(e jobEnd, now time.Time) {
 	}
 }
 
-// sawStaged notes what the node has staged on its way to what was ordered before.
+// sawStaged records the OS that the node has staged on its way to a configuration that was ordered before.
 func (h *Head) sawStaged(staged *api.Staged) {
 	if was := h.ahead.report; was.Is(staged.Config) && was.Digest == staged.Digest {
 		return
@@ -186,7 +191,7 @@ func (h *Head) sawStaged(staged *api.Staged) {
 	h.ahead.report = staged
 }
 
-// announceStaged tells people what became of staging ahead.
+// announceStaged announces the result of staging ahead.
 func (h *Head) announceStaged(was, is *api.Staged, node *corev1.Node) {
 	switch {
 	case is == nil || was != nil && *was == *is:

@@ -27,14 +27,14 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// The paces of delivering certificates. A ControllerConfig that changes is delivered at once, whatever failed before.
+// The intervals of delivering certificates. A changed ControllerConfig is delivered at once, whatever failed before.
 const (
 	deliverFirst = 5 * time.Second // between a failure and the next try, doubled each time
 	deliverLast  = 30 * time.Minute
 )
 
-// watchControllerConfig watches the one ControllerConfig. A cluster that has no such kind, or does not let us read it,
-// has nothing to deliver, and is no cluster that is away.
+// watchControllerConfig watches the one ControllerConfig. A cluster without this kind, or without the right to read it,
+// has nothing to deliver; such an error does not mean that the API server is away.
 func (c *cluster) watchControllerConfig(ctx context.Context) error {
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, api.ControllerConfig).String()
 	lw := cache.NewFilteredListWatchFromClient(c.configs.MachineconfigurationV1().RESTClient(), "controllerconfigs", "",
@@ -56,7 +56,7 @@ func (c *cluster) watchControllerConfig(ctx context.Context) error {
 	})
 }
 
-// slimControllerConfig keeps what is delivered.
+// slimControllerConfig keeps the fields that are delivered.
 func slimControllerConfig(o any) (any, error) {
 	cc, is := o.(*mcfgv1.ControllerConfig)
 	if !is {
@@ -76,7 +76,8 @@ func slimControllerConfig(o any) (any, error) {
 	}, nil
 }
 
-// unreadableMark is what of a ControllerConfig's annotations says that it can't be read as a whole; nil: it can.
+// unreadableMark returns the annotation by which a ControllerConfig is marked as not wholly readable; nil: it is
+// readable.
 func unreadableMark(cc *mcfgv1.ControllerConfig) map[string]string {
 	if said := cc.Annotations[api.UnreadableKey]; said != "" {
 		return map[string]string{api.UnreadableKey: said}
@@ -84,8 +85,8 @@ func unreadableMark(cc *mcfgv1.ControllerConfig) map[string]string {
 	return nil
 }
 
-// undeliverable is why what a ControllerConfig says is not delivered: a part of it can't be read, and would be taken
-// for one that is to go.
+// undeliverable returns the reason why a ControllerConfig is not delivered: one of its fields can't be read, and would
+// be taken for a removed one.
 func undeliverable(cc *mcfgv1.ControllerConfig) error {
 	for _, field := range []string{"spec.kubeAPIServerServingCAData", "spec.cloudProviderCAData",
 		"spec.additionalTrustBundle", "spec.imageRegistryBundleData", "spec.imageRegistryBundleUserData",
@@ -97,7 +98,8 @@ func undeliverable(cc *mcfgv1.ControllerConfig) error {
 	return nil
 }
 
-// controllerConfig is what of it is delivered; nil: there is none, or it was not seen yet.
+// controllerConfig returns the delivered part of the ControllerConfig; nil: the cluster has none, or it was not seen
+// yet.
 func (c *cluster) controllerConfig() *mcfgv1.ControllerConfig {
 	if c.certs == nil {
 		return nil
@@ -110,9 +112,9 @@ func (c *cluster) controllerConfig() *mcfgv1.ControllerConfig {
 	return nil
 }
 
-// deliveryReport is what the Node is to say of what is delivered.
+// deliveryReport is the Node's report on the delivery.
 type deliveryReport struct {
-	known       bool   // otherwise the Node says what is known
+	known       bool   // otherwise the Node's annotations count
 	synced      string // empty: nothing was delivered yet
 	undelivered *api.Undelivered
 }
@@ -131,26 +133,26 @@ func (d deliveryReport) report(r *nodeReport) {
 	}
 }
 
-// deliveryState is what the head knows of what is delivered.
+// deliveryState is what the head knows about the delivery.
 type deliveryState struct {
 	report  deliveryReport
 	running bool
-	seen    *mcfgv1.ControllerConfig // the one that sum is of
+	seen    *mcfgv1.ControllerConfig // the ControllerConfig to which sum belongs
 	sum     []byte
-	tried   []byte // digest of what was delivered last, or could not be
+	tried   []byte // digest of the last delivery, successful or not
 	done    bool
 	tries   int
 	retry   time.Time
 }
 
-// recall takes what a head before us has said.
+// recall takes over the report of an earlier head.
 func (s *deliveryState) recall(n *api.Node) {
 	if !s.report.known {
 		s.report.synced, s.report.undelivered = n.Synced, n.Undelivered
 	}
 }
 
-// due says whether what has this digest is to be delivered now.
+// due reports whether the content with this digest is to be delivered now.
 func (s *deliveryState) due(sum []byte, now time.Time) bool {
 	if s.running {
 		return false
@@ -161,8 +163,8 @@ func (s *deliveryState) due(sum []byte, now time.Time) bool {
 	return !s.done && !now.Before(s.retry)
 }
 
-// ended takes what became of delivering. version is that of the ControllerConfig. That something else was at work on
-// the host is a failure only once it has been so for long.
+// ended takes over the result of a delivery. version is that of the ControllerConfig. A delivery that other work on the
+// host keeps out counts as a failure only after several tries.
 func (s *deliveryState) ended(version string, d *host.Delivery, err error, now time.Time) {
 	s.running = false
 	if err == nil {
@@ -185,15 +187,15 @@ func (s *deliveryState) ended(version string, d *host.Delivery, err error, now t
 	s.report.known, s.report.undelivered = true, u
 }
 
-// deliverEnd is what became of it.
+// deliverEnd is the result of a delivery.
 type deliverEnd struct {
 	version  string
 	delivery *host.Delivery
 	err      error
 }
 
-// mayDeliver says whether the host is at rest as far as its files go: nothing is decided that could be taken back, and
-// nobody compares it. A drain may take days, and holds nothing up; nor does an OS that is being pulled.
+// mayDeliver reports whether the files of the host are at rest: no operation is under way that could be taken back, or
+// that compares the host. A drain may take days, and does not hold up a delivery; nor does the pull of an OS.
 func (h *Head) mayDeliver(v *situation) bool {
 	if !v.exists || v.host == nil || v.pending() || v.host.Config.Committed == "" {
 		return false
@@ -201,14 +203,14 @@ func (h *Head) mayDeliver(v *situation) bool {
 	return h.job == nil || slices.Contains([]Phase{PhaseDrain, PhaseStage, phaseAhead}, h.job.phase)
 }
 
-// deliver has the host take what the ControllerConfig has that is renewed beside the configurations: whether the pool
-// is paused and the node is cordoned does not matter.
+// deliver brings the renewed files of the ControllerConfig to the host, beside the configuration: a paused pool or a
+// cordoned node does not matter.
 func (h *Head) deliver(ctx context.Context, v *situation) {
 	cc := h.cluster.controllerConfig()
 	if h.o.Deliverer == nil || cc == nil || !h.mayDeliver(v) {
 		return
 	}
-	if h.delivery.seen != cc { // what is watched comes as another object when it has changed
+	if h.delivery.seen != cc { // a changed object comes as a new one from the watch
 		spec, err := json.Marshal([]any{cc.Spec, cc.Annotations})
 		if err != nil {
 			h.log.Error("reading the ControllerConfig", zap.Error(err))
@@ -240,7 +242,7 @@ func (h *Head) deliver(ctx context.Context, v *situation) {
 	}()
 }
 
-// finishDelivery takes what became of it.
+// finishDelivery takes over the result of a delivery.
 func (h *Head) finishDelivery(e deliverEnd) {
 	h.delivery.ended(e.version, e.delivery, e.err, time.Now())
 	if e.err != nil && !errors.Is(e.err, context.Canceled) {
@@ -257,7 +259,7 @@ func (h *Head) finishDelivery(e deliverEnd) {
 			strings.Join(paths, ", "))
 }
 
-// announceDelivery tells people what could not be delivered, of each reason once.
+// announceDelivery announces a failed delivery, each reason once.
 func (h *Head) announceDelivery(was, is *api.Undelivered, node *corev1.Node) {
 	if is != nil && (was == nil || was.Reason != is.Reason) {
 		h.cluster.event(node, corev1.EventTypeWarning, "CertificatesNotDelivered", is.Reason)

@@ -14,7 +14,7 @@ import (
 	"github.com/noderefit/noderefit/drain"
 )
 
-// drainRequest is what is asked of the drainer now.
+// drainRequest returns the current request for the drainer.
 func (h *Head) drainRequest(v *situation) drain.Request {
 	r := drain.Request{Config: v.node.Desired, Policy: v.drainPolicy(), Last: h.waiting()}
 	if v.node.Cordon != nil {
@@ -26,8 +26,9 @@ func (h *Head) drainRequest(v *situation) drain.Request {
 	return r
 }
 
-// drainPolicy is what the drain goes by. A host between two deployments is not given back, as nobody knows yet whether
-// the one that it is on will do: its drain goes on where it would be held.
+// drainPolicy returns the policy of the drain. A node whose host is between two deployments is not given back, because
+// its current deployment may still fail the verdict. The drain of such a node continues where the policy would suspend
+// it.
 func (v *situation) drainPolicy() *api.DrainPolicy {
 	p := v.node.Orders.Drain
 	if p == nil || p.OnTimeout != api.DrainHolds || v.host == nil || !v.pending() {
@@ -38,18 +39,18 @@ func (v *situation) drainPolicy() *api.DrainPolicy {
 	return &stays
 }
 
-// overtaken says that a drain runs by a policy that is not the one by now.
+// overtaken reports whether a drain runs by a policy that has changed since.
 func (h *Head) overtaken(v *situation) bool {
 	return h.job.phase == PhaseDrain && !same(h.job.policy, v.node.Orders.Drain)
 }
 
-// excludes says that the node is to go out of the load balancers, and that this was not taken care of.
+// excludes reports whether the node is to leave the load balancers, and has not been told to yet.
 func (v *situation) excludes() bool {
 	return v.node.Orders.Drain.Excludes() && v.node.Excluded == nil && !v.excluded && v.drained.IsZero() && !v.pending() &&
 		!v.applying
 }
 
-// holdDrain gives the node back for a while, as its drain has reached a limit at which the policy says so.
+// holdDrain gives the node back for a while, because its drain has reached a limit at which the policy demands that.
 func (h *Head) holdDrain(timeout *drain.TimeoutError, policy *api.DrainPolicy, now time.Time) {
 	since := now.UTC().Truncate(time.Second)
 	hold := &api.DrainHold{Config: h.way.to, Since: since, Until: since.Add(policy.HoldFor()),
@@ -64,7 +65,7 @@ func (h *Head) holdDrain(timeout *drain.TimeoutError, policy *api.DrainPolicy, n
 	}
 }
 
-// giveBack has the node serve for as long as a hold lasts. The hooks are asked again after it.
+// giveBack lets the node serve for the time of a hold. The hooks are asked again after it.
 func (h *Head) giveBack(hold *api.DrainHold) {
 	h.drainHold, h.way.asked = hold, false
 	h.way.failure = &failure{phase: PhaseHooks, kind: failHeld, reason: reasonDrainHeld, tries: 1, since: hold.Since,
@@ -72,8 +73,8 @@ func (h *Head) giveBack(hold *api.DrainHold) {
 		retry: hold.Until}
 }
 
-// followHold ends a hold when its time is over, when another policy is in force, when somebody takes its annotation
-// away or has the host go on by hand, and takes up one that a head before this one has begun.
+// followHold ends a hold when its time is over or another policy is in force. It also ends a hold when a person removes
+// its annotation or lets the host continue by hand. followHold continues a hold that an earlier head has begun.
 func (h *Head) followHold(v *situation) {
 	said := v.node.DrainHeld
 	if f := h.way.failure; f != nil && f.reason == reasonDrainHeld && h.drainHold != nil {
@@ -96,15 +97,15 @@ func (h *Head) followHold(v *situation) {
 	v.drainHold = h.drainHold
 }
 
-// overHold says that this head has ended the hold already, and the Node still shows it.
+// overHold reports whether this head has already ended the hold that the Node still shows.
 func (h *Head) overHold(said *api.DrainHold) bool {
 	return h.lastHold != nil && h.lastHold.Config == said.Config && h.lastHold.Since.Equal(said.Since)
 }
 
-// same says that two policies ask for the same, however they were written down.
+// same reports whether two policies ask for the same, however they are written.
 func same(a, b *api.DrainPolicy) bool { return equality.Semantic.DeepEqual(a, b) }
 
-// lastReport takes what a drain that is over has said before: that it was forced is not to be missed.
+// lastReport takes over the last report of a drain that has ended: forced deletions must not be missed.
 func (h *Head) lastReport(j *job) {
 	if j.phase != PhaseDrain {
 		return
@@ -118,7 +119,7 @@ func (h *Head) lastReport(j *job) {
 	}
 }
 
-// forced tells people of each pod that a drain has deleted although it refused to go.
+// forced announces each pod that a drain has deleted although the pod refused to go.
 func (h *Head) forced(d *api.Drain) {
 	node := h.cluster.current()
 	for ; h.job != nil && h.job.forced < len(d.Forced); h.job.forced++ {
@@ -131,7 +132,7 @@ func (h *Head) forced(d *api.Drain) {
 	}
 }
 
-// overdue tells people once that a phase of the drain has reached its limit, where it is not given up at that.
+// overdue announces once that a phase of the drain has reached its limit, where the drain continues after that.
 func (h *Head) overdue(now time.Time) {
 	d, node := h.waiting(), h.cluster.current()
 	if d == nil || node == nil || d.Limit.IsZero() || now.Before(d.Limit) || d.Phase == api.DrainExcludes ||
@@ -151,7 +152,7 @@ func (h *Head) overdue(now time.Time) {
 		d.Limit.Format(time.RFC3339), next, waits(d)))
 }
 
-// waits says what a drain waits for.
+// waits describes what a drain waits for.
 func waits(d *api.Drain) string {
 	const shown = 3
 	var texts []string

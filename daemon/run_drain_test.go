@@ -17,7 +17,7 @@ import (
 
 var holding = &api.DrainPolicy{TimeoutSeconds: 60, OnTimeout: api.DrainHolds}
 
-// heldHead is a head on its way to B whose drain has just been given up.
+// heldHead returns a head on its way to B whose drain has just been suspended.
 func heldHead() (*Head, *situation) {
 	h := &Head{way: way{from: cfgA, to: cfgB, asked: true}}
 	v := updating()
@@ -73,7 +73,7 @@ func TestWhatEndsAHold(t *testing.T) {
 		if ends := h.drainHold == nil && h.way.failure == nil && v.drainHold == nil; ends != c.ends {
 			t.Errorf("%s: it ends: %t, %+v", name, ends, h.way.failure)
 		}
-		// What the Node shows for a moment longer does not begin it anew.
+		// The Node shows the hold for a moment longer, which does not begin the hold again.
 		if h.followHold(v); c.ends && h.drainHold != nil {
 			t.Errorf("%s: it begins anew", name)
 		}

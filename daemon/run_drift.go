@@ -17,8 +17,9 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// touch has the host looked at soon. On the way to something else nothing is: the update compares for itself, and at
-// its end, which may be where it began, the host is looked at. One that waits for drift to be undone tries again.
+// touch makes the head compare the host soon. During an update there is no comparison: the update compares by itself,
+// and the host is compared at the end of the update, wherever that is. An update that waits until drift is undone tries
+// again.
 func (h *Head) touch(now time.Time) {
 	if f := h.way.failure; f != nil && f.reason == reasonDrift {
 		if soon := h.drift.pace.touched(now, f.retry); soon.Before(f.retry) {
@@ -33,22 +34,22 @@ func (h *Head) touch(now time.Time) {
 	h.verifyAt = h.drift.pace.touched(now, h.verifyAt)
 }
 
-// strict says that the update to what is desired waits as long as the host has drifted. The way back to what the host
-// proved is always open.
+// strict reports whether the update to the desired configuration waits while the host has drifted. The way back to the
+// proved configuration is always open.
 func (h *Head) strict(v *situation) bool {
 	return leaves(v) && h.cluster.driftPolicy(v.node.Desired).Strict()
 }
 
-// leaves says that the host is to leave what it has proved and is at rest on.
+// leaves reports whether the host is to leave the proved configuration on which it rests.
 func leaves(v *situation) bool {
 	return v.host != nil && !v.pending() && v.host.Config.Committed != "" && v.host.Config.Committed != v.node.Desired
 }
 
-// policyPatience is how long an update waits for the watch that says what its pool wants of drift.
+// policyPatience is how long an update waits for the watch that brings its pool's drift policy.
 const policyPatience = 10 * time.Second
 
-// preflight compares the host with what it has before an update begins. desired is the watch of what it goes to, where
-// that has a say; nil: it has none.
+// preflight compares the host with its present configuration before an update begins. desired is the watch of the
+// desired configuration, whose policy decides; nil: no policy decides.
 func (h *Head) preflight(ctx context.Context, r *hands.Request, desired *configWatch, e *jobEnd) error {
 	if desired != nil {
 		if err := desired.known(ctx, r.Name); err != nil {
@@ -72,7 +73,7 @@ func (h *Head) preflight(ctx context.Context, r *hands.Request, desired *configW
 	return nil
 }
 
-// warnOverwrite says that an update starts on a host that has drifted.
+// warnOverwrite announces that an update starts on a host that has drifted.
 func (h *Head) warnOverwrite(e jobEnd) {
 	node := h.cluster.current()
 	if e.drift == nil || len(e.drift.Drift) == 0 || h.way.overwrites || node == nil || e.drift.Config == h.way.to {
@@ -86,22 +87,22 @@ func (h *Head) warnOverwrite(e jobEnd) {
 			"/var/lib/machine-config-daemon/drift")
 }
 
-// verified takes the answer to whether the host matches its configuration.
+// verified takes over the result of a comparison of the host with its configuration.
 func (h *Head) verified(e jobEnd, now time.Time) {
 	h.verifyAt = now.Add(jitter(verifyPace))
 	if e.err != nil || e.drift == nil {
 		if h.o.Monitor != nil && e.err != nil {
-			h.verifyAt = now.Add(jitter(touchSlowest)) // what was touched is still to be looked at
+			h.verifyAt = now.Add(jitter(touchSlowest)) // the changed paths are still to be compared
 		}
 		return
 	}
 	h.found(e.drift, now, now.Sub(e.job.began))
 	if h.drift.pace.last.After(e.job.began) {
-		h.verifyAt = h.drift.pace.touched(now, h.verifyAt) // it may have been compared before it changed
+		h.verifyAt = h.drift.pace.touched(now, h.verifyAt) // that path may have been compared before it changed
 	}
 }
 
-// found takes what the host says of itself, and watches what it names.
+// found takes over the host's comparison, and watches the paths of that comparison.
 func (h *Head) found(v *host.Verification, now time.Time, took time.Duration) {
 	h.drift.pace.looked(now, took)
 	was := h.drift.report
@@ -114,7 +115,7 @@ func (h *Head) found(v *host.Verification, now time.Time, took time.Duration) {
 	}
 	h.o.Monitor.Watch(v.Paths)
 	if first := h.drift.config != v.Config; first {
-		// What changed between the comparison and the watch nobody has seen.
+		// Changes between the comparison and the watch are still unknown.
 		h.drift.config = v.Config
 		h.verifyAt = h.drift.pace.touched(now, h.verifyAt)
 	}
@@ -130,7 +131,7 @@ func (h *Head) found(v *host.Verification, now time.Time, took time.Duration) {
 	h.drift.blind = blind
 }
 
-// announceDrift tells people of a change of what the Node says of drift.
+// announceDrift announces a change of the drift that the Node reports.
 func (h *Head) announceDrift(was, is *api.Drift, node *corev1.Node) {
 	warnings, gone := driftEvents(was, is, h.drift.mended)
 	for _, text := range warnings {
@@ -147,10 +148,10 @@ func (h *Head) announceDrift(was, is *api.Drift, node *corev1.Node) {
 	}
 }
 
-// mend writes back what the policy says is to be. While somebody has cordoned the node nothing is: whoever works on it
-// would have the ground pulled from under them. A force file is that person's own word.
+// mend writes back the drift that the policy demands to repair. While another person or tool has cordoned the node,
+// nothing is written back: a repair would disturb their work on the node. A force file is their own request.
 func (h *Head) mend(ctx context.Context, v *situation) {
-	// That of what the host has: after a rollback it is not what is desired.
+	// The policy of the host's configuration: after a rollback that is not the desired one.
 	policy := h.cluster.driftPolicy(v.host.Config.Committed)
 	subjects, next := h.drift.due(policy, v.now)
 	h.repairAt = next
@@ -169,11 +170,11 @@ func (h *Head) mend(ctx context.Context, v *situation) {
 	})
 }
 
-// mended takes what became of writing back, and has it looked at.
+// mended takes over the result of a repair, and lets the host be compared again.
 func (h *Head) mended(e jobEnd, now time.Time) {
 	h.metrics.repairs.WithLabelValues(outcomeOf(e.err)).Inc()
 	forced := h.drift.forced
-	h.drift.forced = false // read anew below
+	h.drift.forced = false // the comparison below reads the force file anew
 	h.verifyAt = now
 	failed := ""
 	if e.err != nil {
@@ -182,7 +183,7 @@ func (h *Head) mended(e jobEnd, now time.Time) {
 		h.log.Warn("writing back what has drifted", zap.Strings("items", e.repaired), zap.Error(e.err))
 		kind, _ := h.classify(phaseRepair, e.err)
 		untried := kind == failTransient || kind == failRefused || errors.Is(e.err, context.Canceled)
-		if untried || forced { // a force file asks for everything, however often it failed
+		if untried || forced { // a force file asks for everything, however often that failed
 			h.drift.spared(now)
 		}
 		if untried {

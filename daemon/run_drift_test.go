@@ -21,7 +21,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// busyHost is a host that has drifted, and on which something else is at work.
+// busyHost is a host that has drifted, and on which other work is in progress.
 type busyHost struct {
 	forced  bool
 	asked   int
@@ -37,7 +37,7 @@ func (b *busyHost) Repair(context.Context, hands.RepairRequest) (*host.Result, e
 	return nil, b.refuses
 }
 
-// policyOf has a head see a configuration that asks for something about drift.
+// policyOf makes a head see a configuration with a drift policy.
 func policyOf(t *testing.T, h *Head, config, policy string) {
 	t.Helper()
 	w := &configWatch{informer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &metav1.PartialObjectMetadata{}, 0,
@@ -49,7 +49,7 @@ func policyOf(t *testing.T, h *Head, config, policy string) {
 	h.cluster.watched[config] = w
 }
 
-// at is a node at rest in a phase.
+// at returns a node at rest in a phase.
 func at(p Phase, desired string, now time.Time) *situation {
 	v := &situation{now: now, exists: true, host: &host.Status{State: transaction.Done}}
 	v.node.Desired, v.host.Config.Committed = desired, cfgA
@@ -98,7 +98,7 @@ func TestRepairThatDoesNotBeginIsFollowedByAPause(t *testing.T) {
 		if tries != 1 || h.job != nil {
 			t.Errorf("%s: %d tries on end", c.name, tries)
 		}
-		// Compared again, it waits on.
+		// After another comparison the repair still waits.
 		h.verifyAt = now
 		for range 3 {
 			if h.start(t.Context(), at(PhaseDone, cfgA, now), phase{name: PhaseDone}); h.job != nil {
@@ -114,7 +114,7 @@ func TestRepairThatDoesNotBeginIsFollowedByAPause(t *testing.T) {
 	}
 }
 
-// A node whose update was taken back has a configuration too, and that one's policy.
+// A node whose update was rolled back has a configuration too, with its own policy.
 func TestHostIsComparedWhereverItRests(t *testing.T) {
 	for _, p := range []Phase{PhaseRolledBack, PhaseHold, PhaseDone} {
 		h, _ := quietHead(t)
@@ -158,7 +158,7 @@ func TestHostIsComparedWhereverItRests(t *testing.T) {
 	}
 }
 
-// An update that is taken back leaves the host where it was: nothing else has it compared.
+// An update that is rolled back leaves the host where it was: nothing else makes the head compare the host.
 func TestTouchDuringAnUpdateIsLookedAtAfterIt(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -13,19 +13,19 @@ import (
 	"github.com/noderefit/noderefit/host"
 )
 
-// jitter spreads what many nodes would do at the same moment.
+// jitter spreads work that many nodes would do at the same moment.
 func jitter(d time.Duration) time.Duration {
 	return d - d/5 + rand.N(d*2/5+1) //nolint:gosec // nothing secret
 }
 
-// fail adds an error to those of the same way. The first one is kept: what comes after it is often only its
+// fail adds an error to the earlier errors on the same way. The first error is kept: later errors are often only its
 // consequence.
 func fail(f *failure, p Phase, kind failureKind, reason, text string, now time.Time) *failure {
 	out := &failure{phase: p, kind: kind, reason: reason, text: text, tries: 1, since: now}
 	if f != nil {
 		out.tries, out.since = f.tries+1, f.since
 		if before(p, f.phase) {
-			out.phase = f.phase // what has failed there has not been passed yet
+			out.phase = f.phase // the failed phase has not been passed yet
 		}
 		switch {
 		case f.kind == failTransient:
@@ -46,7 +46,7 @@ func fail(f *failure, p Phase, kind failureKind, reason, text string, now time.T
 	}
 	out.retry = now.Add(jitter(nextTry(out.tries)))
 	if kind == failUnreconcilable && p != PhasePlan {
-		// To find out again may take a drain, and only a change of the host, which we hear of, makes a difference.
+		// Another try may take a drain, and only a change of the host makes a difference, which the head learns of.
 		out.retry = now.Add(jitter(restPace))
 	}
 	return out
@@ -54,8 +54,8 @@ func fail(f *failure, p Phase, kind failureKind, reason, text string, now time.T
 
 const laterMark = "; later: "
 
-// joinErrors is the first error and the latest, where they differ. What was shown is shown again where a later one is
-// the same but for numbers: sizes, times and the like are no news, and each news is a write.
+// joinErrors joins the first error and the latest, where they differ. The shown text stays where a later error differs
+// only in numbers: sizes, times and the like are no news, and each change of the text costs a write.
 func joinErrors(shown, text string) string {
 	first, later, _ := strings.Cut(shown, laterMark)
 	switch bare(text) {
@@ -76,7 +76,7 @@ func bare(text string) string {
 	}, text)
 }
 
-// classify says what an error means for the node.
+// classify returns the meaning of an error for the node.
 func (h *Head) classify(p Phase, err error) (failureKind, string) {
 	reason := map[Phase]string{PhasePlan: reasonPlanning, PhaseStage: reasonStaging, PhaseHooks: reasonHook,
 		PhaseDrain: reasonDraining, PhaseApply: reasonApplying}[p]

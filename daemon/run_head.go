@@ -24,12 +24,12 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// HeadOptions are what a head works with.
+// HeadOptions are the options of a head.
 type HeadOptions struct {
-	// Node is the name of the Node that the host is.
+	// Node is the name of the host's Node.
 	Node string
-	// Boot is the ID of the kernel's boot, which the kubelet reports too. Where it is not known, the clock decides of
-	// which boot a report is.
+	// Boot is the ID of the kernel's boot, which the kubelet reports too. Where the ID is not known, the clock decides to
+	// which boot a report belongs.
 	Boot string
 
 	Kube     kubernetes.Interface
@@ -39,45 +39,44 @@ type HeadOptions struct {
 	Hands   Hands
 	Senses  Senses
 	Drainer Drainer
-	// Verifier, where there is one, is asked whether the host still matches: now and then, and when the Monitor, where
-	// there is one, says that something has changed.
+	// Verifier, where present, compares the host with its configuration: from time to time, and when the Monitor, where
+	// present, announces a change.
 	Verifier Verifier
 	Monitor  Monitor
-	// Deliverer, where there is one, gets the ControllerConfig of the cluster, which is watched then.
+	// Deliverer, where present, gets the cluster's ControllerConfig, which is watched then.
 	Deliverer Deliverer
-	// Asker, where there is one, is asked before the node is disrupted.
+	// Asker, where present, is asked before the node is disrupted.
 	Asker Asker
-	// Verdict is how long the Hands let the host take to prove healthy after a boot; the host's own default where it is
-	// zero.
+	// Verdict is how long the Hands let the host take to prove healthy after a boot; zero: the host's own default.
 	Verdict time.Duration
 
 	Log     *zap.Logger
 	Metrics *Metrics
 }
 
-// The paces of the loop. Everything that it waits for wakes it up; these are for what was missed.
+// The intervals of the loop. Every awaited change wakes the loop; the intervals are for missed changes.
 const (
-	restPace    = 10 * time.Minute // between two looks at a host at rest
-	workPace    = 20 * time.Second // and at one that is on its way
-	statusLimit = 90 * time.Second // for one look
-	drainLong   = time.Hour        // after which a drain that waits is worth a warning
-	drainAgain  = 4 * time.Hour    // between two of those
-	heldShown   = time.Minute      // after which the Node says what an update waits for, and how often that may change
-	drainQuiet  = 15 * time.Second // for which a drain that only waits for pods to end says nothing
+	restPace    = 10 * time.Minute // between two reads of a host at rest
+	workPace    = 20 * time.Second // between two reads of a host on its way
+	statusLimit = 90 * time.Second // for one read
+	drainLong   = time.Hour        // after which a drain that waits deserves a warning
+	drainAgain  = 4 * time.Hour    // between two of these warnings
+	heldShown   = time.Minute      // after which the Node shows what an update waits for, and how often it may change
+	drainQuiet  = 15 * time.Second // for which a drain that only waits for pods to end reports nothing
 	verifyFirst = 5 * time.Second  // after the start
 	verifyPace  = 30 * time.Minute
-	unstagePace = time.Minute      // between two tries to let go of what was staged
-	wordPace    = 15 * time.Second // between two words about the Node to the verdict on the host
-	wordFresh   = 20 * time.Second // how old the latest one may be when an apply begins
-	restorePace = 30 * time.Second // between two tries to give a configuration back
-	blindFor    = 2 * time.Minute  // how long a host may not answer, such as while it shuts down
-	endLimit    = time.Second      // for operations to notice that the head ends
-	turnLimit   = 5 * time.Minute  // for one turn, in which a few requests may wait until a dead connection is noticed
+	unstagePace = time.Minute      // between two tries to remove the staged OS
+	wordPace    = 15 * time.Second // between two reports on the Node to the verdict on the host
+	wordFresh   = 20 * time.Second // how old the latest report may be when an apply begins
+	restorePace = 30 * time.Second // between two tries to restore a configuration
+	blindFor    = 2 * time.Minute  // how long a host may stay silent, as during its shutdown
+	endLimit    = time.Second      // for operations to notice the end of the head
+	turnLimit   = 5 * time.Minute  // for one turn, in which some requests may wait until a dead connection is noticed
 )
 
-// Head is the node's state machine: it reads what is desired from the Node, has the hands make it so, and says how far
-// it is. It keeps nothing that it could not find out again: the Node's annotations, the ledger in them and the host's
-// record are its memory.
+// Head is the node's state machine. It reads the desired configuration from the Node, lets the hands apply that
+// configuration, and reports the progress. Head keeps nothing that it could not find out again: the Node's annotations,
+// the ledger in them and the host's record are its memory.
 type Head struct {
 	o       HeadOptions
 	log     *zap.Logger
@@ -92,12 +91,12 @@ type Head struct {
 	restored chan restoreEnd
 	delivers chan deliverEnd
 
-	// The host, as it was last read; read says that it was since the last operation ended.
+	// The host, as last read; read reports whether that was after the end of the last operation.
 	host      *host.Status
 	hostSince time.Time
 	read      bool
 	asking    bool
-	late      bool // the answer that is being waited for was asked for before an operation ended
+	late      bool // the awaited answer was requested before an operation ended
 	askAt     time.Time
 	blind     *failure
 
@@ -107,52 +106,53 @@ type Head struct {
 	drift     driftState
 	delivery  deliveryState
 	ahead     aheadState
-	repairAt  time.Time // when something is to be written back that is not yet
+	repairAt  time.Time // when the next subject is to be written back
 	restoring bool
 	restoreAt time.Time
 
 	nodeWrites, objectWrites, restores writes
 	object                             machineConfigNode
-	telling                            bool       // the host is being told whether the node is ready
-	told                               bool       // what the watch said of that when it was last told
-	tellAt                             time.Time  // when it is told again
-	spoke                              time.Time  // when it was last told, or the API server had nothing to say
-	hold                               drain.Hold // on the node, when it was last looked at
-	open                               bool       // the node has taken pods since it was last drained
-	opened                             bool       // the host was told that
-	openAt                             time.Time  // when it is told again
-	drain                              *api.Drain // the latest drain, or what one would wait for; see waiting
-	complainAt                         time.Time  // when people are warned, or warned again, of a drain that waits
+	telling                            bool       // a report on the node's readiness is under way to the host
+	told                               bool       // the readiness that the watch showed at the last report
+	tellAt                             time.Time  // when the next report is due
+	spoke                              time.Time  // when the host last got a report, or the API server gave none
+	hold                               drain.Hold // on the node, when last read
+	open                               bool       // the node has taken pods since its last drain
+	opened                             bool       // the host has a report of that
+	openAt                             time.Time  // when that report is due again
+	drain                              *api.Drain // the latest drain, or the forecast of one; see waiting
+	complainAt                         time.Time  // when the next warning about a waiting drain is due
 	held                               heldText
-	drainHold, lastHold                *api.DrainHold // that is in force; and the last that was
-	heldSaid                           bool           // the Node has shown the one in force
-	lateSaid                           time.Time      // the limit of a drain that people were told of last
-	stop                               *api.HookStop  // the hook that has said no last, also to the head before
-	unread                             string         // what was last logged of annotations that can't be read
+	drainHold, lastHold                *api.DrainHold // the one in force; and the last one
+	heldSaid                           bool           // the Node has shown the hold in force
+	lateSaid                           time.Time      // the limit of a drain that was announced last
+	stop                               *api.HookStop  // the hook that refused last, also under an earlier head
+	unread                             string         // the last log line about annotations that can't be read
 	phase                              Phase
 	entered                            time.Time
 }
 
-// way is what is known of the way from what the host has to what is desired. It is forgotten when either changes.
+// way is what is known about the way from the host's configuration to the desired one. It is forgotten when either
+// configuration changes.
 type way struct {
 	from, to, lift string
 	request        hands.Request
 	plan           *plan.Plan
 	staged         bool
-	asked          bool   // the hooks have said yes
-	askedWith      string // which hooks the cluster had when they were last asked
+	asked          bool   // the hooks have agreed
+	askedWith      string // the cluster's hooks when the hooks were last asked
 	drained        time.Time
 	rebooting      time.Time
-	unstageAt      time.Time // before this it is not tried again to let go of what was staged
+	unstageAt      time.Time // no other try to remove the staged OS before this time
 	failure        *failure
-	overwrites     bool // people were told that it overwrites drift
+	overwrites     bool // an event has announced that the update overwrites drift
 }
 
-// writes paces the tries to say something to an API server that does not listen. Only the latest is ever said.
+// writes paces the tries to report to an API server that does not answer. Only the latest report is ever written.
 type writes struct {
 	tries int
 	next  time.Time
-	text  string // of the last error, so that the log has each once
+	text  string // the last error, so that the log has each error once
 }
 
 // NewHead returns a head; Run runs it.
@@ -176,7 +176,7 @@ func (h *Head) ring() {
 	}
 }
 
-// Run goes on until ctx ends. What is under way on the host then goes on.
+// Run runs until ctx ends. Operations on the host continue then.
 func (h *Head) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -228,7 +228,7 @@ func (h *Head) Run(ctx context.Context) error {
 	}
 }
 
-// leave gives operations the time to notice.
+// leave gives operations the time to notice the end.
 func (h *Head) leave() {
 	if h.job == nil {
 		return
@@ -240,9 +240,9 @@ func (h *Head) leave() {
 	}
 }
 
-// turn looks at everything, does what is due and returns how long nothing is, if nothing happens.
+// turn examines everything, does what is due, and returns the time until more is due, if nothing happens meanwhile.
 func (h *Head) turn(ctx context.Context) time.Duration {
-	// Each step of the loop changes what is decided by; a step that does not is the last.
+	// Each step of the loop changes the facts of the next decision; a step that does not is the last.
 	for range phases {
 		now := time.Now()
 		node := h.cluster.current()
@@ -268,7 +268,7 @@ func (h *Head) turn(ctx context.Context) time.Duration {
 	return h.pause(time.Now())
 }
 
-// situation puts together everything that is known, and forgets what is about another way.
+// situation collects everything that is known, and forgets what belongs to another way.
 func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	v := &situation{now: now, verdict: cmp.Or(h.o.Verdict, api.DefaultVerdictTimeout)}
 	if node != nil {
@@ -330,7 +330,7 @@ func (h *Head) situation(node *corev1.Node, now time.Time) *situation {
 	return v
 }
 
-// missReboot gives a reboot up that does not come: the host still is where it was when it began.
+// missReboot gives up a reboot that does not come: the host is still where it was when the reboot began.
 func (h *Head) missReboot(v *situation) {
 	began := h.way.rebooting
 	if began.IsZero() || v.now.Sub(began) < host.RebootPatience || !v.inPhase(transaction.PhaseBoot) {
@@ -344,8 +344,8 @@ func (h *Head) missReboot(v *situation) {
 	h.log.Warn("rebooting", zap.String("config", h.way.to), zap.String("error", text))
 }
 
-// follow keeps what goes on beside the phases: which configurations are watched, and a current configuration that
-// somebody deleted.
+// follow does the work beside the phases: it chooses the watched configurations, and restores a current configuration
+// that was deleted.
 func (h *Head) follow(ctx context.Context, v *situation) {
 	if v.host == nil || !v.exists {
 		return
@@ -361,7 +361,7 @@ func (h *Head) follow(ctx context.Context, v *situation) {
 	}
 }
 
-// enter notes that the node has come to another phase. What is no operation is logged and timed here.
+// enter records that the node has reached another phase. Phases without an operation are logged and timed here.
 func (h *Head) enter(v *situation, p Phase) {
 	if p == h.phase {
 		return
@@ -373,7 +373,7 @@ func (h *Head) enter(v *situation, p Phase) {
 		h.log.Info("phase", zap.String("phase", string(p)), zap.String("config", v.node.Desired))
 	}
 	if worked := slices.Contains(road, h.phase) && !atRest(h.phase); atRest(p) && (worked || h.drift.unseen) {
-		h.verifyAt, h.drift.unseen = v.now, false // changes on the way here were told to nobody
+		h.verifyAt, h.drift.unseen = v.now, false // changes during the update were not announced
 	}
 	rested := h.resting()
 	h.phase, h.entered = p, v.now
@@ -392,10 +392,10 @@ func (h *Head) passed(p Phase, config string, took time.Duration, outcome string
 	h.log.Info("phase", fields...)
 }
 
-// clear says whether nothing that was begun for something else stands in the way. What can be cancelled is.
+// clear reports whether no operation for another purpose is in the way. Such an operation is cancelled where possible.
 func (h *Head) clear(v *situation, p phase) bool {
 	if h.job == nil {
-		// After an operation the host is not what it was.
+		// After an operation the host has to be read again.
 		return h.read || v.host == nil
 	}
 	switch {
@@ -404,20 +404,20 @@ func (h *Head) clear(v *situation, p phase) bool {
 		h.job.phase == phaseAhead && atRest(p.name) && v.stages(h.job):
 		return true
 	case h.job.phase == phaseAhead && h.job.config == v.node.Desired:
-		h.job.cancel(nil) // what runs on the host goes on, and is met there; one with a floor begins anew without it
+		h.job.cancel(nil) // stage joins the host's command; a command with a floor starts again without one
 		return false
 	case h.overtaken(v):
 	case h.job.config == v.node.Desired && (h.job.phase == p.name || h.job.phase == PhaseDrain && p.name == PhaseCordon):
 		return true
 	case h.job.phase == PhaseApply:
-		// It can't be stopped, and what the host's record says of it meanwhile is true.
+		// An apply can't be stopped, and the host's record about it is true meanwhile.
 		return h.read && (h.job.config == v.node.Desired || !p.job)
 	}
 	h.job.cancel(hands.ErrSuperseded)
 	return false
 }
 
-// say writes what the Node is to say, and says whether that changes what is decided by.
+// say writes the Node's report, and reports whether that changes the facts of the next decision.
 func (h *Head) say(ctx context.Context, node *corev1.Node, v *situation, p Phase) bool {
 	reason := ""
 	if c := degraded(v, p); c.Status == "True" {
@@ -447,7 +447,7 @@ func (h *Head) say(ctx context.Context, node *corev1.Node, v *situation, p Phase
 	return true
 }
 
-// wrote paces what is written next, and logs each error once.
+// wrote paces the next write, and logs each error once.
 func (h *Head) wrote(w *writes, what string, err error) {
 	if err == nil {
 		*w = writes{}
@@ -461,7 +461,7 @@ func (h *Head) wrote(w *writes, what string, err error) {
 	}
 }
 
-// announce tells people what a patch did, once, because it is said when it is done.
+// announce announces what a patch did, once, because the event comes after the patch.
 func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	was, _ := api.ReadNode(before)
 	is, _ := api.ReadNode(after)
@@ -516,7 +516,7 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 	}
 }
 
-// announceServices tells people what was done about the node's services, in upstream's words.
+// announceServices announces the actions on the node's services, in upstream's words.
 func (h *Head) announceServices(r *host.Result) {
 	node := h.cluster.current()
 	if r == nil || node == nil {
@@ -528,7 +528,7 @@ func (h *Head) announceServices(r *host.Result) {
 	}
 }
 
-// serviceEvent is what an event says of something that was done about a service.
+// serviceEvent returns the event about an action on a service.
 func serviceEvent(a host.Acted) (kind, reason, text string) {
 	reason, doing, done := "ServiceReload", "Reloading", "reloaded"
 	if a.Type == plan.ActionRestart {
@@ -543,7 +543,7 @@ func serviceEvent(a host.Acted) (kind, reason, text string) {
 	return corev1.EventTypeNormal, reason, fmt.Sprintf("Service %s was %s", a.Service, done)
 }
 
-// pause returns how long nothing is due.
+// pause returns the time until something is due.
 func (h *Head) pause(now time.Time) time.Duration {
 	until := h.askAt
 	sooner := func(t time.Time) {
@@ -557,7 +557,7 @@ func (h *Head) pause(now time.Time) time.Duration {
 	if h.o.Verifier != nil && atRest(h.phase) && h.job == nil && h.read {
 		for _, due := range []time.Time{h.verifyAt, h.repairAt} {
 			if !due.IsZero() && !due.After(now) {
-				until = now // since the turn began
+				until = now // due since the turn began
 			}
 			sooner(due)
 		}

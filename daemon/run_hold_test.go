@@ -15,7 +15,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// listener is a host that notes what it is told of the hold on its node.
+// listener is a host that records the reports on the hold of its node.
 type listener struct {
 	Senses
 
@@ -41,7 +41,7 @@ func TestHostIsToldThatItsNodeIsNotHeldUntilItIsDrainedAgain(t *testing.T) {
 	type step struct {
 		node  *corev1.Node
 		after time.Duration
-		told  int // how often by now
+		told  int // the number of reports so far
 	}
 	cases := []struct {
 		name  string

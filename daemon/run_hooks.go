@@ -15,7 +15,8 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// hooks are what the cluster has to say of hooks for the update to a configuration. waits makes sure that it is known.
+// hooks returns the cluster's hooks for the update to a configuration. Where waits is true the method waits until they
+// are known.
 func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits bool) (host.HookDocument, error) {
 	doc := host.HookDocument{Node: h.o.Node}
 	if w == nil {
@@ -31,7 +32,7 @@ func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits b
 		return doc, &hooks.Error{When: hooks.BeforeDrain, Hook: api.HooksKey, Why: message.OneLine(err.Error())}
 	}
 	for _, hook := range doc.Hooks {
-		// What is to be asked is not known, so that nobody can have said yes.
+		// The question is not known, so that the hook can't have agreed.
 		if hook.Problem != "" && waits {
 			return doc, &hooks.Error{When: hooks.BeforeDrain, Hook: api.NodeHookPrefix + hook.Name, Why: hook.Problem}
 		}
@@ -39,7 +40,7 @@ func (h *Head) hooks(ctx context.Context, w *configWatch, config string, waits b
 	return doc, nil
 }
 
-// heldBy takes the no of a hook, and tells people of it once.
+// heldBy takes over a hook's refusal, and announces it once.
 func (h *Head) heldBy(err error, now time.Time) {
 	no, is := errors.AsType[*hooks.Error](err)
 	if !is {
@@ -59,7 +60,7 @@ func (h *Head) heldBy(err error, now time.Time) {
 	}
 }
 
-// agreed is that all hooks have said yes.
+// agreed records that all hooks have agreed.
 func (h *Head) agreed() {
 	stop := h.stop
 	h.way.asked, h.stop = true, nil
@@ -69,7 +70,8 @@ func (h *Head) agreed() {
 	}
 }
 
-// stopped is the hook that holds the update, as far as anybody knows: while it is asked again it still does. nil: none.
+// stopped returns the hook that holds the update, as far as known: while that hook is asked again, it still holds the
+// update. nil: none.
 func (h *Head) stopped(v *situation, p Phase) *api.HookStop {
 	asking := p == PhasePlan || p == PhaseStage || p == PhaseHooks || p == PhaseBackoff
 	if h.stop == nil || h.stop.Config != v.node.Desired || h.way.asked || !asking {

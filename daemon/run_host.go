@@ -16,19 +16,19 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// hostAnswer is the host's status, or why there is none.
+// hostAnswer is the host's status, or the error of reading it.
 type hostAnswer struct {
 	status *host.Status
 	err    error
 }
 
-// ask has the host read where that is due.
+// ask reads the host where that is due.
 func (h *Head) ask(ctx context.Context, now time.Time) {
 	if h.asking || now.Before(h.askAt) {
 		return
 	}
 	h.asking = true
-	// Until the answer is there, what changed meanwhile is not lost: it makes the next one due at once.
+	// A change before the answer arrives is not lost: the change makes the next read due at once.
 	h.askAt = now.Add(jitter(workPace))
 	if h.resting() {
 		h.askAt = now.Add(jitter(restPace))
@@ -41,12 +41,12 @@ func (h *Head) ask(ctx context.Context, now time.Time) {
 	}()
 }
 
-// resting: nothing on the host is going to change by us.
+// resting: we are not going to change anything on the host.
 func (h *Head) resting() bool {
 	return h.phase == PhaseDone || h.phase == PhaseUnconfigured || h.phase == PhaseAbsent || h.phase == PhaseRolledBack
 }
 
-// readHost takes the host's answer.
+// readHost takes over the host's status.
 func (h *Head) readHost(a hostAnswer) {
 	now := time.Now()
 	h.asking = false
@@ -68,9 +68,9 @@ func (h *Head) readHost(a hostAnswer) {
 	if before != nil && recordOf(before) == recordOf(a.status) {
 		return
 	}
-	h.hostSince, h.tellAt = now, time.Time{} // after a boot the host knows no word
+	h.hostSince, h.tellAt = now, time.Time{} // after a boot the host has no report
 	if a.status.Config.Pending == "" {
-		// An attempt has ended, somehow: what was found out for it may not be so any more.
+		// An attempt has ended in some way: what was found out for it may not be true any more.
 		h.way.plan, h.way.staged, h.way.rebooting = nil, false, time.Time{}
 	}
 	if f := h.way.failure; f != nil && f.kind == failUnreconcilable {
@@ -78,21 +78,21 @@ func (h *Head) readHost(a hostAnswer) {
 	}
 }
 
-// recordOf is what of a status decides what is to be done.
+// recordOf returns the part of a status that decides the next step.
 func recordOf(s *host.Status) string {
 	return strings.Join([]string{s.Config.Committed, s.Config.Pending, s.Phase, string(s.State)}, "|")
 }
 
-// vouch tells the host what the API server says of the Node: before an apply begins, which takes it for how the node
-// was before the update, and as long as there is a verdict to be found. It is asked each time: a watch does not tell
-// news from silence.
+// vouch reports the API server's view of the Node to the host. An apply needs the report before it begins, as the state
+// of the node before the update; a verdict needs reports until it is given. Each report comes from a new request: a
+// watch does not tell news from silence.
 func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 	listens := p == PhaseApply || h.job != nil && h.job.phase == PhaseApply
 	if !listens && (v.host == nil || !v.inPhase(transaction.PhaseProve)) {
 		h.tellAt, h.spoke = time.Time{}, time.Time{}
 		return
 	}
-	// Whatever came of it, it is not asked again soon; but what the watch shows is news.
+	// Whatever the result, the next request comes later; but a change that the watch shows is news.
 	if h.telling || v.ready == h.told && v.now.Before(h.tellAt) {
 		return
 	}
@@ -109,8 +109,8 @@ func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 	}()
 }
 
-// warnHost tells an apply that may still be held up that the node has taken pods since it was drained. It is said
-// before the node is cordoned again, and for as long as nobody has drained it again.
+// warnHost reports to an apply that may still be stopped that the node has taken pods since its drain. The report is
+// sent before the node is cordoned again, and repeated until the node has been drained again.
 func (h *Head) warnHost(ctx context.Context, v *situation) {
 	committing := h.job != nil && h.job.phase == PhaseApply ||
 		v.host != nil && (v.inPhase(transaction.PhasePrepare) || v.inPhase(transaction.PhaseBoot))
@@ -122,7 +122,7 @@ func (h *Head) warnHost(ctx context.Context, v *situation) {
 	h.openAt = v.now.Add(jitter(wordPace))
 }
 
-// tellHold tells the host whether the node is held. It is a small file: there is nothing to wait for.
+// tellHold reports to the host whether the node is held. The report is a small file: there is nothing to wait for.
 func (h *Head) tellHold(ctx context.Context, held bool, why string) {
 	h.opened = !held
 	if err := h.o.Senses.NodeHeld(ctx, held, why); err != nil {
@@ -130,7 +130,7 @@ func (h *Head) tellHold(ctx context.Context, held bool, why string) {
 	}
 }
 
-// vouched takes what became of telling the host.
+// vouched takes over the result of a report to the host.
 func (h *Head) vouched(err error) {
 	h.telling, h.spoke = false, time.Now()
 	if err != nil && !away(err) {

@@ -20,23 +20,23 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// job is the one long operation that runs.
+// job is the one long operation that is running.
 type job struct {
 	phase  Phase
 	config string
 	began  time.Time
 	cancel context.CancelCauseFunc
-	policy *api.DrainPolicy // that it was begun under
-	forced int              // pods that it deleted, as people were told
-	// approved is the only OS that it may go to; empty: any.
+	policy *api.DrainPolicy // the policy when the job began
+	forced int              // deleted pods that were announced
+	// approved is the only OS that the job may go to; empty: any.
 	approved string
 }
 
-// jobEnd is what became of it.
+// jobEnd is the result of a job.
 type jobEnd struct {
 	job *job
 	err error
-	// What it found out.
+	// The facts that the job found out.
 	request  hands.Request
 	plan     *plan.Plan
 	forecast *api.Drain
@@ -46,21 +46,22 @@ type jobEnd struct {
 	staged   *api.Staged
 }
 
-// start begins the operation of a phase, if it has one and none runs.
+// start begins the operation of a phase, if the phase has one and none is running.
 func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	switch {
 	case h.job != nil || h.delivery.running:
-		// What compares the host meanwhile, or changes it, would meet one half of what is delivered.
+		// Work that compares or changes the host meanwhile would meet a half-finished delivery.
 	case atRest(p.name):
 		h.startAtRest(ctx, v, p.name)
 	case !p.job || p.name == PhaseApply && v.now.Sub(h.spoke) > wordFresh:
-		// No operation; or the host is about to hear how the node is before the update.
+		// No operation; or the host is about to get the report on the node before the update.
 	default:
 		h.startOnTheWay(ctx, v, p.name)
 	}
 }
 
-// startAtRest begins what there is time for while the node is where it is to be, or stays.
+// startAtRest begins the work for which there is time while the node is on its desired configuration, or stays where it
+// is.
 func (h *Head) startAtRest(ctx context.Context, v *situation, p Phase) {
 	switch {
 	case p != PhaseHold && v.aheadDue():
@@ -70,20 +71,20 @@ func (h *Head) startAtRest(ctx context.Context, v *situation, p Phase) {
 			func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })
 	default:
 		if p == PhaseDone {
-			h.way.request, h.way.plan = hands.Request{}, nil // a document may be large, and is read again before it is used
+			h.way.request, h.way.plan = hands.Request{}, nil // a document may be large; it is read again before use
 			h.way.failure = nil
 		}
 		h.rest(ctx, v)
 	}
 }
 
-// startOnTheWay begins the operation of a phase on the way to the desired configuration. What the operation needs of
-// the loop is taken before: the operation runs beside the loop.
+// startOnTheWay begins the operation of a phase on the way to the desired configuration. The operation runs beside the
+// loop, so it gets copies of what it needs from the loop.
 func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	desired, w := v.node.Desired, h.way
 	if o := v.node.Orders.Stage; o != nil && api.SameContent(o.Config, desired) {
 		going := *o
-		going.MinFreeMebibytes = 0 // a full disk is no reason to leave what is on it already
+		going.MinFreeMebibytes = 0 // a full disk is no reason to drop an OS that is on it already
 		w.request.Order = &going
 	}
 	watch := h.cluster.watched[desired]
@@ -93,7 +94,7 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	}
 	request := h.drainRequest(v)
 	if p == PhaseApply {
-		h.tellHold(ctx, true, "") // what was said of an earlier one may still count
+		h.tellHold(ctx, true, "") // a report about an earlier update may still count
 	}
 	var do func(context.Context, *jobEnd) error
 	switch p {
@@ -128,7 +129,7 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 	}
 }
 
-// planning is the operation that reads the desired configuration and makes the plan, after a look for drift.
+// planning returns the operation that reads the desired configuration and makes the plan, after a comparison for drift.
 func (h *Head) planning(v *situation) func(context.Context, *jobEnd) error {
 	desired := v.node.Desired
 	r := hands.Request{Name: desired, Config: h.way.request.Config, Lift: v.lifted()}
@@ -153,14 +154,14 @@ func (h *Head) planning(v *situation) func(context.Context, *jobEnd) error {
 	}
 }
 
-// rest does what there is time for when nothing else is to be done.
+// rest does the work for which there is time when nothing else is due.
 func (h *Head) rest(ctx context.Context, v *situation) {
 	if h.o.Verifier == nil || v.host.Config.Committed == "" {
 		return
 	}
 	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.host.Config.Committed
 	if other && h.verifyAt.After(v.now.Add(touchDebounce)) {
-		h.verifyAt = v.now // what is managed is something else now
+		h.verifyAt = v.now // other paths are managed now
 	}
 	if v.now.Before(h.verifyAt) {
 		h.mend(ctx, v)
@@ -182,7 +183,7 @@ func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.
 	}()
 }
 
-// plan finds out the way to a configuration. What its name stands for never changes, so that it is read once.
+// plan finds out the way to a configuration. The content of a name never changes, so the document is read once.
 func (h *Head) plan(ctx context.Context, r hands.Request, e *jobEnd) (err error) {
 	if r.Config == nil {
 		if r.Config, err = h.cluster.document(ctx, r.Name); err != nil {
@@ -199,8 +200,8 @@ func (h *Head) plan(ctx context.Context, r hands.Request, e *jobEnd) (err error)
 	return host.Unreconcilable(e.plan)
 }
 
-// stage brings everything to the host that can be there before the node stops serving, and looks at what a drain would
-// wait for, so that people have the warning as early as possible.
+// stage brings to the host everything that can be there before the node stops serving. It also forecasts the drain, so
+// that people get the warning as early as possible.
 func (h *Head) stage(ctx context.Context, w way, drains bool, policy *api.DrainPolicy, e *jobEnd) error {
 	if err := h.stageApproved(ctx, w.request, e); err != nil {
 		return err
@@ -214,7 +215,7 @@ func (h *Head) stage(ctx context.Context, w way, drains bool, policy *api.DrainP
 		return nil
 	}
 	if len(forecast.Waiting) == 0 {
-		return nil // nothing to warn of
+		return nil // no reason for a warning
 	}
 	forecast.Config, forecast.Since = w.to, time.Now().UTC().Truncate(time.Second)
 	e.forecast = &forecast
@@ -230,8 +231,8 @@ func (h *Head) drainReport(d api.Drain) {
 	h.drains <- d
 }
 
-// waiting is what the drain for what is desired waits for, or would; nil: for nothing that is known. It is what a head
-// before us said until there is something newer.
+// waiting returns what the drain for the desired configuration waits for, or would wait for; nil: nothing known. Until
+// there is a newer report, that of an earlier head counts.
 func (h *Head) waiting() *api.Drain {
 	if h.drain == nil || h.drain.Config != h.way.to {
 		return nil
@@ -239,7 +240,7 @@ func (h *Head) waiting() *api.Drain {
 	return h.drain
 }
 
-// draining takes what a drain that works says of itself.
+// draining takes over the report of a running drain.
 func (h *Head) draining(d api.Drain) {
 	if last := h.drain; last != nil && last.Config == d.Config && last.Since.Before(d.Since) {
 		d.Since = last.Since
@@ -256,7 +257,7 @@ func (h *Head) draining(d api.Drain) {
 	}
 }
 
-// finish takes what an operation came to.
+// finish takes over the result of an operation.
 func (h *Head) finish(e jobEnd) {
 	now := time.Now()
 	h.lastReport(e.job)
@@ -278,7 +279,7 @@ func (h *Head) finish(e jobEnd) {
 		h.found(e.drift, now, now.Sub(e.job.began))
 	}
 	if e.job.phase != PhasePlan {
-		// The host is not what it was.
+		// The host has to be read again.
 		h.askAt, h.read, h.late = time.Time{}, false, h.asking
 	}
 	if e.job.phase == PhaseDrain {
@@ -286,7 +287,7 @@ func (h *Head) finish(e jobEnd) {
 	}
 	if e.job.phase == phaseAhead {
 		h.aheadEnded(e, now)
-		h.way.unstageAt = time.Time{} // there may be something new to remove
+		h.way.unstageAt = time.Time{} // there may be another OS to remove
 		return
 	}
 	if e.staged != nil {
@@ -296,12 +297,12 @@ func (h *Head) finish(e jobEnd) {
 		if e.job.config == h.way.to {
 			h.way.unstageAt = now.Add(jitter(unstagePace))
 		}
-		return // it is no part of the way
+		return // an unstage is no part of the way
 	}
 	h.wentOn(e, now)
 }
 
-// wentOn takes what an operation on the way to a configuration came to, where that is still the desired one.
+// wentOn takes over the result of an operation on the way to a configuration, where that is still the desired one.
 func (h *Head) wentOn(e jobEnd, now time.Time) {
 	if errors.Is(e.err, context.Canceled) || e.job.config != h.way.to {
 		if h.drain != nil && h.drain.Config == e.job.config {
@@ -323,7 +324,7 @@ func (h *Head) wentOn(e jobEnd, now time.Time) {
 	}
 }
 
-// failed notes why the way is not passable now, and what of it has to be found out again.
+// failed records why the way is not passable now, and which facts have to be found out again.
 func (h *Head) failed(e jobEnd, now time.Time) {
 	h.unapproved(&e)
 	kind, reason := h.classify(e.job.phase, e.err)
@@ -336,11 +337,11 @@ func (h *Head) failed(e jobEnd, now time.Time) {
 	if kind == failHeld {
 		h.way.asked = false
 	} else if kind != failTransient {
-		h.way.plan = nil // what was planned may be why
+		h.way.plan = nil // the plan may be the cause
 	}
 }
 
-// succeeded notes what is known of the way from now on.
+// succeeded records what is known about the way from now on.
 func (h *Head) succeeded(e jobEnd, now time.Time) {
 	if f := h.way.failure; f != nil && !before(e.job.phase, f.phase) {
 		h.way.failure = nil
@@ -366,7 +367,7 @@ func (h *Head) succeeded(e jobEnd, now time.Time) {
 	}
 }
 
-// warn says before the first eviction what the drain will wait for.
+// warn announces before the first eviction what the drain will wait for.
 func (h *Head) warn(forecast *api.Drain) {
 	node := h.cluster.current()
 	if forecast == nil || len(forecast.Waiting) == 0 || node == nil {
@@ -376,7 +377,7 @@ func (h *Head) warn(forecast *api.Drain) {
 		"The drain for "+forecast.Config+" will wait: "+waits(forecast))
 }
 
-// complain says now and then that a drain waits for longer than it should. It goes on waiting.
+// complain announces from time to time that a drain waits for longer than it should. The drain continues to wait.
 func (h *Head) complain(now time.Time) {
 	h.overdue(now)
 	node, d := h.cluster.current(), h.waiting()
@@ -389,14 +390,14 @@ func (h *Head) complain(now time.Time) {
 		fmt.Sprintf("The drain for %s waits since %s: %s", d.Config, d.Since.Format(time.RFC3339), waits(d)))
 }
 
-// heldText is what people are told of what takes long. Each change is a write, so there is one now and then.
+// heldText is the text about a long wait. Each change of the text is a write, so changes are rare.
 type heldText struct {
-	since time.Time // when it began
+	since time.Time // when the wait began
 	text  string
-	due   time.Time // when it may change
+	due   time.Time // when the text may change
 }
 
-// next returns what is to be said at now of what goes on since a time, the zero time for nothing.
+// next returns the text at now about a wait since a time, the zero time for no wait.
 func (t *heldText) next(since time.Time, says func() string, now time.Time) string {
 	switch {
 	case since.IsZero():
@@ -410,11 +411,11 @@ func (t *heldText) next(since time.Time, says func() string, now time.Time) stri
 	return t.text
 }
 
-// holds is what the update waits for: an OS that is being pulled, or pods that a drain waits for.
+// holds returns what the update waits for: an OS that is being pulled, or pods that a drain waits for.
 func (h *Head) holds() (since time.Time, says func() string) {
 	if h.job != nil && h.job.phase == PhaseStage {
 		if p := h.host.Pulling; p != nil && h.job.config == h.way.to {
-			since, _ = time.Parse(time.RFC3339, p.Since) // what can't be read is not told
+			since, _ = time.Parse(time.RFC3339, p.Since) // a time that can't be read is not reported
 			return since, func() string { return "the OS is pulled since " + p.Since + ": " + p.Says }
 		}
 		return time.Time{}, nil
@@ -425,15 +426,15 @@ func (h *Head) holds() (since time.Time, says func() string) {
 	return time.Time{}, nil
 }
 
-// quiet says that a drain has only just begun, and nothing but the end of pods is missing. Most drains have to wait for
-// that: to say so and take it back would be two writes for what is over by then.
+// quiet reports whether a drain has only just begun, and waits only for the end of pods. Most drains have to wait for
+// that: a report and its removal would be two writes about a wait that is soon over.
 func quiet(d *api.Drain, now time.Time) bool {
 	return d != nil && now.Sub(d.Since) < drainQuiet &&
 		!slices.ContainsFunc(d.Waiting, func(w api.WaitingPod) bool { return w.Why != api.DrainWaitTerminating })
 }
 
-// restoreDesired gives the cluster back what is desired and was deleted, where the host has it: it is on its way there,
-// or comes from there.
+// restoreDesired restores a desired configuration that was deleted, where the host has a copy: the host is on its way
+// to it, or comes from it.
 func (h *Head) restoreDesired(ctx context.Context, r *hands.Request) error {
 	document, err := h.o.Senses.Config(ctx, r.Name)
 	if err != nil {
@@ -446,7 +447,7 @@ func (h *Head) restoreDesired(ctx context.Context, r *hands.Request) error {
 	return nil
 }
 
-// restore gives the cluster back a configuration that this node is on and that somebody deleted.
+// restore restores a deleted configuration that this node is on.
 func (h *Head) restore(ctx context.Context, name string) restoreEnd {
 	document, err := h.o.Senses.Config(ctx, name)
 	if err != nil {
@@ -459,7 +460,7 @@ func (h *Head) restore(ctx context.Context, name string) restoreEnd {
 	return restoreEnd{name: name, created: created}
 }
 
-// restoreEnd is what became of giving a configuration back. Another node may have been quicker.
+// restoreEnd is the result of restoring a configuration. Another node may have been quicker.
 type restoreEnd struct {
 	name    string
 	created bool

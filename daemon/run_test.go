@@ -26,7 +26,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// quietHead is a head that sees a node and does nothing, and what it tells people.
+// quietHead returns a head that sees a node and does nothing, and the recorder of the head's events.
 func quietHead(t *testing.T) (*Head, *record.FakeRecorder) {
 	t.Helper()
 	events := record.NewFakeRecorder(10)
@@ -68,7 +68,7 @@ func TestDriftIsToldWithoutContents(t *testing.T) {
 	}
 }
 
-// A turn may take its time. What came due meanwhile is not left for ten minutes.
+// A turn may be slow. A comparison that became due meanwhile must not wait for ten minutes.
 func TestComparisonThatComesDueDuringATurnIsNotLost(t *testing.T) {
 	now := time.Now()
 	for name, set := range map[string]func(*Head){
@@ -84,7 +84,7 @@ func TestComparisonThatComesDueDuringATurnIsNotLost(t *testing.T) {
 	}
 }
 
-// What was touched while the host compared itself may have been compared before.
+// A path that changed while the host compared itself may have been compared before the change.
 func TestTouchDuringAComparisonIsNotLost(t *testing.T) {
 	h, _ := quietHead(t)
 	h.phase, h.verifyAt = PhaseDone, then
@@ -117,7 +117,7 @@ func TestLongDrainIsComplainedOfNowAndThen(t *testing.T) {
 				t.Errorf("event %q", got)
 			}
 		}
-		h.draining(held()) // a report is no reason to say it again
+		h.draining(held()) // a report is no reason for another warning
 	}
 	again := held()
 	again.Since, h.drain = then.Add(3*drainAgain), nil
@@ -199,7 +199,7 @@ func TestDrainIsAnnouncedOnceThereIsAnythingToSay(t *testing.T) {
 	cases := []struct {
 		name  string
 		drain *api.Drain
-		said  string // what the MachineConfigNode says of the drain before
+		said  string // the MachineConfigNode's report of the drain before
 		after time.Duration
 		want  bool
 	}{

@@ -23,7 +23,7 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// outcome is what a command on the host gave back.
+// outcome is the output of a command on the host.
 type outcome struct {
 	verb   string
 	output []byte
@@ -36,14 +36,14 @@ func (o *outcome) decode(into any) error {
 	return nil
 }
 
-// note says what a command was started for: enough for another head to know it again, and no secret.
+// note identifies the request of a running command: enough for another head to recognise the request, and no secret.
 type note struct {
 	Config string `json:"config"`
 	Sum    string `json:"sum"`
 }
 
-// noteOf sums up what a request comes to. The same configuration has the same digest however it is written, and
-// whatever else the cluster has noted in its metadata. What may keep it from being staged counts.
+// noteOf sums up the meaning of a request. The same configuration has the same digest however it is written, and
+// whatever else the cluster has noted in its metadata. The free space that staging must keep counts too.
 func noteOf(r *Request) note {
 	if r == nil {
 		return note{}
@@ -55,7 +55,7 @@ func noteOf(r *Request) note {
 			digest = c.Digest
 		}
 	}
-	if digest == "" { // the host's command says what is wrong with it
+	if digest == "" { // the host's command reports what is wrong with the document
 		sum := sha256.Sum256(r.Config)
 		digest = hex.EncodeToString(sum[:])
 	}
@@ -68,8 +68,8 @@ func noteOf(r *Request) note {
 	return note{Config: r.Name, Sum: hex.EncodeToString(sum[:])}
 }
 
-// policyRead is what a node reads of a MachineConfiguration: that somebody wrote its status, or anything else, makes no
-// other request.
+// policyRead returns the part of a MachineConfiguration that a node reads: a changed status, or any other change, does
+// not make another request.
 func policyRead(document []byte) []byte {
 	var doc struct {
 		Spec struct {
@@ -87,7 +87,7 @@ func policyRead(document []byte) []byte {
 	return text
 }
 
-// do runs a command on the host and returns what it printed, and the error that it ended with.
+// do runs a command on the host, and returns its output and the error that it ended with.
 func (h *Client) do(ctx context.Context, v host.Verb, r *Request) (out *outcome, err error) {
 	started := time.Now()
 	defer func() { h.options.Observe(v.Name, time.Since(started), err) }()
@@ -103,7 +103,7 @@ func (h *Client) do(ctx context.Context, v host.Verb, r *Request) (out *outcome,
 	if !errors.Is(err, errCollected) {
 		return out, err
 	}
-	// A lift has served by now, and would let what failed try again.
+	// The lift has been used by now. A second lift would allow a configuration that has just failed to be tried again.
 	if r != nil && r.Lift {
 		again := *r
 		again.Lift = false
@@ -112,8 +112,8 @@ func (h *Client) do(ctx context.Context, v host.Verb, r *Request) (out *outcome,
 	return c.run(ctx)
 }
 
-// errCollected is the end of a command that two heads waited for, to the one that came second: the other has the
-// report, and to ask once more finds what became of it.
+// errCollected tells the second of two heads that waited for a command that the first one has taken the report. The
+// second head asks again to learn the outcome.
 var errCollected = errors.New("another agent on this host has taken the report")
 
 // call is one command on the host.
@@ -125,7 +125,7 @@ type call struct {
 	units   *systemd.Units
 }
 
-// unitsOf are the services of the host.
+// unitsOf returns the services of the host.
 func (h *Client) unitsOf(v host.Verb) *systemd.Units {
 	return &systemd.Units{Connect: func(ctx context.Context) (*systemd.Manager, error) {
 		m, err := systemd.ConnectAt(ctx, h.mount)
@@ -136,12 +136,13 @@ func (h *Client) unitsOf(v host.Verb) *systemd.Units {
 	}}
 }
 
-// state asks what runs under the verb's name.
+// state returns the service that runs under the verb's name.
 func (c *call) state(ctx context.Context) (systemd.Service, error) {
 	return c.units.Service(ctx, c.verb.Unit())
 }
 
-// run joins what runs already, or clears the way and starts it.
+// run joins a running command of the same request. Otherwise run waits until the verb's unit is free, and starts the
+// command.
 func (c *call) run(ctx context.Context) (*outcome, error) {
 	for {
 		s, err := c.state(ctx)
@@ -166,7 +167,7 @@ func (c *call) run(ctx context.Context) (*outcome, error) {
 		switch {
 		case c.verb.Joins && other == c.note:
 			return c.await(ctx, dir, s.Invocation)
-		case !c.hands.root.IsDir(dir): // it has reported, and is about to end
+		case !c.hands.root.IsDir(dir): // that command has reported, and is about to end
 		case c.verb.Outlives:
 			return nil, &host.Refused{Err: fmt.Errorf("%s is at work on this host, for %s", c.verb.Unit(), other.Config)}
 		case c.verb.Joins:
@@ -200,7 +201,7 @@ func (c *call) noteIn(dir string) note {
 	return n
 }
 
-// start hands over the documents and starts the command. It returns the directory that they share.
+// start hands over the documents and starts the command. It returns the directory that head and command share.
 func (c *call) start(ctx context.Context) (string, error) {
 	h := c.hands
 	if err := h.place(); err != nil {
@@ -220,7 +221,7 @@ func (c *call) start(ctx context.Context) (string, error) {
 	return dir, nil
 }
 
-// command is what runs as the verb's unit.
+// command returns the command that runs as the verb's unit.
 func (c *call) command(dir string, argv []string) systemd.Command {
 	t := systemd.Command{Name: c.verb.Unit(), Description: c.description(), Argv: argv,
 		Identifier:  path.Base(host.BinaryPath),
@@ -231,10 +232,10 @@ func (c *call) command(dir string, argv []string) systemd.Command {
 	return t
 }
 
-// weight is a weight that systemd takes; 0 for none.
+// weight returns a weight that systemd accepts; 0: no weight.
 func weight(asked int32) uint16 { return uint16(min(max(asked, 0), 10000)) }
 
-// order is what a policy says of the command; nil: nothing.
+// order returns the policy's order for the command; nil: the policy has no order.
 func (c *call) order() *api.StageOrder {
 	if c.request == nil || c.verb.Name != host.StageVerb.Name {
 		return nil
@@ -274,7 +275,7 @@ func (c *call) handOver(dir string) ([]string, error) {
 	return l.argv, nil
 }
 
-// sweep removes what commands of a verb left whose head did not live to collect it. None of them runs.
+// sweep removes the files of a verb's commands whose head ended before collecting them. None of these commands runs.
 func (h *Client) sweep(v host.Verb) error {
 	names, err := h.root.ReadDir(handoversDir)
 	if err != nil {
@@ -290,7 +291,7 @@ func (h *Client) sweep(v host.Verb) error {
 	return nil
 }
 
-// sweepOnce removes what earlier heads left, of all verbs that nothing runs of: documents may hold secrets.
+// sweepOnce removes the files of earlier heads, for all verbs that have no running command: documents may hold secrets.
 func (c *call) sweepOnce(ctx context.Context) error {
 	h := c.hands
 	h.mu.Lock()
@@ -301,12 +302,12 @@ func (c *call) sweepOnce(ctx context.Context) error {
 	}
 	for _, v := range host.Verbs {
 		if v.Name == c.verb.Name {
-			continue // it is swept before it starts
+			continue // start sweeps its own verb
 		}
 		select {
 		case h.turns[v.Name] <- struct{}{}:
 		default:
-			continue // one of ours
+			continue // a command of this process
 		}
 		s, err := (&call{hands: h, verb: v, units: c.units}).state(ctx)
 		if err == nil && s.Ended() {
@@ -323,10 +324,10 @@ func (c *call) sweepOnce(ctx context.Context) error {
 	return nil
 }
 
-// overlooked is how soon an end is seen that nothing announces: that of a command that was killed.
+// overlooked is how soon await notices an end that nothing announces: that of a killed command.
 const overlooked = time.Second
 
-// await waits for the command's report. invocation tells the run that is waited for from a later one of the same name.
+// await waits for the command's report. invocation distinguishes the awaited run from a later run of the same name.
 func (c *call) await(ctx context.Context, dir, invocation string) (*outcome, error) {
 	stop := c.hands.watch.wake(dir)
 	defer stop.end()
@@ -346,7 +347,7 @@ func (c *call) await(ctx context.Context, dir, invocation string) (*outcome, err
 		}
 		s, err := c.state(ctx)
 		if err != nil {
-			continue // the bus is away; the report tells all the same
+			continue // the bus is away; the report does not need it
 		}
 		if !s.Ended() && (invocation == "" || s.Invocation == invocation) {
 			invocation = s.Invocation
@@ -367,11 +368,11 @@ func (c *call) await(ctx context.Context, dir, invocation string) (*outcome, err
 	}
 }
 
-// leave is what becomes of a command whose caller has no more use for it.
+// leave decides what becomes of a command whose caller does not need it any more.
 func (c *call) leave(ctx context.Context, dir string) error {
 	why := ctx.Err()
 	if c.verb.Outlives || c.verb.Joins && !errors.Is(context.Cause(ctx), ErrSuperseded) {
-		return why // the next head joins it
+		return why // the next head joins the command
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.verb.Grace+host.BusTimeout)
 	defer cancel()
@@ -381,8 +382,8 @@ func (c *call) leave(ctx context.Context, dir string) error {
 	return errors.Join(why, c.hands.root.RemoveAll(dir))
 }
 
-// collect takes the report and the output, and says whether the command has ended at all. Taking is one step: of two
-// heads that wait for a command one has all of it, and the other finds the directory gone.
+// collect takes the report and the output, and reports whether the command has ended. To take them is one step: of two
+// heads that wait for a command, one gets everything, and the other finds the directory gone.
 func (c *call) collect(dir string) (out *outcome, done bool, err error) {
 	root := c.hands.root
 	data, err := root.ReadFile(path.Join(dir, handoverReport))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hands has the verbs of a host run for a pod. Each verb runs as a systemd unit of the host; a directory on the
+// Package hands runs the verbs of a host for a pod. Each verb runs as a systemd unit of the host; a directory on the
 // host's /run brings the request in, and the output and the report back. An operation outlives the pod that asked for
 // it, and the next pod finds the operation by the name of its unit.
 package hands
@@ -27,22 +27,23 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// handoversDir holds a directory for each command of the head's that runs, or that nobody has collected yet.
+// handoversDir holds a directory for each command of the head that is running, or whose report has not been collected
+// yet.
 const handoversDir = transaction.RunDir + "/hands"
 
-// Options are what a caller may want otherwise than by default.
+// Options are the settings in which a caller may differ from the default.
 type Options struct {
 	// Program is the path of the program that is placed on the host and run there.
 	Program string
-	// Verdict is how long the host may take to prove healthy after a boot; the host's own default where it is zero.
+	// Verdict is how long the host may take to prove healthy after a boot; zero: the host's own default.
 	Verdict time.Duration
 	// SoftReboot allows the host to restart its userspace alone where that is enough.
 	SoftReboot bool
-	// Observe is told what each command on the host took, from the call to the answer.
+	// Observe receives the duration of each command on the host, from the call to the answer.
 	Observe func(verb string, took time.Duration, err error)
 }
 
-// Client has a host run its verbs. The root of the host is mounted at a directory: /rootfs in a pod, / on the host
+// Client runs the verbs of a host. The root of the host is mounted at a directory: /rootfs in a pod, / on the host
 // itself. Commands run as units of the host's systemd, so that a Client needs no capability. A Client is safe for
 // concurrent use.
 type Client struct {
@@ -55,17 +56,17 @@ type Client struct {
 	drift   *driftWatch
 
 	mu     sync.Mutex
-	placed string // the program on the host, as we left it
-	swept  bool   // what earlier heads left is gone
+	placed string // the mark of the program that we placed on the host
+	swept  bool   // the files of earlier heads are gone
 	cached *host.Status
-	seen   string // what the host looked like when cached was read
+	seen   string // the marks of the host's files when cached was read
 	read   time.Time
 }
 
-// statusLasts is how long a status is believed that nothing has changed: an error in it may have gone by itself.
+// statusLasts is how long an unchanged status is trusted: an error in a status may end without a change of the files.
 const statusLasts = time.Minute
 
-// fileMark tells what stands at a path of the host from what stood there before.
+// fileMark returns a mark of the file at a path of the host, which differs from the mark of any earlier file there.
 func fileMark(root *files.Root, name string) string {
 	at, err := root.Resolve(path.Dir(name))
 	if err != nil {
@@ -80,7 +81,7 @@ func fileMark(root *files.Root, name string) string {
 	return fmt.Sprintf("%d %d %d.%d %d.%d %q", st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec, link)
 }
 
-// New returns the hands of the host at mount, after placing the program and its units there.
+// New returns a Client of the host at mount, after placing the program and its units there.
 func New(mount string, options Options) (*Client, error) {
 	if options.Observe == nil {
 		options.Observe = func(string, time.Duration, error) {}
@@ -122,7 +123,7 @@ func (h *Client) open() error {
 	return nil
 }
 
-// Close lets the host go. What runs there goes on.
+// Close releases the host. Commands continue to run there.
 func (h *Client) Close() error {
 	if h.watch != nil {
 		h.watch.close()
@@ -133,7 +134,7 @@ func (h *Client) Close() error {
 	return h.root.Close()
 }
 
-// place makes the program on the host ours. Somebody's own command may have put another there since.
+// place makes the program on the host ours. A person's own command may have placed another program there meanwhile.
 func (h *Client) place() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,7 +150,8 @@ func (h *Client) place() error {
 	return nil
 }
 
-// Status reads where the host is. While nothing of what it tells has changed it costs a few looks at files.
+// Status reads the state of the host. While no file that the status depends on has changed, Status reads only the marks
+// of these files.
 func (h *Client) Status(ctx context.Context) (*host.Status, error) {
 	before := h.look()
 	h.mu.Lock()
@@ -167,7 +169,7 @@ func (h *Client) Status(ctx context.Context) (*host.Status, error) {
 	if err := out.decode(s); err != nil {
 		return nil, err
 	}
-	// A journal that is at work changes nothing but itself.
+	// A journal in progress changes no file but itself.
 	phase := transaction.Phase(s.Phase)
 	lasting := s.Transaction == nil || phase == transaction.PhaseBoot || phase == transaction.PhaseProve
 	h.mu.Lock()
@@ -179,8 +181,9 @@ func (h *Client) Status(ctx context.Context) (*host.Status, error) {
 	return s, nil
 }
 
-// look is what a status depends on: the record; the deployments, whose directory ostree touches whenever one comes or
-// goes; which of them boots, which is a link; one that is staged; and what was composed.
+// look returns the marks of the files that a status depends on: the record; the deployments, whose directory ostree
+// touches with every change; the link to the deployment that boots; a staged deployment; and the record of the composed
+// OS.
 func (h *Client) look() string {
 	var b strings.Builder
 	for _, name := range []string{transaction.RecordPath, host.StagedPath, "/boot/loader", "/ostree/deploy",
@@ -190,33 +193,33 @@ func (h *Client) look() string {
 	return b.String()
 }
 
-// Plan is the way from what the host has to what the request names. The plan comes with an *UnreachableError too, where
-// it is what says why.
+// Plan returns the plan from the host's configuration to the requested one. With an *UnreachableError the plan comes
+// too, where the plan gives the reason.
 func (h *Client) Plan(ctx context.Context, r Request) (*plan.Plan, error) {
 	out, err := h.do(ctx, host.PlanVerb, &r)
 	return answer[plan.Plan](out, err)
 }
 
-// Stage refuses what can't work, and brings the OS to the disk.
+// Stage refuses an update that can't work, and brings the OS to the disk.
 func (h *Client) Stage(ctx context.Context, r Request) error {
 	_, err := h.do(ctx, host.StageVerb, &r)
 	return err
 }
 
-// Unstage is a stage of nothing: whatever else is being staged is stopped first.
+// Unstage is a stage of nothing: any other staging is stopped first.
 func (h *Client) Unstage(ctx context.Context) error {
 	_, err := h.do(ctx, host.StageVerb, nil)
 	return err
 }
 
-// Apply moves the host to the configuration, or waits for an apply of it that is already running. Another one is a
-// *Refused. The result comes with most errors too.
+// Apply moves the host to the configuration, or waits for a running apply of the same request. An apply of another
+// request is a *Refused. The result comes with most errors too.
 func (h *Client) Apply(ctx context.Context, r Request) (*host.Result, error) {
 	out, err := h.do(ctx, host.ApplyVerb, &r)
 	return answer[host.Result](out, err)
 }
 
-// Ask runs the hooks that are asked before a drain. Where there are none nothing runs on the host.
+// Ask runs the hooks that are asked before a drain. Without any hook, nothing runs on the host.
 func (h *Client) Ask(ctx context.Context, r Request) error {
 	found, _, err := hooks.Find(h.root, hooks.BeforeDrain)
 	if err == nil && len(found) == 0 && len(host.ClusterHooks(hooks.BeforeDrain, r.Hooks)) == 0 {
@@ -237,7 +240,7 @@ func (h *Client) Verify(ctx context.Context) (*host.Verification, error) {
 	return v, err
 }
 
-// Repair writes back what of the committed configuration has drifted, as far as the request names it.
+// Repair writes back the drifted parts of the committed configuration that the request names.
 func (h *Client) Repair(ctx context.Context, r RepairRequest) (*host.Result, error) {
 	out, err := h.do(ctx, host.RepairVerb, &Request{Policy: r.Policy, repair: r.Subjects})
 	return answer[host.Result](out, err)
@@ -253,7 +256,7 @@ func (h *Client) Deliver(ctx context.Context, r DeliverRequest) (*host.Delivery,
 	return res.Delivered, err
 }
 
-// Watch replaces the paths whose changes Touched tells.
+// Watch replaces the paths whose changes Touched announces.
 func (h *Client) Watch(paths []string) {
 	if len(paths) > 0 {
 		paths = append(slices.Clone(paths), host.ForceFile)
@@ -261,13 +264,13 @@ func (h *Client) Watch(paths []string) {
 	h.drift.watch(paths)
 }
 
-// Touched delivers when something at a watched path may have changed. It is never closed.
+// Touched delivers when the content of a watched path may have changed. It is never closed.
 func (h *Client) Touched() <-chan struct{} { return h.drift.touched }
 
-// Blind says why changes may be told late, nil where they are not.
+// Blind returns the reason why changes may be announced late, nil where they are not.
 func (h *Client) Blind() error { return h.drift.why() }
 
-// answer reads what the command printed, and adds the error that it ended with.
+// answer reads the output of the command, and adds the error that it ended with.
 func answer[T any](out *outcome, err error) (*T, error) {
 	if out == nil || len(out.output) == 0 {
 		return nil, err
@@ -279,7 +282,7 @@ func answer[T any](out *outcome, err error) (*T, error) {
 	return v, err
 }
 
-// Config is the host's copy of the committed, pending or previous configuration of that name, as JSON.
+// Config returns the host's copy of the committed, pending or previous configuration of that name, as JSON.
 func (h *Client) Config(_ context.Context, name string) ([]byte, error) {
 	store := transaction.NewStore(h.root)
 	r, err := store.Load()
@@ -302,7 +305,7 @@ func (h *Client) Config(_ context.Context, name string) ([]byte, error) {
 	return nil, fmt.Errorf("reading the host's copy of %s: %w", name, fs.ErrNotExist)
 }
 
-// Boot is the ID of the host's boot, "" where the host does not show it.
+// Boot returns the ID of the host's boot, "" where the host does not show it.
 func (h *Client) Boot() string {
 	id, err := h.root.ReadFile(host.BootIDFile)
 	if err != nil {
@@ -311,12 +314,12 @@ func (h *Client) Boot() string {
 	return strings.TrimSpace(string(id))
 }
 
-// NodeHeld tells an apply on the host whether the node is still as the drain has left it; see host.ReportNodeHeld.
+// NodeHeld reports to an apply on the host whether the node is still as the drain left it; see host.ReportNodeHeld.
 func (h *Client) NodeHeld(_ context.Context, held bool, why string) error {
 	return host.ReportNodeHeld(h.root, held, why)
 }
 
-// NodeReady tells the verdict on the host what the API server says of the node; see host.ReportNodeReady.
+// NodeReady reports the node's state from the API server to the verdict on the host; see host.ReportNodeReady.
 func (h *Client) NodeReady(_ context.Context, ready bool, why string, heard time.Time) error {
 	return host.ReportNodeReady(h.root, ready, why, heard)
 }

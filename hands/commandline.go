@@ -10,14 +10,14 @@ import (
 	"github.com/noderefit/noderefit/host"
 )
 
-// commandLine is the command line of a verb, and the documents below dir that it names.
+// commandLine is the command line of a verb, and the documents below dir that the command line names.
 type commandLine struct {
 	dir       string
 	argv      []string
 	documents map[string][]byte
 }
 
-// argument adds to a command line what one part of a request asks for; nothing where the request has no such part.
+// argument adds one part of a request to a command line; nothing where the request has no such part.
 type argument func(l *commandLine, c *call) error
 
 // commandLines has, for each verb of the host, its arguments in their order.
@@ -98,7 +98,7 @@ func lift(l *commandLine, c *call) error {
 	return nil
 }
 
-// approval has the cluster's word asked before the commit, and names the OS that was approved.
+// approval makes the host read the cluster's report before the commit, and names the approved OS.
 func approval(l *commandLine, c *call) error {
 	l.add("--cluster")
 	if r := c.request; r != nil && r.Order != nil && r.Order.Digest != "" {
@@ -128,7 +128,7 @@ func softReboot(l *commandLine, c *call) error {
 	return nil
 }
 
-// drop has what was staged removed: a stage without a request.
+// drop makes the host remove what was staged: a stage without a request.
 func drop(l *commandLine, c *call) error {
 	if c.request == nil {
 		l.add("--drop")

@@ -19,24 +19,24 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// The bounds of a watch.
+// The limits of a watch.
 const (
 	// watchedDirs is how many directories are watched at most: a configuration has files in a few dozen. The kernel's own
 	// limit is for all programs together.
 	watchedDirs = 1024
-	// blindLooks is how often what is managed is looked at where the kernel does not tell of changes.
+	// blindLooks is the interval at which managed paths are examined where the kernel does not announce changes.
 	blindLooks = 10 * time.Second
-	// blindRetry is how often it is asked again whether it does.
+	// blindRetry is the interval at which the kernel is asked again to announce changes.
 	blindRetry = 10 * time.Minute
-	// longestTrail is how many links lead to a path at most; the kernel gives up there too.
+	// longestTrail is how many links may lead to a path; the kernel has the same limit.
 	longestTrail = 40
 )
 
-// anyName stands for every entry of a directory, as the last component of a watched path.
+// anyName means every entry of a directory, as the last component of a watched path.
 const anyName = "*"
 
-// driftWatch sees what is managed on the host change. It watches directories and not files: each one through which a
-// managed path leads, as far as it exists, so that what is replaced, or comes later, is seen as well.
+// driftWatch notices changes of managed paths on the host. It watches directories and not files: every existing
+// directory through which a managed path leads. So driftWatch notices a replaced file, and a file that appears later.
 type driftWatch struct {
 	root    *files.Root
 	touched chan struct{}
@@ -47,9 +47,9 @@ type driftWatch struct {
 	most    int
 
 	mu    sync.Mutex
-	paths []string // as they were set last
+	paths []string // as last set
 	fresh chan struct{}
-	blind error // why the kernel does not tell of all changes; nil: it does
+	blind error // why the kernel does not announce all changes; nil: it does
 }
 
 func newDriftWatch(root *files.Root) *driftWatch {
@@ -57,7 +57,7 @@ func newDriftWatch(root *files.Root) *driftWatch {
 		fresh: make(chan struct{}, 1), looks: blindLooks, retries: blindRetry, most: watchedDirs}
 }
 
-// watch replaces the paths. What has changed before that is not told.
+// watch replaces the paths. Changes from before this call are not announced.
 func (w *driftWatch) watch(paths []string) {
 	w.mu.Lock()
 	same := slices.Equal(w.paths, paths)
@@ -77,7 +77,7 @@ func (w *driftWatch) close() {
 	<-w.done
 }
 
-// why is why the kernel does not tell of all changes, nil where it does.
+// why returns the reason why the kernel does not announce all changes, nil where it does.
 func (w *driftWatch) why() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,12 +91,12 @@ func (w *driftWatch) touch() {
 	}
 }
 
-// run goes on until close.
+// run runs until close.
 func (w *driftWatch) run() {
 	defer close(w.done)
 	s := &sight{root: w.root, most: w.most}
 	defer s.close()
-	var last string // what it looked like, where that has to be looked at
+	var last string // the marks of the managed paths, where they have to be examined
 	look := time.NewTimer(w.looks)
 	defer look.Stop()
 	var retry time.Time
@@ -123,7 +123,7 @@ func (w *driftWatch) run() {
 		case e, open := <-events:
 			told, moved := s.reads(e)
 			if !open {
-				s.close() // it has ended by itself
+				s.close() // the watch has ended by itself
 			}
 			if moved || !open {
 				see()
@@ -131,7 +131,7 @@ func (w *driftWatch) run() {
 			if told || moved || !open {
 				w.touch()
 			}
-		case _, open := <-errs: // a queue that ran over, or whatever it is: what it hides is looked for
+		case _, open := <-errs: // the queue ran over, or another error: the changes that it hides are looked for
 			if !open {
 				s.close()
 			}
@@ -152,17 +152,17 @@ func (w *driftWatch) run() {
 	}
 }
 
-// inode is what a directory is, whatever its names.
+// inode identifies a directory, whatever its names.
 type inode struct{ dev, ino uint64 }
 
-// sight is what is watched at the moment.
+// sight is the set of currently watched directories.
 type sight struct {
 	root    *files.Root
 	most    int
-	inotify *fsnotify.Watcher // nil: nothing is, or can be
+	inotify *fsnotify.Watcher // nil: nothing is watched, or nothing can be
 	entries entries
-	at      map[inode]string    // the directories that are watched, by one of their names
-	names   map[string][]string // of such a name, all that lead to the same directory
+	at      map[inode]string    // the watched directories, each with one of its names
+	names   map[string][]string // for each such name, all names of the same directory
 }
 
 func (s *sight) close() {
@@ -179,9 +179,10 @@ func (s *sight) channels() (chan fsnotify.Event, chan error) {
 	return s.inotify.Events, s.inotify.Errors
 }
 
-// focus watches what these paths depend on now. The error says why changes may go unseen; entries are known then too.
+// focus watches what these paths depend on now. The error is the reason why changes may go unnoticed; entries are set
+// in that case too.
 func (s *sight) focus(paths []string) error {
-	const turns = 5 // what changes for longer than that is told by its own events
+	const turns = 5 // a change that goes on for longer is announced by its own events
 	var err error
 	for range turns {
 		found := entriesOf(s.root, paths)
@@ -189,7 +190,7 @@ func (s *sight) focus(paths []string) error {
 			s.close()
 			return err
 		}
-		// A directory that was made after we had looked for it, and before its parent was watched, is found now.
+		// This second look finds a directory that was made after the first look and before its parent was watched.
 		if again := entriesOf(s.root, paths); again.equal(found) && s.stands() {
 			return nil
 		}
@@ -197,7 +198,7 @@ func (s *sight) focus(paths []string) error {
 	return nil
 }
 
-// place has the kernel watch these directories and no others.
+// place makes the kernel watch these directories and no others.
 func (s *sight) place(found entries) error {
 	s.entries = found
 	if len(found) > s.most {
@@ -218,7 +219,7 @@ func (s *sight) place(found entries) error {
 	for _, dir := range slices.Sorted(maps.Keys(found)) {
 		is, err := s.identify(dir)
 		if err != nil {
-			continue // gone again, which its parent tells
+			continue // the directory is gone again, which its parent announces
 		}
 		if want[is] == "" {
 			want[is] = dir
@@ -227,13 +228,14 @@ func (s *sight) place(found entries) error {
 	}
 	for is, dir := range s.at {
 		if want[is] != dir {
-			_ = s.inotify.Remove(s.path(dir)) // gone with the directory
+			_ = s.inotify.Remove(s.path(dir)) // the watch is gone with the directory
 			delete(s.at, is)
 		}
 	}
 	s.names = names
 	for is, dir := range want {
-		// Also where it is known: what was moved away and back, or has the inode of what went, is watched no more.
+		// Known directories too: a directory that was moved away and back, or that reuses a deleted one's inode, has lost its
+		// watch.
 		err := s.inotify.Add(s.path(dir))
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 			continue
@@ -246,7 +248,7 @@ func (s *sight) place(found entries) error {
 	return nil
 }
 
-// stands says that what is watched is what has these names now.
+// stands reports whether the watched directories are those that have these names now.
 func (s *sight) stands() bool {
 	for is, dir := range s.at {
 		if now, err := s.identify(dir); err != nil || now != is {
@@ -269,7 +271,7 @@ func (s *sight) identify(dir string) (inode, error) {
 	return inode{st.Dev, st.Ino}, nil
 }
 
-// reads says what an event is about: something that is managed, or the way to it.
+// reads reports whether an event is about a managed path, and whether it is about a directory on the way to one.
 func (s *sight) reads(e fsnotify.Event) (told, moved bool) {
 	if e.Name == "" {
 		return false, false
@@ -277,7 +279,7 @@ func (s *sight) reads(e fsnotify.Event) (told, moved bool) {
 	name := path.Join("/", strings.TrimPrefix(e.Name, s.root.Path()))
 	gone := e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
 	if s.names[name] != nil && gone {
-		moved = true // the directory itself, or what its parent says of it
+		moved = true // the event of the directory itself, or that of its parent about it
 	}
 	dirs := s.names[path.Dir(name)]
 	for _, dir := range dirs {
@@ -289,14 +291,14 @@ func (s *sight) reads(e fsnotify.Event) (told, moved bool) {
 	return told, moved
 }
 
-// marks is what everything that would be watched looks like.
+// marks returns the marks of everything that would be watched.
 func (s *sight) marks() string {
 	var b strings.Builder
 	for _, dir := range slices.Sorted(maps.Keys(s.entries)) {
 		for _, name := range slices.Sorted(maps.Keys(s.entries[dir])) {
 			at := path.Join(dir, name)
 			if name == anyName {
-				at = dir // whose times change with its entries
+				at = dir // the times of a directory change with its entries
 			}
 			mark := fileMark(s.root, at)
 			if s.entries[dir][name] == onWay {
@@ -308,7 +310,8 @@ func (s *sight) marks() string {
 	return b.String()
 }
 
-// wayMark tells whether a way leads elsewhere; what else happens in a directory on it does not matter.
+// wayMark returns a mark that changes when a way leads elsewhere; other changes in a directory on the way do not
+// matter.
 func wayMark(root *files.Root, name string) string {
 	at := path.Join(root.Path(), name)
 	var st unix.Stat_t
@@ -319,14 +322,14 @@ func wayMark(root *files.Root, name string) string {
 	return fmt.Sprintf("%d.%d %q", st.Dev, st.Ino, link)
 }
 
-// entries are names in directories, by the directory, and what each of them is to the managed paths.
+// entries are the names in each directory, with the part of each name in the managed paths.
 type entries map[string]map[string]part
 
-// part is a set.
+// part is a set of bits.
 type part uint8
 
 const (
-	// leaf is what is managed itself, onWay what leads there.
+	// leaf marks a managed path itself, onWay a component on the way to it.
 	leaf part = 1 << iota
 	onWay
 )
@@ -340,8 +343,8 @@ type inspector interface {
 	Inspect(name string) (files.Node, error)
 }
 
-// entriesOf are those that decide what stands at these paths: each component of a path, and where one is a link, those
-// of what it leads to. The last component of a path is not followed. What does not exist ends the way.
+// entriesOf returns the entries that decide what is at these paths: each component of a path and, where a component is
+// a link, those of the link's target. The last component of a path is not followed. A missing component ends the way.
 func entriesOf(host inspector, paths []string) entries {
 	out := entries{}
 	known := map[string]files.Node{}

@@ -19,7 +19,7 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// watched is a tree that a driftWatch looks at.
+// watched is a tree with a driftWatch on it.
 type watched struct {
 	t    *testing.T
 	dir  string
@@ -51,7 +51,7 @@ func watchTree(t *testing.T, tune func(*driftWatch), paths ...string) *watched {
 	return x
 }
 
-// watch sets the paths and waits until they are watched: a probe beside them is seen.
+// watch sets the paths and waits until they are watched: then a change of a probe beside them is announced.
 func (x *watched) watch(paths ...string) {
 	x.t.Helper()
 	probe := fmt.Sprintf("/run/probe-%d", time.Now().UnixNano())
@@ -90,13 +90,13 @@ func (x *watched) told(within time.Duration) bool {
 	}
 }
 
-// quiet takes what is still told of what was done before.
+// quiet discards announcements of earlier changes.
 func (x *watched) quiet() {
 	for x.told(200 * time.Millisecond) {
 	}
 }
 
-// tells checks that a change is told.
+// tells checks that a change is announced.
 func (x *watched) tells(what string, change func()) {
 	x.t.Helper()
 	change()
@@ -106,7 +106,7 @@ func (x *watched) tells(what string, change func()) {
 	x.quiet()
 }
 
-// silent checks that a change of something else is not, by what is told only of another one after it.
+// silent checks that a change of an unwatched path is not announced.
 func (x *watched) silent(what string, change func()) {
 	x.t.Helper()
 	change()
@@ -138,7 +138,7 @@ func TestWhatIsManagedIsSeenToChange(t *testing.T) {
 	})
 }
 
-// Upstream watches the directories that are there when it starts, and no others.
+// Upstream watches the directories that exist when it starts, and no others.
 func TestDirectoriesThatComeLaterAreWatched(t *testing.T) {
 	x := watchTree(t, nil, "/etc/later/on/b.conf", "/usr/local/bin/tool", "/etc/units/*")
 	x.tells("a parent", func() { x.do(os.Mkdir(x.at("etc/later"), 0o755)) })
@@ -187,7 +187,7 @@ func TestDirectoryThatIsReplacedIsStillWatched(t *testing.T) {
 	x.tells("and the file", func() { x.write("etc/app/a.conf", "1") })
 }
 
-// The directory is the one that was watched before, or has its number; the kernel's watch of it is gone all the same.
+// The directory is the one that was watched before, or has its number; the kernel's watch on it is gone all the same.
 func TestDirectoryThatComesBackIsWatched(t *testing.T) {
 	x := watchTree(t, nil, "/etc/app/a.conf")
 	for name, change := range map[string]func(){
@@ -210,7 +210,7 @@ func TestDirectoryThatComesBackIsWatched(t *testing.T) {
 	}
 }
 
-// A link that leads out of the host leads to the host's own path, and nothing else is ever watched.
+// A link that leads out of the host leads to the host's own path, and the watch never leaves the host.
 func TestWatchesStayOnTheHost(t *testing.T) {
 	outside := t.TempDir()
 	x := watchTree(t, nil)
@@ -245,7 +245,7 @@ func TestNothingIsWatchedOfNothing(t *testing.T) {
 	}
 }
 
-// More events at once than the kernel's queue takes: what is managed may be among those that were lost.
+// More events at once than the kernel's queue holds: events about managed paths may be among the lost ones.
 func TestStormIsTold(t *testing.T) {
 	x := watchTree(t, nil, "/etc/app/a.conf", "/etc/app/sub/b.conf")
 	x.tells("thousands of changes", func() {
@@ -280,11 +280,10 @@ func TestWithoutTheKernelsHelpItIsLookedAt(t *testing.T) {
 	})
 }
 
-// limitsVar has a test binary be the process of TestWhereTheKernelHasNothingLeftToGiveItIsLookedAt that has limits of
-// its own.
+// limitsVar marks the process of TestWhereTheKernelHasNothingLeftToGiveItIsLookedAt that has its own limits.
 const limitsVar = "NODEREFIT_TEST_INOTIFY"
 
-// The kernel's real limits, of a user namespace: what root's processes share is left alone.
+// The kernel's real limits, in a user namespace: the watches of root's processes are left alone.
 func TestWhereTheKernelHasNothingLeftToGiveItIsLookedAt(t *testing.T) {
 	if os.Getenv(limitsVar) == "" {
 		out, err := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "true").CombinedOutput()
@@ -319,7 +318,7 @@ func TestWhereTheKernelHasNothingLeftToGiveItIsLookedAt(t *testing.T) {
 				x.do(os.Remove(x.at("etc/app/a.conf")))
 				x.do(os.Symlink("elsewhere", x.at("etc/app/a.conf")))
 			})
-			// What others have let go of is taken, without anybody's word.
+			// Watches that other programs have released are taken without a request.
 			set("1000")
 			for end := time.Now().Add(20 * time.Second); x.w.why() != nil; x.told(50 * time.Millisecond) {
 				if time.Now().After(end) {
@@ -331,7 +330,7 @@ func TestWhereTheKernelHasNothingLeftToGiveItIsLookedAt(t *testing.T) {
 	}
 }
 
-// tree is a host on paper.
+// tree is a host in memory.
 type tree map[string]files.Node
 
 func (t tree) Inspect(name string) (files.Node, error) {

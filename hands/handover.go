@@ -19,10 +19,10 @@ import (
 )
 
 // handoverEnv names the directory that head and hands share for one command: documents go in; the output and the report
-// come out. It is on the host's /run, which no disk keeps, and only root can look into it.
+// come out. The directory is on the host's /run, which no disk keeps, and only root can read it.
 const handoverEnv = "MACHINE_CONFIG_DAEMON_HANDOVER"
 
-// Files of a handover.
+// The files of a handover.
 const (
 	handoverConfig  = "config.json"
 	handoverPolicy  = "policy.yaml"
@@ -32,18 +32,18 @@ const (
 	handoverReport  = "report.json"
 )
 
-// report is how a command ended, as another process can tell it.
+// report is the end of a command in a form that another process can read.
 type report struct {
 	Exit  int    `json:"exit"`
 	Error string `json:"error,omitempty"`
-	// Config and Drift are those of a DriftError, Config also that of a BadConfig.
+	// Config and Drift are those of a DriftError, Config is also that of a BadConfig.
 	Config string       `json:"config,omitempty"`
 	Drift  []host.Drift `json:"drift,omitempty"`
-	// RolledBack is a BadConfig: the configuration was applied, did not prove healthy and was taken back.
+	// RolledBack marks a BadConfig: the configuration was applied, did not prove healthy and was rolled back.
 	RolledBack bool `json:"rolledBack,omitempty"`
-	// Hook is the hook that has said no.
+	// Hook is the hook that refused.
 	Hook *hooks.Error `json:"hook,omitempty"`
-	// Retryable is what the network or somebody else's lock broke: it may work later by itself.
+	// Retryable marks an error of the network or of a lock that another process holds: a later try may work.
 	Retryable bool `json:"retryable,omitempty"`
 }
 
@@ -66,7 +66,7 @@ func reportOf(exit int, err error) report {
 	return r
 }
 
-// reported is an error that another process ended with. It reads as it did there.
+// reported is the error with which another process ended. Its text is that process's text.
 type reported struct {
 	text string
 	as   error
@@ -75,7 +75,7 @@ type reported struct {
 func (e *reported) Error() string { return e.text }
 func (e *reported) Unwrap() error { return e.as }
 
-// err is the error that the report tells of, of the same type as it had in the process that it comes from.
+// err returns the error of the report, with the type that the error had in its own process.
 func (r report) err() error {
 	plain := errors.New(r.Error)
 	switch {
@@ -97,18 +97,18 @@ func (r report) err() error {
 	return plain
 }
 
-// Handover is what a command that the head has started hands back to it. A nil one is that of a command that a person
-// has started: its methods do nothing.
+// Handover is the way back to the head for a command that the head has started. For a command that a person has started
+// the Handover is nil: its methods do nothing.
 type Handover struct{ dir string }
 
-// TakeHandover finds out whether the head started this process, and lets its standard output go to the head then. What
-// goes to standard error is for people: the journal has it.
+// TakeHandover finds out whether the head started this process, and if so sends the standard output to the head.
+// Standard error is for people: the journal keeps it.
 func TakeHandover() (*Handover, error) {
 	dir := os.Getenv(handoverEnv)
 	if dir == "" {
 		return nil, nil
 	}
-	// Those that we start are none of the head's business.
+	// Programs that this process starts do not belong to the handover.
 	if err := os.Unsetenv(handoverEnv); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func TakeHandover() (*Handover, error) {
 	return &Handover{dir: dir}, nil
 }
 
-// Taken removes a document of the head's that has been read: it may hold secrets.
+// Taken removes a document of the head that has been read: it may hold secrets.
 func (h *Handover) Taken(path string) error {
 	if h == nil || filepath.Dir(path) != h.dir {
 		return nil
@@ -131,7 +131,7 @@ func (h *Handover) Taken(path string) error {
 	return nil
 }
 
-// Report tells the head how the command ended. It is the last thing that happens: what the process held is free.
+// Report reports to the head how the command ended. It is the last step of the process: locks are free by then.
 func (h *Handover) Report(exit int, err error) error {
 	if h == nil {
 		return nil
@@ -150,7 +150,7 @@ func (h *Handover) Report(exit int, err error) error {
 	return nil
 }
 
-// handoverOf returns the directory that a service was given, "" where it has none.
+// handoverOf returns the handover directory in a service's environment, "" where the environment has none.
 func handoverOf(environment []string) string {
 	for _, e := range environment {
 		if dir, ok := strings.CutPrefix(e, handoverEnv+"="); ok {

@@ -13,11 +13,11 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// watcher sees the host's record and the reports of its commands change.
+// watcher notices changes of the host's record and of the commands' reports.
 type watcher struct {
 	root    *files.Root
 	changed chan struct{}
-	inotify *fsnotify.Watcher // nil where the host has none left to give: then it looks by itself
+	inotify *fsnotify.Watcher // nil where the host has no inotify instance left: then the watcher polls
 	stop    chan struct{}
 	done    chan struct{}
 
@@ -32,7 +32,7 @@ type waiter struct {
 	woken chan struct{}
 }
 
-// looks is how often the record is looked at where nothing tells of its changes.
+// looks is the interval at which the record is read where nothing announces its changes.
 const looks = 2 * time.Second
 
 func newWatcher(root *files.Root) *watcher {
@@ -50,7 +50,7 @@ func newWatcher(root *files.Root) *watcher {
 	return w
 }
 
-// place is where we find a directory of the host's.
+// place returns the path at which this process finds a directory of the host.
 func (w *watcher) place(dir string) string {
 	at, err := w.root.Resolve(dir)
 	if err != nil {
@@ -101,7 +101,7 @@ func (w *watcher) run() {
 	}
 }
 
-// rouse wakes those who wait for the directory, all for "".
+// rouse wakes the waiters of the directory, all for "".
 func (w *watcher) rouse(dir string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +115,7 @@ func (w *watcher) rouse(dir string) {
 	}
 }
 
-// wake returns who is woken when the report in dir appears.
+// wake returns a waiter that is woken when the report in dir appears.
 func (w *watcher) wake(dir string) *waiter {
 	i := &waiter{watch: w, dir: w.place(dir), woken: make(chan struct{}, 1)}
 	w.mu.Lock()
@@ -123,7 +123,7 @@ func (w *watcher) wake(dir string) *waiter {
 	w.mu.Unlock()
 	if w.inotify != nil {
 		if err := w.inotify.Add(i.dir); err != nil {
-			i.woken <- struct{}{} // it is gone, or there already
+			i.woken <- struct{}{} // the directory is gone, or the report is there already
 		}
 	}
 	return i
@@ -134,6 +134,6 @@ func (i *waiter) end() {
 	delete(i.watch.waiting, i)
 	i.watch.mu.Unlock()
 	if i.watch.inotify != nil {
-		_ = i.watch.inotify.Remove(i.dir) // gone with the directory
+		_ = i.watch.inotify.Remove(i.dir) // the watch is gone with the directory
 	}
 }

@@ -20,52 +20,52 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// ApplyOptions are what apply can be told.
+// ApplyOptions are the options of apply, stage, a rollback and a first boot.
 type ApplyOptions struct {
 	Policy   *plan.Policy
 	NoReboot bool
-	// SoftReboot restarts the userspace alone where that is enough and the host can.
+	// SoftReboot restarts only the userspace where that is enough and the host is able to do so.
 	SoftReboot bool
 	// SkipOS applies the rest of a configuration whose OS changes the host can't make.
 	SkipOS bool
-	// Strict refuses a host that drifted, instead of overwriting what did.
+	// Strict refuses a host that drifted, instead of overwriting the drift.
 	Strict bool
 	// Lift takes the configuration out of quarantine first.
 	Lift bool
-	// Cluster says that a cluster asks: its word about the node is part of the verdict.
+	// Cluster means that a cluster asks for the operation: the cluster's report on the node is part of the verdict.
 	Cluster bool
-	// Hooks are what the cluster has to say of hooks.
+	// Hooks are the cluster's hooks.
 	Hooks HookDocument
 	// Timeout is how long the host may take to prove healthy after the boot.
 	Timeout time.Duration
-	// Approved, of apply, is the only OS that it goes to where it changes that: the digest of the image, or the checksum
-	// of the commit. Empty: any.
+	// Approved, of apply, is the only OS to which apply may change: the digest of the image, or the checksum of the
+	// commit. Empty: any OS.
 	Approved string
-	// AsStaged, of stage, uses what was staged for the configuration before, whatever its image names now.
+	// AsStaged, of stage, uses the OS that was staged for the configuration before, whatever its image names now.
 	AsStaged bool
-	// MinFree, of stage, is how many bytes it leaves free on the disk.
+	// MinFree, of stage, is the number of bytes that stage leaves free on the disk.
 	MinFree uint64
-	// Weights, of stage, are those of the tools that bring the OS and run in units of their own.
+	// Weights, of stage, are the weights of the tools that bring the OS and run in units of their own.
 	Weights systemd.Weights
 
-	// arguments, of a first boot, are kernel arguments that Ignition would have set, had it known how: they are to be on
-	// the command line, and neither the configuration's nor ours.
+	// arguments, of a first boot, are kernel arguments that Ignition did not know how to set. They must be on the command
+	// line, but belong neither to the configuration nor to us.
 	arguments []string
-	// unasked says that no hook has a say before it: a person goes back, or the machine serves nobody yet.
+	// unasked skips the hooks: a person rolls back, or the machine serves no workload yet.
 	unasked bool
-	// back, of a rollback, is the OS that the configuration had run on.
+	// back, of a rollback, is the OS on which the configuration ran before.
 	back *wayBack
-	// afresh asks the remote what an image is now, whatever was staged before.
+	// afresh asks the remote for the current content of an image, whatever was staged before.
 	afresh bool
 }
 
-// wayBack is a deployment that has run, and what of its packages was ours.
+// wayBack is a deployment that has run, and the packages in that deployment that were ours.
 type wayBack struct {
 	deployment ostree.Deployment
 	layers     transaction.Layers
 }
 
-// Reboot says what an operation did about a reboot.
+// Reboot is what an operation did about a reboot.
 type Reboot string
 
 // The values of "reboot" in the output of apply, recover and rollback.
@@ -80,19 +80,19 @@ type Result struct {
 	Plan   *plan.Plan `json:"plan,omitempty"`
 	Status *Status    `json:"status"`
 	Reboot Reboot     `json:"reboot"`
-	// SoftReboot says that the reboot that was started is one of the userspace alone.
+	// SoftReboot means that the started reboot restarts only the userspace.
 	SoftReboot bool `json:"softReboot,omitempty"`
-	// Delivered is what deliver did.
+	// Delivered is the result of deliver.
 	Delivered *Delivery `json:"delivered,omitempty"`
-	// Staged is the commit of the OS that stage has brought to the disk.
+	// Staged is the commit of the OS that stage brought to the disk.
 	Staged string `json:"staged,omitempty"`
 	// Warnings are for people: drift that was overwritten, units that could not be enabled.
 	Warnings []string `json:"warnings,omitempty"`
-	// Acted is what was done about services, in that order, also on the way back.
+	// Acted lists the actions on services in the order in which they were done, also those of a rollback.
 	Acted []Acted `json:"acted,omitempty"`
 }
 
-// Apply moves the host to cfg as one transaction. The result is never nil, and says how far it came.
+// Apply moves the host to cfg as one transaction. The result is never nil, and shows how far the transaction came.
 func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
@@ -110,9 +110,9 @@ func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machinecon
 }
 
 func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
-	// A reboot that was asked for stops this very process; how far it came is still to be said.
+	// A requested reboot stops this very process; the caller still needs to learn how far the operation came.
 	if h.os == OSRpmOstree && h.way == "" {
-		_, _ = h.road(context.WithoutCancel(ctx)) // whose error is part of the answer
+		_, _ = h.road(context.WithoutCancel(ctx)) // the answer contains its error
 	}
 	res.Status = h.statusOf(context.WithoutCancel(ctx), r)
 	for _, l := range h.left {
@@ -124,8 +124,8 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 	return res
 }
 
-// recoverFirst brings unfinished work to an end, and takes back a commit that has not booted when something else is
-// asked for. It says whether nothing is left to do.
+// recoverFirst finishes unfinished work, and withdraws a commit that has not booted when the caller asks for something
+// else. It reports whether nothing is left to do.
 func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result) (bool, error) {
 	if err := h.contradicts(r); err != nil {
@@ -183,8 +183,8 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 	return false, nil
 }
 
-// takeOver starts from a deployment that somebody else has booted. Recovery touches nothing there; a person or a pool
-// that asks for a configuration wants the host to have it, wherever it is.
+// takeOver starts from a deployment that another tool or a person has booted. Recovery changes nothing there; a person
+// or a pool that asks for a configuration wants the host to have the configuration, wherever the host is.
 func (h *Host) takeOver(ctx context.Context, r *transaction.Record, why string, res *Result) error {
 	res.Warnings = append(res.Warnings, why)
 	if r.Pending == nil {
@@ -193,7 +193,7 @@ func (h *Host) takeOver(ctx context.Context, r *transaction.Record, why string, 
 	return h.engine().Disown(ctx, r)
 }
 
-// quarantine refuses content that failed its verdict on this host, under whatever name.
+// quarantine refuses content that failed its verdict on this host, under any name.
 func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions) error {
 	q := r.Quarantine(cfg.Digest)
 	if q == nil || r.Committed != nil && r.Committed.Digest == cfg.Digest && !r.Committed.Unproved {
@@ -206,8 +206,8 @@ func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o Ap
 		cfg.Name, q.Since.Format(time.RFC3339), q.Reason)}
 }
 
-// stay is the apply of what the host has already. That is Done only after a verdict; one that was committed without any
-// has it now.
+// stay applies a configuration that the host already has. The state is Done only after a verdict; a configuration that
+// was committed without a verdict gets its verdict now.
 func (h *Host) stay(ctx context.Context, r *transaction.Record, o ApplyOptions) error {
 	if !unproved(r, r.Committed.Digest) {
 		if r.State != transaction.Done || r.Reason != "" {
@@ -226,7 +226,7 @@ func (h *Host) stay(ctx context.Context, r *transaction.Record, o ApplyOptions) 
 	baseline.FailedUnits = nil
 	verdict := h.verdictLive(ctx, &transaction.Pending{Revision: *r.Committed, Baseline: baseline})
 	if ctx.Err() != nil {
-		return ctx.Err() // asked to stop, which is no verdict
+		return ctx.Err() // the caller stops this process: that is no verdict
 	}
 	if err := h.engine().Judge(r, verdict); err != nil {
 		return err
@@ -237,13 +237,14 @@ func (h *Host) stay(ctx context.Context, r *transaction.Record, o ApplyOptions) 
 	return nil
 }
 
-// unproved says that the host is on the content of that digest without a verdict: what fails now is its doing too.
+// unproved reports whether the host has the content of that digest without a verdict. Then that content may also have
+// caused what fails now.
 func unproved(r *transaction.Record, digest string) bool {
 	return r.Committed != nil && r.Committed.Unproved && r.Committed.Digest == digest
 }
 
-// prepareArguments decides which kernel arguments the new deployment has, and which of them are ours: not the others,
-// which are to be there too.
+// prepareArguments decides the kernel arguments of the new deployment, and which of them are ours. The others must be
+// on the command line too, but are not ours.
 func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Change, others []string) error {
 	brought, err := h.broughtKargs(ctx, u)
 	if err != nil {
@@ -251,7 +252,8 @@ func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Chan
 	}
 	u.request.KernelArguments = kargs.Apply(brought, change.Delete, change.Append)
 	if !slices.Equal(brought, u.booted.KernelArguments) && !slices.Contains(u.Revision.Skipped, string(plan.Kargs)) {
-		// What the image takes away may be what the configuration asks for, and what it brings is not ours.
+		// The image may remove an argument that the configuration asks for, and an argument that the image brings is not
+		// ours.
 		del, app, ours := kargs.Own(brought, u.ownedKargs, u.cfg.KernelArguments)
 		u.request.KernelArguments, u.Revision.OwnedKargs = kargs.Apply(brought, del, app), ours
 		u.request.KernelArguments = append(u.request.KernelArguments, kargs.Missing(u.request.KernelArguments, others)...)
@@ -259,7 +261,7 @@ func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Chan
 	return nil
 }
 
-// prepareOS brings the new OS to the disk; on the way back it is that of the deployment before.
+// prepareOS brings the new OS to the disk; in a rollback the new OS is that of the previous deployment.
 func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOptions, res *Result) error {
 	if o.back != nil && u.road == transaction.RoadSwitch {
 		u.request.Checksum, u.request.OriginOf = o.back.deployment.Checksum, o.back.deployment.ID
@@ -284,8 +286,8 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	if err := h.admitSource(u.cfg, want.Source); err != nil {
 		return notComposed(res.Plan, "baseOSExtensionsContainerImage", err)
 	}
-	if !o.afresh { // to stage it is held by then
-		// Until the deployment is made nobody may take from the disk what it is made of.
+	if !o.afresh { // stage holds the lock already
+		// Until the deployment is made, no other process may remove its parts from the disk.
 		if u.release, err = h.lockStaging(ctx, "apply", settling); err != nil {
 			return err
 		}
@@ -304,11 +306,13 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 
 // withdrawer is a composer that changes the running /etc while it composes.
 type withdrawer interface {
-	// Withdraw takes back what one that was cut short has left there: a new deployment would have it too.
+	// Withdraw removes what an interrupted composition left in the running /etc: a new deployment would inherit the
+	// leftovers.
 	Withdraw(ctx context.Context) error
 }
 
-// broughtKargs are the kernel arguments of the booted deployment as the image of the new one has them.
+// broughtKargs returns the kernel arguments of the booted deployment, changed as the image of the new deployment
+// demands.
 func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
 	bringer, is := h.composer.(argumentsBringer)
 	if !is || u.request.Checksum == u.booted.Checksum {
@@ -322,13 +326,13 @@ func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
 	return kargs.Apply(u.booted.KernelArguments, removed, added), nil
 }
 
-// argumentsBringer is a composer whose images bring kernel arguments of their own.
+// argumentsBringer is a composer whose images bring their own kernel arguments.
 type argumentsBringer interface {
-	// KernelArguments are those that the image of a commit adds to, and takes from, what the booted one has brought.
+	// KernelArguments returns the arguments that a commit's image adds to, and removes from, those of the booted image.
 	KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error)
 }
 
-// writable refuses paths in the OS image: /usr is read-only, and its files are shared with every other deployment and
+// writable refuses paths in the OS image: /usr is read-only, and its files are shared with all other deployments and
 // with the repository that they come from.
 func (c *compiler) writable() error {
 	places, err := c.view.places(c.wants)
@@ -343,7 +347,7 @@ func (c *compiler) writable() error {
 	return nil
 }
 
-// survives refuses a path whose file system is empty again after the boot that the update needs.
+// survives refuses a path whose file system is empty after the boot that the update needs.
 func survives(w files.Want, at string) error {
 	for _, dir := range []string{"/run", "/tmp", "/dev", "/proc", "/sys"} {
 		if under(at, dir) {
@@ -353,8 +357,8 @@ func survives(w files.Want, at string) error {
 	return nil
 }
 
-// rebootHeld reboots into what was committed, unless the node has taken pods since it was drained: then that is
-// withdrawn.
+// rebootHeld reboots into the committed deployment. If the node has taken pods since its drain, rebootHeld withdraws
+// the commit instead.
 func (h *Host) rebootHeld(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
 	if err := h.nodeHeld(o.Cluster); err != nil {
 		return errors.Join(err, h.engine().Withdraw(context.WithoutCancel(ctx), r, err.Error()))
@@ -366,8 +370,8 @@ func (h *Host) rebootHeld(ctx context.Context, r *transaction.Record, o ApplyOpt
 	return h.reboot(ctx, r, o, res)
 }
 
-// etc compiles the configuration against the new deployment's own tree: its vendor defaults, units, presets, users and
-// policy are what counts there.
+// etc compiles the configuration against the tree of the new deployment: the vendor defaults, units, presets, users and
+// policy of that tree count.
 func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
 	v := view{host: h.root, tree: tree}
 	c, err := compile(v, u.cfg, u.old, u.made)
@@ -387,7 +391,7 @@ func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
 	return out, nil
 }
 
-// disrupted returns the services that actions are about.
+// disrupted returns the services that the actions name.
 func disrupted(actions []plan.Action) []string {
 	var out []string
 	for _, a := range actions {
@@ -415,12 +419,12 @@ func (h *Host) reboot(ctx context.Context, r *transaction.Record, o ApplyOptions
 		what = "of the userspace alone"
 	}
 	h.say("reboot", what)
-	// The first that a reboot stops may be ourselves, before we have the answer.
+	// A reboot may stop this process first, before the answer arrives.
 	if err := h.services.rebootPolitely(context.WithoutCancel(ctx), soft); err != nil {
 		if !errors.As(err, new(*systemd.InhibitedError)) {
 			return err
 		}
-		if soft { // it was not tried
+		if soft { // the soft reboot was not tried
 			err = errors.Join(err, h.engine().BootBy(r, transaction.SoftPlanned))
 		}
 		return &Refused{Err: err}
@@ -429,8 +433,9 @@ func (h *Host) reboot(ctx context.Context, r *transaction.Record, o ApplyOptions
 	return nil
 }
 
-// prepareSoftReboot has a soft reboot lead to the committed deployment, where that was planned and is still allowed. It
-// is tried once: whoever asks again gets a full one, as does who can't have it prepared.
+// prepareSoftReboot makes a soft reboot lead to the committed deployment, where a soft reboot was planned and is still
+// allowed. The soft reboot is tried once: the next request gets a full reboot. So does a request whose soft reboot
+// can't be prepared.
 func (h *Host) prepareSoftReboot(ctx context.Context, r *transaction.Record, o ApplyOptions,
 	res *Result) (bool, error) {
 	p := r.Pending

@@ -28,7 +28,7 @@ func TestStagingRefusesADiskBelowItsFloor(t *testing.T) {
 	}
 }
 
-// presentComposer is an OS manager that has composed something, and still has it.
+// presentComposer is an OS manager that has composed an OS, and still has it.
 type presentComposer struct{ composer }
 
 func (presentComposer) Present(context.Context, osimage.System, osimage.Composed) (bool, error) {

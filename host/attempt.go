@@ -17,35 +17,35 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// attempt is one update on its way through the steps: what was asked for, and what the steps have found so far.
+// attempt is one update on its way through the steps: the request, and what the steps have found so far.
 type attempt struct {
 	verb    string
 	record  *transaction.Record
 	options ApplyOptions
 	result  *Result
-	// cfg is the configuration that is wanted, with what was delivered beside it; old is the one that the host has, nil
-	// where it has none.
+	// cfg is the wanted configuration, including the delivered files; old is the host's configuration, nil where the host
+	// has none.
 	cfg, old *machineconfig.Config
-	// noCopy is why old, or the host's copy of it, can't be read.
+	// noCopy is the reason why old, or the host's copy of old, can't be read.
 	noCopy   error
 	booted   ostree.Deployment
 	drift    []Drift
 	made     []string // see compile
 	compiled *compiler
-	// differing are the subjects that are not on the host as they are wanted.
+	// differing are the subjects that are not on the host as wanted.
 	differing map[string]bool
 	update    *update
 	operation transaction.Operation
-	// judged: the verdict was given, and verdict is why it is a no.
+	// judged: the verdict was given; verdict is the reason of a negative verdict.
 	judged  bool
 	verdict error
-	// unlocks: others may have the host while the verdict is asked for.
+	// unlocks: other operations may lock the host while the verdict is under way.
 	unlocks bool
 	// over: nothing is left to do.
 	over bool
 }
 
-// update is a way to a configuration: all that is decided before anything is touched.
+// update is everything that is decided about a change of configuration before the host is touched.
 type update struct {
 	transaction.Update
 	cfg, old *machineconfig.Config
@@ -54,30 +54,30 @@ type update struct {
 	road     transaction.Road
 	request  ostree.Request
 	booted   ostree.Deployment
-	release  func() // the lock of staging, where it is held
-	// ownedKargs are those of the booted deployment that are ours.
+	release  func() // the lock of staging, where this update holds the lock
+	// ownedKargs are our kernel arguments in the booted deployment.
 	ownedKargs []string
 	reboot     bool
-	// deploys says that there is to be a new deployment: on the staged road of what was wanted, nil where that is what
-	// runs, with reclaim gone before.
+	// deploys: the update makes a new deployment. On the staged road, want is its OS, and nil means the OS that runs; the
+	// deployments in reclaim are removed before.
 	deploys bool
 	want    *wanted
 	reclaim []string
-	// approved is the OS that want may be, "" for any.
+	// approved is the only OS that want may be, "" for any.
 	approved string
 }
 
-// end lets others stage again.
+// end lets other operations stage again.
 func (a *attempt) end() {
 	if a.update != nil && a.update.release != nil {
 		a.update.release()
 	}
 }
 
-// boots reports whether a boot is what carries the update out.
+// boots reports whether the update takes effect by a boot.
 func (a *attempt) boots() bool { return slices.Contains(booting, a.update.road) }
 
-// change returns the change of a kind, the zero value where the plan has none.
+// change returns the plan's change of that kind, the zero value where the plan has none.
 func (a *attempt) change(kind plan.Kind) plan.Change {
 	for _, c := range a.result.Plan.Changes {
 		if c.Kind == kind {
@@ -92,7 +92,8 @@ func (h *Host) recoverUnfinished(ctx context.Context, a *attempt) (err error) {
 	return err
 }
 
-// refuseAnother is what stage does instead of recovering. An update to the same content is further than stage is.
+// refuseAnother is what stage does instead of recovering. A pending update to the same content has gone further than
+// stage would.
 func (h *Host) refuseAnother(_ context.Context, a *attempt) error {
 	if err := h.contradicts(a.record); err != nil {
 		return err
@@ -106,7 +107,7 @@ func (h *Host) refuseAnother(_ context.Context, a *attempt) error {
 
 func (h *Host) refuseQuarantined(_ context.Context, a *attempt) error {
 	if a.verb == StageVerb.Name && a.options.Lift {
-		return nil // apply lifts
+		return nil // apply lifts the quarantine
 	}
 	return h.quarantine(a.record, a.cfg, a.options)
 }
@@ -119,7 +120,7 @@ func (h *Host) read(ctx context.Context, a *attempt) (err error) {
 	case !errors.Is(a.noCopy, errNoCopy):
 		return a.noCopy
 	case a.old == nil:
-		// The former configuration can't be known any more. That must not keep the host from the next one.
+		// The former configuration can't be read any more. That must not keep the host from the next configuration.
 		a.result.Warnings = append(a.result.Warnings,
 			a.noCopy.Error()+"; what it had and "+a.cfg.Name+" has not stays on the host")
 	}
@@ -166,7 +167,7 @@ func (h *Host) makePlan(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// refuseUnreachable refuses a plan that can't be carried out, and makes an update of one that can.
+// refuseUnreachable refuses a plan that can't be carried out, and makes an update of any other plan.
 func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
 	p := a.result.Plan
 	if err := Unreconcilable(p); err != nil {
@@ -202,7 +203,7 @@ func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
 	return nil
 }
 
-// nothingChanges reports whether the host is on the configuration already.
+// nothingChanges reports whether the host already has the configuration.
 func nothingChanges(_ *Host, a *attempt) bool {
 	return len(a.result.Plan.Changes) == 0 && len(a.differing) == 0 && a.old == a.cfg && a.noCopy == nil &&
 		a.record.Committed.Config == a.cfg.Name && a.record.Committed.Deployment == a.booted.ID
@@ -231,7 +232,7 @@ func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	case h.plain == nil:
 		u.road, u.Wants = transaction.RoadTree, a.compiled.wants
 		if u.reboot {
-			u.Actions = nil // the reboot does them all
+			u.Actions = nil // the reboot does all actions
 		}
 	case !u.reboot:
 		u.road, u.Wants = transaction.RoadLive, a.compiled.wants
@@ -257,7 +258,7 @@ func (h *Host) refuseInhibited(ctx context.Context, _ *attempt) error {
 	return nil
 }
 
-// composes reports whether the new deployment is of another OS than the one that runs.
+// composes reports whether the new deployment has another OS than the running one.
 func composes(_ *Host, a *attempt) bool {
 	p := a.result.Plan
 	return changes(p, plan.OSImage) || changes(p, plan.KernelType) || changes(p, plan.Extensions)
@@ -267,8 +268,8 @@ func (h *Host) composeOS(ctx context.Context, a *attempt) error {
 	return h.prepareOS(ctx, a.update, a.change(plan.OSImage).To, a.options, a.result)
 }
 
-// chooseArguments decides the kernel arguments, which bootc's images may bring some of, and with them whether a restart
-// of the userspace is enough.
+// chooseArguments decides the kernel arguments, some of which bootc's images may bring, and whether a restart of the
+// userspace is enough with these arguments.
 func (h *Host) chooseArguments(ctx context.Context, a *attempt) error {
 	u := a.update
 	if w, is := h.composer.(withdrawer); is {
@@ -287,8 +288,9 @@ func (h *Host) chooseArguments(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// findSpace keeps the deployments after the booted one until the new one is proved, unless their kernels take the room
-// in /boot that the new one needs. What the new deployment's /etc carries is left out of what is written beside it.
+// findSpace keeps the deployments after the booted one until the new deployment is proved. If their kernels take the
+// room in /boot that the new deployment needs, they are removed before. Paths that the new deployment's /etc carries
+// are not written a second time beside the deployment.
 func (h *Host) findSpace(ctx context.Context, a *attempt) error {
 	u := a.update
 	u.request.KeepRollback = true
@@ -334,7 +336,7 @@ func (h *Host) check(ctx context.Context, a *attempt) error {
 	return h.deploymentSpace(ctx)
 }
 
-// asksHooks reports whether the hooks have a say here: a cluster has asked them before it drained the node.
+// asksHooks reports whether this apply asks the hooks. A cluster has asked them before the drain of the node.
 func asksHooks(_ *Host, a *attempt) bool {
 	p := a.result.Plan
 	return !a.options.Cluster && !a.options.unasked && (p.Drain || p.Reboot)
@@ -355,8 +357,8 @@ func (h *Host) installOwn(context.Context, *attempt) error {
 	return nil
 }
 
-// takeBaseline notes what the verdict is held against. A change of the running host has a verdict where it disrupts a
-// service, or where the content has none yet.
+// takeBaseline records the state that the verdict is compared with. A change of the running host has a verdict where
+// the change disrupts a service, or where the content has no verdict yet.
 func (h *Host) takeBaseline(ctx context.Context, a *attempt) (err error) {
 	u := a.update
 	if u.Baseline, err = h.baseline(ctx, a.options.Cluster); err != nil {

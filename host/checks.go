@@ -15,20 +15,22 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// checksPath is where it is kept what check scripts said in the last verdict: that one of wanted.d said no is no reason
-// to go back, and gates of a rollout ask for it.
+// checksPath keeps the answers of the check scripts in the last verdict. A failed script of wanted.d does not roll back
+// the host, and the gates of a rollout ask for its answer.
 const checksPath = transaction.StateDir + "/checks.json"
 
 const (
-	// A Node's annotations take 256 KiB: so many checks are shown, with so much of why one says no.
+	// A Node's annotations are limited to 256 KiB: checksShown limits the checks shown, checkReason the length of each
+	// reason.
 	checksShown = 50
 	checkReason = 200
 )
 
-// heard collects what check scripts say.
+// heard collects the answers of check scripts.
 type heard map[string]string
 
-// note keeps the last word of a script. One that has the same file name as another says no if either does.
+// note keeps the last answer of a script. Of two scripts with the same file name, the answer is negative if either
+// answer is.
 func (s heard) note(script string, no error) {
 	name := path.Base(script)
 	if _, known := s[name]; !known && len(s) >= checksShown {
@@ -41,8 +43,8 @@ func (s heard) note(script string, no error) {
 	}
 }
 
-// judge asks the checks, and keeps what the scripts said of a configuration in the end. Without a word of theirs in
-// this verdict it is not known: that is kept, too.
+// judge asks the checks, and keeps the last answers of the scripts about a configuration. A script without an answer in
+// this verdict is unknown; the record shows that too.
 func (h *Host) judge(ctx context.Context, config string, said heard, checks []transaction.Check,
 	until time.Time) error {
 	verdict := transaction.Verdict(ctx, checks, until, h.say)
@@ -54,12 +56,12 @@ func (h *Host) judge(ctx context.Context, config string, said heard, checks []tr
 		err = h.root.WriteRecord(checksPath, data, 0o600)
 	}
 	if err != nil {
-		h.say("prove", "what the checks said could not be kept: "+err.Error()) // which closes gates, and nothing else
+		h.say("prove", "what the checks said could not be kept: "+err.Error()) // the only effect: gates stay closed
 	}
 	return verdict
 }
 
-// checked is what check scripts said of the configuration that the host has; nil: that is not known.
+// checked returns the scripts' answers about the host's configuration, nil where the answers are not known.
 func (h *Host) checked(config string) *api.Checks {
 	data, err := h.root.ReadFile(checksPath)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -24,8 +24,8 @@ const (
 	currentConfig = transaction.ConfigDir + "/currentconfig"
 )
 
-// compiler turns a configuration into the paths that it comes down to on one host. Everything that differs between two
-// hosts with one configuration (ids, homes, labels, presets, vendor defaults) is decided here.
+// compiler turns a configuration into the paths that the configuration means on one host. Everything in which two hosts
+// with one configuration differ (ids, homes, labels, presets, vendor defaults) is decided here.
 type compiler struct {
 	view     view
 	accounts *files.Accounts
@@ -35,13 +35,12 @@ type compiler struct {
 	wants    []files.Want
 	at       map[string]int    // resolved path -> index in wants
 	dirs     map[string]string // what resolve found so far: many paths share few directories
-	made     []string          // that were made only to stand in; in the end those that are still needed
+	made     []string          // directories made only as parents; at the end those still needed
 	links    map[string]bool   // see linkedByOld
 	warnings []string
 }
 
-// compile takes, beside the configurations, the directories that were made only because something of old had to stand
-// in them.
+// compile takes, beside the configurations, the directories that were made only as parents of paths of old.
 func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, error) {
 	accounts, err := v.base().Accounts()
 	if err != nil {
@@ -61,7 +60,7 @@ func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, 
 	return c, c.emptied()
 }
 
-// emptied lets go of directories that nothing wanted stands in any more. They are asked to go once: one that others use
+// emptied removes directories that hold no wanted path any more. The removal is tried once: a directory that others use
 // by then is theirs.
 func (c *compiler) emptied() error {
 	made := c.made
@@ -97,8 +96,8 @@ func (c *compiler) emptied() error {
 	return nil
 }
 
-// want adds w, labelled as the policy says. Two wants for one place, however it is spelled, are a mistake of the
-// configuration.
+// want adds w, labelled as the SELinux policy demands. Two wants for one place, however the path is spelled, are a
+// mistake of the configuration.
 func (c *compiler) want(w files.Want) error {
 	w.Path = path.Clean(w.Path)
 	at, err := c.resolve(w.Path)
@@ -129,7 +128,7 @@ func (c *compiler) want(w files.Want) error {
 	return nil
 }
 
-// resolve is Root.Resolve of the host, asked once a directory.
+// resolve returns what Root.Resolve of the host returns, with one question per directory.
 func (c *compiler) resolve(name string) (string, error) {
 	name = path.Clean("/" + name)
 	dir, base := path.Split(name)
@@ -164,7 +163,7 @@ func (c *compiler) storage() error {
 	}
 	for _, f := range c.cfg.Files {
 		if f.Append {
-			continue // refused by the plan
+			continue // the plan refuses it
 		}
 		uid, gid, err := c.owner("files", f.Path, f.Owner)
 		if err != nil {
@@ -197,7 +196,7 @@ func (c *compiler) storage() error {
 }
 
 // linkable refuses an enablement link in the place of a directory that holds something: the directory would have to go,
-// and its owner can't be told. systemd takes no notice of what is no link, so that the unit would never start.
+// and its owner is unknown. systemd ignores anything but a link there, so the unit would never start.
 func (c *compiler) linkable() error {
 	for _, w := range c.wants {
 		if w.Aspect != files.Enabled || w.Node.Type != files.Symlink {
@@ -222,7 +221,7 @@ func (c *compiler) linkable() error {
 	return nil
 }
 
-// owner resolves names by the host's users, never by those of the machine or container that this runs in.
+// owner resolves names by the host's users, never by those of the machine or container that this process runs in.
 func (c *compiler) owner(list, name string, o machineconfig.Owner) (uid, gid int, err error) {
 	switch {
 	case o.UID != nil:
@@ -342,7 +341,7 @@ func (c *compiler) users() error {
 	return c.want(files.Want{Path: shadowPath, Node: n, Kind: "password", Name: strings.Join(touched, " ")})
 }
 
-// pointer makes the configuration readable where people look for it.
+// pointer makes the configuration readable at the path where people look for it.
 func (c *compiler) pointer() error {
 	return c.want(files.Want{Path: currentConfig,
 		Node: files.Node{Type: files.Symlink, Target: transaction.ConfigPath(c.cfg.Digest)}})

@@ -22,25 +22,25 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// certificatesPath is the record of what was delivered beside the configurations. All deployments share it: whichever
-// boots, and whatever its configuration says, the newest that was delivered counts.
+// certificatesPath is the record of the certificates that were delivered beside the configurations. All deployments
+// share the record: whichever deployment boots, and whatever its configuration holds, the newest delivery counts.
 const certificatesPath = transaction.StateDir + "/certificates.json"
 
-// delivered is that record.
+// delivered is the record at certificatesPath.
 type delivered struct {
-	// ResourceVersion is that of the ControllerConfig that they came with.
+	// ResourceVersion is that of the ControllerConfig that brought the files.
 	ResourceVersion string                   `json:"resourceVersion"`
 	Files           []machineconfig.Delivery `json:"files"` // by path
-	// Made are directories that were made for them alone, and go with the last of them.
+	// Made are directories that were made for the delivered files alone, and are removed with the last of these files.
 	Made []string `json:"made,omitempty"`
-	// Leaving is what becomes of paths that are not delivered any more, until it has: what is there by then does not tell
-	// what was to come back.
+	// Leaving are the final states of paths that are not delivered any more, kept until these states are reached. An
+	// interrupted change leaves no other trace of the state that was to come back.
 	Leaving []leaving `json:"leaving,omitempty"`
-	// Due are paths whose actions were not done yet.
+	// Due are paths whose actions are still to be done.
 	Due []string `json:"due,omitempty"`
 }
 
-// leaving is what a path is to be that is not delivered any more.
+// leaving is the final state of a path that is not delivered any more.
 type leaving struct {
 	Path string     `json:"path"`
 	Node files.Node `json:"node"`
@@ -53,21 +53,21 @@ func (l leaving) want() files.Want {
 	return w
 }
 
-// DeliverOptions are what deliver can be told.
+// DeliverOptions are the options of deliver.
 type DeliverOptions struct {
 	Policy *plan.Policy
 }
 
-// Delivery is what deliver did.
+// Delivery is the result of deliver.
 type Delivery struct {
-	// ResourceVersion is that of the ControllerConfig; empty: it has none.
+	// ResourceVersion is that of the ControllerConfig; empty: the ControllerConfig has none.
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	// Written and Removed are the paths that are not what they were.
+	// Written and Removed are the paths that have changed.
 	Written []string `json:"written,omitempty"`
 	Removed []string `json:"removed,omitempty"`
 }
 
-// deliveries reads the record. One that is damaged holds nothing up: it is written anew with the next delivery.
+// deliveries reads the record. A damaged record blocks nothing: the next delivery writes the record anew.
 func (h *Host) deliveries() *delivered {
 	d := &delivered{}
 	data, err := h.root.ReadFile(certificatesPath)
@@ -94,8 +94,9 @@ func (h *Host) keepDeliveries(d *delivered) error {
 	return nil
 }
 
-// over is a configuration with what was delivered in the place of what it says of these paths. It stays the same
-// configuration, by name and digest, and is never nil for one that is not. Nothing delivered: it is cfg itself.
+// over returns a configuration in which the delivered files replace the configuration's own entries at these paths. The
+// result has the same name and digest as cfg, and is nil only for a nil cfg. Where nothing was delivered the result is
+// cfg itself.
 func (d *delivered) over(cfg *machineconfig.Config) *machineconfig.Config {
 	if cfg == nil || len(d.Files) == 0 {
 		return cfg
@@ -118,16 +119,16 @@ func (d *delivered) has(name string) bool {
 	return slices.ContainsFunc(d.Files, func(f machineconfig.Delivery) bool { return f.Path == name })
 }
 
-// delivering is a prepared way from what was delivered to what is to be.
+// delivering is a prepared change from one delivery to the next.
 type delivering struct {
 	old, now *delivered
-	cfg      *machineconfig.Config // as it is without anything delivered
+	cfg      *machineconfig.Config // without any delivered file
 	wants    []files.Want
-	changed  []files.Want // those whose path is not as it is to be
+	changed  []files.Want // those whose path is not as wanted
 }
 
-// deliver prepares it: the same rules as for an update, of these paths alone. What a path gets that is not delivered
-// any more is what the configuration says, the vendor's, or what an admin had there before.
+// deliver prepares the change by the rules of an update, for these paths alone. A path that is not delivered any more
+// gets the configuration's content, the vendor's, or what an admin had there before.
 func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*delivering, error) {
 	v := view{host: h.root}
 	next, before := now.over(cfg), old.over(cfg)
@@ -184,7 +185,7 @@ func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*deliver
 	return out, nil
 }
 
-// same says that the record has nothing new to say, but for where it came from.
+// same reports whether the new record differs from the old one in nothing but its origin.
 func (d *delivering) same() bool {
 	return len(d.changed)+len(d.old.Leaving)+len(d.now.Leaving) == 0 && slices.Equal(d.old.Due, d.now.Due) &&
 		slices.Equal(d.old.Made, d.now.Made) &&
@@ -193,7 +194,7 @@ func (d *delivering) same() bool {
 		})
 }
 
-// result names what changes.
+// result names the changed paths.
 func (d *delivering) result(version string) *Delivery {
 	out := &Delivery{ResourceVersion: version}
 	for _, w := range d.changed {
@@ -207,10 +208,11 @@ func (d *delivering) result(version string) *Delivery {
 	return out
 }
 
-// Deliver writes the certificates of a ControllerConfig, beside the configuration: what has to be renewed while a pool
-// is paused. It is a transaction that changes no configuration and no way back; its record decides: from then on these
-// paths are what was delivered, whatever configuration the host has or gets. A field that is wrong keeps what was
-// delivered before, and is an error, after everything else was delivered.
+// Deliver writes the certificates of a ControllerConfig beside the configuration, so that certificates can be renewed
+// while a pool is paused. Deliver is a transaction that changes neither the configuration nor the deployment of a
+// rollback. The record of the delivery decides: from then on these paths hold the delivered content, whatever
+// configuration the host has or gets. A wrong field is an error and keeps what was delivered before; everything else is
+// delivered first.
 func (h *Host) Deliver(ctx context.Context, cc *mcfgv1.ControllerConfig, o DeliverOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
@@ -222,7 +224,7 @@ func (h *Host) Deliver(ctx context.Context, cc *mcfgv1.ControllerConfig, o Deliv
 		return h.result(ctx, res, r), err
 	}
 	old := h.deliveries()
-	if len(old.Leaving) > 0 { // whoever delivered last was cut short
+	if len(old.Leaving) > 0 { // the last delivery was interrupted
 		if err := h.redeliver(ctx, r); err != nil {
 			return h.result(ctx, res, r), err
 		}
@@ -249,7 +251,7 @@ func (h *Host) Deliver(ctx context.Context, cc *mcfgv1.ControllerConfig, o Deliv
 	return h.result(ctx, res, r), errors.Join(slices.Concat(problems, []error{err})...)
 }
 
-// deliverable is the configuration that the host is on, where nothing is under way that it may be taken back from.
+// deliverable returns the host's configuration, where no operation is under way that may roll that configuration back.
 func (h *Host) deliverable(ctx context.Context, r *transaction.Record) (*machineconfig.Config, error) {
 	booted, err := h.booted(ctx)
 	if err != nil {
@@ -268,7 +270,7 @@ func (h *Host) deliverable(ctx context.Context, r *transaction.Record) (*machine
 	return h.document(r.Committed)
 }
 
-// writeDelivery makes the host what d says.
+// writeDelivery makes the host's paths as d wants them.
 func (h *Host) writeDelivery(ctx context.Context, r *transaction.Record, d *delivering) error {
 	if d.same() {
 		return nil
@@ -308,9 +310,9 @@ func (h *Host) writeDelivery(ctx context.Context, r *transaction.Record, d *deli
 	return h.keepDeliveries(d.now)
 }
 
-// afterDelivery does what has to be done for what was delivered to count, as often as it takes. That is so of the
-// bundle alone that people add: the kubelet and the container runtimes read the other files by themselves.
-// What it may disrupt is what its policy says, but for a drain and a reboot.
+// afterDelivery does the actions that make a delivery count, and repeats them until they succeed. Only the bundle that
+// people add needs actions: the kubelet and the container runtimes read the other files by themselves. The policy
+// decides what afterDelivery may disrupt, except that drains and reboots are left out.
 func (h *Host) afterDelivery(ctx context.Context, now *delivered, cfg *machineconfig.Config, policy *plan.Policy,
 	res *Result) error {
 	if len(now.Due) == 0 {
@@ -338,7 +340,8 @@ func (h *Host) afterDelivery(ctx context.Context, now *delivered, cfg *machineco
 	return h.keepDeliveries(now)
 }
 
-// deliveryActions are those that a policy has for a change of these paths, and what of it is not done.
+// deliveryActions returns the actions that a policy has for a change of these paths, and warnings about actions that
+// are left out.
 func deliveryActions(paths []string, cfg *machineconfig.Config, policy *plan.Policy) ([]plan.Action, []string, error) {
 	from, to := *cfg, *cfg
 	without := func(list []machineconfig.File) []machineconfig.File {
@@ -369,8 +372,8 @@ func deliveryActions(paths []string, cfg *machineconfig.Config, policy *plan.Pol
 	return out, left, nil
 }
 
-// redeliver puts back what was delivered where a boot has brought older files: a deployment of before has an /etc of
-// before. It runs before the kubelet, so what has to be done besides is left to the next Deliver.
+// redeliver restores the delivered files where a boot has brought older files: an older deployment has an older /etc.
+// redeliver runs before the kubelet, so the next Deliver does the actions.
 func (h *Host) redeliver(ctx context.Context, r *transaction.Record) error {
 	old := h.deliveries()
 	if len(old.Files)+len(old.Leaving) == 0 {
@@ -378,7 +381,7 @@ func (h *Host) redeliver(ctx context.Context, r *transaction.Record) error {
 	}
 	cfg, err := h.deliverable(ctx, r)
 	if errors.As(err, new(*Refused)) {
-		return nil // what is under way began with what was delivered, and nothing is delivered meanwhile
+		return nil // the update under way began with the delivered files, and no delivery happens meanwhile
 	}
 	if err != nil {
 		return err
@@ -396,7 +399,7 @@ func (h *Host) redeliver(ctx context.Context, r *transaction.Record) error {
 	return h.writeDelivery(ctx, r, d)
 }
 
-// Paths are those that were written or removed, sorted.
+// Paths returns the paths that were written or removed, sorted.
 func (d *Delivery) Paths() []string {
 	set := map[string]bool{}
 	for _, p := range slices.Concat(d.Written, d.Removed) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Journals are read by others than who may read the files, and a digest of a short secret is as good as the secret.
+// More people read journals than may read the files, and a digest of a short secret is as good as the secret.
 func TestWarningsOfDriftHoldNoDigests(t *testing.T) {
 	text := driftText(Drift{Kind: "file", Path: "/etc/a", What: "contents", Expected: "sha256:1111", Found: "sha256:2222"})
 	if !strings.Contains(text, "file /etc/a: contents") || strings.Contains(text, "sha256") {

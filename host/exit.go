@@ -4,7 +4,7 @@ package host
 
 import "errors"
 
-// The exit codes that say which error it was (docs/commands.md).
+// The exit codes, which tell the errors apart (docs/commands.md).
 const (
 	ExitFailed         = 1
 	ExitUsage          = 2

@@ -18,18 +18,19 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// ignitionPreset is Ignition's own list of the units that it was told to enable. systemd has heeded it once, and must
-// not go by it when a later configuration leaves a unit to the presets.
+// ignitionPreset is Ignition's own list of the units that Ignition was told to enable. systemd has applied the list
+// once, and must not apply it again when a later configuration leaves a unit to the presets.
 const ignitionPreset = "/etc/systemd/system-preset/20-ignition.preset"
 
-// RebootPatience is how long a reboot may take from its start until the host is gone. After that something holds the
-// reboot up.
+// RebootPatience is how long a reboot may take from its start until the host is gone. After that time something blocks
+// the reboot.
 const RebootPatience = 10 * time.Minute
 
 // Firstboot completes a machine that was made from the MachineConfig in the file at from, an absolute path of the host.
-// A machine that has everything takes it as its own; what Ignition can't do is done in one transaction, with at most
-// one reboot. The file is there until that is over, and asks for it again whatever happens between. A machine that has
-// a configuration was completed before, and does not go back to what it was made from.
+// A machine that already has everything adopts the configuration; what Ignition can't do is done in one transaction,
+// with at most one reboot. The file stays until the machine is complete, so an interrupted completion starts again. A
+// machine that has a configuration was completed before, and does not return to the MachineConfig that the machine was
+// made from.
 func (h *Host) Firstboot(ctx context.Context, from string, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
@@ -43,7 +44,8 @@ func (h *Host) Firstboot(ctx context.Context, from string, o ApplyOptions) (*Res
 	return h.result(ctx, res, r), err
 }
 
-// leave waits for the shutdown to end this: what waits for the machine to be complete would start meanwhile.
+// leave waits until the shutdown ends this process. Units that wait for the machine to be complete would start if the
+// process ended earlier.
 func (h *Host) leave(ctx context.Context) error {
 	h.say("firstboot", "waits for the reboot")
 	late := time.NewTimer(RebootPatience)
@@ -83,16 +85,17 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 			return err
 		}
 		if !completed(r, cfg, booted.ID) {
-			return nil // on its way to a boot
+			return nil // a boot follows
 		}
 		adopted = res.Plan != nil && len(res.Plan.Changes) == 0
 	}
 	return h.retire(from, adopted)
 }
 
-// completed says that the host is on the configuration that it was made from, or was and went on: if only to have its
-// verdict, which is given beside the first start of what has waited for us. A record of another deployment than the
-// booted one is that of an installation before, of which /var was kept.
+// completed reports whether the machine has been completed: the host has the configuration that it was made from, or a
+// later one. A configuration that waits only for its verdict counts: that verdict is given while the units that waited
+// for us start. A record with another deployment than the booted one belongs to an earlier installation whose /var was
+// kept.
 func completed(r *transaction.Record, cfg *machineconfig.Config, booted string) bool {
 	if p := r.Pending; p != nil && p.Digest == cfg.Digest {
 		return p.Phase == transaction.PhaseProve && p.Deployment == booted
@@ -102,8 +105,8 @@ func completed(r *transaction.Record, cfg *machineconfig.Config, booted string) 
 	return r.Committed != nil && r.Committed.Digest != "" && r.Committed.Deployment == booted
 }
 
-// retire takes the file away that asked for this: as OpenShift does, all of it where the machine was as it says, and
-// else by another name, for people to see what it was made from.
+// retire removes the file that asked for the completion. As in OpenShift the file is deleted where the machine already
+// matched it. Else the file is renamed, so that people see what the machine was made from.
 func (h *Host) retire(from string, adopted bool) error {
 	if adopted {
 		return h.root.Remove(from)
@@ -112,9 +115,9 @@ func (h *Host) retire(from string, adopted bool) error {
 	return h.root.Replace(dir, name, from+".bak")
 }
 
-// encapsulated reads the whole MachineConfig that the machine was made from, and which kernel arguments of its Ignition
-// part the Ignition that made the machine was not told of. That is said in an annotation, which the configuration
-// loses: it is about this machine.
+// encapsulated reads the whole MachineConfig that the machine was made from, and its kernel arguments that the first
+// Ignition was not told of. An annotation lists these arguments. The annotation is about this machine only, so the
+// configuration loses it.
 func (h *Host) encapsulated(from string) (cfg *machineconfig.Config, arguments []string, err error) {
 	defer func() {
 		if err != nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// early carries out actions in the boot that waits for us. A job of a unit that starts after ours waits until we have
-// ended: to wait for it is to wait for ourselves.
+// early carries out actions in the boot that waits for our unit. A job of a unit that starts after ours waits until we
+// have ended: to wait for such a job is to wait for ourselves.
 type early struct {
-	unit string // ours
+	unit string // our own
 	say  func(phase, what string)
-	left []string // services whose jobs were not waited for
+	left []string // services whose jobs early did not wait for
 }
 
-// jobs are what early needs of systemd.
+// jobs are the functions of systemd that early needs.
 type jobs interface {
 	StartsAfter(ctx context.Context, name, other string) (bool, error)
 	ActiveState(ctx context.Context, names ...string) (map[string]string, error)
@@ -28,8 +28,8 @@ type jobs interface {
 	RestartUnit(ctx context.Context, name string) error
 }
 
-// act never fails because systemd takes its time: other units may wait for ours too, and what does not end in this boot
-// says nothing of the configuration.
+// act never fails because systemd takes its time: other units may wait for ours too, and a job that does not end in
+// this boot proves nothing about the configuration.
 func (e *early) act(ctx context.Context, m jobs, a plan.Action) error {
 	after, err := m.StartsAfter(ctx, a.Service, e.unit)
 	if err != nil {
@@ -52,8 +52,8 @@ func (e *early) act(ctx context.Context, m jobs, a plan.Action) error {
 	return err
 }
 
-// behind leaves a service that is to start after us to its start, which reads what is there then. One that runs all the
-// same is told, once we have ended.
+// behind leaves a service that starts after us to its own start, which reads the new files. A service that already runs
+// gets its job queued, to run once we have ended.
 func (e *early) behind(ctx context.Context, m jobs, service string, restart bool) error {
 	e.left = append(e.left, service)
 	states, err := m.ActiveState(ctx, service)
@@ -70,5 +70,5 @@ func (e *early) behind(ctx context.Context, m jobs, service string, restart bool
 	return m.QueueReload(ctx, service)
 }
 
-// late says that a service may not be as it is to be yet.
+// late reports whether a service may not have taken up its changes yet.
 func (e *early) late(service string) bool { return e != nil && slices.Contains(e.left, service) }

@@ -24,7 +24,7 @@ func TestOnlyAFreshWordThatTheNodeIsNotHeldCounts(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		word *heldWord
-		want bool // it is refused
+		want bool // the apply is refused
 	}{
 		{"nothing was said", nil, false},
 		{"it is held", &heldWord{Held: true, Uptime: now}, false},

@@ -20,7 +20,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// HookDocument is what a cluster tells the host of hooks: those of the pool, and the node's name.
+// HookDocument is what a cluster tells the host about hooks: the hooks of the pool, and the node's name.
 type HookDocument struct {
 	Node  string     `json:"node"`
 	Hooks []api.Hook `json:"hooks,omitempty"`
@@ -34,35 +34,35 @@ type keptHooks struct {
 }
 
 const (
-	// hooksPath has what the cluster's hooks are for the update under way: the verdict needs no API server.
+	// hooksPath keeps the cluster's hooks for the update under way, so that the verdict needs no API server.
 	hooksPath = transaction.StateDir + "/hooks.json"
-	// scriptsDir has the program of a hook that the cluster brings, while it runs.
+	// scriptsDir holds the program of a hook that the cluster brings, while the hook runs.
 	scriptsDir = transaction.StateDir + "/hooks"
-	// answersPath has the hooks that said yes in this boot. No other boot inherits it.
+	// answersPath keeps the hooks that agreed in this boot. No other boot inherits the file.
 	answersPath = transaction.RunDir + "/hooks.json"
 )
 
-// hookAnswers are the names of the hooks that said yes to a configuration in a boot.
+// hookAnswers are the names of the hooks that agreed to a configuration in a boot.
 type hookAnswers struct {
 	Boot   string   `json:"boot"`
 	Digest string   `json:"digest"`
 	Yes    []string `json:"yes"`
 }
 
-// HookList is what hooks prints.
+// HookList is the output of the command hooks.
 type HookList struct {
 	Hooks    []ListedHook `json:"hooks"`
 	Warnings []string     `json:"warnings,omitempty"`
 }
 
-// ListedHook is a hook of the host's own.
+// ListedHook is one of the host's own hooks.
 type ListedHook struct {
 	When  hooks.When `json:"when"`
 	Path  string     `json:"path"`
 	Limit string     `json:"limit"`
 }
 
-// WriteText lists them for people.
+// WriteText lists the hooks for people.
 func (l *HookList) WriteText(w io.Writer) error {
 	for _, hook := range l.Hooks {
 		if _, err := fmt.Fprintf(w, "%-12s  %-8s  %s\n", hook.When, hook.Limit, hook.Path); err != nil {
@@ -88,8 +88,8 @@ func (h *Host) Hooks() (*HookList, error) {
 	return list, nil
 }
 
-// AskBeforeDrain asks the hooks whether a drain, or a reboot, for a configuration may begin. A no is a *Refused with a
-// *hooks.Error.
+// AskBeforeDrain asks the hooks whether a drain, or a reboot, for a configuration may begin. A hook's refusal is a
+// *Refused with a *hooks.Error.
 func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc HookDocument) error {
 	r, err := h.store().Load()
 	if err != nil {
@@ -100,7 +100,7 @@ func (h *Host) AskBeforeDrain(ctx context.Context, to string, doc HookDocument) 
 
 func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to string, doc HookDocument) error {
 	if h.services == nil {
-		return nil // a tree serves nobody
+		return nil // a tree serves no workload
 	}
 	all, err := h.hooks(hooks.BeforeDrain, doc)
 	if err != nil {
@@ -119,7 +119,7 @@ func (h *Host) askBeforeDrain(ctx context.Context, r *transaction.Record, to str
 	return nil
 }
 
-// hooks are the host's own, then the cluster's as its pool names them.
+// hooks returns the host's own hooks, then the cluster's in the order of its pool.
 func (h *Host) hooks(when hooks.When, doc HookDocument) ([]hooks.Hook, error) {
 	all, warnings, err := hooks.Find(h.root, when)
 	if err != nil {
@@ -131,7 +131,7 @@ func (h *Host) hooks(when hooks.When, doc HookDocument) ([]hooks.Hook, error) {
 	return append(all, ClusterHooks(when, doc.Hooks)...), nil
 }
 
-// ClusterHooks are those of a pool's hooks that are for this point.
+// ClusterHooks returns those of a pool's hooks that are for this point.
 func ClusterHooks(when hooks.When, carried []api.Hook) []hooks.Hook {
 	var out []hooks.Hook
 	point := api.HookBeforeDrain
@@ -155,7 +155,8 @@ func ClusterHooks(when hooks.When, carried []api.Hook) []hooks.Hook {
 	return out
 }
 
-// hookEnvironment is what a hook is told. Names only: whatever else it wants to know it can ask the host.
+// hookEnvironment returns the environment of a hook. The environment has names only: a hook can ask the host for
+// everything else.
 func hookEnvironment(when hooks.When, r *transaction.Record, to, node string) []string {
 	from := ""
 	if r.Committed != nil {
@@ -168,7 +169,7 @@ func hookEnvironment(when hooks.When, r *transaction.Record, to, node string) []
 		"NODEREFIT_NODE=" + node, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 }
 
-// hookPatience is how long to wait for others that run a hook: one of them does at a time.
+// hookPatience is how long to wait for other processes that run a hook: only one process at a time runs hooks.
 const hookPatience = hooks.LongestLimit
 
 // runHook runs one hook as a unit of its own.
@@ -193,8 +194,8 @@ func (h *Host) runHook(ctx context.Context, when hooks.When, hook hooks.Hook, en
 		func(line string) { h.say(string(when), path.Base(hook.Name)+": "+line) })
 }
 
-// keepHooks puts what the cluster says of hooks beside the record, for the boot of a configuration. It is durable
-// before anything is decided.
+// keepHooks stores the cluster's hooks beside the record, for the boot of a configuration. They are durable before
+// anything is decided.
 func (h *Host) keepHooks(digest string, doc HookDocument) error {
 	if h.services == nil {
 		return nil
@@ -212,7 +213,7 @@ func (h *Host) keepHooks(digest string, doc HookDocument) error {
 	return nil
 }
 
-// hooksFor is what was kept for a configuration; nothing where nothing was.
+// hooksFor returns the hooks that were kept for a configuration, the zero value where none were kept.
 func (h *Host) hooksFor(digest string) (HookDocument, error) {
 	data, err := h.root.ReadFile(hooksPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -231,9 +232,9 @@ func (h *Host) hooksFor(digest string) (HookDocument, error) {
 	return kept.HookDocument, nil
 }
 
-// afterBoot are the hooks of a configuration that has booted, as questions of its verdict: one after the other, each
-// until it says yes once in this boot. They may change the host, so that everything but the boot itself is asked only
-// after them.
+// afterBoot returns the hooks of a booted configuration as checks of its verdict: one after the other, each until the
+// hook agrees once in this boot. Hooks may change the host, so every check but that of the boot itself comes after
+// them.
 func (h *Host) afterBoot(r *transaction.Record, others []transaction.Check) ([]transaction.Check, error) {
 	p := r.Pending
 	doc, err := h.hooksFor(p.Digest)
@@ -258,7 +259,7 @@ func (h *Host) afterBoot(r *transaction.Record, others []transaction.Check) ([]t
 		}
 	}
 	at := 1 + slices.IndexFunc(others, func(c transaction.Check) bool { return c.Name == transaction.BootCheck })
-	return slices.Insert(others, at, out...), nil // a round asks in this order
+	return slices.Insert(others, at, out...), nil // a round asks the checks in this order
 }
 
 func (h *Host) askAfterBoot(ctx context.Context, p *transaction.Pending, hook hooks.Hook, environment []string) error {
@@ -268,12 +269,12 @@ func (h *Host) askAfterBoot(ctx context.Context, p *transaction.Pending, hook ho
 	}
 	err := h.runHook(ctx, hooks.AfterBoot, hook, environment)
 	if no, is := errors.AsType[*hooks.Error](err); is {
-		return errors.New(no.Said()) // the check has the name
+		return errors.New(no.Said()) // the check already has the hook's name
 	}
 	if err != nil {
 		return err
 	}
-	said = h.answers(p) // another process may have asked meanwhile
+	said = h.answers(p) // another process may have asked the hook meanwhile
 	said.Yes = append(said.Yes, hook.Name)
 	data, err := json.Marshal(said)
 	if err != nil {
@@ -282,7 +283,7 @@ func (h *Host) askAfterBoot(ctx context.Context, p *transaction.Pending, hook ho
 	return h.root.WriteRecord(answersPath, data, 0o600)
 }
 
-// answers are what was said in this boot; what can't be read is asked again.
+// answers returns the answers of this boot; a hook whose answer can't be read is asked again.
 func (h *Host) answers(p *transaction.Pending) hookAnswers {
 	now := hookAnswers{Boot: p.BootID, Digest: p.Digest}
 	var said hookAnswers

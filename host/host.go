@@ -40,11 +40,11 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// OS names how a host's operating system is managed.
+// OS names the manager of a host's operating system.
 type OS string
 
-// The back ends of CONTRACT's --os. The deployments are ostree's own with each of them; what the OS of one consists of
-// is composed by the host's own manager.
+// The back ends of CONTRACT's --os. With each of them the deployments are ostree's own; the host's own manager composes
+// the content of the OS.
 const (
 	OSAuto      OS = "auto"
 	OSRpmOstree OS = "rpm-ostree"
@@ -53,7 +53,7 @@ const (
 	OSNone      OS = "none"
 )
 
-// Refused is the error of work that must not be done now: another operation or manager has the host.
+// Refused is the error of work that must not be done now: another operation or manager is working on the host.
 type Refused struct{ Err error }
 
 func (e *Refused) Error() string { return e.Err.Error() }
@@ -80,15 +80,15 @@ func (e *DriftError) Error() string {
 	return fmt.Sprintf("host does not match %s: %s %s: %s%s", e.Config, first.Kind, first.Subject(), first.What, more)
 }
 
-// Host is a host, or a tree that looks like one, with everything that its commands need.
+// Host is a host, or a tree that looks like a host, with everything that its commands need.
 type Host struct {
 	root     *files.Root
 	os       OS
-	live     bool // the tree is the system that we run on
+	live     bool // the tree is the running system
 	plain    *ostree.Plain
 	grub     *ostree.GRUB
 	composer composer
-	// units runs hooks, and the tools of the composer, of which there are none without one.
+	// units runs hooks and the composer's tools. Without a composer there are no tools.
 	units       *systemd.Units
 	tools       *ostree.Tools
 	system      *osimage.System // see current
@@ -97,11 +97,11 @@ type Host struct {
 	services    *services
 	labels      *files.Labels
 	kernel      string        // its boot id
-	bootID      func() string // found out once, by who asks for it
+	bootID      func() string // found out once, at the first call
 	deployments *deployments
 	now         func() time.Time
 	say         func(phase, what string)
-	way         string // what status says of the road, once that is known
+	way         string // what status shows of the road, once the road is known
 
 	left []transaction.Left // see leftAsIs
 
@@ -110,7 +110,7 @@ type Host struct {
 	lock         *os.File
 }
 
-// Open returns the host at dir. say is told what is being done.
+// Open returns the host at dir. Open and later operations report each step of their work to say.
 func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	root, err := files.Open(dir)
 	if err != nil {
@@ -125,7 +125,7 @@ func Open(dir string, backend OS, say func(phase, what string)) (*Host, error) {
 	return h, nil
 }
 
-// BootIDFile has the ID of the kernel's boot.
+// BootIDFile holds the ID of the kernel's boot.
 const BootIDFile = "/proc/sys/kernel/random/boot_id"
 
 func (h *Host) open(backend OS) error {
@@ -182,7 +182,7 @@ func (h *Host) open(backend OS) error {
 	return nil
 }
 
-// overwrite writes what the boot loader reads, on whatever file system of the host that is.
+// overwrite writes what the boot loader reads, on whichever of the host's file systems that is.
 func overwrite(name string, block []byte) error {
 	root, err := files.OpenRemounted(path.Dir(name))
 	if err != nil {
@@ -191,8 +191,8 @@ func overwrite(name string, block []byte) error {
 	return errors.Join(root.Overwrite(path.Base(name), block), root.Close())
 }
 
-// onTree says whether the record is that of a host whose journal carries everything: what --os none began on a host
-// with ostree goes on in that way.
+// onTree reports whether the record is that of a host whose journal carries everything: an update that --os none began
+// on a host with ostree continues in that way.
 func (h *Host) onTree() bool {
 	r, err := h.store().Load()
 	if err != nil {
@@ -204,7 +204,7 @@ func (h *Host) onTree() bool {
 	return r.Committed != nil && r.Committed.Digest != "" && r.Committed.Deployment == ""
 }
 
-// contradicts refuses to go on with a pending update on another road than the one it is on.
+// contradicts refuses to continue a pending update on another road than its own.
 func (h *Host) contradicts(r *transaction.Record) error {
 	if p := r.Pending; p != nil && (p.Road == transaction.RoadTree) != (h.plain == nil) {
 		return &Refused{Err: fmt.Errorf("the update to %s is under way on the %s road, which --os %s is not",
@@ -230,19 +230,19 @@ func (h *Host) exists(name string) bool {
 	return err == nil && n.Type != files.Absent
 }
 
-// has says whether the host has a program, in its image or of an admin's.
+// has reports whether the host has a program, from its image or installed by an admin.
 func (h *Host) has(program string) bool {
 	return h.exists("/usr/bin/"+program) || h.exists("/usr/local/bin/"+program)
 }
 
-// settling is how long Lock waits for a verdict that is being written down: the unit that proves holds the lock for
-// that alone, and cleans up after itself. So does the recovery of a boot.
+// settling is how long Lock waits for a verdict that is being recorded: the unit that proves holds the lock only to
+// record the verdict and to clean up. The recovery of a boot holds the lock as briefly.
 const settling = 30 * time.Second
 
-// proveVerb is what the unit that proves holds the lock as.
+// proveVerb is the verb under which the proving unit holds the lock.
 const proveVerb = "prove"
 
-// Lock makes sure that nobody else changes the host while we do. verb is what the others are told.
+// Lock makes sure that no other process changes the host meanwhile. Other processes are told the verb.
 func (h *Host) Lock(ctx context.Context, verb string) error {
 	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
 		return err
@@ -265,8 +265,8 @@ func (h *Host) Lock(ctx context.Context, verb string) error {
 	}
 }
 
-// settles reports whether the lock that could not be taken is soon free: its holder writes down what has become of an
-// update, or has the lock since this moment and has not yet written its name.
+// settles reports whether the lock that could not be taken is free soon: its holder records the end of an update, or
+// has just taken the lock and not yet written its name.
 func settles(held error) bool {
 	text := held.Error()
 	return !strings.Contains(text, files.HeldBy) || strings.Contains(text, "machine-config-daemon "+proveVerb+",") ||
@@ -282,7 +282,7 @@ func (h *Host) unlock() {
 
 func (h *Host) store() *transaction.Store { return transaction.NewStore(h.root) }
 
-// boot names the boot that we are in.
+// boot names the current boot.
 func (h *Host) boot() string {
 	if h.services == nil {
 		return h.kernel
@@ -293,8 +293,8 @@ func (h *Host) boot() string {
 	if err == nil || errors.Is(err, systemd.ErrNoSoftReboots) {
 		return transaction.BootID(h.kernel, count)
 	}
-	// Then a boot of the userspace alone is taken for the one before, rather than the same boot for another, which would
-	// cost an attempt.
+	// On such an error a soft reboot is taken for the boot before. The opposite mistake, to take the same boot for
+	// another, would cost an attempt.
 	h.say("boot", err.Error())
 	r, err := h.store().Load()
 	if err != nil {
@@ -318,18 +318,19 @@ func (h *Host) engine() *transaction.Engine {
 	return e
 }
 
-// leftAsIs notes a path that stays as it is because others than root are in the way. The first reason counts.
+// leftAsIs records a path that stays as it is because users other than root are in the way. The first reason counts.
 func (h *Host) leftAsIs(l transaction.Left) {
 	if !slices.ContainsFunc(h.left, func(known transaction.Left) bool { return known.Path == l.Path }) {
 		h.left = append(h.left, l)
 	}
 }
 
-// errNoCopy is why a revision can't be compared with: the host's copy of it is gone or damaged.
+// errNoCopy is the reason why a revision can't be compared with the host: the host's copy is gone or damaged.
 var errNoCopy = errors.New("the host's copy is gone or damaged")
 
-// committed returns the configuration that the record says the host has, nil where it has none yet. next, which the
-// host is to get, is returned where both are the same, also with errNoCopy: then its content is known all the same.
+// committed returns the host's configuration as recorded, nil where the host has none yet. Where next, which the host
+// is to get, has the same content, committed returns next, also together with errNoCopy: the content is known even
+// without the copy.
 func (h *Host) committed(r *transaction.Record, next *machineconfig.Config) (*machineconfig.Config, error) {
 	if r.Committed != nil && r.Committed.Digest == next.Digest {
 		_, err := h.document(r.Committed)
@@ -338,20 +339,21 @@ func (h *Host) committed(r *transaction.Record, next *machineconfig.Config) (*ma
 	return h.revision(r.Committed)
 }
 
-// unread says in a plan that the committed configuration could not be read, where err says so.
+// unread notes in a plan that the committed configuration could not be read, where err is not nil.
 func unread(p *plan.Plan, r *transaction.Record, err error) {
 	if err != nil && r.Committed != nil {
 		p.Current, p.Unread = r.Committed.Config, message.OneLine(err.Error())
 	}
 }
 
-// revision returns what the host is to be at a revision: its configuration, with what was delivered since.
+// revision returns the wanted content of the host at a revision: the revision's configuration, with all later
+// deliveries.
 func (h *Host) revision(rev *transaction.Revision) (*machineconfig.Config, error) {
 	cfg, err := h.document(rev)
 	return h.deliveries().over(cfg), err
 }
 
-// document returns the configuration of a revision as it was asked for.
+// document returns the configuration of a revision as requested, without deliveries.
 func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error) {
 	if rev == nil || rev.Digest == "" {
 		return nil, nil
@@ -384,7 +386,7 @@ func (h *Host) document(rev *transaction.Revision) (*machineconfig.Config, error
 	return cfg, nil
 }
 
-// booted returns the deployment that runs; the zero one without ostree.
+// booted returns the running deployment, the zero value without ostree.
 func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
 	if h.plain == nil {
 		return ostree.Deployment{}, nil
@@ -401,7 +403,7 @@ func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
 	return ostree.Deployment{}, errors.New("reading deployments: none of them is the booted one")
 }
 
-// Uptime is the time since the boot, suspended or not: no clock that is set changes it.
+// Uptime is the time since the boot, suspended or not: setting a clock does not change it.
 func Uptime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -410,7 +412,8 @@ func Uptime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// deployments are the host's, asked for once and again after each change of ours: every answer is a fork.
+// deployments are the host's deployments. They are read once, and again after each change of ours: every answer costs a
+// fork.
 type deployments struct {
 	*ostree.Plain
 	rpm   *rpmostree.Driver // nil on a host without rpm-ostree
@@ -427,7 +430,8 @@ func (d *deployments) Status(ctx context.Context) ([]ostree.Deployment, error) {
 	return d.known, err
 }
 
-// changed is for those that change the deployments without us: the OS manager stages some, and lets them go.
+// changed makes the next Status read the deployments again, because others changed them: the OS manager stages some and
+// removes some.
 func (d *deployments) changed() {
 	if d != nil {
 		d.known = nil
@@ -443,7 +447,7 @@ func (d *deployments) BootSpace(ctx context.Context, osName, checksum string) er
 	return d.Plain.BootSpace(ctx, all, osName, checksum)
 }
 
-// Current is what the booted deployment is: the refspec of its origin, or its commit where it has none.
+// Current returns the content of the booted deployment: the refspec of its origin, or its commit where it has none.
 func (d *deployments) Current(ctx context.Context) (osimage.System, error) {
 	all, err := d.Status(ctx)
 	for _, one := range all {
@@ -460,7 +464,7 @@ func (d *deployments) Materialise(ctx context.Context, r ostree.Request) (ostree
 	return d.Plain.Materialise(ctx, r)
 }
 
-// SetDefault makes a deployment the one that boots next.
+// SetDefault makes a deployment the one that the next boot uses.
 func (d *deployments) SetDefault(ctx context.Context, id string) error {
 	d.known = nil
 	if d.rpm != nil {
@@ -479,19 +483,19 @@ func (d *deployments) Stage(ctx context.Context, checksum string, arguments []st
 	return d.rpm.Stage(ctx, checksum, arguments)
 }
 
-// Release lets what is staged boot after the next orderly shutdown.
+// Release lets the staged deployment boot after the next orderly shutdown.
 func (d *deployments) Release(ctx context.Context, id string) error {
 	d.known = nil
 	return d.Plain.Release(ctx, id)
 }
 
-// PrepareSoftReboot has the next soft reboot lead to a deployment.
+// PrepareSoftReboot makes the next soft reboot lead to a deployment.
 func (d *deployments) PrepareSoftReboot(ctx context.Context, id string) error {
 	d.known = nil
 	return d.Plain.PrepareSoftReboot(ctx, id)
 }
 
-// ResetSoftReboot has it lead nowhere.
+// ResetSoftReboot takes the target of the next soft reboot away.
 func (d *deployments) ResetSoftReboot(ctx context.Context) error {
 	d.known = nil
 	return d.Plain.ResetSoftReboot(ctx)
@@ -503,8 +507,8 @@ func (d *deployments) Discard(ctx context.Context, id string) error {
 	return d.Plain.Discard(ctx, id)
 }
 
-// Compose stages the image of s, which can have no packages. A checksum says nothing about where the OS comes from: it
-// has no origin of its own.
+// Compose stages the image of s, which can have no packages. A checksum does not name the OS's source, so a commit
+// named by its checksum has no origin of its own.
 func (d *deployments) Compose(ctx context.Context, s osimage.System) (osimage.Composed, error) {
 	if len(s.Packages)+len(s.Removed) > 0 {
 		return osimage.Composed{}, &ostree.Error{Class: ostree.Invalid, Doing: "composing " + s.Image,
@@ -521,7 +525,7 @@ func (d *deployments) Compose(ctx context.Context, s osimage.System) (osimage.Co
 	return c, nil
 }
 
-// Present reports whether what Compose gave is still there whole. No fork.
+// Present reports whether the result of Compose is still complete. The check forks no process.
 func (d *deployments) Present(_ context.Context, s osimage.System, c osimage.Composed) (bool, error) {
 	there, err := d.Complete(c.Checksum)
 	if err != nil {
@@ -530,5 +534,5 @@ func (d *deployments) Present(_ context.Context, s osimage.System, c osimage.Com
 	return there, nil
 }
 
-// Drop has nothing to do: the refs that a pull has written hold what was composed, and are the next one's.
+// Drop has nothing to do: the refs that a pull has written hold the composed commit, and the next pull reuses them.
 func (d *deployments) Drop(context.Context) error { return nil }

@@ -14,7 +14,7 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// Installer puts what is the agent's own onto a host.
+// Installer installs the agent's own files on a host.
 type Installer struct {
 	root   *files.Root
 	labels *files.Labels
@@ -29,8 +29,8 @@ func NewInstaller(root *files.Root) (Installer, error) {
 	return Installer{root: root, labels: labels}, nil
 }
 
-// install puts the recovery unit and the program on the host, where they are not there yet. The transaction that
-// follows makes them durable before it decides anything.
+// install puts the recovery unit and the program on the host, where they are missing. The transaction that follows
+// makes them durable before it decides anything.
 func (h *Host) install() error {
 	i := Installer{root: h.root, labels: h.labels}
 	self, err := os.Executable()
@@ -55,7 +55,7 @@ func (i Installer) Units() error {
 	return nil
 }
 
-// put makes one path of the agent's own as wanted, by a rename, and only where it is not.
+// put makes one of the agent's own paths as wanted, by a rename, and only where the path differs.
 func (i Installer) put(w files.Want) error {
 	at, err := i.root.Resolve(w.Path)
 	if err != nil {
@@ -76,7 +76,7 @@ func (i Installer) put(w files.Want) error {
 	if err := i.root.Stage(dir, tmp, w.Node); err != nil {
 		return err
 	}
-	// What a unit runs at the next boot must not be an empty file then, whatever happens until the next sync.
+	// The program that a unit runs at the next boot must not be an empty file then, whatever happens until the next sync.
 	if w.Node.Type == files.Regular && w.Path == BinaryPath {
 		if err := i.root.Fsync(dir + tmp); err != nil {
 			return err
@@ -85,8 +85,8 @@ func (i Installer) put(w files.Want) error {
 	return i.root.Replace(dir, tmp, w.Path)
 }
 
-// copyProgram copies the program at self to the host. A copy with the same size and time is the same program: reading
-// 25 megabytes to be sure would be paid by every update.
+// copyProgram copies the program at self to the host. A copy with the same size and time is the same program: every
+// update would pay for reading 25 megabytes to be sure.
 func (i Installer) copyProgram(self string) error {
 	st, err := os.Stat(self)
 	if err != nil {
@@ -105,8 +105,8 @@ func (i Installer) copyProgram(self string) error {
 	return i.root.Touch(BinaryPath, st.ModTime().Truncate(time.Second))
 }
 
-// Program makes the host's copy of the program the one at self, unless it has the same bytes already. Units that run
-// the old one keep it until they end. Images give every program the same time, so that nothing but the bytes tells one
+// Program replaces the host's copy of the program by the one at self, unless both have the same bytes already. Units
+// that run the old program keep it until they end. Images give every program the same time, so only the bytes tell one
 // version from the next.
 func (i Installer) Program(self string) (err error) {
 	src, err := os.Open(self)
@@ -118,7 +118,7 @@ func (i Installer) Program(self string) (err error) {
 	if err != nil {
 		return fmt.Errorf("reading this program: %w", err)
 	}
-	// Mapped and not read: it must not make the head larger by its own size.
+	// The file is mapped and not read: the program must not make the head larger by its own size.
 	data, err := unix.Mmap(int(src.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {
 		return fmt.Errorf("reading this program: %w", err)

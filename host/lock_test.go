@@ -13,8 +13,8 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// A host whose record says that an update is over takes the next command, though what has written the record still
-// cleans up behind itself. So does one whose lock has just been taken, and has no name in it yet.
+// A host whose record shows the end of an update takes the next command, although the process that wrote the record is
+// still cleaning up. So does a host whose lock has just been taken, and has no name in it yet.
 func TestACommandWaitsForWhatWritesTheEndOfAnUpdateDown(t *testing.T) {
 	for holder, refused := range map[string]bool{
 		"":                                     false,

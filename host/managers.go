@@ -18,10 +18,10 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// osManagers are units that change the OS by themselves and reboot. Two at one host undo each other's work.
+// osManagers are units that change the OS by themselves and reboot. Two managers on one host undo each other's work.
 var osManagers = []string{"zincati.service", "bootc-fetch-apply-updates.timer", rpmostreeTimer}
 
-// rpm-ostree's timer is enabled on many a host on which its configuration, a key file, has it do nothing.
+// rpm-ostree's timer is enabled on many hosts where its configuration, a key file, makes it do nothing.
 const (
 	rpmostreeTimer  = "rpm-ostreed-automatic.timer"
 	rpmostreeConfig = "/etc/rpm-ostreed.conf"
@@ -30,26 +30,27 @@ const (
 // mcoUnits are those that the OpenShift machine-config-operator brings to a host.
 var mcoUnits = []string{"machine-config-daemon-firstboot.service", "machine-config-daemon-pull.service"}
 
-// ownUnits is in each unit of ours.
+// ownUnits is a line in each of our units.
 const ownUnits = "Documentation=https://github.com/noderefit/noderefit\n"
 
-// sentinel is what asks kured for a reboot, unless it is told another.
+// sentinel is the file by which kured is asked for a reboot, unless kured is told another file.
 const sentinel = "/var/run/reboot-required"
 
-// signs are what a host shows of others who manage it.
+// signs are traces of other managers on a host.
 type signs struct {
 	units     map[string]string // active states of the units above; "masked" for a masked one
-	texts     map[string]string // what the unit files of mcoUnits in /etc say
+	texts     map[string]string // contents of the unit files of mcoUnits in /etc
 	processes [][]string        // command lines
-	// automatic is what rpm-ostreed's timer does: the value of AutomaticUpdatePolicy.
+	// automatic is the job of rpm-ostreed's timer: the value of AutomaticUpdatePolicy.
 	automatic string
-	// currentConfig says that there is a file where ours is a link: the other agent wrote it.
+	// currentConfig reports whether there is a file in the place of our link: the other agent wrote it.
 	currentConfig bool
 	exists        func(path string) bool
 }
 
-// rival names who else manages the host, and what to do about it; "" for nobody. off says which units the configuration
-// turns off, boots whether the update reboots: only then do those count that care for the OS and reboots alone.
+// rival names another manager of the host, and what to do about it; "" where there is no other manager. off reports
+// whether the configuration turns a unit off, boots whether the update reboots. Managers that care only for the OS and
+// for reboots count only where boots is true.
 func rival(s signs, off func(unit string) bool, boots bool) string {
 	active := func(unit string) bool {
 		return (s.units[unit] == "active" || s.units[unit] == "activating") && !off(unit)
@@ -68,7 +69,7 @@ func rival(s signs, off func(unit string) bool, boots bool) string {
 	for _, unit := range mcoUnits {
 		state := s.units[unit]
 		switch {
-		case strings.Contains(s.texts[unit], ownUnits): // it is called as OpenShift's is, and ours
+		case strings.Contains(s.texts[unit], ownUnits): // our own unit, which has the name of OpenShift's
 		case active(unit):
 			return mco + unit + " is " + state + "; disable it, or have the configuration do so"
 		case s.currentConfig && state != "" && state != "not-found" && state != "masked" && !off(unit):
@@ -86,12 +87,13 @@ func rival(s signs, off func(unit string) bool, boots bool) string {
 	return ""
 }
 
-// harmless says that rpm-ostree's timer touches no deployment under that policy.
+// harmless reports whether rpm-ostree's timer touches no deployment under that policy.
 func harmless(policy string) bool {
 	return slices.Contains([]string{"", "none", "off", "check"}, policy)
 }
 
-// automaticPolicy reads the policy from rpm-ostree's configuration; "" where it has none, which is none.
+// automaticPolicy reads the policy from rpm-ostree's configuration; "" where the configuration has none, which means
+// the policy none.
 func automaticPolicy(config string) string {
 	group, policy := "", ""
 	for line := range strings.Lines(config) {
@@ -108,7 +110,8 @@ func automaticPolicy(config string) string {
 	return policy
 }
 
-// sentinelOf is the file that a kured looks for; "" where it asks a command instead, which we can't know the answer of.
+// sentinelOf returns the file that a kured looks for; "" where that kured asks a command instead, whose answer we can't
+// know.
 func sentinelOf(argv []string) string {
 	at := sentinel
 	for i, arg := range argv {
@@ -127,7 +130,7 @@ func sentinelOf(argv []string) string {
 	return at
 }
 
-// otherManagers refuses a host on which somebody else is at work, unless the configuration turns it off.
+// otherManagers refuses a host on which another manager is at work, unless the configuration turns that manager off.
 func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boots bool) error {
 	if h.services == nil {
 		return nil
@@ -172,7 +175,7 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 	return nil
 }
 
-// processes returns the command lines of all that runs; the kernel's threads have none.
+// processes returns the command lines of all running processes; the kernel's threads have none.
 func (h *Host) processes() ([][]string, error) {
 	names, err := h.root.ReadDir("/proc")
 	if err != nil {
@@ -184,7 +187,7 @@ func (h *Host) processes() ([][]string, error) {
 			continue
 		}
 		line, err := h.root.ReadFile("/proc/" + name + "/cmdline")
-		if err == nil && len(line) > 0 { // one that has ended meanwhile is none
+		if err == nil && len(line) > 0 { // a process that has ended meanwhile is left out
 			out = append(out, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
 		}
 	}

@@ -17,7 +17,7 @@ func TestRivalIsNamedWithWhatToDo(t *testing.T) {
 		off    string
 		live   bool
 		exists string
-		want   []string // none: nobody
+		want   []string // none: no other manager
 	}{
 		{what: "a host of one's own"},
 		{what: "an agent of ours", signs: signs{processes: [][]string{

@@ -14,27 +14,27 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// nodeWordFile holds what the head was last told of the node by the API server. No boot inherits it.
+// nodeWordFile holds the API server's last report on the node, as the head wrote it. No boot inherits the file.
 const nodeWordFile = transaction.RunDir + "/node-ready"
 
-// wordLasts is how long what the head said counts. It repeats itself every few seconds while it hears from the API
-// server; a kubelet is called NotReady 40 seconds after its last sign of life.
+// wordLasts is how long the head's report counts. The head repeats its report every few seconds while it reaches the
+// API server; a node becomes NotReady 40 seconds after its kubelet's last sign of life.
 const wordLasts = time.Minute
 
-// nodeWord is what the API server says of the node.
+// nodeWord is the API server's report on the node.
 type nodeWord struct {
 	Ready bool      `json:"ready"`
 	Why   string    `json:"why"`
 	When  time.Time `json:"when"`
-	// Uptime is when it was said, and Heard when the kubelet had last spoken, as time since the kernel's boot: a clock
-	// that is set changes nothing.
+	// Uptime is when the report was written, and Heard when the kubelet had last spoken, as time since the kernel's boot:
+	// setting a clock changes neither.
 	Uptime time.Duration `json:"uptimeNanoseconds"`
 	Heard  time.Duration `json:"heardNanoseconds,omitempty"`
 }
 
-// since leaves out what was said of a boot before this one, which began then: /run outlives a soft reboot. The API
-// server does not know of one, so after a soft reboot the kubelet's clock says what it has reported of; after another
-// the head has asked for the kernel's boot already.
+// since returns nil for a report from before this boot, which began at booted: /run outlives a soft reboot. The API
+// server does not notice a soft reboot, so after one the kubelet's last sign of life must be newer than the boot. After
+// a full reboot the head has already compared the kernel's boot.
 func (w *nodeWord) since(booted time.Duration, soft bool) *nodeWord {
 	if w == nil || w.Uptime < booted {
 		return nil
@@ -46,25 +46,26 @@ func (w *nodeWord) since(booted time.Duration, soft bool) *nodeWord {
 	return w
 }
 
-// NotHeard is why a node that was ready is not called so yet.
+// NotHeard is the reason why a node that was ready is not reported as ready yet.
 const NotHeard = "its kubelet has not reported since the boot"
 
-// nodeHeldFile holds what the head last said of the hold on the node.
+// nodeHeldFile holds the head's last report on the hold of the node.
 const nodeHeldFile = transaction.RunDir + "/node-held"
 
-// heldWord says whether the node is as it was left by the drain: cordoned all the time, so that nothing came to it.
+// heldWord reports whether the node is as the drain left it: cordoned all the time, so that no pod came to the node.
 type heldWord struct {
 	Held   bool          `json:"held"`
-	Why    string        `json:"why,omitempty"` // it is not
+	Why    string        `json:"why,omitempty"` // why the node is not held
 	When   time.Time     `json:"when"`
 	Uptime time.Duration `json:"uptimeNanoseconds"` // as in nodeWord
 }
 
-// errNotHeld is why an update that was drained for is not committed.
+// errNotHeld is the reason why an update is not committed after its drain.
 var errNotHeld = errors.New("the node is to be drained again")
 
-// judgeHold refuses to disrupt a node that the head has just said may have pods again. A head that says nothing is no
-// reason: it was drained before the update began, and a head or an API server that is away must not hold that up.
+// judgeHold refuses to disrupt a node about which the head has just reported that it may have pods again. A missing
+// report is no reason to refuse: the node was drained before the update began. A head or an API server that is away
+// must not block the update.
 func judgeHold(word *heldWord, now time.Duration) error {
 	if word == nil || word.Held || now-word.Uptime > wordLasts {
 		return nil
@@ -72,8 +73,8 @@ func judgeHold(word *heldWord, now time.Duration) error {
 	return &Refused{Err: fmt.Errorf("%w: %s", errNotHeld, word.Why)}
 }
 
-// ReportNodeHeld writes for an apply on the host whether the node is still as the drain has left it. A report that the
-// node is not held counts for a short time only (wordLasts): the agent repeats the report.
+// ReportNodeHeld writes for an apply on the host whether the node is still as the drain left it. A report that the node
+// is not held counts for a short time only (wordLasts): the agent repeats the report.
 func ReportNodeHeld(root *files.Root, held bool, why string) error {
 	data, err := json.Marshal(heldWord{Held: held, Why: why, When: time.Now().UTC(), Uptime: Uptime()})
 	if err != nil {
@@ -85,9 +86,9 @@ func ReportNodeHeld(root *files.Root, held bool, why string) error {
 	return nil
 }
 
-// ReportNodeReady writes for the verdict on the host what the API server says of the node now, and when the node's
-// kubelet has last spoken to the API server; the zero time: not known. A report counts for a short time only
-// (wordLasts): the agent repeats the report while an update is on the way.
+// ReportNodeReady writes the API server's current report on the node for the verdict on the host. heard is when the
+// node's kubelet has last spoken to the API server; the zero time: not known. A report counts for a short time only
+// (wordLasts): the agent repeats the report while an update is under way.
 func ReportNodeReady(root *files.Root, ready bool, why string, heard time.Time) error {
 	word := nodeWord{Ready: ready, Why: why, When: time.Now().UTC(), Uptime: Uptime()}
 	if !heard.IsZero() {
@@ -103,7 +104,7 @@ func ReportNodeReady(root *files.Root, ready bool, why string, heard time.Time) 
 	return nil
 }
 
-// nodeHeld fails where a cluster asks for the update and its head has said that the node is not held any more.
+// nodeHeld fails where a cluster asks for the update and its head has reported that the node is not held any more.
 func (h *Host) nodeHeld(cluster bool) error {
 	if !cluster {
 		return nil
@@ -115,19 +116,19 @@ func (h *Host) nodeHeld(cluster bool) error {
 		err = json.Unmarshal(data, word)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		// As if nothing had been said.
+		// An unreadable report counts as no report.
 		h.say("hold", "reading what the head said of the hold on the node: "+err.Error())
 		word = nil
 	}
 	return judgeHold(word, Uptime())
 }
 
-// errNoWord is why a verdict waits: the head is not there yet, or does not reach the API server.
+// errNoWord is the reason why a verdict waits: the head does not run yet, or does not reach the API server.
 var errNoWord = errors.New("the cluster has not said yet whether the node is ready")
 
-// judgeNode is the part of the verdict that belongs to the cluster. What the API server says counts. Where it says
-// nothing, as when it is away itself, a host that is healthy must not go back for that alone: once patience is over the
-// host's own network decides, which may be no worse than it was before the update.
+// judgeNode is the cluster's part of the verdict. The API server's report counts. Without a report, as when the API
+// server itself is away, a healthy host must not roll back for that reason alone. Then, once patience is over, the
+// host's own network decides: it may be no worse than before the update.
 func judgeNode(word *nodeWord, now, patience time.Duration, before, after transaction.Network) error {
 	if word != nil && now-word.Uptime <= wordLasts {
 		if word.Ready {
@@ -151,7 +152,7 @@ func judgeNode(word *nodeWord, now, patience time.Duration, before, after transa
 	return nil
 }
 
-// nodeWord reads what the head was told; nil where it was told nothing, or nothing that can be read.
+// nodeWord reads the head's report on the node, nil where there is no readable report.
 func (h *Host) nodeWord() *nodeWord {
 	data, err := h.root.ReadFile(nodeWordFile)
 	if err != nil {
@@ -164,7 +165,7 @@ func (h *Host) nodeWord() *nodeWord {
 	return w
 }
 
-// network is what the kernel shows of the host's network. What can't be read is not there.
+// network returns what the kernel shows of the host's network. A file that can't be read counts as empty.
 func (h *Host) network() transaction.Network {
 	text := func(name string) string {
 		data, err := h.root.ReadFile(name)

@@ -25,7 +25,7 @@ func TestNodeIsJudgedByItsClusterOrElseByItsNetwork(t *testing.T) {
 		word          *nodeWord
 		early         time.Duration // before the end of patience
 		before, after transaction.Network
-		want          string // part of the no; "" for a yes
+		want          string // part of the refusal; "" for a pass
 	}{
 		{"ready", said(true, 0), time.Minute, route, route, ""},
 		{"ready, whatever the routes say", said(true, 10*time.Second), 0, route, none, ""},
@@ -55,14 +55,14 @@ func TestNodeIsJudgedByItsClusterOrElseByItsNetwork(t *testing.T) {
 	}
 }
 
-// /run outlives a soft reboot, and so does what was said of the boot before it.
+// /run outlives a soft reboot, and so does a report from before it.
 func TestWordOfTheBootBeforeIsNone(t *testing.T) {
 	const booted = time.Hour
 	for _, c := range []struct {
 		what string
 		word *nodeWord
-		want string // the no; "yes", or "none" for no word at all
-		full string // the same for a boot of the kernel, where that is another
+		want string // the refusal; "yes", or "none" for no report at all
+		full string // the same for a boot of the kernel, where the answer differs
 	}{
 		{"nothing", nil, "none", ""},
 		{"said before", &nodeWord{Ready: true, Uptime: booted - 1}, "none", ""},

@@ -18,15 +18,15 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// What an admin had before a configuration is kept below origDir, by the path that it had, under these suffixes.
+// The host keeps below origDir what an admin had before a configuration, by its former path, under these suffixes.
 const (
 	origDir = transaction.ConfigDir + "/orig"
-	// origSuffix is the whole file, link or directory.
+	// origSuffix marks the whole file, link or directory.
 	origSuffix = ".mcdorig"
-	// modeSuffix is an empty file with mode and owner of one whose bytes no configuration took over: they are not kept,
-	// because they stay where they are and go on to change.
+	// modeSuffix marks an empty file with the mode and owner of a file whose bytes no configuration took over. These bytes
+	// are not kept, because they stay in their place and continue to change.
 	modeSuffix = ".mcdmode"
-	// linksSuffix is a list of links, beside where the unit's own file would be kept.
+	// linksSuffix marks a list of links, beside the place where the unit's own file would be kept.
 	linksSuffix = ".mcdlinks"
 )
 
@@ -38,8 +38,8 @@ func linksPath(unit string) string { return origDir + path.Join(unitDir, unit) +
 
 func vendorPath(at string) string { return "/usr" + at }
 
-// release lets go of what the old configuration had and the new one has not: the vendor's default comes back, else
-// what an admin had there before us, else the path goes away.
+// release gives up the paths that the old configuration had and the new one has not. The vendor's default comes back,
+// else what an admin had there before us; else the path is removed.
 func (c *compiler) release() error {
 	if c.old == nil {
 		return nil
@@ -59,8 +59,8 @@ func (c *compiler) release() error {
 	return c.releaseMasks()
 }
 
-// ownPaths are the paths that a configuration owns wholly, whatever the host. Enablement links and keys are released by
-// their own rooms. Of a file without contents the Node says so.
+// ownPaths returns the paths that a configuration owns wholly, whatever the host. The packages systemd and sshkeys
+// release enablement links and keys. The Node of a file without contents has AnyData.
 func ownPaths(cfg *machineconfig.Config) []files.Want {
 	var out []files.Want
 	for _, f := range cfg.Files {
@@ -88,13 +88,13 @@ func unitFile(name string) files.Want {
 	return files.Want{Path: path.Join(unitDir, name), Kind: "unit", Name: name}
 }
 
-// ownsUnitFile reports whether the unit's own path is the configuration's: as its file, or as its mask.
+// ownsUnitFile reports whether the unit's own path belongs to the configuration: as its file, or as its mask.
 func ownsUnitFile(u machineconfig.Unit) bool { return u.Contents != "" || u.Mask != nil && *u.Mask }
 
-// liftsMask reports whether all that the configuration has to say of the unit's own path is that it is no mask.
+// liftsMask reports whether the configuration demands of the unit's own path only that it is no mask.
 func liftsMask(u machineconfig.Unit) bool { return u.Contents == "" && u.Mask != nil && !*u.Mask }
 
-// returns is what comes to stand at a resolved path that no configuration has any more: the vendor's default, else the
+// returns finds the node that replaces a path which no configuration has any more: the vendor's default, else the
 // admin's own, else nothing.
 func (c *compiler) returns(at string) (files.Node, error) {
 	sources := []string{origPath(at)}
@@ -110,7 +110,8 @@ func (c *compiler) returns(at string) (files.Node, error) {
 	return files.Node{Type: files.Absent}, nil
 }
 
-// node is what stands at a path itself, with its bytes and without the label, which is that of the place it goes to.
+// node returns what is at a path itself, with its bytes and without the label: the label depends on the place that the
+// node goes to.
 func (c *compiler) node(name string) (files.Node, error) {
 	n, err := c.view.read(name)
 	n.Label = ""
@@ -133,7 +134,8 @@ func (c *compiler) letGo(w files.Want) error {
 	return errors.Join(c.want(w), c.drop(origPath(at)))
 }
 
-// letGoMode lets go of a file whose bytes were never the configuration's: they stay. It reports whether that is all.
+// letGoMode gives up a file whose bytes were never the configuration's: the bytes stay. It reports whether nothing else
+// is to be done.
 func (c *compiler) letGoMode(w files.Want, at string) (bool, error) {
 	found, size, err := c.view.inspectSized(w.Path)
 	if err != nil || found.Type != files.Regular {
@@ -144,7 +146,7 @@ func (c *compiler) letGoMode(w files.Want, at string) (bool, error) {
 		return false, err
 	}
 	if kept.Type != files.Regular {
-		// One that we made goes again, as long as nothing was written to it.
+		// A file that we made is removed again, as long as it is still empty.
 		back, err := c.returns(at)
 		if err != nil || back.Type != files.Absent {
 			return false, err
@@ -167,7 +169,7 @@ func (c *compiler) letGoMode(w files.Want, at string) (bool, error) {
 	return true, errors.Join(c.want(w), c.drop(modePath(at)))
 }
 
-// releaseMasks gives masks back that an admin had made and a configuration had lifted, where nothing stands by now.
+// releaseMasks restores masks that an admin had made and a configuration had lifted, where the path is free by now.
 func (c *compiler) releaseMasks() error {
 	lifts := map[string]bool{}
 	for _, u := range c.cfg.Units {
@@ -197,7 +199,7 @@ func (c *compiler) releaseMasks() error {
 	return nil
 }
 
-// lifted is the mask that comes back to the unit's own path, absent where there was none or something stands there.
+// lifted returns the mask that is restored at the unit's own path; absent where there was no mask or the path is taken.
 func (c *compiler) lifted(unit string) (files.Node, error) {
 	at := path.Join(unitDir, unit)
 	if n, err := c.view.Inspect(at); err != nil || n.Type != files.Absent {
@@ -206,7 +208,7 @@ func (c *compiler) lifted(unit string) (files.Node, error) {
 	return c.node(origPath(at))
 }
 
-// drop lets a kept original go, once it is back or something else is there in its stead.
+// drop removes a kept original, once the original is restored or something else has replaced it.
 func (c *compiler) drop(kept string) error {
 	n, err := c.view.Inspect(kept)
 	if err != nil || n.Type == files.Absent {
@@ -216,12 +218,12 @@ func (c *compiler) drop(kept string) error {
 }
 
 // originals keeps what an admin had at paths that a configuration is about to take over, where no vendor's default
-// would come back in its stead: also what is exactly as the configuration asks for it, since it was the admin's before
-// and a later configuration may change it. A host's first configuration takes over what matches it: that is what
-// Ignition wrote.
+// would replace it later. That includes paths that already match the configuration: they were the admin's before, and a
+// later configuration may change them. A host's first configuration takes over matching paths without keeping them:
+// Ignition wrote these.
 func (c *compiler) originals() error {
 	if c.old == c.cfg {
-		return nil // nothing is taken over; what differs has drifted
+		return nil // nothing is taken over; each difference is drift
 	}
 	owned, err := c.ownedByOld()
 	if err != nil {
@@ -241,7 +243,7 @@ func (c *compiler) originals() error {
 		case w.Aspect == files.Enabled:
 			err = c.keepMisplaced(w, at)
 		case w.Kind == "sshkeys":
-			// Before a host's first configuration Ignition wrote them, and a key that was taken out must not come back.
+			// Before a host's first configuration Ignition wrote the keys, and a key that was taken out must not come back.
 			if c.old != nil && w.Node.Type == files.Regular {
 				err = c.keepOriginal(w, at)
 			}
@@ -255,7 +257,7 @@ func (c *compiler) originals() error {
 	return c.keepLinks()
 }
 
-// ownedByOld are the paths of the old configuration, resolved, and directories that were made for it.
+// ownedByOld returns the paths of the old configuration, resolved, and the directories that were made for it.
 func (c *compiler) ownedByOld() (map[string]files.Want, error) {
 	owned := map[string]files.Want{}
 	if c.old == nil {
@@ -290,7 +292,7 @@ func (c *compiler) linkedByOld(at string) bool {
 		c.links = map[string]bool{}
 		before, err := compile(c.view, c.old, c.old, nil)
 		if err != nil {
-			return false // what it had can't be told any more, as after one of its users was removed
+			return false // the old links can't be computed any more, as after the removal of a user
 		}
 		for _, w := range before.wants {
 			if at, err := c.resolve(w.Path); err == nil && (w.Aspect == files.Enabled || w.Kind == "sshkeys" && !w.Exists) {
@@ -301,7 +303,7 @@ func (c *compiler) linkedByOld(at string) bool {
 	return c.links[at]
 }
 
-// keepOriginal keeps what stands at a path that is taken over.
+// keepOriginal keeps the node at a path that is taken over.
 func (c *compiler) keepOriginal(w files.Want, at string) error {
 	found, size, err := c.view.inspectSized(w.Path)
 	if err != nil || found.Type == files.Absent || found.Type == files.Other {
@@ -311,7 +313,7 @@ func (c *compiler) keepOriginal(w files.Want, at string) error {
 		return c.keepMode(w, at, found, size)
 	}
 	if w.Node.Type == files.Absent && found.Type == files.Directory {
-		return nil // it goes only when it is empty, and who else uses it keeps it
+		return nil // the directory is removed only when it is empty, so other users of it keep it
 	}
 	if taken, err := c.takenOver(w); err != nil || !taken || c.linkedByOld(at) {
 		return err
@@ -333,19 +335,19 @@ func (c *compiler) keepOriginal(w files.Want, at string) error {
 	case err != nil || found.Type == files.Absent || found.Type == files.Other:
 		return err
 	case w.Kind == "sshkeys" && (found.Type != files.Regular || found.UID != w.Node.UID && found.UID != 0):
-		return nil // a file of a third user's is no key file of before
+		return nil // a file of a third user is no earlier key file
 	}
 	return c.keep(origPath(at), found)
 }
 
-// keep keeps what an admin had. What is below origDir keeps its owner, and is for root alone: a user could otherwise go
-// on to write to what was theirs.
+// keep keeps what an admin had. A kept file below origDir keeps its owner, but only root can reach it: a user could
+// otherwise continue to write to a file that was theirs.
 func (c *compiler) keep(name string, n files.Node) error {
 	return errors.Join(c.want(files.Want{Path: origDir, Node: files.Node{Type: files.Directory, Mode: 0o700}}),
 		c.want(files.Want{Path: name, Node: n}))
 }
 
-// takenOver reports whether what is at the path is an admin's own.
+// takenOver reports whether the node at the path is an admin's own.
 func (c *compiler) takenOver(w files.Want) (bool, error) {
 	if c.old != nil {
 		return true, nil
@@ -354,8 +356,8 @@ func (c *compiler) takenOver(w files.Want) (bool, error) {
 	return len(d) > 0, err
 }
 
-// keepMode keeps mode and owner of a file whose bytes stay. An empty one on a host that was never configured may be
-// what Ignition made of the very same entry.
+// keepMode keeps the mode and owner of a file whose bytes stay. On a host that was never configured, an empty file may
+// be what Ignition made of the very same entry.
 func (c *compiler) keepMode(w files.Want, at string, found files.Node, size int64) error {
 	taken, err := c.takenOver(w)
 	if err != nil || !taken && size == 0 {
@@ -364,12 +366,12 @@ func (c *compiler) keepMode(w files.Want, at string, found files.Node, size int6
 	return c.keep(modePath(at), files.Node{Type: files.Regular, Mode: found.Mode, UID: found.UID, GID: found.GID})
 }
 
-// handOver is for a file that the old configuration has with contents and the new one without, or the other way round.
+// handOver handles a file that the old configuration has with contents and the new one without, or the other way round.
 func (c *compiler) handOver(w files.Want, at string) error {
 	if w.Node.AnyData {
 		back, err := c.returns(at)
 		if err != nil || back.Type != files.Regular {
-			return err // what the old configuration has written stays
+			return err // the content that the old configuration has written stays
 		}
 		i := c.at[at]
 		c.wants[i].Node.Data, c.wants[i].Node.AnyData = back.Data, false
@@ -387,7 +389,7 @@ func (c *compiler) handOver(w files.Want, at string) error {
 	if kept.Type == files.Regular {
 		found.Mode, found.UID, found.GID = kept.Mode, kept.UID, kept.GID
 	} else if len(found.Data) == 0 {
-		return nil // we made it, and nothing was written to it
+		return nil // we made the file, and it is still empty
 	}
 	back, err := c.returns(at)
 	if err == nil && back.Type == files.Absent {
@@ -396,7 +398,7 @@ func (c *compiler) handOver(w files.Want, at string) error {
 	return errors.Join(err, c.drop(modePath(at)))
 }
 
-// keepMisplaced keeps a file that makes room for an enablement link: systemd takes no notice of one.
+// keepMisplaced keeps a file that makes room for an enablement link: systemd ignores a file there.
 func (c *compiler) keepMisplaced(w files.Want, at string) error {
 	found, err := c.view.Inspect(w.Path)
 	if err != nil || found.Type != files.Regular && found.Type != files.Directory {
@@ -405,13 +407,13 @@ func (c *compiler) keepMisplaced(w files.Want, at string) error {
 	return c.keepOriginal(w, at)
 }
 
-// keptLink is where an enablement link stood before a configuration; without a target nothing did.
+// keptLink is an enablement link as it was before a configuration; without a target there was none.
 type keptLink struct {
 	Path   string `json:"path"`
 	Target string `json:"target,omitempty"`
 }
 
-// keepLinks keeps how units were enabled that a configuration is the first to name. One that the host does not have is
+// keepLinks keeps the enablement of units that no configuration has named before. A unit that the host does not have is
 // not enabled.
 func (c *compiler) keepLinks() error {
 	named := map[string]bool{}
@@ -447,7 +449,8 @@ func (c *compiler) keepLinks() error {
 	return nil
 }
 
-// linksBefore are the links that the unit has now, and where it gets others; nil where there is nothing to keep.
+// linksBefore returns the links that the unit has now, and the places where it gets others; nil where there is nothing
+// to keep.
 func (c *compiler) linksBefore(unit string) ([]keptLink, error) {
 	var wants []files.Want
 	taken := c.old != nil
@@ -476,7 +479,7 @@ func (c *compiler) linksBefore(unit string) ([]keptLink, error) {
 		out = append(out, keptLink(l))
 	}
 	for _, w := range wants {
-		// Also= and aliases have links under other names, of which nothing tells later whose they are.
+		// Also= and aliases have links under other names, whose unit nothing tells later.
 		there = there || path.Base(w.Path) != unit
 		if known[w.Path] {
 			continue
@@ -493,10 +496,10 @@ func (c *compiler) linksBefore(unit string) ([]keptLink, error) {
 	return out, nil
 }
 
-// past is what systemd is told of units that are let go.
+// past answers systemd's questions about units that are given up.
 type past struct{ *compiler }
 
-// UnitFile returns what comes to stand at a unit's own path, and whether it was the old configuration's.
+// UnitFile returns the node that replaces a unit's own path, and whether the old configuration had that path.
 func (p past) UnitFile(name string) (files.Node, bool, error) {
 	at := slices.IndexFunc(p.old.Units, func(u machineconfig.Unit) bool { return u.Name == name })
 	if at < 0 {
@@ -537,7 +540,7 @@ func (p past) Links(unit string) (links []systemd.Link, known bool, err error) {
 	return links, true, nil
 }
 
-// releaseLinks lets the notes on released units go, and gives back what had made room for their links.
+// releaseLinks drops the notes on released units, and restores the files that had made room for their links.
 func (c *compiler) releaseLinks(released []string) error {
 	for _, name := range released {
 		if err := c.drop(linksPath(name)); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// newerKeys are what a unit of type service may say since systemd 252, up to 258. A systemd that does not know a key
-// warns of it in each reload: those that do harm are refused for all services and not taken back.
+// newerKeys are the keys that a unit of type service may have since systemd 252, up to 258. A systemd that does not
+// know a key warns about that key in each reload. So harmful ones are refused for all services, and not taken back.
 const newerKeys = `Unit.WantsMountsFor Unit.SurviveFinalKillSignal Unit.ConditionVersion Unit.AssertVersion
 Unit.ConditionKernelModuleLoaded Unit.AssertKernelModuleLoaded Unit.ConditionPathIsSocket Unit.AssertPathIsSocket
 Service.RestartSteps Service.RestartMaxDelaySec Service.RestartMode Service.FileDescriptorStorePreserve Service.OpenFile
@@ -34,7 +34,7 @@ Service.StartupMemoryMax Service.StartupMemorySwapMax Service.StartupMemoryZSwap
 Service.DefaultStartupMemoryLow Service.DelegateSubgroup Service.ManagedOOMMemoryPressureDurationSec
 Service.MemoryPressureThresholdSec Service.MemoryPressureWatch Service.NFTSet Service.CoredumpReceive`
 
-// obsolete are keys that no systemd acts on any more, of which only some still name them.
+// obsolete are keys that have no effect in any systemd, and that only some versions still name.
 const obsolete = "IgnoreOnSnapshot SysVStartPriority BusPolicy Capabilities NetClass"
 
 // thisSystemd is this machine's systemd.
@@ -49,7 +49,7 @@ func thisSystemd(t *testing.T) string {
 	return ""
 }
 
-// knownKeys are the keys, each after its section and a dot.
+// knownKeys returns the keys, each after its section and a dot.
 func knownKeys(t *testing.T) []string {
 	t.Helper()
 	out, err := exec.Command(thisSystemd(t), "--dump-configuration-items").Output()
@@ -73,7 +73,7 @@ func knownKeys(t *testing.T) []string {
 	return keys
 }
 
-// refusedForAll reports whether a configuration may not say something of all services.
+// refusedForAll reports whether a configuration may not set a key for all services.
 func refusedForAll(t *testing.T, section, key, value string) bool {
 	t.Helper()
 	cfg := &machineconfig.Config{Files: []machineconfig.File{{Path: unitDir + "/service.d/10-a.conf",
@@ -85,7 +85,7 @@ func refusedForAll(t *testing.T, section, key, value string) bool {
 	return len(p.Unreconcilable) > 0
 }
 
-// dropinUnits are all units that have a drop-in of the agent's, with it.
+// dropinUnits returns all units that have a drop-in of the agent, with that drop-in.
 func dropinUnits() map[string]string {
 	all := map[string]string{}
 	for _, w := range ownWants() {
@@ -96,7 +96,7 @@ func dropinUnits() map[string]string {
 	return all
 }
 
-// TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless goes through all that a drop-in for all services may say, by
+// TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless checks every key that a drop-in for all services may set, by
 // this machine's systemd and by newerKeys.
 func TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless(t *testing.T) {
 	used := map[string]bool{}
@@ -127,8 +127,8 @@ func TestEveryKeyOfAServiceIsTakenBackOrRefusedOrHarmless(t *testing.T) {
 	}
 }
 
-// takenBackBy is the key by which the agent's drop-ins take back what another one says: conditions and assertions go
-// with the first of their kind.
+// takenBackBy returns the key by which the agent's drop-ins take back another key: conditions and assertions are reset
+// together with the first of their kind.
 func takenBackBy(key string) string {
 	if other, is := sameAs[key]; is {
 		return other
@@ -141,14 +141,14 @@ func takenBackBy(key string) string {
 	return key
 }
 
-// sameAs are other names of what a drop-in of the agent's takes back.
+// sameAs are other names of keys that a drop-in of the agent takes back.
 var sameAs = map[string]string{
 	"ReadWriteDirectories": "ReadWritePaths", "ReadOnlyDirectories": "ReadOnlyPaths",
 	"InaccessibleDirectories": "InaccessiblePaths", "TimeoutSec": "TimeoutStopSec",
 	"StartLimitInterval": "StartLimitIntervalSec", "OnFailureIsolate": "OnFailureJobMode",
 }
 
-// Why a key does no harm that nothing takes back.
+// The reasons why a key that is not taken back does no harm.
 const (
 	isText      = "people read it"
 	needsOther  = "it says something of what another key asks for, which is taken back"
@@ -165,7 +165,7 @@ const (
 		"fails, and is tried again"
 )
 
-// harmlessKeys may stay as a drop-in for all services says, by the reason.
+// harmlessKeys may stay as a drop-in for all services sets them, with the reason.
 var harmlessKeys = map[string]string{
 	"Description": isText, "Documentation": isText, "SourcePath": isText,
 	"Wants": ofOthers, "Upholds": ofOthers, "OnSuccess": ofOthers, "OnFailure": ofOthers, "OnSuccessJobMode": ofOthers,
@@ -215,8 +215,8 @@ var harmlessKeys = map[string]string{
 	"ImportCredential": "a credential that is not there is none", "TimeoutCleanSec": "nothing cleans the unit",
 }
 
-// harmlessToCommands are those of the units that no boot starts, besides: a command that fails says so, and can be
-// given again.
+// harmlessToCommands are more such keys, for the units that no boot starts: a command that fails reports the failure,
+// and can be given again.
 var harmlessToCommands = map[string]string{
 	"ExecStart": "where all services run something else the host does not prove", "Environment": "the command has more, and its PATH",
 	"PassEnvironment": "the command has more", "SuccessExitStatus": "how a command ends is in its report",
@@ -226,7 +226,7 @@ var harmlessToCommands = map[string]string{
 	"StandardError": "as StandardInput",
 }
 
-// noHarm says why a key does no harm to a unit, "" where it might.
+// noHarm returns the reason why a key does no harm to a unit, "" where the key might do harm.
 func noHarm(unit, key string) string {
 	if why, is := harmlessKeys[key]; is || slices.Contains(bootUnits, unit) || unit == plan.RebootUnit {
 		return why
@@ -234,16 +234,16 @@ func noHarm(unit, key string) string {
 	return harmlessToCommands[key]
 }
 
-// hostileValues are tried with each key: systemd passes over those that are none of its kind.
+// hostileValues are tried with each key: systemd ignores values of another kind.
 var hostileValues = []string{"yes", "no", "1", "1us", "1h", "/nonexistent", "/", "infinity", "nobody", "strict", "kill", "SIGCONT",
 	"poweroff-force", "idle", "bind", "0777", "isolate", "x86", "AF_UNIX", "~@file-system", "CAP_CHOWN", "always", "process",
 	"/nonexistent 1", "file:/nonexistent", "A=b", "/bin/false", "1%", "notify", "all", "exclude", "closed", "x.slice", "0"}
 
-// TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot has this machine's systemd load each of those units with
-// what may be said before the agent's own drop-in, and compares all that systemd makes of the unit.
+// TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot makes this machine's systemd load each of those units with
+// hostile settings before the agent's own drop-in. The test compares the whole result for the unit.
 func TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot(t *testing.T) {
 	dir := t.TempDir()
-	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // for a user without rights, as systemd wants it
+	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // for a user without rights, as systemd demands
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +269,7 @@ func TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot(t *testing.T) {
 	}
 	for _, unit := range append(slices.Clone(bootUnits), plan.RebootUnit) {
 		add(unit, "")
-		for values := range slices.Chunk(hostileValues, 6) { // of which the last one counts that systemd can read
+		for values := range slices.Chunk(hostileValues, 6) { // the last value that systemd can read counts
 			everything := ""
 			for _, full := range knownKeys(t) {
 				section, key, _ := strings.Cut(full, ".")
@@ -307,7 +307,7 @@ func TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot(t *testing.T) {
 	t.Logf("%d units", len(said))
 }
 
-// missing are the lines that only the other has.
+// missing returns the lines that other does not have.
 func missing(of, other []string) (lines []string) {
 	for _, line := range other {
 		if !slices.Contains(of, line) {
@@ -317,7 +317,8 @@ func missing(of, other []string) (lines []string) {
 	return lines
 }
 
-// loaded is what systemd, which starts nothing, says of the units in a directory that a target wants, by name.
+// loaded returns systemd's dump of the units in a directory that a target wants, by name. systemd starts nothing for
+// that.
 func loaded(t *testing.T, dir, target string) map[string][]string {
 	t.Helper()
 	cmd := exec.Command(thisSystemd(t), "--test", "--system", "--unit="+target)

@@ -17,46 +17,46 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// The names of the two programs. Program has the verbs of a host; RunProgram, beside it, is what its command run
-// becomes: the agent of a cluster.
+// The names of the two programs. Program has the verbs of a host; its command run executes RunProgram, the agent of a
+// cluster, from the same directory.
 const (
 	Program    = "machine-config-daemon"
 	RunProgram = Program + "-run"
 )
 
-// BinaryPath is where the host keeps its own copy of the program: on the shared part of the disk, so that each
-// deployment that boots can recover, and the copy stays when the agent's pod or package goes away.
+// BinaryPath is where the host keeps its own copy of the program: on the shared part of the disk. There each deployment
+// that boots can recover, and the copy stays when the agent's pod or package is removed.
 const (
 	binaryDir  = transaction.StateDir + "/bin"
 	BinaryPath = binaryDir + "/" + Program
-	// Launcher is what init runs instead, with the program as its argument. Where SELinux is enforcing, init may not
-	// run what is labelled as the rest of /var/lib is, and another label would be gone with the first restorecon. It
-	// may run this, in a domain that may run anything.
+	// Launcher is the program that init runs, with ours as its argument. Where SELinux is enforcing, init may not run a
+	// program labelled like the rest of /var/lib, and the first restorecon would remove another label. init may run the
+	// launcher, in a domain that may run any program.
 	Launcher = "/usr/bin/env"
 )
 
-// orderlyReboot is how long the reboot that leaves a bad configuration may take in order: longer than the 90 s that
-// systemd gives a service to stop.
+// orderlyReboot is how long the orderly reboot out of a bad configuration may take: longer than the 90 s that systemd
+// gives a service to stop.
 const orderlyReboot = 100 * time.Second
 
-// hostUnit is a unit of the agent's on a host: what its file says, and what its drop-in has to say again, because a
-// drop-in for all services may have said otherwise.
+// hostUnit is one of the agent's units on a host: the text of its file, and the settings that its drop-in repeats
+// because a drop-in for all services may have changed them.
 type hostUnit struct {
 	// unit is the file's [Unit] section; "": the unit is a transient one.
 	unit string
-	// asked: it is started when it is asked for, and not in every boot.
+	// asked: the unit starts on request, and not in every boot.
 	asked bool
-	// conditions and service belong to the file and to the drop-in.
+	// conditions and service belong to both the file and the drop-in.
 	conditions, service string
 }
 
-// The units are plain files of the host rather than transient ones: they must be there on the next boot. Recovery runs
-// as early as what it may have to write is mounted, before everything that could read it, and before greenboot, which
-// would swap the deployments of a machine that the boot loader has brought back. A boot that ends in emergency mode
-// mounts no more than they ask for. ostree, which both may be running when they are stopped, freezes /boot for a moment
-// and must not be killed then: only the program itself is told to stop.
+// The units are plain files of the host rather than transient units: they must exist at the next boot. Recovery runs as
+// soon as the file systems that recovery may have to write are mounted. It runs before everything that could read them.
+// It runs before greenboot too, which would swap the deployments of a machine that the boot loader has rolled back. A
+// boot that ends in emergency mode mounts only what these units ask for. Both units may be running ostree when they are
+// stopped. ostree freezes /boot for a moment and must not be killed then: only the program itself is told to stop.
 var hostUnits = map[string]hostUnit{
-	// What can't recover has its failure told by status, and the verdict's unit tries once more.
+	// When recovery fails, status reports the failure, and the verdict's unit tries once more.
 	transaction.RecoverUnit: {
 		unit: `Description=Bring the node to one side of an interrupted update
 Documentation=https://github.com/noderefit/noderefit
@@ -80,10 +80,10 @@ KillMode=mixed
 Restart=no
 `,
 	},
-	// Started in every boot, beside everything else: the clock runs however far the rest of the boot gets, and where
-	// nothing waits for a verdict it ends at once. It is not ordered after recovery, nor after the services that mount and
-	// that recovery waits for: their turn may never come. The program waits for recovery, and no longer than the deadline
-	// allows.
+	// This unit starts in every boot, beside everything else: the clock runs however far the rest of the boot gets. Where
+	// no update waits for a verdict the program ends at once. The unit is ordered neither after recovery nor after the
+	// mounting services that recovery waits for: their turn may never come. The program itself waits for recovery, and no
+	// longer than the deadline allows.
 	transaction.ProveUnit: {
 		unit: `Description=Prove that the node is healthy on its new configuration
 Documentation=https://github.com/noderefit/noderefit
@@ -105,9 +105,9 @@ RestartSec=5
 KillMode=mixed
 `,
 	},
-	// Started before the reboot that leaves a bad configuration, whose services may never stop. Nothing of the shutdown
-	// conflicts with it, so that it runs until systemd ends, by its own work or by this one's end. It keeps nothing of the
-	// host busy but a program of the OS's.
+	// This unit starts before the reboot out of a bad configuration, whose services may never stop. No part of the
+	// shutdown conflicts with this unit. So the unit runs until systemd ends, by systemd's own work or because the unit
+	// has ended. The unit keeps nothing of the host busy but one program of the OS.
 	plan.RebootUnit: {
 		unit: `Description=Reboot by force where the orderly reboot out of a bad configuration does not end
 Documentation=https://github.com/noderefit/noderefit
@@ -122,8 +122,8 @@ TimeoutStopSec=90
 Restart=no
 `,
 	},
-	// The limit of each hook is held by the agent that runs it: a transient unit's own is gone where a drop-in for all
-	// services has another one. This one is for an agent that has died meanwhile.
+	// The agent that runs a hook enforces the hook's limit: a transient unit loses its own limit where a drop-in for all
+	// services sets another. The limit here is for an agent that has died meanwhile.
 	hooks.Unit: {service: `Type=simple
 RemainAfterExit=yes
 Restart=no
@@ -133,7 +133,8 @@ TimeoutStopSec=` + hooks.Grace.String() + `
 `},
 }
 
-// handUnit is what the drop-in of a command's transient unit says, which is read after what the unit was started with.
+// handUnit returns the drop-in settings of a command's transient unit. systemd reads them after the properties that the
+// unit was started with.
 func handUnit(v Verb) hostUnit {
 	limit := "infinity"
 	if v.Limit > 0 {
@@ -143,7 +144,7 @@ func handUnit(v Verb) hostUnit {
 		"\nTimeoutStopSec=" + v.Grace.String() + "\n"}
 }
 
-// file is the unit file.
+// file returns the text of the unit file.
 func (u hostUnit) file() string {
 	text := "[Unit]\n" + u.unit + u.conditions + "\n[Service]\n" + u.service
 	if u.asked {
@@ -152,12 +153,13 @@ func (u hostUnit) file() string {
 	return text + "\n[Install]\nWantedBy=" + strings.Join(plan.WantedBy(), " ") + "\n"
 }
 
-// dropin takes back whatever a drop-in for all services may say. systemd reads it after those, by its name.
+// dropin returns the drop-in that resets every setting that a drop-in for all services may have. systemd reads this
+// drop-in after those, because of its name.
 func (u hostUnit) dropin() string {
 	own, dependencies := u.service, ""
 	if u.unit != "" {
 		dependencies = "DefaultDependencies=no\n"
-		// Beside the slice of all services, whose limits are not for these.
+		// The units lie beside the slice of all services, whose limits are not meant for them.
 		own = "SuccessExitStatus=\nSlice=-.slice\nManagedOOMPreference=omit\nNice=0\nIOSchedulingClass=best-effort\n" +
 			"CPUWeight=100\nIOWeight=100\nStartupCPUWeight=100\nStartupIOWeight=100\n" +
 			"ExecStart=\nEnvironment=\nPassEnvironment=\nRemainAfterExit=no\n" + own
@@ -186,13 +188,13 @@ StartLimitIntervalSec=0
 StartLimitAction=none
 `
 
-// rebootUnits are systemd's own services that end a reboot. They are services like all others to a drop-in for those,
-// and a host on which they are skipped stands still where it should boot.
+// rebootUnits are systemd's own services at the end of a reboot. A drop-in for all services applies to them too, and a
+// host on which they are skipped hangs where it should boot.
 var rebootUnits = []string{"systemd-reboot.service", "systemd-soft-reboot.service"}
 
-// takenBackOfServices is what does harm of all that systemd 252 knows, in the order of its manual pages: the identity,
-// the view of the file system, what system calls may do, limits, and what runs before and after. What does harm and
-// came later is refused for all services: an older systemd would warn of each line in each reload.
+// takenBackOfServices resets every harmful setting that systemd 252 knows, in the order of its manual pages: identity,
+// view of the file system, allowed system calls, limits, and commands that run before and after. Newer harmful settings
+// are refused for all services instead: an older systemd would warn about each such line at each reload.
 const takenBackOfServices = `ExecCondition=
 ExecStartPre=
 ExecStartPost=
@@ -338,7 +340,7 @@ DeviceAllow=
 DevicePolicy=auto
 `
 
-// ownWants are the files and links of the agent's units on a host.
+// ownWants returns the files and links of the agent's units on a host.
 func ownWants() []files.Want {
 	var wants []files.Want
 	file := func(at, text string) {

@@ -54,8 +54,8 @@ func TestEveryUnitOfTheAgentsHasItsDropinAndItsLinks(t *testing.T) {
 	}
 }
 
-// TestSystemdTakesTheAgentsUnits asks this machine's systemd, where there is one. A host's own may be newer or older,
-// and passes over what it does not know.
+// TestSystemdTakesTheAgentsUnits asks this machine's systemd, where there is one. A host's own systemd may be newer or
+// older, and ignores unknown settings.
 func TestSystemdTakesTheAgentsUnits(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {

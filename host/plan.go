@@ -19,7 +19,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// subject names what a want or a change is about, in one key.
+// subject returns one key for the subject of a want or of a change.
 func subject(kind, name string) string { return kind + " " + name }
 
 func subjectOf(w files.Want) string {
@@ -33,7 +33,7 @@ func subjectOfChange(c plan.Change) string {
 	return subject(string(c.Kind), c.Path+c.Name+c.User)
 }
 
-// differing returns the subjects, and under "" the agent's own paths, that the host does not match.
+// differing returns the subjects that the host does not match; the key "" marks the agent's own paths.
 func differing(v view, wants []files.Want) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, w := range wants {
@@ -58,7 +58,7 @@ func differing(v view, wants []files.Want) (map[string]bool, error) {
 	return out, nil
 }
 
-// plan makes the plan against what the host really has.
+// plan makes the plan against the real state of the host.
 func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
 	booted ostree.Deployment,
 	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
@@ -113,13 +113,13 @@ func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift [
 	return p, err
 }
 
-// softReboots says why the host can't restart its userspace alone, nil where it can.
+// softReboots returns the reason why the host can't restart its userspace alone, nil where the host can.
 func (h *Host) softReboots(ctx context.Context) error {
 	if h.plain == nil || h.services == nil {
 		return errors.New("it takes a booted ostree host")
 	}
 	if err := h.plain.Supported(ctx); err != nil {
-		return err // it takes a deployment that is there before the shutdown
+		return err // a soft reboot needs a deployment that exists before the shutdown
 	}
 	limited, cancel := context.WithTimeout(ctx, BusTimeout)
 	defer cancel()
@@ -129,7 +129,7 @@ func (h *Host) softReboots(ctx context.Context) error {
 	return h.plain.SoftReboots(ctx)
 }
 
-// needsMore refuses what the host's OS manager can't do, and says which packages the others are on this host.
+// needsMore refuses what the host's OS manager can't do, and otherwise adds the package names of this host to the plan.
 func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
 	at := slices.IndexFunc(p.Changes, func(c plan.Change) bool { return c.Kind == plan.KernelType })
 	extensions := slices.IndexFunc(p.Changes, func(c plan.Change) bool { return c.Kind == plan.Extensions })
@@ -143,7 +143,7 @@ func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
 		}
 		_, _, err = c.Packages(platform, cfg.KernelType, cfg.Extensions)
 		if unknown, is := errors.AsType[plan.NotKnown](err); is {
-			// What another release has is seen when its image is there.
+			// The packages of another release are known once its image is on the disk.
 			if !changes(p, plan.OSImage) || !c.Ever(platform, cfg.KernelType, cfg.Extensions) {
 				p.Unreconcilable = append(p.Unreconcilable, unknown...)
 			}
@@ -164,12 +164,12 @@ func (h *Host) needsMore(p *plan.Plan, cfg *machineconfig.Config) error {
 	return nil
 }
 
-// changes says whether a plan has a change of that kind.
+// changes reports whether a plan has a change of that kind.
 func changes(p *plan.Plan, kind plan.Kind) bool {
 	return slices.ContainsFunc(p.Changes, func(c plan.Change) bool { return c.Kind == kind })
 }
 
-// namePackages says in a plan which packages the extensions that change are on a platform.
+// namePackages writes into a plan which packages the changing extensions have on a platform.
 func namePackages(p *plan.Plan, c *plan.Catalogue, platform plan.Platform) {
 	for _, change := range p.Changes {
 		for name := range change.Packages {
@@ -180,7 +180,7 @@ func namePackages(p *plan.Plan, c *plan.Catalogue, platform plan.Platform) {
 	}
 }
 
-// Plan says what Apply would do, and touches nothing.
+// Plan returns what Apply would do, and changes nothing.
 func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*plan.Plan, error) {
 	r, err := h.store().Load()
 	if err != nil {
@@ -197,7 +197,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 	}
 	drift, err := h.drift(old, &Result{})
 	if err != nil {
-		drift = nil // of a host that apply would refuse
+		drift = nil // apply would refuse such a host
 	}
 	var differ map[string]bool
 	var left []plan.Left
@@ -216,7 +216,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptio
 	return p, err
 }
 
-// leaves returns which wants would stay undone, and why. Most hosts have none in a place where that can be.
+// leaves returns the wants that would stay undone, and why. On most hosts no want has a path where that can happen.
 func (h *Host) leaves(wants []files.Want) []plan.Left {
 	if !slices.ContainsFunc(wants, func(w files.Want) bool { return h.root.Exposed(w.Path) != "" }) {
 		return nil
@@ -228,7 +228,7 @@ func (h *Host) leaves(wants []files.Want) []plan.Left {
 	return out
 }
 
-// Unreconcilable is the error of a plan that must not be carried out, nil for one that may.
+// Unreconcilable returns the error of a plan that must not be carried out, nil for any other plan.
 func Unreconcilable(p *plan.Plan) error {
 	if len(p.Unreconcilable) == 0 {
 		return nil
@@ -265,8 +265,8 @@ func (h *Host) owned(r *transaction.Record, booted ostree.Deployment, cfg *machi
 	return now
 }
 
-// observed is the old configuration as the host has it now: what drifted is a difference like any other, and takes the
-// actions that its policy says.
+// observed returns the old configuration as the host has it now. Drift then counts as a difference like any other, and
+// takes the actions of its policy.
 func observed(old *machineconfig.Config, drift []Drift) *machineconfig.Config {
 	if len(drift) == 0 {
 		return old
@@ -307,7 +307,7 @@ func observed(old *machineconfig.Config, drift []Drift) *machineconfig.Config {
 	return &c
 }
 
-// driftedUnit differs from u in those aspects.
+// driftedUnit returns a unit that differs from u in those aspects.
 func driftedUnit(u machineconfig.Unit, what []string) machineconfig.Unit {
 	for _, w := range what {
 		switch files.What(w) {

@@ -13,19 +13,19 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// pullingFile is where whoever composes an OS says how far it is.
+// pullingFile is where the process that composes an OS reports its progress.
 const pullingFile = transaction.RunDir + "/pulling.json"
 
 // Pulling is an OS that is being brought to the disk.
 type Pulling struct {
 	Since string `json:"since"` // RFC 3339
-	// Says is what the OS manager says of itself at the moment, or what is waited for.
+	// Says is the OS manager's current message, or what the process waits for.
 	Says string `json:"says"`
-	// PID is the process that composes: nothing holds for longer than it.
+	// PID is the process that composes: the report counts only while that process lives.
 	PID int `json:"pid"`
 }
 
-// pull tells that an OS is being brought to the disk, until done is called.
+// pull reports that an OS is being brought to the disk, until done is called.
 func (h *Host) pull(what string) (done func()) {
 	h.pulling.Lock()
 	h.pullingSince = h.now()
@@ -41,7 +41,7 @@ func (h *Host) pull(what string) (done func()) {
 	}
 }
 
-// pullSays tells how far it is. It may be called from other goroutines.
+// pullSays reports the progress. Other goroutines may call it.
 func (h *Host) pullSays(text string) {
 	h.say("pull", text)
 	h.pulling.Lock()
@@ -54,11 +54,11 @@ func (h *Host) pullSays(text string) {
 		err = h.root.WriteRecord(pullingFile, data, 0o644)
 	}
 	if err != nil {
-		h.say("pull", message.OneLine(err.Error())) // it is only for those who look
+		h.say("pull", message.OneLine(err.Error())) // the report is only for people and tools that read the status
 	}
 }
 
-// pulls is what is being brought to the disk, nil for nothing.
+// pulls returns the OS that is being brought to the disk, nil where no OS is.
 func (h *Host) pulls() *Pulling {
 	data, err := h.root.ReadFile(pullingFile)
 	var p Pulling
@@ -71,7 +71,7 @@ func (h *Host) pulls() *Pulling {
 	}
 	own, err := os.ReadFile("/proc/self/comm")
 	if err != nil || strings.TrimSpace(string(name)) != strings.TrimSpace(string(own)) {
-		return nil // it was killed, and the number is somebody else's
+		return nil // that process was killed, and another one has its number now
 	}
 	return &p
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// Recover brings the host to one side of whatever was interrupted.
+// Recover brings the host to one side of an interrupted operation.
 func (h *Host) Recover(ctx context.Context) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
@@ -29,18 +29,18 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 		res.Reboot = RebootNeeded
 	case err == nil:
 		if failed := h.redeliver(ctx, r); failed != nil {
-			// It is drift then, which people are told of, and no reason to hold up the boot.
+			// The difference is drift then. People are told of drift, and it is no reason to hold up the boot.
 			res.Warnings = append(res.Warnings, "delivering certificates again: "+message.OneLine(failed.Error()))
 		}
 	}
 	return h.result(ctx, res, r), err
 }
 
-// errNoPrevious is why a rollback has nowhere to go.
+// errNoPrevious is the reason why a rollback has no target.
 var errNoPrevious = errors.New("rolling back: there is no previous committed configuration")
 
-// Rollback goes back to the previous committed configuration; where an update is not proved yet, to the one before it.
-// It quarantines nothing: a person asked for it.
+// Rollback rolls back to the previous committed configuration; where an update is not proved yet, to the one before
+// that update. Rollback quarantines nothing: a person asked for it.
 func (h *Host) Rollback(ctx context.Context, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
@@ -100,8 +100,8 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 	return h.apply(ctx, r, cfg, o, res)
 }
 
-// wayBack finds the deployment of a revision, nil where it is gone: then the OS stays as it is, or becomes what the
-// configuration names.
+// wayBack finds the deployment of a revision, nil where the deployment is gone: then the OS stays as it is, or becomes
+// what the configuration names.
 func (h *Host) wayBack(ctx context.Context, rev *transaction.Revision) (*wayBack, error) {
 	ds, err := h.deployments.Status(ctx)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// Repair writes back what of the committed configuration has drifted, as far as only names it ("file /etc/x"); nothing
-// named: everything that can be. It is a transaction that decides nothing: the host has the configuration before and
-// after, and whatever interrupts it leaves drift at most. Where an action fails everything is as it was, actions
-// included.
+// Repair writes back those drifted parts of the committed configuration that only names ("file /etc/x"). Where only is
+// empty, Repair writes back every part that can be written. Repair is a transaction that decides nothing: the host has
+// the same configuration before and after, and an interruption leaves at most drift. Where an action fails, everything
+// is taken back, actions included.
 func (h *Host) Repair(ctx context.Context, policy *plan.Policy, only []string) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
@@ -80,7 +80,7 @@ func (h *Host) repair(ctx context.Context, r *transaction.Record, policy *plan.P
 	return nil
 }
 
-// planRepair is the update that writes back what drifted and does what may be done of the actions that this takes.
+// planRepair returns the update that writes back the drift, with those of the needed actions that a repair may do.
 func (h *Host) planRepair(r *transaction.Record, cfg *machineconfig.Config, policy *plan.Policy, drift []Drift,
 	res *Result) (*transaction.Update, error) {
 	p, err := plan.Make(observed(cfg, drift), cfg, plan.Options{Policy: policy, Committed: cfg})
@@ -117,7 +117,7 @@ func (h *Host) planRepair(r *transaction.Record, cfg *machineconfig.Config, poli
 	return u, nil
 }
 
-// repaired are the wants that these drifts are about.
+// repaired returns the wants of these drifts.
 func repaired(wants []files.Want, drift []Drift) []files.Want {
 	about := map[string]bool{}
 	for _, d := range drift {
@@ -131,10 +131,10 @@ func repaired(wants []files.Want, drift []Drift) []files.Want {
 	})
 }
 
-// forced says that somebody has put ForceFile there.
+// forced reports whether ForceFile exists.
 func (h *Host) forced() bool { return h.exists(ForceFile) }
 
-// unforce takes ForceFile away: it is good for once.
+// unforce removes ForceFile: the file counts once.
 func (h *Host) unforce() error {
 	if !h.forced() {
 		return nil

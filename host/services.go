@@ -20,25 +20,25 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// BusTimeout bounds one conversation with systemd that is not a job of a unit.
+// BusTimeout bounds one exchange with systemd other than a job of a unit.
 const BusTimeout = 30 * time.Second
 
-// jobTimeout bounds a restart or reload: systemd's own default for a start is 90 s, and a restart stops first.
+// jobTimeout bounds a restart or reload: systemd's own default for a start is 90 s, and a restart includes a stop.
 const jobTimeout = 5 * time.Minute
 
-// services is the running system. It connects when it is first needed: most commands never do.
+// services is the running system. The connection is made when first needed: most commands never need it.
 type services struct {
 	m     *systemd.Manager
 	acted []Acted
-	// early, on a machine's first boot: what starts after us can't be waited for.
+	// early is set on a machine's first boot: this process can't wait for units that start after it.
 	early *early
 }
 
-// Acted is something that was done about a service.
+// Acted is an action that was carried out on a service.
 type Acted struct {
 	Type    plan.ActionType `json:"type"` // Reload or Restart
 	Service string          `json:"service"`
-	// Stopped says that the service was stopped instead: its unit is gone.
+	// Stopped means that the service was stopped instead: its unit is gone.
 	Stopped bool   `json:"stopped,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
@@ -76,7 +76,7 @@ func (s *services) Reload(ctx context.Context) error {
 	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.Reload(ctx) })
 }
 
-// Act carries out a Reload or Restart, and remembers it.
+// Act carries out a Reload or Restart, and records it.
 func (s *services) Act(ctx context.Context, a plan.Action, gone bool) error {
 	acted := Acted{Type: a.Type, Service: a.Service}
 	err := s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error {
@@ -88,7 +88,7 @@ func (s *services) Act(ctx context.Context, a plan.Action, gone bool) error {
 			do = m.RestartUnit
 		}
 		err := do(ctx, a.Service)
-		if !gone || !systemd.Unstartable(err) { // the image may have one of that name
+		if !gone || !systemd.Unstartable(err) { // the image may have a unit of that name
 			return err
 		}
 		acted.Stopped = true
@@ -106,8 +106,9 @@ func (s *services) Start(ctx context.Context, unit string) error {
 	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStart(ctx, unit) })
 }
 
-// Reboot goes down in an orderly way whoever would rather not: it is how a bad configuration is left. Where that has
-// taken the orderly way along, there is another; and one that does not end is ended.
+// Reboot shuts the host down in an orderly way whatever inhibits a shutdown: this reboot leaves a bad configuration.
+// Where that configuration has broken the orderly way, Reboot forces the reboot; a shutdown that does not end is forced
+// too.
 func (s *services) Reboot(ctx context.Context) error {
 	err := s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		unlimited := m.QueueStart(ctx, plan.RebootUnit)
@@ -125,7 +126,7 @@ func (s *services) Reboot(ctx context.Context) error {
 	return nil
 }
 
-// rebootPolitely asks logind, which honours those who block a shutdown; soft is the userspace alone.
+// rebootPolitely asks logind, which honours programs that block a shutdown; soft restarts the userspace alone.
 func (s *services) rebootPolitely(ctx context.Context, soft bool) error {
 	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		if soft {
@@ -153,8 +154,8 @@ const (
 	kubeletHealthz = "http://127.0.0.1:10248/healthz"
 )
 
-// baseline is what does not work before the update. A node that was not ready need not be so after it; one that nobody
-// has said anything of does.
+// baseline returns what does not work before the update. A node that was not ready need not be ready after the update;
+// a node without a report counts as ready.
 func (h *Host) baseline(ctx context.Context, cluster bool) (transaction.Baseline, error) {
 	var b transaction.Baseline
 	if h.services == nil {
@@ -207,12 +208,12 @@ func kubeletHealthy(ctx context.Context) error {
 	return nil
 }
 
-// kubeletCheck is the name of the check that the one of the node waits for.
+// kubeletCheck is the name of the check after which the check of the node runs.
 const kubeletCheck = "kubelet"
 
-// checks are the questions that every verdict asks: nothing failed that did not before, the kubelet is back, the host's
-// own check scripts say yes, and so does the cluster where the update came from one. booted is when the boot began that
-// it is to speak of, patience until when it may keep silent, both as time since the kernel's.
+// checks returns the checks of every verdict: no unit failed that had not failed before, the kubelet is back, and the
+// host's own check scripts agree. Where the update came from a cluster, the cluster must agree too. booted is when the
+// judged boot began, patience until when the cluster may stay silent, both as time since the kernel's boot.
 func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
 	booted, patience time.Duration, said heard) ([]transaction.Check, error) {
 	out := []transaction.Check{{Name: "systemd units", Run: func(ctx context.Context) error {
@@ -266,10 +267,10 @@ func wantsKubelet(cfg *machineconfig.Config) bool {
 	return true
 }
 
-// liveTimeout bounds the verdict of a change without a boot: its services have been restarted already, and waited for.
+// liveTimeout bounds the verdict of a change without a boot: its services have already finished their restarts.
 const liveTimeout = 2 * time.Minute
 
-// verdictLive asks the usual checks, and whether the services that the actions are about run: as before, or at all.
+// verdictLive asks the usual checks, and whether the services that the actions name run as before, or at all.
 func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 	before, said := p.Services, heard{}
 	checks, err := h.checks(p.Baseline, true, 0, 0, said)
@@ -285,7 +286,7 @@ func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 			if h.services.early.late(name) {
 				continue
 			}
-			// Its job has been waited for: activating now means that it died and is being started again.
+			// The service's job has ended already: activating now means that the service died and is being started again.
 			if now[name] == "failed" || now[name] == "activating" || before[name] == "active" && now[name] != "active" {
 				return fmt.Errorf("%s is %s", name, now[name])
 			}
@@ -295,8 +296,8 @@ func (h *Host) verdictLive(ctx context.Context, p *transaction.Pending) error {
 	return h.judge(ctx, p.Config, said, checks, h.now().Add(liveTimeout))
 }
 
-// Prove is the verdict on a configuration that has booted. It settles it or goes back, and returns when that is under
-// way. Where nothing waits for a verdict it does nothing.
+// Prove gives the verdict on a configuration that has booted. It settles the configuration or starts a rollback, and
+// then returns. Where no update waits for a verdict Prove does nothing.
 func (h *Host) Prove(ctx context.Context) error {
 	if h.services == nil {
 		return nil // a tree has no boot to wait for
@@ -317,19 +318,19 @@ func (h *Host) Prove(ctx context.Context) error {
 	h.unlock()
 	if bad, is := errors.AsType[*transaction.BadConfig](err); is {
 		h.say("prove", bad.Error())
-		return nil // the verdict is given and carried out: this is no failure of the unit
+		return nil // the verdict is given and carried out: the unit has not failed
 	}
 	return err
 }
 
-// recoveryFailed says whether recovery has left something over in this boot: rpm-ostree, which it may need to go back
-// with, can't be asked as early as it runs.
+// recoveryFailed reports whether recovery left something unfinished in this boot: a rollback may need rpm-ostree, which
+// does not answer as early as recovery runs.
 func (h *Host) recoveryFailed(ctx context.Context) bool {
 	states, err := h.states(ctx, []string{transaction.RecoverUnit})
 	return err == nil && states[transaction.RecoverUnit] == "failed"
 }
 
-// prove gives the verdict on what has booted, and carries it out.
+// prove gives the verdict on the booted configuration, and carries the verdict out.
 func (h *Host) prove(ctx context.Context, r *transaction.Record) error {
 	at := slices.IndexFunc(bootSteps, func(s step) bool { return s.name == proveStep })
 	return h.carryOut(ctx, bootSteps[at:], &attempt{verb: proveVerb, record: r, result: &Result{}})
@@ -344,19 +345,19 @@ func (h *Host) recoverBooted(ctx context.Context, a *attempt) error {
 	return err
 }
 
-// awaitsVerdict reports whether the update that has booted has no verdict yet.
+// awaitsVerdict reports whether the update that has booted still waits for its verdict.
 func awaitsVerdict(_ *Host, a *attempt) bool {
 	return a.record.Pending != nil && a.record.Pending.Phase == transaction.PhaseProve
 }
 
-// ownUnits puts the agent's units right: a deployment has the units of the agent that made it, which may be an older
-// agent, and that is no fault of the configuration.
+// ownUnits corrects the agent's units: a deployment has the units of the agent that made it. That agent may be older,
+// which is no fault of the configuration.
 func (h *Host) ownUnits(context.Context, *attempt) error {
 	return Installer{root: h.root, labels: h.labels}.Units()
 }
 
-// askVerdict asks without the lock where the lock was taken for recovery, and takes it to write the verdict down.
-// Meanwhile another process may have settled the update, or gone back: then nothing is left to do.
+// askVerdict asks the checks without the lock where the lock was taken for recovery, and takes the lock again to record
+// the verdict. Meanwhile another process may have settled the update or rolled it back: then nothing is left to do.
 func (h *Host) askVerdict(ctx context.Context, a *attempt) error {
 	p := a.record.Pending
 	if a.unlocks {
@@ -364,7 +365,7 @@ func (h *Host) askVerdict(ctx context.Context, a *attempt) error {
 	}
 	verdict := h.verdict(ctx, a.record)
 	if ctx.Err() != nil {
-		return ctx.Err() // asked to stop, which is no verdict
+		return ctx.Err() // the caller stops this process: that is no verdict
 	}
 	if h.lock == nil {
 		if err := h.waitLock(ctx); err != nil {
@@ -390,7 +391,7 @@ func (h *Host) settle(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// goBack returns a *transaction.BadConfig once the way back has begun.
+// goBack returns a *transaction.BadConfig once the rollback has begun.
 func (h *Host) goBack(ctx context.Context, a *attempt) error {
 	verdict := h.covering(a.verdict)
 	bad := &transaction.BadConfig{Config: a.record.Pending.Config, Err: verdict}
@@ -400,7 +401,7 @@ func (h *Host) goBack(ctx context.Context, a *attempt) error {
 	return bad
 }
 
-// cleanUp removes what the settled configuration has made superfluous. What fails is tried again by the next update.
+// cleanUp removes what the settled configuration no longer needs. The next update tries a failed removal again.
 func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
 	err := errors.Join(h.engine().Tidy(ctx, r), h.root.Remove(hooksPath))
 	if err == nil && h.plain != nil {
@@ -411,7 +412,7 @@ func (h *Host) cleanUp(ctx context.Context, r *transaction.Record) {
 	}
 }
 
-// waitLock waits for whoever is at work: an apply that proves the same configuration, most likely.
+// waitLock waits for the operation that holds the lock: most likely an apply that proves the same configuration.
 func (h *Host) waitLock(ctx context.Context) error {
 	for {
 		err := h.Lock(ctx, proveVerb)
@@ -426,7 +427,7 @@ func (h *Host) waitLock(ctx context.Context) error {
 	}
 }
 
-// verdict is nil for a host that proved healthy. A configuration that can't even be judged is bad.
+// verdict returns nil for a host that proved healthy. A configuration that can't even be judged is bad.
 func (h *Host) verdict(ctx context.Context, r *transaction.Record) error {
 	p := r.Pending
 	cfg, err := h.revision(&p.Revision)
@@ -453,7 +454,7 @@ func (h *Host) verdict(ctx context.Context, r *transaction.Record) error {
 
 func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 	booted ostree.Deployment, said heard) ([]transaction.Check, error) {
-	// Half of the time is for the node's pods to start and to hear from the API server.
+	// The node's pods have half of the time to start and to reach the API server.
 	checks, err := h.checks(p.Baseline, wantsKubelet(cfg), p.Deadline-p.Timeout, p.Deadline-p.Timeout/2, said)
 	if err != nil {
 		return nil, err
@@ -475,7 +476,7 @@ func (h *Host) bootChecks(cfg *machineconfig.Config, p *transaction.Pending,
 				return err
 			})
 		}},
-		// An OS manager that can't answer yet says nothing about the configuration.
+		// An OS manager that can't answer yet proves nothing about the configuration.
 		{Name: "os", Patient: true, Run: func(ctx context.Context) error {
 			_, err := osDrift(ctx)
 			return err

@@ -4,8 +4,8 @@ package host
 
 import "fmt"
 
-// SoftReboot is the value of the flag --soft-reboot: whether an update may restart the userspace alone where it needs
-// no more than that and the host can.
+// SoftReboot is the value of the flag --soft-reboot: whether an update may restart the userspace alone where that is
+// enough and the host is able to do so.
 type SoftReboot bool
 
 // SoftRebootUsage is the help of the flag.

@@ -18,10 +18,9 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// Stage refuses what Apply would refuse, and brings the OS that cfg needs to the disk, so that nothing slow is left to
-// do once the node serves nobody. Nothing that boots is touched, and neither is the record: whoever thinks better of it
-// leaves nothing to take back. Which commit an image was is kept, for the apply of the same configuration. The result
-// is never nil.
+// Stage refuses what Apply would refuse, and brings the OS that cfg needs to the disk: nothing slow is left to do once
+// the node is drained. Stage changes neither the record nor anything that boots: a dropped update leaves nothing to
+// take back. Stage records which commit an image was, for the apply of the same configuration. The result is never nil.
 func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	release, lockErr := h.lockStaging(ctx, "stage", settling)
@@ -33,15 +32,15 @@ func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 		release()
 	}
 	if errors.As(err, new(*lowDisk)) {
-		// Whoever needs the room has it back.
+		// The staged OS is removed, and its disk space is free for others.
 		digest := h.deliveries().over(cfg).Digest
 		err = errors.Join(err, h.unstage(context.WithoutCancel(ctx), digest))
 	}
 	return h.result(ctx, res, r), err
 }
 
-// Unstage lets go of what was composed for whatever configuration, where nothing is under way that may need it. What
-// is being composed stays. The result is never nil.
+// Unstage removes what was composed for any configuration, where no operation is under way that may need it. A running
+// composition stays. The result is never nil.
 func (h *Host) Unstage(ctx context.Context) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
@@ -56,15 +55,16 @@ func (h *Host) Unstage(ctx context.Context) (*Result, error) {
 	return h.result(ctx, res, r), err
 }
 
-// lockStaging makes sure that nobody else composes, or lets go of what was composed, until release is called. Whoever
-// has it still after patience makes a *Refused. It is a lock of its own because to compose takes minutes, in which the
-// host is free for everything else; who needs both takes Lock first.
+// lockStaging makes sure that no other process composes, or removes what was composed, until release is called. Where
+// another process still holds the lock after patience, the error is a *Refused. The lock is a separate one because a
+// composition takes minutes, in which the host is free for everything else. A process that needs both locks takes Lock
+// first.
 func (h *Host) lockStaging(ctx context.Context, verb string, patience time.Duration) (release func(), err error) {
 	return h.lockFile(ctx, "staging.lock", verb, "stages", patience)
 }
 
-// lockFile takes a lock beside the host's own; whoever has it still after patience, and what that does, is said in a
-// *Refused.
+// lockFile takes a lock beside the host's own. Where another process still holds the lock after patience, the error is
+// a *Refused that names the holder and its work.
 func (h *Host) lockFile(ctx context.Context, name, verb, does string, patience time.Duration) (func(), error) {
 	if err := h.root.MkdirAll(transaction.RunDir, 0o755); err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func (h *Host) lockFile(ctx context.Context, name, verb, does string, patience t
 	}
 }
 
-// spares refuses to compose cfg while the host is between two deployments of which it may need either: an OS manager
-// that composes removes deployments that look superfluous to it.
+// spares refuses to compose cfg while the host is between two deployments and may need either: an OS manager that
+// composes removes deployments that look superfluous.
 func spares(r *transaction.Record, cfg *machineconfig.Config) error {
 	p := r.Pending
 	if p == nil || p.Digest == cfg.Digest ||
@@ -116,14 +116,14 @@ func (h *Host) deploymentSpace(ctx context.Context) error {
 	return h.checkoutSpace(ctx)
 }
 
-// What ostree writes into /boot for one more deployment whose kernel is there: the boot loader's entries a second time,
-// and links. An entry is a few hundred bytes.
+// The space that ostree needs in /boot for one more deployment whose kernel is there: a second copy of the boot
+// loader's entries, and links. An entry is a few hundred bytes.
 const (
 	entryBytes  = 64 << 10
 	entryInodes = 16
 )
 
-// entrySpace refuses a /boot without room for another entry; that of kernels has been looked at by then.
+// entrySpace refuses a /boot without room for another entry; the room for kernels has been checked before.
 func (h *Host) entrySpace() error {
 	room, err := h.root.Space("/boot")
 	if err != nil {
@@ -136,8 +136,8 @@ func (h *Host) entrySpace() error {
 	return nil
 }
 
-// checkoutSpace refuses a disk on which another deployment has no room: its directories are its own, and so is its
-// /etc; its files are names of the repository's. The deployment that runs is the measure.
+// checkoutSpace refuses a disk without room for another deployment: a deployment has its own directories and its own
+// /etc; its other files are hard links to those of the repository. The running deployment is the measure.
 func (h *Host) checkoutSpace(ctx context.Context) error {
 	var bytes, nodes uint64
 	count := func(dir string, whole bool) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// lowDisk is that staging would leave less free on a disk than it is to.
+// lowDisk is the error of staging that would leave less free space on a disk than required.
 type lowDisk struct {
 	place       string
 	free, floor uint64
@@ -27,10 +27,10 @@ func (e *lowDisk) Error() string {
 
 func (e *lowDisk) Unwrap() error { return unix.ENOSPC }
 
-// floorPace is how often the disk is looked at while an OS is pulled onto it.
+// floorPace is the interval between checks of the disk while an OS is pulled.
 const floorPace = time.Second
 
-// floorPlaces are where what is staged goes, and what the tools that bring it keep meanwhile.
+// floorPlaces returns the directories of the staged OS, and of the temporary files of the tools that bring it.
 func (h *Host) floorPlaces() []string {
 	places := []string{transaction.StateDir}
 	if h.plain != nil {
@@ -39,7 +39,7 @@ func (h *Host) floorPlaces() []string {
 	return places
 }
 
-// aboveFloor refuses a host that has less than that free.
+// aboveFloor refuses a host that has less space free than floor.
 func (h *Host) aboveFloor(floor uint64) error {
 	for _, place := range h.floorPlaces() {
 		room, err := h.root.Space(place)
@@ -53,7 +53,8 @@ func (h *Host) aboveFloor(floor uint64) error {
 	return nil
 }
 
-// stageAbove stages for as long as the disk has what is to stay free. What is there already takes nothing more.
+// stageAbove stages as long as the disk keeps the required free space. An OS that is already on the disk takes no more
+// space.
 func (h *Host) stageAbove(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
 	res *Result,
 ) error {
@@ -92,7 +93,7 @@ func (h *Host) stageAbove(ctx context.Context, r *transaction.Record, cfg *machi
 	return err
 }
 
-// watchFloor ends what goes on when the disk has less.
+// watchFloor stops the staging when the disk has less space free than floor.
 func (h *Host) watchFloor(ctx context.Context, floor uint64, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(floorPace)
 	defer tick.Stop()

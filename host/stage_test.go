@@ -18,8 +18,8 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// openTree is a host that is a directory; the same one again for the same dir.
-// configB is a rendered configuration, and digestOfB the digest of its content.
+// openTree returns a host that is a directory; the same host again for the same dir. configB is a rendered
+// configuration, and digestOfB the digest of its content.
 const configB = "rendered-worker-bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 
 var digestOfB = strings.Repeat("b", 64)
@@ -84,7 +84,7 @@ func TestStageSparesTheDeploymentsOfAnUpdateThatIsUnderWay(t *testing.T) {
 			t.Errorf("%s of %s with %s pending: %v", one.phase, configB, one.digest[:1], err)
 		}
 	}
-	// Nothing of what is being prepared can boot, and the next apply takes it back.
+	// No part of an update in preparation can boot, and the next apply takes that update back.
 	preparing := &transaction.Pending{Phase: transaction.PhasePrepare}
 	if err := spares(&transaction.Record{Pending: preparing}, &machineconfig.Config{Digest: c}); err != nil {
 		t.Error(err)
@@ -141,7 +141,7 @@ func TestStatusSaysHowFarAPullIs(t *testing.T) {
 	if got := h.Status(t.Context()).Pulling; got == nil || got.Says != "trying again: no route to host" {
 		t.Errorf("later: %+v", got)
 	}
-	// Who was killed pulls no more, whosever its number is now.
+	// A killed process pulls no more, whichever process has its number now.
 	if err := h.root.WriteRecord(at, []byte("sleep\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

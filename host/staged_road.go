@@ -15,7 +15,8 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// road is the way of an update that boots on this host, or why there is none. What status says of it is kept.
+// road returns the road of an update that boots on this host, or the reason why no road is possible. The text for
+// status is kept.
 func (h *Host) road(ctx context.Context) (transaction.Road, error) {
 	if h.plain == nil {
 		return transaction.RoadTree, nil
@@ -32,8 +33,8 @@ func (h *Host) road(ctx context.Context) (transaction.Road, error) {
 	return road, err
 }
 
-// chooseBootRoad decides between deployments that are switched and, with rpm-ostree where that can't be had, ones that
-// are staged. supported is why the first can't be had.
+// chooseBootRoad chooses between the switch road and the staged road. The staged road is for rpm-ostree, on hosts where
+// switching is not possible. supported is the reason why switching is not possible, nil where it is.
 func chooseBootRoad(os OS, supported error) (road transaction.Road, why string, err error) {
 	if supported == nil {
 		return transaction.RoadSwitch, "", nil
@@ -46,8 +47,8 @@ func chooseBootRoad(os OS, supported error) (road transaction.Road, why string, 
 	return "", "", supported
 }
 
-// prepareStaged decides whether the update has a deployment of its own, and refuses files that the first boot could not
-// write: that would cost two boots.
+// prepareStaged decides whether the update has a deployment of its own. It refuses files that the first boot could not
+// write: such files would cost two boots.
 func (h *Host) prepareStaged(ctx context.Context, u *update, c *compiler, o ApplyOptions) error {
 	u.deploys = u.request.Checksum != u.booted.Checksum ||
 		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)
@@ -62,7 +63,7 @@ func (h *Host) prepareStaged(ctx context.Context, u *update, c *compiler, o Appl
 	return err
 }
 
-// staging is u as a transaction of the staged road.
+// staging returns u as a transaction of the staged road.
 func (h *Host) staging(u *update, res *Result) transaction.Staged {
 	s := transaction.Staged{Update: u.Update, Booted: u.booted.ID, Release: h.deployments.Release, Reclaim: u.reclaim}
 	if u.deploys {
@@ -71,13 +72,13 @@ func (h *Host) staging(u *update, res *Result) transaction.Staged {
 	return s
 }
 
-// stageDeployment stages the deployment that u is to have. A boot since it was composed has lost what was staged; then
-// it is composed again, of what is on the disk already as far as that goes.
+// stageDeployment stages the deployment of u. A boot after the composition has lost what was staged; then
+// stageDeployment composes again, from content on the disk as far as possible.
 func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ostree.Deployment, error) {
 	kept := staged{Digest: u.cfg.Digest, Booted: u.booted.ID, Composed: osimage.Composed{Checksum: u.request.Checksum},
 		Layers: u.Revision.Layers}
 	if u.want == nil {
-		// Whoever thinks better of it finds by this that there is something to let go of.
+		// The record lets a later unstage find the deployment if the update is dropped.
 		if err := h.keepStaged(kept); err != nil {
 			return ostree.Deployment{}, err
 		}
@@ -101,8 +102,8 @@ func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ost
 	return h.deployments.Stage(ctx, kept.Composed.Checksum, u.request.KernelArguments)
 }
 
-// bootedEtc is what the pending configuration comes to in the /etc that has booted, whose vendor defaults, users and
-// policy count, and what of it somebody else changed.
+// bootedEtc returns the paths of the pending configuration in the /etc that has booted, and the paths there that others
+// have changed. The vendor defaults, users and policy of that /etc count.
 func (h *Host) bootedEtc(_ context.Context, r *transaction.Record) ([]files.Want, []string, error) {
 	cfg, err := h.revision(&r.Pending.Revision)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// Status is what status prints with -o json.
+// Status is the output of status with -o json.
 type Status struct {
 	Config struct {
 		Committed string `json:"committed"`
@@ -27,32 +27,32 @@ type Status struct {
 	State  transaction.State `json:"state"`
 	Phase  string            `json:"phase"`
 	Reason string            `json:"reason"`
-	// Stuck says that nothing on the host moves the pending update on; the reason says why.
+	// Stuck means that no unit on the host moves the pending update on; Reason has the cause.
 	Stuck bool   `json:"stuck,omitempty"`
 	Since string `json:"since"` // RFC 3339; "" on a host that was never touched
 	OS    OS     `json:"os"`
-	// Road is the way that the next update with a reboot would take, or why there is none.
+	// Road is the road of the next update with a reboot, or the reason why no road is possible.
 	Road string `json:"road"`
-	// BootLimit is how often a new deployment may boot without being proved before the boot loader itself goes back, and
-	// why it never does; on a host with ostree, where somebody asks for the status.
+	// BootLimit is how often a new deployment may boot unproved before the boot loader itself rolls back, or why the boot
+	// loader never does. Only the command status sets BootLimit, on hosts with ostree.
 	BootLimit   string                    `json:"bootLimit,omitempty"`
 	Deployments []DeploymentStatus        `json:"deployments"`
 	Transaction *transaction.Progress     `json:"transaction"`
 	Quarantined []transaction.Quarantined `json:"quarantined"`
 	// Staged is the digest of the configuration whose OS was composed and not booted yet, or is being composed; "unknown"
-	// where that can't be read.
+	// where the digest can't be read.
 	Staged string `json:"staged,omitempty"`
-	// StagedOS is the digest of the image, or the checksum of the commit, that it is; "" while it is being composed.
+	// StagedOS is the digest of the staged image, or the checksum of the staged commit; "" while the OS is being composed.
 	StagedOS string `json:"stagedOs,omitempty"`
-	// Pulling is what is being brought to the disk for it at the moment.
+	// Pulling is the part of the staged OS that is being brought to the disk at the moment.
 	Pulling *Pulling `json:"pulling,omitempty"`
-	// Checks are what check scripts said in the verdict on the committed configuration; nil: they were not asked.
+	// Checks are the check scripts' answers in the verdict on the committed configuration; nil: they were not asked.
 	Checks *api.Checks `json:"checks,omitempty"`
 	// Skipped names the OS changes that --skip-os left out of the committed configuration.
 	Skipped []string `json:"skipped"`
 }
 
-// DeploymentStatus is a bootable deployment, and what it holds.
+// DeploymentStatus is a bootable deployment, and its contents.
 type DeploymentStatus struct {
 	ID              string   `json:"id"`
 	Booted          bool     `json:"booted"`
@@ -62,7 +62,7 @@ type DeploymentStatus struct {
 	KernelArguments []string `json:"kernelArguments"`
 }
 
-// Readable says why the caller may not read where the host is, which on a host only root may.
+// Readable returns an error where the caller may not read the host's record; on a host only root may.
 func (h *Host) Readable() error {
 	if _, err := h.store().Load(); errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w; run it as root", err)
@@ -70,10 +70,10 @@ func (h *Host) Readable() error {
 	return nil
 }
 
-// Status reads where the host is. A record that can't be used is part of the answer.
+// Status reads the state of the host. A record that can't be used is part of the answer.
 func (h *Host) Status(ctx context.Context) *Status {
 	r, err := h.store().Load()
-	_, _ = h.road(ctx) // whose error is part of the answer
+	_, _ = h.road(ctx) // the answer contains its error
 	s := h.statusOf(ctx, r)
 	h.stuck(ctx, r, s)
 	if h.grub != nil {
@@ -129,7 +129,7 @@ func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 	return s
 }
 
-// stagedDigest says what was composed last, and which OS that is, "" where all of it was used or let go of.
+// stagedDigest returns the configuration whose OS was composed last, and that OS; "" where the OS was used or removed.
 func (h *Host) stagedDigest() (config, os string) {
 	if h.composer == nil {
 		return "", ""
@@ -172,7 +172,7 @@ func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Re
 	}
 }
 
-// Clone is a copy that its owner may change.
+// Clone returns a copy that its owner may change.
 func (s *Status) Clone() *Status {
 	c := *s
 	c.Deployments = slices.Clone(s.Deployments)

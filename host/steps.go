@@ -14,42 +14,44 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// step is a row of what an update does on the host.
+// step is a row of the table of an update's work on the host.
 type step struct {
 	name string
-	// does is what the step does, and undo what takes it back when a later step fails; "": there is nothing to take back.
+	// does is the work of the step, and undo the work that takes it back when a later step fails; "": there is nothing to
+	// take back.
 	does, undo string
-	// stages: the verb stage does the step too. only: apply does not.
+	// stages: the verb stage does the step too. only: apply leaves the step out.
 	stages, only bool
-	// roads are those that the step is on; none: all.
+	// roads are the roads that have the step; empty: all.
 	roads []transaction.Road
-	// when is the condition of the step in words, and applies the condition itself; nil: always.
+	// when is the condition of the step in words, and applies is the condition itself; nil: always.
 	when    string
 	applies func(*Host, *attempt) bool
 	do      func(*Host, context.Context, *attempt) error
-	// fails is what the record says of the host after the step has failed in an apply.
+	// fails is what the record shows after the step has failed in an apply.
 	fails failing
-	// points are the fault points that lie in the step, as docs/architecture.md has them.
+	// points are the fault points in the step, as listed in docs/architecture.md.
 	points []string
 }
 
-// failing says what a failed step leaves in the record.
+// failing is what a failed step leaves in the record.
 type failing int
 
 const (
-	failsSilently failing = iota // nothing: the host is as it was
-	failsBefore                  // Unreconcilable or Degraded; nothing where the host drifted or something else is at work
-	failsAfter                   // Degraded, where the transaction has not said more of itself
+	failsSilently failing = iota // nothing: the host is unchanged
+	failsBefore                  // Unreconcilable or Degraded; nothing after drift or a refusal
+	failsAfter                   // Degraded, where the transaction itself has not recorded more
 )
 
-// The roads that boot, and those that do not.
+// The roads with a boot, and those without.
 var (
 	booting = []transaction.Road{transaction.RoadSwitch, transaction.RoadStaged}
 	running = []transaction.Road{transaction.RoadLive, transaction.RoadTree}
 )
 
-// steps are the verbs apply and stage, in order. Until the step "commit" the host is wholly on its old configuration;
-// all that is slow lies before "stage", and what can be refused before anything is written.
+// steps are the steps of the verbs apply and stage, in order. Until the step "commit" the host is wholly on its old
+// configuration. Everything slow comes before "stage", and so does every refusal that is possible before the first
+// write.
 var steps = []step{
 	{name: "recover", do: (*Host).recoverUnfinished,
 		does:   "bring unfinished work to an end; withdraw a commit that has not booted when something else is asked for",
@@ -120,10 +122,10 @@ var steps = []step{
 		does: "remove what was composed: no deployment needs it"},
 }
 
-// proveStep is the step that an apply, too, takes for an update whose verdict it waits for.
+// proveStep is the name of the step that an apply, too, takes for an update that waits for its verdict.
 const proveStep = "prove"
 
-// bootSteps are what the units of the agent do in the boot after a commit.
+// bootSteps are the steps of the agent's units in the boot after a commit.
 var bootSteps = []step{
 	{name: "recover", do: (*Host).recoverBooted, roads: nil,
 		does: "find out what has booted; on the staged road, write the files",
@@ -177,7 +179,7 @@ func (s *step) is(h *Host, a *attempt) bool {
 	return s.applies == nil || s.applies(h, a)
 }
 
-// note has the record say that a step has failed.
+// note records that a step has failed.
 func (h *Host) note(fails failing, r *transaction.Record, err error) {
 	unreachable := errors.As(err, new(*UnreachableError))
 	switch fails {
@@ -195,7 +197,7 @@ func (h *Host) note(fails failing, r *transaction.Record, err error) {
 	}
 }
 
-// WriteSteps prints what an update does on the host: before its boot, and in the boot.
+// WriteSteps prints the steps of an update on the host: before its boot, and in the boot.
 func WriteSteps(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, part := range stepTables {
@@ -210,13 +212,13 @@ func WriteSteps(w io.Writer) error {
 	return tw.Flush()
 }
 
-// stepTables are the two tables with what they are called.
+// stepTables are the two tables with their titles.
 var stepTables = []struct {
 	title string
 	table []step
 }{{"step", steps}, {"in the boot", bootSteps}}
 
-// cells are the columns of a printed row.
+// cells returns the columns of a printed row.
 func (s *step) cells() []string {
 	var roads []string
 	for _, r := range s.roads {

@@ -20,7 +20,7 @@ var writeDocs = flag.Bool("update", false, "write the tables of steps into docs/
 
 const page = "../docs/architecture.md"
 
-// The page is what people read of an update: its tables are these.
+// People read the page to understand an update: its tables are these.
 func TestTheStepsOfAnUpdateAreThoseOfTheDocs(t *testing.T) {
 	var want strings.Builder
 	for _, part := range stepTables {
@@ -56,9 +56,9 @@ func TestTheStepsOfAnUpdateAreThoseOfTheDocs(t *testing.T) {
 	t.Errorf("%s is not as the tables are; go test ./host -run Steps -update writes them:\n%s", page, want.String())
 }
 
-// A reader of the table knows where an update can be cut.
+// A reader of the table knows where an update can be interrupted.
 func TestEveryFaultPointLiesInAStep(t *testing.T) {
-	known := map[string]bool{"mend prepared": true, "mend decided": true, "mend applying": true} // of the verb repair
+	known := map[string]bool{"mend prepared": true, "mend decided": true, "mend applying": true} // points of the verb repair
 	for _, part := range stepTables {
 		for _, s := range part.table {
 			for _, p := range s.points {
@@ -113,7 +113,7 @@ func TestStepsArePrinted(t *testing.T) {
 	}
 }
 
-// A table that puts a refusal after the first write would leave something behind.
+// A table with a refusal after the first write would leave files behind.
 func TestAllThatRefusesComesBeforeTheFirstWrite(t *testing.T) {
 	first := slices.IndexFunc(steps, func(s step) bool { return s.name == "stage" })
 	for i, s := range steps {
@@ -126,7 +126,7 @@ func TestAllThatRefusesComesBeforeTheFirstWrite(t *testing.T) {
 	}
 }
 
-// What the record says of a host after a failure is part of what people are paged by.
+// Alerts for people depend on the record of a failed step.
 func TestTheRecordSaysOfAFailedStepWhatItDidBefore(t *testing.T) {
 	want := map[failing]string{
 		failsSilently: "recover, refuse another update, refuse quarantined, stay, check, hooks, keep hooks, " +

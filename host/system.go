@@ -25,20 +25,20 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// composer is the host's OS manager, as far as it is needed: it brings an OS to the disk while the node serves. What it
-// composed boots when a deployment of it is materialised and made the default, and not before.
+// composer is the part of the host's OS manager that the agent needs: it brings an OS to the disk while the node
+// serves. A composed OS boots only after a deployment of it is materialised and made the default.
 type composer interface {
-	// Current is what the booted deployment is.
+	// Current returns the content of the booted deployment.
 	Current(ctx context.Context) (osimage.System, error)
-	// Compose may take minutes. To compose the same again costs nothing.
+	// Compose may take minutes. A second composition of the same OS costs nothing.
 	Compose(ctx context.Context, s osimage.System) (osimage.Composed, error)
-	// Present says whether what Compose gave is still there whole.
+	// Present reports whether the result of Compose is still complete.
 	Present(ctx context.Context, s osimage.System, c osimage.Composed) (bool, error)
-	// Drop lets go of what was composed; deployments of it stay.
+	// Drop removes what was composed; deployments of it stay.
 	Drop(ctx context.Context) error
 }
 
-// current is what runs: the booted deployment stays the same for as long as we do.
+// current returns the running OS: the booted deployment stays the same while this process runs.
 func (h *Host) current(ctx context.Context) (osimage.System, error) {
 	if h.system == nil {
 		s, err := h.composer.Current(ctx)
@@ -50,16 +50,16 @@ func (h *Host) current(ctx context.Context) (osimage.System, error) {
 	return *h.system, nil
 }
 
-// asksForOS says whether cfg says anything of the OS but kernel arguments.
+// asksForOS reports whether cfg asks for anything of the OS but kernel arguments.
 func asksForOS(cfg *machineconfig.Config) bool { return cfg.OSImageURL != "" || asksForPackages(cfg) }
 
 func asksForPackages(cfg *machineconfig.Config) bool {
 	return len(cfg.Extensions) > 0 || cmp.Or(cfg.KernelType, machineconfig.KernelDefault) != machineconfig.KernelDefault
 }
 
-// effective is what is in effect on the host of what configurations say of the OS, whichever of them, or whoever else,
-// has brought it: what a plan starts from. Packages that are not ours are in effect for who asks for them, and nothing
-// that a configuration without them could take back.
+// effective returns the OS settings that are in effect on the host, in the terms of the configurations, whichever
+// configuration, person or tool brought them. A plan starts from there. Packages that are not ours are in effect for a
+// configuration that asks for them; a configuration without them can't take them back.
 func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config,
 	ours transaction.Layers) (*plan.OS, error) {
 	asked := asksForOS(cfg) || old != nil && asksForOS(old) || len(ours.Packages) > 0
@@ -100,17 +100,17 @@ func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config,
 	return os, nil
 }
 
-// wanted is a system to compose, and what of it is ours once it runs.
+// wanted is a system to compose, and the part of the system that is ours once it runs.
 type wanted struct {
 	osimage.System
 
 	layers transaction.Layers
-	// choose, where the image is another one, makes the rest what it is on that image's release.
+	// choose adapts the packages to the release of the image, where the image is another one.
 	choose rpmostree.Choose
 }
 
-// wanted is what cfg makes of the current system. Packages that somebody else has layered stay, as do packages of the
-// base that somebody else has taken out. p is told the names of packages when they are those of another release.
+// wanted returns the system that cfg makes of the current one. Packages that others have layered stay, and packages of
+// the base that others have removed stay removed. p receives the package names when they are those of another release.
 func (h *Host) wanted(ctx context.Context, cfg *machineconfig.Config, image string, ours transaction.Layers,
 	p *plan.Plan) (*wanted, error) {
 	now, err := h.current(ctx)
@@ -154,7 +154,7 @@ func (h *Host) wanted(ctx context.Context, cfg *machineconfig.Config, image stri
 	return w, nil
 }
 
-// layer is what there is without what was ours, and with what is wanted; and what of that is ours.
+// layer returns the packages of now without our former ones and with the wanted ones, and which of all these are ours.
 func layer(now, owned, want []string) (all, ours []string) {
 	for _, p := range now {
 		if !slices.Contains(owned, p) {
@@ -171,20 +171,20 @@ func layer(now, owned, want []string) (all, ours []string) {
 	return all, ours
 }
 
-// StagedPath is where what was composed for a configuration is kept for its apply.
+// StagedPath is the record of what was composed for a configuration, kept for its apply.
 const StagedPath = transaction.StateDir + "/staged.json"
 
-// staged is what was composed for the configuration of that digest, empty while it is being composed. What a ref names
-// may be another commit by the time of the apply, and the remote may be away: neither is to matter to a node that is
-// drained.
+// staged is what was composed for the configuration with that digest; Composed is empty while the composition runs. By
+// the time of the apply a ref may name another commit, and the remote may be away: neither must affect a drained node.
 type staged struct {
 	Digest string `json:"digest"`
-	// Booted is the deployment that it was composed from: of another one it would take back what has changed since.
+	// Booted is the deployment that the OS was composed from: on another deployment the OS would take back what has
+	// changed since.
 	Booted string `json:"booted"`
-	// System is what was asked for, by the names that the release that ran has for packages.
+	// System is the requested system, with the package names of the release that ran.
 	System   osimage.System   `json:"system"`
 	Composed osimage.Composed `json:"composed"`
-	// Layers are what of it is ours, by the names that the release that was composed has.
+	// Layers are our part of the composed OS, with the package names of the composed release.
 	Layers transaction.Layers `json:"layers,omitzero"`
 }
 
@@ -202,13 +202,13 @@ func (h *Host) keepStaged(s staged) error {
 	return nil
 }
 
-// unstage lets go of what was composed for the configuration of that digest, for any with "". Most of the time nothing
-// was.
+// unstage removes what was composed for the configuration with that digest, for any with "". Most of the time there is
+// nothing.
 func (h *Host) unstage(ctx context.Context, digest string) error {
 	if h.composer == nil || !h.exists(StagedPath) {
 		return nil
 	}
-	// Who composes now has the say, and what is there may be its.
+	// A running composition decides, and the staged OS may be its own.
 	release, err := h.lockStaging(ctx, "unstage", 0)
 	if errors.As(err, new(*Refused)) {
 		return nil
@@ -230,7 +230,7 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 	}
 	whole := s.Composed.Checksum != ""
 	if whole {
-		// From here on it is not: who goes on after a cut has to see that.
+		// From here on the staged OS is incomplete: an operation that continues after an interruption must see that.
 		s.Composed = osimage.Composed{}
 		if err := h.keepStaged(s); err != nil {
 			return err
@@ -242,7 +242,7 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 		return fmt.Errorf("letting go of what was staged: %w", err)
 	}
 	if !whole {
-		// A boot loses what a compose that was cut short had staged, and leaves its checkout, of which nobody else knows.
+		// A boot loses what an interrupted composition had staged, and leaves its checkout, which no other program knows of.
 		if err := h.plain.Cleanup(ctx); err != nil {
 			return fmt.Errorf("letting go of what was staged: %w", err)
 		}
@@ -250,7 +250,7 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 	return h.root.Remove(StagedPath)
 }
 
-// stagedFor is what was composed for the configuration, nil where nothing was.
+// stagedFor returns what was composed for the configuration, nil where there is nothing.
 func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want osimage.System) *staged {
 	var s staged
 	data, err := h.root.ReadFile(StagedPath)
@@ -261,8 +261,8 @@ func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want osimage.
 	return &s
 }
 
-// compose brings the system to the disk: what was staged for this very configuration, and otherwise what its image is
-// now. Room is asked for before anything is pulled, which takes minutes.
+// compose brings the system to the disk: the OS that was staged for this very configuration, or else the current
+// content of its image. The space is checked before the pull, which takes minutes.
 func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted string, want *wanted,
 	o ApplyOptions, res *Result) (osimage.Composed, error) {
 	field := osField(res.Plan)
@@ -286,7 +286,7 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 	if err := h.deploymentSpace(ctx); err != nil {
 		return osimage.Composed{}, err
 	}
-	// Whoever thinks better of it has to find what an interrupted one leaves.
+	// If the update is dropped, unstage must find what an interrupted composition leaves.
 	if err := h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System}); err != nil {
 		return osimage.Composed{}, err
 	}
@@ -300,15 +300,15 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%s: %s, which was staged for %s, is gone from the repository; "+
 			"it is %s now", field, before.Composed.Checksum, cfg.Name, c.Checksum))
 	}
-	// It is kept though nobody has approved it: whoever asks is told what it is, and nothing else of it is used.
+	// The composed OS is kept even without approval: callers learn which OS it is, and use nothing else of it.
 	err = h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System, Composed: c, Layers: want.layers})
 	return c, errors.Join(err, approves(cfg, o.Approved, c))
 }
 
-// osDigest is what people call an OS by: the digest of the image, or the checksum of the commit.
+// osDigest returns the name by which people know an OS: the digest of the image, or the checksum of the commit.
 func osDigest(c osimage.Composed) string { return cmp.Or(c.Base, c.Checksum) }
 
-// approves refuses an OS that is not the one that was approved.
+// approves refuses an OS other than the approved one.
 func approves(cfg *machineconfig.Config, approved string, c osimage.Composed) error {
 	if approved == "" || osDigest(c) == approved {
 		return nil
@@ -316,7 +316,7 @@ func approves(cfg *machineconfig.Config, approved string, c osimage.Composed) er
 	return &Refused{Err: NotApproved(cfg.Name, osDigest(c), approved)}
 }
 
-// NotApproved says that the OS is another one than the one that was approved.
+// NotApproved returns the error of an OS other than the approved one.
 func NotApproved(config, is, approved string) error {
 	return fmt.Errorf("%s is %s by now, and %s was approved: name the image by its digest, or approve what it is now",
 		config, is, approved)
@@ -324,7 +324,7 @@ func NotApproved(config, is, approved string) error {
 
 // choosingComposer is a composer that layers packages.
 type choosingComposer interface {
-	// ComposeFor composes s with the packages that choose has for its image, which is known when it was pulled.
+	// ComposeFor composes s with the packages that choose returns for its image. They are known once the image was pulled.
 	ComposeFor(ctx context.Context, s osimage.System, choose rpmostree.Choose) (osimage.Composed, error)
 }
 
@@ -336,7 +336,7 @@ func (h *Host) composeOf(ctx context.Context, want *wanted) (osimage.Composed, e
 	return h.composer.Compose(ctx, want.System)
 }
 
-// notComposed is the error of an OS that can't be had now, or at all: then the plan says so.
+// notComposed returns the error of an OS that can't be had now, or never: then the plan names the reason too.
 func notComposed(p *plan.Plan, field string, err error) error {
 	if ostree.ClassOf(err) != ostree.Invalid {
 		return fmt.Errorf("%s: %w", field, err)
@@ -349,8 +349,8 @@ func notComposed(p *plan.Plan, field string, err error) error {
 	return Unreconcilable(p)
 }
 
-// admit holds an image to the signature policy that the configuration itself brings, beside the host's own, which the
-// tools read: what only the one that comes demands is not pulled by the one that goes.
+// admit checks an image against the signature policy that the configuration itself brings. The tools check only the
+// host's own policy: a pull under the old policy does not meet the demands that only the new policy makes.
 func (h *Host) admit(cfg *machineconfig.Config, image string) (string, error) {
 	admitted, err := h.admitted(cfg, image)
 	if err != nil || admitted == nil || admitted.Verify != osimage.VerifyPolicy {
@@ -359,7 +359,7 @@ func (h *Host) admit(cfg *machineconfig.Config, image string) (string, error) {
 	return admitted.String(), nil
 }
 
-// admitSource does so with an image that packages are taken from.
+// admitSource checks an image that packages are taken from in the same way.
 func (h *Host) admitSource(cfg *machineconfig.Config, image string) error {
 	if image != "" {
 		if _, err := osimage.ParseSource(image); err != nil {
@@ -370,7 +370,7 @@ func (h *Host) admitSource(cfg *machineconfig.Config, image string) error {
 	return osimage.OfExtensions(err)
 }
 
-// admitted is an image as the policy that cfg brings lets it in, nil where it brings none.
+// admitted returns an image as the policy of cfg admits it, nil where cfg brings no policy.
 func (h *Host) admitted(cfg *machineconfig.Config, image string) (*osimage.Image, error) {
 	at := slices.IndexFunc(cfg.Files, func(f machineconfig.File) bool {
 		return f.Path == osimage.PolicyPath && !f.NoContents
@@ -390,7 +390,7 @@ func (h *Host) admitted(cfg *machineconfig.Config, image string) (*osimage.Image
 	return &admitted, err
 }
 
-// moved warns where an image names another commit by now than the one that was staged and is used.
+// moved warns where an image names another commit by now than the staged one, which is used.
 func (h *Host) moved(ctx context.Context, cfg *machineconfig.Config, want osimage.System, c osimage.Composed,
 	res *Result) error {
 	if h.os != OSOstree || want.Image == "" {
@@ -404,7 +404,7 @@ func (h *Host) moved(ctx context.Context, cfg *machineconfig.Config, want osimag
 	return err
 }
 
-// osField is the first field of the configuration that has the plan change the OS.
+// osField returns the first field of the configuration that makes the plan change the OS.
 func osField(p *plan.Plan) string {
 	for _, kind := range []plan.Kind{plan.OSImage, plan.KernelType, plan.Extensions} {
 		if slices.ContainsFunc(p.Changes, func(c plan.Change) bool { return c.Kind == kind }) {
@@ -414,8 +414,8 @@ func osField(p *plan.Plan) string {
 	return "spec"
 }
 
-// catalogue knows the packages of kernel types and extensions, and platform is which of them this host has. What an
-// admin added and nobody can read counts as nothing: it may be what the next configuration mends.
+// catalogue returns the packages of kernel types and extensions, and the platform of this host in that catalogue. An
+// admin's addition that can't be read counts as empty: the next configuration may repair it.
 func (h *Host) catalogue() (*plan.Catalogue, plan.Platform, error) {
 	if h.known != nil {
 		return h.known, h.platform, nil
@@ -442,8 +442,8 @@ func (h *Host) catalogue() (*plan.Catalogue, plan.Platform, error) {
 	return h.known, h.platform, err
 }
 
-// packages are what cfg's kernel type and extensions mean on this host: packages to layer, and those of the base that
-// make room for them.
+// packages returns what cfg's kernel type and extensions mean on this host: packages to layer, and packages of the base
+// to remove for them.
 func (h *Host) packages(cfg *machineconfig.Config) (install, remove []string, err error) {
 	if !asksForPackages(cfg) {
 		return nil, nil, nil
@@ -455,8 +455,8 @@ func (h *Host) packages(cfg *machineconfig.Config) (install, remove []string, er
 	return c.Packages(platform, cfg.KernelType, cfg.Extensions)
 }
 
-// layersDrift compares the kernel that runs, and the packages that the deployment has, with cfg's. layers, where it is
-// known, is what cfg came to on this host; its OS may be another release by now, with other packages.
+// layersDrift compares the running kernel and the deployment's packages with cfg's. layers, where known, are the
+// packages that cfg meant on this host; its OS may be another release by now, with other packages.
 func (h *Host) layersDrift(cfg *machineconfig.Config, now osimage.System, layers *transaction.Layers) ([]Drift, error) {
 	want := cmp.Or(cfg.KernelType, machineconfig.KernelDefault)
 	if !asksForPackages(cfg) {
@@ -501,7 +501,8 @@ func (h *Host) layersDrift(cfg *machineconfig.Config, now osimage.System, layers
 	return out, nil
 }
 
-// runningKernel is the type of the kernel that runs. A container has that of its own host, which says nothing.
+// runningKernel returns the type of the running kernel. A container runs the kernel of its own host, which proves
+// nothing.
 func (h *Host) runningKernel(c *plan.Catalogue, platform plan.Platform, want string) (string, error) {
 	if h.exists("/run/systemd/container") {
 		return want, nil
@@ -513,7 +514,7 @@ func (h *Host) runningKernel(c *plan.Catalogue, platform plan.Platform, want str
 	return c.RunningKernel(platform, unix.ByteSliceToString(uname.Release[:])), nil
 }
 
-// lacking is what want has and have has not.
+// lacking returns the entries of want that have does not contain.
 func lacking(have, want []string) []string {
 	return slices.DeleteFunc(slices.Clone(want), func(p string) bool { return slices.Contains(have, p) })
 }

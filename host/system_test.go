@@ -59,7 +59,7 @@ func TestCatalogueOfAnAdminThatCanNotBeReadIsSaidAndHoldsNothingUp(t *testing.T)
 }
 
 func TestConfigurationWithoutPackagesAsksForNoCatalogue(t *testing.T) {
-	root, err := files.Open(t.TempDir()) // which has no os-release
+	root, err := files.Open(t.TempDir()) // the directory has no os-release
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,7 +122,7 @@ func (v *Verification) WriteText(w io.Writer) error {
 	return l.err
 }
 
-// Err is the drift as an error, nil where there is none.
+// Err returns the drift as an error, nil where the host has not drifted.
 func (v *Verification) Err() error {
 	if len(v.Drift) == 0 {
 		return nil

@@ -15,26 +15,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// anchors are where ostree finds that it is booted, the deployments and the boot loader's entries, each with a file or
-// link that is there on every host whose OS this agent switches. Below /run systemd listens, too.
+// anchors are the mount points below which ostree finds the mark of a booted host, the deployments and the boot
+// loader's entries. Each has a marker, a file or link that exists on every host whose OS this agent switches. systemd
+// listens below /run, too.
 var anchors = []anchor{{"/run", ostreeBooted}, {"/sysroot", "/sysroot/ostree/repo"}, {"/boot", "/boot/loader"}}
 
 const ostreeBooted = "/run/ostree-booted"
 
 type anchor struct{ mount, marker string }
 
-// uncovered is the variable of a process that sees what others have covered: the mount points, separated by colons.
+// uncovered is the environment variable of a process that sees the places that mounts of others have covered. Its value
+// lists the mount points, separated by colons.
 const uncovered = "NODEREFIT_UNCOVERED"
 
-// Uncover has this program see what it goes back with where a unit, say, has mounted something over it: it is executed
-// anew in a mount namespace of its own, without those mounts. It returns where nothing is covered, or where that can't
-// be had.
+// Uncover makes this program see the files that a rollback needs where something else, such as a unit, has mounted over
+// them. The program is executed again in its own mount namespace, without those mounts. Uncover returns where nothing
+// is covered, or where the new execution fails.
 func Uncover() error {
 	if os.Getenv(uncovered) != "" || os.Geteuid() != 0 {
 		return nil
 	}
 	if !exists(ostreeBooted) && !exists("/ostree") {
-		return nil // no host with ostree
+		return nil // not a host with ostree
 	}
 	covered, err := covered()
 	if err != nil || len(covered) == 0 {
@@ -42,7 +44,7 @@ func Uncover() error {
 	}
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: a thread that has another view of the host ends with its goroutine
+		runtime.LockOSThread() // never unlocked: the thread has another view of the host, and ends with its goroutine
 		failed <- uncover(covered)
 	}()
 	return <-failed
@@ -53,7 +55,7 @@ func uncover(covered []anchor) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("making a mount namespace: %w", err)
 	}
-	// What the host mounts later is seen here, and what is unmounted here is not there.
+	// The host's later mounts appear here too, and unmounting here changes nothing on the host.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("separating the mounts from the host's: %w", err)
 	}
@@ -74,7 +76,7 @@ func uncover(covered []anchor) error {
 	return nil
 }
 
-// covered are the anchors that something else is mounted over.
+// covered returns the anchors that something else is mounted over.
 func covered() ([]anchor, error) {
 	var missing []anchor
 	for _, r := range anchors {
@@ -92,7 +94,7 @@ func covered() ([]anchor, error) {
 	return slices.DeleteFunc(missing, func(a anchor) bool { return mountedAt(string(mounts), a.mount) < 2 }), nil
 }
 
-// coveredMounts are the mount points of anchors that others on this host find something else at.
+// coveredMounts returns the mount points of the anchors that are covered for the other processes of this host.
 func coveredMounts() ([]string, error) {
 	if text := os.Getenv(uncovered); text != "" {
 		return strings.Split(text, ":"), nil

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestMountsAreCountedWhereTheyStack asks the kernel, in a mount namespace of the test's own.
+// TestMountsAreCountedWhereTheyStack asks the kernel, in the test's own mount namespace.
 func TestMountsAreCountedWhereTheyStack(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")

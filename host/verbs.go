@@ -14,8 +14,8 @@ type Verb struct {
 	// hands.ErrSuperseded alone.
 	Outlives bool
 	Nice     int
-	Limit    time.Duration // how long it may run; 0 for as long as it takes
-	// grace is how long it has to end after it was asked to.
+	Limit    time.Duration // how long it may run; 0: without a limit
+	// Grace is how long the command has to end after it was asked to.
 	Grace time.Duration
 }
 
@@ -25,8 +25,8 @@ const unitPrefix = "machine-config-daemon-"
 // Unit is the name of the unit that runs the verb.
 func (v Verb) Unit() string { return unitPrefix + v.Name + ".service" }
 
-// A command that only reads has a limit of a hundred times of what it takes: a command that hangs must be seen. A live
-// change that was decided finishes its restarts before it ends.
+// A command that only reads has a limit of a hundred times its usual duration: a command that hangs must be seen. A
+// live change that was decided finishes its restarts before it ends.
 var (
 	StatusVerb = Verb{Name: "status", Limit: time.Minute, Grace: 10 * time.Second}
 	PlanVerb   = Verb{Name: "plan", Limit: 5 * time.Minute, Grace: 10 * time.Second}

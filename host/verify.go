@@ -19,7 +19,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// Drift is one aspect of the host that does not match its configuration. Expected and Found are digests, modes, ids or
+// Drift is one aspect in which the host does not match its configuration. Expected and Found are digests, modes, ids or
 // targets, never contents.
 type Drift struct {
 	Kind     string `json:"kind"`
@@ -31,27 +31,27 @@ type Drift struct {
 	Found    string `json:"found"`
 
 	paths []string // to be kept before they are overwritten
-	// exposed says that others than root can change it at any time, a user their password for one. So it is drift, and no
-	// part of a verdict: a user could have every configuration taken back.
+	// exposed: users other than root can change the aspect at any time, for example their password. The difference is
+	// drift then, but no part of a verdict: otherwise a user could have every configuration rolled back.
 	exposed bool
 }
 
-// Subject is what differs: a path, a unit's name or a user.
+// Subject names what differs: a path, a unit's name or a user.
 func (d Drift) Subject() string { return d.Path + d.Name + d.User }
 
-// Verification is what verify prints with -o json.
+// Verification is the output of verify with -o json.
 type Verification struct {
 	Config string  `json:"config"`
 	Drift  []Drift `json:"drift"`
-	// Paths are those that were compared, where that was asked for; one that ends in /* stands for all entries of a
+	// Paths are the compared paths, where the caller asked for them; a path that ends in /* means all entries of a
 	// directory.
 	Paths []string `json:"paths,omitempty"`
-	// Forced says that ForceFile is there.
+	// Forced reports whether ForceFile exists.
 	Forced bool `json:"forced,omitempty"`
 }
 
-// ForceFile is OpenShift's word that drift is to be overwritten, whatever a pool's policy says. What does so removes
-// it.
+// ForceFile is OpenShift's request to overwrite drift, whatever a pool's policy demands. The operation that overwrites
+// the drift removes the file.
 const ForceFile = "/run/machine-config-daemon-force"
 
 // Verify compares the host with cfg, or with its committed configuration where cfg is nil.
@@ -101,7 +101,7 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 	return out, nil
 }
 
-// drift compares the host with what it was given last, before that is replaced.
+// drift compares the host with its last configuration, before that configuration is replaced.
 func (h *Host) drift(old *machineconfig.Config, res *Result) ([]Drift, error) {
 	if old == nil {
 		return nil, nil
@@ -113,14 +113,14 @@ func (h *Host) drift(old *machineconfig.Config, res *Result) ([]Drift, error) {
 	return drift, err
 }
 
-// driftText says what differs, and not from what: it ends in journals, which others read than those who may read the
-// file, and a digest gives a short secret away.
+// driftText names the differing subject and aspect, but not the values: the text ends in journals, whose readers may
+// not be allowed to read the file. A digest gives a short secret away.
 func driftText(d Drift) string {
 	return strings.TrimSpace(subject(d.Kind, d.Subject())) + ": " + d.What
 }
 
-// comparedPaths are the paths whose changes may be drift. Whether a unit is enabled is a matter of links that may come
-// anywhere among those of the others.
+// comparedPaths returns the paths whose changes may be drift. A unit's enablement depends on links that may appear
+// anywhere among the links of other units.
 func (h *Host) comparedPaths(cfg *machineconfig.Config, wants []files.Want) ([]string, error) {
 	var out []string
 	for _, w := range wants {
@@ -158,7 +158,7 @@ func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 	return drift, err
 }
 
-// compared also returns what was compared.
+// compared also returns the compared wants.
 func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error) {
 	v := view{host: h.root}
 	c, err := compile(v, cfg, cfg, nil)
@@ -207,8 +207,8 @@ func driftOf(d files.Difference) Drift {
 	return out
 }
 
-// osDrift compares what runs with what the configuration says of the OS. layers is what that came to, nil where it is
-// not known.
+// osDrift compares the running OS with the configuration's demands on the OS. layers are the packages that these
+// demands meant on this host, nil where not known.
 func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted ostree.Deployment,
 	layers *transaction.Layers) ([]Drift, error) {
 	if h.plain == nil {
@@ -238,8 +238,8 @@ func (h *Host) osDrift(ctx context.Context, cfg *machineconfig.Config, booted os
 	return append(out, more...), err
 }
 
-// commandLine is what the kernel was booted with. In a container it is what the container's init was started with:
-// systemd itself reads it there.
+// commandLine returns the command line with which the kernel was booted. In a container that is the command line of the
+// container's init: systemd itself reads it there.
 func (h *Host) commandLine() ([]string, error) {
 	if h.exists("/run/systemd/container") {
 		data, err := h.root.ReadFile("/proc/1/cmdline")

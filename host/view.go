@@ -9,18 +9,18 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// view is a host as it will be when it boots a deployment: /etc and /usr are the deployment's, the rest is the host's.
-// Without a deployment it is the host as it is.
+// view is a host as it will be when a deployment boots: /etc and /usr are the deployment's, the rest is the host's.
+// Without a deployment the view is the host as it is now.
 type view struct {
 	host *files.Root
-	tree *files.Root // nil: the host as it is
+	tree *files.Root // nil: the host as it is now
 }
 
-// carried says whether a deployment has the place, which is a resolved path: /etc of its own, and /usr shared with the
-// repository and read-only.
+// carried reports whether a deployment carries the place, which is a resolved path: a deployment has its own /etc, and
+// a read-only /usr shared with the repository.
 func carried(at string) bool { return under(at, "/etc") || under(at, "/usr") }
 
-// places says where each want will be on the host, with those links followed that will still be there then.
+// places returns where each want will be on the host, following the links that will still exist then.
 func (v view) places(wants []files.Want) (map[string]string, error) {
 	going := map[string]bool{}
 	for _, w := range wants {
@@ -54,7 +54,7 @@ func (v view) places(wants []files.Want) (map[string]string, error) {
 
 func under(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
-// at returns the tree that has name.
+// at returns the tree that holds name.
 func (v view) at(name string) (*files.Root, error) {
 	if v.tree == nil {
 		return v.host, nil
@@ -84,7 +84,7 @@ func (v view) ReadDir(name string) ([]string, error) {
 	return r.ReadDir(name)
 }
 
-// Inspect returns what stands at a path.
+// Inspect returns the node at a path.
 func (v view) Inspect(name string) (files.Node, error) {
 	r, err := v.at(name)
 	if err != nil {
@@ -93,7 +93,7 @@ func (v view) Inspect(name string) (files.Node, error) {
 	return r.Inspect(name)
 }
 
-// compare returns in which aspects a want is not met.
+// compare returns the aspects in which a want is not met.
 func (v view) compare(w files.Want) ([]files.Difference, error) {
 	r, err := v.at(w.Path)
 	if err != nil {
@@ -111,7 +111,7 @@ func (v view) contents(name string) ([]byte, error) {
 	return r.Contents(name)
 }
 
-// read returns what is at a path itself, with the bytes of a regular file.
+// read returns the node at a path itself, with the bytes of a regular file.
 func (v view) read(name string) (files.Node, error) {
 	r, err := v.at(name)
 	if err != nil {
@@ -120,7 +120,7 @@ func (v view) read(name string) (files.Node, error) {
 	return r.Read(name)
 }
 
-// inspectSized returns what is at a path itself, with the size of a regular file.
+// inspectSized returns the node at a path itself, with the size of a regular file.
 func (v view) inspectSized(name string) (files.Node, int64, error) {
 	r, err := v.at(name)
 	if err != nil {

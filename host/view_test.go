@@ -13,8 +13,8 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// A file without contents that is let go of is looked at for bytes. Its user moves it away and back meanwhile, which is
-// no reason to refuse a configuration.
+// The bytes of a file without contents are read when a configuration gives the file up. Its user moves it away and back
+// meanwhile, which is no reason to refuse a configuration.
 func TestAFileThatComesAndGoesStopsNoCompile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files to users")

@@ -19,7 +19,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// wayBackCheck is the name of the check that asks what the agent needs of a host to take it anywhere else.
+// wayBackCheck is the name of the check for everything that the agent needs to take a host to another configuration.
 const wayBackCheck = "way back"
 
 // reloadTimeout bounds a daemon-reload of the verdict: systemd itself gives up on generators after 90 seconds.
@@ -28,9 +28,9 @@ const reloadTimeout = 2 * time.Minute
 // bootUnits are the agent's units on a host, in the order in which they run.
 var bootUnits = []string{transaction.RecoverUnit, transaction.ProveUnit}
 
-// meansCheck asks whether this host can still be taken back, and on. That systemd reads its units again is asked once,
-// after a boot; without one only where it has not read the agent's since they were installed: before 246 it remembers
-// that there is no unit which others name.
+// meansCheck asks whether this host can still be rolled back, and updated again. After a boot the check makes systemd
+// read its units again once. Without a boot it does so only where systemd has not read the agent's units since their
+// installation: before version 246 systemd remembers that a unit which others name is missing.
 func (h *Host) meansCheck(booted bool) transaction.Check {
 	reloaded, failed := false, error(nil)
 	again := func(ctx context.Context) error {
@@ -38,11 +38,11 @@ func (h *Host) meansCheck(booted bool) transaction.Check {
 			ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 			defer cancel()
 			failed = h.services.Reload(ctx)
-			reloaded = failed == nil // a no may be one of the moment
+			reloaded = failed == nil // a failure may be a passing one
 		}
 		return failed
 	}
-	var asked time.Time // when it last said yes
+	var asked time.Time // when the check last passed
 	return transaction.Check{Name: wayBackCheck, After: transaction.BootCheck, Run: func(ctx context.Context) error {
 		if time.Since(asked) < wayBackLasts {
 			return nil
@@ -67,10 +67,11 @@ func (h *Host) meansCheck(booted bool) transaction.Check {
 	}}
 }
 
-// wayBackLasts is how long a yes is good for: others may be asked several times a second, until the deadline.
+// wayBackLasts is how long a positive answer counts: other checks may be asked several times a second, until the
+// deadline.
 const wayBackLasts = 2 * time.Second
 
-// means looks at what the agent needs.
+// means examines everything that the agent needs.
 func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
 	m.Command, m.Written = map[string][]string{}, map[string]error{}
 	for _, name := range bootUnits {
@@ -102,13 +103,13 @@ func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
 	return m, err
 }
 
-// covering adds to a no of the verdict what is mounted over what this host goes back with: what fails for that alone
-// does not know it.
+// covering adds to a negative verdict the mounts that cover what this host needs for a rollback. A check that fails
+// only because of such a mount does not know the cause.
 func (h *Host) covering(verdict error) error {
 	if h.plain == nil {
 		return verdict
 	}
-	covered, _ := coveredMounts() // there is a reason without it
+	covered, _ := coveredMounts() // the verdict has a reason without it
 	for _, at := range covered {
 		if why := transaction.Covered(at); !strings.Contains(verdict.Error(), why.Error()) {
 			verdict = errors.Join(why, verdict)
@@ -117,8 +118,8 @@ func (h *Host) covering(verdict error) error {
 	return verdict
 }
 
-// tryWriting does in a directory what an update does there, and leaves nothing. What is written is not waited for: the
-// boot record was, in this very boot.
+// tryWriting does in a directory what an update does there, and leaves nothing. It does not wait for the disk: the boot
+// record was waited for in this very boot.
 func (h *Host) tryWriting(dir string) error {
 	const name, other = files.StagePrefix + "try", files.StagePrefix + "tried"
 	err := h.root.MkdirAll(dir, 0o755)
@@ -134,10 +135,10 @@ func (h *Host) tryWriting(dir string) error {
 	return errors.Join(err, h.root.Remove(path.Join(dir, name)), h.root.Remove(path.Join(dir, other)))
 }
 
-// maintenance are the targets that a boot ends in which comes no further.
+// maintenance are the targets in which a boot ends that gets no further.
 var maintenance = []string{"emergency.target", "rescue.target"}
 
-// sight is what can be seen of this boot: of what should move a pending update on.
+// sight returns what this boot shows of the units that should move a pending update on.
 func (h *Host) sight(ctx context.Context) (s transaction.Sight, err error) {
 	s.BootID, s.Uptime = h.bootID(), Uptime()
 	if h.plain != nil {
@@ -163,7 +164,8 @@ func (h *Host) sight(ctx context.Context) (s transaction.Sight, err error) {
 	return s, err
 }
 
-// stuck has a status say why a pending update does not go on: the record was written before that was known.
+// stuck explains in a status why a pending update makes no progress: the record was written before the reason was
+// known.
 func (h *Host) stuck(ctx context.Context, r *transaction.Record, s *Status) {
 	if h.services == nil || r == nil || !r.Pending.Waits() {
 		return
@@ -180,20 +182,21 @@ func (h *Host) stuck(ctx context.Context, r *transaction.Record, s *Status) {
 	}
 }
 
-// unheld says why the agent's unit did not hold a deadline that has passed.
+// unheld returns the reason why the agent's unit missed a deadline that has passed.
 func (h *Host) unheld(ctx context.Context) string {
 	seen, err := h.sight(ctx)
 	if err != nil {
-		return "" // there is a reason without it
+		return "" // the update has a reason without it
 	}
 	return transaction.Unheld(seen)
 }
 
-// recoveryPatience is how long the verdict's unit leaves it to recovery to take up what has booted.
+// recoveryPatience is how long the verdict's unit leaves the booted update to recovery.
 const recoveryPatience = time.Minute
 
-// awaitRecovery waits until recovery has had its turn in this boot: for as long as systemd has it running or waiting,
-// and no longer than half of what the verdict may take. What keeps it from running must not keep the clock from it.
+// awaitRecovery waits until recovery has had its turn in this boot: while systemd has recovery running or waiting, and
+// at most half of the verdict's time. A fault that keeps recovery from running must not keep the verdict's clock from
+// running.
 func (h *Host) awaitRecovery(ctx context.Context) error {
 	patience := recoveryPatience
 	if r, err := h.store().Load(); err == nil && r.Pending != nil && r.Pending.Timeout > 0 {
@@ -222,20 +225,20 @@ func (h *Host) awaitRecovery(ctx context.Context) error {
 	}
 }
 
-// errPatience ends a wait that may end.
+// errPatience ends a wait that is allowed to end.
 var errPatience = errors.New("it has been waited for long enough")
 
-// recoveryPoll is how often systemd is asked whether recovery has ended.
+// recoveryPoll is the interval at which systemd is asked whether recovery has ended.
 const recoveryPoll = 50 * time.Millisecond
 
-// makeWritable makes the file system of the record writable where the service that does so in each boot has not: its
-// turn may never come. Without a place to write to there is no verdict, and no way back.
+// makeWritable makes the file system of the record writable where the service that does so in each boot has not run:
+// its turn may never come. Without a writable place there is neither a verdict nor a rollback.
 func (h *Host) makeWritable() {
 	root, err := files.OpenRemounted(path.Join(h.root.Path(), transaction.StateDir))
 	if err == nil {
 		err = root.Close()
 	}
 	if err != nil {
-		h.say("prove", err.Error()) // what has to be written says so, too
+		h.say("prove", err.Error()) // the next write reports its own error, too
 	}
 }
