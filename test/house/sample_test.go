@@ -33,7 +33,7 @@ func TestEachPatternOfTheSampleFitsATest(t *testing.T) {
 		}
 		names := testsOf(t, filepath.Join(root, "test", fields[0]))
 		top, _, _ := strings.Cut(fields[1], "/")
-		for _, one := range strings.Split(strings.Trim(top, "^()$"), "|") {
+		for one := range strings.SplitSeq(strings.Trim(top, "^()$"), "|") {
 			pattern, err := regexp.Compile("^(?:" + one + ")")
 			if err != nil {
 				t.Errorf("%s: %v", line, err)
