@@ -70,7 +70,11 @@ func (n *Node) put(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(at, data, 0o755)
+	// By a rename: a program that runs cannot be written to.
+	if err := os.WriteFile(at+".new", data, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(at+".new", at)
 }
 
 // Document puts a document on the host and returns its path there.
