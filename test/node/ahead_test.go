@@ -62,7 +62,7 @@ func TestStagingLeavesTheDiskItsFloor(t *testing.T) {
 		t.Fatal(out)
 	}
 	r := stall(ctx, t, n, api.StageOrder{Config: "os", MinFreeMebibytes: 64})
-	shell(ctx, t, n, "head -c 48M /dev/zero >"+state+"/full")
+	shell(ctx, t, n, "/usr/bin/head -c 48M /dev/zero >"+state+"/full")
 	if a := r.answer(t); !strings.Contains(a.Error, "MiB are to stay free") {
 		t.Errorf("%+v", a)
 	}
