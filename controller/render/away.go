@@ -42,6 +42,9 @@ func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
 	if !in.moves() || !known && !in.loses() && (watch == nil || !watch.Lost()) {
 		return nil, nil
 	}
+	if r.whole[pool] == in.rendering.config.Name {
+		return nil, nil // a write that is refused is tried again and again
+	}
 	if watch == nil {
 		watch = defined.NewWatch(r.live, time.Now)
 		r.defined[pool] = watch
@@ -69,6 +72,12 @@ func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
 				r.again = until
 			}
 		}
+	}
+	if len(out) == 0 {
+		if r.whole == nil {
+			r.whole = map[string]string{}
+		}
+		r.whole[pool] = in.rendering.config.Name
 	}
 	return out, nil
 }

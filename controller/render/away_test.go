@@ -58,11 +58,16 @@ func TestWhatIsMadeOfFewerDefinitionsIsNotRenderedWhicheverMachineConfigsThereAr
 	if why := away(moves); why != "" {
 		t.Errorf("where all definitions are there: %s", why)
 	}
+	asked := cluster.asked
+	if why := away(moves); why != "" || cluster.asked != asked {
+		t.Errorf("what was made of all definitions is asked about again: %q", why)
+	}
+	moves.rendering = &rendering{config: &machineconfig.Config{Name: "rendered-worker-c"}}
 	cluster.names = []string{definitions[kindControllerConfig]}
 	if why := away(moves); !strings.Contains(why, "controllerconfigs") || !strings.Contains(why, "is missing") {
 		t.Errorf("where one is missing: %q", why)
 	}
-	asked := cluster.asked
+	asked = cluster.asked
 	if why := away(stays); why != "" || cluster.asked != asked {
 		t.Errorf("what changes nothing is asked about: %q", why)
 	}

@@ -118,7 +118,9 @@ type reconciler struct {
 	// defined knows of a pool, by name, which definitions were away, and again is when the pool of this turn is to be
 	// looked at again for it.
 	defined map[string]*defined.Watch
-	again   time.Time
+	// whole has, by pool, the configuration that was last made while all definitions were there.
+	whole map[string]string
+	again time.Time
 	// concluded says of each pool how many of the changes its last rendering knew of.
 	concluded map[string]int
 	retention time.Duration
