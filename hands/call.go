@@ -163,11 +163,11 @@ func (c *call) run(ctx context.Context) (*outcome, error) {
 			return c.await(ctx, dir, "")
 		}
 		dir := path.Clean("/" + handoverOf(s.Environment))
-		other := c.noteIn(dir)
+		other, err := c.noteIn(dir)
 		switch {
+		case errors.Is(err, fs.ErrNotExist): // that command has reported, and is about to end
 		case c.verb.Joins && other == c.note:
 			return c.await(ctx, dir, s.Invocation)
-		case !c.hands.root.IsDir(dir): // that command has reported, and is about to end
 		case c.verb.Outlives:
 			return nil, &host.Refused{Err: fmt.Errorf("%s is at work on this host, for %s", c.verb.Unit(), other.Config)}
 		case c.verb.Joins:
@@ -189,16 +189,15 @@ func (c *call) stop(ctx context.Context) error {
 	return c.units.Stop(ctx, c.verb.Unit())
 }
 
-func (c *call) noteIn(dir string) note {
-	var n note
+// noteIn returns the note of the command that works with dir. The note is written before the command starts, so that
+// fs.ErrNotExist means: the head of that command has its report, and is taking dir away.
+func (c *call) noteIn(dir string) (note, error) {
+	n := note{Config: "an unknown configuration"}
 	data, err := c.hands.root.ReadFile(path.Join(dir, handoverRequest))
 	if err == nil {
 		err = json.Unmarshal(data, &n)
 	}
-	if err != nil {
-		n.Config = "an unknown configuration"
-	}
-	return n
+	return n, err
 }
 
 // start hands over the documents and starts the command. It returns the directory that head and command share.

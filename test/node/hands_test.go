@@ -511,6 +511,21 @@ func TestProgramIsReplacedUnderAnUpdateThatRuns(t *testing.T) {
 	}
 }
 
+// A head takes what was handed over away name by name. Another head that looks meanwhile waits for the command's end.
+func TestHandoverThatIsBeingTakenAwayRefusesNobody(t *testing.T) {
+	ctx, n := startHead(t)
+	p := policy(t, n)
+	put(t, n, "/etc/greenboot/check/required.d/slow.sh", slowScript, 0o755)
+	one := document(t, n, "one.json", mc("one", liveConfig("1", "ok")))
+	r := begin(ctx, t, n, "apply", "--config", one, "--policy", p, "--name", "one")
+	shell(ctx, t, n, "until test -e /run/asked; do sleep 0.02; done; rm /run/machine-config-daemon/hands/apply-*/request.json")
+	for _, a := range []answer{head(ctx, t, n, "apply", "--config", one, "--policy", p, "--name", "one"), r.answer(t)} {
+		if a.Error != "" || a.Result.Status.Config.Committed != "one" {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
 func TestHeadSeesTheRecordChange(t *testing.T) {
 	ctx, n := startHead(t)
 	p := policy(t, n)
