@@ -147,9 +147,10 @@ func outside(root string, canaries map[string]string) (found []string, err error
 			return nil //nolint:nilerr // it is gone by now
 		}
 		// Pre-images and originals keep their owners, who can't come there.
-		for _, kept := range []string{"var/lib/machine-config-daemon/transactions", "var/lib/machine-config-daemon/drift",
-			"etc/machine-config-daemon/orig", "machine-config-daemon/orig"} {
-			if below == kept && st.Uid == 0 && st.Mode&0o077 == 0 {
+		// Each deployment has an /etc of its own.
+		for _, kept := range []string{"/var/lib/machine-config-daemon/transactions", "/var/lib/machine-config-daemon/drift",
+			"/machine-config-daemon/orig"} {
+			if strings.HasSuffix("/"+below, kept) && st.Uid == 0 && st.Mode&0o077 == 0 {
 				return fs.SkipDir
 			}
 		}
