@@ -214,7 +214,7 @@ func oneOf(field, value string, of ...string) error {
 		return nil
 	}
 	of = slices.DeleteFunc(slices.Clone(of), func(s string) bool { return s == "" })
-	return fmt.Errorf("%s: %q is none of %s", field, value, strings.Join(of, ", "))
+	return fmt.Errorf("%s: %q is not one of %s", field, value, strings.Join(of, ", "))
 }
 
 // Strict says that an update waits until nothing differs.

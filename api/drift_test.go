@@ -39,10 +39,10 @@ func TestDriftPolicyIsWhatPeopleWrite(t *testing.T) {
 
 func TestDriftPolicyThatSaysNothingSensibleIsAnErrorWithItsField(t *testing.T) {
 	for text, want := range map[string]string{
-		"heal":                           `policy: "heal" is none of report, repair`,
-		"updates: refuse":                `updates: "refuse" is none of overwrite, strict`,
+		"heal":                           `policy: "heal" is not one of report, repair`,
+		"updates: refuse":                `updates: "refuse" is not one of overwrite, strict`,
 		"update: strict":                 `unknown field "update"`,
-		"exceptions: [{path: /etc/x}]":   `exceptions[0].policy: "" is none of`,
+		"exceptions: [{path: /etc/x}]":   `exceptions[0].policy: "" is not one of`,
 		"exceptions: [{policy: repair}]": "exceptions[0]: needs exactly one of path, unit and user",
 		"exceptions: [{path: /a, unit: b.service, policy: repair}]": "exceptions[0]: needs exactly one of",
 		"exceptions: [{path: etc/x, policy: repair}]":               "exceptions[0].path:",

@@ -117,10 +117,10 @@ func TextOrJSON(flag, format string) error {
 	return nil
 }
 
-// OneOf refuses the value of a flag that is none of those allowed.
+// OneOf refuses a value of a flag that is not among the allowed values.
 func OneOf(flag, value string, allowed ...string) error {
 	if !slices.Contains(allowed, value) {
-		return Usagef("%s: %q is none of %s", flag, value, strings.Join(allowed, ", "))
+		return Usagef("%s: %q is not one of %s", flag, value, strings.Join(allowed, ", "))
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func TestAValueThatIsNotAllowedIsNamedWithThoseThatAre(t *testing.T) {
 		t.Error(err)
 	}
 	err := OneOf("flag --os", "dos", "auto", "none")
-	if want := `flag --os: "dos" is none of auto, none`; err == nil || err.Error() != want || ExitCode(err) != ExitUsage {
+	if want := `flag --os: "dos" is not one of auto, none`; err == nil || err.Error() != want || ExitCode(err) != ExitUsage {
 		t.Errorf("%v, want %s", err, want)
 	}
 }

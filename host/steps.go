@@ -127,7 +127,7 @@ const proveStep = "prove"
 
 // bootSteps are the steps of the agent's units in the boot after a commit.
 var bootSteps = []step{
-	{name: "recover", do: (*Host).recoverBooted, roads: nil,
+	{name: "recover", do: (*Host).recoverBooted,
 		does: "find out what has booted; on the staged road, write the files",
 		undo: "go back",
 		points: []string{"first boot", "clock", "etc staged", "etc recorded", "reread", "again", "give up",

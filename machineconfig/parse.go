@@ -276,12 +276,12 @@ func checkSpec(spec *mcfgv1.MachineConfigSpec) error {
 	switch spec.KernelType {
 	case "", KernelDefault, KernelRealtime, Kernel64kPages:
 	default:
-		wrong("spec.kernelType: %q is none of %s, %s, %s", spec.KernelType, KernelDefault, KernelRealtime, Kernel64kPages)
+		wrong("spec.kernelType: %q is not one of %s, %s, %s", spec.KernelType, KernelDefault, KernelRealtime, Kernel64kPages)
 	}
 	for i, name := range spec.Extensions {
 		switch {
 		case !extensions[name]:
-			wrong("spec.extensions[%d]: %q is none of %s", i, name, strings.Join(slices.Sorted(maps.Keys(extensions)), ", "))
+			wrong("spec.extensions[%d]: %q is not one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(extensions)), ", "))
 		case name == kernelDevel && spec.KernelType != "" && spec.KernelType != KernelDefault:
 			wrong("spec.extensions[%d]: %s needs the default kernel, spec.kernelType is %s", i, name, spec.KernelType)
 		}

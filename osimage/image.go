@@ -162,7 +162,7 @@ func parseImage(text string) (Image, error) {
 			return Image{}, fmt.Errorf("after %s: there must be the name of an ostree remote and a colon", scheme)
 		}
 	default:
-		return Image{}, fmt.Errorf("the scheme %s is none of %s", scheme, strings.Join(schemes, ", "))
+		return Image{}, fmt.Errorf("the scheme %s is not one of %s", scheme, strings.Join(schemes, ", "))
 	}
 	if scheme == schemeUnverifiedRegistry || scheme == schemeRemoteRegistry {
 		image.Transport = Registry
@@ -213,7 +213,7 @@ func (i Image) withTransport(text string) (Image, error) {
 		}
 	}
 	if !found || !slices.Contains(transports, i.Transport) {
-		return Image{}, fmt.Errorf("the transport %q is none of %q, nor docker", transport, transports)
+		return Image{}, fmt.Errorf("the transport %q is not one of %q, nor docker", transport, transports)
 	}
 	switch i.Transport {
 	case Registry:

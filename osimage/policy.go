@@ -62,7 +62,7 @@ func ParsePolicy(data []byte) (*Policy, error) {
 		for _, item := range from {
 			text, _ := item["type"].(string)
 			if !slices.Contains(requirements, Requirement(text)) {
-				return nil, fmt.Errorf("%s has a requirement of type %q, which is none of %q", scope, text, requirements)
+				return nil, fmt.Errorf("%s has a requirement of type %q, which is not one of %q", scope, text, requirements)
 			}
 			out = append(out, Requirement(text))
 		}

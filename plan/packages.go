@@ -95,7 +95,7 @@ func checkKernel(name string, k kernelEntry) error {
 	}
 	switch {
 	case !slices.Contains(kernelTypes, name):
-		return fmt.Errorf(": is none of %s", strings.Join(kernelTypes, ", "))
+		return fmt.Errorf(": is not one of %s", strings.Join(kernelTypes, ", "))
 	case isDefault && (k.Release != "" || len(k.Architectures) > 0):
 		return errors.New(": has packages alone, because it is what no other type is")
 	case !isDefault && k.Release == "" && len(k.Packages) > 0:

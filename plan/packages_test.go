@@ -190,7 +190,7 @@ func TestWrongFileOfTheHostIsRefusedByItsField(t *testing.T) {
 		entry("extensions: {a: ['-y']}"):                              `systems[0].extensions.a[0]: "-y"`,
 		entry("extensions: {a: [b, /c.rpm]}"):                         `systems[0].extensions.a[1]`,
 		entry("extensions: {a: ['b c']}"):                             `systems[0].extensions.a[0]`,
-		entry("kernels: {rt: {packages: [a], release: b}}"):           "kernels.rt: is none of default, realtime, 64k",
+		entry("kernels: {rt: {packages: [a], release: b}}"):           "kernels.rt: is not one of default, realtime, 64k",
 		entry("kernels: {realtime: {packages: [a]}}"):                 "systems[0].kernels.realtime.release: is missing",
 		entry("kernels: {realtime: {packages: [a], release: '+rt'}}"): "systems[0].kernels.realtime.release: ",
 		entry("kernels: {realtime: {packages: ['@a'], release: rt}}"): "systems[0].kernels.realtime.packages[0]",

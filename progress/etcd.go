@@ -98,7 +98,7 @@ func (e *Etcd) Hold(node string, nodes []string) *Hold {
 	if e == nil {
 		return nil
 	}
-	const ignore = "; where etcd is none of this: spec.controlPlane.etcd: Ignore"
+	const ignore = "; where etcd does not run on these nodes: spec.controlPlane.etcd: Ignore"
 	if len(e.Members) == 0 {
 		if e.Trouble == "" {
 			return nil

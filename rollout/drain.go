@@ -47,7 +47,7 @@ func checkDrain(p *api.DrainPolicy) []error {
 	switch p.OnTimeout {
 	case "", api.DrainRetries, api.DrainHolds, api.DrainForces:
 	default:
-		errs = append(errs, fmt.Errorf("spec.drain.onTimeout: %q is none of Retry, Hold and Force", p.OnTimeout))
+		errs = append(errs, fmt.Errorf("spec.drain.onTimeout: %q is not one of Retry, Hold and Force", p.OnTimeout))
 	}
 	return errs
 }

@@ -45,7 +45,7 @@ func TestABadDrainPolicyIsNamedByItsField(t *testing.T) {
 		`spec.drain.skipPodSelectors[0]: "Is" is not a valid label selector operator`: {SkipPodSelectors: []metav1.LabelSelector{
 			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}},
 		}},
-		`spec.drain.onTimeout: "Perhaps" is none of`: {OnTimeout: "Perhaps"},
+		`spec.drain.onTimeout: "Perhaps" is not one of`: {OnTimeout: "Perhaps"},
 	} {
 		object := policyOf(api.RolloutPolicySpec{Drain: p})
 		if err := Check(&object); err == nil || !strings.Contains(err.Error(), says) {

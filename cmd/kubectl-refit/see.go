@@ -110,14 +110,14 @@ func planCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan POOL -f FILE...",
 		Short: "Show what a change would do to the nodes of a pool, before anything is applied",
-		Long: `Shows what the nodes of a pool would do if the documents of the files were applied: MachineConfigs, Butane
-(.bu) or Ignition documents, of which one with the name of a MachineConfig in the cluster takes its place, and a
-MachineConfigPool, which takes the place of the pool, or is the pool where there is none yet. Nothing is written. With
---prune the files are all that people have for the pool: what is in none of them is deleted, but for what controllers
-make. Without files and deletions it is what the pool's MachineConfigs make as they are.
+		Long: `Shows what the nodes of a pool would do if the documents of the files were applied. The documents are
+MachineConfigs, Butane (.bu) or Ignition documents, and a MachineConfigPool. A document replaces the object of its kind
+and name that the cluster has. Nothing is written. With --prune, the files are all that people have for the pool: what
+the files do not have is deleted, except what controllers make. Without files and deletions, the pool's MachineConfigs
+are shown as they are.
 
-How files, units and SSH keys differ is shown, but for what may be a secret: of that only the sizes. -o markdown is for
-a comment of a pull request.`,
+Differences of files, units and SSH keys are shown. Of what may be a secret, only the sizes are shown. -o markdown is
+for a comment of a pull request.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			// kubectl's habit and the shell's: -f a.yaml b.yaml
 			if len(args) > 1 && len(p.Files) > 0 {

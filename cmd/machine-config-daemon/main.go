@@ -85,7 +85,7 @@ func (o *options) check() error {
 	case host.OSAuto, host.OSRpmOstree, host.OSBootc, host.OSOstree, host.OSNone:
 		return nil
 	}
-	return cli.Usagef("flag --os: %q is none of auto, rpm-ostree, bootc, ostree, none", o.os)
+	return cli.Usagef("flag --os: %q is not one of auto, rpm-ostree, bootc, ostree, none", o.os)
 }
 
 func (o *options) open(say func(phase, what string)) (*host.Host, error) {

@@ -241,7 +241,7 @@ func (o *options) serveMetrics(ctx context.Context, group *errgroup.Group, regis
 		serve(ctx, group, func(h *http.Server) error { return h.Serve(metrics) }, mux)
 	case o.metricsAsked:
 		return fmt.Errorf("serving metrics: %w", err)
-	default: // nobody asked for it, and a second server beside this one is to work
+	default: // the flag was not given; without metrics, a second server on this machine can still run
 		log.Info("metrics are not served", "flag", "--metrics-bind-address", "error", err.Error())
 	}
 	return nil

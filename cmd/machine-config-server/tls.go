@@ -40,7 +40,7 @@ func (o *tlsOptions) flags(cmd *cobra.Command) {
 
 func (o *tlsOptions) check() error {
 	if versions[o.minVersion] == 0 {
-		return fmt.Errorf("--tls-min-version: %q is none of %s", o.minVersion,
+		return fmt.Errorf("--tls-min-version: %q is not one of %s", o.minVersion,
 			strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
 	}
 	_, err := o.ids()

@@ -45,7 +45,7 @@ func check(c *mcfgv1.ContainerRuntimeConfiguration) error {
 		wrong("pidsLimit", "%d is less than %d, and not 0 for no limit", *p, leastPids)
 	}
 	if c.LogLevel != "" && !slices.Contains(logLevels, c.LogLevel) {
-		wrong("logLevel", "%q is none of %q", c.LogLevel, logLevels)
+		wrong("logLevel", "%q is not one of %q", c.LogLevel, logLevels)
 	}
 	if s := c.LogSizeMax; s != nil && s.Value() >= 0 && s.Value() < leastLogSize && !s.IsZero() {
 		wrong("logSizeMax", "%s is less than %d bytes, and not negative for no limit", s, leastLogSize)

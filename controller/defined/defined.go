@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package defined says whether a definition is there, so that its objects mean what people want. A definition that is
-// deleted takes all its objects along: that nothing of the kind is there is no wish then. Once the definition is made
-// again, people need a while to apply the objects again.
+// Package defined reports whether a CustomResourceDefinition is there. Deleting a definition deletes all of its objects:
+// a kind without objects is then no decision of people. After a definition is made again, people need some minutes to
+// apply the objects again.
 package defined
 
 import (
@@ -31,8 +31,8 @@ func NewWatch(from client.Reader, now func() time.Time) *Watch {
 	return &Watch{from: from, now: now, lost: map[string]bool{}}
 }
 
-// Away says why the objects of a definition are not what people want, and when to ask again at the latest; empty: they
-// are. The name is that of the definition, such as machineconfigs.machineconfiguration.openshift.io. made is when an
+// Away returns why the objects of a definition are not what people want, and the latest time to ask again; why is empty
+// when they are. The name is that of the definition, such as machineconfigs.machineconfiguration.openshift.io. made is when an
 // object was made that is missing, the zero time where that is not known: a definition that is younger took it along,
 // however short it was away.
 func (w *Watch) Away(ctx context.Context, name string, made time.Time) (why string, until time.Time, err error) {
@@ -64,9 +64,9 @@ func (w *Watch) Away(ctx context.Context, name string, made time.Time) (why stri
 	return "", time.Time{}, nil
 }
 
-// Lost reports whether some definition was away when it was last asked about, or is back since a moment only.
+// Lost reports whether a definition was away at the last question, or was made again less than grace ago.
 func (w *Watch) Lost() bool { return len(w.lost) > 0 }
 
-// Back says that the objects of all definitions are there again: from now on, an object that is missing was deleted by
-// people.
+// Back tells the watch that the objects of all definitions are there again. An object that is missing from now on was
+// deleted by people.
 func (w *Watch) Back() { clear(w.lost) }

@@ -220,7 +220,7 @@ func profile(p *configv1.TLSSecurityProfile) (version string, names []any, err e
 		spec = &p.Custom.TLSProfileSpec
 	}
 	if spec == nil {
-		return "", nil, fmt.Errorf("spec.tlsSecurityProfile.type: %q is none of Old, Intermediate, Modern, Custom", kind)
+		return "", nil, fmt.Errorf("spec.tlsSecurityProfile.type: %q is not one of Old, Intermediate, Modern, Custom", kind)
 	}
 	known := suites()
 	for _, c := range spec.Ciphers {

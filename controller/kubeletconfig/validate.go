@@ -157,7 +157,7 @@ func number[T int32 | int64](c *checker, field string, value *T, least, most T) 
 }
 
 func (c *checker) oneOf(field, value string, choice ...string) {
-	c.say(value == "" || slices.Contains(choice, value), field, "%q is none of %s", value, strings.Join(choice, ", "))
+	c.say(value == "" || slices.Contains(choice, value), field, "%q is not one of %s", value, strings.Join(choice, ", "))
 }
 
 var (

@@ -3,17 +3,13 @@
 package render
 
 import (
+	"context"
+	"time"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"context"
-	"slices"
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/noderefit/noderefit/controller/defined"
-	"github.com/noderefit/noderefit/machineconfig"
 )
 
 // definitions are those of what a pool's configuration is made of, by kind; the cluster may lack those that are
@@ -39,7 +35,7 @@ func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
 		delete(r.defined, pool)
 	}
 	watch := r.defined[pool]
-	if !in.moves() || !known && !in.loses() && (watch == nil || !watch.Lost()) {
+	if !in.moves() || !known && (watch == nil || !watch.Lost()) {
 		return nil, nil
 	}
 	if r.whole[pool] == in.rendering.config.Name {
@@ -74,19 +70,7 @@ func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
 		}
 	}
 	if len(out) == 0 {
-		if r.whole == nil {
-			r.whole = map[string]string{}
-		}
 		r.whole[pool] = in.rendering.config.Name
 	}
 	return out, nil
-}
-
-// loses reports whether something that the pool's configuration was made of is in its rendering no more.
-func (in *input) loses() bool {
-	return slices.ContainsFunc(in.pool.Spec.Configuration.Source, func(was corev1.ObjectReference) bool {
-		return !slices.ContainsFunc(in.rendering.selected, func(d *machineconfig.Document) bool {
-			return d.Object.Name == was.Name
-		})
-	})
 }

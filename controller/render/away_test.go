@@ -45,7 +45,7 @@ func TestWhatIsMadeOfFewerDefinitionsIsNotRenderedWhicheverMachineConfigsThereAr
 	moves := input{pool: pool, rendering: &rendering{config: &machineconfig.Config{Name: "rendered-worker-b"}}}
 	stays := input{pool: pool, rendering: &rendering{config: &machineconfig.Config{Name: "rendered-worker-a"}}}
 	cluster := &lacking{}
-	r := &reconciler{live: cluster, defined: map[string]*defined.Watch{}, optional: []*optionalKind{
+	r := &reconciler{live: cluster, defined: map[string]*defined.Watch{}, whole: map[string]string{}, optional: []*optionalKind{
 		{gvk: mcfgv1.GroupVersion.WithKind(kindControllerConfig), watching: true}}}
 	away := func(in input) string {
 		t.Helper()

@@ -82,7 +82,7 @@ func (o Options) Add(mgr ctrl.Manager) error {
 		version:   cmp.Or(o.Version, "unknown"),
 		retention: cmp.Or(o.Retention, 10*time.Minute),
 		concluded: map[string]int{}, genuine: map[string]identity{}, unneeded: map[string]time.Time{},
-		defined: map[string]*defined.Watch{},
+		defined: map[string]*defined.Watch{}, whole: map[string]string{},
 	}
 	c, err := controller.NewTyped("render", mgr, controller.TypedOptions[task]{
 		// One worker, so that no configuration is swept away while a pool is being pointed at it.

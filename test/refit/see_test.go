@@ -119,7 +119,7 @@ func TestEveryStopOfAPoolHasItsWords(t *testing.T) {
 	for name, change := range map[string]func(*mcfgv1.MachineConfigPool){
 		"paused": func(p *mcfgv1.MachineConfigPool) { p.Spec.Paused = true },
 		"degraded": condition(mcfgv1.MachineConfigPoolRenderDegraded, "failed to render configuration for pool degraded: "+
-			"MachineConfig/50-bad: spec.kernelType: \"fast\" is none of default, realtime, 64k-pages"),
+			"MachineConfig/50-bad: spec.kernelType: \"fast\" is not one of default, realtime, 64k-pages"),
 		"pending": condition(api.PoolRenderPending,
 			"not rendered until this is finished: KubeletConfig/small since 2026-03-01T12:00:00Z: "+
 				"Failure is True: no such field"),
