@@ -4,10 +4,17 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/datadriven"
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/drain"
@@ -42,77 +49,32 @@ func livePlan() *plan.Plan {
 		Actions: []plan.Action{{Type: plan.ActionRestart, Service: "crio.service", Because: "/etc/a"}}}
 }
 
-// stages are situations, one for each phase, and changes are events that may happen in any of them.
-var stages = map[Phase]func() *situation{
-	PhaseAbsent:       func() *situation { return &situation{now: then} },
-	PhaseObserve:      func() *situation { v := updating(); v.host = nil; return v },
-	PhaseUnconfigured: func() *situation { v := updating(); v.node = api.Node{}; return v },
-	PhaseReturn: func() *situation {
-		v := updating()
-		v.host = hostAt(cfgA, cfgB, transaction.PhaseUndo, transaction.Working)
-		return v
-	},
-	PhaseRolledBack: func() *situation {
-		v := updating()
-		v.host = hostAt(cfgA, "", "", transaction.RolledBack)
-		v.host.Quarantined = []transaction.Quarantined{{Config: cfgB, Reason: "kubelet", Since: then}}
-		return v
-	},
-	PhaseProve: func() *situation {
-		v := updating()
-		v.host = hostAt(cfgA, cfgB, transaction.PhaseProve, transaction.Working)
-		return v
-	},
-	PhaseSettle: func() *situation {
-		v := updating()
-		v.host, v.ready = hostAt(cfgB, "", "", transaction.Done), false
-		return v.cordoned()
-	},
-	PhaseDone: func() *situation {
-		v := updating()
-		v.host = hostAt(cfgB, "", "", transaction.Done)
-		return v
-	},
-	PhaseWait: func() *situation {
-		v := updating()
-		v.other = &job{phase: PhaseApply, config: cfgC, began: then}
-		return v
-	},
-	PhaseBackoff: func() *situation {
-		v := updating()
-		v.failure = &failure{phase: PhaseStage, kind: failDegraded, reason: reasonStaging, text: "no space", since: then, retry: then.Add(time.Second)}
-		return v
-	},
-	PhasePlan: updating,
-	PhaseHold: func() *situation {
-		v := updating()
-		v.host, v.plan = hostAt(cfgB, "", "", transaction.Degraded), rebootPlan()
-		v.node.Current, v.node.State = cfgB, api.Done
-		return v
-	},
-	PhaseStage:  func() *situation { v := updating(); v.plan = rebootPlan(); return v },
-	PhaseHooks:  func() *situation { v := updating(); v.plan, v.staged = rebootPlan(), true; return v },
-	PhaseCordon: func() *situation { v := updating(); v.plan, v.staged, v.asked = rebootPlan(), true, true; return v },
-	PhaseDrain:  func() *situation { v := updating(); v.plan, v.staged = rebootPlan(), true; return v.cordoned() },
-	PhaseReboot: func() *situation {
-		v := updating()
-		v.plan, v.staged, v.rebooting = rebootPlan(), true, then
-		v.host = hostAt(cfgA, cfgB, transaction.PhaseBoot, transaction.Working)
-		return v.cordoned()
-	},
-	PhaseApply: func() *situation {
-		v := updating()
-		v.plan, v.staged, v.drained = rebootPlan(), true, then
-		return v.cordoned()
-	},
+func init() {
+	flag.BoolFunc("update", "write the decisions of the code into the tables below testdata", func(string) error {
+		return flag.Set("rewrite", "true")
+	})
 }
 
-func stuck(s *host.Status) *host.Status {
-	if s != nil {
-		s.Stuck = true
+// stages are the situations of testdata/phases.txt, one for each phase.
+var stages = func() map[Phase]func() *situation {
+	text, err := os.ReadFile("testdata/phases.txt")
+	if err != nil {
+		panic(err)
 	}
-	return s
-}
+	rows := regexp.MustCompile(`(?m)^decide(.*)\n----\n(.*)$`).FindAllStringSubmatch(string(text), -1)
+	all := map[Phase]func() *situation{}
+	for _, row := range rows {
+		all[Phase(row[2])] = func() *situation {
+			v := updating()
+			for _, text := range strings.Fields(row[1]) {
+				key, value, _ := strings.Cut(text, "=")
+				words[key](v, wordOf(value))
+			}
+			return v
+		}
+	}
+	return all
+}()
 
 // updating returns a node that was just told to go from A to B.
 func updating() *situation {
@@ -125,158 +87,141 @@ func (v *situation) cordoned() *situation {
 	return v
 }
 
-func TestEveryPhaseHasItsSituation(t *testing.T) {
-	for _, p := range phases {
-		stage := stages[p.name]
-		if stage == nil {
-			t.Errorf("%s: no situation", p.name)
-			continue
+// word is the value of a word of the tables: text, or a configuration and more after a slash.
+type word struct{ text, config, more string }
+
+func wordOf(value string) word {
+	name, more, _ := strings.Cut(value, "/")
+	return word{value, map[string]string{"a": cfgA, "b": cfgB, "c": cfgC}[name], more}
+}
+
+// words are what the words of the tables change.
+var words = map[string]func(*situation, word){
+	"gone":      func(v *situation, _ word) { v.exists = false },
+	"ready":     func(v *situation, _ word) { v.ready = true },
+	"not-ready": func(v *situation, _ word) { v.ready = false },
+	"unread":    func(v *situation, _ word) { v.host = nil },
+	"desired":   func(v *situation, w word) { v.node.Desired = w.config },
+	"current":   func(v *situation, w word) { v.node.Current = w.config },
+	"state":     func(v *situation, w word) { v.node.State = api.State(strings.TrimPrefix(w.text, "nothing")) },
+	"told": func(v *situation, w word) {
+		v.node.Desired, v.plan, v.staged, v.failure = w.config, nil, false, nil
+		v.rebooting, v.drained = time.Time{}, time.Time{}
+	},
+	"host": func(v *situation, w word) { v.host = hostAt(w.config, "", "", transaction.State(w.more)) },
+	"pending": func(v *situation, w word) {
+		v.host = hostAt(v.host.Config.Committed, w.config, transaction.Phase(w.more), transaction.Working)
+	},
+	"previous": func(v *situation, w word) { v.host.Config.Previous = w.config },
+	"quarantined": func(v *situation, w word) {
+		v.refuse(transaction.Quarantined{Config: w.config, Reason: "kubelet", Since: then})
+	},
+	"same-content": func(v *situation, _ word) {
+		v.refuse(transaction.Quarantined{Config: "rendered-infra-x", Digest: strings.Repeat("b", 64)})
+	},
+	"said": func(v *situation, _ word) { v.node.Reason = v.whyRolledBack() },
+	"stuck": func(v *situation, _ word) {
+		if v.host != nil {
+			v.host.Stuck = true
 		}
-		if got := decide(stage()); got.name != p.name {
-			t.Errorf("%s: decided %s", p.name, got.name)
+	},
+	"proved": func(v *situation, w word) {
+		if v.host != nil {
+			v.host = hostAt(w.config, "", "", transaction.Done)
+		}
+	},
+	"plan": func(v *situation, w word) {
+		v.plan = map[string]*plan.Plan{"reboot": rebootPlan(), "live": livePlan(), "nothing": {}}[w.text]
+	},
+	"staged":         func(v *situation, _ word) { v.staged = true },
+	"asked":          func(v *situation, _ word) { v.asked = true },
+	"drained":        func(v *situation, _ word) { v.drained = then },
+	"rebooting":      func(v *situation, _ word) { v.rebooting = then },
+	"applying":       func(v *situation, _ word) { v.applying = true },
+	"single-replica": func(v *situation, _ word) { v.node.SingleReplica = true },
+	"other":          func(v *situation, w word) { v.other = &job{phase: PhaseApply, config: w.config, began: then} },
+	"failed": func(v *situation, _ word) {
+		v.failure = &failure{phase: PhaseStage, kind: failDegraded, reason: reasonStaging, text: "no space", since: then,
+			retry: then.Add(time.Second)}
+	},
+	"cordon": func(v *situation, w word) {
+		if v.hold = map[string]drain.Hold{"theirs": drain.Theirs}[w.text]; w.text == "ours" {
+			v.cordoned()
+		}
+	},
+	"uncordoned": func(v *situation, _ word) {
+		if v.hold == drain.Ours {
+			v.hold, v.drained = drain.Lost, time.Time{}
+		}
+	},
+	"ledger": func(v *situation, w word) {
+		if v.hold == drain.Ours {
+			v.node.Cordon = &api.Cordon{By: api.Daemon, Config: w.config}
+		}
+	},
+	"lift": func(v *situation, w word) { v.node.Lift = w.config },
+	"on-node": func(v *situation, w word) {
+		at, err := time.Parse("15:04", w.more)
+		if err != nil {
+			panic(err)
+		}
+		since := then.Truncate(24 * time.Hour).Add(time.Duration(at.Hour()) * time.Hour)
+		v.node.Quarantined = []api.Quarantine{{Config: w.config, Since: since}}
+	},
+	"passes": func(v *situation, w word) {
+		d, err := time.ParseDuration(w.text)
+		if err != nil {
+			panic(err)
+		}
+		v.now = v.now.Add(d)
+	},
+}
+
+func (v *situation) refuse(q transaction.Quarantined) {
+	v.host.Quarantined = append(v.host.Quarantined, q)
+}
+
+// change changes the situation as a row of the tables says.
+func (v *situation) change(t *testing.T, row *datadriven.TestData) *situation {
+	t.Helper()
+	for _, arg := range row.CmdArgs {
+		change := words[arg.Key]
+		if change == nil {
+			t.Fatalf("nothing reads the word %s", arg)
+		}
+		change(v, wordOf(strings.Join(arg.Vals, "")))
+	}
+	return v
+}
+
+func decided(t *testing.T, row *datadriven.TestData) string {
+	t.Helper()
+	return string(decide(updating().change(t, row)).name) + "\n"
+}
+
+func TestEveryPhaseHasItsSituation(t *testing.T) {
+	datadriven.RunTest(t, "testdata/phases.txt", decided)
+	for _, p := range phases {
+		if stages[p.name] == nil {
+			t.Errorf("%s: no situation", p.name)
 		}
 	}
 }
 
 func TestDecide(t *testing.T) {
-	// The events that may come in any phase, and the phase that follows in each.
-	events := []struct {
-		name   string
-		change func(*situation)
-		want   map[Phase]Phase // where the phase changes
-	}{
-		{"nothing on the host moves the update on", func(v *situation) { v.host = stuck(v.host) },
-			moves{PhaseProve: PhasePlan}},
-		{"the Node is deleted", func(v *situation) { v.exists = false }, all(PhaseAbsent)},
-		{"nothing is desired any more", func(v *situation) { v.node.Desired = "" },
-			all(PhaseUnconfigured).but(PhaseAbsent, PhaseObserve, PhaseWait)},
-		{"A is desired again", func(v *situation) {
-			v.node.Desired, v.plan, v.staged, v.failure = cfgA, nil, false, nil
-			v.rebooting, v.drained = time.Time{}, time.Time{}
-		},
-			all(PhaseDone).but(PhaseAbsent, PhaseObserve, PhaseReturn, PhaseWait).
-				with(PhasePlan, PhaseRolledBack, PhaseProve, PhaseReboot, PhaseSettle, PhaseDone, PhaseHold)},
-		{"C is desired", func(v *situation) {
-			v.node.Desired, v.plan, v.staged, v.failure = cfgC, nil, false, nil
-			v.rebooting, v.drained = time.Time{}, time.Time{}
-		},
-			all(PhasePlan).but(PhaseAbsent, PhaseObserve, PhaseReturn, PhaseWait)},
-		{"somebody uncordons", func(v *situation) {
-			if v.hold == drain.Ours {
-				v.hold, v.drained = drain.Lost, time.Time{}
-			}
-		}, moves{PhaseDrain: PhaseCordon, PhaseApply: PhaseCordon, PhaseSettle: PhaseDone}},
-		{"the ledger still names what was desired before", func(v *situation) {
-			if v.hold == drain.Ours {
-				v.node.Cordon = &api.Cordon{By: api.Daemon, Config: cfgC}
-			}
-		}, moves{PhaseDrain: PhaseHooks, PhaseApply: PhaseHooks}},
-		{"the hooks say yes", func(v *situation) { v.asked = true }, moves{PhaseHooks: PhaseCordon}},
-		{"the node is ready", func(v *situation) { v.ready = true }, moves{PhaseSettle: PhaseDone}},
-		{"a minute passes", func(v *situation) { v.now = v.now.Add(time.Minute) }, moves{PhaseBackoff: PhasePlan, PhaseApply: PhaseDrain}},
-		{"an hour passes", func(v *situation) { v.now = v.now.Add(time.Hour) },
-			moves{PhaseBackoff: PhasePlan, PhaseApply: PhaseDrain, PhaseReboot: PhaseDrain, PhaseReturn: PhasePlan, PhaseProve: PhasePlan}},
-		{"an apply runs", func(v *situation) { v.applying = true }, moves{PhaseDrain: PhaseApply, PhaseHooks: PhaseCordon}},
-		{"the host proved B", func(v *situation) {
-			if v.host != nil {
-				v.host = hostAt(cfgB, "", "", transaction.Done)
-			}
-		}, all(PhaseDone).but(PhaseAbsent, PhaseObserve, PhaseUnconfigured, PhaseSettle, PhaseWait)},
-		{"B is lifted, whose failure was seen", func(v *situation) {
-			v.node.Lift = cfgB
-			v.node.Quarantined = []api.Quarantine{{Config: cfgB, Since: then}}
-		}, moves{PhaseRolledBack: PhasePlan}},
-		{"B was lifted and failed again", func(v *situation) {
-			v.node.Lift = cfgB
-			v.node.Quarantined = []api.Quarantine{{Config: cfgB, Since: then.Add(-time.Hour)}}
-		}, nil},
-	}
-	for _, e := range events {
-		for from, stage := range stages {
-			v := stage()
-			e.change(v)
-			want := from
-			if to, moves := e.want[from]; moves {
-				want = to
-			}
-			if got := decide(v).name; got != want {
-				t.Errorf("%s in phase %s: decided %s, want %s", e.name, from, got, want)
+	datadriven.RunTest(t, "testdata/events.txt", func(t *testing.T, row *datadriven.TestData) string {
+		var moves strings.Builder
+		for _, p := range phases {
+			if to := decide(stages[p.name]().change(t, row)).name; to != p.name {
+				fmt.Fprintf(&moves, "%s -> %s\n", p.name, to)
 			}
 		}
-	}
-}
-
-// moves names, for each phase, the phase that follows.
-type moves map[Phase]Phase
-
-func all(to Phase) moves {
-	m := moves{}
-	for p := range stages {
-		m[p] = to
-	}
-	return m
-}
-
-func (m moves) but(stay ...Phase) moves {
-	for _, p := range stay {
-		m[p] = p
-	}
-	return m
-}
-
-func (m moves) with(to Phase, from ...Phase) moves {
-	for _, p := range from {
-		m[p] = to
-	}
-	return m
+		return cmp.Or(moves.String(), "all stay\n")
+	})
 }
 
 func TestWaysThatNeedLess(t *testing.T) {
-	cases := []struct {
-		name string
-		v    func(*situation)
-		want Phase
-	}{
-		{"live changes are not drained for", func(v *situation) { v.plan, v.staged = livePlan(), true }, PhaseApply},
-		{"where nothing changes there is nothing to stage", func(v *situation) { v.plan = &plan.Plan{} }, PhaseApply},
-		{"a single node has nowhere to drain to", func(v *situation) { v.plan, v.staged, v.node.SingleReplica = rebootPlan(), true, true; v.asked = true }, PhaseApply},
-		{"and is asked for all the same", func(v *situation) { v.plan, v.staged, v.node.SingleReplica = rebootPlan(), true, true }, PhaseHooks},
-		{"somebody else's cordon is as good", func(v *situation) { v.plan, v.staged, v.hold = rebootPlan(), true, drain.Theirs; v.asked = true }, PhaseDrain},
-		{"what was begun is taken up, not staged again", func(v *situation) {
-			v.plan, v.host = rebootPlan(), hostAt(cfgA, cfgB, transaction.PhasePrepare, transaction.Working)
-		}, PhaseCordon},
-		{"leaving a configuration under verdict takes a drain", func(v *situation) {
-			v.plan, v.host = &plan.Plan{}, hostAt(cfgB, cfgC, transaction.PhaseProve, transaction.Working)
-		}, PhaseCordon},
-		{"a host that was never configured", func(v *situation) { v.host, v.node.Current = hostAt("", "", "", ""), "" }, PhasePlan},
-		{"a failed try of another configuration is mended", func(v *situation) {
-			v.node.Current, v.node.State, v.host = cfgB, api.Degraded, hostAt(cfgB, "", "", transaction.Degraded)
-		}, PhasePlan},
-		{"somebody went back on the host", func(v *situation) {
-			v.host = hostAt(cfgA, "", "", transaction.RolledBack)
-			v.host.Config.Previous, v.node.Current = cfgB, cfgB
-		}, PhaseRolledBack},
-		{"the same, and it was said already", func(v *situation) {
-			v.host = hostAt(cfgA, "", "", transaction.RolledBack)
-			v.host.Config.Previous, v.node.Reason = cfgB, v.whyRolledBack()
-		}, PhaseRolledBack},
-		{"back from C, and told to go on to the one before", func(v *situation) {
-			v.node.Desired = cfgC
-			v.host = hostAt(cfgA, "", "", transaction.RolledBack)
-			v.host.Config.Previous, v.host.Quarantined = cfgB, []transaction.Quarantined{{Config: cfgC, Since: then}}
-			v.node.Reason, v.node.Desired = v.whyRolledBack(), cfgB
-		}, PhasePlan},
-		{"the same content under another pool's name", func(v *situation) {
-			v.host.Quarantined = []transaction.Quarantined{{Config: "rendered-infra-x", Digest: strings.Repeat("b", 64)}}
-		}, PhaseRolledBack},
-	}
-	for _, c := range cases {
-		v := updating()
-		c.v(v)
-		if got := decide(v).name; got != c.want {
-			t.Errorf("%s: decided %s, want %s", c.name, got, c.want)
-		}
-	}
+	datadriven.RunTest(t, "testdata/ways.txt", decided)
 }
 
 func TestPhasesArePrinted(t *testing.T) {

@@ -3,10 +3,14 @@
 package transaction
 
 import (
+	"flag"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/datadriven"
 )
 
 // The boot that a record was written in, and the next one.
@@ -28,155 +32,94 @@ func switching(phase Phase, change func(*Pending)) *Record {
 	return &Record{Committed: &Revision{Config: "a", Digest: "aa", Deployment: "A"}, Pending: p}
 }
 
-func stagedRecord(phase Phase, change func(*Pending)) *Record {
-	r := switching(phase, change)
-	r.Pending.Road = RoadStaged
-	return r
-}
-
-// filesAlone is an update of the staged road that has no deployment.
-func filesAlone(phase Phase, change func(*Pending)) *Record {
-	r := stagedRecord(phase, change)
-	if phase != PhasePrepare {
-		r.Pending.Deployment = "A"
-	}
-	return r
-}
-
-func here(phase Phase, road Road, from string) *Record {
-	return &Record{Pending: &Pending{Revision: Revision{Config: "b", Deployment: from}, Phase: phase, Road: road, From: from, BootID: thisBoot}}
+func init() {
+	flag.BoolFunc("update", "write the decisions of the code into the tables below testdata", func(string) error {
+		return flag.Set("rewrite", "true")
+	})
 }
 
 func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
+	datadriven.RunTest(t, "testdata/recovery.txt", func(t *testing.T, row *datadriven.TestData) string {
+		r, s := situationOf(t, row.CmdArgs)
+		d := decide(r, s)
+		said := string(d.Do)
+		if d.Quarantine {
+			said += ", quarantine"
+		}
+		if d.Failed {
+			said += ", failed"
+		}
+		if d.Why != "" {
+			said += "\n" + d.Why
+		}
+		return said + "\n"
+	})
+}
+
+// situationOf reads the words of a row.
+func situationOf(t *testing.T, words []datadriven.CmdArg) (*Record, situation) {
+	t.Helper()
 	const uptime = time.Hour
-	proving := func(attempts int, deadline time.Duration) *Record {
-		return switching(PhaseProve, func(p *Pending) { p.Attempts, p.Deadline = attempts, uptime+deadline })
+	s := situation{BootID: thisBoot, Uptime: uptime, Bootable: []string{"A"}}
+	r, p := &Record{}, &Pending{}
+	texts := map[string]*string{"booted": &s.Booted, "default": &s.Default, "staged": &s.Staged,
+		"unfinished": &s.Unfinished, "because": &p.Reason, "soft-reboot": (*string)(&p.SoftReboot)}
+	for _, word := range words {
+		value := strings.Join(word.Vals, ", ")
+		if text := texts[word.Key]; text != nil {
+			*text = value
+			continue
+		}
+		var err error
+		switch word.Key {
+		case "committed":
+			value = strings.TrimPrefix(value, "tree")
+			r.Committed = &Revision{Config: strings.ToLower(value), Digest: "aa", Deployment: value}
+		case "previous":
+			r.Previous = &Revision{Config: strings.ToLower(value), Deployment: value}
+		case "road":
+			p.Road, r.Pending = Road(value), p
+		case "phase":
+			p.Phase = Phase(value)
+		case "files-alone":
+			p.Deployment = "A"
+		case "attempts":
+			p.Attempts, err = strconv.Atoi(value)
+		case "left":
+			p.Deadline, err = time.ParseDuration(value)
+			p.Deadline += uptime
+		case "reread":
+			p.Reread = thisBoot
+		case "quarantine":
+			p.Quarantine = true
+		case "boot":
+			s.BootID = map[string]string{"next": nextBoot, "after-a-soft-reboot": softBoot}[value]
+		case "bootable":
+			s.Bootable = append(s.Bootable, value)
+		default:
+			t.Fatalf("nothing reads the word %s", word)
+		}
+		if err != nil || s.BootID == "" {
+			t.Fatalf("%s: %v", word, err)
+		}
 	}
-	liveProving := func(attempts int, deadline time.Duration) *Record {
-		r := here(PhaseProve, RoadLive, "A")
-		r.Pending.Attempts, r.Pending.MaxAttempts, r.Pending.Deadline = attempts, 3, uptime+deadline
-		return r
+	if r.Pending != nil {
+		r.Committed = &Revision{Config: "a", Digest: "aa", Deployment: "A"}
+		complete(p)
 	}
-	settled := &Record{Committed: &Revision{Deployment: "B"}, Previous: &Revision{Deployment: "A"}}
-	planned := func(p *Pending) { p.SoftReboot = SoftPlanned }
-	started := func(p *Pending) { p.SoftReboot = SoftStarted }
-	giveUp := func(p *Pending) { p.Quarantine, p.Reason = true, "bad" }
-	once := func(p *Pending) { p.Attempts, p.Deadline = 1, uptime+time.Second }
-	often := func(p *Pending) { p.Attempts, p.Deadline = 3, uptime+time.Second }
-	again := func(p *Pending) { p.Attempts, p.Reread = 0, thisBoot }
-	byHand := func(p *Pending) { p.Reason = "asked for" }
-	for _, row := range []struct {
-		name                string
-		record              *Record
-		booted, dflt, boot  string
-		released, bootable  string // of staged deployments
-		unfinished          string
-		failed              bool
-		want                Todo
-		quarantine, deadEnd bool
-	}{
-		{name: "never touched, no ostree", record: &Record{}, want: Nothing},
-		{name: "never touched", record: &Record{}, booted: "A", dflt: "A", want: Nothing},
-		{name: "settled", record: settled, booted: "B", dflt: "B", want: Nothing},
-		{name: "settled, the next default is somebody else's business", record: settled, booted: "B", dflt: "X", want: Nothing},
-		{name: "went back after it was proved", record: settled, booted: "A", dflt: "B", want: WentBack},
-		{name: "went back for good", record: settled, booted: "A", dflt: "A", want: WentBack},
-		{name: "another OS", record: settled, booted: "X", dflt: "X", want: Foreign},
+	return r, s
+}
 
-		{name: "cut while preparing", record: switching(PhasePrepare, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
-		{name: "killed while preparing", record: switching(PhasePrepare, nil), booted: "A", dflt: "A", want: Abort},
-		{name: "another OS while preparing", record: switching(PhasePrepare, nil), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
-
-		{name: "killed before set-default", record: switching(PhaseBoot, nil), booted: "A", dflt: "A", want: Abort},
-		{name: "committed, not rebooted", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", want: AwaitBoot},
-		{name: "cut before set-default", record: switching(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
-		{name: "the boot loader fell back", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
-		{name: "first boot", record: switching(PhaseBoot, nil), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
-		{name: "first boot of a soft reboot", record: switching(PhaseBoot, started), booted: "B", dflt: "B", boot: softBoot, want: FirstBoot},
-		{name: "a soft reboot that is still to come", record: switching(PhaseBoot, started), booted: "A", dflt: "B", want: AwaitBoot},
-		{name: "a soft reboot that came up on the old one", record: switching(PhaseBoot, started), booted: "A", dflt: "B", boot: softBoot, want: BootFully},
-		{name: "cut during a soft reboot, the boot loader fell back", record: switching(PhaseBoot, started), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
-		{name: "cut during a soft reboot", record: switching(PhaseBoot, started), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
-		{name: "killed before a soft reboot was decided", record: switching(PhaseBoot, planned), booted: "A", dflt: "A", want: Abort},
-		{name: "somebody else's soft reboot before ours", record: switching(PhaseBoot, planned), booted: "A", dflt: "B", boot: softBoot, want: AwaitBoot},
-		{name: "somebody else's soft reboot before a full one", record: switching(PhaseBoot, nil), booted: "A", dflt: "B", boot: softBoot, want: AwaitBoot},
-		{name: "another OS instead of the first boot", record: switching(PhaseBoot, nil), booted: "X", dflt: "B", boot: nextBoot, want: Foreign},
-
-		{name: "somebody else's soft reboot while being proved", record: proving(1, time.Second), booted: "B", dflt: "B", boot: softBoot, want: FirstBoot},
-		{name: "out of attempts, soft ones too", record: proving(3, time.Second), booted: "B", dflt: "B", boot: softBoot, want: GoBack, quarantine: true},
-		{name: "a soft reboot back while being proved", record: proving(1, time.Second), booted: "A", dflt: "B", boot: softBoot, want: Returned, quarantine: true},
-		{name: "somebody else's soft reboot while giving up", record: switching(PhaseUndo, giveUp), booted: "B", dflt: "A", boot: softBoot, want: GoBack, quarantine: true},
-		{name: "live, the userspace started again while being proved", record: liveProving(1, 0), booted: "A", boot: softBoot, want: FirstBoot},
-		{name: "being proved", record: proving(1, time.Second), booted: "B", dflt: "B", want: AwaitProof},
-		{name: "past the deadline", record: proving(1, -time.Second), booted: "B", dflt: "B", want: GoBack, quarantine: true},
-		{name: "cut while being proved", record: proving(1, time.Second), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
-		{name: "a machine that was off past the deadline", record: proving(1, -time.Hour), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
-		{name: "out of attempts", record: proving(3, time.Second), booted: "B", dflt: "B", boot: nextBoot, want: GoBack, quarantine: true},
-		{name: "a person chose the old one while being proved", record: proving(1, time.Second), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
-		{name: "rpm-ostree rollback while being proved", record: proving(1, time.Second), booted: "A", dflt: "A", boot: nextBoot, want: Returned, quarantine: true},
-
-		{name: "giving up, not rebooted", record: switching(PhaseUndo, giveUp), booted: "B", dflt: "A", want: GoBack, quarantine: true},
-		{name: "cut while giving up", record: switching(PhaseUndo, giveUp), booted: "B", dflt: "B", boot: nextBoot, want: GoBack, quarantine: true},
-		{name: "back on the old one", record: switching(PhaseUndo, giveUp), booted: "A", dflt: "A", boot: nextBoot, want: Returned, quarantine: true},
-		{name: "back because a person asked", record: switching(PhaseUndo, byHand), booted: "A", dflt: "A", boot: nextBoot, want: Returned},
-
-		{name: "tree, decided", record: here(PhaseApply, RoadTree, ""), want: RollForward},
-		{name: "tree, decided, after a boot", record: here(PhaseApply, RoadTree, ""), boot: nextBoot, want: RollForward},
-		{name: "tree, going back", record: here(PhaseUndo, RoadTree, ""), want: UndoHere},
-		{name: "live, decided", record: here(PhaseApply, RoadLive, "A"), booted: "A", dflt: "A", boot: nextBoot, want: RollForward},
-		{name: "live, going back", record: here(PhaseUndo, RoadLive, "A"), booted: "A", dflt: "A", want: UndoHere},
-		{name: "live, being proved", record: liveProving(1, time.Second), booted: "A", dflt: "A", want: AwaitProof},
-		{name: "live, past the deadline", record: liveProving(1, -time.Second), booted: "A", want: GoBack, quarantine: true},
-		{name: "live, cut while being proved", record: liveProving(1, 0), booted: "A", boot: nextBoot, want: FirstBoot},
-		{name: "live, out of attempts", record: liveProving(3, 0), booted: "A", boot: nextBoot, want: GoBack, quarantine: true},
-		{name: "tree committed on a host with ostree", record: &Record{Committed: &Revision{Digest: "aa"}}, booted: "X", want: Nothing},
-		{name: "live, and then another OS", record: here(PhaseApply, RoadLive, "A"), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
-
-		{name: "staged, cut while preparing", record: stagedRecord(PhasePrepare, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
-		{name: "staged, killed while preparing", record: stagedRecord(PhasePrepare, nil), booted: "A", dflt: "A", want: Abort},
-		{name: "staged, killed before it was released", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", want: Abort},
-		{name: "staged and released, not rebooted", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", released: "B", want: AwaitBoot},
-		{name: "staged, and somebody staged another", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", released: "X", want: Abort},
-		{name: "staged, cut before ostree made it bootable", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
-		{name: "staged, ostree could not make it bootable", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, unfinished: "no space", want: Abort, failed: true},
-		{name: "staged, cut after ostree made it bootable", record: stagedRecord(PhaseBoot, nil), booted: "B", dflt: "B", boot: nextBoot, bootable: "B", want: FirstBoot},
-		{name: "staged, the boot loader fell back", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "B", boot: nextBoot, bootable: "B", want: Returned, quarantine: true},
-		{name: "staged, made bootable by somebody else's soft reboot", record: stagedRecord(PhaseBoot, nil), booted: "A", dflt: "B", boot: softBoot, bootable: "B", want: AwaitBoot},
-		{name: "files alone, and somebody else's soft reboot", record: filesAlone(PhaseBoot, nil), booted: "A", dflt: "A", boot: softBoot, want: AwaitBoot},
-		{name: "staged, another OS instead", record: stagedRecord(PhaseBoot, nil), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
-		{name: "staged, one more boot", record: stagedRecord(PhaseProve, again), booted: "B", dflt: "B", boot: nextBoot, want: FirstBoot},
-		{name: "staged, being proved", record: stagedRecord(PhaseProve, once), booted: "B", dflt: "B", want: AwaitProof},
-		{name: "staged, out of attempts", record: stagedRecord(PhaseProve, often), booted: "B", dflt: "B", boot: nextBoot, want: GoBack, quarantine: true},
-		{name: "staged, a person chose the old one", record: stagedRecord(PhaseProve, once), booted: "A", dflt: "B", boot: nextBoot, want: Returned, quarantine: true},
-		{name: "staged, giving up, not rebooted", record: stagedRecord(PhaseUndo, giveUp), booted: "B", dflt: "B", want: GoBack, quarantine: true},
-		{name: "staged, cut while giving up", record: stagedRecord(PhaseUndo, giveUp), booted: "B", dflt: "B", boot: nextBoot, want: GoBack, quarantine: true},
-		{name: "staged, back on the old one", record: stagedRecord(PhaseUndo, giveUp), booted: "A", dflt: "A", boot: nextBoot, want: Returned, quarantine: true},
-
-		{name: "files alone, cut while preparing", record: filesAlone(PhasePrepare, nil), booted: "A", dflt: "A", boot: nextBoot, want: Abort},
-		{name: "files alone, decided", record: filesAlone(PhaseBoot, nil), booted: "A", dflt: "A", want: AwaitBoot},
-		{name: "files alone, decided, after a boot", record: filesAlone(PhaseBoot, nil), booted: "A", dflt: "A", boot: nextBoot, want: FirstBoot},
-		{name: "files alone, another OS", record: filesAlone(PhaseBoot, nil), booted: "X", dflt: "X", boot: nextBoot, want: Foreign},
-		{name: "files alone, being proved", record: filesAlone(PhaseProve, once), booted: "A", dflt: "A", want: AwaitProof},
-		{name: "files alone, cut while being proved", record: filesAlone(PhaseProve, once), booted: "A", dflt: "A", boot: nextBoot, want: FirstBoot},
-		{name: "files alone, out of attempts", record: filesAlone(PhaseProve, often), booted: "A", dflt: "A", boot: nextBoot, want: GoBack, quarantine: true},
-		{name: "files alone, giving up, not rebooted", record: filesAlone(PhaseUndo, giveUp), booted: "A", dflt: "A", want: GoBack, quarantine: true},
-		{name: "files alone, taken back, after the boot", record: filesAlone(PhaseUndo, giveUp), booted: "A", dflt: "A", boot: nextBoot, want: Returned, quarantine: true},
-
-		{name: "a phase of the future", record: switching("levitate", nil), booted: "A", dflt: "A", want: Foreign},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			if row.boot == "" {
-				row.boot = thisBoot
-			}
-			d := decide(row.record, situation{Booted: row.booted, Default: row.dflt, BootID: row.boot, Uptime: uptime,
-				Staged: row.released, Bootable: []string{"A", row.bootable}, Unfinished: row.unfinished})
-			if d.Do != row.want || d.Quarantine != row.quarantine || d.Failed != row.failed {
-				t.Errorf("got %q (quarantine %v): %s; want %q (quarantine %v)", d.Do, d.Quarantine, d.Why, row.want, row.quarantine)
-			}
-			if d.Do != Nothing && d.Why == "" && row.record.Pending != nil && row.record.Pending.Phase != PhaseUndo {
-				t.Error("no reason is given")
-			}
-		})
+// complete adds what is the same in all rows, by the road of the update.
+func complete(p *Pending) {
+	p.Config, p.Digest, p.From, p.BootID, p.MaxAttempts, p.Timeout = "b", "bb", "A", thisBoot, 3, time.Minute
+	switch {
+	case p.Road == RoadTree:
+		p.From = ""
+	case p.Road == RoadLive:
+		p.Deployment = p.From
+	case p.Phase != PhasePrepare && p.Deployment == "":
+		p.Deployment = "B"
 	}
 }
 
