@@ -49,10 +49,11 @@ func livePlan() *plan.Plan {
 		Actions: []plan.Action{{Type: plan.ActionRestart, Service: "crio.service", Because: "/etc/a"}}}
 }
 
-func init() {
+func TestMain(m *testing.M) {
 	flag.BoolFunc("update", "write the decisions of the code into the tables below testdata", func(string) error {
 		return flag.Set("rewrite", "true")
 	})
+	m.Run()
 }
 
 // stages are the situations of testdata/phases.txt, one for each phase.
@@ -66,7 +67,7 @@ var stages = func() map[Phase]func() *situation {
 	for _, row := range rows {
 		all[Phase(row[2])] = func() *situation {
 			v := updating()
-			for _, text := range strings.Fields(row[1]) {
+			for text := range strings.FieldsSeq(row[1]) {
 				key, value, _ := strings.Cut(text, "=")
 				words[key](v, wordOf(value))
 			}
@@ -210,6 +211,7 @@ func TestEveryPhaseHasItsSituation(t *testing.T) {
 
 func TestDecide(t *testing.T) {
 	datadriven.RunTest(t, "testdata/events.txt", func(t *testing.T, row *datadriven.TestData) string {
+		t.Helper()
 		var moves strings.Builder
 		for _, p := range phases {
 			if to := decide(stages[p.name]().change(t, row)).name; to != p.name {

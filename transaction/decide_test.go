@@ -32,14 +32,16 @@ func switching(phase Phase, change func(*Pending)) *Record {
 	return &Record{Committed: &Revision{Config: "a", Digest: "aa", Deployment: "A"}, Pending: p}
 }
 
-func init() {
+func TestMain(m *testing.M) {
 	flag.BoolFunc("update", "write the decisions of the code into the tables below testdata", func(string) error {
 		return flag.Set("rewrite", "true")
 	})
+	m.Run()
 }
 
 func TestRecoveryDecidesFromRecordAndBootedDeployment(t *testing.T) {
 	datadriven.RunTest(t, "testdata/recovery.txt", func(t *testing.T, row *datadriven.TestData) string {
+		t.Helper()
 		r, s := situationOf(t, row.CmdArgs)
 		d := decide(r, s)
 		said := string(d.Do)
