@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/test/lab"
 	"github.com/noderefit/noderefit/test/node"
+	"github.com/noderefit/noderefit/test/programs"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -36,14 +36,7 @@ type bench struct {
 
 // buildHelper compiles what runs on the host, as a static binary.
 func buildHelper(ctx context.Context, dir string) (string, error) {
-	out := filepath.Join(dir, "inhost")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out,
-		"github.com/noderefit/noderefit/test/bench/inhost")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the benchmark's helper: %w: %s", err, text)
-	}
-	return out, nil
+	return programs.Build(ctx, dir, "test/bench/inhost")
 }
 
 // newBench boots a host. helper may be left out by who measures no time.

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // Real is the real bootc that the tests are to use, "" for the stand-in.
@@ -27,14 +28,7 @@ const program = "/usr/local/bin/bootc"
 
 // Build compiles the stand-in into dir as a static binary and returns its path.
 func Build(ctx context.Context, dir string) (string, error) {
-	out := filepath.Join(dir, "bootc")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w",
-		"-o", out, "github.com/noderefit/noderefit/test/bootc/bootc")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the stand-in for bootc: %w: %s", err, text)
-	}
-	return out, nil
+	return programs.Build(ctx, dir, "test/bootc/bootc")
 }
 
 // Install puts a bootc on a host, running or not: binary, which Build made, or the real one.

@@ -6,6 +6,7 @@ package conformance
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // binaries is the directory that every command under cmd/ was built into.
@@ -38,8 +40,8 @@ func buildAndRun(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	binaries = dir
-	if out, err := exec.Command("go", "build", "-o", dir+"/", "../../cmd/...").CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("building commands: %w\n%s", err, out)
+	if err := programs.All(context.Background(), dir); err != nil {
+		return 0, err
 	}
 	return m.Run(), nil
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // built is the directory with the demo and what it demonstrates, as make demo would find them.
@@ -33,10 +35,9 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		built = dir
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", dir+"/", ".", "../../cmd/...")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building the demo: %v\n%s", err, out)
+		_, err = programs.Build(context.Background(), dir, "test/demo")
+		if err := errors.Join(err, programs.All(context.Background(), dir)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		return m.Run()

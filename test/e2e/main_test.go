@@ -8,14 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/fleet"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // repository is the project's own, as seen from this folder; bin has its programs, built for this run.
@@ -32,12 +31,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		bin = dir
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir+"/",
-			filepath.Join(repository, "cmd")+"/...")
-		build.Dir = "."
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building the programs: %v\n%s", err, out)
+		if err := programs.All(context.Background(), dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		return m.Run()

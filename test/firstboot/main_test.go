@@ -32,6 +32,8 @@ import (
 
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/node"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // token is what a machine shows to the server.
@@ -48,16 +50,10 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(bin)
-		for _, args := range [][]string{
-			{"-o", bin + "/", "../../cmd/..."},
-			{"-tags=faults", "-o", bin + "/faulty", "../../cmd/machine-config-daemon"},
-		} {
-			build := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w"}, args...)...)
-			build.Env = append(os.Environ(), "CGO_ENABLED=0")
-			if out, err := build.CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "building the programs: %v\n%s", err, out)
-				return 1
-			}
+		_, err = node.Build(context.Background(), filepath.Join(bin, "faulty"), "faults")
+		if err := errors.Join(err, programs.All(context.Background(), bin)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
 		}
 		return m.Run()
 	}())

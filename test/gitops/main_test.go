@@ -31,6 +31,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/test/cluster"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 const (
@@ -120,9 +121,9 @@ func (l *lab) until(what string, condition func() (bool, any)) {
 // program builds one of cmd/.
 func program(t *testing.T, name string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, root+"/cmd/"+name).CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v\n%s", name, err, out)
+	path, err := programs.Build(t.Context(), t.TempDir(), "cmd/"+name)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -25,14 +25,7 @@ import (
 const headPath = "/var/usrlocal/bin/head"
 
 var headProgram = program("head", func(dir string) (string, error) {
-	out := filepath.Join(dir, "head")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out,
-		"github.com/noderefit/noderefit/test/node/head")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the head: %w: %s", err, text)
-	}
-	return out, nil
+	return programs.Build(context.Background(), dir, "test/node/head")
 })
 
 // answer is what head prints.

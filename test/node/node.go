@@ -9,13 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -24,14 +24,10 @@ const agent = "/var/usrlocal/bin/machine-config-daemon"
 
 // Build compiles the agent into dir as a static binary, with build tags, and returns its path.
 func Build(ctx context.Context, dir string, tags ...string) (string, error) {
-	out := filepath.Join(dir, "machine-config-daemon")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w",
-		"-tags", strings.Join(tags, ","), "-o", out, "github.com/noderefit/noderefit/cmd/machine-config-daemon")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the agent: %w: %s", err, text)
+	if len(tags) == 0 {
+		return programs.Build(ctx, dir, "cmd/machine-config-daemon")
 	}
-	return out, nil
+	return programs.Build(ctx, dir, "cmd/machine-config-daemon", "-tags", strings.Join(tags, ","))
 }
 
 // Node is a lab host with the agent.

@@ -33,6 +33,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // exposition is what programs expose: the labels of each metric, by name.
@@ -110,9 +111,7 @@ func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{agent.Program, agent.RunProgram, api.Controller, api.Server} {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", dir, root+"/cmd/"+name)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if _, err := run(cmd); err != nil {
+		if _, err := programs.Build(t.Context(), dir, "cmd/"+name); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // viewRole is what docs/gitops.md has people bind to the account of a pipeline.
@@ -67,8 +68,8 @@ func TestAPipelinePlansAndStatesWithRightsToReadAndNoOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	program := filepath.Join(t.TempDir(), "kubectl-refit")
-	if _, err := run(exec.CommandContext(ctx, "go", "build", "-o", program, root+"/cmd/kubectl-refit")); err != nil {
+	program, err := programs.Build(ctx, t.TempDir(), "cmd/kubectl-refit")
+	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "50-viewed.bu")

@@ -32,6 +32,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/cluster"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // pictures is where to put pictures of the page.
@@ -50,12 +51,7 @@ var (
 	scratch string
 	shared  = sync.OnceValues(func() (*cluster.Cluster, error) { return install(context.Background()) })
 	program = sync.OnceValues(func() (string, error) {
-		path := filepath.Join(scratch, api.Controller)
-		out, err := exec.Command("go", "build", "-o", path, root+"/cmd/"+api.Controller).CombinedOutput()
-		if err != nil {
-			return "", fmt.Errorf("building the controller: %w\n%s", err, out)
-		}
-		return path, nil
+		return programs.Build(context.Background(), scratch, "cmd/"+api.Controller)
 	})
 	started *cluster.Cluster
 )

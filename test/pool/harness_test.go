@@ -34,6 +34,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/test/cluster"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 const (
@@ -85,16 +86,11 @@ func startShared() (*cluster.Cluster, error) {
 
 // build builds one of our programs, with a clock that a test can set.
 func build(name string) (string, error) {
-	path := filepath.Join(scratch, name)
-	args := []string{"build", "-tags", "testclock", "-o", path}
+	flags := []string{"-tags", "testclock"}
 	if raceDetector {
-		args = append(args, "-race")
+		flags = append(flags, "-race")
 	}
-	out, err := exec.Command("go", append(args, "../../cmd/"+name)...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
-	}
-	return path, nil
+	return programs.Build(context.Background(), scratch, "cmd/"+name, flags...)
 }
 
 // lab is what a test works with: the shared cluster, empty at the beginning and the end.

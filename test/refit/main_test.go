@@ -30,6 +30,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/test/cluster"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 var update = flag.Bool("update", false, "write what the program prints to testdata")
@@ -65,12 +66,7 @@ func runAll(m *testing.M) int {
 }
 
 func build() (string, error) {
-	path := filepath.Join(scratch, "kubectl-refit")
-	out, err := exec.Command("go", "build", "-o", path, "../../cmd/kubectl-refit").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building kubectl-refit: %w\n%s", err, out)
-	}
-	return path, nil
+	return programs.Build(context.Background(), scratch, "cmd/kubectl-refit")
 }
 
 // lab is the cluster, for one test.

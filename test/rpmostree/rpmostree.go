@@ -21,6 +21,7 @@ import (
 	"strings"
 
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 	"github.com/noderefit/noderefit/test/rpmostree/catalogue"
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
 )
@@ -58,14 +59,8 @@ func Find(ctx context.Context, dir string) (Program, error) {
 
 // Build compiles the stand-in into dir.
 func Build(ctx context.Context, dir string) (Program, error) {
-	path := filepath.Join(dir, "rpm-ostree")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path,
-		"github.com/noderefit/noderefit/test/rpmostree/rpm-ostree")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return Program{}, fmt.Errorf("building the stand-in for rpm-ostree: %w: %s", err, text)
-	}
-	return Program{path, false}, nil
+	path, err := programs.Build(ctx, dir, "test/rpmostree/rpm-ostree")
+	return Program{path, false}, err
 }
 
 // Options are what hosts with rpm-ostree may differ in.

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -37,6 +36,7 @@ import (
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/fakehost"
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // What a host takes for its part. A real one takes minutes; what it costs the cluster does not depend on that.
@@ -82,14 +82,7 @@ type node struct {
 
 // Build builds the controllers into dir and returns the path.
 func Build(ctx context.Context, dir string) (string, error) {
-	program := filepath.Join(dir, api.Controller)
-	build := exec.CommandContext(ctx, "go", "build", "-o", program,
-		"github.com/noderefit/noderefit/cmd/machine-config-controller")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w: %s", api.Controller, err, out)
-	}
-	return program, nil
+	return programs.Build(ctx, dir, "cmd/"+api.Controller)
 }
 
 // Start starts a control plane and the controllers, with one pool of which a tenth may be unavailable and no node yet.

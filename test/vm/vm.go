@@ -29,6 +29,7 @@ import (
 	"testing"
 
 	"github.com/noderefit/noderefit/test/lab"
+	"github.com/noderefit/noderefit/test/programs"
 )
 
 // The OS images that a machine's repository has; a fresh machine runs RefV1. They are the host lab's commits with a
@@ -232,8 +233,8 @@ func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, lab.RemoveTree(scratch)) }()
-	guest := filepath.Join(scratch, "guest")
-	if err := build(ctx, guest, "github.com/noderefit/noderefit/test/vm/guest"); err != nil {
+	guest, err := programs.Build(ctx, scratch, "test/vm/guest")
+	if err != nil {
 		return nil, err
 	}
 	program, err := os.ReadFile(guest)
@@ -272,16 +273,6 @@ func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer
 	}
 	image.booted, err = image.bootOnce(ctx)
 	return image, err
-}
-
-// build compiles a program of this module as a static binary.
-func build(ctx context.Context, out, program string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out, program)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w: %s", program, err, text)
-	}
-	return nil
 }
 
 // build makes the image in work, and gives it its name when it is whole.

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package programs builds what tests run. A program is linked once for all packages that ask for it with the same flags:
+// the go command leaves a program alone that is up to date, where it is asked to write it to the same place. Linking all
+// of cmd/ takes 25 s of a processor, looking whether it is up to date half a second.
+package programs
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const module = "github.com/noderefit/noderefit"
+
+// Build builds the program of a folder of this module, such as cmd/kubectl-refit, as a static binary, and returns the
+// path of a copy in dir. Flags are further ones of go build.
+func Build(ctx context.Context, dir, folder string, flags ...string) (string, error) {
+	flags = slices.Concat([]string{"-trimpath", "-buildvcs=false", "-ldflags=-s -w"}, flags)
+	root, err := repository()
+	if err != nil {
+		return "", err
+	}
+	shared := filepath.Join(root, ".cache", "programs", fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(flags, "\n"))))[:12])
+	if err := os.MkdirAll(shared, 0o755); err != nil {
+		return "", err
+	}
+	name := path.Base(folder)
+	lock, err := os.OpenFile(filepath.Join(shared, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { //nolint:gosec // a descriptor is no large number
+		return "", fmt.Errorf("waiting for another build of %s: %w", folder, err)
+	}
+	built := filepath.Join(shared, name)
+	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"build"}, flags, []string{"-o", built, module + "/" + folder})...)
+	cmd.Dir = root
+	if !slices.Contains(flags, "-race") {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	}
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w: %s", folder, err, text)
+	}
+	to := filepath.Join(dir, name)
+	return to, install(built, to)
+}
+
+// All builds all programs of cmd/ into dir.
+func All(ctx context.Context, dir string) error {
+	root, err := repository()
+	if err != nil {
+		return err
+	}
+	folders, err := os.ReadDir(filepath.Join(root, "cmd"))
+	if err != nil {
+		return err
+	}
+	for _, f := range folders {
+		if _, err := Build(ctx, dir, "cmd/"+f.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// install copies a program: a test may run it for an hour, while another build replaces the one that is shared.
+func install(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// repository finds this module above the working directory.
+func repository() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module "+module+"\n") {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("looking for the module " + module + ": the working directory is not below it")
+		}
+	}
+}
