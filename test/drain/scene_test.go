@@ -40,22 +40,10 @@ var permissions = []rbacv1.PolicyRule{
 	{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"get"}},
 }
 
-// shared is the cluster of all scenes that do not need one to themselves.
-var shared struct {
-	sync.Mutex
-	cluster *cluster.Cluster
-}
+// suite has the cluster of all scenes that do not need one to themselves.
+var suite = cluster.Suite{Options: whole}
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.cluster != nil {
-		if err := shared.cluster.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 // whole is a cluster in which a node does not become NotReady because the API server was away for a while: what is not
 // ready may go, whatever a budget says.
@@ -79,17 +67,7 @@ type scene struct {
 // newScene makes a scene in the shared cluster, with nodes that only its own pods get onto.
 func newScene(t testing.TB, ns string, nodes ...string) *scene {
 	t.Helper()
-	cluster.Need(t)
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.cluster == nil {
-		c, err := cluster.Start(t.Context(), whole)
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared.cluster = c
-	}
-	s := sceneIn(t, shared.cluster, ns)
+	s := sceneIn(t, suite.Cluster(t), ns)
 	for _, name := range nodes {
 		s.check(s.cluster.AddNode(s.Context(), name, map[string]string{"scene": ns}))
 	}

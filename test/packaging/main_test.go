@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -31,61 +30,36 @@ import (
 // root is the project's, as the tests of this folder see it.
 const root = "../.."
 
-// The cluster that the tests share, with what packaging/kustomize/joining installs.
-var (
-	shared    *cluster.Cluster
-	sharedErr error
-	startOnce sync.Once
-)
+// suite has the cluster that the tests share, with what packaging/kustomize/joining installs.
+var suite = cluster.Suite{Options: cluster.Options{Controllers: true, NoCRDs: true}, Prepare: install}
 
-func TestMain(m *testing.M) {
-	status := m.Run()
-	if shared != nil {
-		if err := shared.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			status = 1
-		}
-	}
-	os.Exit(status)
-}
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 // installed is the shared cluster. What a test makes in it has names of its own.
 func installed(t *testing.T) *cluster.Cluster {
 	t.Helper()
-	cluster.Need(t)
 	inputs(t)
-	startOnce.Do(func() {
-		shared, sharedErr = install(context.WithoutCancel(t.Context()), cluster.Options{Controllers: true, NoCRDs: true})
-	})
-	if sharedErr != nil {
-		t.Fatal(sharedErr)
-	}
-	return shared
+	return suite.Cluster(t)
 }
 
-// install starts a cluster and installs on it what packaging/kustomize/joining is. The cluster is there in spite of an
-// error once it has started.
-func install(ctx context.Context, options cluster.Options) (*cluster.Cluster, error) {
-	c, err := cluster.Start(ctx, options)
-	if err != nil {
-		return nil, err
-	}
+// install installs what packaging/kustomize/joining is.
+func install(ctx context.Context, c *cluster.Cluster) error {
 	for _, args := range [][]string{
 		{"apply", "--server-side", "-k", root + "/packaging/kustomize/crds"},
 		{"wait", "--for=condition=Established", "--timeout=1m", "crd", "--all"},
 		{"apply", "--server-side", "-k", root + "/packaging/kustomize/joining"},
 	} {
 		if _, err := kubectl(ctx, c, args...); err != nil {
-			return c, err
+			return err
 		}
 	}
 	for _, name := range []string{ours, theirs} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if _, err := c.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
-			return c, err
+			return err
 		}
 	}
-	return c, inForce(ctx, c)
+	return inForce(ctx, c)
 }
 
 // inForce waits until the API server judges by the policies: it reads them a moment after they have been written.

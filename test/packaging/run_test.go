@@ -46,15 +46,8 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 	cluster.Need(t)
 	inputs(t)
 	const node = "packed"
-	c, err := install(t.Context(), cluster.Options{Controllers: true, NoCRDs: true, Audit: true})
-	if c != nil {
-		t.Cleanup(func() {
-			if err := c.Stop(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if err != nil {
+	c := cluster.New(t, cluster.Options{Controllers: true, NoCRDs: true, Audit: true})
+	if err := install(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	programs := build(t)
@@ -63,7 +56,7 @@ func TestTheProgramsNeedNoMoreThanIsInstalled(t *testing.T) {
 	runDaemon(t, c, host, programs, node)
 
 	// Nobody is there to be told, which is told by metrics and holds up nothing.
-	err = c.Client.CoreV1().RESTClient().Post().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies").
+	err := c.Client.CoreV1().RESTClient().Post().AbsPath("/apis/noderefit.dev/v1alpha1/rolloutpolicies").
 		Body(fmt.Appendf(nil, `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"told"},
 			"spec":{"pools":["worker"],"notifications":{"webhooks":[{"name":"chat","url":"http://%[1]s"}],
 			"alertmanager":{"url":"http://%[1]s"}}}}`, freeAddress(t))).Do(t.Context()).Error()

@@ -48,53 +48,28 @@ const (
 )
 
 var (
-	scratch string
-	shared  = sync.OnceValues(func() (*cluster.Cluster, error) { return install(context.Background()) })
+	// Without the controller manager nothing but the tests and the controllers changes anything.
+	suite   = cluster.Suite{Options: cluster.Options{NoCRDs: true}, Prepare: install}
 	program = sync.OnceValues(func() (string, error) {
-		return programs.Build(context.Background(), scratch, "cmd/"+api.Controller)
+		return programs.Build(context.Background(), suite.Dir(), "cmd/"+api.Controller)
 	})
-	started *cluster.Cluster
 )
 
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-func runAll(m *testing.M) int {
-	var err error
-	if scratch, err = os.MkdirTemp("", "noderefit-page-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(scratch)
-	code := m.Run()
-	if started != nil {
-		if err := started.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	return code
-}
-
-// install starts a cluster on which what packaging/kustomize/paged is is installed, without its pools: the tests have
-// their own.
-func install(ctx context.Context) (*cluster.Cluster, error) {
-	var err error
-	// Without the controller manager nothing but the tests and the controllers changes anything.
-	started, err = cluster.Start(ctx, cluster.Options{Dir: filepath.Join(scratch, "cluster"), NoCRDs: true})
-	if err != nil {
-		return nil, err
-	}
+// install installs what packaging/kustomize/paged is, without its pools: the tests have their own.
+func install(ctx context.Context, c *cluster.Cluster) error {
 	for _, args := range [][]string{
 		{"apply", "--server-side", "-k", root + "/packaging/kustomize/crds"},
 		{"wait", "--for=condition=Established", "--timeout=1m", "crd", "--all"},
 		{"apply", "--server-side", "-k", root + "/packaging/kustomize/paged"},
 		{"delete", "mcp", "--all"},
 	} {
-		if _, err := started.Kubectl(ctx, args...); err != nil {
-			return nil, err
+		if _, err := c.Kubectl(ctx, args...); err != nil {
+			return err
 		}
 	}
-	return started, nil
+	return nil
 }
 
 // lab is the cluster, for one test.
@@ -107,11 +82,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	cluster.Need(t)
-	c, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := suite.Cluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	l := &lab{c, t, ctx}

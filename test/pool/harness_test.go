@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -45,44 +44,14 @@ const (
 )
 
 var (
-	shared  = sync.OnceValues(startShared)
+	suite = cluster.Suite{Options: cluster.Options{Controllers: true, Kwok: true, Audit: true,
+		// Longer than any pause of a busy machine: nodes go NotReady here when a test says so.
+		GracePeriod: 2 * time.Minute}}
 	program = sync.OnceValues(func() (string, error) { return build("machine-config-controller") })
 	refit   = sync.OnceValues(func() (string, error) { return build("kubectl-refit") })
-	scratch string
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	var err error
-	if scratch, err = os.MkdirTemp("", "noderefit-pool-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(scratch)
-	code := m.Run()
-	if used {
-		if c, err := shared(); err == nil {
-			if err := c.Stop(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				code = 1
-			}
-		}
-	}
-	return code
-}
-
-// used says that a test asked for the shared cluster.
-var used bool
-
-func startShared() (*cluster.Cluster, error) {
-	used = true
-	return cluster.Start(context.Background(), cluster.Options{
-		Dir: filepath.Join(scratch, "cluster"), Controllers: true, Kwok: true, Audit: true,
-		// Longer than any pause of a busy machine: nodes go NotReady here when a test says so.
-		GracePeriod: 2 * time.Minute,
-	})
-}
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 // build builds one of our programs, with a clock that a test can set.
 func build(name string) (string, error) {
@@ -90,7 +59,7 @@ func build(name string) (string, error) {
 	if raceDetector {
 		flags = append(flags, "-race")
 	}
-	return programs.Build(context.Background(), scratch, "cmd/"+name, flags...)
+	return programs.Build(context.Background(), suite.Dir(), "cmd/"+name, flags...)
 }
 
 // lab is what a test works with: the shared cluster, empty at the beginning and the end.
@@ -110,11 +79,7 @@ func (l *lab) now() time.Time { return time.Now().Add(time.Duration(l.ahead.Load
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	cluster.Need(t)
-	c, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := suite.Cluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &lab{Cluster: c, t: t, ctx: ctx, clock: filepath.Join(t.TempDir(), "ahead")}
 	l.agents = startAgents(l)

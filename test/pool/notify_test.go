@@ -169,7 +169,7 @@ func (l *lab) policyCondition(kind string) string {
 }
 
 var alertmanager = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(scratch, "alertmanager")
+	path := filepath.Join(suite.Dir(), "alertmanager")
 	cmd := exec.Command("go", "-C", "../../tools/alertmanager", "build", "-buildvcs=false", "-o", path,
 		"github.com/prometheus/alertmanager/cmd/alertmanager")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

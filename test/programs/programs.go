@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package programs builds what tests run. A program is linked once for all packages that ask for it with the same flags:
-// the go command leaves a program alone that is up to date, where it is asked to write it to the same place. Linking all
-// of cmd/ takes 25 s of a processor, looking whether it is up to date half a second.
+// Package programs builds what tests run. A program is linked once for all packages that ask for it with the same
+// flags: the go command leaves a program alone that is up to date, if the program is at the place that is asked for.
+// Linking all of cmd/ takes 25 s of a processor; finding a program up to date takes half a second.
 package programs
 
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +32,8 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 	if err != nil {
 		return "", err
 	}
-	shared := filepath.Join(root, ".cache", "programs", fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(flags, "\n"))))[:12])
+	sum := sha256.Sum256([]byte(strings.Join(flags, "\n")))
+	shared := filepath.Join(root, ".cache", "programs", hex.EncodeToString(sum[:6]))
 	if err := os.MkdirAll(shared, 0o755); err != nil {
 		return "", err
 	}
@@ -41,11 +43,12 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 		return "", err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { //nolint:gosec // a descriptor is no large number
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return "", fmt.Errorf("waiting for another build of %s: %w", folder, err)
 	}
 	built := filepath.Join(shared, name)
-	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"build"}, flags, []string{"-o", built, module + "/" + folder})...)
+	args := slices.Concat([]string{"build"}, flags, []string{"-o", built, module + "/" + folder})
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
 	if !slices.Contains(flags, "-race") {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

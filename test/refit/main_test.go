@@ -36,37 +36,15 @@ import (
 var update = flag.Bool("update", false, "write what the program prints to testdata")
 
 var (
-	scratch string
-	used    bool // a test asked for the cluster
 	program = sync.OnceValues(build)
-	shared  = sync.OnceValues(func() (*cluster.Cluster, error) {
-		used = true
-		// Without the controller manager nothing but the tests changes anything.
-		return cluster.Start(context.Background(), cluster.Options{Dir: filepath.Join(scratch, "cluster"), Audit: true})
-	})
+	// Without the controller manager nothing but the tests changes anything.
+	suite = cluster.Suite{Options: cluster.Options{Audit: true}}
 )
 
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
-
-func runAll(m *testing.M) int {
-	var err error
-	if scratch, err = os.MkdirTemp("", "noderefit-refit-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(scratch)
-	code := m.Run()
-	if c, err := shared(); used && err == nil {
-		if err := c.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	return code
-}
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 func build() (string, error) {
-	return programs.Build(context.Background(), scratch, "cmd/kubectl-refit")
+	return programs.Build(context.Background(), suite.Dir(), "cmd/kubectl-refit")
 }
 
 // lab is the cluster, for one test.
@@ -80,11 +58,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	cluster.Need(t)
-	c, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := suite.Cluster(t)
 	if _, err := program(); err != nil { // now, for it takes a time that is none of the test's
 		t.Fatal(err)
 	}

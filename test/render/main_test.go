@@ -53,20 +53,7 @@ type world struct {
 func begin(t *testing.T, options cluster.Options) *world {
 	t.Helper()
 	cluster.Need(t)
-	return &world{cluster.New(t, options), t, untilTheEnd(t)}
-}
-
-// untilTheEnd ends early enough before go test's own limit for a test to say what it was waiting for. Waits have limits of
-// their own: how many of them a world has, and what else a machine does meanwhile, makes none of them wrong.
-func untilTheEnd(t *testing.T) context.Context {
-	t.Helper()
-	deadline, limited := t.Deadline()
-	if !limited {
-		return t.Context()
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Until(deadline)*9/10)
-	t.Cleanup(cancel)
-	return ctx
+	return &world{cluster.New(t, options), t, cluster.UntilTheEnd(t)}
 }
 
 // in is the same world for a test within the test.

@@ -38,38 +38,10 @@ import (
 // soon is what a test waits at most for anything: much longer than it takes, on a machine that does other things too.
 const soon = 40 * time.Second
 
-var shared struct {
-	sync.Mutex
+// suite has the control plane that the tests share: nodes are a test's own.
+var suite = cluster.Suite{Options: cluster.Options{Controllers: true, Kwok: true, Audit: true}}
 
-	cluster *cluster.Cluster
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.cluster != nil {
-		if err := shared.cluster.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-// control returns the control plane that the tests share: nodes are a test's own.
-func control(t *testing.T) *cluster.Cluster {
-	t.Helper()
-	cluster.Need(t)
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.cluster == nil {
-		c, err := cluster.Start(t.Context(), cluster.Options{Controllers: true, Kwok: true, Audit: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared.cluster = c
-	}
-	return shared.cluster
-}
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 // node is a node of the cluster, with its host and the head that runs on it.
 type node struct {
@@ -129,7 +101,7 @@ func (r *reads) RoundTrip(q *http.Request) (*http.Response, error) {
 // newNode is a node at a configuration of its own, at rest.
 func newNode(t *testing.T) *node {
 	t.Helper()
-	return settled(t, control(t), strings.ToLower(strings.NewReplacer("Test", "", "/", "-", "_", "-").Replace(t.Name())))
+	return settled(t, suite.Cluster(t), strings.ToLower(strings.NewReplacer("Test", "", "/", "-", "_", "-").Replace(t.Name())))
 }
 
 func settled(t *testing.T, c *cluster.Cluster, name string) *node {

@@ -171,7 +171,7 @@ func TestShortWaitForAPodsEndIsNotAnnounced(t *testing.T) {
 
 // What was not ready before an update is not the update's fault: the host has to hear of it before it begins.
 func TestNodeThatWasNotReadyBefore(t *testing.T) {
-	n := freshNode(t, control(t), "broken-before")
+	n := freshNode(t, suite.Cluster(t), "broken-before")
 	n.a = n.render(nil, "a")
 	n.host.Commit(n.a, n.document(n.a))
 	n.host.Change(func(s *fakehost.Script) { s.AskNode = true })
@@ -280,7 +280,7 @@ func TestLiveChangeDisruptsNobody(t *testing.T) {
 }
 
 func TestAdoption(t *testing.T) {
-	n := freshNode(t, control(t), "adoption")
+	n := freshNode(t, suite.Cluster(t), "adoption")
 	a := n.render([]string{"quiet"}, "a")
 	n.start()
 	n.until("the host was read", func() bool { return n.host.Counts()[fakehost.Status] > 0 })

@@ -58,7 +58,7 @@ type process struct {
 func begin(t *testing.T) *world {
 	t.Helper()
 	cluster.Need(t)
-	ctx := untilTheEnd(t)
+	ctx := cluster.UntilTheEnd(t)
 	w := &world{cluster.New(t, cluster.Options{Controllers: true, Audit: true}), t, ctx, t.TempDir(), nil}
 	logger := logr.Discard()
 	ctrl.SetLogger(logger)
@@ -108,18 +108,6 @@ func (w *world) start(p *process) {
 		stop()
 		return <-done
 	}
-}
-
-// untilTheEnd ends early enough before go test's own limit for a test to say what it was waiting for.
-func untilTheEnd(t *testing.T) context.Context {
-	t.Helper()
-	deadline, limited := t.Deadline()
-	if !limited {
-		return t.Context()
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Until(deadline)*9/10)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func (w *world) must(err error) {

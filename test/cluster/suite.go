@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Suite is what the tests of a package share: a directory, and a control plane that starts once a test asks for it.
+//
+//	var suite = cluster.Suite{Options: cluster.Options{Controllers: true}}
+//
+//	func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+type Suite struct {
+	// Options are those of the control plane. Its directory is the suite's.
+	Options Options
+	// Prepare, where set, does once what all tests need of the control plane.
+	Prepare func(context.Context, *Cluster) error
+
+	dir     string
+	once    sync.Once
+	cluster *Cluster
+	err     error
+}
+
+// Main runs the tests, and returns the exit code of the process.
+func (s *Suite) Main(m *testing.M) int {
+	code, err := s.run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+func (s *Suite) run(m *testing.M) (code int, err error) {
+	if s.dir, err = os.MkdirTemp("", "noderefit-suite-"); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+	code = m.Run()
+	if s.cluster != nil {
+		err = s.cluster.Stop()
+	}
+	return code, err
+}
+
+// Dir is a directory that goes when all tests have run.
+func (s *Suite) Dir() string { return s.dir }
+
+// Cluster returns the control plane. What a test makes there has names of its own, or is gone when the test ends.
+func (s *Suite) Cluster(t testing.TB) *Cluster {
+	t.Helper()
+	Need(t)
+	s.once.Do(func() {
+		options := s.Options
+		options.Dir = filepath.Join(s.dir, "cluster")
+		ctx := context.WithoutCancel(t.Context())
+		if s.cluster, s.err = Start(ctx, options); s.err == nil && s.Prepare != nil {
+			s.err = s.Prepare(ctx, s.cluster)
+		}
+	})
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return s.cluster
+}
+
+// UntilTheEnd ends early enough before go test's own limit for a test to say what it was waiting for. Waits have limits
+// of their own: how many of them a test has, and what else a machine does meanwhile, makes none of them wrong.
+func UntilTheEnd(t testing.TB) context.Context {
+	t.Helper()
+	limited, is := t.(interface{ Deadline() (time.Time, bool) })
+	if !is {
+		return t.Context()
+	}
+	deadline, is := limited.Deadline()
+	if !is {
+		return t.Context()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Until(deadline)*9/10)
+	t.Cleanup(cancel)
+	return ctx
+}
