@@ -80,7 +80,7 @@ func unpinned(p *mcfgv1.MachineConfigPool) error {
 		return err
 	}
 	if pin != nil && pin.Config != p.Spec.Configuration.Name {
-		return fmt.Errorf("it is too early: pool %s was rolled back to %s, and is not told so yet: try again in a moment",
+		return fmt.Errorf("too early: the rollback of pool %s to %s has not reached its nodes yet; try again in a moment",
 			p.Name, pin.Config)
 	}
 	return nil
@@ -96,7 +96,7 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 	case p.Updated == p.Machines:
 		return Approved{}, fmt.Errorf("nothing waits for an approval: all nodes of pool %s have %s", p.Name, p.Target)
 	case len(s.Staged) < s.Of || s.Of == 0 && len(s.Unable) > 0:
-		return Approved{}, fmt.Errorf("it is too early: %s is staged on %d of %d nodes; see kubectl refit explain pool/%s",
+		return Approved{}, fmt.Errorf("too early: %s is staged on %d of %d nodes; see kubectl refit explain pool/%s",
 			p.Target, len(s.Staged), s.Of, p.Name)
 	}
 	digest, same := s.Digest()

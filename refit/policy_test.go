@@ -22,7 +22,7 @@ func TestWhatIsBypassedOrApprovedIsWhatThePoolWasRolledBackTo(t *testing.T) {
 		pin, config, bypassErr, approveErr string
 	}{
 		{"", "bad", "", ""},
-		{api.Encode(api.Pin{Config: "good", From: "bad"}), "good", "", "pool worker was rolled back to good"},
+		{api.Encode(api.Pin{Config: "good", From: "bad"}), "good", "", "the rollback of pool worker to good has not reached"},
 		{api.Encode(api.Pin{Config: "bad", From: "worse"}), "bad", "", ""},
 		{"oops", "", "MachineConfigPool worker", "MachineConfigPool worker"},
 	} {

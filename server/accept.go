@@ -63,7 +63,7 @@ func negotiate(accept string) (wish, error) {
 		}
 	}
 	if len(offers) > 0 {
-		return wish{}, fmt.Errorf("reading Accept: Ignition %s is not spoken here; 2.2 and 3.0 to 3.%d are",
+		return wish{}, fmt.Errorf("reading Accept: Ignition %s is not supported; 2.2 and 3.0 to 3.%d are",
 			offers[0].version, newestMinor)
 	}
 	return wish{version: machineconfig.Ignition2}, nil

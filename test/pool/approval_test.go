@@ -120,7 +120,7 @@ func TestAPoolIsStagedThenApprovedThenUpdated(t *testing.T) {
 	l.target("worker", configB)
 	l.heldBy("worker", "StagingAhead", "staged on 4 of 5 nodes")
 	l.explained("worker", "StagingAhead", "staged on 4 of 5 nodes")
-	l.refused("it is too early", "approve", "worker")
+	l.refused("too early", "approve", "worker")
 	l.until("the node has its limits", func() bool {
 		o := l.stand("w-4").Orders.Stage
 		return o != nil && *o == api.StageOrder{Config: configB, MinFreeMebibytes: 512, IOWeight: 10}
