@@ -43,12 +43,12 @@ var earlyTargets = []string{"sysinit.target", "local-fs.target", "local-fs-pre.t
 	"cryptsetup.target", "cryptsetup-pre.target", "veritysetup.target", "integritysetup.target",
 	"remote-fs-pre.target", "remote-cryptsetup.target", "initrd.target", "initrd-root-fs.target"}
 
-// rereads returns who has read a path, in the boot that is under way, before recovery changes it. "" means that the
-// change takes effect without one more boot. at is a resolved path, after the node that it becomes. text returns the
-// known text of a unit by name.
+// rereads returns which program has read a path, in the boot that is under way, before recovery changes it. "" means
+// that the change takes effect without one more boot. at is a resolved path, after the node that it becomes. text
+// returns the known text of a unit by name.
 //
-// Units that start later are read again by a daemon-reload. Units that have already run are not. A unit that the change
-// keeps from starting is not either: its job is already queued.
+// Units that start later are read again by a daemon-reload. Units that have already run are not read again. Nor is a
+// unit that the change keeps from starting: its job is already queued.
 func rereads(at string, after files.Node, text func(unit string) string) string {
 	if rest, ok := strings.CutPrefix(at, "/etc/systemd/system/"); ok {
 		return rereadsUnit(strings.Split(rest, "/"), after, text)
