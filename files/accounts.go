@@ -16,27 +16,27 @@ type Account struct {
 	Home string
 }
 
-// Accounts are a host's users and groups by name: /etc first, then the image's own in /usr/lib (nss-altfiles). Users of
-// a directory service are not among them: they are not there when a node boots without its network.
+// Accounts are a host's users and groups by name: first those of /etc, then the image's own in /usr/lib (nss-altfiles).
+// Users of a directory service are left out: a node that boots without its network does not have them.
 type Accounts struct {
 	users  map[string]Account
 	groups map[string]int
 }
 
-// User returns the user of that name.
+// User returns the user with that name.
 func (a *Accounts) User(name string) (Account, bool) {
 	u, ok := a.users[name]
 	return u, ok
 }
 
-// Group returns the id of the group of that name.
+// Group returns the id of the group with that name.
 func (a *Accounts) Group(name string) (int, bool) {
 	g, ok := a.groups[name]
 	return g, ok
 }
 
-// Accounts reads the host's users and groups. Lines that make no sense are passed over, as the C library does; what a
-// line lacks at its end is empty.
+// Accounts reads the host's users and groups. Malformed lines are skipped, as the C library does. Fields that are
+// missing at the end of a line are empty.
 func (r *Root) Accounts() (*Accounts, error) {
 	a := &Accounts{users: map[string]Account{}, groups: map[string]int{}}
 	for _, dir := range []string{"/etc", "/usr/lib"} {
@@ -71,7 +71,8 @@ func (r *Root) Accounts() (*Accounts, error) {
 	return a, nil
 }
 
-// record splits a line into that many fields. A name that starts with + or - asks NIS, and # starts a comment.
+// record splits a line into that many fields. It refuses names that start with + or -, which ask NIS, and comments,
+// which start with #.
 func record(line string, fields int) ([]string, bool) {
 	f := strings.SplitN(strings.TrimLeft(line, " \t"), ":", fields)
 	if f[0] == "" || strings.ContainsRune("+-#", rune(f[0][0])) {
@@ -80,7 +81,7 @@ func record(line string, fields int) ([]string, bool) {
 	return append(f, make([]string, fields-len(f))...), true
 }
 
-// parseID takes no 4294967295: chown means "leave it" by that.
+// parseID refuses 4294967295, which chown takes as "leave unchanged".
 func parseID(s string) (int, bool) {
 	id, err := strconv.ParseUint(s, 10, 32)
 	return int(id), err == nil && id != math.MaxUint32

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Compare returns in which aspects the host does not match w; none means that nothing has to be done for it.
+// Compare returns the aspects in which the host does not match w. An empty list means that the host matches w.
 func (r *Root) Compare(w Want) ([]Difference, error) {
 	h, found, st, err := r.inspect(w.Path)
 	if err != nil {
@@ -100,9 +100,9 @@ func (w Want) differ(what What, expected, found string) []Difference {
 	return []Difference{{Want: w, What: what, Expected: expected, Found: found}}
 }
 
-// sameBytes compares the file of the handle h with data; the digest of what was found is made only where they differ,
-// and a file of another size is not held in memory. Of a file that the disk can't read, or that its owner holds with a
-// lease, the text says so instead: it is not what is wanted.
+// sameBytes compares the file of the handle h with data, and returns the digest of the file where they differ. It does
+// not hold a file of another size in memory. Where the disk can't read the file, or its owner holds it with a lease,
+// the text reports that instead of a digest: the file counts as different.
 func sameBytes(h *os.File, name string, size int64, data []byte) (bool, string, error) {
 	same, sum, err := sameBytesOf(h, name, size, data)
 	for _, lost := range []syscall.Errno{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.ENODATA, unix.EAGAIN} {
@@ -141,7 +141,8 @@ func sameBytesOf(h *os.File, name string, size int64, data []byte) (bool, string
 	return false, digest(d.Sum(nil)), nil
 }
 
-// reads reports whether r gives data and then ends. It holds a piece at a time: what is compared may be a program.
+// reads reports whether r gives data and then ends. It holds one piece at a time, because the file may be a large
+// program.
 func reads(r io.Reader, data []byte) (bool, error) {
 	piece := make([]byte, min(len(data)+1, 64<<10))
 	for {
@@ -159,7 +160,7 @@ func reads(r io.Reader, data []byte) (bool, error) {
 	}
 }
 
-// Sum is the digest of contents as verify shows it.
+// Sum returns the digest of contents in the form that verify shows.
 func Sum(data []byte) string {
 	s := sha256.Sum256(data)
 	return digest(s[:])
@@ -167,8 +168,8 @@ func Sum(data []byte) string {
 
 func digest(sum []byte) string { return "sha256:" + hex.EncodeToString(sum) }
 
-// sameLabel ignores the SELinux user, which says who made a file and not what it is; so do matchpathcon -V and
-// restorecon.
+// sameLabel reports whether two contexts are equal except for the SELinux user, as matchpathcon -V and restorecon do.
+// The user tells who made a file, and not what the file is.
 func sameLabel(a, b string) bool {
 	_, a, _ = strings.Cut(a, ":")
 	_, b, _ = strings.Cut(b, ":")
@@ -179,6 +180,6 @@ func modeText(mode uint32) string { return fmt.Sprintf("%04o", mode) }
 
 func ownerText(n Node) string { return strconv.Itoa(n.UID) + ":" + strconv.Itoa(n.GID) }
 
-// Owners reports whether this process can give files to others. An ordinary user, who tries a configuration on a tree
-// of their own, can't: everything there is theirs, and owners are neither set nor compared.
+// Owners reports whether this process can give files to other users. An ordinary user, who tries a configuration on a
+// tree of their own, can't. All files there belong to that user, and owners are neither set nor compared.
 func Owners() bool { return os.Geteuid() == 0 }

@@ -18,9 +18,10 @@ import (
 
 const labelXattr = "security.selinux"
 
-// labelOf returns the SELinux context of what h refers to, "" on a file system or a kernel that knows of none.
+// labelOf returns the SELinux context of the node that h refers to, "" where the file system or the kernel has no
+// contexts.
 func labelOf(h *os.File) (string, error) {
-	buf := make([]byte, 4096) // the kernel's own bound of a context is a page
+	buf := make([]byte, 4096) // the kernel's own limit for a context is a page
 	n, err := unix.Getxattr(procPath(h), labelXattr, buf)
 	switch {
 	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
@@ -31,26 +32,26 @@ func labelOf(h *os.File) (string, error) {
 	return strings.TrimRight(string(buf[:n]), "\x00"), nil
 }
 
-// Labels answers which SELinux context a path should have, from the host's own policy (selabel_file(5)). It is for one
-// goroutine at a time.
+// Labels finds the SELinux context that a path should have, by the host's own policy (selabel_file(5)). It must not be
+// used by two goroutines at a time.
 type Labels struct {
 	specs     []labelSpec // in rising precedence
-	local     [][2]string // the admin's substitutions, a prefix and what the specs are written for
-	distSubst [][2]string // the policy's, applied after them
+	local     [][2]string // the admin's substitutions: a prefix, and the prefix that the specs are written for
+	distSubst [][2]string // the policy's substitutions, applied after the admin's
 }
 
 type labelSpec struct {
 	stem    string // literal start of every path that can match
-	exact   bool   // no pattern at all
+	exact   bool   // expr is not a pattern
 	expr    string
-	re      *regexp.Regexp // made when the stem first matches: a policy has thousands of specs, an update few paths
+	re      *regexp.Regexp // compiled when the stem first matches: a policy has thousands of specs, an update few paths
 	bad     bool
-	typ     Type // "" any
+	typ     Type // "": any
 	context string
 }
 
-// Labels reads the host's file contexts. It is nil on a host without a policy, or with SELinux disabled: then nothing
-// is labelled.
+// Labels reads the host's file contexts. It returns nil on a host without a policy, or with SELinux disabled: then
+// nothing is labelled.
 func (r *Root) Labels() (*Labels, error) {
 	conf, err := r.ReadFile("/etc/selinux/config")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +87,7 @@ func (r *Root) Labels() (*Labels, error) {
 			return nil, err
 		}
 	}
-	l.specs = append(l.specs, exact...) // a path without metacharacters beats every pattern
+	l.specs = append(l.specs, exact...) // a path without metacharacters has precedence over every pattern
 	if len(l.specs) == 0 {
 		return nil, nil
 	}
@@ -97,7 +98,7 @@ func (r *Root) Labels() (*Labels, error) {
 	return l, err
 }
 
-// substitutions reads pairs of prefixes. The last line that fits counts, so they are returned last first.
+// substitutions reads pairs of prefixes. The last line that matches counts, so the pairs are returned in reverse order.
 func (r *Root) substitutions(name string) ([][2]string, error) {
 	var out [][2]string
 	err := r.eachLine(name, func(line string) {
@@ -109,7 +110,7 @@ func (r *Root) substitutions(name string) ([][2]string, error) {
 	return out, err
 }
 
-// eachLine calls do for each line of the file name, and not at all where there is none.
+// eachLine calls do for each line of the file name. It does nothing where the file does not exist.
 func (r *Root) eachLine(name string, do func(string)) error {
 	data, err := r.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -124,7 +125,7 @@ func (r *Root) eachLine(name string, do func(string)) error {
 	return nil
 }
 
-// parseLabelSpec reads "pattern [type] context". Lines that libselinux refuses, with the whole policy, are passed over.
+// parseLabelSpec reads "pattern [type] context". It skips lines for which libselinux would refuse the whole policy.
 func parseLabelSpec(line string) (labelSpec, bool) {
 	f := strings.Fields(line)
 	if len(f) < 2 || strings.HasPrefix(f[0], "#") ||
@@ -154,7 +155,7 @@ func parseLabelSpec(line string) (labelSpec, bool) {
 	return s, true
 }
 
-// literalStart returns what every path that expr matches starts with, and whether that is all there is to it.
+// literalStart returns the literal start of every path that expr matches, and whether expr has nothing else.
 func literalStart(expr string) (string, bool) {
 	var b []byte
 	for i := 0; i < len(expr); i++ {
@@ -171,8 +172,8 @@ func literalStart(expr string) (string, bool) {
 			b = b[:len(b)-1] // the character before may be missing
 		}
 		if strings.Contains(expr[i:], "|") {
-			// An alternative may be one to everything before it, but for the directory: libselinux itself looks specs up
-			// by that.
+			// An alternative may replace all text before it, except for the directory: libselinux itself looks up specs by
+			// directory.
 			b = b[:1+bytes.LastIndexByte(b, '/')]
 		}
 		return string(b), false
@@ -184,8 +185,8 @@ func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// Of returns the context for what is at name, a path with its parents' links resolved; "" where the policy says
-// nothing.
+// Of returns the context for the node at name, a path with its parents' links resolved. It returns "" where the policy
+// has no context.
 func (l *Labels) Of(name string, t Type) string {
 	if l == nil {
 		return ""
@@ -205,7 +206,7 @@ func (l *Labels) Of(name string, t Type) string {
 		if s.re == nil {
 			re, err := regexp.Compile("(?s)^(?:" + s.expr + ")$")
 			if err != nil {
-				s.bad = true // a PCRE construct that policies do not use; the next spec decides, as if it were absent
+				s.bad = true // policies do not use such constructs of PCRE; the spec is skipped as if it were absent
 				continue
 			}
 			s.re = re

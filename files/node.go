@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package files is the only door to a host's file system.
+// Package files is the only access to a host's file system.
 //
 // Everything goes through a Root: no path and no link below it, absolute or not, leads out of it, and links resolve as
-// they would on the host itself. On top of that stand the pieces of a transaction: a Node (what is, or should be, at a
-// path), staging beside the target, replacement by rename, and comparison.
+// they would on the host itself. The package has the parts of a transaction too: a Node (the actual or the wanted state
+// of a path), staging beside the target, replacement by rename, and comparison.
 package files
 
 import (
@@ -12,10 +12,11 @@ import (
 	"strings"
 )
 
-// Type is what kind of thing is at a path.
+// Type is the kind of node at a path.
 type Type string
 
-// The types that the product manages; Other is everything else (sockets, devices, FIFOs) and is only ever found.
+// The types that the product manages. Other is everything else (sockets, devices, FIFOs); it is found, and never
+// wanted.
 const (
 	Absent    Type = "absent"
 	Regular   Type = "file"
@@ -24,16 +25,16 @@ const (
 	Other     Type = "other"
 )
 
-// Node is what is, or should be, at one path.
+// Node is the actual or the wanted state of one path.
 type Node struct {
 	Type   Type   `json:"type"`
-	Mode   uint32 `json:"mode"` // permission bits and setuid, setgid, sticky; without meaning for a Symlink
+	Mode   uint32 `json:"mode"` // permission bits and setuid, setgid, sticky; unused for a Symlink
 	UID    int    `json:"uid"`
 	GID    int    `json:"gid"`
 	Label  string `json:"label,omitempty"`  // SELinux context; "" means not managed, as on a host without a policy
 	Target string `json:"target,omitempty"` // of a Symlink
-	Data   []byte `json:"-"`                // of a Regular file that is wanted; nil in a Node that was found
-	// AnyData says of a Regular file that is wanted that the bytes of one that is there stay.
+	Data   []byte `json:"-"`                // of a wanted Regular file; nil in a Node that was found
+	// AnyData means that a wanted Regular file keeps the bytes that are there.
 	AnyData bool `json:"-"`
 }
 
@@ -53,27 +54,28 @@ const (
 	Masked   What = "masked"
 )
 
-// Want is a Node that a configuration wants at a path, with what it is to people.
+// Want is a Node that a configuration wants at a path, with its name for people.
 type Want struct {
 	Path string // absolute, as the configuration or the convention spells it
 	Node Node
 
-	// Kind and Name say whose part this path is, in the words of plan and verify: kind file, directory or link (Name
-	// is empty), unit (crio.service), dropin (crio.service/10-x.conf), sshkeys, password or user (the user's name).
+	// Kind and Name are the part of the configuration that the path belongs to, in the words of plan and verify. Kind is
+	// file, directory or link (Name is empty), unit (crio.service), dropin (crio.service/10-x.conf), or sshkeys, password
+	// or user (the user's name).
 	Kind string
 	Name string
-	// Aspect, where set, is what verify says when this path differs, whatever the difference: Enabled for an
-	// enablement link, Masked for a mask.
+	// Aspect, where set, is what verify reports for any difference at this path: Enabled for an enablement link, Masked
+	// for a mask.
 	Aspect What
-	// IfEmpty lets a regular file go only as long as it has no bytes.
+	// IfEmpty allows the removal of a regular file only while it has no bytes.
 	IfEmpty bool
-	// Exists asks only that a directory is there: a parent that is made as needed and never changed.
+	// Exists asks only for the existence of a directory: a parent that is made where it is missing, and never changed.
 	Exists bool
 	// HardTo, where set, makes the path another name of that regular file; Node is ignored.
 	HardTo string
 }
 
-// Field is the list of a configuration that w comes from, as messages name it; "" for the agent's own paths.
+// Field returns the list of the configuration that w comes from, for messages. It returns "" for the agent's own paths.
 func (w Want) Field() string {
 	switch w.Kind {
 	case "file":
@@ -90,10 +92,10 @@ func (w Want) Field() string {
 	return ""
 }
 
-// Subject names w in a message: its field, where it has one, and its path.
+// Subject names w in a message, by its path and, where w has one, its field.
 func (w Want) Subject() string { return strings.TrimSpace(w.Field() + " " + w.Path) }
 
-// Difference is one aspect of one Want that the host does not match. Expected and Found are digests, modes, ids or
+// Difference is one aspect of one Want in which the host does not match. Expected and Found are digests, modes, ids or
 // link targets, never contents.
 type Difference struct {
 	Want     Want

@@ -21,8 +21,8 @@ import (
 )
 
 // Root is a directory that looks like a host. Every path given to its methods is absolute and means a path of that
-// host; it is resolved below the directory, so that nothing outside is reached whatever the links say and whichever
-// program changes them meanwhile. Nor do links lead anywhere in a directory that others than root can write to: see
+// host. Each path is resolved below the directory: nothing outside is reached, whatever the links are and whichever
+// program changes them meanwhile. Links are not followed in a directory that other users than root can write to: see
 // ExposedError.
 type Root struct {
 	dir   *os.File
@@ -30,7 +30,7 @@ type Root struct {
 	owner unix.Stat_t // of the directory, see exposed
 }
 
-// Open returns the host at dir, "/" for the one we run on.
+// Open returns the host at dir, "/" for the host that this process runs on.
 func Open(dir string) (*Root, error) {
 	dir, err := absolute(dir)
 	if err != nil {
@@ -51,9 +51,9 @@ func newRoot(f *os.File, dir string) (*Root, error) {
 	return r, nil
 }
 
-// OpenWritable returns the tree at dir through a private, writable mount of it, for a tree that the host mounts
-// read-only (/sysroot). The host's own mounts stay as they are, and the private one is gone with Close. Mounts below
-// dir are not part of it. It needs Linux 5.12 and CAP_SYS_ADMIN.
+// OpenWritable returns the tree at dir through a private, writable mount, for a tree that the host mounts read-only
+// (/sysroot). The host's own mounts do not change, and Close removes the private mount. Mounts below dir are not part
+// of the tree. It needs Linux 5.12 and CAP_SYS_ADMIN.
 func OpenWritable(dir string) (*Root, error) {
 	dir, err := absolute(dir)
 	if err != nil {
@@ -79,8 +79,9 @@ func OpenWritable(dir string) (*Root, error) {
 	return r, nil
 }
 
-// OpenRemounted is OpenWritable for a tree whose file system, too, may be mounted read-only, as /boot is on some hosts.
-// That is made writable then and stays so, under mounts of the host's that are not: what ostree does to /boot.
+// OpenRemounted does the work of OpenWritable for a tree whose file system may be mounted read-only too, as /boot is on
+// some hosts. The file system becomes writable and stays so, below mounts of the host that stay read-only. ostree does
+// the same to /boot.
 func OpenRemounted(dir string) (*Root, error) {
 	r, err := OpenWritable(dir)
 	if err != nil {
@@ -109,8 +110,8 @@ func (r *Root) remount() error {
 	return unix.FsconfigReconfigure(fd)
 }
 
-// absolute makes a root's directory independent of the working directory. An empty one is a flag that was forgotten
-// to fill in, and not the working directory.
+// absolute makes a root's directory independent of the working directory. An empty name is an error, because a flag may
+// have been left unset; it does not mean the working directory.
 func absolute(dir string) (string, error) {
 	if dir == "" {
 		return "", pathError("open", dir, unix.ENOENT)
@@ -121,11 +122,11 @@ func absolute(dir string) (string, error) {
 // Close releases the root.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// Path is the directory that the root was opened with, absolute, for messages and for tools that take a path of ours.
+// Path returns the directory that the root was opened with, absolute, for messages and for tools that take a path.
 func (r *Root) Path() string { return r.path }
 
 // open opens name inside the root. Links are followed, the last one only without O_NOFOLLOW, and none in an exposed
-// directory (see ExposedError). A path without links, as nearly all are, costs one call.
+// directory (see ExposedError). A path without links, as nearly all paths are, costs one call.
 func (r *Root) open(name string, flags int) (*os.File, error) {
 	name = path.Clean("/" + name)
 	how := unix.OpenHow{
@@ -151,12 +152,13 @@ func (r *Root) open(name string, flags int) (*os.File, error) {
 	return h, nil
 }
 
-// procPath names what an open handle refers to, for the calls that want a path. The kernel goes straight to it: a
-// handle of a symbolic link means the link.
+// procPath returns a path of the node that an open handle refers to, for calls that need a path. The kernel goes
+// straight to the node: a handle of a symbolic link means the link.
 func procPath(h *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(h.Fd())) }
 
-// reopen turns a handle into an open file, the same inode whatever has its name by now. It waits for no other process:
-// who holds a lease of their file (fcntl) has the error EAGAIN be returned, and not 45 seconds go by.
+// reopen turns a handle into an open file of the same inode, even if the name has another inode by now. It waits for no
+// other process: where a process holds a lease of the file (fcntl), it returns EAGAIN at once and does not wait 45
+// seconds.
 func reopen(h *os.File, name string, flags int) (*os.File, error) {
 	fd, err := unix.Open(procPath(h), flags&^unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -170,7 +172,7 @@ func (r *Root) openDir(name string) (*os.File, error) {
 	return r.open(name, unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// openEntry returns a handle of what is at name itself, and opens nothing: no device wakes up, no FIFO blocks.
+// openEntry returns a handle of the node at name itself, and opens nothing: no device wakes up, no FIFO blocks.
 func (r *Root) openEntry(name string) (*os.File, error) {
 	return r.open(name, unix.O_PATH|unix.O_NOFOLLOW)
 }
@@ -185,8 +187,8 @@ func (r *Root) openParent(name string) (*os.File, string, error) {
 	return dir, path.Base(name), err
 }
 
-// openFor returns a handle of the directory dir in which an entry name is wanted: one component, so that it stays
-// there.
+// openFor returns a handle of the directory dir for an entry name. name must be one component, so that the entry is in
+// dir.
 func (r *Root) openFor(dir, name string) (*os.File, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') {
 		return nil, pathError(fmt.Sprintf("using %q as a file name in", name), dir, unix.EINVAL)
@@ -214,8 +216,8 @@ func (r *Root) Contents(name string) ([]byte, error) {
 	return contents(h, name, math.MaxInt64)
 }
 
-// Read returns what is at name itself, with the bytes of a regular file: all of one inode, also when it is exchanged
-// meanwhile. Of a file in an exposed place no more than MostExposed bytes are read, else the error is EFBIG.
+// Read returns the node at name itself, with the bytes of a regular file. All of it is of one inode, also when the file
+// is exchanged meanwhile. A file in an exposed place with more than MostExposed bytes gives the error EFBIG.
 func (r *Root) Read(name string) (Node, error) {
 	h, n, st, err := r.inspect(name)
 	if err != nil || h == nil {
@@ -232,7 +234,7 @@ func (r *Root) Read(name string) (Node, error) {
 	return n, err
 }
 
-// contents reads most bytes at most: a file may grow meanwhile, and those of /proc have no size.
+// contents reads at most most bytes: a file may grow meanwhile, and files of /proc have no size.
 func contents(h *os.File, name string, most int64) ([]byte, error) {
 	st, err := h.Stat()
 	if err != nil {
@@ -247,7 +249,7 @@ func contents(h *os.File, name string, most int64) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	var b bytes.Buffer
-	b.Grow(int(min(st.Size(), most, 1<<20)) + bytes.MinRead) // a size can be another one by now
+	b.Grow(int(min(st.Size(), most, 1<<20)) + bytes.MinRead) // the size may have changed by now
 	if _, err := b.ReadFrom(io.LimitReader(f, most)); err != nil {
 		return nil, pathError("read", name, err)
 	}
@@ -269,8 +271,8 @@ func (r *Root) ReadDir(name string) ([]string, error) {
 	return names, nil
 }
 
-// EachName calls do with each name in the directory name, links followed, until do returns an error. It holds few names
-// at a time, and sorts those: a user can make millions.
+// EachName calls do with each name in the directory name, links followed, until do returns an error. It reads and sorts
+// few names at a time: a user can make millions.
 func (r *Root) EachName(name string, do func(entry string) error) error {
 	f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -294,7 +296,7 @@ func (r *Root) EachName(name string, do func(entry string) error) error {
 	}
 }
 
-// Empty reports whether the directory name has no entries. It reads one at most: a user can make millions.
+// Empty reports whether the directory name has no entries. It reads one entry at most: a user can make millions.
 func (r *Root) Empty(name string) (bool, error) {
 	f, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -318,8 +320,8 @@ func (r *Root) IsDir(name string) bool {
 	return true
 }
 
-// Inspect returns what is at name, the last link not followed, without contents. A path that does not exist, or
-// that lies below something that is not a directory, is Absent.
+// Inspect returns the node at name, without contents; the last link is not followed. A path that does not exist, or
+// that lies below a node that is not a directory, is Absent.
 func (r *Root) Inspect(name string) (Node, error) {
 	h, n, _, err := r.inspect(name)
 	if h != nil {
@@ -328,7 +330,7 @@ func (r *Root) Inspect(name string) (Node, error) {
 	return n, err
 }
 
-// InspectSized is Inspect with the size in bytes of a regular file: type and size are of one inode.
+// InspectSized returns the node of Inspect and the size in bytes of a regular file: type and size are of one inode.
 func (r *Root) InspectSized(name string) (Node, int64, error) {
 	h, n, st, err := r.inspect(name)
 	if h != nil {
@@ -340,7 +342,7 @@ func (r *Root) InspectSized(name string) (Node, int64, error) {
 	return n, st.Size, err
 }
 
-// inspect is Inspect that also returns a handle, nil where nothing is, and what the kernel says.
+// inspect returns the node of Inspect, a handle, nil for an absent node, and the kernel's answer to stat.
 func (r *Root) inspect(name string) (*os.File, Node, unix.Stat_t, error) {
 	var st unix.Stat_t
 	h, err := r.openEntry(name)
@@ -356,7 +358,7 @@ func (r *Root) inspect(name string) (*os.File, Node, unix.Stat_t, error) {
 	}
 	_ = h.Close()
 	if err = r.inTheWay(name, err); errors.As(err, new(*ExposedError)) {
-		return nil, Node{Type: Absent}, st, nil // what root can't look at is not there for anybody but its user
+		return nil, Node{Type: Absent}, st, nil // an entry that root can't look at exists only for its user
 	}
 	return nil, Node{}, st, err
 }
@@ -402,14 +404,14 @@ func readlink(h *os.File) (string, error) {
 	return string(buf[:size]), nil
 }
 
-// Space is what is free on a file system for an ordinary writer.
+// Space is the free space of a file system for an ordinary writer.
 type Space struct {
 	Device uint64 // the file system's device number
 	Bytes  uint64
-	Inodes uint64 // a large number where the file system does not count them
+	Inodes uint64 // a large number where the file system does not count inodes
 }
 
-// Space returns what is free on the file system that holds the directory name.
+// Space returns the free space of the file system that holds the directory name.
 func (r *Root) Space(name string) (Space, error) {
 	h, err := r.openDir(name)
 	if err != nil {
@@ -426,13 +428,14 @@ func (r *Root) Space(name string) (Space, error) {
 	}
 	s := Space{Device: st.Dev, Bytes: sf.Bavail * uint64(sf.Frsize), Inodes: sf.Ffree}
 	if sf.Files == 0 {
-		s.Inodes = 1 << 62 // btrfs and vfat make them as needed
+		s.Inodes = 1 << 62 // btrfs and vfat make inodes as needed
 	}
 	return s, nil
 }
 
-// Changeable returns why what is at name can't be changed by any program, whatever its permissions: its mount is
-// read-only, or it is immutable or append-only (chattr). A directory that can't be changed takes no new entries.
+// Changeable returns an error where no program can change the node at name, whatever its permissions. Reasons are a
+// read-only mount and the attributes immutable and append-only (chattr). A directory that can't be changed takes no new
+// entries.
 func (r *Root) Changeable(name string) error {
 	h, err := r.openEntry(name)
 	if err != nil {
@@ -459,8 +462,8 @@ func (r *Root) Changeable(name string) error {
 	return nil
 }
 
-// Ancestor returns the deepest directory on the way to name that exists, links followed, "/" at the least. Something
-// on the way that exists and is not a directory is an error that names it.
+// Ancestor returns the deepest existing directory on the way to name, links followed; in the last resort "/". A node on
+// the way that is not a directory gives an error that names it.
 func (r *Root) Ancestor(name string) (string, error) {
 	for dir := path.Dir(path.Clean("/" + name)); ; dir = path.Dir(dir) {
 		h, err := r.openDir(dir)
@@ -494,8 +497,8 @@ func pathError(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: name, Err: err}
 }
 
-// Stamps returns, for everything below the directory dir, a text that changes whenever its bytes, owner, mode or
-// attributes do.
+// Stamps returns a text for each path below the directory dir. The text changes whenever bytes, owner, mode or
+// attributes of the node do.
 func (r *Root) Stamps(dir string) (map[string]string, error) {
 	out := map[string]string{}
 	return out, r.stamps(dir, out)
@@ -507,7 +510,7 @@ func (r *Root) stamps(dir string, out map[string]string) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return nil
 	case errors.Is(err, unix.ENAMETOOLONG) && r.Exposed(dir) != "":
-		return nil // nothing can name what is there, and a user can make it
+		return nil // no program can name this path, and a user can make it
 	case err != nil:
 		return err
 	}

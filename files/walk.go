@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExposedError is why a path is not reached: the way there depends on an entry that others than root control.
+// ExposedError is the error of a path that is not reached because the way there depends on an entry that other users
+// than root control.
 //
-// A directory is exposed where another user than root owns it, or where its group or others may write to it; so is
-// everything below. A user who can write there can exchange an entry for a link at any moment, so no link there is
-// followed. For every caller such an entry is what it would be if it were a file: no directory (errors.Is ENOTDIR).
+// A directory is exposed where another user than root owns it, or where its group or others may write to it. All
+// directories below it are exposed too. A user who can write there can exchange an entry for a link at any moment, so
+// no link there is followed. Callers treat such an entry like a file in place of a directory (errors.Is ENOTDIR).
 type ExposedError struct {
 	Dir string // the outermost exposed directory on the way
 	At  string // the entry that ends the way
-	Err error  // what the kernel said, nil for a link
+	Err error  // the kernel's error, nil for a link
 }
 
 func (e *ExposedError) Error() string {
@@ -34,17 +35,17 @@ func (e *ExposedError) Error() string {
 // Is reports whether target is ENOTDIR.
 func (e *ExposedError) Is(target error) bool { return target == unix.ENOTDIR }
 
-// Unwrap returns what the kernel said.
+// Unwrap returns the kernel's error.
 func (e *ExposedError) Unwrap() error { return e.Err }
 
-// MostExposed is how many bytes are read or copied, at most, of a file that others than root can write to: a user can
-// make one of terabytes, or add to one without end.
+// MostExposed is the largest size in bytes of a file that is read or copied where other users than root can write to
+// the file. A user can make a file of terabytes, or add to a file without end.
 const MostExposed = 64 << 20
 
 // maxLinks is the kernel's own limit for one path (path_resolution(7)).
 const maxLinks = 40
 
-// walk resolves a path below a root, a component at a time, as the kernel would with RESOLVE_IN_ROOT, but for links
+// walk resolves a path below a root, one component at a time, as the kernel does with RESOLVE_IN_ROOT, except for links
 // in exposed directories. It keeps a handle of each directory that it is in, so ".." can't lead elsewhere.
 type walk struct {
 	root  *Root
@@ -53,21 +54,21 @@ type walk struct {
 	links int
 }
 
-// walked is what a walk has reached.
+// walked is a node that a walk has reached.
 type walked struct {
 	h       *os.File
-	path    string // on the host, without links
+	path    string // of the host, without links
 	dir     bool
-	exposed string // the outermost exposed directory, path itself included; "" for none
+	exposed string // the outermost exposed directory, path itself included; "": not exposed
 }
 
-// walk follows name to its end, the last link too. The walk that comes with an error has stopped before the component
-// that caused the error. The caller closes it.
+// walk follows name to its end, the last link too. With an error it returns the walk that stopped before the component
+// that caused the error. The caller closes the walk.
 func (r *Root) walk(name string) (*walk, error) {
 	w := &walk{root: r, rest: strings.Split(name, "/")}
 	w.in = []walked{{h: r.dir, path: "/", dir: true}}
 	if len(name) >= unix.PathMax {
-		return w, unix.ENAMETOOLONG // for every program that opens it by its name
+		return w, unix.ENAMETOOLONG // every program that opens the file by this name gets the same error
 	}
 	for len(w.rest) > 0 {
 		if err := w.step(); err != nil {
@@ -93,7 +94,7 @@ func (w *walk) close() {
 	}
 }
 
-// take returns a handle of what the walk has reached, which outlives the walk.
+// take returns a handle of the node that the walk has reached. The handle stays open after the walk is closed.
 func (w *walk) take() (*os.File, error) {
 	last := len(w.in) - 1
 	if last == 0 {
@@ -133,7 +134,7 @@ func (w *walk) enter(top walked, name string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = h.Close()
 		if top.exposed != "" && obstructs(err) {
-			return &ExposedError{Dir: top.exposed, At: at, Err: err} // a user's mount: root may hold it, and not enter
+			return &ExposedError{Dir: top.exposed, At: at, Err: err} // a user's mount: root can hold, but not enter it
 		}
 		return err
 	}
@@ -172,14 +173,15 @@ func (w *walk) follow(top walked, at, target string) error {
 	return nil
 }
 
-// obstructs reports whether the users of an exposed directory can cause an error of the kernel's: with a mount of
-// their own (FUSE), or on a server that does not know root (NFS).
+// obstructs reports whether the users of an exposed directory can cause an error of the kernel. They can do so with a
+// mount of their own (FUSE), or on a server that does not know root (NFS).
 func obstructs(err error) bool {
 	return slices.ContainsFunc([]error{unix.EACCES, unix.EPERM, unix.ENOTCONN, unix.ESTALE},
 		func(target error) bool { return errors.Is(err, target) })
 }
 
-// inTheWay is the error of a call on the entry name: an ExposedError where those who can write there can be its cause.
+// inTheWay returns the error of a call on the entry name. That is an ExposedError where users who can write there may
+// be the cause.
 func (r *Root) inTheWay(name string, err error) error {
 	if err == nil || !obstructs(err) {
 		return err
@@ -190,8 +192,9 @@ func (r *Root) inTheWay(name string, err error) error {
 	return err
 }
 
-// exposed reports whether others than root can write to a file or directory. The owner of a tree, with a group of their
-// own (umask 002), and the user who runs this process decide about everything in the tree anyway.
+// exposed reports whether other users than root can write to a file or directory. Two users don't count, because they
+// control everything in the tree anyway: the owner of the tree, with a group of their own (umask 002), and the user of
+// this process.
 func (r *Root) exposed(st *unix.Stat_t) bool {
 	switch {
 	case st.Mode&0o002 != 0, st.Mode&0o020 != 0 && (r.owner.Uid == 0 || st.Gid != r.owner.Gid):
@@ -200,8 +203,9 @@ func (r *Root) exposed(st *unix.Stat_t) bool {
 	return st.Uid != 0 && st.Uid != r.owner.Uid && int(st.Uid) != os.Geteuid()
 }
 
-// Exposed returns what others than root can write to: the outermost directory on the way to name, or the file that is
-// there; "" where there is none. What it says of a path that is not exposed stays true until root changes that.
+// Exposed returns a path that other users than root can write to: the outermost such directory on the way to name, or
+// the file at name. It returns "" where the path is not exposed. A path that is not exposed stays so until root changes
+// that.
 func (r *Root) Exposed(name string) string {
 	name = path.Clean("/" + name)
 	w, err := r.walk(path.Dir(name))
@@ -221,9 +225,9 @@ func (r *Root) Exposed(name string) string {
 	return ""
 }
 
-// Resolve returns name with the links in its parent directories followed, as a path of the host. The last component
-// is not followed; components that do not exist, and links in exposed directories, stay as they are. Resolve says where
-// a path leads; access goes through the other methods, which resolve again on their own.
+// Resolve returns name with the links in its parent directories followed, as a path of the host. The last component is
+// not followed. Components that do not exist, and links in exposed directories, stay in the path. Resolve is only for
+// telling where a path leads; the other methods resolve again on their own.
 func (r *Root) Resolve(name string) (string, error) {
 	name = path.Clean("/" + name)
 	if name == "/" {
@@ -238,7 +242,7 @@ func (r *Root) Resolve(name string) (string, error) {
 	return "", pathError("resolving", name, err)
 }
 
-// openWalked is open with a walk: through links, and on kernels and under filters without openat2.
+// openWalked opens name by a walk: through links, and on kernels and under filters without openat2.
 func (r *Root) openWalked(name string, flags int) (*os.File, error) {
 	dir, last := name, ""
 	if flags&unix.O_NOFOLLOW != 0 && name != "/" {

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StagePrefix starts the name of everything that a transaction puts beside its targets until it is done.
+// StagePrefix starts the name of every node that a transaction stages beside its target.
 const StagePrefix = ".noderefit-"
 
-// Stage makes n under name in the existing directory dir, with owner, mode and label. Nothing may be there yet, and
-// nothing is there after an error. It is durable only after SyncFS.
+// Stage makes n under name in the existing directory dir, with owner, mode and label. name must not exist yet, and does
+// not exist after an error. The new node is durable only after SyncFS.
 func (r *Root) Stage(dir, name string, n Node) error {
 	h, err := r.openFor(dir, name)
 	if err != nil {
@@ -29,7 +29,7 @@ func (r *Root) Stage(dir, name string, n Node) error {
 	return wrapPath("staging", path.Join(dir, name), makeAt(int(h.Fd()), name, n))
 }
 
-// makeAt makes n as the entry base of an open directory, or leaves nothing.
+// makeAt makes n as the entry base of an open directory. After an error the entry does not exist.
 func makeAt(dirfd int, base string, n Node) error {
 	var err error
 	switch n.Type {
@@ -61,8 +61,8 @@ func makeAt(dirfd int, base string, n Node) error {
 	return err
 }
 
-// fresh gives what was just made its owner, mode and label. A user who can write to the directory around it may have
-// put something else in its place: a directory of ours with things in it would be given away.
+// fresh gives a node that was just made its owner, mode and label. A user who can write to the directory around it may
+// have exchanged the node. A directory of ours with contents must not be given away in this way.
 func fresh(f *os.File, n Node) error {
 	if n.Type == Directory {
 		if err := isEmpty(f); err != nil {
@@ -85,7 +85,8 @@ func isEmpty(h *os.File) error {
 	return errors.Join(unix.EEXIST, err)
 }
 
-// createAt makes a regular file that only root can read until fill has given it bytes and mode, or leaves nothing.
+// createAt makes a regular file that only root can read until fill has written bytes and mode. After an error the file
+// does not exist.
 func createAt(dirfd int, base string, fill func(*os.File) error) error {
 	fd, err := unix.Openat(dirfd, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -99,8 +100,8 @@ func createAt(dirfd int, base string, fill func(*os.File) error) error {
 	return nil
 }
 
-// setMeta gives what h refers to the owner, mode and label of n. The order matters: a change of owner clears setuid
-// bits. What was put there meanwhile and is of another type is refused.
+// setMeta sets owner, mode and label of the node that h refers to. The order matters: a change of owner clears setuid
+// bits. A node of another type, put there meanwhile, is refused.
 func setMeta(h *os.File, n Node) error {
 	fd := int(h.Fd())
 	var st unix.Stat_t
@@ -126,15 +127,15 @@ func setMeta(h *os.File, n Node) error {
 	return setLabel(h, n.Label)
 }
 
-// SetMeta changes owner, mode and label of what is at name, and touches no bytes.
+// SetMeta changes owner, mode and label of the node at name, and touches no bytes.
 func (r *Root) SetMeta(name string, n Node) error {
 	return r.changeMeta(name, n, func(*os.File, unix.Stat_t) bool { return true })
 }
 
-// SetMetaOf is SetMeta for an exposed place: it changes only what the owner of before or of n has, no file that has
-// another name, and makes none set its user or group. Otherwise a user who can write there could have a file of another
-// user given to them by its second name, or one of their own made another user's. A directory of ours that is empty may
-// be one that a cut left without its owner.
+// SetMetaOf does the work of SetMeta for an exposed place. It changes only a node that belongs to the owner of before
+// or of n. It changes no file that has a second name, and sets no setuid or setgid bit. Otherwise a user who can write
+// there could get another user's file by its second name, or turn their own file into another user's. An empty
+// directory of ours is allowed too: a cut may have left it without its owner.
 func (r *Root) SetMetaOf(name string, before, n Node) error {
 	return r.changeMeta(name, n, func(h *os.File, st unix.Stat_t) bool {
 		switch uid := int(st.Uid); {
@@ -164,7 +165,7 @@ func (r *Root) changeMeta(name string, n Node, may func(*os.File, unix.Stat_t) b
 	return wrapPath("changing mode and owner of", name, err)
 }
 
-// SetLabel changes the label of what is at name alone.
+// SetLabel changes only the label of the node at name.
 func (r *Root) SetLabel(name, label string) error {
 	h, err := r.openEntry(name)
 	if err != nil {
@@ -178,7 +179,7 @@ func setLabel(h *os.File, label string) error {
 	return unix.Setxattr(procPath(h), labelXattr, append([]byte(label), 0), 0)
 }
 
-// Replace renames the entry name of the directory dir to the path to, in one step, over what is there.
+// Replace renames the entry name of the directory dir to the path to, in one step, over any node that is there.
 func (r *Root) Replace(dir, name, to string) error {
 	from, err := r.openFor(dir, name)
 	if err != nil {
@@ -210,9 +211,9 @@ func (r *Root) Link(target, dir, name string) error {
 	return wrapPath("linking "+target+" as", path.Join(dir, name), err)
 }
 
-// Preserve keeps what is at target, a file or a symbolic link, under name in the directory dir: the same inode
-// where the file system has hard links, and a copy with mode, owner, extended attributes and times elsewhere. A file of
-// more than most bytes is not copied (EFBIG).
+// Preserve keeps the file or symbolic link at target under name in the directory dir. That is the same inode where the
+// file system has hard links, elsewhere a copy with mode, owner, extended attributes and times. A file of more than
+// most bytes is not copied (EFBIG).
 func (r *Root) Preserve(target, dir, name string, most int64) error {
 	err := r.Link(target, dir, name)
 	switch {
@@ -252,8 +253,8 @@ func (r *Root) Preserve(target, dir, name string, most int64) error {
 	return r.setTimes(at, st.Atim, st.Mtim)
 }
 
-// copyFile makes to a copy of the regular file of the handle from. Extended attributes come last, because a write and a
-// change of owner take a file's capabilities away.
+// copyFile copies the regular file of the handle from to the file to. Extended attributes come last, because a write
+// and a change of owner remove a file's capabilities.
 func copyFile(to, from *os.File, name string, n Node, size int64) error {
 	src, err := reopen(from, name, unix.O_RDONLY)
 	if err != nil {
@@ -269,9 +270,9 @@ func copyFile(to, from *os.File, name string, n Node, size int64) error {
 	return copyXattrs(to, from)
 }
 
-// copyXattrs copies what the other file system can hold.
+// copyXattrs copies the extended attributes that the other file system can hold.
 func copyXattrs(to, from *os.File) error {
-	list := make([]byte, 64<<10) // XATTR_LIST_MAX, as is the bound of one value
+	list := make([]byte, 64<<10) // XATTR_LIST_MAX, which is also the limit of one value
 	size, err := unix.Listxattr(procPath(from), list)
 	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
@@ -292,7 +293,7 @@ func copyXattrs(to, from *os.File) error {
 	return nil
 }
 
-// Touch sets the modification time of what is at name back to t; a directory's, after something in it came and
+// Touch sets the modification time of the node at name back to t. It is for directories in which an entry came and
 // went.
 func (r *Root) Touch(name string, t time.Time) error {
 	ts, err := unix.TimeToTimespec(t)
@@ -329,7 +330,7 @@ func (r *Root) Mkdir(name string, n Node) error {
 	return wrapPath("making directory", name, makeAt(int(dir.Fd()), base, n))
 }
 
-// MkdirAll makes name and its missing parents for root with mode; what exists stays as it is.
+// MkdirAll makes name and its missing parents for root with mode. Existing directories do not change.
 func (r *Root) MkdirAll(name string, mode uint32) error {
 	name = path.Clean("/" + name)
 	if r.IsDir(name) {
@@ -348,7 +349,7 @@ func (r *Root) MkdirAll(name string, mode uint32) error {
 	return pathError("making directory", name, unix.ENOTDIR)
 }
 
-// Remove unlinks what is at name, a directory only when it is empty. Nothing there is no error.
+// Remove unlinks the node at name, a directory only when it is empty. An absent node is no error.
 func (r *Root) Remove(name string) error {
 	dir, base, err := r.openParent(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -370,7 +371,7 @@ func removeAt(dirfd int, base string) error {
 		return nil
 	}
 	if err != nil {
-		// Where nothing can be removed the kernel says so before it looks whether anything is there.
+		// Where nothing can be removed, the kernel reports that before it looks whether the entry exists.
 		var st unix.Stat_t
 		if unix.Fstatat(dirfd, base, &st, unix.AT_SYMLINK_NOFOLLOW) == unix.ENOENT {
 			return nil
@@ -379,8 +380,8 @@ func removeAt(dirfd int, base string) error {
 	return err
 }
 
-// RemoveAll removes what is at name, a directory of the agent's own state with everything in it. Links in it are
-// removed, not followed. Nothing there is no error.
+// RemoveAll removes the node at name: a directory of the agent's own state, with all its contents. Links in it are
+// removed, not followed. An absent node is no error.
 func (r *Root) RemoveAll(name string) error {
 	dir, base, err := r.openParent(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -416,8 +417,8 @@ func removeTreeAt(dirfd int, base, name string) error {
 	return wrapPath("removing", name, removeAt(dirfd, base))
 }
 
-// SyncFS makes everything durable that was written to the file systems of the directories names: one syncfs for each
-// file system, however many names lie on it. Names that do not exist are passed over.
+// SyncFS makes durable everything that was written to the file systems of the directories names: one syncfs for each
+// file system, however many names are on it. Names that do not exist are skipped.
 func (r *Root) SyncFS(names ...string) error {
 	done := map[uint64]bool{}
 	for _, name := range names {
@@ -446,8 +447,8 @@ func syncfs(fd int, done map[uint64]bool) error {
 	return unix.Syncfs(fd)
 }
 
-// WriteRecord writes data to name so that, at any instant and after a power cut, the old or the new bytes are there:
-// a file beside it, fsync, rename, fsync of the directory. That is two fsyncs.
+// WriteRecord writes data to name. At any instant, and after a power cut, the file has the old or the new bytes. The
+// steps are a file beside it, fsync, rename, and fsync of the directory: two fsyncs.
 func (r *Root) WriteRecord(name string, data []byte, mode uint32) error {
 	dir, base := path.Split(path.Clean("/" + name))
 	tmp := StagePrefix + base
@@ -467,10 +468,10 @@ func (r *Root) WriteRecord(name string, data []byte, mode uint32) error {
 	return r.Fsync(dir)
 }
 
-// Overwrite writes data over the beginning of the file name where it is on the disk, and makes it durable: one fsync;
-// two and a file that only root can read where there was none. A program that reads the disk without its journal, as a
-// boot loader does, sees it at once; what a rename puts there it may not see before the file system is next unmounted.
-// Data of no more than a sector are the old or the new ones after a power cut.
+// Overwrite writes data over the beginning of the file name in its place on the disk, and makes it durable with one
+// fsync. A missing file is made, readable for root alone, with two fsyncs. A program that reads the disk without its
+// journal, such as a boot loader, sees the data at once. It may see a rename only after the file system is next
+// unmounted. After a power cut, data of no more than a sector are either old or new.
 func (r *Root) Overwrite(name string, data []byte) error {
 	f, err := r.open(name, unix.O_WRONLY|unix.O_NOFOLLOW)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -500,12 +501,12 @@ func (r *Root) Fsync(name string) error {
 	return wrapPath("syncing", name, f.Sync())
 }
 
-// HeldBy stands before the name of the holder in the error of a lock that another one has.
+// HeldBy precedes the name of the holder in the error of a lock that another process holds.
 const HeldBy = "held by"
 
-// Lock takes the lock file name for the process's life, or until the returned file, which the caller keeps, is closed.
-// Another holder is an error that satisfies errors.Is(err, unix.EWOULDBLOCK) and carries what the holder wrote into the
-// file, after HeldBy; a holder that has had the lock for a moment may have written nothing yet.
+// Lock takes the lock file name until the process ends, or until the caller closes the returned file. A lock that
+// another process holds gives an error that satisfies errors.Is(err, unix.EWOULDBLOCK). The error has, after HeldBy,
+// the text that the holder wrote into the file. A holder that has just taken the lock may have written nothing yet.
 func (r *Root) Lock(name, holder string) (*os.File, error) {
 	dir, base, err := r.openParent(name)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hooks finds and runs the executables that people have the agent ask: before a node is drained, and after it
-// has booted. Which there are is a function of directories; that one says no is an Error with what it printed last.
+// Package hooks finds and runs the executables of people that the agent asks: before a drain of the node, and after its
+// boot. The hooks of a host are a function of directories. A hook's no is an Error with the last lines of its output.
 package hooks
 
 import (
@@ -18,50 +18,50 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// When says at which point of an update a hook is asked.
+// When is the point of an update at which a hook is asked.
 type When string
 
 // The points.
 const (
 	// BeforeDrain: the update is staged, and the node still serves. A no holds the update.
 	BeforeDrain When = "before-drain"
-	// AfterBoot: the new configuration has booted and has its verdict before it. A no is a no of the verdict.
+	// AfterBoot: the new configuration has booted, and its verdict is open. A no is a no of the verdict.
 	AfterBoot When = "after-boot"
 )
 
-// DefaultLimit is how long a hook may run that says nothing else, as a check script; LongestLimit is the most that one
-// may ask for.
+// DefaultLimit is how long a hook may run that sets no limit, like a check script. LongestLimit is the longest limit
+// that a hook may set.
 const (
 	DefaultLimit = 2 * time.Minute
 	LongestLimit = time.Hour
 )
 
-// Hook is something to run.
+// Hook is an executable to run.
 type Hook struct {
-	// Name is what people know it by: its path, or the object that it comes from.
+	// Name is the hook's name for people: its path, or the object that it comes from.
 	Name string
-	// Path is the executable on the host. Of a hook with a Script it is made before it runs.
+	// Path is the executable on the host. For a hook with a Script the file is written before it runs.
 	Path   string
 	Script string
 	Args   []string
 	Limit  time.Duration
 }
 
-// folders are the directories of a host's own hooks. A hook goes before one of the same name in a later directory.
+// folders are the directories of a host's own hooks. A hook replaces a hook of the same name in a later directory.
 var folders = []string{"/etc/noderefit/hooks", "/run/noderefit/hooks", "/usr/lib/noderefit/hooks"}
 
-// limitSuffix ends the name of the file that says how long the hook of the name before it may run.
+// limitSuffix follows the name of a hook in the name of the file with its time limit.
 const limitSuffix = ".timeout"
 
-// entry is what stands in a directory.
+// entry is a file or link in a directory of hooks.
 type entry struct {
 	path   string
 	masked bool // an empty file, or a link to /dev/null
 	runs   bool // an executable file, or a link to one
 }
 
-// Find returns the hooks of a host for a point, in the order in which they run, and what in the directories is none of
-// them and looks as if it should be, for people.
+// Find returns the hooks of a host for a point, in the order in which they run. warnings name, for people, the entries
+// that look like hooks and are none.
 func Find(root *files.Root, when When) (found []Hook, warnings []string, err error) {
 	entries := map[string]entry{}
 	for _, dir := range slices.Backward(folders) {
@@ -97,7 +97,7 @@ func Find(root *files.Root, when When) (found []Hook, warnings []string, err err
 	return found, warnings, nil
 }
 
-// look follows links: a hook may be one to a program of a package.
+// look returns the entry at name. It follows links: a hook may be a link to a program of a package.
 func look(root *files.Root, name string) (entry, error) {
 	e := entry{path: name}
 	at := name
@@ -127,11 +127,11 @@ func look(root *files.Root, name string) (entry, error) {
 	return e, fmt.Errorf("%s: too many links", name)
 }
 
-// leftBehind end the names of what editors and package managers leave.
+// leftBehind are the endings of the files that editors and package managers leave.
 var leftBehind = []string{"~", ".bak", ".orig", ".swp", ".rpmnew", ".rpmorig", ".rpmsave", ".dpkg-dist", ".dpkg-new",
 	".dpkg-old", ".dpkg-tmp", ".ignore"}
 
-// choose decides what of the entries, by name, is a hook.
+// choose returns the hooks among the entries, by name.
 func choose(entries map[string]entry) (found []Hook, warnings []string) {
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		e := entries[name]

@@ -13,10 +13,10 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// Unit is the service that a hook runs as. One of them runs at a time.
+// Unit is the service that a hook runs as. Only one hook runs at a time.
 const Unit = "machine-config-daemon-hook.service"
 
-// Grace is what a hook and all that it has started have to end at their limit, before they are killed.
+// Grace is the time that a hook and all its processes have to end at their limit, before they are killed.
 const Grace = 5 * time.Second
 
 // Runner is systemd.
@@ -28,18 +28,18 @@ type Runner interface {
 type Error struct {
 	When When   `json:"when"`
 	Hook string `json:"hook"`
-	// Why is how it ended, or why it could not be run.
+	// Why is how the hook ended, or why it could not be run.
 	Why string `json:"why"`
-	// Output are the last lines that it printed; see Tail.
+	// Output are the last lines that the hook printed; see tail.
 	Output []string `json:"output,omitempty"`
 }
 
-// lastWords is how much of the output an error repeats, in bytes: the end of it, where people put the reason.
+// lastWords is the length in bytes of the end of the output that an error repeats. People put the reason there.
 const lastWords = 300
 
 func (e *Error) Error() string { return fmt.Sprintf("%s hook %s: %s", e.When, e.Hook, e.Said()) }
 
-// Said is how it ended and the end of what it printed, on one line.
+// Said returns how the hook ended and the end of its output, on one line.
 func (e *Error) Said() string {
 	text := e.Why
 	said := strings.Join(e.Output, " | ")
@@ -52,8 +52,8 @@ func (e *Error) Said() string {
 	return text + ": " + said
 }
 
-// Run runs a hook to its end; argv is its command line. That it says no, or can't be run, is an *Error; that ctx ended
-// is not. say is told each line that it prints.
+// Run runs a hook to its end; argv is its command line. A no, or a failure to run the hook, is an *Error; the end of
+// ctx is another error. say is called with each line that the hook prints.
 func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []string, say func(line string)) error {
 	no := &Error{When: when, Hook: h.Name}
 	out, in, err := os.Pipe()
@@ -70,7 +70,7 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 	ended, err := r.Run(ctx, systemd.Command{Name: Unit, Description: fmt.Sprintf("Noderefit: %s hook %s", when, h.Name),
 		Argv: argv, Environment: environment, Output: in, Limit: h.Limit, Grace: Grace})
 	_ = in.Close()
-	select { // nothing of it is left, so that this is at once, whoever else it has given the pipe to
+	select { // the hook and its processes have ended: this returns at once, unless another process holds the pipe
 	case <-read:
 	case <-time.After(time.Second):
 		_ = out.Close()
@@ -94,19 +94,19 @@ func Run(ctx context.Context, r Runner, when When, h Hook, argv, environment []s
 	return no
 }
 
-// The bounds of what is kept of a hook's output.
+// The limits of the output that is kept of a hook.
 const (
 	tailLines = 10
 	tailBytes = 1024
 )
 
-// tail keeps the last lines of an output, at most TailLines and TailBytes, without what a terminal would act on.
+// tail keeps the last lines of an output, at most tailLines and tailBytes, without control characters for a terminal.
 type tail struct {
 	lines []string
 	say   func(line string)
 }
 
-// longest is how much of one line is kept in memory.
+// longest is the number of bytes of one line that are kept in memory.
 const longest = 4096
 
 func (t *tail) readFrom(f *os.File) {
@@ -122,7 +122,7 @@ func (t *tail) readFrom(f *os.File) {
 				line = append(line, b)
 			}
 		}
-		if err != nil { // the end, however it looks
+		if err != nil { // the end of the output, or an error
 			t.add(line)
 			return
 		}
@@ -151,7 +151,7 @@ func (t *tail) add(line []byte) {
 	}
 }
 
-// last are the last lines.
+// last returns the last lines.
 func (t *tail) last() []string {
 	var out []string
 	left := tailBytes

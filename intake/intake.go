@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package intake takes what the API server answers object by object. A definition may admit values that our Go types
-// can't hold, and one such value makes the answer about all objects of the kind useless to a client. Here the field
-// that can't be read is taken out of the one object, the object is marked (api.UnreadableKey), and all others pass as
-// they are. A marked object never looks deleted: its name, its labels and all that can be read are there. What decides
-// by it leaves alone what belongs to it.
+// Package intake repairs the API server's answers object by object. A definition may admit values that our Go types
+// can't hold. One such value makes the answer about all objects of the kind useless to a client. Here the unreadable
+// field is removed from that one object, the object is marked (api.UnreadableKey), and all others pass unchanged. A
+// marked object never looks deleted: it keeps its name, its labels and all that can be read. A program that decides by
+// a marked object leaves alone what belongs to the object.
 package intake
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Kinds are the Go types by which our programs read objects of definitions.
+// Kinds are the Go types with which our programs read objects of definitions.
 var Kinds = map[schema.GroupVersionKind]any{
 	mcfgv1.GroupVersion.WithKind("MachineConfig"):                      mcfgv1.MachineConfig{},
 	mcfgv1.GroupVersion.WithKind("MachineConfigPool"):                  mcfgv1.MachineConfigPool{},
@@ -47,18 +47,18 @@ var Kinds = map[schema.GroupVersionKind]any{
 	api.GroupVersion.WithKind("RolloutPolicy"):                         api.RolloutPolicy{},
 }
 
-// Unread is an object of which something can't be read.
+// Unread is an object with fields that can't be read.
 type Unread struct {
-	// Path is the object's at the API server.
+	// Path is the object's path at the API server.
 	Path string
-	// GVK and Name are the object's.
+	// GVK and Name are the object's kind and name.
 	GVK  schema.GroupVersionKind
 	Name string
 	// Problem names each field, and why it can't be read.
 	Problem string
 }
 
-// Intake mends answers, and knows which objects it had to mend. The zero value is not usable.
+// Intake mends answers, and remembers the objects that it mended. The zero value is not usable.
 type Intake struct {
 	kinds map[schema.GroupVersionKind]reflect.Type
 
@@ -66,7 +66,8 @@ type Intake struct {
 	unread map[string]Unread
 }
 
-// New is an intake of the kinds that are given, all without any. A program names those of which it looks at the mark.
+// New returns an intake of the given kinds, or of all kinds if none is given. A program gives the kinds whose mark it
+// checks.
 func New(kinds ...schema.GroupVersionKind) *Intake {
 	if len(kinds) == 0 {
 		kinds = slices.Collect(maps.Keys(Kinds))
@@ -78,14 +79,15 @@ func New(kinds ...schema.GroupVersionKind) *Intake {
 	return in
 }
 
-// Unread are the objects that could not be read when they were last seen, sorted by path.
+// Unread returns the objects that could not be read when they were last seen, sorted by path.
 func (in *Intake) Unread() []Unread {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return slices.SortedFunc(maps.Values(in.unread), func(a, b Unread) int { return cmp.Compare(a.Path, b.Path) })
 }
 
-// Transport puts the intake before what a client receives. It is for rest.Config.Wrap.
+// Transport returns a transport that mends the answers of next before the client receives them. It is for
+// rest.Config.Wrap.
 func (in *Intake) Transport(next http.RoundTripper) http.RoundTripper { return &transport{in, next} }
 
 type transport struct {
@@ -93,8 +95,8 @@ type transport struct {
 	next http.RoundTripper
 }
 
-// RoundTrip mends what a request for one of the kinds is answered with. To write a mended object as a whole
-// would delete what was taken out of it: that is refused before it is sent.
+// RoundTrip mends the answer to a request for one of the kinds. Writing a mended object as a whole would delete the
+// removed fields, so such a request is refused before it is sent.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	p, ours := parsePath(r.URL.Path)
 	if !ours {
@@ -130,17 +132,17 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// CloseIdleConnections is passed on, as clients expect.
+// CloseIdleConnections closes the idle connections of the next transport, as clients expect.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// WrappedRoundTripper is by what client-go finds the transport that connects.
+// WrappedRoundTripper returns the next transport. By this method client-go finds the transport that connects.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// refuseMended refuses to make or replace an object by one that has the mark.
+// refuseMended refuses a request that makes or replaces an object with the mark.
 func refuseMended(r *http.Request, p path) error {
 	if r.Method != http.MethodPut && r.Method != http.MethodPost || p.sub != "" || r.GetBody == nil {
 		return nil
@@ -165,13 +167,13 @@ func refuseMended(r *http.Request, p path) error {
 	return nil
 }
 
-// path is that of a request about one of the kinds: all of them are of the whole cluster.
+// path is the path of a request about one of the kinds. All kinds are of the whole cluster.
 type path struct{ collection, name, sub string }
 
 func (p path) object(name string) string { return p.collection + "/" + name }
 
 func parsePath(text string) (path, bool) {
-	at := strings.Index(text, "/apis/") // a server may be reached by a prefix
+	at := strings.Index(text, "/apis/") // a server may be reached under a prefix
 	if at < 0 {
 		return path{}, false
 	}
@@ -197,7 +199,7 @@ var groupVersions = func() map[schema.GroupVersion]bool {
 	return out
 }()
 
-// stream mends the events of a watch, one at a time as they come.
+// stream mends the events of a watch, one at a time.
 type stream struct {
 	in     *Intake
 	path   path
@@ -243,7 +245,7 @@ func (in *Intake) event(frame []byte, p path) []byte {
 	return out
 }
 
-// document mends a list, or an object.
+// document mends a list or an object.
 func (in *Intake) document(data []byte, p path) []byte {
 	h := head(data)
 	if !strings.HasSuffix(h.Kind, "List") {
@@ -271,7 +273,7 @@ func (in *Intake) document(data []byte, p path) []byte {
 	return out.Bytes()
 }
 
-// items are where a list has its items, from and to. One is held at a time, beside the list itself.
+// items returns the ranges of a list's items in its bytes. It holds one item at a time, besides the list itself.
 func items(list []byte) func(yield func(int, int) bool) {
 	return func(yield func(int, int) bool) {
 		d := json.NewDecoder(bytes.NewReader(list))
@@ -308,7 +310,7 @@ func items(list []byte) func(yield func(int, int) bool) {
 	}
 }
 
-// header is what every object says of itself.
+// header has the common fields of all objects.
 type header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -319,11 +321,11 @@ type header struct {
 
 func head(data []byte) header {
 	var h header
-	_ = json.Unmarshal(data, &h) // what is no object is none of ours
+	_ = json.Unmarshal(data, &h) // data that is no object gives an empty header, which is not of our kinds
 	return h
 }
 
-// Mend is an object as a client gets it, and what of it can't be read.
+// Mend returns an object as a client receives it, and its fields that can't be read.
 func (in *Intake) Mend(data []byte) (mended []byte, problem string) {
 	h := head(data)
 	kind := in.kinds[schema.FromAPIVersionAndKind(h.APIVersion, h.Kind)]
@@ -333,7 +335,7 @@ func (in *Intake) Mend(data []byte) (mended []byte, problem string) {
 	return mend(data, kind)
 }
 
-// object mends one object, and notes whether it can be read. What is as it should be comes back as it is.
+// object mends one object, and records whether it can be read. A correct object is returned unchanged.
 func (in *Intake) object(data []byte, p path) ([]byte, bool) {
 	h := head(data)
 	gvk := schema.FromAPIVersionAndKind(h.APIVersion, h.Kind)
@@ -363,8 +365,8 @@ func (in *Intake) forget(path string) {
 	delete(in.unread, path)
 }
 
-// mend takes out of an object what a Go type can't hold, and marks the object. An object that the type can hold comes
-// back as it is, without a problem, and without a mark that came with it.
+// mend removes from an object the values that a Go type can't hold, and marks the object. An object that the type can
+// hold is returned unchanged, without a problem, except for a mark that came with it, which is removed.
 func mend(data []byte, t reflect.Type) (mended []byte, problem string) {
 	whole := decode(data, t)
 	if whole == nil && !bytes.Contains(data, []byte(api.UnreadableKey)) {
@@ -372,7 +374,7 @@ func mend(data []byte, t reflect.Type) (mended []byte, problem string) {
 	}
 	var object map[string]any
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {
-		return data, "" // no object, and so for the client to say
+		return data, "" // no object; the client reports that
 	}
 	metadata, _ := object["metadata"].(map[string]any)
 	if metadata == nil {
@@ -406,8 +408,7 @@ func decode(data []byte, t reflect.Type) error {
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// prune takes out of value what t can't hold, the smallest parts that will do, and reports whether the rest can be
-// held.
+// prune removes the smallest parts of value that t can't hold, and reports whether the rest can be held.
 func prune(value any, t reflect.Type, field string, found func(string, error)) bool {
 	whole := fits(value, t)
 	if whole == nil {
@@ -451,7 +452,7 @@ func fits(value any, t reflect.Type) error {
 
 func join(field, name string) string { return strings.TrimPrefix(field+"."+name, ".") }
 
-// member is the type of what a JSON object has under a name; nil: t has nothing of that name.
+// member returns the type of the field of a JSON object with that name, nil where t has no such field.
 func member(t reflect.Type, name string) reflect.Type {
 	switch t.Kind() {
 	case reflect.Map:

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kargs compares kernel arguments as ordered multisets and says which to delete and which to append, so that
-// what a configuration asks for is on the command line and nothing that is not ours leaves it.
+// Package kargs compares kernel arguments as ordered multisets. It returns which arguments to delete and which to
+// append. After that the command line has all arguments of a configuration, and has lost none that is not ours.
 //
-// An argument is text, compared as it is written. Its key is the text before the first '='. The order among arguments
-// of one key means something (the last console= is /dev/console); that among different keys does not, except for
-// hugepagesz, hugepages and default_hugepagesz, which form one group and are only ever replaced together.
+// An argument is text, compared as written. Its key is the text before the first '='. The order among arguments of one
+// key matters (the last console= is /dev/console). The order among different keys does not matter, except for
+// hugepagesz, hugepages and default_hugepagesz. These form one group and are only replaced together.
 //
-// What is appended goes to the end of the command line, and of equal arguments the last one is deleted. So arguments
-// that we added stand behind equal ones of the base image, and deleting ours never takes the base's.
+// Appended arguments go to the end of the command line, and of equal arguments the last one is deleted. So arguments
+// that we added come after equal ones of the base image, and deleting ours never removes those of the base.
 package kargs
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 // Split cuts a command line into arguments at white space outside of double quotes, as the kernel does. Quotes stay
-// part of the argument; one that is never closed reaches to the end of the line.
+// part of the argument. A quote that is never closed extends to the end of the line.
 func Split(line string) []string {
 	quoted := false
 	return strings.FieldsFunc(line, func(r rune) bool {
@@ -31,11 +31,11 @@ func Split(line string) []string {
 	})
 }
 
-// Join is the inverse of Split.
+// Join returns the command line of args: the inverse of Split.
 func Join(args []string) string { return strings.Join(args, " ") }
 
-// Apply deletes for each element of del the last equal argument of the command line, then appends app. Deleting what
-// is not there changes nothing.
+// Apply deletes, for each element of del, the last equal argument of the command line, then appends app. Deleting an
+// absent argument changes nothing.
 func Apply(cmdline, del, app []string) []string {
 	out := slices.Clone(cmdline)
 	for _, arg := range del {
@@ -49,18 +49,19 @@ func Apply(cmdline, del, app []string) []string {
 	return append(out, app...)
 }
 
-// Diff says what turns the arguments that an old configuration added, in their order, into those of a new one: after
-// Apply the arguments of each group are the new ones in the new order. Arguments that can stay where they are stay.
+// Diff returns the changes from the arguments of an old configuration, in their order, to those of a new one. After
+// Apply the arguments of each group are the new ones in the new order. Arguments that can keep their place are not
+// touched.
 func Diff(old, desired []string) (del, app []string) {
 	del, app, _ = Own(old, old, desired)
 	return del, app
 }
 
-// Own says what makes a host's command line satisfy the desired arguments, given those which we added to it earlier,
-// and which of the result are ours afterwards, in the order in which they then stand on the command line.
+// Own returns the changes after which a host's command line satisfies the desired arguments, given the arguments that
+// we added earlier. now are the arguments that are ours afterwards, in their order on the command line.
 //
-// An argument that is there and not ours satisfies a desired one without being added and without becoming ours; it is
-// never deleted. Where the order of the others can't satisfy the desired one within a group, ours are appended.
+// An existing argument that is not ours satisfies a desired one without being added and without becoming ours. It is
+// never deleted. Where the order of such arguments can't satisfy the desired order within a group, ours are appended.
 // After Apply, Missing finds nothing, each argument of ours is desired, and a second Own with the result is empty.
 func Own(cmdline, owned, desired []string) (del, app, now []string) {
 	ours := mark(cmdline, owned)
@@ -109,8 +110,8 @@ func Own(cmdline, owned, desired []string) (del, app, now []string) {
 	return del, app, append(now, app...)
 }
 
-// Missing returns the wanted arguments that the command line does not have, in the order within their group that is
-// wanted, counting duplicates; in the order of want.
+// Missing returns the wanted arguments that the command line does not have in the wanted order within their group.
+// Duplicates count. The result is in the order of want.
 func Missing(cmdline, want []string) []string {
 	have := byGroup(cmdline)
 	absent := make([]bool, len(want))
@@ -137,11 +138,11 @@ func Missing(cmdline, want []string) []string {
 	return out
 }
 
-// hugepages is the name of the group whose order means something across its keys.
+// hugepages is the name of the group in which the order matters across keys.
 const hugepages = "hugepages"
 
 func group(arg string) string {
-	// The kernel also takes a quote around the whole argument: "key=value with spaces".
+	// The kernel also accepts a quote around the whole argument: "key=value with spaces".
 	key, _, _ := strings.Cut(strings.TrimPrefix(arg, `"`), "=")
 	switch key {
 	case "hugepagesz", "default_hugepagesz":
@@ -167,7 +168,7 @@ func pick(args []string, at []int) []string {
 	return out
 }
 
-// mark says which arguments of the command line are ours: of equal ones the last, as many as we added.
+// mark returns which arguments of the command line are ours: of equal arguments the last, as many as we added.
 func mark(cmdline, owned []string) []bool {
 	left := make(map[string]int, len(owned))
 	for _, arg := range owned {
@@ -188,9 +189,9 @@ type argument struct {
 	ours, drop bool
 }
 
-// settle marks what to drop of one group of a command line and returns how many of the wanted arguments, from the
-// first, what remains provides; the others are to be appended. What is appended stands behind everything, so only a
-// prefix of what is wanted can be provided, and the longest way to do so costs the fewest changes.
+// settle marks the arguments of ours to drop in one group of a command line. It returns how many of the wanted
+// arguments, from the first, the rest provides; the others are to be appended. Appended arguments come last, so the
+// rest can provide only a prefix of the wanted arguments. The longest such prefix costs the fewest changes.
 func settle(line []argument, wanted []string) int {
 	best, bestCost := 0, len(wanted)
 	for i := range line {
@@ -201,7 +202,7 @@ func settle(line []argument, wanted []string) int {
 	}
 	bestLine := slices.Clone(line)
 	for prefix := len(wanted); prefix > 0 && len(wanted)-prefix < bestCost; prefix-- {
-		// Ours can stand for all wanted arguments, or only for those which the others don't provide.
+		// Ours can provide all wanted arguments, or only those that the others don't provide.
 		for _, othersFirst := range []bool{false, true} {
 			cost := len(wanted) - prefix + retain(line, wanted[:prefix], othersFirst)
 			if cost < bestCost && provides(line, wanted[:prefix]) {
@@ -214,8 +215,8 @@ func settle(line []argument, wanted []string) int {
 	return best
 }
 
-// retain marks ours to be dropped except for those that are wanted, of equal ones the first, and returns how many it
-// marked.
+// retain marks all arguments of ours to be dropped except for the wanted ones, of equal arguments the first. It returns
+// how many it marked.
 func retain(line []argument, wanted []string, othersFirst bool) (dropped int) {
 	room := make(map[string]int, len(wanted))
 	for _, arg := range wanted {
@@ -241,10 +242,10 @@ func retain(line []argument, wanted []string, othersFirst bool) (dropped int) {
 	return dropped
 }
 
-// provides reports whether the wanted arguments are found in this order among what is not dropped, all of ours being
-// among them.
+// provides reports whether the arguments that are not dropped contain the wanted ones in this order. Every argument of
+// ours that is not dropped must be one of the wanted.
 func provides(line []argument, wanted []string) bool {
-	// reach[n]: the arguments seen so far can stand for the first n wanted ones.
+	// reach[n]: the arguments seen so far can provide the first n wanted ones.
 	reach := make([]bool, len(wanted)+1)
 	reach[0] = true
 	for _, arg := range line {
@@ -259,7 +260,7 @@ func provides(line []argument, wanted []string) bool {
 	return reach[len(wanted)]
 }
 
-// settleWhole is settle for a group that is kept, or dropped and appended, as a whole.
+// settleWhole does the work of settle for a group that is kept, or dropped and appended, as a whole.
 func settleWhole(line []argument, wanted []string) int {
 	all := make([]string, len(line))
 	for i, arg := range line {
@@ -284,8 +285,8 @@ func settleWhole(line []argument, wanted []string) int {
 	return 0
 }
 
-// run returns where the wanted arguments stand on the line one directly after the other, or -1; the last such place,
-// which is where ours are.
+// run returns the last place where the wanted arguments follow directly one after the other on the line, or -1. Ours
+// are at the last place.
 func run(line, wanted []string) int {
 	for start := len(line) - len(wanted); start >= 0; start-- {
 		if slices.Equal(line[start:start+len(wanted)], wanted) {
@@ -295,9 +296,9 @@ func run(line, wanted []string) int {
 	return -1
 }
 
-// common says which of the wanted arguments belong to a longest common subsequence with the line.
+// common returns which of the wanted arguments belong to a longest common subsequence with the line.
 func common(line, wanted []string) []bool {
-	// length[i][j] is that of line[i:] and wanted[j:].
+	// length[i][j] is the length for line[i:] and wanted[j:].
 	length := make([][]int, len(line)+1)
 	for i := range length {
 		length[i] = make([]int, len(wanted)+1)

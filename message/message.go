@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message brings the output of programs and joined errors into the form of one message for a person.
+// Package message turns the output of programs and joined errors into one message for a person.
 package message
 
 import (

@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// noPassword is a password field that no password matches, and that is not a lock put over a hash.
+// noPassword is a password field that no password matches, and that is not a locked hash.
 const noPassword = "*"
 
 // Shadow returns /etc/shadow with the passwords of users, and the names of those whose field it changed. previous are
 // the users of the configuration before.
 //
-//   - A hash that a configuration has is set; its field and nothing else of the line. A user without a line, who must
-//     exist, gets one.
-//   - A hash that a configuration has no more, with its user or without, locks the password ("!" before what is there,
-//     as usermod -L; what is locked or unusable stays).
-//   - A password that neither configuration speaks of belongs to others and stays, whatever happens to the user's
-//     keys; only an empty one, with which anybody could log in, is locked when its user leaves.
+//   - A hash of the configuration is set: only its field changes in the line. A user without a line gets one; the user
+//     must exist.
+//   - A hash that only the configuration before had, with its user or without, locks the password: "!" is put before
+//     the field, as by usermod -L. A field that is locked or unusable stays.
+//   - A password that neither configuration sets belongs to others and stays, even when the user's keys change. Only an
+//     empty password, with which any person could log in, is locked when its user leaves the configuration.
 //
-// All other bytes stay as they are, those of lines that make no sense included. The day of the last change stays too:
-// it belongs to the ageing that an administrator set for people who choose their passwords, a configuration renews no
-// password, and with today's date in it the same configuration would make different files from node to node.
+// All other bytes stay unchanged, including those of malformed lines. The day of the last change stays too. It belongs
+// to the ageing that an admin set for people who choose their passwords, and a configuration renews no password. With
+// today's date in it, the same configuration would make different files from node to node.
 //
 // An error names the user and never the hash.
 func Shadow(current []byte, users, previous []User) (edited []byte, touched []string, err error) {
@@ -93,7 +93,7 @@ func PasswordDrift(current []byte, users []User) []string {
 	return drifted
 }
 
-// passwordField is what a configured hash looks like in the file.
+// passwordField returns the form of a configured hash in the file.
 func passwordField(u User) (string, error) {
 	if *u.PasswordHash == "" {
 		return noPassword, nil
@@ -104,7 +104,7 @@ func passwordField(u User) (string, error) {
 	return *u.PasswordHash, nil
 }
 
-// find returns the index of the user's line, -1 without one. Of several the first counts, as it does for the C library.
+// find returns the index of the user's line, -1 without one. Of several lines the first counts, as for the C library.
 func find(lines [][]byte, user string) int {
 	for i, l := range lines {
 		if rest, ok := bytes.CutPrefix(l, []byte(user)); ok && len(user) > 0 && len(rest) > 0 && rest[0] == ':' {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sshkeys knows what managed users come down to on a host: the files that hold their authorised keys (Wants)
-// and their lines in /etc/shadow (Shadow). Accounts are the host's own; nothing here makes or removes one.
+// Package sshkeys knows the effect of managed users on a host: the files with their authorised keys (Wants) and their
+// lines in /etc/shadow (Shadow). Accounts belong to the host; this package makes and removes none.
 package sshkeys
 
 import (
@@ -16,8 +16,8 @@ import (
 type User struct {
 	Name string
 	Keys []string // authorized_keys lines
-	// PasswordHash is nil where the configuration says nothing about the password. "" is a password that no one can
-	// log in with, as in Ignition.
+	// PasswordHash is nil where the configuration does not set the password. "" is a password that no login can match, as
+	// in Ignition.
 	PasswordHash *string
 }
 
@@ -26,12 +26,13 @@ type Accounts interface {
 	User(name string) (files.Account, bool)
 }
 
-// Wants returns the key files that users want, and Absent for those of previous that are needed no more: of a user
-// without keys who had some, and of a user who has left. For each user the parents come before the file. A user that
-// the host does not have is an error, unless it has left anyway.
+// Wants returns the key files that users want, and Absent for those of previous that are no longer needed. These are
+// the files of users who had keys and have none now, and of users who have left the configuration. For each user the
+// parents come before the file. A user that the host does not have is an error, unless that user has left the
+// configuration.
 //
 // Keys are in <home>/.ssh/authorized_keys.d/ignition, so that a person's own authorized_keys is never touched. A home
-// is an exposed place, see files.ExposedError: what its owner puts in the way is that user's drift.
+// is an exposed place, see files.ExposedError: obstacles that its owner makes are that user's drift.
 func Wants(accounts Accounts, users, previous []User) ([]files.Want, error) {
 	var missing []string
 	for _, u := range users {
@@ -78,7 +79,7 @@ func Wants(accounts Accounts, users, previous []User) ([]files.Want, error) {
 		}
 		_, dir, err := keyDirs(account)
 		if err != nil {
-			continue // keys of ours were never there
+			continue // without a home the user never had keys of ours
 		}
 		wants = append(wants, absent(dir, p.Name))
 	}
@@ -100,7 +101,7 @@ func keyDirs(a files.Account) (ssh, dir string, err error) {
 	return ssh, ssh + "/authorized_keys.d", nil
 }
 
-// keyLines is exactly the keys, one a line.
+// keyLines returns the keys, one on each line, and nothing else.
 func keyLines(keys []string) []byte {
 	var b strings.Builder
 	for _, k := range keys {

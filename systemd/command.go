@@ -15,46 +15,48 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 )
 
-// Command is a program that systemd runs as a service without a unit file, in a cgroup of its own. Units.Start starts
-// one that reports by itself; Units.Run runs one to its end.
+// Command is a program that systemd runs as a service without a unit file, in a cgroup of its own. Units.Start starts a
+// command that reports by itself; Units.Run runs a command to its end.
 type Command struct {
 	Name        string // of the unit
 	Description string
 	// Argv is the command line, with the absolute path of the program. systemd expands nothing in it.
 	Argv        []string
 	Environment []string // NAME=value
-	// EnvironmentFiles are read for more of it, where they exist.
+	// EnvironmentFiles are files with more environment variables, read where they exist.
 	EnvironmentFiles []string
-	// Binds are what its mount namespace has elsewhere. Without any it has the host's.
+	// Binds are the paths that the command's mount namespace has elsewhere. Without Binds the command has the host's
+	// namespace.
 	Binds []Bind
-	// Output is where standard output and standard error go; without it each goes to its file, which is written anew, or
-	// to the journal.
+	// Output is where standard output and standard error go. Without Output they go to the files Stdout and Stderr, which
+	// are truncated first, or to the journal.
 	Output         *os.File
 	Stdout, Stderr string
-	// Identifier is what the journal calls it, the program's name where it is empty.
+	// Identifier is the command's name in the journal; "" is the program's name.
 	Identifier string
-	// Nice is the scheduling priority, 0 the usual one.
+	// Nice is the scheduling priority; 0 is the usual priority.
 	Nice int
-	// Limit bounds how long it may run, 0 for ever. Run holds the limit itself, too: a drop-in for all services may give
-	// systemd another one. Grace is how long it has between SIGTERM and SIGKILL, 0 systemd's default.
+	// Limit bounds the run time; 0: no limit. Run enforces the limit itself too, because a drop-in for all services may
+	// give systemd another one. Grace is the time between SIGTERM and SIGKILL; 0: systemd's default.
 	Limit, Grace time.Duration
 	Weights      Weights
-	// Outlives has a command of Run go on when its caller ends. Such a command waits for an earlier run of its unit; any
-	// other one stops that.
+	// Outlives means that a command of Run continues when its caller ends. Such a command waits for an earlier run of its
+	// unit; any other command stops the earlier run.
 	Outlives bool
 }
 
-// Bind is a path of the host that is seen at another one.
+// Bind makes a path of the host visible at another path.
 type Bind struct{ Source, At string }
 
-// Weights are the share that a unit gets of processors and disks where others want them too: systemd's CPUWeight and
-// IOWeight, 1 to 10000; 0: as any other unit, 100.
+// Weights are a unit's share of processors and disks where other units compete for them. They are systemd's CPUWeight
+// and IOWeight, 1 to 10000; 0 is the weight of any other unit, 100.
 type Weights struct{ CPU, IO uint16 }
 
-// exitStatuses is systemd's type of exit statuses and signals that count as success.
+// exitStatuses is systemd's D-Bus type of exit statuses and signals that count as success.
 type exitStatuses struct{ Statuses, Signals []int32 }
 
-// anyStatus has every exit status count as success: to systemd, whose list of failed units is for units of others.
+// anyStatus makes every exit status count as success for systemd, whose list of failed units is for the units of
+// others.
 func anyStatus() dbus.Property {
 	var all []int32
 	for status := int32(1); status < 256; status++ {
@@ -63,7 +65,7 @@ func anyStatus() dbus.Property {
 	return property("SuccessExitStatus", exitStatuses{all, []int32{}})
 }
 
-// dbus types of systemd's.
+// systemd's D-Bus types.
 type (
 	environmentFile struct {
 		Path     string
@@ -76,7 +78,7 @@ type (
 	}
 )
 
-// properties are what the command is to systemd.
+// properties returns the properties that systemd needs to run the command.
 func (c Command) properties() []dbus.Property {
 	argv := make([]string, len(c.Argv))
 	for i, word := range c.Argv {
@@ -85,7 +87,7 @@ func (c Command) properties() []dbus.Property {
 	all := []dbus.Property{
 		dbus.PropDescription(c.Description),
 		dbus.PropExecStart(argv, false),
-		// Not oneshot: its start would be a job for as long as it runs, and a boot is not over while there are jobs.
+		// Not oneshot: the start would be a job for as long as the command runs, and a boot is not over while jobs are left.
 		dbus.PropType("simple"),
 		property("Environment", c.Environment),
 	}
@@ -119,14 +121,15 @@ func (c Command) properties() []dbus.Property {
 	return all
 }
 
-// reporting are the properties of a command that reports by itself. systemd forgets it when it has ended by itself,
-// whatever its exit status; one that was killed stays as failed.
+// reporting returns the properties of a command that reports by itself. systemd forgets a command that ended by itself,
+// whatever its exit status. A command that was killed stays as failed.
 func (c Command) reporting() []dbus.Property {
 	return append(c.properties(), property("KillMode", "mixed"), anyStatus())
 }
 
-// remaining are the properties of a command whose end is asked for: it remains when it has ended. One that outlives its
-// caller remains for as long as that refers to it: alone, it leaves nothing behind, and never counts as failed.
+// remaining returns the properties of a command whose end is asked for: its unit remains after its end. The unit of a
+// command that outlives its caller remains only while the caller refers to it. Without a caller it leaves nothing
+// behind, and never counts as failed.
 func (c Command) remaining() []dbus.Property {
 	if c.Outlives {
 		return append(c.properties(), property("CollectMode", "inactive-or-failed"), property("AddRef", true))
@@ -134,7 +137,7 @@ func (c Command) remaining() []dbus.Property {
 	return append(c.properties(), property("RemainAfterExit", true))
 }
 
-// refer calls RefUnit or UnrefUnit: systemd keeps a unit that has ended for as long as a connection refers to it.
+// refer calls RefUnit or UnrefUnit. systemd keeps an ended unit for as long as a connection refers to it.
 func (m *Manager) refer(ctx context.Context, method, name string) error {
 	if len(m.buses) == 0 {
 		return fmt.Errorf("%s of %s: the system bus is not up", method, name)
@@ -143,13 +146,13 @@ func (m *Manager) refer(ctx context.Context, method, name string) error {
 	return manager.CallWithContext(ctx, "org.freedesktop.systemd1.Manager."+method, 0, name).Store()
 }
 
-// ErrUnitExists says that a unit of that name is there already.
+// ErrUnitExists is the error of starting a unit whose name is already taken.
 var ErrUnitExists = errors.New("unit exists already")
 
-// ErrGoingDown says that the machine is about to shut down or to reboot, so that nothing is started any more.
+// ErrGoingDown is the error of starting a unit while the machine is about to shut down or reboot.
 var ErrGoingDown = errors.New("the host is going down")
 
-// start starts a service and returns when its command has been started.
+// start starts a service, and returns once its command has been started.
 func (m *Manager) start(ctx context.Context, name string, properties []dbus.Property) error {
 	err := m.job(ctx, "starting", name, func(ctx context.Context, name, _ string, done chan<- string) (int, error) {
 		return m.conn.StartTransientUnitContext(ctx, name, "fail", properties, done)
@@ -168,15 +171,15 @@ func property(name string, value any) dbus.Property {
 	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
 }
 
-// Ended is how a command ended. As an error it is one that failed.
+// Ended is how a command ended. As an error it means that the command failed.
 type Ended struct {
-	// Result is systemd's word: "success", "exit-code", "signal", "timeout", "oom-kill" or another.
+	// Result is systemd's result: "success", "exit-code", "signal", "timeout", "oom-kill" or another.
 	Result string
 	// Status is the exit status, or the number of the signal.
 	Status int32
 }
 
-// Err is nil where the command succeeded, and how it ended otherwise.
+// Err returns nil where the command succeeded, and e otherwise.
 func (e Ended) Err() error {
 	if e.Result == "success" {
 		return nil
@@ -194,10 +197,11 @@ func (e Ended) Error() string {
 	return e.Result
 }
 
-// ErrUnitGone says that nothing is left that could tell how a command ended.
+// ErrUnitGone is the error of asking how a command ended when its unit is gone.
 var ErrUnitGone = errors.New("it was killed, or another program has stopped it")
 
-// ended reports whether the command of a service that remains still runs, and if not how it ended.
+// ended reports whether the command of a service that remains still runs. Where it does not, ended returns how it
+// ended.
 func (m *Manager) ended(ctx context.Context, name string) (running bool, e Ended, err error) {
 	fail := func(err error) (bool, Ended, error) {
 		return false, e, fmt.Errorf("asking how %s ended: %w", name, err)
@@ -224,7 +228,7 @@ func (m *Manager) ended(ctx context.Context, name string) (running bool, e Ended
 	}
 	e.Result, _ = service["Result"].(string)
 	e.Status, _ = service["ExecMainStatus"].(int32)
-	// A status or a signal that systemd takes for success is not one to who asks.
+	// A status or a signal that systemd counts as success is a failure for the caller.
 	if code, _ := service["ExecMainCode"].(int32); e.Result == "success" && e.Status != 0 {
 		const exited = 1 // CLD_EXITED
 		e.Result = "exit-code"

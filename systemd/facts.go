@@ -8,25 +8,25 @@ import (
 	"slices"
 )
 
-// Facts are what systemd has made of a unit: of its file and of every drop-in that it has read for it.
+// Facts are the result of systemd's reading of a unit: of its file and of all its drop-ins.
 type Facts struct {
 	Name string
 	// Load is its load state: loaded, masked, not-found, bad-setting, error.
 	Load string
-	// File is where the unit file was found, "" where there is none.
+	// File is the path of the unit file, "" where the unit has none.
 	File string
-	// Active is the active state, Result a service's word on how it ended, Queued whether a job waits for it.
+	// Active is the active state. Result is a service's result. Queued means that a job waits for the unit.
 	Active, Result string
 	Queued         bool
-	// Skipped says that a condition or an assertion of it was not met when it was last to start.
+	// Skipped means that a condition or an assertion of the unit was not met at its last start.
 	Skipped bool
-	// Of a service: the command line, how many others come before it, and as whom it runs in which root.
+	// Of a service: the command line, the number of commands before it, and its user and root.
 	Argv       []string
 	Before     int
 	User, Root string
 }
 
-// String says where the unit stands, for people.
+// String returns the state of the unit, for people.
 func (f Facts) String() string {
 	switch {
 	case f.Load != "loaded":
@@ -49,7 +49,8 @@ func (f Facts) Moves() bool {
 	return f.Load == "loaded" && (f.Queued || moving)
 }
 
-// Facts asks for units by name, in that order. One that does not exist has the load state not-found.
+// Facts asks for units by name, and returns them in that order. A unit that does not exist has the load state
+// not-found.
 func (m *Manager) Facts(ctx context.Context, names ...string) ([]Facts, error) {
 	var all []Facts
 	for _, name := range names {

@@ -14,7 +14,7 @@ import (
 	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
-// refusal is why systemd would not enable a unit: nothing is wrong with the host.
+// refusal is the reason why systemd would not enable a unit. It is no error of the host.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
@@ -40,20 +40,20 @@ type linkKind int
 const (
 	regularUnit linkKind = iota
 	maskedUnit
-	aliasUnit  // a link to another place of the search path
+	aliasUnit  // a link to another path of the search path
 	linkedUnit // a link out of the search path
 )
 
-// unitFile is a unit as systemd's install logic sees it.
+// unitFile is a unit in the form that systemd's install logic uses.
 type unitFile struct {
 	name   string
-	path   string // of the file, links followed as far as systemd does
+	path   string // of the file; links are followed as far as systemd does
 	kind   linkKind
 	target string // of a link
 	install
 }
 
-// search finds the unit called name in the search path and reads its [Install], without following links.
+// search finds the unit with the given name in the search path and reads its [Install], without following links.
 func (t *tree) search(unit string) (*unitFile, error) {
 	n := splitName(unit)
 	if n.kind == invalidName {
@@ -112,7 +112,7 @@ func (t *tree) searchFile(u *unitFile, names []string) (bool, error) {
 			if !there {
 				continue
 			}
-			// The directory's own path stays as systemd writes it into links.
+			// The directory's own path stays in the form that systemd writes into links.
 			u.path = dir + "/" + name
 			return true, t.load(u)
 		}
@@ -120,7 +120,7 @@ func (t *tree) searchFile(u *unitFile, names []string) (bool, error) {
 	return false, nil
 }
 
-// load looks at u.path: a link's target, or a file's [Install].
+// load reads u.path: a link's target, or a file's [Install].
 func (t *tree) load(u *unitFile) error {
 	at, node, err := t.chase(u.path, false)
 	if err != nil {
@@ -184,9 +184,9 @@ func loopRefusal(err error) error {
 	return err
 }
 
-// traverse finds the unit that name means in the end, through links and aliases. enabling refuses what systemd refuses
-// when it enables: an alias that a link in /etc or /run makes. auxiliary, for a unit named by another one's Also=,
-// refuses any such link.
+// traverse finds the unit that name leads to, through links and aliases. enabling refuses an alias that a link in /etc
+// or /run makes, as systemd refuses it when it enables. auxiliary, for a unit named by another unit's Also=, refuses
+// any such link.
 func (t *tree) traverse(unit string, enabling, auxiliary bool) (*unitFile, error) {
 	u, err := t.search(unit)
 	if err != nil {
@@ -274,14 +274,14 @@ func (t *tree) parseInstall(u *unitFile, contents string) error {
 	return nil
 }
 
-// link is one enablement link: path in configDir, target as systemd writes it.
+// link is one enablement link: path in configDir, and target in systemd's form.
 type link struct {
 	path, target string
 	alias        bool // a name in configDir itself, which may be taken
 }
 
-// links returns what enabling u creates. Each problem costs only its own link, and comes back in words. presetting
-// passes over a template without an instance, as systemd does.
+// links returns the links that enabling u creates. Each problem costs only its own link, and is returned in words. With
+// presetting a template without an instance is skipped, as systemd does.
 func (t *tree) links(u *unitFile, presetting bool) (all []link, problems []string, err error) {
 	target := u.path
 	if !slices.Contains(searchDirs, path.Dir(u.path)) {
@@ -351,12 +351,12 @@ func (t *tree) links(u *unitFile, presetting bool) (all []link, problems []strin
 	return all, problems, nil
 }
 
-// verifyAlias returns the name, relative to configDir, of an alias that unit may have. The unit's own name comes back
-// as it is and means nothing to do.
+// verifyAlias returns the name, relative to configDir, of an alias that unit may have. The unit's own name is returned
+// unchanged and needs no link.
 func verifyAlias(unit, alias string) (string, error) {
 	no := fmt.Errorf("%s can't be an alias of %s", alias, unit)
 	if dir, base, ok := strings.Cut(alias, "/"); ok {
-		// The old way to write WantedBy= and RequiredBy=.
+		// The old syntax of WantedBy= and RequiredBy=.
 		for _, suffix := range []string{".wants", ".requires"} {
 			by, ok := strings.CutSuffix(dir, suffix)
 			if n := splitName(by); ok && n.kind != invalidName && dependencyOK(base, unit, n.kind == template) {
@@ -379,8 +379,8 @@ func asRefusal(err error) bool {
 	return errors.As(err, &r)
 }
 
-// expand replaces the specifiers that systemd knows in [Install]. Those that only a running system can tell (boot id,
-// kernel release, pretty host name) are refused: the links are made for the next boot.
+// expand replaces the specifiers that systemd knows in [Install]. Specifiers whose values only a running system has
+// (boot id, kernel release, pretty host name) are refused: the links are made for the next boot.
 func (t *tree) expand(u *unitFile, s string) (string, error) {
 	if !strings.Contains(s, "%") {
 		return s, nil
@@ -481,7 +481,7 @@ func (t *tree) systemSpecifier(c byte) (string, error) {
 	return "", fmt.Errorf("%%%c: no os-release", c)
 }
 
-// architecture is systemd's name of what this binary, and so the host, runs on.
+// architecture returns systemd's name for the architecture of this binary, and so of the host.
 func architecture() string {
 	switch runtime.GOARCH {
 	case "amd64":
@@ -489,5 +489,5 @@ func architecture() string {
 	case "ppc64le":
 		return "ppc64-le"
 	}
-	return runtime.GOARCH // arm64, s390x, riscv64 are called the same
+	return runtime.GOARCH // arm64, s390x, riscv64 have the same names
 }

@@ -17,44 +17,46 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 )
 
-// Manager talks to the running systemd and logind over the system bus. Its methods are safe for concurrent use; a
+// Manager talks to the running systemd and logind over the system bus. Its methods are safe for concurrent use. A
 // cancelled context ends the wait, not the job that systemd has accepted.
 type Manager struct {
 	conn  *dbus.Conn
-	buses []*godbus.Conn // what conn was made of: the one for calls, then the one for signals
+	buses []*godbus.Conn // the connections in conn: first the one for calls, then the one for signals
 	stop  context.CancelFunc
 }
 
-// explainTimeout bounds the questions that follow a failed job, whose own context may have ended.
+// explainTimeout bounds the questions after a failed job, whose own context may have ended.
 const explainTimeout = 5 * time.Second
 
-// answerTimeout is how long a bus, and logind on it, have to answer a question that takes them no time: no more than a
-// third of what the callers here have for all of it, systemd's own answer included.
+// answerTimeout bounds the answer of a bus, and of logind on it, to a question that is quick to answer. It is at most a
+// third of the time that the callers here have in total, systemd's own answer included.
 const answerTimeout = 10 * time.Second
 
-// caTrustUnit is asked for by OpenShift's default policies, and only there on Fedora-based systems of some age.
+// caTrustUnit is the target of actions in OpenShift's default policies. Only older Fedora-based systems have the unit.
 const caTrustUnit = "coreos-update-ca-trust.service"
 
-// crioUnit is asked for by OpenShift's default policies, and not there where the container runtime is another one.
+// crioUnit is the target of actions in OpenShift's default policies. Hosts with another container runtime do not have
+// the unit.
 const crioUnit = "crio.service"
 
-// Connect opens the system bus (DBUS_SYSTEM_BUS_ADDRESS, else the well-known socket), or systemd alone where the bus is
-// not up. ctx bounds the connecting only.
+// Connect opens the system bus (DBUS_SYSTEM_BUS_ADDRESS, else the well-known socket), or a connection to systemd alone
+// where the bus is not up. ctx bounds only the connecting.
 func Connect(ctx context.Context) (*Manager, error) {
 	return connect(ctx, func(living context.Context) (*godbus.Conn, error) {
 		return godbus.ConnectSystemBus(godbus.WithContext(living))
 	}, dbus.NewSystemdConnectionContext)
 }
 
-// connect makes a Manager of the bus, as bus connects to it, or of systemd's own socket. The connections live for as
-// long as the context that they are made with.
+// connect makes a Manager of the bus that the function bus connects to, or of systemd's own socket. The connections
+// live for as long as the context that they are made with.
 func connect(ctx context.Context, bus func(context.Context) (*godbus.Conn, error),
 	systemd func(context.Context) (*dbus.Conn, error)) (*Manager, error) {
 	type result struct {
 		m   *Manager
 		err error
 	}
-	// The handshake has no deadline of its own, and a context given to the connection would close it later.
+	// The handshake has no deadline of its own, and a deadline in the connection's context would close the connection
+	// later.
 	living, stop := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan result, 1)
 	go func() {
@@ -78,7 +80,7 @@ func connect(ctx context.Context, bus func(context.Context) (*godbus.Conn, error
 	case <-ctx.Done():
 		stop()
 		return nil, fmt.Errorf("connecting to the system bus: %w", ctx.Err())
-	case <-time.After(answerTimeout): // whatever becomes of it: systemd itself may still answer
+	case <-time.After(answerTimeout): // the bus may answer later; systemd itself may answer now
 		stop()
 		return connectEarly(ctx, fmt.Errorf("it did not answer in %s", answerTimeout), systemd)
 	case r := <-done:
@@ -91,7 +93,7 @@ func connect(ctx context.Context, bus func(context.Context) (*godbus.Conn, error
 	}
 }
 
-// connectEarly talks to systemd alone, as systemctl does while the system bus is not up yet: early in the boot. Such a
+// connectEarly talks to systemd alone, as systemctl does while the system bus is not up yet, early in the boot. The
 // Manager can't ask logind anything.
 func connectEarly(ctx context.Context, why error, systemd func(context.Context) (*dbus.Conn, error)) (*Manager, error) {
 	living, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -103,11 +105,12 @@ func connectEarly(ctx context.Context, why error, systemd func(context.Context) 
 	return &Manager{conn: conn, stop: stop}, nil
 }
 
-// ErrNoLogind is the answer to a question for logind on a host where it can't run, where it says nothing, where the bus
-// lets no question through to it, or where the system bus is not up. Then nobody can have asked it for anything.
+// ErrNoLogind is the answer to a question for logind where logind can't run or does not answer. The reason can be that
+// the bus lets no question through to logind, or is not up. Then no program can have asked logind for anything.
 var ErrNoLogind = errors.New("logind does not answer")
 
-// lost is closed when the connection that job results come over is; never where systemd itself is at the other end.
+// lost returns a channel that is closed when the connection for job results is lost. With systemd itself at the other
+// end it is never closed.
 func (m *Manager) lost() <-chan struct{} {
 	if len(m.buses) == 0 {
 		return nil
@@ -121,7 +124,7 @@ func (m *Manager) Close() {
 	m.stop()
 }
 
-// Reload makes systemd read its unit files again (daemon-reload), and returns when it has.
+// Reload makes systemd read its unit files again (daemon-reload), and returns once systemd has done so.
 func (m *Manager) Reload(ctx context.Context) error {
 	if err := m.conn.ReloadContext(ctx); err != nil {
 		return fmt.Errorf("reloading systemd: %w", err)
@@ -129,9 +132,9 @@ func (m *Manager) Reload(ctx context.Context) error {
 	return nil
 }
 
-// RestartUnit restarts a unit, or starts one that does not run, and waits until systemd is done with it.
-// coreos-update-ca-trust.service, where it does not exist, is replaced by the command that it would run. That
-// crio.service does not exist, or is masked, is no error.
+// RestartUnit restarts a unit, or starts a unit that does not run, and waits until systemd has finished. Where
+// coreos-update-ca-trust.service does not exist, RestartUnit runs that unit's command. A crio.service that does not
+// exist, or is masked, is no error.
 func (m *Manager) RestartUnit(ctx context.Context, name string) error {
 	err := m.job(ctx, "restarting", name, m.conn.RestartUnitContext)
 	if needless(name, err) {
@@ -148,8 +151,8 @@ func (m *Manager) RestartUnit(ctx context.Context, name string) error {
 	return nil
 }
 
-// ReloadUnit asks a running unit to read its configuration again, and waits until it has. It is an error if the unit
-// does not run or can't reload, except for crio.service where it does not exist or is masked.
+// ReloadUnit asks a running unit to read its configuration again, and waits until the unit has. A unit that does not
+// run or can't reload is an error, except for a crio.service that does not exist or is masked.
 func (m *Manager) ReloadUnit(ctx context.Context, name string) error {
 	err := m.job(ctx, "reloading", name, m.conn.ReloadUnitContext)
 	if needless(name, err) {
@@ -178,10 +181,10 @@ func (m *Manager) job(ctx context.Context, doing, name string, enqueue jobFunc) 
 	}
 }
 
-// condition is what systemd says of a unit, for people.
+// condition is the state of a unit in systemd, for people.
 type condition struct {
 	load, active, sub string
-	result            string // why it failed: exit-code, timeout, oom-kill, ...; "" where its type has none
+	result            string // why the unit failed: exit-code, timeout, oom-kill, ...; "" where its type has no result
 	exitStatus        int32  // of a service's main process
 }
 
@@ -199,7 +202,8 @@ func (c condition) String() string {
 	return s
 }
 
-// explain says what became of a unit. It can't fail: an error is there to be reported already.
+// explain returns the state of a unit, in words. It returns no error of its own, because the caller already has one to
+// report.
 func (m *Manager) explain(ctx context.Context, name string) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), explainTimeout)
 	defer cancel()
@@ -228,13 +232,13 @@ func noSuchUnit(err error) bool {
 	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.NoSuchUnit"
 }
 
-// Unstartable says of an error that there is no unit of that name, or that it is masked.
+// Unstartable reports whether an error means that a unit does not exist or is masked.
 func Unstartable(err error) bool {
 	var e godbus.Error
 	return noSuchUnit(err) || errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.UnitMasked"
 }
 
-// needless says that there is nothing to be told of its configuration: CRI-O, where there is none of it.
+// needless reports whether the unit needs no action: CRI-O, where the host does not have it.
 func needless(name string, err error) bool {
 	return name == crioUnit && Unstartable(err)
 }
@@ -253,8 +257,8 @@ func (m *Manager) FailedUnits(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Settled says whether systemd has finished booting, whatever came of it, and is not shutting down. While it has not,
-// waiting holds the sorted names of the units that it still works on.
+// Settled reports whether systemd has finished booting, with or without failures, and is not shutting down. Otherwise
+// waiting has the sorted names of the units that have jobs.
 func (m *Manager) Settled(ctx context.Context) (settled bool, waiting []string, err error) {
 	p, err := m.conn.SystemStateContext(ctx)
 	if err != nil {
@@ -274,8 +278,8 @@ func (m *Manager) Settled(ctx context.Context) (settled bool, waiting []string, 
 	return false, slices.Compact(waiting), nil
 }
 
-// ActiveState returns the active state of each unit by name: active, reloading, inactive, failed, activating,
-// deactivating; and not-found for a unit that systemd does not know.
+// ActiveState returns the active state of each unit by name: active, reloading, inactive, failed, activating or
+// deactivating. The state of a unit that systemd does not know is not-found.
 func (m *Manager) ActiveState(ctx context.Context, names ...string) (map[string]string, error) {
 	units, err := m.conn.ListUnitsByNamesContext(ctx, names)
 	if err != nil {
@@ -299,7 +303,7 @@ const (
 	loginManager = loginName + ".Manager."
 )
 
-// Inhibitor is somebody who asks logind for something not to happen.
+// Inhibitor is a request to logind to prevent an action.
 type Inhibitor struct {
 	What string // shutdown:sleep:...
 	Who  string
@@ -309,14 +313,14 @@ type Inhibitor struct {
 	PID  uint32
 }
 
-// blocksShutdown: delays are logind's business, which waits for them.
+// blocksShutdown reports whether i blocks a shutdown. logind itself waits for delays, so they do not count.
 func (i Inhibitor) blocksShutdown() bool {
 	return strings.HasPrefix(i.Mode, "block") && slices.Contains(strings.Split(i.What, ":"), "shutdown")
 }
 
 func (i Inhibitor) String() string { return fmt.Sprintf("%s (pid %d): %s", i.Who, i.PID, i.Why) }
 
-// InhibitedError says that somebody blocks a reboot.
+// InhibitedError is the error of a reboot that inhibitors block.
 type InhibitedError struct{ By []Inhibitor }
 
 func (e *InhibitedError) Error() string {
@@ -327,7 +331,7 @@ func (e *InhibitedError) Error() string {
 	return "a reboot is inhibited by " + strings.Join(by, "; ")
 }
 
-// BlockInhibitors returns who blocks a shutdown or reboot, in logind's order.
+// BlockInhibitors returns the inhibitors that block a shutdown or reboot, in logind's order.
 func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
 	const doing = "listing logind's inhibitors"
 	if len(m.buses) == 0 {
@@ -347,15 +351,15 @@ func (m *Manager) BlockInhibitors(ctx context.Context) ([]Inhibitor, error) {
 	return slices.DeleteFunc(all, func(i Inhibitor) bool { return !i.blocksShutdown() }), nil
 }
 
-// denied reports whether the bus did not let root's call through: a policy of the bus says so, and who is behind it can
-// neither be asked nor have been asked for anything.
+// denied reports whether a policy of the bus refused root's call. Then no program can have asked the service behind the
+// bus for anything.
 func denied(err error) bool {
 	answer, is := errors.AsType[godbus.Error](err)
 	return is && answer.Name == "org.freedesktop.DBus.Error.AccessDenied"
 }
 
-// owned reports whether a service runs that has a name on the bus. A call starts one that does not, so that after a
-// call that failed the answer is whether it can run at all: it may be masked, removed, or fail.
+// owned reports whether a running service has the name on the bus. A call starts a service that does not run. So after
+// a failed call the answer tells whether the service can run at all: it may be masked, removed, or fail.
 func (m *Manager) owned(ctx context.Context, name string) bool {
 	var is bool
 	err := m.buses[0].BusObject().CallWithContext(ctx, "org.freedesktop.DBus.NameHasOwner", 0, name).Store(&is)
@@ -363,16 +367,17 @@ func (m *Manager) owned(ctx context.Context, name string) bool {
 }
 
 // Reboot asks logind for an orderly reboot and returns once it is under way. logind lets root pass most inhibitors, so
-// they are asked for first: an InhibitedError means that nothing was done. The shutdown waits for this process to end,
-// for as long as logind lets it (five seconds, unless an admin said otherwise): what was done is still to be said.
+// Reboot asks for them first: an InhibitedError means that nothing was done. The shutdown waits for this process to
+// end, so that the process can still report its work. It waits for as long as logind allows (five seconds, unless an
+// admin has set another time).
 func (m *Manager) Reboot(ctx context.Context) error {
 	return m.goDown(ctx, "rebooting", "reboot.target", "Reboot", false)
 }
 
-// loginSoftReboot is SD_LOGIND_SOFT_REBOOT: a root that is mounted at /run/nextroot is the next one.
+// loginSoftReboot is SD_LOGIND_SOFT_REBOOT: a root that is mounted at /run/nextroot becomes the next root.
 const loginSoftReboot uint64 = 1 << 2
 
-// SoftReboot is Reboot of the userspace alone, into what is mounted at /run/nextroot.
+// SoftReboot reboots only the userspace, into the root that is mounted at /run/nextroot.
 func (m *Manager) SoftReboot(ctx context.Context) error {
 	return m.goDown(ctx, "rebooting the userspace", "soft-reboot.target", "RebootWithFlags", loginSoftReboot)
 }
@@ -389,7 +394,7 @@ func (m *Manager) goDown(ctx context.Context, doing, target, method string, argu
 		return fmt.Errorf("%s: %w", doing, &InhibitedError{By: by})
 	}
 	login := m.buses[0].Object(loginName, loginPath)
-	// The lock is the descriptor, which nobody closes. A shutdown that can't be delayed is one all the same.
+	// The lock is the descriptor, which stays open on purpose. Without a lock the shutdown goes on undelayed.
 	var lock godbus.UnixFD
 	_ = login.CallWithContext(ctx, loginManager+"Inhibit", 0, "shutdown", "machine-config-daemon",
 		"saying what was done", "delay").Store(&lock)
@@ -402,18 +407,18 @@ func (m *Manager) goDown(ctx context.Context, doing, target, method string, argu
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	// Nobody blocks it, and it was not logind that was to be asked but the host that was to go down.
+	// Nothing blocks the reboot, and only logind has failed. systemd can still take the host down.
 	if queued := m.QueueStart(ctx, target); queued != nil {
 		return fmt.Errorf("%s: %w; and logind: %w", doing, queued, err)
 	}
 	return nil
 }
 
-// ErrNoSoftReboots is the answer of a systemd that can't restart the userspace alone: one before 254.
+// ErrNoSoftReboots is the error of a systemd before version 254, which can't restart the userspace alone.
 var ErrNoSoftReboots = errors.New("systemd knows no soft reboot")
 
-// SoftReboots is how often the userspace was started again since the kernel was. It asks systemd itself, which answers
-// from the first moment of the boot on; ctx bounds all of it.
+// SoftReboots returns the number of soft reboots since the kernel was started. It asks systemd itself, which answers
+// from the first moment of the boot on. ctx bounds the whole call.
 func SoftReboots(ctx context.Context) (uint32, error) {
 	conn, err := dbus.NewSystemdConnectionContext(ctx)
 	if err != nil {
@@ -428,7 +433,7 @@ func SoftReboots(ctx context.Context) (uint32, error) {
 	if err != nil {
 		return 0, fmt.Errorf("asking systemd for its %s: %w", property, err)
 	}
-	// As D-Bus writes it: the type, and the number.
+	// The text has D-Bus's form: the type, and the number.
 	count, err := strconv.ParseUint(text[strings.LastIndexByte(text, ' ')+1:], 10, 32)
 	if err != nil {
 		return 0, fmt.Errorf("reading systemd's %s: %w", property, err)
@@ -436,7 +441,7 @@ func SoftReboots(ctx context.Context) (uint32, error) {
 	return uint32(count), nil
 }
 
-// wentDown says whether the bus, or logind, went away before it had answered: it is going down, as was asked.
+// wentDown reports whether the bus, or logind, went away before it answered, because the reboot has begun.
 func wentDown(err error) bool {
 	var answer godbus.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, godbus.ErrClosed) ||

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// nameKind is what systemd calls the type of a unit name.
+// nameKind is the type of a unit name in systemd's terms.
 type nameKind int
 
 const (
@@ -24,13 +24,13 @@ var (
 	unitTypes = []string{
 		"service", "socket", "target", "device", "mount", "automount", "swap", "timer", "path", "slice", "scope",
 	}
-	// templatedTypes are the types of which systemd accepts foo@.type and foo@bar.type.
+	// templatedTypes are the types for which systemd accepts foo@.type and foo@bar.type.
 	templatedTypes = []string{"service", "socket", "target", "timer", "path"}
-	// aliasedTypes are the types of which a unit may have a second name by a link.
+	// aliasedTypes are the types whose units may have a second name by a link.
 	aliasedTypes = append([]string{"device"}, templatedTypes...)
 )
 
-// name is a unit name taken apart: prefix@instance.type. The zero value is no name.
+// name is a unit name in its parts: prefix@instance.type. The zero value is no name.
 type name struct {
 	kind     nameKind
 	prefix   string
@@ -57,7 +57,7 @@ func splitName(s string) name {
 	return n
 }
 
-// String is the whole name; template and instance carry their @.
+// String returns the whole name; template and instance keep their @.
 func (n name) String() string {
 	if n.kind == plainName {
 		return n.prefix + "." + n.typ
@@ -65,7 +65,7 @@ func (n name) String() string {
 	return n.prefix + "@" + n.instance + "." + n.typ
 }
 
-// template is the template of an instance, and a template itself; "" for the rest.
+// template returns the template of an instance, a template itself, and "" for other names.
 func (n name) template() string {
 	if n.kind != instance && n.kind != template {
 		return ""
@@ -73,7 +73,7 @@ func (n name) template() string {
 	return n.prefix + "@." + n.typ
 }
 
-// with is the instance i of a template or of another instance's template; "" if there is no such name.
+// with returns the instance i of a template or of another instance's template, "" where that is no valid name.
 func (n name) with(i string) string {
 	if n.template() == "" || i == "" {
 		return ""
@@ -85,7 +85,7 @@ func (n name) with(i string) string {
 	return s
 }
 
-// inCharset says whether s has only the bytes that systemd allows in names, and those in more.
+// inCharset reports whether s has only the bytes that systemd allows in names, and those in more.
 func inCharset(s, more string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -99,7 +99,7 @@ func inCharset(s, more string) bool {
 	return true
 }
 
-// aliasOK says whether a link called link may stand for the unit target, by systemd's rules for aliases.
+// aliasOK reports whether a link called link may stand for the unit target, by systemd's rules for aliases.
 func aliasOK(link, target string) bool {
 	l, t := splitName(link), splitName(target)
 	switch {
@@ -115,7 +115,7 @@ func aliasOK(link, target string) bool {
 	return t.kind != instance || l.instance == t.instance
 }
 
-// dependencyOK says whether a link called link in another unit's .wants or .requires may stand for the unit target.
+// dependencyOK reports whether a link called link in another unit's .wants or .requires may stand for the unit target.
 // With propagate the other unit is a template, so that both may be templates.
 func dependencyOK(link, target string, propagate bool) bool {
 	l, t := splitName(link), splitName(target)

@@ -13,7 +13,7 @@ import (
 	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
-// presetDirs are searched for *.preset; of files with one name the first directory's counts.
+// presetDirs are searched for *.preset. Of files with the same name, the first directory's file counts.
 var presetDirs = []string{
 	"/etc/systemd/system-preset", "/run/systemd/system-preset",
 	"/usr/local/lib/systemd/system-preset", "/usr/lib/systemd/system-preset",
@@ -30,10 +30,10 @@ const (
 type presetRule struct {
 	action    presetAction
 	pattern   string
-	instances []string // of a template that is to be enabled
+	instances []string // of a template to enable
 }
 
-// presets reads the host's preset rules in the order in which they are tried.
+// presets returns the host's preset rules in the order in which they are tried.
 func (t *tree) presets() ([]presetRule, error) {
 	if t.presetsRead {
 		return t.presetRules, nil
@@ -56,7 +56,7 @@ func (t *tree) presets() ([]presetRule, error) {
 	return t.presetRules, nil
 }
 
-// parsePresets passes over lines that it can't make sense of, as systemd does.
+// parsePresets skips lines that it can't parse, as systemd does.
 func parsePresets(contents string) []presetRule {
 	var rules []presetRule
 	for line := range strings.Lines(contents) {
@@ -85,8 +85,8 @@ func parsePresets(contents string) []presetRule {
 	return rules
 }
 
-// decide returns what the first rule that matches says of a unit, and which instances to enable in its place where
-// the rule names some. Without a rule a unit is enabled.
+// decide returns the action of the first rule that matches a unit, and the instances to enable in its place where the
+// rule names some. Without a rule a unit is enabled.
 func decide(rules []presetRule, unit string) (presetAction, []string) {
 	n := splitName(unit)
 	for _, r := range rules {
@@ -111,7 +111,7 @@ func decide(rules []presetRule, unit string) (presetAction, []string) {
 	return presetEnable, nil
 }
 
-// globMatch is fnmatch with FNM_NOESCAPE on names without slashes.
+// globMatch reports whether s matches as by fnmatch with FNM_NOESCAPE, for names without slashes.
 func globMatch(pattern, s string) bool {
 	p := strings.NewReplacer(`\`, `\\`, "[!", "[^").Replace(pattern)
 	ok, err := path.Match(p, s)
@@ -121,8 +121,9 @@ func globMatch(pattern, s string) bool {
 	return ok
 }
 
-// confFiles lists the files with that suffix over several directories in the order in which systemd reads them: by
-// name, the first directory winning. A name whose winner is empty or a link to /dev/null counts as masked.
+// confFiles lists the files with that suffix in several directories in the order in which systemd reads them: by name.
+// Of files with the same name the first directory's file counts. Where that file is empty or a link to /dev/null, the
+// name counts as masked.
 func (t *tree) confFiles(dirs []string, suffix string) ([]string, error) {
 	winner := map[string]string{}
 	for _, d := range dirs {

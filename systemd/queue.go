@@ -10,8 +10,9 @@ import (
 	"slices"
 )
 
-// QueueStart asks systemd to start a unit and does not wait: for what the caller itself stands in the way of, such as a
-// boot that waits for it, or its own end. A reboot goes this way where logind is not up yet, or would refuse.
+// QueueStart asks systemd to start a unit and does not wait. It is for units that the caller itself holds up, such as a
+// boot that waits for the caller, or the caller's own end. A reboot uses it where logind is not up yet, or would
+// refuse.
 func (m *Manager) QueueStart(ctx context.Context, name string) error {
 	mode := "replace"
 	if name == "reboot.target" || name == "soft-reboot.target" {
@@ -23,8 +24,8 @@ func (m *Manager) QueueStart(ctx context.Context, name string) error {
 	return nil
 }
 
-// RebootByForce has systemd reboot without its targets: services are killed, file systems unmounted. It is for a host
-// that is given up and whose reboot.target can't be started; systemctl finds systemd whether there is a bus or not.
+// RebootByForce makes systemd reboot without its targets: services are killed, file systems unmounted. It is for a host
+// that is given up and whose reboot.target can't be started. systemctl reaches systemd with or without a bus.
 func RebootByForce(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "systemctl", "reboot", "--force").CombinedOutput()
 	if err != nil {
@@ -33,8 +34,7 @@ func RebootByForce(ctx context.Context) error {
 	return nil
 }
 
-// QueueReload asks systemd to have a unit that runs read its configuration again, and does not wait; QueueRestart to
-// restart one.
+// QueueReload asks systemd to make a running unit read its configuration again, and does not wait.
 func (m *Manager) QueueReload(ctx context.Context, name string) error {
 	if _, err := m.conn.ReloadUnitContext(ctx, name, "replace", nil); err != nil {
 		return fmt.Errorf("reloading %s: %w", name, err)
@@ -42,7 +42,7 @@ func (m *Manager) QueueReload(ctx context.Context, name string) error {
 	return nil
 }
 
-// QueueRestart is QueueReload for a restart, of a unit that runs only.
+// QueueRestart asks systemd to restart a unit if the unit runs, and does not wait.
 func (m *Manager) QueueRestart(ctx context.Context, name string) error {
 	if _, err := m.conn.TryRestartUnitContext(ctx, name, "replace", nil); err != nil {
 		return fmt.Errorf("restarting %s: %w", name, err)
@@ -50,8 +50,8 @@ func (m *Manager) QueueRestart(ctx context.Context, name string) error {
 	return nil
 }
 
-// StartsAfter says that a unit is ordered after another one, if only by others between: its jobs wait as long as that
-// starts.
+// StartsAfter reports whether a unit is ordered after another unit, directly or through other units. Then its jobs wait
+// until the other unit has started.
 func (m *Manager) StartsAfter(ctx context.Context, name, other string) (bool, error) {
 	next := func(unit, property string) ([]string, error) {
 		p, err := m.conn.GetUnitPropertyContext(ctx, unit, property)
@@ -61,7 +61,7 @@ func (m *Manager) StartsAfter(ctx context.Context, name, other string) (bool, er
 		units, _ := p.Value.Value().([]string)
 		return units, nil
 	}
-	// systemd knows the order of what it has loaded, which asking for it does.
+	// systemd knows the order of the units that it has loaded. The question loads the unit.
 	after, err := next(name, "After")
 	if err != nil || slices.Contains(after, other) {
 		return err == nil, err

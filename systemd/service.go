@@ -16,12 +16,12 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 )
 
-// ConnectAt opens the system bus of the host whose root is at dir, as a pod sees it, or its systemd alone where the bus
-// is not up. ctx bounds the connecting only.
+// ConnectAt opens the system bus of the host whose root is at dir, as a pod sees it. Where the bus is not up, it
+// connects to the host's systemd alone. ctx bounds only the connecting.
 func ConnectAt(ctx context.Context, dir string) (*Manager, error) {
 	dial := func(living context.Context, socket string) (*godbus.Conn, error) {
 		address := "unix:path=" + godbus.EscapeBusAddressValue(path.Join(dir, socket))
-		// The user's number and nothing else: there may be no accounts where we run.
+		// Only the user's number: this process may run where no accounts exist.
 		user := godbus.AuthExternal(strconv.Itoa(os.Getuid()))
 		c, err := godbus.Dial(address, godbus.WithContext(living))
 		if err != nil {
@@ -48,24 +48,24 @@ func ConnectAt(ctx context.Context, dir string) (*Manager, error) {
 	})
 }
 
-// Service is what systemd says of a service.
+// Service is the state of a service in systemd.
 type Service struct {
-	// State is the active state, "inactive" for one that is not there.
+	// State is the active state, "inactive" for a service that does not exist.
 	State string
-	// Exited is set for one whose command has ended, and that remains so that its end can be asked for.
+	// Exited is set for a service whose command has ended, and that remains so that its end can be asked for.
 	Exited      bool
 	Description string
-	// Invocation tells one run of the service from the next.
+	// Invocation distinguishes one run of the service from the next.
 	Invocation  string
 	Environment []string
-	// Condition says the state for people, with the result and the exit status.
+	// Condition is the state for people, with the result and the exit status.
 	Condition string
 }
 
-// Ended reports whether nothing of it runs any more.
+// Ended reports whether no process of the service runs any more.
 func (s Service) Ended() bool { return s.Exited || s.State == "inactive" || s.State == "failed" }
 
-// service asks for a service by name; one that does not exist is inactive.
+// service returns a service by name. A service that does not exist is inactive.
 func (m *Manager) service(ctx context.Context, name string) (Service, error) {
 	fail := func(err error) (Service, error) {
 		return Service{}, fmt.Errorf("asking for the state of %s: %w", name, err)
@@ -98,7 +98,7 @@ func (m *Manager) service(ctx context.Context, name string) (Service, error) {
 	return s, nil
 }
 
-// Stop stops a unit and waits until it has; one that is not there is no error.
+// Stop stops a unit and waits for the end of the stop. A missing unit is no error.
 func (m *Manager) Stop(ctx context.Context, name string) error {
 	err := m.job(ctx, "stopping", name, m.conn.StopUnitContext)
 	if noSuchUnit(err) {
@@ -107,7 +107,7 @@ func (m *Manager) Stop(ctx context.Context, name string) error {
 	return err
 }
 
-// Forget lets a failed unit go; one that is not there is no error.
+// Forget makes systemd forget a failed unit. A missing unit is no error.
 func (m *Manager) Forget(ctx context.Context, name string) error {
 	err := m.conn.ResetFailedUnitContext(ctx, name)
 	if err == nil || noSuchUnit(err) {
@@ -116,7 +116,7 @@ func (m *Manager) Forget(ctx context.Context, name string) error {
 	return fmt.Errorf("forgetting %s: %w", name, err)
 }
 
-// kill sends a signal to all processes of a unit; one that is not there is no error.
+// kill sends a signal to all processes of a unit. A missing unit is no error.
 func (m *Manager) kill(ctx context.Context, name string, signal syscall.Signal) error {
 	err := m.conn.KillUnitWithTarget(ctx, name, dbus.All, int32(signal))
 	if err == nil || noSuchUnit(err) {

@@ -13,13 +13,14 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// Host is the file system that units are judged on.
+// Host is the file system on which units are judged.
 type Host interface {
-	// ReadFile returns a regular file's bytes, links inside the host followed; fs.ErrNotExist.
+	// ReadFile returns a regular file's bytes, links inside the host followed. The error of a missing file is
+	// fs.ErrNotExist.
 	ReadFile(path string) ([]byte, error)
-	// ReadDir returns the sorted names in a directory; fs.ErrNotExist.
+	// ReadDir returns the sorted names in a directory. The error of a missing directory is fs.ErrNotExist.
 	ReadDir(path string) ([]string, error)
-	// Inspect returns what stands at path, its final link not followed; Type Absent where nothing does.
+	// Inspect returns the node at path, its final link not followed; Type Absent where nothing exists.
 	Inspect(path string) (files.Node, error)
 }
 
@@ -28,20 +29,20 @@ const (
 	defaultDir = "/usr/etc/systemd/system" // an ostree deployment's own configuration
 )
 
-// searchDirs is where unit files are looked for, first hit wins. Generated and transient units are not among them:
-// systemd refuses to enable those, and they are not there on the next boot's tree.
+// searchDirs are the directories that are searched for unit files; the first match counts. Generated and transient
+// units are left out: systemd refuses to enable them, and the next boot's tree does not have them.
 var searchDirs = []string{
 	configDir, "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
 }
 
 var errLoop = errors.New("too many levels of links")
 
-// tree is the host as it will be once the units' own files are in place. Everything that it reads it reads once.
+// tree is the host as it will be once the units' own files are in place. It reads each path only once.
 type tree struct {
 	host Host
-	// over holds what the configuration puts at a path, or (Type Absent) takes away from it.
+	// over has the nodes that the configuration puts at a path, with Type Absent for removed ones.
 	over map[string]files.Node
-	// hidden are drop-in directories that go with a released unit.
+	// hidden are drop-in directories that are removed with a released unit.
 	hidden map[string]bool
 
 	nodes       map[string]files.Node
@@ -58,7 +59,7 @@ func newTree(host Host) *tree {
 	}
 }
 
-// node is what stands at p, whose directories must not be links (see chase).
+// node returns the node at p, whose directories must not be links (see chase).
 func (t *tree) node(p string) (files.Node, error) {
 	if n, ok := t.over[p]; ok {
 		return n, nil
@@ -73,7 +74,7 @@ func (t *tree) node(p string) (files.Node, error) {
 	return n, err
 }
 
-// list returns the sorted names in dir; none where there is no such directory.
+// list returns the sorted names in dir, none where dir does not exist.
 func (t *tree) list(dir string) ([]string, error) {
 	if names, ok := t.dirs[dir]; ok {
 		return names, nil
@@ -107,7 +108,7 @@ func (t *tree) list(dir string) ([]string, error) {
 	return names, nil
 }
 
-// has says whether dir has that name.
+// has reports whether dir has that name.
 func (t *tree) has(dir, name string) (bool, error) {
 	names, err := t.list(dir)
 	if err != nil {
@@ -117,7 +118,7 @@ func (t *tree) has(dir, name string) (bool, error) {
 	return ok, nil
 }
 
-// read returns the bytes of the regular file at p, which no link leads to.
+// read returns the bytes of the regular file at p. No component of p may be a link.
 func (t *tree) read(p string) ([]byte, error) {
 	if n, ok := t.over[p]; ok {
 		if n.Type != files.Regular {
@@ -135,10 +136,10 @@ func (t *tree) read(p string) ([]byte, error) {
 	return d, err
 }
 
-// follow resolves every link in p. What does not exist keeps its name, with Type Absent.
+// follow resolves every link in p. A path that does not exist keeps its name, with Type Absent.
 func (t *tree) follow(p string) (string, files.Node, error) { return t.chase(p, true) }
 
-// chase resolves the links in p's directories, and with last those at p itself.
+// chase resolves the links in p's directories, and with last also links at p itself.
 func (t *tree) chase(p string, last bool) (string, files.Node, error) {
 	cur, node := "/", files.Node{Type: files.Directory}
 	rest := strings.Split(p, "/")
@@ -175,7 +176,7 @@ func (t *tree) chase(p string, last bool) (string, files.Node, error) {
 	return cur, node, nil
 }
 
-// isNull says whether what stands at p, no link, makes systemd take the unit for masked.
+// isNull reports whether systemd takes the unit for masked because of the node at p, which is no link.
 func (t *tree) isNull(p string, n files.Node) (bool, error) {
 	if p == "/dev/null" {
 		return true, nil
@@ -190,7 +191,7 @@ func (t *tree) isNull(p string, n files.Node) (bool, error) {
 	return err == nil && len(data) == 0, err
 }
 
-// inSearchPath says whether p is in or somewhere below a directory of units.
+// inSearchPath reports whether p is in or somewhere below a directory of units.
 func inSearchPath(p string) bool {
 	return slices.ContainsFunc(searchDirs, func(d string) bool { return strings.HasPrefix(p, d+"/") })
 }

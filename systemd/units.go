@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// questionTimeout bounds one conversation with systemd.
+// questionTimeout bounds one exchange with systemd.
 const questionTimeout = 30 * time.Second
 
-// Units runs commands as services of a host, and tells what became of them. It connects when it is first needed, and
-// anew after an error: a bus that is restarted is no reason to lose sight of what runs.
+// Units runs commands as services of a host, and reports their outcome. It connects at the first use, and anew after an
+// error, so that it still sees running commands after a restart of the bus.
 type Units struct {
-	// Connect makes a connection. Its context bounds the connecting alone.
+	// Connect makes a connection. Its context bounds only the connecting.
 	Connect func(context.Context) (*Manager, error)
 
 	mu sync.Mutex
 	m  *Manager
 }
 
-// Close closes the connection. What runs goes on.
+// Close closes the connection. Running commands continue.
 func (u *Units) Close() { u.drop(nil) }
 
 // drop closes the connection, if it is m or m is nil.
@@ -54,7 +54,7 @@ func (u *Units) manager(ctx context.Context) (*Manager, error) {
 	return u.m, nil
 }
 
-// ask has one conversation with systemd.
+// ask has one exchange with systemd.
 func (u *Units) ask(ctx context.Context, question func(context.Context, *Manager) error) error {
 	return u.askFor(ctx, questionTimeout, question)
 }
@@ -73,7 +73,7 @@ func (u *Units) askFor(ctx context.Context, limit time.Duration, question func(c
 	return err
 }
 
-// Service asks for a service by name; one that does not exist is inactive.
+// Service returns a service by name. A service that does not exist is inactive.
 func (u *Units) Service(ctx context.Context, name string) (s Service, err error) {
 	err = u.ask(ctx, func(ctx context.Context, m *Manager) error {
 		s, err = m.service(ctx, name)
@@ -82,7 +82,7 @@ func (u *Units) Service(ctx context.Context, name string) (s Service, err error)
 	return s, err
 }
 
-// ActiveState is the active state of a unit; not-found for one that systemd does not know.
+// ActiveState returns the active state of a unit, not-found for a unit that systemd does not know.
 func (u *Units) ActiveState(ctx context.Context, name string) (state string, err error) {
 	err = u.ask(ctx, func(ctx context.Context, m *Manager) error {
 		states, err := m.ActiveState(ctx, name)
@@ -92,21 +92,21 @@ func (u *Units) ActiveState(ctx context.Context, name string) (state string, err
 	return state, err
 }
 
-// Kill sends a signal to all processes of a unit; one that is not there is no error.
+// Kill sends a signal to all processes of a unit. A missing unit is no error.
 func (u *Units) Kill(ctx context.Context, name string, signal syscall.Signal) error {
 	return u.ask(ctx, func(ctx context.Context, m *Manager) error { return m.kill(ctx, name, signal) })
 }
 
-// Stop stops a unit, waits until it has, and forgets how it ended. A missing unit is no error. Its processes have
-// as long to end as systemd gives them.
+// Stop stops a unit, waits for the end of the stop, and forgets how the unit ended. A missing unit is no error. The
+// processes have as long to end as systemd gives them.
 func (u *Units) Stop(ctx context.Context, name string) error {
 	return u.askFor(ctx, stopTimeout, func(ctx context.Context, m *Manager) error { return m.clearAway(ctx, name) })
 }
 
-// stopTimeout bounds the stop of a unit: systemd's own default is 90 s, and a hand that needs longer is killed.
+// stopTimeout bounds the stop of a unit. systemd's own default is 90 s; a hand that needs longer is killed.
 const stopTimeout = 5 * time.Minute
 
-// clearAway stops what runs under a name and forgets it; where there is nothing it does nothing.
+// clearAway stops and forgets the unit with that name. Without such a unit it does nothing.
 func (m *Manager) clearAway(ctx context.Context, name string) error {
 	if err := m.Stop(ctx, name); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (m *Manager) clearAway(ctx context.Context, name string) error {
 	return m.Forget(ctx, name)
 }
 
-// Start starts a command and returns when it has been started. What becomes of it is for Service to say.
+// Start starts a command, and returns once it has been started. Service returns its outcome.
 func (u *Units) Start(ctx context.Context, c Command) error {
 	return u.ask(ctx, func(ctx context.Context, m *Manager) error {
 		if err := m.Forget(ctx, c.Name); err != nil {
@@ -124,15 +124,16 @@ func (u *Units) Start(ctx context.Context, c Command) error {
 	})
 }
 
-// Run runs a command to its end. One that does not outlive its caller is stopped when ctx ends, and Run returns when
-// nothing of it is left. An error says that systemd could not do so, or that ctx has ended, never how the command did.
+// Run runs a command to its end. A command that does not outlive its caller is stopped when ctx ends, and Run returns
+// when nothing of it is left. An error means that systemd could not run the command, or that ctx has ended. How the
+// command ended is in ended, never in the error.
 func (u *Units) Run(ctx context.Context, c Command) (ended Ended, err error) {
 	if !c.Outlives {
 		if err := u.Stop(ctx, c.Name); err != nil {
 			return ended, err
 		}
 		defer func() {
-			// Whatever it left behind in its cgroup, and the name.
+			// Stop the processes left in the cgroup, and free the name.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Grace+questionTimeout)
 			defer cancel()
 			err = errors.Join(err, u.Stop(ctx, c.Name))
@@ -148,10 +149,10 @@ func (u *Units) Run(ctx context.Context, c Command) (ended Ended, err error) {
 	return u.wait(ctx, c, by)
 }
 
-// launchTries is how often a command is started whose unit exists although nothing runs in it.
+// launchTries is how many times a command is started whose unit exists although nothing runs in it.
 const launchTries = 3
 
-// release lets systemd forget a command that outlives its caller.
+// release allows systemd to forget a command that outlives its caller.
 func (u *Units) release(ctx context.Context, name string) {
 	u.mu.Lock()
 	m := u.m
@@ -163,7 +164,8 @@ func (u *Units) release(ctx context.Context, name string) {
 	}
 }
 
-// launch starts a command that remains. Where its unit runs already, it waits for that. It tells who has started it.
+// launch starts a command that remains, and returns the connection that started it. Where its unit already runs, launch
+// waits for the end of that run first.
 func (u *Units) launch(ctx context.Context, c Command) (by *Manager, err error) {
 	for try := 1; ; try++ {
 		err := u.ask(ctx, func(ctx context.Context, m *Manager) error {
@@ -189,14 +191,16 @@ func (u *Units) launch(ctx context.Context, c Command) (by *Manager, err error) 
 	}
 }
 
-// The pace at which an end is looked for: most commands are short, and those that outlive their caller take minutes.
+// The intervals between questions for an end: most commands are short, and those that outlive their caller take
+// minutes.
 const (
 	soon   = 5 * time.Millisecond
 	later  = 250 * time.Millisecond
 	seldom = time.Second
 )
 
-// wait waits for the end of a command that remains, started by a connection. A new one refers to it anew.
+// wait waits for the end of a command that remains and that the connection by started. A new connection refers to the
+// unit again.
 func (u *Units) wait(ctx context.Context, c Command, by *Manager) (ended Ended, err error) {
 	slowest := later
 	if c.Outlives {
@@ -239,7 +243,7 @@ func (u *Units) wait(ctx context.Context, c Command, by *Manager) (ended Ended, 
 	}
 }
 
-// Wait returns when a service does not run any more, or ctx has ended.
+// Wait returns once a service no longer runs, or ctx has ended.
 func Wait(ctx context.Context, u interface {
 	Service(ctx context.Context, name string) (Service, error)
 }, name string) error {

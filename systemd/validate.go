@@ -10,9 +10,9 @@ import (
 	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
-// Validate says what is wrong with a unit before anything is written: a name that systemd does not take, a drop-in that
-// it would never read, contents that do not parse. Errors name the unit, the drop-in and the line. What systemd itself
-// only warns about outside of any section passes, as it does upstream.
+// Validate returns what is wrong with a unit before anything is written: an invalid name, a drop-in that systemd would
+// never read, contents that do not parse. Errors name the unit, the drop-in and the line. Text outside of any section
+// passes, because systemd itself only warns about it, as upstream does.
 func Validate(u Unit) error {
 	n := splitName(u.Name)
 	if n.kind == invalidName {

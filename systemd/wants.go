@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd knows what units come down to on a host: which files and links a configuration wants (Wants, pure
-// but for reading the host), and how a running systemd and logind are told (Manager, over D-Bus).
+// Package systemd knows the effect of units on a host: the files and links that a configuration wants (Wants, pure
+// except for reading the host). Manager tells a running systemd and logind about them over D-Bus.
 package systemd
 
 import (
@@ -14,27 +14,27 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// Unit is a unit as a configuration has it.
+// Unit is a unit of a configuration.
 type Unit struct {
 	Name     string
 	Contents string // "": the unit file is not ours
 	Enabled  *bool
-	Mask     *bool // nil: not said; false: a mask must go
+	Mask     *bool // nil: unset; false: a mask must be removed
 	Dropins  []Dropin
-	// Preset says that the unit is new or changed and that Enabled is nil, so that the host's presets decide now.
+	// Preset means that the unit is new or changed and that Enabled is nil, so that the host's presets decide now.
 	Preset bool
-	// Released says that the last configuration had the unit file, or a mask, and this one has not: it is the caller's
-	// to let go, and is judged as if gone already.
+	// Released means that the last configuration had the unit file, or a mask, and this one does not. The caller removes
+	// or restores it, and it counts here as already gone.
 	Released bool
 }
 
-// Dropin is NAME in /etc/systemd/system/UNIT.d; empty Contents means that no such file may be there.
+// Dropin is NAME in /etc/systemd/system/UNIT.d. Empty Contents mean that no such file may exist.
 type Dropin struct {
 	Name     string
 	Contents string
 }
 
-// fate is what has been decided on one unit's enablement.
+// fate is the decision on one unit's enablement.
 type fate struct {
 	enable bool
 	by     string // the unit of the configuration that decided
@@ -42,30 +42,31 @@ type fate struct {
 	preset bool
 }
 
-// decider collects the fates of all units before any link is judged, because one unit's Also= may name another.
+// decider collects the fates of all units before it judges any link, because one unit's Also= may name another unit.
 type decider struct {
 	tree     *tree
 	fates    map[string]fate
-	files    map[string]*unitFile // of the enabled ones
-	order    []string             // of the enabled ones
+	files    map[string]*unitFile // of the enabled units
+	order    []string             // of the enabled units
 	kept     map[string]bool      // units of the configuration whose links are not touched
 	warnings []string
 }
 
-// Link is an enablement link: its absolute path, and its target as it is written. Without a target there is no link at
+// Link is an enablement link: its absolute path, and its target as written. An empty target means that no link is at
 // that path.
 type Link struct{ Path, Target string }
 
-// Past is what becomes of units that a configuration lets go, which depends on what was there before it.
+// Past tells what units become when a configuration releases them, which depends on what was there before the
+// configuration.
 type Past interface {
-	// UnitFile returns what comes to stand at the unit's own path, and whether that is another thing than now.
+	// UnitFile returns the node that the unit's own path gets, and whether that differs from the present one.
 	UnitFile(name string) (n files.Node, lets bool, err error)
-	// Links returns how the unit was enabled before a configuration named it; known reports whether a note was taken.
+	// Links returns how the unit was enabled before a configuration named it. known reports whether that was recorded.
 	Links(unit string) (links []Link, known bool, err error)
 }
 
-// Enablement returns the links that disabling a unit would take away, those of what its Also= names included, and
-// whether the host has such a unit.
+// Enablement returns the links that disabling a unit would remove, including those of the units in its Also=, and
+// whether the host has the unit.
 func Enablement(host Host, unit string) (links []Link, there bool, err error) {
 	if splitName(unit).kind == invalidName {
 		return nil, false, nil
@@ -97,23 +98,23 @@ func newDecider(t *tree) *decider {
 	return &decider{tree: t, fates: map[string]fate{}, files: map[string]*unitFile{}, kept: map[string]bool{}}
 }
 
-// Wants returns which paths units come down to on host, sorted by path, each path once. released are units that the
-// last configuration had and this one has not: their files and drop-ins are the caller's to let go, and are judged as
-// what past says of them; only their enablement is decided here. warnings are sentences about units that can't be had
-// as asked for, each naming its unit; they are not errors, as they are none to systemctl's users upstream.
+// Wants returns the paths that units need on host, sorted by path, each path once. released are units that the last
+// configuration had and this one does not. The caller releases their files and drop-ins, and past tells what becomes of
+// them; only the enablement of released units is decided here. warnings are sentences about units for which the request
+// is impossible, each naming its unit. They are not errors, as they are none to systemctl's users upstream.
 //
-// Enablement is computed as systemd's own install logic would (the behaviour of version 257; systemctl --root of
-// whatever version is installed is the tests' measure), with these differences, all on the careful side:
+// Enablement is computed as in systemd's own install logic (the behaviour of version 257; the tests compare with
+// systemctl --root of the installed version). The differences are all on the careful side:
 //
-//   - The links are those of the new configuration wholly: enabling also removes links of an [Install] that is no more.
-//     Another instance of an enabled template is a unit of its own and keeps its links.
-//   - A unit that the configuration names directly is not enabled or disabled by another's Also=.
-//   - A link to /dev/null is a mask, and never taken for enablement; nor is default.target, the machine's own choice.
-//   - A link that already leads where systemd's would is wanted as it is: /lib for /usr/lib (what Debian 12 writes), or
-//     a relative target. systemctl leaves those alone too.
-//   - Generated and transient units are no unit files.
+//   - The links are those of the new configuration only: enabling also removes links of a former [Install]. Another
+//     instance of an enabled template is a unit of its own and keeps its links.
+//   - A unit that the configuration names directly is not enabled or disabled by another unit's Also=.
+//   - A link to /dev/null is a mask, and never counts as enablement. Nor does default.target, the machine's own choice.
+//   - A link that already leads to the same unit as systemd's link keeps its target: /lib for /usr/lib (as Debian 12
+//     writes it), or a relative target. systemctl leaves such links alone too.
+//   - Generated and transient units do not count as unit files.
 //
-// A link that storage.links of the same configuration wants goes before an Absent of this list.
+// A link that storage.links of the same configuration wants has precedence over an Absent of this list.
 func Wants(host Host, units []Unit, released []string, past Past) (wants []files.Want, warnings []string, err error) {
 	t := newTree(host)
 	w := &wantSet{at: map[string]files.Want{}}
@@ -177,16 +178,16 @@ func Wants(host Host, units []Unit, released []string, past Past) (wants []files
 	return wants, d.warnings, nil
 }
 
-// wantSet is what is wanted so far, by path.
+// wantSet has the wants so far, by path.
 type wantSet struct {
 	at      map[string]files.Want
-	gone    []string // paths that the caller lets go
+	gone    []string // paths that the caller releases
 	goneDir []string
 }
 
 func (w *wantSet) add(want files.Want) { w.at[want.Path] = want }
 
-// unit adds what a unit wants apart from enablement.
+// unit adds the wants of a unit, except for its enablement.
 func (w *wantSet) unit(t *tree, u Unit) error {
 	at := configDir + "/" + u.Name
 	want := files.Want{Path: at, Kind: "unit", Name: u.Name}
@@ -198,7 +199,7 @@ func (w *wantSet) unit(t *tree, u Unit) error {
 		want.Node = files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(u.Contents)}
 		w.add(want)
 	case u.Mask != nil:
-		// Only a mask has to go: what else stands there is an administrator's.
+		// Only a mask must be removed: any other node there belongs to an admin.
 		n, err := t.host.Inspect(at)
 		if err != nil {
 			return err
@@ -221,7 +222,7 @@ func (w *wantSet) unit(t *tree, u Unit) error {
 
 func (u Unit) masked() bool { return u.Mask != nil && *u.Mask }
 
-// release notes that a unit's own files go.
+// release records that a unit's own files are removed.
 func (w *wantSet) release(t *tree, name string, past Past) error {
 	w.goneDir = append(w.goneDir, configDir+"/"+name+".d")
 	return w.releaseFile(t, name, past)
@@ -240,7 +241,7 @@ func (w *wantSet) releaseFile(t *tree, name string, past Past) error {
 	return nil
 }
 
-// over is what the tree looks like once these wants are met.
+// over returns the tree's changes once these wants are met.
 func (w *wantSet) over() (map[string]files.Node, []string) {
 	over := map[string]files.Node{}
 	for _, p := range w.gone {
@@ -252,7 +253,7 @@ func (w *wantSet) over() (map[string]files.Node, []string) {
 	return over, w.goneDir
 }
 
-// overlay lets the tree look as it will: it must be told before anything is read.
+// overlay adds the future nodes to the tree. It must be called before anything is read.
 func (t *tree) overlay(over map[string]files.Node, hidden []string) error {
 	for _, dir := range []string{"/etc", "/etc/systemd", configDir} {
 		n, err := t.node(dir)
@@ -282,7 +283,8 @@ func (d *decider) warn(unit, format string, a ...any) {
 	d.warnings = append(d.warnings, fmt.Sprintf("unit %s: %s", unit, fmt.Sprintf(format, a...)))
 }
 
-// set notes a direct decision; the first one on a unit stands, except that a unit's own name goes before an alias.
+// set records a direct decision. The first decision on a unit counts, except that a unit's own name has precedence over
+// an alias.
 func (d *decider) set(unit string, f fate, u *unitFile) {
 	if old, ok := d.fates[unit]; ok && (old.by == unit || f.by != unit) {
 		if old.enable != f.enable {
@@ -325,7 +327,7 @@ func (d *decider) decideUnit(u Unit) error {
 	switch {
 	case errors.Is(err, errMissing):
 		d.warn(name, "enabled, but it has neither contents nor a unit file on this host: skipped")
-		if u.Released { // the links are those of what was there
+		if u.Released { // the links belong to the former unit file
 			f.enable = false
 			d.set(name, f, nil)
 			return nil
@@ -347,7 +349,7 @@ func (d *decider) decideUnit(u Unit) error {
 	return nil
 }
 
-// brought says whether the file at p is one that the configuration brings.
+// brought reports whether the configuration brings the file at p.
 func (t *tree) brought(p string) bool { return t.over[p].Type == files.Regular }
 
 func (d *decider) disable(name string) error {
@@ -355,10 +357,10 @@ func (d *decider) disable(name string) error {
 	found, err := d.tree.traverse(name, false, false)
 	switch {
 	case errors.Is(err, errMasked):
-		// A mask of an administrator's; systemctl disable leaves such a unit's links too.
+		// An admin's mask; systemctl disable leaves the links of a masked unit too.
 		d.kept[name] = true
 	case asRefusal(err):
-		// Links may be left of a unit file that is no more.
+		// Links may be left of a unit file that no longer exists.
 		d.set(name, f, nil)
 	case err != nil:
 		return err
@@ -368,7 +370,8 @@ func (d *decider) disable(name string) error {
 	return nil
 }
 
-// preset does what the host's presets say. What can't be done is passed over in silence, as upstream: nobody asked.
+// preset applies the host's presets. Units for which this is impossible are skipped without a warning, as upstream
+// does, because the configuration did not ask for it.
 func (d *decider) preset(name string) error {
 	found, err := d.tree.traverse(name, false, false)
 	switch {
@@ -378,7 +381,7 @@ func (d *decider) preset(name string) error {
 	case err != nil:
 		return err
 	case found.name != name:
-		// An alias: systemd asks the presets for the unit itself only.
+		// An alias: systemd applies the presets to the unit itself only.
 		d.kept[name] = true
 		return nil
 	}
@@ -416,8 +419,9 @@ func (d *decider) preset(name string) error {
 	return nil
 }
 
-// decideReleased gives a unit's enablement back: the deployment's own links, else those of before a configuration named
-// it; without a note of them what the presets say, or none in a deployment that has links of its own.
+// decideReleased restores a unit's enablement: the deployment's own links, else those from before a configuration named
+// the unit. Without a record of these, the unit gets no links in a deployment that brings links of its own. Elsewhere
+// the presets decide.
 func (d *decider) decideReleased(name string, past Past) ([]files.Want, error) {
 	back, has, err := d.defaultLinks(name)
 	if err != nil {
@@ -449,7 +453,8 @@ func (d *decider) decideReleased(name string, past Past) ([]files.Want, error) {
 	return nil, d.disable(name)
 }
 
-// defaultLinks are the links of a unit that the deployment brings, and whether it brings any of whatever unit.
+// defaultLinks returns the links of a unit that the deployment brings, and whether the deployment brings a directory of
+// links at all.
 func (d *decider) defaultLinks(name string) (back []files.Want, has bool, err error) {
 	_, node, err := d.tree.follow(defaultDir)
 	if err != nil || node.Type != files.Directory {
@@ -468,8 +473,8 @@ func (d *decider) defaultLinks(name string) (back []files.Want, has bool, err er
 	return back, true, nil
 }
 
-// decideAlso carries decisions over to the units that Also= names. Being enabled by one unit goes before being disabled
-// by another: what is enabled in the end must work.
+// decideAlso extends decisions to the units that Also= names. A unit that one unit enables and another disables is
+// enabled, because every enabled unit must work.
 func (d *decider) decideAlso() error {
 	for queue := slices.Clone(d.order); len(queue) > 0; queue = queue[1:] {
 		u := d.files[queue[0]]
@@ -530,13 +535,13 @@ func (d *decider) decideAlso() error {
 	return nil
 }
 
-// existing is a link found in a directory of units.
+// existing is a link in a directory of units.
 type existing struct {
 	path, target string
 	dependency   bool // in a .wants, .requires or .upholds directory
 }
 
-// enablementLinks lists the links below dir that can have to do with enablement: masks and default.target have not.
+// enablementLinks lists the links below dir that can belong to an enablement: all except masks and default.target.
 func (t *tree) enablementLinks(dir string) ([]existing, error) {
 	var all []existing
 	visit := func(d, name string, dependency bool) error {
@@ -579,7 +584,7 @@ func (t *tree) enablementLinks(dir string) ([]existing, error) {
 	return all, nil
 }
 
-// end is the name of what the link leads to after all links, "" where they go round in circles.
+// end returns the name of the file that the link leads to after all links, "" for a loop of links.
 func (e existing) end(t *tree) string {
 	real, _, err := t.follow(e.absTarget())
 	if err != nil {
@@ -595,13 +600,13 @@ func (e existing) absTarget() string {
 	return path.Dir(e.path) + "/" + e.target
 }
 
-// names says whether the link is part of the enablement of unit, by systemd's rules for disabling.
+// names reports whether the link is part of the enablement of unit, by systemd's rules for disabling.
 func (e existing) names(t *tree, unit string) bool {
 	base := path.Base(e.path)
 	return base == unit || splitName(base).template() == unit || e.end(t) == unit
 }
 
-// decidedBy returns the fate under which the link falls, if any.
+// decidedBy returns the fate that applies to the link, if any.
 func (d *decider) decidedBy(e existing) (fate, bool) {
 	base := path.Base(e.path)
 	if d.kept[base] {
@@ -616,7 +621,7 @@ func (d *decider) decidedBy(e existing) (fate, bool) {
 		if !ok || name == "" {
 			continue
 		}
-		// An instance of an enabled template has an enablement of its own.
+		// An instance of an enabled template has its own enablement.
 		if f.enable && n.kind == instance && splitName(name).kind == template {
 			return fate{}, false
 		}
@@ -625,7 +630,7 @@ func (d *decider) decidedBy(e existing) (fate, bool) {
 	return fate{}, false
 }
 
-// equivalent says whether systemd takes two targets of one link for the same.
+// equivalent reports whether systemd treats two targets of one link as the same.
 func (t *tree) equivalent(a, b string) bool {
 	ra, _, errA := t.follow(a)
 	rb, _, errB := t.follow(b)
@@ -640,7 +645,7 @@ func enablementWant(at, unit string, n files.Node) files.Want {
 	return files.Want{Path: at, Node: n, Kind: "unit", Name: unit, Aspect: files.Enabled}
 }
 
-// enablement adds the links of the enabled units, and Absent for those that no decision wants any more.
+// enablement adds the links of the enabled units, and Absent for links that no decision wants any more.
 func (d *decider) enablement(w *wantSet, fromDefaults []files.Want) error {
 	found, err := d.tree.enablementLinks(configDir)
 	if err != nil {
@@ -684,7 +689,7 @@ func (d *decider) enablement(w *wantSet, fromDefaults []files.Want) error {
 	return nil
 }
 
-// place wants the link l, unless something that is not ours to replace has its place.
+// place adds a want for the link l, unless a node that must not be replaced is at its path.
 func (d *decider) place(w *wantSet, at map[string]existing, l link, by string) error {
 	target := l.target
 	if old, taken := w.at[l.path]; taken && old.Node.Type != files.Absent {
@@ -711,7 +716,8 @@ func (d *decider) place(w *wantSet, at map[string]existing, l link, by string) e
 		if err != nil {
 			return err
 		}
-		// What is no link in a directory of dependencies systemd ignores; under another name of the unit it is a unit.
+		// In a directory of dependencies systemd ignores nodes that are no links. Under another name of the unit the node is
+		// a unit.
 		if n.Type != files.Absent && l.alias {
 			d.warn(by, "not wholly enabled: %s exists and is no link of an enabled unit", l.path)
 			return nil

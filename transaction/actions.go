@@ -12,11 +12,11 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// unitDir is where configurations have their units, and their masks of other ones.
+// unitDir is the directory of the units and masks that configurations have.
 const unitDir = "/etc/systemd/system"
 
-// unitGoes reports whether steps take a unit away: its file is gone after them, or a link, as a mask is. back is the
-// way back, on which what they add is what goes.
+// unitGoes reports whether steps take a unit away: after the steps its file is absent or a link, as a mask is. back
+// asks the same of the way back, on which the steps restore what was there before.
 func unitGoes(steps []step, unit string, back bool) bool {
 	i := slices.IndexFunc(steps, func(s step) bool { return s.Path == path.Join(unitDir, unit) })
 	if i < 0 {
@@ -28,7 +28,7 @@ func unitGoes(steps []step, unit string, back bool) bool {
 	return goes(steps[i].After)
 }
 
-// UnitGoes says the same of what is wanted.
+// UnitGoes reports whether wants take a unit away.
 func UnitGoes(wants []files.Want, unit string) bool {
 	at := path.Join(unitDir, unit)
 	return slices.ContainsFunc(wants, func(w files.Want) bool { return w.Path == at && goes(w.Node) })
@@ -36,7 +36,7 @@ func UnitGoes(wants []files.Want, unit string) bool {
 
 func goes(n files.Node) bool { return n.Type == files.Absent || n.Type == files.Symlink }
 
-// because adds to an error of an action what asked for it.
+// because adds to the error of an action the change that asked for the action.
 func because(err error, a plan.Action) error {
 	if a.Because == "" {
 		return err
@@ -44,7 +44,7 @@ func because(err error, a plan.Action) error {
 	return fmt.Errorf("%w, for %s", err, a.Because)
 }
 
-// afterActions adds to a verdict what had been done before it, and what had asked for that.
+// afterActions adds to a verdict the actions that were carried out before it, and the changes that asked for them.
 func afterActions(verdict error, actions []plan.Action) error {
 	const told = 3
 	var done []string

@@ -10,11 +10,12 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// counts reports whether the boot loader may be counting for an update on that road.
+// counts reports whether the boot loader may be counting boots for an update on that road.
 func (e *Engine) counts(road Road) bool { return e.Counter != nil && road == RoadSwitch }
 
-// countBoots has the boot loader count the boots of the deployment that is about to be the default, where it can. What
-// the machine comes back to is then the entry after that one: before has the deployments as they were.
+// countBoots makes the boot loader count the boots of the deployment that is about to become the default, if the boot
+// loader can. After too many boots the machine falls back on the entry after that one. before has the deployments as
+// they were.
 func (e *Engine) countBoots(ctx context.Context, p *Pending, before []ostree.Deployment) error {
 	if !e.counts(p.Road) {
 		return nil
@@ -35,7 +36,7 @@ func (e *Engine) countBoots(ctx context.Context, p *Pending, before []ostree.Dep
 	return nil
 }
 
-// uncount has the boots of an update counted no more.
+// uncount ends the counting of an update's boots.
 func (e *Engine) uncount(road Road) error {
 	if !e.counts(road) {
 		return nil
@@ -43,9 +44,9 @@ func (e *Engine) uncount(road Road) error {
 	return e.Counter.Clear()
 }
 
-// recounted moves the default, after which no boots are counted. With none left the boot loader boots the entry after
-// the default one: what is right before the move is wrong after it. So one boot is left until the counter is gone, and
-// a cut anywhere costs one boot of the new deployment at most.
+// recounted moves the default and then ends the counting of boots. With no boot left the boot loader boots the entry
+// after the default: right before the move, wrong after it. So one boot is left until the counter is gone. A cut at any
+// point costs at most one boot of the new deployment.
 func (e *Engine) recounted(road Road, move func() error) error {
 	if !e.counts(road) {
 		return move()
@@ -69,7 +70,7 @@ func (e *Engine) recounted(road Road, move func() error) error {
 	return nil
 }
 
-// leave makes the deployment that the pending update came from the default again.
+// leave makes the deployment that the pending update started from the default again.
 func (e *Engine) leave(ctx context.Context, p *Pending) error {
 	return e.recounted(p.Road, func() error {
 		if err := e.Deployments.SetDefault(ctx, p.From); err != nil {
@@ -79,8 +80,8 @@ func (e *Engine) leave(ctx context.Context, p *Pending) error {
 	})
 }
 
-// stay makes the booted deployment the default, whichever it is, if the boots of the pending update are still counted:
-// the boot loader may have chosen it, and would not again with the counter gone.
+// stay makes the booted deployment the default while the boots of the pending update are still counted. The boot loader
+// may have chosen the booted deployment by its counter, and would choose another without the counter.
 func (e *Engine) stay(ctx context.Context, p *Pending) error {
 	if !e.counts(p.Road) {
 		return nil

@@ -10,39 +10,44 @@ import (
 	"time"
 )
 
-// Road is how a host gets from one configuration to the next.
+// Road is the way from one configuration of a host to the next.
 type Road string
 
 const (
-	// RoadSwitch: a deployment made by hand carries OS, arguments and /etc; the boot loader's default is the commit.
+	// RoadSwitch: a deployment made by hand carries OS, arguments and /etc; the commit is a change of the boot loader's
+	// default.
 	RoadSwitch Road = "switch"
-	// RoadStaged: rpm-ostree's staged deployment carries OS and arguments, and ostree makes it boot at an orderly
-	// shutdown; the files are applied on the first boot. A change of files alone has no deployment: it waits for the next
+	// RoadStaged: rpm-ostree's staged deployment carries OS and arguments, and ostree makes it bootable at an orderly
+	// shutdown. The files are applied on the first boot. A change of files alone has no deployment and waits for the next
 	// boot.
 	RoadStaged Road = "staged"
-	// RoadLive: the running system changes, because nothing in the change needs a boot; the boot record is the commit.
+	// RoadLive: the running system changes, because nothing in the change needs a boot. The commit is a write of the boot
+	// record.
 	RoadLive Road = "live"
-	// RoadTree: no ostree; the journal carries everything and the boot record is the commit.
+	// RoadTree: the host has no ostree. The journal carries everything, and the commit is a write of the boot record.
 	RoadTree Road = "tree"
 )
 
-// situation is what recovery decides from, besides the boot record.
+// situation is the input of recovery's decision, besides the boot record.
 type situation struct {
 	Booted  string // deployment, "" on a host without ostree
 	Default string // deployment that boots next
 	BootID  string // see BootID
 	Uptime  time.Duration
-	// Staged is the deployment that ostree makes bootable at the next orderly shutdown, "" where none is or it is locked.
+	// Staged is the deployment that ostree makes bootable at the next orderly shutdown. It is "" where no deployment is
+	// staged, or where the staged one is locked.
 	Staged string
 	// Bootable are the deployments that have a boot entry.
 	Bootable []string
-	// Unfinished says why ostree could not make bootable what was staged at the last shutdown; only on the staged road.
+	// Unfinished is the reason why ostree could not make the staged deployment bootable at the last shutdown. Only the
+	// staged road has it.
 	Unfinished string
-	// GaveUp is after how many boots the boot loader has left the default for the deployment before it, 0 if it has not.
+	// GaveUp is the number of boots after which the boot loader left the default for the deployment before it; 0: it did
+	// not.
 	GaveUp int
 }
 
-// BootID names a boot: by the kernel's id, and by how often the userspace was started again since (a soft reboot).
+// BootID names a boot, by the kernel's id and the number of soft reboots since (restarts of the userspace).
 func BootID(kernel string, softReboots uint32) string {
 	if softReboots == 0 {
 		return kernel
@@ -50,7 +55,7 @@ func BootID(kernel string, softReboots uint32) string {
 	return fmt.Sprintf("%s+%d", kernel, softReboots)
 }
 
-// BootOf is the last boot of a kernel that a pending transaction knows.
+// BootOf returns the last boot of a kernel that the pending transaction knows.
 func (r *Record) BootOf(kernel string) string {
 	if r.Pending != nil && sameKernel(r.Pending.BootID, kernel) {
 		return r.Pending.BootID
@@ -58,43 +63,44 @@ func (r *Record) BootOf(kernel string) string {
 	return kernel
 }
 
-// sameKernel reports whether two BootIDs are of one run of the kernel: the boot loader was not asked in between.
+// sameKernel reports whether two BootIDs belong to one run of the kernel: the boot loader did not run in between.
 func sameKernel(a, b string) bool {
 	a, _, _ = strings.Cut(a, "+")
 	b, _, _ = strings.Cut(b, "+")
 	return a == b
 }
 
-// Todo is what recovery does.
+// Todo is an action of recovery.
 type Todo string
 
-// What recovery can do.
+// The actions of recovery.
 const (
 	Nothing     Todo = "nothing"
 	Abort       Todo = "abort"        // drop what was being prepared
-	RollForward Todo = "roll forward" // finish a change that was decided and needs no boot
-	UndoHere    Todo = "undo"         // finish taking back such a change
-	AwaitBoot   Todo = "await boot"   // decided; this is still the boot before
-	BootFully   Todo = "boot fully"   // decided, and a soft reboot came up on the one before: boot with a new kernel
-	FirstBoot   Todo = "first boot"   // of the pending deployment: roll its journal forward, start the clock
-	AwaitProof  Todo = "await proof"  // the verdict is at work
-	GoBack      Todo = "go back"      // the pending deployment is bad: boot the one before
-	Returned    Todo = "returned"     // we are back on the one before: undo the journal, drop pending
+	RollForward Todo = "roll forward" // finish a decided change that needs no boot
+	UndoHere    Todo = "undo"         // finish undoing such a change
+	AwaitBoot   Todo = "await boot"   // decided; the host still runs the boot before
+	BootFully   Todo = "boot fully"   // decided, but a soft reboot came up on the deployment before: boot a new kernel
+	FirstBoot   Todo = "first boot"   // the pending deployment booted: roll its journal forward, start the clock
+	AwaitProof  Todo = "await proof"  // the verdict is being asked for
+	GoBack      Todo = "go back"      // the pending deployment is bad: boot the deployment before
+	Returned    Todo = "returned"     // the host is back on the deployment before: undo the journal, drop pending
 	WentBack    Todo = "went back"    // a person booted the deployment before the committed one
-	Foreign     Todo = "foreign"      // a deployment that we know nothing of: touch nothing
+	Foreign     Todo = "foreign"      // the deployment is unknown to the record: touch nothing
 )
 
-// Decision is what to do, and why in words for people.
+// Decision is an action of recovery, and the reason in words for people.
 type Decision struct {
 	Do  Todo
 	Why string
-	// Quarantine means that the pending revision is to be refused from now on.
+	// Quarantine means that the pending revision is refused from now on.
 	Quarantine bool
-	// Failed means that what was decided could not be carried out, and may not be the next time either.
+	// Failed means that the decided update could not be carried out, and may fail again the next time.
 	Failed bool
 }
 
-// decide is recovery's decision table (docs/architecture.md): a pure function of the boot record and the situation.
+// decide returns the row of recovery's decision table (docs/architecture.md) that applies: a pure function of the boot
+// record and the situation.
 func decide(r *Record, s situation) Decision {
 	p := r.Pending
 	if p == nil {
@@ -158,8 +164,8 @@ func decide(r *Record, s situation) Decision {
 	return Decision{Do: Foreign, Why: fmt.Sprintf("boot record is in a phase %q that this binary does not know", p.Phase)}
 }
 
-// decideStaged decides about a staged deployment while the one before runs. At the shutdown it either has become
-// bootable whole, or is gone.
+// decideStaged decides about a staged deployment while the deployment before runs. The shutdown has either made the
+// staged deployment bootable as a whole, or lost it.
 func decideStaged(p *Pending, s situation) Decision {
 	switch {
 	case slices.Contains(s.Bootable, p.Deployment) && sameKernel(s.BootID, p.BootID): // by a person's soft reboot
@@ -202,7 +208,7 @@ func (p *Pending) unproved(s situation) string {
 func decideSettled(r *Record, s situation) Decision {
 	c := r.Committed
 	switch {
-	case c == nil || c.Deployment == s.Booted || c.Deployment == "": // the last: the journal carried all of it
+	case c == nil || c.Deployment == s.Booted || c.Deployment == "": // "": the journal carried the whole update
 		return Decision{Do: Nothing}
 	case r.Previous != nil && r.Previous.Deployment == s.Booted && s.Booted != "":
 		return Decision{Do: WentBack, Why: fmt.Sprintf(
@@ -212,7 +218,7 @@ func decideSettled(r *Record, s situation) Decision {
 		"booted deployment %s is not the one of the committed configuration (%s); %s", s.Booted, c.Deployment, elsewhere)}
 }
 
-// elsewhere is what a person can do about a deployment that is not ours.
+// elsewhere tells a person what to do about a deployment that the record does not know.
 const elsewhere = "something else changed the OS: boot that again, or apply a configuration to go on from this one"
 
 // deployed names the deployment of a revision for people.

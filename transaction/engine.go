@@ -17,7 +17,7 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// Deployments is what the switch needs of the OS.
+// Deployments are the operations on the OS that the switch needs.
 type Deployments interface {
 	Status(ctx context.Context) ([]ostree.Deployment, error)
 	Materialise(ctx context.Context, r ostree.Request) (ostree.Deployment, error)
@@ -25,32 +25,33 @@ type Deployments interface {
 	Discard(ctx context.Context, id string) error
 }
 
-// BootCounter is the boot loader's own: it counts the boots of a deployment that is not proved, and when there were too
-// many it boots the entry after the default one instead.
+// BootCounter is the boot loader's counter of the boots of a deployment that is not proved. After too many boots the
+// boot loader boots the entry after the default instead.
 type BootCounter interface {
-	// Limit is how many boots there may be.
+	// Limit returns the number of boots that are allowed.
 	Limit() int
-	// Set has the boots from the next one on counted, with that many left; false where the boot loader can't.
+	// Set starts counting with the next boot, with boots left. It returns false where the boot loader can't count.
 	Set(boots int) (bool, error)
-	// Left is how many are left, -1 once it has booted the other entry; false where nothing is counted now.
+	// Left returns the number of boots left, -1 once the boot loader has booted the other entry. The bool is false where
+	// no boots are counted now.
 	Left() (int, bool, error)
-	// Clear has nothing counted any more.
+	// Clear ends the counting.
 	Clear() error
 }
 
-// Services is what a transaction needs of the running system.
+// Services are the operations on the running system that a transaction needs.
 type Services interface {
 	// Reload makes systemd read its units again.
 	Reload(ctx context.Context) error
-	// Act carries out a Reload or Restart, and waits for its result. Where the unit itself is gone, there being no unit
-	// file of its name any more or a mask, it is stopped.
+	// Act carries out a Reload or Restart, and waits for its result. With gone the unit has no unit file any more, or is
+	// masked; Act stops it.
 	Act(ctx context.Context, a plan.Action, gone bool) error
 	// Start queues the start of a unit.
 	Start(ctx context.Context, unit string) error
 	Reboot(ctx context.Context) error
 }
 
-// Units that are installed on the host beside the binary.
+// The agent's units that are installed on the host beside the binary.
 const (
 	RecoverUnit = plan.RecoverUnit
 	ProveUnit   = plan.ProveUnit
@@ -61,59 +62,61 @@ type Engine struct {
 	Root        *files.Root
 	Labels      *files.Labels
 	Deployments Deployments // nil on a host without ostree
-	Counter     BootCounter // nil where there is none, as on a host without ostree
-	Services    Services    // nil where the running system is not the root's
-	BootID      string      // see the function of that name
+	Counter     BootCounter // nil where the boot loader has no counter, as on a host without ostree
+	Services    Services    // nil where root is not the root of the running system
+	BootID      string      // see the function BootID
 	Now         func() time.Time
-	// Etc says, on the first boot of the staged road, what the pending configuration means in the /etc that has booted:
-	// wants, and those of their paths that another program changed.
+	// Etc returns what the pending configuration wants in the /etc that has booted, and those paths of the wants that
+	// another program changed. It is called on the first boot of the staged road.
 	Etc func(ctx context.Context, r *Record) (wants []files.Want, drifted []string, err error)
-	// Unfinished says why ostree could not make bootable what was staged at the last shutdown, "" if it could.
+	// Unfinished returns why ostree could not make the staged deployment bootable at the last shutdown, "" where ostree
+	// could.
 	Unfinished func(ctx context.Context) (string, error)
-	// Unheld says why nothing has held the deadline of a pending update, "" where something did.
+	// Unheld returns why the deadline of a pending update was not held by anything, "" where the deadline was held.
 	Unheld func(ctx context.Context) string
-	// Prove is the verdict on a change without a boot; an error takes everything back.
+	// Prove asks for the verdict on a change without a boot. An error undoes the whole change.
 	Prove func(ctx context.Context, p *Pending) error
-	// Uptime is the time since the kernel's boot: a soft reboot does not set it back.
+	// Uptime returns the time since the kernel's boot: a soft reboot does not set it back.
 	Uptime func() time.Duration
-	// Say tells people and the log what is being done; it may be called often.
+	// Say tells people and the log what is being done. It may be called often.
 	Say func(phase, what string)
-	// Left, where set, is told of each path that stays as it is because others than root, who can write there, are in the
-	// way; more than once, perhaps.
+	// Left, where set, is called for each path that stays unchanged because of other users than root. They can write there
+	// and have put something in the way. Left may be called more than once for a path.
 	Left func(Left)
 }
 
-// Left is a path that stays as it is, and why.
+// Left is a path that stays unchanged, and the reason.
 type Left struct {
 	Path string
 	Err  error // names the path
 }
 
-// Update is what an engine is to make true.
+// Update is the change that an engine carries out.
 type Update struct {
 	Revision Revision
-	// Document is the configuration as it is kept on the host.
+	// Document is the configuration in the form that is kept on the host.
 	Document []byte
-	// Wants are the paths on the host itself: all of them on the live and tree roads, on the switch those that no
-	// deployment carries.
+	// Wants are paths on the host itself: all paths on the live and tree roads; on the switch those that no deployment
+	// carries.
 	Wants []files.Want
 	// Actions follow the renames on the live road.
 	Actions []plan.Action
 	// Drifted paths are copied aside before they are overwritten.
 	Drifted []string
-	// Verdict, on the live road, asks Engine.Prove after the actions; Services is how what they are about was before.
+	// Verdict, on the live road, asks Engine.Prove after the actions. Services are the states before them of the services
+	// that the actions touch.
 	Verdict  bool
 	Services map[string]string
 	// Baseline and Timeout are for the verdict.
 	Baseline Baseline
 	Timeout  time.Duration
-	// SoftReboot, of a Switch, means that a restart of the userspace is enough to boot it.
+	// SoftReboot, of a Switch, means that a restart of the userspace is enough to boot the update.
 	SoftReboot bool
-	// Permit, where there is one, is asked right before the decision. Its error is the update's, of which nothing is left
-	// then.
+	// Permit, where set, is asked right before the decision. Its error becomes the update's error, and the update leaves
+	// nothing behind.
 	Permit func() error
-	// Decide, of a Mend, writes down that its wants are what the host is to have from now on, with the directories that
-	// are made for them to stand in. It is called once everything is staged and durable, before the first effect.
+	// Decide, of a Mend, records that the host is to have these wants from now on. made are the directories that are
+	// created only as parents of the wants. It is called once everything is staged and durable, before the first effect.
 	Decide func(made []string) error
 }
 
@@ -124,10 +127,10 @@ func (u Update) permit() error {
 	return u.Permit()
 }
 
-// maxAttempts is how often a deployment may boot without proving healthy.
+// maxAttempts is how many times a deployment may boot without proving healthy.
 const maxAttempts = 3
 
-// BadConfig is the error of a configuration that was applied, did not prove healthy, and was taken back.
+// BadConfig is the error of a configuration that was applied, did not prove healthy, and was rolled back.
 type BadConfig struct {
 	Config string
 	Err    error
@@ -149,7 +152,7 @@ func (e *Engine) left(paths ...Left) {
 	}
 }
 
-// journal returns the journal of that id, nil where there is none.
+// journal returns the journal with the given id, nil where the host has no such journal.
 func (e *Engine) journal(id string) (*journal, error) {
 	j, err := readJournal(e.Root, id)
 	if j != nil {
@@ -158,7 +161,7 @@ func (e *Engine) journal(id string) (*journal, error) {
 	return j, err
 }
 
-// Fail notes in the record why the host is not where it should be. It keeps the first reason's time.
+// Fail records why the host is not where it should be. The time stays that of the first report of the same reason.
 func (e *Engine) Fail(r *Record, state State, err error) {
 	if saveErr := e.fail(r, state, err.Error()); saveErr != nil {
 		e.Say("record", saveErr.Error())
@@ -169,7 +172,7 @@ func (e *Engine) fail(r *Record, state State, reason string) error {
 	return e.note(r, state, reason, nil)
 }
 
-// note makes people read a state; before is what they read again once it does not hold any more.
+// note sets the state that people read. before is the state to show again once this state no longer holds.
 func (e *Engine) note(r *Record, state State, reason string, before *Standing) error {
 	if r.State == state && r.Reason == reason && (r.Before == nil) == (before == nil) {
 		return nil
@@ -182,18 +185,19 @@ func (e *Engine) note(r *Record, state State, reason string, before *Standing) e
 	return e.store().save(r)
 }
 
-// commitRevision moves the record on to rev.
+// commitRevision makes rev the committed revision of the record.
 func (e *Engine) commitRevision(r *Record, rev Revision) {
 	now := e.Now().UTC().Truncate(time.Second)
 	if r.Committed != nil && r.Committed.Digest != rev.Digest {
-		r.Previous = r.Committed // what was mended is no other configuration to go back to
+		r.Previous = r.Committed // after a mend the content is the same: not another configuration to go back to
 	}
 	rev.Since = now
 	r.Committed, r.Pending = &rev, nil
 	r.setState(Done, "", now)
 }
 
-// keepDocument keeps the configuration under its digest; the caller syncs. What is there already is the same.
+// keepDocument keeps the configuration under its digest; the caller syncs. A document that is already there has the
+// same content.
 func (e *Engine) keepDocument(u Update) error {
 	if err := e.Root.MkdirAll(configsDir, 0o700); err != nil {
 		return fmt.Errorf("keeping configuration: %w", err)
@@ -214,13 +218,13 @@ func (e *Engine) keepDocument(u Update) error {
 	return e.Root.Replace(configsDir, tmp, want.Path)
 }
 
-// stateSize is what a transaction takes of the agent's own, in bytes: the document, the journal, two records, and what
-// keeps room for the second of them.
+// stateSize returns the space in bytes that the agent's own state of a transaction takes. That is the document, the
+// journal, two records, and the reserve that keeps room for the second record.
 func stateSize(u Update, steps []step) uint64 {
 	return uint64(len(u.Document) + 1024*len(steps) + 4*reserveSize)
 }
 
-// Check refuses an update whose wants can't be had on the host, or have no room there. It writes nothing.
+// Check refuses an update whose wants are impossible on the host, or that the host has no room for. It writes nothing.
 func (e *Engine) Check(u Update, wants []files.Want) error {
 	steps, left, err := makeSteps(e.Root, "check", e.Labels, wants)
 	if err != nil {
@@ -230,14 +234,14 @@ func (e *Engine) Check(u Update, wants []files.Want) error {
 	return checkSpace(e.Root, steps, StateDir, stateSize(u, steps))
 }
 
-// Leaves returns which wants of exposed places would stay undone, and why; none where the wants can't be had at all. It
-// writes nothing.
+// Leaves returns the wants of exposed places that would stay undone, and why. The list is empty where the wants are
+// impossible as a whole. It writes nothing.
 func (e *Engine) Leaves(wants []files.Want) []Left {
 	_, left, _ := makeSteps(e.Root, "check", e.Labels, wants)
 	return left
 }
 
-// begin writes the journal and puts everything in place that has no effect yet.
+// begin writes the journal and stages everything that has no effect yet.
 func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 	j, err := e.stageJournal(u, road, id)
 	if err != nil {
@@ -249,7 +253,7 @@ func (e *Engine) begin(u Update, road Road, id string) (*journal, error) {
 	return j, nil
 }
 
-// stageJournal is begin without the document.
+// stageJournal does the work of begin, except for the document.
 func (e *Engine) stageJournal(u Update, road Road, id string) (*journal, error) {
 	steps, left, err := makeSteps(e.Root, id, e.Labels, u.Wants)
 	if err != nil {
@@ -276,7 +280,7 @@ func (e *Engine) stageJournal(u Update, road Road, id string) (*journal, error) 
 	return j, nil
 }
 
-// abandon takes back a journal that was never decided, and returns why.
+// abandon undoes a journal that was never decided, and returns the reason.
 func (e *Engine) abandon(j *journal, why error) error {
 	if err := j.drop(); err != nil {
 		return errors.Join(why, fmt.Errorf("cleaning up: %w", err))
@@ -284,8 +288,8 @@ func (e *Engine) abandon(j *journal, why error) error {
 	return why
 }
 
-// keepDrifted keeps what others wrote at managed paths and this transaction replaces, where an admin finds it again.
-// What stays, as it is or with another mode, is not kept: the copy may be one more name of the same inode.
+// keepDrifted keeps copies of the drifted paths that this transaction replaces, where an admin finds them again. A node
+// that stays, unchanged or with another mode, is not kept: its copy may be one more name of the same inode.
 func (e *Engine) keepDrifted(j *journal, paths []string) error {
 	replaced := map[string]bool{}
 	for i := range j.Steps {
@@ -310,7 +314,7 @@ func (e *Engine) keepDrifted(j *journal, paths []string) error {
 		if err := e.keepDriftedPath(j.ID, p, exposed); err != nil {
 			err = fmt.Errorf("keeping drifted %s: %w", p, err)
 			if !errors.Is(err, unix.EIO) && (exposed == "" || !obstructed(err)) {
-				return err // but for what the disk can't read any more
+				return err // a file that the disk can't read any more is no obstacle
 			}
 			e.left(Left{Path: p, Err: err})
 		}
@@ -330,14 +334,14 @@ func (e *Engine) keepDriftedPath(id, p, exposed string) error {
 	return e.Root.Preserve(p, path.Dir(kept), path.Base(kept), copied(exposed))
 }
 
-// driftDir keeps, for the last few transactions, what was overwritten though no configuration had put it there.
+// driftDir keeps, for the last few transactions, overwritten nodes that no configuration had put there.
 const (
 	driftDir  = StateDir + "/drift"
 	keepDrift = 20
 )
 
-// Tidy removes what nothing needs any more: journals, deployments of ours that failed or were followed by others, old
-// drift and configurations. The way back from the committed deployment stays.
+// Tidy removes what is no longer needed: journals, our deployments that failed or were superseded, old drift and old
+// configurations. The way back from the committed deployment stays.
 func (e *Engine) Tidy(ctx context.Context, r *Record) error {
 	if err := e.sweep(r); err != nil {
 		return err
@@ -351,8 +355,8 @@ func (e *Engine) Tidy(ctx context.Context, r *Record) error {
 	return e.tidyConfigs(r)
 }
 
-// discard removes the deployments of ours that are of no use any more. One that a person has booted or pinned since is
-// theirs for as long as they want it.
+// discard removes our deployments that are no longer of use. A deployment that a person has booted or pinned since
+// stays for as long as it is booted or pinned.
 func (e *Engine) discard(ctx context.Context, r *Record) error {
 	if e.Deployments == nil || len(r.Discard) == 0 {
 		return nil
@@ -397,9 +401,9 @@ func (e *Engine) tidyConfigs(r *Record) error {
 	return nil
 }
 
-// finish rolls a decided journal forward, acts, and settles; or takes it all back.
+// finish rolls a decided journal forward, acts, and settles, or undoes all of it.
 func (e *Engine) finish(ctx context.Context, r *Record, j *journal) error {
-	ctx = context.WithoutCancel(ctx) // decided: it is finished one way or the other
+	ctx = context.WithoutCancel(ctx) // decided: a cancelled context must not stop the update halfway
 	e.Say("apply", j.Config)
 	err := j.roll()
 	if err == nil {
@@ -426,8 +430,8 @@ func (e *Engine) finish(ctx context.Context, r *Record, j *journal) error {
 	return e.settle(r)
 }
 
-// settle makes the pending revision the committed one, and closes ways back that are no longer needed: that of a change
-// without a boot at once, that of a deployment with the next one.
+// settle makes the pending revision the committed one, and closes ways back that are no longer needed. The way back of
+// a change without a boot closes at once, that of a deployment with the next update.
 func (e *Engine) settle(r *Record) error {
 	p, before := r.Pending, r.Committed
 	e.Say("settle", p.Config)
@@ -443,7 +447,7 @@ func (e *Engine) settle(r *Record) error {
 		closed = append(closed, p.Transaction)
 	}
 	if p.EtcTransaction != "" {
-		closed = append(closed, p.EtcTransaction) // its way back is the deployment before, or none
+		closed = append(closed, p.EtcTransaction) // the way back of these files is the deployment before, or none
 	}
 	for _, id := range closed {
 		if err := e.forgetJournal(id); err != nil {
@@ -496,12 +500,13 @@ func isUnitPath(p string) bool {
 	return ok || sub
 }
 
-// takeBack undoes a decided journal on the running host: files first, then the same actions on the old files.
+// takeBack undoes a decided journal on the running host: first the files, then the same actions on the old files.
 func (e *Engine) takeBack(ctx context.Context, r *Record, j *journal, why error, bad bool) error {
 	ctx = context.WithoutCancel(ctx)
 	r.Pending.Phase, r.Pending.Reason, r.Pending.Quarantine = PhaseUndo, why.Error(), bad
 	if err := e.store().save(r); err != nil {
-		// On the disk it is still rolled forward. To undo now would use up what a later recovery undoes with.
+		// The disk still records that the journal rolls forward. An undo now would use up the old nodes that a later recovery
+		// needs.
 		return errors.Join(why, fmt.Errorf("and it can't be taken back yet: %w", err))
 	}
 	return e.undoHere(ctx, r, j, why)

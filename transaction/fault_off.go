@@ -4,5 +4,6 @@
 
 package transaction
 
-// fault is where a build with the tag "faults" can stop, kill or fail the process; here it is nothing.
+// fault is a point where a build with the tag "faults" can stop, kill or fail the process. In this build the function
+// does nothing.
 func fault(string) error { return nil }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// faultFile says what to do to a process that no environment can be given to, such as the recover unit at boot.
+// faultFile has the request for a process whose environment the test can't set, such as the recover unit at boot.
 const faultFile = "/var/lib/noderefit-fault"
 
 var faults struct {
@@ -25,15 +25,15 @@ var faults struct {
 	linger           time.Duration
 }
 
-// fault counts the points that this process passes and acts at the one asked for. The request is the environment
-// variable NODEREFIT_FAULT, or the file: "VERB MODE N", where VERB is the command's first argument, N is the number of a
-// point or its name, and MODE is
+// fault counts the points that this process passes and acts at the requested point. The request is the environment
+// variable NODEREFIT_FAULT, or the file: "VERB MODE N". VERB is the command's first argument, N is the number or the
+// name of a point, and MODE is
 //
 //	kill   SIGKILL to the process at point N
-//	hang   say so in a file beside the request, and stay there until the test pulls the plug
+//	hang   write a file beside the request, and stay there until the test pulls the plug
 //	error  the effect fails at point N
 //	trace  write the name of each point to the file N
-//	linger stay at each point for the time N, as "2ms", for what goes on beside
+//	linger stay at each point for the time N, as "2ms", while other work goes on
 func fault(point string) error {
 	faults.Lock()
 	defer faults.Unlock()
@@ -45,7 +45,7 @@ func fault(point string) error {
 		}
 		if f := strings.SplitN(strings.TrimSpace(request), " ", 3); len(f) == 3 {
 			faults.verb, faults.mode, faults.file = f[0], f[1], f[2]
-			faults.at, _ = strconv.Atoi(f[2]) // a name is no number
+			faults.at, _ = strconv.Atoi(f[2]) // a name gives 0
 			faults.linger, _ = time.ParseDuration(f[2])
 		}
 	})

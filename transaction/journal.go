@@ -20,8 +20,8 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// journal is everything that one transaction does outside a deployment, in order. It is written once, before the first
-// effect; what is done is read off the disk: a staged node that is gone has taken its place.
+// journal has all effects of one transaction outside a deployment, in order. It is written once, before the first
+// effect. What is done is read from the disk: a staged node that is gone has taken its place.
 type journal struct {
 	ID      string        `json:"id"`
 	Config  string        `json:"config"`
@@ -34,7 +34,7 @@ type journal struct {
 
 	root  *files.Root
 	left  func(...Left)        // see Engine.Left; may be nil
-	times map[string]time.Time // directories' times before us, to be put back when nothing comes of it
+	times map[string]time.Time // when the directories last changed before us, for undoing
 }
 
 func newID(now time.Time) string {
@@ -55,7 +55,7 @@ func (j *journal) encode() ([]byte, error) {
 	return data, nil
 }
 
-// rewrite replaces the journal with one that names the steps that were left out, before anything is decided.
+// rewrite replaces the journal with a version that names the left-out steps, before anything is decided.
 func (j *journal) rewrite() error {
 	data, err := j.encode()
 	if err != nil {
@@ -67,7 +67,7 @@ func (j *journal) rewrite() error {
 	return fault("left out")
 }
 
-// write puts the journal on the disk before anything it speaks of is there: one fsync.
+// write puts the journal on the disk before anything that it names is there: one fsync.
 func (j *journal) write() error {
 	data, err := j.encode()
 	if err != nil {
@@ -89,14 +89,14 @@ func (j *journal) write() error {
 	return nil
 }
 
-// The reserve is room for one more record: whatever fills the disk after the commit, going back can be written down.
+// The reserve is room for one more record: going back can be recorded even if the disk fills up after the commit.
 const (
 	reserveFile = "reserve"
 	reserveSize = 64 << 10
 )
 
-// readJournal returns the journal of that id, nil where there is none or it was never finished: then nothing that it
-// would speak of exists either.
+// readJournal returns the journal with the given id. It returns nil where the journal does not exist or was never
+// finished: then nothing that it would name exists either.
 func readJournal(root *files.Root, id string) (*journal, error) {
 	if id == "" || id != path.Base(id) {
 		return nil, nil
@@ -117,14 +117,14 @@ func readJournal(root *files.Root, id string) (*journal, error) {
 	}
 	j.root = root
 	for i := range j.Steps {
-		if st := &j.Steps[i]; st.Exposed == "" { // an older agent's
+		if st := &j.Steps[i]; st.Exposed == "" { // written by an older agent
 			st.Exposed = exposure(root, st)
 		}
 	}
 	return j, nil
 }
 
-// decodeJournal reads a journal; one that breaks off in the middle is nil, as if it had not been begun.
+// decodeJournal reads a journal. A journal that breaks off in the middle gives nil, as if it had not been begun.
 func decodeJournal(data []byte) (*journal, error) {
 	if !json.Valid(data) {
 		return nil, nil
@@ -142,8 +142,8 @@ func decodeJournal(data []byte) (*journal, error) {
 	return j, nil
 }
 
-// stage puts every new node beside its target, and keeps every old one. A step of an exposed place for which that can't
-// be done is left out of rolling and undoing.
+// stage puts every new node beside its target, and keeps every old one. A step of an exposed place for which this fails
+// is left out of rolling and undoing.
 func (j *journal) stage() error {
 	j.times = map[string]time.Time{}
 	leftOut := false
@@ -196,7 +196,7 @@ func (j *journal) stageStep(st *step) error {
 	return nil
 }
 
-// unstage removes what waits beside the target of a step.
+// unstage removes the staged node of a step.
 func (j *journal) unstage(st *step) error {
 	if st.Stage == "" {
 		return nil
@@ -204,8 +204,8 @@ func (j *journal) unstage(st *step) error {
 	return j.root.Remove(path.Join(st.Dir, st.Stage))
 }
 
-// exposed returns err, but for what others than root have put in the way of an exposed step: that leaves the step out,
-// and is told.
+// exposed returns err. It returns nil where other users than root have put something in the way of an exposed step: the
+// step is left out, and reported by tell.
 func (j *journal) exposed(st *step, err error) error {
 	if err == nil || st.Exposed == "" || !obstructed(err) {
 		return err
@@ -214,7 +214,7 @@ func (j *journal) exposed(st *step, err error) error {
 	return nil
 }
 
-// tell says why the path of a step stays as it is.
+// tell reports why the path of a step stays unchanged.
 func (j *journal) tell(st *step, why error) {
 	if j.left != nil {
 		j.left(Left{Path: st.Path, Err: fmt.Errorf("%s: %w", st.subject(), why)})
@@ -224,7 +224,7 @@ func (j *journal) tell(st *step, why error) {
 // remember notes when the directory last changed, before we change it.
 func (j *journal) remember(dir string) error {
 	if _, seen := j.times[dir]; seen || !j.root.IsDir(dir) {
-		return nil // a directory that the steps make, perhaps where a file is now
+		return nil // a directory that the steps make, perhaps in place of a file
 	}
 	t, err := j.root.ModTime(dir)
 	j.times[dir] = t
@@ -240,7 +240,7 @@ func (j *journal) keep(st *step) error {
 	return j.root.Preserve(st.Path, path.Dir(st.Path), j.beside(st), copied(st.Exposed))
 }
 
-// copied is how many bytes are copied, at most, of a file that can't be kept by a second name.
+// copied returns the largest size in bytes of a file that is copied because it can't be kept under a second name.
 func copied(exposed string) int64 {
 	if exposed != "" {
 		return files.MostExposed
@@ -250,7 +250,7 @@ func copied(exposed string) int64 {
 
 func (j *journal) beside(st *step) string { return files.StagePrefix + j.ID + "-" + st.Keep }
 
-// kept returns where the pre-image of st is, or no name where there is none (any more).
+// kept returns where the pre-image of st is. The name is empty where the pre-image does not exist, or no longer.
 func (j *journal) kept(st *step) (dir, name string, err error) {
 	if st.Keep == "" {
 		return "", "", nil
@@ -326,7 +326,7 @@ func (j *journal) rollStep(st *step) error {
 	case opMeta:
 		return j.setMeta(st, st.Before, st.After)
 	}
-	// Going: a later step may have put something else at the path already, in the run that was cut.
+	// The step removes its path. In the run that was cut, a later step may already have put something else there.
 	found, size, err := j.root.InspectSized(st.Path)
 	if err != nil || found.Type != st.Before.Type {
 		return err
@@ -344,8 +344,8 @@ func (j *journal) rollStep(st *step) error {
 	return j.root.Remove(st.Path)
 }
 
-// undoable returns an error for a step of an exposed place whose pre-image has gone since it was made: users can reach
-// one that is beside its original. What is not kept is neither replaced nor removed.
+// undoable returns an error for a step of an exposed place whose pre-image has disappeared: users can reach a pre-image
+// that is beside its original. A node without its pre-image is neither replaced nor removed.
 func (j *journal) undoable(st *step) error {
 	if st.Exposed == "" || st.Keep == "" {
 		return nil
@@ -357,7 +357,7 @@ func (j *journal) undoable(st *step) error {
 	return err
 }
 
-// setMeta changes mode, owner and label in place, from what they were.
+// setMeta changes mode, owner and label in place, from those of from to those of to.
 func (j *journal) setMeta(st *step, from, to files.Node) error {
 	if st.Exposed == "" {
 		return j.root.SetMeta(st.Path, to)
@@ -365,7 +365,8 @@ func (j *journal) setMeta(st *step, from, to files.Node) error {
 	return j.root.SetMetaOf(st.Path, from, to)
 }
 
-// rmdir removes a directory that we let go of; what others put into it keeps it alive.
+// rmdir removes a directory that the configuration no longer has. The directory stays where others have put something
+// into it.
 func (j *journal) rmdir(name string) error {
 	empty, err := j.root.Empty(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -377,15 +378,15 @@ func (j *journal) rmdir(name string) error {
 	return j.root.Remove(name)
 }
 
-// check compares what the steps should have made with what is there.
+// check compares the disk with what the steps should have made.
 func (j *journal) check() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]
 		if st.Op == opRemove || st.Op == opRmdir {
-			continue // a later step may have put something else there, and a directory may be in use by others
+			continue // a later step may have put something else there, or others use the directory
 		}
 		if st.Exposed != "" {
-			continue // what others have made of it since is their drift, as it is from now on
+			continue // a change by others since then is drift, as any later change is
 		}
 		if err := j.checkStep(st); err != nil {
 			return fmt.Errorf("verifying %s: %w", st.subject(), err)
@@ -420,7 +421,7 @@ func (j *journal) checkStep(st *step) error {
 }
 
 // undo takes back every step that was done, and everything that was staged. It can be run again after a cut at any
-// point, and after a journal that was never applied. A step that can't be taken back keeps none of the others from it.
+// point, and after a journal that was never applied. A step that can't be undone does not stop the others.
 func (j *journal) undo() error {
 	var errs []error
 	for i := range slices.Backward(j.Steps) {
@@ -435,7 +436,7 @@ func (j *journal) undo() error {
 	return errors.Join(append(errs, j.restoreTimes(), fault("undone"))...)
 }
 
-// restoreTimes puts back when directories last changed, where nothing has come of what we did in them.
+// restoreTimes restores when directories last changed, where our work in them was undone.
 func (j *journal) restoreTimes() error {
 	var errs []error
 	for dir, t := range j.times {
@@ -487,14 +488,14 @@ func (j *journal) undoStep(st *step) error {
 		err = j.takeAway(st)
 	case name == "":
 	case waiting && st.Op == opPut:
-		// It was not done, and what is there may be what can't be replaced.
+		// The step was not done. The node at the path may be one that can't be replaced.
 		err = j.root.Remove(path.Join(dir, name))
 	default:
 		if err = j.relabel(path.Join(dir, name), st.Before); err == nil {
 			err = j.root.Replace(dir, name, st.Path)
 		}
 		if err == nil {
-			// Where the step was not done both names are one inode; then rename does nothing and the kept one stays.
+			// Where the step was not done, both names are one inode. Then rename does nothing and the kept name stays.
 			err = j.root.Remove(path.Join(dir, name))
 		}
 	}
@@ -504,8 +505,8 @@ func (j *journal) undoStep(st *step) error {
 	return j.unstage(st)
 }
 
-// relabel gives a kept node the label back that it had. An admin may have relabelled the disk since, by the path at
-// which it was kept.
+// relabel gives a kept node its former label back. An admin may have relabelled the disk since, by the path at which
+// the node was kept.
 func (j *journal) relabel(name string, before files.Node) error {
 	n, err := j.root.Inspect(name)
 	if err != nil || before.Label == "" || n.Label == before.Label {
@@ -514,7 +515,8 @@ func (j *journal) relabel(name string, before files.Node) error {
 	return j.root.SetLabel(name, before.Label)
 }
 
-// takeAway removes what the step made where nothing was before; what is not what we made belongs to others and stays.
+// takeAway removes the node that the step made where nothing was before. Any other node at the path belongs to others
+// and stays.
 func (j *journal) takeAway(st *step) error {
 	found, err := j.root.Inspect(st.Path)
 	if err != nil || found.Type == files.Absent {
@@ -530,7 +532,7 @@ func (j *journal) takeAway(st *step) error {
 	return j.root.Remove(st.Path)
 }
 
-// made reports whether what was found at the path is what the step puts there.
+// made reports whether the node that was found at the path is the one that the step puts there.
 func (j *journal) made(st *step, found files.Node) (bool, error) {
 	if st.Op == opHard {
 		d, err := j.root.Compare(files.Want{Path: st.Path, HardTo: st.HardTo})
@@ -539,20 +541,20 @@ func (j *journal) made(st *step, found files.Node) (bool, error) {
 	return found.Type == st.After.Type && found.Target == st.After.Target, nil
 }
 
-// sameMeta reports whether a node has the mode, owner and label that are wanted, as far as these are managed.
+// sameMeta reports whether a node has the wanted mode, owner and label, as far as these are managed.
 func sameMeta(found, want files.Node) bool {
 	return (found.Type == files.Symlink || found.Mode == want.Mode) &&
 		(want.Label == "" || found.Label == want.Label) &&
 		(!files.Owners() || found.UID == want.UID && found.GID == want.GID)
 }
 
-// unmoved checks that no other program has replaced a path since its old node was kept: a passwd that ran meanwhile,
-// say.
+// unmoved returns an error where another program has replaced a path since its old node was kept, for example a passwd
+// that ran meanwhile.
 func (j *journal) unmoved() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]
 		if !st.linked || st.Before.Type != files.Regular || st.Exposed != "" {
-			continue // what others change where they can always write is drift
+			continue // a change by others where they can always write is drift
 		}
 		dir, name, err := j.kept(st)
 		if err != nil {
@@ -572,8 +574,8 @@ func (j *journal) unmoved() error {
 	return nil
 }
 
-// drop removes what a journal that was never decided has put beside its targets, and nothing else: what is at the
-// targets is not from us.
+// drop removes what a journal that was never decided has staged beside its targets, and nothing else: the nodes at the
+// targets are not ours.
 func (j *journal) drop() error {
 	var errs []error
 	for i := range j.Steps {
@@ -584,9 +586,9 @@ func (j *journal) drop() error {
 	return errors.Join(append(errs, fault("dropped"))...)
 }
 
-// sync makes everything that the steps touched durable, and the state directory with it: one syncfs a file system.
+// sync makes everything that the steps touched durable, and the state directory too: one syncfs for each file system.
 func (j *journal) sync() error {
-	dirs := []string{j.dir(), "/etc"} // where the units that recover lie
+	dirs := []string{j.dir(), "/etc"} // the directory of the units that recover
 	for i := range j.Steps {
 		dirs = append(dirs, path.Dir(j.Steps[i].Path))
 		if j.Steps[i].Dir != "" {
@@ -597,8 +599,8 @@ func (j *journal) sync() error {
 	return j.root.SyncFS(slices.Compact(dirs)...)
 }
 
-// forget removes the pre-images, what is still staged of steps that could not be done, and the journal, once nothing
-// can be undone with them any more.
+// forget removes the pre-images, the staged nodes of steps that could not be done, and the journal. It is called once
+// the journal can't be used to undo anything any more.
 func (j *journal) forget() error {
 	for i := range j.Steps {
 		st := &j.Steps[i]

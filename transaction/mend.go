@@ -10,11 +10,11 @@ import (
 	"slices"
 )
 
-// Mend writes wants of the committed configuration back that other programs have changed, and acts. The record is not
-// touched: the host is on that configuration throughout, and its way back stays open. What an end at any point leaves
-// is drift, of fewer paths than before, and a journal that the next operation removes. An action that fails takes
-// everything back. Where u decides something that is written down elsewhere, its writer rolls it forward by
-// another Mend, or takes it back when this one fails.
+// Mend writes back wants of the committed configuration that other programs have changed, and acts. The record is not
+// touched: the host is on that configuration throughout, and its way back stays open. An interruption at any point
+// leaves drift of fewer paths than before, and a journal that the next operation removes. An action that fails undoes
+// everything. u may decide something that is recorded elsewhere. The writer of that record rolls it forward by another
+// Mend, or takes it back when this Mend fails.
 func (e *Engine) Mend(ctx context.Context, r *Record, u Update) error {
 	if err := e.tidyDrift(); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (e *Engine) Mend(ctx context.Context, r *Record, u Update) error {
 	return j.forget()
 }
 
-// unmend takes back what was written, and acts on what is there again.
+// unmend undoes what was written, and acts on the old files again.
 func (e *Engine) unmend(ctx context.Context, j *journal, why error, acted bool) error {
 	e.Say("undo", j.Config)
 	if err := errors.Join(j.undo(), j.sync()); err != nil {
@@ -63,7 +63,7 @@ func (e *Engine) unmend(ctx context.Context, j *journal, why error, acted bool) 
 	return errors.Join(why, j.forget())
 }
 
-// tidyDrift leaves the copies of the last few transactions.
+// tidyDrift removes all copies of drift except those of the last few transactions.
 func (e *Engine) tidyDrift() error {
 	ids, err := e.Root.ReadDir(driftDir)
 	if err != nil {

@@ -10,32 +10,32 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// Operation is an update on its way to its decision. The methods are called in their order. A method that fails has
-// taken back what it did itself and what the methods before it did.
+// Operation is an update before its decision. The methods are called in their order. A method that fails has undone its
+// own work and that of the methods before it.
 type Operation interface {
 	// Stage writes the journal, and everything that has no effect yet.
 	Stage(ctx context.Context) error
-	// Materialise makes the deployment that carries the update; nothing where no deployment does.
+	// Materialise makes the deployment that carries the update. It does nothing on roads without a deployment.
 	Materialise(ctx context.Context) error
 	// Commit decides: before one rename the host is on its old side, after the rename on the new side, whatever happens.
 	Commit(ctx context.Context) error
-	// Effect carries the decision out, where that takes no boot: what was staged is renamed, services are restarted, the
-	// verdict is asked for. After a no everything is taken back.
+	// Effect carries the decision out where no boot is needed: it renames staged nodes, restarts services and asks for the
+	// verdict. After a verdict that is no, everything is undone.
 	Effect(ctx context.Context) error
 }
 
-// booting is what the roads have in common that boot.
+// booting is the common part of the roads that boot.
 type booting struct {
 	e    *Engine
 	r    *Record
 	p    *Pending
-	was  Record // before it began
+	was  Record // the record before the update began
 	id   string
 	j    *journal
 	made ostree.Deployment
 }
 
-// begin notes that there is an update, so that what it makes is found and removed after a cut, and stages u.
+// begin records that an update exists, so that its remains are found and removed after a cut, and stages u.
 func (b *booting) begin(ctx context.Context, u Update, p *Pending) error {
 	e := b.e
 	b.was, b.p, b.r.Pending = *b.r, p, p
@@ -51,7 +51,7 @@ func (b *booting) begin(ctx context.Context, u Update, p *Pending) error {
 	return nil
 }
 
-// permitted asks whether the update may still go on. Where it may not the host is as if nothing had been asked for.
+// permitted asks whether the update may still go on. After a no the host is as if the update had not been asked for.
 func (b *booting) permitted(ctx context.Context, u Update) error {
 	err := u.permit()
 	if err == nil {
@@ -67,8 +67,8 @@ func (b *booting) abort(ctx context.Context, why error) error { return b.e.abort
 // Effect does nothing: the boot has the effect.
 func (b *booting) Effect(context.Context) error { return nil }
 
-// switchOperation is the switch: the deployment carries the update, and making that the default decides. The host is
-// wholly on the old one before, and will be wholly on the new one from the next boot on; nothing is left to do at
+// switchOperation is the switch: the deployment carries the update, and making it the default decides. The host is
+// wholly on the old deployment before, and wholly on the new one from the next boot on. Nothing is left to do at the
 // shutdown.
 type switchOperation struct {
 	booting
@@ -132,8 +132,8 @@ func (o *switchOperation) Commit(ctx context.Context) error {
 	return fault("committed")
 }
 
-// stagedOperation is the staged road: what boots decides, and the files follow on the first boot. A staged deployment
-// that is lost on the way down changes nothing.
+// stagedOperation is the staged road: the deployment that boots decides, and the files follow on the first boot. A
+// staged deployment that is lost at the shutdown changes nothing.
 type stagedOperation struct {
 	booting
 	s Staged

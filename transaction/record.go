@@ -2,10 +2,10 @@
 
 // Package transaction moves a host from one configuration to the next, and back.
 //
-// What must be true at every instant is kept in two places on disk. The boot record says which configuration the host
-// has, which one it is on the way to, and how far that is. A journal beside it holds, for one transaction, everything
-// that must be done or undone outside an ostree deployment. Both are read again at each start: nothing that matters is
-// only in memory, and what a step has already done is seen from the disk, never from a flag.
+// The state that must be correct at every instant is kept in two places on disk. The boot record has the configuration
+// of the host, the configuration that the host is on the way to, and the phase. A journal beside it holds, for one
+// transaction, everything that must be done or undone outside an ostree deployment. Both are read again at each start:
+// nothing that matters is only in memory. What a step has already done is seen from the disk, never from a flag.
 package transaction
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// Where the agent's own state is on a host.
+// The places of the agent's own state on a host.
 const (
 	StateDir  = "/var/lib/machine-config-daemon"
 	ConfigDir = "/etc/machine-config-daemon"
@@ -39,7 +39,7 @@ const (
 	recordFormat = 1
 )
 
-// State is what the agent says about a host, in the words of docs/commands.md.
+// State is what the agent reports about a host, in the words of docs/commands.md.
 type State string
 
 // The states.
@@ -51,15 +51,15 @@ const (
 	RolledBack     State = "RolledBack"
 )
 
-// Phase is how far a pending configuration is. It decides, with the booted deployment, what recovery does.
+// Phase is how far a pending configuration is. Phase and booted deployment together decide what recovery does.
 type Phase string
 
 const (
-	// PhasePrepare: staged files and a deployment may be half made; the host is wholly on the committed one.
+	// PhasePrepare: staged files and a deployment may be half made; the host is wholly on the committed revision.
 	PhasePrepare Phase = "prepare"
-	// PhaseApply: decided, on a host or a change that needs no boot; the journal is being rolled forward.
+	// PhaseApply: decided, on a host or for a change that needs no boot; the journal is being rolled forward.
 	PhaseApply Phase = "apply"
-	// PhaseBoot: the deployment is complete; it is decided once the boot loader's default says so.
+	// PhaseBoot: the deployment is complete. The update is decided once that deployment is the boot loader's default.
 	PhaseBoot Phase = "boot"
 	// PhaseProve: the new deployment has booted and its journal is applied; the verdict is open.
 	PhaseProve Phase = "prove"
@@ -72,26 +72,27 @@ type Revision struct {
 	Config     string `json:"config"`
 	Digest     string `json:"digest"`
 	Deployment string `json:"deployment,omitempty"`
-	// OwnedKargs are the kernel arguments of the deployment that are there because a configuration asked for them.
+	// OwnedKargs are the kernel arguments of the deployment that a configuration asked for.
 	OwnedKargs []string `json:"ownedKernelArguments,omitempty"`
-	// Layers are what a configuration has done to the packages of the deployment.
+	// Layers are the changes of a configuration to the packages of the deployment.
 	Layers Layers `json:"layers,omitzero"`
-	// Skipped names what of the configuration was left out on request (--skip-os).
+	// Skipped names the parts of the configuration that were left out on request (--skip-os).
 	Skipped []string `json:"skipped,omitempty"`
-	// Made are the directories that were made only because something had to stand in them; they go with the last of it.
+	// Made are the directories that were made only as parents of something. A directory is removed with the last of its
+	// contents.
 	Made        []string  `json:"madeDirectories,omitempty"`
 	Transaction string    `json:"transaction,omitempty"`
 	Since       time.Time `json:"since"`
-	// Unproved means that the host stays on it without a verdict, because there was nowhere to go back to. It is not Done
-	// before there is one.
+	// Unproved means that the host stays on the revision without a verdict, because it had no deployment to go back to.
+	// The state is not Done before a verdict is given.
 	Unproved bool `json:"unproved,omitempty"`
 }
 
 // Layers are packages on top of an OS image, and packages of the image that are left out, each by name.
 type Layers struct {
-	// Wanted are all that the configuration asks for, also what others have layered.
+	// Wanted are all packages that the configuration asks for, also those that others have layered.
 	Wanted []string `json:"wanted,omitempty"`
-	// Packages and Removed are there, or are not, because a configuration asked for it: they are ours to take back.
+	// Packages are layered, and Removed are left out, because a configuration asked for it. Both are ours to undo.
 	Packages []string `json:"packages,omitempty"`
 	Removed  []string `json:"removed,omitempty"`
 }
@@ -101,36 +102,36 @@ type Pending struct {
 	Revision
 	Phase Phase `json:"phase"`
 	Road  Road  `json:"road"`
-	// BootID is the boot in which the phase was reached, as the function of that name has it: PhaseBoot waits for the
-	// reboot for as long as the same kernel runs, afterwards it is history.
+	// BootID is the boot in which the phase was reached, in the form of the function BootID. PhaseBoot waits for the
+	// reboot for as long as the same kernel runs.
 	BootID string `json:"bootID,omitempty"`
-	// From is the deployment that the host was on, "" without ostree: where it goes back to.
+	// From is the deployment that the host started from and goes back to, "" without ostree.
 	From string `json:"from,omitempty"`
-	// Checksum, KernelArguments and Existing tell, in PhasePrepare, a deployment of ours from all others: it has these,
-	// and is none of Existing.
+	// Checksum, KernelArguments and Existing identify, in PhasePrepare, a deployment of ours: it has this checksum and
+	// these arguments, and is not in Existing.
 	Checksum        string   `json:"checksum,omitempty"`
 	KernelArguments []string `json:"kernelArguments,omitempty"`
 	Existing        []string `json:"existing,omitempty"`
-	// EtcTransaction is the journal of what is applied to the /etc that has booted, on the staged road; "" before it is
-	// complete. Reread is the boot that has read, before it, what it changes: one that is not to be proved.
+	// EtcTransaction is the journal of the changes to the /etc that has booted, on the staged road; "" before that journal
+	// is complete. Reread is a boot that read files before recovery changed them. That boot is not to be proved.
 	EtcTransaction string `json:"etcTransaction,omitempty"`
 	Reread         string `json:"reread,omitempty"`
-	// Etc is a digest of the running /etc as it was merged: what is written there before the reboot would be lost.
+	// Etc is a digest of the running /etc at the merge. Changes there before the reboot would be lost.
 	Etc string `json:"etc,omitempty"`
 
 	Attempts    int           `json:"attempts"`
 	MaxAttempts int           `json:"maxAttempts,omitempty"`
 	Timeout     time.Duration `json:"timeoutNanoseconds,omitempty"`
-	// Deadline of the verdict, as time since the boot that BootID names: a clock that is set meanwhile changes nothing.
+	// Deadline of the verdict, as time since the boot that BootID names: setting the clock meanwhile changes nothing.
 	Deadline time.Duration `json:"deadlineSinceBootNanoseconds,omitempty"`
 	Baseline Baseline      `json:"baseline"`
-	// Verdict means that a change without a boot is asked about after its actions; Services is how what they are about
-	// was before.
+	// Verdict means that a change without a boot is proved after its actions. Services are the states before them of the
+	// services that the actions touch.
 	Verdict  bool              `json:"verdict,omitempty"`
 	Services map[string]string `json:"services,omitempty"`
-	// SoftReboot means that a restart of the userspace is enough to boot it, and how far that is.
+	// SoftReboot means that a restart of the userspace is enough to boot the update, and how far that restart is.
 	SoftReboot SoftReboot `json:"softReboot,omitempty"`
-	// Reason and Quarantine say, in PhaseUndo, why, and whether the revision is to be refused from now on.
+	// Reason, in PhaseUndo, is why the host goes back. Quarantine means that the revision is refused from now on.
 	Reason     string `json:"reason,omitempty"`
 	Quarantine bool   `json:"quarantine,omitempty"`
 }
@@ -138,34 +139,35 @@ type Pending struct {
 // SoftReboot is how a pending deployment is booted: "" by a reboot of the machine.
 type SoftReboot string
 
-// A soft reboot is tried once. What it does not bring about a full one does.
+// A soft reboot is tried once. Where it fails to boot the update, a full reboot follows.
 const (
 	SoftPlanned SoftReboot = "planned"
 	SoftStarted SoftReboot = "started"
 )
 
-// Baseline is what was already wrong before the update, so that the verdict blames the update for nothing else.
+// Baseline is what was already wrong before the update, so that the verdict does not blame the update for it.
 type Baseline struct {
 	FailedUnits    []string `json:"failedUnits,omitempty"`
 	KubeletActive  bool     `json:"kubeletActive,omitempty"`
 	KubeletHealthy bool     `json:"kubeletHealthy,omitempty"`
-	// NodeReady means that the update came from a cluster, which is to call the node Ready again; Network is what the
-	// host itself had shown then.
+	// NodeReady means that the update came from a cluster, which is to call the node Ready again. Network is the state of
+	// the host's network before the update.
 	NodeReady bool    `json:"nodeReady,omitempty"`
 	Network   Network `json:"network,omitzero"`
 }
 
-// Network is what a host can tell of its network by itself.
+// Network is what a host can find out about its network by itself.
 type Network struct {
-	// Route means that there is a default route.
+	// Route means that the host has a default route.
 	Route bool `json:"route,omitempty"`
-	// Answers and Silent say that a router of such a route answers on its link, or was asked and does not. Neither is
-	// said of one that was not asked lately.
+	// Answers means that a router of such a route answers on its link. Silent means that a router was asked and does not
+	// answer. Neither is set for a router that was not asked lately.
 	Answers bool `json:"answers,omitempty"`
 	Silent  bool `json:"silent,omitempty"`
 }
 
-// Quarantined is a revision that failed its verdict. It is known by content: another name does not help it.
+// Quarantined is a revision that failed its verdict. It is identified by its content: the same content under another
+// name is refused too.
 type Quarantined struct {
 	Config string    `json:"config"`
 	Digest string    `json:"digest"`
@@ -180,12 +182,12 @@ type Record struct {
 	Previous    *Revision     `json:"previous,omitempty"`
 	Pending     *Pending      `json:"pending,omitempty"`
 	Quarantined []Quarantined `json:"quarantined,omitempty"`
-	// Discard lists deployments of ours that failed or were left; the next update removes them.
+	// Discard lists our deployments that failed or were left; the next update removes them.
 	Discard []string `json:"discard,omitempty"`
 
 	Standing
 
-	// Before is what people read before something else changed the OS, and read again once that is undone.
+	// Before is the state before something else changed the OS. People read it again once that change is undone.
 	Before *Standing `json:"before,omitempty"`
 }
 
@@ -196,14 +198,13 @@ type Standing struct {
 	Since  time.Time `json:"since"`
 }
 
-// A record that can't be used is one of these; nothing acts on it.
+// The errors of a record that can't be used. No program acts on such a record.
 var (
 	errDamaged = errors.New("boot record is damaged")
 	errNewer   = errors.New("boot record was written by a newer version")
 )
 
-// envelope is the record on disk: the sum tells a record that was half written, or written by something else, from
-// ours.
+// envelope is the record on disk. The sum detects a record that was half written, or written by another program.
 type envelope struct {
 	Sum    string          `json:"sha256"`
 	Record json.RawMessage `json:"record"`
@@ -261,10 +262,10 @@ type Store struct {
 	root *files.Root
 }
 
-// NewStore returns the state below root. Nothing is written until it is asked for.
+// NewStore returns the state below root. It writes nothing.
 func NewStore(root *files.Root) *Store { return &Store{root: root} }
 
-// Load returns the boot record; one without a committed revision where the host has none yet.
+// Load returns the boot record. The record of a new host has no committed revision.
 func (s *Store) Load() (*Record, error) {
 	data, err := s.root.ReadFile(RecordPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -276,8 +277,8 @@ func (s *Store) Load() (*Record, error) {
 	return decodeRecord(data)
 }
 
-// save makes r the boot record, durably: two fsyncs. Where the disk is full it takes the room that transactions have
-// put by for this, whether r still names them or not.
+// save makes r the boot record, durably: two fsyncs. Where the disk is full, save frees the reserves of all
+// transactions, also of those that r no longer names.
 func (s *Store) save(r *Record) error {
 	data, err := encodeRecord(r)
 	if err != nil {
@@ -297,7 +298,7 @@ func (s *Store) save(r *Record) error {
 	return nil
 }
 
-// setState changes what people read, and the time only when it is news.
+// setState changes the state that people read. The time changes only where state or reason do.
 func (r *Record) setState(state State, reason string, now time.Time) {
 	if c := r.Committed; state == Done && c != nil && c.Unproved {
 		state = Degraded
@@ -306,7 +307,7 @@ func (r *Record) setState(state State, reason string, now time.Time) {
 		}
 	}
 	r.Before = nil
-	reason = strings.ReplaceAll(reason, "\n", "; ") // joined errors; people and scripts read it as one line
+	reason = strings.ReplaceAll(reason, "\n", "; ") // joined errors; people and scripts read them as one line
 	if r.State != state || r.Reason != reason || r.Since.IsZero() {
 		r.State, r.Reason, r.Since = state, reason, now.UTC().Truncate(time.Second)
 	}
@@ -322,8 +323,8 @@ func (r *Record) Quarantine(digest string) *Quarantined {
 	return nil
 }
 
-// quarantine refuses rev from now on; never the committed content, which is what the host falls back on, unless it was
-// not proved either.
+// quarantine refuses rev from now on. Committed content is never refused, because the host falls back on it, unless
+// that content was not proved either.
 func (r *Record) quarantine(rev Revision, reason string, now time.Time) {
 	reason = strings.ReplaceAll(reason, "\n", "; ")
 	committed := r.Committed != nil && r.Committed.Digest == rev.Digest && !r.Committed.Unproved
@@ -333,10 +334,10 @@ func (r *Record) quarantine(rev Revision, reason string, now time.Time) {
 	}
 }
 
-// ConfigPath is where the configuration of that digest is kept on the host.
+// ConfigPath returns where the configuration with that digest is kept on the host.
 func ConfigPath(digest string) string { return path.Join(configsDir, digest+".json") }
 
-// ReadConfig returns the kept configuration of that digest, as it was given to the transaction.
+// ReadConfig returns the kept configuration with that digest, as the transaction received it.
 func (s *Store) ReadConfig(digest string) ([]byte, error) {
 	return s.root.ReadFile(ConfigPath(digest))
 }

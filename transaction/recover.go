@@ -17,12 +17,12 @@ import (
 // Outcome is what recovery found and did.
 type Outcome struct {
 	Decision
-	// Rebooting: the machine is on its way down.
+	// Rebooting means that the machine is shutting down for a reboot.
 	Rebooting bool
 }
 
-// Recover reads the boot record and brings the host to one side of whatever was interrupted. On a host where nothing
-// was, it reads two small things and is done.
+// Recover reads the boot record and finishes or undoes an interrupted update. On a host without an interrupted update,
+// it reads two small files and returns.
 func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 	s, err := e.situation(ctx, r)
 	if err != nil {
@@ -46,7 +46,7 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 		if o.Do == FirstBoot {
 			err = e.firstBoot(ctx, r, s)
 		} else {
-			err = e.complete(ctx, r) // the run that came first may have been cut short
+			err = e.complete(ctx, r) // the first run may have been interrupted
 		}
 		o.Rebooting = err == nil && r.Pending != nil && (r.Pending.Phase == PhaseUndo || r.Pending.Reread == e.BootID)
 		return o, err
@@ -86,7 +86,8 @@ func (e *Engine) Recover(ctx context.Context, r *Record) (Outcome, error) {
 	return o, nil
 }
 
-// asBefore takes back that something else had changed the OS, where the host is on the committed deployment again.
+// asBefore restores the state from before something else changed the OS, where the host is on the committed deployment
+// again.
 func (e *Engine) asBefore(r *Record) error {
 	if r.Before == nil {
 		return nil
@@ -99,7 +100,7 @@ func (e *Engine) situation(ctx context.Context, r *Record) (situation, error) {
 	s := situation{BootID: e.BootID, Uptime: e.Uptime()}
 	if e.Deployments == nil {
 		if r.Pending != nil {
-			s.Booted = r.Pending.From // a host whose OS was not asked for: the record is all there is
+			s.Booted = r.Pending.From // a host whose OS was left out: the record is all that is known
 		} else if r.Committed != nil {
 			s.Booted = r.Committed.Deployment
 		}
@@ -132,17 +133,18 @@ func (e *Engine) situation(ctx context.Context, r *Record) (situation, error) {
 		return s, nil
 	}
 	if left, counts, err := e.Counter.Left(); err != nil {
-		e.Say("recover", err.Error()) // the way back does not depend on why it was taken
+		e.Say("recover", err.Error()) // the way back does not depend on its reason
 	} else if counts && left < 0 {
 		s.GaveUp = e.Counter.Limit()
 	}
 	return s, nil
 }
 
-// sweep removes journals that nothing refers to: their transaction was cut before it was decided, or is long over.
+// sweep removes journals that nothing refers to: their transaction was interrupted before its decision, or ended long
+// ago.
 func (e *Engine) sweep(r *Record) error {
 	if err := e.Root.Remove(path.Join(StateDir, files.StagePrefix+path.Base(RecordPath))); err != nil {
-		return err // a record that was being written
+		return err // a record whose write was interrupted
 	}
 	ids, err := e.Root.ReadDir(journalsDir)
 	if err != nil {
@@ -182,7 +184,7 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 		state = Degraded
 	}
 	r.setState(state, d.Why, e.Now())
-	// Where the record alone decides, it must not point to what is gone.
+	// Where the record alone decides, it must not point to a journal that is gone.
 	if err := errors.Join(e.store().save(r), fault("withdrawn")); err != nil {
 		return err
 	}
@@ -194,8 +196,8 @@ func (e *Engine) recoverAbort(ctx context.Context, r *Record, d Decision) error 
 	return errors.Join(e.sweep(r), e.tidyConfigs(r))
 }
 
-// stuck notes that what a pending update has made could not be removed. The record keeps its phase: the next recovery
-// tries again.
+// stuck records that the remains of a pending update could not be removed. The record keeps its phase: the next
+// recovery tries again.
 func (e *Engine) stuck(ctx context.Context, r *Record, why string, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -207,8 +209,8 @@ func (e *Engine) stuck(ctx context.Context, r *Record, why string, err error) er
 // errJournalLost is the error of a record that names a decision whose journal is gone.
 var errJournalLost = errors.New("the journal of the pending transaction is missing")
 
-// journalLost goes on without it: how far the change was can't be known, but the committed configuration can be applied
-// again, and so can any other.
+// journalLost continues without the journal. How far the change was is unknown, but the committed configuration can be
+// applied again, and so can any other.
 func (e *Engine) journalLost(r *Record) error {
 	why := fmt.Sprintf("recovering %s: %v; what it had changed is drift now", r.Pending.Config, errJournalLost)
 	r.Pending = nil
@@ -227,7 +229,7 @@ func (e *Engine) recoverForward(ctx context.Context, r *Record) error {
 	if j.BootID == e.BootID {
 		return e.finish(ctx, r, j)
 	}
-	j.Actions = nil // the services start after the cut, with what is there now
+	j.Actions = nil // the services start after the cut, with the files that are there now
 	if !r.Pending.Verdict {
 		return errors.Join(e.finish(ctx, r, j), e.restartBoot(ctx, j))
 	}
@@ -259,10 +261,10 @@ func (e *Engine) recoverUndo(ctx context.Context, r *Record) error {
 	if r.Pending != nil {
 		return err
 	}
-	return e.restartBoot(ctx, j) // the reason that the update failed is in the record; going back worked
+	return e.restartBoot(ctx, j) // the reason of the failed update is in the record; going back worked
 }
 
-// firstBoot completes the new deployment with what it does not carry, and starts the clock.
+// firstBoot completes the new deployment with everything that the deployment does not carry, and starts the clock.
 func (e *Engine) firstBoot(ctx context.Context, r *Record, s situation) error {
 	p := r.Pending
 	p.Phase, p.BootID, p.Attempts = PhaseProve, s.BootID, p.Attempts+1
@@ -274,7 +276,7 @@ func (e *Engine) firstBoot(ctx context.Context, r *Record, s situation) error {
 	return errors.Join(e.complete(ctx, r), fault("prove"))
 }
 
-// complete rolls the journal of a booted deployment forward; where that can't be done, the deployment is given up.
+// complete rolls the journal of a booted deployment forward. Where this fails, the host goes back.
 func (e *Engine) complete(ctx context.Context, r *Record) error {
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
@@ -299,11 +301,11 @@ func (e *Engine) complete(ctx context.Context, r *Record) error {
 	if etc == nil {
 		return e.restartBoot(ctx, j)
 	}
-	etc.BootID = j.BootID // in which it was decided
+	etc.BootID = j.BootID // the boot in which the update was decided
 	return e.restartBoot(ctx, etc)
 }
 
-// roll applies journals, nil ones aside, and makes that durable.
+// roll applies the journals that are not nil, and makes the result durable.
 func (e *Engine) roll(journals ...*journal) error {
 	for _, j := range journals {
 		if j == nil {
@@ -322,19 +324,19 @@ func (e *Engine) roll(journals ...*journal) error {
 	return nil
 }
 
-// Settle makes the proved deployment current. The one before stays bootable, and its way back too, until the next
-// update.
+// Settle makes the proved deployment current. The deployment before stays bootable, and the way back to it stays open,
+// until the next update.
 func (e *Engine) Settle(r *Record) error {
 	p := r.Pending
 	if p.From != p.Deployment && r.Committed == nil {
-		// The machine's own first deployment: no configuration, but a place to come back to.
+		// The machine's own first deployment has no configuration, but the host can go back to it.
 		r.Committed = &Revision{Deployment: p.From, Since: e.Now().UTC()}
 	}
 	prev := r.Previous
 	if prev != nil && prev.Deployment != "" && prev.Deployment != p.From && prev.Deployment != p.Deployment {
 		r.Discard = append(r.Discard, prev.Deployment)
 	}
-	// The boot after a cut from here on is one more to be proved, and none that the boot loader could refuse.
+	// After a cut from here on, the next boot is proved once more. The boot loader must not be able to refuse it.
 	if err := fault("settle"); err != nil {
 		return err
 	}
@@ -347,8 +349,8 @@ func (e *Engine) Settle(r *Record) error {
 	return e.settle(r)
 }
 
-// GoBack gives the pending deployment up and boots the one before. The reason is on the disk first, so that a cut
-// anywhere leads to the same end.
+// GoBack gives the pending deployment up and boots the deployment before. The reason is written to the disk first, so
+// that a cut at any point leads to the same end.
 func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine bool) error {
 	p := r.Pending
 	p.Phase, p.Reason, p.Quarantine = PhaseUndo, why, quarantine
@@ -371,7 +373,7 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 		if j == nil {
 			return e.journalLost(r)
 		}
-		j.Actions = nil // everything has started since the change, and starts again
+		j.Actions = nil // all services have started since the change, and start again
 		if err := e.undoHere(ctx, r, j, errors.New(why)); r.Pending != nil {
 			return err
 		}
@@ -401,7 +403,7 @@ func (e *Engine) GoBack(ctx context.Context, r *Record, why string, quarantine b
 // ErrStranded is the error of going back to a deployment that has been removed.
 var ErrStranded = errors.New("the deployment to go back to is gone")
 
-// stranded stays where it is, unproved, and makes that what the next update starts from.
+// stranded keeps the host where it is, unproved. The next update starts from there.
 func (e *Engine) stranded(r *Record, why string) error {
 	p := r.Pending
 	if err := e.uncount(p.Road); err != nil {
@@ -417,7 +419,8 @@ func (e *Engine) stranded(r *Record, why string) error {
 	return errors.Join(ErrStranded, e.store().save(r))
 }
 
-// Judge takes the verdict on a committed revision that has none. A no quarantines it: there is nowhere to go back to.
+// Judge applies the verdict to a committed revision that has none. A no quarantines the revision: the host has no
+// deployment to go back to.
 func (e *Engine) Judge(r *Record, verdict error) error {
 	c := r.Committed
 	if verdict != nil {
@@ -438,8 +441,8 @@ func (e *Engine) gone(ctx context.Context, id string) (bool, error) {
 	return !slices.ContainsFunc(ds, func(d ostree.Deployment) bool { return d.ID == id }), nil
 }
 
-// Disown forgets a pending update whose deployments are not the booted one, because another one is asked for: what the
-// journal did is taken back, and the host as it is becomes what the next update starts from.
+// Disown forgets a pending update whose deployments are not the booted one, because another configuration is asked for.
+// It undoes the effects of the journal. The next update starts from the host as it is then.
 func (e *Engine) Disown(ctx context.Context, r *Record) error {
 	j, err := e.pendingJournal(r.Pending)
 	if err != nil {
@@ -468,7 +471,8 @@ func (e *Engine) Disown(ctx context.Context, r *Record) error {
 func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 	p := r.Pending
 	if p.Phase != PhaseUndo {
-		// What tells this boot from one that no agent watches is about to go: the default, and the boot loader's counter.
+		// The default and the boot loader's counter are about to change. Both distinguish this boot from one that no agent
+		// watches.
 		p.Phase, p.Reason, p.Quarantine = PhaseUndo, d.Why, d.Quarantine
 		r.setState(Working, "going back: "+d.Why, e.Now())
 		if err := errors.Join(fault("return"), e.store().save(r), fault("returning")); err != nil {
@@ -496,7 +500,7 @@ func (e *Engine) returned(ctx context.Context, r *Record, d Decision) error {
 	if err := errors.Join(fault("returned"), e.store().save(r), fault("rolled back")); err != nil {
 		return err
 	}
-	if p.EtcTransaction != "" { // of the deployment that was left, which takes everything else of it along
+	if p.EtcTransaction != "" { // its other files are removed with the deployment that was left
 		if err := e.Root.RemoveAll(journalDir(p.EtcTransaction)); err != nil {
 			return err
 		}
@@ -516,7 +520,7 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 		return err
 	}
 	if j == nil {
-		// Only the step to the committed deployment can be taken back, and only once.
+		// Only the step to the committed deployment can be undone, and only once.
 		state = Degraded
 		d.Why += "; what no deployment carries could not follow: apply " + cmp.Or(r.Previous.Config, "a configuration") +
 			" to mend that"
@@ -541,7 +545,7 @@ func (e *Engine) wentBack(ctx context.Context, r *Record, d Decision) error {
 	return errors.Join(j.forget(), e.restartBoot(ctx, j))
 }
 
-// defaultIs keeps the boot loader on the deployment that we are on.
+// defaultIs makes sure that the deployment id is the boot loader's default.
 func (e *Engine) defaultIs(ctx context.Context, id string) error {
 	ds, err := e.Deployments.Status(ctx)
 	if err != nil {
@@ -557,14 +561,14 @@ func (e *Engine) defaultIs(ctx context.Context, id string) error {
 	return nil
 }
 
-// Withdraw takes back a committed update that has not booted yet.
+// Withdraw undoes a committed update that has not booted yet.
 func (e *Engine) Withdraw(ctx context.Context, r *Record, why string) error {
 	if r.Pending.Road == RoadSwitch {
 		if err := e.leave(ctx, r.Pending); err != nil {
 			return err
 		}
 	}
-	return e.recoverAbort(ctx, r, Decision{Do: Abort, Why: why}) // what is staged was no default yet
+	return e.recoverAbort(ctx, r, Decision{Do: Abort, Why: why}) // a staged deployment was not the default yet
 }
 
 // Lift takes content out of quarantine.
@@ -573,19 +577,19 @@ func (e *Engine) Lift(r *Record, digest string) error {
 	return e.store().save(r)
 }
 
-// Progress is what status shows of a transaction under way.
+// Progress is the part of a running transaction that status shows.
 type Progress struct {
 	ID    string `json:"id"`
 	Road  Road   `json:"road"`
 	Phase Phase  `json:"phase"`
-	// Done of Steps are applied; on the switch these are the paths that no deployment carries.
+	// Done is how many of Steps are applied. On the switch only paths that no deployment carries count.
 	Done  int `json:"done"`
 	Steps int `json:"steps"`
-	// SoftReboot means that it is booted by a restart of the userspace, or was.
+	// SoftReboot means that a restart of the userspace boots the update, or has booted it.
 	SoftReboot bool `json:"softReboot,omitempty"`
 }
 
-// Progress returns how far the pending transaction is, nil where there is none.
+// Progress returns how far the pending transaction is, nil where no transaction is pending.
 func (s *Store) Progress(r *Record) (*Progress, error) {
 	p := r.Pending
 	if p == nil {

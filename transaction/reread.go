@@ -10,8 +10,8 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// readEarly are the files and directories that something reads before recovery has its turn in a boot, by who does. A
-// directory ends in a slash and means all below it.
+// readEarly lists the files and directories that are read in a boot before recovery runs, by reader. A directory ends
+// in a slash and stands for all paths below it.
 var readEarly = []struct{ reader, places string }{
 	{"systemd itself", "/etc/systemd/system.conf /etc/systemd/system.conf.d/ /etc/systemd/system-generators/ " +
 		"/etc/systemd/system-environment-generators/ /etc/systemd/system-preset/ /etc/machine-id /etc/machine-info " +
@@ -38,16 +38,17 @@ var readEarly = []struct{ reader, places string }{
 // earlyTypes are the types of units that are made or started before recovery, or for good.
 var earlyTypes = []string{".mount", ".automount", ".swap", ".device", ".slice", ".scope"}
 
-// earlyTargets are those that recovery comes after, or is a part of.
+// earlyTargets are the targets that recovery comes after, or is a part of.
 var earlyTargets = []string{"sysinit.target", "local-fs.target", "local-fs-pre.target", "swap.target",
 	"cryptsetup.target", "cryptsetup-pre.target", "veritysetup.target", "integritysetup.target",
 	"remote-fs-pre.target", "remote-cryptsetup.target", "initrd.target", "initrd-root-fs.target"}
 
-// rereads says who has read a path, in the boot that is under way, before recovery changes it: "" if what it becomes is
-// seen without one more boot. at is a resolved path, after what it becomes, text what is known of a unit by its name.
+// rereads returns which program has read a path, in the boot that is under way, before recovery changes it. "" means
+// that the change takes effect without one more boot. at is a resolved path, after the node that it becomes. text
+// returns the known text of a unit by name.
 //
-// Units that have their turn later are read again by a daemon-reload. Those whose turn is past are not, and neither is
-// a unit kept from starting that was to start: its job has been queued.
+// Units that start later are read again by a daemon-reload. Units that have already run are not read again. Nor is a
+// unit that the change keeps from starting: its job is already queued.
 func rereads(at string, after files.Node, text func(unit string) string) string {
 	if rest, ok := strings.CutPrefix(at, "/etc/systemd/system/"); ok {
 		return rereadsUnit(strings.Split(rest, "/"), after, text)
@@ -62,7 +63,7 @@ func rereads(at string, after files.Node, text func(unit string) string) string 
 	return ""
 }
 
-// rereadsUnit is rereads of a path below /etc/systemd/system, by its parts.
+// rereadsUnit does the work of rereads for a path below /etc/systemd/system, by its parts.
 func rereadsUnit(parts []string, after files.Node, text func(unit string) string) string {
 	name, within := parts[0], ""
 	for _, suffix := range []string{".wants", ".requires", ".upholds", ".d"} {
@@ -96,7 +97,7 @@ func rereadsUnit(parts []string, after files.Node, text func(unit string) string
 	return ""
 }
 
-// withoutBlanks is a unit's text as systemd reads its assignments.
+// withoutBlanks returns a unit's text as systemd reads its assignments.
 func withoutBlanks(text string) string {
 	return strings.NewReplacer(" ", "", "\t", "", "=false", "=no", "=0", "=no", "=off", "=no").Replace(text)
 }

@@ -15,19 +15,19 @@ import (
 // Staged is an update that boots on a host whose deployments can't be switched.
 type Staged struct {
 	Update
-	// Booted is the deployment that we are on and come back to.
+	// Booted is the deployment that the host runs and goes back to.
 	Booted string
-	// Stage makes the deployment, locked: it does not boot. Nil where only files change; then the record decides, and the
-	// next boot of the same deployment applies them.
+	// Stage makes the deployment, locked: it does not boot. Stage is nil where only files change. Then the record decides,
+	// and the next boot of the same deployment applies the files.
 	Stage func(ctx context.Context) (ostree.Deployment, error)
-	// Release lets what is staged become what boots, at the next orderly shutdown.
+	// Release unlocks the staged deployment: it boots after the next orderly shutdown.
 	Release func(ctx context.Context, id string) error
-	// Reclaim are deployments that go before: their kernels take the room that the new one needs.
+	// Reclaim are deployments that are removed before: the new kernel needs the room of theirs.
 	Reclaim []string
 }
 
-// etcJournal returns the journal of what the booted /etc is to become, nil on roads that have none. The first call
-// makes it: only now the tree is there that it is made for, with all that was written to the old one before the reboot.
+// etcJournal returns the journal of the changes to the booted /etc, nil on roads that have none. The first call makes
+// the journal. Only now the tree exists that the journal is for, with all writes to the old /etc before the reboot.
 func (e *Engine) etcJournal(ctx context.Context, r *Record) (*journal, error) {
 	p := r.Pending
 	if p.Road != RoadStaged {
@@ -40,7 +40,7 @@ func (e *Engine) etcJournal(ctx context.Context, r *Record) (*journal, error) {
 		}
 		return j, err
 	}
-	if err := e.sweep(r); err != nil { // one that was cut before it was complete
+	if err := e.sweep(r); err != nil { // a journal that was interrupted before it was complete
 		return nil, err
 	}
 	wants, drifted, err := e.Etc(ctx, r)
@@ -63,9 +63,9 @@ func (e *Engine) etcJournal(ctx context.Context, r *Record) (*journal, error) {
 	return j, nil
 }
 
-// reread notes, before anything of it is done, that the boot under way has read what the journals change: then this
-// boot is not to be proved, and the next one costs no attempt. Only once, so that a host that never gets through this
-// runs out of attempts all the same.
+// reread records that the boot under way has already read files that the journals are about to change. Then this boot
+// is not to be proved, and the next boot costs no attempt. Only one boot is free, so that a host that never gets
+// through this runs out of attempts all the same.
 func (e *Engine) reread(r *Record, journals ...*journal) error {
 	p := r.Pending
 	if p.Road != RoadStaged || p.Reread == e.BootID {
@@ -86,7 +86,7 @@ func (e *Engine) reread(r *Record, journals ...*journal) error {
 	return errors.Join(e.store().save(r), fault("reread"))
 }
 
-// early says why a boot has to begin again after those steps that are selected: "" if it need not.
+// early returns why the host must boot again after those steps that are selected, "" where it need not.
 func (e *Engine) early(journals []*journal, selected func(*journal, *step) (bool, error)) (string, error) {
 	for _, j := range journals {
 		if j == nil {
@@ -99,7 +99,7 @@ func (e *Engine) early(journals []*journal, selected func(*journal, *step) (bool
 			}
 			at, err := e.Root.Resolve(st.Path)
 			if err != nil {
-				continue // something makes room for it: nothing has read it where it is to be
+				continue // another step makes room for the path, so no program has read it yet
 			}
 			why := rereads(at, st.After, func(unit string) string { return e.unitText(j, st, unit) })
 			if why == "" {
@@ -115,7 +115,7 @@ func (e *Engine) early(journals []*journal, selected func(*journal, *step) (bool
 	return "", nil
 }
 
-// unitText is what is said of a unit, before and after the step and by the OS.
+// unitText returns all text of a unit: before and after the step, and from the OS.
 func (e *Engine) unitText(j *journal, st *step, unit string) string {
 	var text []byte
 	at := []string{st.Path, "/etc/systemd/system/" + unit, "/usr/lib/systemd/system/" + unit}
@@ -135,8 +135,8 @@ func (e *Engine) unitText(j *journal, st *step, unit string) string {
 	return string(text)
 }
 
-// takeBackHere undoes, on the deployment itself, what was applied to it, and reboots: everything has started with it.
-// The record says so until that boot has come.
+// takeBackHere undoes, on the deployment itself, the changes that were applied to it, and reboots, because all services
+// have started with them. The record keeps PhaseUndo until that boot has come.
 func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 	journals, err := e.journalsHere(r.Pending)
 	if err == nil {
@@ -152,8 +152,8 @@ func (e *Engine) takeBackHere(ctx context.Context, r *Record) error {
 	return errors.Join(fault("taken back"), e.Services.Reboot(context.WithoutCancel(ctx)))
 }
 
-// journalsHere are those of an update without a deployment, the last one first. One that was never complete, or has
-// been taken back, is not among them.
+// journalsHere returns the journals of an update without a deployment, the last one first. A journal that was never
+// complete, or has been undone, is not in the list.
 func (e *Engine) journalsHere(p *Pending) ([]*journal, error) {
 	var out []*journal
 	for _, id := range []string{p.EtcTransaction, p.Transaction} {
@@ -177,8 +177,8 @@ func undoAll(journals []*journal) error {
 	return nil
 }
 
-// returnedHere finishes, in a later boot, the way back of an update without a deployment. What of it that boot has
-// still read in part takes one more.
+// returnedHere finishes, in a later boot, the way back of an update without a deployment. Where that boot has already
+// read a part of the update, one more boot follows.
 func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (rebooting bool, err error) {
 	p := r.Pending
 	journals, err := e.journalsHere(p)
@@ -193,7 +193,7 @@ func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (reboo
 		return false, err
 	}
 	if again != "" {
-		// Whatever comes of it, this is a boot that the next one follows.
+		// Even where the undoing fails, the next boot counts as the one after this.
 		p.BootID = e.BootID
 		if err := e.store().save(r); err != nil {
 			return false, err
@@ -219,7 +219,7 @@ func (e *Engine) returnedHere(ctx context.Context, r *Record, d Decision) (reboo
 	return false, nil
 }
 
-// done says of a step whether it shows on the disk.
+// done reports whether a step shows on the disk.
 func (j *journal) done(st *step) (bool, error) {
 	switch st.Op {
 	case opPut:
@@ -238,13 +238,13 @@ func (j *journal) done(st *step) (bool, error) {
 	return n.Type != st.Before.Type, err
 }
 
-// undone reports whether nothing of a step shows on the disk any more. What another program has put in its place since
-// is not of it: undoing lets that be.
+// undone reports whether nothing of a step shows on the disk any more. A node that another program has put in its place
+// since does not belong to the step: undoing leaves that node alone.
 func (j *journal) undone(st *step) (bool, error) {
 	if waiting, err := j.staged(st); err != nil || waiting && st.Op == opPut {
 		return true, err
 	}
-	if st.Keep != "" { // the pre-image goes with the undoing
+	if st.Keep != "" { // the pre-image is removed by the undoing
 		_, name, err := j.kept(st)
 		return name == "", err
 	}

@@ -17,60 +17,61 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// op is what a step does to its path.
+// op is the effect of a step on its path.
 type op string
 
 const (
 	opPut    op = "put"    // a staged file or link takes the path's place, by rename
 	opHard   op = "hard"   // the path becomes another name of a file
 	opMeta   op = "meta"   // mode, owner or label change in place; no byte is touched
-	opMkdir  op = "mkdir"  // a directory that is not there
-	opRemove op = "remove" // a file or link goes
-	opRmdir  op = "rmdir"  // a directory goes, if nothing is left in it
+	opMkdir  op = "mkdir"  // a directory is made
+	opRemove op = "remove" // a file or link is removed
+	opRmdir  op = "rmdir"  // a directory is removed, if it is empty
 )
 
-// step is one effect on one path, written down before anything is done. Whether it is done is seen from the disk.
+// step is one effect on one path, recorded before anything is done. Whether it is done is seen from the disk.
 type step struct {
 	Op     op         `json:"op"`
 	Path   string     `json:"path"`
 	Dir    string     `json:"dir,omitempty"`   // where the new node is staged: the deepest directory that exists
-	Stage  string     `json:"stage,omitempty"` // its name there
-	Keep   string     `json:"keep,omitempty"`  // the name that the old node is kept under, see journal.kept
+	Stage  string     `json:"stage,omitempty"` // the name of the new node there
+	Keep   string     `json:"keep,omitempty"`  // the name under which the old node is kept, see journal.kept
 	Before files.Node `json:"before"`
 	After  files.Node `json:"after"`
 	Sum    string     `json:"sum,omitempty"` // digest of the new contents
 	HardTo string     `json:"hardTo,omitempty"`
-	Field  string     `json:"field,omitempty"` // of the configuration, for messages
-	// Implied says of a directory that no want asks for it: something below it has to stand somewhere.
+	Field  string     `json:"field,omitempty"` // field of the configuration, for messages
+	// Implied means that no want asks for the directory: it is a parent of something below it.
 	Implied bool `json:"implied,omitempty"`
-	// Exposed is what others than root can write to: the outermost directory on the way to the path, see
-	// files.ExposedError, or the path itself where a user owns the file. What these users do there fails no transaction.
+	// Exposed is a place that other users than root can write to. It is the outermost such directory on the way to the
+	// path (see files.ExposedError), or the path itself where a user owns the file. What these users do there fails no
+	// transaction.
 	Exposed string `json:"exposed,omitempty"`
-	// IfEmpty says of a file that goes that it stays once it has bytes.
+	// IfEmpty means that the file is removed only while it has no bytes.
 	IfEmpty bool `json:"ifEmpty,omitempty"`
-	// LeftOut says of a step of an exposed place that it could not be staged, or its old node not be kept: nothing of it
-	// is done or undone.
+	// LeftOut means that a step of an exposed place could not be staged, or its old node could not be kept. The step is
+	// neither done nor undone.
 	LeftOut bool `json:"leftOut,omitempty"`
 
 	data   []byte
 	linked bool // the old node is kept as another name of its inode
 }
 
-// stepper turns wants into steps against what the host has.
+// stepper turns wants into steps, by comparing them with the host.
 type stepper struct {
 	root   *files.Root
 	id     string
 	labels *files.Labels
 	wants  map[string]*files.Want
-	going  map[string]bool // files, links and directories that will not be there any more
+	going  map[string]bool // files, links and directories that will be removed
 	made   map[string]bool // directories that a step makes
 	steps  []step
-	left   []Left // exposed wants that can't be had
+	left   []Left // exposed wants that are impossible
 }
 
-// makeSteps returns what must be done so that the host has every want: nothing for what it has already. The order is
-// such that at each moment old and new overlap rather than leave a gap: directories and new nodes first, then what
-// goes; except where something must make room. left says why wants of exposed places have no step.
+// makeSteps returns the steps after which the host has every want. A want that the host already has needs no step. The
+// order lets old and new overlap at each moment rather than leave a gap: directories and new nodes first, removals
+// last. An exception is a removal that makes room. left has the wants of exposed places without steps, and why.
 func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.Want) (steps []step, left []Left,
 	err error) {
 	s := &stepper{root: root, id: id, labels: labels,
@@ -134,8 +135,8 @@ func makeSteps(root *files.Root, id string, labels *files.Labels, wants []files.
 	return s.steps, s.left, nil
 }
 
-// addOrLeave adds the steps of w, all of them or none. What others than root put into the way of a want is their drift,
-// and keeps nothing else from being done.
+// addOrLeave adds the steps of w, all of them or none. An obstacle that other users than root put into the way of a
+// want is their drift. It does not stop the other wants.
 func (s *stepper) addOrLeave(w *files.Want) error {
 	if err := s.nameable(w); err != nil {
 		return fmt.Errorf("%s: %w", w.Subject(), err)
@@ -154,21 +155,21 @@ func (s *stepper) addOrLeave(w *files.Want) error {
 		return err
 	}
 	s.steps, s.made, s.going = s.steps[:before], made, going
-	if !w.Exists { // what is to be in it has the same in its way
+	if !w.Exists { // the wants for its contents meet the same obstacle
 		err = fmt.Errorf("%w; others than root can write to %s: move away what is in the way, and apply again", err, exposed)
 		s.left = append(s.left, Left{Path: w.Path, Err: err})
 	}
 	return nil
 }
 
-// obstructed reports whether an error can come of what others do in a directory that they can write to, rather than of
-// the disk or of this process. A user can fill their home, and has quotas.
+// obstructed reports whether others can cause an error, in a directory that they can write to, rather than the disk or
+// this process. A user can fill their home, and has quotas.
 func obstructed(err error) bool {
 	ours := []error{unix.EIO, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE}
 	return !slices.ContainsFunc(ours, func(target error) bool { return errors.Is(err, target) })
 }
 
-// nameable refuses names that no file system takes, before anything is staged under a shorter one.
+// nameable refuses names that no file system takes, before anything is staged under a shorter name.
 func (s *stepper) nameable(w *files.Want) error {
 	for part := range strings.SplitSeq(w.Path, "/") {
 		if len(part) > maxName {
@@ -184,8 +185,8 @@ func (s *stepper) append(st step) {
 	s.steps = append(s.steps, st)
 }
 
-// exposure is what makes a step one of an exposed place, "" where nothing does: who owns the file that is there, or
-// will own it, can change it at any moment.
+// exposure returns the exposed place of a step, "" where the step has none. A user who owns the file, or will own it,
+// can change it at any moment.
 func exposure(root *files.Root, st *step) string {
 	if at := root.Exposed(st.Path); at != "" {
 		return at
@@ -197,12 +198,12 @@ func exposure(root *files.Root, st *step) string {
 	return ""
 }
 
-// refusal is what a configuration asks for and can't have, also where others can write to the place.
+// refusal is the error of a want that is impossible also where others can write to the place.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
-// goes reports whether what is at the path makes room: for nothing, or for a directory.
+// goes reports whether the node at the path is removed, for nothing or for a directory.
 func (s *stepper) goes(w *files.Want) (bool, error) {
 	if w.Exists || w.HardTo != "" || w.Node.Type != files.Absent && w.Node.Type != files.Directory {
 		return false, nil
@@ -219,7 +220,7 @@ func (s *stepper) differs(w *files.Want) (bool, error) {
 	if len(d) > 0 || w.HardTo == "" {
 		return len(d) > 0, nil
 	}
-	// The same inode today; a target that is replaced leaves this name behind with the old one.
+	// Both names are the same inode now. When the target is replaced, this name keeps the old inode.
 	if t := s.wants[path.Clean(w.HardTo)]; t != nil && t.Node.Type == files.Regular {
 		d, err := s.root.Compare(*t)
 		return len(d) > 0, err
@@ -320,7 +321,7 @@ func (s *stepper) hardTarget(name string) error {
 	return nil
 }
 
-// makesWay reports whether something above name goes, so that what it is now says nothing about name.
+// makesWay reports whether a directory above name is removed, so that the present state says nothing about name.
 func (s *stepper) makesWay(name string) bool {
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
 		if s.going[dir] {
@@ -340,7 +341,7 @@ func (s *stepper) changeable() error {
 		seen[at] = true
 		err := s.root.Changeable(at)
 		if st.Exposed != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) {
-			return nil // it is moved away at this moment, or something is in the way
+			return nil // a user has just moved it away, or something is in the way
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", st.subject(), err)
@@ -359,12 +360,12 @@ func (s *stepper) changeable() error {
 		}
 		dir, err := s.root.Ancestor(st.Path)
 		if errors.Is(err, unix.ENOTDIR) || st.Exposed != "" && err != nil {
-			continue // an earlier step makes room, or others move what is on the way
+			continue // an earlier step makes room, or others move a directory on the way
 		}
 		if err != nil {
 			return err
 		}
-		in, err := s.root.Resolve(path.Join(dir, "entry")) // dir may be a link on another file system, as /usr/local is
+		in, err := s.root.Resolve(path.Join(dir, "entry")) // dir may be a link to another file system, as /usr/local is
 		if err != nil {
 			return err
 		}
@@ -378,8 +379,8 @@ func (s *stepper) changeable() error {
 // subject names the step in a message.
 func (st *step) subject() string { return strings.TrimSpace(st.Field + " " + st.Path) }
 
-// inPlace reports whether mode, owner and label alone are to change. A file in an exposed place may be exchanged before
-// they do, so there this is for files alone whose contents are their owner's.
+// inPlace reports whether only mode, owner and label are to change. A file in an exposed place may be exchanged before
+// they change. So in such places only files whose contents belong to their owner change in place.
 func (s *stepper) inPlace(w *files.Want) bool {
 	return w.Node.AnyData || s.root.Exposed(w.Path) == "" && s.sameContents(w)
 }
@@ -402,7 +403,7 @@ func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 		return err
 	}
 	if s.made[w.Path] {
-		for i := range s.steps { // made as a mere parent before: this want says more
+		for i := range s.steps { // made only as a parent before: this want says more
 			if s.steps[i].Op == opMkdir && s.steps[i].Path == w.Path && !w.Exists {
 				s.steps[i].After, s.steps[i].Implied = st.After, false
 			}
@@ -415,9 +416,9 @@ func (s *stepper) addDirectory(w *files.Want, st step, found files.Node) error {
 	return nil
 }
 
-// vacate checks that nothing is left in the directory name once this transaction has removed what it removes, and takes
-// away the directories below that hold nothing else: those that were only made because something had to be in them. In
-// an exposed place a user can make any number of entries: the first of them that stays ends the search.
+// vacate checks that nothing is left in the directory name once this transaction has done its removals. It removes the
+// directories below that hold nothing else: those that were made only as parents. In an exposed place a user can make
+// any number of entries, so the first entry that stays ends the search.
 func (s *stepper) vacate(name string) error {
 	return s.root.EachName(name, func(e string) error {
 		below := path.Join(name, e)
@@ -441,8 +442,8 @@ func (s *stepper) vacate(name string) error {
 	})
 }
 
-// parents sees to it that the directories above name will exist, and returns the deepest one that does already, which
-// is where the new node is staged: on the target's own file system, and with no effect before the commit.
+// parents makes sure that the directories above name will exist, and returns the deepest one that already exists. The
+// new node is staged there: on the target's own file system, and with no effect before the commit.
 func (s *stepper) parents(name string) (string, error) {
 	var missing []string
 	dir := path.Dir(name)
@@ -484,7 +485,7 @@ func (s *stepper) parents(name string) (string, error) {
 	return dir, nil
 }
 
-// implied are the directories that the steps make for no want's own sake.
+// implied returns the directories that the steps make only as parents.
 func implied(steps []step) []string {
 	var out []string
 	for i := range steps {
@@ -495,15 +496,15 @@ func implied(steps []step) []string {
 	return out
 }
 
-// addTo is the sorted union of two sets of paths.
+// addTo returns the sorted union of two sets of paths.
 func addTo(set, more []string) []string {
 	out := slices.Concat(set, more)
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// order sorts the steps: what makes room, directories from the top, new nodes, hard links to them, changes in place,
-// and then what goes, from the bottom.
+// order sorts the steps: removals that make room, directories from the top, new nodes, hard links to them, changes in
+// place, and then the other removals, from the bottom.
 func (s *stepper) order() {
 	needed := map[string]bool{}
 	for _, st := range s.steps {
@@ -513,7 +514,7 @@ func (s *stepper) order() {
 			}
 		}
 	}
-	makesRoom := map[string]bool{} // directories that must go, and with them what is below
+	makesRoom := map[string]bool{} // directories that must be removed, with all that is below them
 	for _, st := range s.steps {
 		if st.Op == opRmdir && needed[st.Path] {
 			makesRoom[st.Path] = true
@@ -552,17 +553,17 @@ func (s *stepper) order() {
 	})
 }
 
-// stateNodes is how many files and directories the agent's own state needs at the most for one transaction.
+// stateNodes is how many files and directories the agent's own state needs for one transaction at most.
 const stateNodes = 12
 
-// checkSpace refuses an update that a file system has no room for: what is staged, directories that will be made, and
-// the given bytes, in a few files, for the agent's own state.
+// checkSpace refuses an update that a file system has no room for. The update needs room for staged nodes, for new
+// directories, and for the given bytes, in a few files, of the agent's own state.
 func checkSpace(root *files.Root, steps []step, state string, bytes uint64) error {
 	type need struct {
 		space        files.Space
 		dir          string
 		bytes, nodes uint64
-		needed       bool // for more than exposed places, which a user can fill
+		needed       bool // more than exposed places, which a user can fill, need the room
 	}
 	needs := map[uint64]*need{}
 	add := func(dir string, bytes, nodes uint64, needed bool) error {
@@ -585,7 +586,7 @@ func checkSpace(root *files.Root, steps []step, state string, bytes uint64) erro
 		if st.Op == opMkdir {
 			var err error
 			if dir, err = root.Ancestor(st.Path); err != nil {
-				continue // something makes room for it, and that is the room
+				continue // a removal makes room for the directory
 			}
 		}
 		if dir == "" {
@@ -607,7 +608,7 @@ func checkSpace(root *files.Root, steps []step, state string, bytes uint64) erro
 	var errs []error
 	for _, n := range needs {
 		if !n.needed {
-			continue // what finds no room there is left out
+			continue // steps that find no room in an exposed place are left out
 		}
 		if n.bytes > n.space.Bytes {
 			errs = append(errs, fmt.Errorf("checking space: the file system of %s has %d bytes free, this update needs %d: %w",

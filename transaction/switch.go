@@ -22,15 +22,15 @@ type Switch struct {
 	Update
 	// Request is the deployment to make.
 	Request ostree.Request
-	// Booted is the deployment that we are on and come back to.
+	// Booted is the deployment that the host runs and goes back to.
 	Booted string
-	// Etc says what the new deployment's tree must hold, given that tree; paths are those of the host.
+	// Etc returns what the new deployment's tree must hold, given that tree. The paths are those of the host.
 	Etc func(tree *files.Root) ([]files.Want, error)
 	// Open opens a deployment's tree for writing.
 	Open func(d ostree.Deployment) (*files.Root, error)
 }
 
-// mergeTries is how often the new /etc is made again because the running one was written to meanwhile.
+// mergeTries is how many times at most the new /etc is made, where the running /etc is written to meanwhile.
 const mergeTries = 3
 
 func (p *Pending) waiting() string {
@@ -40,14 +40,15 @@ func (p *Pending) waiting() string {
 	return "waiting for the reboot"
 }
 
-// BootBy notes how the committed deployment is going to be booted, before that is begun.
+// BootBy records how the committed deployment is going to be booted, before that boot is started.
 func (e *Engine) BootBy(r *Record, how SoftReboot) error {
 	r.Pending.SoftReboot = how
 	r.setState(Working, r.Pending.waiting(), e.Now())
 	return e.store().save(r)
 }
 
-// materialise makes the deployment and writes the configuration into its /etc, again when the running /etc moved.
+// materialise makes the deployment and writes the configuration into its /etc. It does so again where the running /etc
+// changed meanwhile.
 func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Switch) (ostree.Deployment, error) {
 	for try := 1; ; try++ {
 		stamps, err := e.Root.Stamps("/etc")
@@ -90,10 +91,10 @@ func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Swit
 	}
 }
 
-// EtcMoved reports whether the running /etc was written to since the pending deployment's was merged from it.
+// EtcMoved reports whether the running /etc was written to since the pending deployment's /etc was merged from it.
 func (e *Engine) EtcMoved(p *Pending) (bool, error) {
 	if p.Road != RoadSwitch {
-		return false, nil // ostree merges it at the shutdown
+		return false, nil // ostree merges /etc at the shutdown
 	}
 	stamps, err := e.Root.Stamps("/etc")
 	return err == nil && digestOf(stamps) != p.Etc, err
@@ -107,8 +108,8 @@ func digestOf(stamps map[string]string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// moved returns a path of the running /etc that is not as it was, "" where there is none: one that root alone can
-// change before any other.
+// moved returns a path of the running /etc that has changed, "" where no path has. A path that only root can change is
+// preferred.
 func (e *Engine) moved(before map[string]string) (string, error) {
 	after, err := e.Root.Stamps("/etc")
 	if err != nil {
@@ -133,8 +134,8 @@ func merged(a, b map[string]string) map[string]string {
 	return out
 }
 
-// writeEtc puts what the configuration wants into the new deployment, which nothing uses yet: no pre-images, one
-// syncfs. It returns the directories that it made for no want's own sake.
+// writeEtc writes the configuration's wants into the new deployment, which is not in use yet: no pre-images, one
+// syncfs. It returns the directories that it made only as parents.
 func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, error) {
 	tree, err := s.Open(d)
 	if err != nil {
@@ -170,9 +171,9 @@ func (e *Engine) writeEtc(d ostree.Deployment, id string, s Switch) ([]string, e
 	return implied(steps), errors.Join(tree.SyncFS("/etc"), fault("etc written"))
 }
 
-// writeStep does a step in the /etc of a deployment that nothing runs on.
+// writeStep does a step in the /etc of a deployment that is not running.
 func (j *journal) writeStep(st *step) error {
-	// Everything else there is shared with other deployments: hard links into the repository.
+	// All other files there are hard links into the repository, shared with other deployments.
 	if at, err := j.root.Resolve(st.Path); err != nil || !strings.HasPrefix(at, "/etc/") {
 		return errors.Join(err, fmt.Errorf("%s is not in the deployment's own /etc", st.subject()))
 	}
@@ -186,12 +187,12 @@ func (j *journal) writeStep(st *step) error {
 	return j.rollStep(st)
 }
 
-// abort takes back what Switch made so far. The default is still the old deployment, or is made so again.
+// abort undoes the work of Switch so far. The old deployment is still the default, or becomes the default again.
 func (e *Engine) abort(ctx context.Context, r *Record, j *journal, why error) error {
 	return e.revoke(ctx, r, j, why, func() { r.setState(Degraded, why.Error(), e.Now()) })
 }
 
-// revoke is abort, with what the record then says of the host.
+// revoke does the work of abort, with say to set the state in the record.
 func (e *Engine) revoke(ctx context.Context, r *Record, j *journal, why error, say func()) error {
 	ctx = context.WithoutCancel(ctx)
 	e.Say("abort", why.Error())
@@ -206,7 +207,7 @@ func (e *Engine) revoke(ctx context.Context, r *Record, j *journal, why error, s
 	return errors.Join(why, e.store().save(r))
 }
 
-// unmake removes the deployments that the pending update made, and none that anybody else did.
+// unmake removes the deployments that the pending update made, and no others.
 func (e *Engine) unmake(ctx context.Context, p *Pending) error {
 	if e.Deployments == nil {
 		return nil

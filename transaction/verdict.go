@@ -22,35 +22,35 @@ import (
 type Check struct {
 	Name string
 	Run  func(ctx context.Context) error
-	// Patient checks may fail until the deadline, as a kubelet that takes its time to start; the others are asked
-	// again only impatientTries times, so that a node with a clearly bad configuration is not kept waiting.
+	// Patient checks may fail until the deadline, such as a kubelet that starts slowly. The others end the verdict after
+	// impatientTries noes in a row, so that a node with a clearly bad configuration does not wait.
 	Patient bool
-	// After names a check that has to say yes before this one is asked; where there is none of that name, it is asked.
+	// After names a check that has to say yes before this check is asked. A name that no check has is ignored.
 	After string
 }
 
-// BootCheck is the name of the check that says yes once systemd has started all that it starts at boot. Check scripts
-// wait for it, as with greenboot: they ask for services of which some are still to come.
+// BootCheck is the name of the check that says yes once systemd has started all units of the boot. Check scripts wait
+// for it, as with greenboot: they ask for services that may start late in the boot.
 const BootCheck = "boot"
 
 const (
 	impatientTries = 3
 	checkInterval  = 3 * time.Second
-	// patientInterval is how often checks that may take their time are asked while nothing else is wrong.
+	// patientInterval is the time between rounds while only patient checks fail.
 	patientInterval = 500 * time.Millisecond
-	// soak is how long every check must go on saying yes: a service that was started is not yet one that works.
+	// soak is how long every check must continue to say yes: a service that was started does not necessarily work.
 	soak = 2 * time.Second
-	// scriptTimeout bounds one check script, so that one that hangs is a no and not the end of the verdict.
+	// scriptTimeout bounds one check script: a script that hangs is a no and does not end the verdict.
 	scriptTimeout = 2 * time.Minute
 )
 
-// Verdict asks the checks until all say yes and still do after a while, or one has said no for good. The error joins
-// every no of the last round.
+// Verdict asks the checks until all say yes and still do after a while, or until one has said no for good. The error
+// joins every no of the last round.
 func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(phase, what string)) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	noes := map[string]int{}
-	var since time.Time // when all have said yes
+	var since time.Time // when all checks have said yes
 	var last []error    // the noes of the last round that the deadline did not cut short
 	for {
 		var failed []error
@@ -58,7 +58,7 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 		no := map[string]bool{}
 		for _, c := range checks {
 			if no[c.After] {
-				no[c.Name] = true // what comes after it has not been asked for either
+				no[c.Name] = true // checks after this one are not asked either
 				continue
 			}
 			err := c.Run(ctx)
@@ -78,7 +78,7 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 			}
 		}
 		if ctx.Err() != nil && len(last) > 0 {
-			failed = last // what could not be asked any more hides what is wrong
+			failed = last // checks that the deadline cut short would hide what is wrong
 		}
 		last = failed
 		switch {
@@ -101,12 +101,12 @@ func Verdict(ctx context.Context, checks []Check, deadline time.Time, say func(p
 	}
 }
 
-// scriptDirs are greenboot's: scripts that people and images have already are asked, also where another program runs
-// them.
+// scriptDirs are greenboot's directories. The scripts that people and images already have are asked, also where another
+// program runs them.
 var scriptDirs = []string{"/usr/lib/greenboot/check", "/etc/greenboot/check"}
 
-// Scripts returns a check for each executable in greenboot's required.d directories. Those in wanted.d are run too,
-// and a no of theirs is only said. Note is told what each says, by its path: nil is a yes.
+// Scripts returns a check for each executable in greenboot's required.d directories. Scripts in wanted.d are run too,
+// and their no is only reported. note is called with the path and the result of each script; nil is a yes.
 func Scripts(root *files.Root, say func(phase, what string), note func(script string, no error)) ([]Check, error) {
 	var out []Check
 	for _, kind := range []string{"required.d", "wanted.d"} {
@@ -172,10 +172,10 @@ func runScript(ctx context.Context, root *files.Root, name string) error {
 	return nil
 }
 
-// reasonLimit is how much of the reason of a failing script an error carries, in bytes.
+// reasonLimit is the longest reason of a failing script that an error carries, in bytes.
 const reasonLimit = 300
 
-// reasonOf is the last line that a failing script printed, where people put the reason.
+// reasonOf returns the last line that a failing script printed, where people put the reason.
 func reasonOf(out []byte) string {
 	if line := message.LastLine(string(out)); line != "" {
 		return ": " + message.Cut(line, reasonLimit)

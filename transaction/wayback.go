@@ -14,27 +14,27 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// Means are what a host has of what the agent needs: to be started in the next boot, to reboot, and to keep a record.
+// Means are what the agent needs of a host: to be started in the next boot, to reboot, and to keep a record.
 type Means struct {
-	// Units are the agent's own, and those in plan.Needed.
+	// Units are the agent's own units, and those in plan.Needed.
 	Units []systemd.Facts
-	// Command is what each of the agent's own runs, by unit.
+	// Command is the command line of each of the agent's own units, by unit.
 	Command map[string][]string
-	// Differing are files and links of the agent's own that are not as it has left them.
+	// Differing are the agent's own files and links that others have changed.
 	Differing []string
-	// Covered are mount points of what the host goes back with, at which something else has been mounted.
+	// Covered are mount points that the host needs to go back, and over which something else is mounted.
 	Covered []string
-	// Reload is why systemd can't read its units again, Written why a directory can't be written to, by path.
+	// Reload is why systemd can't read its units again. Written is why a directory can't be written to, by path.
 	Reload  error
 	Written map[string]error
 }
 
-// Covered says that something is mounted at a mount point of what the host goes back with.
+// Covered returns the error of a mount point, needed to go back, that something else is mounted over.
 func Covered(at string) error {
 	return fmt.Errorf("%s is covered: something is mounted over what this host boots from", at)
 }
 
-// Judge says what is missing, each by name; nil: the host can still be taken back, and on.
+// Judge returns an error for each means that is missing, by name. nil means that the host can still go back, and go on.
 func (m Means) Judge() error {
 	var noes []error
 	for _, at := range m.Differing {
@@ -59,7 +59,7 @@ func (m Means) Judge() error {
 	return errors.Join(noes...)
 }
 
-// lacks says what a unit has not of what it takes, "" for nothing.
+// lacks returns what a unit lacks, "" for nothing.
 func (m Means) lacks(u systemd.Facts) string {
 	argv, own := m.Command[u.Name]
 	switch {
@@ -86,20 +86,21 @@ type Sight struct {
 	BootID string
 	Booted string // deployment
 	Uptime time.Duration
-	// Recover and Prove are the agent's units. Maintenance is the target that a boot ended in which came no further, ""
-	// where it did.
+	// Recover and Prove are the agent's units. Maintenance is the target that a boot ended in when it failed, "" where the
+	// boot did not fail.
 	Recover, Prove systemd.Facts
 	Maintenance    string
 }
 
-// overdue is how long after the deadline the way back may take to begin.
+// overdue is how long after the deadline the way back may begin.
 const overdue = 30 * time.Second
 
-// Waits reports whether a pending update waits for what this boot or the next one does by itself.
+// Waits reports whether a pending update waits for something that this boot or the next boot does by itself.
 func (p *Pending) Waits() bool { return p != nil && (p.Phase == PhaseBoot || p.Phase == PhaseProve) }
 
-// Stuck says why a pending update does not go on, and what a person can do; "" where it does, or where what it waits
-// for is to come. The record alone can't tell: what would write it does not run.
+// Stuck returns why a pending update does not go on, and what a person can do. It returns "" where the update goes on,
+// or where the awaited event is still to come. The record alone can't tell: the program that would write it does not
+// run.
 func Stuck(p *Pending, s Sight) string {
 	if !p.Waits() {
 		return ""
@@ -124,7 +125,8 @@ func Stuck(p *Pending, s Sight) string {
 		p.Config, (s.Uptime - p.Deadline).Round(time.Second), s.Prove))
 }
 
-// Unheld says why nothing has held the deadline of an update that is given up after it, "" where the agent's unit did.
+// Unheld returns why the deadline of an update was not held by anything, "" where the agent's unit held it. The update
+// is given up after its deadline.
 func Unheld(s Sight) string {
 	if s.Prove.Name == "" || s.Prove.Active == "active" || s.Prove.Active == "activating" {
 		return ""
@@ -139,7 +141,8 @@ func (s Sight) with(why string) string {
 	return why + "; `machine-config-daemon rollback` on this host goes back, `machine-config-daemon recover` goes on"
 }
 
-// Booting says where an update is that has booted and that recovery has yet to take up; "" for one that has not booted.
+// Booting returns where an update is that has booted and that recovery has not taken up yet, "" for an update that has
+// not booted.
 func Booting(p *Pending, s Sight) string {
 	if p == nil || p.Phase != PhaseBoot || p.BootID == s.BootID ||
 		sameKernel(p.BootID, s.BootID) && (!p.deploys() || s.Booted == p.From) {

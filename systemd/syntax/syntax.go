@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// MaxLine is the longest line in bytes that systemd reads (LONG_LINE_MAX).
+// MaxLine is the length in bytes of the longest line that systemd reads (LONG_LINE_MAX).
 const MaxLine = 1 << 20
 
-// Assignment is one Key=Value line of a unit file, continuations joined.
+// Assignment is one Key=Value line of a unit file, with its continuations joined.
 type Assignment struct {
 	Section, Key, Value string
 }
 
-// Parse reads a unit file as systemd does. What systemd skips with a warning is skipped: text before the first section,
+// Parse reads a unit file as systemd does. It skips what systemd skips with a warning: text before the first section,
 // and, unless strict, lines without "=". The line in an error counts from 1.
 func Parse(contents string, strict bool) ([]Assignment, error) {
 	var (
@@ -91,7 +91,7 @@ func Parse(contents string, strict bool) ([]Assignment, error) {
 	return all, nil
 }
 
-// Whitespace is systemd's own notion of it, in unit and preset files.
+// Whitespace is the set of blanks that systemd knows in unit and preset files.
 const Whitespace = " \t\n\r"
 
 // Words splits a list value, with systemd's quotes; ok is false where a quote is not closed.
