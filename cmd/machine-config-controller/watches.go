@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -35,7 +36,7 @@ const (
 )
 
 // watches know the kinds that can not be read. While a kind was never read, the leader decides nothing; a kind that
-// can not be read any more is what it was for the controllers.
+// can not be read any more stays what the controllers have read before.
 type watches struct {
 	events events.EventRecorder
 	log    logr.Logger
@@ -121,7 +122,8 @@ func (w *watches) note(kind string) (string, time.Time, bool) {
 // definition of a kind that was read before and is gone: for that there is another metric.
 func unreadableKind(err error, read bool) bool {
 	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return false
 	case apierrors.IsNotFound(err):
 		return !read
@@ -133,8 +135,8 @@ func unreadableKind(err error, read bool) bool {
 func watchedKind(description string, err error) string {
 	kind := description[strings.LastIndexAny(description, ".= ")+1:]
 	var status apierrors.APIStatus
-	if kind == "PartialObjectMetadata" && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind != "" {
-		return status.Status().Details.Kind
+	if kind != "PartialObjectMetadata" || !errors.As(err, &status) || status.Status().Details == nil {
+		return kind
 	}
-	return kind
+	return cmp.Or(status.Status().Details.Kind, kind)
 }

@@ -66,7 +66,7 @@ func TestWhatWasSaidOfADeletedPoolIsForgotten(t *testing.T) {
 		t.Fatalf("the refusal is said %d times", refused)
 	}
 	pool := b.pools.Items[0].DeepCopy()
-	if err := b.Client.Delete(t.Context(), pool); err != nil {
+	if err := b.Delete(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	b.catchUp(t)
@@ -75,7 +75,7 @@ func TestWhatWasSaidOfADeletedPoolIsForgotten(t *testing.T) {
 		t.Errorf("of pools that are gone it remembers %v, %v", r.refused, r.deferred)
 	}
 	pool.ResourceVersion = ""
-	if err := b.Client.Create(t.Context(), pool); err != nil {
+	if err := b.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	b.catchUp(t)
