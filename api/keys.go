@@ -8,7 +8,10 @@
 // +versionName=v1alpha1
 package api
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Namespace is where everything runs that is not on a host.
 const Namespace = "openshift-machine-config-operator"
@@ -84,6 +87,16 @@ const (
 	// writes it.
 	UndeliveredKey = ownPrefix + "certificates"
 )
+
+// OfAgent reports whether an annotation of a Node is one that its agent alone writes: each below our prefixes that is
+// not the controller's. The admission policies of the two accounts grant by the same list.
+func OfAgent(key string) bool {
+	switch key {
+	case DesiredConfig, ControlPlaneTopology, ArrivedKey, AwaitedKey, OrdersKey, Lift:
+		return false
+	}
+	return (strings.HasPrefix(key, prefix) || strings.HasPrefix(key, ownPrefix)) && !strings.HasPrefix(key, AskPrefix)
+}
 
 // DefaultVerdictTimeout is how long a booted configuration may take to prove healthy: longer than a slow machine needs
 // for its services, short enough that a bad one is gone before a person is at the desk.

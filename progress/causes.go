@@ -739,7 +739,6 @@ func (r *Report) occupied(n *nodeReport) (string, time.Time) {
 	return "cordoned", n.Cordon.Since
 }
 
-// notOffered is a node that could be told to go and was not.
 // writesRefused is a node that is not told, since the pool controller can't write.
 func (r *Report) writesRefused(n *nodeReport) *Answer { return n.pool.writesRefused() }
 
@@ -764,6 +763,7 @@ func (p *poolReport) writesRefused() *Answer {
 // webhookNamed finds the webhook in what the API server says where one does not answer.
 var webhookNamed = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
 
+// notOffered is a node that could be told to go and was not.
 func (r *Report) notOffered(n *nodeReport) *Answer {
 	return &Answer{
 		Verdict: NotOffered, Blocking: &controllerDeployment,

@@ -554,7 +554,7 @@ func TestAWebhookThatKeepsTheControllerFromWritingIsNamed(t *testing.T) {
 	pool.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"w": ""}}
 	pool.Spec.Configuration.Name = "rendered-worker-b"
 	pool.Status.Conditions = []mcfgv1.MachineConfigPoolCondition{{
-		Type: api.PoolWritesRefused, Status: corev1.ConditionTrue, Message: "tried in vain since 2026-03-01T12:00:00Z: telling " +
+		Type: api.PoolWritesRefused, Status: corev1.ConditionTrue, Message: "writes have failed since 2026-03-01T12:00:00Z: telling " +
 			`node n: Internal error occurred: failed calling webhook "w.example.com": context deadline exceeded`,
 	}}
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"w": ""}}}

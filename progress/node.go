@@ -36,6 +36,8 @@ type Node struct {
 	Joining bool
 	// Unread says which annotation can't be read, and why; empty: all can.
 	Unread string
+	// Said is a digest of all that the node's agent says in its Node.
+	Said string
 }
 
 // ReadNode takes what counts from a Node.
@@ -43,7 +45,7 @@ func ReadNode(n *corev1.Node) Node {
 	annotations, err := api.ReadNode(n)
 	out := Node{
 		Node: annotations, Name: n.Name, Labels: n.Labels, Zone: n.Labels[api.Zone], Created: n.CreationTimestamp.Time,
-		Cordoned: n.Spec.Unschedulable,
+		Cordoned: n.Spec.Unschedulable, Said: said(n.Annotations),
 	}
 	if err != nil {
 		out.Unread = api.ShortReason(err.Error())

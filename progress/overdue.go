@@ -24,7 +24,15 @@ func (n *Node) awaiting() bool {
 }
 
 // unheard reports whether the node has said nothing since it was sent elsewhere while its verdict was waited for.
-func (n *Node) unheard() bool { return n.Awaited.Said != "" && n.Awaited.Said == n.said() }
+// Earlier releases noted a digest that another release can not make again: until such a node says that its work is
+// over, it counts as silent. Await notes the present form then.
+func (n *Node) unheard() bool {
+	noted := n.Awaited.Said
+	if noted != "" && !strings.HasPrefix(noted, saidForm) {
+		return n.State == api.Working
+	}
+	return noted != "" && noted == n.Said
+}
 
 // awaited reports whether the verdict that is noted is waited for still.
 func (n *Node) awaited() bool {
@@ -34,14 +42,20 @@ func (n *Node) awaited() bool {
 	return n.Awaited.Config == n.Desired && n.awaiting()
 }
 
-// said is a digest of all that the node's agent says in its Node of itself.
-func (n *Node) said() string {
-	own := n.Node
-	// The pool controller's own words.
-	own.Desired, own.Lift, own.SingleReplica = "", "", false
-	own.Arrived, own.Orders, own.Awaited = api.Arrival{}, api.Orders{}, api.Awaited{}
+// saidForm begins the digest of annotations.
+const saidForm = "annotations:"
+
+// said is a digest of what a Node's agent wrote. It is of the annotations as they are, so that it does not depend on
+// what this release reads of them.
+func said(annotations map[string]string) string {
+	own := map[string]string{}
+	for key, value := range annotations {
+		if api.OfAgent(key) {
+			own[key] = value
+		}
+	}
 	sum := sha256.Sum256([]byte(api.Encode(own)))
-	return hex.EncodeToString(sum[:8])
+	return saidForm + hex.EncodeToString(sum[:8])
 }
 
 // verdictTime is what a verdict may take, with the boots.
@@ -69,6 +83,9 @@ func (n *Node) Await(now time.Time) api.Awaited {
 	switch {
 	case n.awaited() && !ahead:
 		noted := n.Awaited
+		if noted.Said != "" {
+			noted.Said = n.Said
+		}
 		if due := n.VerdictDue(); !due.IsZero() && !now.Before(due) {
 			noted.Overdue = now.UTC().Truncate(time.Second)
 		}
@@ -76,7 +93,7 @@ func (n *Node) Await(now time.Time) api.Awaited {
 	case n.awaiting(), n.unheard():
 		noted := api.Awaited{Config: n.Desired, Since: now.UTC().Truncate(time.Second)}
 		if n.unheard() {
-			noted.Config, noted.Said = n.Awaited.Config, n.Awaited.Said
+			noted.Config, noted.Said = n.Awaited.Config, n.Said
 		}
 		return noted
 	}
@@ -87,7 +104,7 @@ func (n *Node) Await(now time.Time) api.Awaited {
 func (n *Node) AwaitedStill(now time.Time) api.Awaited {
 	noted := n.Await(now)
 	if noted != (api.Awaited{}) {
-		noted.Said = n.said()
+		noted.Said = n.Said
 	}
 	return noted
 }

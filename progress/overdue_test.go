@@ -74,46 +74,107 @@ func TestAVerdictThatDoesNotComeIsOverdueByTheControllersClock(t *testing.T) {
 func TestANodeThatIsSentElsewhereIsWaitedForUntilItAnswers(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	const a, b, c, d = "rendered-worker-a", "rendered-worker-b", "rendered-worker-c", "rendered-worker-d"
+	// turn changes the annotations of a Node.
+	type turn map[string]string
 	type at struct {
 		minute int
-		do     func(*Node)
+		send   string
+		says   turn
 		want   bool
 	}
-	look := func(*Node) {}
-	now := start
-	send := func(config string) func(*Node) {
-		return func(n *Node) { n.Awaited, n.Desired = n.AwaitedStill(now), config }
-	}
-	proves := func(n *Node) { n.Reason = "plans " + n.Desired }
-	reboots := func(n *Node) { n.Rebooting, n.Drained = true, "" }
+	proves := turn{api.Reason: "plans"}
+	reboots := turn{api.PostConfigAction: api.PostConfigActionRebooting, api.LastAppliedDrain: ""}
 	for name, turns := range map[string][]at{
-		"overdue, and sent elsewhere":        {{31, look, true}, {32, send(c), true}, {90, look, true}},
-		"and again, and back to where it is": {{31, look, true}, {32, send(c), true}, {33, send(d), true}, {34, send(a), true}},
-		"and to the same again":              {{31, look, true}, {32, send(c), true}, {33, send(b), true}, {90, look, true}},
-		"sent elsewhere before it is due":    {{20, send(c), false}, {29, look, false}, {31, look, true}},
-		"again and again before it is due":   {{10, send(c), false}, {20, send(d), false}, {31, look, true}},
-		"it reboots, and was not drained":    {{1, reboots, false}, {20, send(c), false}, {31, look, true}, {90, send(d), true}},
-		"it answers":                         {{31, look, true}, {32, send(c), true}, {33, proves, false}, {90, look, false}},
-		"it answers before it is due":        {{20, send(c), false}, {21, proves, false}, {31, look, false}},
-		"it answers, is drained, and reboots": {{31, look, true}, {32, send(c), true}, {33, proves, false},
-			{40, func(n *Node) { n.Drained, n.Rebooting = c, true }, false}, {69, look, false}, {70, look, true}},
-		"it answers, and goes to the same again": {{31, look, true}, {32, send(c), true}, {33, send(b), true},
-			{34, proves, false}, {63, look, false}, {64, look, true}},
-		"it has arrived": {{31, look, true}, {32, send(c), true},
-			{33, func(n *Node) { n.Current, n.State = c, api.Done }, false}},
-		"it went back": {{31, look, true}, {32, send(c), true}, {33, func(n *Node) { n.State = api.RolledBack }, false}},
+		"overdue, and sent elsewhere":        {{31, "", nil, true}, {32, c, nil, true}, {90, "", nil, true}},
+		"and again, and back to where it is": {{31, "", nil, true}, {32, c, nil, true}, {33, d, nil, true}, {34, a, nil, true}},
+		"and to the same again":              {{31, "", nil, true}, {32, c, nil, true}, {33, b, nil, true}, {90, "", nil, true}},
+		"sent elsewhere before it is due":    {{20, c, nil, false}, {29, "", nil, false}, {31, "", nil, true}},
+		"again and again before it is due":   {{10, c, nil, false}, {20, d, nil, false}, {31, "", nil, true}},
+		"it reboots, and was not drained": {{1, "", reboots, false}, {20, c, nil, false}, {31, "", nil, true},
+			{90, d, nil, true}},
+		"it answers":                  {{31, "", nil, true}, {32, c, nil, true}, {33, "", proves, false}, {90, "", nil, false}},
+		"it answers before it is due": {{20, c, nil, false}, {21, "", proves, false}, {31, "", nil, false}},
+		"it says what only a later controller reads": {{31, "", nil, true}, {32, c, nil, true},
+			{33, "", turn{"noderefit.dev/of-a-later-release": "x"}, false}},
+		"it answers, is drained, and reboots": {{31, "", nil, true}, {32, c, nil, true}, {33, "", proves, false},
+			{40, "", turn{api.LastAppliedDrain: "drain-" + c, api.PostConfigAction: api.PostConfigActionRebooting}, false},
+			{69, "", nil, false}, {70, "", nil, true}},
+		"it answers, and goes to the same again": {{31, "", nil, true}, {32, c, nil, true}, {33, b, nil, true},
+			{34, "", proves, false}, {63, "", nil, false}, {64, "", nil, true}},
+		"it has arrived": {{31, "", nil, true}, {32, c, nil, true},
+			{33, "", turn{api.CurrentConfig: c, api.StateKey: string(api.Done)}, false}},
+		"it went back": {{31, "", nil, true}, {32, c, nil, true},
+			{33, "", turn{api.StateKey: string(api.RolledBack)}, false}},
+		"others write on its Node": {{31, "", nil, true}, {32, c, nil, true}, {33, "", turn{
+			api.ControlPlaneTopology: api.TopologySingleReplica, api.Lift: c, api.ArrivedKey: "{}", api.OrdersKey: "{}",
+			api.AskPrefix + "gate": "1", "example.com/answer": "yes", "volumes.kubernetes.io/controller-managed": "true",
+		}, true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := Node{Name: "n"}
-			n.Current, n.Desired, n.State, n.Drained = a, b, api.Working, b
-			n.Awaited = n.Await(start)
+			node := waitingNode(a, b)
+			note := func(awaited api.Awaited) { node.Annotations[api.AwaitedKey] = api.Encode(awaited) }
+			n := ReadNode(node)
+			note(n.Await(start))
 			for _, turn := range turns {
-				now = start.Add(time.Duration(turn.minute) * time.Minute)
-				n.Awaited = n.Await(now)
-				turn.do(&n)
-				n.Awaited = n.Await(now)
+				now := start.Add(time.Duration(turn.minute) * time.Minute)
+				n = ReadNode(node)
+				note(n.Await(now))
+				if turn.send != "" {
+					n = ReadNode(node)
+					note(n.AwaitedStill(now))
+					node.Annotations[api.DesiredConfig] = turn.send
+				}
+				maps.Copy(node.Annotations, turn.says)
+				n = ReadNode(node)
+				note(n.Await(now))
+				n = ReadNode(node)
 				if n.Overdue() != turn.want || n.Failing() != (turn.want || n.State.Bad()) {
 					t.Fatalf("after %d minutes overdue is %v, want %v: %+v", turn.minute, n.Overdue(), turn.want, n.Awaited)
+				}
+			}
+		})
+	}
+}
+
+// waitingNode is a Node that was drained on its way from a to b.
+func waitingNode(a, b string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{
+		api.CurrentConfig: a, api.DesiredConfig: b, api.StateKey: string(api.Working), api.LastAppliedDrain: "drain-" + b,
+	}}}
+}
+
+// The digests are literal, as an earlier release noted them. A controller that reads a Node otherwise has heard nothing of it.
+func TestAnotherReleaseOfTheControllerIsNoAnswerOfTheNode(t *testing.T) {
+	since := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	now := since.Add(time.Hour)
+	const a, b, c = "rendered-worker-a", "rendered-worker-b", "rendered-worker-c"
+	for name, said := range map[string]string{
+		"of the annotations":                       "annotations:2691c2eaff6f1d21",
+		"of what a release with fewer fields read": "0011223344556677",
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := waitingNode(a, b)
+			node.Annotations[api.DesiredConfig] = c
+			noted := api.Awaited{Config: b, Since: since, Overdue: since.Add(30 * time.Minute), Said: said}
+			node.Annotations[api.AwaitedKey] = api.Encode(noted)
+			n := ReadNode(node)
+			if !n.Overdue() || n.Await(now).Config != b || !n.Await(now).Since.Equal(since) {
+				t.Fatalf("it counts as heard: %+v", n.Await(now))
+			}
+			node.Annotations[api.AwaitedKey] = api.Encode(n.Await(now))
+			node.Annotations[api.Reason] = "plans " + c
+			if n = ReadNode(node); n.Overdue() || n.Await(now) != (api.Awaited{}) {
+				t.Errorf("it has answered, and is waited for still: %+v", n.Awaited)
+			}
+			for answer, says := range map[string]map[string]string{
+				"arrived":   {api.CurrentConfig: c, api.StateKey: string(api.Done)},
+				"went back": {api.StateKey: string(api.RolledBack)},
+			} {
+				node := node.DeepCopy()
+				node.Annotations[api.AwaitedKey] = api.Encode(api.Awaited{Config: b, Since: since, Said: said})
+				maps.Copy(node.Annotations, says)
+				if n := ReadNode(node); n.Await(now) != (api.Awaited{}) {
+					t.Errorf("it %s before the controller looked, and is waited for still: %+v", answer, n.Await(now))
 				}
 			}
 		})

@@ -67,7 +67,7 @@ type Pool struct {
 	Approval *api.Approval
 	// Reported is what holds the pool as of its condition api.PoolHeld; nil: nothing.
 	Reported *Hold
-	// Refused says what is written about the pool and its nodes in vain, and why; empty: nothing. It is the caller's to
+	// Refused names the write about the pool or its nodes that is refused, and why; empty: none is. It is the caller's to
 	// set.
 	Refused string
 	// Rules are what a RolloutPolicy says about the pool now. They are the caller's to set, after Share.

@@ -41,7 +41,7 @@ func TestANodeIsReadAsItIs(t *testing.T) {
 		Node: api.Node{Current: "A", Desired: "B", State: api.Working}, Name: "a", Labels: map[string]string{api.Zone: "z1"},
 		Zone: "z1", Created: night,
 		Cordoned: true, Tainted: true, NotReady: "Ready=Unknown: Kubelet stopped posting node status.", NotReadySince: night,
-		Unread: "node a: annotation noderefit.dev/cordon: unexpected end of JSON input",
+		Unread: "node a: annotation noderefit.dev/cordon: unexpected end of JSON input", Said: said(n.Annotations),
 	}
 	if diff := cmp.Diff(want, ReadNode(n)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"sync"
@@ -24,12 +25,15 @@ const (
 )
 
 // Bounded returns a listener for a server whose connections need a bounded memory. Where there are too many, the one
-// goes that loses least: one that asks for nothing, else the one that has not got on for longest. A new machine is
-// served in a moment, so such a connection is left over or of a client that does not read, and no number of those keeps
-// a new machine waiting, or a slow one from its answer. There is no bound for each address, for behind a balancer all
-// machines have one.
+// goes that loses least: one that asks for nothing, else the one whose client has not got on for longest, and last one
+// that waits for this server. A new machine is served in a moment, so a connection that does not get on is left over or
+// of a client that does not read, and no number of those keeps a new machine waiting, or a slow one from its answer.
+// There is no bound for each address, for behind a balancer all machines have one.
 func Bounded(l net.Listener, h *http.Server) net.Listener {
 	h.ConnState = follow
+	h.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		return context.WithValue(ctx, connectionKey{}, counted(conn))
+	}
 	// A connection of HTTP/2 has hundreds of requests, each with memory of its own, and no client here needs one.
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true)
@@ -58,8 +62,10 @@ type connection struct {
 // standing is what decides which connection goes first.
 type standing struct {
 	state http.ConnState
-	// moved is when that state began, or when the client last took a stride.
+	// moved is when that state began, when the answer was made, or when the client last took a stride.
 	moved time.Time
+	// working: the server makes the answer, and the client is not the one who is waited for.
+	working bool
 }
 
 // idle reports whether a connection asks for nothing: its request was answered, or it had its time to make one.
@@ -71,6 +77,9 @@ func (s standing) idle(now time.Time, grace time.Duration) bool {
 func (s standing) before(other standing, now time.Time, grace time.Duration) bool {
 	if idle := s.idle(now, grace); idle != other.idle(now, grace) {
 		return idle
+	}
+	if s.working != other.working {
+		return other.working
 	}
 	return s.moved.Before(other.moved)
 }
@@ -84,7 +93,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 	if sized, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
 		_ = sized.SetWriteBuffer(sendBuffer) // else the client has gone, which its first read says
 	}
-	c := &connection{Conn: conn, of: b, now: standing{http.StateNew, time.Now()}}
+	c := &connection{Conn: conn, of: b, now: standing{state: http.StateNew, moved: time.Now()}}
 	if out := b.add(c); out != nil {
 		abrupt, ok := out.Conn.(interface{ SetLinger(seconds int) error })
 		if ok && !out.standing().idle(time.Now(), b.grace) {
@@ -119,16 +128,39 @@ func (c *connection) standing() standing {
 	return c.now
 }
 
-// follow is told by an HTTP server what its connections do.
-func follow(conn net.Conn, state http.ConnState) {
+// connectionKey is the key of a request's connection in its context.
+type connectionKey struct{}
+
+// counted is the counted one below a connection; nil: there is none.
+func counted(conn net.Conn) *connection {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secure.NetConn()
 	}
-	if c, ok := conn.(*connection); ok {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.now, c.taken = standing{state, time.Now()}, 0
+	c, _ := conn.(*connection)
+	return c
+}
+
+// follow is told by an HTTP server what its connections do.
+func follow(conn net.Conn, state http.ConnState) {
+	if c := counted(conn); c != nil {
+		c.stands(standing{state: state, moved: time.Now()})
 	}
+}
+
+// work notes that the server makes the answer to a request, until the returned function is called.
+func work(ctx context.Context) func() {
+	c, _ := ctx.Value(connectionKey{}).(*connection)
+	if c == nil {
+		return func() {}
+	}
+	c.stands(standing{state: http.StateActive, moved: time.Now(), working: true})
+	return func() { c.stands(standing{state: http.StateActive, moved: time.Now()}) }
+}
+
+func (c *connection) stands(now standing) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now, c.taken = now, 0
 }
 
 // Write sends in strides, and notes each.

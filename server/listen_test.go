@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 )
 
 // listenBounded serves on so many connections until the test ends. A silent one has no time.
@@ -112,6 +113,70 @@ func TestASlowClientThatGetsOnKeepsItsConnectionWhereOthersStall(t *testing.T) {
 	})
 }
 
+// making is a source that has a configuration read only when the test says so.
+type making struct {
+	*counting
+	name string
+	free chan struct{}
+}
+
+func (m making) Config(
+	ctx context.Context, pool *mcfgv1.MachineConfigPool, name string,
+) (*mcfgv1.MachineConfig, string, error) {
+	if name == m.name {
+		<-m.free
+	}
+	return m.counting.Config(ctx, pool, name)
+}
+
+func TestAConnectionWhoseAnswerIsBeingMadeDoesNotCountAsStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := making{&counting{source: example()}, "rendered-new-a", make(chan struct{})}
+		from.configs["rendered-worker-a"], from.configs["rendered-new-a"] = large("rendered-worker-a"), large("rendered-new-a")
+		from.pools["new"] = pool("new", "rendered-new-a")
+		s := New(Options{Source: from, Gate: Gate{Open: true}, Log: logr.Discard()})
+		h, w := &http.Server{Handler: s}, wires{make(chan net.Conn), make(chan struct{})}
+		b := Bounded(w, h).(*bounded)
+		b.most = 3
+		go h.Serve(b)
+		defer h.Close()
+		ask := func(path string) net.Conn {
+			ours, theirs := net.Pipe()
+			w.come <- theirs
+			go fmt.Fprint(ours, "GET "+path+" HTTP/1.1\r\nHost: a\r\nAccept: "+ignition35+"\r\n\r\n")
+			synctest.Wait()
+			return ours
+		}
+		waits := ask("/config/new")
+		defer waits.Close()
+		for range 6 {
+			time.Sleep(3 * time.Second) //nolint:forbidigo // of the bubble's clock
+			conn := ask("/config/worker")
+			defer conn.Close()
+		}
+		close(from.free)
+		answer, err := http.ReadResponse(bufio.NewReader(waits), nil)
+		if err != nil {
+			t.Fatalf("while its answer was made its connection was closed: %v", err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		if got, err := io.Copy(io.Discard, answer.Body); got != answer.ContentLength || err != nil {
+			t.Errorf("it got %d bytes of %d: %v", got, answer.ContentLength, err)
+		}
+		// Now the client is the one that is waited for.
+		stalls := ask("/config/new")
+		defer stalls.Close()
+		for range 3 {
+			time.Sleep(3 * time.Second) //nolint:forbidigo // of the bubble's clock
+			conn := ask("/config/worker")
+			defer conn.Close()
+		}
+		if n, err := io.Copy(io.Discard, stalls); err != nil || n >= answer.ContentLength/2 {
+			t.Errorf("a connection that stalls after its answer was made goes on: %d bytes, %v", n, err)
+		}
+	})
+}
+
 func TestASilentConnectionMakesRoomBeforeOneThatIsServed(t *testing.T) {
 	from := &counting{source: example()}
 	from.configs["rendered-worker-a"] = large("rendered-worker-a")
@@ -192,14 +257,23 @@ func TestAConnectionHasOneRequestAtATime(t *testing.T) {
 
 func TestTheConnectionThatLosesLeastGoesFirst(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	ago := func(state http.ConnState, d time.Duration) standing { return standing{state, now.Add(-d)} }
+	ago := func(state http.ConnState, d time.Duration) standing {
+		return standing{state: state, moved: now.Add(-d)}
+	}
+	working := ago(http.StateActive, time.Minute)
+	working.working = true
+	longer := working
+	longer.moved = now.Add(-time.Hour)
 	for name, c := range map[string]struct{ first, second standing }{
-		"answered before stalled":   {ago(http.StateIdle, 0), ago(http.StateActive, time.Minute)},
-		"answered before just come": {ago(http.StateIdle, 0), ago(http.StateNew, time.Second/2)},
-		"silent before stalled":     {ago(http.StateNew, 2*time.Second), ago(http.StateActive, time.Minute)},
-		"stalled before just come":  {ago(http.StateActive, 2*time.Second), ago(http.StateNew, time.Second/2)},
-		"the longest stalled":       {ago(http.StateActive, 3*time.Second), ago(http.StateActive, 2*time.Second)},
-		"the longest idle":          {ago(http.StateNew, 3*time.Second), ago(http.StateIdle, 2*time.Second)},
+		"stalled before one whose answer is made":   {ago(http.StateActive, 2*time.Second), working},
+		"just come before one whose answer is made": {ago(http.StateNew, time.Second/2), working},
+		"the one that waits longest for its answer": {longer, working},
+		"answered before stalled":                   {ago(http.StateIdle, 0), ago(http.StateActive, time.Minute)},
+		"answered before just come":                 {ago(http.StateIdle, 0), ago(http.StateNew, time.Second/2)},
+		"silent before stalled":                     {ago(http.StateNew, 2*time.Second), ago(http.StateActive, time.Minute)},
+		"stalled before just come":                  {ago(http.StateActive, 2*time.Second), ago(http.StateNew, time.Second/2)},
+		"the longest stalled":                       {ago(http.StateActive, 3*time.Second), ago(http.StateActive, 2*time.Second)},
+		"the longest idle":                          {ago(http.StateNew, 3*time.Second), ago(http.StateIdle, 2*time.Second)},
 	} {
 		if !c.first.before(c.second, now, time.Second) || c.second.before(c.first, now, time.Second) {
 			t.Errorf("%s: %+v does not go before %+v", name, c.first, c.second)

@@ -121,7 +121,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	by := &reader{cut: func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) }}
+	made := work(r.Context())
 	one, name, who, err := s.config(r, pool, by)
+	made()
 	if one != nil {
 		defer s.answers.leave(one, by)
 		err = one.err

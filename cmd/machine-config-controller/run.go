@@ -170,11 +170,12 @@ func (o *runOptions) run() error {
 	config.Wrap(in.Transport)
 	keep := pool.CacheOptions()
 	maps.Copy(keep, source.CacheOptions())
+	watched := newWatches()
 	// The lease has the name that OpenShift's own controller takes: where that runs, this one waits, and no node is told
 	// two things.
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         cache.Options{ByObject: keep},
+		Cache:                         cache.Options{ByObject: keep, DefaultWatchErrorHandler: watched.failed},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.probeAddress,
 		LeaderElection:                o.leaderElect,
@@ -187,7 +188,9 @@ func (o *runOptions) run() error {
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", config.Host, err)
 	}
-	err = errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", filled(mgr.GetCache())))
+	watched.tell(mgr)
+	err = errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", filled(mgr.GetCache())),
+		metrics.Registry.Register(watched))
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ const (
 	told = 100
 	// longestSleep is how long nothing is looked at while a window or a soak is waited for: clocks are set.
 	longestSleep = time.Minute
-	// vainAtMost is how many nodes in a row are told in vain.
+	// vainAtMost is how many nodes in a row the controller fails to tell, before it stops until the next try.
 	vainAtMost = 3
 	// pageSize is how many nodes are asked for at a time where the cache is not good enough.
 	pageSize = 500
@@ -270,6 +270,8 @@ func (r *reconciler) look(ctx context.Context) ([]*mcfgv1.MachineConfigPool, map
 		there[p.Name] = true
 	}
 	maps.DeleteFunc(r.pools, func(name string, _ *mcfgv1.MachineConfigPool) bool { return !there[name] })
+	maps.DeleteFunc(r.refused, func(pool string, _ refusal) bool { return !there[pool] })
+	maps.DeleteFunc(r.deferred, func(pool, _ string) bool { return !there[pool] })
 	r.read.forget(nodes, there)
 	return pools, nodes, nil
 }

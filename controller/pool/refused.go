@@ -9,11 +9,11 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// refusedLong is how long writes are refused before people are told: a moment in which the API server is away is none
-// of their business.
+// refusedLong is how long writes are refused before people are told. An API server that is away for a moment is no
+// matter for people.
 const refusedLong = 5 * time.Second
 
-// refusals are the pools for which something is written in vain, by name.
+// refusals are the pools whose writes are refused, by name. The entry of a pool goes with the pool.
 type refusals map[string]refusal
 
 type refusal struct {
@@ -29,7 +29,7 @@ func (r refusals) text(pool string, errs []error, now time.Time) string {
 	if i < 0 || !is || now.Sub(known.since) < refusedLong {
 		return ""
 	}
-	return api.ShortReason("tried in vain since " + known.since.UTC().Format(time.RFC3339) + ": " + errs[i].Error())
+	return api.ShortReason("writes have failed since " + known.since.UTC().Format(time.RFC3339) + ": " + errs[i].Error())
 }
 
 // note remembers since when a pool has errors, and returns what is to be said of them for the first time.

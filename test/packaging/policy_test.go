@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -692,6 +695,39 @@ func eventuallyKnown(t *testing.T, who clients, namespace, name string) {
 		}
 		if time.Since(started) > 30*time.Second {
 			t.Fatalf("the eviction of %s/%s by another node's daemon is not refused: %v", namespace, name, err)
+		}
+	}
+}
+
+// A controller tells by this list whether a silent node has answered: no account may write what is the other's word.
+func TestThePoliciesTellTheAgentsAnnotationsFromTheControllers(t *testing.T) {
+	key := regexp.MustCompile(`'((?:machineconfiguration\.openshift\.io|noderefit\.dev)/[A-Za-z-]*[A-Za-z])'`)
+	want := []string{api.ControlPlaneTopology, api.DesiredConfig, api.ArrivedKey, api.AwaitedKey, api.Lift, api.OrdersKey}
+	for _, account := range []string{"daemon", "controller"} {
+		file := root + "/packaging/kustomize/base/objects/policy-" + account + ".yaml"
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), "- name: foreign\n")
+		foreign, _, _ := strings.Cut(rest, "validations:")
+		var named []string
+		for _, match := range key.FindAllStringSubmatch(foreign, -1) {
+			named = append(named, match[1])
+		}
+		slices.Sort(named)
+		if !slices.Equal(named, want) {
+			t.Errorf("%s: the controller's annotations are %v, want %v", file, named, want)
+		}
+	}
+	for _, of := range append(want, api.AskPrefix+"gate", "example.com/answer") {
+		if api.OfAgent(of) {
+			t.Errorf("%s counts as the agent's word", of)
+		}
+	}
+	for _, of := range []string{api.CurrentConfig, api.Reason, api.StagedKey, "noderefit.dev/of-a-later-release"} {
+		if !api.OfAgent(of) {
+			t.Errorf("%s does not count as the agent's word", of)
 		}
 	}
 }
