@@ -69,7 +69,7 @@ func TestWhatIsOrderedIsStagedOnceWhileTheNodeRests(t *testing.T) {
 			v.host.Staged, v.host.StagedOS = c.host[0], c.host[1]
 			s := &aheadState{}
 			s.see(v, !c.unread)
-			if got := v.aheadDue(); got != c.due {
+			if got := isDue(v.aheadDue(), v.now); got != c.due {
 				t.Errorf("due: %t", got)
 			}
 			if (v.ahead == nil) != (c.says == nil) || v.ahead != nil && *v.ahead != *c.says {
@@ -138,7 +138,7 @@ func TestAHostThatCanNotBeReadCarriesOutNoOrder(t *testing.T) {
 		change(v)
 		cancelled := false
 		h := &Head{read: true, job: &job{phase: phaseAhead, config: cfgB, cancel: func(error) { cancelled = true }}}
-		if v.order() != nil || v.stages(h.job) || v.aheadDue() {
+		if v.order() != nil || v.stages(h.job) || !v.aheadDue().IsZero() {
 			t.Errorf("%s: it has an order", name)
 		}
 		if h.clear(v, decide(v)) || !cancelled {

@@ -269,6 +269,13 @@ func (c *cluster) event(node *corev1.Node, kind, reason, message string) {
 	c.events.Event(ref, kind, reason, api.ShortReason(message))
 }
 
+// announce writes an event about the Node, where the Node is known.
+func (c *cluster) announce(kind, reason, message string) {
+	if node := c.current(); node != nil {
+		c.event(node, kind, reason, message)
+	}
+}
+
 // watchConfigs watches the MachineConfigs of these names and no others.
 func (c *cluster) watchConfigs(ctx context.Context, names ...string) {
 	for name, w := range c.watched {

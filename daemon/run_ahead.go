@@ -40,13 +40,21 @@ func (v *situation) order() *api.StageOrder {
 	return o
 }
 
-// aheadDue reports whether the order is to be carried out now. After a failure the Node reports the number of tries,
-// and the time of the next try follows from that number.
-func (v *situation) aheadDue() bool {
-	if v.order() == nil || v.ahead != nil && v.ahead.Error == "" || v.now.Before(v.aheadRetry) {
-		return false
+// aheadDue returns when the order is to be carried out; the zero time: not at all. After a failure the Node reports the
+// number of tries, and the time of the next try follows from that number.
+func (v *situation) aheadDue() time.Time {
+	at, said := v.aheadRetry, v.ahead
+	if said != nil && !said.Since.After(v.now) {
+		at = later(at, said.Since.Add(api.StageRetry(said.Tries)))
 	}
-	return v.ahead == nil || v.now.Sub(v.ahead.Since) >= api.StageRetry(v.ahead.Tries) || v.ahead.Since.After(v.now)
+	return v.from(v.order() != nil && (said == nil || said.Error != ""), at)
+}
+
+func (h *Head) aheadDue(v *situation) time.Time {
+	if h.phase == PhaseHold {
+		return time.Time{}
+	}
+	return v.aheadDue()
 }
 
 // see takes over the Node's report, and compares it with the host's state. read reports whether the host was read since

@@ -135,14 +135,13 @@ func (d deliveryReport) report(r *nodeReport) {
 
 // deliveryState is what the head knows about the delivery.
 type deliveryState struct {
-	report  deliveryReport
-	running bool
-	seen    *mcfgv1.ControllerConfig // the ControllerConfig to which sum belongs
-	sum     []byte
-	tried   []byte // digest of the last delivery, successful or not
-	done    bool
-	tries   int
-	retry   time.Time
+	report deliveryReport
+	seen   *mcfgv1.ControllerConfig // the ControllerConfig to which sum belongs
+	sum    []byte
+	tried  []byte // digest of the last delivery, successful or not
+	done   bool
+	tries  int
+	retry  time.Time
 }
 
 // recall takes over the report of an earlier head.
@@ -152,21 +151,30 @@ func (s *deliveryState) recall(n *api.Node) {
 	}
 }
 
-// due reports whether the content with this digest is to be delivered now.
-func (s *deliveryState) due(sum []byte, now time.Time) bool {
-	if s.running {
-		return false
+// see takes over the ControllerConfig; nil: the cluster has none.
+func (s *deliveryState) see(cc *mcfgv1.ControllerConfig) error {
+	if s.seen == cc { // a changed object comes as a new one from the watch
+		return nil
 	}
-	if !bytes.Equal(sum, s.tried) {
-		s.tried, s.done, s.tries, s.retry = sum, false, 0, time.Time{}
+	s.seen, s.sum = cc, nil
+	if cc == nil {
+		return nil
 	}
-	return !s.done && !now.Before(s.retry)
+	spec, err := json.Marshal([]any{cc.Spec, cc.Annotations})
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(spec)
+	s.sum = sum[:]
+	return nil
 }
+
+// changed reports whether the ControllerConfig has changed since the last delivery.
+func (s *deliveryState) changed() bool { return !bytes.Equal(s.sum, s.tried) }
 
 // ended takes over the result of a delivery. version is that of the ControllerConfig. A delivery that other work on the
 // host keeps out counts as a failure only after several tries.
 func (s *deliveryState) ended(version string, d *host.Delivery, err error, now time.Time) {
-	s.running = false
 	if err == nil {
 		s.done, s.tries = true, 0
 		s.report.known, s.report.undelivered = true, nil
@@ -187,13 +195,6 @@ func (s *deliveryState) ended(version string, d *host.Delivery, err error, now t
 	s.report.known, s.report.undelivered = true, u
 }
 
-// deliverEnd is the result of a delivery.
-type deliverEnd struct {
-	version  string
-	delivery *host.Delivery
-	err      error
-}
-
 // mayDeliver reports whether the files of the host are at rest: no operation is under way that could be taken back, or
 // that compares the host. A drain may take days, and does not hold up a delivery; nor does the pull of an OS.
 func (h *Head) mayDeliver(v *situation) bool {
@@ -203,58 +204,56 @@ func (h *Head) mayDeliver(v *situation) bool {
 	return h.job == nil || slices.Contains([]Phase{PhaseDrain, PhaseStage, phaseAhead}, h.job.phase)
 }
 
-// deliver brings the renewed files of the ControllerConfig to the host, beside the configuration: a paused pool or a
-// cordoned node does not matter.
-func (h *Head) deliver(ctx context.Context, v *situation) {
-	cc := h.cluster.controllerConfig()
-	if h.o.Deliverer == nil || cc == nil || !h.mayDeliver(v) {
-		return
+func (h *Head) deliverDue(v *situation) time.Time {
+	s := &h.delivery
+	is := h.o.Deliverer != nil && s.sum != nil && h.mayDeliver(v)
+	if s.changed() {
+		return v.from(is, v.now)
 	}
-	if h.delivery.seen != cc { // a changed object comes as a new one from the watch
-		spec, err := json.Marshal([]any{cc.Spec, cc.Annotations})
-		if err != nil {
-			h.log.Error("reading the ControllerConfig", zap.Error(err))
-			return
-		}
-		sum := sha256.Sum256(spec)
-		h.delivery.seen, h.delivery.sum = cc, sum[:]
-	}
-	if !h.delivery.due(h.delivery.sum, v.now) {
-		return
-	}
-	document, err := json.Marshal(cc)
-	if err != nil {
-		h.log.Error("reading the ControllerConfig", zap.Error(err))
-		return
-	}
-	h.delivery.running = true
-	name := fmt.Sprintf("ControllerConfig %s, version %s", cc.Name, cc.ResourceVersion)
-	r := hands.DeliverRequest{Name: name, Config: document}
-	go func() {
-		e := deliverEnd{version: cc.ResourceVersion}
-		if e.err = undeliverable(cc); e.err == nil {
-			r.Policy, e.err = h.cluster.policy(ctx)
-		}
-		if e.err == nil {
-			e.delivery, e.err = h.o.Deliverer.Deliver(ctx, r)
-		}
-		h.delivers <- e
-	}()
+	return v.from(is && !s.done, s.retry)
 }
 
-// finishDelivery takes over the result of a delivery.
-func (h *Head) finishDelivery(e deliverEnd) {
-	h.delivery.ended(e.version, e.delivery, e.err, time.Now())
-	if e.err != nil && !errors.Is(e.err, context.Canceled) {
-		h.log.Warn("delivering certificates", zap.String("controllerConfig", e.version), zap.Error(e.err))
+// deliver brings the renewed files of the ControllerConfig to the host, beside the configuration: a paused pool or a
+// cordoned node does not matter.
+func (h *Head) deliver(ctx context.Context, _ *situation) work {
+	s := &h.delivery
+	if s.changed() {
+		s.tried, s.done, s.tries, s.retry = s.sum, false, 0, time.Time{}
 	}
-	node := h.cluster.current()
-	if e.delivery == nil || len(e.delivery.Paths()) == 0 || node == nil {
+	cc := s.seen
+	return func() func() {
+		d, err := h.delivered(ctx, cc)
+		return func() { h.finishDelivery(cc.ResourceVersion, d, err) }
+	}
+}
+
+func (h *Head) delivered(ctx context.Context, cc *mcfgv1.ControllerConfig) (*host.Delivery, error) {
+	if err := undeliverable(cc); err != nil {
+		return nil, err
+	}
+	r := hands.DeliverRequest{Name: fmt.Sprintf("ControllerConfig %s, version %s", cc.Name, cc.ResourceVersion)}
+	var err error
+	if r.Config, err = json.Marshal(cc); err != nil {
+		return nil, err
+	}
+	if r.Policy, err = h.cluster.policy(ctx); err != nil {
+		return nil, err
+	}
+	return h.o.Deliverer.Deliver(ctx, r)
+}
+
+// finishDelivery takes over the result of a delivery. version is that of the ControllerConfig.
+func (h *Head) finishDelivery(version string, d *host.Delivery, err error) {
+	h.delivery.ended(version, d, err, time.Now())
+	if err != nil && !errors.Is(err, context.Canceled) {
+		h.log.Warn("delivering certificates", zap.String("controllerConfig", version), zap.Error(err))
+	}
+	if d == nil || len(d.Paths()) == 0 {
 		return
 	}
-	paths := e.delivery.Paths()
-	h.log.Info("delivered certificates", zap.String("controllerConfig", e.version), zap.Strings("paths", paths))
-	h.cluster.event(node, corev1.EventTypeNormal, "CertificatesDelivered",
+	paths := d.Paths()
+	h.log.Info("delivered certificates", zap.String("controllerConfig", version), zap.Strings("paths", paths))
+	h.cluster.announce(corev1.EventTypeNormal, "CertificatesDelivered",
 		"Wrote the certificates of ControllerConfig "+api.ControllerConfig+" to the host, beside its configuration: "+
 			strings.Join(paths, ", "))
 }

@@ -58,11 +58,9 @@ func (h *Head) holdDrain(timeout *drain.TimeoutError, policy *api.DrainPolicy, n
 	h.drain, h.way.drained = nil, time.Time{}
 	h.heldSaid = false
 	h.giveBack(hold)
-	if node := h.cluster.current(); node != nil {
-		h.cluster.event(node, corev1.EventTypeWarning, "DrainHeld", fmt.Sprintf(
-			"The drain for %s is given up until %s, and the node serves: %s", hold.Config, hold.Until.Format(time.RFC3339),
-			hold.Why))
-	}
+	h.cluster.announce(corev1.EventTypeWarning, "DrainHeld", fmt.Sprintf(
+		"The drain for %s is given up until %s, and the node serves: %s", hold.Config, hold.Until.Format(time.RFC3339),
+		hold.Why))
 }
 
 // giveBack lets the node serve for the time of a hold. The hooks are asked again after it.
@@ -105,40 +103,46 @@ func (h *Head) overHold(said *api.DrainHold) bool {
 // same reports whether two policies ask for the same, however they are written.
 func same(a, b *api.DrainPolicy) bool { return equality.Semantic.DeepEqual(a, b) }
 
-// lastReport takes over the last report of a drain that has ended: forced deletions must not be missed.
-func (h *Head) lastReport(j *job) {
-	if j.phase != PhaseDrain {
-		return
+// hear takes over the latest report of a drain, also after the end of the drain: forced deletions must not be missed.
+func (h *Head) hear(j *job) {
+	if d := j.latest.Swap(nil); d != nil {
+		h.draining(*d)
 	}
-	select {
-	case d := <-h.drains:
-		if d.Config == j.config {
-			h.draining(d)
-		}
-	default:
+}
+
+// drainWaits returns what the running drain waits for; nil: no drain runs, or nothing is known.
+func (h *Head) drainWaits() *api.Drain {
+	if h.job == nil || h.job.phase != PhaseDrain || h.cluster.current() == nil {
+		return nil
 	}
+	return h.waiting()
 }
 
 // forced announces each pod that a drain has deleted although the pod refused to go.
 func (h *Head) forced(d *api.Drain) {
-	node := h.cluster.current()
 	for ; h.job != nil && h.job.forced < len(d.Forced); h.job.forced++ {
 		name := d.Forced[h.job.forced]
 		h.metrics.drainForced.Inc()
-		if node != nil {
-			h.cluster.event(node, corev1.EventTypeWarning, "DrainForced", fmt.Sprintf(
-				"Deleted pod %s, which refused to go: its RolloutPolicy says so of drains that have reached their limit", name))
-		}
+		h.cluster.announce(corev1.EventTypeWarning, "DrainForced", fmt.Sprintf(
+			"Deleted pod %s, which refused to go: its RolloutPolicy says so of drains that have reached their limit", name))
 	}
 }
 
-// overdue announces once that a phase of the drain has reached its limit, where the drain continues after that.
+// drainLimit returns the limit of the drain's phase, where the drain continues after that, and this was not announced.
+func (h *Head) drainLimit() time.Time {
+	d := h.drainWaits()
+	if d == nil || d.Phase == api.DrainExcludes || d.OnTimeout == api.DrainHolds || h.lateSaid.Equal(d.Limit) {
+		return time.Time{}
+	}
+	return d.Limit
+}
+
+// overdue announces once that a phase of the drain has reached its limit.
 func (h *Head) overdue(now time.Time) {
-	d, node := h.waiting(), h.cluster.current()
-	if d == nil || node == nil || d.Limit.IsZero() || now.Before(d.Limit) || d.Phase == api.DrainExcludes ||
-		d.OnTimeout == api.DrainHolds || h.lateSaid.Equal(d.Limit) || h.job == nil || h.job.phase != PhaseDrain {
+	if !isDue(h.drainLimit(), now) {
 		return
 	}
+	d := h.waiting()
 	h.lateSaid = d.Limit
 	next := "it goes on trying"
 	switch {
@@ -147,7 +151,7 @@ func (h *Head) overdue(now time.Time) {
 	case d.OnTimeout == api.DrainForces:
 		next = "what refuses to go is deleted"
 	}
-	h.cluster.event(node, corev1.EventTypeWarning, "DrainTimedOut", fmt.Sprintf(
+	h.cluster.announce(corev1.EventTypeWarning, "DrainTimedOut", fmt.Sprintf(
 		"The drain for %s has reached the limit of its phase %s at %s, and %s: %s", d.Config, d.Phase,
 		d.Limit.Format(time.RFC3339), next, waits(d)))
 }

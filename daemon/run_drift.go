@@ -148,16 +148,49 @@ func (h *Head) announceDrift(was, is *api.Drift, node *corev1.Node) {
 	}
 }
 
-// mend writes back the drift that the policy demands to repair. While another person or tool has cordoned the node,
-// nothing is written back: a repair would disturb their work on the node. A force file is their own request.
-func (h *Head) mend(ctx context.Context, v *situation) {
-	// The policy of the host's configuration: after a rollback that is not the desired one.
-	policy := h.cluster.driftPolicy(v.host.Config.Committed)
-	subjects, next := h.drift.due(policy, v.now)
-	h.repairAt = next
-	if v.now.Before(h.drift.after) || !h.drift.forced && (len(subjects) == 0 || v.hold.Cordoned()) {
-		return
+// compares reports whether the host can be compared with its configuration.
+func (h *Head) compares(v *situation) bool {
+	return h.o.Verifier != nil && v.host.Config.Committed != ""
+}
+
+// verifyDue returns when the host is compared: soon where the paths of another configuration are watched.
+func (h *Head) verifyDue(v *situation) time.Time {
+	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.host.Config.Committed
+	if other && h.verifyAt.After(v.now.Add(touchDebounce)) {
+		return v.from(h.compares(v), v.now)
 	}
+	return v.from(h.compares(v), h.verifyAt)
+}
+
+func (h *Head) verify(ctx context.Context, v *situation) {
+	h.run(ctx, phaseVerify, v.node.Desired, func(ctx context.Context, e *jobEnd) (err error) {
+		e.drift, err = h.o.Verifier.Verify(ctx)
+		return err
+	})
+}
+
+// drifted returns the subjects to write back now, and when more subjects are due. The policy is that of the host's
+// configuration: after a rollback that is not the desired one.
+func (h *Head) drifted(v *situation) (subjects []string, next time.Time) {
+	return h.drift.due(h.cluster.driftPolicy(v.host.Config.Committed), v.now)
+}
+
+// repairDue returns when drift is written back. While another person or tool has cordoned the node, nothing is written
+// back: a repair would disturb their work on the node. A force file is their own request.
+func (h *Head) repairDue(v *situation) time.Time {
+	if !h.compares(v) {
+		return time.Time{}
+	}
+	subjects, next := h.drifted(v)
+	if !v.now.Before(h.drift.after) && (h.drift.forced || len(subjects) > 0 && !v.hold.Cordoned()) {
+		return v.now
+	}
+	return next
+}
+
+// repair writes back the drift that the policy demands to repair.
+func (h *Head) repair(ctx context.Context, v *situation) {
+	subjects, _ := h.drifted(v)
 	h.run(ctx, phaseRepair, v.node.Desired, func(ctx context.Context, e *jobEnd) error {
 		e.repaired = subjects
 		r := hands.RepairRequest{Subjects: subjects}
@@ -191,8 +224,8 @@ func (h *Head) mended(e jobEnd, now time.Time) {
 		}
 	}
 	h.drift.repaired(e.repaired, failed, now)
-	if node := h.cluster.current(); node != nil && failed == "" && len(e.repaired) > 0 {
+	if failed == "" && len(e.repaired) > 0 {
 		h.log.Info("wrote back what had drifted", zap.String("items", strings.Join(e.repaired, ", ")))
-		h.cluster.event(node, corev1.EventTypeNormal, "ConfigDriftRepaired", repairText(e.repaired, e.result))
+		h.cluster.announce(corev1.EventTypeNormal, "ConfigDriftRepaired", repairText(e.repaired, e.result))
 	}
 }

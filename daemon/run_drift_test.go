@@ -92,7 +92,7 @@ func TestRepairThatDoesNotBeginIsFollowedByAPause(t *testing.T) {
 			if h.job.phase == phaseRepair {
 				tries++
 			}
-			h.finish(<-h.ended)
+			h.take(<-h.ended)
 			now = time.Now()
 		}
 		if tries != 1 || h.job != nil {
@@ -105,10 +105,10 @@ func TestRepairThatDoesNotBeginIsFollowedByAPause(t *testing.T) {
 				if h.job.phase == phaseRepair {
 					t.Errorf("%s: a comparison has it tried again at once", c.name)
 				}
-				h.finish(<-h.ended)
+				h.take(<-h.ended)
 			}
 		}
-		if wait := h.repairAt.Sub(now); wait < repairFirst/2 || wait > 2*repairFirst {
+		if wait := row(t, string(phaseRepair)).dueAt(h, at(PhaseDone, cfgA, now)).Sub(now); wait < repairFirst/2 || wait > 2*repairFirst {
 			t.Errorf("%s: tried again in %s", c.name, wait)
 		}
 	}
@@ -132,7 +132,7 @@ func TestHostIsComparedWhereverItRests(t *testing.T) {
 			t.Errorf("%s: what is touched is looked at in %s", p, due)
 		}
 		h.askAt = then.Add(time.Hour)
-		if pause := h.pause(then); pause > time.Minute {
+		if pause := h.pause(at(p, desired, then), then); pause > time.Minute {
 			t.Errorf("%s: the next turn is in %s", p, pause)
 		}
 		now := then.Add(2 * time.Minute)
@@ -145,7 +145,7 @@ func TestHostIsComparedWhereverItRests(t *testing.T) {
 		if !h.clear(v, phase{name: p}) {
 			t.Errorf("%s: the comparison is cancelled", p)
 		}
-		h.finish(<-h.ended)
+		h.take(<-h.ended)
 		if h.drift.report.Count() != 1 {
 			t.Errorf("%s: nothing is known of drift", p)
 		}
@@ -154,7 +154,7 @@ func TestHostIsComparedWhereverItRests(t *testing.T) {
 			t.Errorf("%s: not written back as its configuration says", p)
 			continue
 		}
-		h.finish(<-h.ended)
+		h.take(<-h.ended)
 	}
 }
 

@@ -83,19 +83,14 @@ type Head struct {
 	metrics *Metrics
 	cluster *cluster
 
-	bell     chan struct{}
-	statuses chan hostAnswer
-	ended    chan jobEnd
-	drains   chan api.Drain
-	words    chan error
-	restored chan restoreEnd
-	delivers chan deliverEnd
+	bell    chan struct{}
+	ended   chan end        // of the work beside the loop; there is room for every end, so that no end waits
+	running map[string]bool // the chores that run beside the loop
 
 	// The host, as last read; read reports whether that was after the end of the last operation.
 	host      *host.Status
 	hostSince time.Time
 	read      bool
-	asking    bool
 	late      bool // the awaited answer was requested before an operation ended
 	askAt     time.Time
 	blind     *failure
@@ -106,13 +101,10 @@ type Head struct {
 	drift     driftState
 	delivery  deliveryState
 	ahead     aheadState
-	repairAt  time.Time // when the next subject is to be written back
-	restoring bool
 	restoreAt time.Time
 
 	nodeWrites, objectWrites, restores writes
 	object                             machineConfigNode
-	telling                            bool       // a report on the node's readiness is under way to the host
 	told                               bool       // the readiness that the watch showed at the last report
 	tellAt                             time.Time  // when the next report is due
 	spoke                              time.Time  // when the host last got a report, or the API server gave none
@@ -161,9 +153,7 @@ func NewHead(o HeadOptions) *Head {
 		o.Metrics = NewMetrics()
 	}
 	h := &Head{o: o, log: o.Log.With(zap.String("node", o.Node)), metrics: o.Metrics,
-		bell: make(chan struct{}, 1), statuses: make(chan hostAnswer, 1), ended: make(chan jobEnd, 1),
-		drains: make(chan api.Drain, 1), words: make(chan error, 1), restored: make(chan restoreEnd, 1),
-		delivers: make(chan deliverEnd, 1)}
+		bell: make(chan struct{}, 1), ended: make(chan end, len(chores)+1), running: map[string]bool{}}
 	h.cluster = &cluster{name: o.Node, kube: o.Kube, configs: o.Configs, meta: o.Metadata, log: h.log, wake: h.ring,
 		watched: map[string]*configWatch{}}
 	return h
@@ -208,64 +198,59 @@ func (h *Head) Run(ctx context.Context) error {
 			h.askAt = time.Time{}
 		case <-touched:
 			h.touch(time.Now())
-		case a := <-h.statuses:
-			h.readHost(a)
 		case e := <-h.ended:
-			h.finish(e)
-		case d := <-h.drains:
-			if h.job != nil && h.job.phase == PhaseDrain && h.job.config == d.Config {
-				h.draining(d)
-			}
-		case err := <-h.words:
-			h.vouched(err)
-		case e := <-h.restored:
-			h.finishRestore(e)
-		case e := <-h.delivers:
-			h.finishDelivery(e)
+			h.take(e)
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 }
 
-// leave gives operations the time to notice the end.
+// leave gives the operation the time to notice the end.
 func (h *Head) leave() {
 	if h.job == nil {
 		return
 	}
 	h.job.cancel(nil)
-	select {
-	case <-h.ended:
-	case <-time.After(endLimit):
+	limit := time.After(endLimit)
+	for {
+		select {
+		case e := <-h.ended:
+			if e.of == string(h.job.phase) {
+				return
+			}
+		case <-limit:
+			return
+		}
 	}
 }
 
 // turn examines everything, does what is due, and returns the time until more is due, if nothing happens meanwhile.
 func (h *Head) turn(ctx context.Context) time.Duration {
+	if h.job != nil {
+		h.hear(h.job)
+	}
+	var v *situation
 	// Each step of the loop changes the facts of the next decision; a step that does not is the last.
 	for range phases {
-		now := time.Now()
 		node := h.cluster.current()
-		h.ask(ctx, now)
-		v := h.situation(node, now)
-		h.complain(now)
-		h.follow(ctx, v)
+		v = h.situation(node, time.Now())
 		p := decide(v)
 		h.enter(v, p.name)
-		h.vouch(ctx, v, p.name)
-		h.warnHost(ctx, v)
+		h.follow(ctx, v)
+		h.do(ctx, v, whileAny)
 		if !h.clear(v, p) {
 			break
 		}
 		again := h.say(ctx, node, v, p.name)
-		h.deliver(ctx, v)
+		h.do(ctx, v, whileFree)
 		h.start(ctx, v, p)
 		if !again {
 			break
 		}
 	}
 	h.tellObject(ctx)
-	return h.pause(time.Now())
+	return h.pause(v, time.Now())
 }
 
 // situation collects everything that is known, and forgets what belongs to another way.
@@ -344,21 +329,26 @@ func (h *Head) missReboot(v *situation) {
 	h.log.Warn("rebooting", zap.String("config", h.way.to), zap.String("error", text))
 }
 
-// follow does the work beside the phases: it chooses the watched configurations, and restores a current configuration
-// that was deleted.
+// follow chooses the watched configurations, takes over the ControllerConfig, and forgets the reports to a host that
+// waits for none.
 func (h *Head) follow(ctx context.Context, v *situation) {
-	if v.host == nil || !v.exists {
-		return
+	if !h.hears(v) {
+		h.tellAt, h.spoke = time.Time{}, time.Time{}
 	}
-	current := v.host.Config.Committed
-	if machineconfig.PoolOf(current) == "" {
-		current = ""
+	if err := h.delivery.see(h.cluster.controllerConfig()); err != nil {
+		h.log.Error("reading the ControllerConfig", zap.Error(err))
 	}
-	h.cluster.watchConfigs(ctx, current, v.node.Desired)
-	if h.cluster.config(current) == gone && !h.restoring && !v.now.Before(h.restoreAt) {
-		h.restoring = true
-		go func() { h.restored <- h.restore(ctx, current) }()
+	if v.host != nil && v.exists {
+		h.cluster.watchConfigs(ctx, v.rendered(), v.node.Desired)
 	}
+}
+
+// rendered returns the host's committed configuration where that is a rendered one, and "" otherwise.
+func (v *situation) rendered() string {
+	if current := v.host.Config.Committed; machineconfig.PoolOf(current) != "" {
+		return current
+	}
+	return ""
 }
 
 // enter records that the node has reached another phase. Phases without an operation are logged and timed here.
@@ -518,13 +508,11 @@ func (h *Head) announce(v *situation, p Phase, before, after *corev1.Node) {
 
 // announceServices announces the actions on the node's services, in upstream's words.
 func (h *Head) announceServices(r *host.Result) {
-	node := h.cluster.current()
-	if r == nil || node == nil {
+	if r == nil {
 		return
 	}
 	for _, a := range r.Acted {
-		kind, reason, text := serviceEvent(a)
-		h.cluster.event(node, kind, reason, text)
+		h.cluster.announce(serviceEvent(a))
 	}
 }
 
@@ -541,58 +529,4 @@ func serviceEvent(a host.Acted) (kind, reason, text string) {
 		return corev1.EventTypeNormal, reason, fmt.Sprintf("Service %s was stopped: its unit is gone", a.Service)
 	}
 	return corev1.EventTypeNormal, reason, fmt.Sprintf("Service %s was %s", a.Service, done)
-}
-
-// pause returns the time until something is due.
-func (h *Head) pause(now time.Time) time.Duration {
-	until := h.askAt
-	sooner := func(t time.Time) {
-		if t.After(now) && t.Before(until) {
-			until = t
-		}
-	}
-	if h.asking {
-		until = now.Add(statusLimit) // the answer wakes us
-	}
-	if h.o.Verifier != nil && atRest(h.phase) && h.job == nil && h.read {
-		for _, due := range []time.Time{h.verifyAt, h.repairAt} {
-			if !due.IsZero() && !due.After(now) {
-				until = now // due since the turn began
-			}
-			sooner(due)
-		}
-	}
-	if !h.delivery.running && !h.delivery.done {
-		sooner(h.delivery.retry)
-	}
-	if h.way.failure != nil && h.job == nil {
-		sooner(h.way.failure.retry)
-	}
-	if h.job == nil {
-		sooner(h.ahead.retry)
-		if r := h.ahead.report; r != nil && r.Error != "" {
-			sooner(r.Since.Add(api.StageRetry(r.Tries)))
-		}
-	}
-	if !h.telling {
-		sooner(h.tellAt)
-	}
-	sooner(h.openAt)
-	if h.job != nil && h.job.phase == PhaseDrain && h.waiting() != nil {
-		sooner(h.complainAt)
-		sooner(h.waiting().Since.Add(drainQuiet))
-		sooner(h.waiting().Limit)
-	}
-	if h.job != nil {
-		sooner(h.held.due)
-	}
-	if h.job == nil {
-		sooner(h.way.unstageAt)
-	}
-	sooner(h.nodeWrites.next)
-	sooner(h.objectWrites.next)
-	if h.cluster.config(h.way.from) == gone && !h.restoring {
-		sooner(h.restoreAt)
-	}
-	return max(until.Sub(now), 10*time.Millisecond)
 }

@@ -60,6 +60,7 @@ func TestHostIsToldThatItsNodeIsNotHeldUntilItIsDrainedAgain(t *testing.T) {
 		{"a head that finds it cordoned", preparing, nil, []step{{ours, 0, 0}, {ours, time.Hour, 0}}},
 		{"uncordoned after the boot", hostAt(cfgB, "", "", transaction.Done), nil, []step{{ours, 0, 0}, {nodeAs(false, false), 0, 0}}},
 	}
+	warn := row(t, "warn the host")
 	for _, c := range cases {
 		h, _ := quietHead(t)
 		l := &listener{}
@@ -70,7 +71,7 @@ func TestHostIsToldThatItsNodeIsNotHeldUntilItIsDrainedAgain(t *testing.T) {
 		}
 		for i, s := range c.steps {
 			now := then.Add(s.after)
-			h.warnHost(t.Context(), h.situation(s.node, now))
+			warn.begin(t.Context(), h, h.situation(s.node, now))
 			if len(l.words) != s.told {
 				t.Errorf("%s, step %d: told %d times, want %d", c.name, i, len(l.words), s.told)
 			}
@@ -82,7 +83,7 @@ func TestHostIsToldThatItsNodeIsNotHeldUntilItIsDrainedAgain(t *testing.T) {
 		}
 		h.finish(jobEnd{job: &job{phase: PhaseDrain, config: h.way.to, cancel: func(error) {}}})
 		told := len(l.words)
-		if h.warnHost(t.Context(), h.situation(ours, then.Add(2*time.Hour))); len(l.words) != told {
+		if warn.begin(t.Context(), h, h.situation(ours, then.Add(2*time.Hour))); len(l.words) != told {
 			t.Errorf("%s: told again after the drain", c.name)
 		}
 	}

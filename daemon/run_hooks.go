@@ -54,8 +54,8 @@ func (h *Head) heldBy(err error, now time.Time) {
 		stop.Since = was.Since
 	}
 	h.stop = stop
-	if node := h.cluster.current(); node != nil && !again {
-		h.cluster.event(node, corev1.EventTypeWarning, "UpdateHeldByHook",
+	if !again {
+		h.cluster.announce(corev1.EventTypeWarning, "UpdateHeldByHook",
 			"The update to "+stop.Config+" waits, and the node serves: "+no.Error())
 	}
 }
@@ -64,8 +64,8 @@ func (h *Head) heldBy(err error, now time.Time) {
 func (h *Head) agreed() {
 	stop := h.stop
 	h.way.asked, h.stop = true, nil
-	if node := h.cluster.current(); node != nil && stop != nil && stop.Config == h.way.to {
-		h.cluster.event(node, corev1.EventTypeNormal, "HooksAgree",
+	if stop != nil && stop.Config == h.way.to {
+		h.cluster.announce(corev1.EventTypeNormal, "HooksAgree",
 			"The update to "+stop.Config+" goes on: hook "+stop.Hook+" held it since "+stop.Since.Format(time.RFC3339))
 	}
 }

@@ -16,29 +16,21 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// hostAnswer is the host's status, or the error of reading it.
-type hostAnswer struct {
-	status *host.Status
-	err    error
-}
+func (h *Head) readDue(v *situation) time.Time { return v.from(true, h.askAt) }
 
-// ask reads the host where that is due.
-func (h *Head) ask(ctx context.Context, now time.Time) {
-	if h.asking || now.Before(h.askAt) {
-		return
-	}
-	h.asking = true
+// ask reads the host.
+func (h *Head) ask(ctx context.Context, v *situation) work {
 	// A change before the answer arrives is not lost: the change makes the next read due at once.
-	h.askAt = now.Add(jitter(workPace))
+	h.askAt = v.now.Add(jitter(workPace))
 	if h.resting() {
-		h.askAt = now.Add(jitter(restPace))
+		h.askAt = v.now.Add(jitter(restPace))
 	}
-	go func() {
+	return func() func() {
 		ctx, cancel := context.WithTimeout(ctx, statusLimit)
 		defer cancel()
 		s, err := h.o.Hands.Status(ctx)
-		h.statuses <- hostAnswer{s, err}
-	}()
+		return func() { h.readHost(s, err) }
+	}
 }
 
 // resting: we are not going to change anything on the host.
@@ -46,30 +38,29 @@ func (h *Head) resting() bool {
 	return h.phase == PhaseDone || h.phase == PhaseUnconfigured || h.phase == PhaseAbsent || h.phase == PhaseRolledBack
 }
 
-// readHost takes over the host's status.
-func (h *Head) readHost(a hostAnswer) {
+// readHost takes over the host's status, or the error of reading it.
+func (h *Head) readHost(status *host.Status, err error) {
 	now := time.Now()
-	h.asking = false
 	if h.late {
 		h.late, h.askAt = false, time.Time{}
 		return
 	}
-	if a.err != nil {
+	if err != nil {
 		h.blind = fail(h.blind, PhaseObserve, failDegraded, reasonObserving,
-			blindReason+": "+message.OneLine(a.err.Error()), now)
-		h.log.Warn("reading the host", zap.Error(a.err))
+			blindReason+": "+message.OneLine(err.Error()), now)
+		h.log.Warn("reading the host", zap.Error(err))
 		h.askAt = h.blind.retry
 		return
 	}
 	h.blind = nil
 	before := h.host
-	h.host, h.read = a.status, true
-	h.metrics.host(a.status)
-	if before != nil && recordOf(before) == recordOf(a.status) {
+	h.host, h.read = status, true
+	h.metrics.host(status)
+	if before != nil && recordOf(before) == recordOf(status) {
 		return
 	}
 	h.hostSince, h.tellAt = now, time.Time{} // after a boot the host has no report
-	if a.status.Config.Pending == "" {
+	if status.Config.Pending == "" {
 		// An attempt has ended in some way: what was found out for it may not be true any more.
 		h.way.plan, h.way.staged, h.way.rebooting = nil, false, time.Time{}
 	}
@@ -83,21 +74,26 @@ func recordOf(s *host.Status) string {
 	return strings.Join([]string{s.Config.Committed, s.Config.Pending, s.Phase, string(s.State)}, "|")
 }
 
-// vouch reports the API server's view of the Node to the host. An apply needs the report before it begins, as the state
-// of the node before the update; a verdict needs reports until it is given. Each report comes from a new request: a
-// watch does not tell news from silence.
-func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
-	listens := p == PhaseApply || h.job != nil && h.job.phase == PhaseApply
-	if !listens && (v.host == nil || !v.inPhase(transaction.PhaseProve)) {
-		h.tellAt, h.spoke = time.Time{}, time.Time{}
-		return
+// hears reports whether the host waits for reports on the Node. An apply needs one before it begins, as the state of
+// the node before the update; a verdict needs reports until it is given.
+func (h *Head) hears(v *situation) bool {
+	return h.phase == PhaseApply || h.job != nil && h.job.phase == PhaseApply ||
+		v.host != nil && v.inPhase(transaction.PhaseProve)
+}
+
+// vouchDue returns when the next report is due. A change that the watch shows is news.
+func (h *Head) vouchDue(v *situation) time.Time {
+	if v.ready != h.told {
+		return v.from(h.hears(v), v.now)
 	}
-	// Whatever the result, the next request comes later; but a change that the watch shows is news.
-	if h.telling || v.ready == h.told && v.now.Before(h.tellAt) {
-		return
-	}
-	h.telling, h.told, h.tellAt = true, v.ready, v.now.Add(jitter(wordPace))
-	go func() {
+	return v.from(h.hears(v), h.tellAt)
+}
+
+// vouch reports the API server's view of the Node to the host. Each report comes from a new request: a watch does not
+// tell news from silence. Whatever the result, the next request comes later.
+func (h *Head) vouch(ctx context.Context, v *situation) work {
+	h.told, h.tellAt = v.ready, v.now.Add(jitter(wordPace))
+	return func() func() {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		node, err := h.o.Kube.CoreV1().Nodes().Get(ctx, h.o.Node, metav1.GetOptions{})
@@ -105,26 +101,27 @@ func (h *Head) vouch(ctx context.Context, v *situation, p Phase) {
 			ready, why := nodeWord(node, h.o.Boot, time.Now(), host.Uptime())
 			err = h.o.Senses.NodeReady(ctx, ready, why, nodeHeard(node))
 		}
-		h.words <- err
-	}()
+		return func() { h.vouched(err) }
+	}
 }
 
-// warnHost reports to an apply that may still be stopped that the node has taken pods since its drain. The report is
-// sent before the node is cordoned again, and repeated until the node has been drained again.
-func (h *Head) warnHost(ctx context.Context, v *situation) {
+// warnHostDue returns when an apply that may still be stopped is to hear that the node has taken pods since its drain.
+// The report is sent before the node is cordoned again, and repeated until the node has been drained again.
+func (h *Head) warnHostDue(v *situation) time.Time {
 	committing := h.job != nil && h.job.phase == PhaseApply ||
 		v.host != nil && (v.inPhase(transaction.PhasePrepare) || v.inPhase(transaction.PhaseBoot))
 	needed := v.hold == drain.Lost || committing && (h.opened || v.plan != nil && v.drains())
-	if !h.open || !needed || h.opened && v.now.Before(h.openAt) {
-		return
-	}
+	return v.from(h.open && needed, h.openAt)
+}
+
+func (h *Head) warnHost(ctx context.Context, v *situation) {
 	h.tellHold(ctx, false, "somebody uncordoned it after the drain")
 	h.openAt = v.now.Add(jitter(wordPace))
 }
 
 // tellHold reports to the host whether the node is held. The report is a small file: there is nothing to wait for.
 func (h *Head) tellHold(ctx context.Context, held bool, why string) {
-	h.opened = !held
+	h.opened, h.openAt = !held, time.Time{}
 	if err := h.o.Senses.NodeHeld(ctx, held, why); err != nil {
 		h.log.Warn("telling the host about the hold on the Node", zap.Error(err))
 	}
@@ -132,7 +129,7 @@ func (h *Head) tellHold(ctx context.Context, held bool, why string) {
 
 // vouched takes over the result of a report to the host.
 func (h *Head) vouched(err error) {
-	h.telling, h.spoke = false, time.Now()
+	h.spoke = time.Now()
 	if err != nil && !away(err) {
 		h.log.Warn("telling the host about the Node", zap.Error(err))
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -30,6 +31,8 @@ type job struct {
 	forced int              // deleted pods that were announced
 	// approved is the only OS that the job may go to; empty: any.
 	approved string
+	// latest is the latest report of a drain, where the loop has not taken it over yet.
+	latest atomic.Pointer[api.Drain]
 }
 
 // jobEnd is the result of a job.
@@ -49,10 +52,14 @@ type jobEnd struct {
 // start begins the operation of a phase, if the phase has one and none is running.
 func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	switch {
-	case h.job != nil || h.delivery.running:
+	case h.job != nil || h.running[choreDeliver]:
 		// Work that compares or changes the host meanwhile would meet a half-finished delivery.
 	case atRest(p.name):
-		h.startAtRest(ctx, v, p.name)
+		if p.name == PhaseDone {
+			h.way.request, h.way.plan = hands.Request{}, nil // a document may be large; it is read again before use
+			h.way.failure = nil
+		}
+		h.do(ctx, v, whileIdle)
 	case !p.job || p.name == PhaseApply && v.now.Sub(h.spoke) > wordFresh:
 		// No operation; or the host is about to get the report on the node before the update.
 	default:
@@ -60,22 +67,13 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 	}
 }
 
-// startAtRest begins the work for which there is time while the node is on its desired configuration, or stays where it
-// is.
-func (h *Head) startAtRest(ctx context.Context, v *situation, p Phase) {
-	switch {
-	case p != PhaseHold && v.aheadDue():
-		h.startAhead(ctx, v)
-	case v.leftover() && !v.now.Before(h.way.unstageAt):
-		h.run(ctx, phaseUnstage, v.node.Desired,
-			func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })
-	default:
-		if p == PhaseDone {
-			h.way.request, h.way.plan = hands.Request{}, nil // a document may be large; it is read again before use
-			h.way.failure = nil
-		}
-		h.rest(ctx, v)
-	}
+func (h *Head) unstageDue(v *situation) time.Time {
+	return v.from(v.leftover(), h.way.unstageAt)
+}
+
+func (h *Head) unstage(ctx context.Context, v *situation) {
+	h.run(ctx, phaseUnstage, v.node.Desired,
+		func(ctx context.Context, _ *jobEnd) error { return h.o.Hands.Unstage(ctx) })
 }
 
 // startOnTheWay begins the operation of a phase on the way to the desired configuration. The operation runs beside the
@@ -111,7 +109,12 @@ func (h *Head) startOnTheWay(ctx context.Context, v *situation, p Phase) {
 			return h.o.Asker.Ask(ctx, hands.Request{Name: desired, HookDocument: doc})
 		}
 	case PhaseDrain:
-		do = func(ctx context.Context, _ *jobEnd) error { return h.o.Drainer.Run(ctx, request, h.drainReport) }
+		do = func(ctx context.Context, e *jobEnd) error {
+			return h.o.Drainer.Run(ctx, request, func(d api.Drain) {
+				e.job.latest.Store(&d)
+				h.ring()
+			})
+		}
 	default:
 		do = func(ctx context.Context, e *jobEnd) (err error) {
 			r := w.request
@@ -154,32 +157,13 @@ func (h *Head) planning(v *situation) func(context.Context, *jobEnd) error {
 	}
 }
 
-// rest does the work for which there is time when nothing else is due.
-func (h *Head) rest(ctx context.Context, v *situation) {
-	if h.o.Verifier == nil || v.host.Config.Committed == "" {
-		return
-	}
-	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.host.Config.Committed
-	if other && h.verifyAt.After(v.now.Add(touchDebounce)) {
-		h.verifyAt = v.now // other paths are managed now
-	}
-	if v.now.Before(h.verifyAt) {
-		h.mend(ctx, v)
-		return
-	}
-	h.run(ctx, phaseVerify, v.node.Desired, func(ctx context.Context, e *jobEnd) (err error) {
-		e.drift, err = h.o.Verifier.Verify(ctx)
-		return err
-	})
-}
-
 func (h *Head) run(ctx context.Context, p Phase, config string, do func(context.Context, *jobEnd) error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	h.job = &job{phase: p, config: config, began: time.Now(), cancel: cancel}
 	e := jobEnd{job: h.job}
 	go func() {
 		e.err = do(ctx, &e)
-		h.ended <- e
+		h.ended <- end{string(p), func() { h.finish(e) }}
 	}()
 }
 
@@ -222,15 +206,6 @@ func (h *Head) stage(ctx context.Context, w way, drains bool, policy *api.DrainP
 	return nil
 }
 
-// drainReport hands the latest report to the loop.
-func (h *Head) drainReport(d api.Drain) {
-	select {
-	case <-h.drains:
-	default:
-	}
-	h.drains <- d
-}
-
 // waiting returns what the drain for the desired configuration waits for, or would wait for; nil: nothing known. Until
 // there is a newer report, that of an earlier head counts.
 func (h *Head) waiting() *api.Drain {
@@ -260,7 +235,7 @@ func (h *Head) draining(d api.Drain) {
 // finish takes over the result of an operation.
 func (h *Head) finish(e jobEnd) {
 	now := time.Now()
-	h.lastReport(e.job)
+	h.hear(e.job)
 	e.job.cancel(nil)
 	h.job = nil
 	h.passed(e.job.phase, e.job.config, now.Sub(e.job.began), outcomeOf(e.err), e.err)
@@ -280,7 +255,7 @@ func (h *Head) finish(e jobEnd) {
 	}
 	if e.job.phase != PhasePlan {
 		// The host has to be read again.
-		h.askAt, h.read, h.late = time.Time{}, false, h.asking
+		h.askAt, h.read, h.late = time.Time{}, false, h.running[choreRead]
 	}
 	if e.job.phase == PhaseDrain {
 		h.metrics.drain(nil)
@@ -369,24 +344,26 @@ func (h *Head) succeeded(e jobEnd, now time.Time) {
 
 // warn announces before the first eviction what the drain will wait for.
 func (h *Head) warn(forecast *api.Drain) {
-	node := h.cluster.current()
-	if forecast == nil || len(forecast.Waiting) == 0 || node == nil {
-		return
+	if forecast != nil && len(forecast.Waiting) > 0 {
+		h.cluster.announce(corev1.EventTypeWarning, "DrainWillWait",
+			"The drain for "+forecast.Config+" will wait: "+waits(forecast))
 	}
-	h.cluster.event(node, corev1.EventTypeWarning, "DrainWillWait",
-		"The drain for "+forecast.Config+" will wait: "+waits(forecast))
 }
 
-// complain announces from time to time that a drain waits for longer than it should. The drain continues to wait.
-func (h *Head) complain(now time.Time) {
-	h.overdue(now)
-	node, d := h.cluster.current(), h.waiting()
-	if h.job == nil || h.job.phase != PhaseDrain || d == nil || node == nil || now.Before(h.complainAt) ||
-		now.Sub(d.Since) < drainLong {
-		return
+// complainDue returns when the next warning about a drain is due that waits for longer than it should. The drain
+// continues to wait.
+func (h *Head) complainDue() time.Time {
+	d := h.drainWaits()
+	if d == nil {
+		return time.Time{}
 	}
+	return later(h.complainAt, d.Since.Add(drainLong))
+}
+
+func (h *Head) complain(now time.Time) {
 	h.complainAt = now.Add(drainAgain)
-	h.cluster.event(node, corev1.EventTypeWarning, "FailedToDrain",
+	d := h.waiting()
+	h.cluster.announce(corev1.EventTypeWarning, "FailedToDrain",
 		fmt.Sprintf("The drain for %s waits since %s: %s", d.Config, d.Since.Format(time.RFC3339), waits(d)))
 }
 
@@ -447,8 +424,20 @@ func (h *Head) restoreDesired(ctx context.Context, r *hands.Request) error {
 	return nil
 }
 
+func (h *Head) restoreDue(v *situation) time.Time {
+	return v.from(v.host != nil && v.exists && h.cluster.config(v.rendered()) == gone, h.restoreAt)
+}
+
 // restore restores a deleted configuration that this node is on.
-func (h *Head) restore(ctx context.Context, name string) restoreEnd {
+func (h *Head) restore(ctx context.Context, v *situation) work {
+	name := v.rendered()
+	return func() func() {
+		e := h.restored(ctx, name)
+		return func() { h.finishRestore(e) }
+	}
+}
+
+func (h *Head) restored(ctx context.Context, name string) restoreEnd {
 	document, err := h.o.Senses.Config(ctx, name)
 	if err != nil {
 		return restoreEnd{err: fmt.Errorf("restoring MachineConfig %s: reading the host's copy: %w", name, err)}
@@ -468,13 +457,12 @@ type restoreEnd struct {
 }
 
 func (h *Head) finishRestore(e restoreEnd) {
-	h.restoring, h.restoreAt = false, time.Now().Add(jitter(restorePace))
+	h.restoreAt = time.Now().Add(jitter(restorePace))
 	h.wrote(&h.restores, "restoring", e.err)
-	node := h.cluster.current()
-	if !e.created || node == nil {
+	if !e.created {
 		return
 	}
 	h.log.Info("restored a deleted configuration", zap.String("config", e.name))
-	h.cluster.event(node, corev1.EventTypeWarning, "ConfigRestored",
+	h.cluster.announce(corev1.EventTypeWarning, "ConfigRestored",
 		"MachineConfig "+e.name+" was deleted although this node is on it: created again from the host's copy")
 }

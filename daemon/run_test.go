@@ -72,13 +72,17 @@ func TestDriftIsToldWithoutContents(t *testing.T) {
 func TestComparisonThatComesDueDuringATurnIsNotLost(t *testing.T) {
 	now := time.Now()
 	for name, set := range map[string]func(*Head){
-		"a comparison": func(h *Head) { h.verifyAt, h.repairAt = now.Add(-time.Millisecond), time.Time{} },
-		"a repair":     func(h *Head) { h.verifyAt, h.repairAt = now.Add(time.Hour), now.Add(-time.Millisecond) },
+		"a comparison": func(h *Head) { h.verifyAt = now.Add(-time.Millisecond) },
+		"a repair": func(h *Head) {
+			policyOf(t, h, cfgA, api.DriftRepair)
+			h.verifyAt, h.drift.known, h.drift.items = now.Add(time.Hour), true, []api.DriftItem{{Kind: "file", Name: "/a"}}
+			h.drift.fights = map[string]fight{"file /a": {times: 1, last: now.Add(-repairFirst - time.Millisecond)}}
+		},
 	} {
 		h, _ := quietHead(t)
 		h.o.Verifier, h.phase, h.read, h.askAt = &hands.Client{}, PhaseDone, true, now.Add(restPace)
 		set(h)
-		if pause := h.pause(now); pause > time.Second {
+		if pause := h.pause(at(PhaseDone, cfgA, now.Add(-time.Second)), now); pause > time.Second {
 			t.Errorf("%s: the next turn is in %s", name, pause)
 		}
 	}
@@ -104,11 +108,12 @@ func TestLongDrainIsComplainedOfNowAndThen(t *testing.T) {
 	h, events := quietHead(t)
 	h.way.to, h.job = cfgB, &job{phase: PhaseDrain, config: cfgB}
 	h.draining(held())
+	complain := func(now time.Time) { row(t, "complain").begin(t.Context(), h, &situation{now: now}) }
 	for _, c := range []struct {
 		after time.Duration
 		want  int
 	}{{time.Minute, 0}, {drainLong, 1}, {drainLong + time.Minute, 0}, {drainLong + drainAgain, 1}, {2 * drainAgain, 0}} {
-		h.complain(then.Add(c.after))
+		complain(then.Add(c.after))
 		if len(events.Events) != c.want {
 			t.Errorf("after %s: %d complaints, want %d", c.after, len(events.Events), c.want)
 		}
@@ -122,7 +127,7 @@ func TestLongDrainIsComplainedOfNowAndThen(t *testing.T) {
 	again := held()
 	again.Since, h.drain = then.Add(3*drainAgain), nil
 	h.draining(again)
-	h.complain(again.Since.Add(drainLong))
+	complain(again.Since.Add(drainLong))
 	if len(events.Events) != 1 {
 		t.Errorf("%d complaints about the next drain", len(events.Events))
 	}
@@ -224,7 +229,7 @@ func TestDrainIsAnnouncedOnceThereIsAnythingToSay(t *testing.T) {
 	h, _ := quietHead(t)
 	h.way.to, h.job, h.drain = cfgB, &job{phase: PhaseDrain, config: cfgB}, ending(time.Now())
 	h.askAt = time.Now().Add(time.Hour)
-	if pause := h.pause(time.Now()); pause > drainQuiet {
+	if pause := h.pause(&situation{now: time.Now()}, time.Now()); pause > drainQuiet {
 		t.Errorf("it is looked at again only in %s", pause)
 	}
 }
