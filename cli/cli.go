@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is what the programs below cmd/ share: the signals that end them, the exit code of an error, and the one
-// line that says the error. The main function of a program is
+// Package cli is the code that the programs below cmd/ share: the signals that end them, the exit code of an error, and
+// the one line that reports the error. The main function of a program is
 //
 //	ctx, stop := cli.Signals()
 //	err := command().ExecuteContext(ctx)
@@ -26,28 +26,28 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// Exit codes that have the same meaning in all programs (docs/commands.md). ExitUnreachable is for a goal that cannot
-// be reached, however often it is tried.
+// Exit codes with the same meaning in all programs (docs/commands.md). ExitUnreachable is for a goal that no further
+// try can reach.
 const (
 	exitFailed      = 1
 	ExitUsage       = 2
 	ExitUnreachable = 3
 )
 
-// UsageError is the error of a command line that asks for nothing sensible. Every other error is a failure.
+// UsageError is the error of a wrong command line. Every other error is a failure.
 type UsageError struct{ Err error }
 
-// Usagef returns a UsageError with a text as fmt.Errorf makes it.
+// Usagef returns a UsageError with a text in the format of fmt.Errorf.
 func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
 
 func (e UsageError) Error() string { return e.Err.Error() }
 
 func (e UsageError) Unwrap() error { return e.Err }
 
-// ExitStatus makes it ExitUsage.
+// ExitStatus returns ExitUsage.
 func (UsageError) ExitStatus() int { return ExitUsage }
 
-// coded is an error that knows its exit code.
+// coded is an error with its own exit code.
 type coded interface {
 	error
 	ExitStatus() int
@@ -69,10 +69,10 @@ func Signals() (ctx context.Context, stop context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
-// Say writes the line with which a program ends that failed.
+// Say writes the last line of a program that failed.
 func Say(stderr io.Writer, text string) { fmt.Fprintln(stderr, "error:", message.OneLine(text)) }
 
-// End says an error, if there is one, and returns the exit code of the program.
+// End writes the error, if err is one, and returns the exit code of the program.
 func End(stderr io.Writer, err error) int {
 	if err != nil {
 		Say(stderr, err.Error())
@@ -80,8 +80,7 @@ func End(stderr io.Writer, err error) int {
 	return ExitCode(err)
 }
 
-// Root has a program's errors returned instead of printed by the library, and a flag that cannot be read be a
-// UsageError.
+// Root makes a program's command return its errors instead of printing them. A wrong flag is a UsageError.
 func Root(cmd *cobra.Command) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{err} })
@@ -95,7 +94,7 @@ func NoArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// NoCommand refuses the arguments of a root command, which are commands that the program does not have.
+// NoCommand refuses the arguments of a root command: they are unknown commands.
 func NoCommand(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return Usagef("unknown command %q", args[0])
@@ -103,13 +102,13 @@ func NoCommand(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// Formats of what a command prints: for people, and for programs.
+// Formats of a command's output: for people, and for programs.
 const (
 	Text = "text"
 	JSON = "json"
 )
 
-// TextOrJSON refuses a format that is neither. The flag is named as people write it.
+// TextOrJSON refuses a format that is neither. flag is the flag's name as people write it.
 func TextOrJSON(flag, format string) error {
 	if format != Text && format != JSON {
 		return Usagef("%s: %q is neither text nor json", flag, format)
@@ -117,7 +116,7 @@ func TextOrJSON(flag, format string) error {
 	return nil
 }
 
-// OneOf refuses a value of a flag that is not among the allowed values.
+// OneOf refuses a value of a flag that is not in allowed.
 func OneOf(flag, value string, allowed ...string) error {
 	if !slices.Contains(allowed, value) {
 		return Usagef("%s: %q is not one of %s", flag, value, strings.Join(allowed, ", "))

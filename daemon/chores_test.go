@@ -22,7 +22,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-var writeDocs = flag.Bool("update", false, "write the table of chores into docs/architecture.md")
+var update = flag.Bool("update", false, "write the tables of the code below testdata and into docs/architecture.md")
 
 const page = "../docs/architecture.md"
 
@@ -68,7 +68,7 @@ func TestTheChoresAreThoseOfTheDocs(t *testing.T) {
 	if got == want {
 		return
 	}
-	if *writeDocs {
+	if *update {
 		if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}

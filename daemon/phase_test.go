@@ -10,6 +10,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,9 +51,10 @@ func livePlan() *plan.Plan {
 }
 
 func TestMain(m *testing.M) {
-	flag.BoolFunc("update", "write the decisions of the code into the tables below testdata", func(string) error {
-		return flag.Set("rewrite", "true")
-	})
+	flag.Parse()
+	if err := flag.Set("rewrite", strconv.FormatBool(*update)); err != nil {
+		panic(err)
+	}
 	m.Run()
 }
 

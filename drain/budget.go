@@ -17,27 +17,27 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// nodesEvery is how long a list of the cluster's nodes serves. It is the one thing here that grows with the cluster,
-// and it is only asked for while a budget blocks.
+// nodesEvery is how long a list of the cluster's nodes is used. That list is the only request here that grows with the
+// cluster, and is only made while a budget blocks.
 const nodesEvery = 5 * time.Minute
 
-// explained is what a refusal by a budget means.
+// explained is the meaning of a refusal by a budget.
 type explained struct {
 	budgets     string // the names of the budgets that cover the pod
-	allowed     int32  // disruptions that the strictest of them allows now
+	allowed     int32  // disruptions that the strictest budget allows now
 	placement   string // whether any node could take the pod
-	fit         int    // how many could
-	replacement string // the pod's replacement that finds no node, and the scheduler's words
+	fit         int    // how many nodes could take the pod
+	replacement string // the pod's replacement without a node, and the scheduler's message
 }
 
-// namespace is what an explanation needs to know of a pod's namespace.
+// namespace holds the objects of a pod's namespace that an explanation needs.
 type namespace struct {
 	budgets     []policyv1.PodDisruptionBudget
 	unscheduled []corev1.Pod
 }
 
-// explainer asks the cluster what an explanation needs. A blocked namespace costs two lists (its budgets, and its pods
-// without a node) each time, and all of them together one list of nodes every nodesEvery.
+// explainer asks the cluster for the facts of an explanation. Each time, a blocked namespace costs two lists: its
+// budgets, and its pods without a node. All namespaces together cost one list of nodes every nodesEvery.
 type explainer struct {
 	client  kubernetes.Interface
 	node    string
@@ -49,13 +49,13 @@ func (e *explainer) readNodes(ctx context.Context, now time.Time) ([]corev1.Node
 	if !e.nodesAt.IsZero() && now.Sub(e.nodesAt) < nodesEvery {
 		return e.nodes, nil
 	}
-	// From the API server's cache: an explanation need not be consistent, and etcd need not be asked.
+	// The API server's cache answers: an explanation need not be consistent, so etcd is not asked.
 	list, err := e.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	for i := range list.Items {
-		n := &list.Items[i] // what is kept for minutes is what placement reads
+		n := &list.Items[i] // only the fields that placement reads are kept for minutes
 		*n = corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Spec: n.Spec,
 			Status: corev1.NodeStatus{Allocatable: n.Status.Allocatable},
@@ -82,7 +82,7 @@ func (e *explainer) readUnscheduled(ctx context.Context, name string) ([]corev1.
 	return list.Items, nil
 }
 
-// explain says of each pod that a budget refuses what that means.
+// explain returns, for each pod that a budget refuses, what the refusal means.
 func (e *explainer) explain(ctx context.Context, pods []*corev1.Pod, now time.Time) ([]explained, error) {
 	nodes, err := e.readNodes(ctx, now)
 	if err != nil {
@@ -106,8 +106,8 @@ func (e *explainer) explain(ctx context.Context, pods []*corev1.Pod, now time.Ti
 	return out, nil
 }
 
-// explainPod says why a budget holds pod. Where its replacement waits for a node already, the question is who could
-// take that one.
+// explainPod returns the reason why a budget holds pod. Where the pod's replacement already waits for a node, placement
+// is that of the replacement.
 func explainPod(pod *corev1.Pod, space namespace, nodes []corev1.Node, drained string) explained {
 	covering := covers(space.budgets, pod)
 	var x explained
@@ -129,7 +129,7 @@ func explainPod(pod *corev1.Pod, space namespace, nodes []corev1.Node, drained s
 	return x
 }
 
-// replacementOf is the pod of the same controller that the scheduler found no node for, and the scheduler's words.
+// replacementOf returns the pod of the same controller without a node, and the scheduler's message.
 func replacementOf(pod *corev1.Pod, unscheduled []corev1.Pod) (*corev1.Pod, string) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -149,13 +149,13 @@ func replacementOf(pod *corev1.Pod, unscheduled []corev1.Pod) (*corev1.Pod, stri
 	return nil, ""
 }
 
-// firstSentence is what rules out the nodes; the scheduler goes on about preemption.
+// firstSentence returns the part of the scheduler's message that rules out the nodes. The rest is about preemption.
 func firstSentence(message string) string {
 	first, _, _ := strings.Cut(message, ". ")
 	return strings.TrimSuffix(first, ".")
 }
 
-// covers are the budgets whose selector has pod.
+// covers returns the budgets whose selector matches pod.
 func covers(budgets []policyv1.PodDisruptionBudget, pod *corev1.Pod) []*policyv1.PodDisruptionBudget {
 	var out []*policyv1.PodDisruptionBudget
 	for i := range budgets {
@@ -167,7 +167,7 @@ func covers(budgets []policyv1.PodDisruptionBudget, pod *corev1.Pod) []*policyv1
 	return out
 }
 
-// counts says that the eviction of pod is the budget's to allow, as the API server would decide it.
+// counts reports whether the budget decides on the eviction of pod, as the API server would decide it.
 func counts(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning && pod.Status.Phase != corev1.PodUnknown {
 		return false

@@ -9,21 +9,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Some pods belong to their node although no DaemonSet of Kubernetes' own makes them: their controller brings them
-// back wherever the cordon stands, and evicting them for ever would be all that comes of it. They are known by what
-// they do: once a pod of a controller has gone, the next one here is a comeback of the first order, one that comes
-// after that one of the second, and so on. Pods that come at once all have the same order, so that a node that took
-// pods for a moment is still drained of all of them.
+// Some pods belong to their node although no DaemonSet of Kubernetes makes them. Their controller brings them back in
+// spite of the cordon, so their eviction would never end. Such pods are recognised by their behaviour. When a pod of a
+// controller has gone, the next pod of that controller on the node is a comeback of the first order. The pod after that
+// one is of the second order, and so on. Pods that come at once all have the same order. So a node that took pods for a
+// moment is still drained of all of them.
 const (
-	// comebacksTolerated is how many orders of comebacks are evicted of pods that tolerate the cordon, which is how they
-	// came; comebacksPlaced of others, which somebody has put there, or which came while the node was not cordoned.
+	// comebacksTolerated is how many orders of comebacks are evicted of pods that tolerate the cordon, and so come back by
+	// themselves. comebacksPlaced is the number for other pods: they were placed on the node by hand, or came while the
+	// node was not cordoned.
 	comebacksTolerated = 1
 	comebacksPlaced    = 3
-	// comebackWait is how long the first comeback is left alone; each later one three times as long.
+	// comebackWait is how long the first comeback is left alone. Each later one is left alone three times as long.
 	comebackWait = 10 * time.Second
 )
 
-// lineage is what a pod and its replacement have in common.
+// lineage returns a key that a pod and its replacement have in common.
 func lineage(pod *corev1.Pod) string {
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		return string(owner.UID)
@@ -31,7 +32,7 @@ func lineage(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + pod.Name
 }
 
-// stays says that the pod has come back often enough to be the node's own.
+// stays reports whether the pod has come back so often that it counts as the node's own.
 func (t *target) stays() bool {
 	limit := comebacksPlaced
 	if tolerates(t.pod, &cordonTaint) {
@@ -40,7 +41,7 @@ func (t *target) stays() bool {
 	return t.comeback > limit
 }
 
-// how a pod comes back.
+// how describes how a pod comes back.
 func (t *target) how() string {
 	if tolerates(t.pod, &cordonTaint) {
 		return "it tolerates the cordon and comes back"

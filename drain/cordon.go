@@ -18,27 +18,27 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Hold says whose a node's cordon is. The ledger, the annotation api.CordonKey, decides: what it does not claim is
-// somebody else's.
+// Hold is the owner of a node's cordon. The ledger, the annotation api.CordonKey, decides: a cordon that it does not
+// claim is not ours.
 type Hold string
 
 const (
-	// Free: the node takes pods, and nobody said otherwise.
+	// Free: the node takes pods, and no ledger claims a cordon.
 	Free Hold = "Free"
-	// Ours: cordoned, and the ledger says by us.
+	// Ours: the node is cordoned, and the ledger claims the cordon for us.
 	Ours Hold = "Ours"
-	// Theirs: cordoned, and not by us. It stays so, whatever becomes of the update.
+	// Theirs: the node is cordoned, and not by us. It stays cordoned after the update.
 	Theirs Hold = "Theirs"
-	// Lost: the ledger says that we cordoned the node, and it takes pods all the same: somebody uncordoned it. Whoever
-	// drained it has to cordon and drain it again before anything that its pods would notice.
+	// Lost: the ledger claims that we cordoned the node, but the node takes pods: another program or an admin uncordoned
+	// it. The drain must cordon and drain the node again before any step that its pods would notice.
 	Lost Hold = "Lost"
 )
 
-// Cordoned says that no pod gets onto the node unless it insists.
+// Cordoned reports whether the node takes only pods that tolerate the cordon.
 func (h Hold) Cordoned() bool { return h == Ours || h == Theirs }
 
-// ReadHold reads whose cordon a Node has. A ledger that can't be read claims nothing: better a node that somebody has
-// to uncordon than one that comes back while an administrator works on it.
+// ReadHold returns the owner of a Node's cordon. An unreadable ledger claims nothing. A node that an admin has to
+// uncordon is better than a node that comes back while an admin works on it.
 func ReadHold(node *corev1.Node) Hold {
 	entry, err := api.Decode[*api.Cordon](node.Annotations, api.CordonKey)
 	claimed := err == nil && entry != nil
@@ -53,7 +53,7 @@ func ReadHold(node *corev1.Node) Hold {
 	return Free
 }
 
-// CordonOwners are those of a Node's managed fields that say who cordoned it: all that ReadHold needs of them.
+// CordonOwners returns the managed fields of a Node that name the owner of its cordon. ReadHold needs no others.
 func CordonOwners(managed []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	var out []metav1.ManagedFieldsEntry
 	for _, m := range managed {
@@ -70,31 +70,32 @@ func CordonOwners(managed []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEnt
 	return out
 }
 
-// cordonedByOthers says that the API server knows who cordoned the node, and that it was not us: somebody took our
-// cordon off while nobody looked, and the one that is there now is theirs, whatever the ledger says. The API server
-// gives a field to whom changed it last, so that no clocks are compared.
+// cordonedByOthers reports whether the API server knows the owner of the cordon, and the owner is not us. Then our
+// cordon was removed unseen, and the present cordon is theirs, whatever the ledger claims. The API server names the
+// last writer as the owner of a field, so no clocks are compared.
 func cordonedByOthers(node *corev1.Node) bool {
 	owners := CordonOwners(node.ManagedFields)
 	return len(owners) > 0 &&
 		!slices.ContainsFunc(owners, func(m metav1.ManagedFieldsEntry) bool { return m.Manager == api.Daemon })
 }
 
-// Annotations are what else goes into a patch of a Node. A nil value removes the annotation.
+// Annotations are further annotations of a patch of a Node. A nil value removes the annotation.
 type Annotations map[string]*string
 
-// Drained are the annotations that say that the node's pods are gone for config, for those who watch OpenShift's.
-// Nothing here reads them: whether a node is drained is asked, not remembered.
+// Drained returns the annotations that report that the node's pods are gone for config. They are for programs that
+// watch OpenShift's annotations. No program here reads them: a drain is always checked, never remembered.
 func Drained(config string) Annotations {
 	token := "drain-" + config
 	return Annotations{api.LastAppliedDrain: &token}
 }
 
-// Cordon cordons node for entry.Config, and writes extra, in one patch: spec.unschedulable, the ledger and OpenShift's
-// desiredDrain. A node that somebody else has cordoned is not claimed; one that is ours already keeps the time at which
-// it was cordoned. Nothing is sent where nothing would change.
+// Cordon cordons node for entry.Config and writes extra, in one patch: spec.unschedulable, the ledger and OpenShift's
+// desiredDrain. It does not claim a node that was cordoned by another owner. A node that is ours already keeps the time
+// of its cordon. Without a change no request is sent.
 //
-// node may be old, such as from a watch: the patch holds only for the state that it was decided on, and is decided anew
-// on the present one where that has moved. It gives the Node as it is now, of which ReadHold is Ours or Theirs.
+// node may be old, for example from a watch. The patch is valid only for the state on which it was decided. Where the
+// Node has changed, the patch is decided again on the present state. Cordon returns the Node as it is now, and ReadHold
+// of that Node is Ours or Theirs.
 func Cordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.Node, entry api.Cordon,
 	extra Annotations) (*corev1.Node, error) {
 	node, err := patchNode(ctx, nodes, node, func(n *corev1.Node) change { return cordon(n, entry, extra) })
@@ -104,9 +105,9 @@ func Cordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.
 	return node, nil
 }
 
-// Uncordon takes our cordon off node, if it is ours, together with the ledger, gives the node back to the load
-// balancers, if it was us who took it out, and writes extra, in one patch. A cordon of somebody else stays. config is
-// what the drain was for. Otherwise it is as Cordon; the hold of the Node that it gives is Free or Theirs.
+// Uncordon removes our cordon from node together with the ledger, and writes extra, in one patch. It gives the node
+// back to the load balancers, if we took it out. A cordon of another owner stays. config is what the drain was for. In
+// all else Uncordon is like Cordon. The hold of the returned Node is Free or Theirs.
 func Uncordon(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.Node, config string,
 	extra Annotations) (*corev1.Node, error) {
 	node, err := patchNode(ctx, nodes, node, func(n *corev1.Node) change { return uncordon(n, config, extra) })
@@ -143,7 +144,7 @@ func cordon(node *corev1.Node, entry api.Cordon, extra Annotations) change {
 	return c.with(node, extra)
 }
 
-// exclude takes the node out of the load balancers where extra asks for that, which it need not any more then.
+// exclude takes the node out of the load balancers where extra asks for that and the node is still in them.
 func (c change) exclude(node *corev1.Node, extra Annotations) {
 	asked, asks := extra[api.ExcludedKey]
 	_, out := node.Labels[api.ExcludeLabel]
@@ -154,13 +155,13 @@ func (c change) exclude(node *corev1.Node, extra Annotations) {
 	}
 }
 
-// include gives the node back to them, if it was us who took it out.
+// include gives the node back to the load balancers, if we took it out.
 func (c change) include(node *corev1.Node) {
 	if _, ours := node.Annotations[api.ExcludedKey]; !ours {
 		return
 	}
 	c.annotations[api.ExcludedKey] = nil
-	// Ours has no value: one that has is somebody else's by now.
+	// Our label has no value: a label with a value belongs to another owner by now.
 	if value, out := node.Labels[api.ExcludeLabel]; out && value == "" {
 		c.labels[api.ExcludeLabel] = nil
 	}
@@ -180,7 +181,7 @@ func uncordon(node *corev1.Node, config string, extra Annotations) change {
 	case Free:
 	}
 	c.include(node)
-	// A node that was not drained owes nobody an uncordon.
+	// A node that was not drained needs no uncordon.
 	if strings.HasPrefix(node.Annotations[api.DesiredDrain], "drain-") {
 		c.annotations.set(api.DesiredDrain, "uncordon-"+config)
 		c.annotations.set(api.LastAppliedDrain, "uncordon-"+config)
@@ -188,7 +189,8 @@ func uncordon(node *corev1.Node, config string, extra Annotations) change {
 	return c.with(node, extra)
 }
 
-// disclaim drops a ledger whose cordon is gone: it would claim the next one, and be taken for a cordon that was lost.
+// disclaim drops a ledger whose cordon is gone. Otherwise the ledger would claim the next cordon, and would look like a
+// lost cordon.
 func (c change) disclaim(node *corev1.Node) {
 	if cordonedByOthers(node) {
 		c.annotations[api.CordonKey] = nil
@@ -197,7 +199,7 @@ func (c change) disclaim(node *corev1.Node) {
 
 func (a Annotations) set(key, value string) { a[key] = &value }
 
-// with adds extra and leaves out what the node has already.
+// with adds extra and leaves out the values that the node has already.
 func (c change) with(node *corev1.Node, extra Annotations) change {
 	for key, value := range extra {
 		if key != api.ExcludedKey {
@@ -217,7 +219,7 @@ func (c change) empty() bool {
 	return c.unschedulable == nil && len(c.annotations) == 0 && len(c.labels) == 0
 }
 
-// patch is the JSON merge patch of c that holds for node's very version only.
+// patch returns the JSON merge patch of c. It is valid only for node's present version.
 func (c change) patch(node *corev1.Node) []byte {
 	meta := map[string]any{"resourceVersion": node.ResourceVersion}
 	if len(c.annotations) > 0 {
@@ -232,13 +234,13 @@ func (c change) patch(node *corev1.Node) []byte {
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // strings and a bool
+		panic(err) // c holds only strings and a bool
 	}
 	return data
 }
 
-// conflictTries is how often a patch is decided anew when the Node has moved meanwhile. A Node moves every few seconds
-// at most, so that a second loss in a row is rare and a fifth means that something else is wrong.
+// conflictTries is how often a patch is decided again when the Node has changed meanwhile. A Node changes every few
+// seconds at most. So a second conflict in a row is rare, and a fifth means that something else is wrong.
 const conflictTries = 5
 
 func patchNode(ctx context.Context, nodes corev1client.NodeInterface, node *corev1.Node,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drain empties a node and gives it back: the cordon ledger, evictions that no budget, webhook or restart talks
-// into anything else, and the explanation of a drain that waits.
+// Package drain empties a node and gives it back. It has the cordon ledger, evictions that withstand budgets, webhooks
+// and restarts, and the explanation of a drain that waits.
 //
-// Which pods have to go is what `kubectl drain --force --ignore-daemonsets --delete-emptydir-data` says, by its own
-// library. Asking for the evictions is done here, because the library's loop gives up at the first webhook that says
-// no, can't be cancelled while it sleeps, evicts by name alone (so that a pod of a StatefulSet that came back elsewhere
-// in between would go too) and reads each pod that is ending once a second.
+// The library of `kubectl drain --force --ignore-daemonsets --delete-emptydir-data` chooses the pods that have to go.
+// This package asks for the evictions itself, because the library's loop has four defects. It gives up at the first
+// webhook that refuses. It can't be cancelled while it sleeps. It evicts by name alone, so a pod of a StatefulSet that
+// came back elsewhere in between would go too. It reads each pod that is ending once a second.
 package drain
 
 import (
@@ -35,14 +35,14 @@ import (
 )
 
 const (
-	// turnEvery is how often a drain looks around when nothing happens. It costs no request.
+	// turnEvery is how often a drain checks its state when nothing happens. The check costs no request.
 	turnEvery = time.Second
-	// reportEvery is the shortest time between two reports, and reportFirst that before the first one, so that what is
-	// blocked from the beginning is in it.
+	// reportEvery is the shortest time between two reports. reportFirst is the time before the first report, so that it
+	// has the pods that are blocked from the beginning.
 	reportEvery = 5 * time.Second
 	reportFirst = time.Second
-	// explainEvery is how often what a budget means is asked anew, explainNews how often for pods that have only just been
-	// refused, and explainTimeout how long that may hold up the rest.
+	// explainEvery is how often the meaning of a refusal is asked again. explainNews is how often it is asked for pods
+	// that were refused just now. explainTimeout is how long an explanation may delay the rest.
 	explainEvery   = 30 * time.Second
 	explainNews    = 2 * time.Second
 	explainTimeout = 10 * time.Second
@@ -50,23 +50,23 @@ const (
 	syncTimeout = time.Minute
 )
 
-// ErrUncordoned is the error of a drain that finds its node taking pods: somebody uncordoned it, so that whatever is
-// evicted may come straight back. The node has to be cordoned again before it is drained again.
+// ErrUncordoned is the error of a drain that finds its node taking pods. The node was uncordoned, so an evicted pod may
+// come straight back. The node has to be cordoned again before it is drained again.
 var ErrUncordoned = errors.New("the node was uncordoned during the drain")
 
-// Drainer drains one node. It keeps between calls which pods are to go, and serves one call at a time.
+// Drainer drains one node. It remembers between calls which pods have to go, and serves one call at a time.
 //
-// A drain costs the API server one watch of the node's pods, one eviction for each pod, one read for each pod of a
-// DaemonSet, and a read of the node and a list of its pods at each end. While it waits it costs, for each budget that
-// refuses (or each pod that anything else refuses), one eviction every RetryDelay. Each namespace with a budget that
-// refuses is explained twice a minute, with two lists; one list of the cluster's nodes every five minutes goes with it,
-// which is the only thing that grows with the cluster, and is never asked for at rest.
+// A drain costs the API server one watch of the node's pods and one eviction for each pod. It costs one read for each
+// pod of a DaemonSet. At each end it costs a read of the node and a list of its pods. While it waits, each budget that
+// refuses costs one eviction every RetryDelay, and so does each pod with another refusal. Each namespace with a budget
+// that refuses is explained twice a minute, with two lists. One list of the cluster's nodes every five minutes goes
+// with it. Only that list grows with the cluster, and it is never asked for at rest.
 type Drainer struct {
 	Client kubernetes.Interface
 	Node   string
 
-	known map[types.UID]bool // by pod: it has to go
-	// skips are the pods that stay by the policy that is in force.
+	known map[types.UID]bool // by UID: the pod has to go
+	// skips selects the pods that stay by the policy in force.
 	skips  []drain.PodFilter
 	policy *api.DrainPolicy
 	// settled are the lineages of pods that stay, for the configuration settledFor.
@@ -74,10 +74,10 @@ type Drainer struct {
 	settledFor string
 }
 
-// Forecast says what a drain would wait for, before anything is cordoned or evicted: the pods that a
-// PodDisruptionBudget would not let go as things are, because it allows no disruption, or fewer than it has pods on
-// this node while no other node could take them. Config and Since are the caller's to fill in; Left counts all pods
-// that would have to go. Policy says which stay; nil: none does.
+// Forecast returns what a drain would wait for, before any cordon or eviction. These are the pods that a
+// PodDisruptionBudget would not let go in the present state. The budget allows no disruption, or fewer than it has pods
+// on this node while no other node could take them. The caller sets Config and Since. Left counts all pods that would
+// have to go. policy names the pods that stay; with nil no pod stays.
 func (d *Drainer) Forecast(ctx context.Context, policy *api.DrainPolicy) (api.Drain, error) {
 	if err := d.follow(policy); err != nil {
 		return api.Drain{}, err
@@ -115,20 +115,21 @@ func (d *Drainer) Forecast(ctx context.Context, policy *api.DrainPolicy) (api.Dr
 	return out, nil
 }
 
-// Run evicts what has to go and returns when all of it is gone: not accepted, not terminating, gone, and the node still
-// cordoned. Pods that come back to the cordoned node however often they are evicted are left there at last, as those of
-// a DaemonSet are; the last report names them. It ends with ctx, within a second, or with the error of a list, or with
-// ErrUncordoned, and may be called again after each. Only where its policy says so it gives up, with a *TimeoutError,
-// or deletes what refuses to go: else budgets are never bypassed, and whatever refuses is asked again.
+// Run evicts the pods that have to go. It returns when all of them are gone and the node is still cordoned: an accepted
+// eviction or a terminating pod is not gone. Pods that come back to the cordoned node after each eviction are left
+// there at last, like those of a DaemonSet. The last report names them. Run ends with ctx, within a second, or with the
+// error of a list, or with ErrUncordoned. It may be called again after each. Only where its policy says so, Run gives
+// up, with a *TimeoutError, or deletes a pod that refuses to go. Otherwise budgets are never bypassed, and each refused
+// eviction is asked for again.
 //
-// Where the policy says so, the node is out of the load balancers for a while before the first eviction, and the
-// volumes of the pods that went are waited for after the last.
+// A policy can take the node out of the load balancers for a while before the first eviction. A policy can also make
+// Run wait, at the end, for the volumes of the pods that went.
 //
-// An uncordon while nothing moves is for the caller to see, who watches the node: Run asks for it only at the
-// beginning, at the end and when a pod turns up.
+// The caller watches the node, and has to see an uncordon while nothing moves. Run checks the cordon only at the
+// beginning, at the end and when a pod appears.
 //
-// What the request's last report waited for has been waited for since then. report is called from Run's own goroutine
-// whenever what the drain waits for has changed, at most every five seconds; it should not block for long.
+// Pods of the request's last report count as waited for since the time in that report. Run's own goroutine calls report
+// whenever the drain waits for something else, at most every five seconds. report should not block for long.
 func (d *Drainer) Run(ctx context.Context, ask Request, report func(api.Drain)) error {
 	if err := d.follow(ask.Policy); err != nil {
 		return fmt.Errorf("draining node %s: %w", d.Node, err)
@@ -163,7 +164,7 @@ func (d *Drainer) Run(ctx context.Context, ask Request, report func(api.Drain)) 
 	return nil
 }
 
-// follow takes up a policy.
+// follow adopts a policy.
 func (d *Drainer) follow(policy *api.DrainPolicy) error {
 	if reflect.DeepEqual(policy, d.policy) {
 		return nil
@@ -176,7 +177,7 @@ func (d *Drainer) follow(policy *api.DrainPolicy) error {
 	return nil
 }
 
-// helper is kubectl's drain, for what it says about which pods go.
+// helper returns kubectl's drain, which chooses the pods that go.
 func (d *Drainer) helper(ctx context.Context) *drain.Helper {
 	return &drain.Helper{
 		Ctx: ctx, Client: d.Client, Out: io.Discard, ErrOut: io.Discard,
@@ -189,7 +190,7 @@ func (d *Drainer) ownPods() string {
 	return fields.OneTermEqualSelector("spec.nodeName", d.Node).String()
 }
 
-// list is the pods on the node, as they are and not as a cache has them.
+// list returns the pods on the node from the API server itself, not from a cache.
 func (d *Drainer) list(ctx context.Context) ([]*corev1.Pod, error) {
 	list, err := d.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: d.ownPods()})
 	if err != nil {
@@ -202,8 +203,8 @@ func (d *Drainer) list(ctx context.Context) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// leaving are those of pods that have to go. kubectl's filters read a DaemonSet for each of its pods, so they are asked
-// only when there is a pod that they have not seen.
+// leaving returns those of pods that have to go. kubectl's filters read a DaemonSet for each of its pods. So they run
+// only when a pod is new to them.
 func (d *Drainer) leaving(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	unknown := func(p *corev1.Pod) bool { _, ok := d.known[p.UID]; return !ok }
 	if slices.ContainsFunc(pods, unknown) {
@@ -222,7 +223,7 @@ func (d *Drainer) leaving(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Po
 	return slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return !d.known[p.UID] }), nil
 }
 
-// cordoned fails unless the node is cordoned, by whomever.
+// cordoned fails unless the node is cordoned, by any owner.
 func (d *Drainer) cordoned(ctx context.Context) error {
 	node, err := d.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
 	if err != nil {
@@ -234,7 +235,7 @@ func (d *Drainer) cordoned(ctx context.Context) error {
 	return nil
 }
 
-// evict asks for the eviction of this very pod, once: what to make of a refusal is decided here, not by the client.
+// evict asks once for the eviction of this very pod. A refusal is handled here, not by the client.
 func (d *Drainer) evict(ctx context.Context, pod *corev1.Pod) error {
 	eviction := &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -244,7 +245,7 @@ func (d *Drainer) evict(ctx context.Context, pod *corev1.Pod) error {
 		Name(pod.Name).SubResource("eviction").MaxRetries(0).Body(eviction).Do(ctx).Error()
 }
 
-// remove deletes this very pod, whatever a budget says. It has the time to end that it asks for, as after an eviction.
+// remove deletes this very pod, in spite of budgets. The pod has its own grace period, as after an eviction.
 func (d *Drainer) remove(ctx context.Context, pod *corev1.Pod) error {
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
 	return d.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
@@ -275,7 +276,7 @@ func (d *Drainer) watchPods(ring func()) (cache.Store, cache.Controller) {
 	})
 }
 
-// stripped is a pod without what is a third of it and serves nobody here.
+// stripped returns a pod without its managed fields. They are a third of the pod and have no use here.
 func stripped(o any) (any, error) {
 	if pod, ok := o.(*corev1.Pod); ok {
 		pod.ManagedFields = nil
@@ -297,21 +298,21 @@ type run struct {
 
 	report   func(api.Drain)
 	reported api.Drain
-	reportAt time.Time // not before then
+	reportAt time.Time // no report before then
 
 	explainer   *explainer
 	explainedAt time.Time
-	confirmAt   time.Time // not before then
+	confirmAt   time.Time // no confirm before then
 
 	clock    *clock
-	excluded time.Time // since when the node is out of the load balancers; zero: it is not
+	excluded time.Time // when the node was taken out of the load balancers; zero: it is in them
 	volumes  *volumes
 	forced   []string // pods that were deleted although they refused
-	forcing  int      // evictions that may end so, without an answer
+	forcing  int      // running evictions that may end in a deletion
 }
 
-// answer is what became of an eviction. force: the pod was to be deleted where it is refused; forced is its name where
-// that was done.
+// answer is the result of an eviction. force: the pod was to be deleted if the eviction is refused. forced is the name
+// of a pod that was deleted for this reason.
 type answer struct {
 	uid     types.UID
 	force   bool
@@ -326,7 +327,7 @@ func (r *run) ring() {
 	}
 }
 
-// waitExcluded lets load balancers notice that the node is none of theirs any more, before the first pod goes.
+// waitExcluded gives load balancers the time to remove the node, before the first pod goes.
 func (r *run) waitExcluded(ctx context.Context) error {
 	if !r.policy.Excludes() || r.excluded.IsZero() {
 		return nil
@@ -379,7 +380,7 @@ func (r *run) run(ctx context.Context) error {
 	}
 }
 
-// turn looks at everything once and starts what is due. It is true when the drain is done.
+// turn checks the whole state once and starts what is due. It returns true when the drain is done.
 func (r *run) turn(ctx context.Context, now time.Time) (bool, error) {
 	pods, err := r.present(ctx)
 	if err != nil {
@@ -397,7 +398,7 @@ func (r *run) turn(ctx context.Context, now time.Time) (bool, error) {
 	}
 	for _, t := range r.queue.due(now) {
 		r.queue.ask(t, now)
-		pod, force := t.pod, timeout == api.DrainForces && t.refuses() // the queue goes on to newer ones
+		pod, force := t.pod, timeout == api.DrainForces && t.refuses() // the queue replaces t.pod by newer versions
 		if force {
 			r.forcing++
 		}
@@ -408,7 +409,7 @@ func (r *run) turn(ctx context.Context, now time.Time) (bool, error) {
 	return false, nil
 }
 
-// finish is when all pods are gone: their volumes are waited for, and the API server has the last word.
+// finish runs when all pods are gone: it waits for their volumes, and then the API server has to confirm.
 func (r *run) finish(ctx context.Context, now time.Time) (bool, error) {
 	if r.policy != nil && r.policy.WaitForVolumeDetachSeconds > 0 {
 		r.clock.enter(api.DrainDetaches, now)
@@ -429,7 +430,7 @@ func (r *run) finish(ctx context.Context, now time.Time) (bool, error) {
 		}
 	}
 	if r.forcing > 0 {
-		return false, nil // what becomes of it is to be said
+		return false, nil // the answer has to be reported first
 	}
 	done, err := r.confirm(ctx, now)
 	if done && (len(r.queue.targets) > 0 || len(r.forced) > len(r.reported.Forced)) {
@@ -448,7 +449,7 @@ func (r *run) noteForced(a answer) {
 	}
 }
 
-// staying are the pods that the node keeps.
+// staying returns the pods that the node keeps.
 func (r *run) staying() []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, o := range r.store.List() {
@@ -459,7 +460,7 @@ func (r *run) staying() []*corev1.Pod {
 	return out
 }
 
-// timedOut is the end of a drain that has reached its limit.
+// timedOut returns the error of a drain that has reached its limit.
 func (r *run) timedOut(now time.Time) error {
 	d := r.state(now)
 	waits := StepText(&d)
@@ -472,7 +473,7 @@ func (r *run) timedOut(now time.Time) error {
 	return &TimeoutError{Phase: r.clock.phase, After: r.clock.allowed(), Waits: waits}
 }
 
-// state is where the drain is.
+// state returns the progress of the drain.
 func (r *run) state(now time.Time) api.Drain {
 	d := r.clock.stamp(r.queue.report(r.config, r.since, now))
 	d.Forced = r.forced
@@ -482,8 +483,8 @@ func (r *run) state(now time.Time) api.Drain {
 	return d
 }
 
-// present are the pods that have to go, as the watch has them. At first, and when there is a pod that was not there
-// before, the node may be taking pods: nothing is evicted then, to come back at once.
+// present returns the pods that have to go, from the watch. At the start, and when a new pod has appeared, the node may
+// be taking pods. So the cordon is checked then before any eviction, as evicted pods would come back at once.
 func (r *run) present(ctx context.Context) ([]*corev1.Pod, error) {
 	var pods []*corev1.Pod
 	fresh := !r.begun
@@ -502,7 +503,7 @@ func (r *run) present(ctx context.Context) ([]*corev1.Pod, error) {
 	return r.leaving(ctx, pods)
 }
 
-// confirm asks the API server itself, of which the watch is only a late picture.
+// confirm asks the API server itself, because the watch is always a little late.
 func (r *run) confirm(ctx context.Context, now time.Time) (bool, error) {
 	if now.Before(r.confirmAt) {
 		return false, nil
@@ -520,8 +521,8 @@ func (r *run) confirm(ctx context.Context, now time.Time) (bool, error) {
 	return err == nil && len(pods) == 0, err
 }
 
-// askFor asks for the eviction of a pod. With force it is deleted where that is refused, and only then: what refused it
-// before may be gone.
+// askFor asks for the eviction of a pod. With force the pod is deleted if this eviction is refused, and only then: the
+// cause of an earlier refusal may be gone.
 func (r *run) askFor(ctx context.Context, pod *corev1.Pod, force bool) {
 	a := answer{uid: pod.UID, force: force, refusal: readRefusal(r.evict(ctx, pod))}
 	if force && a.refusal.final() {
@@ -537,14 +538,14 @@ func (r *run) askFor(ctx context.Context, pod *corev1.Pod, force bool) {
 	}
 }
 
-// explain finds out what the refusals by budgets mean. What it can't find out is said in place of it.
+// explain finds the meaning of refusals by budgets. Where it fails, the error takes the place of the explanation.
 func (r *run) explain(ctx context.Context, now time.Time) {
 	blocked := r.queue.blocked()
 	wait := explainEvery
 	if slices.ContainsFunc(blocked, func(t *target) bool { return t.placement == "" }) {
 		wait = explainNews
 	}
-	// Answers that are about to come are waited for, so that one look at a namespace serves all its pods.
+	// Pending answers are waited for, so that one look at a namespace serves all its pods.
 	if len(blocked) == 0 || now.Sub(r.explainedAt) < wait || r.queue.asking(now, explainNews) {
 		return
 	}
@@ -565,7 +566,7 @@ func (r *run) explain(ctx context.Context, now time.Time) {
 	}
 }
 
-// tell reports where the drain is, if that is news and it is time.
+// tell reports the progress of the drain, if it has changed and a report is due.
 func (r *run) tell(now time.Time) {
 	if now.Before(r.reportAt) {
 		return

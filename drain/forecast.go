@@ -12,16 +12,16 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// heldPod is a pod that a budget may not let go.
+// heldPod is a pod that a budget may hold.
 type heldPod struct {
 	pod     *corev1.Pod
-	budgets int   // that cover it
+	budgets int   // budgets that cover the pod
 	allowed int32 // disruptions that the budget allows
 	here    int   // pods of this node that count against it
 }
 
-// holds are the pods of one namespace that would have to wait for a budget: it allows no disruption, or fewer than it
-// has pods here, so that their replacements have to get ready first.
+// holds returns the pods of one namespace that would have to wait for a budget. The budget allows no disruption, or
+// fewer than it has pods on this node, so that their replacements have to get ready first.
 func holds(budgets []policyv1.PodDisruptionBudget, pods []*corev1.Pod) []heldPod {
 	here := map[string]int{} // by budget
 	covering := make([][]*policyv1.PodDisruptionBudget, len(pods))
@@ -46,8 +46,8 @@ func holds(budgets []policyv1.PodDisruptionBudget, pods []*corev1.Pod) []heldPod
 	return out
 }
 
-// warnings are the holds that will keep a drain waiting, as far as one can tell: those that a budget refuses now, and
-// those for whose replacement there is no node.
+// warnings returns the holds that will probably keep a drain waiting: pods that a budget refuses now, and pods without
+// a node for their replacement.
 func warnings(held []heldPod, explanations []explained, now time.Time) []api.WaitingPod {
 	var out []api.WaitingPod
 	for i, h := range held {
@@ -80,7 +80,7 @@ func joined(a, b string) string {
 	return a + "; " + b
 }
 
-// Sentence says in one sentence what a drain waits for.
+// Sentence returns one sentence about a pod for which a drain waits.
 func Sentence(w api.WaitingPod) string {
 	text := fmt.Sprintf("pod %s/%s", w.Namespace, w.Name)
 	switch w.Why {

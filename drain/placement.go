@@ -19,19 +19,19 @@ import (
 // namedNodes is how many nodes a sentence names.
 const namedNodes = 3
 
-// Placement says, in words, whether any of nodes could take pod, were it not on drained, the node being drained: how
-// many could, and of the others how many are ruled out by what. Each node is counted once, by the first of: the pod's
-// node selector, its node affinity, a cordon, a taint, its size. A pod's own wishes come before a cordon, because
-// uncordoning a node that the pod does not want helps nobody.
+// Placement returns, in words, whether any of nodes could take pod if pod were not on drained, the node being drained.
+// It names how many nodes could, and how many of the others are ruled out by which reason. Each node is counted once,
+// by the first of: the pod's node selector, its node affinity, a cordon, a taint, its size. A pod's own rules come
+// before a cordon, because uncordoning a node that the pod does not accept is no help.
 //
-// It is what the Node objects alone can tell. What else runs on them, volumes and affinity between pods are the
-// scheduler's to know.
+// Placement knows the Node objects alone. Only the scheduler knows the other pods on the nodes, volumes and affinity
+// between pods.
 func Placement(pod *corev1.Pod, nodes []corev1.Node, drained string) string {
 	text, _ := placement(pod, nodes, drained)
 	return text
 }
 
-// placement is Placement, and how many nodes could take the pod.
+// placement returns Placement, and how many nodes could take the pod.
 func placement(pod *corev1.Pod, nodes []corev1.Node, drained string) (string, int) {
 	var fit []string
 	ruled := map[rule][]string{}
@@ -69,7 +69,7 @@ func separator(i int) string {
 	return ", "
 }
 
-// kind is what rules out a node, in the order in which a sentence lists them.
+// kind is the reason that rules out a node, in the order in which a sentence lists the reasons.
 type kind int
 
 const (
@@ -81,7 +81,7 @@ const (
 	small
 )
 
-// rule is what rules out a node. The zero value rules out none.
+// rule is the reason that rules out a node. The zero value rules out no node.
 type rule struct {
 	kind   kind
 	detail string
@@ -109,7 +109,7 @@ func ruledOut(pod *corev1.Pod, node *corev1.Node, drained string) rule {
 	if !labels.SelectorFromSet(pod.Spec.NodeSelector).Matches(labels.Set(node.Labels)) {
 		return rule{selector, selectorText(pod.Spec.NodeSelector)}
 	}
-	// What can't be read matches no node, for the scheduler too.
+	// For the scheduler too, an unreadable affinity matches no node.
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
 		return rule{affinity, ""}
 	}
@@ -130,14 +130,14 @@ func ruledOut(pod *corev1.Pod, node *corev1.Node, drained string) rule {
 	return rule{}
 }
 
-// cordonTaint is what a pod tolerates that goes onto cordoned nodes.
+// cordonTaint is the taint that a pod has to tolerate to get onto cordoned nodes.
 var cordonTaint = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 
 func tolerates(pod *corev1.Pod, taint *corev1.Taint) bool {
 	return scheduling.TolerationsTolerateTaint(logr.Discard(), pod.Spec.Tolerations, taint, false)
 }
 
-// tooSmall names what an otherwise empty node has less of than the pod asks for.
+// tooSmall names the resources of which an otherwise empty node has less than the pod requests.
 func tooSmall(pod *corev1.Pod, node *corev1.Node) string {
 	var lacking []string
 	for name, request := range resource.PodRequests(pod, resource.PodResourcesOptions{}) {

@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// RetryDelay is how long a refused eviction waits before it is asked for again. Zero would be hundreds of requests
-	// a second.
+	// RetryDelay is how long a refused eviction waits before it is asked for again. Zero would mean hundreds of requests a
+	// second.
 	RetryDelay = 5 * time.Second
-	// patience is after how long an eviction is asked for although there is reason to wait: another pod of the same
-	// budget was refused just now, or the last one was accepted and the pod is not seen terminating.
+	// patience is after how long an eviction is asked for in spite of a reason to wait. One reason is that another pod of
+	// the same budget was refused just now. The other is that the last eviction was accepted, but the pod is not
+	// terminating yet.
 	patience = time.Minute
-	// slowAnswer is after how long an eviction without an answer is worth a word.
+	// slowAnswer is after how long an eviction without an answer is reported.
 	slowAnswer = 15 * time.Second
-	// reportLimit is how many pods a report names: it is an annotation. Left counts all of them.
+	// reportLimit is how many pods a report names, because a report is an annotation. Left counts all pods.
 	reportLimit = 20
 )
 
@@ -33,20 +34,20 @@ type target struct {
 	pod      *corev1.Pod
 	since    time.Time // when the drain began to wait for it
 	asked    time.Time // when its eviction was last asked for; zero: never
-	asking   bool      // and there is no answer yet
-	accepted bool      // the last answer was yes
-	refusal  *refusal  // the last answer was no
-	// comeback is how often pods of its controller had gone and come back when this one came; notBefore is until when it
-	// is given time to go by itself, or to be the last of them.
+	asking   bool      // the eviction has no answer yet
+	accepted bool      // the last eviction was accepted
+	refusal  *refusal  // the last eviction was refused
+	// comeback is how often pods of its controller had gone and come back before this pod came. Until notBefore the pod
+	// has time to go by itself, or to be the last of its controller.
 	comeback  int
 	notBefore time.Time
 	explained
 }
 
-// terminating says that nothing more can be asked for: the pod only has to end.
+// terminating reports whether the pod is ending, so that no more requests are needed.
 func (t *target) terminating() bool { return t.pod.DeletionTimestamp != nil }
 
-// blockedBy is the budget that refused, or nothing.
+// blockedBy returns the budget that refused, or "".
 func (t *target) blockedBy() string {
 	if t.refusal == nil || t.refusal.budget == "" {
 		return ""
@@ -54,15 +55,15 @@ func (t *target) blockedBy() string {
 	return t.pod.Namespace + "/" + t.refusal.budget
 }
 
-// refuses says that somebody has a say in whether the pod goes, and said no.
+// refuses reports whether a budget or webhook with a say in the eviction refused it.
 func (t *target) refuses() bool { return t.refusal.final() }
 
-// queue is the pods that have to go, and what is known of each. It decides; it does nothing.
+// queue holds the pods that have to go, and the facts about each. It decides, but makes no requests.
 type queue struct {
 	targets map[types.UID]*target
-	// before has since when an earlier process waited for a pod, by namespace and name.
+	// before holds, by namespace and name, since when an earlier process waited for a pod.
 	before map[string]time.Time
-	// gone has, by lineage, the highest comeback of the pods that went. What comes now comes after them.
+	// gone holds, by lineage, the highest comeback of the pods that went. A pod that comes now is of the next order.
 	gone map[string]int
 }
 
@@ -76,7 +77,7 @@ func newQueue(last *api.Drain) *queue {
 	return q
 }
 
-// observe takes over which of the pods that have to go are there now.
+// observe takes the pods that have to go and are present now.
 func (q *queue) observe(pods []*corev1.Pod, now time.Time) {
 	seen := map[types.UID]*target{}
 	var fresh []*corev1.Pod
@@ -89,7 +90,7 @@ func (q *queue) observe(pods []*corev1.Pod, now time.Time) {
 		t.pod = pod
 		seen[pod.UID] = t
 	}
-	// A replacement is made after the pod that it replaces was told to go, and is seen after that.
+	// A replacement is made, and seen, after its pod was told to go.
 	for uid, t := range q.targets {
 		if seen[uid] == nil || t.terminating() {
 			key := lineage(t.pod)
@@ -114,7 +115,7 @@ func (q *queue) enter(pod *corev1.Pod, now time.Time) *target {
 	return t
 }
 
-// settled are the lineages whose pods stay: what an earlier drain for the same configuration has found out.
+// settled returns the lineages whose pods stay. An earlier drain for the same configuration found them.
 func (q *queue) settled() map[string]int {
 	out := map[string]int{}
 	for _, t := range q.targets {
@@ -125,7 +126,7 @@ func (q *queue) settled() map[string]int {
 	return out
 }
 
-// left counts the pods that still have to go.
+// left returns the number of pods that still have to go.
 func (q *queue) left() int {
 	n := 0
 	for _, t := range q.targets {
@@ -136,15 +137,16 @@ func (q *queue) left() int {
 	return n
 }
 
-// stays says that the pod with that UID is the node's own.
+// stays reports whether the pod with that UID is the node's own.
 func (q *queue) stays(uid types.UID) bool {
 	t, ok := q.targets[uid]
 	return ok && t.stays()
 }
 
-// due are the pods whose eviction is to be asked for now, those first that were asked for longest ago. Of pods that
-// one budget refuses, one is asked for at a time: what holds for it holds for the others, and once it goes the next one
-// is due at once. So a budget that is closed costs one request every RetryDelay, however many pods wait for it.
+// due returns the pods whose eviction is due now, in the order of their last requests, the oldest first. Of the pods
+// that one budget refuses, one eviction is asked for at a time. The answer for it holds for the others, and once that
+// pod goes the next one is due at once. So a closed budget costs one request every RetryDelay, whatever the number of
+// its pods.
 func (q *queue) due(now time.Time) []*target {
 	busy := map[string]bool{}
 	for _, t := range q.targets {
@@ -174,10 +176,10 @@ func (q *queue) due(now time.Time) []*target {
 	return due
 }
 
-// ask notes that the eviction of t is asked for.
+// ask records that the eviction of t is asked for.
 func (q *queue) ask(t *target, now time.Time) { t.asked, t.asking, t.accepted = now, true, false }
 
-// answer notes what came of it; no refusal is a yes. The pod may be gone by then.
+// answer records the answer to an eviction; without a refusal it was accepted. The pod may be gone by then.
 func (q *queue) answer(uid types.UID, refused *refusal) {
 	t, ok := q.targets[uid]
 	if !ok {
@@ -189,7 +191,7 @@ func (q *queue) answer(uid types.UID, refused *refusal) {
 	}
 }
 
-// asking says that an eviction has been asked for within the last while, and is not answered.
+// asking reports whether an eviction was asked for within the last while and has no answer yet.
 func (q *queue) asking(now time.Time, while time.Duration) bool {
 	for _, t := range q.targets {
 		if t.asking && now.Sub(t.asked) < while {
@@ -199,14 +201,14 @@ func (q *queue) asking(now time.Time, while time.Duration) bool {
 	return false
 }
 
-// blocked are the pods that a budget refuses, in a stable order.
+// blocked returns the pods that a budget refuses, in a stable order.
 func (q *queue) blocked() []*target {
 	return slices.DeleteFunc(q.sorted(byName), func(t *target) bool {
 		return t.terminating() || t.refusal == nil || t.refusal.why != api.DrainWaitBudget
 	})
 }
 
-// report is where the drain is: pods that are blocked before pods that are ending, the longest wait first.
+// report returns the progress of the drain: pods that are blocked before pods that are ending, the longest wait first.
 func (q *queue) report(config string, since, now time.Time) api.Drain {
 	out := api.Drain{Config: config, Since: since, Left: q.left()}
 	for _, t := range q.sorted(byName) {
@@ -227,7 +229,7 @@ func rank(why string) int {
 	return slices.Index([]string{api.DrainWaitTerminating, api.DrainWaitComesBack}, why)
 }
 
-// waiting describes t, unless its eviction was asked for only just now.
+// waiting describes t, unless its eviction was asked for just now.
 func (t *target) waiting(now time.Time) (api.WaitingPod, bool) {
 	w := api.WaitingPod{Namespace: t.pod.Namespace, Name: t.pod.Name, Since: t.since}
 	switch {
@@ -253,7 +255,7 @@ func (t *target) waiting(now time.Time) (api.WaitingPod, bool) {
 	return w, true
 }
 
-// ending says by when a pod that was told to end has to have ended, and what else holds it.
+// ending returns until when a pod that was told to end has to have ended, and what else holds the pod.
 func ending(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp == nil {
 		return "evicted"

@@ -14,18 +14,18 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// refusal is why an eviction was refused. message is the API server's.
+// refusal is the reason why an eviction was refused. message is the API server's.
 type refusal struct {
 	why     string
-	budget  string // the name of the PodDisruptionBudget, where the answer has it
+	budget  string // the name of the PodDisruptionBudget, if the answer has one
 	message string
 }
 
-// budgetCause is how the API server names the budget in the cause of a refusal.
+// budgetCause matches the budget's name in the cause of a refusal by the API server.
 var budgetCause = regexp.MustCompile(`^The disruption budget (\S+) `)
 
-// readRefusal reads the API server's answer to an eviction; nil where it was done or needs no doing. A pod that is not
-// there under its name is on its way out of the watch.
+// readRefusal reads the API server's answer to an eviction. It returns nil where the eviction was done or is not
+// needed. A pod that no longer exists under its name will soon leave the watch.
 func readRefusal(err error) *refusal {
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
@@ -58,15 +58,15 @@ func readRefusal(err error) *refusal {
 	return r
 }
 
-// final says that somebody has a say in whether the pod goes, and said no.
+// final reports whether a budget or webhook with a say in the eviction refused it.
 func (r *refusal) final() bool {
 	return r != nil && (r.why == api.DrainWaitBudget || r.why == api.DrainWaitRefused)
 }
 
-// forceRole is the ClusterRole that lets an agent delete pods. It is bound to nobody by itself.
+// forceRole is the ClusterRole that lets an agent delete pods. It has no binding by default.
 const forceRole = "machine-config-daemon-force-drain"
 
-// despite is what is left of a refusal after the pod was deleted, with that error, although it refused.
+// despite returns the rest of a refusal after the pod was deleted in spite of it. err is the error of the deletion.
 func (r *refusal) despite(err error) *refusal {
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil

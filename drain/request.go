@@ -17,24 +17,24 @@ import (
 
 // Request asks for a drain.
 type Request struct {
-	// Config is what it is for.
+	// Config is the configuration for which the node is drained.
 	Config string
-	// Policy says how; nil: every pod goes, for as long as that takes.
+	// Policy is how the node is drained. With nil every pod goes, without a time limit.
 	Policy *api.DrainPolicy
-	// Cordoned is since when the node is cordoned for it. What Last says of times before is of an earlier try.
+	// Cordoned is when the node was cordoned for Config. Earlier times in Last belong to an earlier try.
 	Cordoned time.Time
-	// Excluded is since when the node is out of the load balancers by us; zero: it is not.
+	// Excluded is when we took the node out of the load balancers; zero: the node is in them.
 	Excluded time.Time
 	// Last is the last report of an earlier call for this node, or nil.
 	Last *api.Drain
 }
 
-// TimeoutError is the error of a drain that has reached a limit at which its policy holds the node. The node is
-// cordoned still.
+// TimeoutError is the error of a drain that has reached a limit at which its policy holds the node. The node is still
+// cordoned.
 type TimeoutError struct {
 	Phase api.DrainPhase
 	After time.Duration
-	// Waits says what was waited for.
+	// Waits is what the drain waited for.
 	Waits string
 }
 
@@ -46,15 +46,16 @@ func (e *TimeoutError) Error() string {
 	return strings.TrimSuffix(fmt.Sprintf("%s after %s: %s", what, e.After, e.Waits), ": ")
 }
 
-// lateStart is the least that a phase gets of which an earlier process had used up the time: to see for itself.
+// lateStart is the shortest time for a phase whose limit an earlier process has used up. In this time the new process
+// can check for itself.
 const lateStart = 30 * time.Second
 
-// clock is the time that the phases of a drain take. It says nothing where no policy does.
+// clock measures the phases of a drain. Without a policy it adds nothing to a report.
 type clock struct {
 	policy *api.DrainPolicy
 	phase  api.DrainPhase
 	since  map[api.DrainPhase]time.Time
-	// least is when a phase that an earlier process began ends at the earliest.
+	// least is the earliest end of a phase that an earlier process began.
 	least map[api.DrainPhase]time.Time
 }
 
@@ -70,7 +71,7 @@ func newClock(r Request, now time.Time) *clock {
 	return c
 }
 
-// enter notes that the drain is at a phase. One that it comes back to has used up its time already.
+// enter records that the drain is in a phase. A phase that is entered again keeps its first start.
 func (c *clock) enter(p api.DrainPhase, now time.Time) {
 	c.phase = p
 	if _, known := c.since[p]; !known {
@@ -78,7 +79,7 @@ func (c *clock) enter(p api.DrainPhase, now time.Time) {
 	}
 }
 
-// allowed is how long the phase may take; 0: for ever.
+// allowed returns how long the phase may take. 0 means no limit.
 func (c *clock) allowed() time.Duration {
 	if c.policy == nil {
 		return 0
@@ -91,7 +92,7 @@ func (c *clock) allowed() time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// limit is when the phase has to be over; zero: never.
+// limit returns when the phase has to be over. The zero time means never.
 func (c *clock) limit() time.Time {
 	allowed := c.allowed()
 	if allowed == 0 {
@@ -104,7 +105,7 @@ func (c *clock) limit() time.Time {
 	return at
 }
 
-// over is what is to happen as the phase has reached its limit; empty: it has not.
+// over returns the action for a phase that has reached its limit. It is empty before the limit.
 func (c *clock) over(now time.Time) api.DrainTimeout {
 	limit := c.limit()
 	switch {
@@ -116,7 +117,7 @@ func (c *clock) over(now time.Time) api.DrainTimeout {
 	return c.policy.OnTimeout
 }
 
-// stamp says in a report what the drain is at.
+// stamp adds the phase of the drain to a report.
 func (c *clock) stamp(d api.Drain) api.Drain {
 	if c.policy == nil || c.phase == "" {
 		return d
@@ -128,7 +129,7 @@ func (c *clock) stamp(d api.Drain) api.Drain {
 	return d
 }
 
-// skips are the pods that a policy has stay, as a filter of kubectl's.
+// skips returns the pods that stay by a policy, as kubectl's filters.
 func skips(p *api.DrainPolicy) ([]drain.PodFilter, error) {
 	if p == nil {
 		return nil, nil
@@ -149,7 +150,7 @@ func skips(p *api.DrainPolicy) ([]drain.PodFilter, error) {
 	return filters, nil
 }
 
-// StepText says what a drain waits for that is no pod; empty: it does not.
+// StepText returns what a drain waits for besides pods. It is empty where the drain waits only for pods.
 func StepText(d *api.Drain) string {
 	switch {
 	case d == nil:

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// volumesEvery is how often each volume that is waited for is asked for.
+	// volumesEvery is how often each awaited volume is read.
 	volumesEvery = 5 * time.Second
-	// volumesPage is how many of the cluster's attachments are read at a time.
+	// volumesPage is how many of the cluster's attachments are read with one request.
 	volumesPage = 500
 )
 
-// volumes are those that the pods which went have left attached to the node. An attachment can't be asked for by its
-// node, so that all of the cluster's are read once; then each of the node's own by its name.
+// volumes are the volumes that the evicted pods have left attached to the node. Attachments can't be listed by their
+// node. So all attachments of the cluster are read once, and then each of the node's own by its name.
 type volumes struct {
 	client kubernetes.Interface
 	node   string
@@ -37,7 +37,7 @@ type volumes struct {
 	next   time.Time
 }
 
-// detached says that none is left, but for those of pods that stay.
+// detached reports whether no volume is left, except those of pods that stay.
 func (v *volumes) detached(ctx context.Context, staying []*corev1.Pod, now time.Time) (bool, error) {
 	if v.listed && now.Before(v.next) {
 		return len(v.left) == 0, nil
@@ -94,7 +94,7 @@ func (v *volumes) list(ctx context.Context, staying []*corev1.Pod) error {
 	return nil
 }
 
-// kept are the PersistentVolumes of pods.
+// kept returns the PersistentVolumes of pods.
 func (v *volumes) kept(ctx context.Context, pods []*corev1.Pod) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, pod := range pods {

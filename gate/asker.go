@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gate asks what the gates of RolloutPolicies ask: the cluster's objects, Prometheus, Jobs, hosts and those who
-// answer by annotations. It decides nothing: package rollout has the questions, and judges by the answers.
+// Package gate asks the questions of the gates of RolloutPolicies. It asks the cluster's objects, Prometheus, Jobs,
+// hosts and programs that answer by annotations. Package gate decides nothing: package rollout has the questions, and
+// judges the answers.
 package gate
 
 import (
@@ -18,17 +19,17 @@ import (
 )
 
 const (
-	// stale is after what time a question is asked again.
+	// stale is after how long a question is asked again.
 	stale = 15 * time.Second
 	// patience is how long one answer may take.
 	patience = 10 * time.Second
-	// atOnce is how many questions are asked at a time.
+	// atOnce is how many questions are asked at the same time.
 	atOnce = 8
-	// pause is how often is looked for questions that have to be asked again.
+	// pause is the time between two checks for questions that are due.
 	pause = time.Second
 )
 
-// Asker asks questions in the background and remembers the answers. After it has started nothing is known.
+// Asker asks questions in the background and remembers the answers. After its start it knows no answers.
 type Asker struct {
 	client client.Client
 	now    func() time.Time
@@ -42,13 +43,13 @@ type Asker struct {
 type question struct {
 	rollout.Ask
 
-	// before is what an earlier process had answered.
+	// before is the answer of an earlier process.
 	before, answer rollout.Answer
 	asked          time.Time // by the machine's clock
 	busy           bool
 }
 
-// New is an asker that reads objects by a client which does not cache them. Now is the clock that the rollout goes by.
+// New returns an asker. Its client must not cache the objects. now is the clock of the rollout.
 func New(c client.Client, now func() time.Time) *Asker {
 	return &Asker{
 		client: c, now: now, wake: make(chan struct{}, 1), news: make(chan event.GenericEvent, 1),
@@ -56,8 +57,8 @@ func New(c client.Client, now func() time.Time) *Asker {
 	}
 }
 
-// Ask replaces what is asked. Before are the answers that somebody had before this process: since when they are as they
-// are is taken from there, but none counts before it was asked again.
+// Ask replaces the questions. before are the answers of an earlier process. An answer keeps its start time from there,
+// but does not count before it was asked again.
 func (a *Asker) Ask(open []rollout.Ask, before rollout.Answers) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,7 +78,7 @@ func (a *Asker) Ask(open []rollout.Ask, before rollout.Answers) {
 	poke(a.wake)
 }
 
-// Answer is what is known of a question.
+// Answer returns the known answer to a question.
 func (a *Asker) Answer(q rollout.Question) rollout.Answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,10 +88,10 @@ func (a *Asker) Answer(q rollout.Question) rollout.Answer {
 	return rollout.Answer{}
 }
 
-// Changed says that an answer is another one.
+// Changed returns a channel that reports changed answers.
 func (a *Asker) Changed() <-chan event.GenericEvent { return a.news }
 
-// Start asks until the context ends. It is for a manager, and for who leads.
+// Start asks until the context ends. A manager runs Start in the leading process.
 func (a *Asker) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -118,7 +119,7 @@ func (a *Asker) Start(ctx context.Context) error {
 	}
 }
 
-// due are the questions that are to be asked now. They are nobody else's until they are answered.
+// due returns the questions to ask now. Each is marked busy until its answer has come.
 func (a *Asker) due() []*question {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,20 +133,20 @@ func (a *Asker) due() []*question {
 	return out
 }
 
-// put asks a question and notes the answer.
+// put asks a question and records the answer.
 func (a *Asker) put(ctx context.Context, q *question) {
 	a.mu.Lock()
 	ask := q.Ask
 	open := a.open[ask.Question] == q
 	a.mu.Unlock()
 	if !open {
-		return // nobody wants to know any more
+		return // the question is no longer open
 	}
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	message, err := a.evaluate(asking, ask)
 	if ctx.Err() != nil {
-		return // nobody said anything
+		return // no answer came
 	}
 	if err != nil {
 		message = "it can't be asked: " + explain(err)
@@ -161,7 +162,7 @@ func (a *Asker) put(ctx context.Context, q *question) {
 	}
 }
 
-// follow is the answer after the last one, of this process or of one before it: no message is a yes.
+// follow returns the answer after the last one, of this process or of an earlier one. An empty message is a yes.
 func follow(last, before rollout.Answer, message string, now time.Time) rollout.Answer {
 	if last.At.IsZero() {
 		last = before
@@ -180,7 +181,7 @@ func follow(last, before rollout.Answer, message string, now time.Time) rollout.
 	return next
 }
 
-// poke says something to who listens, once however often it is said.
+// poke sends a value to the listener. Several calls before it is received send one value.
 func poke[T any](c chan T) {
 	var something T
 	select {

@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// mostObjects is how many objects an expression is asked about.
+	// mostObjects is the largest number of objects for one expression.
 	mostObjects = 1000
 	// fewNodes is how many Nodes are read one by one.
 	fewNodes = 8
 )
 
-// evaluate asks a question once: an empty message is a yes, else it is why not.
+// evaluate asks a question once. An empty message is a yes. Otherwise the message is the reason for the no.
 func (a *Asker) evaluate(ctx context.Context, ask rollout.Ask) (string, error) {
 	switch how := ask.How; {
 	case how.CEL != nil:
@@ -50,7 +50,7 @@ func (a *Asker) evaluate(ctx context.Context, ask rollout.Ask) (string, error) {
 	return "", errors.New("this controller does not know such a gate: it is older than the policy")
 }
 
-// explain says what to do about an error where that is known.
+// explain returns an error with its remedy, where that is known.
 func explain(err error) string {
 	if apierrors.IsForbidden(err) {
 		return fmt.Sprintf("%v; let the controller do that by a ClusterRole with the label %s=true", err, api.GatesRoleLabel)
@@ -58,11 +58,11 @@ func explain(err error) string {
 	return localAddress.ReplaceAllString(err.Error(), "$1 $2 ")
 }
 
-// localAddress is where an error of the network says where it came from: a port that is another one each time, and
-// would make each answer a new one.
+// localAddress matches the local address in a network error. Its port changes each time, so every answer would be a new
+// one.
 var localAddress = regexp.MustCompile(`\b(read|write) (tcp|udp) \S+->`)
 
-// forNode puts the node's name where a gate has a place for it.
+// forNode puts the node's name in place of a gate's placeholder.
 func forNode(text string, ask rollout.Ask) string {
 	if ask.Node == "" {
 		return text
@@ -106,7 +106,7 @@ func described(g *api.CELGate, ask rollout.Ask) string {
 	return text
 }
 
-// nodes are what variable node or nodes stands for.
+// nodes returns the value of variable node or nodes.
 func (a *Asker) nodes(ctx context.Context, ask rollout.Ask) (any, error) {
 	nodes, err := a.read(ctx, ask)
 	if err != nil {
@@ -129,7 +129,7 @@ func (a *Asker) nodes(ctx context.Context, ask rollout.Ask) (any, error) {
 	return list, nil
 }
 
-// read reads the Nodes that a question is about: few of them one by one, many from what the API server has at hand.
+// read returns the Nodes of a question. A few are read one by one, many from the API server's cache.
 func (a *Asker) read(ctx context.Context, ask rollout.Ask) ([]corev1.Node, error) {
 	out := make([]corev1.Node, 0, len(ask.Nodes))
 	if len(ask.Nodes) > fewNodes {
@@ -157,7 +157,7 @@ func (a *Asker) read(ctx context.Context, ask rollout.Ask) ([]corev1.Node, error
 	return out, nil
 }
 
-// objects are what variable object or objects stands for, or what there is not.
+// objects returns the value of variable object or objects, or the name of what is missing.
 func (a *Asker) objects(ctx context.Context, ask rollout.Ask, g *api.CELGate) (objects any, missing string, err error) {
 	kind := schema.FromAPIVersionAndKind(g.APIVersion, g.Kind)
 	if g.Name != "" {
@@ -192,10 +192,10 @@ func (a *Asker) objects(ctx context.Context, ask rollout.Ask, g *api.CELGate) (o
 	return out, "", nil
 }
 
-// mostNoes is how many nodes a message names that say no.
+// mostNoes is how many nodes with a no a message names.
 const mostNoes = 5
 
-// eachNode asks the nodes one by one: all have to say yes.
+// eachNode asks about the nodes one by one. All answers have to be yes.
 func (a *Asker) eachNode(ctx context.Context, ask rollout.Ask, one func(*corev1.Node) (string, error)) (string, error) {
 	nodes, err := a.read(ctx, ask)
 	if err != nil {
@@ -217,7 +217,7 @@ func (a *Asker) eachNode(ctx context.Context, ask rollout.Ask, one func(*corev1.
 	return strings.Join(noes, "; "), nil
 }
 
-// hostCheck is what a check of the verdict said on the host.
+// hostCheck returns the host's result of a check of the verdict.
 func hostCheck(n *corev1.Node, ask rollout.Ask, name string) string {
 	checks, err := api.Decode[*api.Checks](n.Annotations, api.ChecksKey)
 	switch {
@@ -236,8 +236,8 @@ func hostCheck(n *corev1.Node, ask rollout.Ask, name string) string {
 	return ""
 }
 
-// annotation asks on the Node, and reads what was answered since. Whatever stood there before is taken away in the same
-// write, so no answer to an earlier question counts.
+// annotation asks on the Node, and reads the answer. The write that asks also removes an older answer, so no answer to
+// an earlier question counts.
 func (a *Asker) annotation(ctx context.Context, n *corev1.Node, ask rollout.Ask, g *api.AnnotationGate,
 ) (string, error) {
 	key, value := api.AskPrefix+ask.Gate, strings.TrimSpace(ask.Config+" "+ask.Arrived)
@@ -248,7 +248,8 @@ func (a *Asker) annotation(ctx context.Context, n *corev1.Node, ask rollout.Ask,
 		}
 		asking.Annotations[key] = value
 		delete(asking.Annotations, g.Key)
-		// What was answered after the Node was read is not to be taken away unread: with the version, such a write fails.
+		// An answer that came after the Node was read must not be removed unread. The write has the version, so it fails
+		// then.
 		patch := client.MergeFromWithOptions(n, client.MergeFromWithOptimisticLock{})
 		if err := a.client.Patch(ctx, asking, patch); err != nil {
 			return "", fmt.Errorf("asking by annotation %s of node %s: %w", key, n.Name, err)

@@ -19,11 +19,11 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// keptJob is for how many seconds a Job is kept that ended, where its template does not say: its end is what is known
-// of the gate, and a rollout may take days.
+// keptJob is for how many seconds an ended Job is kept, unless its template sets this. The Job's end is the answer of
+// the gate, and a rollout may take days.
 const keptJob int32 = 14 * 24 * 60 * 60
 
-// job looks for the Job of a question, and makes it where it is not there.
+// job looks for the Job of a question, and makes a missing one.
 func (a *Asker) job(ctx context.Context, ask rollout.Ask, g *api.JobGate) (string, error) {
 	key := client.ObjectKey{Namespace: g.Namespace, Name: jobName(ask.Question)}
 	var job batchv1.Job
@@ -46,7 +46,7 @@ func (a *Asker) job(ctx context.Context, ask rollout.Ask, g *api.JobGate) (strin
 	return fmt.Sprintf("Job %s has not ended yet", key), nil
 }
 
-// jobName is the same for the same question, whoever asks: a Job is made once.
+// jobName returns the same name for the same question in every process, so that a Job is made once.
 func jobName(q rollout.Question) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{
 		q.Policy, q.Pool, api.Content(q.Config), q.Stage, q.Node, q.Gate, q.Arrived,

@@ -51,7 +51,7 @@ func (a *Asker) prometheus(ctx context.Context, ask rollout.Ask, g *api.Promethe
 	return no, err
 }
 
-// sampled says why the result of a query is no yes: it has no sample, or one that is 0 or not a number.
+// sampled returns why the result of a query is not a yes: it has no sample, or a sample that is 0 or not a number.
 func sampled(value model.Value) (string, error) {
 	switch v := value.(type) {
 	case *model.Scalar:
@@ -75,10 +75,10 @@ func sampled(value model.Value) (string, error) {
 
 func bad(v model.SampleValue) bool { return v == 0 || math.IsNaN(float64(v)) }
 
-// mostAnswer is how many bytes an answer may have.
+// mostAnswer is the largest size of an answer, in bytes.
 const mostAnswer = 8 << 20
 
-// bearer sends a token along, to the one server that it is for: others may be named by a redirect.
+// bearer sends a token only to its own server. A redirect may name other servers.
 type bearer struct {
 	base         *http.Transport
 	scheme, host string
@@ -99,7 +99,7 @@ func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// transport is how a server is spoken to, by the Secret of the gate where it has one.
+// transport returns the transport for a server, with the Secret of the gate if it has one.
 func (a *Asker) transport(ctx context.Context, g *api.PrometheusGate) (*bearer, error) {
 	server, err := url.Parse(g.URL)
 	if err != nil {

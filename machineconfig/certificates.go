@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Where a ControllerConfig's certificates stand on a host. The paths are OpenShift's
-// (machine-config-operator, pkg/daemon/constants).
+// The paths of a ControllerConfig's certificates on a host. The paths are OpenShift's (machine-config-operator,
+// pkg/daemon/constants).
 const (
 	KubeletCAPath    = "/etc/kubernetes/kubelet-ca.crt"
 	cloudCAPath      = "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem"
@@ -29,21 +29,23 @@ const (
 
 // Bundle is a field of a ControllerConfig that holds certificates.
 type Bundle struct {
-	// Name is upstream's word for it, in status.controllerCertificates: for a registry its host, with ".." for ":".
+	// Name is the bundle's name upstream, in status.controllerCertificates. A registry's bundle has the registry's host as
+	// its name, with ".." for ":".
 	Name string
-	// Field is where it is, as in spec.rootCAData.
+	// Field is the bundle's place in the ControllerConfig, such as spec.rootCAData.
 	Field string
-	// Path is where it goes on a host by itself, beside the configurations; empty: nowhere.
+	// Path is where the bundle is delivered on a host, beside the configurations. It is empty for a bundle that is not
+	// delivered.
 	Path string
 	Data []byte
-	// Wrong says why it can go nowhere; nil: nothing is known to be wrong.
+	// Wrong is the reason why the bundle cannot be delivered. It is nil where no such reason is known.
 	Wrong error
 }
 
-// registryHost is a name, with or without a port, that can be a folder.
+// registryHost matches a name, with or without a port, that can be the name of a folder.
 var registryHost = regexp.MustCompile(`^[A-Za-z0-9\[][A-Za-z0-9.:_\[\]-]*$`)
 
-// Bundles are those of a ControllerConfig, in its order, the empty ones too.
+// Bundles returns the bundles of a ControllerConfig in its order, the empty bundles too.
 func Bundles(s *mcfgv1.ControllerConfigSpec) []Bundle {
 	out := []Bundle{
 		{Name: "KubeAPIServerServingCAData", Field: "spec.kubeAPIServerServingCAData", Path: KubeletCAPath,
@@ -73,7 +75,8 @@ func Bundles(s *mcfgv1.ControllerConfigSpec) []Bundle {
 	return out
 }
 
-// Certificates reads a bundle. What could be read comes with the error too, which shows nothing of the rest.
+// Certificates reads a bundle. With an error it still returns the certificates that it could read. The error shows
+// nothing of the rest.
 func (b Bundle) Certificates() (out []*x509.Certificate, err error) {
 	data := b.Data
 	for n := 1; ; n++ {
@@ -96,17 +99,18 @@ func (b Bundle) Certificates() (out []*x509.Certificate, err error) {
 	}
 }
 
-// Delivery is a file that goes to every host by itself, beside the configurations.
+// Delivery is a file that goes to every host beside the configurations.
 type Delivery struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"`
 	Data []byte `json:"data"`
 }
 
-// Deliveries are what a host is to have of a ControllerConfig, given what it was delivered before. What is empty now
-// stays as it was where nothing else would take its place: the CA of the API server's clients, the cloud's, the pull
-// secret. CAs of registries and the bundle that people add go with their entry, as they are no longer trusted. What is
-// wrong stays as it was, and is told in problems, by its field; problems show nothing of what is in them.
+// Deliveries returns the files that a host should have from a ControllerConfig, given the files delivered before. Three
+// files stay as they were when their field is empty now, because nothing else would take their place. These are the CA
+// of the API server's clients, the cloud's CA and the pull secret. CAs of registries and the bundle that people add go
+// with their entry, as they are no longer trusted. A wrong bundle stays as it was and is reported in problems, by its
+// field. The problems show nothing of a bundle's content.
 func Deliveries(s *mcfgv1.ControllerConfigSpec, before []Delivery) (out []Delivery, problems []error) {
 	had := map[string]Delivery{}
 	for _, d := range before {
@@ -121,12 +125,12 @@ func Deliveries(s *mcfgv1.ControllerConfigSpec, before []Delivery) (out []Delive
 	for _, b := range Bundles(s) {
 		lasts := b.Path == KubeletCAPath || b.Path == cloudCAPath
 		switch wrong := b.check(); {
-		case b.Path == "" && b.Wrong == nil: // it goes nowhere
+		case b.Path == "" && b.Wrong == nil: // not delivered
 		case wrong != nil:
 			problems = append(problems, wrong)
 			keep(b.Path)
 		case !b.empty():
-			at[b.Path] = Delivery{b.Path, 0o644, b.Data} // of two for one registry, people's own is the later one
+			at[b.Path] = Delivery{b.Path, 0o644, b.Data} // of two bundles for one registry, the later one is people's own
 		case lasts:
 			keep(b.Path)
 		}
@@ -143,10 +147,10 @@ func Deliveries(s *mcfgv1.ControllerConfigSpec, before []Delivery) (out []Delive
 	return ordered(at), problems
 }
 
-// empty reports whether nothing is in it. Some of the fields are required, and have an empty line then.
+// empty reports whether the bundle has no data. Some of the fields are required, and hold an empty line then.
 func (b Bundle) empty() bool { return len(bytes.TrimSpace(b.Data)) == 0 }
 
-// check says why what is in a bundle must not go to a host.
+// check returns the reason why the bundle must not go to a host.
 func (b Bundle) check() error {
 	if b.Wrong != nil {
 		return fmt.Errorf("%s.%w", b.Field, b.Wrong)

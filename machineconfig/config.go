@@ -2,9 +2,9 @@
 
 // Package machineconfig reads, converts, validates, merges, renders and names configuration documents.
 //
-// A document is a MachineConfig of OpenShift's API, an Ignition config, or a Butane config. Whatever the spelling, what
-// leaves this package is one Config: everything a node should be, with contents decoded and every list in canonical
-// order, so that two Configs with equal Digest mean the same node.
+// A document is a MachineConfig of OpenShift's API, an Ignition config, or a Butane config. This package makes one
+// Config of each, whatever the spelling. A Config is everything that a node should be. Its contents are decoded and
+// every list is in canonical order, so two Configs with equal Digest mean the same node.
 package machineconfig
 
 import (
@@ -22,20 +22,20 @@ const (
 
 // Config is one whole node configuration, parsed and validated.
 type Config struct {
-	// Name is the object's name, or one made from the digest where the document has none (Ignition, Butane).
+	// Name is the object's name. A document without a name (Ignition, Butane) has one made from the digest.
 	Name string
-	// Digest is 64 hex digits over the decoded content of everything below: the spelling of a data URL, compression
-	// and list order do not matter. Two configurations with one digest are the same configuration.
+	// Digest is 64 hex digits over the decoded content of everything below. The spelling of a data URL, compression and
+	// list order do not matter. Two configurations with one digest are the same configuration.
 	Digest string
-	// Former is the digest that versions before have given a configuration with a file without contents, "" elsewhere:
-	// they took such a file for an empty one.
+	// Former is the digest that older versions gave to a configuration with a file without contents. They took such a file
+	// for an empty file. Former is "" for other configurations.
 	Former string
 	// Object is the document itself, as it is stored on the host and in the cluster.
 	Object *mcfgv1.MachineConfig
 
 	OSImageURL      string
 	ExtensionsImage string
-	// KernelArguments holds one argument an element, split as the kernel splits a command line, in document order.
+	// KernelArguments holds one argument in each element, split as the kernel splits a command line, in document order.
 	KernelArguments []string
 	KernelType      string // never empty
 	Extensions      []string
@@ -47,13 +47,13 @@ type Config struct {
 	Units       []Unit      // by name
 	Users       []User      // by name
 
-	// Provision holds what only Ignition can do when a machine is made, canonical JSON by the name that a plan
-	// has for the field: storage.disks, storage.filesystems, storage.raid, storage.luks, passwd.groups, kernelArguments.
-	// A field that is absent or empty in the document is not in the map.
+	// Provision holds the settings that only Ignition can apply when a machine is made. It is canonical JSON by the name
+	// that a plan has for the field: storage.disks, storage.filesystems, storage.raid, storage.luks, passwd.groups,
+	// kernelArguments. A field that is absent or empty in the document is not in the map.
 	Provision map[string]json.RawMessage
 }
 
-// Owner is a user and a group, each by id or by name as the document gives them; nil and "" mean root.
+// Owner is a user and a group, each by id or by name as in the document. nil and "" mean root.
 type Owner struct {
 	UID, GID    *int
 	User, Group string
@@ -65,20 +65,20 @@ type File struct {
 	Mode     uint32 // permission bits; 0644 where the document has none
 	Owner    Owner
 	Contents []byte // decoded and decompressed
-	// NoContents means that the document gives none: the bytes of a file that is there stay, and an empty one is made
-	// where there is none.
+	// NoContents means that the document gives no contents. An existing file keeps its bytes. Where no file exists, an
+	// empty file is made.
 	NoContents bool
 	Append     bool // the document appends to the file, which can't be reconciled
 }
 
-// Directory is a directory; what is in it is not managed by it.
+// Directory is a directory. It does not manage the entries in the directory.
 type Directory struct {
 	Path  string
 	Mode  uint32 // 0755 where the document has none
 	Owner Owner
 }
 
-// Link is a symbolic link, or a hard one to another path of the host.
+// Link is a symbolic link, or a hard link to another path of the host.
 type Link struct {
 	Path   string
 	Target string
@@ -91,11 +91,12 @@ type Unit struct {
 	Name     string
 	Contents string // "" means that the unit file is not ours
 	Enabled  *bool  // nil: systemd's presets decide
-	Mask     *bool  // nil: not said; false: a mask must go
+	Mask     *bool  // nil: not set; false: a mask must go
 	Dropins  []Dropin
 }
 
-// Masking is what the unit says of a mask: nil where it says nothing, which contents in its place come to as well.
+// Masking returns the unit's setting of a mask. It is nil where the unit does not set it. A unit with contents and mask
+// false returns nil too, because the contents take the place of a mask.
 func (u *Unit) Masking() *bool {
 	if u.Contents != "" && u.Mask != nil && !*u.Mask {
 		return nil
@@ -103,7 +104,7 @@ func (u *Unit) Masking() *bool {
 	return u.Mask
 }
 
-// Dropin is NAME in /etc/systemd/system/UNIT.d; empty Contents means that no such file may be there.
+// Dropin is NAME in /etc/systemd/system/UNIT.d. Empty Contents mean that no such file may exist.
 type Dropin struct {
 	Name     string
 	Contents string
@@ -113,9 +114,9 @@ type Dropin struct {
 type User struct {
 	Name string
 	Keys []string // authorized_keys lines, in document order, without duplicates
-	// PasswordHash is nil where the configuration says nothing about the password.
+	// PasswordHash is nil where the configuration has no password for the user.
 	PasswordHash *string
-	// Other holds the fields that can't be changed on a living host, canonical JSON by Ignition's field name
+	// Other holds the fields that can't be changed on a running host. It is canonical JSON by Ignition's field name
 	// (gecos, groups, homeDir, noCreateHome, noLogInit, noUserGroup, primaryGroup, shell, shouldExist, system, uid).
 	Other map[string]json.RawMessage
 }

@@ -20,23 +20,25 @@ import (
 	"github.com/vincent-petithory/dataurl"
 )
 
-// maxExpanded, in bytes, bounds what the compressed contents of one configuration, and of the documents that are merged
-// to one, may be together once they are decompressed. gzip makes up to 1032 bytes of one, so a document that fits into
-// an API object could otherwise exhaust the memory of each program that reads it.
+// maxExpanded, in bytes, limits the decompressed size of all compressed contents together. The limit is for one
+// configuration, and for the documents that are merged to one. gzip makes up to 1032 bytes of one. So a document that
+// fits into an API object could otherwise exhaust the memory of each program that reads it.
 const maxExpanded = 64 << 20
 
-// maxRatio is what deflate makes of one byte at most.
+// maxRatio is the largest number of bytes that deflate makes of one byte.
 const maxRatio = 1032
 
-// errExpanded is the error of contents that go beyond maxExpanded.
+// errExpanded is the error of contents that are larger than maxExpanded.
 var errExpanded = fmt.Errorf("the compressed contents grow beyond %d MiB together; take files out, or have a unit "+
 	"fetch them", maxExpanded>>20)
 
 // contents holds the decoded and decompressed contents of resources, by the address of their source. Ignition's merge
-// moves that address along with the resource, so what one document said is decoded once however often it is merged.
+// moves that address along with the resource. So each source of a document is decoded once, however often the resource
+// is merged.
 type contents map[*string][]byte
 
-// contentsDecoder decodes the resources of one configuration; it keeps what is costly to make anew for each file.
+// contentsDecoder decodes the resources of one configuration. It keeps the values that are expensive to make again for
+// each file.
 type contentsDecoder struct {
 	gunzip   *gzip.Reader
 	prefixes map[string]encoding
@@ -46,12 +48,12 @@ type contentsDecoder struct {
 type encoding int
 
 const (
-	encodingUnknown encoding = iota // the library has to look at the whole of it
+	encodingUnknown encoding = iota // the library has to read the whole URL
 	encodingBase64
 	encodingText
 )
 
-// urlCharacter is what the data URL library accepts in data that is not base64.
+// urlCharacter holds the characters that the data URL library accepts in data that is not base64.
 var urlCharacter = func() (ok [256]bool) {
 	for c := byte(0x21); c < 0x7f; c++ {
 		ok[c] = !strings.ContainsRune("<>#\"{}|\\^[]`", rune(c))
@@ -59,8 +61,9 @@ var urlCharacter = func() (ok [256]bool) {
 	return ok
 }()
 
-// data decodes a data URL without the library's lexer, which costs more than all else in reading a configuration.
-// It returns false for whatever it does not know for certain to be valid: then the library has to decide.
+// data decodes a data URL without the library's lexer. That lexer costs more than all other work of reading a
+// configuration. data returns false for a URL that it does not know for certain to be valid. Then the library has to
+// decide.
 func (d *contentsDecoder) data(source string) ([]byte, bool) {
 	comma := strings.IndexByte(source, ',')
 	if comma < 0 {
@@ -69,7 +72,7 @@ func (d *contentsDecoder) data(source string) ([]byte, bool) {
 	prefix, body := source[:comma+1], source[comma+1:]
 	switch d.encoding(prefix) {
 	case encodingBase64:
-		// The decoder would skip line breaks, a URL may not have them.
+		// The decoder would skip line breaks, but a URL may not have them.
 		if strings.ContainsAny(body, "\r\n") {
 			return nil, false
 		}
@@ -109,8 +112,8 @@ func (d *contentsDecoder) encoding(prefix string) encoding {
 	return e
 }
 
-// resource returns what a resource contains, decompressed and verified, and whether its source is valid beyond doubt.
-// No source means no contents. The error begins with the field of the resource that is wrong.
+// resource returns the contents of a resource, decompressed and verified, and whether its source is valid beyond doubt.
+// A resource without a source has no contents. The error begins with the wrong field of the resource.
 func (d *contentsDecoder) resource(res types.Resource) (data []byte, certain bool, err error) {
 	if util.NilOrEmpty(res.Source) {
 		if util.NotEmpty(res.Verification.Hash) {
@@ -163,7 +166,7 @@ func (d *contentsDecoder) decompress(data []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// claimedSize is what the end of a gzip stream says of its decompressed size, as far as that is possible.
+// claimedSize returns the decompressed size that the end of a gzip stream claims, up to the size that is possible.
 func claimedSize(data []byte) int64 {
 	if len(data) < 4 {
 		return 0
@@ -171,7 +174,7 @@ func claimedSize(data []byte) int64 {
 	return min(int64(binary.LittleEndian.Uint32(data[len(data)-4:])), maxRatio*int64(len(data)))
 }
 
-// verify compares contents, decompressed as Ignition has it, with a hash such as sha256-<hex digits>.
+// verify compares contents, decompressed as Ignition expects them, with a hash such as sha256-<hex digits>.
 func verify(data []byte, want string) error {
 	function, sum, _ := strings.Cut(want, "-")
 	var got string

@@ -13,10 +13,10 @@ import (
 	"slices"
 )
 
-// digest is the identity of a configuration: a hash over the decoded content in canonical order. Every string goes in
-// with its length and every list with its count, so that no two contents run into the same bytes. A field added to
-// Config must be added here; changing the order or the form of what is here renames every rendered configuration.
-// former asks for the digest of versions that took a file without contents for an empty one.
+// digest returns the identity of a configuration: a hash over the decoded content in canonical order. Every string is
+// hashed with its length and every list with its count, so that no two contents give the same bytes. A field added to
+// Config must be added here. A change of the order or the form here renames every rendered configuration. former
+// selects the digest of older versions, which took a file without contents for an empty file.
 func digest(c *Config, firstBoot []byte, former bool) string {
 	d := digester{hash: sha256.New()}
 	d.text(c.OSImageURL)
@@ -102,7 +102,7 @@ func (d digester) list(l []string) {
 	}
 }
 
-// flag tells apart not said, false and true.
+// flag hashes the three values not set, false and true differently.
 func (d digester) flag(b *bool) {
 	switch {
 	case b == nil:
@@ -114,7 +114,7 @@ func (d digester) flag(b *bool) {
 	}
 }
 
-// owner takes root in whatever spelling for the same.
+// owner hashes all spellings of root as the same.
 func (d digester) owner(o Owner) {
 	one := func(id *int, name string) {
 		switch {

@@ -29,10 +29,10 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// specialBits are setuid, setgid and sticky, which Ignition applies from 3.6 on and silently drops before.
+// specialBits are setuid, setgid and sticky. Ignition applies them from 3.6 on, and drops them silently before.
 const specialBits = 0o7000
 
-// ignitionTypes makes the root of each version that is read, by minor version of 3.
+// ignitionTypes makes the root of each supported version, by minor version of 3.
 var ignitionTypes = []func() any{
 	func() any { return new(types3_0.Config) },
 	func() any { return new(types3_1.Config) },
@@ -43,20 +43,20 @@ var ignitionTypes = []func() any{
 	func() any { return new(types.Config) },
 }
 
-// ignition is one Ignition config on its way in: its JSON is well formed and its fields have the right types.
+// ignition is one Ignition config that is being read. Its JSON is well formed and its fields have the right types.
 type ignition struct {
 	raw   []byte
-	two   bool  // of version 2, so still to be converted
+	two   bool  // is of version 2, so it still has to be converted
 	minor int64 // of version 3
 	cfg   types.Config
-	// exact means that cfg is what Ignition's own parser makes of raw, if raw is valid. It holds for what all versions
-	// have in common, which is nearly every document; the rest takes the library's chain of translations, which
-	// parses the document once for each version.
+	// exact means that Ignition's own parser would make the same cfg of raw, if raw is valid. This holds for the parts
+	// that all versions have in common, so for nearly every document. Other documents take the library's chain of
+	// translations, which parses the document once for each version.
 	exact bool
 }
 
-// decodeIgnition reads an Ignition config of any version without judging its contents. Fields in errors are relative to
-// the config.
+// decodeIgnition reads an Ignition config of any version without checking its contents. Fields in errors are relative
+// to the config.
 func decodeIgnition(raw []byte) (*ignition, error) {
 	ign := &ignition{raw: raw}
 	unknown, err := kjson.UnmarshalStrict(raw, &ign.cfg)
@@ -95,7 +95,8 @@ func decodeIgnition(raw []byte) (*ignition, error) {
 	return ign, nil
 }
 
-// common reports whether the config keeps to what every 3.x version spells, means and checks in the same way.
+// common reports whether the config uses only the parts that every 3.x version spells, means and checks in the same
+// way.
 func (ign *ignition) common() bool {
 	resource := func(r types.Resource) bool {
 		return r.HTTPHeaders == nil && (ign.minor > 0 || r.Verification.Hash == nil)
@@ -136,7 +137,7 @@ func (ign *ignition) common() bool {
 	return true
 }
 
-// withoutCommon is what a config holds beside files, directories, links, units and users.
+// withoutCommon returns the config without its files, directories, links, units and users.
 func withoutCommon(cfg *types.Config) types.Config {
 	rest := *cfg
 	rest.Ignition.Version = ""
@@ -150,8 +151,8 @@ func onlyCommon(cfg *types.Config) bool {
 	return reflect.ValueOf(withoutCommon(cfg)).IsZero()
 }
 
-// parse validates as Ignition does and returns the config as one of 3.6, with warnings; and the contents of its files,
-// decoded. The error has one line for each wrong field.
+// parse validates as Ignition does. It returns the config as one of 3.6, the decoded contents of its files, and
+// warnings. The error has one line for each wrong field.
 func (ign *ignition) parse() (types.Config, contents, []string, error) {
 	if ign.two {
 		three, warnings, err := convertIgnition2(ign.raw)
@@ -168,7 +169,7 @@ func (ign *ignition) parse() (types.Config, contents, []string, error) {
 		return ign.cfg, decoded, warnings, err
 	}
 	cfg, rpt, err := v3_6.ParseCompatibleVersion(ign.raw)
-	// Only for the names of things in messages, so it does not matter if not all of it fits.
+	// Only the names in messages use the result, so it may be incomplete.
 	_ = json.Unmarshal(ign.raw, &ign.cfg)
 	problems := ign.droppedBits()
 	if err != nil {
@@ -183,7 +184,7 @@ func (ign *ignition) parse() (types.Config, contents, []string, error) {
 	return cfg, decoded, warnings, err
 }
 
-// droppedBits reports modes that the library would quietly change.
+// droppedBits returns problems for the modes that the library would silently change.
 func (ign *ignition) droppedBits() (problems []string) {
 	if ign.minor == types.MaxVersion.Minor {
 		return nil
@@ -203,9 +204,8 @@ func (ign *ignition) droppedBits() (problems []string) {
 	return problems
 }
 
-// decodeContents decodes every file's contents. In known are the sources that need no second look by the library; each
-// problem begins with the field. The file with which compressed contents grow too large is the last one to be looked
-// at.
+// decodeContents decodes the contents of every file. known has the sources that the library need not check again. Each
+// problem begins with the field. Decoding stops after the file with which compressed contents grow too large.
 func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool, problems []string) {
 	var dec contentsDecoder
 	decoded = make(contents, len(cfg.Storage.Files))
@@ -235,10 +235,10 @@ func decodeContents(cfg *types.Config) (decoded contents, known map[*string]bool
 	return decoded, known, problems
 }
 
-// validateIgnition has the library validate all but the sources of files that are known to be valid.
+// validateIgnition has the library validate the config, except the sources of files that are known to be valid.
 func validateIgnition(cfg *types.Config, known map[*string]bool) report.Report {
 	light := *cfg
-	light.Ignition.Version = types.MaxVersion.String() // any version that reached this point is a supported one
+	light.Ignition.Version = types.MaxVersion.String() // every version that reaches this point is supported
 	light.Storage.Files = slices.Clone(cfg.Storage.Files)
 	short := "data:,"
 	replace := func(source *string) *string {
@@ -261,15 +261,16 @@ func validateIgnition(cfg *types.Config, known map[*string]bool) report.Report {
 	return validate.ValidateWithContext(light, nil)
 }
 
-// clean asks the library's own rules about a config that keeps to what is common, type by type. The library finds them
-// by reflection, which takes several times as long as the rules themselves; that is left to configs that do not pass.
+// clean applies the library's own rules, type by type, to a config that uses only the common parts. The library finds
+// its rules by reflection, which takes several times as long as the rules themselves. So only configs that do not pass
+// here go through the library.
 func clean(cfg *types.Config) bool {
 	at := path.New("json")
 	ok := func(r report.Report) bool { return len(r.Entries) == 0 }
 	if !ok(cfg.Validate(at)) || !ok(cfg.Ignition.Validate(at)) || !ok(cfg.Storage.Validate(at)) {
 		return false
 	}
-	// The rule of a list of units is about instances of templates, and compiles an expression each time.
+	// The rule of a list of units concerns instances of templates. It compiles an expression each time.
 	instance := func(u types.Unit) bool { return strings.Contains(u.Name, "@") }
 	if slices.ContainsFunc(cfg.Systemd.Units, instance) && !ok(cfg.Systemd.Validate(at)) {
 		return false
@@ -341,7 +342,8 @@ func repeats[T comparable](list []T) bool {
 	return len(seen) < len(list)
 }
 
-// internals begins a warning of the library about itself: that it can't say lines and columns, which is not used here.
+// internals begins a warning of the library about itself: the library can't report lines and columns, which are not
+// used here.
 const internals = "context tree does not match content tree"
 
 // judge turns a report and further problems into warnings and one error.
@@ -364,7 +366,7 @@ func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []
 		seen[name] = true
 	}
 	for _, text := range problems {
-		// What the library has already refused needs no second explanation.
+		// A problem that the library has already refused needs no second explanation.
 		if name, _, _ := strings.Cut(text, " "); !seen[name] {
 			fatal = append(fatal, text)
 		}
@@ -375,7 +377,7 @@ func judge(cfg *types.Config, rpt report.Report, problems []string) (warnings []
 	return warnings, nil
 }
 
-// field spells the place of an entry of a report, storage.files[3].mode (/etc/x).
+// field spells the place of an entry of a report, such as storage.files[3].mode (/etc/x).
 func field(cfg *types.Config, at path.ContextPath) string {
 	var b strings.Builder
 	for _, e := range at.Path {
@@ -398,7 +400,7 @@ func field(cfg *types.Config, at path.ContextPath) string {
 	return b.String()
 }
 
-// entryName is the path or name of the list entry that a place in a report lies in.
+// entryName returns the path or name of the list entry in which a place of a report lies.
 func entryName(cfg *types.Config, at []any) string {
 	if len(at) < 3 {
 		return ""
@@ -424,7 +426,7 @@ func entryName(cfg *types.Config, at []any) string {
 	return ""
 }
 
-// typeError is what keeps JSON from going into a value, with the field it happened in.
+// typeError returns the error that keeps JSON from being decoded into a value, with the field where it happened.
 func typeError(raw []byte, into any) error {
 	err := json.Unmarshal(raw, into)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
@@ -453,7 +455,7 @@ func jsonKind(t reflect.Type) string {
 	}
 }
 
-// fieldAt is the field in which a JSON document is being read at an offset, spec.config.storage.files[3].mode.
+// fieldAt returns the field at an offset in a JSON document, such as spec.config.storage.files[3].mode.
 func fieldAt(raw []byte, offset int64) string {
 	type level struct {
 		list bool
@@ -477,7 +479,7 @@ func fieldAt(raw []byte, offset int64) string {
 	}
 	wantKey := false
 	dec := json.NewDecoder(bytes.NewReader(raw))
-	// next moves on after a value has ended.
+	// next moves on after the end of a value.
 	next := func() {
 		if len(stack) > 0 {
 			top := &stack[len(stack)-1]

@@ -19,14 +19,14 @@ import (
 	"github.com/coreos/ignition/config/validate/report"
 )
 
-// convertIgnition2 takes a config of version 2.2 or 2.3 to 3.0. Version 2 lets later entries repeat earlier ones, which
-// version 3 refuses; so repeated files, units, users are first brought together as version 2 would have applied them.
+// convertIgnition2 converts a config of version 2.2 or 2.3 to 3.0. In version 2 later entries may repeat earlier ones,
+// which version 3 refuses. So repeated files, units and users are first merged as version 2 would have applied them.
 func convertIgnition2(raw []byte) (*ignition, []string, error) {
 	cfg, rpt, err := v2_3.Parse(raw)
 	warnings, fatal := []string(nil), unplaced(raw)
 	for _, e := range rpt.Entries {
 		if len(fatal) > 0 && (e.Message == noFilesystem || e.Message == notAbsolute) {
-			continue // the report says it of whatever is next to what is missing
+			continue // the report has this message for each field beside the missing field
 		}
 		text := placeOf(raw, e) + ": " + e.Message
 		if e.Kind == report.EntryError {
@@ -61,13 +61,13 @@ func convertIgnition2(raw []byte) (*ignition, []string, error) {
 	return ign, warnings, nil
 }
 
-// What version 2 says of an entry that has no place.
+// The messages of version 2 about an entry without a place.
 const (
 	noFilesystem = "no filesystem specified"
 	notAbsolute  = "path not absolute"
 )
 
-// unplaced are the entries without a file system or without an absolute path, by field.
+// unplaced returns the entries without a file system or without an absolute path, by field.
 func unplaced(raw []byte) (wrong []string) {
 	type node struct {
 		Filesystem string `json:"filesystem"`
@@ -80,7 +80,7 @@ func unplaced(raw []byte) (wrong []string) {
 			Links       []node `json:"links"`
 		} `json:"storage"`
 	}
-	_ = json.Unmarshal(raw, &doc) // what is of another type has its own error
+	_ = json.Unmarshal(raw, &doc) // a value of another type has its own error
 	for _, list := range []struct {
 		name  string
 		nodes []node
@@ -101,7 +101,7 @@ func unplaced(raw []byte) (wrong []string) {
 	return wrong
 }
 
-// placeOf spells the place of an entry of a report as errors about version 3 do, storage.files[3].mode (/etc/x).
+// placeOf spells the place of an entry of a report like errors about version 3, such as storage.files[3].mode (/etc/x).
 func placeOf(raw []byte, e report.Entry) string {
 	at := ""
 	if e.Line > 0 {
@@ -118,7 +118,7 @@ func placeOf(raw []byte, e report.Entry) string {
 
 var listEntry = regexp.MustCompile(`^(\w+)\.(\w+)\[(\d+)\]`)
 
-// nameIn is the path or name of the list entry that a place lies in; empty: it has none.
+// nameIn returns the path or name of the list entry in which a place lies. It is empty for an entry without both.
 func nameIn(raw []byte, at string) string {
 	part := listEntry.FindStringSubmatch(at)
 	if part == nil {
@@ -133,14 +133,14 @@ func nameIn(raw []byte, at string) string {
 	if json.Unmarshal(raw, &doc) != nil || json.Unmarshal(doc[part[1]], &section) != nil {
 		return ""
 	}
-	_ = json.Unmarshal(section[part[2]], &list) // what is of another type has its own error
+	_ = json.Unmarshal(section[part[2]], &list) // a value of another type has its own error
 	if i, err := strconv.Atoi(part[3]); err == nil && i < len(list) {
 		return cmp.Or(list[i].Path, list[i].Name)
 	}
 	return ""
 }
 
-// offset is that of a line and column, both counted from one.
+// offset returns the offset of a line and column, both counted from one.
 func offset(raw []byte, line, column int) int64 {
 	at := 0
 	for ; line > 1; line-- {
@@ -153,7 +153,7 @@ func offset(raw []byte, line, column int) int64 {
 	return int64(at + column)
 }
 
-// onRoot refuses what lies on another file system than the root, as version 3 has no name for those.
+// onRoot refuses entries on a file system other than the root, because version 3 has no name for such file systems.
 func onRoot(cfg types.Config) error {
 	check := func(list string, i int, n types.Node) error {
 		if n.Filesystem != "root" {
@@ -179,8 +179,9 @@ func onRoot(cfg types.Config) error {
 	return nil
 }
 
-// dedupe2 brings repeated entries together: the last file, directory or link at a path, the last contents of a unit
-// with the drop-ins of all (the last of each name), the last entry of a user with the keys of all.
+// dedupe2 merges repeated entries. It keeps the last file, directory or link at a path. A unit has its last contents,
+// with the drop-ins of all its entries (the last of each name). A user has the last entry, with the keys of all
+// entries.
 func dedupe2(cfg *types.Config) {
 	if r := cfg.Ignition.Config.Replace; r != nil && r.Source == "" {
 		cfg.Ignition.Config.Replace = nil
@@ -241,7 +242,7 @@ func dedupe2(cfg *types.Config) {
 	cfg.Passwd.Users = users
 }
 
-// lastBy keeps the last entry of each key, where the first one stood.
+// lastBy keeps the last entry of each key, at the place of the first entry.
 func lastBy[T any](list []T, key func(T) string) []T {
 	at := make(map[string]int, len(list))
 	var out []T

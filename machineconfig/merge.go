@@ -24,14 +24,15 @@ import (
 )
 
 const (
-	// roleLabel says which role's nodes a MachineConfig is for.
+	// roleLabel names the role of the nodes for which a MachineConfig is.
 	roleLabel  = "machineconfiguration.openshift.io/role"
 	roleWorker = "worker"
 
-	// maxObjectSize, in bytes of JSON, is what an API server's store takes for one object.
+	// maxObjectSize, in bytes of JSON, is the largest object that an API server's store accepts.
 	maxObjectSize = 1572864
 
-	// Rendered configs are written in the oldest version that can say all of it, for the sake of older readers.
+	// Rendered configs are written in the oldest version that can express all of the config, for the sake of older
+	// readers.
 	writtenVersion = "3.5.0"
 	newestMinor    = 6
 )
@@ -39,7 +40,7 @@ const (
 // plainRoles are the pools that exist in every cluster; the nodes of any other pool are workers as well.
 var plainRoles = map[string]bool{"master": true, roleWorker: true, "arbiter": true}
 
-// Render selects a pool's documents and merges them over base, which may be nil.
+// Render selects a pool's documents and merges them over base. base may be nil.
 func Render(pool string, docs *Documents, base *Document) (*mcfgv1.MachineConfig, []string, error) {
 	selected, err := Select(pool, docs)
 	if err != nil {
@@ -52,7 +53,8 @@ func Render(pool string, docs *Documents, base *Document) (*mcfgv1.MachineConfig
 	return c.Object, warnings, nil
 }
 
-// Defaults are what a ControllerConfig says of every pool, as the document of lowest precedence: the OS images.
+// Defaults returns the defaults of a ControllerConfig for every pool, the OS images, as the document of lowest
+// precedence.
 func Defaults(cc *mcfgv1.ControllerConfig) *Document {
 	return &Document{Object: &mcfgv1.MachineConfig{
 		ObjectMeta: metav1.ObjectMeta{Name: "ControllerConfig/" + cc.Name},
@@ -63,12 +65,13 @@ func Defaults(cc *mcfgv1.ControllerConfig) *Document {
 	}}
 }
 
-// ErrNoneSelected means that there are no documents for a pool.
+// ErrNoneSelected is the error of a pool without documents.
 var ErrNoneSelected = errors.New("no document matches")
 
-// Select returns the documents of a pool: what the machineConfigSelector of the pool's object matches; where there is
-// no such object, what has the pool as its role, and what has the role worker if the pool is not one of the three that
-// every cluster has. Documents without labels always belong. It is ErrNoneSelected if nothing is.
+// Select returns the documents of a pool. These are the documents that the machineConfigSelector of the pool's object
+// matches. Without such an object, these are the documents with the pool as their role. A pool that is not one of the
+// three of every cluster also has those with role worker. Documents without labels always belong to the pool. The error
+// is ErrNoneSelected if no document belongs to it.
 func Select(pool string, docs *Documents) ([]*Document, error) {
 	var selector labels.Selector
 	by := "no " + kindPool + " of that name is given, so by role label"
@@ -115,10 +118,10 @@ func describe(s labels.Selector) string {
 	return cmp.Or(s.String(), "everything")
 }
 
-// Merge validates documents, merges them over base (of lowest precedence, may be nil) into the configuration of a pool,
-// and validates the outcome. Documents with the role worker come first, then all others, each by name; a later one
-// wins, by Ignition's rules for spec.config and, for the other fields, as said at accumulator.add. Warnings name
-// documents.
+// Merge validates documents, merges them over base into the configuration of a pool, and validates the result. base has
+// the lowest precedence and may be nil. Documents with the role worker come first, then all others, each by name. A
+// later document wins: for spec.config by Ignition's rules, for the other fields as described at accumulator.add.
+// Warnings name documents.
 func Merge(pool string, docs []*Document, base *Document) (*Config, []string, error) {
 	docs = slices.SortedStableFunc(slices.Values(docs), func(a, b *Document) int { return Precedence(a.Object, b.Object) })
 	if base != nil {
@@ -169,7 +172,7 @@ func Merge(pool string, docs []*Document, base *Document) (*Config, []string, er
 	return c, warnings, nil
 }
 
-// Precedence is negative where a is merged before b, so that b wins, and positive where it is after it.
+// Precedence is negative where a is merged before b, so that b wins. It is positive where a is merged after b.
 func Precedence(a, b *mcfgv1.MachineConfig) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
 }
@@ -201,7 +204,7 @@ func largest(docs []*Document) string {
 	return strings.Join(out, ", ")
 }
 
-// expanded is how many bytes the compressed contents of a document have once they are decompressed.
+// expanded returns the decompressed size, in bytes, of the compressed contents of a document.
 func (p *parsed) expanded() (bytes int) {
 	add := func(res types.Resource) {
 		if util.NotEmpty(res.Compression) {
@@ -218,7 +221,7 @@ func (p *parsed) expanded() (bytes int) {
 	return bytes
 }
 
-// swollen names the three documents whose compressed contents are the largest.
+// swollen names the three documents with the largest decompressed contents.
 func swollen(parts []*parsed) string {
 	parts = slices.SortedStableFunc(slices.Values(parts), func(a, b *parsed) int {
 		return cmp.Compare(b.expanded(), a.expanded())
@@ -230,8 +233,8 @@ func swollen(parts []*parsed) string {
 	return strings.Join(out, ", ")
 }
 
-// culprits is a smallest set of documents that is still invalid when merged: halves, then ever smaller pieces, are left
-// out as long as the rest stays invalid.
+// culprits returns a smallest set of documents that is still invalid when merged. It leaves out halves, then smaller
+// and smaller pieces, as long as the rest stays invalid.
 func culprits(parts []*parsed) []*Document {
 	for size := (len(parts) + 1) / 2; size > 0; size /= 2 {
 		for from := 0; from < len(parts); {
@@ -250,8 +253,8 @@ func culprits(parts []*parsed) []*Document {
 	return docs
 }
 
-// merge brings documents together in time linear in their size: only entries that meet at one key go through Ignition's
-// merge, which otherwise copies the whole result so far for each further document.
+// merge merges documents in time linear in their size. Only entries with the same key go through Ignition's merge,
+// which otherwise copies the whole result so far for each further document.
 func merge(parts []*parsed) *parsed {
 	a := accumulator{
 		files: map[string]types.File{}, dirs: map[string]types.Directory{}, links: map[string]types.Link{},
@@ -263,11 +266,12 @@ func merge(parts []*parsed) *parsed {
 	return a.result()
 }
 
-// accumulator is the merged configuration so far, entries by key. rest is what is neither a file, directory or link nor
-// a unit nor a user: few, rarely changed things.
+// accumulator is the merged configuration so far, with entries by key. rest is everything except files, directories,
+// links, units and users: few, rarely changed settings.
 type accumulator struct {
 	spec mcfgv1.MachineConfigSpec
-	// osImage and extensionsImage are those of generated documents, which count where no other names any.
+	// osImage and extensionsImage are the images of generated documents. They count where no other document names an
+	// image.
 	osImage, extensionsImage string
 
 	minor    int64
@@ -283,8 +287,8 @@ type accumulator struct {
 // generatedBy is the annotation of a MachineConfig that a controller made.
 const generatedBy = "machineconfiguration.openshift.io/generated-by-controller-version"
 
-// images takes the images of one more document. What a controller made only repeats what its cluster had as the default
-// when it made it: as upstream has it, that wins over no image that a person names, nor over the default as it is now.
+// images takes the images of one more document. A document that a controller made only repeats the cluster's default at
+// that time. As upstream, such an image wins neither over an image that a person names, nor over the present default.
 func (a *accumulator) images(p *parsed) {
 	if p.doc != nil && p.doc.Object.Annotations[generatedBy] != "" {
 		a.osImage = cmp.Or(p.spec.OSImageURL, a.osImage)
@@ -296,8 +300,9 @@ func (a *accumulator) images(p *parsed) {
 		a.spec.BaseOSExtensionsContainerImage)
 }
 
-// add merges one more document over what is there. Kernel type: the last that says anything, so that an explicit
-// default wins over a lower realtime. FIPS: any. Kernel arguments: one after the other. Extensions: all, once.
+// add merges one more document over the documents so far. Kernel type: the last that is set, so that an explicit
+// default wins over a lower realtime. FIPS: set by any document. Kernel arguments: one document after the other.
+// Extensions: all, once.
 func (a *accumulator) add(p *parsed) {
 	a.images(p)
 	a.spec.KernelType = cmp.Or(p.spec.KernelType, a.spec.KernelType)
@@ -331,18 +336,20 @@ func (a *accumulator) add(p *parsed) {
 	}
 }
 
-// meeting is the entries of two configurations that have a key in common: those so far, and those of one more document.
+// meeting holds the entries of two configurations that have a key in common: those so far, and those of one more
+// document.
 type meeting struct{ parent, child types.Config }
 
-// addStorage takes the files, directories and links of one more document: those at new paths as they are, all others
-// into the meeting.
+// addStorage takes the files, directories and links of one more document. Entries at new paths are taken unchanged, all
+// others go into the meeting.
 func (a *accumulator) addStorage(s *types.Storage, m *meeting) {
 	for _, f := range s.Files {
 		if !a.meets(f.Path, &m.parent.Storage) {
 			a.files[f.Path] = f
 			continue
 		}
-		// Contents come as a whole, or a lower document's compression and hash would apply to a higher one's source.
+		// Contents are replaced as a whole. Otherwise a lower document's compression and hash would apply to a higher
+		// document's source.
 		files := m.parent.Storage.Files
 		if n := len(files); n > 0 && files[n-1].Path == f.Path && f.Contents.Source != nil {
 			files[n-1].Contents = types.Resource{}
@@ -368,7 +375,7 @@ func (a *accumulator) addStorage(s *types.Storage, m *meeting) {
 	}
 }
 
-// meets moves the entry at a path, of whatever kind, to the parent of a merge, and reports whether there was one.
+// meets moves the entry at a path, of any kind, to the parent of a merge. It reports whether such an entry existed.
 func (a *accumulator) meets(path string, parent *types.Storage) bool {
 	if f, ok := a.files[path]; ok {
 		parent.Files = append(parent.Files, f)
@@ -388,7 +395,7 @@ func (a *accumulator) meets(path string, parent *types.Storage) bool {
 	return false
 }
 
-// take merges the entries of a meeting by Ignition's rules, and takes what comes of it.
+// take merges the entries of a meeting by Ignition's rules, and takes the result.
 func (a *accumulator) take(m *meeting) {
 	c := &m.child
 	if c.Storage.Files == nil && c.Storage.Directories == nil && c.Storage.Links == nil &&
@@ -413,7 +420,7 @@ func (a *accumulator) take(m *meeting) {
 	}
 }
 
-// result is the merged configuration in canonical order.
+// result returns the merged configuration in canonical order.
 func (a *accumulator) result() *parsed {
 	p := &parsed{doc: &Document{Object: newObject("")}, spec: a.spec, minor: a.minor, cfg: a.rest, contents: a.contents}
 	p.spec.OSImageURL = cmp.Or(p.spec.OSImageURL, a.osImage)
@@ -425,7 +432,7 @@ func (a *accumulator) result() *parsed {
 	p.cfg.Storage.Files = ordered(a.files)
 	for i := range p.cfg.Storage.Files {
 		f := &p.cfg.Storage.Files[i]
-		// Ignition refuses overwrite for a file that has no contents to overwrite with.
+		// Ignition refuses overwrite for a file without contents.
 		if f.Overwrite == nil && f.Contents.Source != nil && len(f.Append) == 0 {
 			f.Overwrite = new(true)
 		}
@@ -449,7 +456,7 @@ func ordered[T any](m map[string]T) []T {
 	return out
 }
 
-// check validates a merged configuration. Its contents were decoded and its units parsed with their documents.
+// check validates a merged configuration. Its contents and units were checked with their documents.
 func (p *parsed) check() error {
 	light := p.cfg
 	short, section := "data:,", "[Unit]\n"

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// nameDigits is how many hex digits of the digest go into a name.
+// nameDigits is the number of hex digits of the digest in a name.
 const nameDigits = 32
 
 var rendered = regexp.MustCompile(fmt.Sprintf(`^rendered-(.+)-[0-9a-f]{%d}$`, nameDigits))
 
-// PoolOf is the pool that a rendered configuration was made for, "" for what is no rendered configuration. It goes by
-// the name alone, so that nothing that looks like an outcome ever becomes a source.
+// PoolOf returns the pool for which a rendered configuration was made, "" for the name of another object. It looks only
+// at the name, so that an object that looks like a rendered configuration never becomes a source.
 func PoolOf(name string) string {
 	if m := rendered.FindStringSubmatch(name); m != nil {
 		return m[1]
@@ -22,8 +22,8 @@ func PoolOf(name string) string {
 	return ""
 }
 
-// NamedBy reports whether the name of a rendered configuration is that of content with this digest. One whose content
-// has another digest was changed, or written by hand.
+// NamedBy reports whether the name of a rendered configuration belongs to content with this digest. A configuration
+// with another digest was changed, or written by hand.
 func NamedBy(name, digest string) bool {
 	return len(digest) >= nameDigits && strings.HasSuffix(name, "-"+digest[:nameDigits])
 }

@@ -21,13 +21,13 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// forceFile, where it exists, makes the agents of OpenShift skip their validation; no configuration may carry it.
+// forceFile makes the agents of OpenShift skip their validation, where it exists. No configuration may have it.
 const forceFile = "/run/machine-config-daemon-force"
 
 // kernelDevel is the one extension whose packages fit only the default kernel.
 const kernelDevel = "kernel-devel"
 
-// maxID is the largest user or group id: the kernel takes the one above it for "leave it as it is".
+// maxID is the largest user or group id. For the kernel, the next higher id means to leave the owner unchanged.
 const maxID = 1<<32 - 2
 
 // extensions are the names that spec.extensions may hold.
@@ -50,12 +50,12 @@ func Parse(mc *mcfgv1.MachineConfig) (*Config, error) {
 	}
 	c.Name, c.Object = mc.Name, mc
 	if c.Former != "" && NamedBy(c.Name, c.Former) {
-		c.Digest = c.Former // it was rendered by such a version, and is known by that name
+		c.Digest = c.Former // such a version rendered it, and named it by that digest
 	}
 	return c, nil
 }
 
-// Marshal is the JSON document to store; Parse reads back from it what has the same Digest.
+// Marshal returns the JSON document to store. Parse of that document gives the same Digest.
 func (c *Config) Marshal() ([]byte, error) {
 	out, err := json.Marshal(c.Object)
 	if err != nil {
@@ -68,7 +68,7 @@ func (c *Config) Marshal() ([]byte, error) {
 type parsed struct {
 	doc  *Document
 	spec mcfgv1.MachineConfigSpec
-	// minor is the minor version of Ignition 3 that the document was written in; cfg is of the newest whatever that was.
+	// minor is the minor version of Ignition 3 in which the document was written. cfg is always of the newest version.
 	minor    int64
 	cfg      types.Config
 	contents contents
@@ -104,7 +104,7 @@ func (d *Document) parse() (*parsed, []string, error) {
 	return p, warnings, nil
 }
 
-// decode reads the Ignition part of the object, nil where there is none.
+// decode reads the Ignition part of the object. It returns nil where the object has no Ignition part.
 func (d *Document) decode() (*ignition, error) {
 	raw := d.Object.Spec.Config.Raw
 	if raw == nil && d.Object.Spec.Config.Object != nil {
@@ -123,8 +123,8 @@ func (d *Document) decode() (*ignition, error) {
 	return ign, nil
 }
 
-// checkIgnition holds single entries to what this project asks beyond Ignition's own rules. Fields are relative to the
-// Ignition config; each error is on a line of its own.
+// checkIgnition checks single entries against the rules that this project has beyond Ignition's own. Fields are
+// relative to the Ignition config. Each error is on a line of its own.
 func checkIgnition(cfg *types.Config) error {
 	var w wrongs
 	for i, m := range cfg.Ignition.Config.Merge {
@@ -144,19 +144,19 @@ func checkIgnition(cfg *types.Config) error {
 	return errors.Join(w...)
 }
 
-// wrongs collects what is wrong with a document.
+// wrongs collects the errors of a document.
 type wrongs []error
 
 func (w *wrongs) add(format string, args ...any) { *w = append(*w, fmt.Errorf(format, args...)) }
 
-// id checks the id of a user or group, nil where there is none.
+// id checks the id of a user or group. The id may be nil.
 func (w *wrongs) id(field, of string, id *int) {
 	if id != nil && (*id < 0 || *id > maxID) {
 		w.add("%s (%s): %d is not an id, which are 0 to %d", field, of, *id, maxID)
 	}
 }
 
-// node checks what files, directories and links have in common.
+// node checks the properties that files, directories and links have in common.
 func (w *wrongs) node(list string, i int, n *types.Node) {
 	at := fmt.Sprintf("storage.%s[%d].", list, i)
 	switch p := n.Path; {
@@ -211,7 +211,7 @@ func checkUsers(users []types.PasswdUser, w *wrongs) {
 			w.add("passwd.users[%d].name (%s): %s", i, u.Name, why)
 		}
 		w.id(fmt.Sprintf("passwd.users[%d].uid", i), u.Name, u.UID)
-		// The hash itself never goes into a message.
+		// The message never contains the hash.
 		if u.PasswordHash != nil && strings.ContainsAny(*u.PasswordHash, ":\r\n\x00") {
 			w.add("passwd.users[%d].passwordHash (%s): contains a colon or a line break", i, u.Name)
 		}
@@ -243,7 +243,7 @@ func badUserName(name string) string {
 	return ""
 }
 
-// checkTogether finds entries that can't all come true on one host and that Ignition itself lets pass.
+// checkTogether finds entries that cannot all exist on one host, but that Ignition allows.
 func checkTogether(cfg *types.Config) error {
 	leaves := make(map[string]string, len(cfg.Storage.Files))
 	for i := range cfg.Storage.Files {
@@ -269,7 +269,7 @@ func checkTogether(cfg *types.Config) error {
 	return errors.Join(errs...)
 }
 
-// checkSpec holds the fields beside spec.config to what a node can do.
+// checkSpec checks that a node can apply the fields beside spec.config.
 func checkSpec(spec *mcfgv1.MachineConfigSpec) error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -297,7 +297,7 @@ func checkSpec(spec *mcfgv1.MachineConfigSpec) error {
 	return errors.Join(errs...)
 }
 
-// config takes what a document says to what it means.
+// config returns the meaning of a document as a Config.
 func (p *parsed) config() (*Config, error) {
 	c := &Config{
 		OSImageURL:      p.spec.OSImageURL,
@@ -387,8 +387,8 @@ func value(s *string) string {
 	return *s
 }
 
-// account takes apart what of a user can be changed on a living host and what can't. A key may be given with line
-// breaks around it, or several in one string, as upstream writes them out unseen.
+// account separates the fields of a user that can be changed on a running host from those that can't. A key may have
+// line breaks around it, and one string may hold several keys, because upstream writes them out unchecked.
 func account(u *types.PasswdUser) (User, error) {
 	user := User{Name: u.Name, PasswordHash: u.PasswordHash, Other: map[string]json.RawMessage{}}
 	for _, k := range u.SSHAuthorizedKeys {
@@ -412,7 +412,7 @@ func account(u *types.PasswdUser) (User, error) {
 	return user, nil
 }
 
-// provision collects what only Ignition can do, each list by what identifies its entries.
+// provision collects the settings that only Ignition can apply, each list ordered by the key of its entries.
 func (c *Config) provision(cfg *types.Config) error {
 	put := func(field string, empty bool, v any) error {
 		if empty {
@@ -441,8 +441,8 @@ func byKey[T util.Keyed](list []T) []T {
 	return slices.SortedStableFunc(slices.Values(list), func(a, b T) int { return cmp.Compare(a.Key(), b.Key()) })
 }
 
-// firstBoot is what of a document means something only to the Ignition that makes a machine and has no place in Config:
-// proxies, timeouts, certificate authorities, and files that must not replace what the OS image brings.
+// firstBoot returns the parts of a document that only the Ignition that makes a machine uses. They have no place in
+// Config: proxies, timeouts, certificate authorities, and files that must not replace a file of the OS image.
 func firstBoot(cfg *types.Config) ([]byte, error) {
 	var keep []string
 	for i := range cfg.Storage.Files {
@@ -494,7 +494,7 @@ func splitArguments(line string) []string {
 	})
 }
 
-// newObject is an empty MachineConfig, complete as the API wants it.
+// newObject returns an empty MachineConfig with all fields that the API requires.
 func newObject(name string) *mcfgv1.MachineConfig {
 	return &mcfgv1.MachineConfig{
 		TypeMeta:   metav1.TypeMeta{APIVersion: mcfgv1.GroupVersion.String(), Kind: kindConfig},

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// pattern is a regular expression that is compiled at its first use: the start of each command would pay for fifty of
-// them otherwise, in milliseconds and in a megabyte, and most commands use none.
+// pattern is a regular expression that is compiled at its first use. Otherwise the start of each command would compile
+// fifty of them, which takes milliseconds and a megabyte. Most commands use none.
 type pattern struct {
 	compiled func() *regexp.Regexp
 }

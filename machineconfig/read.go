@@ -26,22 +26,24 @@ const (
 	kindPool   = "MachineConfigPool"
 )
 
-// suffixes are the files that are read from a directory.
+// suffixes are the suffixes of the files that are read from a directory.
 var suffixes = map[string]bool{".yaml": true, ".yml": true, ".json": true, ".bu": true, ".ign": true}
 
-// Document is one MachineConfig and where it came from. It is not for use by several goroutines at once.
+// Document is one MachineConfig and its origin. Several goroutines must not use it at once.
 type Document struct {
 	Object *mcfgv1.MachineConfig
-	// Origin is the file, and which of its documents, "a.yaml, document 2"; empty for an object of a cluster.
+	// Origin is the file and the number of the document in that file: "a.yaml, document 2". It is empty for an object of a
+	// cluster.
 	Origin string
-	// Bare marks an Ignition config, or a Butane config that makes one. It has no labels, so it belongs to whichever
-	// pool is rendered; its name is that of its file without the suffix, with "-2" and so on from the second on.
+	// Bare marks an Ignition config, or a Butane config that makes an Ignition config. It has no labels, so it belongs to
+	// every pool that is rendered. Its name is the name of its file without the suffix. From the second document on, "-2"
+	// and so on follow.
 	Bare bool
 
 	ignition *ignition // decoded when the document was read
 }
 
-// String names the document as people do in messages, MachineConfig/50-a (a.yaml, document 2).
+// String names the document as in messages: MachineConfig/50-a (a.yaml, document 2).
 func (d *Document) String() string {
 	switch {
 	case d.Bare:
@@ -53,7 +55,7 @@ func (d *Document) String() string {
 	}
 }
 
-// prefix is what is before the fields of the document's Ignition config.
+// prefix returns the prefix of the fields of the document's Ignition config.
 func (d *Document) prefix() string {
 	if d.Bare {
 		return ""
@@ -61,12 +63,13 @@ func (d *Document) prefix() string {
 	return "spec.config."
 }
 
-// fieldErrors names the document before errors of its Ignition config, one a line, and spells each field in full.
+// fieldErrors puts the document before errors of its Ignition config, which are one on each line, and spells each field
+// in full.
 func (d *Document) fieldErrors(err error) error {
 	return fmt.Errorf("%s: %s", d, strings.ReplaceAll(d.prefix()+err.Error(), "\n", "; "+d.prefix()))
 }
 
-// PoolDocument is one MachineConfigPool and where it came from.
+// PoolDocument is one MachineConfigPool and its origin.
 type PoolDocument struct {
 	Object *mcfgv1.MachineConfigPool
 	Origin string
@@ -79,7 +82,7 @@ func (p *PoolDocument) String() string {
 	return fmt.Sprintf("%s/%s (%s)", kindPool, p.Object.Name, p.Origin)
 }
 
-// Documents is what was found in files, in the order of reading.
+// Documents are the documents found in files, in the order of reading.
 type Documents struct {
 	Configs []*Document
 	Pools   []*PoolDocument
@@ -88,9 +91,8 @@ type Documents struct {
 // stdin is the path of the standard input.
 const stdin = "-"
 
-// Read reads files, "-" for the standard input, and, recursively and in lexical order, directories. Documents are
-// parsed and no more: whether a selected one makes sense is for Merge to say. Whatever is passed over is in the
-// warnings.
+// Read reads files, "-" for the standard input, and directories, recursively and in lexical order. Documents are only
+// parsed: Merge checks the selected documents. The warnings name everything that is skipped.
 func Read(paths ...string) (*Documents, []string, error) {
 	r := &reader{}
 	for _, p := range paths {
@@ -119,8 +121,8 @@ func Read(paths ...string) (*Documents, []string, error) {
 	return &r.docs, r.warnings, nil
 }
 
-// ReadConfig reads a file that holds exactly one MachineConfig, Ignition config or Butane config. A document without a
-// name is named after its digest.
+// ReadConfig reads a file with exactly one MachineConfig, Ignition config or Butane config. A document without a name
+// is named after its digest.
 func ReadConfig(path string) (*Config, []string, error) {
 	d, warnings, err := ReadDocument(path)
 	if err != nil {
@@ -142,7 +144,7 @@ func ReadConfig(path string) (*Config, []string, error) {
 	return c, warnings, nil
 }
 
-// ReadDocument reads a file that holds exactly one configuration, as for the base of Render.
+// ReadDocument reads a file with exactly one configuration, such as the base of Render.
 func ReadDocument(path string) (*Document, []string, error) {
 	r := &reader{}
 	if err := r.file(path); err != nil {
@@ -191,7 +193,8 @@ func (r *reader) path(p string) error {
 		case at == p:
 			return nil
 		case strings.HasPrefix(entry.Name(), "."):
-			// Two dots are how a mounted ConfigMap keeps its own versions; its documents are linked beside them.
+			// A mounted ConfigMap keeps its own versions in entries that begin with two dots. Its documents are linked beside
+			// them.
 			if !strings.HasPrefix(entry.Name(), "..") {
 				r.warn("%s: hidden, passed over", at)
 			}
@@ -245,7 +248,7 @@ func (r *reader) data(name string, data []byte) error {
 		if err == nil {
 			return r.each(name, docs, func(origin string, doc []byte) error { return r.json(name, origin, doc) })
 		}
-		// In a file called YAML a brace may as well begin a flow mapping.
+		// In a file with a YAML suffix a brace may also begin a flow mapping.
 		if ext == ".json" || ext == ".ign" {
 			return fmt.Errorf("reading %s, document %d: %w", name, len(docs)+1, err)
 		}
@@ -269,7 +272,7 @@ func (r *reader) data(name string, data []byte) error {
 	})
 }
 
-// each hands on the documents with their origins; a file with one document is not numbered.
+// each calls one for each document with its origin. A file with one document is not numbered.
 func (r *reader) each(name string, docs [][]byte, one func(origin string, doc []byte) error) error {
 	for i, doc := range docs {
 		origin := name
@@ -283,8 +286,8 @@ func (r *reader) each(name string, docs [][]byte, one func(origin string, doc []
 	return nil
 }
 
-// splitJSON cuts a stream of JSON values apart; with an error come those before it. Nearly every file is one value, and
-// as large as a whole configuration: that is seen in one pass and needs no copy.
+// splitJSON splits a stream of JSON values. With an error it returns the values before the error. Nearly every file is
+// one value, and as large as a whole configuration. One pass finds this without a copy.
 func splitJSON(data []byte) (docs [][]byte, err error) {
 	if json.Valid(data) {
 		return [][]byte{bytes.TrimSpace(data)}, nil
@@ -302,7 +305,7 @@ func splitJSON(data []byte) (docs [][]byte, err error) {
 	}
 }
 
-// splitYAML cuts at the lines that begin with three dashes. What is empty but for comments is no document.
+// splitYAML splits at the lines that begin with three dashes. A part with only comments or nothing is not a document.
 func splitYAML(data []byte) (docs [][]byte) {
 	var doc []byte
 	content := false
@@ -316,7 +319,7 @@ func splitYAML(data []byte) (docs [][]byte) {
 		rest, dashes := bytes.CutPrefix(line, []byte("---"))
 		if dashes && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0) {
 			flush()
-			// A document may begin on the line of its dashes.
+			// A document may begin on the line with the dashes.
 			line = append([]byte("   "), rest...)
 		}
 		if text := bytes.TrimSpace(line); len(text) > 0 && text[0] != '#' {
@@ -328,7 +331,7 @@ func splitYAML(data []byte) (docs [][]byte) {
 	return docs
 }
 
-// kindOf reads a JSON object up to where it is clear what it is, which is at its beginning in nearly every document.
+// kindOf reads a JSON object until its kind is clear. In nearly every document this is at the beginning.
 func kindOf(doc []byte) (apiVersion, kind string, ignition, object bool) {
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
@@ -398,8 +401,8 @@ func (r *reader) json(name, origin string, doc []byte) error {
 	}
 }
 
-// strict decodes an object. A field that its kind does not have is an error, for it is a misspelt one; except in the
-// parts that clusters of other versions write themselves, metadata and status.
+// strict decodes an object. A field that its kind does not have is misspelt, and so an error. Metadata and status are
+// excepted: clusters of other versions write them themselves.
 func (r *reader) strict(doc []byte, into any, name *string, object fmt.Stringer) error {
 	unknown, err := kjson.UnmarshalStrict(doc, into)
 	if err != nil {
@@ -426,7 +429,7 @@ func (r *reader) strict(doc []byte, into any, name *string, object fmt.Stringer)
 	return nil
 }
 
-// ignition takes an Ignition config for a MachineConfig without labels.
+// ignition reads an Ignition config as a MachineConfig without labels.
 func (r *reader) ignition(name, origin string, raw []byte) error {
 	r.bare++
 	base := filepath.Base(name)
@@ -448,7 +451,7 @@ func (r *reader) add(d *Document) error {
 	return nil
 }
 
-// butane translates a Butane config; the files that it includes lie beside it.
+// butane translates a Butane config. The files that it includes are in the same directory.
 func (r *reader) butane(name, origin string, doc []byte) error {
 	out, rpt, err := butane.TranslateBytes(doc, common.TranslateBytesOptions{
 		TranslateOptions: common.TranslateOptions{FilesDir: filepath.Dir(name)},

@@ -14,12 +14,13 @@ import (
 	"github.com/coreos/ignition/v2/config/v3_6/types"
 )
 
-// Secrets says what of the configuration must not be read by everybody, each as the field, what it is about, and why;
-// never with anything of its contents. There is none where everybody may. SSH keys of users are public.
+// Secrets returns the parts of the configuration that not every reader may see. Each is the field, its subject and the
+// reason, never a part of the contents. The list is empty where every reader may see the configuration. SSH keys of
+// users are public.
 //
-// A secret is what the host itself keeps from other users by a mode without read for others; what programs are known to
-// keep secrets in; what looks like one whatever its mode (a private key, a kubeconfig or URL with credentials); the
-// hash of a password; and credentials to fetch something with.
+// A secret is one of these: a file that the host itself keeps from other users by a mode without read for others; a
+// file in which programs are known to keep secrets; a text that looks like a secret whatever its mode (a private key, a
+// kubeconfig or URL with credentials); the hash of a password; credentials for a download.
 func (s *Served) Secrets() []string {
 	f := finder{prefix: s.p.doc.prefix(), contents: s.p.contents}
 	cfg := &s.p.cfg
@@ -103,7 +104,7 @@ func (f *finder) storage(s *types.Storage) {
 
 const readByOthers = 0o004
 
-// secretFile says by its mode and path alone why a file holds a secret.
+// secretFile returns the reason why a file holds a secret, by its mode and path alone.
 func secretFile(mode int, name string) string {
 	switch {
 	case mode&readByOthers == 0:
@@ -118,7 +119,7 @@ func keptBy(mode int) string {
 	return fmt.Sprintf("its mode %#o keeps other users from reading it", mode)
 }
 
-// credentialPaths are files that programs keep credentials in, by what their paths end in.
+// credentialPaths matches the ends of the paths in which programs keep credentials.
 var credentialPaths = newPattern(`(?:` + strings.Join([]string{
 	`^/var/lib/kubelet/config\.json`, `/\.dockercfg`, `/\.docker/config\.json`, `/auth\.json`, `/pull-secret(?:\.json)?`,
 	`/\.netrc`, `/\.pgpass`, `/\.git-credentials`, `/\.aws/credentials`, `/etc/g?shadow-?`, `\.keytab`, `\.kdbx`,
@@ -130,41 +131,41 @@ func secretPath(p string) bool { return credentialPaths.matchString(path.Clean(p
 
 var (
 	privateKey = newPattern(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)
-	// kubeconfig is one in YAML or JSON, and credentialField what only who has it may know; references to other files
-	// are not.
+	// kubeconfig matches a kubeconfig in YAML or JSON. credentialField matches a credential in it, but not a reference to
+	// another file.
 	kubeconfig = newPattern(
 		`(?m)(?:^|[\s{,"'])(?:kind["']?\s*:\s*["']?Config["']?\s*(?:$|[,}#])|users["']?\s*:)`)
 	credentialField = newPattern(`(?m)(?:^|[\s{,"'])(?:token|client-key-data|password)["']?\s*:\s*["']?[^\s"',}#]`)
-	// registryAuth is a pull secret, wherever it is.
+	// registryAuth matches a pull secret, in any file.
 	registryAuth = newPattern(`"(?:auth|identitytoken|registrytoken)"\s*:\s*"[^"]`)
-	// password is one in a URL. A variable or a placeholder is put in elsewhere.
+	// password matches a password in a URL. A variable or a placeholder is no password: its value comes from elsewhere.
 	password = newPattern(`[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"']*:` +
 		`(?:[^/\s@"'$<{%][^/\s@"']*|\$[^/\s@"'{]*[^/\s@"'{A-Za-z0-9_][^/\s@"']*|` +
 		`\$[a-z0-9][^/\s@"']*|%[0-9A-Fa-f]{2}[^/\s@"']*)@`)
-	// userToken is a user's name in a URL that is a token, by what the well-known issuers begin theirs with.
+	// userToken matches a token in place of the user's name in a URL, by the prefixes of well-known issuers.
 	userToken = newPattern(`://(?:gh[a-z]_|github_pat_|glpat-|gldt-|hvs\.|xox[a-z]-)[^/\s@"']+@`)
-	// packedKey is base64 of a PEM with a private key, at each of the three offsets of "PRIVATE KEY".
+	// packedKey matches base64 of a PEM with a private key, at each of the three offsets of "PRIVATE KEY".
 	packedKey = newPattern(`LS0tLS1CRUdJTi[A-Za-z0-9+/]*(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)`)
-	// header is one of a request that says who asks.
+	// header matches a header of a request that identifies the client.
 	header = newPattern(`(?i)authorization["']?\s*[:=]\s*\[?\s*["']?(?:basic|bearer)\s+[^\s"'$<{]`)
-	// tomlAuth is the credentials of a registry in containerd's config.toml.
+	// tomlAuth matches the credentials of a registry in containerd's config.toml.
 	tomlAuth = newPattern(`(?s)\.auth\]\s[^\[]*\b(?:password|auth|identitytoken)\s*=\s*["'][^"'$<{]`)
-	// wireGuard is the key of a tunnel.
+	// wireGuard matches the key of a tunnel.
 	wireGuard = newPattern(`(?m)^\s*(?:PrivateKey|PresharedKey)\s*=\s*\S`)
-	// assigned is a variable of a unit whose name is that of a secret, or a credential in it. A path, a variable and
-	// nothing at all are none.
+	// assigned matches a variable of a unit with the name of a secret, or a credential in a unit. A path, a variable or an
+	// empty value is no secret.
 	assigned = newPattern(`(?im)(?:^\s*SetCredential\s*=\s*[^:\s]+:\s*\S|` +
 		`[\s="'][\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)\s*=\s*["']?[^\s"'$<{/%])`)
 )
 
-// text looks at what a file says.
+// text checks the text of a file.
 func (f *finder) text(text []byte, field string, args ...any) {
 	if why := secretText(text); why != "" {
 		f.add(why, field, args...)
 	}
 }
 
-// secretText says why a text holds a secret.
+// secretText returns the reason why a text holds a secret.
 func secretText(text []byte) string {
 	switch {
 	case privateKey.match(text):
@@ -185,7 +186,7 @@ func secretText(text []byte) string {
 	return ""
 }
 
-// unit looks at a unit or drop-in, which everybody on the host can read, and has few other words than settings.
+// unit checks a unit or drop-in. Every user on the host can read a unit, and nearly all its words are settings.
 func (f *finder) unit(text []byte, field string, args ...any) {
 	before := len(f.found)
 	if f.text(text, field, args...); len(f.found) == before && assigned.match(text) {
@@ -193,12 +194,12 @@ func (f *finder) unit(text []byte, field string, args ...any) {
 	}
 }
 
-// harmless are the headers of a request that say nothing of who asks; all others might.
+// harmless are the headers of a request that do not identify the client. All others might do so.
 var harmless = map[string]bool{
 	"accept": true, "accept-encoding": true, "accept-language": true, "cache-control": true, "user-agent": true,
 }
 
-// source looks at how something is fetched. Files never are: their contents are in the document.
+// source checks how a resource is fetched. Files are never fetched: their contents are in the document.
 func (f *finder) source(r *types.Resource, field string, args ...any) {
 	for _, h := range r.HTTPHeaders {
 		if value(h.Value) != "" && !harmless[strings.ToLower(h.Name)] {
@@ -229,10 +230,10 @@ func (f *finder) urls(text, field string, args ...any) {
 	}
 }
 
-// signature are parameters of a URL that let everyone in who has it.
+// signature matches the parameters of a URL that grant access to every holder of the URL.
 var signature = newPattern(`(?i)token|signature|secret|password|credential|api.?key|^sig$|^key$`)
 
-// hash looks at a password; a hash that nothing can match locks the account and is not one.
+// hash checks a password. A hash that no password can match locks the account, and is no secret.
 func (f *finder) hash(hash *string, field string, args ...any) {
 	if strings.Trim(value(hash), "!*x") != "" {
 		f.add("the hash of a password", field, args...)
@@ -242,14 +243,14 @@ func (f *finder) hash(hash *string, field string, args ...any) {
 var secretArgument = newPattern(`(?i)^"?(?:[\w.-]*(?:password|passwd|secret|token)=.` +
 	`|systemd\.set_credential(?:_binary)?=.|(?:netroot|root)=iscsi:[^@]*:[^@]*@)`)
 
-// argument looks at a kernel argument, or several in a row.
+// argument checks a kernel argument, or several on one line.
 func (f *finder) argument(line, field string, args ...any) {
 	if slices.ContainsFunc(splitArguments(line), hasPassword) {
 		f.add("a kernel argument with a password", field, args...)
 	}
 }
 
-// hasPassword reports whether there is a password or token in one kernel argument.
+// hasPassword reports whether one kernel argument holds a password or token.
 func hasPassword(a string) bool {
 	_, at, _ := strings.Cut(a, "=")
 	u, err := url.Parse(strings.Trim(at, `"`))

@@ -20,10 +20,10 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// Ignition2 is the version that clients of Ignition before 2.0 read.
+// Ignition2 is the version for clients with an Ignition older than 2.0.
 var Ignition2 = semver.Version{Major: 2, Minor: 2}
 
-// InexpressibleError is the error of a configuration that has something which a version of Ignition has no word for.
+// InexpressibleError is the error of a configuration that a version of Ignition cannot express.
 type InexpressibleError struct {
 	Version semver.Version
 	Err     error
@@ -35,16 +35,16 @@ func (e *InexpressibleError) Error() string {
 
 func (e *InexpressibleError) Unwrap() error { return e.Err }
 
-// Extra is what a new machine is given besides its configuration.
+// Extra is what a new machine gets besides its configuration.
 type Extra struct {
-	// Files replace what the configuration has at their paths, in this order behind all others. Those that Yield are left
-	// out where it has one.
+	// Files replace the configuration's files at their paths, and come in this order behind all others. A file with Yield
+	// is left out where the configuration has a file at its path.
 	Files []ExtraFile
-	// Units are left out where the configuration has one of that name.
+	// Units are left out where the configuration has a unit of the same name.
 	Units []Unit
 }
 
-// ExtraFile is a file of root's.
+// ExtraFile is a file that root owns.
 type ExtraFile struct {
 	Path     string
 	Mode     int
@@ -52,10 +52,10 @@ type ExtraFile struct {
 	Yield    bool
 }
 
-// Served is a MachineConfig as what a new machine is made of. The object is read only.
+// Served is a MachineConfig from which new machines are made. The object is read only.
 type Served struct{ p *parsed }
 
-// Serve reads a configuration, to give it to new machines. Errors are those of Parse.
+// Serve reads a configuration for new machines. Its errors are those of Parse.
 func Serve(mc *mcfgv1.MachineConfig) (*Served, error) {
 	p, _, err := (&Document{Object: mc}).parse()
 	if err != nil {
@@ -64,12 +64,12 @@ func Serve(mc *mcfgv1.MachineConfig) (*Served, error) {
 	return &Served{p}, nil
 }
 
-// argumentsMinor is the minor version of Ignition 3 that got kernelArguments.
+// argumentsMinor is the first minor version of Ignition 3 with kernelArguments.
 const argumentsMinor = 3
 
-// Arguments are the kernel arguments of the Ignition part that a version of Ignition has no word for, in their order:
-// Document leaves them out, and something else has to set them. There are none where it is arguments that have to go
-// as well: that Document refuses.
+// Arguments returns the kernel arguments of the Ignition part that a version of Ignition cannot express, in their
+// order. Document leaves them out, and another program has to set them. The list is empty where arguments have to be
+// removed too: Document refuses such a configuration.
 func (s *Served) Arguments(version semver.Version) []string {
 	k := s.p.cfg.KernelArguments
 	if version.Major >= 3 && version.Minor >= argumentsMinor || len(k.ShouldNotExist) > 0 {
@@ -82,10 +82,10 @@ func (s *Served) Arguments(version semver.Version) []string {
 	return out
 }
 
-// Document returns what Ignition makes a new machine of: the Ignition part with extra, as a document of a version:
-// Ignition2, or 3.N. Where the configuration needs a newer version the error is an InexpressibleError, but for
-// Arguments; and who asks for 3.5 and later is given 3.6 where the document needs it and newest means that the client
-// reads that too.
+// Document returns the document from which Ignition makes a new machine: the Ignition part with extra, in a version.
+// The version is Ignition2 or 3.N. Where the configuration needs a newer version the error is an InexpressibleError,
+// except for Arguments. A client that asks for 3.5 or later gets 3.6 where the document needs 3.6 and newest is set.
+// newest means that the client also reads 3.6.
 func (s *Served) Document(extra Extra, version semver.Version, newest bool) ([]byte, error) {
 	p := s.p
 	cfg := p.cfg
@@ -140,8 +140,8 @@ func (x Extra) add(cfg *types.Config) error {
 	return nil
 }
 
-// write says a config in the words of a version. What 3.x has is in all later ones, spelt and meant alike but for modes
-// (specialBits); so what a version does not know, and nothing else, is what is in the way.
+// write returns a config in a version. All later versions have what 3.x has, with the same spelling and meaning, except
+// modes (specialBits). So the only obstacles are the fields that a version does not know.
 func write(cfg types.Config, version semver.Version) ([]byte, error) {
 	cannot := func(err error) error { return &InexpressibleError{Version: version, Err: err} }
 	minor := version.Minor
@@ -166,7 +166,7 @@ func write(cfg types.Config, version semver.Version) ([]byte, error) {
 	if err := errors.Join(append(unknown, err)...); err != nil {
 		return nil, cannot(errors.New(message.OneLine(err.Error())))
 	}
-	// Values too can be newer than a version, such as a kind of digest.
+	// Values can be newer than a version too, such as a kind of digest.
 	if ign, err := decodeIgnition(raw); err != nil {
 		return nil, cannot(err)
 	} else if _, _, _, err := ign.parse(); err != nil {
@@ -187,9 +187,9 @@ func write(cfg types.Config, version semver.Version) ([]byte, error) {
 	return json.Marshal(two)
 }
 
-// sayEmpty says of files without contents that they are empty: version 2 has no other word, and what translates to it
-// leaves out what has none. As such an entry does not overwrite, an Ignition of version 2 stops at a file that is there
-// rather than empty it.
+// sayEmpty makes files without contents explicitly empty. Version 2 cannot express a file without contents, and the
+// translation to version 2 leaves such a file out. Such an entry does not overwrite: an Ignition of version 2 stops at
+// an existing file instead of emptying it.
 func sayEmpty(cfg *types3_1.Config) {
 	empty := "data:,"
 	for i := range cfg.Storage.Files {

@@ -22,9 +22,9 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// These are the parts of Alertmanager's API v2 that are used. Its own client would bring a generator's runtime along.
+// These are the used parts of Alertmanager's API v2. Its own client would add a generator's runtime.
 type (
-	// silence is postableSilence and gettableSilence.
+	// silence is postableSilence and gettableSilence of that API.
 	silence struct {
 		ID        string         `json:"id,omitempty"`
 		Matchers  []matcher      `json:"matchers"`
@@ -45,16 +45,16 @@ type (
 	}
 )
 
-// expired is the state of a silence that is over; it is listed for some days still.
+// expired is the state of a silence that is over. Such a silence is still listed for some days.
 const expired = "expired"
 
 const silencesPath = "/api/v2/silences"
 
-// Hold is a node that is to be silent.
+// Hold is a node that should be silent.
 type Hold struct{ Node, Pool, Config string }
 
-// Silences are those of a RolloutPolicy in an Alertmanager. What there is, is in the Alertmanager alone: they are found
-// again by who made them and by what they say.
+// Silences are the silences of a RolloutPolicy in an Alertmanager. Only the Alertmanager stores them. They are found
+// again by their author and their content.
 type Silences struct {
 	Access Access
 	Spec   api.NotificationAlertmanager
@@ -62,7 +62,7 @@ type Silences struct {
 	UID    types.UID
 }
 
-// Holds are the nodes of a pool that are to be silent: those on their way. One that failed must be heard.
+// Holds returns the nodes of a pool that should be silent: those on their way. Alerts of a failed node must be heard.
 func Holds(p progress.Pool) []Hold {
 	var out []Hold
 	for _, n := range p.Nodes {
@@ -73,8 +73,8 @@ func Holds(p progress.Pool) []Hold {
 	return out
 }
 
-// Settle makes, prolongs and ends silences until the nodes that are held, and no others, are silent. It says how many
-// are, and does as much as it can where some of it goes wrong.
+// Settle makes, prolongs and ends silences until exactly the held nodes are silent. It returns how many nodes are
+// silent. After an error it still does the rest.
 func (s Silences) Settle(ctx context.Context, holds []Hold, now time.Time) (silent int, err error) {
 	s.Access.URL = strings.TrimSuffix(s.Access.URL, "/")
 	server, err := s.Access.call()
@@ -107,7 +107,7 @@ func (s Silences) Settle(ctx context.Context, holds []Hold, now time.Time) (sile
 	return silent, errors.Join(errs...)
 }
 
-// plan says which silences to post, new or longer, which to end by id, and how many nodes are silent then.
+// plan returns which silences to post, new or longer, which to end by id, and how many nodes are silent then.
 func (s Silences) plan(there []silence, holds []Hold, now time.Time) (post []silence, end []string, silent int) {
 	mine := map[string][]silence{}
 	var all []silence
@@ -140,16 +140,16 @@ func (s Silences) plan(there []silence, holds []Hold, now time.Time) (post []sil
 	return post, end, silent
 }
 
-// hold says what to post for one that is wanted, what of the old ones to end, and whether it is held.
+// hold returns the silence to post for a wanted one, the old ones to end, and whether the node is held.
 func (s Silences) hold(want silence, old []silence, now time.Time) (post *silence, end []string, held bool) {
-	// The one that began first says how long the node has been silent.
+	// The oldest silence tells how long the node has been silent.
 	slices.SortFunc(old, func(a, b silence) int { return cmp.Or(a.StartsAt.Compare(b.StartsAt), cmp.Compare(a.ID, b.ID)) })
 	length, most := s.length(), s.most()
 	for i, one := range old {
 		switch {
 		case one.Status != nil && one.Status.State == expired:
 			if one.EndsAt.Sub(one.StartsAt) >= most {
-				return nil, active(old), false // it had its time, and the node is on its way still
+				return nil, active(old), false // its time is over, and the node is still on its way
 			}
 			continue
 		case one.EndsAt.Sub(one.StartsAt) < most && one.EndsAt.Sub(now) < length*2/3:
@@ -163,8 +163,8 @@ func (s Silences) hold(want silence, old []silence, now time.Time) (post *silenc
 	return &want, nil, true
 }
 
-// earlierUpdate says that a silence which is over was for another update than the one that is under way: its node was
-// updated to something else since.
+// earlierUpdate reports whether an expired silence was for an earlier update than the present one. Then a later silence
+// of its node has another update.
 func earlierUpdate(one silence, all []silence) bool {
 	return one.Status != nil && one.Status.State == expired && slices.ContainsFunc(all, func(later silence) bool {
 		return matched(later) == matched(one) && later.Comment != one.Comment && !later.StartsAt.Before(one.EndsAt)
@@ -178,7 +178,7 @@ func earliest(a, b time.Time) time.Time {
 	return b
 }
 
-// active are the ids of those that are not over.
+// active returns the ids of the silences that are not over.
 func active(list []silence) []string {
 	var ids []string
 	for _, one := range list {
@@ -189,7 +189,7 @@ func active(list []silence) []string {
 	return ids
 }
 
-// silence of a node, for what has it in that label.
+// silence returns the silence of a node, for alerts with the node in that label.
 func (s Silences) silence(h Hold, label string, now time.Time) silence {
 	out := silence{
 		Matchers: []matcher{{Name: label, Value: regexp.QuoteMeta(h.Node) + "(:[0-9]+)?", IsRegex: true, IsEqual: true}},
@@ -202,10 +202,10 @@ func (s Silences) silence(h Hold, label string, now time.Time) silence {
 	return out
 }
 
-// key is what makes two silences the same: what they match and what they say.
+// key returns the identity of a silence: its matchers and its comment.
 func key(one silence) string { return matched(one) + "\n" + one.Comment }
 
-// matched is what a silence matches.
+// matched returns the matchers of a silence.
 func matched(one silence) string {
 	var words []string
 	for _, m := range one.Matchers {
@@ -215,10 +215,10 @@ func matched(one silence) string {
 	return strings.Join(words, "\n")
 }
 
-// author tells the silences of a policy from all others, those of other clusters too.
+// author distinguishes the silences of a policy from all others, also from those of other clusters.
 func (s Silences) author() string { return "noderefit " + string(s.UID) }
 
-// The defaults are the schema's; an object that was made before it had them has none.
+// The schema has the same defaults. An object from before these defaults has none.
 func (s Silences) labels() []string {
 	if len(s.Spec.Labels) == 0 {
 		return []string{"node", "instance"}
@@ -234,5 +234,5 @@ func (s Silences) most() time.Duration {
 	return max(time.Duration(cmp.Or(s.Spec.MaxMinutes, 120))*time.Minute, s.length())
 }
 
-// Again is when to look again at silences that are held.
+// Again returns when to check held silences again.
 func (s Silences) Again() time.Duration { return s.length() / 4 }

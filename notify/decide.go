@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package notify says what there is to tell people of a rollout, and tells it: CloudEvents to webhooks, silences to an
-// Alertmanager. What to tell is decided purely, by where a pool stands and by what was told of it before.
+// Package notify decides what to tell people about a rollout, and sends it: CloudEvents to webhooks, silences to an
+// Alertmanager. The decision is a pure function of the pool's state and of the notifications before.
 package notify
 
 import (
@@ -21,38 +21,39 @@ import (
 )
 
 const (
-	// patience is for how long a node may wait for one thing before that is told.
+	// patience is how long a node may wait for one thing before a notification.
 	patience = 15 * time.Minute
-	// quiet is for how long the same need is not told again: who comes and goes is told once.
+	// quiet is how long the same need is not told again. So a need that comes and goes is told once.
 	quiet = 10 * time.Minute
-	// rememberedNodes is of how many nodes it is remembered that they rolled back; of more it is not told.
+	// rememberedNodes is how many rolled-back nodes are remembered. Further ones are not told.
 	rememberedNodes = 100
-	// rememberedWaits is of how many nodes it is remembered since when they wait.
+	// rememberedWaits is for how many nodes the start of their wait is remembered.
 	rememberedWaits = 32
-	// askedNodes is of how many nodes of a pool is asked what they wait for.
+	// askedNodes is how many nodes of a pool are asked what they wait for.
 	askedNodes = 50
-	// namedNodes is how many nodes are named.
+	// namedNodes is how many nodes a notification names.
 	namedNodes = 20
 	// textLimit is the longest text, in bytes.
 	textLimit = 1024
 )
 
-// Seen is where a pool stands.
+// Seen is the state of a pool.
 type Seen struct {
-	// Policy is the one that is asked whom to tell, PolicyUID that of the object, and Cluster what it calls this one.
+	// Policy is the policy that names the receivers, PolicyUID is the UID of that object, and Cluster is its name for this
+	// cluster.
 	Policy, Cluster string
 	PolicyUID       types.UID
 	UID             types.UID
 	Generation      int64
 	Pool            progress.Pool
-	// Answer is why the pool is not where it should be.
+	// Answer is why the pool is not in its desired state.
 	Answer progress.Answer
-	// Waits are the answers about nodes that were asked why they are not on, by name; nil: nobody asked.
+	// Waits are the answers about nodes that do not go on, by name. It is nil where no node was asked.
 	Waits map[string]progress.Answer
 }
 
-// MayWait are the nodes that are to be asked what they wait for, the first of them: those that are on their way or out
-// of service, then those that serve and wait for a gate, or can't stage.
+// MayWait returns the first of the nodes to ask what they wait for. First come nodes that are on their way or out of
+// service. Then come those that serve and wait for a gate, or can't stage.
 func MayWait(p progress.Pool) []string {
 	var first, then []string
 	for _, n := range p.Nodes {
@@ -68,23 +69,23 @@ func MayWait(p progress.Pool) []string {
 	return names[:min(len(names), askedNodes)]
 }
 
-// Decide says what is to be told of a pool, in order, and what to remember of that. With the same memory it says the
-// same again, ids included.
+// Decide returns what to tell about a pool, in order, and what to remember of that. With the same memory it returns the
+// same, ids included.
 func Decide(before api.NotifiedPool, s Seen, now time.Time) (api.NotifiedPool, []api.Notification) {
 	after := *before.DeepCopy()
 	if s.Pool.Target == "" || before.UID == s.UID && s.Generation < before.Generation {
-		return after, nil // nothing to go to, or what is seen is older than what was
+		return after, nil // the pool has no target, or its state is older than the last one
 	}
 	if before.UID != s.UID {
 		after = api.NotifiedPool{Name: s.Pool.Name, UID: s.UID, Sequence: before.Sequence}
 	}
 	after.Generation = s.Generation
 	if after.Sequence == 0 {
-		// What was remembered may be gone. No id and no number is used twice, and the numbers go on growing.
+		// The memory may be lost. No id and no number is used twice, and the numbers keep growing.
 		after.Sequence = now.UnixMilli()
 	}
 	if after.Config != s.Pool.Target {
-		// Who is there already when the pool is seen first was not sent there by a rollout that anybody saw.
+		// A node that is up to date when the pool is first seen was not sent by a known rollout.
 		nothing := s.Pool.Machines == 0 || after.Config == "" && s.Pool.Updated == s.Pool.Machines
 		after = api.NotifiedPool{
 			Name: s.Pool.Name, UID: s.UID, Generation: s.Generation, Sequence: after.Sequence,
@@ -103,7 +104,7 @@ func Decide(before api.NotifiedPool, s Seen, now time.Time) (api.NotifiedPool, [
 	return after, t.out
 }
 
-// teller puts together what is told at one look.
+// teller collects the notifications of one check.
 type teller struct {
 	seen   Seen
 	memory *api.NotifiedPool
@@ -128,7 +129,8 @@ func (t *teller) tell(kind api.NotificationKind, news api.RolloutNews) {
 	})
 }
 
-// started is told when a node has been sent, or all are there although none was seen on its way.
+// started is told when a node has been sent. It is also told when all nodes are up to date but none was seen on its
+// way.
 func (t *teller) started() {
 	m, p := t.memory, t.seen.Pool
 	if m.Started || m.Done {
@@ -152,10 +154,10 @@ func (t *teller) started() {
 	t.tell(api.RolloutStarted, api.RolloutNews{Nodes: sent, Text: text})
 }
 
-// gatePrefix tells the gates among what is remembered to have gone back: no node's name has a slash.
+// gatePrefix marks the gates among the remembered rollbacks: no node's name has a slash.
 const gatePrefix = "gate/"
 
-// rolledBack is told once for each node and each time that it came back, and for each gate that has nodes go back.
+// rolledBack is told once for each node and each time that it rolled back, and for each gate that sends nodes back.
 func (t *teller) rolledBack() {
 	m, p := t.memory, t.seen.Pool
 	var back, fresh []string
@@ -200,7 +202,7 @@ func (t *teller) rolledBack() {
 	})
 }
 
-// gateClosed is the failure of a gate of this pool by which the target is offered to nobody; nil: there is none.
+// gateClosed returns the failure of a gate of this pool that quarantines the target, or nil.
 func gateClosed(p progress.Pool) *api.Quarantine {
 	at := slices.IndexFunc(p.Quarantined, func(q api.Quarantine) bool {
 		return q.Gate != "" && api.SameContent(q.Config, p.Target)
@@ -225,7 +227,7 @@ func (t *teller) gateRolledBack(q *api.Quarantine) {
 	})
 }
 
-// waits are the verdicts of nodes that may pass by themselves, and are told when they don't, and poolWaits those of
+// waits are the verdicts of nodes that may pass by themselves, and are told when they don't. poolWaits are those of
 // pools.
 var (
 	waits = []progress.Verdict{
@@ -235,8 +237,8 @@ var (
 	poolWaits = []progress.Verdict{progress.GateClosed, progress.EtcdUnhealthy}
 )
 
-// blocked is told when nodes, or the pool, have waited for longer than patience, once for each thing that the first of
-// them waits for. What becomes of a node after the rollout is not about the rollout.
+// blocked is told when nodes, or the pool, have waited for longer than patience. It is told once for each cause of the
+// longest wait. A node's state after the rollout is not part of the rollout.
 func (t *teller) blocked() {
 	m := t.memory
 	if t.seen.Waits == nil {
@@ -280,7 +282,7 @@ func (t *teller) blocked() {
 	t.tell(api.RolloutBlocked, ofAnswer(first, late, text))
 }
 
-// poolWaits is what the pool itself has waited for longer than patience; the zero Answer: nothing.
+// poolWaits returns what the pool itself has waited for longer than patience, or the zero Answer.
 func (t *teller) poolWaits(known []api.NotifiedCause) progress.Answer {
 	a := t.seen.Answer
 	if !slices.Contains(poolWaits, a.Verdict) {
@@ -295,7 +297,8 @@ func (t *teller) poolWaits(known []api.NotifiedCause) progress.Answer {
 	return a
 }
 
-// since is when a wait began that does not say so: when the node was cordoned, or when the wait was seen first.
+// since returns the start of a wait that has no start of its own: when the node was cordoned, or when the wait was
+// first seen.
 func (t *teller) since(known []api.NotifiedCause, n progress.Node, v progress.Verdict) time.Time {
 	if n.Cordon != nil && !n.Cordon.Since.IsZero() {
 		return n.Cordon.Since
@@ -303,7 +306,7 @@ func (t *teller) since(known []api.NotifiedCause, n progress.Node, v progress.Ve
 	return t.firstSeen(known, string(v)+" "+n.Name)
 }
 
-// firstSeen is when a cause was seen first, which is remembered for as long as it is seen.
+// firstSeen returns when a cause was first seen. This is remembered as long as the cause is seen.
 func (t *teller) firstSeen(known []api.NotifiedCause, cause string) time.Time {
 	seen := api.NotifiedCause{Cause: cause, Since: metav1.NewTime(t.now.Truncate(time.Second))}
 	if i := slices.IndexFunc(known, func(k api.NotifiedCause) bool { return k.Cause == seen.Cause }); i >= 0 {
@@ -315,7 +318,7 @@ func (t *teller) firstSeen(known []api.NotifiedCause, cause string) time.Time {
 	return seen.Since.Time
 }
 
-// needsYou is told when nothing goes on until a person does something.
+// needsYou is told when the rollout stops until a person acts.
 func (t *teller) needsYou() {
 	m, a := t.memory, t.seen.Answer
 	second := metav1.NewTime(t.now.UTC().Truncate(time.Second))
@@ -339,10 +342,10 @@ func (t *teller) needsYou() {
 	t.tell(api.RolloutNeedsYou, ofAnswer(a, nodes, text))
 }
 
-// needs says that a person has to do something.
+// needs reports whether a person has to act.
 func needs(p progress.Pool, a progress.Answer) bool {
 	switch a.Verdict {
-	case progress.Paused: // somebody has said so
+	case progress.Paused: // a person decided so
 		return false
 	case progress.RolledBack:
 		return stands(p)
@@ -351,7 +354,7 @@ func needs(p progress.Pool, a progress.Answer) bool {
 	}
 }
 
-// stands says that no node is on its way, and none is about to be sent.
+// stands reports whether no node is on its way, and none is about to be sent.
 func stands(p progress.Pool) bool {
 	full := len(p.Taking()) >= p.MaxUnavailable
 	return !slices.ContainsFunc(p.Nodes, func(n progress.Node) bool {
@@ -361,7 +364,7 @@ func stands(p progress.Pool) bool {
 	})
 }
 
-// done is told once; that it started was told by now.
+// done is told once, after started.
 func (t *teller) done() {
 	m, p := t.memory, t.seen.Pool
 	if m.Done || !p.Complete() {
@@ -389,7 +392,7 @@ func ofAnswer(a progress.Answer, nodes []string, text string) api.RolloutNews {
 	return news
 }
 
-// names are the first of a list, and how many more there are.
+// names returns the first names of a list, and how many more follow.
 func names(list []string) string {
 	const most = 5
 	if len(list) <= most {
@@ -398,7 +401,7 @@ func names(list []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
 }
 
-// Short is a text on one line that every condition and event takes.
+// Short returns a text on one line that fits into every condition and event.
 func Short(text string) string {
 	text = strings.ReplaceAll(text, "\n", "; ")
 	if len(text) <= textLimit {

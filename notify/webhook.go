@@ -24,29 +24,29 @@ import (
 )
 
 const (
-	// typePrefix is what the type of each CloudEvent begins with; its kind in small letters follows.
+	// typePrefix is the prefix of each CloudEvent's type. The kind in small letters follows.
 	typePrefix = "dev.noderefit.rollout."
-	// sequenceExtension is the CloudEvents extension by which those of a source are put in order.
+	// sequenceExtension is the CloudEvents extension that orders the events of a source.
 	sequenceExtension = "sequence"
-	// answerTime is how long a server may take.
+	// answerTime is how long a server may take to answer.
 	answerTime = 10 * time.Second
-	// answerLimit is how much is read of an answer, and quotedLimit how much of one that says no is quoted, of the first
-	// searchedLimit.
+	// answerLimit is how many bytes of an answer are read. quotedLimit is how much of a refusal is quoted, from its first
+	// searchedLimit bytes.
 	answerLimit, searchedLimit, quotedLimit = 32 << 20, 8 << 10, 256
 )
 
-// Access is what a server is talked to with.
+// Access is how a server is reached.
 type Access struct {
 	URL string
-	// Token is sent as a bearer token; empty: none.
+	// Token is sent as a bearer token. It is empty for a server without a token.
 	Token string
-	// CA are the certificates that it is known by, in PEM; empty: the system's.
+	// CA are the certificates that verify the server, in PEM. Where it is empty, the system's are used.
 	CA []byte
-	// Agent is the name by which we say who asks.
+	// Agent is our name for the server.
 	Agent string
 }
 
-// RefusedError is an answer that will never be another one for the same request.
+// RefusedError is a refusal that stays the same for the same request.
 type RefusedError struct{ Text string }
 
 func (e *RefusedError) Error() string { return e.Text }
@@ -71,8 +71,8 @@ func cloudEvent(n api.Notification) (event.Event, error) {
 	return e, nil
 }
 
-// Deliver posts a notification to a webhook, as a CloudEvent in structured mode: one JSON document, which survives
-// every proxy and can be read without a library.
+// Deliver posts a notification to a webhook, as a CloudEvent in structured mode. That is one JSON document, which
+// passes every proxy and can be read without a library.
 func Deliver(ctx context.Context, to Access, n api.Notification) error {
 	e, err := cloudEvent(n)
 	if err != nil {
@@ -91,24 +91,24 @@ func Deliver(ctx context.Context, to Access, n api.Notification) error {
 	return err
 }
 
-// never are the answers that say that this very request is at fault.
+// never are the answers that refuse this very request for good.
 var never = []int{
 	http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusGone,
 	http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 }
 
-// line is a server that is talked to.
+// line is a connection to a server.
 type line struct {
 	Access
 
 	client *http.Client
 }
 
-// ask sends a request and reads the answer, which has to be a yes.
+// ask sends a request and reads the answer, which has to be a success.
 func (a line) ask(ctx context.Context, method, path, kind string, body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, a.URL+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, errors.New("making a request: the URL can't be read") // what the error quotes may be a token
+		return nil, errors.New("making a request: the URL can't be read") // the error may quote a token
 	}
 	server := hidden(request.URL)
 	if len(body) > 0 {
@@ -143,11 +143,11 @@ func (a line) ask(ctx context.Context, method, path, kind string, body []byte) (
 	return text, nil
 }
 
-// hidden is the server of a URL. The rest of a webhook's URL is often as good as a token, and errors are read by more
-// people than Secrets are.
+// hidden returns the server of a URL. The rest of a webhook's URL is often as good as a token, and more people read
+// errors than Secrets.
 func hidden(u *url.URL) string { return u.Scheme + "://" + u.Host }
 
-// withoutPath takes out of a text what it repeats of a URL, as servers do that know no such path.
+// withoutPath removes the parts of a URL from a text. Servers without that path repeat them.
 func withoutPath(text string, u *url.URL) string {
 	for _, part := range []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery} {
 		if len(strings.Trim(part, "/")) > 0 {
@@ -157,7 +157,7 @@ func withoutPath(text string, u *url.URL) string {
 	return text
 }
 
-// call follows no redirects: a token is for the server that was named.
+// call returns a connection that follows no redirects: a token is only for the named server.
 func (a Access) call() (line, error) {
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: answerTime,

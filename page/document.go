@@ -20,23 +20,24 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// What a page says, for its template.
+// The content of a page, for its template.
 type (
 	document struct {
 		Title, Style, Home, Version, Summary string
 		At                                   stamp
-		// Refresh is after how many seconds the browser asks again, unless the page is Still; Toggle leads to the other.
+		// Refresh is after how many seconds the browser loads the page again, unless the page is Still. Toggle is the link to
+		// the other mode.
 		Refresh  int
 		Still    bool
 		Toggle   string
 		Warnings []string
-		// Alone: the page is one pool's.
+		// Alone means that the page shows one pool.
 		Alone bool
 		Pools []poolPart
 		Stray nodeList
 	}
 
-	// answerPart is progress.Answer for people.
+	// answerPart is progress.Answer for readers.
 	answerPart struct {
 		Verdict string
 		Mood    mood
@@ -65,13 +66,13 @@ type (
 	fact struct{ Name, Text string }
 
 	quarantinePart struct {
-		// Where is the node on which it failed, or the gate.
+		// Where is the node on which the configuration failed, or the gate.
 		Config, Where, Reason string
 		Since                 stamp
 	}
 
-	// nodeList is a page of nodes; Done and Waiting are how many are left out because there is nothing to say of them, or
-	// nothing but what is said of their pool, and More how many for want of room.
+	// nodeList is a page of nodes. Done counts the omitted nodes with nothing to report. Waiting counts the omitted nodes
+	// that only wait for their pool. More counts the nodes without room on the page.
 	nodeList struct {
 		Nodes         []nodePart
 		Done, Waiting int
@@ -91,8 +92,8 @@ type (
 	stamp struct{ Full, Machine, Age string }
 )
 
-// mood is how a verdict concerns people, also the name of its colour. Each is a word and a sign as well: colours tell
-// nothing to some.
+// mood is how urgent a verdict is for people, and also the name of its colour. Each mood has a word and a sign as well,
+// because some readers can't tell colours apart.
 type mood string
 
 const (
@@ -108,7 +109,7 @@ var functions = template.FuncMap{
 	},
 }
 
-// moodOf a verdict: what is not known to be harmless concerns people.
+// moodOf returns the mood of a verdict. A verdict that is not known to be harmless needs people.
 func moodOf(v progress.Verdict) mood {
 	switch v {
 	case progress.UpToDate:
@@ -127,13 +128,13 @@ func moodOf(v progress.Verdict) mood {
 
 var moods = []mood{trouble, busy, waits, good}
 
-// state is a cluster that was looked at, with all the answers.
+// state is a cluster that was read, with all the answers.
 type state struct {
 	view    View
 	now     time.Time
 	report  *progress.Report
 	objects map[string]*mcfgv1.MachineConfigPool
-	answers map[string]progress.Answer // of nodes
+	answers map[string]progress.Answer // of nodes, by name
 	pools   map[string]progress.Answer
 }
 
@@ -154,7 +155,7 @@ func newState(v View, now time.Time) *state {
 	return s
 }
 
-// summary is all pools in a sentence.
+// summary returns one sentence about all pools.
 func (s *state) summary() string {
 	count := map[mood]int{}
 	updated, nodes := 0, 0
@@ -210,21 +211,21 @@ func (s *state) answer(a progress.Answer) answerPart {
 	return out
 }
 
-// names are the pools', those first that need a person.
+// names returns the names of the pools, first those that need a person.
 func (s *state) names() []string {
 	order := func(name string) int { return slices.Index(moods, moodOf(s.pools[name].Verdict)) }
 	return slices.SortedStableFunc(slices.Values(s.report.Pools()), func(a, b string) int { return order(a) - order(b) })
 }
 
-// pool is what there is to say of one, with up to limit of its nodes: those that page says, from 1, or with 0 the first
-// of those that there is something of their own to say of.
+// pool returns the part of a page about one pool, with up to limit of its nodes. They are the nodes of the page with
+// that number, counted from 1. Page 0 has the first nodes that have a verdict of their own to report.
 func (s *state) pool(name string, limit, page int) poolPart {
 	p, _ := s.report.Pool(name)
 	out := poolPart{
 		answerPart: s.answer(s.pools[name]), Name: name, Link: pagesPath + "/pools/" + url.PathEscape(name), Target: p.Target,
 		Updated: p.Updated, Of: p.Machines, Bar: phases(p), Facts: s.facts(p),
 	}
-	// What failed in another pool is shown there, unless this one is to have the same.
+	// The page of the other pool shows a failure there, unless this pool is to have the same content.
 	elsewhere := slices.DeleteFunc(slices.Clone(p.Elsewhere), func(q api.Quarantine) bool {
 		return !api.SameContent(q.Config, p.Target)
 	})
@@ -235,7 +236,7 @@ func (s *state) pool(name string, limit, page int) poolPart {
 		}
 		out.Quarantined = append(out.Quarantined, quarantinePart{q.Config, where, q.Reason, s.stamp(q.Since)})
 	}
-	// What can't be read was never written by us, and is no reason to show nothing.
+	// An unreadable annotation was never written by us, and is no reason to show nothing.
 	known, _ := api.Decode[[]api.PastRollout](s.objects[name].Annotations, api.RolloutsKey)
 	out.Rollouts = s.rollouts(known, p)
 	names := make([]string, len(p.Nodes))
@@ -247,7 +248,7 @@ func (s *state) pool(name string, limit, page int) poolPart {
 	return out
 }
 
-// facts are what a pool goes by.
+// facts returns the settings of a pool.
 func (s *state) facts(p progress.Pool) []fact {
 	out := []fact{{"Out of service at a time", number(p.MaxUnavailable, "node")}}
 	if !p.Rules.NextWindow.IsZero() {
@@ -273,8 +274,8 @@ func (s *state) facts(p progress.Pool) []fact {
 	return append(out, s.rules(p)...)
 }
 
-// rules are what the pool's policy waits for, also while the pool's answer is about something else, such as a node on
-// its way.
+// rules returns what the pool's policy waits for. This is shown even while the pool's answer has another subject, such
+// as a node on its way.
 func (s *state) rules(p progress.Pool) []fact {
 	var out []fact
 	if h := p.Rules.Hold; h != nil && h.Verdict != s.pools[p.Name].Verdict {
@@ -309,7 +310,7 @@ func (s *state) rules(p progress.Pool) []fact {
 
 func (s *state) stray() nodeList { return s.list(s.report.Stray(), "", many, 0) }
 
-// list is nodes by what there is to say of them: what needs a person first, what is up to date last, or not at all.
+// list returns nodes in the order of their moods: those that need a person first, those up to date last, or not at all.
 func (s *state) list(names []string, link string, limit, page int) nodeList {
 	order := func(name string) int { return slices.Index(moods, moodOf(s.answers[name].Verdict)) }
 	names = slices.Clone(names)
@@ -359,7 +360,7 @@ func (s *state) node(name string) nodePart {
 	return nodePart{answerPart: s.answer(a), Name: name, Phase: phase, Config: way(n), At: s.stamp(since)}
 }
 
-// way is the configuration of a node, and where it is going.
+// way returns the configuration of a node, and its next one.
 func way(n progress.Node) string {
 	if n.Desired == "" || n.Desired == n.Current {
 		return short(n.Current)
@@ -367,10 +368,10 @@ func way(n progress.Node) string {
 	return short(n.Current) + " → " + short(n.Desired)
 }
 
-// shortDigits is how much of a digest tells configurations of one cluster apart at a glance.
+// shortDigits is how many digits of a digest distinguish the configurations of one cluster at a glance.
 const shortDigits = 8
 
-// short is a rendered configuration by the beginning of its digest, as pools are named beside it.
+// short returns the beginning of a rendered configuration's digest, because the pool is named beside it.
 func short(config string) string {
 	content := api.Content(config)
 	if content == config {

@@ -15,13 +15,13 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Pictures are drawn in units of their own, width of them from left to right, however wide they are shown. They say
-// nothing that does not stand beside them in words.
+// Pictures are drawn in units of their own, width units from left to right at any size. Each fact in a picture also
+// stands beside it in words.
 const (
 	width = 1000
-	// narrow is the least that is seen.
+	// narrow is the least visible width.
 	narrow = 6
-	// ticks is how many arrivals a picture shows at most.
+	// ticks is the largest number of arrivals in a picture.
 	ticks = 100
 )
 
@@ -37,8 +37,8 @@ type (
 		X, Width int
 	}
 
-	// rolloutPart is how a rollout went. The picture has the time for which it was wanted and had not begun, the time for
-	// which it went on, and when nodes arrived, against the longest of the pool.
+	// rolloutPart is the course of a rollout. The picture shows the time before its start, its duration, and when nodes
+	// arrived. The scale is the longest rollout of the pool.
 	rolloutPart struct {
 		Config, Short, Outcome, Waited, Took string
 		Mood                                 mood
@@ -48,7 +48,7 @@ type (
 	}
 )
 
-// phases is a pool's nodes by phase.
+// phases returns a pool's nodes by phase.
 func phases(p progress.Pool) bar {
 	count := map[progress.Phase]int{}
 	for _, n := range p.Nodes {
@@ -66,7 +66,7 @@ func phases(p progress.Pool) bar {
 		texts = append(texts, fmt.Sprintf("%d %s", count[phase], phase))
 		at += w
 	}
-	// What was made wide enough to be seen goes off the widest.
+	// The widest part gives up the width that was added to make narrow parts visible.
 	if len(out.Parts) > 0 {
 		widest := 0
 		for i := range out.Parts {
@@ -84,7 +84,7 @@ func phases(p progress.Pool) bar {
 	return out
 }
 
-// rollouts are the pool's last ones, the latest first.
+// rollouts returns the pool's last rollouts, the latest first.
 func (s *state) rollouts(list []api.PastRollout, p progress.Pool) []rolloutPart {
 	end := func(r api.PastRollout) time.Time {
 		if r.Ended.IsZero() {
@@ -123,7 +123,8 @@ func (s *state) rollouts(list []api.PastRollout, p progress.Pool) []rolloutPart 
 	return out
 }
 
-// outcome of a rollout, in words. Of one that goes on the pool itself knows more than what was written down.
+// outcome returns the outcome of a rollout, in words. About a running rollout, the pool itself has newer facts than the
+// record.
 func outcome(r api.PastRollout, p progress.Pool) (mood, string) {
 	failed := ""
 	if r.Failed > 0 {
@@ -148,7 +149,7 @@ func outcome(r api.PastRollout, p progress.Pool) (mood, string) {
 	return busy, fmt.Sprintf("under way, %d of %d updated", p.Updated, p.Machines)
 }
 
-// arrivals are where in the picture nodes arrived, as they say themselves: once for each place.
+// arrivals returns the places in the picture where nodes arrived, by their own reports. Each place is returned once.
 func (s *state) arrivals(p progress.Pool, from, to time.Time, scale func(time.Duration) int) []int {
 	var out []int
 	for _, n := range p.Nodes {

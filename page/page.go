@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page is what package progress says of a cluster, as web pages: pools, nodes, what they wait for, and how the
-// last rollouts went. It only reads, and a page is one document with one style sheet, without a script: what a browser
-// is allowed to load is that alone.
+// Package page shows the answers of package progress about a cluster as web pages: pools, nodes, what they wait for,
+// and how the last rollouts went. It only reads. A page is one document with one style sheet, without a script, and a
+// browser may load nothing else.
 package page
 
 import (
@@ -23,18 +23,18 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// pagesPath is where the pages are, and what the right to see them is about: GET of this and of what is below it, as a
+// pagesPath is where the pages are. The right to see them is GET of this path and the paths below it, as a
 // nonResourceURL of RBAC.
 const pagesPath = "/page"
 
 const (
-	// refreshed is how often a browser asks again by itself.
+	// refreshed is how often a browser loads the page again by itself.
 	refreshed = 15 * time.Second
-	// fresh is for how long one look at the cluster serves whoever asks: it costs the same for one as for many.
+	// fresh is for how long one read of the cluster serves all requests. So many readers cost no more than one.
 	fresh = time.Second
-	// few is how many nodes of a pool the first page lists, and many how many a page of the pool's own does.
+	// few is how many nodes of a pool the first page lists. many is how many each page of a single pool lists.
 	few, many = 25, 200
-	// lastPage is further than any pool goes.
+	// lastPage is higher than the number of pages of any pool.
 	lastPage = 1 << 20
 )
 
@@ -44,13 +44,13 @@ var files embed.FS
 var (
 	pages = template.Must(template.New("page.html").Funcs(functions).ParseFS(files, "page.html"))
 	style = must(files.ReadFile("style.css"))
-	// stylePath changes with what the file says, so that a browser may keep it.
+	// stylePath changes with the content of the file, so that a browser may keep the file.
 	stylePath = pagesPath + "/style-" + digest(style) + ".css"
 )
 
 func must(data []byte, err error) []byte {
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // the file is part of the program
 	}
 	return data
 }
@@ -60,24 +60,25 @@ func digest(data []byte) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// View is a cluster as it was read, and what could not be read, a sentence each.
+// View is a cluster as it was read. Warnings name the parts that could not be read, one sentence each.
 type View struct {
 	progress.View
 
 	Warnings []string
 }
 
-// Options are what pages need.
+// Options are the dependencies of the pages.
 type Options struct {
 	// Read reads the cluster.
 	Read func(context.Context) (View, error)
-	// Now is the clock.
+	// Now returns the time.
 	Now func() time.Time
-	// Version is the program's.
+	// Version is the program's version.
 	Version string
 }
 
-// New answers for everything below pagesPath. Who may ask is for somebody else to say.
+// New returns the handler of everything below pagesPath. It does not check who may read the pages: that is Guard's
+// task.
 func New(o Options) http.Handler {
 	h := &handler{Options: o}
 	mux := http.NewServeMux()
@@ -98,7 +99,7 @@ type handler struct {
 	last *state
 }
 
-// look is the cluster as it is, or was a moment ago.
+// look returns the cluster as it is, or was a moment ago.
 func (h *handler) look(ctx context.Context) (*state, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +112,7 @@ func (h *handler) look(ctx context.Context) (*state, error) {
 	}
 	s := newState(v, h.Now())
 	h.last = s
-	// Nothing is kept of a cluster at which nobody looks.
+	// No state is kept of a cluster without readers.
 	time.AfterFunc(fresh, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -157,7 +158,7 @@ func (h *handler) pool(w http.ResponseWriter, r *http.Request) {
 	h.write(w, d)
 }
 
-// document is the frame of a page.
+// document returns the frame of a page.
 func (h *handler) document(r *http.Request, s *state, title string) *document {
 	d := &document{
 		Title: title, Style: stylePath, Home: pagesPath + "/", Version: h.Version, At: s.stamp(s.now),
@@ -173,7 +174,7 @@ func (h *handler) document(r *http.Request, s *state, title string) *document {
 	return d
 }
 
-// write answers with a whole page or with none.
+// write answers with a whole page or with no page.
 func (h *handler) write(w http.ResponseWriter, d *document) {
 	var out bytes.Buffer
 	if err := pages.Execute(&out, d); err != nil {
@@ -189,12 +190,12 @@ func refuse(w http.ResponseWriter, code int, text string) {
 	http.Error(w, text, code)
 }
 
-// policy is what a browser may do with a page: show it, with its style sheet.
+// policy is what a browser may do with a page: show it with its style sheet.
 const policy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Guard lets those requests through to pages that allowed passes on, and no others. Browsers can't be told a token but
-// as a password: with any name, it is taken for the bearer's. Whoever shows nothing is asked for it.
-// The filter asks the cluster by that line.
+// Guard passes only those requests to pages that the filter allows. A browser can send a token only as a password: with
+// any user name, Guard takes the password for the bearer's token. A request without a token is answered by the question
+// for one. The filter asks the cluster over line.
 func Guard(pages http.Handler, line *Line, filter func(http.Handler) (http.Handler, error)) (http.Handler, error) {
 	allowed, err := filter(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if undecided, is := w.(*gate); is {
@@ -235,9 +236,9 @@ func Guard(pages http.Handler, line *Line, filter func(http.Handler) (http.Handl
 
 const challenge = "WWW-Authenticate"
 
-// Line is the way by which a filter asks the cluster, and knows whether that answers.
+// Line is the filter's connection to the cluster. It knows whether the cluster answers.
 type Line struct {
-	// Next is what is gone by; nil: http.DefaultTransport.
+	// Next is the transport below; nil: http.DefaultTransport.
 	Next http.RoundTripper
 
 	dead atomic.Bool
@@ -254,16 +255,16 @@ func (l *Line) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// gate is what a filter answers to whom it does not let through. controller-runtime's has 500 for a token that the
-// cluster calls wrong or ended, on which no browser asks for another one, and for a cluster that does not answer.
+// gate changes the filter's answer to a refused request. controller-runtime's filter answers 500 for a token that the
+// cluster calls wrong or expired, and for a cluster that does not answer. At a 500 no browser asks for another token.
 type gate struct {
 	http.ResponseWriter
 
 	line *Line
-	mute bool // something else was said
+	mute bool // another answer was already given
 }
 
-// WriteHeader has those asked again who could not be told from somebody else.
+// WriteHeader asks a client for its token again where the cluster did not accept the token.
 func (g *gate) WriteHeader(code int) {
 	switch {
 	case code == http.StatusInternalServerError && g.line.dead.Load():
@@ -278,7 +279,7 @@ func (g *gate) WriteHeader(code int) {
 	g.ResponseWriter.WriteHeader(code)
 }
 
-// Write passes on what the filter says, unless there was something better to say.
+// Write passes on the filter's text, unless gate gave a better answer.
 func (g *gate) Write(data []byte) (int, error) {
 	if g.mute {
 		return len(data), nil

@@ -23,21 +23,21 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// patience is how long something is waited for that a page can be without: a cache that is never filled, since it is
-// not allowed, says nothing.
+// patience is how long a page waits for an object that it can do without. A cache that is never filled, because its
+// reads are forbidden, returns no error.
 const patience = 5 * time.Second
 
-// Source is where a cluster is read. Both readers are caches whose objects nobody changes: the controllers', and one
-// for what they have no use for.
+// Source is where a cluster is read. Both readers are caches whose objects must not be changed: the controllers' cache,
+// and one for objects that the controllers do not use.
 type Source struct {
 	Controllers, Own client.Reader
-	// Self is the node that the process runs on; empty: none of the cluster's.
+	// Self is the node on which the process runs. It is empty for a process outside the cluster's nodes.
 	Self string
-	// Now is the clock by which policies are read.
+	// Now is the clock for reading policies.
 	Now func() time.Time
 }
 
-// CacheOptions say what the cache of the page's own keeps: what daemons say of nodes, and whether they run.
+// CacheOptions returns what the page's own cache keeps: the daemons' reports on nodes, and whether the daemons run.
 func CacheOptions() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
 		&mcfgv1.MachineConfigNode{}: {Transform: cache.TransformStripManagedFields()},
@@ -49,7 +49,7 @@ func CacheOptions() map[client.Object]cache.ByObject {
 	}
 }
 
-// strip leaves of a pod what says whether it works.
+// strip removes all fields of a pod except those that show whether it works.
 func strip(o any) (any, error) {
 	if p, ok := o.(*corev1.Pod); ok {
 		p.ManagedFields, p.Annotations = nil, nil
@@ -61,7 +61,7 @@ func strip(o any) (any, error) {
 	return o, nil
 }
 
-// Read reads all that an explanation needs. Without pools and nodes there is none; what else is not known is a warning.
+// Read reads all objects for an explanation. Without pools and nodes it fails. Other unreadable objects are a warning.
 func (s Source) Read(ctx context.Context) (View, error) {
 	var v View
 	g, inner := errgroup.WithContext(ctx)
@@ -110,7 +110,7 @@ func (s Source) Read(ctx context.Context) (View, error) {
 	return v, nil
 }
 
-// all lists what a cache has, as it lies there.
+// all lists the objects of a cache without a copy.
 func all(ctx context.Context, from client.Reader, what string, list client.ObjectList) error {
 	err := from.List(ctx, list, client.UnsafeDisableDeepCopy)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -154,7 +154,7 @@ func (s Source) configs(ctx context.Context) (map[string]bool, error) {
 	return names, nil
 }
 
-// rules lets the cluster's policies say what they say now.
+// rules reads what the cluster's policies allow now.
 func (s Source) rules(ctx context.Context) (func([]*progress.Pool), error) {
 	var list api.RolloutPolicyList
 	if err := all(ctx, s.Controllers, rollout.Kind, &list); err != nil {

@@ -19,19 +19,20 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// Approved is what approve says, and its JSON.
+// Approved is the result of approve, and its JSON.
 type Approved struct {
 	Pool string `json:"pool"`
 	api.Approval
 
-	// Nodes are those that have staged it, Unable those that could not and stay as they are.
+	// Nodes have staged the OS. Unable are the nodes that could not stage it and stay as they are.
 	Nodes  []string `json:"nodes"`
 	Unable []string `json:"unable,omitempty"`
 	// Others have staged another OS, and wait.
 	Others []string `json:"others,omitempty"`
 }
 
-// Approve lets a pool's nodes go to what they have staged. A nil digest is whatever that is; why is for the record.
+// Approve lets a pool's nodes go to the OS that they have staged. With a nil digest every staged OS is approved. why is
+// for the record.
 func (c *Cluster) Approve(ctx context.Context, pool string, digest *string, why string) (Approved, error) {
 	who, err := c.whoami(ctx)
 	if err != nil {
@@ -56,7 +57,7 @@ func (c *Cluster) Approve(ctx context.Context, pool string, digest *string, why 
 	return a, err
 }
 
-// staged is a pool with what its policy says.
+// staged returns a pool with the rules of its policy.
 func (c *Cluster) staged(ctx context.Context, pool string) (progress.Pool, error) {
 	pools, err := c.pools(ctx)
 	if err != nil {
@@ -73,7 +74,7 @@ func (c *Cluster) staged(ctx context.Context, pool string) (progress.Pool, error
 	return p, nil
 }
 
-// unpinned is an error while a pool is about to go back to something else than its nodes have staged.
+// unpinned returns an error while a pool is about to go back to another configuration than its nodes have staged.
 func unpinned(p *mcfgv1.MachineConfigPool) error {
 	pin, err := pinned(p)
 	if err != nil {
@@ -86,7 +87,7 @@ func unpinned(p *mcfgv1.MachineConfigPool) error {
 	return nil
 }
 
-// approve says what there is to approve, and refuses what can't be. A nil want is whatever was staged.
+// approve returns the approval, and an error where it is not possible. With a nil want every staged OS is approved.
 func approve(p progress.Pool, want *string) (Approved, error) {
 	s := p.Rules.Staging
 	switch {
@@ -109,7 +110,7 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 		return Approved{}, fmt.Errorf("the nodes have not staged the same: %s; name the image by its digest in osImageURL, "+
 			"or approve one of them with --digest: nodes with another wait", s.Differs())
 	case s.Of == 0 && want != nil:
-		digest = *want // nobody could stage it: the nodes hold it to that when they do
+		digest = *want // no node could stage the OS: the nodes check the digest when they do
 	case want != nil && *want != digest:
 		return Approved{}, fmt.Errorf("what was staged is %s, and not %s", cmp.Or(digest, "no OS"), cmp.Or(*want, "no OS"))
 	}
@@ -121,7 +122,7 @@ func approve(p progress.Pool, want *string) (Approved, error) {
 	return a, nil
 }
 
-// WriteText writes it for people.
+// WriteText writes the approval for people.
 func (a Approved) WriteText(w io.Writer) error {
 	text := fmt.Sprintf("pool %s: approved %s\n  OS      %s\n  staged  on %s\n", a.Pool, a.Config,
 		cmp.Or(a.Digest, "none"), strings.Join(a.Nodes, ", "))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refit is what kubectl refit knows: what a rollout does and waits for, what a change would do to a pool, and
-// how a rollout is stopped and taken back. A Cluster has a method for each command. What the method returns has the
-// form for programs as its JSON, and is written for people by its WriteText:
+// Package refit is the work of kubectl refit. It shows what a rollout does and waits for, and what a change would do to
+// a pool. It stops a rollout and takes it back. A Cluster has a method for each command. The result of the method has
+// JSON for programs, and a method WriteText for people:
 //
 //	c, err := refit.Connect(config, refit.Options{Namespace: api.Namespace, Warnings: os.Stderr})
 //	...
@@ -42,35 +42,35 @@ type Cluster struct {
 	refit mcfgclient.Interface
 	meta  metadata.Interface
 	own   rest.Interface
-	// namespace is where the daemons run.
+	// namespace is the namespace of the daemons.
 	namespace string
 	warnings  io.Writer
 }
 
-// Requests of one command come in short bursts; the server's own fairness holds them back where it must.
+// Requests of one command come in short bursts. The server's own fairness delays them where it must.
 const (
 	requestsPerSecond = 100
 	requestBurst      = 200
 )
 
-// Options are how a Cluster is reached.
+// Options are the settings of a Cluster.
 type Options struct {
-	// Version is that of the program, for the API server's log.
+	// Version is the program's version, for the API server's log.
 	Version string
-	// Namespace is where the daemons run.
+	// Namespace is the namespace of the daemons.
 	Namespace string
-	// Warnings is where a line is written for each part of an answer that is not known.
+	// Warnings gets a line for each part of an answer that is not known.
 	Warnings io.Writer
 }
 
-// Connect makes the clients for a Cluster; it asks for nothing yet.
+// Connect makes the clients for a Cluster. It makes no requests.
 func Connect(cfg *rest.Config, o Options) (*Cluster, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst = requestsPerSecond, requestBurst
 	cfg.UserAgent = "kubectl-refit/" + o.Version
-	// What can't be read of one object must not hide the others, and is what people come here for.
+	// An unreadable object must not hide the others: such an object is what people look for here.
 	cfg.Wrap(intake.New().Transport)
-	// Nodes and pods come in the encoding that costs least to read: a thousand nodes are some ten MB of JSON.
+	// Nodes and pods come in the encoding that is the cheapest to read: a thousand nodes are some ten MB of JSON.
 	binary := rest.CopyConfig(cfg)
 	binary.ContentType = runtime.ContentTypeProtobuf
 	binary.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -86,13 +86,13 @@ func Connect(cfg *rest.Config, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// unreachableError is a desired state that can't be reached from where the nodes are.
+// unreachableError is the error of a desired state that the nodes can't reach from their present state.
 type unreachableError struct{ error }
 
-// ExitStatus makes it cli.ExitUnreachable.
+// ExitStatus returns cli.ExitUnreachable.
 func (unreachableError) ExitStatus() int { return cli.ExitUnreachable }
 
-// Describe is an error in words; where the cluster refuses, its own words say which right is missing.
+// Describe returns an error in words. Where the cluster refuses a request, its own words name the missing right.
 func Describe(err error) string {
 	if !apierrors.IsForbidden(err) {
 		return err.Error()
@@ -104,12 +104,12 @@ func Describe(err error) string {
 	return "not allowed: " + text
 }
 
-// warn says what the answer lacks.
+// warn writes which part of the answer is missing.
 func (c *Cluster) warn(format string, args ...any) {
 	fmt.Fprintln(c.warnings, "warning:", message.OneLine(fmt.Sprintf(format, args...)))
 }
 
-// whoami is who the API server takes us for.
+// whoami returns the user as which the API server knows us.
 func (c *Cluster) whoami(ctx context.Context) (string, error) {
 	review, err := c.kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{FieldManager: fieldManager})
@@ -119,11 +119,11 @@ func (c *Cluster) whoami(ctx context.Context) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// fromCache lists what the API server has in memory, which is at most moments old.
+// fromCache lists the objects in the API server's memory, which are at most moments old.
 var fromCache = metav1.ListOptions{ResourceVersion: "0"}
 
 func (c *Cluster) pools(ctx context.Context) ([]mcfgv1.MachineConfigPool, error) {
-	// They are few, and people look at what they have just changed.
+	// Pools are few, and people look at their latest changes.
 	list, err := c.refit.MachineconfigurationV1().MachineConfigPools().List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, errors.New("the cluster has no MachineConfigPools: Noderefit is not installed here")
@@ -135,7 +135,7 @@ func (c *Cluster) pools(ctx context.Context) ([]mcfgv1.MachineConfigPool, error)
 	return list.Items, nil
 }
 
-// pool reads one pool as it is now, for those who are going to change it.
+// pool reads the present state of a pool, for a change.
 func (c *Cluster) pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error) {
 	p, err := c.refit.MachineconfigurationV1().MachineConfigPools().Get(ctx, name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -159,7 +159,7 @@ func noPool(name string, pools []string) error {
 	return fmt.Errorf("there is no MachineConfigPool %s; there are: %s", name, list(pools))
 }
 
-// chosen are the pools that a command is about: those that were named, or all.
+// chosen returns the pools of a command: the named pools, or all.
 func chosen(r *progress.Report, named []string) ([]progress.Pool, error) {
 	if len(named) == 0 {
 		named = r.Pools()
@@ -174,7 +174,7 @@ func chosen(r *progress.Report, named []string) ([]progress.Pool, error) {
 	return pools, nil
 }
 
-// rendered reads a rendered configuration and holds it to its name, which is a digest of its content.
+// rendered reads a rendered configuration and checks its name, which is a digest of its content.
 func (c *Cluster) rendered(ctx context.Context, name string) (*machineconfig.Config, error) {
 	mc, err := c.refit.MachineconfigurationV1().MachineConfigs().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

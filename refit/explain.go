@@ -16,7 +16,7 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Explain says why a node or a pool is not (yet) where it should be.
+// Explain returns the reason why a node or a pool is not (yet) in its desired state.
 func (c *Cluster) Explain(ctx context.Context, name string) (progress.Answer, error) {
 	v, err := c.view(ctx)
 	if err != nil {
@@ -25,7 +25,7 @@ func (c *Cluster) Explain(ctx context.Context, name string) (progress.Answer, er
 	return c.explain(ctx, v, name)
 }
 
-// explain answers, and where the answer is a drain asks once more what that waits for at this moment.
+// explain answers. Where the node is draining, it also asks what the drain waits for at this moment.
 func (c *Cluster) explain(ctx context.Context, v progress.View, name string) (progress.Answer, error) {
 	r := progress.NewReport(v)
 	s, err := subject(r, name)
@@ -52,7 +52,7 @@ func (c *Cluster) explain(ctx context.Context, v progress.View, name string) (pr
 	return a, nil
 }
 
-// answer also names the node that the answer is about.
+// answer returns the answer, and the node that the answer is about.
 func answer(r *progress.Report, s progress.Object) (progress.Answer, string) {
 	if s.Kind == kindNode {
 		a, _ := r.ExplainNode(s.Name)
@@ -67,7 +67,7 @@ const (
 	kindPool = "MachineConfigPool"
 )
 
-// subject finds out whether a name is a node's or a pool's. It may say so itself: node/NAME, pool/NAME.
+// subject returns the node or pool with a name. The name may have its kind: node/NAME, pool/NAME.
 func subject(r *progress.Report, name string) (progress.Object, error) {
 	kind, rest, said := strings.Cut(name, "/")
 	if said {
@@ -124,7 +124,7 @@ func WriteAnswer(w io.Writer, a progress.Answer, now time.Time) error {
 	return err
 }
 
-// ahead says in brackets how far off a time is; nothing of one that is over.
+// ahead returns in brackets how far off a time is. It returns "" for a time that is over.
 func ahead(now, at time.Time) string {
 	if !at.After(now) {
 		return ""

@@ -26,53 +26,53 @@ import (
 )
 
 type (
-	// PlanDocument is what a change would do to a pool, and its JSON.
+	// PlanDocument is the effect of a change on a pool, and its JSON.
 	PlanDocument struct {
 		Pool    string     `json:"pool"`
-		Current string     `json:"current"` // what the pool shall have now
+		Current string     `json:"current"` // the pool's target now
 		Desired string     `json:"desired"`
 		Counts  planCounts `json:"counts"`
-		// Groups are the pool's nodes by the configuration that they have.
+		// Groups are the pool's nodes by their present configuration.
 		Groups         []planGroup `json:"groups"`
 		MaxUnavailable int         `json:"maxUnavailable"`
-		// Stage is the one that would be at work first, where that is its own maxUnavailable and not the pool's.
+		// Stage is the stage that would be at work first, if MaxUnavailable is its own and not the pool's.
 		Stage string `json:"stage,omitempty"`
-		// Order is that in which the nodes would go.
+		// Order is the order in which the nodes would go.
 		Order []string `json:"order"`
-		// Estimate is how long that would take; nil where there is nothing to tell it by.
+		// Estimate is the time for the rollout. It is nil where no node has reported an update.
 		Estimate *planEstimate `json:"estimate"`
 		Budgets  []heldPod     `json:"budgets"`
-		// Deleted are the MachineConfigs of the cluster that the plan is without.
+		// Deleted are the MachineConfigs of the cluster that the plan leaves out.
 		Deleted []string `json:"deleted"`
 		Notes   []string `json:"notes"`
-		// Warnings are what was passed over, or may not be meant.
+		// Warnings are skipped objects, and input that may be a mistake.
 		Warnings []string `json:"warnings"`
 
 		refused bool          // quarantined, so that no node would go
-		policy  string        // that the pool goes by
+		policy  string        // RolloutPolicy of the pool
 		nodes   []corev1.Node // of the cluster
 	}
-	// planCounts are of nodes, but for HeldPods.
+	// planCounts are numbers of nodes, except HeldPods.
 	planCounts struct {
 		Nodes   int `json:"nodes"`
 		Going   int `json:"going"` // to another configuration
 		Drained int `json:"drained"`
 		Reboots int `json:"reboots"`
-		// HeldPods is how many pods budgets hold; nil where that is not known.
+		// HeldPods is the number of pods that budgets hold. It is nil where that number is not known.
 		HeldPods *int `json:"heldPods"`
 	}
 	planGroup struct {
 		Current string   `json:"current"`
 		Nodes   []string `json:"nodes"`
-		// Plan is nil where Error says why there is none.
+		// Plan is nil where Error is the reason for a missing plan.
 		Plan  *plan.Plan  `json:"plan"`
 		Diffs []plan.Diff `json:"diffs"`
 		Error string      `json:"error,omitempty"`
 	}
-	// Proposal is what is planned for.
+	// Proposal is the change that is planned.
 	Proposal struct {
 		Files, Deletions []string
-		// Prune: what the pool selects and no file has is deleted, as far as it has the labels of Selector.
+		// Prune deletes the MachineConfigs that the pool selects and no file has, if their labels match Selector.
 		Prune    bool
 		Selector string
 		// Diff is how much of the contents is shown.
@@ -89,14 +89,14 @@ type (
 	}
 )
 
-// How much of the differences between contents is shown to people. Programs get all or none.
+// How much of the differences between contents is shown to people. Programs get all differences or none.
 const (
 	DiffShort = "short"
 	DiffAll   = "all"
 	diffNone  = "none"
 )
 
-// Check refuses a proposal that can't be meant.
+// Check refuses a proposal that makes no sense.
 func (p Proposal) Check() error {
 	switch {
 	case p.Prune && len(p.Files) == 0:
@@ -107,7 +107,7 @@ func (p Proposal) Check() error {
 	return cli.OneOf("flag --diff", p.Diff, DiffShort, DiffAll, diffNone)
 }
 
-// Plan says what a proposal would do to a pool.
+// Plan returns the effect of a proposal on a pool.
 func (c *Cluster) Plan(ctx context.Context, name string, what Proposal) (*PlanDocument, error) {
 	docs := &machineconfig.Documents{}
 	doc := &PlanDocument{
@@ -175,7 +175,7 @@ func (c *Cluster) warnAll(doc *PlanDocument, warnings []string) {
 	}
 }
 
-// planned is the pool as it would be: with the specification that a file has, or as it is.
+// planned returns the pool as it would be: with the specification in a file, or unchanged.
 func (c *Cluster) planned(ctx context.Context, name string, docs *machineconfig.Documents,
 ) (*mcfgv1.MachineConfigPool, error) {
 	var file *mcfgv1.MachineConfigPool
@@ -199,8 +199,8 @@ func (c *Cluster) planned(ctx context.Context, name string, docs *machineconfig.
 	return pool, nil
 }
 
-// declared is a pool's specification where a file says some of it: what it leaves open stays, as with a server-side
-// apply, and what the pool is rendered to is not its to say.
+// declared returns a pool's specification with the fields that a file sets. Other fields stay, as with a server-side
+// apply. A file never sets the rendered configuration.
 func declared(file, is mcfgv1.MachineConfigPoolSpec) mcfgv1.MachineConfigPoolSpec {
 	file.Configuration = is.Configuration
 	file.MachineConfigSelector = cmp.Or(file.MachineConfigSelector, is.MachineConfigSelector)
@@ -209,7 +209,7 @@ func declared(file, is mcfgv1.MachineConfigPoolSpec) mcfgv1.MachineConfigPoolSpe
 	return file
 }
 
-// wouldBe is the cluster's pools with one changed or added, and pointed at a configuration.
+// wouldBe returns the cluster's pools with one changed or added, and with its new target.
 func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool, target string,
 ) []mcfgv1.MachineConfigPool {
 	out := slices.DeleteFunc(slices.Clone(pools), func(p mcfgv1.MachineConfigPool) bool { return p.Name == changed.Name })
@@ -218,7 +218,8 @@ func wouldBe(pools []mcfgv1.MachineConfigPool, changed *mcfgv1.MachineConfigPool
 	return append(out, *pool)
 }
 
-// render makes what the controller would make of the cluster's documents with those of the files in place of theirs.
+// render returns the configuration that the controller would render, with the documents of files in place of the
+// cluster's.
 func (c *Cluster) render(ctx context.Context, doc *PlanDocument, pool *mcfgv1.MachineConfigPool,
 	docs *machineconfig.Documents, what Proposal,
 ) (*mcfgv1.MachineConfig, error) {
@@ -252,8 +253,8 @@ func (c *Cluster) render(ctx context.Context, doc *PlanDocument, pool *mcfgv1.Ma
 	return rendered, err
 }
 
-// pruned are the MachineConfigs that the files leave out. What a controller makes, it makes again: that is not for
-// people's files to have.
+// pruned returns the MachineConfigs that the files leave out. MachineConfigs that a controller makes are not pruned,
+// because the controller would make them again.
 func (p Proposal) pruned(present []mcfgv1.MachineConfig, files []*machineconfig.Document) ([]string, error) {
 	if !p.Prune {
 		return nil, nil
@@ -279,8 +280,8 @@ func (p Proposal) pruned(present []mcfgv1.MachineConfig, files []*machineconfig.
 	return out, nil
 }
 
-// replace puts the documents of files in the place of those of the cluster that have their names, and drops those that
-// are to be deleted. What was rendered is no source.
+// replace puts the documents of files in place of the cluster's documents with the same names, and drops the documents
+// to delete. A rendered configuration is never a source.
 func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, deletions []string,
 ) ([]*machineconfig.Document, error) {
 	out := slices.Clone(files)
@@ -313,7 +314,7 @@ func replace(present []mcfgv1.MachineConfig, files []*machineconfig.Document, de
 	return out, nil
 }
 
-// base is what every pool is rendered over.
+// base returns the document over which every pool is rendered.
 func (c *Cluster) base(ctx context.Context) (*machineconfig.Document, error) {
 	cc, err := c.refit.MachineconfigurationV1().ControllerConfigs().Get(ctx, api.ControllerConfig, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -328,12 +329,12 @@ func (c *Cluster) base(ctx context.Context) (*machineconfig.Document, error) {
 	return machineconfig.Defaults(cc), nil
 }
 
-// policy is the cluster's MachineConfiguration; nil where there is none.
+// policy returns the cluster's MachineConfiguration, or nil where the cluster has none.
 func (c *Cluster) policy(ctx context.Context) (*plan.Policy, error) {
 	result := c.kube.CoreV1().RESTClient().Get().
 		AbsPath("/apis/operator.openshift.io/v1/machineconfigurations/cluster").
 		SetHeader("Accept", "application/json").Do(ctx)
-	err := result.Error() // with what its Status says, which Raw leaves out
+	err := result.Error() // with the text of its Status, which Raw leaves out
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -347,7 +348,7 @@ func (c *Cluster) policy(ctx context.Context) (*plan.Policy, error) {
 	return plan.ParsePolicy(data)
 }
 
-// groups plans the way of each group of nodes.
+// groups makes the plan of each group of nodes.
 func (c *Cluster) groups(ctx context.Context, doc *PlanDocument, p progress.Pool, desired *mcfgv1.MachineConfig,
 	policy *plan.Policy, diffs bool,
 ) error {
@@ -363,7 +364,7 @@ func (c *Cluster) groups(ctx context.Context, doc *PlanDocument, p progress.Pool
 		}
 		by[n.Current] = append(by[n.Current], n.Name)
 	}
-	// The largest group is what people look for.
+	// People look for the largest group.
 	slices.SortStableFunc(order, func(a, b string) int { return len(by[b]) - len(by[a]) })
 	for _, current := range order {
 		g := planGroup{Current: current, Nodes: by[current], Diffs: []plan.Diff{}}
@@ -382,7 +383,7 @@ func (c *Cluster) groups(ctx context.Context, doc *PlanDocument, p progress.Pool
 	return nil
 }
 
-// had is a configuration by its name; nil where that is empty, for a node that was never configured.
+// had returns a configuration by its name. For the empty name, of a node that was never configured, it returns nil.
 func (c *Cluster) had(ctx context.Context, name string) (*machineconfig.Config, error) {
 	if name == "" {
 		return nil, nil
@@ -411,7 +412,7 @@ func masked(arguments []string) []string {
 	return out
 }
 
-// count says how many nodes would do what. Where the plan can't be carried out none does anything.
+// count counts the nodes by what they would do. Where the plan can't be carried out no node does anything.
 func (d *PlanDocument) count() {
 	going := map[string]bool{}
 	if d.Err() == nil {
@@ -434,7 +435,7 @@ func (d *PlanDocument) count() {
 	d.Counts = counts
 }
 
-// note says what else would keep the nodes from going.
+// note adds what else would keep the nodes from going.
 func (d *PlanDocument) note(p progress.Pool) {
 	if d.Desired == d.Current {
 		d.Notes = append(d.Notes, "the pool has this configuration already")
@@ -459,7 +460,7 @@ func (d *PlanDocument) note(p progress.Pool) {
 	}
 }
 
-// Err is the error of a plan that can't be carried out, or that could not be made.
+// Err returns the error of a plan that can't be carried out, or that could not be made.
 func (d *PlanDocument) Err() error {
 	var fields []string
 	for _, g := range d.Groups {
@@ -481,7 +482,7 @@ func (d *PlanDocument) Err() error {
 	return nil
 }
 
-// drains are the nodes that would be drained.
+// drains returns the nodes that would be drained.
 func (d *PlanDocument) drains() map[string]bool {
 	out := map[string]bool{}
 	for _, g := range d.Groups {
@@ -496,8 +497,8 @@ func (g planGroup) drains() bool {
 	return g.Plan != nil && g.Plan.Drain && len(g.Plan.Unreconcilable) == 0
 }
 
-// held are the pods on nodes that would be drained which a disruption budget would not let go now. It takes one list of
-// all budgets, and one of pods for each budget that allows nothing.
+// held returns the pods that a disruption budget would not let go now, on nodes that would be drained. It takes one
+// list of all budgets, and one list of pods for each budget that allows no disruption.
 func (c *Cluster) held(ctx context.Context, doc *PlanDocument) ([]heldPod, error) {
 	out := []heldPod{}
 	drains := doc.drains()
@@ -530,7 +531,7 @@ func (c *Cluster) held(ctx context.Context, doc *PlanDocument) ([]heldPod, error
 	return out, nil
 }
 
-// covered are the pods that a budget is about.
+// covered returns the pods of a budget.
 func (c *Cluster) covered(ctx context.Context, b *policyv1.PodDisruptionBudget) ([]corev1.Pod, error) {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
@@ -547,7 +548,7 @@ func (c *Cluster) covered(ctx context.Context, b *policyv1.PodDisruptionBudget) 
 	return pods.Items, nil
 }
 
-// leaves says that a drain would evict the pod, and that the eviction is a budget's to allow.
+// leaves reports whether a drain would evict the pod, and a budget decides on the eviction.
 func leaves(p *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(p)
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]

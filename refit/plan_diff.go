@@ -10,8 +10,8 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Diff plans from the configuration that a node or a pool has to the one that it shall have. The plan names what
-// differs, and holds no contents.
+// Diff plans from the present configuration of a node or a pool to its desired one. The plan names the differences, and
+// holds no contents.
 func (c *Cluster) Diff(ctx context.Context, name string) (*plan.Plan, error) {
 	pools, err := c.pools(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Cluster) Diff(ctx context.Context, name string) (*plan.Plan, error) {
 	return between(from, want, policy)
 }
 
-// ends are the configurations between which a node or a pool is.
+// ends returns the present and the desired configuration of a node or a pool.
 func ends(r *progress.Report, name string) (current, desired string, err error) {
 	s, err := subject(r, name)
 	if err != nil {
@@ -53,7 +53,7 @@ func ends(r *progress.Report, name string) (current, desired string, err error) 
 		n, pool, _ := r.Node(s.Name)
 		current, desired = n.Current, n.Desired
 		if p, ok := r.Pool(pool); ok && (n.Settled() || desired == "") && p.Target != "" {
-			// It was not told yet what is next.
+			// The node was not told its next configuration yet.
 			desired = p.Target
 		}
 	}
@@ -63,7 +63,7 @@ func ends(r *progress.Report, name string) (current, desired string, err error) 
 	return current, desired, nil
 }
 
-// Reconcilable is an error where a plan can't be carried out.
+// Reconcilable returns an error where a plan can't be carried out.
 func Reconcilable(p *plan.Plan) error {
 	if len(p.Unreconcilable) == 0 {
 		return nil

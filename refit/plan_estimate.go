@@ -25,7 +25,8 @@ type (
 		Seconds        int `json:"seconds"`
 		SlowestSeconds int `json:"slowestSeconds"`
 		BasedOn        int `json:"basedOn"`
-		// Policy is the same by the pool's RolloutPolicy, beginning now; nil: there is none, or it is not known.
+		// Policy is the estimate by the pool's RolloutPolicy, for a start now. It is nil where the pool has no policy, or the
+		// estimate is not known.
 		Policy *policyEstimate `json:"policy,omitempty"`
 	}
 	policyEstimate struct {
@@ -35,7 +36,8 @@ type (
 	}
 )
 
-// most notes how many nodes may be out of service at first, which may be a stage's, and is the pool's own number.
+// most sets how many nodes may be out of service at first, which may be a stage's number. It returns the pool's own
+// number.
 func (d *PlanDocument) most(p progress.Pool, object *mcfgv1.MachineConfigPool) int {
 	own := progress.NewPool(object, slices.Clone(p.Nodes)).MaxUnavailable
 	if d.MaxUnavailable = p.MaxUnavailable; d.MaxUnavailable != own {
@@ -44,7 +46,7 @@ func (d *PlanDocument) most(p progress.Pool, object *mcfgv1.MachineConfigPool) i
 	return own
 }
 
-// atATime says the same in words.
+// atATime returns that number in words.
 func (d *PlanDocument) atATime() string {
 	text := fmt.Sprintf("at most %d at a time", d.MaxUnavailable)
 	if d.Stage != "" {
@@ -53,8 +55,8 @@ func (d *PlanDocument) atATime() string {
 	return text
 }
 
-// estimate says how long it would take by what the pool's nodes say of their last updates, and past is these. Without
-// its policy the pool has so many nodes out of service at most.
+// estimate sets how long the rollout would take, by the reports of the pool's nodes on their last updates. It returns
+// these as past. most is how many nodes may be out of service without the pool's policy.
 func (d *PlanDocument) estimate(p progress.Pool, states map[string]*mcfgv1.MachineConfigNode, most int,
 ) (past []progress.Update) {
 	for _, n := range p.Nodes {
@@ -72,11 +74,11 @@ func (d *PlanDocument) estimate(p progress.Pool, states map[string]*mcfgv1.Machi
 	return past
 }
 
-// farthest is how far ahead a rollout is followed.
+// farthest is how far ahead a rollout is simulated.
 const farthest = 30 * 24 * time.Hour
 
-// byPolicy estimates a pool's rollout by its RolloutPolicy, and warns where that can't be read. The pool's own
-// maxUnavailable is most: what progress has of it is the present stage's.
+// byPolicy estimates a pool's rollout by its RolloutPolicy, and warns where the policy can't be read. most is the
+// pool's own maxUnavailable, because progress has that of the present stage.
 func (c *Cluster) byPolicy(ctx context.Context, doc *PlanDocument, p progress.Pool, most *mcfgv1.MachineConfigPool,
 	past []progress.Update,
 ) {
@@ -95,8 +97,9 @@ func (c *Cluster) byPolicy(ctx context.Context, doc *PlanDocument, p progress.Po
 	}
 }
 
-// simulate follows the rollout by the decisions of the controller; nil: it would not come to an end in time. Nodes that
-// do not go have it already. What gates, approvals and other pools take nobody knows: they are taken as passed.
+// simulate follows the rollout by the decisions of the controller. It returns nil for a rollout that would not end in
+// time. Nodes that do not go have the configuration already. The time of gates, approvals and other pools is not known,
+// so they count as passed.
 func (d *PlanDocument) simulate(p progress.Pool, policy *api.RolloutPolicy, most *mcfgv1.MachineConfigPool,
 	past []progress.Update, now time.Time,
 ) *policyEstimate {
@@ -133,8 +136,8 @@ func (d *PlanDocument) simulate(p progress.Pool, policy *api.RolloutPolicy, most
 	return out
 }
 
-// eachTakes is how long one node takes, mostly and at the worst. Where some reboot and some do not, those count that
-// take longer.
+// eachTakes returns how long one node takes, typically and at most. Where some nodes reboot and some do not, the longer
+// times count.
 func eachTakes(c planCounts, past []progress.Update) (typical, slowest time.Duration) {
 	for _, kind := range [][2]int{{min(c.Reboots, 1), 0}, {0, min(c.Going-c.Reboots, 1)}} {
 		if e, ok := progress.Forecast(kind[0], kind[1], 1, past); ok {
@@ -144,7 +147,7 @@ func eachTakes(c planCounts, past []progress.Update) (typical, slowest time.Dura
 	return typical, slowest
 }
 
-// duration is how long it would take.
+// duration returns how long the rollout would take.
 func (d *PlanDocument) duration() string {
 	e := d.Estimate
 	if e == nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// commentLimit is how long a comment on GitHub may be, in characters. Others take more. It is reckoned in bytes, which
-// are never fewer.
+// commentLimit is how long a comment on GitHub may be, in characters. Other servers accept more. It is counted in
+// bytes, which are never fewer.
 const commentLimit = 65536
 
-// mostListed is how many entries a list of a summary has, so that there is room for it.
+// mostListed is the largest number of entries in a list of a summary, so that the summary fits.
 const mostListed = 20
 
-// WriteMarkdown writes the plan as a comment of a pull request. Contents are shown as far as there is room; the summary
-// is always whole.
+// WriteMarkdown writes the plan as a comment of a pull request. Contents are shown as far as they fit. The summary is
+// always whole.
 func (d *PlanDocument) WriteMarkdown(w io.Writer) error {
 	_, err := io.WriteString(w, d.comment(commentLimit))
 	return err
@@ -44,18 +44,18 @@ func (d *PlanDocument) comment(limit int) string {
 	return c.text.String()
 }
 
-// comment is text in the making.
+// comment is a text that is being written.
 type comment struct {
 	text strings.Builder
 	room int // for details
-	cut  int // how many were cut or left out
+	cut  int // how many details were cut or left out
 }
 
 func (c *comment) line(format string, args ...any) {
 	fmt.Fprintf(&c.text, format+"\n", args...)
 }
 
-// list is a list with a title, if it has entries.
+// list writes a list with a title, if the list has entries.
 func (c *comment) list(title string, entries []string) {
 	if len(entries) == 0 {
 		return
@@ -70,7 +70,7 @@ func (c *comment) list(title string, entries []string) {
 }
 
 func (c *comment) summary(d *PlanDocument) {
-	// By its first line whoever comments finds its comment again.
+	// The first line lets the author of a comment find the comment again.
 	c.line("<!-- kubectl refit plan %s -->", d.Pool)
 	c.line("### Pool %s: %s\n", code(d.Pool), escaped(d.summary()))
 	c.line("%s → %s\n", code(cmp.Or(d.Current, "(nothing rendered)")), code(d.Desired))
@@ -97,7 +97,7 @@ func (c *comment) summary(d *PlanDocument) {
 	c.budgets(d.Budgets)
 }
 
-// budgets lists what is in the way.
+// budgets lists the budgets that block the drain.
 func (c *comment) budgets(held []heldPod) {
 	if len(held) == 0 {
 		return
@@ -113,7 +113,7 @@ func (c *comment) budgets(held []heldPod) {
 	}
 }
 
-// heldOf is how many pods budgets hold on the nodes of a group.
+// heldOf returns how many pods budgets hold on the nodes of a group.
 func (d *PlanDocument) heldOf(g planGroup) string {
 	if d.Counts.HeldPods == nil {
 		return "not known"
@@ -127,7 +127,7 @@ func (d *PlanDocument) heldOf(g planGroup) string {
 	return strconv.Itoa(n)
 }
 
-// actions is what a group would do and by which rules, in two cells of a table.
+// actions returns what a group would do and by which rules, for two cells of a table.
 func (g planGroup) actions() (what, why string) {
 	switch {
 	case g.Plan == nil:
@@ -157,7 +157,7 @@ func (g planGroup) actions() (what, why string) {
 	return strings.Join(whats, "<br>"), strings.Join(whys, "<br>")
 }
 
-// details shows what changes for a group, and how, folded away.
+// details shows the changes of a group, folded.
 func (c *comment) details(g planGroup) {
 	if g.Plan == nil || len(g.Plan.Changes) == 0 && len(g.Plan.Unreconcilable) == 0 {
 		return
@@ -166,7 +166,7 @@ func (c *comment) details(g planGroup) {
 	title := fmt.Sprintf("\n<details><summary>%s from %s: %s</summary>\n", number(len(g.Nodes), "node"),
 		code(cmp.Or(g.Current, "(never configured)")), number(len(g.Plan.Changes), "change"))
 	var text strings.Builder
-	// A builder takes everything.
+	// A write to a builder never fails.
 	_ = g.Plan.WriteText(&text)
 	if c.room < len(title)+len(end) {
 		c.cut += 1 + len(g.Diffs)
@@ -181,11 +181,11 @@ func (c *comment) details(g planGroup) {
 	c.text.WriteString(end)
 }
 
-// fence shows a text as it is, or as much of its beginning as there is room for.
+// fence shows a text unchanged, or as much of its beginning as fits.
 func (c *comment) fence(language, text string) {
 	const (
 		more  = "… cut here\n"
-		least = 3 // lines, below which a beginning says nothing
+		least = 3 // lines: a shorter beginning is of no use
 	)
 	whole := fenced(language, text)
 	if len(whole) <= c.room {
@@ -210,7 +210,7 @@ func (c *comment) fence(language, text string) {
 	}
 }
 
-// fenced puts a fence around a text that nothing in it can end.
+// fenced puts a fence around a text that no part of the text can end.
 func fenced(language, text string) string {
 	longest, run := 0, 0
 	for _, r := range text {
@@ -226,7 +226,7 @@ func fenced(language, text string) string {
 // code shows a name as code.
 func code(name string) string { return "<code>" + escaped(name) + "</code>" }
 
-// escaped is text that means nothing to Markdown, HTML or a table, and stays on one line.
+// escaped returns a text without effect on Markdown, HTML or a table, on one line.
 func escaped(text string) string {
 	var out strings.Builder
 	for _, r := range text {
@@ -236,7 +236,7 @@ func escaped(text string) string {
 		case unicode.IsSpace(r):
 			out.WriteByte(' ')
 		case r == '@', r == '#':
-			// A page looks for people and issues in what it shows.
+			// A page makes links to people and issues in the text.
 			fmt.Fprintf(&out, "&#%d;<!-- -->", r)
 		case unicode.IsPrint(r):
 			fmt.Fprintf(&out, "&#%d;", r)

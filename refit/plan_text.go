@@ -13,15 +13,15 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// What a terminal shows of differences unless all are asked for: so many lines of one thing, nothing more of a group of
-// nodes once there are so many of it, and so many characters of a line.
+// The limits of the differences on a terminal, unless all are asked for: lines of one difference, lines of a group of
+// nodes, and characters of a line.
 const (
 	shortDiff  = 40
 	shortGroup = 400
 	shortLine  = 200
 )
 
-// WriteText writes the plan for people, with all that differs in files, or the beginnings.
+// WriteText writes the plan for people, with all differences in files, or their beginnings.
 func (d *PlanDocument) WriteText(w io.Writer, all bool) error {
 	fmt.Fprintf(w, "pool %s: %s -> %s\n", d.Pool, cmp.Or(d.Current, "(nothing rendered)"), d.Desired)
 	fmt.Fprintln(w, d.summary())
@@ -78,7 +78,7 @@ func (g planGroup) write(w io.Writer, all bool) error {
 	return nil
 }
 
-// indented is a line with an indent, unless it is empty.
+// indented returns a line with an indent, unless the line is empty.
 func indented(line, indent string) string {
 	if line == "\n" {
 		return line
@@ -86,7 +86,7 @@ func indented(line, indent string) string {
 	return indent + line
 }
 
-// differences are the lines of diffs for a terminal.
+// differences returns the lines of diffs for a terminal.
 func differences(diffs []plan.Diff, all bool) []string {
 	var out []string
 	for i, d := range diffs {
@@ -114,7 +114,7 @@ func differences(diffs []plan.Diff, all bool) []string {
 	return out
 }
 
-// summary is how much there is to do, in one sentence.
+// summary returns the amount of work in one sentence.
 func (d *PlanDocument) summary() string {
 	c := d.Counts
 	text := fmt.Sprintf("%d of %s would go: %d drained, %d rebooted",
@@ -132,7 +132,7 @@ func number(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// some names the first of many.
+// some returns the first of many names.
 func some(names []string, most int) string {
 	if len(names) <= most {
 		return strings.Join(names, ", ")

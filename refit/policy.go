@@ -21,7 +21,7 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// ownClient speaks of the kinds of package api.
+// ownClient makes a client for the kinds of package api.
 func ownClient(cfg *rest.Config) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	if err := api.Install(scheme); err != nil {
@@ -33,7 +33,7 @@ func ownClient(cfg *rest.Config) (rest.Interface, error) {
 	return rest.RESTClientFor(cfg)
 }
 
-// policies are the cluster's RolloutPolicies; none where it has not the kind.
+// policies returns the cluster's RolloutPolicies. The list is empty where the cluster does not have the kind.
 func (c *Cluster) policies(ctx context.Context) ([]api.RolloutPolicy, error) {
 	var list api.RolloutPolicyList
 	err := c.own.Get().Resource("rolloutpolicies").Do(ctx).Into(&list)
@@ -46,8 +46,7 @@ func (c *Cluster) policies(ctx context.Context) ([]api.RolloutPolicy, error) {
 	return list.Items, nil
 }
 
-// rules lets the cluster's policies say what they say now. Which node the controller runs on is not asked for: that one
-// goes last.
+// rules reads what the cluster's policies allow now. It does not ask for the controller's own node, which goes last.
 func (c *Cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
 	policies, err := c.policies(ctx)
 	if err != nil {
@@ -68,8 +67,8 @@ func (c *Cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
 	}, nil
 }
 
-// etcd is what is known of etcd: its members, and where there are none what the API server says. Whoever may not ask
-// for that gets the answers that are found without it.
+// etcd returns what is known of etcd: its members, and without members the API server's own answer. A user without the
+// right to ask gets the answers that need neither.
 func (c *Cluster) etcd(ctx context.Context) (*progress.Etcd, error) {
 	var pods []corev1.Pod
 	for _, at := range progress.EtcdPlaces {
@@ -94,7 +93,7 @@ func (c *Cluster) etcd(ctx context.Context) (*progress.Etcd, error) {
 	return e, nil
 }
 
-// rulesIfKnown are the rules; nil, with a warning, where they can't be read.
+// rulesIfKnown returns the rules, or nil with a warning where they can't be read.
 func (c *Cluster) rulesIfKnown(ctx context.Context) func([]*progress.Pool) {
 	rules, err := c.rules(ctx)
 	if err != nil {
@@ -103,7 +102,7 @@ func (c *Cluster) rulesIfKnown(ctx context.Context) func([]*progress.Pool) {
 	return rules
 }
 
-// Bypass lets the configuration that a pool shall have go through it without most of its RolloutPolicy.
+// Bypass lets the pool's desired configuration through without most of its RolloutPolicy.
 func (c *Cluster) Bypass(ctx context.Context, pool, why string) (said string, err error) {
 	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
 		who, err := c.whoami(ctx)
@@ -114,7 +113,7 @@ func (c *Cluster) Bypass(ctx context.Context, pool, why string) (said string, er
 	})
 }
 
-// EndBypass has a pool go by its RolloutPolicy again.
+// EndBypass makes a pool follow its RolloutPolicy again.
 func (c *Cluster) EndBypass(ctx context.Context, pool string) (said string, err error) {
 	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
 		if p.Annotations[api.BypassKey] == "" {
@@ -125,7 +124,8 @@ func (c *Cluster) EndBypass(ctx context.Context, pool string) (said string, err 
 	})
 }
 
-// pinned is what somebody rolled the pool back to; nil: nobody did. The render controller may not have acted on it yet.
+// pinned returns the configuration to which a person rolled the pool back, or nil. The render controller may not have
+// acted on it yet.
 func pinned(p *mcfgv1.MachineConfigPool) (*api.Pin, error) {
 	pin, err := api.Decode[*api.Pin](p.Annotations, api.PinKey)
 	if err != nil {
@@ -134,7 +134,8 @@ func pinned(p *mcfgv1.MachineConfigPool) (*api.Pin, error) {
 	return pin, nil
 }
 
-// bypass records it for the configuration that the pool shall have, or is about to have as somebody rolled it back.
+// bypass records the bypass for the pool's desired configuration. After a rollback that is the pin's, even before the
+// pool has it.
 func bypass(p *mcfgv1.MachineConfigPool, who, why string, now time.Time) (*change, string, error) {
 	pin, err := pinned(p)
 	if err != nil {

@@ -22,20 +22,20 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// fieldManager is what the API server books our changes under.
+// fieldManager is the owner of our changes for the API server.
 const fieldManager = "kubectl-refit"
 
-// change is a merge patch of a pool that holds for the version that was read.
+// change is a merge patch of a pool. It is valid only for the version that was read.
 type change struct {
 	paused      *bool
-	annotations map[string]any // nil removes
-	event       *event         // nil: the change speaks for itself
+	annotations map[string]any // nil removes an annotation
+	event       *event         // nil: the change needs no event
 }
 
-// noteBytes is how long the API server lets an event's note be.
+// noteBytes is the API server's limit for an event's note.
 const noteBytes = 1024
 
-// event is what those are told who look at the pool's events.
+// event is a message for readers of the pool's events.
 type event struct{ reason, note string }
 
 func (c *Cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch change) error {
@@ -59,7 +59,7 @@ func (c *Cluster) apply(ctx context.Context, pool *mcfgv1.MachineConfigPool, ch 
 	return nil
 }
 
-// tell writes an event about a pool, for whoever may: the pool itself says the same.
+// tell writes an event about a pool, if we have the right. The pool itself has the same facts.
 func (c *Cluster) tell(ctx context.Context, pool *mcfgv1.MachineConfigPool, e event) {
 	_, err := c.kube.EventsV1().Events(metav1.NamespaceDefault).Create(ctx, &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{GenerateName: pool.Name + "-", Namespace: metav1.NamespaceDefault},
@@ -79,11 +79,11 @@ func (c *Cluster) tell(ctx context.Context, pool *mcfgv1.MachineConfigPool, e ev
 	}
 }
 
-// attempts is how often a change is made anew because the pool had changed in between, which the controllers do often
-// during a rollout.
+// attempts is how often a change is made again because the pool had changed in between. During a rollout the
+// controllers change pools often.
 const attempts = 10
 
-// changePool reads a pool, lets decide say what to change and what to tell, and changes it.
+// changePool reads a pool, lets decide choose the change and the message, and changes the pool.
 func (c *Cluster) changePool(ctx context.Context, name string,
 	decide func(*mcfgv1.MachineConfigPool) (*change, string, error),
 ) (string, error) {
@@ -106,8 +106,8 @@ func (c *Cluster) changePool(ctx context.Context, name string,
 	}
 }
 
-// Pause tells no further node of a pool to change its configuration. Like all changes of a pool it returns what to tell
-// people.
+// Pause stops the pool from telling further nodes to change their configuration. Like all changes of a pool it returns
+// a message for people.
 func (c *Cluster) Pause(ctx context.Context, pool string) (said string, err error) {
 	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
 		if p.Spec.Paused {
@@ -118,7 +118,7 @@ func (c *Cluster) Pause(ctx context.Context, pool string) (said string, err erro
 	})
 }
 
-// Resume lets a pool go on that was paused, or held by a rollback unless keepPin.
+// Resume lets a paused pool go on. It also ends the pin of a rollback, unless keepPin is set.
 func (c *Cluster) Resume(ctx context.Context, pool string, keepPin bool) (said string, err error) {
 	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
 		ch, said := resume(p, keepPin)
@@ -126,7 +126,7 @@ func (c *Cluster) Resume(ctx context.Context, pool string, keepPin bool) (said s
 	})
 }
 
-// resume takes away what holds a pool.
+// resume removes what holds a pool.
 func resume(p *mcfgv1.MachineConfigPool, keepPin bool) (*change, string) {
 	_, pinned := p.Annotations[api.PinKey]
 	unpin := pinned && !keepPin
@@ -150,7 +150,8 @@ func resume(p *mcfgv1.MachineConfigPool, keepPin bool) (*change, string) {
 	return ch, fmt.Sprintf("pool %s %s: %s", p.Name, strings.Join(said, " and "), next)
 }
 
-// Rollback takes a pool back to a configuration that it had; an empty one is that which all its nodes had last.
+// Rollback takes a pool back to a configuration that it had. An empty name means the last configuration that all its
+// nodes had.
 func (c *Cluster) Rollback(ctx context.Context, pool, to string) (said string, err error) {
 	return c.changePool(ctx, pool, func(p *mcfgv1.MachineConfigPool) (*change, string, error) {
 		v, err := c.quarantines(ctx)
@@ -169,7 +170,8 @@ func (c *Cluster) Rollback(ctx context.Context, pool, to string) (said string, e
 	})
 }
 
-// rollback decides where to, and holds the pool there. What is known says what would be refused.
+// rollback decides on the configuration, and pins the pool to it. known tells which configurations the pool would
+// refuse.
 func rollback(p *mcfgv1.MachineConfigPool, known progress.Pool, to string, now time.Time) (string, api.Pin, error) {
 	present := p.Spec.Configuration.Name
 	if present == "" {
@@ -179,7 +181,7 @@ func rollback(p *mcfgv1.MachineConfigPool, known progress.Pool, to string, now t
 	if err != nil {
 		return "", api.Pin{}, fmt.Errorf("MachineConfigPool %s: %w", p.Name, err)
 	}
-	// In the middle of a rollout the way back is to where the whole pool was before it.
+	// In the middle of a rollout the way back leads to the configuration of the whole pool before it.
 	if last := p.Status.Configuration.Name; last != "" {
 		history = append([]string{last}, history...)
 	}
@@ -201,7 +203,8 @@ func rollback(p *mcfgv1.MachineConfigPool, known progress.Pool, to string, now t
 			"kubectl refit quarantine lift %s %s comes first", to, p.Name, p.Name, to)
 	}
 	pin := api.Pin{Config: to, From: present, Since: now.UTC().Truncate(time.Second)}
-	// Under a pin the present configuration is the pin's, and what the MachineConfigs render to is what that left.
+	// Under a pin, the present configuration is the pin's. So the configuration that the MachineConfigs render to is in
+	// the pin.
 	if old, err := api.Decode[*api.Pin](p.Annotations, api.PinKey); err == nil && old != nil {
 		pin.From = old.From
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// Quarantines are the configurations that failed, and those that were lifted.
+// Quarantines are the configurations that failed, and the lifted ones.
 type Quarantines []quarantineRow
 
 // quarantineRow is one configuration that failed, and its JSON.
@@ -29,13 +29,13 @@ type quarantineRow struct {
 	Pool string `json:"pool"`
 	api.Quarantine
 
-	// Present says that it is the configuration which the pool shall have, so that the pool is stopped by it.
+	// Present means that the pool's desired configuration is quarantined, so the pool is stopped.
 	Present bool `json:"present"`
-	// Lifted is who took it back; nil: it stands.
+	// Lifted is the lift of the quarantine. It is nil while the quarantine is in force.
 	Lifted *liftedRow `json:"lifted,omitempty"`
 }
 
-// liftedRow is who took a failure back, when, and why. What nobody has recorded is empty.
+// liftedRow is the person, time and reason of a lift. Facts that were not recorded are empty.
 type liftedRow struct {
 	By    string    `json:"by"`
 	Since time.Time `json:"since,omitzero"`
@@ -52,7 +52,7 @@ func (c *Cluster) Quarantines(ctx context.Context, only []string) (Quarantines, 
 	return quarantines(progress.NewReport(v), only)
 }
 
-// quarantines brings together what pools and nodes say.
+// quarantines reads the failures from pools and nodes.
 func (c *Cluster) quarantines(ctx context.Context) (progress.View, error) {
 	pools, err := c.pools(ctx)
 	if err != nil {
@@ -91,14 +91,14 @@ func quarantines(r *progress.Report, only []string) (Quarantines, error) {
 	return rows, nil
 }
 
-// failed is what concerns a pool: what it knows itself, and what it is stopped by although it failed in another pool.
+// failed returns the quarantines that concern a pool: its own, and those of other pools that stop it.
 func failed(p progress.Pool) []api.Quarantine {
 	return append(slices.Clone(p.Quarantined), slices.DeleteFunc(slices.Clone(p.Elsewhere), func(q api.Quarantine) bool {
 		return !api.SameContent(q.Config, p.Target)
 	})...)
 }
 
-// WriteText writes them for people, and the latest lifts.
+// WriteText writes the quarantines for people, and the latest lifts.
 func (rows Quarantines) WriteText(w io.Writer, now time.Time) error {
 	stands := func(q quarantineRow) bool { return q.Lifted == nil }
 	lifted := slices.DeleteFunc(slices.Clone(rows), stands)
@@ -122,7 +122,7 @@ func (rows Quarantines) WriteText(w io.Writer, now time.Time) error {
 	return writeLifted(w, lifted, now)
 }
 
-// liftsShown is how many lifts people see, the latest. The JSON has all that are on record.
+// liftsShown is how many of the latest lifts people see. The JSON has all on record.
 const liftsShown = 10
 
 func writeLifted(w io.Writer, rows []quarantineRow, now time.Time) error {
@@ -142,8 +142,8 @@ func writeLifted(w io.Writer, rows []quarantineRow, now time.Time) error {
 	return tw.Flush()
 }
 
-// Lift lets a configuration be tried again that failed. A nil config is the one that the pool shall have, or the only
-// one there is; why is for the record.
+// Lift lets the nodes try a failed configuration again. A nil config is the pool's desired one, or the only quarantined
+// one. why is for the record.
 func (c *Cluster) Lift(ctx context.Context, pool string, config *string, why string) (said string, err error) {
 	if err := CheckWhy(why); err != nil {
 		return "", err
@@ -166,13 +166,13 @@ func (c *Cluster) Lift(ctx context.Context, pool string, config *string, why str
 }
 
 const (
-	// whyBytes is how long a reason may be: it has to go into an event, together with two names.
+	// whyBytes is how long a reason may be. The reason has to fit into an event, together with two names.
 	whyBytes = 500
-	// liftedBytes is how much a pool's lifts may take before the oldest are forgotten.
+	// liftedBytes is how much space a pool's lifts may take before the oldest are forgotten.
 	liftedBytes = 64 << 10
 )
 
-// CheckWhy refuses a reason that has no room in an event.
+// CheckWhy refuses a reason that does not fit into an event.
 func CheckWhy(why string) error {
 	if len(why) > whyBytes {
 		return cli.Usagef("flag --why: %d bytes, there is room for %d", len(why), whyBytes)
@@ -180,8 +180,8 @@ func CheckWhy(why string) error {
 	return nil
 }
 
-// lift takes back the failures that are known now, and no other; one says by whom and why. Earlier lifts stay on record
-// as long as there is room.
+// lift lifts the failures that are known now, and no others. one holds the person and the reason. Earlier lifts stay
+// on record as long as they fit.
 func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, asked *string, one api.Lifted) (*change, string, error) {
 	config, err := liftable(p, known, asked)
 	if err != nil {
@@ -219,7 +219,7 @@ func lift(p *mcfgv1.MachineConfigPool, known progress.Pool, asked *string, one a
 	}, said, nil
 }
 
-// liftNote is what the pool's event says.
+// liftNote returns the note of the pool's event.
 func liftNote(l api.Lifted) string {
 	note := cmp.Or(l.By, "somebody") + " lifted the quarantine of " + l.Config
 	if l.Why != "" {
@@ -228,7 +228,7 @@ func liftNote(l api.Lifted) string {
 	return note
 }
 
-// liftable is the quarantined configuration that is meant, by the pool's own name for it where it has one.
+// liftable returns the quarantined configuration that is meant, by the pool's own name for it if it has one.
 func liftable(p *mcfgv1.MachineConfigPool, known progress.Pool, asked *string) (string, error) {
 	var configs []string
 	for _, q := range failed(known) {

@@ -17,7 +17,7 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// A poolRow or a nodeRow is what status says of one, and its JSON.
+// A poolRow or a nodeRow is one row of status, and its JSON.
 type (
 	poolRow struct {
 		Name          string           `json:"name"`
@@ -45,14 +45,14 @@ type (
 		WaitsFor string           `json:"waitsFor,omitempty"`
 		Drift    *api.Drift       `json:"drift,omitempty"`
 	}
-	// StatusDocument is what status says of pools and nodes.
+	// StatusDocument is the result of status about pools and nodes.
 	StatusDocument struct {
 		Pools []poolRow `json:"pools"`
 		Nodes []nodeRow `json:"nodes"`
 	}
 )
 
-// Status says where pools and nodes are: all of them, or the named pool and its nodes.
+// Status returns the state of all pools and nodes, or of the named pool and its nodes.
 func (c *Cluster) Status(ctx context.Context, only []string) (StatusDocument, error) {
 	r, err := c.report(ctx)
 	if err != nil {
@@ -107,7 +107,7 @@ func blocking(a progress.Answer) string {
 	return a.Blocking.String()
 }
 
-// WriteText writes it for people.
+// WriteText writes the status for people.
 func (d StatusDocument) WriteText(w io.Writer, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "POOL\tCONFIGURATION\tSTATUS\tSINCE\tUPDATED\tREADY\tUNAVAILABLE\tDEGRADED\tWAITS FOR")
@@ -131,7 +131,7 @@ func (d StatusDocument) WriteText(w io.Writer, now time.Time) error {
 	return d.writeDrift(w, now)
 }
 
-// writeDrift lists what on hosts is not as their configurations say, and what to do about it.
+// writeDrift lists the drift of hosts, and what to do about it.
 func (d StatusDocument) writeDrift(w io.Writer, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	some := false
@@ -161,7 +161,7 @@ func (d StatusDocument) writeDrift(w io.Writer, now time.Time) error {
 	return tw.Flush()
 }
 
-// way is the configuration of a node, and where it is going.
+// way returns the configuration of a node, and its next one.
 func way(n nodeRow) string {
 	if n.Desired == "" || n.Desired == n.Current {
 		return dash(short(n.Current))
@@ -169,10 +169,10 @@ func way(n nodeRow) string {
 	return dash(short(n.Current)) + " -> " + short(n.Desired)
 }
 
-// shortDigits is how much of a digest tells configurations of one cluster apart at a glance.
+// shortDigits is how many digits of a digest distinguish the configurations of one cluster at a glance.
 const shortDigits = 8
 
-// short is a rendered configuration by the beginning of its digest, as pools are named beside it.
+// short returns the beginning of a rendered configuration's digest, because the pool is named beside it.
 func short(config string) string {
 	digest := config[strings.LastIndex(config, "-")+1:]
 	return digest[:min(len(digest), shortDigits)]

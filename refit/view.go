@@ -16,7 +16,7 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// view asks for all that an explanation needs, six lists at once. What may be refused to some is a warning.
+// view reads all objects for an explanation, six lists at once. A list that some users may not read is only a warning.
 func (c *Cluster) view(ctx context.Context) (progress.View, error) {
 	var v progress.View
 	var exists map[string]bool
@@ -65,7 +65,8 @@ func (c *Cluster) states(ctx context.Context) (map[string]*mcfgv1.MachineConfigN
 	return states, nil
 }
 
-// daemons are the daemon's pods by node; nil where there are none at all, as where it is a service of the hosts.
+// daemons returns the daemon's pods by node. It is nil where the cluster has no such pods, because the daemon is a
+// service of the hosts.
 func (c *Cluster) daemons(ctx context.Context) (map[string]progress.Daemon, error) {
 	pods, err := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: "k8s-app=" + api.Daemon, ResourceVersion: fromCache.ResourceVersion,
@@ -76,7 +77,7 @@ func (c *Cluster) daemons(ctx context.Context) (map[string]progress.Daemon, erro
 	return progress.ReadDaemons(pods.Items), nil
 }
 
-// configs are the names of all MachineConfigs. Their contents, which make megabytes, stay where they are.
+// configs returns the names of all MachineConfigs. Their contents, which are megabytes, are not read.
 func (c *Cluster) configs(ctx context.Context) (map[string]bool, error) {
 	resource := mcfgv1.GroupVersion.WithResource("machineconfigs")
 	all, err := c.meta.Resource(resource).List(ctx, fromCache)
@@ -90,7 +91,7 @@ func (c *Cluster) configs(ctx context.Context) (map[string]bool, error) {
 	return names, nil
 }
 
-// report reads the cluster and brings it together.
+// report reads the cluster and makes a report.
 func (c *Cluster) report(ctx context.Context) (*progress.Report, error) {
 	v, err := c.view(ctx)
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *Cluster) report(ctx context.Context) (*progress.Report, error) {
 	return progress.NewReport(v), nil
 }
 
-// drainNow asks the cluster itself what the drain that a node's daemon reports would wait for at this moment.
+// drainNow asks the cluster itself what a reported drain of a node would wait for at this moment.
 func (c *Cluster) drainNow(ctx context.Context, node string, policy *api.DrainPolicy, reported api.Drain,
 ) (*api.Drain, error) {
 	live, err := (&drain.Drainer{Client: c.kube, Node: node}).Forecast(ctx, policy)

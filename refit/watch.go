@@ -22,25 +22,25 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// coalesce is how long events are gathered before they are looked at: a change often comes as several.
+// coalesce is how long events are gathered before they are handled: a change often comes as several events.
 const coalesce = 100 * time.Millisecond
 
 // A Watch is a rollout that is followed.
 type Watch struct {
 	Out io.Writer
-	// Env are the variables that say what the terminal can show, if Out is one.
+	// Env returns the variables that describe the terminal, if Out is one.
 	Env func(string) string
-	// Pools are those that are followed; none: all.
+	// Pools are the pools to follow. Empty means all.
 	Pools []string
 	// Settle is how long pools that are updated or stopped from the beginning must stay so.
 	Settle time.Duration
 }
 
-// Watch follows a rollout until the pools are updated, which is no error, or go no further.
+// Watch follows a rollout until the pools are updated, which is no error, or stop.
 func (c *Cluster) Watch(ctx context.Context, w Watch) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The first look fails where the watches would only try for ever.
+	// The first read fails with an error that the watches would only retry for ever.
 	r, err := c.report(ctx)
 	if err != nil {
 		return err
@@ -55,17 +55,17 @@ func (c *Cluster) Watch(ctx context.Context, w Watch) error {
 	return f.follow(ctx, c.follow(ctx))
 }
 
-// stores are what the watches keep.
+// stores are the objects that the watches keep.
 type stores struct {
 	pools, nodes, states cache.SharedIndexInformer
 	rules                atomic.Pointer[func([]*progress.Pool)]
 	changed              chan struct{}
 }
 
-// ruled is how often the policies are read: windows open and soaks end although nothing happens.
+// ruled is how often the policies are read, because windows open and soaks end without an event.
 const ruled = 15 * time.Second
 
-// rule keeps the rules of the moment, until ctx ends. What can't be read is said once, and the last rules stay.
+// rule keeps the rules up to date until ctx ends. An error is reported once, and the last rules stay.
 func (s *stores) rule(ctx context.Context, c *Cluster) {
 	said := false
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
@@ -81,7 +81,7 @@ func (s *stores) rule(ctx context.Context, c *Cluster) {
 	}, ruled)
 }
 
-// ring has everything looked at again.
+// ring makes the follower check everything again.
 func (s *stores) ring() {
 	select {
 	case s.changed <- struct{}{}:
@@ -111,7 +111,7 @@ func (s *stores) start(ctx context.Context, c *Cluster, object runtime.Object, l
 	lw := &cache.ListWatch{ListWithContextFunc: lists, WatchFuncWithContext: watches}
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, c.kube), object, 0, nil)
 	said := false
-	// Neither can fail before the informer has started.
+	// Both calls fail only after the informer has started.
 	_ = informer.SetTransform(trim)
 	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		if ctx.Err() == nil && !said && !errors.Is(err, io.EOF) {
@@ -126,7 +126,7 @@ func (s *stores) start(ctx context.Context, c *Cluster, object runtime.Object, l
 	return informer
 }
 
-// trim drops what is large and not looked at.
+// trim drops the large fields that are not used.
 func trim(object any) (any, error) {
 	if accessor, ok := object.(metav1.Object); ok {
 		accessor.SetManagedFields(nil)
@@ -167,18 +167,18 @@ func (s *stores) report() *progress.Report {
 	return progress.NewReport(v)
 }
 
-// follower shows a rollout on a screen, or prints what changes from one report to the next.
+// follower shows a rollout on a screen, or prints the changes from one report to the next.
 type follower struct {
 	out    io.Writer
-	screen *screen // nil: lines it is
+	screen *screen // nil: print lines
 	only   []string
 	settle time.Duration
 
 	pools map[string]poolMark
 	nodes map[string]nodeMark
-	// worked are the pools that were seen with something to do: their end is believed at once.
+	// worked are the pools that were seen at work: their end is believed at once.
 	worked map[string]bool
-	// ended is since when all pools are at an end; zero: they are not.
+	// ended is since when all pools are at an end. It is zero while a pool is not.
 	ended time.Time
 }
 
@@ -200,7 +200,7 @@ func (f *follower) follow(ctx context.Context, s *stores) error {
 	f.pools, f.nodes, f.worked = map[string]poolMark{}, map[string]nodeMark{}, map[string]bool{}
 	settled := time.NewTimer(0)
 	defer settled.Stop()
-	var older <-chan time.Time // a picture says how long things last
+	var older <-chan time.Time // a picture shows how long things last
 	if f.screen != nil {
 		second := time.NewTicker(time.Second)
 		defer second.Stop()
@@ -239,7 +239,7 @@ func (f *follower) names(r *progress.Report) []string {
 	return r.Pools()
 }
 
-// atEnd says whether all pools are at an end, and how long that is still to be doubted.
+// atEnd reports whether all pools are at an end, and how long that end is still uncertain.
 func (f *follower) atEnd(r *progress.Report, now time.Time) (time.Duration, bool) {
 	sure := true
 	for _, name := range f.names(r) {
@@ -260,7 +260,7 @@ func (f *follower) atEnd(r *progress.Report, now time.Time) (time.Duration, bool
 	return f.ended.Add(f.settle).Sub(now), true
 }
 
-// result is an error where a pool has stopped short of its end.
+// result returns an error where a pool has stopped before its end.
 func (f *follower) result(r *progress.Report, now time.Time) error {
 	var stopped []string
 	for _, name := range f.names(r) {
@@ -283,7 +283,7 @@ func (f *follower) result(r *progress.Report, now time.Time) error {
 	return nil
 }
 
-// show says where the rollout is.
+// show shows the progress of the rollout.
 func (f *follower) show(r *progress.Report, now time.Time) {
 	if f.screen == nil {
 		f.print(r, now)
@@ -292,7 +292,7 @@ func (f *follower) show(r *progress.Report, now time.Time) {
 	f.screen.draw(func(p paper) []string { return picture(r, f.names(r), now, p) })
 }
 
-// print writes a line for each thing that is not as it was.
+// print writes a line for each change.
 func (f *follower) print(r *progress.Report, now time.Time) {
 	for _, name := range f.names(r) {
 		p, ok := r.Pool(name)
@@ -323,7 +323,7 @@ func (f *follower) printPool(r *progress.Report, p progress.Pool, now time.Time)
 	f.pools[p.Name] = is
 }
 
-// printEnd comes after the nodes' lines, so that the last line is the last thing that happened.
+// printEnd comes after the nodes' lines, so that the last line is the last event.
 func (f *follower) printEnd(r *progress.Report, p progress.Pool, now time.Time) {
 	mark := f.pools[p.Name]
 	verdict := "working"
@@ -365,7 +365,7 @@ func (f *follower) printNode(r *progress.Report, pool string, n progress.Node, n
 	} else if is.left.IsZero() {
 		is.left = now
 	}
-	// What is at rest at the beginning is nobody's news, nor that the pool wants all nodes to go elsewhere.
+	// A node at rest at the beginning is no news, nor is a new target of the whole pool.
 	moved := was.phase != is.phase && (!rests || !was.left.IsZero())
 	if moved || was.waits != is.waits {
 		detail := ""
@@ -380,7 +380,7 @@ func (f *follower) printNode(r *progress.Report, pool string, n progress.Node, n
 	f.nodes[n.Name] = is
 }
 
-// line is time, pool with progress, node, phase, how long the phase before took, and the rest.
+// line writes the time, pool with progress, node, phase, how long the phase before took, and the rest.
 func (f *follower) line(now time.Time, r *progress.Report, pool, node, phase, took, detail string) {
 	p, _ := r.Pool(pool)
 	widest := 0

@@ -13,8 +13,8 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// picture is a rollout on one page: a bar for each pool, and below it a line for each of its nodes that is neither
-// where it should be nor merely waits for its turn. What has no room is counted on the last line.
+// picture returns a rollout on one page: a bar for each pool, and below it lines for its nodes. A node has a line
+// unless it is up to date or only waits for its turn. The last line counts the lines that do not fit.
 func picture(r *progress.Report, pools []string, now time.Time, p paper) []string {
 	names, counts := 0, 0
 	for _, name := range pools {
@@ -33,24 +33,24 @@ func picture(r *progress.Report, pools []string, now time.Time, p paper) []strin
 	return p.fitting(lines)
 }
 
-// count is how many nodes of a pool are where they should be.
+// count returns how many nodes of a pool are up to date.
 func count(pool progress.Pool) string { return fmt.Sprintf("%d/%d", pool.Updated, pool.Machines) }
 
-// paper is what there is to draw on.
+// paper is the space for a picture.
 type paper struct {
 	width, height int
-	// utf8: it has more than the letters of ASCII.
+	// utf8: the paper can show more than ASCII.
 	utf8, colours bool
 }
 
-// drawn is a line of a picture. Of the nodes those whose verdict comes first are the last to be left out.
+// drawn is a line of a picture. The nodes with the first verdicts are the last to be left out.
 type drawn struct {
 	text    string
 	pool    bool
 	verdict progress.Verdict
 }
 
-// The colours, as a terminal is asked for them.
+// The colours, as codes for a terminal.
 const (
 	bold   = "1"
 	red    = "31"
@@ -61,7 +61,8 @@ const (
 // span is a part of a line in one colour; empty: the terminal's own.
 type span struct{ text, colour string }
 
-// pool is the line of a pool, with this many columns for its name and for how many of its nodes are updated.
+// pool returns the line of a pool. names and counts are the columns for its name and for the number of its updated
+// nodes.
 func (p paper) pool(r *progress.Report, pool progress.Pool, names, counts int) string {
 	moving := 0
 	for _, n := range pool.Nodes {
@@ -96,10 +97,10 @@ func (p paper) pool(r *progress.Report, pool progress.Pool, names, counts int) s
 	return p.fit(line)
 }
 
-// rendered is the name of a rendered configuration.
+// rendered matches the name of a rendered configuration.
 var rendered = regexp.MustCompile(`\brendered-[a-z0-9.-]+-([0-9a-f]{8})[0-9a-f]{24}\b`)
 
-// brief is a text in which rendered configurations have the short name that stands beside the pool.
+// brief replaces rendered configurations in a text by the short name that stands beside the pool.
 func brief(text string) string { return rendered.ReplaceAllString(text, "$1") }
 
 func percent(part, whole int) int {
@@ -109,14 +110,14 @@ func percent(part, whole int) int {
 	return 100 * part / whole
 }
 
-// The least and the most columns that a bar takes, the least on a paper that is this narrow.
+// The smallest and largest number of columns of a bar. The smallest is for a paper of narrow columns or fewer.
 const (
 	barLeast = 8
 	barMost  = 40
 	narrow   = 40
 )
 
-// bar is how many of all nodes are done, on their way and failed; the rest have not begun.
+// bar shows how many of all nodes are done, on their way and failed. The rest have not begun.
 func (p paper) bar(all, done, moving, failing int) []span {
 	width := min(barLeast+max(p.width-narrow, 0)*2/5, barMost)
 	signs, colours := []string{"#", ">", "!", "."}, []string{green, yellow, red, ""}
@@ -130,8 +131,8 @@ func (p paper) bar(all, done, moving, failing int) []span {
 	return append(line, span{"]", ""})
 }
 
-// shares divides a width among the parts of a whole, and last the rest of it. What there is at all has a column, so
-// that the bar is full only when all is done.
+// shares divides a width among the parts of a whole and, as the last share, the rest. A part that is not zero has at
+// least one column, so that the bar is full only when all is done.
 func shares(width, all int, parts []int) []int {
 	whole := slices.Clone(parts)
 	others := all
@@ -151,7 +152,7 @@ func shares(width, all int, parts []int) []int {
 		out[len(out)-1] = width
 		return out
 	}
-	// What rounding has left over, or taken too much, is the largest's.
+	// The largest share takes the error of rounding.
 	largest := 0
 	for i := range out {
 		if out[i] > out[largest] {
@@ -162,15 +163,15 @@ func shares(width, all int, parts []int) []int {
 	return out
 }
 
-// busy is a node that has a line.
+// busy is a node with a line.
 type busy struct {
 	name, phase, since, why string
 	verdict                 progress.Verdict
-	// stops: it goes no further until somebody does something.
+	// stops means that the node goes no further until a person acts.
 	stops bool
 }
 
-// nodes are the lines of a pool's nodes.
+// nodes returns the lines of a pool's nodes.
 func (p paper) nodes(r *progress.Report, pool progress.Pool, now time.Time) []drawn {
 	var all []busy
 	phases, ages := 0, 0
@@ -193,8 +194,8 @@ func (p paper) nodes(r *progress.Report, pool progress.Pool, now time.Time) []dr
 	return lines
 }
 
-// names is how many columns the names of nodes take, a third of the paper at most. Where that is too little they lose
-// their domains, if they differ without.
+// names returns how many columns the names of nodes take, a third of the paper at most. Where that is too little the
+// names lose their domains, if they differ without.
 func (p paper) names(all []busy) int {
 	room := p.width / 3
 	longest := 0
@@ -215,7 +216,7 @@ func (p paper) names(all []busy) int {
 	return min(longest, room)
 }
 
-// look says whether there is anything to tell of a node, and what.
+// look returns the line of a node, and whether the node has one.
 func look(r *progress.Report, name string, now time.Time) (busy, bool) {
 	a, _ := r.ExplainNode(name)
 	phase, since := r.At(name)
@@ -239,13 +240,13 @@ func look(r *progress.Report, name string, now time.Time) (busy, bool) {
 	return b, true
 }
 
-// resting says of a phase that the node neither moves nor has failed.
+// resting reports whether a node in this phase neither moves nor has failed.
 func resting(phase string) bool {
 	return phase == string(progress.PhaseUpdated) || phase == string(progress.PhaseWaiting)
 }
 
-// fitting takes as many lines as there is room for; the last one of all is where the cursor waits. The pools come
-// first, then the nodes that most need a person.
+// fitting returns as many lines as fit. The cursor waits on the last line of the terminal. The pools come first, then
+// the nodes that most need a person.
 func (p paper) fitting(lines []drawn) []string {
 	room := max(p.height-1, 1)
 	if len(lines) > room {
@@ -289,7 +290,8 @@ func (p paper) fitting(lines []drawn) []string {
 	return out
 }
 
-// fit puts spans on one line of the paper. The last column stays empty: some terminals begin a new line after it.
+// fit puts spans on one line of the paper. The last column stays empty, because some terminals begin a new line after
+// it.
 func (p paper) fit(spans []span) string {
 	room, total := p.width-1, 0
 	for i := range spans {
@@ -316,7 +318,8 @@ func (p paper) fit(spans []span) string {
 	return b.String() + more
 }
 
-// middle is a name on as many columns as there are. Names that begin alike end differently, and the other way round.
+// middle shortens a name to the columns for it by cutting out its middle. Names that begin alike end differently, and
+// the other way round.
 func (p paper) middle(name string, room int) string {
 	if len(name) <= room {
 		return name
@@ -328,7 +331,7 @@ func (p paper) middle(name string, room int) string {
 	return name[:begin] + p.mark() + name[len(name)-(room-1-begin):]
 }
 
-// mark stands for what was cut off.
+// mark returns the sign for a cut.
 func (p paper) mark() string { return map[bool]string{true: "…", false: "~"}[p.utf8] }
 
 func (p paper) paint(text, colour string) string {
@@ -338,7 +341,8 @@ func (p paper) paint(text, colour string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// plain is a text without anything that a terminal would act on or can't show: reasons come from programs on hosts.
+// plain returns a text without characters that a terminal would act on or can't show. Such a character may be in a
+// reason, which comes from programs on hosts.
 func (p paper) plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -351,10 +355,10 @@ func (p paper) plain(text string) string {
 	}, text)
 }
 
-// wide is where the scripts begin whose letters take two columns, and beyond these the pictures.
+// wide is the first letter of the scripts whose letters take two columns. The pictures come after them.
 const wide = 0x2e80
 
-// columns is how many columns of a terminal a text takes, at most.
+// columns returns how many columns of a terminal a text takes, at most.
 func columns(text string) int {
 	n := 0
 	for _, r := range text {
@@ -366,7 +370,7 @@ func columns(text string) int {
 	return n
 }
 
-// cut is the beginning of a text that takes no more columns than there are.
+// cut returns the beginning of a text that fits into the columns.
 func cut(text string, room int) string {
 	used := 0
 	for i, r := range text {

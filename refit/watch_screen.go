@@ -12,8 +12,8 @@ import (
 	"golang.org/x/term"
 )
 
-// screen shows a picture that changes in the place where it stands. What has not changed is not written again, which
-// neither flickers nor fills a slow line.
+// screen shows a picture that changes in its place. Unchanged lines are not written again. So the screen does not
+// flicker, and a slow line is not filled.
 type screen struct {
 	out  io.Writer
 	size func() (width, height int)
@@ -23,7 +23,7 @@ type screen struct {
 	shown []string
 }
 
-// terminal is the screen of a terminal that can move its cursor; nil: what is written goes somewhere else.
+// terminal returns the screen of a terminal that can move its cursor, or nil for any other output.
 func terminal(out io.Writer, env func(string) string) *screen {
 	file, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) || env("TERM") == "" || env("TERM") == "dumb" {
@@ -40,7 +40,7 @@ func terminal(out io.Writer, env func(string) string) *screen {
 	return &screen{out: file, size: size, paper: paper{utf8: speaksUTF8(env), colours: colours}}
 }
 
-// speaksUTF8 asks the variables that say which letters a terminal knows, in the order in which they count.
+// speaksUTF8 reports whether the terminal's variables name UTF-8, in the order in which they count.
 func speaksUTF8(env func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if value := strings.ToLower(env(name)); value != "" {
@@ -50,7 +50,7 @@ func speaksUTF8(env func(string) string) bool {
 	return false
 }
 
-// draw shows what there is to see now, on a terminal of the size that it has now.
+// draw shows the present picture, on a terminal of its present size.
 func (s *screen) draw(picture func(paper) []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,7 @@ func (s *screen) draw(picture func(paper) []string) {
 	lines := picture(s.paper)
 	var b strings.Builder
 	if s.shown != nil && s.paper != was {
-		b.WriteString("\x1b[H\x1b[2J") // it has moved what stood there, nobody knows where to
+		b.WriteString("\x1b[H\x1b[2J") // the terminal has moved the old picture to an unknown place
 		s.shown = nil
 	}
 	if n := len(s.shown); n > 0 {
@@ -82,8 +82,8 @@ func (s *screen) draw(picture func(paper) []string) {
 	s.shown = lines
 }
 
-// beside is where to write what does not belong to the picture, such as a warning: it takes the picture's place, and
-// the next picture stands below it.
+// beside returns the writer for text outside the picture, such as a warning. The text takes the picture's place, and
+// the next picture is drawn below it.
 func (s *screen) beside(out io.Writer) io.Writer { return besideScreen{s, out} }
 
 type besideScreen struct {

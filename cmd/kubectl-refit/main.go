@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-refit is the kubectl plugin for people who watch over pools of nodes: what a rollout does, what it
-// waits for, what it would do, and how to stop it and take it back.
+// Command kubectl-refit is the kubectl plugin for people who watch over pools of nodes. It shows what a rollout does,
+// what it waits for, and what it would do. It stops a rollout and takes it back.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 var version = "dev"
 
 func main() {
-	// What a client library logs is in the errors, or of no use to those who read ours.
+	// The log of a client library repeats the errors, or is of no use to our readers.
 	klog.SetLogger(logr.Discard())
 	ctx, stop := cli.Signals()
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)

@@ -26,19 +26,19 @@ func newOptions() *options {
 }
 
 const (
-	// formats annotates the flag -o of a command with the formats that it takes.
+	// formats is the annotation of a command's flag -o with its allowed formats.
 	formats        = "formats"
 	formatMarkdown = "markdown"
 )
 
-// outputFlag gives a command -o, for text, JSON and what else it has.
+// outputFlag gives a command -o, for text, JSON and its further formats.
 func (o *options) outputFlag(cmd *cobra.Command, more ...string) {
 	all := append([]string{cli.Text, cli.JSON}, more...)
 	cmd.Flags().StringVarP(&o.output, "output", "o", cli.Text, "output format: "+strings.Join(all, ", "))
 	cmd.Flags().Lookup("output").Annotations = map[string][]string{formats: all}
 }
 
-// print prints what a command has found: v for programs, or what text writes for people.
+// print prints the result of a command: v for programs, or the output of text for people.
 func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) error {
 	if o.output != cli.JSON {
 		return text(cmd.OutOrStdout())
@@ -46,7 +46,7 @@ func (o *options) print(cmd *cobra.Command, v any, text func(io.Writer) error) e
 	return cli.WriteJSON(cmd.OutOrStdout(), v)
 }
 
-// check looks at -o, where the command has it.
+// check checks -o, where the command has that flag.
 func (o *options) check(cmd *cobra.Command) error {
 	flag := cmd.Flags().Lookup("output")
 	if flag == nil || o.output == "" {
@@ -70,7 +70,7 @@ func (o *options) connect(cmd *cobra.Command) (*refit.Cluster, error) {
 	return refit.Connect(cfg, ro)
 }
 
-// arguments asks for between least and most arguments, named as people know them.
+// arguments requires between least and most arguments. names are their names for people.
 func arguments(least, most int, names string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {

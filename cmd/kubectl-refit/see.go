@@ -119,7 +119,7 @@ are shown as they are.
 Differences of files, units and SSH keys are shown. Of what may be a secret, only the sizes are shown. -o markdown is
 for a comment of a pull request.`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			// kubectl's habit and the shell's: -f a.yaml b.yaml
+			// as with kubectl and a shell's pattern: -f a.yaml b.yaml
 			if len(args) > 1 && len(p.Files) > 0 {
 				p.Files = append(p.Files, args[1:]...)
 				args = args[:1]

@@ -15,7 +15,7 @@ import (
 	"github.com/noderefit/noderefit/refit"
 )
 
-// poolCommand is a command that changes the pool of its first argument, and prints what came of it.
+// poolCommand is a command that changes the pool of its first argument, and prints the result.
 func poolCommand(o *options, use, short string, extra int,
 	change func(ctx context.Context, c *refit.Cluster, pool string, args []string) (said string, err error),
 ) *cobra.Command {

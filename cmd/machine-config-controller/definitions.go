@@ -23,16 +23,16 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// definitionsPace is the time between two looks at the definitions.
+// definitionsPace is the time between two checks of the definitions.
 const definitionsPace = 20 * time.Second
 
 // definition is a kind that the controllers read.
 type definition struct {
 	gv             schema.GroupVersion
 	resource, kind string
-	// required: without it nothing works. Any other may be missing from the beginning, and not later on.
+	// required: without this definition nothing works. Any other may be missing at the start, but not later.
 	required bool
-	// late: the controllers look for it when they begin, and never again.
+	// late: the controllers look for this definition only at their start.
 	late bool
 }
 
@@ -47,18 +47,18 @@ var ourDefinitions = []definition{
 	{gv: api.GroupVersion, resource: "nodehooks", kind: "NodeHook"},
 }
 
-// definitionWatch tells people of definitions that were deleted: their objects went with them, and what was read of
-// these is all that the controllers know. A watch goes on by itself once its definition is back.
+// definitionWatch reports definitions that were deleted. Their objects were deleted too, and the controllers have only
+// what they had read before. A watch goes on by itself once its definition is back.
 type definitionWatch struct {
 	api rest.Interface
 	log logr.Logger
-	// served are the resources that the cluster has had, absent those that it lacked when the controllers began.
+	// served are the resources that the cluster has had. absent are those that were missing when the controllers began.
 	served, absent map[string]bool
 	said           []string
 	missing        *prometheus.GaugeVec
 }
 
-// newDefinitionWatch is made before the controllers look for kinds.
+// newDefinitionWatch has to run before the controllers look for kinds.
 func newDefinitionWatch(mgr ctrl.Manager) (*definitionWatch, error) {
 	kube, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -81,10 +81,10 @@ func newDefinitionWatch(mgr ctrl.Manager) (*definitionWatch, error) {
 	return d, nil
 }
 
-// NeedLeaderElection reports that every process looks: each has its own watches.
+// NeedLeaderElection returns false: every process checks, because each has its own watches.
 func (d *definitionWatch) NeedLeaderElection() bool { return false }
 
-// Start looks until ctx ends, or until a definition has come that only a process that begins anew takes up.
+// Start checks until ctx ends. It also ends when a late definition has come that only a new process can use.
 func (d *definitionWatch) Start(ctx context.Context) error {
 	for {
 		if err := d.look(ctx); err != nil {
@@ -98,7 +98,7 @@ func (d *definitionWatch) Start(ctx context.Context) error {
 	}
 }
 
-// look keeps what was known where the API server does not answer.
+// look keeps the last known state where the API server does not answer.
 func (d *definitionWatch) look(ctx context.Context) error {
 	now := map[string]bool{}
 	for _, gv := range []schema.GroupVersion{mcfgv1.GroupVersion, api.GroupVersion} {
@@ -135,7 +135,7 @@ func (d *definitionWatch) look(ctx context.Context) error {
 	return nil
 }
 
-// resources are what the API server has of a group; of a group that there is not, none.
+// resources returns the API server's resources of a group. An unknown group has none.
 func (d *definitionWatch) resources(ctx context.Context, gv schema.GroupVersion) ([]metav1.APIResource, error) {
 	list := &metav1.APIResourceList{}
 	err := d.api.Get().AbsPath("apis", gv.Group, gv.Version).SetHeader("Accept", "application/json").Do(ctx).Into(list)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command machine-config-controller says what configuration each pool of nodes has, and which node goes to it when.
+// Command machine-config-controller decides which configuration each pool of nodes has, and which node goes to it when.
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// usageError is a command line of simulate that says nothing sensible, stuckError is a simulated rollout that would not
-// come to its end.
+// usageError is the error of a wrong command line of simulate. stuckError is the error of a simulated rollout that
+// would not end.
 type (
 	usageError struct{ error }
 	stuckError struct{ error }

@@ -25,14 +25,15 @@ import (
 )
 
 const (
-	// nowhere is the address of what is not served, as everywhere in controller-runtime.
+	// nowhere is the address of a server that is off, as everywhere in controller-runtime.
 	nowhere = "0"
-	// How long a request of a page may take, and the process to end one. Nobody sends more than some headers.
+	// The time limits for reading a request of a page, for answering it, and for ending the process. Requests are only
+	// headers.
 	pageReads, pageAnswers, pageEnds = 10 * time.Second, time.Minute, 2 * time.Second
 	pageHeaders                      = 64 << 10
 )
 
-// pageOptions say where the web page is served, and with which certificate.
+// pageOptions are the address and the certificate of the web page.
 type pageOptions struct{ address, cert, key string }
 
 func (o *pageOptions) flags(f *pflag.FlagSet) {
@@ -62,7 +63,7 @@ func (o *pageOptions) check() error {
 	return nil
 }
 
-// add has a manager serve the page, whether it leads or not: what leads only writes.
+// add makes a manager serve the page, whether it leads or not: a leader is needed only for writes.
 func (o *pageOptions) add(mgr ctrl.Manager, node string) error {
 	if o.address == nowhere {
 		return nil
@@ -91,7 +92,8 @@ func (o *pageOptions) add(mgr ctrl.Manager, node string) error {
 	if err != nil {
 		return fmt.Errorf("serving the web page: %w", err)
 	}
-	// What is watched for the page alone has a cache of its own, so that the controllers' are full without it.
+	// Objects that are watched for the page alone have a cache of their own. So the controllers' caches do not wait for
+	// them.
 	return errors.Join(mgr.Add(own), mgr.Add(&manager.Server{
 		Name: "page", Listener: listener, ShutdownTimeout: new(pageEnds), Server: &http.Server{
 			Handler: guarded, ReadTimeout: pageReads, WriteTimeout: pageAnswers, MaxHeaderBytes: pageHeaders,

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// policies hold our accounts to what is theirs, where RBAC can't, and refuse what no program of ours can read. Each has
-// a binding of its name.
+// policies limit the rights of our accounts where RBAC can't, and refuse objects that none of our programs can read.
+// Each has a binding of its name.
 var policies = []string{
 	"machine-config-controller-machineconfig",
 	"machine-config-controller-node",
@@ -34,13 +34,13 @@ var policies = []string{
 	"readable-rolloutpolicies",
 }
 
-// policiesPace is the time between two looks at the policies.
+// policiesPace is the time between two checks of the policies.
 const policiesPace = 10 * time.Minute
 
-// guard tells people when the policies are not there: without them everything works, while any node's credentials can
-// change any other node, and objects are taken that hold a pool up.
+// guard reports policies that are missing. Without them everything works. But the credentials of any node can change
+// any other node, and objects are accepted that hold a pool up.
 type guard struct {
-	from    client.Reader // the API server itself: a dozen small objects every ten minutes are not worth a watch
+	from    client.Reader // the API server itself: a dozen small objects every ten minutes do not need a watch
 	log     logr.Logger
 	missing prometheus.Gauge
 }
@@ -52,7 +52,7 @@ func newGuard(from client.Reader, log logr.Logger) *guard {
 	})}
 }
 
-// Start looks until ctx ends.
+// Start checks until ctx ends.
 func (g *guard) Start(ctx context.Context) error {
 	for {
 		g.look(ctx)
@@ -64,7 +64,7 @@ func (g *guard) Start(ctx context.Context) error {
 	}
 }
 
-// look keeps what was known where the API server does not answer.
+// look keeps the last known state where the API server does not answer.
 func (g *guard) look(ctx context.Context) {
 	var missing []string
 	for _, name := range policies {

@@ -29,7 +29,8 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// policyFile reads the one RolloutPolicy of a file, and refuses what the API server and the controller would refuse.
+// policyFile reads the single RolloutPolicy of a file. It refuses a policy that the API server or the controller would
+// refuse.
 func policyFile(path string) (*api.RolloutPolicy, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -53,7 +54,7 @@ func policyFile(path string) (*api.RolloutPolicy, error) {
 	return p, nil
 }
 
-// oneDocument is the only document of a text that has anything in it.
+// oneDocument returns the only document of a text that is not empty.
 func oneDocument(text []byte) (map[string]any, error) {
 	var found map[string]any
 	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
@@ -74,7 +75,7 @@ func oneDocument(text []byte) (map[string]any, error) {
 			return nil, err
 		}
 		if object == nil {
-			continue // a comment, or nothing
+			continue // a comment, or an empty document
 		}
 		if found != nil {
 			return nil, errors.New("it has more than one document: a rollout is simulated by one policy")
@@ -83,8 +84,8 @@ func oneDocument(text []byte) (map[string]any, error) {
 	}
 }
 
-// admit says what of a RolloutPolicy the API server would refuse by the kind's schema, by field; nil: nothing. It sets
-// the schema's defaults.
+// admit returns what the API server would refuse in a RolloutPolicy by the kind's schema, by field. It returns nil for
+// a valid policy. It sets the schema's defaults.
 func admit(object map[string]any) error {
 	text, err := api.CRDs.ReadFile("crds/rolloutpolicies.yaml")
 	if err != nil {
@@ -111,7 +112,7 @@ func admit(object map[string]any) error {
 	defaulting.Default(object, structural)
 	errs = append(errs, validation.ValidateCustomResource(nil, object, validator)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, structural, object)...)
-	if len(errs) == 0 { // as there, rules are asked of what has the right form
+	if len(errs) == 0 { // as in the API server, the rules are checked only on an object of the right form
 		broken, _ := cel.NewValidator(structural, true, celconfig.PerCallLimit).
 			Validate(context.Background(), nil, structural, object, nil, celconfig.RuntimeCELCostBudget)
 		errs = append(errs, broken...)
@@ -119,7 +120,7 @@ func admit(object map[string]any) error {
 	return errs.ToAggregate()
 }
 
-// checkName is what the API server asks of every object.
+// checkName checks the rules of the API server for the name of every object.
 func checkName(object map[string]any) field.ErrorList {
 	metadata, _ := object["metadata"].(map[string]any)
 	name, _ := metadata["name"].(string)

@@ -67,8 +67,8 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 	},
 }
 
-// addPool adds the pool controller, and who asks what policies' gates ask: past the cache, which would come to hold
-// whatever kind a gate names.
+// addPool adds the pool controller, and the asker of the policies' gates. The asker reads past the cache. Otherwise the
+// cache would come to hold every kind that a gate names.
 func addPool(m ctrl.Manager, o runOptions) error {
 	c, err := client.New(m.GetConfig(), client.Options{Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
 	if err != nil {
@@ -123,10 +123,10 @@ func run() *cobra.Command {
 	return cmd
 }
 
-// available are the controllers that there are.
+// available returns the names of all controllers.
 func available() []string { return slices.Sorted(maps.Keys(controllers)) }
 
-// check refuses a command line that names a controller which there is not.
+// check refuses a command line that names an unknown controller.
 func (o *runOptions) check() error {
 	if len(o.controllers) == 0 {
 		return cli.Usagef("--controllers: at least one is required")
@@ -147,7 +147,7 @@ func (o *runOptions) check() error {
 
 func (o *runOptions) run() error {
 	logging := zap.NewProductionConfig()
-	logging.Sampling = nil // what a node was told is never left out
+	logging.Sampling = nil // the log has each message to a node
 	logging.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
 	logger, err := logging.Build()
 	if err != nil {
@@ -165,14 +165,14 @@ func (o *runOptions) run() error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), mcfgv1.Install(scheme), api.Install(scheme)); err != nil {
 		return err
 	}
-	// One object that can't be read must not be the end of reading the others.
+	// One unreadable object must not stop the reading of the others.
 	in := intake.New()
 	config.Wrap(in.Transport)
 	keep := pool.CacheOptions()
 	maps.Copy(keep, source.CacheOptions())
 	watched := newWatches()
-	// The lease has the name that OpenShift's own controller takes: where that runs, this one waits, and no node is told
-	// two things.
+	// The lease has the name of OpenShift's own controller. Where that controller runs, this one waits, so no node gets
+	// two orders.
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         cache.Options{ByObject: keep, DefaultWatchErrorHandler: watched.failed},
@@ -182,7 +182,8 @@ func (o *runOptions) run() error {
 		LeaderElectionID:              api.Controller,
 		LeaderElectionNamespace:       o.leaderElectNamespace,
 		LeaderElectionReleaseOnCancel: true,
-		// A kind whose definition is away is waited for. To end would be to begin and end again until it is back.
+		// A controller waits for a kind whose definition is missing. Otherwise it would end and restart until the definition
+		// is back.
 		Controller: ctrlconfig.Controller{CacheSyncTimeout: patience},
 	})
 	if err != nil {
@@ -224,14 +225,14 @@ func (o *runOptions) run() error {
 	return mgr.Start(ctrl.SetupSignalHandler())
 }
 
-// patience is how long a controller waits for what it watches to be read: as long as it takes.
+// patience is how long a controller waits for its watches to be read: without an effective limit.
 const patience = 10 * 365 * 24 * time.Hour
 
-// filledLimit is how long a probe waits for the caches, less than the kubelet waits for the probe.
+// filledLimit is how long a probe waits for the caches. It is less than the kubelet's wait for the probe.
 const filledLimit = 500 * time.Millisecond
 
-// filled says whether all that is watched was read once. Who leads can decide nothing before; who does not watches
-// nothing.
+// filled reports whether all watched objects were read once. Before that a leader can decide nothing. A process that
+// does not lead watches nothing.
 func filled(c cache.Informers) healthz.Checker {
 	return func(r *http.Request) error {
 		ctx, cancel := context.WithTimeout(r.Context(), filledLimit)
@@ -243,7 +244,7 @@ func filled(c cache.Informers) healthz.Checker {
 	}
 }
 
-// config says how the API server is reached. Its own flow control is what holds us back, not a limit in the client.
+// config returns how the API server is reached. The server's own flow control limits us, not a limit in the client.
 func (o *runOptions) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// mostSimulated is how many nodes a number may ask for.
+	// mostSimulated is the largest number of nodes that --nodes accepts.
 	mostSimulated = 20_000
 	simulatedFrom = "rendered-worker-00000000000000000000000000000000"
 	simulatedTo   = "rendered-worker-11111111111111111111111111111111"
@@ -105,7 +105,7 @@ and gates are taken as passed.`,
 	return cmd
 }
 
-// fleet is what is simulated. What of the nodes is left out is warned of.
+// fleet returns the fleet to simulate. It warns about nodes that are left out.
 func (o *simulateOptions) fleet(warnings io.Writer) (*pool.Fleet, error) {
 	f := &pool.Fleet{
 		Pool:  &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: o.pool}},
@@ -138,7 +138,7 @@ func (o *simulateOptions) fleet(warnings io.Writer) (*pool.Fleet, error) {
 	return f, nil
 }
 
-// readPolicy reads the policy and has it select the pool: whether it would is not what is asked.
+// readPolicy reads the policy and makes it select the pool, whether it would or not.
 func (o *simulateOptions) readPolicy() ([]api.RolloutPolicy, error) {
 	if o.policy == "" {
 		return nil, nil
@@ -174,7 +174,7 @@ func (o *simulateOptions) readNodes(warnings io.Writer) ([]progress.Node, error)
 			continue
 		}
 		n := progress.ReadNode(&list.Items[i])
-		// Where it stands in its own cluster is not what is asked: it has something, and is to get something else.
+		// The node's state in its own cluster does not matter: all nodes begin with one configuration, and get another one.
 		n.Node = api.Node{Current: simulatedFrom, Desired: simulatedFrom, State: api.Done}
 		out = append(out, n)
 	}
@@ -188,8 +188,8 @@ func (o *simulateOptions) readNodes(warnings io.Writer) ([]progress.Node, error)
 	return out, nil
 }
 
-// belongs says that the pool could have the node: the control plane's pools come before all others, and nobody
-// configures Windows.
+// belongs reports whether the pool could have the node. The control plane's pools come before all others, and Windows
+// nodes are not configured.
 func (o *simulateOptions) belongs(n *corev1.Node) bool {
 	if progress.Windows(n) {
 		return false
@@ -202,7 +202,7 @@ func (o *simulateOptions) belongs(n *corev1.Node) bool {
 	return true
 }
 
-// makeNodes makes nodes in three zones.
+// makeNodes returns nodes in three zones.
 func (o *simulateOptions) makeNodes(count int) ([]progress.Node, error) {
 	if count < 1 || count > mostSimulated {
 		return nil, usageError{fmt.Errorf("--nodes: %d is not from 1 to %d", count, mostSimulated)}
@@ -238,7 +238,7 @@ func writeLog(w io.Writer, log []pool.Entry, _ time.Time) error {
 // mostNamed is how many nodes a line of the timeline names.
 const mostNamed = 5
 
-// together names the nodes of entries.
+// together returns the names of the nodes of entries.
 func together(log []pool.Entry) string {
 	if len(log) == 1 {
 		return log[0].Node
@@ -253,7 +253,7 @@ func together(log []pool.Entry) string {
 	return fmt.Sprintf("%d nodes: %s", len(log), strings.Join(names, ", "))
 }
 
-// writeTimeline writes what happened, and how long it took. Nodes that are sent or arrive together are one line.
+// writeTimeline writes the events, and how long the rollout took. Nodes that are sent or arrive together are one line.
 func writeTimeline(w io.Writer, log []pool.Entry, start time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "AFTER\tAT\tSTAGE\tWHAT")

@@ -20,11 +20,12 @@ import (
 	"github.com/noderefit/noderefit/intake"
 )
 
-// unreadPace is the time between two looks at what can't be read.
+// unreadPace is the time between two checks of unreadable objects.
 const unreadPace = 5 * time.Second
 
-// unread tells of the objects that can't be read: by the log and an event when one is found, by a metric for as long as
-// it is so. Each is asked for again at every look: one that was deleted or corrected while no watch ran is forgotten.
+// unread reports objects that can't be read. A new one is reported by the log and an event, and by a metric as long as
+// it is unreadable. Each is read again at every check. So an object that was deleted or corrected while no watch ran is
+// forgotten.
 type unread struct {
 	in     *intake.Intake
 	api    rest.Interface
@@ -57,10 +58,10 @@ func (u *unread) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NeedLeaderElection says that every process tells what it can't read: each has what it watches.
+// NeedLeaderElection returns false: every process reports its unreadable objects, because each has its own watches.
 func (u *unread) NeedLeaderElection() bool { return false }
 
-// Start looks until the process ends.
+// Start checks until the process ends.
 func (u *unread) Start(ctx context.Context) error {
 	tick := time.NewTicker(unreadPace)
 	defer tick.Stop()
@@ -76,7 +77,7 @@ func (u *unread) Start(ctx context.Context) error {
 
 func (u *unread) look(ctx context.Context) {
 	for _, o := range u.in.Unread() {
-		// The answer goes through the intake, which forgets what is as it should be, or gone.
+		// The answer goes through the intake, which forgets objects that are readable again or gone.
 		_, err := u.api.Get().AbsPath(o.Path).DoRaw(ctx)
 		if err != nil && !apierrors.IsNotFound(err) {
 			u.log.V(1).Info("looking at an object that can't be read", "object", o.Path, "error", err.Error())

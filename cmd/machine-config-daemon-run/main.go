@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command machine-config-daemon-run is what "machine-config-daemon run" becomes: the node's side of a cluster. It is a
-// program of its own so that the program on the host, which runs in every boot and for every verb, has no Kubernetes
-// client in it.
+// Command machine-config-daemon-run is the node's side of a cluster: "machine-config-daemon run" executes it. It is a
+// program of its own, so that the program on the host has no Kubernetes client in it. That program runs in every boot
+// and for every verb.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	ctx, stop := cli.Signals()
 	// Where the reader of the log is gone, a write fails. A failed write must not end an update.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	err := os.Setenv("PATH", ostree.SearchPath) // the caller of this process has another one
+	err := os.Setenv("PATH", ostree.SearchPath) // the caller of this process has another PATH
 	if err == nil {
 		err = root().ExecuteContext(ctx)
 	}
@@ -31,7 +31,7 @@ func main() {
 	os.Exit(cli.End(os.Stderr, err))
 }
 
-// root is named like the program that people type.
+// root has the name of the program that people type.
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "machine-config-daemon",

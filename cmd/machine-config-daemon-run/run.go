@@ -43,7 +43,7 @@ type runOptions struct {
 	soft                                    host.SoftReboot
 }
 
-// defaultMount is where a pod has the host.
+// defaultMount is the path of the host in a pod.
 const defaultMount = "/rootfs"
 
 func runCommand() *cobra.Command {
@@ -81,7 +81,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	klog.SetLogger(zapr.NewLogger(log)) // client-go's
+	klog.SetLogger(zapr.NewLogger(log)) // client-go's log
 	if err := o.defaults(); err != nil {
 		return err
 	}
@@ -120,8 +120,8 @@ func (o *runOptions) run(ctx context.Context) error {
 	return daemon.NewHead(head).Run(ctx)
 }
 
-// hostProgram finds the program that is placed on the host, beside this one. It recovers and proves in the next boot,
-// so it must be of this release, and one that runs here.
+// hostProgram finds the program that is placed on the host, beside this one. That program recovers and proves in the
+// next boot. So it must be of this release, and must run on this machine.
 func hostProgram(ctx context.Context, self string) (string, error) {
 	program := filepath.Join(filepath.Dir(self), host.Program)
 	said, err := exec.CommandContext(ctx, program, "--version").Output()
@@ -144,7 +144,7 @@ func (o *runOptions) logger() (*zap.Logger, error) {
 	}
 	config := zap.NewProductionConfig()
 	config.Level = zap.NewAtomicLevelAt(level)
-	config.Sampling = nil // its counters are a tenth of what the head holds, and nothing here repeats itself that often
+	config.Sampling = nil // its counters are a tenth of the head's memory, and no message here repeats that often
 	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
 	config.EncoderConfig.EncodeDuration = zapcore.StringDurationEncoder
 	config.DisableStacktrace, config.DisableCaller = true, true
@@ -178,10 +178,10 @@ func (o *runOptions) credentials() (*rest.Config, error) {
 		return nil, fmt.Errorf("reading credentials: %w", err)
 	}
 	config.UserAgent = api.Daemon + "/" + version
-	// Configurations are read byte by byte, and judged where they are parsed.
+	// Configurations are read byte by byte, and checked where they are parsed.
 	config.Wrap(intake.New(mcfgv1.GroupVersion.WithKind("ControllerConfig"),
 		mcfgv1.GroupVersion.WithKind("MachineConfigNode")).Transport)
-	// An update is some twenty requests, one after the other; a drain adds one for each pod.
+	// An update is some twenty requests, one after the other. A drain adds one for each pod.
 	config.QPS, config.Burst = 20, 40
 	return config, nil
 }
@@ -200,7 +200,7 @@ func (o *runOptions) head(config *rest.Config, log *zap.Logger) (daemon.HeadOpti
 	return out, err
 }
 
-// serveMetrics serves them until stop is called.
+// serveMetrics serves the metrics until stop is called.
 func serveMetrics(
 	ctx context.Context, address string, handler http.Handler, log *zap.Logger,
 ) (stop func(), err error) {

@@ -65,7 +65,7 @@ func hooksFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVar(file, "hooks", "", "what the cluster has to say of hooks; the agent in the cluster passes it")
 }
 
-// readHooks returns nothing where no file is given.
+// readHooks returns the zero value where no file is given.
 func readHooks(path string) (doc host.HookDocument, err error) {
 	if path == "" {
 		return doc, nil

@@ -28,14 +28,14 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// handover is what a head that has started this process gets back from it.
+// handover holds the results for a head that has started this process.
 var handover *hands.Handover
 
 func main() {
 	ctx, stop := cli.Signals()
-	// Where the journal, or a pager, is gone that is told what is done, a write fails; it must not end what is done.
+	// Where the journal or a pager has gone, a write of progress fails. A failed write must not end the operation.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	err := os.Setenv("PATH", ostree.SearchPath) // whatever started this process has another
+	err := os.Setenv("PATH", ostree.SearchPath) // the caller of this process has another PATH
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error: setting PATH:", err)
 		os.Exit(host.ExitFailed)
@@ -60,7 +60,7 @@ func main() {
 	}
 }
 
-// exitCode is that of docs/commands.md, "Exit codes".
+// exitCode returns the exit code of docs/commands.md, "Exit codes".
 func exitCode(err error) int {
 	if errors.As(err, new(cli.UsageError)) {
 		return host.ExitUsage
@@ -161,9 +161,9 @@ func readPolicy(path string) (*plan.Policy, error) {
 	return p, nil
 }
 
-// goal is where plan, stage and apply are told to go.
+// goal is the target of plan, stage and apply.
 type goal struct {
-	flag           string // that names the configuration
+	flag           string // the flag that names the configuration
 	config, policy string // files
 }
 
@@ -173,7 +173,7 @@ func (g *goal) flags(cmd *cobra.Command, flag, usage string) {
 	cmd.Flags().StringVar(&g.policy, "policy", "", "MachineConfiguration with the node disruption policies")
 }
 
-// read returns no policy where none is given.
+// read returns a nil policy where none is given.
 func (g *goal) read() (*machineconfig.Config, *plan.Policy, error) {
 	cfg, err := readConfig(g.flag, g.config)
 	if err != nil {
@@ -478,7 +478,7 @@ func recoverCommand() *cobra.Command {
 	return cmd
 }
 
-// act is work that no other may be done beside.
+// act does work beside which no other work may run.
 func (o *options) act(ctx context.Context, verb string, do func(*host.Host) (*host.Result, error)) error {
 	return o.work(func(h *host.Host) (*host.Result, error) {
 		if err := h.Lock(ctx, verb); err != nil {
@@ -488,8 +488,8 @@ func (o *options) act(ctx context.Context, verb string, do func(*host.Host) (*ho
 	})
 }
 
-// work opens the host for what may take its time, says meanwhile how far it is, and prints what came of it. A result
-// is printed together with the error that it came with; there may be none.
+// work opens the host for work that may take time, reports progress meanwhile, and prints the result. A result is
+// printed together with its error. A result may be nil.
 func (o *options) work(do func(*host.Host) (*host.Result, error)) error {
 	p := newProgress(os.Stderr)
 	defer p.done()

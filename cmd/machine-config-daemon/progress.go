@@ -11,11 +11,11 @@ import (
 	"golang.org/x/term"
 )
 
-// patience is how long an operation may take before a person at a terminal is told what it is doing.
+// patience is how long an operation may run before its progress is shown at a terminal.
 const patience = time.Second
 
-// progress tells people what is being done: on a terminal one line that changes, once the whole takes longer than a
-// second; in a pipe or the journal a plain line for each phase.
+// progress shows people the progress of an operation. On a terminal this is one line that changes, once the operation
+// takes longer than a second. In a pipe or the journal it is a plain line for each phase.
 type progress struct {
 	mu      sync.Mutex
 	out     *os.File
@@ -75,7 +75,7 @@ func (p *progress) draw() {
 	fmt.Fprintf(p.out, "\r\x1b[K%s", string(text))
 }
 
-// done takes the line away; what follows is the result.
+// done removes the line, before the result is printed.
 func (p *progress) done() {
 	p.once.Do(func() { close(p.stop) })
 	p.mu.Lock()

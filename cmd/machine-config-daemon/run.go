@@ -15,15 +15,15 @@ import (
 	"github.com/noderefit/noderefit/host"
 )
 
-// runCommand is replaced by the program that speaks to a cluster. A host that no agent of a cluster runs on as a
-// service needs no such program.
+// runCommand is replaced by the program that talks to a cluster. A host needs that program only where an agent of a
+// cluster runs on it as a service.
 func runCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
 		Short: "Keep this host at the configuration that the cluster wants of its Node",
 		Long: `run is a program of its own, machine-config-daemon-run, in the same directory; its flags are in
 docs/cluster-reference.md.`,
-		// The flags are the other program's, --help too.
+		// The flags are those of the other program, --help too.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			self, err := os.Executable()
@@ -32,7 +32,7 @@ docs/cluster-reference.md.`,
 			}
 			program := filepath.Join(filepath.Dir(self), host.RunProgram)
 			if err := cmd.Context().Err(); err != nil {
-				return err // a signal that came before: the other program would not know of it
+				return err // a signal that came before: the other program would not see that signal
 			}
 			err = unix.Exec(program, os.Args, os.Environ())
 			if errors.Is(err, fs.ErrNotExist) {

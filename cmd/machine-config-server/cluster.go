@@ -19,7 +19,7 @@ import (
 	"github.com/noderefit/noderefit/server"
 )
 
-// connect makes a cluster the source: its pools are watched, and have been read when this returns.
+// connect makes a cluster the source. The cluster's pools are watched, and have been read when connect returns.
 func (o *options) connect(ctx context.Context, group *errgroup.Group, so *server.Options) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
@@ -29,7 +29,7 @@ func (o *options) connect(ctx context.Context, group *errgroup.Group, so *server
 	}
 	config.QPS = -1
 	config.UserAgent = api.Server + "/" + version
-	// A pool that can't be read is served by what it says of what its nodes have proved; a MachineConfig is not.
+	// An unreadable pool is served by its record of what its nodes have proved. An unreadable MachineConfig is not served.
 	config.Wrap(intake.New(mcfgv1.GroupVersion.WithKind("MachineConfigPool")).Transport)
 	scheme := runtime.NewScheme()
 	if err := mcfgv1.Install(scheme); err != nil {

@@ -166,7 +166,7 @@ func (o *options) run(ctx context.Context) error {
 	return nil
 }
 
-// server returns what answers new machines, from a directory or from the cluster.
+// server returns the handler for new machines, from a directory or from the cluster.
 func (o *options) server(ctx context.Context, group *errgroup.Group, registry *prometheus.Registry, log logr.Logger,
 ) (*server.Server, error) {
 	so := server.Options{
@@ -204,7 +204,7 @@ func (o *options) listen(ctx context.Context, group *errgroup.Group, s http.Hand
 	if err != nil {
 		return fmt.Errorf("serving HTTPS: %w", err)
 	}
-	quiet := zap.NewStdLog(zap.NewNop()) // who connects and says nothing sensible is none of the log's
+	quiet := zap.NewStdLog(zap.NewNop()) // the log has no errors of clients that send nothing sensible
 	serve(ctx, group, func(h *http.Server) error {
 		h.TLSConfig, h.ErrorLog = tlsConfig, quiet
 		return h.ServeTLS(server.Bounded(secure, h), "", "")
@@ -222,7 +222,7 @@ func (o *options) listen(ctx context.Context, group *errgroup.Group, s http.Hand
 	return nil
 }
 
-// port listens on a port of the address that was asked for.
+// port listens on a port of the given address.
 func (o *options) port(ctx context.Context, port int) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(o.address, strconv.Itoa(port)))
 }
@@ -254,7 +254,7 @@ const (
 	headersLimit = 32 << 10 // bytes
 )
 
-// serve runs a server until ctx ends, and gives the answers under way a moment then.
+// serve runs a server until ctx ends. Then it gives running answers a moment to finish.
 func serve(ctx context.Context, group *errgroup.Group, run func(*http.Server) error, handler http.Handler) {
 	h := &http.Server{Handler: handler, ReadHeaderTimeout: headerLimit, ReadTimeout: headerLimit,
 		WriteTimeout: answerLimit, IdleTimeout: headerLimit, MaxHeaderBytes: headersLimit}

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
 
-// tlsOptions are what the listener is told of TLS, as OpenShift's server is.
+// tlsOptions are the TLS flags of the listener, with the names of OpenShift's server.
 type tlsOptions struct {
 	cert, key, clientCA string
 	minVersion          string
@@ -47,7 +47,7 @@ func (o *tlsOptions) check() error {
 	return err
 }
 
-// ids are the numbers of the suites. Those with known weaknesses have none here.
+// ids returns the numbers of the cipher suites. Suites with known weaknesses are refused.
 func (o *tlsOptions) ids() ([]uint16, error) {
 	var ids []uint16
 	for _, name := range o.suites {
@@ -60,7 +60,7 @@ func (o *tlsOptions) ids() ([]uint16, error) {
 	return ids, nil
 }
 
-// config follows the files from now on.
+// config returns a configuration that follows the files from then on.
 func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group) (*tls.Config, error) {
 	ids, err := o.ids()
 	if err != nil {
@@ -75,7 +75,7 @@ func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group) (*tls.Co
 		GetCertificate: watcher.GetCertificate,
 		MinVersion:     versions[o.minVersion],
 		CipherSuites:   ids,
-		NextProtos:     []string{"http/1.1"}, // as OpenShift's: a new machine asks for one thing
+		NextProtos:     []string{"http/1.1"}, // as OpenShift's server: a new machine makes one request
 	}
 	if o.clientCA == "" {
 		return c, nil
@@ -91,14 +91,14 @@ func (o *tlsOptions) config(ctx context.Context, group *errgroup.Group) (*tls.Co
 		one := c.Clone()
 		one.GetConfigForClient = nil
 		one.ClientAuth, one.ClientCAs = tls.VerifyClientCertIfGiven, pool
-		// A session of before would bring a verification by authorities of before with it.
+		// A session from before a change of the authorities would keep its verification by the old ones.
 		one.SessionTicketsDisabled = true
 		return one, nil
 	}
 	return c, nil
 }
 
-// authorities are read for each connection: they change without a word, and a new machine connects once.
+// authorities reads the authorities for each connection: they change without notice, and a new machine connects once.
 func (o *tlsOptions) authorities() (*x509.CertPool, error) {
 	text, err := os.ReadFile(o.clientCA)
 	if err != nil {
