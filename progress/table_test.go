@@ -62,7 +62,9 @@ func stands(t *testing.T, d *datadriven.TestData) string {
 		case "told":
 			n.Desired = value
 		case "state":
-			n.State = api.State(value)
+			if n.State = api.State(value); !n.State.Bad() && n.State != api.Done && n.State != api.Working {
+				d.Fatalf(t, "%q is no state of a node", value)
+			}
 		case "cordoned":
 			n.Cordoned = true
 		case "notready":

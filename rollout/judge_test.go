@@ -37,6 +37,9 @@ func nodeTo(t *testing.T, text, target string) progress.Node {
 	}
 	n.Current, n.Desired = strings.TrimPrefix(current, "-"), strings.TrimPrefix(desired, "-")
 	n.State = api.State(strings.TrimPrefix(words[2], "-"))
+	if !n.State.Bad() && n.State != "" && n.State != api.Done && n.State != api.Working {
+		t.Fatalf("%q is no state of a node", n.State)
+	}
 	for _, word := range words[3:] {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {

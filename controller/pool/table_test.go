@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -85,6 +86,9 @@ func readSituation(t *testing.T, d *datadriven.TestData) *situation {
 			s.pool = words[0]
 			s.readPool(t, words[1:])
 		case "node":
+			if state := api.State(words[2]); !state.Bad() && state != "-" && state != api.Done && state != api.Working {
+				d.Fatalf(t, "%q is no state of a node", state)
+			}
 			s.nodes = append(s.nodes, text)
 		case "quarantined":
 			quarantined = append(quarantined, api.Quarantine{Config: words[0], Node: words[1], Reason: message, Since: t0})
@@ -142,11 +146,15 @@ func (s *situation) readRules(t *testing.T, words []string) {
 		node, verdict, one := strings.Cut(value, ":")
 		switch {
 		case key == "held" && one:
-			s.rules.Holds = map[string]*progress.Hold{node: holdOf(verdict)}
+			s.rules.Holds = map[string]*progress.Hold{node: holdOf(t, verdict)}
 		case key == "held":
-			s.rules.Hold = holdOf(value)
+			s.rules.Hold = holdOf(t, value)
 		case key == "onClose":
 			s.rules.OnClose = api.WindowClose(value)
+			if !slices.Contains(
+				[]api.WindowClose{api.CloseFinishes, api.CloseTakesBackServing, api.CloseTakesBackDraining}, s.rules.OnClose) {
+				t.Fatalf("%q is nothing that comes of nodes when a window closes", value)
+			}
 		case key == "failureBudget":
 			s.rules.FailureBudget = count(t, value)
 		case key == "soaking":
@@ -162,7 +170,11 @@ func (s *situation) readRules(t *testing.T, words []string) {
 	}
 }
 
-func holdOf(verdict string) *progress.Hold {
+func holdOf(t *testing.T, verdict string) *progress.Hold {
+	t.Helper()
+	if !slices.ContainsFunc(progress.Verdicts, func(m progress.Meaning) bool { return string(m.Verdict) == verdict }) {
+		t.Fatalf("%q is no verdict", verdict)
+	}
 	return &progress.Hold{Verdict: progress.Verdict(verdict), Because: "so the rules say"}
 }
 
