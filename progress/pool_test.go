@@ -4,8 +4,6 @@ package progress
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +12,6 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -84,72 +81,11 @@ func TestANodeIsReadySinceTheLastOfItsConditionsIsWell(t *testing.T) {
 }
 
 func TestWhereANodeStands(t *testing.T) {
-	for _, test := range []struct {
-		node               Node
-		phase              Phase
-		unavailable, takes bool
-	}{
-		{Node{Node: api.Node{Current: "B", Desired: "B", State: api.Done}}, PhaseUpdated, false, false},
-		{Node{Node: api.Node{Current: "A", Desired: "A", State: api.Done}}, PhaseWaiting, false, false},
-		{Node{}, PhaseWaiting, false, false},
-		{Node{Node: api.Node{Current: "A", Desired: "B", State: api.Done}}, PhaseUpdating, true, true},
-		{Node{Node: api.Node{Current: "A", Desired: "B", State: api.Working}}, PhaseUpdating, true, true},
-		{Node{Node: api.Node{Desired: "B"}}, PhaseUpdating, true, true},
-		{Node{Node: api.Node{Current: "B", Desired: "B", State: api.Working}}, PhaseUpdating, true, true},
-		{Node{Node: api.Node{Current: "A", Desired: "B", State: api.Degraded}}, PhaseDegraded, false, true},
-		{Node{Node: api.Node{Current: "A", Desired: "X", State: api.Degraded}}, PhaseDegraded, false, false},
-		{Node{Node: api.Node{Current: "A", Desired: "X", State: api.Degraded}, Cordoned: true}, PhaseDegraded, true, true},
-		{Node{Node: api.Node{Current: "A", Desired: "B", State: api.Unreconcilable}}, PhaseDegraded, false, true},
-		{Node{Node: api.Node{Current: "A", Desired: "B", State: api.RolledBack}}, PhaseRolledBack, false, true},
-		{Node{Node: api.Node{Current: "B", Desired: "B", State: api.Done}, NotReady: "off"}, PhaseUpdated, true, true},
-		{Node{Node: api.Node{Current: "B", Desired: "B", State: api.Done}, Cordoned: true}, PhaseUpdated, true, true},
-	} {
-		n := test.node
-		if n.Phase("B") != test.phase || n.Unavailable() != test.unavailable || n.Takes("B") != test.takes {
-			t.Errorf("%+v: %s, unavailable %v, takes a share %v; want %s, %v, %v", n,
-				n.Phase("B"), n.Unavailable(), n.Takes("B"), test.phase, test.unavailable, test.takes)
-		}
-	}
-	if n := (Node{Node: api.Node{State: api.Done}}); n.Updated("") {
-		t.Error("a node is updated to a configuration that is not there")
-	}
+	runTable(t, "stands.txt")
 }
 
 func TestHowManyNodesMayBeAway(t *testing.T) {
-	for _, test := range []struct {
-		value string
-		nodes int
-		want  int
-		fails bool
-	}{
-		{"", 10, 1, false},
-		{"3", 10, 3, false},
-		{"30", 10, 30, false},
-		{"0", 10, 1, false},
-		{"0%", 10, 1, false},
-		{"33%", 10, 3, false},
-		{"39%", 10, 3, false},
-		{"33%", 2, 1, false},
-		{"100%", 7, 7, false},
-		{"10%", 0, 1, false},
-		{"-1", 10, 1, true},
-		{"-10%", 10, 1, true},
-		{"half", 10, 1, true},
-		{"10 %", 10, 1, true},
-		{"1.5%", 10, 1, true},
-	} {
-		var value *intstr.IntOrString
-		if test.value != "" {
-			value = new(intstr.Parse(test.value))
-		}
-		got, err := MaxUnavailable(value, test.nodes)
-		if got != test.want || (err != nil) != test.fails {
-			t.Errorf("%q of %d: got %d, %v; want %d", test.value, test.nodes, got, err, test.want)
-		}
-		if err != nil && !strings.Contains(err.Error(), test.value) {
-			t.Errorf("%q: the error does not name the value: %v", test.value, err)
-		}
-	}
+	runTable(t, "away.txt")
 }
 
 func pool(name string, selector map[string]string) mcfgv1.MachineConfigPool {
@@ -161,126 +97,11 @@ func pool(name string, selector map[string]string) mcfgv1.MachineConfigPool {
 }
 
 func TestWhichPoolANodeBelongsTo(t *testing.T) {
-	role := func(roles ...string) map[string]string {
-		out := map[string]string{}
-		for _, r := range roles {
-			out[api.NodeRole+r] = ""
-		}
-		return out
-	}
-	broken := pool("storage", nil)
-	broken.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}}
-	m := NewMembership([]mcfgv1.MachineConfigPool{
-		pool("worker", role("worker")), pool("master", role("master")), pool("infra", role("infra")), pool("gpu", role("gpu")),
-		pool("arbiter", role("arbiter")), pool("nothing", nil), pool("empty", map[string]string{}), broken,
-	})
-	for _, test := range []struct {
-		name     string
-		labels   map[string]string
-		desired  string
-		want     string
-		conflict string
-	}{
-		{"worker", role("worker"), "", "worker", ""},
-		{"nobody's", role("router"), "", "", ""},
-		{"infra", role("infra"), "", "infra", ""},
-		{"infra beats worker", role("infra", "worker"), "rendered-worker-1", "infra", ""},
-		{"master beats worker", role("master", "worker"), "", "master", ""},
-		{"master beats infra", role("master", "infra"), "", "master", ""},
-		{"master beats any number", role("master", "infra", "gpu"), "", "master", ""},
-		{"arbiter beats worker", role("arbiter", "worker", "infra"), "", "arbiter", ""},
-		{"master beats arbiter", role("arbiter", "master"), "", "master", ""},
-		{
-			"two custom pools", role("infra", "gpu", "worker"), "", "",
-			"node n belongs to 2 custom pools (gpu, infra): it is left alone until only one selects it",
-		},
-		{"windows", map[string]string{api.NodeRole + "worker": "", corev1.LabelOSStable: "windows"}, "", "", ""},
-		{"whose pool can't be read stays where it is", role("worker"), "rendered-storage-123", "", ""},
-		{"whose pool only sounds like it", role("worker"), "rendered-storage-fast-123", "worker", ""},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: test.labels}}
-			n.Annotations = map[string]string{api.DesiredConfig: test.desired}
-			got, conflict := m.Of(n)
-			said := ""
-			if conflict != nil {
-				said = conflict.String()
-			}
-			if got != test.want || said != test.conflict {
-				t.Errorf("got %q, %q", got, said)
-			}
-		})
-	}
-	if p := m.Problem("storage"); !strings.Contains(p, `"Is" is not a valid label selector operator`) {
-		t.Errorf("the pool whose selector can't be read says %q", p)
-	}
+	runTable(t, "belongs.txt")
 }
 
 func TestWhatIsQuarantined(t *testing.T) {
-	q := func(config, node string, minutes int) api.Quarantine {
-		return api.Quarantine{Config: config, Node: node, Reason: "r", Since: night.Add(time.Duration(minutes) * time.Minute)}
-	}
-	lift := func(config, node string, minutes int) api.Lifted {
-		return api.Lifted{Config: config, Failures: []api.Failure{
-			{Node: node, Since: night.Add(time.Duration(minutes) * time.Minute)},
-		}}
-	}
-	for _, test := range []struct {
-		name   string
-		known  []api.Quarantine
-		lifted []api.Lifted
-		nodes  map[string][]api.Quarantine
-		want   []api.Quarantine
-	}{
-		{"nothing", nil, nil, nil, nil},
-		{"what is known", []api.Quarantine{q("B", "a", 0)}, nil, nil, []api.Quarantine{q("B", "a", 0)}},
-		{
-			"what a node reports, under its name", nil, nil,
-			map[string][]api.Quarantine{"a": {q("B", "", 0)}}, []api.Quarantine{q("B", "a", 0)},
-		},
-		{
-			"each node's, what was seen first last, whatever its clock says", []api.Quarantine{q("C", "x", 5)}, nil,
-			map[string][]api.Quarantine{"a": {q("B", "", 99999999)}, "b": {q("B", "", 2), q("C", "", 3)}},
-			[]api.Quarantine{q("C", "b", 3), q("B", "b", 2), q("B", "a", 99999999), q("C", "x", 5)},
-		},
-		{
-			"one of a node for all names of the content", []api.Quarantine{q(renderedB, "a", 5)}, nil,
-			map[string][]api.Quarantine{"a": {q(renderedInfra, "", 6)}}, []api.Quarantine{q(renderedInfra, "a", 6)},
-		},
-		{"lifted", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("B", "a", 0)}, map[string][]api.Quarantine{"a": {q("B", "", 0)}}, nil},
-		{
-			"lifted by another pool's name", []api.Quarantine{q(renderedB, "a", 0)},
-			[]api.Lifted{lift(renderedInfra, "a", 0)}, nil, nil,
-		},
-		{
-			"lifted is what failed on another node", nil, []api.Lifted{lift("B", "a", 0)},
-			map[string][]api.Quarantine{"a": {q("B", "", 0)}, "b": {q("B", "", 0)}}, []api.Quarantine{q("B", "b", 0)},
-		},
-		{
-			"failed again, by a clock that is behind", nil, []api.Lifted{lift("B", "a", 0)},
-			map[string][]api.Quarantine{"a": {q("B", "", -60)}}, []api.Quarantine{q("B", "a", -60)},
-		},
-		{"lifted is another one", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("C", "a", 0)}, nil, []api.Quarantine{q("B", "a", 0)}},
-		{
-			"failed again after that", []api.Quarantine{q("B", "a", 0)}, []api.Lifted{lift("B", "a", 0)},
-			map[string][]api.Quarantine{"a": {q("B", "", 2)}}, []api.Quarantine{q("B", "a", 2)},
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			p := pool("worker", nil)
-			p.Annotations = map[string]string{
-				api.PoolQuarantineKey: api.Encode(test.known), api.LiftedKey: api.Encode(test.lifted),
-			}
-			var nodes []Node
-			for _, name := range slices.Sorted(maps.Keys(test.nodes)) {
-				nodes = append(nodes, Node{Name: name, Node: api.Node{Quarantined: test.nodes[name]}})
-			}
-			got := NewPool(&p, nodes)
-			if diff := cmp.Diff(test.want, got.Quarantined); diff != "" || len(got.Problems) > 0 {
-				t.Errorf("(-want +got):\n%s%v", diff, got.Problems)
-			}
-		})
-	}
+	runTable(t, "quarantined.txt")
 }
 
 func TestWhatFailedInOnePoolCountsInAllAndIsLiftedInAll(t *testing.T) {

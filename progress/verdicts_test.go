@@ -22,7 +22,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-var update = flag.Bool("update", false, "write the table of verdicts into the page")
+var update = flag.Bool("update", false, "write the verdicts into their page and the decisions into the tables below testdata")
 
 const (
 	page   = "../docs/troubleshooting.md"

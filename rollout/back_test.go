@@ -22,9 +22,7 @@ func taken(t *testing.T, name string, nodes ...string) *progress.Pool {
 	object.Spec.Configuration.Name, object.Status.Configuration.Name = "A", "A"
 	var list []progress.Node
 	for _, text := range nodes {
-		n := node(t, text)
-		n.Previous = n.Labels["previous"]
-		list = append(list, n)
+		list = append(list, node(t, text))
 	}
 	p := progress.NewPool(object, list)
 	return &p

@@ -4,7 +4,7 @@ package rollout
 
 import (
 	"maps"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,22 +19,34 @@ import (
 
 var now = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
 
-// node is written "name current>desired state", and behind that what else there is to say: key=value is a label,
-// arrived=D, ready=D say how long ago, notready, failed=config.
+// node is one of a pool that is to go to B, as nodeTo reads it.
 func node(t *testing.T, text string) progress.Node {
+	t.Helper()
+	return nodeTo(t, text, "B")
+}
+
+// nodeTo reads "name current>desired state", and behind that what else there is to say: the words are in
+// testdata/README.md. Where > is missing the node was told what it has; - is nothing.
+func nodeTo(t *testing.T, text, target string) progress.Node {
 	t.Helper()
 	words := strings.Fields(text)
 	n := progress.Node{Name: words[0], Labels: map[string]string{}}
-	n.Current, n.Desired, _ = strings.Cut(words[1], ">")
-	if n.Desired == "" {
-		n.Desired = n.Current
+	current, desired, told := strings.Cut(words[1], ">")
+	if !told {
+		desired = current
 	}
-	n.State = api.State(words[2])
+	n.Current, n.Desired = strings.TrimPrefix(current, "-"), strings.TrimPrefix(desired, "-")
+	n.State = api.State(strings.TrimPrefix(words[2], "-"))
+	if !n.State.Bad() && n.State != "" && n.State != api.Done && n.State != api.Working {
+		t.Fatalf("%q is no state of a node", n.State)
+	}
 	for _, word := range words[3:] {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
 		case "arrived":
 			n.Arrived = api.Arrival{Config: n.Desired, Since: ago(t, value)}
+		case "passed":
+			n.Arrived.Passed = ago(t, value)
 		case "sent":
 			n.Arrived = api.Arrival{Config: n.Desired}
 		case "previous":
@@ -43,10 +55,26 @@ func node(t *testing.T, text string) progress.Node {
 			n.ReadySince = ago(t, value)
 		case "notready":
 			n.NotReady = "Ready=Unknown"
+		case "joining":
+			n.Joining = true
 		case "failed":
 			n.Quarantined = append(n.Quarantined, api.Quarantine{Config: value, Reason: "no", Since: now.Add(-time.Hour)})
+		case "label":
+			name, of, _ := strings.Cut(value, ":")
+			n.Labels[name] = of
+		case "asked":
+			n.Orders.Stage = &api.StageOrder{Config: target}
+		case "staged":
+			n.Orders.Stage = &api.StageOrder{Config: target}
+			n.Staged = &api.Staged{Config: target, Digest: strings.TrimPrefix(value, "none"), Since: now}
+		case "unable":
+			tries, err := strconv.Atoi(value)
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			n.Staged = &api.Staged{Config: target, Error: "the disk is full", Tries: tries, Since: now.Add(-time.Minute)}
 		default:
-			n.Labels[key] = value
+			t.Fatalf("%q is no word of a node", word)
 		}
 	}
 	return n
@@ -116,355 +144,57 @@ func held(p *progress.Pool) string {
 
 func TestStagesComeOneAfterTheOther(t *testing.T) {
 	t.Parallel()
-	canary := api.RolloutStage{Name: "canary", Nodes: number("1"), SoakSeconds: 600}
-	tenth := api.RolloutStage{Name: "tenth", Nodes: number("40%")}
-	for name, c := range map[string]struct {
-		stages []api.RolloutStage
-		budget string
-		nodes  []string
-		held   string
-		stage  string
-	}{
-		"at first only the first stage": {
-			stages: []api.RolloutStage{canary, tenth},
-			nodes:  []string{"a A Done", "b A Done", "c A Done", "d A Done", "e A Done"},
-			held:   "b:WaitsForStage c:WaitsForStage d:WaitsForStage e:WaitsForStage", stage: "canary",
-		},
-		"a node that failed before comes last": {
-			stages: []api.RolloutStage{canary},
-			nodes:  []string{"a A Done failed=X", "b A Done"},
-			held:   "a:WaitsForStage", stage: "canary",
-		},
-		"a node that is out of service is no canary": {
-			stages: []api.RolloutStage{canary},
-			nodes:  []string{"a A Done notready", "b A Done"},
-			held:   "a:WaitsForStage", stage: "canary",
-		},
-		"while the canary is on its way": {
-			stages: []api.RolloutStage{canary},
-			nodes:  []string{"a A Done", "b A>B Working sent"},
-			held:   "a:WaitsForStage", stage: "canary",
-		},
-		"arrived, and not noted yet": {
-			stages: []api.RolloutStage{canary}, nodes: []string{"a A Done", "b B Done sent"},
-			held: "a:WaitsForStage", stage: "canary",
-		},
-		"it soaks": {
-			stages: []api.RolloutStage{canary}, nodes: []string{"a A Done", "b B Done arrived=9m59s"},
-			held: "a:Soaking", stage: "canary",
-		},
-		"it has soaked": {
-			stages: []api.RolloutStage{canary, tenth},
-			nodes:  []string{"a A Done", "b B Done arrived=10m", "c A Done", "d A Done", "e A Done"},
-			held:   "d:WaitsForStage e:WaitsForStage", stage: "tenth",
-		},
-		"a node that was not ready in between soaks anew": {
-			stages: []api.RolloutStage{canary}, nodes: []string{"a A Done", "b B Done arrived=20m ready=5m"},
-			held: "a:Soaking", stage: "canary",
-		},
-		"a canary that falls over holds the rest": {
-			stages: []api.RolloutStage{canary}, nodes: []string{"a A Done", "b B Done arrived=20m notready"},
-			held: "a:WaitsForStage", stage: "canary",
-		},
-		"one that was there before anybody sent it does not soak": {
-			stages: []api.RolloutStage{canary}, nodes: []string{"a A Done", "b B Done previous=A"},
-			held: "", stage: "rest",
-		},
-		"the canary is degraded": {
-			stages: []api.RolloutStage{canary}, nodes: []string{"a A Done", "b A>B Degraded sent"},
-			held: "a:WaitsForStage", stage: "canary",
-		},
-		"what the failure budget forgives does not hold a stage in which others arrived": {
-			stages: []api.RolloutStage{{Name: "two", Nodes: number("2")}}, budget: "2",
-			nodes: []string{"a A Done", "b B Done arrived=1m", "c A>B RolledBack failed=B"},
-			held:  "", stage: "rest",
-		},
-		"but one in which none arrived": {
-			stages: []api.RolloutStage{{Name: "one", Nodes: number("1")}}, budget: "2",
-			nodes: []string{"a A Done", "c A>B RolledBack failed=B"},
-			held:  "a:WaitsForStage", stage: "one",
-		},
-		"by label": {
-			stages: []api.RolloutStage{
-				{Name: "lab", NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "lab"}}},
-			},
-			nodes: []string{"a A Done", "b A Done tier=lab", "c A Done tier=lab"},
-			held:  "a:WaitsForStage", stage: "lab",
-		},
-		"a stage that nobody is in is passed": {
-			stages: []api.RolloutStage{
-				{Name: "lab", NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "lab"}}},
-			},
-			nodes: []string{"a A Done"}, held: "", stage: "rest",
-		},
-		"all there": {
-			stages: []api.RolloutStage{canary}, nodes: []string{"a B Done arrived=1m", "b B Done arrived=20m"},
-			held: "", stage: "",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			spec := api.RolloutPolicySpec{Stages: c.stages}
-			if c.budget != "" {
-				spec.FailureBudget = number(c.budget)
-			}
-			p := pool(t, "worker", c.nodes...)
-			follow([]api.RolloutPolicy{policyOf(spec)}, p)
-			if got := held(p); got != c.held || p.Rules.Stage != c.stage {
-				t.Errorf("held %q, stage %q; want %q, %q", got, p.Rules.Stage, c.held, c.stage)
-			}
-		})
-	}
+	runTable(t, "stages.txt")
 }
 
 func TestANodeThatHasToTryAgainGoesBeforeAllStages(t *testing.T) {
 	t.Parallel()
-	object := &mcfgv1.MachineConfigPool{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
-	object.Spec.Configuration.Name = "B"
-	object.Annotations = map[string]string{api.LiftedKey: api.Encode([]api.Lifted{
-		{Config: "B", Failures: []api.Failure{{Node: "b", Since: now.Add(-time.Hour)}}},
-	})}
-	p := progress.NewPool(object, []progress.Node{
-		node(t, "a A Done tier=lab"), node(t, "b A>B RolledBack failed=B"), node(t, "c A Done"),
-	})
-	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{Stages: []api.RolloutStage{
-		{Name: "lab", NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "lab"}}},
-	}})}, &p)
-	if got := held(&p); got != "c:WaitsForStage" {
-		t.Errorf("held: %q", got)
-	}
+	runTable(t, "tries-again.txt")
 }
 
 func TestAStageHasItsOwnMaxUnavailable(t *testing.T) {
 	t.Parallel()
-	stages := []api.RolloutStage{{Name: "half", Nodes: number("50%"), MaxUnavailable: number("2")}}
-	nodes := []string{"a A Done", "b A Done", "c A Done", "d A Done"}
-	p, master := pool(t, "worker", nodes...), pool(t, api.PoolMaster, nodes...)
-	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{Stages: stages}, "worker", api.PoolMaster)}, p, master)
-	if p.MaxUnavailable != 2 || master.MaxUnavailable != 1 {
-		t.Errorf("worker %d, master %d; want 2 and 1", p.MaxUnavailable, master.MaxUnavailable)
-	}
+	runTable(t, "stage-pace.txt")
 }
 
 func TestNodesOfAllStagesGoByThePoolsOwnMaxUnavailable(t *testing.T) {
 	t.Parallel()
-	spec := api.RolloutPolicySpec{Stages: []api.RolloutStage{{Name: "half", Nodes: number("50%"), MaxUnavailable: number("3")}}}
-	bypassed := pool(t, "worker", "a A Done", "b A Done", "c A Done", "d A Done")
-	bypassed.Bypass = &api.Bypass{Config: "B", By: "ann", Why: "CVE"}
-	back := pool(t, "worker", "a A Done", "b A Done", "c B Done failed=B", "d B Done")
-	follow([]api.RolloutPolicy{policyOf(spec)}, bypassed)
-	follow([]api.RolloutPolicy{policyOf(spec)}, back)
-	if bypassed.MaxUnavailable != 1 || back.MaxUnavailable != 1 {
-		t.Errorf("bypassed %d, going back %d; want 1 and 1", bypassed.MaxUnavailable, back.MaxUnavailable)
-	}
+	runTable(t, "stages-passed-over.txt")
 }
 
 func TestANodeThatJoinedWithTheTargetIsNoCanary(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		canaries string
-		nodes    []string
-		held     string
-	}{
-		"the one that was sent soaks": {
-			"1", []string{"a A Done", "joined B Done", "sent B Done arrived=1m"}, "a:Soaking",
-		},
-		"the second canary is on its way": {
-			"2", []string{"a A Done", "b A>B Working sent", "c B Done arrived=2h", "joined B Done"}, "a:WaitsForStage",
-		},
-		"the second canary is still to be sent": {
-			"2", []string{"a A Done", "b A Done", "c B Done arrived=2h", "joined B Done"}, "b:WaitsForStage",
-		},
-		"the canary was deleted": {
-			"1", []string{"a A Done", "b A Done", "joined B Done"}, "b:WaitsForStage",
-		},
-		"all joined": {"1", []string{"joined B Done"}, ""},
-	} {
-		p := pool(t, "worker", c.nodes...)
-		follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{Stages: []api.RolloutStage{
-			{Name: "canary", Nodes: number(c.canaries), SoakSeconds: 600},
-		}})}, p)
-		if got := held(p); got != c.held {
-			t.Errorf("%s: held %q, want %q", name, got, c.held)
-		}
-	}
+	runTable(t, "joined.txt")
 }
 
 func TestASlipInAPolicyKeepsItsFailureBudget(t *testing.T) {
 	t.Parallel()
-	slip := &api.RolloutWindows{TimeZone: "Middle/Earth"}
-	for name, specs := range map[string][]api.RolloutPolicySpec{
-		"a policy that makes no sense": {{FailureBudget: number("2"), Windows: slip}},
-		"two policies":                 {{FailureBudget: number("2")}, {}},
-	} {
-		p := pool(t, "worker", "a A Done", "b A>B RolledBack failed=B", "c B Done")
-		p.Previous = "A"
-		var policies []api.RolloutPolicy
-		for _, s := range specs {
-			policies = append(policies, policyOf(s))
-		}
-		follow(policies, p)
-		if p.Rules.FailureBudget != 2 || p.GoesBack() || p.Rules.Hold == nil {
-			t.Errorf("%s: a budget of %d, goes back: %v", name, p.Rules.FailureBudget, p.GoesBack())
-		}
-	}
+	runTable(t, "slips.txt")
 }
 
 func TestNodesThatArrivedCountForAWhile(t *testing.T) {
 	t.Parallel()
-	p := pool(t, "worker", "a B Done arrived=1m", "b B Done arrived=10m", "c B Done sent", "d B Done", "e A Done")
-	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{MinReadySeconds: 300})}, p)
-	soaking := strings.Join(slices.Sorted(maps.Keys(p.Rules.Soaking)), " ")
-	if soaking != "a c" || !p.Rules.Next.Equal(now.Add(4*time.Minute)) || len(p.Taking()) != 2 {
-		t.Errorf("soaking %q, next %s, %d take a place", soaking, p.Rules.Next, len(p.Taking()))
-	}
-	unseen := pool(t, "worker", "c B Done sent", "e A Done")
-	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{MinReadySeconds: 300})}, unseen)
-	if next := unseen.Rules.Next; !next.IsZero() || unseen.Rules.Soaking["c"].IsZero() {
-		t.Errorf("not seen ready yet: by itself something changes at %s", next)
-	}
+	runTable(t, "arrived.txt")
 }
 
 func TestWhatHoldsAWholePool(t *testing.T) {
 	t.Parallel()
-	closed := &api.RolloutWindows{Open: []api.Window{{Cron: "0 22 * * *", DurationMinutes: 60}}}
-	blackout := &api.RolloutWindows{Blackouts: []api.Window{{Name: "freeze", From: "2026-03-01", Until: "2026-03-03"}}}
-	for name, c := range map[string]struct {
-		specs   []api.RolloutPolicySpec
-		nodes   []string
-		other   []string // of pool canary
-		verdict progress.Verdict
-		says    string
-		until   string
-	}{
-		"nothing": {
-			specs: []api.RolloutPolicySpec{{}}, nodes: []string{"a A Done"},
-		},
-		"no window is open": {
-			specs: []api.RolloutPolicySpec{{Windows: closed}}, nodes: []string{"a A Done"},
-			verdict: progress.OutsideWindow, says: "the next one opens at 2026-03-02T22:00:00Z", until: "2026-03-02T22:00:00Z",
-		},
-		"a blackout": {
-			specs: []api.RolloutPolicySpec{{Windows: blackout}}, nodes: []string{"a A Done"},
-			verdict: progress.OutsideWindow, says: "blackout freeze is in force", until: "2026-03-04T00:00:00Z",
-		},
-		"another pool comes first": {
-			specs: []api.RolloutPolicySpec{{DependsOn: []string{"canary"}}},
-			nodes: []string{"a A Done"}, other: []string{"x B Done", "y A>B Working"},
-			verdict: progress.WaitsForPool, says: "pool canary comes first: 1 of its 2 nodes are updated",
-		},
-		"another pool has come and does not serve": {
-			specs: []api.RolloutPolicySpec{{DependsOn: []string{"canary"}}},
-			nodes: []string{"a A Done"}, other: []string{"x B Done", "y B Done notready"},
-			verdict: progress.WaitsForPool, says: "2 of its 2 nodes are updated, and node y does not serve",
-		},
-		"no window will ever open again": {
-			specs: []api.RolloutPolicySpec{{Windows: &api.RolloutWindows{Open: []api.Window{{From: "2026-01-01", Until: "2026-01-02"}}}}},
-			nodes: []string{"a A Done"}, verdict: progress.PolicyUnusable, says: "by spec.windows none will ever open again",
-		},
-		"another pool has come": {
-			specs: []api.RolloutPolicySpec{{DependsOn: []string{"canary"}}},
-			nodes: []string{"a A Done"}, other: []string{"x B Done"},
-		},
-		"a pool that is not there": {
-			specs:   []api.RolloutPolicySpec{{DependsOn: []string{"none"}}},
-			nodes:   []string{"a A Done"},
-			verdict: progress.PolicyUnusable, says: "spec.dependsOn names pool none",
-		},
-		"two policies": {
-			specs: []api.RolloutPolicySpec{{}, {}}, nodes: []string{"a A Done"},
-			verdict: progress.PolicyUnusable, says: "2 RolloutPolicies select pool worker",
-		},
-		"a policy that makes no sense": {
-			specs: []api.RolloutPolicySpec{{FailureBudget: number("none")}}, nodes: []string{"a A Done"},
-			verdict: progress.PolicyUnusable, says: "spec.failureBudget",
-		},
-		"the failure budget is spent by nodes that can't get there": {
-			specs:   []api.RolloutPolicySpec{{FailureBudget: number("2")}},
-			nodes:   []string{"a A Done", "b A>B Degraded", "c A>B RolledBack failed=B"},
-			verdict: progress.FailureBudget, says: "B failed on 2 of at most 2 nodes: b, c",
-		},
-		"the failure budget has room": {
-			specs: []api.RolloutPolicySpec{{FailureBudget: number("3")}},
-			nodes: []string{"a A Done", "b A>B Degraded", "c A>B RolledBack failed=B"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p, other := pool(t, "worker", c.nodes...), pool(t, "canary", c.other...)
-			var policies []api.RolloutPolicy
-			for _, s := range c.specs {
-				policies = append(policies, policyOf(s))
-			}
-			follow(policies, p, other)
-			h := p.Rules.Hold
-			if c.verdict == "" {
-				if h != nil {
-					t.Fatalf("held: %+v", h)
-				}
-				return
-			}
-			if h == nil || h.Verdict != c.verdict || !strings.Contains(h.Because, c.says) || h.Do == "" {
-				t.Fatalf("got %+v, want %s: %s", h, c.verdict, c.says)
-			}
-			if c.until != "" && !h.Until.Equal(at(t, c.until)) {
-				t.Errorf("until %s, want %s", h.Until, c.until)
-			}
-		})
-	}
+	runTable(t, "pool-held.txt")
 }
 
 func TestPoolsThatWaitForEachOtherAreHeldAndSaySo(t *testing.T) {
 	t.Parallel()
-	a, b := pool(t, "a", "n A Done"), pool(t, "b", "m A Done")
-	first := policyOf(api.RolloutPolicySpec{DependsOn: []string{"b"}}, "a")
-	second := policyOf(api.RolloutPolicySpec{DependsOn: []string{"a"}}, "b")
-	second.Name = "second"
-	follow([]api.RolloutPolicy{first, second}, a, b)
-	for _, p := range []*progress.Pool{a, b} {
-		if h := p.Rules.Hold; h == nil || h.Verdict != progress.PolicyUnusable || !strings.Contains(h.Because, "waits for") {
-			t.Errorf("pool %s: %+v", p.Name, h)
-		}
-	}
+	runTable(t, "circle.txt")
 }
 
 func TestABypassGoesForOneConfigurationAndKeepsTheBudget(t *testing.T) {
 	t.Parallel()
-	spec := api.RolloutPolicySpec{
-		Windows:       &api.RolloutWindows{Open: []api.Window{{Cron: "0 22 * * *", DurationMinutes: 60}}},
-		Stages:        []api.RolloutStage{{Name: "canary", Nodes: number("1"), SoakSeconds: 600}},
-		FailureBudget: number("1"), MinReadySeconds: 600,
-	}
-	p := pool(t, "worker", "a A Done", "b B Done arrived=1m")
-	p.Bypass = &api.Bypass{Config: "B", By: "ann", Why: "CVE"}
-	follow([]api.RolloutPolicy{policyOf(spec)}, p)
-	if got := held(p); got != "" || len(p.Rules.Soaking) > 0 {
-		t.Errorf("bypassed, and held: %q, soaking %v", got, p.Rules.Soaking)
-	}
-	p = pool(t, "worker", "a A Done", "b B Done arrived=1m")
-	p.Bypass = &api.Bypass{Config: "C", By: "ann", Why: "CVE"}
-	follow([]api.RolloutPolicy{policyOf(spec)}, p)
-	if got := held(p); got != "a:OutsideWindow b:OutsideWindow" {
-		t.Errorf("bypassed for another configuration: %q", got)
-	}
-	p = pool(t, "worker", "a A Done", "b A>B Degraded")
-	p.Bypass = &api.Bypass{Config: "B", By: "ann", Why: "CVE"}
-	follow([]api.RolloutPolicy{policyOf(spec)}, p)
-	if p.Rules.Hold == nil || p.Rules.Hold.Verdict != progress.FailureBudget {
-		t.Errorf("the budget is bypassed: %+v", p.Rules.Hold)
-	}
+	runTable(t, "bypass.txt")
 }
 
 func TestANodeThatJoinsWaitsForNoWindow(t *testing.T) {
 	t.Parallel()
-	p := pool(t, "worker", "a A Done")
-	p.Nodes = append(p.Nodes, progress.Node{Name: "b", Joining: true}, progress.Node{Name: "c"})
-	follow([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{
-		Windows: &api.RolloutWindows{Open: []api.Window{{Cron: "0 22 * * *", DurationMinutes: 60}}},
-	})}, p)
-	if got := held(p); got != "a:OutsideWindow c:OutsideWindow" {
-		t.Errorf("held: %q", got)
-	}
+	runTable(t, "joining.txt")
 }
 
 func TestFindingsSayWhatIsWrongWithEachPolicy(t *testing.T) {

@@ -25,11 +25,11 @@ func TestAStageWhoseNodesAreNotThereHoldsWhatItWouldProve(t *testing.T) {
 		reason   string // of the policy, and whether it says which stage
 		says     bool
 	}{
-		"it soaks":          {api.RolloutStage{SoakSeconds: 60, NodeSelector: typo}, []string{"a A Done tier=canary"}, false, true, api.RolloutNoNodes, true},
+		"it soaks":          {api.RolloutStage{SoakSeconds: 60, NodeSelector: typo}, []string{"a A Done label=tier:canary"}, false, true, api.RolloutNoNodes, true},
 		"it has gates":      {api.RolloutStage{Gates: gate, NodeSelector: typo}, []string{"a A Done"}, false, true, api.RolloutNoNodes, true},
 		"an emergency":      {api.RolloutStage{SoakSeconds: 60, NodeSelector: typo}, []string{"a A Done"}, true, false, api.RolloutNoNodes, true},
 		"it proves nothing": {api.RolloutStage{NodeSelector: typo}, []string{"a A Done"}, false, false, api.RolloutInForce, true},
-		"it has one":        {api.RolloutStage{SoakSeconds: 60, NodeSelector: typo}, []string{"a A Done tier=canry"}, false, false, api.RolloutInForce, false},
+		"it has one":        {api.RolloutStage{SoakSeconds: 60, NodeSelector: typo}, []string{"a A Done label=tier:canry"}, false, false, api.RolloutInForce, false},
 		"any node will do":  {api.RolloutStage{SoakSeconds: 60}, []string{"a A Done"}, false, false, api.RolloutInForce, false},
 		"an empty pool":     {api.RolloutStage{SoakSeconds: 60, NodeSelector: typo}, nil, false, false, api.RolloutInForce, false},
 	} {
@@ -40,7 +40,7 @@ func TestAStageWhoseNodesAreNotThereHoldsWhatItWouldProve(t *testing.T) {
 			if c.bypassed {
 				p.Bypass = &api.Bypass{Config: "B", By: "ann", Why: "CVE"}
 			}
-			other := pool(t, "lab", "x A Done tier=canry")
+			other := pool(t, "lab", "x A Done label=tier:canry")
 			book := NewBook([]api.RolloutPolicy{policyOf(api.RolloutPolicySpec{Stages: []api.RolloutStage{c.stage}},
 				"worker", "lab")}, Unasked)
 			pools := []*progress.Pool{p, other}

@@ -49,7 +49,7 @@ func TestWhatFluxAndArgoReadOfAPool(t *testing.T) {
 		},
 		{
 			// What holds the drain is said of the node; the pool can still get there without anybody's doing.
-			"the only node is held by a budget", poolAt("A"), []string{"a A>B Working ours"},
+			"the only node is held by a budget", poolAt("A"), []string{"a A>B Working cordoned=agent"},
 			kstatus.InProgressStatus, "Progressing", "0 of 1 nodes are updated with B, on the way: a",
 		},
 		{

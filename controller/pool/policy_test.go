@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
@@ -20,135 +19,21 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-var (
-	closed = &progress.Hold{Verdict: progress.OutsideWindow, Because: "no window is open"}
-	later  = &progress.Hold{Verdict: progress.WaitsForStage, Because: "stage canary comes first"}
-)
+var closed = &progress.Hold{Verdict: progress.OutsideWindow, Because: "no window is open"}
 
 func TestDecideByThePoolsRules(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		setup setup
-		rules progress.Rules
-		want  []string
-	}{
-		"held as a whole: nobody": {
-			setup{nodes: []string{"a A Done", "b A Done"}}, progress.Rules{Hold: closed}, nil,
-		},
-		"one may go and one may not": {
-			setup{maxUnavailable: "2", nodes: []string{"a A Done", "b A Done"}},
-			progress.Rules{Holds: map[string]*progress.Hold{"a": later}}, []string{"b>B"},
-		},
-		"who goes back to what it has is not held": {
-			setup{nodes: []string{"a B>X Working ours"}}, progress.Rules{Hold: closed}, []string{"a>B"},
-		},
-		"on its way to what nobody wants any more, and held: back": {
-			setup{nodes: []string{"a A>X Working ours"}}, progress.Rules{Hold: closed}, []string{"a>A"},
-		},
-		"a window closes: who serves is taken back, who is drained is not": {
-			setup{maxUnavailable: "2", nodes: []string{"a A>B Working", "b A>B Working ours"}},
-			progress.Rules{Hold: closed, OnClose: api.CloseTakesBackServing}, []string{"a>A"},
-		},
-		"a window closes: who is drained is taken back as well": {
-			setup{maxUnavailable: "2", nodes: []string{"a A>B Working", "b A>B Working ours"}},
-			progress.Rules{Hold: closed, OnClose: api.CloseTakesBackDraining}, []string{"a>A", "b>A"},
-		},
-		"a window closes: all may finish": {
-			setup{maxUnavailable: "2", nodes: []string{"a A>B Working", "b A>B Working ours"}},
-			progress.Rules{Hold: closed, OnClose: api.CloseFinishes}, nil,
-		},
-		"a window closes: who has rolled back goes on saying so": {
-			setup{nodes: []string{"a A>B RolledBack failed=B"}},
-			progress.Rules{Hold: closed, OnClose: api.CloseTakesBackDraining, FailureBudget: 2}, nil,
-		},
-		"a soaking node takes a place": {
-			setup{nodes: []string{"a B Done", "b A Done"}},
-			progress.Rules{Soaking: map[string]time.Time{"a": t0.Add(time.Minute)}}, nil,
-		},
-		"the order is the rules'": {
-			setup{nodes: []string{"a A Done", "b A Done"}},
-			progress.Rules{Places: map[string]int{"a": 1, "b": 0}}, []string{"b>B"},
-		},
-		"the budget forgives one, which is not sent again": {
-			setup{nodes: []string{"a A>B RolledBack failed=B", "b A Done"}},
-			progress.Rules{FailureBudget: 2}, []string{"b>B"},
-		},
-		"the budget is spent": {
-			setup{maxUnavailable: "3", nodes: []string{"a A>B RolledBack failed=B", "b A>B RolledBack failed=B", "c A Done"}},
-			progress.Rules{FailureBudget: 2}, nil,
-		},
-		"where it failed it is not tried again, within the budget": {
-			setup{nodes: []string{"a A Done failed=B", "b A Done"}}, progress.Rules{FailureBudget: 2}, []string{"b>B"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := c.setup.state(t)
-			c.rules.Policy = "careful"
-			p.Rules = c.rules
-			if diff := cmp.Diff(c.want, sends(p, decide(p, bounds{Now: t0}))); diff != "" {
-				t.Errorf("sends (-want +got):\n%s", diff)
-			}
-		})
-	}
+	runTable(t, "send-by-rules.txt")
 }
 
 func TestANodeSaysWhenItArrived(t *testing.T) {
 	t.Parallel()
-	decide := func(n progress.Node, policy string) api.Arrival {
-		p := setup{}.state(t)
-		p.Nodes, p.Rules.Policy = []progress.Node{n}, policy
-		for _, s := range decide(p, bounds{Now: t0}).Steps {
-			return s.Arrived
-		}
-		return n.Arrived
-	}
-	sent, there := api.Arrival{Config: "B"}, api.Arrival{Config: "B", Since: t0}
-	waiting := node(t, "a A Done")
-	if got := decide(waiting, "careful"); got != sent {
-		t.Errorf("sent: %+v", got)
-	}
-	if got := decide(waiting, ""); got != (api.Arrival{}) {
-		t.Errorf("without a policy: %+v", got)
-	}
-	arrived := node(t, "a B Done")
-	arrived.Arrived = sent
-	if got := decide(arrived, "careful"); got != there {
-		t.Errorf("arrived: %+v", got)
-	}
-	away := arrived
-	away.NotReady = "Ready=Unknown"
-	if got := decide(away, "careful"); got != sent {
-		t.Errorf("arrived, and not ready: %+v", got)
-	}
-	if got := decide(node(t, "a B Done"), "careful"); got != (api.Arrival{}) {
-		t.Errorf("was there before anybody sent it: %+v", got)
-	}
+	runTable(t, "arrived.txt")
 }
 
 func TestAPoolSaysThatItIsHeld(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		nodes  []string
-		rules  progress.Rules
-		reason string
-	}{
-		"by a window":                    {[]string{"a A Done"}, progress.Rules{Hold: closed}, "OutsideWindow"},
-		"not while its stage is at work": {[]string{"a A>B Working", "b A Done"}, progress.Rules{Holds: map[string]*progress.Hold{"b": later}}, ""},
-		"by a stage that has stopped":    {[]string{"a A>B Degraded", "b A Done"}, progress.Rules{Holds: map[string]*progress.Hold{"b": later}}, "WaitsForStage"},
-		"not when all are there":         {[]string{"a B Done"}, progress.Rules{Hold: closed}, ""},
-		"not where one may go":           {[]string{"a A Done", "b A Done"}, progress.Rules{Holds: map[string]*progress.Hold{"b": later}}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := setup{nodes: c.nodes}.state(t)
-			p.Rules = c.rules
-			got := heldCondition(p)
-			if got.Reason != c.reason || (got.Status == corev1.ConditionTrue) != (c.reason != "") {
-				t.Errorf("got %s %q: %s", got.Status, got.Reason, got.Message)
-			}
-		})
-	}
+	runTable(t, "held.txt")
 }
 
 func TestAPolicysStatusSaysWhereItsPoolsStand(t *testing.T) {
