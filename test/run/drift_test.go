@@ -162,7 +162,9 @@ func TestNothingIsWrittenBackWhileSomebodyHoldsTheNode(t *testing.T) {
 	if c := n.host.Counts(); c[fakehost.Repair] != 0 {
 		t.Fatalf("%v", c)
 	}
+	// The policy and the Node come by two watches, in any order. A head that starts has read both.
 	n.policy(n.a, `{"policy":"repair","paused":true}`)
+	n.restart()
 	n.patch(`{"spec":{"unschedulable":null}}`)
 	time.Sleep(2 * time.Second) //nolint:forbidigo // as above
 	if c := n.host.Counts(); c[fakehost.Repair] != 0 {
