@@ -11,15 +11,15 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// argumentsDir is where an image has the kernel arguments that bootc sets for it, a list of them in each *.toml.
+// argumentsDir is the directory where an image has the kernel arguments that bootc sets for it, a list in each *.toml.
 const argumentsDir = "/usr/lib/bootc/kargs.d"
 
-// rustArch has the architectures that Rust calls otherwise than Go does; a file names some in Rust's words.
+// rustArch has Rust's names of the architectures for which Go has another name. A file uses Rust's names.
 var rustArch = map[string]string{
 	"amd64": "x86_64", "arm64": "aarch64", "386": "x86", "ppc64le": "powerpc64", "ppc64": "powerpc64",
 }
 
-// appendArguments appends the kernel arguments of one file, which may hold for some architectures alone.
+// appendArguments appends the kernel arguments of one file, which may be for some architectures only.
 func appendArguments(list []string, file []byte, arch string) ([]string, error) {
 	var config struct {
 		Arguments     []string `toml:"kargs"`

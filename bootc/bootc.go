@@ -24,50 +24,49 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// Driver composes the OS of a host that bootc manages: whole images, no packages. Its deployments are Plain's to make.
+// Driver composes the OS of a host that bootc manages: whole images, no packages. Plain makes the deployments.
 //
-// bootc switch always stages what it has pulled, and can't lock it: whoever shut the machine down before we could would
-// boot the new OS without its configuration. So nothing is ever staged: ostree notes what is in /run/ostree, and our
-// bootc has a mount namespace in which that is another directory. In it bootc sees the host as it is, and what it
-// stages is staged in there; the shutdown, and everybody else, finds nothing. What counts is the commit, which a ref
-// holds, and the text of the origin file.
+// bootc switch always stages what it has pulled, and can't lock it. A shutdown before the lock would boot the new OS
+// without its configuration. So nothing is staged on the host itself. ostree notes the staged deployment in
+// /run/ostree. The bootc that Driver runs has a mount namespace with another directory there. bootc sees the host
+// otherwise unchanged, and stages into that directory. The shutdown, and every other program, finds nothing staged. The
+// results are the commit, which a ref holds, and the text of the origin file.
 type Driver struct {
-	// Progress, if it is set before the first call, is told what a switch says of itself: a line of text at a time, from
-	// another goroutine.
+	// Progress, if set before the first call, gets the messages of a switch: one line of text at a time, from another
+	// goroutine.
 	Progress func(text string)
 
 	run   ostree.Runner
 	tools *ostree.Tools
 	root  string
 	plain *ostree.Plain
-	// delays are the pauses between attempts that the network made fail; one attempt more than delays.
+	// delays are the pauses between attempts that fail because of the network. One more attempt follows the last pause.
 	delays []time.Duration
-	// lockWait is how long another program may hold the lock of the sysroot before bootc is not even started.
+	// lockWait is how long another program may hold the lock of the sysroot before Driver gives up without starting bootc.
 	lockWait time.Duration
 }
 
-// New returns a Driver for the host that plain is for. run asks bootc; a switch is among the tools, which outlive
-// this process.
+// New returns a Driver for the host that plain is for. run asks bootc. tools run a switch, which outlives this process.
 func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
 	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain,
 		delays: plain.PullDelays, lockWait: 10 * time.Minute}
 }
 
 const (
-	// bootcUnit is what a switch runs in.
+	// bootcUnit is the unit that a switch runs in.
 	bootcUnit = "noderefit-bootc"
-	// ostreeState is where ostree notes what lasts until the next boot.
+	// ostreeState is the directory where ostree notes what lasts until the next boot.
 	ostreeState = "/run/ostree"
-	// bootcState is what stands in its place while bootc runs.
+	// bootcState is the directory in its place while bootc runs.
 	bootcState = "/run/" + bootcUnit
-	// rebootRequired is what bootc writes for whoever reboots machines by it.
+	// rebootRequired is the file that bootc writes for programs that reboot machines.
 	rebootRequired = "/run/reboot-required"
 )
 
 func (b *Driver) host(path string) string { return filepath.Join(b.root, path) }
 
-// Current is what the booted deployment is. An image from a registry has the digest that it was pulled with, whether
-// the host was told to take it by that or not. One fork.
+// Current returns the booted system. An image from a registry has the digest that it was pulled with, even if the host
+// was given a tag only. One fork.
 func (b *Driver) Current(ctx context.Context) (osimage.System, error) {
 	const doing = "reading what is booted"
 	host, err := b.status(ctx, b.run)
@@ -85,7 +84,7 @@ func (b *Driver) Current(ctx context.Context) (osimage.System, error) {
 		}
 		return osimage.System{Image: image.String()}, nil
 	}
-	// bootc says nothing about what it did not deploy.
+	// bootc reports nothing about a deployment that it did not make.
 	origin, err := b.plain.KeyFile(booted.OSTree.dir() + ".origin")
 	if err != nil {
 		return osimage.System{}, fmt.Errorf("%s: %w", doing, err)
@@ -101,10 +100,11 @@ func (b *Driver) Current(ctx context.Context) (osimage.System, error) {
 	}, nil
 }
 
-// Compose has bootc fetch the image of s. What somebody else has staged goes, as with any bootc switch. A run that an
-// earlier process began is waited for, or ended if it was for another image. A dozen forks.
+// Compose has bootc fetch the image of s. A deployment that another program has staged is removed, as with any bootc
+// switch. Compose waits for a run of an earlier process, or ends that run if it is for another image. A dozen forks.
 //
-// A reference that the host runs already, word by word, is not looked up anew: then it is what is booted.
+// If the host runs the very same reference, word by word, it is not looked up again. The booted system is the result
+// then.
 func (b *Driver) Compose(ctx context.Context, s osimage.System) (osimage.Composed, error) {
 	doing := "composing " + cmp.Or(s.Image, "what is booted")
 	refuse := func(class ostree.Class, err error) (osimage.Composed, error) {
@@ -165,7 +165,7 @@ func (b *Driver) Compose(ctx context.Context, s osimage.System) (osimage.Compose
 	return b.hold(ctx, doing, entry, transactions)
 }
 
-// settle ends whatever runs in our unit, or waits for it if it does the same as argv.
+// settle waits for a command in the Driver's unit that equals argv, and ends any other command there.
 func (b *Driver) settle(ctx context.Context, argv []string) error {
 	running, err := b.tools.Running(ctx, bootcUnit)
 	if err != nil || running == "" {
@@ -177,7 +177,8 @@ func (b *Driver) settle(ctx context.Context, argv []string) error {
 	return b.tools.Stop(ctx, bootcUnit)
 }
 
-// fetch runs bootc switch and gives what it has staged in there, nil if it found that there is nothing to do.
+// fetch runs bootc switch and returns the entry that it has staged in bootcState. fetch returns nil if bootc had
+// nothing to do.
 func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*bootcEntry, error) {
 	if err := b.awaitLock(ctx); err != nil {
 		return nil, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
@@ -236,7 +237,7 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*boo
 	return host.Status.Staged, nil
 }
 
-// tidy removes what a switch has left besides the commit: its state, and the deployment that nothing leads to.
+// tidy removes what a switch has left besides the commit: its state, and the deployment without a boot entry.
 func (b *Driver) tidy(ctx context.Context) error {
 	if err := os.RemoveAll(b.host(bootcState)); err != nil {
 		return wrapFailed("removing what a switch has left", err)
@@ -244,11 +245,12 @@ func (b *Driver) tidy(ctx context.Context) error {
 	return b.plain.Cleanup(ctx)
 }
 
-// statePattern is what of /run/ostree is passed on by name; ostree has plain names there.
+// statePattern matches the names in /run/ostree that bootc gets to see. ostree uses plain names there.
 var statePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// inside is a Runner for what has a state directory of its own, fresh: in it nothing is staged. The other things that
-// the real one has, such as the credentials for registries, are in it. Its unit tells by argv what it is for.
+// inside returns a Runner for commands with a fresh state directory of their own, in which nothing is staged. The
+// directory has everything else of the real one, such as the credentials for registries. argv is the unit's
+// description, so that settle can tell its purpose.
 func (b *Driver) inside(argv []string) (ostree.Runner, error) {
 	state := b.host(bootcState)
 	if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o755)); err != nil {
@@ -268,7 +270,7 @@ func (b *Driver) inside(argv []string) (ostree.Runner, error) {
 	return b.tools.In(bootcUnit, like), nil
 }
 
-// status asks bootc, run by run, about the host. One fork of it.
+// status asks bootc, run by run, about the host. One fork.
 func (b *Driver) status(ctx context.Context, run ostree.Runner) (*bootcHost, error) {
 	const doing = "asking bootc for its status"
 	output, err := run(ctx, "bootc", "status", "--json")
@@ -282,7 +284,8 @@ func (b *Driver) status(ctx context.Context, run ostree.Runner) (*bootcHost, err
 	return host, nil
 }
 
-// dropStaged drops what somebody else has staged. In our bootc's view it is not there, and so its files would go.
+// dropStaged removes a deployment that another program has staged. In bootc's view of the host that deployment is not
+// staged, so bootc would remove its files.
 func (b *Driver) dropStaged(ctx context.Context) error {
 	if _, err := os.Stat(b.host(ostreeState + "/staged-deployment")); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -299,8 +302,8 @@ func (b *Driver) dropStaged(ctx context.Context) error {
 	return nil
 }
 
-// takeBackReboot takes back that bootc asks for a reboot, which now would reach nothing, and restores what was there
-// before. The same words were there only if a process of ours had ended between a switch and this.
+// takeBackReboot removes bootc's request for a reboot, which would now reach nothing, and restores the text from
+// before. The same text was there before only if a process of the agent ended between a switch and takeBackReboot.
 func (b *Driver) takeBackReboot(before []byte) error {
 	path := b.host(rebootRequired)
 	text, err := os.ReadFile(path)
@@ -315,11 +318,11 @@ func (b *Driver) takeBackReboot(before []byte) error {
 	return os.WriteFile(path, before, 0o644)
 }
 
-// hold makes sure that the commit of an entry stays, and removes what else the switch has left.
+// hold makes the commit of an entry stay, and removes everything else that the switch has left.
 func (b *Driver) hold(ctx context.Context, doing string, entry *bootcEntry,
 	transactions int) (osimage.Composed, error) {
 	checksum := entry.OSTree.Checksum
-	// Somebody may have cleaned up, as soon as bootc had given back the lock of the sysroot.
+	// Another program may have cleaned up as soon as bootc released the lock of the sysroot.
 	text, err := os.ReadFile(b.host(entry.OSTree.dir() + ".origin"))
 	if err != nil {
 		return osimage.Composed{}, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
@@ -336,12 +339,12 @@ func (b *Driver) hold(ctx context.Context, doing string, entry *bootcEntry,
 	if entry.Image != nil {
 		base = entry.Image.Digest
 	}
-	// What of an origin is of that deployment alone, such as its pin, comes last.
+	// The last part of an origin concerns that deployment alone, such as its pin.
 	origin, _, _ := strings.Cut(string(text), "[libostree-transient]")
 	return osimage.Composed{Checksum: checksum, Origin: origin, Base: base, Transactions: transactions}, nil
 }
 
-// Present says whether what Compose gave for s is still held whole, and is s. One fork if s is what is booted, else
+// Present reports whether the result of Compose for s is still held as a whole, and is s. One fork if s is booted, else
 // none.
 func (b *Driver) Present(ctx context.Context, s osimage.System, c osimage.Composed) (bool, error) {
 	doing := "looking for the composed " + cmp.Or(s.Image, c.Checksum)
@@ -369,7 +372,7 @@ func (b *Driver) Present(ctx context.Context, s osimage.System, c osimage.Compos
 	return err == nil && want.SatisfiedBy(have, c.Base), nil
 }
 
-// originImage is the image that an origin file names, "" if it names none.
+// originImage returns the image that an origin file names, or "" if it names none.
 func originImage(origin string) string {
 	for line := range strings.Lines(origin) {
 		if image, ok := strings.CutPrefix(line, "container-image-reference="); ok {
@@ -379,7 +382,7 @@ func originImage(origin string) string {
 	return ""
 }
 
-// held is the commit that our ref holds, "" if there is none.
+// held returns the commit that ComposedRef holds, or "" if the ref does not exist.
 func (b *Driver) held() (string, error) {
 	text, err := os.ReadFile(b.host("/ostree/repo/refs/heads/" + ostree.ComposedRef))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -388,8 +391,8 @@ func (b *Driver) held() (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// Drop gives up what Compose holds, ends one that still runs, and removes what one has left that was interrupted. What
-// of it a deployment has stays. Two forks if there is nothing to drop.
+// Drop releases what Compose holds, ends a Compose that still runs, and removes what an interrupted one has left.
+// Objects of a deployment stay. Two forks if nothing is to be dropped.
 func (b *Driver) Drop(ctx context.Context) error {
 	const doing = "dropping what was composed"
 	if err := b.settle(ctx, nil); err != nil {
@@ -409,15 +412,16 @@ func (b *Driver) Drop(ctx context.Context) error {
 	if output, err := b.run(ctx, "ostree", "refs", "--delete", ostree.ComposedRef); err != nil {
 		return osimage.Failing(doing, output, err)
 	}
-	// It is no stable part of bootc's command line. Without it the layers stay until bootc fetches the next image.
+	// The command is not a stable part of bootc's interface. Without it the layers stay until bootc fetches the next
+	// image.
 	if _, err := b.run(ctx, "bootc", "internals", "cleanup"); err != nil && ctx.Err() != nil {
 		return osimage.Failing(doing, nil, err)
 	}
 	return b.tidy(ctx)
 }
 
-// left says whether there is something that an interrupted switch has left: its state, or after a boot the directory
-// of a deployment that ostree does not know.
+// left reports whether an interrupted switch has left something: its state, or after a boot the directory of a
+// deployment that ostree does not know.
 func (b *Driver) left(ctx context.Context) (bool, error) {
 	if _, err := os.Stat(b.host(bootcState)); !errors.Is(err, fs.ErrNotExist) {
 		return err == nil, err
@@ -440,7 +444,7 @@ func wrapFailed(doing string, err error) error {
 // lockPoll is how often the lock of the sysroot is looked at.
 const lockPoll = 500 * time.Millisecond
 
-// awaitLock waits until nobody has the lock of the sysroot. bootc waits for it too, but for ever.
+// awaitLock waits until no process has the lock of the sysroot. bootc would wait too, but without a limit.
 func (b *Driver) awaitLock(ctx context.Context) error {
 	for deadline := time.Now().Add(b.lockWait); ; {
 		held, err := sysrootLocked(b.host("/ostree/lock"))
@@ -456,7 +460,7 @@ func (b *Driver) awaitLock(ctx context.Context) error {
 	}
 }
 
-// sysrootLocked says whether a process holds the lock on a file, as ostree takes it.
+// sysrootLocked reports whether a process holds the lock on a file, as ostree takes it.
 func sysrootLocked(path string) (bool, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -473,10 +477,10 @@ func sysrootLocked(path string) (bool, error) {
 	return lock.Type != unix.F_UNLCK, nil
 }
 
-// KernelArguments are those that the composed image adds to what the booted one has brought, and those of the booted
-// one that it does not have: what bootc would have done to the command line at the switch. Materialise does it: first
-// every argument that equals one of removed goes, then added come last, then the configuration's own follow. An image
-// without a kargs.d leaves everything as it is. A fork for each file of the image, and one or two.
+// KernelArguments returns the arguments that the composed image has and the booted one lacks, and those that only the
+// booted image has. bootc itself would have changed the command line so at the switch. Materialise makes the change.
+// First every argument that equals one of removed is dropped, then added follow, then the configuration's own
+// arguments. An image without a kargs.d changes nothing. One fork for each file of the image, and one or two more.
 func (b *Driver) KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error) {
 	doing := "reading the kernel arguments of " + c.Checksum
 	deployments, err := b.plain.Status(ctx)

@@ -12,7 +12,7 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// bootcHost is what of bootc's status we need.
+// bootcHost is the part of bootc's status that is used here.
 type bootcHost struct {
 	Kind   string `json:"kind"`
 	Status struct {
@@ -23,8 +23,8 @@ type bootcHost struct {
 
 // bootcEntry is a deployment.
 type bootcEntry struct {
-	Image *bootcImage `json:"image"` // nil if it is of no image, or not of one alone
-	// Incompatible means that rpm-ostree has changed it.
+	Image *bootcImage `json:"image"` // nil if the deployment is of no image, or not of an image alone
+	// Incompatible reports whether rpm-ostree has changed the deployment.
 	Incompatible bool         `json:"incompatible"`
 	OSTree       *bootcOSTree `json:"ostree"` // nil with bootc's other back end
 }
@@ -35,7 +35,7 @@ type bootcImage struct {
 	Digest string         `json:"imageDigest"`
 }
 
-// bootcReference is what switch was told.
+// bootcReference is the reference that switch was given.
 type bootcReference struct {
 	Image     string `json:"image"`
 	Transport string `json:"transport"`
@@ -61,7 +61,7 @@ func parseBootcStatus(output []byte) (*bootcHost, error) {
 		if entry == nil || entry.OSTree == nil {
 			continue
 		}
-		// It goes into paths and command lines.
+		// The names go into paths and command lines.
 		o := *entry.OSTree
 		if !ostree.ChecksumPattern.MatchString(o.Checksum) || !ostree.OsPattern.MatchString(o.Stateroot) || o.Serial < 0 {
 			return nil, fmt.Errorf("parsing what bootc says: a deployment is %+v", o)
@@ -70,7 +70,7 @@ func parseBootcStatus(output []byte) (*bootcHost, error) {
 	return host, nil
 }
 
-// bootedOSTree is the booted deployment; an error says why there is none that we could replace.
+// bootedOSTree returns the booted deployment. An error has the reason why it can't be replaced.
 func (h *bootcHost) bootedOSTree() (*bootcEntry, error) {
 	switch {
 	case h.Status.Booted == nil:
@@ -81,12 +81,13 @@ func (h *bootcHost) bootedOSTree() (*bootcEntry, error) {
 	return h.Status.Booted, nil
 }
 
-// dir is where the deployment is on the host.
+// dir returns where the deployment is on the host.
 func (o *bootcOSTree) dir() string {
 	return "/ostree/deploy/" + o.Stateroot + "/deploy/" + o.Checksum + "." + strconv.Itoa(o.Serial)
 }
 
-// signature says how the image is verified, "" if it is not, and by which ostree remote if by one.
+// signature returns how the image is verified, "" if it is not verified, and the ostree remote that verifies it, if
+// any.
 func (r bootcReference) signature() (verify osimage.Verification, remote string, err error) {
 	if len(r.Signature) == 0 || string(r.Signature) == "null" {
 		return osimage.VerifyNothing, "", nil
@@ -109,7 +110,7 @@ func (r bootcReference) signature() (verify osimage.Verification, remote string,
 	return "", "", fmt.Errorf("the signature %s of image %s is unknown", r.Signature, r.Image)
 }
 
-// parse is the reference as an Image.
+// parse returns the reference as an Image.
 func (r bootcReference) parse() (osimage.Image, error) {
 	verify, remote, err := r.signature()
 	if err != nil {
@@ -127,7 +128,7 @@ func (r bootcReference) parse() (osimage.Image, error) {
 	return osimage.ParseImage(text)
 }
 
-// reference is the image with the digest that it was fetched with, where a reference can have one.
+// reference returns the image with the digest that it was fetched with, if such a reference can have one.
 func (i *bootcImage) reference() (osimage.Image, error) {
 	image, err := i.Image.parse()
 	if err == nil && image.Transport == osimage.Registry && image.Digest == "" &&
@@ -137,7 +138,7 @@ func (i *bootcImage) reference() (osimage.Image, error) {
 	return image, err
 }
 
-// runs says whether the entry was made by the very reference, so that bootc switch would find nothing to do.
+// runs reports whether the entry was made from the same reference, so that bootc switch would find nothing to do.
 func (e *bootcEntry) runs(want osimage.Image) bool {
 	if e.Image == nil {
 		return false
@@ -150,7 +151,7 @@ func (e *bootcEntry) runs(want osimage.Image) bool {
 	return err == nil && (verify == osimage.VerifyPolicy) == enforce && verify != osimage.VerifyByRemote
 }
 
-// differs says what about the entry is not what was wanted, in the OS of that name; nil if nothing.
+// differs returns what about the entry is not as wanted, in the OS of that name, and nil if nothing is.
 func (e *bootcEntry) differs(want osimage.Image, stateroot string) error {
 	if e.OSTree.Stateroot != stateroot {
 		return fmt.Errorf("bootc has made a deployment of %s, and %s is booted", e.OSTree.Stateroot, stateroot)

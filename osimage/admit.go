@@ -11,7 +11,7 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// Admitted is the image that text names, if the signature policy of the host at root lets it in.
+// Admitted parses text and returns the image, if the signature policy of the host at root admits it.
 func Admitted(root, text string) (Image, error) {
 	image, err := ParseImage(text)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// credentialTexts are what a registry says to those whom it does not know, or does not let at an image.
+// credentialTexts are the answers of a registry that does not know the caller, or refuses the caller an image.
 var credentialTexts = []string{
 	"unauthorized", "authentication required", //nolint:misspell // a registry's own word
 	"requested access to the resource is denied", "403 (Forbidden)", "403 Forbidden",
 }
 
-// bootcTexts are what bootc, skopeo below it and the registries say. The first that fits decides.
+// bootcTexts are messages of bootc, of skopeo, which bootc calls, and of registries. The first text that fits decides.
 var bootcTexts = []struct {
 	class ostree.Class
 	parts []string
@@ -32,7 +32,7 @@ var bootcTexts = []struct {
 	{ostree.Invalid, []string{
 		"manifest unknown", "name unknown", "404 (Not Found)", "invalid reference format", "no such file or directory",
 		"does not resolve to an image ID", "no image found in", "does not have ostree.bootable label",
-		// What a signature policy says.
+		// Messages about a signature policy.
 		"Source image rejected", "signature was required", "cryptographic signature verification failed",
 		"Cannot currently verify layered containers via ostree remote",
 	}},
@@ -45,7 +45,7 @@ var bootcTexts = []struct {
 	}},
 }
 
-// WithHint adds to a failure what the host's files say about the credentials for the image, if they were the trouble.
+// WithHint adds to a failure what the host's files have about credentials for the image, if credentials were the cause.
 func WithHint(err error, image Image, read func(path string) ([]byte, error)) error {
 	typed, ok := errors.AsType[*ostree.Error](err)
 	if !ok || !ostree.ContainsAny(err.Error(), credentialTexts...) {
@@ -58,7 +58,7 @@ func WithHint(err error, image Image, read func(path string) ([]byte, error)) er
 	return &ostree.Error{Class: typed.Class, Doing: typed.Doing, Err: fmt.Errorf("%w; %s", typed.Err, hint)}
 }
 
-// Failing makes an Error out of what a tool returned, as failing does, knowing what bootc says as well.
+// Failing makes an Error of a tool's error, as ostree.Failing does. Failing knows the messages of bootc as well.
 func Failing(doing string, output []byte, err error) error {
 	command, ok := errors.AsType[*ostree.CommandError](err)
 	if !ok || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package osimage says what the OS of a deployment is: the image that a configuration names, whether the host's policy
-// for signatures lets it in, what it has become on the disk, and what the tools that pull it say when they fail.
+// Package osimage describes the OS of a deployment: the image that a configuration names, and what it has become on the
+// disk. The package checks the image against the host's policy for signatures. The package also classes the errors of
+// the tools that pull images.
 package osimage
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// ImageKind says what an Image is.
+// ImageKind is the kind of an Image.
 type ImageKind string
 
 // The kinds of images.
@@ -24,10 +25,10 @@ const (
 	OSTreeCommit   ImageKind = "ostree commit"
 )
 
-// Transport is where a container image is read from, by the name that the tools of containers have for it.
+// Transport is where a container image is read from, by the name that container tools use.
 type Transport string
 
-// The transports. What the others name is a path on the host, but for ContainersStorage.
+// The transports. Registry and ContainersStorage name images, all others a path on the host.
 const (
 	Registry          Transport = "registry"
 	ContainersStorage Transport = "containers-storage"
@@ -39,41 +40,41 @@ const (
 
 var transports = []Transport{Registry, ContainersStorage, OCIDirectory, OCIArchive, DockerArchive, PlainDirectory}
 
-// Verification is what a reference says about the signatures of a container image.
+// Verification is what a reference demands about the signatures of a container image.
 type Verification string
 
-// The verifications. One that is unsaid is settled by Policy.Admit.
+// The verifications. Policy.Admit replaces VerifyUnsaid.
 const (
-	VerifyUnsaid   Verification = ""              // a bare reference: whatever the host's policy demands
+	VerifyUnsaid   Verification = ""              // a bare reference: the host's policy decides
 	VerifyNothing  Verification = "unverified"    // the reference wants no verification
 	VerifyPolicy   Verification = "policy"        // by the host's policy, which must demand a signature
 	VerifyByRemote Verification = "ostree remote" // the commit in the image, by the keys of an ostree remote
 )
 
-// Image is an osImageURL that was parsed. Two of them are == if they say the same in the same words; whether they name
-// the same system is another question, see SatisfiedBy.
+// Image is a parsed osImageURL. Two Images are == if their references have the same meaning in the same words.
+// SatisfiedBy tells whether they name the same system.
 type Image struct {
 	Kind ImageKind
-	// Remote is an ostree remote: that which has the commit ("" for one that is in the host's repository), or that whose
-	// keys verify a container image (VerifyByRemote).
+	// Remote is an ostree remote. For a commit, it is the remote that has the commit ("" for a commit in the host's
+	// repository). For VerifyByRemote, it is the remote whose keys verify the container image.
 	Remote string
-	// Ref or Checksum, 64 hex digits, is of an OSTreeCommit.
+	// An OSTreeCommit has one of Ref and Checksum, 64 hex digits.
 	Ref      string
 	Checksum string
 
-	// The others are of a ContainerImage.
+	// The other fields belong to a ContainerImage.
 
 	Verify    Verification
 	Transport Transport
-	// Name is the repository with its registry's host, as it was written; of containers-storage it may have the store in
-	// brackets before it, or be the ID of an image; of other transports it is an absolute path.
+	// Name is the repository with its registry's host, as written. In containers-storage it may begin with the store in
+	// brackets, or be the ID of an image. With other transports it is an absolute path.
 	Name string
-	// Tag is what follows the name after a colon, without the digest. In an archive it may be a reference of its own.
+	// Tag follows the name after a colon, without the digest. In an archive the tag may be a reference of its own.
 	Tag    string
 	Digest string // sha256:..., of the manifest
 }
 
-// Words before the first colon that say how the signatures of a container image are verified.
+// The schemes: words before the first colon on how the signatures of a container image are verified.
 const (
 	SchemeSigned             = "ostree-image-signed"
 	SchemeUnverified         = "ostree-unverified-image"
@@ -86,25 +87,26 @@ var schemes = []string{
 	schemeUnverifiedRegistry, SchemeUnverified, SchemeSigned, schemeRemoteRegistry, SchemeRemote,
 }
 
-// What schemes begin with; no remote may, so that a scheme with a slip of the pen is not taken for one.
+// schemePattern matches the beginning of a scheme. No remote may match, so that a misspelt scheme is not taken for a
+// remote.
 var schemePattern = regexp.MustCompile(`^ostree-(?:image|unverified|remote)[a-z-]*$`)
 
 var (
 	remotePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
-	// The host of a registry, with its port.
+	// hostPattern matches the host of a registry, with its port.
 	hostPattern = regexp.MustCompile(
 		`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:]+\])` +
 			`(?::[0-9]{1,5})?$`)
 	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)
 	tagPattern        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	// DigestPattern is the digest of an image.
+	// DigestPattern matches the digest of an image.
 	DigestPattern = regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$`)
 )
 
-// maxImage is the longest osImageURL that is taken, in bytes: a repository has up to 255, and paths may be long.
+// maxImage is the longest accepted osImageURL, in bytes. A repository has up to 255, and paths may be long.
 const maxImage = 4096
 
-// ParseImage parses an osImageURL. It is one of
+// ParseImage parses an osImageURL, which is one of
 //
 //	HOST/NAME[:TAG][@DIGEST]                              a registry's image; signatures as the host's policy demands
 //	ostree-unverified-registry:NAME[:TAG][@DIGEST]        the same without
@@ -117,12 +119,12 @@ const maxImage = 4096
 // with TRANSPORT:... being docker://NAME, registry:NAME, containers-storage:NAME, oci:PATH[:TAG],
 // oci-archive:PATH[:TAG], docker-archive:PATH[:NAME] or dir:PATH.
 //
-// Of those without a scheme, one is a container image if it has an @, or if what is before its first slash is the host
-// of a registry: localhost, a name with a dot in it, or anything with a port. So fedora:fedora/stable is a ref, and
-// fedora:5000/stable and my.remote/stable are not. The others are of ostree, whose remote can't have the name of a
-// transport.
+// A reference without a scheme is a container image if it has an @, or the host of a registry before its first slash.
+// Such a host is localhost, a name with a dot in it, or anything with a port. So fedora:fedora/stable is a ref, while
+// fedora:5000/stable and my.remote/stable are images. All other references without a scheme are of ostree, whose
+// remotes can't have the name of a transport.
 //
-// An error is an *Error of the class Invalid that names osImageURL and the part of it that is wrong.
+// An error is an *Error of the class Invalid. It names osImageURL and the wrong part of it.
 func ParseImage(text string) (Image, error) {
 	image, err := parseImage(text)
 	if err != nil {
@@ -171,7 +173,7 @@ func parseImage(text string) (Image, error) {
 	return image.withTransport(rest)
 }
 
-// parseBare reads what has no scheme.
+// parseBare reads a reference without a scheme.
 func parseBare(text string) (Image, error) {
 	host, _, hasPath := strings.Cut(text, "/")
 	if strings.Contains(text, "@") || hasPath && isRegistryHost(host) {
@@ -197,7 +199,8 @@ func parseBare(text string) (Image, error) {
 	return image, nil
 }
 
-// isRegistryHost tells what stands before the first slash of a reference from the first part of a path or of a ref.
+// isRegistryHost tells the host of a registry, before the first slash of a reference, from the first part of a path or
+// ref.
 func isRegistryHost(s string) bool {
 	return hostPattern.MatchString(s) && (s == "localhost" || strings.ContainsAny(s, ".:"))
 }
@@ -282,7 +285,7 @@ func (i Image) withStored(text string) (Image, error) {
 	return i, err
 }
 
-// String is the reference as a configuration would have it. To parse it gives the same Image.
+// String returns the reference as in a configuration. Parsing it gives the same Image.
 func (i Image) String() string {
 	target := i.Name
 	if i.Tag != "" {
@@ -297,11 +300,12 @@ func (i Image) String() string {
 	return i.withScheme(target)
 }
 
-// Refspec is the reference in the words of rpm-ostree: what rebase takes, and what status and an origin file show. One
-// that says nothing about signatures is unverified there, and one with a digest leaves its tag out.
+// Refspec returns the reference in the words of rpm-ostree: as rebase takes it, and as status and an origin file show
+// it. A reference without a verification is unverified there. A reference with a digest leaves its tag out.
 func (i Image) Refspec() string { return i.withScheme(i.Target()) }
 
-// Target is what is pulled, within its transport. With a digest there is no tag: the tools refuse references with both.
+// Target returns what is pulled, within its transport. With a digest it has no tag: the tools refuse references with
+// both.
 func (i Image) Target() string {
 	switch {
 	case i.Digest != "":
@@ -312,7 +316,7 @@ func (i Image) Target() string {
 	return i.Name
 }
 
-// withScheme puts before the target of a container image how it is verified and the transport.
+// withScheme returns a container image's target with its verification and its transport before it.
 func (i Image) withScheme(target string) string {
 	if i.Kind == OSTreeCommit {
 		if i.Remote == "" {
@@ -335,8 +339,9 @@ func (i Image) withScheme(target string) string {
 	return SchemeUnverified + ":" + from + target
 }
 
-// Bootc is the reference in the words of bootc switch: the values of --transport and of TARGET, and whether
-// --enforce-container-sigpolicy is given. What bootc can't take is an *Error of the class Invalid.
+// Bootc returns the reference in the words of bootc switch: the values of --transport and of TARGET, and whether
+// --enforce-container-sigpolicy is given. For an image that bootc can't take, the error is an *Error of the class
+// Invalid.
 func (i Image) Bootc() (transport, target string, enforce bool, err error) {
 	switch {
 	case i.Kind != ContainerImage:
@@ -350,10 +355,10 @@ func (i Image) Bootc() (transport, target string, enforce bool, err error) {
 	return string(i.Transport), i.Target(), i.Verify == VerifyPolicy, nil
 }
 
-// SatisfiedBy says whether have, an image that a host runs, is what i asks for. reported is the digest that the host
-// reports of have, "" if it reports none. If i has a digest (or the checksum of a commit), that alone decides, from
-// wherever it came: it must be the reported one, or the one in have's own reference, because the digest of a list for
-// several architectures is never the reported one. Else the names decide. What verifies it makes no difference.
+// SatisfiedBy reports whether have, an image that a host runs, is what i asks for. reported is the digest that the host
+// reports for have, "" if it reports none. If i has a digest or the checksum of a commit, that alone decides, and the
+// source does not matter. The digest must be reported, or be in have's own reference, because the digest of a list for
+// several architectures is never reported. Otherwise the names decide. How an image is verified makes no difference.
 func (i Image) SatisfiedBy(have Image, reported string) bool {
 	switch {
 	case i.Kind != have.Kind:
@@ -370,13 +375,13 @@ func (i Image) SatisfiedBy(have Image, reported string) bool {
 	return i.Transport == have.Transport && i.Name == have.Name && i.Tag == have.Tag
 }
 
-// latest is the tag of a reference to a registry that has none.
+// latest is the tag that a registry assumes for a reference without one.
 const latest = "latest"
 
 // dockerHub is the registry of a name without a host.
 const dockerHub = "docker.io"
 
-// expanded is the name of a registry's image with what a short one leaves out, as signature policies know it.
+// expanded returns the full name of a registry's image, as signature policies know it. A short name leaves parts out.
 func (i Image) expanded() string {
 	host, path, hasPath := strings.Cut(i.Name, "/")
 	if !hasPath || !isRegistryHost(host) {
@@ -391,7 +396,8 @@ func (i Image) expanded() string {
 	return host + "/" + path
 }
 
-// registryHost is the host, with its port, of the registry that the image is pulled from, "" if it is from elsewhere.
+// registryHost returns the host, with its port, of the image's registry. The result is "" if the image is not from a
+// registry.
 func (i Image) registryHost() string {
 	if i.Kind != ContainerImage || i.Transport != Registry {
 		return ""

@@ -9,20 +9,21 @@ import (
 	"strings"
 )
 
-// AuthPaths are where rpm-ostree and bootc look for credentials for registries, in their order. They read the first
-// that is there and no other, and pull without credentials if none is.
+// AuthPaths are the files where rpm-ostree and bootc look for credentials for registries, in this order. They read the
+// first existing file and no other. If no file exists, they pull without credentials.
 var AuthPaths = []string{"/run/ostree/auth.json", "/etc/ostree/auth.json", "/usr/lib/ostree/auth.json"}
 
-// KubeletAuthPath is where the kubelet has the credentials of a node. The tools for the OS do not look there by
-// themselves; the OpenShift MCO links the first of AuthPaths to it.
+// KubeletAuthPath is the file where the kubelet has the credentials of a node. The tools for the OS do not look there
+// by themselves. The OpenShift MCO links the first of AuthPaths to it.
 const KubeletAuthPath = "/var/lib/kubelet/config.json"
 
-// ProxyFile is where a node has the variables that say by which proxies registries are reached.
+// ProxyFile is the file where a node has the environment variables for the proxies to registries.
 const ProxyFile = "/etc/mco/proxy.env"
 
-// credentialsHint says in a sentence whether the host has credentials for the registry of an image, and what to do if
-// not, for an error of a pull that the registry refused. read reads a file of the host. The sentence is "" for an image
-// from elsewhere, and names paths and the registry, never anything else that the files have.
+// credentialsHint returns a sentence for an error of a pull that the registry refused. The sentence tells whether the
+// host has credentials for the image's registry, and what to do if not. The result is "" for an image that is not from
+// a registry. The sentence names paths and the registry, and nothing else from the files. read reads a file of the
+// host.
 func credentialsHint(image Image, read func(path string) ([]byte, error)) string {
 	host := image.registryHost()
 	if host == "" {
@@ -53,7 +54,7 @@ func credentialsHint(image Image, read func(path string) ([]byte, error)) string
 	return "there are no credentials for " + host + ": none of " + strings.Join(AuthPaths, ", ") + " is there" + forKubelet
 }
 
-// What a file may have for an image.
+// The results of credentials: what a file has for an image.
 const (
 	credentialsNone = iota
 	credentialsFound
@@ -61,8 +62,8 @@ const (
 	credentialsBroken
 )
 
-// credentials looks into a containers-auth.json(5) as the tools do: for the image's repository, then for what it is
-// below, up to the registry.
+// credentials looks into a containers-auth.json(5) as the tools do: for the image's repository, then for each parent of
+// the repository, up to the registry.
 func credentials(data []byte, image Image) int {
 	var file struct {
 		Auths map[string]struct {
@@ -91,7 +92,7 @@ func credentials(data []byte, image Image) int {
 	return credentialsNone
 }
 
-// hostOfKey is the registry of a key that old versions of docker wrote: https://index.docker.io/v1/, for one.
+// hostOfKey returns the registry of a key as old versions of docker wrote it, for example https://index.docker.io/v1/.
 func hostOfKey(key string) string {
 	key, isURL := strings.CutPrefix(key, "https://")
 	if !isURL {

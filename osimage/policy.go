@@ -18,10 +18,10 @@ import (
 // PolicyPath is the host's policy on the signatures of container images, containers-policy.json(5).
 const PolicyPath = "/etc/containers/policy.json"
 
-// Requirement is what a policy demands of an image, by its type in policy.json.
+// Requirement is a demand of a policy on an image, by its type in policy.json.
 type Requirement string
 
-// The requirements, from the one that gives way to all others to the one that beats them.
+// The requirements, from the weakest to the strongest.
 const (
 	AcceptAnything Requirement = "insecureAcceptAnything"
 	SignedBy       Requirement = "signedBy"       // simple signing, by a GPG key
@@ -31,18 +31,17 @@ const (
 
 var requirements = []Requirement{AcceptAnything, SignedBy, SigstoreSigned, Reject}
 
-// Policy is a policy.json, as far as it decides what may be pulled. Keys and identities are left to the tool that
-// pulls and verifies, and so are where signatures are found (registries.d) and which mirrors are asked
-// (registries.conf): a policy is about the name that the configuration has. A nil Policy, of a host without the file,
-// demands nothing.
+// Policy is the part of a policy.json that decides what may be pulled. Keys and identities are left to the tool that
+// pulls and verifies. So are the places of signatures (registries.d) and the mirrors (registries.conf), since a policy
+// is about the name in the configuration. A nil Policy, of a host without the file, demands nothing.
 type Policy struct {
 	fallback []Requirement
-	// scopes has, for each transport by its name in the file, what each scope demands.
+	// scopes has the requirements of each scope, for each transport by its name in the file.
 	scopes map[string]map[string][]Requirement
 }
 
-// ParsePolicy reads a policy.json. It refuses what the tools of containers refuse as a whole, and an unknown type of
-// requirement with it; the fields of known types are not looked at.
+// ParsePolicy reads a policy.json. ParsePolicy refuses what the container tools refuse as a whole, and so an unknown
+// type of requirement. ParsePolicy does not check the fields of known types.
 func ParsePolicy(data []byte) (*Policy, error) {
 	const doing = "parsing " + PolicyPath
 	type list []map[string]any
@@ -87,7 +86,7 @@ func ParsePolicy(data []byte) (*Policy, error) {
 	return p, nil
 }
 
-// defaultScope is what applies where no transport has a scope that does.
+// defaultScope is the scope that applies where no scope of a transport does.
 const defaultScope = "default"
 
 func scopeName(transport, scope string) string {
@@ -96,17 +95,17 @@ func scopeName(transport, scope string) string {
 
 // Verdict is what a policy demands of one image.
 type Verdict struct {
-	// Requirement is the strongest of the scope's requirements, all of which an image must meet.
+	// Requirement is the strongest of the scope's requirements. An image must meet all of them.
 	Requirement Requirement
-	// Scope is where the file says so: default, or transports.docker["quay.io/os"].
+	// Scope is the place in the file: default, or transports.docker["quay.io/os"].
 	Scope string
 }
 
-// signed says whether the image must have a signature.
+// signed reports whether the image must have a signature.
 func (v Verdict) signed() bool { return v.Requirement == SignedBy || v.Requirement == SigstoreSigned }
 
-// Verdict looks up what applies to a container image: the most specific scope of its transport, else the transport's
-// default, else the default. It follows no links: a scope on a path is found by the path as the configuration has it.
+// Verdict returns what applies to a container image: the most specific scope of its transport, else the transport's
+// default, else the default. Verdict follows no links: a scope on a path is found by the path in the configuration.
 func (p *Policy) Verdict(image Image) Verdict {
 	if p == nil {
 		return Verdict{AcceptAnything, "no policy"}
@@ -129,10 +128,10 @@ func strongest(list []Requirement) Requirement {
 	})
 }
 
-// defaultStore is where containers-storage keeps images unless a reference says otherwise.
+// defaultStore is the store of containers-storage that a reference means if it names no store.
 const defaultStore = "[overlay@/var/lib/containers/storage]"
 
-// scopes are those under which a policy may have a container image, the most specific one first.
+// scopes returns the scopes that a policy may have for a container image, the most specific one first.
 func (i Image) scopes() []string {
 	switch i.Transport {
 	case Registry:
@@ -161,10 +160,10 @@ func (i Image) scopes() []string {
 	case OCIDirectory, OCIArchive, PlainDirectory:
 		return slices.DeleteFunc(parents(path.Clean(i.Name)), func(s string) bool { return s == "" })
 	}
-	return nil // of a docker-archive no scope counts
+	return nil // no scope applies to a docker-archive
 }
 
-// suffix is what an image has after its name in the eyes of a policy.
+// suffix returns what follows an image's name in a policy's scope.
 func (i Image) suffix() string {
 	switch {
 	case i.Digest != "":
@@ -175,7 +174,7 @@ func (i Image) suffix() string {
 	return ":" + latest
 }
 
-// parents are a path and what is left of it as its last parts go.
+// parents returns a path and its parents, the longest first.
 func parents(name string) []string {
 	out := []string{name}
 	for at := strings.LastIndex(name, "/"); at >= 0; at = strings.LastIndex(name, "/") {
@@ -185,7 +184,7 @@ func parents(name string) []string {
 	return out
 }
 
-// normalStore is [DRIVER@ROOT] of [[DRIVER@]ROOT[+RUNROOT][:OPTIONS]].
+// normalStore returns [DRIVER@ROOT] for [[DRIVER@]ROOT[+RUNROOT][:OPTIONS]].
 func normalStore(store string) string {
 	store = strings.Trim(store, "[]")
 	store, _, _ = strings.Cut(store, "+")
@@ -196,15 +195,19 @@ func normalStore(store string) string {
 	return "[" + store + "]"
 }
 
-// Admit settles how the signatures of an image are verified, before anything of it is pulled. An image that says
-// nothing about it gets a Verify by what the policy demands. Refused are, as an *Error of the class Invalid that names
-// osImageURL, policy.json and the scope: an image that the policy rejects; one that is to be signed where the policy
-// would accept anything; one that is to be unverified where the policy demands a signature. An ostree commit is nothing
-// that a policy is about.
+// Admit decides how the signatures of an image are verified, before anything of the image is pulled. An image without a
+// verification gets one from the policy's requirement. Admit refuses three kinds of images:
 //
-// The tools refuse every signed reference (ostree-image-signed, --enforce-container-sigpolicy) while the default of the
-// policy is insecureAcceptAnything. What they verify is the same either way, because they pull through skopeo, which
-// holds each image to the policy: so a demand of such a policy is met by the other form.
+//   - an image that the policy rejects;
+//   - an image that is to be signed, where the policy would accept anything;
+//   - an image that is to be unverified, where the policy demands a signature.
+//
+// The error is an *Error of the class Invalid that names osImageURL, policy.json and the scope. No policy applies to an
+// ostree commit.
+//
+// The tools refuse every signed reference (ostree-image-signed, --enforce-container-sigpolicy) while the policy's
+// default is insecureAcceptAnything. They verify the same either way, because they pull through skopeo, which checks
+// each image against the policy. So for such a policy, the other form of the reference meets the demand.
 func (p *Policy) Admit(image Image) (Image, error) {
 	if image.Kind != ContainerImage {
 		return image, nil

@@ -29,8 +29,8 @@ type entry struct {
 	initrds    []string // paths in /boot, in order
 }
 
-// parseEntry reads an entry; the deployment is still the link that ostree= names. ok is false for an entry of somebody
-// else.
+// parseEntry reads an entry. link is the path that ostree= names; e.deployment is not set yet. ok is false for an entry
+// that ostree did not write.
 func parseEntry(text string) (e entry, link string, ok bool, err error) {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.Replace(strings.TrimSpace(line), "\t", " ", 1), " ")
@@ -57,9 +57,9 @@ func parseEntry(text string) (e entry, link string, ok bool, err error) {
 	return e, link, link != "", nil
 }
 
-// readEntries reads the boot loader's entries below root, by deployment ID. Neither a file's name nor an entry's
-// title says which deployment it is; the link that it hands to the initramfs does. An update of ostree's may swap the
-// entries while they are read; then they are read again.
+// readEntries reads the boot loader's entries below root, by deployment ID. Neither an entry's file name nor its title
+// tells which deployment it belongs to. The link that the entry hands to the initramfs does. If ostree swaps the
+// entries while they are read, they are read again.
 func readEntries(root string) (map[string]entry, error) {
 	for {
 		before := swapMark(root)
@@ -70,7 +70,8 @@ func readEntries(root string) (map[string]entry, error) {
 	}
 }
 
-// swapMark differs before and after an update of the boot loader's entries: ostree renames one of these links.
+// swapMark returns the targets of the links that ostree replaces in an update of the boot loader's entries. At least
+// one target differs after an update.
 func swapMark(root string) [3]string {
 	var mark [3]string
 	for i, link := range []string{"boot/loader", "ostree/boot.0", "ostree/boot.1"} {
@@ -116,7 +117,7 @@ func readEntriesOnce(root string) (map[string]entry, error) {
 	return entries, nil
 }
 
-// join puts together what ostree says about its deployments and what the boot loader will do with them.
+// join adds to ostree's deployments what the boot loader's entries have about them.
 func join(deployments []Deployment, entries map[string]entry) {
 	highest := ""
 	for id, e := range entries {
@@ -140,12 +141,12 @@ func join(deployments []Deployment, entries map[string]entry) {
 	}
 }
 
-// NoBootSpace says that the kernel of a commit does not fit into /boot beside those that are there.
+// NoBootSpace is the error for a commit whose kernel does not fit into /boot beside the kernels there.
 type NoBootSpace struct {
 	Checksum   string
 	Need, Free uint64 // bytes
-	// Reclaimable are the IDs of the deployments of the same OS after the booted one that neither boot next nor are
-	// pinned: to discard them makes room. There are none where it would not.
+	// Reclaimable are the IDs of deployments that can be discarded to make room. They are of the same OS, come after the
+	// booted deployment, are not pinned and do not boot next. The list is empty if discarding them would not help.
 	Reclaimable []string
 }
 
@@ -157,8 +158,8 @@ func (e *NoBootSpace) Error() string {
 	return text
 }
 
-// bootSlack is what the boot loader's configuration and the directories take besides the kernel, in bytes, rounded up
-// generously: ostree writes the whole configuration a second time before it swaps.
+// bootSlack is the space that the boot loader's configuration and the directories take besides the kernel, in bytes. It
+// is rounded up generously, because ostree writes the whole configuration a second time before it swaps.
 const bootSlack = 256 << 10
 
 // object is a file of a commit.
@@ -190,8 +191,8 @@ func parseListing(output []byte) ([]object, error) {
 	return objects, lines.Err()
 }
 
-// kernelFiles are those of a commit's files that ostree installs into /boot, the kernel first. simple is false where
-// there are others than a kernel and an initramfs, whose part in ostree's boot checksum we don't compute.
+// kernelFiles returns the files of a commit that ostree installs into /boot, the kernel first. simple is false if other
+// files than a kernel and an initramfs are among them. Their part in ostree's boot checksum is not computed here.
 func kernelFiles(objects []object) (files []object, simple bool) {
 	var kernel, initramfs []object
 	simple = true
@@ -212,8 +213,8 @@ func kernelFiles(objects []object) (files []object, simple bool) {
 	return append(kernel, initramfs...), simple && len(kernel) == 1 && len(initramfs) <= 1
 }
 
-// bootChecksum is what ostree names the directory of a kernel in /boot by: SHA-256 over kernel and initramfs. The
-// objects are read from the repository below root, which keeps files as they are.
+// bootChecksum returns the checksum that ostree names the directory of a kernel in /boot by: SHA-256 over kernel and
+// initramfs. The objects are read from the repository below root, which keeps files as they are.
 func bootChecksum(root string, files []object) (string, error) {
 	digest := sha256.New()
 	for _, o := range files {
@@ -229,7 +230,7 @@ func bootChecksum(root string, files []object) (string, error) {
 	return hex.EncodeToString(digest.Sum(nil)), nil
 }
 
-// bootSpace decides whether files fit into the /boot below root.
+// bootSpace checks whether files fit into the /boot below root.
 func bootSpace(root, osName, checksum string, files []object, simple bool, deployments []Deployment) error {
 	if simple {
 		digest, err := bootChecksum(root, files)
@@ -271,8 +272,8 @@ func bootSpace(root, osName, checksum string, files []object, simple bool, deplo
 	return refusal
 }
 
-// reclaimable are the deployments that ostree discards where the older ones are not kept, and the kernels that go with
-// them.
+// reclaimable returns the deployments that ostree discards when the older ones are not kept, and the kernels that go
+// with them.
 func reclaimable(osName string, deployments []Deployment) (ids, kernels []string) {
 	booted := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Booted })
 	goes := func(i int) bool {
@@ -297,7 +298,7 @@ func reclaimable(osName string, deployments []Deployment) (ids, kernels []string
 	return ids, kernels
 }
 
-// kernelSize is what a kernel's directory takes, in bytes.
+// kernelSize returns the space that a kernel's directory takes, in bytes.
 func kernelSize(dir string, block uint64) (uint64, error) {
 	var size uint64
 	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {

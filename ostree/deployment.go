@@ -2,8 +2,8 @@
 
 // Package ostree makes, selects and removes the deployments of an ostree host.
 //
-// A deployment carries the OS, its kernel arguments and an /etc of its own, and becomes the one that boots by one
-// rename. It is named by its ID everywhere: indices move whenever a deployment comes or goes.
+// A deployment carries the OS, its kernel arguments and an /etc of its own. One rename makes it the deployment that
+// boots. This package names a deployment by its ID: indices change whenever a deployment comes or goes.
 package ostree
 
 import (
@@ -17,25 +17,26 @@ import (
 
 // Deployment is one bootable system on the disk, or one that is staged to become that at shutdown.
 type Deployment struct {
-	ID       string // OS/CHECKSUM.SERIAL, unique on the host for as long as the deployment is there
+	ID       string // OS/CHECKSUM.SERIAL, unique on the host while the deployment exists
 	OS       string // ostree: the stateroot
 	Checksum string // of the commit, 64 hex digits
 	Serial   int
 	Index    int // present place in ostree's list
 	Booted   bool
-	Default  bool // what the boot loader boots next; never a staged one
-	Staged   bool // has no boot entry yet
+	Default  bool // the boot loader boots it next; never true for a staged deployment
+	Staged   bool // it has no boot entry yet
 	Pinned   bool
-	Rollback bool // as ostree calls the first one after the booted one
-	Pending  bool // as ostree calls the first one before the booted one
-	// SoftReboot: the next soft reboot would lead to it.
+	Rollback bool // ostree's word for the first deployment after the booted one
+	Pending  bool // ostree's word for the first deployment before the booted one
+	// SoftReboot reports whether the next soft reboot leads to the deployment.
 	SoftReboot bool
 	Refspec    string
 	Version    string
-	// Locked says of a staged deployment that the next shutdown leaves it as it is.
+	// Locked reports whether the next shutdown leaves a staged deployment as it is.
 	Locked bool
-	// KernelArguments are those of its boot entry, one argument an element with its quotes, without ostree=. Where it is
-	// staged, those that it was staged with; none if ostree is to take those of the booted one at the shutdown.
+	// KernelArguments are the arguments of the boot entry, one argument an element with its quotes, without ostree=. For a
+	// staged deployment they are the arguments that it was staged with. They are empty if ostree is to take those of the
+	// booted deployment at the shutdown.
 	KernelArguments []string
 	Dir             string // absolute on the host: /ostree/deploy/OS/deploy/CHECKSUM.SERIAL
 
@@ -43,7 +44,7 @@ type Deployment struct {
 	kernel   string   // directory of its kernel, a path in /boot
 }
 
-// identify fills in what follows from OS, Checksum and Serial.
+// identify sets the fields that follow from OS, Checksum and Serial.
 func (d *Deployment) identify() {
 	name := d.Checksum + "." + strconv.Itoa(d.Serial)
 	d.ID = d.OS + "/" + name
@@ -51,15 +52,15 @@ func (d *Deployment) identify() {
 }
 
 var (
-	// ChecksumPattern is the checksum of a commit.
+	// ChecksumPattern matches the checksum of a commit.
 	ChecksumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	// A line of text for each deployment: booted or not, OS, CHECKSUM.SERIAL, and states in brackets.
+	// headPattern matches the first line about a deployment: booted or not, OS, CHECKSUM.SERIAL, and states in brackets.
 	headPattern = regexp.MustCompile(`^([* ]) (\S+) ([0-9a-f]{64})\.(0|[1-9][0-9]{0,8})((?: \([^()]*\))*)$`)
-	// OsPattern is what ostree allows as the name of an OS; the name goes into paths.
+	// OsPattern matches what ostree allows as the name of an OS. The name goes into paths.
 	OsPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
 
-// parseStatus reads the output of ostree admin status, text or JSON. Boot entries are not in it.
+// parseStatus reads the output of ostree admin status, text or JSON. The output has no boot entries.
 func parseStatus(output []byte) ([]Deployment, error) {
 	var deployments []Deployment
 	var err error
@@ -87,7 +88,7 @@ func parseStatus(output []byte) ([]Deployment, error) {
 	return deployments, nil
 }
 
-// parseStatusJSON reads what ostree prints from 2025.3 on.
+// parseStatusJSON reads the output of ostree 2025.3 and later.
 func parseStatusJSON(output []byte) ([]Deployment, error) {
 	var status struct {
 		Deployments []struct {
@@ -118,8 +119,8 @@ func parseStatusJSON(output []byte) ([]Deployment, error) {
 	return deployments, nil
 }
 
-// parseStatusText reads what older ones print: a line for each deployment, and indented lines about it, of which there
-// may be more than we know.
+// parseStatusText reads the output of older versions: a line for each deployment, and indented lines about it. Unknown
+// indented lines are skipped.
 func parseStatusText(output []byte) ([]Deployment, error) {
 	var deployments []Deployment
 	for line := range strings.Lines(string(output)) {
@@ -134,7 +135,7 @@ func parseStatusText(output []byte) ([]Deployment, error) {
 			}
 			deployments = append(deployments, Deployment{
 				OS: head[2], Checksum: head[3], Serial: serial, Booted: head[1] == "*",
-				// A staged one that is locked is only said to be that.
+				// For a staged deployment that is locked, ostree prints only the lock.
 				Staged:   ContainsAny(head[5], "(staged)", "(finalization locked)"), //nolint:misspell // ostree's own word
 				Pending:  strings.Contains(head[5], "(pending)"),
 				Rollback: strings.Contains(head[5], "(rollback)"),
@@ -183,7 +184,7 @@ func splitVersion(version string) (year, release int, err error) {
 	return year, release, nil
 }
 
-// older says whether version a is before b. Both have been parsed before.
+// older reports whether version a is before b. Both must be valid versions.
 func older(a, b string) bool {
 	aYear, aRelease, _ := splitVersion(a)
 	bYear, bRelease, _ := splitVersion(b)
@@ -201,7 +202,7 @@ func SplitArguments(line string) []string {
 	})
 }
 
-// CheckArgument says what is wrong with a kernel argument that is to stand in a boot entry as it is.
+// CheckArgument returns what is wrong with a kernel argument that is to be in a boot entry as it is.
 func CheckArgument(argument string) error {
 	switch {
 	case strings.ContainsAny(argument, "\n\r\x00"):

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GRUB is a host's boot loader as the one that counts boots, by the protocol of greenboot's and Fedora's files:
-// with boot_counter in its environment and boot_success=0 each boot takes one off the counter. At 0 it is the entry
-// after the default one that boots, from then on, with the counter at -1. It keeps nothing between two calls.
+// GRUB is a host's boot loader that counts boots, by the protocol of greenboot's and Fedora's files. With boot_counter
+// in GRUB's environment and boot_success=0, each boot takes one off the counter. At 0, GRUB boots the entry after the
+// default one from then on, with the counter at -1. A GRUB keeps nothing between two calls.
 type GRUB struct {
 	root      string
 	overwrite func(path string, block []byte) error
@@ -27,15 +27,16 @@ type GRUB struct {
 	writes func(file *os.File) error
 }
 
-// NewGRUB returns the boot loader of the host whose root this process sees at root, whatever it is. overwrite puts a
-// block where path, one of the host's own that is no link, is on the disk, and makes that durable.
+// NewGRUB returns the boot loader of the host whose root this process sees at root, whichever boot loader that is.
+// overwrite puts a block on the disk in place of the content of path, and makes that durable. path is a path of the
+// host and not a link.
 func NewGRUB(root string, overwrite func(path string, block []byte) error) *GRUB {
 	g := &GRUB{root: root, overwrite: overwrite}
 	g.writes = g.checkDisk
 	return g
 }
 
-// uncounted is the error that says why the boots of a host are not counted.
+// uncounted is the error, with its reason, for a host whose boots are not counted.
 type uncounted struct{ Reason string }
 
 func (e *uncounted) Error() string { return e.Reason }
@@ -43,25 +44,25 @@ func (e *uncounted) Error() string { return e.Reason }
 const (
 	counterName = "boot_counter"
 	successName = "boot_success"
-	// environmentHeader begins an environment block, which GRUB can't grow and so never is of another size.
+	// environmentHeader begins an environment block. GRUB can't grow the block, so it never has another size.
 	environmentHeader = "# GRUB Environment Block\n"
 	environmentSize   = 1024
 )
 
-// grubDirs are where GRUB has its configuration, that of Fedora and its like first.
+// grubDirs are the directories where GRUB has its configuration. The one of Fedora and its derivatives comes first.
 var grubDirs = []string{"/boot/grub2", "/boot/grub"}
 
-// counting is how a configuration that counts writes down how far it is; without that it does not count.
+// counting matches the command by which a configuration saves the counter. A configuration without it does not count.
 var counting = regexp.MustCompile(`(?m)^[^#\n]*\bsave_env\b[^#\n]*\b` + counterName + `\b`)
 
-// Counts says whether boots are counted: nil, why they are not, or that it could not be found out. What GRUB reads at
-// boot decides, not which packages there are. No fork.
+// Counts returns nil if boots are counted. Otherwise it returns why they are not, or why that could not be found out.
+// The configuration that GRUB reads at boot decides, not the installed packages. No fork.
 func (g *GRUB) Counts() error {
 	_, _, err := g.find()
 	return err
 }
 
-// Limit is how often a deployment may boot before GRUB gives it up: greenboot's own setting where there is one.
+// Limit returns how often a deployment may boot before GRUB gives it up: greenboot's own setting, if the host has one.
 func (g *GRUB) Limit() int {
 	const setting, otherwise = "GREENBOOT_MAX_BOOT_ATTEMPTS=", 3
 	text, err := os.ReadFile(g.host("/etc/greenboot/greenboot.conf"))
@@ -78,8 +79,8 @@ func (g *GRUB) Limit() int {
 	return limit
 }
 
-// Set has GRUB count the boots from the next one on, and give up after that many; false if it does not count. No fork,
-// one fsync.
+// Set makes GRUB count the boots from the next one on, and give up after that many. Set returns false if GRUB does not
+// count. No fork, one fsync.
 func (g *GRUB) Set(boots int) (bool, error) {
 	const doing = "having the boots counted"
 	file, block, err := g.find()
@@ -95,8 +96,8 @@ func (g *GRUB) Set(boots int) (bool, error) {
 	return true, nil
 }
 
-// Left is how many boots are left, -1 when GRUB has given up and booted the entry after the default one; false where
-// none are counted now. No fork.
+// Left returns how many boots are left. The number is -1 when GRUB has given up and booted the entry after the default
+// one. Left returns false if no boots are counted now. No fork.
 func (g *GRUB) Left() (int, bool, error) {
 	_, block, err := g.environment()
 	if err != nil || !isEnvironment(block) {
@@ -107,7 +108,7 @@ func (g *GRUB) Left() (int, bool, error) {
 	return left, ok && err == nil, nil
 }
 
-// Clear has GRUB count no more. No fork, and one fsync if it did count.
+// Clear makes GRUB stop counting. No fork, and one fsync if GRUB did count.
 func (g *GRUB) Clear() error {
 	file, block, err := g.environment()
 	if err != nil || !isEnvironment(block) {
@@ -140,7 +141,7 @@ func (g *GRUB) find() (file string, block []byte, err error) {
 		return "", nil, &uncounted{file + " is no environment block of GRUB's"}
 	}
 	opened, err := os.Open(g.host(file))
-	if errors.Is(err, fs.ErrNotExist) { // it will be in this directory
+	if errors.Is(err, fs.ErrNotExist) { // the environment is to be created in this directory
 		opened, err = os.Open(g.host(path.Dir(file)))
 	}
 	if err != nil {
@@ -150,7 +151,7 @@ func (g *GRUB) find() (file string, block []byte, err error) {
 	return file, block, g.writes(opened)
 }
 
-// config returns the directory of GRUB's configuration, "" if there is none, and its text.
+// config returns the directory of GRUB's configuration and its text. The directory is "" if the host has none.
 func (g *GRUB) config() (dir, text string, err error) {
 	for _, dir := range grubDirs {
 		text, err := os.ReadFile(g.host(dir + "/grub.cfg"))
@@ -161,7 +162,7 @@ func (g *GRUB) config() (dir, text string, err error) {
 	return "", "", nil
 }
 
-// reads says whether the configuration, or a part of it beside it which it names, keeps the counter.
+// reads reports whether the configuration keeps the counter, itself or in a file beside it that it names.
 func (g *GRUB) reads(dir, text string) bool {
 	if counting.MatchString(text) {
 		return true
@@ -175,12 +176,13 @@ func (g *GRUB) reads(dir, text string) bool {
 			return true
 		}
 	}
-	return err != nil // a pattern of ours is well formed
+	return err != nil // nil, as the pattern is well formed
 }
 
-// environment returns where GRUB's environment is, or would be, and what it has: a new one where there is none.
+// environment returns the path of GRUB's environment and its content. If that file does not exist, it returns the path
+// where one would be and a new environment.
 func (g *GRUB) environment() (file string, block []byte, err error) {
-	// Where the configuration is, whatever else has the name of such a directory.
+	// A directory with the configuration comes first, then any directory of that name.
 	for _, name := range []string{"/grub.cfg", ""} {
 		for _, dir := range grubDirs {
 			if _, err := os.Stat(g.host(dir + name)); err == nil && file == "" {
@@ -191,7 +193,7 @@ func (g *GRUB) environment() (file string, block []byte, err error) {
 	if file == "" {
 		return "", newEnvironment(), nil
 	}
-	// On older hosts with UEFI it is a link into another file system.
+	// On older hosts with UEFI the file is a link into another file system.
 	if target, err := filepath.EvalSymlinks(g.host(file)); err == nil {
 		file = "/" + strings.TrimPrefix(strings.TrimPrefix(target, filepath.Clean(g.root)), "/")
 	}
@@ -213,11 +215,11 @@ func (g *GRUB) save(file string, block []byte, change map[string]string) error {
 	return g.overwrite(file, changed)
 }
 
-// zfsMagic is what a file of ZFS, which is not in the kernel, says that its file system is.
+// zfsMagic is the type of file system that files on ZFS report. ZFS is not in the kernel, nor is this constant.
 const zfsMagic = 0x2fc12fc1
 
-// checkDisk knows what GRUB can't write to, of what it reads: it changes no file system, and puts new bytes where the
-// old ones are. That is not possible where no block is written twice, nor through LVM, RAID or encryption.
+// checkDisk refuses a file that GRUB can read but not write to. GRUB changes no file system: it puts new bytes where
+// the old ones are. That is impossible on file systems that write no block twice, and through LVM, RAID or encryption.
 func (g *GRUB) checkDisk(file *os.File) error {
 	var fsys unix.Statfs_t
 	if err := unix.Fstatfs(int(file.Fd()), &fsys); err != nil {
@@ -237,7 +239,7 @@ func (g *GRUB) checkDevice(file string, fsys, major, minor uint32) error {
 	}
 	device := fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)
 	mapped, err := os.ReadFile(g.host(device + "/dm/uuid"))
-	if err == nil && !strings.Contains(string(mapped), "mpath-") { // several ways to one disk, which GRUB sees as such
+	if err == nil && !strings.Contains(string(mapped), "mpath-") { // mpath: one disk by several ways, plain to GRUB
 		return &uncounted{"GRUB can't write to the device of " + file + ", which is " + strings.TrimSpace(string(mapped))}
 	}
 	if _, err := os.Stat(g.host(device + "/md")); err == nil {
@@ -252,7 +254,7 @@ func isEnvironment(block []byte) bool {
 	return len(block) == environmentSize && bytes.HasPrefix(block, []byte(environmentHeader))
 }
 
-// environmentLines are the lines of a block without what fills it up. A value has its line breaks behind backslashes.
+// environmentLines returns the lines of a block without its padding. In a value, a line break follows a backslash.
 func environmentLines(block []byte) [][]byte {
 	var lines [][]byte
 	for start, i := 0, 0; i < len(block); i++ {
@@ -280,8 +282,8 @@ func environmentValue(block []byte, name string) (string, bool) {
 	return "", false
 }
 
-// changeEnvironment gives variables other values, or takes those away whose value is "". What changes stands first in
-// the block, and so in its first sector.
+// changeEnvironment sets variables to new values, and removes variables whose new value is "". The changed variables
+// come first in the block, and so are in its first sector.
 func changeEnvironment(block []byte, change map[string]string) ([]byte, error) {
 	out := []byte(environmentHeader)
 	for _, name := range []string{counterName, successName} {

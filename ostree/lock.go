@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// StagedState is where ostree describes the staged deployment, from the staging to the shutdown.
+	// StagedState is the file where ostree describes the staged deployment, from the staging to the shutdown.
 	StagedState = "/run/ostree/staged-deployment"
-	// StagedLock is the lock of old; what it says holds as well.
+	// StagedLock is the lock file of older versions. It locks the staged deployment as well.
 	StagedLock = "/run/ostree/staged-deployment-locked"
 )
 
-// WithLock is what every transaction has, so that what it stages cannot boot before it is asked to: rpm-ostree takes no
-// lock over from the deployment that it builds on.
+// WithLock is an option of every transaction, so that what the transaction stages cannot boot before it is released.
+// rpm-ostree does not copy the lock from the deployment that it builds on.
 const WithLock = "--lock-finalization" //nolint:misspell // rpm-ostree's own word
 
-// StagedLocked says of the staged deployment of a host whether it is locked: it does not become what boots at the next
-// shutdown. It is read where ostree reads it then, because rpm-ostree's status does not say it and ostree's not on
-// every release. Nothing staged is not locked.
+// StagedLocked reports whether the staged deployment of a host is locked, which keeps it from booting after the next
+// shutdown. StagedLocked reads the files that ostree reads then. rpm-ostree's status does not have the lock, and
+// ostree's status does not have it in every release. If nothing is staged, StagedLocked returns false.
 func StagedLocked(root string) (bool, error) {
 	_, locked, err := readStaged(root)
 	return locked, err
 }
 
-// readStaged reads the kernel arguments of the staged deployment of a host, but for ostree=, and whether it is locked.
+// readStaged reads the kernel arguments of a host's staged deployment, without ostree=, and whether it is locked.
 func readStaged(root string) (arguments []string, locked bool, err error) {
 	state, err := os.ReadFile(filepath.Join(root, StagedState))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,14 +59,14 @@ func readStaged(root string) (arguments []string, locked bool, err error) {
 	return arguments, lock.kind == "b" && bytes.Equal(lock.value, []byte{1}), nil
 }
 
-// variant is a value of a GVariant dictionary, still in its own encoding.
+// variant is a value of a GVariant dictionary, still encoded.
 type variant struct {
 	kind  string // GVariant's type string
 	value []byte
 }
 
-// readStrings reads an array of strings, none of one that is not there: each ends in a zero byte, and after the last
-// the place where each of them ends follows.
+// readStrings reads an array of strings, and returns none if v is empty. Each string ends in a zero byte. After the
+// last string follow the places where each string ends.
 func readStrings(v variant) ([]string, error) {
 	if v.kind == "" || len(v.value) == 0 {
 		return nil, nil
@@ -93,10 +93,10 @@ var errNoStrings = errors.New("its kernel arguments are no strings")
 
 var errNoDictionary = errors.New("it is no dictionary of variants")
 
-// readDictionary reads a GVariant of the type a{sv}: the entries one after the other, each at a multiple of eight, and
-// then the place where each of them ends. An entry is a key that a zero byte ends, from the next multiple of eight on a
-// value, a zero byte and the type of the value, and then the place where the key ends. Places are little-endian and as
-// wide as the length of what they are in demands.
+// readDictionary reads a GVariant of the type a{sv}. The entries come first, each at a multiple of eight. Then follow
+// the places where each entry ends. An entry begins with a key that a zero byte ends. From the next multiple of eight
+// on follow a value, a zero byte, the type of the value, and the place where the key ends. Places are little-endian.
+// The length of the container decides their width.
 func readDictionary(data []byte) (map[string]variant, error) {
 	entries := map[string]variant{}
 	if len(data) == 0 {
@@ -140,7 +140,7 @@ func readEntry(entry []byte) (string, variant, error) {
 	return string(entry[:keyEnd-1]), variant{kind: string(content[zero+1:]), value: content[:zero]}, nil
 }
 
-// placeWidth is how many bytes a place takes in a container of so many bytes.
+// placeWidth returns how many bytes a place takes in a container of that length.
 func placeWidth(length int) int {
 	switch {
 	case length <= 0xff:
@@ -151,7 +151,7 @@ func placeWidth(length int) int {
 	return 4
 }
 
-// place reads a place at an offset, -1 if there is none.
+// place reads a place at an offset. place returns -1 if data has no place there.
 func place(data []byte, at, width int) int {
 	if at < 0 || at+width > len(data) {
 		return -1
@@ -163,11 +163,12 @@ func place(data []byte, at, width int) int {
 	return value
 }
 
-// releaseVersion is the first ostree with a command that unlocks what is staged. Before it the lock is a file.
+// releaseVersion is the first ostree with a command that unlocks a staged deployment. In older versions the lock is a
+// file.
 const releaseVersion = "2023.8"
 
-// Release unlocks the staged deployment: it becomes what boots at the next orderly shutdown. A nil error means that
-// this was read back. Four forks at the most, and three where the version is known.
+// Release unlocks the staged deployment, so that it boots after the next orderly shutdown. A nil error means that the
+// result was read back. At most four forks, or three if the version is known.
 func (p *Plain) Release(ctx context.Context, id string) error {
 	doing := "releasing " + id
 	for _, again := range []bool{false, true} {

@@ -22,31 +22,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Plain works an ostree host with ostree's own tool. It keeps nothing about the host between two calls but what the
-// tool can do. It is safe for concurrent use, but whoever decides about deployments should be one.
+// Plain manages an ostree host with ostree's own tool. Between two calls it keeps nothing about the host except what
+// the tool can do. Plain is safe for concurrent use, but only one caller should decide about deployments.
 type Plain struct {
 	run  Runner
 	root string
 	Arch string
-	// PullDelays are the pauses between attempts to pull that the network made fail; one attempt more than delays.
+	// PullDelays are the pauses between attempts to pull that fail because of the network. One more attempt follows the
+	// last pause.
 	PullDelays []time.Duration
-	// textOnly is set once the tool refused --json, version once it has said what it is: the tool is in /usr and does not
-	// change under a running system.
+	// textOnly is set once the tool has refused --json, and version once the tool has reported it. The tool is in /usr and
+	// does not change under a running system.
 	textOnly atomic.Bool
 	version  atomic.Pointer[string]
 }
 
-// NewPlain returns a Plain for the host whose root this process sees at root, "/" on the host itself. Everything that
-// run is asked to run has the host's own paths.
+// NewPlain returns a Plain for the host whose root this process sees at root, "/" on the host itself. Commands for run
+// have the host's own paths.
 func NewPlain(run Runner, root string) *Plain {
 	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
 	return &Plain{run: bounded(run, askTimeout, changeTimeout), root: root, Arch: runtime.GOARCH, PullDelays: delays}
 }
 
-// needsVersion is the first ostree with the command set-default, without which there is no commit point.
+// needsVersion is the first ostree with the command set-default. Without that command an update has no commit point.
 const needsVersion = "2023.6"
 
-// Unsupported says why a host can't take the road of materialised deployments.
+// Unsupported is why a host can't take the road of materialised deployments.
 type Unsupported struct {
 	Reason string
 	Detail string
@@ -55,16 +56,16 @@ type Unsupported struct {
 // The reasons of an Unsupported.
 const (
 	NotOSTree    = "not-ostree"    // not booted from a deployment
-	TooOld       = "too-old"       // there is no command for it
-	Zipl         = "zipl"          // the boot loader is no atomic switch
-	NoBootLink   = "no-boot-link"  // nor is this one
-	TransientEtc = "transient-etc" // no deployment keeps an /etc
-	noComposefs  = "no-composefs"  // the root is not one that can be mounted twice
+	TooOld       = "too-old"       // ostree lacks the command
+	Zipl         = "zipl"          // the boot loader has no atomic switch
+	NoBootLink   = "no-boot-link"  // this boot loader has none either
+	TransientEtc = "transient-etc" // deployments do not keep their /etc
+	noComposefs  = "no-composefs"  // the root can't be mounted twice
 )
 
 func (e *Unsupported) Error() string { return e.Detail }
 
-// Version is the version of the host's ostree, such as 2025.2. One fork the first time.
+// Version returns the version of the host's ostree, such as 2025.2. One fork the first time.
 func (p *Plain) Version(ctx context.Context) (string, error) {
 	const doing = "asking ostree for its version"
 	if known := p.version.Load(); known != nil {
@@ -82,14 +83,14 @@ func (p *Plain) Version(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// CanSetDefault says whether ostree has the command set-default. One fork at most.
+// CanSetDefault reports whether ostree has the command set-default. One fork at most.
 func (p *Plain) CanSetDefault(ctx context.Context) (bool, error) {
 	version, err := p.Version(ctx)
 	return err == nil && !older(version, needsVersion), err
 }
 
-// Supported says whether the host can take the road of materialised deployments: nil, an Error around an
-// *Unsupported, or that it could not be found out. At most one fork.
+// Supported returns nil if the host can take the road of materialised deployments. Otherwise it returns an Error around
+// an *Unsupported, or why that could not be found out. At most one fork.
 func (p *Plain) Supported(ctx context.Context) error {
 	refuse := func(reason, detail string) error {
 		return &Error{Class: NeedsAdmin, Doing: "checking for ostree", Err: &Unsupported{Reason: reason, Detail: detail}}
@@ -131,8 +132,8 @@ func (p *Plain) Supported(ctx context.Context) error {
 	return nil
 }
 
-// Status lists the deployments in ostree's order, joined with the boot loader's entries. One fork; the first time on
-// an ostree before 2025.3, which has no JSON, two.
+// Status lists the deployments in ostree's order, joined with the boot loader's entries. One fork. The first time on an
+// ostree before 2025.3, which has no JSON, two.
 func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {
 	if err := p.arrive(ctx); err != nil {
 		return nil, err
@@ -140,7 +141,8 @@ func (p *Plain) Status(ctx context.Context) ([]Deployment, error) {
 	return p.list(ctx)
 }
 
-// list is Status as ostree tells it, which takes the deployment before a soft reboot for the booted one until arrive.
+// list is Status as ostree reports it. After a soft reboot ostree takes the previous deployment for the booted one,
+// until arrive was called.
 func (p *Plain) list(ctx context.Context) ([]Deployment, error) {
 	const doing = "reading the deployments"
 	var output []byte
@@ -179,14 +181,14 @@ func (p *Plain) list(ctx context.Context) ([]Deployment, error) {
 	return deployments, nil
 }
 
-// ImagePattern is an image for a plain ostree host: a checksum, REF, REMOTE:REF or REMOTE:CHECKSUM.
+// ImagePattern matches an image for a plain ostree host: a checksum, REF, REMOTE:REF or REMOTE:CHECKSUM.
 var ImagePattern = regexp.MustCompile(
 	`^(?:([A-Za-z0-9_][A-Za-z0-9_.-]*):)?([A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*)$`)
 
-// Stage makes sure that the commit that image names is in the host's repository, pulling it from the remote if there
-// is one, and returns its checksum. What the network breaks is tried again for about half a minute. No deployment is
-// touched; to do it twice does no harm. No fork for a checksum that is there, else one for a local ref, two and more
-// for a remote one.
+// Stage makes sure that the image's commit is in the host's repository, and returns its checksum. If the image names a
+// remote, Stage pulls from the remote. Attempts that fail because of the network are repeated for about half a minute.
+// Stage changes no deployment, and may be called twice. A checksum that is in the repository takes no fork. A local ref
+// takes one fork, a remote one two or more.
 func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	doing := "staging " + image
 	parts := ImagePattern.FindStringSubmatch(image)
@@ -235,8 +237,8 @@ func (p *Plain) Stage(ctx context.Context, image string) (string, error) {
 	return checksum, nil
 }
 
-// Named is the commit that an image names in the repository now, "" if none: another one than was composed if somebody
-// has pulled since. No remote is asked. One fork, none for a checksum.
+// Named returns the commit that an image names in the repository now, or "" if it names none. It differs from the
+// composed commit if another program has pulled since. No remote is asked. One fork, none for a checksum.
 func (p *Plain) Named(ctx context.Context, image string) (string, error) {
 	if ref := image[strings.Index(image, ":")+1:]; ChecksumPattern.MatchString(ref) {
 		return ref, nil
@@ -248,7 +250,7 @@ func (p *Plain) Named(ctx context.Context, image string) (string, error) {
 	return strings.TrimSpace(string(output)), nil
 }
 
-// pull pulls a ref or a checksum, again after each pause while the network is at fault.
+// pull pulls a ref or a checksum. pull tries again after each pause while the network is at fault.
 func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
 	for attempt := 0; ; attempt++ {
 		output, err := p.run(ctx, "ostree", "pull", remote, ref)
@@ -280,24 +282,24 @@ func (p *Plain) Complete(checksum string) (bool, error) {
 	return false, err
 }
 
-// Request is a deployment to be made.
+// Request describes a deployment to be made.
 type Request struct {
 	OS       string
 	Checksum string // of a commit in the repository
-	// OriginOf is the ID of the deployment whose origin the new one gets, with its additional initramfs images: for a
-	// change of configuration the booted one. Those of a staged one can't be read, so it counts for them as the booted
-	// one. Where it is empty, Origin is the text of the origin file, as Compose gave it.
+	// OriginOf is the ID of the deployment whose origin and additional initramfs images the new one gets. For a change of
+	// configuration that is the booted deployment. The images of a staged deployment can't be read, so those of the booted
+	// one are used. If OriginOf is empty, Origin is the text of the origin file, as Compose returned it.
 	OriginOf string
 	Origin   string
-	// KernelArguments are all that the deployment will have, in this order, but for ostree=.
+	// KernelArguments are all arguments of the new deployment, in this order, without ostree=.
 	KernelArguments []string
-	// KeepRollback keeps the deployments after the booted one, which else make room. The booted one, pinned ones, what
-	// boots next and a staged one are kept always, so that a failed attempt can be repeated.
+	// KeepRollback keeps the deployments after the booted one, which otherwise make room. The booted deployment, pinned
+	// ones, the default and a staged one are always kept, so that a failed attempt can be repeated.
 	KeepRollback bool
 }
 
-// Materialise makes a deployment with its own /etc, merged from the booted one's now, and does not make it the
-// default. The new one is verified to have the arguments as asked. What a failed call may leave is a deployment that
+// Materialise makes a deployment with its own /etc, merged now from the booted one's, and does not make it the default.
+// Materialise verifies that the new deployment has the requested arguments. A failed call may leave a deployment, which
 // does not boot by itself. The repository is not pruned: Cleanup does that. Three forks.
 func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployment, err error) {
 	doing := fmt.Sprintf("materialising %s of %s", request.Checksum, request.OS)
@@ -332,7 +334,7 @@ func (p *Plain) Materialise(ctx context.Context, request Request) (made Deployme
 	return made, nil
 }
 
-// check refuses a request that ostree could take for something else.
+// check refuses a request that ostree could misread.
 func (r Request) check() error {
 	if !ChecksumPattern.MatchString(r.Checksum) || !OsPattern.MatchString(r.OS) {
 		return errors.New("not the checksum of a commit and the name of an OS")
@@ -345,8 +347,8 @@ func (r Request) check() error {
 	return nil
 }
 
-// takenOver is what the new deployment takes over from one that is there: the text of its origin, and the overlays of
-// its initramfs. Without one to take the origin of, the overlays are the booted one's.
+// takenOver returns what the new deployment takes over from an existing one: the text of its origin, and the overlays
+// of its initramfs. If the request names no deployment, the overlays are the booted one's.
 func (p *Plain) takenOver(doing string, r Request, before []Deployment) (origin string, overlays []string, err error) {
 	from := slices.IndexFunc(before, func(d Deployment) bool { return d.Booted })
 	origin = r.Origin
@@ -372,7 +374,7 @@ func (p *Plain) takenOver(doing string, r Request, before []Deployment) (origin 
 	return origin, overlays, nil
 }
 
-// deploy is the command line that makes the deployment.
+// deploy returns the command line that makes the deployment.
 func (r Request) deploy(originFile string, overlays []string) []string {
 	argv := []string{"ostree", "admin", "deploy", "--os=" + r.OS,
 		"--not-as-default", "--no-prune", "--retain-pending"}
@@ -390,7 +392,7 @@ func (r Request) deploy(originFile string, overlays []string) []string {
 	return append(argv, r.Checksum)
 }
 
-// made finds the new deployment, and verifies that it is what was asked for.
+// made finds the new deployment, and verifies that it is as requested.
 func (r Request) made(before, after []Deployment) (Deployment, error) {
 	var fresh []Deployment
 	for _, d := range after {
@@ -412,8 +414,8 @@ func (r Request) made(before, after []Deployment) (Deployment, error) {
 	return made, nil
 }
 
-// Origin is the text of the origin file of the deployment in dir, without what is about that deployment alone: that it
-// is pinned, or unlocked.
+// Origin returns the text of the origin file of the deployment in dir. Origin leaves out what concerns that deployment
+// alone: whether it is pinned or unlocked.
 func (p *Plain) Origin(dir string) (string, error) {
 	text, err := os.ReadFile(p.host(dir + ".origin"))
 	if err != nil {
@@ -432,7 +434,7 @@ func (p *Plain) Origin(dir string) (string, error) {
 	return kept.String(), nil
 }
 
-// writeOrigin writes an origin file for the length of one command, and returns its path on the host.
+// writeOrigin writes an origin file for the duration of one command, and returns its path on the host.
 func (p *Plain) writeOrigin(text string) (string, error) {
 	file, err := os.CreateTemp(p.host("/run"), "noderefit-origin-*")
 	if err != nil {
@@ -445,14 +447,14 @@ func (p *Plain) writeOrigin(text string) (string, error) {
 	return "/run/" + filepath.Base(file.Name()), nil
 }
 
-// SetDefault makes the deployment what boots next: the commit point. Before its rename the old one boots, after it
-// the new one, whatever happens. A staged deployment goes, because it would become the default at shutdown. A nil
-// error means that all this was read back; after any other the caller has to look. One fork if there is nothing to
-// do, else three.
+// SetDefault makes the deployment boot next. This is the commit point: before its rename the old deployment boots,
+// after it the new one, even if the power fails. A staged deployment is removed, because it would become the default at
+// the shutdown. A nil error means that all this was read back. After an error the caller has to look. One fork if
+// nothing is to be done, else three.
 func (p *Plain) SetDefault(ctx context.Context, id string) error {
 	doing := "making " + id + " the default"
-	// Somebody else may move the indices between our look and ostree's; then the wrong one is the default, and no error
-	// shows it. It is put right at once.
+	// Another program may change the indices between Status and the command. Then the wrong deployment is the default, and
+	// no error shows that. The next round corrects it at once.
 	for attempt := 0; ; attempt++ {
 		deployments, err := p.Status(ctx)
 		if err != nil {
@@ -485,8 +487,8 @@ func (p *Plain) SetDefault(ctx context.Context, id string) error {
 	}
 }
 
-// Discard removes a deployment, never the booted one; that it is gone already is no error. Where it was the default
-// the next one in the list becomes that. One fork if it is gone, else three.
+// Discard removes a deployment that is not booted. A deployment that is already gone is no error. If the deployment was
+// the default, the next one in the list becomes the default. One fork if it is gone, else three.
 func (p *Plain) Discard(ctx context.Context, id string) error {
 	doing := "discarding " + id
 	deployments, err := p.Status(ctx)
@@ -519,9 +521,9 @@ func (p *Plain) Discard(ctx context.Context, id string) error {
 // needsVersionSoft is the first ostree with the command prepare-soft-reboot.
 const needsVersionSoft = "2025.3"
 
-// SoftReboots says whether the host's ostree can prepare a soft reboot at all: nil, an Error around an *Unsupported
-// (TooOld or NoComposefs), or that it could not be found out. Whether it can for a certain deployment,
-// PrepareSoftReboot finds out. At most one fork.
+// SoftReboots returns nil if the host's ostree can prepare a soft reboot at all. Otherwise it returns an Error around
+// an *Unsupported (TooOld or NoComposefs), or why that could not be found out. PrepareSoftReboot finds out whether a
+// soft reboot into a certain deployment is possible. At most one fork.
 func (p *Plain) SoftReboots(ctx context.Context) error {
 	refuse := func(reason, detail string) error {
 		return &Error{Class: NeedsAdmin, Doing: "checking for soft reboots",
@@ -539,7 +541,8 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Besides the ways to say yes it may be the name of what is to be verified; maybe is none, nor is nothing.
+	// Besides the words for yes, the value may name what is to be verified. maybe and an empty value do not enable
+	// composefs.
 	switch enabled := prepare["composefs"]["enabled"]; enabled {
 	case "", "maybe", "no", "false", "0":
 		return refuse(noComposefs, "soft reboots take composefs, which is not enabled in prepare-root.conf")
@@ -547,8 +550,8 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 	return nil
 }
 
-// PrepareSoftReboot has the next soft reboot lead to a deployment. ostree refuses one with another kernel, initramfs or
-// kernel arguments than those that run. Another reboot still boots what is the default. Four forks.
+// PrepareSoftReboot makes the next soft reboot lead to a deployment. ostree refuses a deployment whose kernel,
+// initramfs or kernel arguments differ from the running ones. Any other reboot still boots the default. Four forks.
 func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
 	doing := "preparing a soft reboot into " + id
 	deployments, err := p.Status(ctx)
@@ -559,7 +562,7 @@ func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
 	if at < 0 {
 		return &Error{Class: Invalid, Doing: doing, Err: errors.New("there is no such deployment")}
 	}
-	// What is prepared twice is mounted twice.
+	// A deployment that is prepared twice is mounted twice.
 	if err := p.resetSoftReboot(ctx, doing, deployments, func(Deployment) bool { return true }); err != nil {
 		return err
 	}
@@ -578,7 +581,8 @@ func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
 	return nil
 }
 
-// ResetSoftReboot takes back what PrepareSoftReboot has done, or somebody else. One fork if nobody has, else two.
+// ResetSoftReboot takes back what PrepareSoftReboot, or another program, has prepared. One fork if nothing is prepared,
+// else two.
 func (p *Plain) ResetSoftReboot(ctx context.Context) error {
 	const doing = "taking back a soft reboot"
 	deployments, err := p.Status(ctx)
@@ -588,14 +592,14 @@ func (p *Plain) ResetSoftReboot(ctx context.Context) error {
 	return p.resetSoftReboot(ctx, doing, deployments, func(Deployment) bool { return true })
 }
 
-// Where ostree notes what it has prepared, and what is mounted there.
+// Where ostree notes what it has prepared, and where it mounts that.
 const (
 	nextRootNote = "/run/ostree/nextroot-booted"
 	nextRoot     = "/run/nextroot"
 )
 
-// arrive tells ostree, after a soft reboot, that it is over: until then it takes the deployment before for the booted
-// one. Its own unit does so only when the boot has come some way. Two forks then, else none.
+// arrive tells ostree after a soft reboot that the reboot is over. Until then ostree takes the previous deployment for
+// the booted one. ostree's own unit does this only late in the boot. Two forks after a soft reboot, else none.
 func (p *Plain) arrive(ctx context.Context) error {
 	pending := func() bool {
 		_, err := os.Lstat(p.host(nextRootNote))
@@ -604,27 +608,27 @@ func (p *Plain) arrive(ctx context.Context) error {
 	if !pending() {
 		return nil
 	}
-	// What is mounted there becomes the root.
+	// The file system mounted at nextRoot becomes the root.
 	var run, next unix.Stat_t
 	if err := unix.Stat(p.host(path.Dir(nextRoot)), &run); err != nil {
 		return &Error{Class: Failed, Doing: "looking for a soft reboot", Err: err}
 	}
 	if err := unix.Stat(p.host(nextRoot), &next); err == nil && next.Dev != run.Dev {
-		return nil // it is still to come
+		return nil // the soft reboot is still to come
 	}
 	if back, err := p.ledBack(ctx); err != nil || back {
 		return err
 	}
 	output, err := p.run(ctx, "ostree", "admin", "boot-complete")
-	if pending() { // it also fails for what it has to tell of the boot before
+	if pending() { // boot-complete also fails for what it has to report about the previous boot
 		return Failing("finishing a soft reboot", output, cmp.Or(err, errors.New("ostree does not take note of it")))
 	}
 	return nil
 }
 
-// ledBack says, while ostree still takes the deployment before a soft reboot for the booted one, whether it is that:
-// what was to be the next root was gone when it was needed. ostree, which believes its note, would say that it was
-// booted. One fork.
+// ledBack reports whether a soft reboot has led back to the previous deployment, because the prepared root was gone
+// when it was needed. ostree then still takes the previous deployment for the booted one. Once told of the end, ostree
+// would trust its note and report the prepared deployment as booted. One fork.
 func (p *Plain) ledBack(ctx context.Context) (bool, error) {
 	const doing = "finding out where a soft reboot has led"
 	deployments, err := p.list(ctx)
@@ -646,7 +650,7 @@ func (p *Plain) ledBack(ctx context.Context) (bool, error) {
 	return err == nil && os.SameFile(running, before), nil
 }
 
-// resetSoftReboot makes no soft reboot lead to a deployment that matches. One fork if one does, else none.
+// resetSoftReboot takes back a soft reboot that leads to a deployment that matches. One fork if one does, else none.
 func (p *Plain) resetSoftReboot(ctx context.Context, doing string, all []Deployment,
 	match func(Deployment) bool) error {
 	if !slices.ContainsFunc(all, func(d Deployment) bool { return d.SoftReboot && match(d) }) {
@@ -656,15 +660,15 @@ func (p *Plain) resetSoftReboot(ctx context.Context, doing string, all []Deploym
 	return Failing(doing, output, err)
 }
 
-// Cleanup removes what no deployment and no ref needs: checkouts, kernels, objects. One fork; it may take long.
+// Cleanup removes checkouts, kernels and objects that no deployment and no ref needs. One fork, which may take long.
 func (p *Plain) Cleanup(ctx context.Context) error {
 	output, err := p.run(ctx, "ostree", "admin", "cleanup")
 	return Failing("cleaning up the sysroot", output, err)
 }
 
-// BootSpace refuses, with an Error around a *NoBootSpace, a commit whose kernel is not in /boot yet and does not fit
-// there, beside the deployments that Status lists. One fork, none if the commit has a deployment; the kernel and the
-// initramfs are read once.
+// BootSpace refuses, with an Error around a *NoBootSpace, a commit whose kernel does not fit into /boot beside the
+// deployments that Status lists. A kernel that is in /boot already fits. One fork, none if the commit has a deployment.
+// The kernel and the initramfs are read once.
 func (p *Plain) BootSpace(ctx context.Context, deployments []Deployment, osName, checksum string) error {
 	doing := "checking /boot for " + checksum
 	if slices.ContainsFunc(deployments, func(d Deployment) bool {
@@ -691,15 +695,15 @@ func (p *Plain) BootSpace(ctx context.Context, deployments []Deployment, osName,
 	return nil
 }
 
-// ByID finds a deployment by its ID.
+// ByID returns a function that matches the deployment with that ID.
 func ByID(id string) func(Deployment) bool {
 	return func(d Deployment) bool { return d.ID == id }
 }
 
-// host is where this process finds a path of the host.
+// host returns where this process finds a path of the host.
 func (p *Plain) host(path string) string { return filepath.Join(p.root, path) }
 
-// prepareRoot is the configuration of ostree-prepare-root, empty where there is none.
+// prepareRoot returns the configuration of ostree-prepare-root, empty if the host has none.
 func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
 	for _, path := range []string{"/etc/ostree/prepare-root.conf", "/usr/lib/ostree/prepare-root.conf"} {
 		config, err := p.KeyFile(path)
@@ -711,7 +715,7 @@ func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
 	return nil, nil
 }
 
-// KeyFile reads a GLib key file: groups of keys. Neither escapes nor lists occur in what we read.
+// KeyFile reads a GLib key file: groups of keys. The files read here have neither escapes nor lists.
 func (p *Plain) KeyFile(path string) (map[string]map[string]string, error) {
 	text, err := os.ReadFile(p.host(path))
 	if err != nil {

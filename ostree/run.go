@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// Runner runs a tool on the host and returns its standard output. A tool that fails gives a *CommandError; the output
-// so far is returned with it.
+// Runner runs a tool on the host and returns its standard output. If the tool fails, Runner returns a *CommandError and
+// the output so far.
 type Runner func(ctx context.Context, argv ...string) ([]byte, error)
 
-// CommandError is a tool that could not be run, was stopped, or failed.
+// CommandError is the error of a tool that could not be run, was stopped, or failed.
 type CommandError struct {
 	Argv   []string
 	Stderr string // the end of it, without surrounding space
@@ -35,19 +35,20 @@ func (e *CommandError) Error() string {
 
 func (e *CommandError) Unwrap() error { return e.Err }
 
-// SearchPath is where the host's tools are looked for, and where their children look: the OS's own first. /usr/local
-// belongs to people and to configurations, also on an OS whose /usr is read-only: a program there that has the name of
-// a tool must not take its place. One that the OS does not have may be there.
+// SearchPath is where the host's tools and their children are looked for. The OS's own directories come first.
+// /usr/local belongs to people and to configurations, even on an OS whose /usr is read-only. A program there must not
+// replace a tool of the same name. A tool that the OS lacks may be there.
 const SearchPath = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 
-// What works on this host's disk alone has limits, so that a tool that hangs is an error with a reason while there is
-// time to try again: asking for the state takes ostree well below a second, changing it a sync of the disk.
+// Commands that work on this host's disk alone have limits. So a tool that hangs becomes an error with a reason, while
+// time is left to try again. Asking for the state takes ostree well below a second. Changing it takes a sync of the
+// disk.
 const (
 	askTimeout    = time.Minute
 	changeTimeout = 3 * time.Minute
 )
 
-// bounded is a Runner whose ostree ends, unless ostree copies from elsewhere or makes a deployment.
+// bounded returns a Runner that limits how long ostree runs, unless ostree copies from elsewhere or makes a deployment.
 func bounded(run Runner, ask, change time.Duration) Runner {
 	return func(ctx context.Context, argv ...string) ([]byte, error) {
 		limit := ask
@@ -67,16 +68,16 @@ func bounded(run Runner, ask, change time.Duration) Runner {
 	}
 }
 
-// maxStderr is how much of a tool's standard error an error carries, in bytes: enough for what ostree says, little
-// enough for an annotation or an event.
+// maxStderr is how much of a tool's standard error an error carries, in bytes. It is enough for ostree's messages, and
+// small enough for an annotation or an event.
 const maxStderr = 2048
 
-// stopGrace is how long a tool has between SIGTERM and SIGKILL. ostree leaves either the old or the new state
-// whenever it dies; the time is for its helper that thaws /boot.
+// stopGrace is how long a tool has between SIGTERM and SIGKILL. ostree leaves either the old or the new state whenever
+// it dies. Its helper needs the time to thaw /boot.
 const stopGrace = 10 * time.Second
 
-// Exec is the Runner for the machine that this process runs on. The tool has a process group of its own, so that a
-// signal from a terminal does not reach it and its children go with it, and speaks English.
+// Exec is the Runner for the machine that this process runs on. The tool speaks English and has a process group of its
+// own. So a signal from a terminal does not reach the tool, and its children end with it.
 func Exec(ctx context.Context, argv ...string) ([]byte, error) {
 	var stdout bytes.Buffer
 	stderr := &tail{limit: maxStderr}
@@ -112,18 +113,18 @@ func (t *tail) Write(p []byte) (int, error) {
 
 func (t *tail) String() string { return strings.TrimSpace(strings.ToValidUTF8(string(t.kept), "")) }
 
-// Class says what can be done about an error.
+// Class is what can be done about an error.
 type Class string
 
 // The classes of an Error.
 const (
-	Retryable  Class = "retryable"      // it may work later by itself: the network, somebody else's lock
-	Invalid    Class = "invalid"        // what was asked for can't be had: no such ref, a malformed argument
-	NeedsAdmin Class = "needs an admin" // the host is in the way: too old, out of space
-	Failed     Class = "failed"         // nothing is known about it
+	Retryable  Class = "retryable"      // it may work later by itself: the network, another program's lock
+	Invalid    Class = "invalid"        // the request can't be met: no such ref, a malformed argument
+	NeedsAdmin Class = "needs an admin" // the host prevents it: too old, out of space
+	Failed     Class = "failed"         // the cause is not known
 )
 
-// Error is what the methods of Plain return: what was being done, to what, and its Class.
+// Error is what the methods of Plain return: the action, its object, and the error's Class.
 type Error struct {
 	Class Class
 	Doing string // "staging os/stable", without the colon
@@ -133,7 +134,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Doing + ": " + e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// ClassOf is the class of an error of this package, Failed for any other.
+// ClassOf returns the class of an error of this package, and Failed for any other error.
 func ClassOf(err error) Class {
 	if typed, ok := errors.AsType[*Error](err); ok {
 		return typed.Class
@@ -141,10 +142,10 @@ func ClassOf(err error) Class {
 	return Failed
 }
 
-// WaitingForLock is what ostree says while another process holds the sysroot's lock; it waits for ever.
+// WaitingForLock is ostree's message while another process holds the sysroot's lock. ostree waits without a limit.
 const WaitingForLock = "Waiting for sysroot lock"
 
-// Failing makes an Error out of what a tool returned, classed by what ostree says.
+// Failing makes an Error of a tool's error. ostree's message decides the class.
 func Failing(doing string, output []byte, err error) error {
 	if err == nil {
 		return nil
@@ -172,8 +173,8 @@ func Failing(doing string, output []byte, err error) error {
 	return &Error{Class: class, Doing: doing, Err: err}
 }
 
-// NetworkTrouble says whether ostree failed in a way that goes away by itself: libcurl's code in brackets after "While
-// fetching", or the server's status.
+// NetworkTrouble reports whether ostree failed in a way that ends by itself. NetworkTrouble looks at libcurl's code in
+// brackets after "While fetching", or at the server's status.
 func NetworkTrouble(text string) bool {
 	if !strings.Contains(text, "While fetching") && !strings.Contains(text, "Server returned HTTP") {
 		return false
@@ -181,7 +182,7 @@ func NetworkTrouble(text string) bool {
 	return ContainsAny(text,
 		"[5]", "[6]", // names
 		"[7]", "[18]", "[28]", "[52]", "[55]", "[56]", "[92]", "[95]", // connections that fail, stall or break off
-		"[35]", // TLS hand-shakes that break off; a certificate that is wrong has another code
+		"[35]", // TLS handshakes that break off; a wrong certificate has another code
 		"HTTP 408", "HTTP 425", "HTTP 429", "HTTP 500", "HTTP 502", "HTTP 503", "HTTP 504")
 }
 

@@ -18,11 +18,11 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// UnitPoll is how often what takes minutes is looked at.
+// UnitPoll is how often a command that takes minutes is looked at.
 const UnitPoll = time.Second
 
-// ComposedRef is our ref in the host's repository of the commit that was composed. A staged deployment goes as soon as
-// any other is made, and then a prune would take what it consists of.
+// ComposedRef is the ref in the host's repository that holds the composed commit. A staged deployment is removed as
+// soon as another one is made, and a prune would then remove its objects.
 const ComposedRef = "noderefit/composed"
 
 // Units are the services of the host.
@@ -34,19 +34,19 @@ type Units interface {
 	Stop(ctx context.Context, name string) error
 }
 
-// Tools runs the host's tools that take long, each in a unit of the host: it outlives this process, whose end is no
-// reason to throw the work away, and does not even write into a pipe of ours.
+// Tools runs the host's slow tools, each in a unit of the host. The unit outlives this process, so the work is not lost
+// when this process ends. The tool does not write into a pipe of this process.
 type Tools struct {
 	Units Units
 	// Root is where this process finds the host's files.
 	Root string
-	// Weights are those of the tools that are started from now on.
+	// Weights are the weights of tools that are started from now on.
 	Weights systemd.Weights
 }
 
-// In is a Runner whose tools run in a unit, by its name without .service; what else like says of a command holds for
-// each. If an earlier process's run of the unit still goes on, it is waited for first. When the context ends, the tool
-// goes on; stop ends it.
+// In returns a Runner whose tools run in a unit, named without .service. The other fields of like apply to each
+// command. If the unit still runs for an earlier process, the Runner waits for that first. When the context ends, the
+// tool goes on. Stop ends the tool.
 //
 // The output and the exit status are the tool's.
 func (t *Tools) In(unit string, like systemd.Command) Runner {
@@ -63,14 +63,14 @@ func (t *Tools) In(unit string, like systemd.Command) Runner {
 		c.Stdout, c.Stderr = stdout, stderr
 		ended, err := t.Units.Run(ctx, c)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, systemd.ErrUnitGone) {
-			return nil, &CommandError{Argv: argv, Err: err} // there was no run, so the files are of another one
+			return nil, &CommandError{Argv: argv, Err: err} // the unit did not run, so the files belong to another run
 		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		} else if err == nil {
 			err = ended.Err()
 		}
-		// What was said so far says why it took so long. A run whose output can't be read is judged by its status.
+		// The output so far tells why the tool took so long. A run whose output can't be read is judged by its status.
 		output, _ := os.ReadFile(filepath.Join(t.Root, stdout))
 		if err == nil {
 			return output, nil
@@ -80,11 +80,11 @@ func (t *Tools) In(unit string, like systemd.Command) Runner {
 	}
 }
 
-// find is the path of a program of the host.
+// find returns the path of a program of the host.
 func (t *Tools) find(name string) (string, error) {
 	for dir := range strings.SplitSeq(SearchPath, ":") {
 		path := filepath.Join(dir, name)
-		// A link is one of the host's, which need not lead there from here.
+		// A link of the host may lead elsewhere when followed from here.
 		info, err := os.Lstat(filepath.Join(t.Root, path))
 		if err == nil && (info.Mode()&fs.ModeSymlink != 0 || info.Mode().IsRegular() && info.Mode()&0o111 != 0) {
 			return path, nil
@@ -93,7 +93,7 @@ func (t *Tools) find(name string) (string, error) {
 	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
 }
 
-// Running is the description of what runs in a unit, "" if nothing does.
+// Running returns the description of what runs in a unit, or "" if nothing does.
 func (t *Tools) Running(ctx context.Context, unit string) (string, error) {
 	s, err := t.Units.Service(ctx, unit+".service")
 	if err != nil || !s.Ended() {
@@ -112,8 +112,8 @@ func (t *Tools) Stop(ctx context.Context, unit string) error {
 	return t.Units.Stop(ctx, unit+".service")
 }
 
-// Follow tells progress, if there is one, the last line that a unit has written to its standard output whenever it is
-// another, until the function that it returns is called.
+// Follow passes to progress, unless it is nil, the last line that a unit has written to its standard output, whenever
+// the line changes. Follow ends when the function that it returns is called.
 func (t *Tools) Follow(ctx context.Context, unit string, progress func(string)) (stop func()) {
 	if progress == nil {
 		return func() {}
@@ -125,7 +125,7 @@ func (t *Tools) Follow(ctx context.Context, unit string, progress func(string)) 
 		for last := ""; Sleep(ctx, UnitPoll) == nil; {
 			text, err := fileEnd(filepath.Join(t.Root, "/run/"+unit+".stdout"))
 			if err != nil {
-				continue // it has not started yet, or nobody can help it
+				continue // the unit has not started yet, or the file can't be read
 			}
 			if line := message.LastLine(text); line != "" && line != last {
 				progress(line)
@@ -139,7 +139,7 @@ func (t *Tools) Follow(ctx context.Context, unit string, progress func(string)) 
 	}
 }
 
-// fileEnd is the end of a file.
+// fileEnd returns the end of a file.
 func fileEnd(path string) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -157,7 +157,7 @@ func fileEnd(path string) (string, error) {
 	return strings.ToValidUTF8(string(text), ""), nil
 }
 
-// Sleep waits for d, or gives the error of ctx when that is done before.
+// Sleep waits for d. Sleep returns the error of ctx if that ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -20,9 +20,9 @@ type step struct {
 	service string
 }
 
-// decide says which actions the changes take, each once, in the order in which they run: the drain before anything is
-// disturbed, systemd's view of the units before the services that they describe, the services as they were first
-// decided. A reboot does all of these but the drain, and always comes with one.
+// decide returns the actions that the changes take, each once, in the order in which they run. The drain comes before
+// anything is disturbed, and the daemon-reload before the services that the units describe. Services keep the order in
+// which they were first decided. A reboot replaces all of these except the drain, and always comes with a drain.
 func decide(changes []Change, policy *Policy, current, desired *machineconfig.Config) []Action {
 	var order []step
 	why := make(map[step]*reason)
@@ -65,7 +65,7 @@ func decide(changes []Change, policy *Policy, current, desired *machineconfig.Co
 	return actions
 }
 
-// reason is the first change that asked for an action, by which rule, and how many more did.
+// reason is the first change that asked for an action, the rule that decided, and the number of further changes.
 type reason struct {
 	object, rule string
 	more         int
@@ -83,7 +83,7 @@ func (r *reason) String() string {
 	return fmt.Sprintf("%s (and %d more changes)", s, r.more)
 }
 
-// object names what a change is about.
+// object returns the name of a change's object.
 func (c Change) object() string {
 	switch c.Kind {
 	case File, Directory, Link:
@@ -107,7 +107,7 @@ func (c Change) object() string {
 	}
 }
 
-// covering is the rule for a change, nil where there is none.
+// covering returns the rule for a change, and nil if none covers it.
 func (p *Policy) covering(c Change) *rule {
 	switch c.Kind {
 	case File, Directory, Link:
@@ -124,8 +124,8 @@ func (p *Policy) covering(c Change) *rule {
 	}
 }
 
-// decide returns the rule for a change and what it asks for. What no rule covers needs a reboot, because no person said
-// that less is enough.
+// decide returns the rule for a change and the steps that it takes. A change that no rule covers needs a reboot,
+// because no person has said that less is enough.
 func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why string, steps []step) {
 	if c.Kind.OS() {
 		return "a change of the OS takes effect with a reboot", []step{{action: ActionReboot}}
@@ -157,7 +157,7 @@ func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why s
 	return r.name + ", not safe for running pods: " + unsafe, []step{{action: ActionDrain}, reload}
 }
 
-// forPath finds the rule of the longest prefix of whole path components.
+// forPath returns the rule with the longest path that is name or a parent directory of name.
 func (p *Policy) forPath(name string) *rule {
 	for name = path.Clean(name); ; name = path.Dir(name) {
 		if r, ok := p.files.by[name]; ok {

@@ -30,7 +30,7 @@ func differences(current, desired *machineconfig.Config, opts Options) ([]Change
 	ds, err := compare(current.Files, desired.Files,
 		func(f machineconfig.File) string { return f.Path },
 		func(a, b machineconfig.File) []What { return fileChange(a, b, opts.Satisfied != nil) })
-	// Appending is refused, so there is no such change; a file that was appended to is one that is there.
+	// Appending is refused, so no such change exists. A file that was appended to counts as present.
 	appended := make(map[string]bool)
 	for _, f := range desired.Files {
 		appended[f.Path] = f.Append
@@ -66,15 +66,15 @@ func differences(current, desired *machineconfig.Config, opts Options) ([]Change
 	return all, nil
 }
 
-// difference is what became of the thing with one key.
+// difference is what became of the item with one key.
 type difference struct {
 	key  string
 	op   Op
 	what []What
 }
 
-// compare finds the differences between two lists whatever their order, sorted by key. Two things with one key are an
-// error: a configuration that was validated has none.
+// compare finds the differences between two lists, in any order, and returns them sorted by key. Two items with one key
+// are an error. A validated configuration has none.
 func compare[T any](current, desired []T, key func(T) string, what func(a, b T) []What) ([]difference, error) {
 	old, err := index(current, key)
 	if err != nil {
@@ -113,8 +113,8 @@ func index[T any](things []T, key func(T) string) (map[string]int, error) {
 	return at, nil
 }
 
-// fileChange compares files. Where the desired one has no contents the bytes stay, unless the host keeps others from
-// before the current configuration: only a host that is asked can tell.
+// fileChange compares files. If the desired file has no contents, the bytes stay. They do not stay if the host keeps
+// other bytes from before the current configuration. Only the host can tell.
 func fileChange(a, b machineconfig.File, askHost bool) (what []What) {
 	differs := a.NoContents || !bytes.Equal(a.Contents, b.Contents)
 	if b.NoContents {
@@ -149,14 +149,15 @@ func linkChange(a, b machineconfig.Link) (what []What) {
 	if a.Target != b.Target {
 		what = append(what, Target)
 	}
-	// A hard link has the owner of what it points to.
+	// A hard link has the owner of its target.
 	if !a.Hard && !b.Hard && !sameOwner(a.Owner, b.Owner) {
 		what = append(what, Owner)
 	}
 	return what
 }
 
-// sameOwner compares as written: whether a name and an id are the same account only the host knows, except for root.
+// sameOwner compares owners as written. Only the host knows whether a name and an id are the same account, except for
+// root.
 func sameOwner(a, b machineconfig.Owner) bool {
 	return account(a.UID, a.User) == account(b.UID, b.User) && account(a.GID, a.Group) == account(b.GID, b.Group)
 }
@@ -171,7 +172,7 @@ func account(id *int, name string) string {
 	return "name " + name
 }
 
-// ownUnits are those of which more than drop-ins is managed.
+// ownUnits returns the units that the configuration manages beyond their drop-ins.
 func ownUnits(units []machineconfig.Unit) []machineconfig.Unit {
 	return slices.DeleteFunc(slices.Clone(units), func(u machineconfig.Unit) bool {
 		return u.Contents == "" && u.Enabled == nil && u.Mask == nil
@@ -191,13 +192,14 @@ func unitChange(a, b machineconfig.Unit) (what []What) {
 	return what
 }
 
-// sameBool tells not said from said to be false: the one leaves a matter to presets or the admin, the other settles it.
+// sameBool compares flags. An unset flag differs from false: the first leaves the matter to presets or the admin, the
+// second decides it.
 func sameBool(a, b *bool) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// dropin is one drop-in by the name that a plan gives it.
+// dropin is one drop-in, by its name in a plan.
 type dropin struct{ name, contents string }
 
-// dropins returns those of all units that have contents, and the names of those which must not be there.
+// dropins returns the drop-ins of all units that have contents, and the names of drop-ins that must not exist.
 func dropins(units []machineconfig.Unit) (there []dropin, absent []string) {
 	for _, u := range units {
 		for _, d := range u.Dropins {
@@ -224,8 +226,8 @@ func dropinChanges(current, desired []machineconfig.Unit, satisfied func(Change)
 	if err != nil {
 		return err
 	}
-	// A drop-in that neither configuration has may still be on the host, which only a host can tell: without one it is
-	// taken to be absent.
+	// A drop-in that neither configuration has may still be on the host. Only a host can tell. Without a host it is taken
+	// to be absent.
 	asked := make(map[string]bool)
 	if satisfied != nil {
 		for _, name := range absent {
@@ -246,9 +248,9 @@ func dropinChanges(current, desired []machineconfig.Unit, satisfied func(Change)
 	return nil
 }
 
-// userChanges compares users, their keys and their password hashes. Keys are compared in their order, because that is
-// how they stand in the file that verify compares. Accounts are the host's own: one changes only where the
-// configuration says something else of it than keys and password, and says another thing than before.
+// userChanges compares users, their keys and their password hashes. Keys are compared in their order, as they are in
+// the file that verify compares. Accounts belong to the host. An account changes only where the configuration sets more
+// than keys and password, and sets it differently than before.
 func userChanges(current, desired []machineconfig.User, satisfied func(Change) bool, take func(Change)) error {
 	name := func(u machineconfig.User) string { return u.Name }
 	accounts, err := compare(current, desired, name, func(a, b machineconfig.User) []What {
@@ -316,8 +318,8 @@ func with(users []machineconfig.User, has func(machineconfig.User) bool) (out []
 	return out
 }
 
-// osChanges compares what a deployment carries. A configuration without an image says nothing about it: there is
-// nothing to go to, and the host keeps what it has.
+// osChanges compares what a deployment carries. If the desired configuration has no image, the image does not change:
+// the host keeps its image.
 func osChanges(current, desired *machineconfig.Config, opts Options) (out []Change) {
 	from := OS{current.OSImageURL, current.KernelType, current.Extensions, current.KernelArguments}
 	if opts.OS != nil {
@@ -351,7 +353,7 @@ func osChanges(current, desired *machineconfig.Config, opts Options) (out []Chan
 	return out
 }
 
-// without is the sorted set of what a has and b has not.
+// without returns the sorted set of the elements of a that b lacks.
 func without(a, b []string) []string {
 	set := make(map[string]bool)
 	for _, s := range a {

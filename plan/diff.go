@@ -18,27 +18,28 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Diff is how one thing that a Change names differs, for people to read.
+// Diff is how an item that a Change names differs, for people to read.
 type Diff struct {
 	Kind Kind `json:"kind"`
 	// Path is the path, the unit, the drop-in as unit/drop-in, or the user.
 	Path string `json:"path"`
 	// Diff is a line for each attribute that changes, and a unified diff of the contents. Each line ends.
 	Diff string `json:"diff"`
-	// Masked means that the contents may be a secret: of these Diff has no more than the sizes.
+	// Masked means that the contents may be a secret. Diff then has only their sizes.
 	Masked bool `json:"masked"`
 }
 
-// Lines of context, and how many lines the two sides may have together to be compared at all: the time that it takes
-// grows with their square, and is about a second for so many of which every other differs.
+// diffContext is the number of lines of context. diffMaxLines is the most lines that the two sides may have together to
+// be compared. The time for a comparison grows with their square. It is about a second at the limit, if every other
+// line differs.
 const (
 	diffContext  = 3
 	diffMaxLines = 10000
 )
 
-// Diffs shows what becomes of files, directories, links, units, drop-ins, SSH keys and passwords, in the order of the
-// changes, which are those from current, nil for a host that was never configured, to desired. What the other kinds of
-// changes are about is all in the change.
+// Diffs shows what changes in files, directories, links, units, drop-ins, SSH keys and passwords, in the order of
+// changes. changes are those from current to desired; current is nil for a host that was never configured. A change of
+// another kind has no Diff, since the change itself shows everything.
 func Diffs(current, desired *machineconfig.Config, changes []Change) []Diff {
 	if current == nil {
 		current = &machineconfig.Config{}
@@ -61,7 +62,7 @@ func Diffs(current, desired *machineconfig.Config, changes []Change) []Diff {
 	return out
 }
 
-// label is how the heads of a diff name a thing.
+// label returns the name of an item in the heads of a diff.
 func label(c Change) string {
 	const units = "/etc/systemd/system/"
 	switch c.Kind {
@@ -77,7 +78,7 @@ func label(c Change) string {
 	}
 }
 
-// contents finds the things of a configuration by their keys.
+// contents finds the items of a configuration by their keys.
 type contents struct {
 	config      *machineconfig.Config
 	files       map[string]*machineconfig.File
@@ -106,14 +107,14 @@ func byKey[T any](things []T, key func(*T) string) map[string]*T {
 	return out
 }
 
-// side is a thing as one of the two configurations has it.
+// side is an item in one of the two configurations.
 type side struct {
 	there      bool
 	attributes []attribute
 	text       string
 	withheld   string // why the text must not be shown
-	shown      string // in place of the text, if it is not empty
-	unknown    bool   // the text is whatever the host has
+	shown      string // replaces the text, if it is not empty
+	unknown    bool   // the text is the host's, and not known
 }
 
 type attribute struct{ name, value string }
@@ -171,8 +172,8 @@ func (c contents) side(change Change) side {
 	return side{}
 }
 
-// fingerprints are authorized keys as people compare them, a line each: options, kind, fingerprint and comment, never
-// the key. What is none is left out, which the second result says.
+// fingerprints returns authorized keys as people compare them, one line each: options, kind, fingerprint and comment,
+// never the key. fingerprints leaves out lines that are no keys, and known is false then.
 func fingerprints(keys []string) (text string, known bool) {
 	var out strings.Builder
 	known = true
@@ -218,7 +219,7 @@ func said(b *bool) string {
 	return map[bool]string{true: "yes", false: "no"}[*b]
 }
 
-// head is the two lines that a unified diff begins with.
+// head returns the two lines that a unified diff begins with.
 func head(name string, op Op) string {
 	from, to := printed(name), printed(name)
 	switch op {
@@ -231,7 +232,7 @@ func head(name string, op Op) string {
 	return "--- " + from + "\n+++ " + to + "\n"
 }
 
-// compareSides shows what differs, and reports whether the texts were masked.
+// compareSides returns what differs, and whether the texts were masked.
 func compareSides(name string, op Op, from, to side) (string, bool) {
 	var out strings.Builder
 	out.WriteString(head(name, op))
@@ -250,7 +251,7 @@ func compareSides(name string, op Op, from, to side) (string, bool) {
 	case strings.Count(was, "\n")+strings.Count(is, "\n") > diffMaxLines:
 		fmt.Fprintf(&out, "too long to be compared: %s -> %s\n", digest(from), digest(to))
 	default:
-		// The only error would be the builder's, which has none.
+		// Only the builder could fail, and it never does.
 		_ = difflib.WriteUnifiedDiff(&out, difflib.UnifiedDiff{
 			A: splitLines(was), B: splitLines(is), Context: diffContext,
 		})
@@ -258,7 +259,7 @@ func compareSides(name string, op Op, from, to side) (string, bool) {
 	return out.String(), false
 }
 
-// attributes are those that differ, a line each.
+// attributes returns the attributes that differ, one line each.
 func attributes(from, to []attribute) string {
 	var out strings.Builder
 	for _, a := range from {
@@ -293,7 +294,8 @@ func digest(s side) string {
 	return fmt.Sprintf("%d bytes, sha256 %x", len(s.text), sha256.Sum256([]byte(s.text)))
 }
 
-// splitLines are the lines of a text, each with its end. Where the last one has none, a line says so, as in any diff.
+// splitLines returns the lines of a text, each with its end. If the last line has no end, an added line says so, as in
+// any diff.
 func splitLines(text string) []string {
 	out := slices.Collect(strings.Lines(text))
 	if n := len(out); n > 0 && !strings.HasSuffix(out[n-1], "\n") {
@@ -302,8 +304,8 @@ func splitLines(text string) []string {
 	return out
 }
 
-// readable reports whether a text is one that a terminal or a page shows as it is: nothing in it moves the cursor,
-// changes the direction of writing or is not to be seen.
+// readable reports whether a terminal or a page shows a text as it is. Nothing in such a text moves the cursor, changes
+// the direction of writing or is invisible.
 func readable(text string) bool {
 	text = strings.ReplaceAll(text, "\r\n", "\n")
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
@@ -311,7 +313,7 @@ func readable(text string) bool {
 	})
 }
 
-// printed is a name that may be anything, on one line.
+// printed returns any name on one line.
 func printed(name string) string {
 	if readable(name) && !strings.ContainsAny(name, "\n\t") {
 		return name

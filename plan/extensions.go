@@ -4,7 +4,7 @@ package plan
 
 import "sync"
 
-// upstream is the platform whose packages stand for an extension where no host is asked: RHEL CoreOS of today.
+// upstream is the platform whose packages an extension has where no host is asked: the present RHEL CoreOS.
 var upstream = Platform{ID: "rhel", Version: "9.6", Arch: "amd64"}
 
 var known = sync.OnceValue(func() *Catalogue {
@@ -15,8 +15,8 @@ var known = sync.OnceValue(func() *Catalogue {
 	return c
 })
 
-// packagesOf returns the packages that make up an extension on RHEL CoreOS; an unknown one is a package of its own
-// name.
+// packagesOf returns the packages that make up an extension on RHEL CoreOS. An unknown extension is a package of the
+// same name.
 func packagesOf(extension string) []string {
 	if p := known().Extension(upstream, extension); p != nil {
 		return p

@@ -13,16 +13,17 @@ import (
 	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
-// The units that an update leaves on the host: RecoverUnit brings the host to one side of what was interrupted,
-// ProveUnit holds the deadline of the verdict and goes back. RebootUnit ends an orderly reboot that does not end.
+// The units that an update leaves on the host. RecoverUnit brings the host to one side of what was interrupted.
+// ProveUnit holds the deadline of the verdict and rolls back. RebootUnit ends an orderly reboot that does not end by
+// itself.
 const (
 	RecoverUnit = "machine-config-daemon-recover.service"
 	ProveUnit   = "machine-config-daemon-prove.service"
 	RebootUnit  = "machine-config-daemon-reboot.service"
 )
 
-// OwnUnits are the units that the agent installs or runs: those above, a unit for each command of the head, and the
-// one of the hooks. No configuration may have one of these names.
+// OwnUnits are the units that the agent installs or runs. They are those above, a unit for each command of the head,
+// and the unit of the hooks. No configuration may have a unit of such a name.
 var OwnUnits = []string{RecoverUnit, ProveUnit, RebootUnit,
 	"machine-config-daemon-apply.service", "machine-config-daemon-before-drain.service",
 	"machine-config-daemon-deliver.service", "machine-config-daemon-hook.service",
@@ -30,18 +31,18 @@ var OwnUnits = []string{RecoverUnit, ProveUnit, RebootUnit,
 	"machine-config-daemon-stage.service", "machine-config-daemon-status.service",
 	"machine-config-daemon-verify.service"}
 
-// OwnDropin is the name of the agent's drop-in for its own units. systemd reads drop-ins in the order of their names,
-// those of a unit and those of all services alike: what is read after this one could take something away.
+// OwnDropin is the name of the agent's drop-in for its own units. systemd reads all drop-ins for a unit in the order of
+// their names, including those for all services. A drop-in that is read after this one could take something away.
 const OwnDropin = "~noderefit.conf"
 
-// Needed are units without which the agent's own are not started, or the host can't be rebooted.
+// Needed are the units that the agent's own units need to be started, or that the host needs to reboot.
 var Needed = []string{"sysinit.target", "reboot.target", "shutdown.target", "umount.target", "final.target",
 	"systemd-reboot.service", "system.slice"}
 
-// needed are those, and those of a soft reboot, which not every host has.
+// needed are the Needed units and those of a soft reboot, which not every host has.
 var needed = slices.Concat(Needed, []string{"soft-reboot.target", "systemd-soft-reboot.service"})
 
-// boots are targets that a boot leads to; away are those that end a boot, or stop it before the host serves.
+// boots are the targets that a boot leads to. away are the targets that end a boot, or stop it before the host serves.
 var (
 	boots = []string{"default.target", "multi-user.target", "graphical.target", "runlevel2.target", "runlevel3.target",
 		"runlevel4.target", "runlevel5.target"}
@@ -51,14 +52,14 @@ var (
 		"kernel-command-line", "system-update", "storage-target-mode"}
 )
 
-// unitDirs are where systemd finds unit files.
+// unitDirs are the directories where systemd finds unit files.
 var unitDirs = []string{"/etc/systemd/system", "/etc/systemd/system.control", "/etc/systemd/system.attached",
 	"/run/systemd/system", "/run/systemd/system.control", "/run/systemd/system.attached", "/run/systemd/transient",
 	"/run/systemd/generator", "/run/systemd/generator.early", "/run/systemd/generator.late",
 	"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
-// disarming finds what would keep a host from coming back by itself: what takes the agent's units away, or the way to
-// them. What a configuration's own programs do, a generator among them, can't be foreseen.
+// disarming finds entries that would keep a host from coming back by itself. They take away the agent's units, or what
+// starts these units. What a configuration's own programs do, such as a generator, can't be foreseen.
 func disarming(c *machineconfig.Config, skipOS bool) []Unreconcilable {
 	g := newGuard(c)
 	for _, u := range c.Units {
@@ -97,7 +98,7 @@ func isRoot(o machineconfig.Owner) bool {
 	return (o.UID == nil || *o.UID == 0) && (o.User == "" || o.User == "root")
 }
 
-// guard collects what is refused.
+// guard collects the refused entries of a configuration.
 type guard struct {
 	links    map[string]string // targets by path
 	contents map[string]string // of files, by path
@@ -119,13 +120,13 @@ func (g *guard) refuse(field, subject, why string) {
 	g.found = append(g.found, Unreconcilable{field, subject + ": " + why})
 }
 
-// backends are programs by which the agent knows how the OS of a host is managed, where people may install them.
+// backends are paths where people may install programs by which the agent tells how the OS of a host is managed.
 var backends = []string{"/usr/local/bin/rpm-ostree", "/usr/local/bin/bootc"}
 
 const (
 	isOwn  = "it is the agent's own, with which this host comes back from a bad configuration; leave it out"
 	isRoad = "the agent's units are started, or this host is rebooted, through it; leave it out"
-	// holdsLinks is said of all that takes the place of such a directory, a directory is none of it.
+	// holdsLinks is the reason against everything that replaces such a directory, except a directory.
 	holdsLinks = "systemd finds the links there that start the agent's units, and only in a directory; leave it out, or " +
 		"make it a directory"
 	leads   = "this host would not boot into service; name multi-user.target or graphical.target"
@@ -163,7 +164,7 @@ func (g *guard) unit(u machineconfig.Unit) {
 	}
 }
 
-// path judges an entry of storage that lies at a path: a link to target, or a file with contents.
+// path judges an entry of storage at a path: a link to target, or a file with contents.
 func (g *guard) path(field, subject, at, target string, contents *string) {
 	at = g.follow(path.Clean(at))
 	rel := relativeTo(at)
@@ -211,7 +212,7 @@ func (g *guard) path(field, subject, at, target string, contents *string) {
 	}
 }
 
-// leadsTo is where a link that is at a path leads to.
+// leadsTo returns where a link at a path leads to.
 func (g *guard) leadsTo(at, target string) string {
 	if path.IsAbs(target) {
 		return g.follow(path.Clean(target))
@@ -244,7 +245,7 @@ func (g *guard) follow(at string) string {
 
 func (g *guard) relative(at string) string { return relativeTo(g.follow(path.Clean(at))) }
 
-// relativeTo is a path below a directory of units, "" for others.
+// relativeTo returns a path relative to its directory of units, and "" for a path in no such directory.
 func relativeTo(at string) string {
 	for _, dir := range unitDirs {
 		if rel, is := strings.CutPrefix(at, dir+"/"); is {
@@ -254,7 +255,7 @@ func relativeTo(at string) string {
 	return ""
 }
 
-// takesPlace judges what stands at a path below a directory of units, whatever it is.
+// takesPlace judges an entry of any kind at a path below a directory of units.
 func takesPlace(rel string) string {
 	if rel == "" {
 		return ""
@@ -262,7 +263,7 @@ func takesPlace(rel string) string {
 	first, rest, below := strings.Cut(rel, "/")
 	base := path.Base(rel)
 	for _, own := range OwnUnits {
-		// Its file; its .d, .wants and .requires; a link to it in those of others.
+		// The unit's file, its .d, .wants and .requires, or a link to the unit in such a directory of another unit.
 		if first == own || strings.HasPrefix(first, own+".") || below && rest == base && base == own {
 			return isOwn
 		}
@@ -282,11 +283,11 @@ func takesPlace(rel string) string {
 // wantedBy are the targets that start the agent's units.
 var wantedBy = []string{"sysinit.target", "default.target", "emergency.target", "rescue.target"}
 
-// WantedBy are the targets that start the agent's units: the usual way of a boot, one without it, and the two that a
-// boot ends in that comes no further.
+// WantedBy returns the targets that start the agent's units. The first is for a usual boot, the second for a boot
+// without it. A failed boot ends in one of the other two.
 func WantedBy() []string { return slices.Clone(wantedBy) }
 
-// prefixDirs are the drop-in directories that a unit shares with others by the beginning of its name.
+// prefixDirs returns the drop-in directories that a unit shares with other units whose names begin in the same way.
 func prefixDirs(unit string) (dirs []string) {
 	stem, typ, _ := strings.Cut(unit, ".")
 	for i := strings.LastIndexByte(stem, '-'); i > 0; i = strings.LastIndexByte(stem[:i], '-') {
@@ -295,7 +296,7 @@ func prefixDirs(unit string) (dirs []string) {
 	return dirs
 }
 
-// mounts judges what takes the generators away that mount what the agent keeps its record on.
+// mounts judges entries that replace the generators for the mounts with the agent's record.
 func mounts(at, target string, contents *string) string {
 	dir, name := path.Split(at)
 	if dir != "/etc/systemd/system-generators/" && dir != "/usr/local/lib/systemd/system-generators/" ||
@@ -312,7 +313,7 @@ func mounts(at, target string, contents *string) string {
 var capabilities = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_LINUX_IMMUTABLE", "CAP_SYS_ADMIN",
 	"CAP_SYS_CHROOT"}
 
-// manager judges settings of systemd itself, which no unit can take back.
+// manager judges settings of systemd itself, which no unit can undo.
 func manager(at string, contents *string) string {
 	dir := path.Dir(at)
 	if contents == nil || at != "/etc/systemd/system.conf" && dir != "/etc/systemd/system.conf.d" &&
@@ -321,7 +322,7 @@ func manager(at string, contents *string) string {
 	}
 	all, err := syntax.Parse(*contents, false)
 	if err != nil {
-		return "" // which systemd does not read either
+		return "" // systemd does not read such a file either
 	}
 	for _, a := range all {
 		words, _ := syntax.Words(a.Value)
@@ -341,18 +342,18 @@ func manager(at string, contents *string) string {
 	return ""
 }
 
-// environment reports whether a NAME=value, which init has from the kernel's command line or from its settings, has
-// systemd look for units or generators elsewhere, or load something else into it.
+// environment reports whether a NAME=value changes where systemd looks for units or generators, or what is loaded into
+// systemd. init gets such values from the kernel's command line or from its settings.
 func environment(variable string) bool {
 	name, _, _ := strings.Cut(strings.Trim(variable, `"`), "=")
 	return slices.Contains([]string{"SYSTEMD_UNIT_PATH", "SYSTEMD_GENERATOR_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH"}, name)
 }
 
-// judgeText judges the contents of a unit file by what they say about the agent's units, and where they lead a boot.
+// judgeText judges the contents of a unit file: what they do to the agent's units, and where they lead a boot.
 func judgeText(unit, contents string) string {
 	all, err := syntax.Parse(contents, false)
 	if err != nil {
-		return "" // which is refused as a whole
+		return "" // such a file is refused as a whole
 	}
 	for _, a := range all {
 		if why := cmp.Or(assignment(unit, a), pullsAway(unit, a), starves(unit, a)); why != "" {
@@ -395,16 +396,16 @@ func assignment(unit string, a syntax.Assignment) string {
 	return ""
 }
 
-// lasting are settings of a unit that no later drop-in can take back, or not in systemd's own units, or not without a
-// warning of each systemd that does not know them.
+// lasting are settings of a unit that no later drop-in can undo. Some can't be undone at all, some not in systemd's own
+// units. Others can't be undone without a warning of each systemd that does not know them.
 var lasting = []string{"Requires", "Requisite", "BindsTo", "BindTo", "PartOf", "Conflicts", "Before", "After",
 	"StopPropagatedFrom", "RequiresMountsFor", "WantsMountsFor", "RequiresOverridable", "RequisiteOverridable",
 	"SuccessAction", "DefaultDependencies",
-	"Sockets", "MemoryLimit", "BlockIOReadBandwidth", "BlockIOWriteBandwidth", // of systemd's first years
+	"Sockets", "MemoryLimit", "BlockIOReadBandwidth", "BlockIOWriteBandwidth", // from systemd's first years
 	"OpenFile", "RestartSteps", "PrivatePIDs", "PrivateBPF", "DelegateNamespaces", "LandlockConfig", "StartupMemoryHigh",
-	"StartupMemoryMax", "StartupMemorySwapMax", "StartupMemoryZSwapMax"} // later than what the agent can rely on
+	"StartupMemoryMax", "StartupMemorySwapMax", "StartupMemoryZSwapMax"} // newer than the agent can rely on
 
-// judgeDropin judges a drop-in of a directory that is shared with units of the agent's, or of a unit that they need.
+// judgeDropin judges a drop-in in a directory that the agent's units share, or of a unit that they need.
 func judgeDropin(dir, name, contents string) string {
 	unit := strings.TrimSuffix(dir, ".d")
 	all, err := syntax.Parse(contents, false)
@@ -435,14 +436,14 @@ func judgeDropin(dir, name, contents string) string {
 	return judgeText(unit, contents)
 }
 
-// reachesNeeded reports whether drop-ins of that name are read for a unit that the agent's need.
+// reachesNeeded reports whether systemd reads drop-ins of that name for a unit that the agent's units need.
 func reachesNeeded(unit string) bool {
 	return slices.ContainsFunc(needed, func(n string) bool {
 		return unit == n || unit == path.Ext(n)[1:] || slices.Contains(prefixDirs(n), unit+".d")
 	})
 }
 
-// unbounded reports whether a setting takes away that systemd itself ends an orderly reboot which does not end.
+// unbounded reports whether a setting keeps systemd itself from ending an orderly reboot that does not end.
 func unbounded(a syntax.Assignment) bool {
 	switch {
 	case a.Section != "Unit":

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// bare are arguments without a value that systemd takes for a target which never comes into service.
+// bare are arguments without a value that lead systemd to a target which never comes into service.
 var bare = []string{"emergency", "-b", "rescue", "single", "-s", "s", "S", "1", "rd.emergency", "rd.rescue", "rd.break"}
 
-// argument judges a kernel argument: why a host that boots with it would not start the agent's units, "" where it does.
+// argument returns why a host that boots with a kernel argument would not start the agent's units, and "" if it would.
 func argument(a string) string {
 	a = strings.ReplaceAll(a, `"`, "")
 	key, value, valued := strings.Cut(a, "=")
-	name := strings.ReplaceAll(key, "-", "_") // which are one character to systemd
+	name := strings.ReplaceAll(key, "-", "_") // - and _ are the same character to systemd
 	unit := value
 	if path.Ext(unit) == "" {
 		unit += ".target"
@@ -54,7 +54,7 @@ func argument(a string) string {
 	return ""
 }
 
-// credential is the name and the text of a credential that a kernel argument gives to systemd.
+// credential returns the name and the text of a credential that a kernel argument gives to systemd.
 func credential(a string) (name, text string, ok bool) {
 	key, value, _ := strings.Cut(a, "=")
 	key = strings.ReplaceAll(key, "-", "_")
@@ -69,8 +69,8 @@ func credential(a string) (name, text string, ok bool) {
 	return "", "", false
 }
 
-// credentialArgument judges a kernel argument that gives systemd a credential by which early boot makes something:
-// lines of tmpfiles.d, a unit or a drop-in.
+// credentialArgument judges a kernel argument that gives systemd a credential. Early boot makes lines of tmpfiles.d, a
+// unit or a drop-in from such a credential.
 func credentialArgument(a string) string {
 	name, text, ok := credential(a)
 	if !ok {
@@ -90,6 +90,6 @@ func credentialArgument(a string) string {
 	return ""
 }
 
-// inits are the paths at which hosts have systemd.
+// inits are the paths where hosts have systemd.
 var inits = []string{"/sbin/init", "/usr/sbin/init", "/bin/init", "/usr/bin/init", "/init", "/lib/systemd/systemd",
 	"/usr/lib/systemd/systemd"}

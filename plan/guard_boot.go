@@ -10,26 +10,26 @@ import (
 	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
-// through are the targets that a boot passes on its way to those in boots.
+// through are the targets that a boot passes on its way to the targets in boots.
 var through = []string{"sysinit.target", "basic.target", "local-fs-pre.target", "local-fs.target", "swap.target",
 	"sockets.target", "timers.target", "paths.target", "slices.target", "network.target", "network-online.target",
 	"remote-fs.target", "getty.target"}
 
-// types are those whose units a boot starts; a drop-in for all of a type is named after it.
+// types are the types of units that a boot starts. A drop-in for all units of a type is named after the type.
 var types = []string{"service", "socket", "target", "mount", "swap", "path", "timer", "slice", "automount"}
 
-// inBoot reports whether a boot starts a unit, or one that a drop-in of that name is read for.
+// inBoot reports whether a boot starts a unit, or a unit that a drop-in of that name is read for.
 func inBoot(unit string) bool {
 	return slices.Contains(types, unit) || slices.ContainsFunc(slices.Concat(boots, through), func(b string) bool {
 		return unit == b || slices.Contains(prefixDirs(b), unit+".d")
 	})
 }
 
-// pullsAway finds what has a boot start a target that ends it, or stops it before the host serves.
+// pullsAway finds a setting that makes a boot start a target which ends the boot, or stops it before the host serves.
 func pullsAway(unit string, a syntax.Assignment) string {
 	words, _ := syntax.Words(a.Value)
 	keys := []string{"Requires", "Requisite", "Wants", "BindsTo", "BindTo", "Upholds"}
-	if slices.Contains(types, unit) { // one of them ends or fails in every boot
+	if slices.Contains(types, unit) { // some unit of the type ends or fails in every boot
 		keys = append(keys, "OnSuccess", "OnFailure")
 	}
 	away := false
@@ -45,8 +45,8 @@ func pullsAway(unit string, a syntax.Assignment) string {
 	return a.Key + "=" + a.Value + ": " + leads
 }
 
-// starves finds limits of the slice that all units are in, the agent's own among them. Those of system.slice do not
-// hold for what takes a bad configuration back. Of the root slice systemd has no limit of memory or of CPU time.
+// starves finds limits of the root slice, which all units are in, those of the agent too. Limits of system.slice do not
+// apply to the units that take a bad configuration back. systemd sets no limit of memory or CPU time on the root slice.
 func starves(unit string, a syntax.Assignment) string {
 	if unit != "-.slice" && unit != "slice" || a.Section != "Slice" {
 		return ""
@@ -67,14 +67,14 @@ func starves(unit string, a syntax.Assignment) string {
 		"system.slice, or to a slice of your own"
 }
 
-// typeOf is the type of a unit, "service" for crio.service.
+// typeOf returns the type of a unit, "service" for crio.service.
 func typeOf(unit string) string { return strings.TrimPrefix(path.Ext(unit), ".") }
 
-// prepareRootPath is what ostree reads to make the root of a deployment, before the file of the image.
+// prepareRootPath is the file that ostree reads to make the root of a deployment. It comes before the image's own file.
 const prepareRootPath = "/etc/ostree/prepare-root.conf"
 
 // prepareRoot judges the configuration of ostree-prepare-root. Without a lasting /etc no deployment carries a
-// configuration, and there is none to come back to.
+// configuration, so the host could not come back to one.
 func prepareRoot(at string, contents *string) string {
 	if at != prepareRootPath {
 		return ""

@@ -12,17 +12,17 @@ import (
 	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
-// wayBackMounts are the unit names, without their types, of what may be mounted where this host keeps what it comes
-// back with: the agent's record, and the boot loader's entries. They are by mount point.
+// wayBackMounts are the mount points of what a host comes back with: the agent's record, and the boot loader's entries.
+// Each has its unit name without the type.
 var wayBackMounts = map[string]string{"/var": "var", "/var/lib": "var-lib",
 	"/var/lib/machine-config-daemon": `var-lib-machine\x2dconfig\x2ddaemon`, "/boot": "boot", "/sysroot": "sysroot"}
 
-// mounted is what a configuration says of a mount point of wayBackMounts: by which entry, and what in effect. The mount
-// point is fstabPath for what is said of the whole table.
+// mounted is what a configuration sets for a mount point of wayBackMounts: the entry, and its effect. at is fstabPath
+// if the entry concerns the whole table.
 type mounted struct{ field, subject, at, says string }
 
-// displacing finds what would have a host that is configured look elsewhere in its next boot for what it comes back
-// with, where nothing knows how to go back.
+// displacing finds changes after which a configured host would, in its next boot, look elsewhere for what it comes back
+// with. The host could not undo such a change.
 func displacing(current, desired *machineconfig.Config, skipOS bool) (out []Unreconcilable) {
 	left := mountsOf(current, skipOS)
 	changed := map[string]bool{}
@@ -36,7 +36,7 @@ func displacing(current, desired *machineconfig.Config, skipOS bool) (out []Unre
 		found, changed[m.at] = append(found, m), true
 	}
 	for _, m := range left {
-		if !changed[m.at] { // what changes is reported by what becomes of it
+		if !changed[m.at] { // a changed mount point is reported with its new state
 			m.subject += " can't be left out: it says"
 			found = append(found, m)
 		}
@@ -53,10 +53,10 @@ func displacing(current, desired *machineconfig.Config, skipOS bool) (out []Unre
 	return out
 }
 
-// same reports whether both have the same effect, whatever they are part of.
+// same reports whether both have the same effect, even in different entries.
 func (m mounted) same(o mounted) bool { return m.at == o.at && m.says == o.says }
 
-// mountsOf is all that a configuration says of the mount points.
+// mountsOf returns everything that a configuration sets for the mount points.
 func mountsOf(c *machineconfig.Config, skipOS bool) (all []mounted) {
 	g := newGuard(c)
 	add := func(field, subject, at, says string) {
@@ -105,8 +105,8 @@ func mountsOf(c *machineconfig.Config, skipOS bool) (all []mounted) {
 
 const fstabPath = "/etc/fstab"
 
-// fstab are the entries of a table for the mount points: device, type and options count, not how often they are dumped
-// or checked.
+// fstab returns the entries of a table for the mount points. Device, type and options count. How often a file system is
+// dumped or checked does not.
 func (g *guard) fstab(text string) (entries []mounted) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
@@ -121,10 +121,10 @@ func (g *guard) fstab(text string) (entries []mounted) {
 	return entries
 }
 
-// within is a directory with the configuration's own links in its path resolved, its last one too.
+// within returns a directory after resolving the configuration's own links in its path, including the last one.
 func (g *guard) within(dir string) string { return path.Dir(g.follow(path.Clean("/"+dir) + "/.x")) }
 
-// mountSays is what is mounted: device, type, options.
+// mountSays returns what is mounted: device, type, options.
 func mountSays(what []string) string {
 	if what[2] == "" {
 		what[2] = "defaults"
@@ -132,7 +132,7 @@ func mountSays(what []string) string {
 	return strings.Join(slices.DeleteFunc(what, func(s string) bool { return s == "" }), " ")
 }
 
-// mountArgument is what a kernel argument says of the mount points.
+// mountArgument returns what a kernel argument sets for the mount points.
 func (g *guard) mountArgument(a string) []mounted {
 	a = strings.ReplaceAll(a, `"`, "")
 	key, value, valued := strings.Cut(a, "=")
@@ -145,7 +145,7 @@ func (g *guard) mountArgument(a string) []mounted {
 	case "systemd.mount_extra", "rd.systemd.mount_extra":
 		fields := append(strings.SplitN(value, ":", 4), "", "", "")
 		at := fields[1]
-		if key != "systemd.mount_extra" { // where the initramfs has what will be the root
+		if key != "systemd.mount_extra" { // the initramfs has the root at /sysroot
 			at = strings.TrimPrefix(at, "/sysroot")
 		}
 		at = g.within(at)
@@ -170,11 +170,11 @@ func no(value string) bool {
 	return slices.Contains([]string{"0", "no", "n", "false", "f", "off"}, strings.ToLower(value))
 }
 
-// unitPart is an entry of a configuration that says something of a unit: its file, a drop-in of its own or one that is
-// shared by name or type, or a word for what else is said.
+// unitPart is an entry of a configuration for a unit. It is the unit's file, a drop-in of its own, a drop-in shared by
+// name or type, or a word for another setting.
 type unitPart struct{ field, subject, dropin, contents, word string }
 
-// unitParts are all entries for a unit: the drop-ins last, in the order of their names.
+// unitParts returns all entries for a unit. The drop-ins come last, in the order of their names.
 func (g *guard) unitParts(c *machineconfig.Config, unit string) (parts []unitPart) {
 	for _, u := range c.Units {
 		if u.Name != unit {
@@ -209,8 +209,8 @@ func (g *guard) unitParts(c *machineconfig.Config, unit string) (parts []unitPar
 	return parts
 }
 
-// partAt is the part as it counts for a unit at a path below a directory of units: of a file with known contents, or of
-// a link to target.
+// partAt returns the part with its effect on a unit, for a path below a directory of units. The part is a file with
+// known contents, or a link to target.
 func partAt(p unitPart, unit, rel, target string, known bool) []unitPart {
 	dir, name := path.Split(rel)
 	dir = strings.TrimSuffix(dir, "/")
@@ -231,8 +231,8 @@ func partAt(p unitPart, unit, rel, target string, known bool) []unitPart {
 	return []unitPart{p}
 }
 
-// mountUnit is what the parts of a mount unit say in effect, and the last entry of them that says something. The
-// description, or when the unit is ordered, changes nothing of what is mounted.
+// mountUnit returns the effect of the parts of a mount unit, and the last entry with an effect. A description, or the
+// order of the unit, does not change what is mounted.
 func mountUnit(parts []unitPart) (field, subject, says string) {
 	var words []string
 	last := map[string]string{}
@@ -243,7 +243,7 @@ func mountUnit(parts []unitPart) (field, subject, says string) {
 		}
 		assigned, err := syntax.Parse(p.contents, false)
 		if err != nil {
-			continue // which is refused as a whole
+			continue // such a unit is refused as a whole
 		}
 		counts := false
 		for _, a := range assigned {

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// tmpfilesDirs are where systemd-tmpfiles finds its configuration, besides the OS's own.
+// tmpfilesDirs are the directories where systemd-tmpfiles finds its configuration, besides the OS's own.
 var tmpfilesDirs = []string{"/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d"}
 
-// wayBackPaths are the files and directories that this host comes back with: no line of tmpfiles.d may touch them, nor
-// what is below them, nor empty or replace what is above them.
+// wayBackPaths are the files and directories that this host comes back with. No line of tmpfiles.d may touch them or
+// anything below them. Nor may a line empty or replace a directory above them.
 var wayBackPaths = func() []string {
 	all := []string{"/var/lib/machine-config-daemon", "/etc/machine-config-daemon", "/boot/loader", "/boot/loader.0",
 		"/boot/loader.1", "/boot/ostree", "/ostree", "/sysroot/ostree"}
@@ -50,11 +50,11 @@ func (g *guard) tmpfiles(at, target string, contents *string) string {
 	return tmpfilesText(*contents, g.follow)
 }
 
-// tmpfilesCredential is the name of the credential that has lines, from the kernel's command line or from a file of
-// credentialDirs.
+// tmpfilesCredential is the name of the credential with such lines. The credential comes from the kernel's command line
+// or from a file in credentialDirs.
 const tmpfilesCredential = "tmpfiles.extra"
 
-// credentialDirs are where systemd finds credentials for services that ask for them by name.
+// credentialDirs are the directories where systemd finds credentials that services ask for by name.
 var credentialDirs = []string{"/etc/credstore", "/run/credstore", "/usr/local/lib/credstore"}
 
 func tmpfilesText(contents string, follow func(string) string) string {
@@ -64,7 +64,7 @@ func tmpfilesText(contents string, follow func(string) string) string {
 		text = strings.TrimSpace(text)
 		t, ok := parseTmpfile(text)
 		if !ok {
-			continue // which systemd-tmpfiles skips
+			continue // systemd-tmpfiles skips such a line
 		}
 		for _, at := range t.paths() {
 			if why := t.places(follow(path.Clean(at))); why != "" {
@@ -81,7 +81,7 @@ func tmpfilesText(contents string, follow func(string) string) string {
 	return ""
 }
 
-// parseTmpfile reads a line; comments, and what is no line, are not ok.
+// parseTmpfile reads a line. ok is false for a comment, and for anything that is no line of tmpfiles.d.
 func parseTmpfile(text string) (t tmpfile, ok bool) {
 	if text == "" || text[0] == '#' {
 		return t, false
@@ -97,8 +97,8 @@ func parseTmpfile(text string) (t tmpfile, ok bool) {
 	return t, path.IsAbs(t.path)
 }
 
-// tmpfileFields are the first six fields of a line: type, path, mode, user, group, age. They may be quoted, and have
-// C's escapes.
+// tmpfileFields returns the first six fields of a line: type, path, mode, user, group, age. They may be quoted, and
+// have C's escapes.
 func tmpfileFields(text string) (fields []string) {
 	for len(fields) < 6 {
 		text = strings.TrimLeft(text, " \t")
@@ -113,7 +113,7 @@ func tmpfileFields(text string) (fields []string) {
 			switch {
 			case c == '\\' && i+1 < len(text):
 				value, _, rest, err := strconv.UnquoteChar(text[i:], quote)
-				if err != nil { // an escape of no meaning in Go: the character itself
+				if err != nil { // an escape unknown to Go stands for the character itself
 					field.WriteByte(text[i+1])
 					i++
 					continue
@@ -138,13 +138,14 @@ func tmpfileFields(text string) (fields []string) {
 	return fields
 }
 
-// tmpfileSpecifiers puts in what is the same on every host. What differs from host to host names none of wayBackPaths.
+// tmpfileSpecifiers replaces the specifiers that are the same on every host. Specifiers that differ from host to host
+// name no path of wayBackPaths.
 func tmpfileSpecifiers(at string) string {
 	return strings.NewReplacer("%%", "%", "%S", "/var/lib", "%C", "/var/cache", "%L", "/var/log", "%t", "/run",
 		"%T", "/tmp", "%V", "/var/tmp", "%h", "/root").Replace(at)
 }
 
-// paths are those that a line is for: with the alternatives of its braces, where it takes a pattern.
+// paths returns the paths that a line is for. If the type takes a pattern, the alternatives in braces are expanded.
 func (t tmpfile) paths() []string {
 	if !t.globs() {
 		return []string{t.path}
@@ -154,7 +155,7 @@ func (t tmpfile) paths() []string {
 
 func (t tmpfile) globs() bool { return strings.IndexByte("wrRzZtThHaAe", t.typ) >= 0 }
 
-// maxAlternatives bounds what braces come to.
+// maxAlternatives limits the number of paths that braces expand to.
 const maxAlternatives = 4096
 
 func braces(text string) []string {
@@ -175,7 +176,7 @@ func braces(text string) []string {
 	return all
 }
 
-// places judges what the line makes of a directory of units: it may come before systemd reads them.
+// places judges what the line makes in a directory of units. The line may take effect before systemd reads the units.
 func (t tmpfile) places(at string) string {
 	rel := relativeTo(at)
 	switch {
@@ -187,12 +188,12 @@ func (t tmpfile) places(at string) string {
 	if why := takesPlace(rel); why != holdsLinks || strings.IndexByte("dDvqQezxZm", t.typ) < 0 {
 		return why
 	}
-	return "" // it is or stays a directory
+	return "" // the path is or stays a directory
 }
 
-// touches reports whether the line, which is for the path at, changes what is wayBackPaths at own.
+// touches reports whether the line, which is for the path at, changes the path own of wayBackPaths.
 func (t tmpfile) touches(at, own string) bool {
-	if t.typ == 'x' || t.typ == 'X' { // what is left alone when the rest is cleaned
+	if t.typ == 'x' || t.typ == 'X' { // these paths are left out of the cleaning
 		return false
 	}
 	line, mine := strings.Split(at, "/"), strings.Split(own, "/")
@@ -208,7 +209,7 @@ func (t tmpfile) touches(at, own string) bool {
 	return at != "/" && len(line) >= len(mine) || t.takesBelow()
 }
 
-// takesBelow reports whether the line changes, or removes, what is below a directory that is at its path.
+// takesBelow reports whether the line changes, or removes, the content of a directory at its path.
 func (t tmpfile) takesBelow() bool {
 	forced := strings.ContainsAny(t.modifiers, "+=")
 	switch t.typ {

@@ -4,7 +4,7 @@ package plan
 
 import (
 	"cmp"
-	_ "embed" // for the packages that are known
+	_ "embed" // for knownPackages
 	"errors"
 	"fmt"
 	"maps"
@@ -17,18 +17,18 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// CataloguePath is where an admin adds packages to those that are known; packages.yaml here says how.
+// CataloguePath is the file where an admin adds packages to the known ones. packages.yaml in this folder describes it.
 const CataloguePath = "/etc/machine-config-daemon/packages.yaml"
 
 //go:embed packages.yaml
 var knownPackages []byte
 
-// Catalogue knows which packages make up a kernel type and an extension on which OS.
+// Catalogue knows which packages make up a kernel type and an extension on an OS.
 type Catalogue struct {
 	known, host []catalogueEntry
 }
 
-// catalogueEntry is an entry of a packages.yaml, where the fields are described.
+// catalogueEntry is an entry of a packages.yaml, which describes the fields.
 type catalogueEntry struct {
 	IDs        []string               `json:"ids"`
 	Versions   []string               `json:"versions"`
@@ -42,8 +42,8 @@ type kernelEntry struct {
 	Release       string   `json:"release"`
 }
 
-// NewCatalogue reads what the host has at CataloguePath, nil if nothing, on top of what is known. An error names that
-// file and the field.
+// NewCatalogue reads the host's CataloguePath, nil if the host has none, on top of the known packages. An error names
+// the file and the field.
 func NewCatalogue(host []byte) (*Catalogue, error) {
 	var c Catalogue
 	var err error
@@ -56,10 +56,11 @@ func NewCatalogue(host []byte) (*Catalogue, error) {
 	return &c, nil
 }
 
-// A package goes into the command line of a tool, which would take other things for options, files or URLs.
+// packagePattern matches the name of a package. The name goes into the command line of a tool, which would take other
+// text for options, files or URLs.
 var packagePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
 
-// kernelTypes are those that a configuration may ask for.
+// kernelTypes are the kernel types that a configuration may ask for.
 var kernelTypes = []string{machineconfig.KernelDefault, machineconfig.KernelRealtime, machineconfig.Kernel64kPages}
 
 func parseCatalogue(data []byte) ([]catalogueEntry, error) {
@@ -87,7 +88,7 @@ func parseCatalogue(data []byte) ([]catalogueEntry, error) {
 	return file.Systems, nil
 }
 
-// checkKernel says what is wrong, beginning with the rest of the field's name.
+// checkKernel returns an error that begins with the rest of the field's name.
 func checkKernel(name string, k kernelEntry) error {
 	isDefault := name == machineconfig.KernelDefault
 	if _, err := regexp.Compile(k.Release); err != nil {
@@ -118,8 +119,8 @@ func checkPackages(names []string) error {
 
 // Platform is the OS and the machine that packages are for.
 type Platform struct {
-	ID      string // of os-release: rhel, fedora
-	Version string // 9.6; of an OS that is made of RHEL, that of RHEL
+	ID      string // in os-release: rhel, fedora
+	Version string // for example 9.6; for an OS that is made of RHEL, the version of RHEL
 	Arch    string // as Go names it: amd64, arm64
 }
 
@@ -127,8 +128,9 @@ func (p Platform) String() string {
 	return cmp.Or(p.ID, "an unknown OS") + " " + cmp.Or(p.Version, "of no version") + " on " + p.Arch
 }
 
-// ParsePlatform reads an os-release(5). VERSION_ID of older releases of RHEL CoreOS and CentOS Stream CoreOS is that of
-// OpenShift. The one then says RHEL_VERSION; the other has 9 in a VERSION of 413.9.202302130811-0.
+// ParsePlatform reads an os-release(5). In older releases of RHEL CoreOS and CentOS Stream CoreOS, VERSION_ID is the
+// version of OpenShift. RHEL CoreOS then has RHEL_VERSION. CentOS Stream CoreOS has the 9 in a VERSION of
+// 413.9.202302130811-0.
 func ParsePlatform(osRelease []byte, arch string) Platform {
 	values := make(map[string]string)
 	for line := range strings.Lines(string(osRelease)) {
@@ -146,8 +148,8 @@ func ParsePlatform(osRelease []byte, arch string) Platform {
 	return p
 }
 
-// of is what is known of one platform: the entries for a more exact version over those for a less exact one, and the
-// host's over ours.
+// of returns what is known of one platform. Entries for a more exact version replace those for a less exact one. The
+// host's entries replace the known ones.
 func (c *Catalogue) of(p Platform) (kernels map[string]kernelEntry, extensions map[string][]string) {
 	kernels, extensions = make(map[string]kernelEntry), make(map[string][]string)
 	for _, entries := range [][]catalogueEntry{c.known, c.host} {
@@ -166,8 +168,8 @@ func (c *Catalogue) of(p Platform) (kernels map[string]kernelEntry, extensions m
 	return kernels, extensions
 }
 
-// exactness is how many parts of the platform's version an entry names, 0 if it is for all versions, -1 if it is not
-// for the platform.
+// exactness returns how many parts of the platform's version an entry names. The result is 0 for an entry for all
+// versions, and -1 for an entry that is not for the platform.
 func (e catalogueEntry) exactness(p Platform) int {
 	if !slices.Contains(e.IDs, p.ID) {
 		return -1
@@ -195,16 +197,16 @@ func (e NotKnown) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// Packages are those that a kernel type ("" is the default one) and extensions put on the base of a platform, and those
-// of the base that they take the place of; each list is without duplicates, in the catalogue's order. The error is a
-// NotKnown, and the lists are those of the rest then.
+// Packages returns the packages that a kernel type and extensions put on the base of a platform. remove has the
+// packages of the base that these replace. The kernel type "" is the default one. Each list is without duplicates, in
+// the catalogue's order. An error is a NotKnown. The lists then have the packages of the known types and extensions.
 func (c *Catalogue) Packages(p Platform, kernelType string, extensions []string) (install, remove []string, err error) {
 	kernels, known := c.of(p)
 	var wrong NotKnown
 	if kernelType = cmp.Or(kernelType, machineconfig.KernelDefault); kernelType != machineconfig.KernelDefault {
 		kernel, ok := kernels[kernelType]
 		if !ok {
-			kernels[machineconfig.KernelDefault] = kernelEntry{} // for the list of those that are known
+			kernels[machineconfig.KernelDefault] = kernelEntry{} // for the list of known types in the error
 			wrong = append(wrong, notKnown(p, KernelType, kernelType, slices.Sorted(maps.Keys(kernels))))
 		} else {
 			install, remove = slices.Clone(kernel.Packages), slices.Clone(kernels[machineconfig.KernelDefault].Packages)
@@ -227,7 +229,7 @@ func (c *Catalogue) Packages(p Platform, kernelType string, extensions []string)
 	return install, remove, nil
 }
 
-// Ever reports whether some release of a platform's OS has packages for all of it.
+// Ever reports whether at least one release of a platform's OS has packages for the kernel type and all extensions.
 func (c *Catalogue) Ever(p Platform, kernelType string, extensions []string) bool {
 	for _, entry := range slices.Concat(c.known, c.host) {
 		if !slices.Contains(entry.IDs, p.ID) {
@@ -254,23 +256,24 @@ func notKnown(p Platform, kind Kind, name string, known []string) Unreconcilable
 	return Unreconcilable{string(kind), reason + "; " + CataloguePath + " on the host can add some"}
 }
 
-// Extension returns the packages of one extension on a platform, nil if none are known.
+// Extension returns the packages of one extension on a platform, and nil if none are known.
 func (c *Catalogue) Extension(p Platform, name string) []string {
 	_, extensions := c.of(p)
 	return slices.Clone(extensions[name])
 }
 
-// Extensions are the names of those that have packages on a platform, sorted.
+// Extensions returns the names of the extensions that have packages on a platform, sorted.
 func (c *Catalogue) Extensions(p Platform) []string {
 	_, extensions := c.of(p)
 	return slices.Sorted(maps.Keys(extensions))
 }
 
-// RunningKernel is the type of the kernel whose release (uname -r) is given: the default one is what no other is.
+// RunningKernel returns the type of the kernel with this release (uname -r). A kernel of no other type is the default
+// one.
 func (c *Catalogue) RunningKernel(p Platform, release string) string {
 	kernels, _ := c.of(p)
 	for _, name := range slices.Sorted(maps.Keys(kernels)) {
-		// It compiles, or its file would not have been taken.
+		// NewCatalogue has refused patterns that do not compile.
 		if pattern := kernels[name].Release; pattern != "" && regexp.MustCompile(pattern).MatchString(release) {
 			return name
 		}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan decides, from two configurations and a policy, what an update changes, which actions it takes and what
-// can't be done on a living host. It is pure: it reads nothing but its arguments and touches nothing.
+// Package plan decides what an update changes, from two configurations and a policy. The package decides which actions
+// the update takes, and finds what can't be done on a living host. The package is pure: it reads only its arguments and
+// changes nothing.
 package plan
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Kind says what a Change is about.
+// Kind is what a Change is about.
 type Kind string
 
 // The kinds, in the order in which a Plan lists them.
@@ -38,17 +39,17 @@ func (k Kind) OS() bool {
 	return k == Kargs || k == KernelType || k == Extensions || k == OSImage
 }
 
-// Op is what happens to the thing that a Change names.
+// Op is what happens to a Change's object.
 type Op string
 
-// The operations. A path that becomes another kind of thing is a removal of the one and an addition of the other.
+// The operations. A path that becomes another kind of object is one removal and one addition.
 const (
 	Add    Op = "add"
 	Modify Op = "change"
 	Remove Op = "remove"
 )
 
-// What is an aspect in which a thing changes.
+// What is an aspect of a change.
 type What string
 
 // The aspects, in the words of verify.
@@ -57,13 +58,13 @@ const (
 	Target   What = "target"
 	Mode     What = "mode"
 	Owner    What = "owner"
-	Type     What = "type" // a hard link becomes a soft one or the other way round
+	Type     What = "type" // a hard link becomes a symbolic one, or a symbolic one a hard one
 	Enabled  What = "enabled"
 	Masked   What = "masked"
 	Account  What = "account" // of a user
 )
 
-// Change is one difference. Which fields mean something depends on Kind.
+// Change is one difference. Kind decides which fields have a meaning.
 type Change struct {
 	Kind Kind   `json:"kind"`
 	Path string `json:"path,omitempty"` // file, directory, link
@@ -80,10 +81,10 @@ type Change struct {
 
 	Install   []string            `json:"install,omitempty"`   // extensions, by name
 	Uninstall []string            `json:"uninstall,omitempty"` // extensions, by name
-	Packages  map[string][]string `json:"packages,omitempty"`  // of each of these extensions
+	Packages  map[string][]string `json:"packages,omitempty"`  // for each of these extensions
 }
 
-// MarshalJSON writes the fields that belong to the kind, with lists that are never null.
+// MarshalJSON writes the fields that belong to the kind. A list is never null.
 func (c Change) MarshalJSON() ([]byte, error) {
 	type plain Change // without this method
 	switch c.Kind {
@@ -111,7 +112,7 @@ func (c Change) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// list makes a list that JSON shows as one even where it is empty.
+// list returns s, or an empty list instead of nil, which JSON would show as null.
 func list(s []string) []string {
 	if s == nil {
 		return []string{}
@@ -132,7 +133,7 @@ const (
 	ActionReboot       ActionType = "Reboot"
 )
 
-// Action is something to do, and the first change and rule that asked for it.
+// Action is what the node does, and the first change and rule that asked for the action.
 type Action struct {
 	Type    ActionType `json:"type"`
 	Service string     `json:"service,omitempty"` // of Reload and Restart
@@ -145,29 +146,29 @@ type Unreconcilable struct {
 	Reason string `json:"reason"`
 }
 
-// Plan is what an update would do. A Plan without Changes does nothing; one with Unreconcilable must not be carried
+// Plan is what an update would do. A Plan without Changes does nothing. A Plan with Unreconcilable must not be carried
 // out at all.
 type Plan struct {
 	Current string `json:"current"` // "" for a host that was never configured
-	// Unread is why the current configuration could not be read, and what to do, "" where it could. The changes are then
-	// those of a host that was never configured.
+	// Unread is why the current configuration could not be read, and what to do; "" if it could be read. With Unread, the
+	// changes are those of a host that was never configured.
 	Unread  string   `json:"unread,omitempty"`
 	Desired string   `json:"desired"`
 	Changes []Change `json:"changes"`
 	Actions []Action `json:"actions"` // in the order in which they run
 	Drain   bool     `json:"drain"`
 	Reboot  bool     `json:"reboot"`
-	// SoftReboot means that the reboot is one of the userspace alone: Options allow it, and nothing needs more.
-	// FullReboot is what does, where they allow it.
+	// SoftReboot means that the reboot is one of the userspace alone: Options allow that, and the changes need no more.
+	// FullReboot is why the changes need more, where Options allow a soft reboot.
 	SoftReboot     bool             `json:"softReboot,omitempty"`
 	FullReboot     string           `json:"fullRebootBecause,omitempty"`
 	Unreconcilable []Unreconcilable `json:"unreconcilable"`
-	// Skipped holds the OS changes that Options.SkipOS left out.
+	// Skipped has the OS changes that Options.SkipOS left out.
 	Skipped []Change `json:"skipped,omitempty"`
-	// Unwritten holds what differs between the configurations and not on the host, which has it already: nothing is
-	// written for it, so it takes no action. Of a host that was never configured it says nothing.
+	// Unwritten has what differs between the configurations but is already so on the host. Nothing is written for it, so
+	// it takes no action. For a host that was never configured, Unwritten is empty.
 	Unwritten []Change `json:"unwritten,omitempty"`
-	// Left holds the paths among the changes that stay as they are, because others than root are in the way there.
+	// Left has the changed paths that stay as they are, because users other than root could interfere there.
 	Left []Left `json:"left,omitempty"`
 }
 
@@ -177,28 +178,28 @@ type Left struct {
 	Reason string `json:"reason"`
 }
 
-// Options are what a plan depends on besides the two configurations. The zero value plans from documents alone, for a
-// host that can do everything, with the default policy.
+// Options are what a plan depends on besides the two configurations. The zero value plans from documents alone, with
+// the default policy, for a host that can do everything.
 type Options struct {
-	// Policy decides the actions and which provisioning sections may differ; nil is the default table.
+	// Policy decides the actions, and which provisioning sections may differ; nil means the default table.
 	Policy *Policy
-	// Satisfied, where set, is asked about each change, whether the host is like that already; then it is no change. So
-	// a host that was never configured adopts a configuration that it matches, and what an admin had as a configuration
-	// asks for it costs no reboot. It is also asked about drop-ins that must not be there and that the current
-	// configuration did not have; without it they are taken to be absent.
+	// Satisfied, if set, reports whether the host is already as a change asks for. Such a change is left out. So a host
+	// that was never configured adopts a configuration that it matches. Files of an admin that are as the configuration
+	// asks for cost no reboot. Satisfied is also asked about drop-ins that must not exist and that the current
+	// configuration did not have. Without Satisfied these are taken to be absent.
 	Satisfied func(Change) bool
-	// Kargs, where set, is the host's command line, from which the change of kernel arguments is decided instead of
-	// from the current configuration.
+	// Kargs, if set, is the host's command line. It replaces the current configuration in the decision about kernel
+	// arguments.
 	Kargs *HostKargs
-	// OS, where set, is what is in effect on the host of the OS sections, where that is not what the current
-	// configuration says: after SkipOS nothing of them is, and going back to a configuration without them must not
-	// look like an OS change.
+	// OS, if set, is the part of the OS sections that is in effect on the host, if the current configuration differs from
+	// it. After SkipOS no part of them is in effect. Going back to a configuration without these sections must not look
+	// like an OS change.
 	OS *OS
-	// Committed, where set, is the current configuration without what has drifted: it says what is mounted.
+	// Committed, if set, is the current configuration without drift. It tells what is mounted.
 	Committed *machineconfig.Config
-	// NoOS means that the host can't change its operating system: each OS change is Unreconcilable.
+	// NoOS means that the host can't change its operating system, so each OS change is Unreconcilable.
 	NoOS bool
-	// SoftReboot allows a restart of the userspace to take the place of a reboot, where it does what the changes need.
+	// SoftReboot allows a restart of the userspace instead of a reboot, if that is enough for the changes.
 	SoftReboot bool
 	// SkipOS leaves OS changes out and lists them in Plan.Skipped.
 	SkipOS bool
@@ -207,7 +208,7 @@ type Options struct {
 // HostKargs is a host's kernel command line.
 type HostKargs struct {
 	CommandLine []string
-	Owned       []string // those which we added, in their order; see kargs.Own
+	Owned       []string // the arguments that the agent added, in their order; see kargs.Own
 }
 
 // OS is the part of a configuration that a deployment of the operating system carries.
@@ -218,9 +219,9 @@ type OS struct {
 	KernelArguments []string
 }
 
-// Make plans the way from one configuration to another. A nil current is a host that was never configured: everything
-// that the desired configuration has is added, and what only provisioning can make is taken as it is, because the
-// machine was made with it, or without it and neither can be told.
+// Make plans the way from one configuration to another. A nil current means a host that was never configured. Then
+// everything in the desired configuration is added. Differences in provisioning can't be seen on such a host, so its
+// provisioning is taken to match.
 func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	if desired == nil {
 		return nil, errors.New("planning: no desired configuration")
@@ -249,7 +250,7 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	p.Unreconcilable = append(p.Unreconcilable, impossible(desired)...)
 	if was := cmp.Or(opts.Committed, current); was.Digest == "" || was.Digest != desired.Digest {
 		p.Unreconcilable = append(p.Unreconcilable, disarming(desired, opts.SkipOS)...)
-	} // what a host lives with already is not refused to it
+	} // the content that a host already has is not refused
 	for _, c := range changes {
 		switch {
 		case opts.Satisfied != nil && opts.Satisfied(c):
@@ -277,7 +278,8 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 	return p, nil
 }
 
-// NeedsFullReboot takes a soft reboot back that the host can't have, or that something else does not allow.
+// NeedsFullReboot replaces a soft reboot by a full one, because the host can't do a soft reboot or another reason
+// forbids it.
 func (p *Plan) NeedsFullReboot(because string) {
 	if p.SoftReboot {
 		p.SoftReboot, p.FullReboot = false, because

@@ -31,13 +31,13 @@ type Policy struct {
 	idle      []string
 }
 
-// rules are those about paths, or about units: in the order in which people are shown them, and by key.
+// rules are the rules about paths, or about units, by key and in the order in which they are shown.
 type rules struct {
 	order []*rule
 	by    map[string]*rule
 }
 
-// set adds a rule, in the place of one for the same key, which it returns.
+// set adds a rule. set replaces a rule for the same key, and returns that one.
 func (r *rules) set(key string, is *rule) (was *rule) {
 	if r.by == nil {
 		r.by = map[string]*rule{}
@@ -51,18 +51,19 @@ func (r *rules) set(key string, is *rule) (was *rule) {
 	return was
 }
 
-// rule is what a policy says about one path, one unit, or SSH keys.
+// rule is a policy's rule about one path, one unit, or SSH keys.
 type rule struct {
-	name  string // as people read it
-	about string // the path or unit, as it was written
+	name  string // its name for people
+	about string // the path or unit, as written
 	field string // where it was written, "" for a default
 	steps []step
-	// registries means that the contents of the change decide, and hosts that those do which containerd reads.
+	// registries means that the contents of a change of registries.conf decide. hosts means the same for the files that
+	// containerd reads.
 	registries, hosts bool
 }
 
-// defaultPolicy is what holds where no policy says otherwise: OpenShift's default table, and what containerd has in the
-// place of registries.conf.
+// defaultPolicy returns the rules that apply where no policy replaces them: OpenShift's default table, and containerd's
+// counterpart of registries.conf.
 func defaultPolicy() *Policy {
 	const (
 		caTrust = "coreos-update-ca-trust.service"
@@ -108,7 +109,7 @@ func defaultPolicy() *Policy {
 	return p
 }
 
-// What a MachineConfiguration says about nodes, with what is absent told from what is empty.
+// The part of a MachineConfiguration about nodes. An absent field differs from an empty one.
 type (
 	policyDocument struct {
 		APIVersion string      `json:"apiVersion"`
@@ -161,8 +162,9 @@ var (
 )
 
 // ParsePolicy reads one MachineConfiguration of operator.openshift.io/v1, YAML or JSON, and merges its policies over
-// the default ones: the same path or name replaces, and sshkey replaces. What a node reads of it is validated as the
-// API's schema would, the rest for unknown fields and types only. Errors name each wrong field by its path.
+// the default ones. A rule for the same path or name replaces the default, and so does sshkey. The fields that a node
+// reads are validated as by the API's schema, other fields for unknown names and wrong types only. Errors name each
+// wrong field by its path.
 func ParsePolicy(data []byte) (*Policy, error) {
 	doc, err := readPolicy(data)
 	if err != nil {
@@ -191,7 +193,7 @@ func ParsePolicy(data []byte) (*Policy, error) {
 	return p, nil
 }
 
-// forFile takes a valid entry for a path over. One of no absolute path says nothing about any.
+// forFile adds a valid entry for a path. An entry whose path is not absolute covers no path.
 func (p *Policy) forFile(i int, e policyEntry) {
 	at := field.NewPath("spec", "nodeDisruptionPolicy", "files").Index(i).Child("path")
 	if !path.IsAbs(*e.Path) {
@@ -305,8 +307,8 @@ func validateEntries(
 	return errs
 }
 
-// naming adds to the place of each error the path or name of the entry that is wrong there: a number says little in a
-// list of thirty.
+// naming adds the path or name of the wrong entry to the field of each error. An index alone tells little in a list of
+// thirty.
 func naming(entry string, errs field.ErrorList) field.ErrorList {
 	for _, e := range errs {
 		e.Field += " (" + entry + ")"
@@ -389,7 +391,7 @@ func validateOverrides(at *field.Path, words []string) (errs field.ErrorList) {
 	return errs
 }
 
-// steps are those of a valid entry.
+// steps returns the steps of a valid entry.
 func (e policyEntry) steps() (out []step) {
 	for _, a := range *e.Actions {
 		s := step{action: ActionType(*a.Type)}

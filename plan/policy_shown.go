@@ -8,12 +8,12 @@ import (
 	operatorv1 "github.com/openshift/api/operator/v1"
 )
 
-// Idle says, by field, what of a policy is valid and covers nothing.
+// Idle returns, by field, the parts of a policy that are valid and cover nothing.
 func (p *Policy) Idle() []string { return slices.Clone(p.idle) }
 
-// ClusterPolicies is what is in force, as the status of a MachineConfiguration shows it: OpenShift's defaults in their
-// order, ours, and what was added. What replaces a default is in its place. Special means what depends on the
-// contents of the change.
+// ClusterPolicies returns the policies in force, as the status of a MachineConfiguration shows them: OpenShift's
+// defaults in their order, Noderefit's own, and then added ones. A replacement of a default is in the default's place.
+// Special means that the contents of the change decide.
 func (p *Policy) ClusterPolicies() operatorv1.NodeDisruptionPolicyClusterStatus {
 	var out operatorv1.NodeDisruptionPolicyClusterStatus
 	for _, r := range p.files.order {
@@ -31,7 +31,7 @@ func (r *rule) shown() []operatorv1.NodeDisruptionPolicyStatusAction {
 	if r.registries || r.hosts {
 		return []operatorv1.NodeDisruptionPolicyStatusAction{{Type: operatorv1.SpecialStatusAction}}
 	}
-	out := []operatorv1.NodeDisruptionPolicyStatusAction{} // the schema wants a list where there is no action, too
+	out := []operatorv1.NodeDisruptionPolicyStatusAction{} // the schema wants a list even without an action
 	for _, s := range r.steps {
 		a := operatorv1.NodeDisruptionPolicyStatusAction{Type: operatorv1.NodeDisruptionPolicyStatusActionType(s.action)}
 		service := operatorv1.NodeDisruptionPolicyServiceName(s.service)

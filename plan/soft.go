@@ -11,9 +11,9 @@ import (
 	"github.com/noderefit/noderefit/systemd/syntax"
 )
 
-// kept is what a soft reboot carries over from the run before, by the path that is read into it: the kernel and what
-// was set in it, the initramfs, the network, /run. A path counts with all that is below it. A restart of the userspace
-// reads some of these again, but what they no longer say stays.
+// kept is what a soft reboot carries over from the run before: the kernel and its settings, the initramfs, the network,
+// /run. Each has the paths that it is read from. A path includes everything below it. A restart of the userspace reads
+// some of these paths again, but settings that they no longer have stay in force.
 var kept = []struct {
 	what  string
 	paths []string
@@ -51,7 +51,8 @@ var kept = []struct {
 	}},
 }
 
-// keptUnits are types of units that stand for something of the kernel's, and units that set something there.
+// keptTypes are the types of units that represent something in the kernel. keptUnits are units that set something
+// there.
 var (
 	keptTypes = []string{".mount", ".automount", ".swap", ".device"}
 	keptUnits = []string{
@@ -61,8 +62,8 @@ var (
 	}
 )
 
-// fullReboot says which of the changes is not brought about by a soft reboot, and why; "" where none is. Changes that a
-// policy has something less for than a reboot are no question.
+// fullReboot returns a change that needs more than a soft reboot, and why; "" if no change does. fullReboot skips
+// changes for which the policy needs no reboot at all.
 func (p *Policy) fullReboot(changes []Change, current, desired *machineconfig.Config) string {
 	for _, c := range changes {
 		rule, steps := p.decide(c, current, desired)
@@ -99,7 +100,8 @@ func keptByPath(name string) string {
 	return ""
 }
 
-// keptByUnit is about what a unit was before, too: what a oneshot has done, and no longer would do, is not taken back.
+// keptByUnit returns why a soft reboot is not enough for a change of a unit. The unit's previous state counts too. A
+// soft reboot does not undo what a oneshot has done, even if the unit would no longer do that.
 func keptByUnit(c Change, current *machineconfig.Config) string {
 	name, _, _ := strings.Cut(c.Name, "/")
 	if slices.Contains(keptTypes, path.Ext(name)) {
@@ -122,11 +124,11 @@ func keptByUnit(c Change, current *machineconfig.Config) string {
 	return ""
 }
 
-// serviceTypes are what systemd takes as Type=. Any other value it skips with a warning.
+// serviceTypes are the values that systemd accepts as Type=. systemd skips any other value with a warning.
 var serviceTypes = []string{"simple", "exec", "forking", "oneshot", "dbus", "notify", "notify-reload", "idle"}
 
-// oneshot reports whether a service is a oneshot by its unit file and its drop-ins, as far as the configuration has
-// them. The last assignment counts, and systemd reads drop-ins by their names. One that can't be read may say oneshot.
+// oneshot reports whether a service may be a oneshot, by its unit file and its drop-ins in the configuration. The last
+// assignment counts, and systemd reads drop-ins by their names. A file that can't be read may make it a oneshot.
 func oneshot(u machineconfig.Unit) bool {
 	dropins := slices.SortedFunc(slices.Values(u.Dropins), func(a, b machineconfig.Dropin) int {
 		return strings.Compare(a.Name, b.Name)

@@ -12,8 +12,8 @@ import (
 	"github.com/noderefit/noderefit/kargs"
 )
 
-// WriteText writes the plan for people: a line for each change, action and obstacle. Names and settings are shown,
-// contents of files and hashes never.
+// WriteText writes the plan for people: one line for each change, action and obstacle. WriteText shows names and
+// settings, and never the contents of files or hashes.
 func (p *Plan) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "%s -> %s\n", cmp.Or(p.Current, "(never configured)"), p.Desired)
@@ -36,7 +36,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 		unwritten = append(unwritten, c.String())
 	}
 	for _, l := range p.Left {
-		left = append(left, l.Reason) // which has the path
+		left = append(left, l.Reason) // the reason has the path
 	}
 	for i, a := range p.Actions {
 		actions = append(actions, fmt.Sprintf("%d. %s", i+1, a))
@@ -69,7 +69,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	return out.Flush()
 }
 
-// String is one line: + for what is added, - for what goes, ~ for what changes.
+// String returns the change on one line: + is added, - is removed, ~ is changed.
 func (c Change) String() string {
 	switch c.Kind {
 	case Kargs:
@@ -106,7 +106,7 @@ func (c Change) String() string {
 	}
 }
 
-// withPackages names extensions, each with its packages where these are not just its name.
+// withPackages returns the names of extensions, each with its packages unless these are just its name.
 func (c Change) withPackages(names []string) string {
 	parts := make([]string, len(names))
 	for i, name := range names {

@@ -12,20 +12,20 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// overridden names, for each section that irreconcilableValidationOverrides can release, its word for it.
+// overridden has, for each section that irreconcilableValidationOverrides can release, the word for it there.
 var overridden = map[string]string{
 	"storage.disks":       "Disks",
 	"storage.filesystems": "FileSystems",
 	"storage.raid":        "Raid",
-	// The API has no word for it. A change of what unlocks a device, such as a Tang server, is for new machines: those
-	// that are there are rekeyed by clevis.
+	// The API has no word for luks. A change of what unlocks a device, such as a Tang server, is for new machines. clevis
+	// rekeys the existing ones.
 	"storage.luks": "Disks",
 }
 
-// forceFile tells the OpenShift daemon to skip its checks, so a configuration must not carry it.
+// forceFile makes the OpenShift daemon skip its checks, so a configuration must not have it.
 const forceFile = "/run/machine-config-daemon-force"
 
-// provisioned finds what differs between two configurations and can only be set when a machine is made.
+// provisioned finds differences between two configurations that can only be set when a machine is made.
 func provisioned(current, desired *machineconfig.Config, policy *Policy) (out []Unreconcilable) {
 	if current.FIPS != desired.FIPS {
 		out = append(out, Unreconcilable{"fips", fmt.Sprintf(
@@ -62,7 +62,7 @@ func provisioned(current, desired *machineconfig.Config, policy *Policy) (out []
 	return out
 }
 
-// impossible finds what can't be reconciled whatever was before.
+// impossible finds what can't be reconciled from any configuration.
 func impossible(desired *machineconfig.Config) (out []Unreconcilable) {
 	for _, f := range desired.Files {
 		if f.Append {
@@ -76,14 +76,15 @@ func impossible(desired *machineconfig.Config) (out []Unreconcilable) {
 	return out
 }
 
-// Field is the field of a MachineConfig's spec that a change of this kind comes from, "" for those of its config.
+// Field returns the field of a MachineConfig's spec that a change of this kind comes from. The result is "" for changes
+// that come from the spec's config.
 func (k Kind) Field() string {
 	return map[Kind]string{
 		Kargs: "kernelArguments", KernelType: "kernelType", Extensions: "extensions", OSImage: "osImageURL",
 	}[k]
 }
 
-// withoutOS says of a change that a host which can't change its operating system can't make it.
+// withoutOS returns the obstacle for a change on a host that can't change its operating system.
 func withoutOS(c Change) Unreconcilable {
 	return Unreconcilable{c.Kind.Field(), strings.TrimPrefix(c.String(), "~ ") +
 		": this host can't change its operating system; --skip-os applies the rest"}

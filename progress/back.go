@@ -8,14 +8,14 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// ComesBack says that the node has something newer than the whole pool ever had, and that the pool is to have again
-// what all of its nodes had last. What is asked of it stays as it is until it has arrived, so that no node is turned
-// round on its way.
+// ComesBack reports whether the node is newer than its pool: the node's content is newer than any that the whole pool
+// had. The pool is to return to what all of its nodes had last. The node's desired configuration stays until the node
+// has arrived, so that no node is turned round on its way.
 //
-// Of a node with something else it can't be told that it is newer unless the node itself had the target right before,
-// was sent by a rollout under a policy, or has what somebody rolled back from. One of which none is true, such as one
-// that registers anew after it was away for weeks, is updated as any other, and so is one that comes from another pool.
-// Once it was sent it can't be told from the others, and finishes.
+// A node with other content counts as newer in three cases only. The node itself had the target right before. Or a
+// rollout under a policy sent the node. Or the node has the configuration that a person rolled back from. Any other
+// node is updated like the rest: one that registers anew after weeks away, for example, or one that comes from another
+// pool. Once such a node is sent, it cannot be told from the others, and finishes.
 func (p *Pool) ComesBack(n *Node) bool {
 	if p.Target == "" || p.Target != p.Previous || n.Current == "" || n.Current == p.Target ||
 		slices.Contains(p.had, n.Current) || elsewhere(p.Name, n.Current) {
@@ -25,7 +25,7 @@ func (p *Pool) ComesBack(n *Node) bool {
 	return n.Previous == p.Target || n.Arrived.Config != "" || rolledBack
 }
 
-// elsewhere says that a configuration was rendered for another pool.
+// elsewhere reports whether a configuration was rendered for another pool.
 func elsewhere(pool, config string) bool {
 	content := api.Content(config)
 	return content != config && config != "rendered-"+pool+"-"+content

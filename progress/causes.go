@@ -16,7 +16,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// nodeCauses are asked in this order, of a node that belongs to a pool; the first that has an answer has the last word.
+// nodeCauses are tried in this order for a node that belongs to a pool. The first cause that returns an answer wins.
 var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).overdue,
 	(*Report).configMissing,
@@ -43,7 +43,7 @@ var nodeCauses = []func(*Report, *nodeReport) *Answer{
 	(*Report).notOffered,
 }
 
-// ExplainNode says why a node is not where its pool wants it. Without such a node it is false.
+// ExplainNode returns why a node is not where its pool wants it, and false if the report has no such node.
 func (r *Report) ExplainNode(name string) (Answer, bool) {
 	n, ok := r.nodes[name]
 	if !ok {
@@ -58,10 +58,10 @@ func (r *Report) ExplainNode(name string) (Answer, bool) {
 			return *a, true
 		}
 	}
-	panic("the last cause applies to every node") // notOffered does
+	panic("the last cause applies to every node") // notOffered applies to every node
 }
 
-// ExplainPool says why a pool is not where it should be. Without such a pool it is false.
+// ExplainPool returns why a pool is not where it should be, and false if the report has no such pool.
 func (r *Report) ExplainPool(name string) (Answer, bool) {
 	p, ok := r.pools[name]
 	if !ok {
@@ -93,7 +93,7 @@ func (r *Report) explainPool(p *poolReport) Answer {
 	}
 	worst := r.worst(p)
 	if a := p.stops(); a != nil {
-		// What stops the pool came from a node; what that node says is the better answer only where it is stuck anew.
+		// The cause came from a node. That node's own answer is better only where the node is stuck anew.
 		return *a
 	}
 	if a := p.heldWhole(worst); a != nil {
@@ -124,7 +124,8 @@ func (r *Report) explainPool(p *poolReport) Answer {
 	return a
 }
 
-// nodeProblem is what is wrong with a node that the pool selects, where nothing else is to be said; nil: nothing.
+// nodeProblem returns what is wrong with a node that the pool selects, where the pool has no other problem. nodeProblem
+// returns nil if no node has a problem.
 func (r *Report) nodeProblem(p *poolReport) *Answer {
 	for i := range p.Nodes {
 		if a := r.unread(r.nodes[p.Nodes[i].Name]); a != nil {
@@ -161,10 +162,10 @@ func (r *Report) nodeProblem(p *poolReport) *Answer {
 	return a
 }
 
-// driftNames is how many things that drifted an answer names.
+// driftNames is the greatest number of drifted things that an answer names.
 const driftNames = 5
 
-// drifted is a node that has what it should, on a host that somebody changed since.
+// drifted answers for a node that has its configuration, on a host that has drifted from it.
 func (r *Report) drifted(n *nodeReport) *Answer {
 	d := n.Drift
 	if d == nil || !n.Updated(n.pool.Target) {
@@ -195,7 +196,8 @@ func (r *Report) drifted(n *nodeReport) *Answer {
 	return a
 }
 
-// undelivered is a node whose host has not the certificates that it should have, whatever its configuration.
+// undelivered answers for a node whose host lacks the certificates that it should have. The node's configuration does
+// not matter.
 func (r *Report) undelivered(n *nodeReport) *Answer {
 	u := n.Undelivered
 	if u == nil {
@@ -209,7 +211,7 @@ func (r *Report) undelivered(n *nodeReport) *Answer {
 	}
 }
 
-// firstUndelivered is the same of a pool's nodes: that of the one that has waited longest.
+// firstUndelivered returns the undelivered answer of the pool's node that has waited longest.
 func (r *Report) firstUndelivered(p *poolReport) *Answer {
 	var first *nodeReport
 	count := 0
@@ -230,7 +232,7 @@ func (r *Report) firstUndelivered(p *poolReport) *Answer {
 	return a
 }
 
-// unread is a node that says something which can't be read.
+// unread answers for a node with an annotation that cannot be read.
 func (r *Report) unread(n *nodeReport) *Answer {
 	if n.Unread == "" {
 		return nil
@@ -241,7 +243,7 @@ func (r *Report) unread(n *nodeReport) *Answer {
 	}
 }
 
-// worst is the node of a pool that has most to say; nil: all are where they should be.
+// worst returns the node of a pool with the most urgent answer, and nil if all nodes are where they should be.
 func (r *Report) worst(p *poolReport) *nodeReport {
 	var worst *nodeReport
 	var at Answer
@@ -258,7 +260,7 @@ func (r *Report) worst(p *poolReport) *nodeReport {
 	return worst
 }
 
-// Worst is the node that ExplainPool speaks of; empty: none.
+// Worst returns the name of the node that ExplainPool speaks of. The name is empty if ExplainPool speaks of no node.
 func (r *Report) Worst(pool string) string {
 	if p, ok := r.pools[pool]; ok {
 		if n := r.worst(p); n != nil {
@@ -268,7 +270,7 @@ func (r *Report) Worst(pool string) string {
 	return ""
 }
 
-// earlier compares times, an unknown one comes last.
+// earlier compares times. An unknown time comes last.
 func earlier(a, b time.Time) int {
 	switch {
 	case a.IsZero() && b.IsZero():
@@ -310,7 +312,8 @@ func conflicting(c Conflict) Answer {
 	}
 }
 
-// malformed is what is wrong with the pool object or what it is made of, before any node counts.
+// malformed returns what is wrong with the pool object, or with the objects that its configuration is made of. No
+// node is considered before that.
 func (p *poolReport) malformed() *Answer {
 	if len(p.Problems) > 0 {
 		return &Answer{
@@ -354,7 +357,7 @@ func (p *poolReport) malformed() *Answer {
 	return nil
 }
 
-// refused is that something of the pool's configuration is not as somebody wanted it, which holds nothing up.
+// refused answers for a pool where a part of the configuration was not accepted. Such a part holds nothing up.
 func (p *poolReport) refused() *Answer {
 	c := p.isTrue(api.PoolRenderPending)
 	if c == nil || c.Reason != api.PartRefused {
@@ -367,7 +370,7 @@ func (p *poolReport) refused() *Answer {
 	}
 }
 
-// stops is why the pool goes no further although some of its nodes are not there.
+// stops returns why the pool goes no further although some of its nodes have not arrived.
 func (p *poolReport) stops() *Answer {
 	if p.Updated == p.Machines && p.gateFailed() == nil {
 		return nil
@@ -390,8 +393,8 @@ func (p *poolReport) stops() *Answer {
 	return nil
 }
 
-// heldWhole is that the pool's policy lets none of its nodes begin, and none is on its way or failing, which would be
-// more to the point.
+// heldWhole answers for a pool whose policy lets no node begin. heldWhole returns nil if the worst node is on its way,
+// failing or unavailable: the answer of that node is more to the point.
 func (p *poolReport) heldWhole(worst *nodeReport) *Answer {
 	if worst == nil || p.Rules.Hold == nil || worst.Moving() || worst.Failing() || worst.Unavailable() {
 		return nil
@@ -401,7 +404,7 @@ func (p *poolReport) heldWhole(worst *nodeReport) *Answer {
 	return a
 }
 
-// failed is a node that says itself that it can't get there. One that is to go elsewhere by now has that behind it.
+// failed answers for a node that itself reports a failure. A failure is over once the node is to go elsewhere.
 func (r *Report) failed(n *nodeReport) *Answer {
 	if !n.Failing() {
 		return nil
@@ -439,7 +442,7 @@ func (r *Report) failed(n *nodeReport) *Answer {
 	return a
 }
 
-// configMissing is a rendered configuration that the node needs and nobody has.
+// configMissing answers for a node whose desired rendered configuration does not exist.
 func (r *Report) configMissing(n *nodeReport) *Answer {
 	if n.Settled() || n.State == api.RolledBack || !r.view.Missing[n.Desired] {
 		return nil
@@ -452,9 +455,9 @@ func (r *Report) configMissing(n *nodeReport) *Answer {
 	}
 }
 
-// rebooting goes before everything that a rebooting node can't but look like.
+// rebooting comes before the causes that every rebooting node shows as well, such as notReady.
 func (r *Report) rebooting(n *nodeReport) *Answer {
-	// It is said from before the reboot until the daemon is back.
+	// The node reports the reboot from before it begins until the daemon is back.
 	if !n.Moving() || n.step.Name != stepRebooting && (!n.Rebooting || n.NotReady == "") {
 		return nil
 	}
@@ -482,7 +485,7 @@ func (r *Report) notReady(n *nodeReport) *Answer {
 	}
 }
 
-// noDaemon matters where there is something to do: a node that is where it should be needs none today.
+// noDaemon answers only where the node has something to do. A node that is where it should be needs no daemon now.
 func (r *Report) noDaemon(n *nodeReport) *Answer {
 	if n.Updated(n.pool.Target) {
 		return nil
@@ -516,7 +519,7 @@ func (r *Report) noDaemon(n *nodeReport) *Answer {
 	return nil
 }
 
-// notTakenUp is a daemon that has not read the node's desired configuration.
+// notTakenUp answers for a node whose daemon has not read the desired configuration.
 func (r *Report) notTakenUp(n *nodeReport) *Answer {
 	if n.state == nil || n.Settled() || n.state.Spec.ConfigVersion.Desired == n.Desired {
 		return nil
@@ -529,7 +532,7 @@ func (r *Report) notTakenUp(n *nodeReport) *Answer {
 	}
 }
 
-// daemon is the pod on a node where one is known.
+// daemon returns the daemon's pod on a node, and nil if no pod is known.
 func (r *Report) daemon(n *nodeReport) *Object {
 	if d := r.view.Daemons[n.Name]; d.Pod != "" {
 		return &Object{Kind: "Pod", Namespace: d.Namespace, Name: d.Pod}
@@ -537,7 +540,7 @@ func (r *Report) daemon(n *nodeReport) *Object {
 	return nil
 }
 
-// daemonLog is how to read what the daemon of a node says.
+// daemonLog returns how to read the log of a node's daemon.
 func (r *Report) daemonLog(n *nodeReport) string {
 	if d := r.view.Daemons[n.Name]; d.Pod != "" {
 		return fmt.Sprintf("kubectl -n %s logs %s", d.Namespace, d.Pod)
@@ -545,7 +548,7 @@ func (r *Report) daemonLog(n *nodeReport) string {
 	return "journalctl -u " + api.Daemon + " on the host"
 }
 
-// draining names the first pod of those that a drain waits for, and whatever it is that keeps it.
+// draining names the first pod that the drain waits for, and the object that keeps that pod.
 func (r *Report) draining(n *nodeReport) *Answer {
 	if a := n.drainStep(); a != nil {
 		return a
@@ -599,7 +602,7 @@ func (r *Report) draining(n *nodeReport) *Answer {
 	return a
 }
 
-// heldByHook is a node that serves until a hook lets its update go on.
+// heldByHook answers for a node that serves until a hook lets its update go on.
 func (r *Report) heldByHook(n *nodeReport) *Answer {
 	if n.Settled() || n.stop == nil {
 		return nil
@@ -615,7 +618,7 @@ func (r *Report) heldByHook(n *nodeReport) *Answer {
 	return a
 }
 
-// underWay is a node in which nothing is wrong but that it takes time.
+// underWay answers for a node that is on its way without a problem.
 func (r *Report) underWay(n *nodeReport) *Answer {
 	if !n.Moving() {
 		return nil
@@ -633,7 +636,7 @@ func (r *Report) underWay(n *nodeReport) *Answer {
 	return &Answer{Verdict: Updating, Since: since, Because: because}
 }
 
-// poolStops is that the node waits for nothing of its own.
+// poolStops answers for a node that waits only for its pool.
 func (r *Report) poolStops(n *nodeReport) *Answer {
 	if a := n.pool.malformed(); a != nil {
 		return a
@@ -644,7 +647,8 @@ func (r *Report) poolStops(n *nodeReport) *Answer {
 	return n.pool.stops()
 }
 
-// cordoned is a node where it should be that takes no pods; by its own ledger that is about to end.
+// cordoned answers for a node that is where it should be and takes no pods. Where the node's own ledger has the cordon,
+// the cordon is about to end.
 func (r *Report) cordoned(n *nodeReport) *Answer {
 	switch {
 	case !n.Updated(n.pool.Target) || !n.Cordoned:
@@ -672,13 +676,13 @@ func (r *Report) upToDate(n *nodeReport) *Answer {
 	}
 }
 
-// waitsForTurn is that as many nodes are out of service as may be.
+// waitsForTurn answers where as many nodes are out of service as the pool allows.
 func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 	if a := n.pool.tries(n); a != nil {
 		return a
 	}
 	taking := slices.DeleteFunc(slices.Clone(n.pool.taking), func(t *nodeReport) bool { return t == n })
-	// What soaks is the last to be named: it needs nobody's care.
+	// Nodes that soak are named last: they need no care.
 	slices.SortStableFunc(taking, func(a, b *nodeReport) int { return rank(a.soaks()) - rank(b.soaks()) })
 	if len(taking) < n.pool.MaxUnavailable {
 		return nil
@@ -706,7 +710,7 @@ func (r *Report) waitsForTurn(n *nodeReport) *Answer {
 	return a
 }
 
-// tries is that the configuration failed before, and is to be proved first where it failed.
+// tries answers where the target failed before on another node, which has to prove it first.
 func (p *poolReport) tries(n *nodeReport) *Answer {
 	if p.first == nil || p.Tries(&n.Node) {
 		return nil
@@ -719,7 +723,7 @@ func (p *poolReport) tries(n *nodeReport) *Answer {
 	}
 }
 
-// occupied says in a few words why a node counts against its pool's maxUnavailable.
+// occupied returns in a few words why a node counts against its pool's maxUnavailable, and since when.
 func (r *Report) occupied(n *nodeReport) (string, time.Time) {
 	switch {
 	case n.soaks() && n.pool.Rules.Gated[n.Name] != nil:
@@ -739,7 +743,7 @@ func (r *Report) occupied(n *nodeReport) (string, time.Time) {
 	return "cordoned", n.Cordon.Since
 }
 
-// writesRefused is a node that is not told, since the pool controller can't write.
+// writesRefused answers for a node that is not sent because the pool controller cannot write.
 func (r *Report) writesRefused(n *nodeReport) *Answer { return n.pool.writesRefused() }
 
 func (p *poolReport) writesRefused() *Answer {
@@ -760,10 +764,10 @@ func (p *poolReport) writesRefused() *Answer {
 	return a
 }
 
-// webhookNamed finds the webhook in what the API server says where one does not answer.
+// webhookNamed finds the webhook's name in the API server's message about a webhook that does not answer.
 var webhookNamed = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
 
-// notOffered is a node that could be told to go and was not.
+// notOffered answers for a node that could be sent and was not. The cause applies to every node.
 func (r *Report) notOffered(n *nodeReport) *Answer {
 	return &Answer{
 		Verdict: NotOffered, Blocking: &controllerDeployment,
@@ -790,7 +794,8 @@ func (p *poolReport) isTrue(of mcfgv1.MachineConfigPoolConditionType) *mcfgv1.Ma
 
 var objectInText = regexp.MustCompile(`\b([A-Z][A-Za-z]*Config|NodeHook)[/ ]([a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)`)
 
-// culprit is the object that a message of the render controller names first; nil: it names none.
+// culprit returns the object that a message of the render controller names first, and nil if the message names no
+// object.
 func culprit(message string) *Object {
 	found := objectInText.FindStringSubmatch(message)
 	if found == nil {
@@ -807,7 +812,7 @@ func nodeNames(nodes []*nodeReport) []string {
 	return names
 }
 
-// number spells a number of things.
+// number returns a count with its noun, in the plural where needed.
 func number(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -10,7 +10,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// drainHeld is a node whose drain has reached its limit, and that serves until it is tried again.
+// drainHeld answers for a node whose drain has reached its limit. The node serves until the drain is tried again.
 func (r *Report) drainHeld(n *nodeReport) *Answer {
 	hold := n.DrainHeld
 	if n.Settled() || hold == nil || hold.Config != n.Desired {
@@ -24,7 +24,7 @@ func (r *Report) drainHeld(n *nodeReport) *Answer {
 	}
 }
 
-// drainStep is a drain that waits for something else than pods.
+// drainStep answers for a drain that waits for something other than pods.
 func (n *nodeReport) drainStep() *Answer {
 	d := n.drain
 	switch {
@@ -64,7 +64,8 @@ func are(volumes int) string {
 	return fmt.Sprintf("%d volumes are", volumes)
 }
 
-// limitText says when a phase of a drain has to be over, and what happens then; empty: it has no limit.
+// limitText returns when a phase of a drain has to be over, and what happens then. The result is empty if the phase has
+// no limit.
 func limitText(d *api.Drain) string {
 	if d.Limit.IsZero() {
 		return ""

@@ -13,19 +13,19 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Update is the last update of a node, by what its MachineConfigNode says.
+// Update is the last update of a node, as its MachineConfigNode records it.
 type Update struct {
-	// Took is the time from when the node began to when it had proved the configuration and took pods again: staging,
-	// drain and verdict are in it, the wait for its turn is not.
+	// Took is the time from the node's begin until the node had proved the configuration and took pods again. Staging,
+	// drain and verdict are included; the wait for the node's turn is not.
 	Took time.Duration
-	// Rebooted says that the node did.
+	// Rebooted reports whether the node rebooted.
 	Rebooted bool
 }
 
-// LastUpdate reads how a node's last update went; false where the node is not at rest after one, or does not say when
-// it began. The conditions of the steps are all put back at the end of an update, when Updated begins to hold: by that
-// of the preparation an update is told from a node that merely was not well for a time, and by that of the reboot
-// whether there was one.
+// LastUpdate reads how a node's last update went. LastUpdate returns false if the node is not at rest after an update,
+// or does not record when the update began. The conditions of all steps are reset at the end of an update, when Updated
+// becomes true. The time of the preparation's condition tells an update from a node that was merely unwell for a time.
+// The time of the reboot's condition tells whether the node rebooted.
 func LastUpdate(state *mcfgv1.MachineConfigNode) (Update, bool) {
 	if state == nil || state.Status.ConfigVersion == nil {
 		return Update{}, false
@@ -37,7 +37,7 @@ func LastUpdate(state *mcfgv1.MachineConfigNode) (Update, bool) {
 		}
 		return c.LastTransitionTime.Time
 	}
-	// What can't be read says nothing.
+	// An annotation that cannot be read counts as missing.
 	began, _ := api.Decode[api.Update](state.Annotations, api.UpdateKey)
 	ended := at(mcfgv1.MachineConfigNodeUpdated, metav1.ConditionTrue)
 	if began.Config == "" || began.Config != state.Status.ConfigVersion.Current || !ended.After(began.Since) ||
@@ -52,16 +52,16 @@ func LastUpdate(state *mcfgv1.MachineConfigNode) (Update, bool) {
 
 // Estimate is how long a rollout will take, if its nodes take as long as nodes of the pool last did.
 type Estimate struct {
-	// Nodes are those that would go.
+	// Nodes is the number of nodes that would go.
 	Nodes int
-	// Typical is with the median of the updates, Slowest with the one that took longest for every node.
+	// Typical assumes the median update for every node, Slowest the longest one.
 	Typical, Slowest time.Duration
-	// Updates are how many it is based on.
+	// Updates is the number of past updates that the estimate is based on.
 	Updates int
 }
 
-// Forecast estimates a rollout over so many nodes that reboot and so many that do not, each kind by the updates of its
-// own. False: there was none of a kind that is needed, or there is nothing to do.
+// Forecast estimates a rollout over a number of nodes that reboot and of nodes that do not, from past updates of the
+// same kind. Forecast returns false if a kind that is needed has no past update, or if no node would go.
 func Forecast(rebooting, others, atATime int, past []Update) (Estimate, bool) {
 	atATime = max(atATime, 1)
 	out := Estimate{Nodes: rebooting + others}
@@ -90,7 +90,7 @@ func Forecast(rebooting, others, atATime int, past []Update) (Estimate, bool) {
 	return out, out.Nodes > 0
 }
 
-// median of a sorted list that is not empty.
+// median returns the median of a sorted list, which must not be empty.
 func median(sorted []time.Duration) time.Duration {
 	half := len(sorted) / 2
 	if len(sorted)%2 == 1 {

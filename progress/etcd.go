@@ -13,31 +13,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EtcdPlace is where members of etcd run as pods.
+// EtcdPlace names the namespace and the label of pods that are members of etcd.
 type EtcdPlace struct{ Namespace, Label, Value string }
 
-// EtcdPlaces are those of kubeadm and of OpenShift.
+// EtcdPlaces are the places that kubeadm and OpenShift use.
 var EtcdPlaces = []EtcdPlace{
 	{"kube-system", "component", "etcd"},
 	{"openshift-etcd", "app", "etcd"},
 }
 
-// Etcd is what is known of the health of etcd.
+// Etcd is the known health of etcd.
 type Etcd struct {
-	// Members are those that run as pods, sorted by name; none: they are not known.
+	// Members are the members that run as pods, sorted by name. An empty list means that the members are not known.
 	Members []EtcdMember
-	// Trouble is why the API server does not reach etcd, where no members are known; empty: it does.
+	// Trouble is why the API server does not reach etcd, for use where no members are known. Empty means that the API
+	// server reaches etcd.
 	Trouble string
 }
 
 // EtcdMember is a member of etcd that runs as a pod.
 type EtcdMember struct {
 	Namespace, Pod, Node string
-	// Trouble is why it is not ready; empty: it is.
+	// Trouble is why the member is not ready; empty if the member is ready.
 	Trouble string
 }
 
-// ReadEtcd are the members among pods.
+// ReadEtcd finds the members of etcd among pods.
 func ReadEtcd(pods []corev1.Pod) *Etcd {
 	e := &Etcd{}
 	for i := range pods {
@@ -55,7 +56,8 @@ func ReadEtcd(pods []corev1.Pod) *Etcd {
 	return e
 }
 
-// memberTrouble asks the pod's condition Ready. A pod that is told to end is about not to be.
+// memberTrouble returns why a member is not ready, from the pod's condition Ready. A pod that is being deleted counts
+// as not ready.
 func memberTrouble(p *corev1.Pod) string {
 	if !p.DeletionTimestamp.IsZero() {
 		return "it is being deleted"
@@ -71,7 +73,7 @@ func memberTrouble(p *corev1.Pod) string {
 	return "it has never reported that it is ready"
 }
 
-// StripEtcd drops from a Pod what ReadEtcd does not ask for.
+// StripEtcd drops from a Pod the fields that ReadEtcd does not use.
 func StripEtcd(o any) (any, error) {
 	p, is := o.(*corev1.Pod)
 	if !is {
@@ -91,9 +93,10 @@ func StripEtcd(o any) (any, error) {
 	return kept, nil
 }
 
-// Hold is why a node of the control plane may not be taken out of service, as etcd could lose its quorum by that;
-// nil: it may. Nodes are those of the whole control plane. The node's own member does not count: to lose one that does
-// not work costs nothing. All others have to be ready, which is more than a quorum wherever there is one to be kept.
+// Hold returns why a node of the control plane may not be taken out of service, because etcd could lose its quorum.
+// Hold returns nil if the node may go. nodes are the nodes of the whole control plane. The node's own member does not
+// count, since losing a broken member costs nothing. All other members have to be ready, which is more than a quorum in
+// any etcd that can lose a member.
 func (e *Etcd) Hold(node string, nodes []string) *Hold {
 	if e == nil {
 		return nil
@@ -130,10 +133,11 @@ func (e *Etcd) Hold(node string, nodes []string) *Hold {
 	return nil
 }
 
-// EtcdReadyPath is where an API server says whether it reaches etcd.
+// EtcdReadyPath is the path where an API server reports whether it reaches etcd.
 const EtcdReadyPath = "/readyz/etcd"
 
-// EtcdTrouble reads what it says there: why it does not; empty: it does, or has no such word.
+// EtcdTrouble reads the answer of EtcdReadyPath and returns why the API server does not reach etcd. EtcdTrouble returns
+// an empty string if the API server reaches etcd, or does not have that path.
 func EtcdTrouble(answer []byte, err error) string {
 	if err == nil || apierrors.IsNotFound(err) {
 		return ""

@@ -31,20 +31,20 @@ func (o Object) String() string {
 type Answer struct {
 	Subject Object  `json:"subject"`
 	Verdict Verdict `json:"verdict"`
-	// Blocking is the object that everything waits for; nil: there is none.
+	// Blocking is the object that everything waits for; nil if no object blocks.
 	Blocking *Object `json:"blocking,omitempty"`
-	// Since is when that began, as far as anybody knows.
+	// Since is when the cause began, where that is known.
 	Since time.Time `json:"since,omitzero"`
-	// Until is when it ends by itself; zero: that is not known.
+	// Until is when the cause ends by itself; zero if that is not known.
 	Until   time.Time `json:"until,omitzero"`
 	Because string    `json:"because"`
-	// Output is what a program that has a say printed last, a line each.
+	// Output is the last output of a program that decides, such as a hook, one line each.
 	Output []string `json:"output,omitempty"`
-	// Do is what a person can do about it; empty: nothing is to be done.
+	// Do is what a person can do about the cause; empty if nothing is to be done.
 	Do string `json:"do,omitempty"`
 }
 
-// Sentence is the answer on one line, as in a condition.
+// Sentence returns the answer on one line, as in a condition.
 func (a Answer) Sentence() string {
 	text := a.Because
 	if a.Do != "" {
@@ -53,26 +53,27 @@ func (a Answer) Sentence() string {
 	return text
 }
 
-// Daemon is what is known of the daemon's pod on a node.
+// Daemon is the known state of the daemon's pod on a node.
 type Daemon struct {
-	Namespace, Pod string // no Pod: there is none
-	// Trouble says why it does not work; empty: it does.
+	Namespace, Pod string // Pod is empty if the node has no pod
+	// Trouble is why the pod does not work; empty if the pod works.
 	Trouble string
 	Since   time.Time
 }
 
-// View is what is known of a cluster when somebody asks. What is nil is not known, and nothing is concluded from it.
+// View is the known state of a cluster at the time of a question. A nil field is not known, and no conclusion is drawn
+// from it.
 type View struct {
 	Pools []mcfgv1.MachineConfigPool
 	Nodes []corev1.Node
-	// States and Daemons are by the node's name.
+	// States and Daemons are keyed by the node's name.
 	States  map[string]*mcfgv1.MachineConfigNode
 	Daemons map[string]Daemon
-	// Drains are fresher than what States say.
+	// Drains are newer than the drains in States.
 	Drains map[string]*api.Drain
-	// Missing are rendered configurations that something asks for and that do not exist.
+	// Missing are rendered configurations that a pool or a node refers to and that do not exist.
 	Missing map[string]bool
-	// Follow sets the Rules of pools, all of the cluster's at once; nil: no policies are known.
+	// Follow sets the Rules of all the cluster's pools together; nil if no policies are known.
 	Follow func([]*Pool)
 }
 
@@ -89,19 +90,20 @@ type poolReport struct {
 	Pool
 
 	object *mcfgv1.MachineConfigPool
-	// taking are the nodes that count against MaxUnavailable, those of the whole control plane in its pools.
+	// taking are the nodes that count against MaxUnavailable. In a pool of the control plane, nodes of the whole control
+	// plane count.
 	taking []*nodeReport
-	// waiting are the nodes that have not been told yet, in the order in which they will be.
+	// waiting are the nodes that have not been sent yet, in the order in which they will be sent.
 	waiting   []*nodeReport
 	conflicts []Conflict
-	// first is one of the nodes on which the configuration failed and that try it again before all others; nil: none.
+	// first is one of the nodes on which the target failed and that try it again before all others; nil if no node does.
 	first *Node
 }
 
 type nodeReport struct {
 	Node
 
-	pool     *poolReport // nil: none
+	pool     *poolReport // nil: the node belongs to no pool
 	conflict *Conflict
 	state    *mcfgv1.MachineConfigNode
 	step     step
@@ -109,7 +111,7 @@ type nodeReport struct {
 	stop     *api.HookStop
 }
 
-// NewReport brings together what belongs together.
+// NewReport matches the pools of a view with their nodes, and the nodes with their states.
 func NewReport(v View) *Report {
 	r := &Report{
 		view: v, pools: map[string]*poolReport{}, nodes: map[string]*nodeReport{}, members: NewMembership(v.Pools),
@@ -148,7 +150,8 @@ func NewReport(v View) *Report {
 	return r
 }
 
-// readState takes from the MachineConfigNode what is about the present update; fresh, where given, replaces its drain.
+// readState takes what concerns the present update from the MachineConfigNode. A fresh drain replaces the drain
+// recorded there.
 func (n *nodeReport) readState(fresh *api.Drain) {
 	n.drain = fresh
 	if n.state == nil {
@@ -157,13 +160,13 @@ func (n *nodeReport) readState(fresh *api.Drain) {
 	if n.state.Spec.ConfigVersion.Desired == n.Desired {
 		n.step = readStep(n.state)
 	}
-	// As below: one that can't be read is none.
+	// A hook's stop that cannot be read counts as missing, like a drain below.
 	n.stop, _ = api.Decode[*api.HookStop](n.state.Annotations, api.HookStopKey)
 	if n.stop != nil && n.stop.Config != n.Desired {
 		n.stop = nil
 	}
 	if n.drain == nil {
-		// One that can't be read is as if it were not there: the step says still that the node is draining.
+		// A drain that cannot be read counts as missing: the step still shows that the node is draining.
 		n.drain, _ = api.Decode[*api.Drain](n.state.Annotations, api.DrainKey)
 	}
 	if n.drain != nil && n.drain.Config != n.Desired {
@@ -171,7 +174,7 @@ func (n *nodeReport) readState(fresh *api.Drain) {
 	}
 }
 
-// order finds out who is out of service and who comes next.
+// order finds which nodes are out of service and which come next.
 func (r *Report) order() {
 	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
 		n := r.nodes[name]
@@ -202,10 +205,10 @@ func (r *Report) order() {
 	}
 }
 
-// Pools are the names of the pools, sorted.
+// Pools returns the names of the pools, sorted.
 func (r *Report) Pools() []string { return r.names }
 
-// Pool is where a pool stands.
+// Pool returns the state of a pool, and false if the report has no such pool.
 func (r *Report) Pool(name string) (Pool, bool) {
 	p, ok := r.pools[name]
 	if !ok {
@@ -214,7 +217,7 @@ func (r *Report) Pool(name string) (Pool, bool) {
 	return p.Pool, true
 }
 
-// Order is the nodes of a pool that have not been told yet, in the order in which they will be.
+// Order returns the nodes of a pool that have not been sent yet, in the order in which they will be sent.
 func (r *Report) Order(pool string) []string {
 	p, ok := r.pools[pool]
 	if !ok {
@@ -223,7 +226,7 @@ func (r *Report) Order(pool string) []string {
 	return nodeNames(p.waiting)
 }
 
-// Stray are the nodes that belong to no pool, sorted.
+// Stray returns the nodes that belong to no pool, sorted.
 func (r *Report) Stray() []string {
 	var names []string
 	for name, n := range r.nodes {
@@ -235,7 +238,8 @@ func (r *Report) Stray() []string {
 	return names
 }
 
-// Node is where a node stands, and the pool that it belongs to, empty where there is none.
+// Node returns the state of a node, and the pool that the node belongs to. The pool is empty if the node belongs to
+// none.
 func (r *Report) Node(name string) (node Node, pool string, ok bool) {
 	n, ok := r.nodes[name]
 	if !ok {
@@ -247,7 +251,7 @@ func (r *Report) Node(name string) (node Node, pool string, ok bool) {
 	return n.Node, pool, true
 }
 
-// At is the phase of a node, or while it is updating what it is doing, and since when that is so.
+// At returns the phase of a node and when the phase began. For a node that is updating, it returns the step instead.
 func (r *Report) At(name string) (what string, since time.Time) {
 	n, ok := r.nodes[name]
 	switch {
@@ -269,7 +273,7 @@ func (r *Report) At(name string) (what string, since time.Time) {
 	return string(phase), since
 }
 
-// doing is the step of a node that is updating.
+// doing returns the step of a node that is updating, and when the step began.
 func (n *nodeReport) doing() (string, time.Time) {
 	switch {
 	case n.Rebooting && n.NotReady != "" && n.step.Name != stepRebooting:
@@ -282,7 +286,7 @@ func (n *nodeReport) doing() (string, time.Time) {
 	return string(PhaseUpdating), time.Time{}
 }
 
-// condition is since when a condition of the MachineConfigNode is true.
+// condition returns since when a condition of the MachineConfigNode is true.
 func (n *nodeReport) condition(of mcfgv1.StateProgress) time.Time {
 	if n.state != nil {
 		for _, c := range n.state.Status.Conditions {
@@ -294,8 +298,8 @@ func (n *nodeReport) condition(of mcfgv1.StateProgress) time.Time {
 	return time.Time{}
 }
 
-// Ended says that a pool goes no further by itself: done, where all is as it should be, or not, with the reason in
-// ExplainPool. As long as a node is on its way nothing has ended.
+// Ended reports whether a pool goes no further by itself. done is true if all nodes are where they should be; otherwise
+// ExplainPool has the reason. A pool with a node on its way has not ended.
 func (r *Report) Ended(pool string) (done, ended bool) {
 	p, ok := r.pools[pool]
 	if !ok {
@@ -307,10 +311,10 @@ func (r *Report) Ended(pool string) (done, ended bool) {
 		}
 	}
 	if p.backText() != "" && !p.Paused {
-		return false, false // those that have it still go back
+		return false, false // nodes that still have the target go back
 	}
 	if r := p.Reported; p.Rules.Policy == "" && r != nil && (r.Verdict == GateClosed || r.Verdict == GateFailed) {
-		return false, r.Verdict == GateFailed // who may not read policies goes by what the controller says
+		return false, r.Verdict == GateFailed // a caller that may not read policies relies on the controller's conditions
 	}
 	a := r.explainPool(p)
 	switch a.Verdict.meaning().end {

@@ -10,8 +10,8 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// gateFailed is why the target was quarantined although no verdict was a no: a gate of this pool's policy; nil: it was
-// not.
+// gateFailed returns the quarantine of the target that a gate of this pool's policy caused, without a failed verdict.
+// gateFailed returns nil if no gate did.
 func (p *Pool) gateFailed() *api.Quarantine {
 	at := slices.IndexFunc(p.Quarantined, func(q api.Quarantine) bool {
 		return q.Gate != "" && api.SameContent(q.Config, p.Target)
@@ -22,20 +22,21 @@ func (p *Pool) gateFailed() *api.Quarantine {
 	return &p.Quarantined[at]
 }
 
-// GoesBack says that nodes which have the target go back to what all nodes had before, since a gate was closed at its
-// deadline.
+// GoesBack reports whether nodes that have the target go back to what all nodes had before, because a gate was closed
+// at its deadline.
 func (p *Pool) GoesBack() bool {
 	return p.gateFailed() != nil && p.Previous != "" && !api.SameContent(p.Previous, p.Target) && !p.Refuses(p.Previous)
 }
 
-// Backwards is the same pool as if the configuration before were its target. No policy holds that up: it is a repair.
+// Backwards returns the same pool as if the previous configuration were its target. No policy holds that up, because
+// going back is a repair.
 func (p *Pool) Backwards() Pool {
 	back := *p
 	back.Target, back.Rendering, back.Bypass = p.Previous, false, nil
 	holds := map[string]*Hold{}
 	for name, h := range p.Rules.Holds {
 		if h.Verdict == EtcdUnhealthy {
-			holds[name] = h // a repair is no reason to lose etcd
+			holds[name] = h // going back must not cost etcd its quorum
 		}
 	}
 	back.Rules = Rules{
@@ -44,7 +45,7 @@ func (p *Pool) Backwards() Pool {
 	return back
 }
 
-// LiftedAt is when a failure of the configuration was last taken back; zero: never, as far as anybody knows.
+// LiftedAt returns when a person last lifted a failure of the configuration; zero if no lift is known.
 func (p *Pool) LiftedAt(config string) time.Time {
 	var last time.Time
 	for _, l := range p.lifted {
@@ -55,7 +56,7 @@ func (p *Pool) LiftedAt(config string) time.Time {
 	return last
 }
 
-// WhyRefused says in a sentence why a configuration is offered to no node.
+// WhyRefused returns a sentence on why a configuration is offered to no node.
 func WhyRefused(q *api.Quarantine) string {
 	if q.Gate != "" {
 		return fmt.Sprintf("%s is offered to no node: gate %s %s", q.Config, q.Gate, q.Reason)
@@ -63,7 +64,7 @@ func WhyRefused(q *api.Quarantine) string {
 	return fmt.Sprintf("%s failed on node %s and is offered to no other node: %s", q.Config, q.Node, q.Reason)
 }
 
-// goesBack is a node that has what a gate was closed for, until its turn comes.
+// goesBack answers for a node that has a target whose gate has failed, until the node's turn to go back comes.
 func (r *Report) goesBack(n *nodeReport) *Answer {
 	if !n.Updated(n.pool.Target) || !n.pool.GoesBack() {
 		return nil
@@ -80,7 +81,7 @@ func (r *Report) goesBack(n *nodeReport) *Answer {
 	return a
 }
 
-// gated is a node that has arrived and whose gates are closed.
+// gated answers for a node that has arrived and whose gates are closed.
 func (r *Report) gated(n *nodeReport) *Answer {
 	h := n.pool.Rules.Gated[n.Name]
 	if h == nil || !n.Updated(n.pool.Target) || h.Verdict != GateClosed && h.Verdict != GateFailed {
@@ -89,7 +90,7 @@ func (r *Report) gated(n *nodeReport) *Answer {
 	return n.pool.held(h)
 }
 
-// back is what of going back is to be said of a node that is on its way; empty: it does not go back.
+// back returns a text about a node that is on its way back after a failed gate; empty for any other node.
 func (p *poolReport) back(n *nodeReport) string {
 	q := p.gateFailed()
 	if q == nil || n.Current != p.Target || n.Desired != p.Previous {
@@ -98,7 +99,7 @@ func (p *poolReport) back(n *nodeReport) string {
 	return fmt.Sprintf("; it goes back: gate %s %s", q.Gate, q.Reason)
 }
 
-// backText counts the nodes that are still to go back; empty: none.
+// backText returns a text with the number of nodes that are still to go back; empty if no node is.
 func (p *poolReport) backText() string {
 	left := 0
 	for _, n := range p.Nodes {

@@ -16,7 +16,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Conflict is a node that several custom pools claim. It is left alone until all but one let go.
+// Conflict is a node that several custom pools select. The node is left alone until only one of them selects it.
 type Conflict struct {
 	Node  string
 	Pools []string
@@ -27,7 +27,7 @@ func (c Conflict) String() string {
 		c.Node, len(c.Pools), strings.Join(c.Pools, ", "))
 }
 
-// Membership says which pool a node belongs to.
+// Membership knows which pool each node belongs to.
 type Membership struct {
 	pools     []string
 	selectors map[string]labels.Selector
@@ -54,17 +54,18 @@ func NewMembership(pools []mcfgv1.MachineConfigPool) Membership {
 	return m
 }
 
-// Equal reports whether both say the same of every node.
+// Equal reports whether both give the same answers for every node.
 func (m Membership) Equal(other Membership) bool {
 	return slices.Equal(m.pools, other.pools) && maps.Equal(m.problems, other.problems) &&
 		maps.EqualFunc(m.selectors, other.selectors, func(a, b labels.Selector) bool { return a.String() == b.String() })
 }
 
-// Problem is what is wrong with a pool's selector; empty: nothing.
+// Problem returns what is wrong with a pool's selector; empty if nothing is.
 func (m Membership) Problem(pool string) string { return m.problems[pool] }
 
-// Of is the pool that a node belongs to; empty: none. The control plane's pools come before any custom pool, that
-// before worker, and a node of several custom pools belongs to none of them, nor to worker.
+// Of returns the pool that a node belongs to, empty if the node belongs to none. The control plane's pools come before
+// any custom pool, and a custom pool comes before worker. A node that several custom pools select belongs to no pool,
+// not even to worker.
 func (m Membership) Of(n *corev1.Node) (string, *Conflict) {
 	if Windows(n) || m.stranded(n) {
 		return "", nil
@@ -96,11 +97,11 @@ func (m Membership) Of(n *corev1.Node) (string, *Conflict) {
 	return "", nil
 }
 
-// Windows says that the node is none that we could configure.
+// Windows reports whether the node runs Windows, which cannot be configured here.
 func Windows(n *corev1.Node) bool { return n.Labels[corev1.LabelOSStable] == "windows" }
 
-// stranded keeps the nodes of a pool whose selector can't be read from falling to another pool: a slip of the pen must
-// not refit them.
+// stranded reports whether the node's pool has a selector that cannot be read. Such a node must not fall to another
+// pool: a typing error must not refit nodes.
 func (m Membership) stranded(n *corev1.Node) bool {
 	for pool := range m.problems {
 		if rest, ok := strings.CutPrefix(n.Annotations[api.DesiredConfig], "rendered-"+pool+"-"); ok &&

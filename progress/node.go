@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress says where nodes and pools stand on their way to a configuration. It decides nothing and asks
-// nobody: the pool controller decides by it, and what people see is made of it.
+// Package progress computes where nodes and pools are on their way to a configuration. The package decides nothing and
+// sends no requests. The pool controller decides by its results, and what people see is made of them.
 package progress
 
 import (
@@ -15,32 +15,34 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Node is what counts about a node.
+// Node is what matters about a node.
 type Node struct {
 	api.Node
 
 	Name    string
 	Labels  map[string]string
-	Zone    string // empty: the node names none
+	Zone    string // empty: the node has no zone
 	Created time.Time
-	// Cordoned: no new pods, whoever said so. Node.Cordon is there when it was us.
+	// Cordoned reports whether the node takes no new pods, by any cordon. Node.Cordon is set if the agent cordoned
+	// it.
 	Cordoned bool
-	// NotReady says why the node is not ready; empty: it is. NotReadySince is when that began, where the node says so.
+	// NotReady is why the node is not ready; empty if the node is ready. NotReadySince is when that began, where the node
+	// reports it.
 	NotReady      string
 	NotReadySince time.Time
-	// ReadySince is when the node became ready, where it says so.
+	// ReadySince is when the node became ready, where the node reports it.
 	ReadySince time.Time
-	// Tainted: the node has the taint of a rollout.
+	// Tainted reports whether the node has the taint of a rollout.
 	Tainted bool
-	// Joining: the node keeps pods away until it has its first configuration.
+	// Joining reports whether the node keeps pods away until it has its first configuration.
 	Joining bool
-	// Unread says which annotation can't be read, and why; empty: all can.
+	// Unread names the annotation that cannot be read, and the error; empty if all can be read.
 	Unread string
 	// Said is a digest of all that the node's agent says in its Node.
 	Said string
 }
 
-// ReadNode takes what counts from a Node.
+// ReadNode takes what matters from a Node.
 func ReadNode(n *corev1.Node) Node {
 	annotations, err := api.ReadNode(n)
 	out := Node{
@@ -63,7 +65,7 @@ func ReadNode(n *corev1.Node) Node {
 	return out
 }
 
-// readySince is when the last of what notReady asks became well.
+// readySince returns when the last of the conditions that notReady checks became good.
 func readySince(conditions []corev1.NodeCondition) time.Time {
 	var last time.Time
 	for _, c := range conditions {
@@ -78,7 +80,7 @@ func readySince(conditions []corev1.NodeCondition) time.Time {
 	return last
 }
 
-// notReady asks the same three conditions as OpenShift. A node that never reported is not ready.
+// notReady checks the same three conditions as OpenShift. A node that never reported is not ready.
 func notReady(conditions []corev1.NodeCondition) (string, time.Time) {
 	reported := false
 	for _, c := range conditions {
@@ -106,13 +108,13 @@ type Phase string
 
 // The phases.
 const (
-	// PhaseUpdated: at the pool's configuration, proved.
+	// PhaseUpdated: the node has proved the pool's configuration.
 	PhaseUpdated Phase = "Updated"
-	// PhaseWaiting: settled on another configuration, and not yet told to leave it.
+	// PhaseWaiting: the node is settled on another configuration, and was not yet sent to the target.
 	PhaseWaiting Phase = "Waiting"
-	// PhaseUpdating: told to go somewhere, and not there yet.
+	// PhaseUpdating: the node was sent to a configuration and has not arrived.
 	PhaseUpdating Phase = "Updating"
-	// PhaseDegraded: can't get there, or can't stay, without something changing.
+	// PhaseDegraded: the node can't get to its configuration, or can't stay there, until something changes.
 	PhaseDegraded Phase = "Degraded"
 	// PhaseRolledBack: the configuration failed here; the node serves on the one before.
 	PhaseRolledBack Phase = "RolledBack"
@@ -121,7 +123,7 @@ const (
 // Phases are all phases, in the order in which people want to read them.
 var Phases = []Phase{PhaseUpdated, PhaseWaiting, PhaseUpdating, PhaseDegraded, PhaseRolledBack}
 
-// Phase of the node, where target is what its pool wants.
+// Phase returns the node's phase, where target is the configuration that its pool wants.
 func (n *Node) Phase(target string) Phase {
 	switch {
 	case n.State == api.RolledBack:
@@ -137,12 +139,12 @@ func (n *Node) Phase(target string) Phase {
 	}
 }
 
-// Updated says that the node proved healthy at target and is to stay there.
+// Updated reports whether the node proved healthy at target and is to stay there.
 func (n *Node) Updated(target string) bool {
 	return target != "" && n.Current == target && n.Desired == target && n.State == api.Done
 }
 
-// Settled says that the node is where it was told to be and at rest, or was never told anything.
+// Settled reports whether the node is at rest at its desired configuration, or never had a desired one.
 func (n *Node) Settled() bool {
 	if n.Desired == "" {
 		return n.Current == "" || n.State == api.Done
@@ -150,12 +152,12 @@ func (n *Node) Settled() bool {
 	return n.Current == n.Desired && n.State == api.Done
 }
 
-// failures are the verdicts that the node reports. One that rolled back and has none for what it came back from, since
-// a person went back on the host or its list can't be read, has failed there all the same; when, it does not say.
+// failures returns the failed verdicts that the node reports. A node that rolled back counts as failed even without a
+// verdict. A person may have gone back on the host, or the node's list cannot be read. Such a failure has no time.
 func (n *Node) failures() []api.Quarantine {
 	from := n.unlisted()
 	if from == "" && len(n.Quarantined) == 0 {
-		return nil // as of most nodes at every look
+		return nil // most nodes have none, and every look calls this
 	}
 	list := slices.Clone(n.Quarantined)
 	if from != "" {
@@ -167,12 +169,12 @@ func (n *Node) failures() []api.Quarantine {
 	return list
 }
 
-// FailedOn says that the node reports a failure of this content.
+// FailedOn reports whether the node reports a failure of this content.
 func (n *Node) FailedOn(config string) bool {
 	return slices.ContainsFunc(n.failures(), func(q api.Quarantine) bool { return api.SameContent(q.Config, config) })
 }
 
-// unlisted is the configuration that the node came back from and reports no verdict of; empty: none.
+// unlisted returns the configuration that the node came back from without a verdict; empty if it did not.
 func (n *Node) unlisted() string {
 	from := n.RolledBackFrom()
 	listed := func(q api.Quarantine) bool { return api.SameContent(q.Config, from) }
@@ -182,29 +184,30 @@ func (n *Node) unlisted() string {
 	return from
 }
 
-// Failing says that the node can't get to where it was told to be, or can't stay there. One whose verdict has not come
-// in the time that it can take is failing, whatever it last said.
+// Failing reports whether the node can't get to its desired configuration, or can't stay there. A node whose verdict is
+// overdue is failing, whatever the node last reported.
 func (n *Node) Failing() bool { return n.State.Bad() || n.Overdue() }
 
-// Moving says that the node is on its way: told to go, not there, and not given up.
+// Moving reports whether the node was sent, has not arrived and has not failed.
 func (n *Node) Moving() bool { return !n.Settled() && !n.Failing() }
 
-// Serving says that the node takes pods.
+// Serving reports whether the node takes pods.
 func (n *Node) Serving() bool { return n.NotReady == "" && !n.Cordoned }
 
-// Unavailable says that the node serves nobody or is about to stop. A node that failed and serves again is available.
+// Unavailable reports whether the node does not serve, or is about to stop. A node that failed and serves again is
+// available.
 func (n *Node) Unavailable() bool { return !n.Serving() || n.Moving() }
 
-// Takes says that the node uses up one of the nodes that its pool may have out of service: it is unavailable, or it
-// failed on the very configuration that the rollout is about, which counts against going on with it.
+// Takes reports whether the node uses up one of the nodes that its pool may have out of service. An unavailable node
+// does. So does a node that failed on the target itself, since that counts against going on with the rollout.
 func (n *Node) Takes(target string) bool {
 	return n.Unavailable() || n.Failing() && n.Desired == target
 }
 
-// Turn compares two nodes by when they are sent in a rollout: nodes that failed before the others, so that they are
-// healed, or fail again before anyone else is touched; nodes on which no agent ever spoke last, as they would hold the
-// rollout up; then zones by name, nodes without one last, and in a zone the oldest node. Only that the controller's own
-// node goes last of all is not known here.
+// Turn compares two nodes by when a rollout sends them. Nodes that failed before come first, so that they are healed,
+// or fail again before any other node is touched. Nodes on which no agent ever reported come last, since they would
+// hold the rollout up. Then zones count, by name; nodes without a zone come after them. In a zone the oldest node comes
+// first. Turn does not know the controller's own node, which goes last of all.
 func Turn(a, b *Node) int {
 	if order := cmp.Or(first(a.Failing(), b.Failing()), first(a.State != "", b.State != ""),
 		first(a.Zone != "", b.Zone != "")); order != 0 {

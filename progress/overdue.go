@@ -13,19 +13,21 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// bootAllowance is what the boot into a configuration may take, and the one back: servers that test their memory.
+// bootAllowance is the time allowed for the boot into a configuration and the boot back. Some servers test their memory
+// at each boot.
 const bootAllowance = 20 * time.Minute
 
-// awaiting reports whether the node is past its drain on the way to its configuration, as it last said: it applies it,
-// reboots into it, or proves it. A host does that in a time that is known, and goes back by itself.
+// awaiting reports whether the node, as it last reported, is past its drain on the way to its configuration. The node
+// then applies the configuration, reboots into it, or proves it. A host needs a known time for that, and rolls back by
+// itself.
 func (n *Node) awaiting() bool {
 	return n.Desired != "" && n.Current != n.Desired && n.State == api.Working &&
 		(n.Rebooting || n.Drained == n.Desired || n.Awaited.Config == n.Desired && n.Awaited.Said == "")
 }
 
-// unheard reports whether the node has said nothing since it was sent elsewhere while its verdict was waited for.
-// Earlier releases noted a digest that another release can not make again: until such a node says that its work is
-// over, it counts as silent. Await notes the present form then.
+// unheard reports whether the node has reported nothing since it was sent elsewhere while its verdict was awaited.
+// Earlier releases noted a digest that another release cannot make again. Such a node counts as silent until it reports
+// the end of its work. Await then notes the present form.
 func (n *Node) unheard() bool {
 	noted := n.Awaited.Said
 	if noted != "" && !strings.HasPrefix(noted, saidForm) {
@@ -34,7 +36,7 @@ func (n *Node) unheard() bool {
 	return noted != "" && noted == n.Said
 }
 
-// awaited reports whether the verdict that is noted is waited for still.
+// awaited reports whether the verdict that is noted is still awaited.
 func (n *Node) awaited() bool {
 	if n.Awaited.Said != "" {
 		return n.unheard()
@@ -45,8 +47,8 @@ func (n *Node) awaited() bool {
 // saidForm begins the digest of annotations.
 const saidForm = "annotations:"
 
-// said is a digest of what a Node's agent wrote. It is of the annotations as they are, so that it does not depend on
-// what this release reads of them.
+// said returns a digest of what a Node's agent wrote. The digest is of the raw annotations. So it does not depend on the
+// fields that this release reads.
 func said(annotations map[string]string) string {
 	own := map[string]string{}
 	for key, value := range annotations {
@@ -58,13 +60,13 @@ func said(annotations map[string]string) string {
 	return saidForm + hex.EncodeToString(sum[:8])
 }
 
-// verdictTime is what a verdict may take, with the boots.
+// verdictTime returns the time that a verdict may take, including the boots.
 func (n *Node) verdictTime() time.Duration {
 	return cmp.Or(n.VerdictTimeout, api.DefaultVerdictTimeout) + bootAllowance
 }
 
-// VerdictDue is when there has to be a word of the node, since the controller has first seen it wait; zero: no verdict
-// is waited for, or its time is over already.
+// VerdictDue returns when the node has to have reported its verdict, counted from when the controller first saw it
+// wait. The result is zero if no verdict is awaited, or if the verdict is overdue already.
 func (n *Node) VerdictDue() time.Time {
 	if !n.awaited() || n.Overdue() {
 		return time.Time{}
@@ -72,12 +74,12 @@ func (n *Node) VerdictDue() time.Time {
 	return n.Awaited.Since.Add(n.verdictTime())
 }
 
-// Overdue reports whether the time is over in which the node was to prove its configuration, or to go back. That it
-// was sent elsewhere meanwhile changes nothing as long as it does not answer.
+// Overdue reports whether the node's time to prove its configuration, or to go back, is over. Sending the node
+// elsewhere meanwhile does not change that until the node answers.
 func (n *Node) Overdue() bool { return !n.Awaited.Overdue.IsZero() && n.awaited() }
 
-// Await is what is to be known at a time of how long the node's verdict has been waited for. A time that is to come was
-// noted by a clock that was ahead, and says nothing: the waiting begins anew.
+// Await returns the note, as of now, of how long the node's verdict has been awaited. A noted time in the future came
+// from a clock that was ahead and is not used: the waiting begins anew.
 func (n *Node) Await(now time.Time) api.Awaited {
 	ahead := n.Awaited.Since.After(now) || n.Awaited.Overdue.After(now)
 	switch {
@@ -100,7 +102,7 @@ func (n *Node) Await(now time.Time) api.Awaited {
 	return api.Awaited{}
 }
 
-// AwaitedStill is what is to be known at a time of the waiting once the node is sent elsewhere.
+// AwaitedStill returns the note of the waiting as of now, for a node that is being sent elsewhere.
 func (n *Node) AwaitedStill(now time.Time) api.Awaited {
 	noted := n.Await(now)
 	if noted != (api.Awaited{}) {
@@ -109,7 +111,7 @@ func (n *Node) AwaitedStill(now time.Time) api.Awaited {
 	return noted
 }
 
-// OverdueText says what did not come, and what is known of why.
+// OverdueText says what did not come, and the known reasons.
 func (n *Node) OverdueText() string {
 	var why []string
 	switch {
@@ -133,7 +135,7 @@ func (n *Node) OverdueText() string {
 		n.verdictTime(), n.Awaited.Since.UTC().Format(time.RFC3339), strings.Join(why, "; "))
 }
 
-// overdue is a node that is not heard of any more, though its host was to decide by itself.
+// overdue answers for a node that no longer reports, although its host was to decide by itself.
 func (r *Report) overdue(n *nodeReport) *Answer {
 	if !n.Overdue() {
 		return nil

@@ -15,84 +15,84 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// PoolMisconfigured is a condition of a MachineConfigPool: its own selector or maxUnavailable says nothing sensible, or
-// it claims nodes that another custom pool claims as well.
+// PoolMisconfigured is a condition of a MachineConfigPool. It is true if the pool's selector or maxUnavailable makes no
+// sense, or if the pool selects nodes that another custom pool selects as well.
 const PoolMisconfigured mcfgv1.MachineConfigPoolConditionType = "Misconfigured"
 
 const (
-	// quarantineLimit is how many configurations that failed a pool remembers: the latest, and beyond these all that it
-	// could come to again.
+	// quarantineLimit is how many failed configurations a pool remembers, the latest ones. A pool also remembers all
+	// failed configurations that it could come to again.
 	quarantineLimit = 16
-	// rememberedNodes is how many of the nodes on which one configuration failed it remembers: the first.
+	// rememberedNodes is how many nodes a pool remembers for each failed configuration: the nodes that failed first.
 	rememberedNodes = 8
 )
 
-// Pool is where a pool stands.
+// Pool is the state of a pool.
 type Pool struct {
 	Name string
-	// Target is the configuration that the pool shall have; empty: none was rendered yet.
+	// Target is the configuration that the pool shall have; empty if no configuration was rendered yet.
 	Target string
-	// Previous is the one that all its nodes last had.
+	// Previous is the configuration that all the pool's nodes last had.
 	Previous string
 	Paused   bool
-	// Unread is why the pool's object can't be read as a whole; empty: it can. Its nodes are left alone until it can.
+	// Unread is why the pool's object can't be read as a whole; empty if it can be read. The pool's nodes are left alone
+	// until then.
 	Unread string
-	// Ignored are the fields of the pool's spec that have no effect here, with what to do instead.
+	// Ignored are the fields of the pool's spec that have no effect here, each with what to do instead.
 	Ignored []string
 	// MaxUnavailable is how many nodes may be out of service for an update.
 	MaxUnavailable int
-	// Nodes by name.
+	// Nodes are the pool's nodes, sorted by name.
 	Nodes []Node
-	// Quarantined are the failures that the pool knows of and nobody took back: one for each content and node, what was
-	// seen first comes last. A node's clock has no say in that.
+	// Quarantined are the pool's known failures that no person has lifted, one for each content and node. The failure that
+	// was seen first comes last. The order does not depend on the clocks of nodes.
 	Quarantined []api.Quarantine
-	// Elsewhere are those that only other pools know of. Content fails, not a name: they count here, too.
+	// Elsewhere are failures that only other pools know of. They count here too, because content fails, not a name.
 	Elsewhere []api.Quarantine
-	// Lifts are what people took back in this pool, the latest first.
+	// Lifts are the quarantines that people lifted in this pool, the latest first.
 	Lifts []api.Lifted
-	// Problems are what is wrong with the pool itself, a sentence each.
+	// Problems are what is wrong with the pool itself, one sentence each.
 	Problems []string
-	// NodeProblems are what is wrong with nodes, so that less is known of them than should be.
+	// NodeProblems are what is wrong with nodes, so that their state is only partly known.
 	NodeProblems []NodeProblem
 	Counts
-	// Left are the nodes that are left out of Nodes; the zero value: none is. They are counted all the same.
+	// Left counts the nodes that are left out of Nodes; the zero value means that none are. Counts includes these nodes.
 	Left Left
 
 	Labels map[string]string
-	// Rendering: the configuration that the pool shall have is about to be another one.
+	// Rendering reports whether the pool's target is about to change.
 	Rendering bool
-	// Bypass is that somebody lets the target go through without most of the pool's rules; nil: nobody does.
+	// Bypass is a person's order to let the target pass most of the pool's rules; nil if no person gave one.
 	Bypass *api.Bypass
-	// Approval is what somebody approved of what was staged; nil: nothing.
+	// Approval is what a person approved of what was staged; nil if nothing was approved.
 	Approval *api.Approval
-	// Reported is what holds the pool as of its condition api.PoolHeld; nil: nothing.
+	// Reported is the hold that the pool's condition api.PoolHeld shows; nil if it shows none.
 	Reported *Hold
-	// Refused names the write about the pool or its nodes that is refused, and why; empty: none is. It is the caller's to
-	// set.
+	// Refused says which writes to the pool and its nodes are refused, and why; empty if none are. The caller sets it.
 	Refused string
-	// Rules are what a RolloutPolicy says about the pool now. They are the caller's to set, after Share.
+	// Rules are the present rules of a RolloutPolicy for the pool. The caller sets them, after Share.
 	Rules Rules
-	// Etcd is what is known of etcd, where its health counts for the pool; nil: nothing is. It is the caller's to set,
-	// before the rules are.
+	// Etcd is the known health of etcd, where that matters for the pool; nil if it does not, or is not known. The caller
+	// sets Etcd before the rules.
 	Etcd *Etcd
 
 	known  []api.Quarantine // lifted or not
-	fresh  int              // how many of them the pool does not remember yet
+	fresh  int              // how many of known the pool does not remember yet
 	lifted []api.Lifted     // in any pool
-	inUse  map[string]bool  // content that the pool could come to, or come back to
-	had    []string         // what all its nodes had before Previous
+	inUse  map[string]bool  // content that the pool could come to, or return to
+	had    []string         // what all the pool's nodes had before Previous
 	pin    api.Pin
 }
 
-// NodeProblem is what is wrong with one node, in a sentence that names it.
+// NodeProblem is what is wrong with one node, in a sentence that names the node.
 type NodeProblem struct{ Node, Text string }
 
-// Counts of a pool's nodes, as in the status of a MachineConfigPool.
+// Counts are the numbers of a pool's nodes, as in the status of a MachineConfigPool.
 type Counts struct {
 	Machines, Updated, Ready, Unavailable, Degraded int
 }
 
-// NewPool reads a pool with the nodes that belong to it. Nodes is sorted in place.
+// NewPool reads a pool and the nodes that belong to it. nodes is sorted in place.
 func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	if !byName(nodes) {
 		slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -158,7 +158,7 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 	return p
 }
 
-// byName says that nodes are sorted. A Node is large: to sort them compares copies of them.
+// byName reports whether the nodes are sorted by name. A Node is large, and sorting compares copies of nodes.
 func byName(nodes []Node) bool {
 	for i := 1; i < len(nodes); i++ {
 		if nodes[i].Name < nodes[i-1].Name {
@@ -168,8 +168,8 @@ func byName(nodes []Node) bool {
 	return true
 }
 
-// Share lets what failed in one pool count in all of them, and what was taken back in one be taken back in all: a node
-// may have moved, and pools may render to the same.
+// Share makes failures count in all pools, and lifted failures lifted in all pools. A node may have moved, and two
+// pools may render to the same content.
 func Share(pools []*Pool) {
 	var lifted []api.Lifted
 	for _, p := range pools {
@@ -211,13 +211,14 @@ func count(nodes []Node, target string) Counts {
 	return c
 }
 
-// Complete says that every node is at the target and serves, and that no gate of a policy is asked any more.
+// Complete reports whether every node is at the target and serves, and no gate of a policy is still asked.
 func (p *Pool) Complete() bool {
 	return p.Target != "" && p.Updated == p.Machines && p.Ready == p.Machines && p.Unavailable == 0 &&
 		p.Rules.Unproved == nil && p.gateFailed() == nil
 }
 
-// Quarantine is why the target is offered to no further node, the first failure; nil: it is offered.
+// Quarantine returns the first failure for which the target is offered to no further node; nil if the target is
+// offered.
 func (p *Pool) Quarantine() *api.Quarantine { return p.quarantine(p.Target) }
 
 func (p *Pool) quarantine(config string) *api.Quarantine {
@@ -227,7 +228,7 @@ func (p *Pool) quarantine(config string) *api.Quarantine {
 		for i := range slices.Backward(list) {
 			if api.SameContent(list[i].Config, config) {
 				if list[i].Gate != "" {
-					return &list[i] // no budget is about that
+					return &list[i] // a failure budget does not apply to gates
 				}
 				first = cmp.Or(first, &list[i])
 				nodes[list[i].Node] = true
@@ -240,21 +241,22 @@ func (p *Pool) quarantine(config string) *api.Quarantine {
 	return first
 }
 
-// Refuses says that the content failed on a node and that nobody took it back.
+// Refuses reports whether the content is quarantined and no person has lifted that. Content is quarantined after a
+// failed gate, or after failures on as many nodes as the failure budget allows.
 func (p *Pool) Refuses(config string) bool { return p.quarantine(config) != nil }
 
-// FailedOn says that the target failed on the node and that nobody took that back: it is not offered there again, even
-// where the failure budget has it offered to others.
+// FailedOn reports whether the target failed on the node and no person has lifted that. The target is not offered to
+// that node again, even where the failure budget lets others have it.
 func (p *Pool) FailedOn(n *Node) bool {
 	if len(p.Quarantined)+len(p.Elsewhere) == 0 {
-		return false // as for most nodes at every look
+		return false // most nodes have none, and every look calls this
 	}
 	stands := func(q api.Quarantine) bool { return q.Node == n.Name && api.SameContent(q.Config, p.Target) }
 	return slices.ContainsFunc(p.Quarantined, stands) || slices.ContainsFunc(p.Elsewhere, stands)
 }
 
-// Tries says that the target once failed on the node, that somebody took that back, and that the node has not proved
-// it yet. Until it has, nobody else is sent there.
+// Tries reports whether the target once failed on the node, a person lifted that, and the node has not proved the
+// target yet. Until then no other node is sent to the target.
 func (p *Pool) Tries(n *Node) bool {
 	if len(p.lifted) == 0 || p.Target == "" || n.Updated(p.Target) {
 		return false
@@ -265,7 +267,7 @@ func (p *Pool) Tries(n *Node) bool {
 	})
 }
 
-// Trial is the first node that Tries the target; nil: none does.
+// Trial returns the first node that Tries the target, and nil if no node does.
 func (p *Pool) Trial() *Node {
 	for i := range p.Nodes {
 		if n := &p.Nodes[i]; p.Tries(n) {
@@ -275,8 +277,8 @@ func (p *Pool) Trial() *Node {
 	return nil
 }
 
-// Remembered is what the pool has to remember of its failures, the latest seen first. What a node says without a time
-// gets one, so that it can be taken back by it; it is kept after that for as long as the node says it.
+// Remembered returns the failures that the pool has to remember, the latest seen first. A failure that a node reports
+// without a time gets one, so that a lift can refer to it. Such a failure is kept for as long as the node reports it.
 func (p *Pool) Remembered(now time.Time) []api.Quarantine {
 	of := map[string]int{}
 	keep := make([]bool, len(p.known))
@@ -285,8 +287,8 @@ func (p *Pool) Remembered(now time.Time) []api.Quarantine {
 		keep[i] = (of[content] < rememberedNodes || q.Gate != "") && (p.unlisted(q) || find(p.Quarantined, q) >= 0)
 		of[content] += rank(keep[i])
 	}
-	// What is not remembered comes from a node, which says it again: it gets in where there is room, and drives nothing
-	// out.
+	// A failure that is not yet remembered comes from a node, which will report it again. Such a failure is added where
+	// there is room, and displaces nothing.
 	contents := map[string]bool{}
 	for step := range p.known {
 		i := (p.fresh + step) % len(p.known)
@@ -312,14 +314,14 @@ func (p *Pool) Remembered(now time.Time) []api.Quarantine {
 	return out
 }
 
-// unlisted says that the failure is one which its node only implies.
+// unlisted reports whether the failure is one that its node only implies.
 func (p *Pool) unlisted(q api.Quarantine) bool {
 	return slices.ContainsFunc(p.Nodes, func(n Node) bool {
 		return n.Name == q.Node && api.SameContent(n.unlisted(), q.Config)
 	})
 }
 
-// Taking are the nodes that use up MaxUnavailable.
+// Taking returns the nodes that use up MaxUnavailable.
 func (p *Pool) Taking() []Node {
 	var out []Node
 	for i := range p.Nodes {
@@ -330,8 +332,8 @@ func (p *Pool) Taking() []Node {
 	return out
 }
 
-// Takes says that the node uses up one of the nodes that the pool may have out of service. One that came back and
-// serves is the failure budget's to count, where there is one.
+// Takes reports whether the node uses up one of the nodes that the pool may have out of service. A node that rolled
+// back and serves does not, where the failure budget counts it.
 func (p *Pool) Takes(n *Node) bool { return p.takes(n) }
 
 func (p *Pool) takes(n *Node) bool {
@@ -340,14 +342,15 @@ func (p *Pool) takes(n *Node) bool {
 	return n.Takes(p.Target) && !forgiven || soaks || p.Rules.Gated[n.Name] != nil
 }
 
-// ControlPlane says that the pool's nodes hold the cluster's state: they are taken out of service one at a time, the
-// pools together.
+// ControlPlane reports whether the pool's nodes hold the cluster's state. Such nodes are taken out of service one at a
+// time, over all such pools together.
 func ControlPlane(pool string) bool {
 	return pool == api.PoolMaster || pool == api.PoolControlPlane || pool == api.PoolArbiter
 }
 
-// MaxUnavailable is how many of a pool's nodes may be out of service: 1 where nothing is said, percentages rounded
-// down, never less than 1 (what stops a rollout is paused). With an error, which names the value, it is 1.
+// MaxUnavailable returns how many of a pool's nodes may be out of service. The default is 1. Percentages are rounded
+// down, and the result is never less than 1: to stop a rollout, a person pauses the pool. With an error, which names
+// the value, the result is 1.
 func MaxUnavailable(v *intstr.IntOrString, nodes int) (int, error) {
 	if v == nil {
 		return 1, nil
@@ -359,9 +362,10 @@ func MaxUnavailable(v *intstr.IntOrString, nodes int) (int, error) {
 	return max(n, 1), nil
 }
 
-// failures are what the pool remembers and what its nodes report, lifted or not: one for each content and node, what
-// was seen first comes last. What a node reports replaces what is remembered of it, and a node that has proved the
-// content has taken its failure back. Those that the pool does not remember come first, and are counted.
+// failures returns the failures that the pool remembers and that its nodes report, lifted or not, one for each content
+// and node. The failure that was seen first comes last. A node's report replaces what is remembered of it. A node that
+// has proved the content has ended its failure. Failures that the pool does not remember come first, and the second
+// result is their number.
 func failures(pool *mcfgv1.MachineConfigPool, nodes []Node) ([]api.Quarantine, int, error) {
 	known, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey)
 	fresh := 0
@@ -388,14 +392,14 @@ func failures(pool *mcfgv1.MachineConfigPool, nodes []Node) ([]api.Quarantine, i
 	return known, fresh, err
 }
 
-// find is where a list has an entry about the same content and node as q; -1: nowhere.
+// find returns the index of the entry about the same content and node as q, and -1 if the list has none.
 func find(list []api.Quarantine, q api.Quarantine) int {
 	return slices.IndexFunc(list, func(o api.Quarantine) bool {
 		return o.Node == q.Node && api.SameContent(o.Config, q.Config)
 	})
 }
 
-// standing are the failures that nobody took back.
+// standing returns the failures that no person has lifted.
 func standing(known []api.Quarantine, lifted []api.Lifted) []api.Quarantine {
 	var out []api.Quarantine
 	for _, q := range known {
@@ -406,14 +410,15 @@ func standing(known []api.Quarantine, lifted []api.Lifted) []api.Quarantine {
 	return out
 }
 
-// inUse is the content that the pool or a node of it has, had, or is to have. What can't be read names nothing.
+// inUse returns the content that the pool or one of its nodes has, had, or is to have. An annotation that can't be read
+// adds nothing.
 func inUse(pool *mcfgv1.MachineConfigPool, nodes []Node) map[string]bool {
 	out := map[string]bool{}
 	history, _ := api.Decode[[]string](pool.Annotations, api.HistoryKey)
 	pin, _ := api.Decode[api.Pin](pool.Annotations, api.PinKey)
 	names := []string{pin.Config, pin.From, pool.Spec.Configuration.Name, pool.Status.Configuration.Name}
 	names = append(names, history...)
-	var last [3]string // mostly those of the next node, too
+	var last [3]string // mostly the next node's configurations too
 	for i := range nodes {
 		these := [3]string{nodes[i].Current, nodes[i].Desired, nodes[i].Previous}
 		if these == last {
@@ -432,7 +437,7 @@ func inUse(pool *mcfgv1.MachineConfigPool, nodes []Node) map[string]bool {
 	return out
 }
 
-// Lifted are the quarantines of a pool that somebody took back.
+// Lifted returns the quarantines of a pool that a person lifted.
 func Lifted(pool *mcfgv1.MachineConfigPool) ([]api.Lifted, error) {
 	return api.Decode[[]api.Lifted](pool.Annotations, api.LiftedKey)
 }

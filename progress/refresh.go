@@ -8,8 +8,8 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Refresh brings what a daemon reported of its drain up to what somebody sees now. live knows all pods that are left,
-// and of those that wait only what budgets hold; since when they wait only the report says.
+// Refresh updates a drain that the daemon reported with what is seen now. live has all pods that are left. Of the
+// waiting pods, live has only those that budgets hold. Only the report has since when pods wait.
 func Refresh(reported, live api.Drain) api.Drain {
 	out := reported
 	out.Left, out.Waiting = live.Left, nil
@@ -24,7 +24,7 @@ func Refresh(reported, live api.Drain) api.Drain {
 			w = live.Waiting[now]
 			w.Since = since
 		case w.Why == api.DrainWaitBudget:
-			continue // the budget lets it go by now
+			continue // the budget lets the pod go now
 		}
 		out.Waiting = append(out.Waiting, w)
 	}

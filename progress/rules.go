@@ -10,69 +10,70 @@ import (
 )
 
 const (
-	// Bypassed is what of a RolloutPolicy an api.Bypass passes over, in words.
+	// Bypassed names the rules of a RolloutPolicy that an api.Bypass passes over.
 	Bypassed = "windows, blackouts, stages, soaks, gates, dependsOn, staging ahead and approval"
-	// NotBypassed is what holds in spite of it.
+	// NotBypassed names the rules that hold in spite of an api.Bypass.
 	NotBypassed = "the pool's maxUnavailable, the failure budget, pauses, quarantines, etcd's health, how nodes are " +
 		"drained, and that a policy which makes no sense holds its pools"
 )
 
-// Rules are what a RolloutPolicy says about a pool at a moment. The zero value says nothing: the pool goes by its own
-// maxUnavailable.
+// Rules are what a RolloutPolicy rules for a pool at a moment. With the zero value only the pool's own maxUnavailable
+// counts.
 type Rules struct {
-	// Policy is the name of the RolloutPolicy; empty: none.
+	// Policy is the name of the RolloutPolicy; empty if the pool has none.
 	Policy string
-	// FailureBudget is on how many nodes a configuration may fail before it is offered to no other; 0 is 1.
+	// FailureBudget is the number of nodes on which a configuration may fail before no other node is offered it; 0 means
+	// 1.
 	FailureBudget int
-	// Hold is why none of the pool's nodes may begin; nil: nothing holds them all.
+	// Hold is why none of the pool's nodes may begin; nil if nothing holds them all.
 	Hold *Hold
-	// Holds are why single nodes may not begin, by name.
+	// Holds are why single nodes may not begin, by the node's name.
 	Holds map[string]*Hold
-	// Places are the nodes in the order in which they go, by name, from 0.
+	// Places are the nodes' places in the order in which they go, by name, from 0.
 	Places map[string]int
-	// Soaking are nodes that have arrived and use up maxUnavailable still, by name, and until when.
+	// Soaking are nodes that have arrived and still use up maxUnavailable, by name, with the time at which that ends.
 	Soaking map[string]time.Time
-	// Gated are nodes that have arrived and use up maxUnavailable until their gates have passed, by name, and why they
-	// have not; Passed are those whose gates have just passed.
+	// Gated are nodes that have arrived and use up maxUnavailable until their gates have passed, by name, with the reason.
+	// Passed are nodes whose gates have just passed.
 	Gated  map[string]*Hold
 	Passed map[string]bool
-	// Unproved is what the pool waits for still when all its nodes are at the target; nil: nothing.
+	// Unproved is what the pool still waits for when all its nodes are at the target; nil if it waits for nothing.
 	Unproved *Hold
-	// Fails is the target, to be quarantined as a gate was closed at its deadline; nil: it is not.
+	// Fails is the quarantine of the target for a gate that was closed at its deadline; nil if no gate was.
 	Fails *api.Quarantine
-	// Closed counts what each gate is closed for, nodes or stages, by its name.
+	// Closed is the number of nodes or stages that each gate is closed for, by the gate's name.
 	Closed map[string]int
-	// Stage is the one at work; empty: none.
+	// Stage is the stage at work; empty if no stage is.
 	Stage string
-	// Seats are the nodes of each stage, and behind the last those of none; nil: there are no stages, or all nodes have
-	// arrived. At is the place of Stage among them.
+	// Seats are the nodes of each stage, and last the nodes of no stage. Seats is nil without stages, or when all nodes
+	// have arrived. At is the index of Stage in Seats.
 	Seats [][]*Node
 	At    int
-	// OnClose is what happens to those on their way while the hold is that no window is open; empty: nothing.
+	// OnClose is what happens to nodes on their way while no window is open; empty if nothing does.
 	OnClose api.WindowClose
-	// NextWindow is when a window opens next, zero while one is open, or there is none.
+	// NextWindow is when the next window opens. It is zero while a window is open, and where none will open.
 	NextWindow time.Time
-	// Orders are what the agents of the nodes are asked, by name.
+	// Orders are the orders for the agents of the nodes, by the node's name.
 	Orders map[string]api.Orders
-	// Staging is how far the nodes are with staging the target ahead; nil: they do not.
+	// Staging is how far the nodes are with staging the target ahead; nil if they do not stage ahead.
 	Staging *Staging
-	// Next is when the rules may say something else although nothing has happened; zero: they will not.
+	// Next is when the rules may change although nothing has happened; zero if they will not.
 	Next time.Time
 }
 
 // Hold is why nodes may not begin.
 type Hold struct {
 	Verdict Verdict
-	// Blocking is what is waited for; nil: the time.
+	// Blocking is the object that is waited for; nil if only time is.
 	Blocking *Object
-	// Until is when it ends by itself; zero: that is not known.
+	// Until is when the hold ends by itself; zero if that is not known.
 	Until   time.Time
 	Because string
 	Do      string
 }
 
-// Held is why the node may not begin an update; nil: nothing of the rules holds it. A node that keeps pods away until
-// it has its first configuration waits for nobody.
+// Held returns why the node may not begin an update, and nil if no rule holds it. A node that keeps pods away until it
+// has its first configuration is never held.
 func (p *Pool) Held(n *Node) *Hold {
 	switch {
 	case n.Joining && n.Current == "":
@@ -83,7 +84,7 @@ func (p *Pool) Held(n *Node) *Hold {
 	return p.Rules.Holds[n.Name]
 }
 
-// Withdrawn says that a node which was sent is to be taken back, as the window has closed.
+// Withdrawn reports whether a node that was sent is to be taken back, because the window has closed.
 func (p *Pool) Withdrawn(n *Node) bool {
 	switch {
 	case p.Rules.OnClose == "" || p.Rules.OnClose == api.CloseFinishes, p.Held(n) == nil, !Recallable(n),
@@ -95,12 +96,12 @@ func (p *Pool) Withdrawn(n *Node) bool {
 	return n.Cordon == nil
 }
 
-// Recallable says that the node is on its way to something else than it has, and would lose nothing if it stayed.
+// Recallable reports whether the node is on its way to another configuration, and would lose nothing if it stayed.
 func Recallable(n *Node) bool {
 	return n.Current != "" && n.Desired != "" && n.Current != n.Desired && n.State != api.RolledBack && !n.Rebooting
 }
 
-// Failed are the names of the nodes on which the target failed and that did not prove it since, sorted.
+// Failed returns the names of the nodes on which the target failed and that have not proved it since, sorted.
 func (p *Pool) Failed() []string {
 	var names []string
 	for i := range p.Nodes {
@@ -119,7 +120,7 @@ func (p *Pool) Turn(a, b *Node) int {
 	return cmp.Compare(p.Rules.Places[a.Name], p.Rules.Places[b.Name])
 }
 
-// held makes an answer of a hold; nil of none.
+// held returns the answer for a hold, and nil if the hold is nil.
 func (p *poolReport) held(h *Hold) *Answer {
 	if h == nil {
 		return nil
@@ -131,14 +132,14 @@ func (p *poolReport) held(h *Hold) *Answer {
 	return a
 }
 
-// heldByPolicy is a node that may not begin.
+// heldByPolicy answers for a node that may not begin.
 func (r *Report) heldByPolicy(n *nodeReport) *Answer {
 	if n.Desired == n.pool.Target {
 		return nil
 	}
 	hold := n.pool.Held(&n.Node)
 	if hold != nil && hold.Verdict == EtcdUnhealthy {
-		// The member of a node that is on its way can't but be away: that node is what is waited for.
+		// The etcd member of a node on its way is down by necessity: the answer names that node.
 		if a := r.waitsForTurn(n); a != nil {
 			return a
 		}
@@ -146,7 +147,7 @@ func (r *Report) heldByPolicy(n *nodeReport) *Answer {
 	return n.pool.held(hold)
 }
 
-// soaks says that the node has arrived, and uses up maxUnavailable for a while still.
+// soaks reports whether the node has arrived, and still uses up maxUnavailable for a while.
 func (n *nodeReport) soaks() bool {
 	_, soaks := n.pool.Rules.Soaking[n.Name]
 	return (soaks || n.pool.Rules.Gated[n.Name] != nil) && !n.Takes(n.pool.Target)

@@ -13,8 +13,8 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// ReadDaemons takes from the daemon's pods what counts, by node; nil where there are none at all, as where it is a
-// service of the hosts.
+// ReadDaemons reads the state of the daemon's pods, by node. ReadDaemons returns nil if there are no pods at all, for
+// example because the daemon is a service of the hosts.
 func ReadDaemons(pods []corev1.Pod) map[string]Daemon {
 	if len(pods) == 0 {
 		return nil
@@ -24,7 +24,7 @@ func ReadDaemons(pods []corev1.Pod) map[string]Daemon {
 		p := &pods[i]
 		d := Daemon{Namespace: p.Namespace, Pod: p.Name}
 		d.Trouble, d.Since = trouble(p)
-		// While a pod is replaced there are two; the one that works counts.
+		// While a pod is replaced the node has two pods. The one that works counts.
 		if old, ok := daemons[p.Spec.NodeName]; !ok || old.Trouble != "" {
 			daemons[p.Spec.NodeName] = d
 		}
@@ -32,7 +32,7 @@ func ReadDaemons(pods []corev1.Pod) map[string]Daemon {
 	return daemons
 }
 
-// trouble says why a pod does not work, and since when; empty where it does.
+// trouble returns why a pod does not work, and since when. The text is empty if the pod works.
 func trouble(p *corev1.Pod) (string, time.Time) {
 	for _, c := range p.Status.Conditions {
 		if c.Type != corev1.PodReady || c.Status == corev1.ConditionTrue {
@@ -51,7 +51,7 @@ func trouble(p *corev1.Pod) (string, time.Time) {
 	return "the pod is " + string(p.Status.Phase), p.CreationTimestamp.Time
 }
 
-// MissingConfigs are the configurations that pools and nodes shall have and that do not exist.
+// MissingConfigs returns the configurations that pools and nodes shall have and that do not exist.
 func MissingConfigs(pools []mcfgv1.MachineConfigPool, nodes []corev1.Node, exists map[string]bool) map[string]bool {
 	out := map[string]bool{}
 	add := func(name string) {

@@ -13,22 +13,24 @@ import (
 
 // Staging is how far a pool's nodes are with staging its target ahead.
 type Staging struct {
-	// Staged are the nodes that have and were not sent yet; Of is how many there are with those that can.
+	// Staged are the nodes that have staged the target and were not sent yet. Of is their number together with the nodes
+	// that can still stage it.
 	Staged []string
 	Of     int
-	// Unable are nodes that could not, each with the reason. Nobody waits for them.
+	// Unable are nodes that could not stage, each with the reason. No other node waits for them.
 	Unable []NodeProblem
 	// Digests are the nodes that have staged an OS, by its digest.
 	Digests map[string][]string
-	// Required: somebody has to approve it. Approval is what somebody said of the target; nil: nothing.
+	// Required reports whether a person has to approve the staged target. Approval is a person's approval of the target;
+	// nil if no person gave one.
 	Required bool
 	Approval *api.Approval
-	// Order is what nodes are asked. One that is sent without having been asked is told, too: what was approved counts
-	// for it as well.
+	// Order is what nodes are asked to stage. A node that is sent without having been asked gets the order too, because
+	// the approval counts for that node as well.
 	Order *api.StageOrder
 }
 
-// Differs names the digests, each with the nodes that have it.
+// Differs returns the digests, each with the nodes that have it.
 func (s *Staging) Differs() string {
 	var parts []string
 	for _, digest := range slices.Sorted(maps.Keys(s.Digests)) {
@@ -42,7 +44,8 @@ func (s *Staging) Differs() string {
 	return strings.Join(parts, ", ")
 }
 
-// Digest is what was staged, empty where it is no OS; false: nodes have different ones.
+// Digest returns the digest that was staged, empty if no OS was staged. Digest returns false if nodes have different
+// digests.
 func (s *Staging) Digest() (string, bool) {
 	for digest := range s.Digests {
 		return digest, len(s.Digests) == 1

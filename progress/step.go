@@ -9,22 +9,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// step is what a node that is updating is doing.
+// step is the part of an update that a node is at.
 type step struct {
-	// Name is a word such as Draining; empty: nothing is under way.
+	// Name is a word such as Draining; empty if no step is under way.
 	Name    string
 	Since   time.Time
 	Message string
 }
 
-// The steps by name, for those who treat one apart.
+// The names of steps that code treats specially.
 const (
 	stepDraining  = "Draining"
 	stepRebooting = "Rebooting"
 )
 
-// steps are the conditions of a MachineConfigNode that say what is going on, in the order of an update. A condition is
-// Unknown from the beginning of its step to the end. Those that sum up several steps are left out.
+// steps are the conditions of a MachineConfigNode that show the progress of an update, in their order. A condition is
+// Unknown from the beginning of its step to the end. Conditions that summarise several steps are left out.
 var steps = []struct {
 	condition mcfgv1.StateProgress
 	name      string
@@ -38,7 +38,7 @@ var steps = []struct {
 	{mcfgv1.MachineConfigNodeUpdateUncordoned, "Settling"},
 }
 
-// readStep is the furthest step that a MachineConfigNode, which may be nil, says is under way.
+// readStep returns the furthest step that a MachineConfigNode shows as under way. state may be nil.
 func readStep(state *mcfgv1.MachineConfigNode) step {
 	var at step
 	if state == nil {

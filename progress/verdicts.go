@@ -5,7 +5,7 @@ package progress
 // Verdict is the cause that keeps a node or a pool from where it should be, in one word.
 type Verdict string
 
-// The verdicts; what each means stands in Verdicts.
+// The verdicts. Verdicts has the meaning of each.
 const (
 	NoPool         Verdict = "NoPool"
 	SeveralPools   Verdict = "SeveralPools"
@@ -49,41 +49,43 @@ const (
 	NotOffered     Verdict = "NotOffered"
 )
 
-// About says whose matter a verdict is.
+// About is the kind of object that a verdict is about.
 type About string
 
-// A pool says what its worst node says, and a node that waits what its pool says; the matter stays the same one's.
+// A pool repeats the verdict of its worst node, and a waiting node that of its pool. The verdict stays about the same
+// object.
 const (
 	AboutNode About = "node"
 	AboutPool About = "pool"
 	AboutBoth About = "node or pool"
 )
 
-// end is what a verdict means for a pool of which no node is on its way.
+// end is what a verdict means for a pool that has no node on its way.
 type end int
 
 const (
-	goesOn  end = iota // by itself
-	arrives            // if all nodes have; what else there is to say holds nothing up
-	stops              // until somebody does something
+	goesOn  end = iota // the pool goes on by itself
+	arrives            // the pool has arrived if all nodes have; the verdict holds nothing up
+	stops              // the pool waits until a person acts
 )
 
-// Meaning is what holds for a verdict whatever the cluster. What an Answer says besides has the names in it.
+// Meaning is what a verdict means in any cluster. An Answer adds the names.
 type Meaning struct {
 	Verdict Verdict
 	About   About
-	// Means and Do are Markdown, as in docs/troubleshooting.md, of which See is the heading that has more, by its anchor.
+	// Means and Do are Markdown, as in docs/troubleshooting.md. See is the anchor of the heading there that has more.
 	Means, Do string
 	See       string
 
 	end end
-	// rank orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
+	// rank orders the verdicts of a pool's nodes. Verdicts that need a person come first, and those that only take time
+	// last.
 	rank int
 }
 
 //go:generate go test . -run TestTheTroubleshootingPageHasTheTable -update
 
-// Verdicts has every verdict once. Of a node the first that applies is the answer.
+// Verdicts has every verdict once. The first verdict that applies to a node is the answer.
 var Verdicts = []Meaning{
 	{NoPool, AboutNode, "No pool selects the node, so nothing configures it",
 		"Give the node the labels that the `spec.nodeSelector` of a pool asks for", "", goesOn, 1},
@@ -208,7 +210,7 @@ var meanings = func() map[Verdict]*Meaning {
 	return m
 }()
 
-// meaning is the row of a verdict; of none, one that says nothing.
+// meaning returns the row of a verdict, and an empty row for an unknown verdict.
 func (v Verdict) meaning() Meaning {
 	if m, ok := meanings[v]; ok {
 		return *m
@@ -216,18 +218,19 @@ func (v Verdict) meaning() Meaning {
 	return Meaning{}
 }
 
-// Compare orders the verdicts of a pool's nodes: what needs a person comes first, what only takes time last.
+// Compare orders the verdicts of a pool's nodes. Verdicts that need a person come first, and those that only take time
+// last.
 func (v Verdict) Compare(w Verdict) int { return v.meaning().rank - w.meaning().rank }
 
-// Fine says that there is nothing to explain.
+// Fine reports whether the answer needs no explanation.
 func (a Answer) Fine() bool { return a.Verdict == UpToDate || a.Verdict == Updating }
 
-// Stops says that it goes no further until somebody does something.
+// Stops reports whether the subject goes no further until a person acts.
 func (a Answer) Stops() bool { return a.Verdict.meaning().end == stops }
 
-// OfPool says that the node of which this is the answer waits for its pool, as all nodes do that are not there.
+// OfPool reports whether the answer's node waits for its pool, like all nodes of the pool that have not arrived.
 func (a Answer) OfPool() bool {
-	if a.Verdict == Misconfigured { // by its pool, or by an annotation of its own
+	if a.Verdict == Misconfigured { // the pool is misconfigured, or an annotation of the node itself
 		return a.Blocking == nil || a.Blocking.Kind != "Node"
 	}
 	return a.Verdict.meaning().About == AboutPool

@@ -8,8 +8,9 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// findBack finds the nodes that go back to what the whole pool had: somebody took a configuration back in the middle of
-// its rollout. That is a repair, and waits for nothing that a policy says of when, and of who comes first.
+// findBack finds the nodes that go back to what the whole pool had. They do after a person took a configuration back in
+// the middle of its rollout. Going back is a repair. Going back waits for no rule of a policy about when nodes begin
+// and in which order.
 func (j *judge) findBack() {
 	j.back = map[string]bool{}
 	for i := range j.pool.Nodes {
@@ -19,8 +20,9 @@ func (j *judge) findBack() {
 	}
 }
 
-// letBack has what holds the whole pool hold all nodes but those that go back, unless something is broken: these two
-// alone do not end by themselves, and a repair may be what ends the others.
+// letBack makes a hold of the whole pool a hold of each node, except the nodes that go back. A hold with the verdict
+// PolicyUnusable or FailureBudget stays as it is, since it does not end by itself. Going back may end the other holds,
+// and missing and shut count among these.
 func (j *judge) letBack() {
 	h := j.rules.Hold
 	broken := []progress.Verdict{progress.PolicyUnusable, progress.FailureBudget}

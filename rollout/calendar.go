@@ -10,7 +10,7 @@ import (
 	"sort"
 	"strings"
 	"time"
-	_ "time/tzdata" // the images have none, and a window must not be at another time for that
+	_ "time/tzdata" // the container images have no time zones, and windows depend on them
 
 	"github.com/robfig/cron/v3"
 	"github.com/teambition/rrule-go"
@@ -21,23 +21,23 @@ import (
 const (
 	localTime = "2006-01-02T15:04:05"
 	localDay  = "2006-01-02"
-	// horizon is how far a rule is looked into the future, and oldest the first year in which one may have begun: both
-	// bound what a rule that never comes true costs.
+	// horizon is how far a rule is followed into the future. oldest is the first year in which a rule may have begun. Both
+	// limit the cost of a rule that never comes true.
 	horizon = 5 * 366 * 24 * time.Hour
 	oldest  = 2000
-	// mostEdges is how many times at which a window opens or closes are looked at for one that changes anything.
+	// mostEdges is how many begins and ends of spans are looked at to find one that changes anything.
 	mostEdges = 10_000
-	// mostEdgesOpen is the same while a window is open.
+	// mostEdgesOpen is the same limit while a window is open.
 	mostEdgesOpen = 100
 )
 
-// fiveFields are those of the crontab: no seconds, no @daily, no zone of its own.
+// fiveFields parses the five fields of a crontab: no seconds, no @daily and no zone.
 var fiveFields = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
-// schedule is when something begins: Next is the first time after t, zero where there is none.
+// schedule is when something begins. Next returns the first time after t, or zero if there is none.
 type schedule interface{ Next(t time.Time) time.Time }
 
-// span is a time that comes once or again and again.
+// span is a period of time that comes once or repeatedly.
 type span struct {
 	schedule
 
@@ -45,7 +45,7 @@ type span struct {
 	length time.Duration
 }
 
-// covers says that t is within the span, and until when.
+// covers reports whether t is within the span, and when that ends.
 func (s span) covers(t time.Time) (time.Time, bool) {
 	begin := s.Next(t.Add(-s.length))
 	if begin.IsZero() || begin.After(t) {
@@ -60,42 +60,42 @@ type calendar struct {
 	onClose      api.WindowClose
 }
 
-// moment is what a calendar says at a time.
+// moment is the state of a calendar at a time.
 type moment struct {
 	open bool
-	// until is when that changes; zero: it does not, as far as can be seen.
+	// until is when the state changes; zero if no change can be foreseen.
 	until time.Time
-	// blackout is the name of the one that forbids it; empty: none does, or it has none.
+	// blackout is the name of the blackout in force; empty if none is, or if the blackout has no name.
 	blackout string
 	black    bool
 }
 
-// at is what the calendar says at t.
+// at returns the state of the calendar at t.
 func (c *calendar) at(t time.Time) moment {
 	now := c.look(t)
 	edge := t
 	most := mostEdges
 	if now.open {
-		most = mostEdgesOpen // at the end of which it is only looked at again
+		most = mostEdgesOpen // the caller only looks again at the end of it
 	}
 	for range most {
 		if end := c.blackUntil(edge); !end.IsZero() {
-			edge = end // what begins and ends within a blackout changes nothing
+			edge = end // spans that begin and end within a blackout change nothing
 		} else if edge = c.edge(edge); edge.IsZero() {
 			return now
 		}
 		if edge.After(t.Add(horizon)) {
-			return now // as good as never
+			return now // too far away to matter
 		}
 		if c.look(edge).open != now.open {
 			break
 		}
 	}
-	now.until = edge // one that changes nothing where windows follow each other for years: it is looked at again then
+	now.until = edge // this may change nothing, where windows follow each other for years: the caller looks again then
 	return now
 }
 
-// blackUntil is when the last of the blackouts at t ends; zero: there is none.
+// blackUntil returns when the last of the blackouts in force at t ends; zero if no blackout is in force.
 func (c *calendar) blackUntil(t time.Time) time.Time {
 	var last time.Time
 	for _, s := range c.closed {
@@ -120,7 +120,7 @@ func (c *calendar) look(t time.Time) moment {
 	return moment{open: len(c.open) == 0}
 }
 
-// edge is the first time after t at which any span begins or ends; zero: none does.
+// edge returns the first time after t at which any span begins or ends; zero if no span does.
 func (c *calendar) edge(t time.Time) time.Time {
 	var first time.Time
 	sooner := func(u time.Time) {
@@ -139,7 +139,8 @@ func (c *calendar) edge(t time.Time) time.Time {
 	return first
 }
 
-// readCalendar reads the windows of a policy; nil where it has none. The error names the field.
+// readCalendar reads the windows of a policy. readCalendar returns nil if the policy has none. The error names the
+// field.
 func readCalendar(w *api.RolloutWindows) (*calendar, error) {
 	if w == nil {
 		return nil, nil
@@ -195,19 +196,19 @@ func readCron(text string, zone *time.Location) (schedule, error) {
 		return nil, fmt.Errorf("cron: %q: %w", text, err)
 	}
 	if fields, is := parsed.(*cron.SpecSchedule); is {
-		fields.Location = time.UTC // which here stands for what clocks show
+		fields.Location = time.UTC // UTC represents what clocks show here
 	}
 	return crontab{parsed, zone}, nil
 }
 
-// crontab are the times at which the clocks of a zone show something. The library's own would leave out what clocks do
-// not show as they go forward, and a blackout with it, and have twice what they show twice.
+// crontab is the times at which the clocks of a zone show certain times. The library's own zones would leave out times
+// that clocks skip when they go forward, and a blackout with them. Times that clocks show twice would come twice.
 type crontab struct {
 	shown cron.Schedule
 	zone  *time.Location
 }
 
-// longestGap is by how much clocks go forward or back at most.
+// longestGap is the most by which clocks go forward or back.
 const longestGap = 3 * time.Hour
 
 func (c crontab) Next(t time.Time) time.Time {
@@ -223,14 +224,14 @@ func (c crontab) Next(t time.Time) time.Time {
 	}
 }
 
-// clocksShow is when the clocks of a zone show what that time is in UTC: for the first time where they do so twice, and
-// as if they had not gone forward yet where they never do, as RFC 5545 has it.
+// clocksShow returns when the clocks of a zone show the time that shown has in UTC. If the clocks show it twice, the
+// first time counts. If the clocks never show it, they count as not having gone forward yet, as in RFC 5545.
 func clocksShow(shown time.Time, zone *time.Location) time.Time {
 	by := func(at time.Time) time.Time {
 		_, offset := at.In(zone).Zone()
 		return shown.Add(-time.Duration(offset) * time.Second).In(zone)
 	}
-	// No zone is further from UTC than this, and none changes twice in as much time.
+	// No zone is further from UTC than away, and no zone changes its offset twice within away.
 	const away = 15 * time.Hour
 	before, after := by(shown.Add(-away)), by(shown.Add(away))
 	for _, at := range []time.Time{before, after} {
@@ -270,7 +271,7 @@ func readOnce(w api.Window, zone *time.Location) (span, error) {
 	return span{schedule: once{begin}, name: w.Name, length: end.Sub(begin)}, nil
 }
 
-// readTime reads what clocks show, as if that were UTC, or a day, which is when they show midnight.
+// readTime reads what clocks show, as if it were UTC. A day alone means midnight.
 func readTime(text string) (shown time.Time, day bool, err error) {
 	if shown, err = time.Parse(localDay, text); err == nil {
 		return shown, true, nil
@@ -281,19 +282,19 @@ func readTime(text string) (shown time.Time, day bool, err error) {
 	return shown, false, fmt.Errorf("%q is neither a day as in 2026-12-20 nor a time as in 2026-12-20T18:00:00", text)
 }
 
-// rule is a recurrence rule of RFC 5545. The library counts from the first time whenever it is asked: what it has found
-// is kept, from a time on.
+// rule is a recurrence rule of RFC 5545. The library counts from the first time at every question, so the times that it
+// has found are kept, from a certain time on.
 type rule struct {
 	option rrule.ROption
 	from   time.Time
 	times  []time.Time
-	more   rrule.Next // nil: that was all as far as the horizon
+	more   rrule.Next // nil: no more times up to the horizon
 }
 
-// ruleKept is for how far from a time, to both sides, what was found serves.
+// ruleKept is how far before and after a time the kept times serve.
 const ruleKept = 30 * 24 * time.Hour
 
-// Next looks as far as the horizon, so that a rule which never comes true ends.
+// Next looks no further than the horizon, so that a rule which never comes true ends.
 func (r *rule) Next(t time.Time) time.Time {
 	if r.from.IsZero() || t.Before(r.from) || t.After(r.from.Add(2*ruleKept)) {
 		r.begin(t)
@@ -313,7 +314,7 @@ func (r *rule) Next(t time.Time) time.Time {
 	return r.times[at]
 }
 
-// begin has the library begin before t, by as much as what is asked for next may be earlier.
+// begin starts the library ruleKept before t, since the next question may be about an earlier time.
 func (r *rule) begin(t time.Time) {
 	r.from, r.times, r.more = t.Add(-ruleKept), nil, nil
 	o := r.option
@@ -326,20 +327,20 @@ func (r *rule) begin(t time.Time) {
 	o.Dtstart = skipPast(o, r.from)
 	made, err := rrule.NewRRule(o)
 	if err != nil {
-		return // it was made once already, when it was read
+		return // readRule has made the same rule without an error
 	}
 	r.more = made.Iterator()
 }
 
-// skipPast is a later first time from which a rule comes to the same times from t on: by so many whole intervals. Where
-// times are counted, or come seldom, it is the first.
+// skipPast returns a later first time from which a rule comes to the same times from t on. skipPast skips whole
+// intervals. A rule that counts its times, or whose times are rare, keeps its first time.
 func skipPast(o rrule.ROption, t time.Time) time.Time {
 	days := map[rrule.Frequency]int{rrule.HOURLY: 1, rrule.DAILY: 1, rrule.WEEKLY: 7}[o.Freq] * max(o.Interval, 1)
 	if days == 0 || o.Count != 0 {
 		return o.Dtstart
 	}
 	past := int(t.Sub(o.Dtstart).Hours()/24)/days - 1
-	// A day on which clocks go forward may not have the hour of the first.
+	// A day on which clocks go forward may not have the hour of the first time.
 	for n := past; n > 0 && n > past-3; n-- {
 		later := o.Dtstart.AddDate(0, 0, n*days)
 		if later.Hour() == o.Dtstart.Hour() && later.Minute() == o.Dtstart.Minute() {
@@ -349,7 +350,7 @@ func skipPast(o rrule.ROption, t time.Time) time.Time {
 	return o.Dtstart
 }
 
-// mostCounted is how many times a rule may count: they are all gone through whenever it is asked.
+// mostCounted is how many times a rule may count. The library goes through all of them at every question.
 const mostCounted = 1000
 
 func readRule(text, start string, zone *time.Location) (schedule, error) {
@@ -368,7 +369,7 @@ func readRule(text, start string, zone *time.Location) (schedule, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rrule: %q: %w", text, err)
 	}
-	// The library looks for ever for an hour that its steps never come to, and hour by hour for a month.
+	// The library searches without end for an hour that its steps never reach, and searches for a month hour by hour.
 	picks := [][]int{
 		option.Byhour, option.Bymonth, option.Bymonthday, option.Byyearday, option.Byweekno, option.Bysetpos, option.Byeaster,
 	}

@@ -6,5 +6,5 @@ package rollout
 
 import "time"
 
-// Now is the clock by which windows open and soaks end.
+// Now returns the time by which windows open and soaks end.
 func Now() time.Time { return time.Now() }

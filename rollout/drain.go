@@ -10,8 +10,8 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// drain asks the agents of the nodes that are not there yet to drain by the policy: while they are not, each has a
-// taint as well, so that this costs no write of its own.
+// drain orders the agents of nodes that have not arrived to drain by the policy. Such nodes get a taint at the same
+// time, so the order costs no write of its own.
 func (j *judge) drain() {
 	if j.spec.Drain == nil {
 		return
@@ -30,7 +30,7 @@ func (j *judge) drain() {
 	}
 }
 
-// checkDrain is what of a drain policy the schema can't see.
+// checkDrain checks a drain policy for errors that the schema can't find.
 func checkDrain(p *api.DrainPolicy) []error {
 	if p == nil {
 		return nil

@@ -11,11 +11,11 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// etcdAgain is after how long the API server is asked again whether it reaches etcd, of which nothing else would tell.
+// etcdAgain is after how long the API server is asked again whether it reaches etcd. No watch reports that.
 const etcdAgain = 10 * time.Second
 
-// etcd holds the nodes of the control plane that can't be spared now. An emergency is no reason to lose etcd: a bypass
-// changes nothing.
+// etcd holds the nodes of the control plane that can't be spared now. A bypass changes nothing here: an emergency is no
+// reason to lose etcd.
 func (j *judge) etcd() {
 	if !progress.ControlPlane(j.pool.Name) || j.pool.Etcd == nil ||
 		j.spec.ControlPlane != nil && j.spec.ControlPlane.Etcd == api.EtcdIgnored {
@@ -47,7 +47,7 @@ func (j *judge) etcd() {
 		j.rules.Holds[n.Name] = hold
 		j.lookAgain(j.now.Add(etcdAgain))
 	}
-	// The rollout is not over before etcd is whole after the last node as well.
+	// The rollout ends only when etcd is whole after the last node as well.
 	if all && j.asks() && j.rules.Unproved == nil {
 		if j.rules.Unproved = j.pool.Etcd.Hold("", nodes); j.rules.Unproved != nil {
 			j.lookAgain(j.now.Add(etcdAgain))
@@ -55,8 +55,8 @@ func (j *judge) etcd() {
 	}
 }
 
-// FollowReported is Follow for those who do not watch etcd: what the pool controller has found out about it stands in a
-// condition of the pool.
+// FollowReported is Follow for callers that do not watch etcd. FollowReported reads the pool controller's findings
+// about etcd from a condition of the pool.
 func (b *Book) FollowReported(pools []*progress.Pool, now time.Time, self string) {
 	b.Follow(pools, now, self)
 	for _, p := range pools {

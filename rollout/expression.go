@@ -27,25 +27,26 @@ const (
 )
 
 const (
-	// interruptEvery is after how many comprehensions an expression looks whether its time is over.
+	// interruptEvery is after how many comprehensions an expression checks whether its time is over.
 	interruptEvery = 100
 	// mostCompiled is how many expressions are kept compiled.
 	mostCompiled = 512
 )
 
-// Expression is that of a CEL gate, compiled with the libraries of the API server.
+// Expression is the compiled expression of a CEL gate, with the libraries of the API server.
 type Expression struct {
 	program         cel.Program
 	objects, object string // the variables' names
 }
 
-// what an expression can be told apart by.
+// expressionKey identifies a compiled expression.
 type expressionKey struct {
 	text         string
 	named, nodes bool
 }
 
-// expressions are those that were compiled last: policies are read at every look at the cluster.
+// expressions are the last expressions that were compiled. They are kept because policies are read at every look at the
+// cluster.
 var expressions = struct {
 	sync.Mutex
 
@@ -100,8 +101,8 @@ func compile(key expressionKey) (*Expression, error) {
 	return e, err
 }
 
-// Holds evaluates it: objects is an object, or a list of them where the gate names none, and about the Node, or for a
-// stage the list of its Nodes.
+// Holds evaluates the expression and reports whether it is true. objects is one object if the gate names one, otherwise
+// a list. about is the Node, or for a stage the list of its Nodes.
 func (e *Expression) Holds(ctx context.Context, objects, about any) (bool, error) {
 	value, _, err := e.program.ContextEval(ctx, map[string]any{e.objects: objects, e.object: about})
 	if err != nil {

@@ -16,18 +16,18 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Question is what a gate asks, of a stage or of a node: one that has arrived anew is asked anew.
+// Question is what a gate asks about a stage or a node. A stage or node that has arrived anew is a new question.
 type Question struct {
 	Policy, Pool, Config string
-	// Stage or Node is empty.
+	// One of Stage and Node is empty.
 	Stage, Node string
 	Gate        string
-	// Arrived is when the last of the nodes that it is about arrived, or when a quarantine of the configuration was
-	// lifted after that; empty: no rollout sent them.
+	// Arrived is when the last of the question's nodes arrived, or when a quarantine of the configuration was lifted, if
+	// that is later. Arrived is empty if no rollout sent the nodes.
 	Arrived string
 }
 
-// About names what the question is about.
+// About returns the stage or node that the question is about.
 func (q Question) About() string {
 	if q.Node != "" {
 		return "node " + q.Node
@@ -35,38 +35,38 @@ func (q Question) About() string {
 	return "stage " + q.Stage
 }
 
-// Ask is a question that is open, and how to ask it.
+// Ask is an open question, and how to ask it.
 type Ask struct {
 	Question
 
 	How *api.Gate
-	// Nodes are those that it is about, by name.
+	// Nodes are the names of the nodes that the question is about.
 	Nodes []string
 }
 
-// Answer is what is known of a question. One that was not asked yet has no time.
+// Answer is the known answer to a question. At is zero if the question was not asked yet.
 type Answer struct {
 	Passed bool
-	// Message says why not.
+	// Message is why the gate has not passed.
 	Message string
-	// At is when it was asked last, and Since when the answer was first as it is.
+	// At is when the question was last asked. Since is when the present answer first came.
 	At, Since time.Time
-	// First is when it was first asked, as far as that is known: no deadline counts from before.
+	// First is when the question was first asked, as far as that is known. No deadline counts from an earlier time.
 	First time.Time
-	// Closed is when the gate closed after it had passed; zero: it never did.
+	// Closed is when the gate closed after it had passed; zero if it never did.
 	Closed time.Time
 }
 
-// Answers are what is known of questions.
+// Answers returns the known answer to a question.
 type Answers func(Question) Answer
 
-// Unasked is that nothing was asked: all gates are closed.
+// Unasked has no answer to any question, so that all gates are closed.
 func Unasked(Question) Answer { return Answer{} }
 
-// Passing is that all gates pass.
+// Passing answers every question so that the gate passes.
 func Passing(Question) Answer { return Answer{Passed: true} }
 
-// Reported are the answers that are in the status of policies, for those who ask nobody themselves.
+// Reported returns the answers from the status of policies, for callers that ask no questions themselves.
 func Reported(policies []api.RolloutPolicy) Answers {
 	known := map[Question]Answer{}
 	for i := range policies {
@@ -88,7 +88,7 @@ func Reported(policies []api.RolloutPolicy) Answers {
 	return func(q Question) Answer { return known[q] }
 }
 
-// Report is a question with its answer for a policy's status.
+// Report returns a question with its answer, for a policy's status.
 func (q Question) Report(a Answer) api.RolloutGate {
 	g := api.RolloutGate{
 		Pool: q.Pool, Gate: q.Gate, Stage: q.Stage, Node: q.Node, Config: q.Config, Arrived: q.Arrived, Passed: a.Passed,
@@ -101,7 +101,7 @@ func (q Question) Report(a Answer) api.RolloutGate {
 	return g
 }
 
-// checkGates says what is wrong with gates, by field.
+// checkGates returns what is wrong with gates, by field.
 func checkGates(field string, gates []api.Gate, ofStage bool) error {
 	var errs []error
 	for i := range gates {
@@ -138,14 +138,14 @@ func checkGate(g *api.Gate, ofStage bool) error {
 	return nil
 }
 
-// asks says that the pool's gates are asked: it is on its way to something that it has not had as a whole, and that
-// nothing is known to be wrong with.
+// asks reports whether the pool's gates are asked. They are asked while the target is not quarantined, and the pool has
+// not had it as a whole yet.
 func (j *judge) asks() bool {
 	return j.pool.Target != "" && j.pool.Target != j.pool.Previous && j.pool.Quarantine() == nil
 }
 
-// gateNodes finds the nodes that have arrived and whose gates have not passed. A node that has passed them once is not
-// asked again.
+// gateNodes finds the nodes that have arrived and whose gates have not passed. A node whose gates have passed once is
+// not asked again.
 func (j *judge) gateNodes() {
 	if len(j.spec.Gates) == 0 || !j.asks() {
 		return
@@ -174,12 +174,12 @@ func (j *judge) gateNodes() {
 	}
 }
 
-// soaked is when a node that is ready since a time has been so for long enough.
+// soaked returns when a node that is ready since a time has soaked for long enough.
 func (j *judge) soaked(since time.Time) time.Time {
 	return since.Add(time.Duration(j.spec.MinReadySeconds) * time.Second)
 }
 
-// unproved is what is still to be waited for when all nodes have arrived; nil: nothing, the rollout is over.
+// unproved finds what is still to be waited for when all nodes have arrived. If nothing is, the rollout is over.
 func (j *judge) unproved(nodes []*progress.Node) {
 	if !j.asks() {
 		return
@@ -202,7 +202,8 @@ func (j *judge) unproved(nodes []*progress.Node) {
 	}
 }
 
-// gates asks all gates of a subject, which has soaked since a time, and is why the first that is closed is; nil: none.
+// gates asks all gates of a question's subject, which has soaked since a time. gates returns the hold of the first gate
+// that is closed, and nil if none is. A gate that has failed comes before gates that are merely closed.
 func (j *judge) gates(q Question, gates []api.Gate, nodes []*progress.Node, since time.Time) *progress.Hold {
 	q.Policy, q.Pool, q.Config = j.name, j.pool.Name, j.pool.Target
 	q.Arrived = j.arrived(nodes)
@@ -230,7 +231,7 @@ func (j *judge) gates(q Question, gates []api.Gate, nodes []*progress.Node, sinc
 	return first
 }
 
-// arrived is when the last of these nodes arrived, or what had failed there was taken back.
+// arrived returns when the last of these nodes arrived, or when the target's failure was lifted, if that is later.
 func (j *judge) arrived(nodes []*progress.Node) string {
 	last := j.pool.LiftedAt(j.pool.Target)
 	for _, n := range nodes {
@@ -244,7 +245,7 @@ func (j *judge) arrived(nodes []*progress.Node) string {
 	return last.UTC().Format(time.RFC3339)
 }
 
-// gate is why a gate holds what comes after it; nil: it does not.
+// gate returns why a gate holds what comes after it, and nil if it does not.
 func (j *judge) gate(q Question, g *api.Gate, since time.Time) *progress.Hold {
 	a := j.answers(q)
 	if a.Passed {
@@ -267,7 +268,7 @@ func (j *judge) gate(q Question, g *api.Gate, since time.Time) *progress.Hold {
 		j.lookAgain(end)
 		return j.before(g, hold, end)
 	case a.At.IsZero():
-		return hold // it has not failed, and is not skipped: a controller that has just started asks first
+		return hold // the gate has neither failed nor is skipped: a controller that has just started asks first
 	case g.OnDeadline == api.DeadlineSkips:
 		return nil
 	}
@@ -281,11 +282,11 @@ func (j *judge) gate(q Question, g *api.Gate, since time.Time) *progress.Hold {
 			Reason: api.ShortReason(fmt.Sprintf("of %s was closed at its deadline: %s", q.About(), why)),
 		}
 	}
-	j.failed = cmp.Or(j.failed, hold) // nothing of the pool begins until it passes
+	j.failed = cmp.Or(j.failed, hold) // no node of the pool begins until the gate passes
 	return hold
 }
 
-// before says what comes at a deadline.
+// before adds to a hold what happens at the gate's deadline.
 func (j *judge) before(g *api.Gate, hold *progress.Hold, end time.Time) *progress.Hold {
 	at := end.UTC().Format(time.RFC3339)
 	switch g.OnDeadline {
@@ -300,13 +301,13 @@ func (j *judge) before(g *api.Gate, hold *progress.Hold, end time.Time) *progres
 	return hold
 }
 
-// deadline of a gate; zero: it has none.
+// deadline returns the deadline of a gate; zero if the gate has none.
 func (j *judge) deadline(g *api.Gate, a Answer, since time.Time) time.Time {
 	if g.DeadlineSeconds == 0 {
 		return time.Time{}
 	}
 	if since.IsZero() {
-		// No rollout sent these nodes: it counts from when they were first asked.
+		// No rollout sent these nodes: the deadline counts from the first time that they were asked about.
 		since = a.Since
 	}
 	if since.IsZero() {

@@ -28,22 +28,22 @@ type judge struct {
 
 	answers  Answers
 	asked    []Ask
-	failed   *progress.Hold // a gate past its deadline
+	failed   *progress.Hold // the hold of a gate past its deadline
 	bypassed bool
 	// back are the nodes that go back to what the whole pool had, by name.
 	back map[string]bool
-	// missing is that the nodes of a stage are not there, which holds the pool; nil: they are.
+	// missing holds the pool because a stage has no nodes; nil if no such stage exists.
 	missing *progress.Hold
-	// shut is that no window is open, and maybe none will be; nil: one is.
+	// shut holds the pool because no window is open, and perhaps none will be; nil if one is open.
 	shut *progress.Hold
 }
 
-// rule finds what the policy lets a pool do, but for what other pools have to do with it. Where the pool's stage has a
+// rule finds what the policy lets a pool do, apart from dependencies on other pools. If the pool's stage has a
 // maxUnavailable, the pool gets it.
 func (j *judge) rule() {
 	p, pool := j.policy, j.pool
-	// One that makes no sense otherwise still says what it forgives: nobody is turned round because of a slip. The pool's
-	// own questions about failures are answered by that.
+	// A policy that makes no sense otherwise still sets the failure budget, so that a typing error turns no node round.
+	// The pool's own questions about failures are answered by that budget.
 	j.rules = progress.Rules{Policy: j.name, FailureBudget: share(p.spec.FailureBudget, pool.Machines, false, 1)}
 	pool.Rules = j.rules
 	if p.problem != nil {
@@ -77,10 +77,12 @@ func (j *judge) lookAgain(at time.Time) {
 	}
 }
 
-// order is the pool's nodes in the order in which they take the places of stages: those that are at the target, as they
-// came, and those on their way there, so that a stage keeps its nodes; then those that are least likely to hurt: a node
-// on which something failed before comes last, and this process's own after all; then those that joined with the
-// target, which prove nothing about nodes that are changed.
+// order returns the pool's nodes in the order in which they take the seats of stages:
+//
+//   - Nodes at the target, in the order of their arrival, and nodes on their way there. So a stage keeps its nodes.
+//   - Nodes that are least likely to do harm. A node on which something failed before comes late, and the node of
+//     this process last.
+//   - Nodes that joined with the target. They prove nothing about nodes that are changed.
 func (j *judge) order() []*progress.Node {
 	of := j.pool.Nodes
 	ranks := make([]standing, len(of))
@@ -100,11 +102,11 @@ func (j *judge) order() []*progress.Node {
 	return nodes
 }
 
-// standing is what decides about the place of a node before its turn does, what counts most first.
+// standing is what decides about the place of a node before progress.Turn does. What counts most comes first.
 type standing struct {
 	came  int
 	ended time.Time
-	// later are what has a node go after others, a bit each.
+	// later has one bit for each reason to go after other nodes.
 	later int
 }
 
@@ -129,8 +131,8 @@ func (s *standing) compare(other *standing) int {
 	return cmp.Compare(s.later, other.later)
 }
 
-// ended is when the target was proved on a node, or failed, and in a far future where neither is seen yet. A node that
-// a rollout sent before there was a policy takes no seat from those that came after.
+// ended returns when the target was proved on a node, or failed there. If neither is known yet, it returns a time in
+// the far future. A node that was sent before the pool had a policy takes no seat from nodes that were sent later.
 func (j *judge) ended(n *progress.Node) time.Time {
 	never := j.now.Add(366 * 24 * time.Hour)
 	if n.Updated(j.pool.Target) {
@@ -151,7 +153,8 @@ func (j *judge) ended(n *progress.Node) time.Time {
 	return never
 }
 
-// came ranks a node for a place of a stage: there or on its way, not sent yet, and joined with the target.
+// came ranks a node for a seat in a stage. Nodes at the target or on their way come first, then nodes not sent yet,
+// then nodes that joined with the target.
 func (j *judge) came(n *progress.Node) int {
 	switch {
 	case n.Desired != j.pool.Target:
@@ -165,7 +168,7 @@ func (j *judge) came(n *progress.Node) int {
 
 func failedBefore(n *progress.Node) bool { return n.Failing() || len(n.Quarantined) > 0 }
 
-// seats are the nodes of each stage, the rest behind the last.
+// seats returns the nodes of each stage, and last the nodes of no stage.
 func (j *judge) seats(nodes []*progress.Node) [][]*progress.Node {
 	out := make([][]*progress.Node, len(j.stages)+1)
 	room := make([]int, len(j.stages))
@@ -189,8 +192,8 @@ func (j *judge) seats(nodes []*progress.Node) [][]*progress.Node {
 	return out
 }
 
-// stage finds the stage at work and holds the nodes of those behind it. A node that has to try the target again, since
-// somebody took back that it failed there, goes before all stages: everybody waits for it.
+// stage finds the stage at work and holds the nodes of later stages. A node goes before all stages if it has to try the
+// target again, since a person lifted its failure. All other nodes wait for it.
 func (j *judge) stage(nodes []*progress.Node) {
 	if j.pool.Updated == j.pool.Machines {
 		if !j.bypassed {
@@ -211,7 +214,7 @@ func (j *judge) stage(nodes []*progress.Node) {
 	}
 	if at < len(j.stages) {
 		j.rules.Stage = j.stages[at].name
-		// Nodes of all stages go with a bypass, and go back: by the pool's own number.
+		// With a bypass, and when nodes go back, nodes of all stages go by the pool's own maxUnavailable.
 		if !progress.ControlPlane(j.pool.Name) && !j.bypassed && len(j.back) == 0 && j.pool.Quarantine() == nil {
 			j.pool.MaxUnavailable = share(j.stages[at].spec.MaxUnavailable, j.pool.Machines, false, j.pool.MaxUnavailable)
 		}
@@ -232,8 +235,8 @@ func (j *judge) stage(nodes []*progress.Node) {
 	}
 }
 
-// passed is nil where the nodes of a stage have arrived, as far as the failure budget does not forgive it, and soaked.
-// Else it is why those of later stages wait. A stage in which none arrived has proved nothing.
+// passed returns nil if the nodes of a stage have arrived and soaked, except for failures that the failure budget
+// allows. Otherwise it returns why later stages wait. A stage in which no node arrived has proved nothing.
 func (j *judge) passed(at int, nodes []*progress.Node) *progress.Hold {
 	s := j.stages[at]
 	var arrived []*progress.Node
@@ -304,8 +307,8 @@ func (j *judge) orBypass() string {
 	return fmt.Sprintf("; in an emergency: kubectl refit bypass %s --why TEXT", j.pool.Name)
 }
 
-// readySince is since when a node that is at the target is ready there. One that no rollout sent has been there for
-// long enough. One that arrived and was not noted yet is waited for.
+// readySince returns since when a node at the target is ready there. A node that no rollout sent has been there for
+// long enough. A node that arrived and was not noted yet is waited for.
 func (j *judge) readySince(n *progress.Node) (since time.Time, waits bool) {
 	if n.Arrived.Config != j.pool.Target {
 		return time.Time{}, false
@@ -319,7 +322,7 @@ func (j *judge) readySince(n *progress.Node) (since time.Time, waits bool) {
 	return n.Arrived.Since, false
 }
 
-// soak finds the nodes that have arrived and use up maxUnavailable still.
+// soak finds the nodes that have arrived and still use up maxUnavailable.
 func (j *judge) soak() {
 	if j.spec.MinReadySeconds == 0 {
 		return
@@ -334,7 +337,7 @@ func (j *judge) soak() {
 		end := since.Add(time.Duration(j.spec.MinReadySeconds) * time.Second)
 		switch {
 		case waits:
-			// Until it is seen ready there no time ends that.
+			// No time ends the soak until the node is seen ready at the target.
 			j.rules.Soaking[n.Name] = j.now.Add(time.Duration(j.spec.MinReadySeconds) * time.Second)
 		case !since.IsZero() && end.After(j.now):
 			j.rules.Soaking[n.Name] = end
@@ -343,7 +346,7 @@ func (j *judge) soak() {
 	}
 }
 
-// hold finds what of the pool itself keeps all its nodes from beginning: what needs a person comes first.
+// hold finds what in the pool itself keeps all its nodes from beginning. Holds that need a person come first.
 func (j *judge) hold() {
 	if j.calendar != nil {
 		m := j.calendar.at(j.now)
@@ -358,8 +361,8 @@ func (j *judge) hold() {
 	j.rules.Hold = cmp.Or(j.spent(), j.failed, j.missing, j.shut)
 }
 
-// depend adds that other pools come first, once these have their rules. What is waited for longest comes before the
-// window, and what needs a person before both.
+// depend adds a hold for pools that come first, after these have their rules. Such a hold replaces a hold for a window.
+// A dependency that makes no sense replaces any hold, since it needs a person.
 func (j *judge) depend() {
 	if j.problem != nil || j.bypassed {
 		return
@@ -376,7 +379,7 @@ func (j *judge) closed(m moment) *progress.Hold {
 		what = strings.TrimSpace("blackout "+m.blackout) + " is in force"
 	}
 	if m.until.IsZero() {
-		return &progress.Hold{ // nobody should wait for that
+		return &progress.Hold{ // waiting for that would be useless
 			Verdict: progress.PolicyUnusable, Blocking: policyObject(j.name),
 			Because: what + ", and by spec.windows none will ever open again",
 			Do:      "add a window (kubectl edit rolloutpolicy " + j.name + ")" + j.orBypass(),
@@ -389,7 +392,8 @@ func (j *judge) closed(m moment) *progress.Hold {
 	}
 }
 
-// dependency is a pool that has to be updated first. One of which a new configuration is being made is not.
+// dependency returns a hold for a pool that has to be updated first. A pool whose new configuration is being rendered
+// is not updated.
 func (j *judge) dependency() *progress.Hold {
 	for _, name := range slices.Sorted(slices.Values(j.spec.DependsOn)) {
 		other := j.all[name]
@@ -418,7 +422,7 @@ func (j *judge) dependency() *progress.Hold {
 	return nil
 }
 
-// incomplete is what keeps a pool from being complete.
+// incomplete returns what keeps a pool from being complete.
 func incomplete(p *progress.Pool) string {
 	text := fmt.Sprintf("%d of its %d nodes are updated", p.Updated, p.Machines)
 	switch {
@@ -437,8 +441,9 @@ func incomplete(p *progress.Pool) string {
 	return text
 }
 
-// spent is that the configuration failed on as many nodes as may be, where the policy says how many; nil: it did not.
-// A configuration that came back is quarantined at that: this is about nodes that can't get there.
+// spent returns a hold if the configuration failed on as many nodes as the policy's failure budget allows. spent
+// returns nil if not, or if the policy has no budget. A configuration that rolled back so often is quarantined; spent
+// is about nodes that can't get there.
 func (j *judge) spent() *progress.Hold {
 	if j.spec.FailureBudget == nil {
 		return nil
@@ -456,7 +461,7 @@ func (j *judge) spent() *progress.Hold {
 	}
 }
 
-// some names the first of many.
+// some returns the first of many names, and the number of the others.
 func some(names []string) string {
 	const most = 5
 	if rest := len(names) - most; rest > 0 {

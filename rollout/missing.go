@@ -12,11 +12,11 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// emptyStages says of each stage of which a pool has no node that it has none, those that hold it first. A stage that
-// soaks, or has gates, does: without its nodes nothing would be proved, and the next one would begin all the same.
+// emptyStages returns a text for each stage without a node in the pool. Stages that hold the pool come first: those
+// that soak or have gates. Without their nodes nothing would be proved, and the next stage would begin all the same.
 func (p *policy) emptyStages(pool *progress.Pool) (texts []string, holds bool) {
 	if pool.Left.Any() {
-		return nil, false // each stage has one, or no node would be left out
+		return nil, false // each stage has a node, or no node would be left out
 	}
 	var others []string
 	for _, s := range p.stages {
@@ -36,7 +36,7 @@ func (p *policy) emptyStages(pool *progress.Pool) (texts []string, holds bool) {
 	return append(texts, others...), len(texts) > 0
 }
 
-// findMissing holds the pool where it has no node of a stage that has something to prove.
+// findMissing holds the pool if it has no node of a stage that has something to prove.
 func (j *judge) findMissing() {
 	texts, holds := j.emptyStages(j.pool)
 	if !holds || j.bypassed {

@@ -7,9 +7,9 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// kept are the orders that the nodes have. A policy that makes no sense, or two, says nothing new to nodes that are on
-// their way: pods that were to stay must not be evicted, and a fleet must not let go of what it has pulled, because of
-// a slip. What is not to be staged any more whatever the policy says is let go of.
+// kept returns the orders that the nodes have. A policy that makes no sense, or a second policy, gives nodes on their
+// way no new orders. A typing error must not evict pods that were to stay, nor make nodes release what they have
+// pulled. Orders to stage content that no policy can want any more are dropped.
 func kept(pool *progress.Pool) map[string]api.Orders {
 	out := map[string]api.Orders{}
 	for i := range pool.Nodes {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rollout says what RolloutPolicies let pools do at a moment. It is pure: policies, pools with their nodes and
-// the time go in, the rules of each pool come out, and nothing is remembered from one time to the next. So a controller
-// that has just started says what the one before it would have said, and so do kubectl refit and the simulator.
+// Package rollout computes what RolloutPolicies let pools do at a moment. The package is pure. Policies, pools with
+// their nodes and the time go in, and the rules of each pool come out. Nothing is remembered from one call to the next.
+// So a controller that has just started finds the same rules as the one before it. So do kubectl refit and the
+// simulator.
 package rollout
 
 import (
@@ -22,23 +23,23 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Kind of the objects that this package reads.
+// Kind is the kind of the objects that this package reads.
 const Kind = "RolloutPolicy"
 
 // policy is a RolloutPolicy that was read.
 type policy struct {
 	name     string
 	spec     *api.RolloutPolicySpec
-	selector labels.Selector // nil: none
+	selector labels.Selector // nil: the policy has none
 	stages   []stage
 	calendar *calendar // nil: always open
-	// stagingTimes are when nodes stage ahead; nil: always.
+	// stagingTimes are when nodes stage ahead; nil means always.
 	stagingTimes *calendar
-	// problem is why it makes no sense; nil: it does.
+	// problem is why the policy makes no sense; nil if it makes sense.
 	problem error
-	// blind: it can't be read for which pools it is, so it is for all.
+	// blind reports whether the policy's selection of pools can't be read. Such a policy applies to all pools.
 	blind bool
-	// last is how the nodes of each pool were sorted last, by their places in it.
+	// last is the last order of each pool's nodes, as indices into Pool.Nodes.
 	last map[string][]int
 }
 
@@ -48,7 +49,7 @@ type stage struct {
 	spec     *api.RolloutStage
 }
 
-// restStage is the name of the stage of the nodes that no other takes.
+// restStage is the name of the stage for nodes that no other stage takes.
 const restStage = "rest"
 
 // read reads a policy as far as it makes sense.
@@ -90,10 +91,11 @@ func read(object *api.RolloutPolicy) *policy {
 	return p
 }
 
-// Check says what is wrong with a policy, by field; nil: nothing. The schema says most of it where it is in force.
+// Check returns what is wrong with a policy, by field, and nil if nothing is. Where the schema is in force, it refuses
+// most of these errors before.
 func Check(object *api.RolloutPolicy) error { return read(object).problem }
 
-// checkShare refuses what is neither a number from 1 nor a percentage from 1% to 100%.
+// checkShare refuses anything but a number from 1 or a percentage from 1% to 100%.
 func checkShare(field string, v *intstr.IntOrString) error {
 	if v == nil {
 		return nil
@@ -105,14 +107,14 @@ func checkShare(field string, v *intstr.IntOrString) error {
 	return nil
 }
 
-// share is how many of a pool's nodes v is, at least 1; otherwise where nothing is said.
+// share returns how many of a pool's nodes v means, at least 1. If v is nil, share returns otherwise.
 func share(v *intstr.IntOrString, nodes int, roundUp bool, otherwise int) int {
 	if v == nil {
 		return otherwise
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(v, nodes, roundUp)
 	if err != nil {
-		return otherwise // such a policy holds its pools
+		return otherwise // a policy with such a value holds its pools
 	}
 	return max(n, 1)
 }
@@ -123,7 +125,7 @@ func (p *policy) takes(pool string, of map[string]string) bool {
 	return p.blind || slices.Contains(p.spec.Pools, pool) || p.selector != nil && p.selector.Matches(labels.Set(of))
 }
 
-// Selects says whether a policy is one of a pool with such a name and labels.
+// Selects reports whether a policy selects a pool with this name and these labels.
 func Selects(object *api.RolloutPolicy, pool string, of map[string]string) bool {
 	return read(object).takes(pool, of)
 }
@@ -135,7 +137,7 @@ type Book struct {
 	asked    []Ask
 }
 
-// NewBook reads the policies, and judges by answers to what their gates ask.
+// NewBook reads the policies. answers has the answers to the questions of their gates.
 func NewBook(policies []api.RolloutPolicy, answers Answers) *Book {
 	b := &Book{answers: answers}
 	for i := range policies {
@@ -145,11 +147,11 @@ func NewBook(policies []api.RolloutPolicy, answers Answers) *Book {
 	return b
 }
 
-// Answered has the book judge by these answers from now on.
+// Answered sets the answers that the book judges by from now on.
 func (b *Book) Answered(answers Answers) { b.answers = answers }
 
-// Follow sets the rules of all of a cluster's pools at a time, after progress.Share. Self is the node that the
-// controller runs on, which goes last; empty: it is not known.
+// Follow sets the rules of all of a cluster's pools at a time, after progress.Share. self is the node of the
+// controller, which goes last; empty if it is not known.
 func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 	by := map[string]*progress.Pool{}
 	for _, p := range pools {
@@ -172,7 +174,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 			for _, m := range mine {
 				budget = max(budget, share(m.spec.FailureBudget, p.Machines, false, 1))
 			}
-			p.Rules = progress.Rules{Policy: mine[0].name, FailureBudget: budget} // by which kept asks
+			p.Rules = progress.Rules{Policy: mine[0].name, FailureBudget: budget} // kept asks by this budget
 			p.Rules.Hold, p.Rules.Orders = conflict(p, mine), kept(p)
 		}
 	}
@@ -184,7 +186,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 	}
 }
 
-// Asked are the questions that are open, as of the last Follow.
+// Asked returns the questions that are open, as of the last Follow.
 func (b *Book) Asked() []Ask { return b.asked }
 
 func (b *Book) of(p *progress.Pool) []*policy {
@@ -211,7 +213,7 @@ func conflict(p *progress.Pool, mine []*policy) *progress.Hold {
 
 func policyObject(name string) *progress.Object { return &progress.Object{Kind: Kind, Name: name} }
 
-// circle is a hold where a pool waits for itself by way of others; nil: it does not.
+// circle returns a hold if a pool waits for itself by way of other pools, and nil if it does not.
 func (b *Book) circle(p *progress.Pool, by map[string]*progress.Pool) *progress.Hold {
 	way := []string{p.Name}
 	seen := map[string]bool{}
@@ -243,18 +245,18 @@ func (b *Book) circle(p *progress.Pool, by map[string]*progress.Pool) *progress.
 	}
 }
 
-// Finding is what is to be said of a policy itself.
+// Finding is what is to be reported about a policy itself.
 type Finding struct {
 	Policy string
-	// Reason is one of those of condition api.RolloutReady, Message says it in a sentence.
+	// Reason is a reason of condition api.RolloutReady. Message explains it in a sentence.
 	Reason, Message string
-	// NextWindow is when a window opens; zero: one is open, or there is none.
+	// NextWindow is when a window opens; zero if one is open, or if none will open.
 	NextWindow time.Time
-	// Pools are those that it selects, sorted by name.
+	// Pools are the pools that the policy selects, sorted by name.
 	Pools []*progress.Pool
 }
 
-// Findings are what is to be said of each policy, once the pools have their rules.
+// Findings returns the finding of each policy, after the pools have their rules.
 func (b *Book) Findings(pools []*progress.Pool) []Finding {
 	var out []Finding
 	for _, p := range b.policies {

@@ -8,8 +8,8 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// sorted are the pool's nodes sorted, no two of which are equal. It begins with how they were the last time that this
-// book was followed, from which few have moved, and those forward: that saves time and changes nothing.
+// sorted returns the pool's nodes sorted; no two nodes are equal. Sorting begins with the order of the book's last
+// Follow, since few nodes have moved, and those forward. That saves time and does not change the result.
 func (j *judge) sorted(compare func(a, b int) int) []*progress.Node {
 	before, of := j.last[j.pool.Name], j.pool.Nodes
 	if len(before) != len(of) {
@@ -39,7 +39,7 @@ func (j *judge) sorted(compare func(a, b int) int) []*progress.Node {
 	return nodes
 }
 
-// merge merges sorted lists, of which the second one is mostly short.
+// merge merges two sorted lists. The second list is usually short.
 func merge(long, short []int, less func(a, b int) int) []int {
 	out := make([]int, 0, len(long)+len(short))
 	for _, i := range short {

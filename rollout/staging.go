@@ -15,16 +15,16 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// requires says that somebody has to approve what was staged.
+// requires reports whether a person has to approve what was staged.
 func (p *policy) requires() bool {
 	a := p.spec.Approval
 	return a != nil && (a.Required == nil || *a.Required)
 }
 
-// stagesAhead says that nodes stage before they are sent.
+// stagesAhead reports whether nodes stage before they are sent.
 func (p *policy) stagesAhead() bool { return p.spec.Staging != nil || p.requires() }
 
-// stagingSpec are the limits of staging.
+// stagingSpec returns the limits of staging.
 func (p *policy) stagingSpec() api.RolloutStaging {
 	if p.spec.Staging == nil {
 		return api.RolloutStaging{}
@@ -32,7 +32,7 @@ func (p *policy) stagingSpec() api.RolloutStaging {
 	return *p.spec.Staging
 }
 
-// readStaging reads what a policy says of staging.
+// readStaging reads the staging part of a policy.
 func (p *policy) readStaging() error {
 	spec := p.stagingSpec()
 	var err error
@@ -42,30 +42,30 @@ func (p *policy) readStaging() error {
 	return errors.Join(err, checkShare("spec.staging.maxConcurrent", spec.MaxConcurrent))
 }
 
-// ordered says that a node is asked to stage that content.
+// ordered reports whether a node has the order to stage that content.
 func ordered(n *progress.Node, config string) bool {
 	return n.Orders.Stage != nil && api.SameContent(n.Orders.Stage.Config, config)
 }
 
-// ahead is what there is to know of a pool's nodes before any is asked to stage.
+// ahead is the state of a pool's nodes before any node gets the order to stage.
 type ahead struct {
 	*progress.Staging
 
-	// left are the nodes that have staged it and are counted only.
+	// left is the number of nodes that have staged the target and are only counted.
 	left  int
 	limit int
-	// busy are the nodes that stage now, or may.
+	// busy is the number of nodes that stage now, or may.
 	busy int
-	// times is what the windows of staging say now.
+	// times is the present state of the windows for staging.
 	times moment
-	// fresh were never asked, and due failed long enough ago.
+	// fresh nodes never had the order. due nodes failed long enough ago.
 	fresh, due []*progress.Node
-	// begun: a node was sent to the target.
+	// begun reports whether a node was sent to the target.
 	begun bool
 }
 
-// stageAhead has nodes stage the target, and holds those that have not, and all of them where an approval is needed. It
-// comes after everything else has said what holds the pool.
+// stageAhead has nodes stage the target, and holds nodes that have not staged it. If an approval is needed, it holds
+// all nodes. stageAhead comes after everything else that may hold the pool.
 func (j *judge) stageAhead(nodes []*progress.Node) {
 	if !j.stagesAhead() || j.pool.Target == "" || j.pool.Quarantine() != nil {
 		return
@@ -112,23 +112,23 @@ func (j *judge) stageAhead(nodes []*progress.Node) {
 	j.holdUnstaged(a, nodes)
 }
 
-// stopped says that the pool is held by what waiting does not end.
+// stopped reports whether the pool has a hold that waiting does not end.
 func (j *judge) stopped() bool {
 	h := j.rules.Hold
 	lasting := []progress.Verdict{progress.PolicyUnusable, progress.FailureBudget, progress.GateFailed}
 	return h != nil && slices.Contains(lasting, h.Verdict)
 }
 
-// able says that a node which was not sent can stage: its agent is at rest, and its kubelet speaks. Of the others some
-// are sent all the same, as the target may be what heals them.
+// able reports whether a node that was not sent can stage: its agent is at rest, and its kubelet reports. Of the other
+// nodes some are sent all the same, since the target may heal them.
 func (j *judge) able(n *progress.Node) bool {
 	return n.NotReady == "" && n.Current != "" && n.State != "" && n.Desired != j.pool.Target &&
 		(n.Settled() || n.State == api.RolledBack) && !j.pool.FailedOn(n)
 }
 
-// survey finds out where a node is, and lets its order stand where it does. A node that could not stage makes room for
-// others until it is due again; so does one that is not ready, of which nobody knows what it does. There is room once
-// the order was taken back, and not before: the next controller may find that it was not.
+// survey finds the state of a node's staging, and keeps the node's order where it still applies. A node that could not
+// stage makes room for others until it is due again. So does a node that is not ready, since its state is not known.
+// The room is free only once the order was taken back: the next controller may find that it was not.
 func (j *judge) survey(a *ahead, n *progress.Node) {
 	target := j.pool.Target
 	a.begun = a.begun || n.Desired == target
@@ -143,7 +143,7 @@ func (j *judge) survey(a *ahead, n *progress.Node) {
 			j.askToStage(a, n)
 		}
 		if n.Moving() && !n.Staged.Is(target) {
-			a.busy++ // it stages on its way
+			a.busy++ // the node stages on its way
 		}
 	case asked && n.Staged.Is(target):
 		j.askToStage(a, n)
@@ -157,7 +157,7 @@ func (j *judge) survey(a *ahead, n *progress.Node) {
 		a.Unable = append(a.Unable, progress.NodeProblem{Node: n.Name, Text: n.Staged.Error})
 		since := n.Staged.Since
 		if since.After(j.now) {
-			since = time.Time{} // by a clock that nobody goes by
+			since = time.Time{} // the time came from a clock that was ahead
 		}
 		if again := since.Add(api.StageRetry(n.Staged.Tries)); again.After(j.now) {
 			j.lookAgain(again)
@@ -183,15 +183,15 @@ func (j *judge) askToStage(a *ahead, n *progress.Node) {
 	j.rules.Orders[n.Name] = o
 }
 
-// stageOrder is what nodes are asked.
+// stageOrder returns the order that nodes get.
 func (j *judge) stageOrder() *api.StageOrder {
 	spec := j.stagingSpec()
 	return &api.StageOrder{Config: j.pool.Target, MinFreeMebibytes: spec.MinFreeMebibytes, IOWeight: spec.IOWeight,
 		CPUWeight: spec.CPUWeight}
 }
 
-// approval is why no node begins before what was staged is approved; nil: it is, or need not be. Once a node was sent
-// those that come later, such as one that was away, wait by themselves.
+// approval returns why no node begins before the staged target is approved, and nil if it is approved or needs no
+// approval. Once a node was sent, nodes that come later, such as one that was away, wait singly.
 func (j *judge) approval(a *ahead) *progress.Hold {
 	if !a.Required || a.begun && a.Approval != nil {
 		return nil
@@ -209,7 +209,7 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 	switch {
 	case a.Approval != nil && (a.Of == 0 || len(digests) == 0 && a.Approval.Digest == "" ||
 		a.Digests[a.Approval.Digest] != nil):
-		return nil // a node that has another one is held by itself
+		return nil // a node with another digest is held singly
 	case len(digests) > 1:
 		h.Because = fmt.Sprintf("%s is not the same OS on all nodes: %s", target, a.Differs())
 		h.Do = fmt.Sprintf("name the image by its digest in osImageURL: what its tag or ref means has changed meanwhile; "+
@@ -221,7 +221,7 @@ func (j *judge) approval(a *ahead) *progress.Hold {
 	return h
 }
 
-// staging is that nodes stage still.
+// staging returns the hold for nodes that still stage.
 func (j *judge) staging(a *ahead) *progress.Hold {
 	h := &progress.Hold{
 		Verdict: progress.StagingAhead, Blocking: policyObject(j.name),
@@ -241,7 +241,7 @@ func (a *ahead) far() string {
 	return fmt.Sprintf("staged on %d of %d nodes", len(a.Staged)+a.left, a.Of)
 }
 
-// without names those that could not.
+// without names the nodes that could not stage.
 func (a *ahead) without() string {
 	if len(a.Unable) == 0 {
 		return ""
@@ -250,11 +250,11 @@ func (a *ahead) without() string {
 	for _, u := range a.Unable {
 		names = append(names, u.Node)
 	}
-	return fmt.Sprintf("; %s could not stage it and stay as they are: node %s: %s", some(names), a.Unable[0].Node,
+	return fmt.Sprintf("; not staged on %s: node %s: %s", some(names), a.Unable[0].Node,
 		a.Unable[0].Text)
 }
 
-// holdUnstaged holds each node that would pull on its way, or go to something else than was approved.
+// holdUnstaged holds each node that would pull on its way, or would go to another digest than the approved one.
 func (j *judge) holdUnstaged(a *ahead, nodes []*progress.Node) {
 	for _, n := range nodes {
 		h := j.unstaged(a, n)

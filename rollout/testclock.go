@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Now is a clock that the tests set: the file that $NODEREFIT_TEST_CLOCK names says by how much it is ahead, as in
-// 36h10m. Without the file it is the machine's. What is built for people has it not.
+// Now returns the time of a clock that the tests set. The file named by $NODEREFIT_TEST_CLOCK has by how much the clock
+// is ahead, as in 36h10m. Without the file, Now returns the machine's time. Programs for users are built without this
+// clock.
 func Now() time.Time {
 	text, err := os.ReadFile(os.Getenv("NODEREFIT_TEST_CLOCK"))
 	if err != nil {

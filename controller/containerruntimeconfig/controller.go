@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package containerruntimeconfig makes MachineConfigs of ContainerRuntimeConfigs: the drop-ins of CRI-O and the
-// storage.conf that they stand for, and what of them containerd has too.
+// Package containerruntimeconfig makes MachineConfigs of ContainerRuntimeConfigs: drop-ins for CRI-O and a
+// storage.conf. For containerd it makes the settings that containerd has too.
 package containerruntimeconfig
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/noderefit/noderefit/controller/source"
 )
 
-// Name is what the controller is called on the command line.
+// Name is the controller's name on the command line.
 const Name = "containerruntimeconfig"
 
-// Add adds the controller to a manager, whose cache should have source.CacheOptions. The MachineConfigs that it
-// makes say that they were made by version, "unknown" if empty.
+// Add adds the controller to a manager, whose cache should have source.CacheOptions. The MachineConfigs name version as
+// their maker, "unknown" if version is empty.
 func Add(mgr ctrl.Manager, version string) error {
 	return source.SeriesController[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
 		Series: series, Name: Name, Version: cmp.Or(version, "unknown"), New: &mcfgv1.ContainerRuntimeConfig{},

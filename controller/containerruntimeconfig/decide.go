@@ -12,7 +12,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// series is what ContainerRuntimeConfigs are: each has what those before it say too.
+// series describes ContainerRuntimeConfigs: each includes the settings of earlier ones.
 var series = source.Series[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRuntimeConfiguration]{
 	Kind: "ContainerRuntimeConfig", What: "containerruntime",
 	Spec: func(o *mcfgv1.ContainerRuntimeConfig) (*mcfgv1.ContainerRuntimeConfiguration, *metav1.LabelSelector) {
@@ -33,7 +33,7 @@ var series = source.Series[*mcfgv1.ContainerRuntimeConfig, mcfgv1.ContainerRunti
 	},
 }
 
-// layer is what a pool has of ContainerRuntimeConfigs so far, and the files that it comes to.
+// layer is the ContainerRuntimeConfigs of a pool so far, merged, and the files made of them.
 type layer struct {
 	pool    string
 	on      source.Runtime
@@ -42,14 +42,14 @@ type layer struct {
 	files   []source.File
 }
 
-// Over merges one more.
+// Over merges one more ContainerRuntimeConfig.
 func (l layer) Over(
 	c *mcfgv1.ContainerRuntimeConfiguration,
 ) (source.Layer[mcfgv1.ContainerRuntimeConfiguration], error) {
 	if err := check(c); err != nil {
 		return nil, err
 	}
-	// Where there are nodes with CRI-O too, one with containerd does not keep them from what they can have.
+	// In a pool that has nodes with CRI-O too, a node with containerd does not refuse settings that the others can have.
 	if l.on.Containerd && !l.on.CRIO {
 		if err := checkContainerd(c); err != nil {
 			return nil, fmt.Errorf("MachineConfigPool/%s has containerd: %w", l.pool, err)
@@ -63,7 +63,7 @@ func (l layer) Over(
 	return l, nil
 }
 
-// Ignition is the config of the files, each of which counts as a whole.
+// Ignition returns the config with the files. A later file replaces one of them as a whole, so all paths are returned.
 func (l layer) Ignition() (config []byte, paths []string, err error) {
 	for _, f := range l.files {
 		paths = append(paths, f.Path)

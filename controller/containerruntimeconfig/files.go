@@ -16,8 +16,8 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// The files, where upstream has them. containerd has no directory for drop-ins of its own; its configuration has to
-// import this one, as that of containerd 2 does.
+// The files, at upstream's paths. containerd has no directory for drop-ins of its own. Its configuration has to import
+// this file, as the configuration of containerd 2 does.
 const (
 	storagePath    = "/etc/containers/storage.conf"
 	crioDropin     = "/etc/crio/crio.conf.d/01-ctrcfg-"
@@ -32,7 +32,7 @@ const (
 
 var logLevels = []string{"error", "fatal", "panic", "warn", "info", "debug", "trace"}
 
-// check validates what is asked for. Its errors name the field.
+// check validates a configuration. Its errors name the field.
 func check(c *mcfgv1.ContainerRuntimeConfiguration) error {
 	if c == nil {
 		return errors.New("spec.containerRuntimeConfig: is required")
@@ -71,7 +71,7 @@ func check(c *mcfgv1.ContainerRuntimeConfiguration) error {
 	return errors.Join(errs...)
 }
 
-// stores are the additional stores by field.
+// stores returns the additional stores by field.
 func stores(c *mcfgv1.ContainerRuntimeConfiguration) map[string][]string {
 	out := map[string][]string{}
 	for _, s := range c.AdditionalLayerStores {
@@ -86,7 +86,7 @@ func stores(c *mcfgv1.ContainerRuntimeConfiguration) map[string][]string {
 	return out
 }
 
-// checkContainerd finds what containerd can't be told, each with what can.
+// checkContainerd refuses settings that containerd can't have. Each error names what has the setting instead.
 func checkContainerd(c *mcfgv1.ContainerRuntimeConfiguration) error {
 	const kubelet = "the kubelet has it instead: set %s in a KubeletConfig"
 	var errs []error
@@ -108,7 +108,7 @@ func checkContainerd(c *mcfgv1.ContainerRuntimeConfiguration) error {
 	return errors.Join(errs...)
 }
 
-// merge puts what one object says over what others said.
+// merge returns the settings of under, replaced by those that over sets.
 func merge(under, over mcfgv1.ContainerRuntimeConfiguration) mcfgv1.ContainerRuntimeConfiguration {
 	out := under
 	out.LogLevel = cmp.Or(over.LogLevel, under.LogLevel)
@@ -134,7 +134,7 @@ func merge(under, over mcfgv1.ContainerRuntimeConfiguration) mcfgv1.ContainerRun
 	return out
 }
 
-// files are those that a configuration comes to on the runtimes of a pool, over what lies beneath.
+// files returns the files of a configuration for the runtimes of a pool, on top of the configuration beneath.
 func files(
 	c mcfgv1.ContainerRuntimeConfiguration, on source.Runtime, beneath *machineconfig.Config,
 ) ([]source.File, error) {
@@ -162,7 +162,7 @@ func files(
 		if c.LogSizeMax != nil {
 			size := c.LogSizeMax.Value()
 			if size == 0 {
-				size = -1 // CRI-O's word for no limit
+				size = -1 // CRI-O's value for no limit
 			}
 			dropin("logSizeMax", "log_size_max", size)
 		}
@@ -185,8 +185,8 @@ func files(
 	return out, errors.Join(errs...)
 }
 
-// storage is storage.conf, nil where nothing in it is asked for. The file replaces the one of the distribution, so it
-// says where things are even if nothing beneath does.
+// storage returns the content of storage.conf, and nil if the configuration sets nothing in it. The file replaces the
+// distribution's, so it names all places even if nothing beneath does.
 func storage(c mcfgv1.ContainerRuntimeConfiguration, beneath *machineconfig.Config) (map[string]any, error) {
 	if c.OverlaySize == nil && c.AdditionalLayerStores == nil && c.AdditionalImageStores == nil {
 		return nil, nil
@@ -213,7 +213,7 @@ func storage(c mcfgv1.ContainerRuntimeConfiguration, beneath *machineconfig.Conf
 			return nil, err
 		}
 		options["size"], overlay["size"] = c.OverlaySize.String(), c.OverlaySize.String()
-		if c.OverlaySize.IsZero() { // no limit, also where something beneath has one
+		if c.OverlaySize.IsZero() { // no limit, even if the configuration beneath has one
 			delete(options, "size")
 			delete(overlay, "size")
 		}
@@ -223,7 +223,7 @@ func storage(c mcfgv1.ContainerRuntimeConfiguration, beneath *machineconfig.Conf
 	}
 	if paths := stores(&c)["additionalLayerStores"]; paths != nil {
 		for i := range paths {
-			paths[i] += ":ref" // by reference, which is what such stores are for
+			paths[i] += ":ref" // such stores hold images by reference
 		}
 		options["additionallayerstores"] = paths
 	}
@@ -246,7 +246,7 @@ func table(in map[string]any, keys ...string) (map[string]any, error) {
 	return in, nil
 }
 
-// where keeps the place of a syntax error and drops its text, which can quote the file.
+// where returns the position of a syntax error without its text, which may quote the file.
 func where(err error) error {
 	if syntax, ok := errors.AsType[*toml.DecodeError](err); ok {
 		line, column := syntax.Position()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disruptionpolicy says in the status of the cluster's MachineConfiguration which node disruption policies are
-// in force: OpenShift's defaults, ours, and what the object adds and replaces. Nodes read the object's spec and not its
-// status, by the same function, so that what holds never waits for what is shown.
+// Package disruptionpolicy shows in the status of the cluster's MachineConfiguration which node disruption policies are
+// in force. These are OpenShift's defaults, Noderefit's own, and what the object adds and replaces. Nodes read the
+// object's spec by the same function, and not its status. So a policy in force never waits for the status.
 package disruptionpolicy
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/noderefit/noderefit/controller/source"
 )
 
-// Name is the controller's.
+// Name is the controller's name.
 const Name = "disruptionpolicy"
 
 // Add adds the controller to a manager.
@@ -39,15 +39,14 @@ type reconciler struct {
 	to   client.StatusClient
 }
 
-// machineConfiguration is read as it was written: Go's type does not tell what is absent from what is empty.
+// machineConfiguration returns an unstructured object, since Go's type can't tell an absent field from an empty one.
 func machineConfiguration() *unstructured.Unstructured {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(operatorv1.GroupVersion.WithKind("MachineConfiguration"))
 	return o
 }
 
-// look writes the status where it says something else. Where there is no object there is nothing to say: the defaults
-// are in force.
+// look writes the status if it has to change. Without an object, the defaults are in force and nothing is written.
 func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) error {
 	object := machineConfiguration()
 	if !has(object) {
@@ -74,7 +73,7 @@ func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) err
 	if equality.Semantic.DeepEqual(is.Status, to) {
 		return nil
 	}
-	// What else is in the status stays; the lists are written whole, upon what was read.
+	// Other fields of the status stay. The lists are written as a whole, based on the version that was read.
 	status := map[string]any{"observedGeneration": to.ObservedGeneration, "conditions": to.Conditions}
 	if !equality.Semantic.DeepEqual(is.Status.NodeDisruptionPolicyStatus, to.NodeDisruptionPolicyStatus) {
 		status["nodeDisruptionPolicyStatus"] = to.NodeDisruptionPolicyStatus

@@ -15,8 +15,8 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// decide returns the status that a MachineConfiguration is to have. Policies that can't be honoured leave what is shown
-// as it was: nodes refuse to update until they can, so nothing else is in force either.
+// decide returns the desired status of a MachineConfiguration. If its policies are invalid, the shown policies stay:
+// nodes refuse to update until the policies are valid, so no others are in force.
 func decide(
 	document []byte, generation int64, is operatorv1.MachineConfigurationStatus, now metav1.Time,
 ) operatorv1.MachineConfigurationStatus {
@@ -43,7 +43,7 @@ func decide(
 		c.ObservedGeneration, c.LastTransitionTime = generation, now
 		meta.SetStatusCondition(&to.Conditions, c)
 	}
-	says.Type = api.Stalled // nothing is stuck while the rest is in force
+	says.Type = api.Stalled // nothing is stalled while the rest is in force
 	if says.Reason != api.PolicyInvalid {
 		says.Status = metav1.ConditionFalse
 	}
@@ -51,7 +51,7 @@ func decide(
 	return to
 }
 
-// ignored is the condition about fields without effect; unknown where there never were any.
+// ignored returns the condition about fields without effect. ignored returns false if the object never had such fields.
 func ignored(document []byte, before []metav1.Condition) (metav1.Condition, bool) {
 	var is struct {
 		Spec struct {
@@ -60,7 +60,7 @@ func ignored(document []byte, before []metav1.Condition) (metav1.Condition, bool
 			} `json:"managedBootImages"`
 		} `json:"spec"`
 	}
-	err := json.Unmarshal(document, &is) // what is of another type the policies' condition names
+	err := json.Unmarshal(document, &is) // the condition of the policies names a field of the wrong type
 	if err == nil && len(is.Spec.ManagedBootImages.MachineManagers) > 0 {
 		return metav1.Condition{Type: api.Ignored, Status: metav1.ConditionTrue, Reason: api.NotSupported,
 			Message: "spec.managedBootImages has no effect here: no boot image of a machine set is updated; " +
@@ -70,7 +70,7 @@ func ignored(document []byte, before []metav1.Condition) (metav1.Condition, bool
 		meta.FindStatusCondition(before, api.Ignored) != nil
 }
 
-// degraded is what the status says about the policies.
+// degraded returns the condition of the policies in the status.
 func degraded(conditions []metav1.Condition) metav1.Condition {
 	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type == api.NodeDisruptionPolicyDegraded })
 	if i < 0 {

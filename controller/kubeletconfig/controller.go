@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeletconfig makes MachineConfigs of KubeletConfigs: what each says of the kubelet's configuration, on top
-// of what the MachineConfigs of its pools say without it.
+// Package kubeletconfig makes MachineConfigs of KubeletConfigs. Each KubeletConfig sets fields of the kubelet's
+// configuration, on top of what the other MachineConfigs of its pools set.
 package kubeletconfig
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/noderefit/noderefit/controller/source"
 )
 
-// Name is what the controller is called on the command line.
+// Name is the controller's name on the command line.
 const Name = "kubeletconfig"
 
-// Add adds the controller to a manager, whose cache should have source.CacheOptions. The MachineConfigs that it
-// makes say that they were made by version, "unknown" if empty.
+// Add adds the controller to a manager, whose cache should have source.CacheOptions. The MachineConfigs name version as
+// their maker, "unknown" if version is empty.
 func Add(mgr ctrl.Manager, version string) error {
 	return source.SeriesController[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
 		Series: series, Name: Name, Version: cmp.Or(version, "unknown"), New: &mcfgv1.KubeletConfig{},

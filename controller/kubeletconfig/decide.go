@@ -12,7 +12,8 @@ import (
 	"github.com/noderefit/noderefit/controller/source"
 )
 
-// series is what KubeletConfigs are: what each sets comes on top of the pool's kubelet.conf and of those before it.
+// series describes KubeletConfigs: each one's settings come on top of the pool's kubelet.conf and of earlier
+// KubeletConfigs.
 var series = source.Series[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
 	Kind: "KubeletConfig", What: "kubelet",
 	Spec: func(o *mcfgv1.KubeletConfig) (*mcfgv1.KubeletConfigSpec, *metav1.LabelSelector) {
@@ -23,7 +24,7 @@ var series = source.Series[*mcfgv1.KubeletConfig, mcfgv1.KubeletConfigSpec]{
 	Base: baseOf,
 }
 
-// baseOf is what a pool's nodes have without KubeletConfigs.
+// baseOf returns what a pool's nodes have without KubeletConfigs.
 func baseOf(
 	_ *source.World, pool *mcfgv1.MachineConfigPool, around *source.Around,
 ) (source.Layer[mcfgv1.KubeletConfigSpec], error) {
@@ -41,7 +42,7 @@ func baseOf(
 	s.sizing = strings.Contains(string(source.Contents(merged, sizingPath)), sizingEnabled+"true")
 	text, path := source.Contents(merged, wholePath), wholePath
 	if s.whole = text != nil; !s.whole {
-		text, path = source.Contents(merged, dropinPath), dropinPath // of the pool of all workers
+		text, path = source.Contents(merged, dropinPath), dropinPath // from the pool of all workers
 	}
 	if text == nil {
 		return s, nil

@@ -23,38 +23,41 @@ import (
 // Paths on the host.
 const (
 	// wholePath is the kubelet's whole configuration where MachineConfigs bring it, as in OpenShift. On a host of
-	// kubeadm's it is something else, the kubelet's credentials, so it is only written where it is brought.
+	// kubeadm's that path has something else, the kubelet's credentials. So the file is written only where a MachineConfig
+	// brings it.
 	wholePath = "/etc/kubernetes/kubelet.conf"
-	// dropinDir is where a kubelet finds what overrides the host's own configuration, and dropinPath ours.
+	// dropinDir is the directory where a kubelet finds what overrides the host's own configuration. dropinPath is the file
+	// of this controller.
 	dropinDir  = "/etc/kubernetes/kubelet.conf.d"
 	dropinPath = dropinDir + "/90-kubeletconfig.conf"
-	// argsPath has kubeadm's unit for the kubelet look into dropinDir, after kubeadm's own drop-in, 10-kubeadm.conf.
+	// argsPath makes kubeadm's unit for the kubelet look into dropinDir. It comes after kubeadm's own drop-in,
+	// 10-kubeadm.conf.
 	argsPath = "/etc/systemd/system/kubelet.service.d/20-kubeletconfig.conf"
 	argsText = "[Service]\nEnvironment=\"KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml --config-dir=" +
 		dropinDir + "\"\n"
 	// logPath and sizingPath are read by OpenShift's unit for the kubelet and by sizingUnit.
 	logPath    = "/etc/systemd/system/kubelet.service.d/20-logging.conf"
 	sizingPath = "/etc/node-sizing-enabled.env"
-	// sizingUnit works out on the host what is reserved for the system. OpenShift's MachineConfigs bring one.
+	// sizingUnit computes on the host what is reserved for the system. OpenShift's MachineConfigs bring such a unit.
 	sizingUnit = "kubelet-auto-node-size.service"
-	// sizingEnabled stands in sizingPath before true or false.
+	// sizingEnabled comes before true or false in sizingPath.
 	sizingEnabled = "NODE_SIZING_ENABLED="
 )
 
-// settings are what a pool's nodes are to have, as far as KubeletConfigs and what is below them say.
+// settings are what a pool's nodes are to have, by KubeletConfigs and the configuration below them.
 type settings struct {
 	pool string
 	doc  document
-	// whole: doc is the whole of the kubelet's configuration, and otherwise what overrides the host's own.
+	// whole means that doc is the kubelet's whole configuration. Otherwise doc overrides the host's own.
 	whole bool
-	// sizes: MachineConfigs of the pool bring sizingUnit; calculates: it is ours.
+	// sizes means that MachineConfigs of the pool bring sizingUnit. calculates means that this controller brings it.
 	sizes, calculates bool
-	// sizing is what autoSizingReserved says last, sized that something was said about what is reserved.
+	// sizing is the last value of autoSizingReserved. sized means that a KubeletConfig has set what is reserved.
 	sizing, sized bool
 	logLevel      *int32
 }
 
-// clone shares nothing that merging would change.
+// clone returns a copy that shares nothing which merging would change.
 func (s settings) clone() (settings, error) {
 	doc, err := copied(s.doc)
 	s.doc = doc
@@ -69,7 +72,7 @@ func copied(doc document) (document, error) {
 	return parse(raw)
 }
 
-// parse decodes JSON or YAML, numbers as they were written.
+// parse decodes JSON or YAML, and keeps numbers as they were written.
 func parse(text []byte) (document, error) {
 	raw, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
@@ -82,14 +85,14 @@ func parse(text []byte) (document, error) {
 	return doc, nil
 }
 
-// Over is the layer of apply.
+// Over returns apply's result as a layer.
 func (s settings) Over(spec *mcfgv1.KubeletConfigSpec) (source.Layer[mcfgv1.KubeletConfigSpec], error) {
 	return s.apply(spec)
 }
 
-// apply is what nodes have once spec comes on top of what they have without it. The fields of spec are overridden one
-// by one: maps are merged by key, lists replaced, and false, 0 and "" are values. It is an error if spec is wrong by
-// itself, or makes something of the whole that no kubelet starts with.
+// apply returns what nodes have with spec on top of what they have without it. The fields of spec override one by one.
+// Maps are merged by key, lists are replaced, and false, 0 and "" are values. apply returns an error if spec itself is
+// wrong, or if no kubelet would start with the result.
 func (s settings) apply(spec *mcfgv1.KubeletConfigSpec) (settings, error) {
 	over, err := override(s.pool, spec)
 	if err != nil {
@@ -110,7 +113,7 @@ func (s settings) apply(spec *mcfgv1.KubeletConfigSpec) (settings, error) {
 	}
 	if at(over, "reservedSystemCPUs") != nil && at(over, "systemReservedCgroup") == nil &&
 		at(out.doc, "systemReservedCgroup") != nil {
-		// The two exclude each other, and as upstream the CPUs win over a default.
+		// The two exclude each other. As upstream, the CPUs win over a default.
 		delete(out.doc, "systemReservedCgroup")
 		out.doc["enforceNodeAllocatable"] = []any{"pods"}
 	}
@@ -129,7 +132,7 @@ func (s settings) apply(spec *mcfgv1.KubeletConfigSpec) (settings, error) {
 	return out, nil
 }
 
-// override is what a KubeletConfig sets of the kubelet's configuration, with all that its spec stands for.
+// override returns what a KubeletConfig sets in the kubelet's configuration, including what its other fields imply.
 func override(pool string, spec *mcfgv1.KubeletConfigSpec) (document, error) {
 	var raw []byte
 	if spec.KubeletConfig != nil {
@@ -171,7 +174,7 @@ func override(pool string, spec *mcfgv1.KubeletConfigSpec) (document, error) {
 		if err != nil {
 			problems = append(problems, err)
 		}
-		// What is set by itself counts, as upstream.
+		// As upstream, a field that is set explicitly wins over the profile.
 		if _, said := doc["tlsMinVersion"]; !said && version != "" {
 			doc["tlsMinVersion"] = version
 		}
@@ -184,7 +187,7 @@ func override(pool string, spec *mcfgv1.KubeletConfigSpec) (document, error) {
 
 func controlPlane(pool string) bool { return pool == api.PoolMaster || pool == api.PoolControlPlane }
 
-// ciphers are OpenSSL's names of what Go can negotiate, which is what a kubelet takes; the others are left out.
+// ciphers has OpenSSL's names of the suites that Go can negotiate, and so a kubelet accepts. All others are left out.
 var ciphers = map[string]string{
 	"ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
 	"ECDHE-RSA-AES128-GCM-SHA256":   "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
@@ -206,7 +209,7 @@ var ciphers = map[string]string{
 	"DES-CBC3-SHA":                  "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
 }
 
-// profile is what a TLS profile means to a kubelet. Without a type it is Intermediate, as upstream.
+// profile returns what a TLS profile means to a kubelet. Without a type the profile is Intermediate, as upstream.
 func profile(p *configv1.TLSSecurityProfile) (version string, names []any, err error) {
 	kind := p.Type
 	if kind == "" {
@@ -237,8 +240,8 @@ func profile(p *configv1.TLSSecurityProfile) (version string, names []any, err e
 	return string(spec.MinTLSVersion), names, nil
 }
 
-// reservation is what of systemReserved goes to the host's own arithmetic instead of the kubelet's configuration, where
-// the unit that does it hands its outcome to the kubelet as flags, which win.
+// reservation is a part of systemReserved that the host's own calculation gets, and not the kubelet's configuration.
+// The calculating unit hands its result to the kubelet as flags, which win.
 type reservation struct{ name, variable, fallback string }
 
 var reservations = []reservation{
@@ -247,7 +250,8 @@ var reservations = []reservation{
 	{"ephemeral-storage", "SYSTEM_RESERVED_ES", "1Gi"},
 }
 
-// Ignition is the Ignition config that brings the settings to a host, and where the kubelet reads them.
+// Ignition returns the Ignition config that brings the settings to a host, and the paths that the kubelet reads them
+// from.
 func (s settings) Ignition() (config []byte, paths []string, err error) {
 	own, err := s.clone()
 	if err != nil {
@@ -256,7 +260,7 @@ func (s settings) Ignition() (config []byte, paths []string, err error) {
 	return own.write()
 }
 
-// write is Ignition of settings that nobody else has.
+// write makes Ignition of settings that the caller has not shared.
 func (s settings) write() (config []byte, paths []string, err error) {
 	s.doc["kind"], s.doc["apiVersion"] = documentKind, documentVersion
 	var files []source.File
@@ -282,7 +286,7 @@ func (s settings) write() (config []byte, paths []string, err error) {
 			put(logPath, fmt.Sprintf("[Service]\nEnvironment=\"KUBELET_LOG_LEVEL=%d\"\n", *s.logLevel))
 		}
 	} else {
-		paths = append(paths, wholePath) // whose kubelets look into no directory
+		paths = append(paths, wholePath) // kubelets with that file read no directory
 		put(argsPath, argsText)
 		if s.calculates {
 			put(calculatorPath, calculator)
@@ -298,7 +302,7 @@ func (s settings) write() (config []byte, paths []string, err error) {
 	return config, paths, err
 }
 
-// reserve takes out of the configuration what sizingUnit decides, and returns what that reads.
+// reserve removes from the configuration what sizingUnit decides, and returns the text of the file that the unit reads.
 func (s settings) reserve() string {
 	said, _ := s.doc["systemReserved"].(document)
 	var text strings.Builder

@@ -2,10 +2,10 @@
 
 package kubeletconfig
 
-// On a host of kubeadm's there is nobody who works out what to reserve, so we bring that: a unit before the kubelet
-// writes a drop-in of the kubelet's to /run, and a link that goes with the MachineConfig leads there. So nothing of it
-// is left where the KubeletConfig goes. It is told by a file whether to, as OpenShift's is: of files a later
-// MachineConfig's wins, but nothing in one takes a unit of an earlier one away.
+// A host of kubeadm's has no unit that computes what to reserve, so the MachineConfig brings one. A unit before the
+// kubelet writes a drop-in of the kubelet's to /run. A link to that drop-in belongs to the MachineConfig. So nothing is
+// left when the KubeletConfig is deleted. A file tells the unit whether to do so, as in OpenShift. A file of a later
+// MachineConfig wins, while no MachineConfig can take away a unit of an earlier one.
 const (
 	calculatorPath = "/etc/kubernetes/kubelet-auto-node-size.sh"
 	reservedPath   = "/run/kubelet-auto-node-size/system-reserved.conf"
@@ -28,8 +28,9 @@ ExecStart=/bin/sh ` + calculatorPath + ` ` + reservedPath + `
 RequiredBy=kubelet.service
 `
 
-// calculator reserves as OpenShift does: of memory 1 GiB for the first 8 GiB, 6 % of the next 120 and 2 % of the rest,
-// of processors 60m and 12m for each after the first, at least 500m, and 1 GiB of ephemeral storage.
+// calculator reserves what OpenShift does. Of memory it reserves 1 GiB of the first 8 GiB, 6 % of the next 120 and 2 %
+// of the rest. Of processors it reserves 60m, and 12m for each after the first, at least 500m. It reserves 1 GiB of
+// ephemeral storage.
 const calculator = `# Writes to the file that it is given what to reserve for the system on this machine.
 set -eu
 memory=$(awk '/^MemTotal:/ {

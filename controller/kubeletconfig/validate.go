@@ -22,7 +22,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// document is a KubeletConfiguration as it is written: what is not in it was not said, so that false and 0 are values
+// document is a KubeletConfiguration as written. A field that is missing in it was not set, so false and 0 are values
 // like any other.
 type document = map[string]any
 
@@ -30,7 +30,8 @@ const documentKind = "KubeletConfiguration"
 
 var documentVersion = kubeletv1beta1.SchemeGroupVersion.String()
 
-// reserved are the fields that nobody may set here, and why: each has to agree with something that is set elsewhere.
+// reserved are the fields that a KubeletConfig may not set, and why. Each has to agree with something that is set
+// elsewhere.
 var reserved = []struct{ path, because string }{
 	{"cgroupDriver", "has to be the container runtime's"},
 	{"clusterDNS", "is the cluster's"},
@@ -39,8 +40,8 @@ var reserved = []struct{ path, because string }{
 	{"memorySwap.swapBehavior", "is the host's"},
 }
 
-// read decodes what a KubeletConfig says of the kubelet's configuration. Errors name each field that is unknown, has
-// the wrong type, or may not be set, by its path in spec.kubeletConfig.
+// read decodes a KubeletConfig's part of the kubelet's configuration. Errors name each field that is unknown, has the
+// wrong type, or may not be set, by its path in spec.kubeletConfig.
 func read(raw []byte) (document, error) {
 	doc := document{}
 	if len(raw) == 0 {
@@ -71,8 +72,8 @@ func read(raw []byte) (document, error) {
 	return doc, errors.Join(problems...)
 }
 
-// ofKind says whether a document is a KubeletConfiguration; one that does not say is taken for one where that is
-// allowed.
+// ofKind returns an error unless a document is a KubeletConfiguration. With unsaid, a document without kind and
+// apiVersion passes.
 func ofKind(doc document, unsaid bool) error {
 	for _, field := range [][2]string{{"kind", documentKind}, {"apiVersion", documentVersion}} {
 		if is, said := doc[field[0]]; (said || !unsaid) && is != field[1] {
@@ -82,7 +83,7 @@ func ofKind(doc document, unsaid bool) error {
 	return nil
 }
 
-// checkField decodes one field by itself, because not all of the decoder's errors say which field they are about.
+// checkField decodes one field by itself, because not all errors of the decoder name their field.
 func checkField(key string, value any) []error {
 	if path := null(key, value); path != "" {
 		return []error{fmt.Errorf("%s is null: leave it out, or give it a value", path)}
@@ -101,7 +102,7 @@ func checkField(key string, value any) []error {
 	return []error{fmt.Errorf("%s: %w", key, err)}
 }
 
-// null is the path of the first null in a value, "" where there is none.
+// null returns the path of the first null in a value, and "" if the value has none.
 func null(path string, value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -122,7 +123,7 @@ func null(path string, value any) string {
 	return ""
 }
 
-// at is the value at a dotted path, nil where there is none.
+// at returns the value at a dotted path, and nil if the path does not exist.
 func at(doc document, path string) any {
 	var value any = doc
 	for key := range strings.SplitSeq(path, ".") {
@@ -135,7 +136,7 @@ func at(doc document, path string) any {
 	return value
 }
 
-// checker collects what is impossible about a configuration, each by its field.
+// checker collects what is impossible in a configuration, by field.
 type checker struct{ problems []error }
 
 func (c *checker) say(ok bool, field, format string, args ...any) {
@@ -144,7 +145,7 @@ func (c *checker) say(ok bool, field, format string, args ...any) {
 	}
 }
 
-// number checks one that was said; a most of 0 is none.
+// number checks a number that was set. most is no limit if it is 0.
 func number[T int32 | int64](c *checker, field string, value *T, least, most T) {
 	if value == nil {
 		return
@@ -163,7 +164,7 @@ func (c *checker) oneOf(field, value string, choice ...string) {
 var (
 	cpus    = regexp.MustCompile(`^\d+(-\d+)?(,\d+(-\d+)?)*$`)
 	percent = regexp.MustCompile(`^(\d+(?:\.\d+)?)%$`)
-	// reservable are the resources that can be reserved, signals what an eviction can go by.
+	// reservable are the resources that can be reserved. signals are the signals that an eviction can depend on.
 	reservable = []string{"cpu", "ephemeral-storage", "memory", "pid"}
 	signals    = []string{
 		"allocatableMemory.available", "containerfs.available", "containerfs.inodesFree", "imagefs.available",
@@ -171,8 +172,8 @@ var (
 	}
 )
 
-// check says what of a whole configuration no kubelet starts with, whichever host it is on, as Kubernetes' own
-// validation has it. What depends on the kubelet's version or its feature gates is left to the kubelet.
+// check returns why no kubelet, on any host, would start with a whole configuration, by the rules of Kubernetes' own
+// validation. Rules that depend on the kubelet's version or its feature gates are left to the kubelet.
 func check(doc document) error {
 	raw, err := json.Marshal(doc)
 	if err != nil {
@@ -277,7 +278,7 @@ func (c *checker) choices(kc *kubeletv1beta1.KubeletConfiguration) {
 	}
 }
 
-// suites are the names of what can be negotiated.
+// suites returns the names of the cipher suites that can be negotiated.
 func suites() []string {
 	var out []string
 	for _, s := range slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites()) {
@@ -340,9 +341,9 @@ func (c *checker) resources(kc *kubeletv1beta1.KubeletConfiguration) {
 		"%q is no list of CPUs, such as 0-3,8", kc.ReservedSystemCPUs)
 }
 
-// together checks what fields say about each other.
+// together checks rules about several fields.
 func (c *checker) together(kc *kubeletv1beta1.KubeletConfiguration) {
-	high, low := int32(85), int32(80) // the kubelet's own
+	high, low := int32(85), int32(80) // the kubelet's defaults
 	if kc.ImageGCHighThresholdPercent != nil {
 		high = *kc.ImageGCHighThresholdPercent
 	}

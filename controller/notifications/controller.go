@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package notifications tells people and their systems of rollouts, as RolloutPolicies ask: events of Kubernetes,
-// CloudEvents to webhooks, silences to an Alertmanager. It stands beside the pool controller and holds nothing up: what
-// is to be told goes into the policy's status first, and whoever leads delivers it from there.
+// Package notifications tells people and their systems about rollouts, as RolloutPolicies ask: by events of Kubernetes,
+// CloudEvents to webhooks, and silences in an Alertmanager. The package runs beside the pool controller and holds
+// nothing up. A notification first goes into the policy's status, and the present leader delivers it from there.
 package notifications
 
 import (
@@ -39,27 +39,27 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// Name of the controller, on the command line and in logs.
+// Name is the controller's name on the command line and in logs.
 const Name = "notifications"
 
 const (
-	// debounce collects what happens in a moment.
+	// debounce is the time in which several changes become one look.
 	debounce = time.Second
-	// pace is how often is asked what nodes wait for, and looked whether a wait has become long.
+	// pace is how often the controller asks what nodes wait for, and whether a wait has become long.
 	pace = time.Minute
-	// couriers is how many webhooks are delivered to at a time: one that does not answer holds up one of them.
+	// couriers is the number of webhooks served at a time. A webhook that does not answer occupies one courier.
 	couriers = 8
 )
 
-// Setup is what the controller needs to know beside the cluster.
+// Setup is what the controller needs besides the cluster.
 type Setup struct {
-	// Now is the clock by which nodes have waited for long; nil: the machine's.
+	// Now is the clock that tells how long nodes have waited; nil means the machine's clock.
 	Now func() time.Time
-	// Version is what servers are told of who asks.
+	// Version is the version that servers see in requests.
 	Version string
 }
 
-// Add puts the controller into a manager, or nothing where the cluster has no RolloutPolicies.
+// Add adds the controller to a manager. Add adds nothing if the cluster has no RolloutPolicies.
 func (s Setup) Add(mgr ctrl.Manager) error {
 	kind := api.GroupVersion.WithKind(rollout.Kind)
 	if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); meta.IsNoMatchError(err) {
@@ -95,16 +95,16 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 	)
 }
 
-// one stands for the whole cluster.
+// one returns a single name, which represents the whole cluster.
 func one(context.Context, client.Object) []string { return []string{""} }
 
 func named(_ context.Context, o client.Object) []string { return []string{o.GetName()} }
 
-// silencing are the policies that have an Alertmanager.
+// silencing returns the names of the policies that have an Alertmanager.
 func (d *desk) silencing(ctx context.Context, _ client.Object) []string {
 	var list api.RolloutPolicyList
 	if err := d.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // of a cache: it is not there yet, and will say of each policy that it is new
+		return nil // the cache has not synced yet, and will report each policy as new
 	}
 	var names []string
 	for i := range list.Items {
@@ -115,7 +115,7 @@ func (d *desk) silencing(ctx context.Context, _ client.Object) []string {
 	return names
 }
 
-// soon asks for a look at some names a little later, so that many events make one look.
+// soon asks for a look at some names a little later, so that many events cause one look.
 func soon(which func(context.Context, client.Object) []string) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	ask := func(ctx context.Context, o client.Object, q queue) {
@@ -130,7 +130,7 @@ func soon(which func(context.Context, client.Object) []string) handler.EventHand
 	}
 }
 
-// desk is what those who work here share.
+// desk is what the editor, the couriers and the silencer share.
 type desk struct {
 	client client.Client
 	live   client.Reader
@@ -140,7 +140,7 @@ type desk struct {
 	counts *counts
 }
 
-// scene is the cluster at a moment, under its policies.
+// scene is the cluster at a moment, with its policies applied.
 type scene struct {
 	pools    map[string]*mcfgv1.MachineConfigPool
 	policies map[string]*api.RolloutPolicy
@@ -149,7 +149,7 @@ type scene struct {
 	report   *progress.Report
 }
 
-// see reads the cluster from the cache; nil: there are no policies.
+// see reads the cluster from the cache. see returns nil if no policies exist.
 func (d *desk) see(ctx context.Context) (*scene, error) {
 	var policies api.RolloutPolicyList
 	if err := d.client.List(ctx, &policies); err != nil {
@@ -182,8 +182,8 @@ func (d *desk) see(ctx context.Context) (*scene, error) {
 	return s, nil
 }
 
-// change writes what is to be different in a policy's status, decided upon the object as the API server has it, for as
-// long as it is the same one.
+// change writes a change of a policy's status. mutate gets the object as the API server has it. change does nothing if
+// the object of that name is no longer the same one.
 func (d *desk) change(ctx context.Context, name string, uid types.UID, mutate func(*api.RolloutPolicy)) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var p api.RolloutPolicy
@@ -206,7 +206,8 @@ func (d *desk) change(ctx context.Context, name string, uid types.UID, mutate fu
 	return nil
 }
 
-// access is how a server is talked to. The Secret is read each time: it may be another one by now, and we keep none.
+// access returns how to reach a server. The Secret is read each time: it may have changed, and the controller keeps no
+// copy.
 func (d *desk) access(ctx context.Context, url string, ref *api.NotificationSecret) (notify.Access, error) {
 	a := notify.Access{URL: url, Agent: d.agent}
 	if ref == nil {
@@ -231,7 +232,7 @@ func (d *desk) access(ctx context.Context, url string, ref *api.NotificationSecr
 	return a, nil
 }
 
-// condition of a policy; message is why it is False, empty: it is True.
+// condition sets a condition of a policy. The condition is False because of message, and True if message is empty.
 func condition(p *api.RolloutPolicy, kind, good, bad, message string, now time.Time) (became bool) {
 	message = notify.Short(message)
 	c := metav1.Condition{
@@ -248,12 +249,12 @@ func condition(p *api.RolloutPolicy, kind, good, bad, message string, now time.T
 }
 
 const (
-	// A try that failed is repeated after firstPause, doubling up to lastPause.
+	// A failed try is repeated after firstPause. The pause doubles up to lastPause.
 	firstPause = time.Second
 	lastPause  = 5 * time.Minute
 )
 
-// tries remember when something that failed is tried again.
+// tries remembers when something that failed is tried again.
 type tries[K comparable] struct {
 	mu   sync.Mutex
 	last map[K]try
@@ -265,14 +266,14 @@ type try struct {
 	why   string
 }
 
-// wait is for how long something is not to be tried yet.
+// wait returns for how long something is not to be tried yet.
 func (t *tries[K]) wait(what K) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return time.Until(t.last[what].next)
 }
 
-// failed says when it is tried again.
+// failed notes a failure and returns after which time to try again.
 func (t *tries[K]) failed(what K, why string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -290,7 +291,7 @@ func (t *tries[K]) worked(what K) {
 	delete(t.last, what)
 }
 
-// reasons are why what failed last did.
+// reasons returns why the last tries failed, for everything that failed.
 func (t *tries[K]) reasons() map[K]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

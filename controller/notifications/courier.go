@@ -20,13 +20,13 @@ import (
 	"github.com/noderefit/noderefit/notify"
 )
 
-// tooLate is when a notification is not news any more.
+// tooLate is the age from which a notification is no longer news.
 const tooLate = 24 * time.Hour
 
-// lane is the way to one webhook, on which one notification goes at a time, in order.
+// lane is the way to one webhook. One notification at a time goes on it, in order.
 type lane struct{ Policy, Webhook string }
 
-// lanes are those on which something waits.
+// lanes returns the lanes with waiting notifications.
 func lanes(_ context.Context, o client.Object) []lane {
 	p, ok := o.(*api.RolloutPolicy)
 	if !ok || p.Status.Notifications == nil {
@@ -43,21 +43,21 @@ func lanes(_ context.Context, o client.Object) []lane {
 	return out
 }
 
-// courier delivers what is in the status of policies, and takes out of it what is delivered. Between the two it may be
-// killed; then the same is delivered again, with the same id.
+// courier delivers the notifications in the status of policies, and removes the delivered ones there. A courier that is
+// killed in between delivers the same notification again, with the same id.
 type courier struct {
 	*desk
 
 	tries tries[lane]
 }
 
-// Reconcile delivers all that waits for one webhook, until that fails.
+// Reconcile delivers all that waits for one webhook, until a delivery fails.
 func (c *courier) Reconcile(ctx context.Context, l lane) (reconcile.Result, error) {
 	for {
 		if wait := c.tries.wait(l); wait > 0 {
 			return reconcile.Result{RequeueAfter: wait}, nil
 		}
-		// Not from the cache, which may not know yet what this very courier delivered.
+		// The cache may not know yet what this courier has delivered.
 		var p api.RolloutPolicy
 		if err := c.live.Get(ctx, client.ObjectKey{Name: l.Policy}, &p); apierrors.IsNotFound(err) {
 			c.forget(l)
@@ -77,7 +77,8 @@ func (c *courier) Reconcile(ctx context.Context, l lane) (reconcile.Result, erro
 	}
 }
 
-// next is the first notification that waits for a webhook; nil: none does, or there is no such webhook any more.
+// next returns the first notification that waits for a webhook. next returns nil if none waits, or if the webhook no
+// longer exists.
 func next(p *api.RolloutPolicy, webhook string) (*api.Notification, *api.NotificationWebhook) {
 	if p.Status.Notifications == nil || p.Spec.Notifications == nil {
 		return nil, nil
@@ -91,7 +92,7 @@ func next(p *api.RolloutPolicy, webhook string) (*api.Notification, *api.Notific
 	return &waiting[first], &hooks[to]
 }
 
-// deliver tries once, and says when to try again; 0: it is done with this one.
+// deliver tries once and returns after which time to try again; 0 means that the notification is finished.
 func (c *courier) deliver(ctx context.Context, p *api.RolloutPolicy, n api.Notification, to api.NotificationWebhook) (
 	again time.Duration, err error,
 ) {
@@ -138,7 +139,7 @@ func (c *courier) deliver(ctx context.Context, p *api.RolloutPolicy, n api.Notif
 	return again, nil
 }
 
-// take takes a webhook off those that a notification waits for.
+// take removes a webhook from those that a notification waits for.
 func take(p *api.RolloutPolicy, id, webhook string) {
 	if p.Status.Notifications == nil {
 		return
@@ -155,7 +156,7 @@ func take(p *api.RolloutPolicy, id, webhook string) {
 	p.Status.Notifications.Undelivered = left
 }
 
-// trouble is what is wrong with the webhooks of a policy; empty: nothing.
+// trouble returns what is wrong with the webhooks of a policy; empty if nothing is.
 func (c *courier) trouble(policy string) string {
 	var texts []string
 	for l, why := range c.tries.reasons() {
@@ -167,7 +168,7 @@ func (c *courier) trouble(policy string) string {
 	return strings.Join(texts, "; ")
 }
 
-// forget is for a lane on which nothing waits any more.
+// forget clears the state of a lane without waiting notifications.
 func (c *courier) forget(l lane) {
 	c.tries.worked(l)
 	c.counts.idle(l)

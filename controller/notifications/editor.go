@@ -22,14 +22,14 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// keptNews is how many notifications wait for webhooks; of more the oldest are dropped.
+// keptNews is the greatest number of notifications that wait for webhooks. Of more, the oldest are dropped.
 const keptNews = 100
 
-// editor decides what is to be told, and makes events of it.
+// editor decides what to tell, and makes events of it.
 type editor struct {
 	*desk
 
-	asked time.Time // when was asked last what nodes wait for; the one worker's
+	asked time.Time // when nodes were last asked what they wait for; used by one worker only
 }
 
 // Reconcile looks at all pools that have a policy.
@@ -70,8 +70,8 @@ func (e *editor) seen(ctx context.Context, s *scene, policy, pool string, ask bo
 	return seen
 }
 
-// waits asks the nodes of a pool that are not as they should be what they wait for. Their MachineConfigNodes say it,
-// which are read for these few and watched by nobody.
+// waits returns what those nodes of a pool wait for that are not as they should be. Their MachineConfigNodes have that.
+// They are read for these few nodes only, and not watched.
 func (e *editor) waits(ctx context.Context, s *scene, p progress.Pool) map[string]progress.Answer {
 	out := map[string]progress.Answer{}
 	view := s.view
@@ -99,7 +99,7 @@ func (e *editor) waits(ctx context.Context, s *scene, p progress.Pool) map[strin
 	return out
 }
 
-// edit puts what is to be told into the policy's status; nothing is told that is not there.
+// edit puts the news into the policy's status. Nothing is told that is not in the status.
 func (e *editor) edit(ctx context.Context, s *scene, policy *api.RolloutPolicy, seen []notify.Seen,
 	now time.Time,
 ) error {
@@ -129,13 +129,14 @@ func (e *editor) edit(ctx context.Context, s *scene, policy *api.RolloutPolicy, 
 	return nil
 }
 
-// idle says that a policy's condition speaks of a webhook for which nothing waits any more: somebody took it out.
+// idle reports whether a policy's condition is about a webhook that has no waiting notifications, because a person
+// removed the webhook.
 func idle(p *api.RolloutPolicy) bool {
 	n := p.Status.Notifications
 	return (n == nil || len(n.Undelivered) == 0) && meta.IsStatusConditionFalse(p.Status.Conditions, api.RolloutNotified)
 }
 
-// draft is what a policy's status has to say, what of that is new, and how much did not find room.
+// draft returns the policy's new status, the news in it, and the number of notifications without room.
 func draft(p *api.RolloutPolicy, seen []notify.Seen, now time.Time) (
 	after *api.NotificationStatus, told []api.Notification, dropped int,
 ) {
@@ -167,8 +168,8 @@ func draft(p *api.RolloutPolicy, seen []notify.Seen, now time.Time) (
 	return after, told, max(dropped, 0)
 }
 
-// receivers are the webhooks that have to be told of something yet: of those that it waits for the ones that are there
-// still, or of what is new all that want to know.
+// receivers returns the webhooks that still have to get a notification. For a waiting notification these are the
+// remaining webhooks that still exist. For a new one these are all webhooks that want its kind.
 func receivers(spec *api.Notifications, n api.Notification, waiting []api.Notification) []string {
 	if spec == nil {
 		return nil
@@ -184,7 +185,7 @@ func receivers(spec *api.Notifications, n api.Notification, waiting []api.Notifi
 	return out
 }
 
-// newEvent says that the pool controller makes no event of the same.
+// newEvent reports whether the notification needs an event, because the pool controller makes none for it.
 func newEvent(n api.Notification) bool {
 	switch n.Kind {
 	case api.RolloutStarted, api.RolloutDone:

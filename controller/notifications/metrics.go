@@ -4,17 +4,17 @@ package notifications
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Results of a try.
+// The results of a try.
 const (
 	delivered     = "delivered"
 	failed        = "failed"
 	droppedResult = "dropped"
 )
 
-// alertmanager is the receiver that is no webhook. The name of one can't have an upper case letter.
+// alertmanager is the receiver that is not a webhook. A webhook's name can't have an upper-case letter.
 const alertmanager = "Alertmanager"
 
-// counts are what the metrics say.
+// counts has the metrics.
 type counts struct {
 	total    *prometheus.CounterVec
 	failing  *prometheus.GaugeVec
@@ -38,14 +38,14 @@ func newCounts() *counts {
 	}
 }
 
-// Describe is for the registry.
+// Describe implements prometheus.Collector.
 func (c *counts) Describe(out chan<- *prometheus.Desc) {
 	c.total.Describe(out)
 	c.failing.Describe(out)
 	c.silenced.Describe(out)
 }
 
-// Collect is for the registry.
+// Collect implements prometheus.Collector.
 func (c *counts) Collect(out chan<- prometheus.Metric) {
 	c.total.Collect(out)
 	c.failing.Collect(out)
@@ -59,14 +59,14 @@ func (c *counts) tried(l lane, result string) {
 
 func (c *counts) idle(l lane) { c.failing.DeleteLabelValues(l.Policy, l.Webhook) }
 
-// dropped counts what did not find room among what waits.
+// dropped counts notifications for which the status had no room.
 func (c *counts) dropped(policy string, count int) {
 	if count > 0 {
 		c.total.WithLabelValues(policy, "", droppedResult).Add(float64(count))
 	}
 }
 
-// silence says how many nodes are silent, less than 0: the policy has no Alertmanager.
+// silence sets how many nodes are silent. Less than 0 means that the policy has no Alertmanager.
 func (c *counts) silence(policy string, nodes int, failing bool) {
 	if nodes < 0 {
 		c.silenced.DeleteLabelValues(policy)

@@ -16,22 +16,22 @@ import (
 	"github.com/noderefit/noderefit/notify"
 )
 
-// silencer keeps the alerts of nodes under update silent. What it remembers spares the Alertmanager questions.
+// silencer keeps the alerts of nodes under update silent. What it remembers saves requests to the Alertmanager.
 type silencer struct {
 	*desk
 
 	tries   tries[string]
-	settled map[string]settled // by policy; the one worker's
+	settled map[string]settled // by policy; used by one worker only
 }
 
-// settled is what an Alertmanager was told last, and until when that is good.
+// settled is what an Alertmanager was last told, and until when that is valid.
 type settled struct {
 	generation int64
 	holds      []notify.Hold
 	until      time.Time
 }
 
-// Reconcile settles the silences of one policy.
+// Reconcile brings the silences of one policy up to date.
 func (s *silencer) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	if wait := s.tries.wait(r.Name); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
@@ -45,7 +45,7 @@ func (s *silencer) Reconcile(ctx context.Context, r reconcile.Request) (reconcil
 		p = seen.policies[r.Name]
 	}
 	if p == nil || p.Spec.Notifications == nil || p.Spec.Notifications.Alertmanager == nil {
-		// Whose Alertmanager it was is not known any more: what is silent is so for some minutes yet.
+		// The policy's Alertmanager is no longer known. Its silences end by themselves after some minutes.
 		delete(s.settled, r.Name)
 		s.tries.worked(r.Name)
 		s.counts.silence(r.Name, -1, false)
@@ -97,7 +97,7 @@ func (s *silencer) settle(ctx context.Context, p *api.RolloutPolicy, holds []not
 	return result, s.say(ctx, p, "")
 }
 
-// say puts it into the policy's condition, where that says something else, and makes an event of what went wrong.
+// say puts the text into the policy's condition if it differs, and makes an event of a failure.
 func (s *silencer) say(ctx context.Context, p *api.RolloutPolicy, text string) error {
 	c := meta.FindStatusCondition(p.Status.Conditions, api.RolloutSilenced)
 	if c != nil && c.Message == text {

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// condition is what OpenShift's kinds of conditions have in common: only the type of Type is another.
+// condition is any of OpenShift's condition types. They have the same fields, except for the type of Type.
 type condition[T ~string] interface {
 	~struct {
 		Type               T                      `json:"type"`
@@ -18,7 +18,7 @@ type condition[T ~string] interface {
 	}
 }
 
-// fields is a condition whose fields can be named.
+// fields is a condition with fields that generic code can name.
 type fields[T ~string] struct {
 	Type               T
 	Status             corev1.ConditionStatus
@@ -27,7 +27,7 @@ type fields[T ~string] struct {
 	Message            string
 }
 
-// Conditions are OpenShift's conditions as Kubernetes has them.
+// Conditions returns OpenShift's conditions as those of Kubernetes.
 func Conditions[C condition[T], T ~string](list []C) (all []metav1.Condition) {
 	for _, one := range list {
 		c := fields[T](one)
@@ -39,7 +39,7 @@ func Conditions[C condition[T], T ~string](list []C) (all []metav1.Condition) {
 	return all
 }
 
-// ConditionsAs are conditions as one of OpenShift's kinds has them.
+// ConditionsAs returns Kubernetes' conditions as those of one of OpenShift's kinds.
 func ConditionsAs[C condition[T], T ~string](list []metav1.Condition) (all []C) {
 	for _, c := range list {
 		all = append(all, C(fields[T]{

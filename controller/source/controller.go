@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source is what the controllers have in common that make MachineConfigs of other objects: when to look,
-// what the MachineConfigs are called and in which order they count, what lies beneath them, and how they are written.
+// Package source has what the controllers share that make MachineConfigs of other objects. The package decides when
+// they look, and how MachineConfigs are named and ordered. The package finds what is beneath a MachineConfig, and
+// writes MachineConfigs.
 package source
 
 import (
@@ -32,22 +33,22 @@ import (
 )
 
 const (
-	// debounce is how long a change waits for those that come with it. It is less than the render controller waits, so
-	// that what is applied together is rendered together.
+	// debounce is how long a change waits for changes that come with it. The render controller waits longer, so that what
+	// is applied together is rendered together.
 	debounce = 100 * time.Millisecond
-	// retryFrom and retryTo bound the back-off after errors of the API server.
+	// retryFrom and retryTo limit the back-off after errors of the API server.
 	retryFrom, retryTo = 200 * time.Millisecond, time.Minute
-	// syncTimeout bounds one turn, so that a kind that can't be listed is an error in the log and not a silent wait.
+	// syncTimeout limits one turn. So a kind that can't be listed is an error in the log and not a silent wait.
 	syncTimeout = time.Minute
-	// behindAtMost is how many turns in a row find the cache behind before that is an error with its back-off: something
-	// else is wrong then, such as a kind that is gone.
+	// behindAtMost is how many turns in a row may find the cache behind. After these it is an error with its back-off,
+	// since something else is wrong then, such as a kind that is gone.
 	behindAtMost = 30
 	// kindsPace is the time between two looks for kinds that the cluster lacks.
 	kindsPace = time.Minute
 )
 
-// CacheOptions say what a manager's cache keeps of MachineConfigs: of rendered ones only the metadata. They are large,
-// many, and who wants one reads it from the API server.
+// CacheOptions limit what a manager's cache keeps of rendered MachineConfigs to the metadata. Rendered ones are large
+// and many. Code that needs one reads it from the API server.
 func CacheOptions() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{&mcfgv1.MachineConfig{}: {Transform: func(o any) (any, error) {
 		if mc, ok := o.(*mcfgv1.MachineConfig); ok {
@@ -61,16 +62,18 @@ func CacheOptions() map[client.Object]cache.ByObject {
 }
 
 // Controller looks at everything at once whenever something changes that it depends on: pools, MachineConfigs, Nodes
-// and what it makes MachineConfigs of. Objects that make MachineConfigs for one pool depend on each other anyway.
+// and the objects that MachineConfigs are made of. Objects that make MachineConfigs for one pool depend on each other
+// anyway.
 type Controller struct {
 	Name string
-	// Kinds are what MachineConfigs are made of. Each is watched as soon as the cluster has it.
+	// Kinds are the kinds that MachineConfigs are made of. Each is watched as soon as the cluster has it.
 	Kinds []client.Object
-	// Look does the work. has says whether the cluster has one of the kinds. What Behind is about is tried again soon.
+	// Look does the work. has reports whether the cluster has one of the kinds. If Look returns an error that is Behind,
+	// the controller tries again soon.
 	Look func(ctx context.Context, has func(client.Object) bool) error
-	// Every is the time between two looks where nothing happens, 0 for none.
+	// Every is the time between two looks without a change, 0 for none.
 	Every time.Duration
-	// Alone says that nothing but Kinds counts.
+	// Alone means that only changes of Kinds count.
 	Alone bool
 }
 
@@ -90,7 +93,7 @@ func (c Controller) Add(mgr ctrl.Manager) error {
 	atOnce := source.TypedFunc[reconcile.Request](func(
 		_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request],
 	) error {
-		q.Add(reconcile.Request{}) // kinds that are there from the start have no other reason to be looked for
+		q.Add(reconcile.Request{}) // kinds that exist from the start would otherwise not be looked for
 		return nil
 	})
 	if err := r.controller.Watch(atOnce); err != nil {
@@ -117,7 +120,7 @@ type reconciler struct {
 	mgr        ctrl.Manager
 	controller controller.Controller
 	watching   map[reflect.Type]bool
-	// behind are the turns in a row that found the cache behind.
+	// behind is the number of turns in a row that found the cache behind.
 	behind int
 }
 
@@ -144,7 +147,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: r.Every}, nil
 }
 
-// watchKinds starts watches of kinds that have come to the cluster, and says whether some are lacking.
+// watchKinds starts watches of kinds that the cluster has got, and reports whether some are lacking.
 func (r *reconciler) watchKinds(ctx context.Context) (lacking bool, err error) {
 	for _, kind := range r.Kinds {
 		if r.watching[reflect.TypeOf(kind)] {
@@ -188,14 +191,14 @@ func (r *reconciler) watch(object client.Object, when predicate.Funcs) error {
 	return r.controller.Watch(source.Kind(r.mgr.GetCache(), object, soon, when))
 }
 
-// Rendered configurations come and go without anything being made of them.
+// ofRendered reports whether an object is a rendered configuration. Nothing is made of those.
 func ofRendered(o client.Object) bool { return machineconfig.PoolOf(o.GetName()) != "" }
 
 func configChanged() predicate.Funcs {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool { return !ofRendered(o) })
 }
 
-// poolChanged leaves alone what is counted in a pool's status.
+// poolChanged reports whether a pool changed in more than the counts in its status.
 func poolChanged(e event.UpdateEvent) bool {
 	a, b := e.ObjectOld, e.ObjectNew
 	return a.GetGeneration() != b.GetGeneration() || !a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp()) ||

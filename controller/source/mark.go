@@ -14,28 +14,28 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Mark is what a MachineConfig of templates has in the annotation api.MadeAs: its name, a slash, and a digest of its
-// spec.
+// Mark returns the value of the annotation api.MadeAs for a MachineConfig of templates: its name, a slash, and a digest
+// of its spec.
 func Mark(mc *mcfgv1.MachineConfig) string {
 	sum := sha256.Sum256([]byte(canonical(&mc.Spec)))
 	return mc.Name + "/" + hex.EncodeToString(sum[:])
 }
 
-// Marked says whether a MachineConfig has a mark of templates, and whether it is one that was made under its name: a
-// copy has that of another.
+// Marked reports whether a MachineConfig has a mark of templates, and whether the mark was made for its name. A copy
+// has the mark of another name.
 func Marked(mc metav1.Object) (marked, own bool) {
 	made, marked := mc.GetAnnotations()[api.MadeAs]
 	return marked, strings.HasPrefix(made, mc.GetName()+"/")
 }
 
-// Altered says that somebody has changed the spec of a MachineConfig since templates made it: their controller is about
-// to put it back.
+// Altered reports whether the spec of a MachineConfig was changed since templates made it. The template controller is
+// about to undo such a change.
 func Altered(mc *mcfgv1.MachineConfig) bool {
 	_, own := Marked(mc)
 	return own && mc.Annotations[api.MadeAs] != Mark(mc)
 }
 
-// canonical is a spec as JSON, however it was spelt.
+// canonical returns a spec as JSON, the same for every spelling of the same content.
 func canonical(s *mcfgv1.MachineConfigSpec) string {
 	rest := *s
 	rest.Config.Raw = nil

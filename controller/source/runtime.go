@@ -19,12 +19,12 @@ const (
 	containerd = "containerd"
 )
 
-// Runtime says which container runtimes the Nodes of a pool have.
+// Runtime is the set of container runtimes that the Nodes of a pool have.
 type Runtime struct{ CRIO, Containerd bool }
 
-// Runtimes finds the runtimes of each pool: what its annotation says; else what the kubelets of its Nodes report; else,
-// or where these report something that nobody knows, CRI-O, as upstream. A pool can have both. A Node whose kubelet has
-// not reported yet counts for nothing.
+// Runtimes finds the runtimes of each pool. The pool's annotation counts first, then what the kubelets of its Nodes
+// report. If they report nothing, or an unknown runtime, the pool has CRI-O, as upstream. A pool can have both. A Node
+// whose kubelet has not reported yet does not count.
 func Runtimes(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node) (map[string]Runtime, map[string]error) {
 	values := make([]mcfgv1.MachineConfigPool, 0, len(pools))
 	for _, p := range pools {

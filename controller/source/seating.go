@@ -12,24 +12,25 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// seating is which object of a series stands where. A place in a pool and the MachineConfig of that number are the
-// same, and nobody loses the one that he has before he has another.
+// seating is which object of a series has which place. An object's place in a pool is the number of its MachineConfig
+// there. No object loses the place that it has before it has another.
 type seating struct {
 	kind, what string
 	// all are the objects, the oldest first.
 	all     []*Verdict
 	configs map[string]*mcfgv1.MachineConfig
-	// holders are whose MachineConfigs are, by the names of these: nil where that object is gone.
+	// holders are the objects that have the MachineConfigs, by the MachineConfig's name; nil if that object is gone.
 	holders map[string]*Verdict
 }
 
-// seat is where an object stands in one pool.
+// seat is the place of an object in one pool.
 type seat struct {
 	*Verdict
 	number int
-	// held is the number of the MachineConfig that it has, -1 for none.
+	// held is the number of the MachineConfig that the object has, -1 for none.
 	held int
-	// stays: it can't be where it is to be, or nobody knows where that is, so it stays what it was where it was.
+	// stays means that the object can't have its desired place, or that this place is not known. The object keeps its last
+	// accepted content at the place that it has.
 	stays bool
 }
 
@@ -40,8 +41,9 @@ func (s *seating) name(pool *mcfgv1.MachineConfigPool, number int) string {
 	return Name(pool.Name, s.what, SuffixOf(number))
 }
 
-// place finds the number of each object: what its annotation says; else that of the MachineConfig that it has; else
-// behind the others that share a pool with it, the oldest first. So a later one wins, and none ever changes its place.
+// place finds the number of each object. Its annotation counts first, then the MachineConfig that it has. Otherwise it
+// comes behind the others that share a pool with it, the oldest first. So a later object wins, and no object changes
+// its place.
 func (s *seating) place() {
 	slices.SortFunc(s.all, func(a, b *Verdict) int {
 		made, other := a.Object.GetCreationTimestamp(), b.Object.GetCreationTimestamp()
@@ -76,7 +78,7 @@ func (s *seating) place() {
 	}
 }
 
-// around finds the number that an object has already, and the last one that another has in a pool of its.
+// around finds the number that an object already has, and the last number that another object has in the same pools.
 func (s *seating) around(v *Verdict) (own, last int, by *Verdict) {
 	own, last = -1, -1
 	for _, pool := range v.pools {
@@ -97,8 +99,9 @@ func (s *seating) around(v *Verdict) (own, last int, by *Verdict) {
 	return own, last, by
 }
 
-// findHolders finds whose the MachineConfigs are. One whose object was made anew is that one's. Of one that somebody
-// took the owners from, the finalizers tell, since it bears our marks.
+// findHolders finds the objects that have the MachineConfigs. If an object was deleted and made anew under its name, it
+// has the MachineConfigs of the old one. If a marked MachineConfig has lost its owners, an object's finalizers identify
+// it.
 func (s *seating) findHolders() {
 	s.holders = map[string]*Verdict{}
 	for name, mc := range s.configs {
@@ -123,18 +126,18 @@ func (s *seating) findHolders() {
 	}
 }
 
-// wants says that a MachineConfig has the name that goes with the object's annotation.
+// wants reports whether a MachineConfig has the name that goes with the object's place.
 func (s *seating) wants(v *Verdict, name string) bool {
 	return slices.ContainsFunc(v.pools, func(p *mcfgv1.MachineConfigPool) bool { return s.name(p, v.Number) == name })
 }
 
-// marked says that a MachineConfig bears what only those of a series do.
+// marked reports whether a MachineConfig has the annotations that only those of a series have.
 func marked(mc *mcfgv1.MachineConfig) bool {
 	_, accepted := mc.Annotations[api.AcceptedKey]
 	return accepted && mc.Annotations[api.GeneratedBy] != ""
 }
 
-// ours says that a MachineConfig is there and was made of an object of the series.
+// ours reports whether a MachineConfig exists and was made of an object of the series.
 func (s *seating) ours(name string) bool {
 	mc := s.configs[name]
 	if mc == nil {
@@ -144,14 +147,14 @@ func (s *seating) ours(name string) bool {
 	return held || IsNamed(name, s.what) && metav1.GetControllerOf(mc) == nil && marked(mc)
 }
 
-// leaves says that a MachineConfig was made of an object that is not for its pool any more, or is gone.
+// leaves reports whether a MachineConfig was made of an object that is gone, or that is no longer for the pool.
 func (s *seating) leaves(name string, keep map[string]bool) bool {
 	_, held := s.holders[name]
 	return held && !keep[name]
 }
 
-// held is the number of the MachineConfig that an object has in a pool: where it is to be, if it has that, else the
-// last. It is -1 if it has none.
+// held returns the number of the MachineConfig that an object has in a pool, and -1 if it has none. If it has several,
+// its desired place counts, or else the last one.
 func (s *seating) held(pool *mcfgv1.MachineConfigPool, v *Verdict) int {
 	has := func(number int) bool { return s.holders[s.name(pool, number)] == v }
 	if v.Number >= 0 && has(v.Number) {
@@ -165,8 +168,8 @@ func (s *seating) held(pool *mcfgv1.MachineConfigPool, v *Verdict) int {
 	return -1
 }
 
-// of are the objects in a pool, the one that wins last. Who has a place there, or stays in it, keeps it; of those who
-// come to a free one it is the oldest's. The others stay where they are, if they are anywhere.
+// of returns the seats of a pool; the last one wins. An object that has a place, or stays in it, keeps it. If several
+// objects come to a free place, the oldest gets it. The others stay at the places that they have, if any.
 func (s *seating) of(pool *mcfgv1.MachineConfigPool) []*seat {
 	var seats []*seat
 	for _, v := range s.all {
@@ -177,7 +180,7 @@ func (s *seating) of(pool *mcfgv1.MachineConfigPool) []*seat {
 			seats = append(seats, &seat{Verdict: v, number: held, held: held, stays: true})
 		}
 	}
-	for again := true; again; { // who stays can be in the way of another
+	for again := true; again; { // an object that stays can be in the way of another
 		again = false
 		for i, o := range seats {
 			if !o.stays && s.refused(pool, seats, i) {
@@ -190,7 +193,8 @@ func (s *seating) of(pool *mcfgv1.MachineConfigPool) []*seat {
 	return seats
 }
 
-// refused says that somebody else has the place of an object, or comes to it first, and tells the object.
+// refused reports whether something else has the place of an object, or comes to it first. refused notes that in the
+// object's Verdict.
 func (s *seating) refused(pool *mcfgv1.MachineConfigPool, seats []*seat, i int) bool {
 	o := seats[i]
 	name := s.name(pool, o.number)

@@ -18,78 +18,79 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// lastNumber is the highest place that an object can have: names sort by one digit.
+// lastNumber is the highest place that an object can have, since names sort by one digit.
 const lastNumber = 9
 
 // Reasons of the conditions of objects in a series.
 const (
 	ReasonRendered   = "Rendered"
 	ReasonInvalid    = "Invalid"      // the object itself is wrong
-	ReasonSelector   = "NoPool"       // it is for no pool
-	ReasonOrder      = "NoOrder"      // it has no place of its own among those of its pools
-	ReasonBase       = "BaseUnusable" // what it is to come on top of can't be read
-	ReasonForeign    = "NameTaken"    // somebody else has a MachineConfig of the name
-	ReasonUnselected = "NotSelected"  // the pool would not take the MachineConfig
+	ReasonSelector   = "NoPool"       // the object is for no pool
+	ReasonOrder      = "NoOrder"      // it has no place of its own among the objects of its pools
+	ReasonBase       = "BaseUnusable" // the configuration beneath it can't be read
+	ReasonForeign    = "NameTaken"    // a MachineConfig of another maker has the name
+	ReasonUnselected = "NotSelected"  // the pool does not select the MachineConfig
 	ReasonOverridden = "Overridden"   // a MachineConfig of higher precedence wins
-	reasonWrite      = "WriteFailed"  // the API server did not take the MachineConfig
+	reasonWrite      = "WriteFailed"  // the API server refused the MachineConfig
 )
 
-// Series is a kind of objects of which several can be for one pool, each on top of those before it: T is the kind, and
-// S what is asked for in one, without the selector of its pools.
+// Series is a kind of objects. Several of them can be for one pool, each on top of earlier ones. T is the kind. S is
+// the content of an object's spec, without the selector of its pools.
 type Series[T client.Object, S any] struct {
-	// Kind is what the objects are called, What what their MachineConfigs are called by.
+	// Kind is the kind of the objects. What is the word for the kind in the names of MachineConfigs.
 	Kind, What string
-	// Spec is what is asked for, and for which pools.
+	// Spec returns the content of an object, and the selector of its pools.
 	Spec func(T) (*S, *metav1.LabelSelector)
-	// Base is what a pool has without the objects.
+	// Base returns what a pool has without the objects.
 	Base func(w *World, pool *mcfgv1.MachineConfigPool, around *Around) (Layer[S], error)
 }
 
-// Layer is what the objects of a pool come to so far.
+// Layer is the merged content of a pool's objects so far.
 type Layer[S any] interface {
-	// Over is the layer with one more on top. It leaves the one beneath as it is. Errors say what is wrong with the
-	// object, with the field.
+	// Over returns the layer with one more object on top, and does not change the layer itself. Errors name the wrong
+	// field of the object.
 	Over(spec *S) (Layer[S], error)
-	// Ignition is the config that brings all of it to a host, and the paths in it that count for nothing if a later
+	// Ignition returns the config that brings the content to a host. paths are those that have no effect if a later
 	// MachineConfig has them.
 	Ignition() (config []byte, paths []string, err error)
 }
 
 // Decision is what is to be done, by names in order.
 type Decision struct {
-	// Write are MachineConfigs as they are to be, Remove those that are to go.
+	// Write are MachineConfigs as they are to be. Remove are MachineConfigs that are to be deleted.
 	Write, Remove []*mcfgv1.MachineConfig
 	// Objects has all objects, by name.
 	Objects map[string]*Verdict
 }
 
-// Verdict is what is to be said of one object.
+// Verdict is the result for one object.
 type Verdict struct {
 	Object client.Object
-	// Number is its place, -1 where it has none.
+	// Number is the object's place, -1 if it has none.
 	Number int
-	// Configs are its MachineConfigs: those that are there, and those that are to be.
+	// Configs are the object's MachineConfigs: the existing ones and the desired ones.
 	Configs map[string]bool
 
 	pools    []*mcfgv1.MachineConfigPool
 	problems []problem
-	// unread: nobody knows for which pools it is, so all that it has stays. misplaced: or where it belongs in them.
+	// unread means that the object's pools are not known, so all its MachineConfigs stay. misplaced means that its place
+	// in them is not known.
 	unread, misplaced bool
 }
 
-// waits: nobody has to change the object, what it lacks may come.
+// problem is a problem of an object. waits means that the object need not change, since what it lacks may come.
 type problem struct {
 	reason, message string
 	waits           bool
 }
 
-// say is for each pool anew, and what is the same in several is said once.
+// say adds a problem. The same problem in several pools is added once.
 func (v *Verdict) say(reason, format string, args ...any) {
 	v.add(problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "), false})
 }
 
-// wait says what is lacking. Pools and what is for them are often applied together, in any order: the first look at one
-// is no failure for lack of the other.
+// wait adds that something is lacking. Pools and their objects are often applied together, in any order. So the first
+// look at one is no failure if the other is missing.
 func (v *Verdict) wait(reason, format string, args ...any) {
 	v.add(problem{reason, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "), true})
 }
@@ -100,7 +101,7 @@ func (v *Verdict) add(p problem) {
 	}
 }
 
-// Conditions are what is said of an object. The last is the one that readers go by, the first its older name.
+// Conditions returns the conditions of an object. Readers use the last one; the first has its older name.
 func (v *Verdict) Conditions() []metav1.Condition {
 	good, waits, bad := metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionFalse
 	reason, message := ReasonRendered, "Success"
@@ -123,7 +124,7 @@ func (v *Verdict) Conditions() []metav1.Condition {
 	}
 }
 
-// SuffixOf is how a place is spelled.
+// SuffixOf returns the suffix for a place.
 func SuffixOf(number int) string {
 	if number == 0 {
 		return ""
@@ -131,8 +132,8 @@ func SuffixOf(number int) string {
 	return strconv.Itoa(number)
 }
 
-// Decide is the whole of a series' mind. Whatever is wrong with an object, what it was when it was last right stays in
-// force, for itself and in those above it, and holds up neither others nor what is below it.
+// Decide makes all decisions of a series. If an object is wrong, its last accepted content stays in force, for itself
+// and in the objects above it. A wrong object holds up neither other objects nor those below it.
 func (s Series[T, S]) Decide(w *World, objects []T, version string) *Decision {
 	d := &Decision{Objects: map[string]*Verdict{}}
 	at := s.seat(w, objects)
@@ -153,7 +154,7 @@ func (s Series[T, S]) Decide(w *World, objects []T, version string) *Decision {
 			}
 			at.configs[mc.Name], keep[mc.Name] = mc, true
 		}
-		for number := range lastNumber + 1 { // what goes is not what another pool is to take over
+		for number := range lastNumber + 1 { // a MachineConfig to be removed must not go over to another pool
 			if name := at.name(pool, number); at.leaves(name, keep) {
 				delete(at.configs, name)
 			}
@@ -167,7 +168,7 @@ func (s Series[T, S]) Decide(w *World, objects []T, version string) *Decision {
 	return d
 }
 
-// seat finds the pools of each object, and its place among those that share a pool with it.
+// seat finds the pools of each object, and its place among the objects that share a pool with it.
 func (s Series[T, S]) seat(w *World, objects []T) *seating {
 	at := &seating{kind: s.Kind, what: s.What, configs: map[string]*mcfgv1.MachineConfig{}}
 	for _, mc := range w.Configs {
@@ -183,7 +184,7 @@ func (s Series[T, S]) seat(w *World, objects []T) *seating {
 	return at
 }
 
-// inOrder has the pool of all workers first: custom pools take its MachineConfigs over.
+// inOrder returns the pools with the pool of all workers first, since custom pools take over its MachineConfigs.
 func inOrder(pools []*mcfgv1.MachineConfigPool) []*mcfgv1.MachineConfigPool {
 	return slices.SortedFunc(slices.Values(pools), func(a, b *mcfgv1.MachineConfigPool) int {
 		if (a.Name == api.PoolWorker) != (b.Name == api.PoolWorker) {
@@ -193,7 +194,7 @@ func inOrder(pools []*mcfgv1.MachineConfigPool) []*mcfgv1.MachineConfigPool {
 	})
 }
 
-// selectPools finds the pools that the object is for: none, if it is about to go.
+// selectPools finds the pools that the object is for. An object that is being deleted is for none.
 func (v *Verdict) selectPools(of *metav1.LabelSelector, pools []*mcfgv1.MachineConfigPool) {
 	if v.Object.GetDeletionTimestamp() != nil {
 		return
@@ -220,8 +221,9 @@ func (v *Verdict) selectPools(of *metav1.LabelSelector, pools []*mcfgv1.MachineC
 	}
 }
 
-// renderPool makes the MachineConfigs of a pool. Each has all that those before it say too, since of files with one
-// path the last one wins whole. So where one can't be made, those above it stay as they are. What does goes to keep.
+// renderPool makes the MachineConfigs of a pool. Each has the content of all earlier objects too, since of files with
+// one path only the last has an effect. So if one MachineConfig can't be made, those above it stay as they are, and
+// keep has their names.
 func (s Series[T, S]) renderPool(
 	w *World, pool *mcfgv1.MachineConfigPool, at *seating, version string, keep map[string]bool,
 ) (out []*mcfgv1.MachineConfig) {
@@ -245,7 +247,7 @@ func (s Series[T, S]) renderPool(
 		if stuck != nil {
 			o.say(ReasonBase, "%v", stuck)
 		} else if next, stuck = s.make(top, o, held); next == nil && stuck == nil {
-			continue // it has never been right
+			continue // the object has never been accepted
 		}
 		if stuck != nil {
 			for _, stays := range []string{name, at.name(pool, o.held)} {
@@ -256,7 +258,7 @@ func (s Series[T, S]) renderPool(
 		top = next.layer
 		mc := Config(pool.Name, name, next.config)
 		mc.Annotations = map[string]string{api.GeneratedBy: version, api.AcceptedKey: api.Encode(next.spec)}
-		// Nothing is blocked by what it belongs to: our finalizer sees to the order.
+		// The owner's deletion is not blocked: the finalizers of this controller enforce the order.
 		mc.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: mcfgv1.GroupVersion.String(), Kind: s.Kind, Name: o.Object.GetName(), UID: o.Object.GetUID(),
 			Controller: new(true),
@@ -274,7 +276,8 @@ func (s Series[T, S]) renderPool(
 	return out
 }
 
-// made is what an object comes to in a pool: of which spec, with those before it, and as Layer.Ignition has it.
+// made is the result of an object in a pool: its spec, the layer with earlier objects, and the results of
+// Layer.Ignition.
 type made[S any] struct {
 	spec   *S
 	layer  Layer[S]
@@ -282,8 +285,8 @@ type made[S any] struct {
 	paths  []string
 }
 
-// make puts an object on top of those before it: as it is, or as it was accepted, which held knows. It is nil if
-// there is nothing of the object, and an error if what there is does not fit any more.
+// make puts an object on top of earlier ones, as it is now, or else as it was accepted, which held records. make
+// returns nil if the object was never accepted. make returns an error if the accepted content no longer fits.
 func (s Series[T, S]) make(top Layer[S], o *seat, held *mcfgv1.MachineConfig) (*made[S], error) {
 	on := func(spec *S) (*made[S], error) {
 		layer, err := top.Over(spec)
@@ -323,7 +326,7 @@ func (s Series[T, S]) make(top Layer[S], o *seat, held *mcfgv1.MachineConfig) (*
 	return next, nil
 }
 
-// accepted is what a MachineConfig was made of, nil where nobody knows.
+// accepted returns the spec that a MachineConfig was made of, and nil if that is not known.
 func accepted[S any](mc *mcfgv1.MachineConfig) *S {
 	if mc == nil {
 		return nil

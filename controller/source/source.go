@@ -20,7 +20,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Name is what the MachineConfig is called that is made for a pool of an object with this suffix.
+// Name returns the name of the MachineConfig that is made for a pool of an object with this suffix.
 func Name(pool, what, suffix string) string {
 	name := "99-" + pool + "-generated-" + what
 	if suffix != "" {
@@ -29,19 +29,19 @@ func Name(pool, what, suffix string) string {
 	return name
 }
 
-// IsNamed says that a name is one of Name's, for whichever pool.
+// IsNamed reports whether Name returns this name for some pool.
 func IsNamed(name, what string) bool {
 	ok, err := regexp.MatchString(`^99-.+-generated-`+regexp.QuoteMeta(what)+`(-[1-9])?$`, name)
 	return ok && err == nil
 }
 
-// File is one of a MachineConfig, for everybody to read.
+// File is a file of a MachineConfig, readable by everybody.
 type File struct {
 	Path     string
 	Contents []byte
 }
 
-// Ignition is the Ignition config of files in any order, links and units, as JSON.
+// Ignition returns the Ignition config of files in any order, links and units, as JSON.
 func Ignition(files []File, links []types.Link, units []types.Unit) ([]byte, error) {
 	files = slices.SortedFunc(slices.Values(files), func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	c := types.Config{Ignition: types.Ignition{Version: types.MaxVersion.String()}}
@@ -62,21 +62,21 @@ func Ignition(files []File, links []types.Link, units []types.Unit) ([]byte, err
 	return raw, nil
 }
 
-// Config makes the MachineConfig of that name for a pool, of an Ignition config.
+// Config makes the MachineConfig of that name for a pool, from an Ignition config.
 func Config(pool, name string, ignition []byte) *mcfgv1.MachineConfig {
 	mc := &mcfgv1.MachineConfig{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{api.Role: pool}}}
 	mc.Spec.Config.Raw = ignition
 	return mc
 }
 
-// Around are the MachineConfigs of a pool that come before one that is made for it, and those that come after it.
+// Around are the MachineConfigs of a pool before and after a MachineConfig that is made for it.
 type Around struct {
 	name  string
 	under []*machineconfig.Document
 	over  []*machineconfig.Document
 }
 
-// AroundOf finds what lies around the MachineConfig of that name. own says of which no account is taken, because they
+// AroundOf finds the MachineConfigs around the one of that name. own reports which of them are left out, because they
 // are made in the same way and together with it.
 func AroundOf(
 	pool *mcfgv1.MachineConfigPool, configs []*mcfgv1.MachineConfig, name string, own func(*mcfgv1.MachineConfig) bool,
@@ -102,7 +102,7 @@ func AroundOf(
 	return a, nil
 }
 
-// Beneath is what the pool has without the MachineConfig.
+// Beneath returns what the pool has without the MachineConfig.
 func (a *Around) Beneath(pool string) (*machineconfig.Config, error) {
 	if len(a.under) == 0 {
 		return &machineconfig.Config{}, nil
@@ -111,7 +111,7 @@ func (a *Around) Beneath(pool string) (*machineconfig.Config, error) {
 	return c, err
 }
 
-// Bringing names the MachineConfig beneath whose file of that path counts, "" if there is none.
+// Bringing returns the name of the MachineConfig beneath whose file of that path counts, and "" if no such file exists.
 func (a *Around) Bringing(path string) string {
 	for _, d := range slices.Backward(a.under) {
 		if brings(d, path) {
@@ -121,8 +121,7 @@ func (a *Around) Bringing(path string) string {
 	return ""
 }
 
-// Replaced is an error for each MachineConfig that replaces one of these files after the one in question has had its
-// say.
+// Replaced returns an error for each later MachineConfig that replaces one of these files.
 func (a *Around) Replaced(paths ...string) error {
 	var errs []error
 	for _, d := range a.over {
@@ -136,14 +135,15 @@ func (a *Around) Replaced(paths ...string) error {
 	return errors.Join(errs...)
 }
 
-// brings says that a MachineConfig has a file. One that can't be read has none: the pool says what is wrong with it.
+// brings reports whether a MachineConfig has a file. A MachineConfig that can't be read has none: the pool reports that
+// error.
 func brings(d *machineconfig.Document, path string) bool {
 	c, err := machineconfig.Parse(d.Object)
 	return err == nil && slices.ContainsFunc(c.Files, func(f machineconfig.File) bool { return f.Path == path })
 }
 
-// Contents are those of a file in a configuration, nil if it has none of that path, or no contents for it, and never
-// nil otherwise.
+// Contents returns the contents of a file in a configuration. Contents returns nil if the configuration has no file of
+// that path, or no contents for it, and never otherwise.
 func Contents(c *machineconfig.Config, path string) []byte {
 	i := slices.IndexFunc(c.Files, func(f machineconfig.File) bool { return f.Path == path && !f.NoContents })
 	if i < 0 {
@@ -152,7 +152,7 @@ func Contents(c *machineconfig.Config, path string) []byte {
 	return append([]byte{}, c.Files[i].Contents...)
 }
 
-// Selected says whether a pool selects what is made for another one, or for itself.
+// Selected reports whether a pool selects what is made for another pool, or for itself.
 func Selected(pool *mcfgv1.MachineConfigPool, by string) (bool, error) {
 	s, err := metav1.LabelSelectorAsSelector(pool.Spec.MachineConfigSelector)
 	if err != nil {

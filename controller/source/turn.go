@@ -18,16 +18,16 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// SeriesController makes MachineConfigs of the objects of a series, and writes of these the status, their finalizers,
-// and the annotation that says where one stands among others.
+// SeriesController makes MachineConfigs of the objects of a series. Of the objects it writes the status, the
+// finalizers, and the annotation with the object's place.
 type SeriesController[T client.Object, S any] struct {
 	Series[T, S]
-	// Name is the controller's, Version what MachineConfigs say that they were made by, "unknown" if empty.
+	// Name is the controller's name. Version is the maker's version in MachineConfigs, "unknown" if empty.
 	Name, Version string
-	// New is an object without content, List reads those that there are.
+	// New is an object without content. List reads the existing objects.
 	New  T
 	List func(context.Context, client.Reader) ([]T, error)
-	// Status is what an object says, SetStatus has it say something else.
+	// Status returns an object's status. SetStatus sets it.
 	Status    func(T) (observed int64, said []metav1.Condition)
 	SetStatus func(T, int64, []metav1.Condition)
 
@@ -51,8 +51,8 @@ func (c SeriesController[T, S]) Add(mgr ctrl.Manager) error {
 	}}.Add(mgr)
 }
 
-// turn brings the cluster to what is decided. An object bears its finalizers before it has MachineConfigs, and says
-// that it was handled after all of them are as they should be, so that a pool is rendered once.
+// turn carries out what is decided. An object gets its finalizers before its first MachineConfig. Its status is written
+// after all its MachineConfigs are as they should be, so that a pool is rendered once.
 func (c SeriesController[T, S]) turn(ctx context.Context) error {
 	w, err := Read(ctx, c.client)
 	if err != nil {
@@ -93,12 +93,12 @@ func (c SeriesController[T, S]) turn(ctx context.Context) error {
 	}
 	for _, mc := range d.Remove {
 		if owner := metav1.GetControllerOf(mc); owner != nil && failed[owner.Name] {
-			continue // it may be what there is of an object whose next one could not be written
+			continue // this may be the only MachineConfig of an object whose next one could not be written
 		}
 		errs = append(errs, Remove(ctx, c.client, mc))
 	}
 	if slices.ContainsFunc(errs, Behind) {
-		return Worst(errs) // what was decided upon is not so any more
+		return Worst(errs) // the decision is out of date
 	}
 	for _, name := range slices.Sorted(maps.Keys(claimed)) {
 		errs = append(errs, c.report(ctx, claimed[name], d.Objects[name].Conditions()))
@@ -106,8 +106,8 @@ func (c SeriesController[T, S]) turn(ctx context.Context) error {
 	return Worst(errs)
 }
 
-// claim writes where an object stands and its finalizers, which are named after its MachineConfigs as upstream's, and
-// returns it as it is then.
+// claim writes an object's place and its finalizers, which are named after its MachineConfigs, as upstream's are. claim
+// returns the object after that.
 func (c SeriesController[T, S]) claim(ctx context.Context, v *Verdict) (T, error) {
 	var none T
 	changed, ok := v.Object.DeepCopyObject().(T)
@@ -137,8 +137,9 @@ func (c SeriesController[T, S]) claim(ctx context.Context, v *Verdict) (T, error
 	return changed, nil
 }
 
-// ends says that nothing is to be said of an object any more: it is about to go, and there is something of it still, or
-// nothing holds it any more. One that somebody else holds says that it was handled, because its pools wait for that.
+// ends reports whether an object's status needs no more writing. Such an object is being deleted, and still has
+// MachineConfigs or has no finalizers left. If only another controller's finalizer is left, the status is still
+// written, because pools wait for it.
 func (c SeriesController[T, S]) ends(object T) bool {
 	left := object.GetFinalizers()
 	return object.GetDeletionTimestamp() != nil && (len(left) == 0 || slices.ContainsFunc(left, func(f string) bool {
@@ -146,7 +147,7 @@ func (c SeriesController[T, S]) ends(object T) bool {
 	}))
 }
 
-// report writes the status where it is not so already.
+// report writes the status if it differs.
 func (c SeriesController[T, S]) report(ctx context.Context, object T, conditions []metav1.Condition) error {
 	if c.ends(object) {
 		return nil

@@ -25,16 +25,16 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// World is what Look reads of the cluster. The objects are the cache's own.
+// World is what Look reads of the cluster. The objects belong to the cache.
 type World struct {
-	// Pools are those that are to stay, by name.
+	// Pools are the pools that are not being deleted, by name.
 	Pools []*mcfgv1.MachineConfigPool
 	// Configs are the MachineConfigs that pools are rendered from, by name.
 	Configs []*mcfgv1.MachineConfig
 	Nodes   []*corev1.Node
 }
 
-// Read reads the world.
+// Read reads the World.
 func Read(ctx context.Context, from client.Reader) (*World, error) {
 	var pools mcfgv1.MachineConfigPoolList
 	var configs mcfgv1.MachineConfigList
@@ -63,7 +63,7 @@ func Read(ctx context.Context, from client.Reader) (*World, error) {
 	return w, nil
 }
 
-// Config is a MachineConfig of the world, nil if there is none of that name.
+// Config returns a MachineConfig of the World, and nil if none has that name.
 func (w *World) Config(name string) *mcfgv1.MachineConfig {
 	i := slices.IndexFunc(w.Configs, func(mc *mcfgv1.MachineConfig) bool { return mc.Name == name })
 	if i < 0 {
@@ -72,12 +72,14 @@ func (w *World) Config(name string) *mcfgv1.MachineConfig {
 	return w.Configs[i]
 }
 
-// Behind says that somebody else wrote, or that the cache is behind: the next turn sees it.
+// Behind reports whether another program wrote at the same time, or the cache is behind. The next turn sees the new
+// state.
 func Behind(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
 
-// Worst joins errors. Of those that the next turn may not meet it is one, if there is nothing else.
+// Worst joins errors. Errors that are Behind, which the next turn may not meet, count only if no others exist. Then one
+// is returned.
 func Worst(errs []error) error {
 	var soon error
 	var rest []error
@@ -94,7 +96,7 @@ func Worst(errs []error) error {
 	return soon
 }
 
-// Untold is an error of the API server as people are told it. An object that is invalid is told by its fields, because
+// Untold returns the text of an API server's error. An error about an invalid object is reduced to its fields, because
 // the server quotes their values.
 func Untold(err error) string {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
@@ -112,11 +114,12 @@ func Untold(err error) string {
 	return fmt.Sprintf("MachineConfig/%s is refused: invalid fields %s", name, strings.Join(fields, ", "))
 }
 
-// OneLine is an error that may be several, as a condition has it.
+// OneLine returns an error, which may consist of several, on one line for a condition.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// Onto is a MachineConfig as it is to be where another is there, or nothing: what is made, with the labels, annotations
-// and owners of others. Of owners that control one there is one, so another one goes.
+// Onto returns a MachineConfig as it is to be, on top of an existing one, if any. It has the content of made, with the
+// labels, annotations and owners that others have set. A MachineConfig can have one controlling owner, so another one
+// is dropped.
 func Onto(is, made *mcfgv1.MachineConfig) *mcfgv1.MachineConfig {
 	if is == nil {
 		return made.DeepCopy()
@@ -133,7 +136,7 @@ func Onto(is, made *mcfgv1.MachineConfig) *mcfgv1.MachineConfig {
 	return to
 }
 
-// Same says that a MachineConfig needs no writing to be as Onto has it.
+// Same reports whether a MachineConfig already is as Onto returned it.
 func Same(is, to *mcfgv1.MachineConfig) bool { return is != nil && equality.Semantic.DeepEqual(is, to) }
 
 func over(under, by map[string]string) map[string]string {
@@ -145,7 +148,7 @@ func over(under, by map[string]string) map[string]string {
 	return out
 }
 
-// SameSpec says that two specs are the same, however the API server spells them.
+// SameSpec reports whether two specs are the same, in any spelling of the API server's.
 func SameSpec(a, b *mcfgv1.MachineConfigSpec) bool {
 	x, y := a.DeepCopy(), b.DeepCopy()
 	x.Config.Raw, y.Config.Raw = nil, nil
@@ -160,7 +163,7 @@ func sameJSON(a, b []byte) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// Write brings a MachineConfig from what is there, nil for nothing, to what Onto has made of it.
+// Write creates a MachineConfig, or changes the existing one, to the result of Onto. is is nil if none exists.
 func Write(ctx context.Context, c client.Writer, is, to *mcfgv1.MachineConfig) error {
 	switch {
 	case is == nil:
@@ -178,7 +181,7 @@ func Write(ctx context.Context, c client.Writer, is, to *mcfgv1.MachineConfig) e
 	return nil
 }
 
-// Remove deletes a MachineConfig exactly as it was looked at.
+// Remove deletes a MachineConfig if it is still as it was read.
 func Remove(ctx context.Context, c client.Writer, mc *mcfgv1.MachineConfig) error {
 	if mc.DeletionTimestamp != nil {
 		return nil

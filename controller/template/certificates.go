@@ -9,8 +9,8 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// certificates are those in a ControllerConfig, in the order of the bundles, under upstream's names for these. No
-// bundle is an error: one that can't be read is said, by its field, and the others count.
+// certificates returns the certificates in a ControllerConfig, in the order of the bundles, under upstream's names. A
+// bundle that can't be read is not an error: it is reported by its field, and the other bundles count.
 func certificates(s *mcfgv1.ControllerConfigSpec) (out []mcfgv1.ControllerCertificate, unreadable []string) {
 	for _, b := range machineconfig.Bundles(s) {
 		found, err := b.Certificates()

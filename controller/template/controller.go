@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package template makes the MachineConfigs that every node of a role has, of a set of templates and the
-// ControllerConfig. It does so where the ControllerConfig names a set, and nowhere else. What it made it keeps as it
-// made it; of the ControllerConfig it writes the status.
+// Package template makes the MachineConfigs that every node of a role has, from a set of templates and the
+// ControllerConfig. The package does so only where the ControllerConfig names a set. The package restores its
+// MachineConfigs after changes from outside. Of the ControllerConfig the package writes the status.
 package template
 
 import (
@@ -27,25 +27,25 @@ import (
 	"github.com/noderefit/noderefit/controller/source"
 )
 
-// Name is the controller's, as the command line knows it.
+// Name is the controller's name on the command line.
 const Name = "template"
 
 const kindControllerConfig = "ControllerConfig"
 
-// The events, on the MachineConfig and about the ControllerConfig.
+// The reasons of events on the MachineConfig and about the ControllerConfig.
 const (
 	eventMade     = "TemplateApplied"
 	eventChanged  = "TemplateChanged"
-	eventRestored = "TemplateRestored" // what somebody else changed was put back
+	eventRestored = "TemplateRestored" // a change from outside was undone
 	eventGone     = "TemplateRemoved"
 )
 
-// dirPace is the time between two looks at a folder of templates, which nothing tells of changes.
+// dirPace is the time between two looks at a folder of templates. Changes in the folder are not reported otherwise.
 const dirPace = time.Minute
 
-// Options are what the controller can be run with.
+// Options are the options of the controller.
 type Options struct {
-	// Version is what MachineConfigs say that they were made by, "unknown" if empty.
+	// Version is the maker's version in MachineConfigs, "unknown" if empty.
 	Version string
 	Sets    Sets
 }
@@ -81,12 +81,12 @@ type reconciler struct {
 	version string
 }
 
-// look looks at everything there is: one ControllerConfig and what is made of it.
+// look looks at everything: the one ControllerConfig and the MachineConfigs made of it.
 func (r *reconciler) look(ctx context.Context) error {
 	cc := &mcfgv1.ControllerConfig{}
 	err := r.client.Get(ctx, client.ObjectKey{Name: api.ControllerConfig}, cc)
 	if apierrors.IsNotFound(err) || err == nil && cc.DeletionTimestamp != nil {
-		return nil // what was made of it, Kubernetes' garbage collector takes away
+		return nil // Kubernetes' garbage collector removes what was made of it
 	}
 	if err != nil {
 		return fmt.Errorf("reading ControllerConfig/%s: %w", api.ControllerConfig, err)
@@ -113,7 +113,7 @@ func (r *reconciler) look(ctx context.Context) error {
 			"rename or delete it, and it is made", strings.Join(d.taken, ", MachineConfig/"))})
 	}
 	if n := len(d.changes); n > 0 {
-		// Nothing is rendered meanwhile: a part of a set is no configuration.
+		// No pool is rendered meanwhile: a part of a set is not a configuration.
 		to := outcome{reasonRunning, fmt.Sprintf("%d of %d MachineConfigs have to be written", n, len(wanted))}
 		if cc, err = r.say(ctx, cc, status(cc, to, 0, metav1.Now())); err != nil {
 			return err
@@ -161,13 +161,13 @@ func (r *reconciler) apply(ctx context.Context, cc *mcfgv1.ControllerConfig, c c
 	return nil
 }
 
-// fail says on the ControllerConfig what is wrong. What was made before stays as it is.
+// fail reports the error in the ControllerConfig's status. The MachineConfigs stay as they are.
 func (r *reconciler) fail(ctx context.Context, cc *mcfgv1.ControllerConfig, o outcome) error {
 	_, err := r.say(ctx, cc, status(cc, o, 0, metav1.Now()))
 	return err
 }
 
-// say writes the status, and returns the ControllerConfig as it is then.
+// say writes the status, and returns the ControllerConfig after that.
 func (r *reconciler) say(
 	ctx context.Context, cc *mcfgv1.ControllerConfig, s mcfgv1.ControllerConfigStatus,
 ) (*mcfgv1.ControllerConfig, error) {

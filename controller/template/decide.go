@@ -31,19 +31,19 @@ const (
 // change is what one MachineConfig needs, and why.
 type change struct {
 	is     *mcfgv1.MachineConfig // nil: it is to be made
-	to     *mcfgv1.MachineConfig // nil: it is to go
+	to     *mcfgv1.MachineConfig // nil: it is to be removed
 	event  string
 	reason string
 }
 
-// decision is what is to be done. Where somebody else has one of the names nothing is: half of a set is no
-// configuration.
+// decision is what is to be done. If another program has a MachineConfig of one of the names, nothing is done: half of
+// a set is not a configuration.
 type decision struct {
 	changes []change
 	taken   []string
 }
 
-// decide compares what is to be with what is there.
+// decide compares the wanted MachineConfigs with those found.
 func decide(wanted, found []*mcfgv1.MachineConfig) decision {
 	var d decision
 	there := map[string]*mcfgv1.MachineConfig{}
@@ -76,7 +76,7 @@ func decide(wanted, found []*mcfgv1.MachineConfig) decision {
 	return d
 }
 
-// ours says that a MachineConfig was made of templates under the name that it has: not that it is a copy of one.
+// ours reports whether a MachineConfig was made of templates under its own name. A copy has the mark of another name.
 func ours(mc metav1.Object) bool {
 	if marked, own := source.Marked(mc); marked {
 		return own
@@ -85,7 +85,8 @@ func ours(mc metav1.Object) bool {
 	return o != nil && o.Kind == kindControllerConfig && o.Name == api.ControllerConfig
 }
 
-// compare is what has to change of one that is there, nil for nothing. Labels, annotations and owners of others stay.
+// compare returns what has to change in an existing MachineConfig, and nil if nothing has. Labels, annotations and
+// owners that others have set stay.
 func compare(is, wanted *mcfgv1.MachineConfig) *change {
 	to := source.Onto(is, wanted)
 	if source.Same(is, to) {
@@ -102,7 +103,7 @@ func compare(is, wanted *mcfgv1.MachineConfig) *change {
 		"; it is as it was made again. To override it, have a MachineConfig of your own with a higher name"}
 }
 
-// differences names what people can have changed, and shows none of it.
+// differences returns the names of the parts that differ, without their content.
 func differences(is, to *mcfgv1.MachineConfig) []string {
 	var out []string
 	if !source.SameSpec(&is.Spec, &to.Spec) {
@@ -114,7 +115,8 @@ func differences(is, to *mcfgv1.MachineConfig) []string {
 	return out
 }
 
-// own marks what was made of a ControllerConfig. It goes with it, and does not hold up that it goes.
+// own marks a MachineConfig as made of a ControllerConfig. The MachineConfig is deleted with the ControllerConfig, and
+// does not block that deletion.
 func own(cc *mcfgv1.ControllerConfig, mc *mcfgv1.MachineConfig, version string) {
 	mc.Annotations = map[string]string{api.GeneratedBy: version, api.MadeAs: source.Mark(mc)}
 	mc.OwnerReferences = []metav1.OwnerReference{{
@@ -123,10 +125,10 @@ func own(cc *mcfgv1.ControllerConfig, mc *mcfgv1.MachineConfig, version string) 
 	}}
 }
 
-// outcome is how a turn ended: reason "" where all is well, reasonRunning where it has not ended.
+// outcome is how a turn ended. reason is "" after success, and reasonRunning if the turn has not ended.
 type outcome struct{ reason, message string }
 
-// status is what the ControllerConfig is to say.
+// status returns the desired status of the ControllerConfig.
 func status(cc *mcfgv1.ControllerConfig, o outcome, made int, now metav1.Time) mcfgv1.ControllerConfigStatus {
 	s := *cc.Status.DeepCopy()
 	s.ObservedGeneration = cc.Generation
@@ -145,7 +147,7 @@ func status(cc *mcfgv1.ControllerConfig, o outcome, made int, now metav1.Time) m
 		done, failed = outcome{reasonFailing, "what there was stays as it is: " + o.message}, o
 	}
 	if len(unreadable) > 0 {
-		// It holds up no configuration, for the certificates are in none.
+		// An unreadable bundle holds up no configuration, since no configuration has the certificates.
 		done.message += "; not among the certificates: " + strings.Join(unreadable, "; ")
 	}
 	for _, c := range []mcfgv1.ControllerConfigStatusCondition{
@@ -172,8 +174,9 @@ func status(cc *mcfgv1.ControllerConfig, o outcome, made int, now metav1.Time) m
 	return s
 }
 
-// withdrawn is the status of a ControllerConfig that no longer names templates: nobody makes any of it, so nobody is
-// waited for. What was made stays; a node without a unit for its kubelet is nobody's wish.
+// withdrawn returns the status of a ControllerConfig that no longer names templates. No MachineConfigs are made of it
+// any more, so nothing waits for it. The existing MachineConfigs stay, since nodes need them: without one, a node has
+// no unit for its kubelet.
 func withdrawn(cc *mcfgv1.ControllerConfig) mcfgv1.ControllerConfigStatus {
 	s := *cc.Status.DeepCopy()
 	s.ObservedGeneration = cc.Generation

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// fragment is what one template rendered to.
+// fragment is the result of rendering one template.
 type fragment struct {
 	path string
 	text []byte
@@ -39,13 +39,13 @@ type ignition struct {
 	} `json:"systemd,omitzero"`
 }
 
-// kind is a folder of templates and what becomes of what is in it.
+// kind is a folder of templates, and what is made of its content.
 type kind struct {
 	name string
 	add  func(fragment, *ignition, *mcfgv1.MachineConfig) error
 }
 
-// kinds are those that there are. A fragment is one element of a Butane config, or a list of names.
+// kinds are all kinds. A fragment is one element of a Butane config, or a list of names.
 var kinds = []kind{
 	{"files", element("storage", "files")},
 	{"links", element("storage", "links")},
@@ -67,10 +67,10 @@ func add(f fragment, to *[]string) error {
 	return nil
 }
 
-// above is how many lines stand above a fragment in the Butane config that is made of it.
+// above is the number of lines before the fragment in the Butane config that is made of it.
 const above = 5
 
-// element has Butane translate a fragment by itself, so that whatever is wrong has a line.
+// element has Butane translate a fragment by itself, so that every error has a line.
 func element(section, list string) func(fragment, *ignition, *mcfgv1.MachineConfig) error {
 	return func(f fragment, to *ignition, _ *mcfgv1.MachineConfig) error {
 		var doc bytes.Buffer
@@ -81,7 +81,7 @@ func element(section, list string) func(fragment, *ignition, *mcfgv1.MachineConf
 			}
 			doc.Write(line)
 		}
-		// Uncompressed, so that people can read it, and another compiler does not spell it otherwise.
+		// The contents are not compressed, so that people can read them, and another compiler gives the same result.
 		options := common.TranslateBytesOptions{Raw: true}
 		options.NoResourceAutoCompression = true
 		out, report, err := butane.TranslateBytes(doc.Bytes(), options)
@@ -120,7 +120,7 @@ var (
 	quoted     = regexp.MustCompile("`[^`]*`|\"[^\"]*\"|'[^']*'")
 )
 
-// lowered counts the lines of a parser's message from where the fragment begins.
+// lowered makes the line numbers in a parser's message count from where the fragment begins.
 func lowered(message string) string {
 	message = lineNumber.ReplaceAllStringFunc(message, func(s string) string {
 		n, err := strconv.Atoi(strings.TrimPrefix(s, "line "))
@@ -132,5 +132,5 @@ func lowered(message string) string {
 	return strings.Join(strings.Fields(message), " ")
 }
 
-// hidden keeps what was rendered out of a message: parsers quote it.
+// hidden removes quoted text from a message: parsers quote what was rendered.
 func hidden(message string) string { return quoted.ReplaceAllString(message, "…") }

@@ -12,8 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// functions are those of upstream's (most of which are sprig's) that have nothing to do with an OpenShift. Their errors
-// show no values.
+// functions are upstream's functions that are not specific to OpenShift; most are sprig's. Their errors show no values.
 var functions = template.FuncMap{
 	"b64enc":     func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
 	"contains":   func(part, s string) bool { return strings.Contains(s, part) },

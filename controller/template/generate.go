@@ -25,15 +25,15 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// values is what templates see, under upstream's names: of the ControllerConfig what is neither a secret nor renewed by
-// itself. Certificates and pull secrets are not there: in a MachineConfig they would be for everybody to read, would
-// wait while a pool is paused, and each renewal would be a rollout.
+// values is what templates see, under upstream's names. Of the ControllerConfig it has what is neither a secret nor
+// renewed automatically. It has no certificates and no pull secrets. In a MachineConfig everybody could read these,
+// they would wait while a pool is paused, and each renewal would be a rollout.
 type values struct {
 	// Role is the folder that is rendered, such as worker.
 	Role string
-	// Values are those of the set, each as the ControllerConfig or else the set says.
+	// Values are the values of the set, each from the ControllerConfig, or else from the set.
 	Values map[string]string
-	// Platform is what the folders of a platform are called, "none" without one.
+	// Platform is the name of a platform's folders, "none" without a platform.
 	Platform string
 
 	ClusterDNSIP                   string
@@ -51,9 +51,9 @@ type values struct {
 }
 
 const (
-	// shared is the folder of what the first MachineConfig of every role gets too.
+	// shared is the folder whose content the first MachineConfig of every role gets too.
 	shared = "common"
-	// valuesFile says which values a set knows.
+	// valuesFile declares the values that a set knows.
 	valuesFile = "values.yaml"
 	base       = "_base"
 )
@@ -61,16 +61,16 @@ const (
 // onPremises are the platforms that share a folder upstream.
 var onPremises = []string{"baremetal", "kubevirt", "nutanix", "openstack", "ovirt", "vsphere"}
 
-// value is one that a set can be told.
+// value is a value that a set declares.
 type value struct {
 	About   string   `json:"about"`
 	Default string   `json:"default"`
 	OneOf   []string `json:"oneOf,omitempty"`
 }
 
-// Generate renders a set of templates: <role>/<name>/<layer>/<kind>/<file>, as upstream has them. Of files of one name
-// the one in the latest layer counts, and one that renders to nothing takes those before it away. The MachineConfigs
-// are by name. Errors name file and line, and show nothing of what was rendered.
+// Generate renders a set of templates: <role>/<name>/<layer>/<kind>/<file>, as upstream has them. Of files with the
+// same name the one in the latest layer counts. A file that renders to nothing removes those of earlier layers. The
+// MachineConfigs are sorted by name. Errors name file and line, and show nothing of what was rendered.
 func Generate(set fs.FS, cc *mcfgv1.ControllerConfig) ([]*mcfgv1.MachineConfig, error) {
 	data, err := dataOf(set, cc)
 	if err != nil {
@@ -122,7 +122,8 @@ func Generate(set fs.FS, cc *mcfgv1.ControllerConfig) ([]*mcfgv1.MachineConfig, 
 	return out, nil
 }
 
-// dataOf is what templates see of a ControllerConfig. A value that the set does not know is a misspelt one.
+// dataOf returns what templates see of a ControllerConfig. A value that the set does not declare is an error, since it
+// is misspelt.
 func dataOf(set fs.FS, cc *mcfgv1.ControllerConfig) (values, error) {
 	s := &cc.Spec
 	d := values{
@@ -173,7 +174,8 @@ func list[V any](of map[string]V) string {
 	return cmp.Or(strings.Join(slices.Sorted(maps.Keys(of)), ", "), "none")
 }
 
-// layersOf are the folders of a MachineConfig that count, the later over the earlier, in upstream's order.
+// layersOf returns the layers of a MachineConfig that count, in upstream's order. A later layer replaces an earlier
+// one.
 func layersOf(d values) []string {
 	out := []string{base}
 	if slices.Contains(onPremises, d.Platform) {
@@ -186,8 +188,8 @@ func layersOf(d values) []string {
 	return out
 }
 
-// folders are the names of those in a folder, links followed: a mounted ConfigMap is made of links, and keeps what they
-// lead to in folders that are hidden.
+// folders returns the names of the folders in a folder. folders follows links: a mounted ConfigMap is made of links
+// that lead into hidden folders.
 func folders(set fs.FS, in string) ([]string, error) {
 	return entries(set, in, true)
 }
@@ -221,14 +223,14 @@ func generate(set fs.FS, role, name string, from, layers []string, data values) 
 	if why := validation.IsDNS1123Subdomain(name); len(why) > 0 {
 		return nil, fmt.Errorf("%s/%s: is no name for a MachineConfig: %s", role, name, why[0])
 	}
-	// By kind of fragment, then by the name of the file.
+	// rendered is keyed by the kind of the fragment, then by the file's name.
 	rendered := map[string]map[string]fragment{}
 	for _, k := range kinds {
 		rendered[k.name] = map[string]fragment{}
 	}
 	var wrong []error
 	for _, folder := range from {
-		// What the whole role has is below what one of its MachineConfigs has, whatever the layers.
+		// The shared files come before those of a single MachineConfig, in any layer.
 		for _, layer := range layers {
 			for _, k := range kinds {
 				in := path.Join(folder, layer, k.name)
@@ -275,7 +277,7 @@ func generate(set fs.FS, role, name string, from, layers []string, data values) 
 		}
 		mc.Spec.Config.Raw = raw
 	}
-	// Each fragment is right by itself; this is about all of them, such as one path in two files.
+	// Each fragment is valid by itself. Parse checks all of them together, for example for one path in two files.
 	if _, err := machineconfig.Parse(mc); err != nil {
 		return nil, fmt.Errorf("%s/%s: %w", role, name, err)
 	}
@@ -294,7 +296,7 @@ func execute(set fs.FS, at string, data values) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	if err := t.Execute(&out, data); err != nil {
-		// Of what went wrong the text can quote a value, as that of a range over one that is no list does.
+		// The text of an error can quote a value, as after a range over a value that is no list.
 		if at, _, found := strings.Cut(named(err).Error(), "range can't iterate over"); found {
 			return nil, errors.New(at + "range can't iterate over this: it is no list")
 		}
@@ -303,10 +305,10 @@ func execute(set fs.FS, at string, data values) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// named is an error of text/template, which begins with file and line already.
+// named returns an error of text/template without its prefix. The error then begins with file and line.
 func named(err error) error { return errors.New(strings.TrimPrefix(err.Error(), "template: ")) }
 
-// blank says that there is nothing in a file but comments.
+// blank reports whether a file has nothing but comments.
 func blank(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {

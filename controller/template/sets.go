@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// builtin are the sets that the program brings. What is in one never changes, for then a newer controller would be a
-// rollout that nobody asked for: what is better gets the next number.
+// builtin are the sets that the program brings. A set never changes: otherwise a newer controller would begin a rollout
+// that no person asked for. An improved set gets the next number.
 //
 //go:embed all:sets
 var builtin embed.FS
 
-// Sets are the sets of templates that there are.
+// Sets are the available sets of templates.
 type Sets struct {
-	// Dir is a folder of further sets, "" for none. One of the same name as a built-in one replaces it.
+	// Dir is a folder with further sets, "" for none. A set there replaces a built-in set of the same name.
 	Dir string
 }
 
-// Open finds a set by name. It is an error, which names those that there are, if there is none.
+// Open finds a set by name. If the set does not exist, the error names the existing ones.
 func (s Sets) Open(name string) (fs.FS, error) {
 	inside, err := fs.Sub(builtin, "sets")
 	if err != nil {
