@@ -65,6 +65,9 @@ type Pool struct {
 	Bypass *api.Bypass
 	// Approval is what somebody approved of what was staged; nil: nothing.
 	Approval *api.Approval
+	// Noted is the policy that was in force when the controller last looked; nil: none was. One whose note can't be read
+	// has no name that a policy can have.
+	Noted *api.PolicyNote
 	// Reported is what holds the pool as of its condition api.PoolHeld; nil: nothing.
 	Reported *Hold
 	// Refused says what is written about the pool and its nodes in vain, and why; empty: nothing. It is the caller's to
@@ -147,6 +150,7 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 			"and updates of those that have drifted wait")
 	}
 	p.inUse = inUse(pool, nodes)
+	p.Noted = Noted(pool)
 	p.had, _ = api.Decode[[]string](pool.Annotations, api.HistoryKey)
 	p.pin, _ = api.Decode[api.Pin](pool.Annotations, api.PinKey)
 	p.Quarantined = standing(p.known, p.lifted)
@@ -156,6 +160,18 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 		}
 	}
 	return p
+}
+
+// unreadNote is the name of a policy whose note can't be read. A policy was in force all the same.
+const unreadNote = "(unknown)"
+
+// Noted is the note on a pool of the policy that was in force; nil: none was.
+func Noted(pool *mcfgv1.MachineConfigPool) *api.PolicyNote {
+	note, err := api.Decode[*api.PolicyNote](pool.Annotations, api.RolloutPolicyKey)
+	if err != nil || note != nil && note.Name == "" {
+		return &api.PolicyNote{Name: unreadNote}
+	}
+	return note
 }
 
 // byName says that nodes are sorted. A Node is large: to sort them compares copies of them.

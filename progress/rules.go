@@ -22,6 +22,8 @@ const (
 type Rules struct {
 	// Policy is the name of the RolloutPolicy; empty: none.
 	Policy string
+	// Note is what the pool is to note of that policy; nil: what it has noted already.
+	Note *api.PolicyNote
 	// FailureBudget is on how many nodes a configuration may fail before it is offered to no other; 0 is 1.
 	FailureBudget int
 	// Hold is why none of the pool's nodes may begin; nil: nothing holds them all.

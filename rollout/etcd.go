@@ -55,9 +55,10 @@ func (j *judge) etcd() {
 	}
 }
 
-// FollowReported is Follow for those who do not watch etcd: what the pool controller has found out about it stands in a
-// condition of the pool.
+// FollowReported is Follow for those who watch neither etcd nor definitions: what the pool controller has found out
+// about them stands in a condition of the pool.
 func (b *Book) FollowReported(pools []*progress.Pool, now time.Time, self string) {
+	b.Lose(LostAsReported)
 	b.Follow(pools, now, self)
 	for _, p := range pools {
 		r := p.Reported

@@ -28,6 +28,7 @@ const Kind = "RolloutPolicy"
 // policy is a RolloutPolicy that was read.
 type policy struct {
 	name     string
+	created  time.Time
 	spec     *api.RolloutPolicySpec
 	selector labels.Selector // nil: none
 	stages   []stage
@@ -53,7 +54,7 @@ const restStage = "rest"
 
 // read reads a policy as far as it makes sense.
 func read(object *api.RolloutPolicy) *policy {
-	p := &policy{name: object.Name, spec: &object.Spec}
+	p := &policy{name: object.Name, created: object.CreationTimestamp.Time, spec: &object.Spec}
 	var err error
 	errs := []error{api.Unreadable(object)}
 	p.blind = api.UnreadableField(object, "spec.pools") || api.UnreadableField(object, "spec.poolSelector")
@@ -132,7 +133,9 @@ func Selects(object *api.RolloutPolicy, pool string, of map[string]string) bool 
 type Book struct {
 	policies []*policy
 	answers  Answers
-	asked    []Ask
+	// lost says why the policy of a pool is not there, though nobody deleted it; nil: no policy is lost.
+	lost  func(*progress.Pool) string
+	asked []Ask
 }
 
 // NewBook reads the policies, and judges by answers to what their gates ask.
@@ -160,7 +163,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 	for _, p := range pools {
 		switch mine := b.of(p); len(mine) {
 		case 0:
-			p.Rules = progress.Rules{}
+			p.Rules = b.without(p)
 		case 1:
 			j := &judge{policy: mine[0], pool: p, all: by, now: now, self: self, answers: b.answers}
 			j.rule()
@@ -173,7 +176,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 				budget = max(budget, share(m.spec.FailureBudget, p.Machines, false, 1))
 			}
 			p.Rules = progress.Rules{Policy: mine[0].name, FailureBudget: budget} // by which kept asks
-			p.Rules.Hold, p.Rules.Orders = conflict(p, mine), kept(p)
+			p.Rules.Hold, p.Rules.Orders, p.Rules.Note = conflict(p, mine), kept(p), mine[0].note()
 		}
 	}
 	for _, j := range judges {

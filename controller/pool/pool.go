@@ -179,7 +179,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	policies, again, err := r.policies(ctx)
+	policies, again, err := r.policies(ctx, pools)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
