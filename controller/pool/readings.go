@@ -87,6 +87,7 @@ func (r *readings) policies(policies []api.RolloutPolicy, answers rollout.Answer
 		versions = append(versions, string(p.UID)+" "+p.ResourceVersion)
 		versioned = versioned && p.ResourceVersion != ""
 	}
+	slices.Sort(versions) // a cache lists its objects in any order
 	if r.book == nil || !versioned || !slices.Equal(r.versions, versions) {
 		r.book, r.versions = rollout.NewBook(policies, answers), versions
 	}
