@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+
 	"github.com/noderefit/noderefit/api"
 )
 
@@ -97,7 +99,7 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 		return asked() && l.stand("w-0").Current == want && l.stand("w-1").Current == want
 	}
 	l.until("the nodes have it", arrived)
-	slips := [][]string{all, {"rolloutpolicies"}, {"kubeletconfigs"}}
+	slips := [][]string{all, {"rolloutpolicies"}, {"kubeletconfigs"}, {"machineconfigpools"}}
 	if testing.Short() {
 		slips = slips[:1]
 	}
@@ -135,7 +137,11 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 		rests("while the definitions are away")
 		l.define(gone)
 		repository()
-		l.until(name+": the objects are read again", func() bool { return asked() && (!held || l.ready("never") != "") })
+		// A change that comes before the objects are read again waits as long as they may.
+		l.until(name+": the objects are read again", func() bool {
+			pending := l.condition("worker", mcfgv1.MachineConfigPoolConditionType(api.PoolRenderPending))
+			return asked() && strings.HasPrefix(pending, "False") && (!held || l.ready("never") != "")
+		})
 		rests("once the objects are back")
 		if held {
 			l.mustKubectl("delete", "rolloutpolicy", "never")
@@ -153,6 +159,76 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 			})
 		})
 		t.Logf("%s: %s", name, time.Since(started).Round(time.Second))
+	}
+}
+
+// kubectl apply -f DIRECTORY takes files by their names, each some time after the one before.
+func TestAPoolThatIsMadeAgainBeforeItsMachineConfigsIsNotRenderedOfAPart(t *testing.T) {
+	l := newLab(t)
+	definitions := []string{"machineconfigs", "machineconfigpools"}
+	files := t.TempDir()
+	apply := func(name, object string) {
+		t.Helper()
+		file := filepath.Join(files, name)
+		if err := os.WriteFile(file, []byte(object), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l.mustKubectl("apply", "-f", file)
+	}
+	pool := func() {
+		t.Helper()
+		apply("pool.json", `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfigPool","metadata":`+
+			`{"name":"worker"},"spec":{"nodeSelector":{"matchLabels":{"node-role.kubernetes.io/worker":""}},`+
+			`"machineConfigSelector":{"matchLabels":{"machineconfiguration.openshift.io/role":"worker"}}}}`)
+	}
+	config := func(name, text string) {
+		t.Helper()
+		apply(name+".json", fmt.Sprintf(`{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig","metadata":`+
+			`{"name":%q,"labels":{"machineconfiguration.openshift.io/role":"worker"}},"spec":{"config":{"ignition":`+
+			`{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/%[1]s","contents":{"source":"data:,%[2]s"}}]}}}}`, name, text))
+	}
+	t.Cleanup(func() {
+		l.define(definitions)
+		_, _ = l.Kubectl(context.Background(), "delete", "mc", "--all", "--wait=false")
+	})
+	l.node("w-0", "worker", "rendered-worker-a")
+	pool()
+	config("50-one", "1")
+	config("60-two", "2")
+	arrived := func(sources int) func() bool {
+		return func() bool {
+			want := l.getPool("worker").Spec.Configuration
+			return len(want.Source) == sources && l.stand("w-0").Current == want.Name && l.stand("w-0").State == api.Done
+		}
+	}
+	var c *controller
+	start := func() { c = l.alone("--controllers=pool,render") }
+	start()
+	l.until("the node has both", arrived(2))
+	whole := l.stand("w-0").Current
+
+	for _, restarts := range []bool{false, true} {
+		if restarts {
+			c.stop(t, syscall.SIGTERM)
+		}
+		l.eye.forget()
+		for _, resource := range []string{"machineconfigpools", "machineconfigs"} {
+			l.mustKubectl("delete", "crd", resource+".machineconfiguration.openshift.io")
+		}
+		l.define(definitions)
+		if restarts {
+			start()
+		}
+		pool()
+		config("50-one", "1")
+		l.until("the pool waits", func() bool {
+			text := l.condition("worker", mcfgv1.MachineConfigPoolConditionType(api.PoolRenderPending))
+			return strings.HasPrefix(text, "True") && strings.Contains(text, "was made again")
+		})
+		config("60-two", "2")
+		l.until("the pool has what it had", func() bool { return l.getPool("worker").Spec.Configuration.Name == whole })
+		l.until("and its node", arrived(2))
+		l.told(map[string][]string{})
 	}
 }
 
