@@ -138,8 +138,9 @@ var Verdicts = []Meaning{
 		"a-node-says-rolledback", stops, 0},
 	{Paused, AboutPool, "`spec.paused` is true, and not all nodes are there", "`kubectl refit resume POOL`", "", stops, 0},
 	{PolicyUnusable, AboutPool, "The pool's RolloutPolicy makes no sense, names a pool that is not there, waits for " +
-		"itself, has no window to come, or there are two; or the pool has no node of a stage that soaks or has gates. " +
-		"No node begins", "`kubectl get rolloutpolicy`, and correct what it or condition `Ready` names",
+		"itself, has no window to come, or there are two; or the pool has no node of a stage that soaks or has gates; " +
+		"or the policy went with its definition. No node begins", "`kubectl get rolloutpolicy`, and correct what it or " +
+		"condition `Ready` names; or install the definition that is named, and apply the policies again",
 		"a-rolloutpolicy-holds-the-pool", stops, 7},
 	{FailureBudget, AboutPool, "The configuration failed on as many nodes as the RolloutPolicy allows: which",
 		"Mend the nodes that are named, or change or revert the MachineConfigs", "a-rolloutpolicy-holds-the-pool", stops, 7},

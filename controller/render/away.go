@@ -35,7 +35,10 @@ var definitions = map[string]definition{
 	"ImageContentSourcePolicy": {"imagecontentsourcepolicies.operator.openshift.io", "registries"},
 }
 
-const configDefinition = "machineconfigs.machineconfiguration.openshift.io"
+const (
+	configDefinition = "machineconfigs.machineconfiguration.openshift.io"
+	poolDefinition   = "machineconfigpools.machineconfiguration.openshift.io"
+)
 
 // away names the definitions for which less is there than people want. It is asked where a pool's configuration would
 // change, since what the objects of a definition say may lie in a MachineConfig that stays; and where a pool was made
@@ -139,6 +142,10 @@ func questions(in input, kinds []*optionalKind, since time.Time) []question {
 	}
 	lost := in.lost()
 	out := []question{{configDefinition, when(len(lost) > 0)}}
+	if !known {
+		// What was made for the pool went with it, and is made again some time after it.
+		out = append(out, question{poolDefinition, since})
+	}
 	named := func(names []string, what string) bool {
 		return what != "" && slices.ContainsFunc(names, func(name string) bool { return source.IsNamed(name, what) })
 	}

@@ -27,7 +27,9 @@ type served struct {
 
 	missing []string
 	made    time.Time
-	asked   int
+	// others were made at other times.
+	others map[string]time.Time
+	asked  int
 }
 
 func (s *served) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
@@ -35,7 +37,11 @@ func (s *served) Get(_ context.Context, key client.ObjectKey, o client.Object, _
 	if slices.Contains(s.missing, key.Name) {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "customresourcedefinitions"}, key.Name)
 	}
-	o.SetCreationTimestamp(metav1.NewTime(s.made))
+	made, is := s.others[key.Name]
+	if !is {
+		made = s.made
+	}
+	o.SetCreationTimestamp(metav1.NewTime(made))
 	return nil
 }
 
@@ -98,6 +104,7 @@ func TestAControllerThatBeginsRendersNothingOfAPart(t *testing.T) {
 		selected []string      // what the rendering is made of
 		renders  string
 		made     time.Duration // when the definitions were
+		others   map[string]time.Time
 		missing  []string
 		kinds    map[string]bool // whether they are watched
 		says     string          // empty: it is rendered
@@ -113,6 +120,10 @@ func TestAControllerThatBeginsRendersNothingOfAPart(t *testing.T) {
 		"made again in the middle of a rollout":       {nodes: []corev1.Node{on(long, whole, whole), on(long, other, other)}, pool: recent, made: recent, renders: other, says: "machineconfigs"},
 		"made again while a node was on its way":      {nodes: []corev1.Node{on(long, other, whole)}, pool: recent, made: recent, renders: other, says: "machineconfigs"},
 
+		"the definition of pools alone was made again": {
+			nodes: []corev1.Node{on(long, whole, whole)}, pool: recent, made: long - time.Hour, renders: other,
+			others: map[string]time.Time{poolDefinition: now.Add(recent)}, says: poolDefinition,
+		},
 		"a pool that loses one of its MachineConfigs": {
 			config: whole, pool: long, sources: []string{"50-a", "60-b"}, selected: []string{"50-a"}, made: recent, renders: other,
 			says: "machineconfigs",
@@ -161,7 +172,7 @@ func TestAControllerThatBeginsRendersNothingOfAPart(t *testing.T) {
 					&machineconfig.Document{Object: &mcfgv1.MachineConfig{ObjectMeta: metav1.ObjectMeta{Name: name}}})
 			}
 			r := &reconciler{
-				live: &served{made: now.Add(c.made), missing: c.missing}, defined: map[string]*defined.Watch{}, whole: map[string]string{}, rested: map[string]time.Time{},
+				live: &served{made: now.Add(c.made), others: c.others, missing: c.missing}, defined: map[string]*defined.Watch{}, whole: map[string]string{}, rested: map[string]time.Time{},
 			}
 			for kind, watching := range c.kinds {
 				r.optional = append(r.optional, &optionalKind{gvk: mcfgv1.GroupVersion.WithKind(kind), watching: watching})
