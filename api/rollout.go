@@ -333,8 +333,8 @@ func (o Orders) Equal(other Orders) bool {
 }
 
 // RolloutPolicyKey is the annotation of a MachineConfigPool that holds a PolicyNote: the RolloutPolicy that is in force
-// for the pool. The pool controller writes it. Where the definition of RolloutPolicies is away with all its objects, the
-// note is what a controller that begins knows of them: without it the pool would go on as if it had no policy.
+// for the pool. The pool controller writes it. Where the definition of RolloutPolicies is away with all its objects,
+// the note is what a controller that begins knows of them: without it the pool would go on as if it had no policy.
 const RolloutPolicyKey = ownPrefix + "rollout-policy"
 
 // PolicyNote is which RolloutPolicy is in force for a pool.

@@ -24,8 +24,8 @@ func LostAsReported(p *progress.Pool) string {
 	return ""
 }
 
-// Lose has the book hold the pools whose policies are lost. why says of a pool why its policy is not there although people
-// did not delete it; empty: people did. The note on a pool names its policy.
+// Lose has the book hold the pools whose policies are lost. why says of a pool why its policy is not there although
+// people did not delete it; empty: people did. The note on a pool names its policy.
 func (b *Book) Lose(why func(*progress.Pool) string) { b.lost = why }
 
 // lacks reports whether a pool has a note of a policy that the book does not have.
@@ -33,8 +33,8 @@ func (b *Book) lacks(p *progress.Pool) bool {
 	return p.Noted != nil && !slices.ContainsFunc(b.policies, func(o *policy) bool { return o.name == p.Noted.Name })
 }
 
-// without are the rules of a pool that no policy selects. One whose policy is lost stays as it is: no node begins, nodes
-// keep their orders, and failures are forgiven as the policy did.
+// without are the rules of a pool that no policy selects. A pool whose policy is lost stays as it is: no node begins,
+// nodes keep their orders, and failures are forgiven as the policy did.
 func (b *Book) without(p *progress.Pool) progress.Rules {
 	if b.lost == nil || !b.lacks(p) {
 		return progress.Rules{}

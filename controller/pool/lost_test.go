@@ -70,30 +70,31 @@ func TestAControllerThatBeginsHoldsPoolsWhosePolicyWentWithItsDefinition(t *test
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBehind(t, "a")
-			if err := api.Install(b.Client.Scheme()); err != nil {
+			there := b.Client // which is not behind
+			if err := api.Install(there.Scheme()); err != nil {
 				t.Fatal(err)
 			}
 			pool := &mcfgv1.MachineConfigPool{}
-			if err := b.Client.Get(t.Context(), client.ObjectKey{Name: "worker"}, pool); err != nil {
+			if err := there.Get(t.Context(), client.ObjectKey{Name: "worker"}, pool); err != nil {
 				t.Fatal(err)
 			}
 			if c.note != "" {
 				pool.Annotations = map[string]string{api.RolloutPolicyKey: c.note}
 			}
-			if err := b.Client.Update(t.Context(), pool); err != nil {
+			if err := there.Update(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}
 			for i := range c.policies {
-				if err := b.Client.Create(t.Context(), &c.policies[i]); err != nil {
+				if err := there.Create(t.Context(), &c.policies[i]); err != nil {
 					t.Fatal(err)
 				}
 			}
 			r := newReconciler(b)
-			r.client, r.governed, r.defined = b.Client, c.governed, defined.NewWatch(c.definition, time.Now)
+			r.client, r.governed, r.defined = there, c.governed, defined.NewWatch(c.definition, time.Now)
 			for range 2 {
 				reconcileNow(t, r)
 			}
-			if err := b.Client.Get(t.Context(), client.ObjectKey{Name: "worker"}, pool); err != nil {
+			if err := there.Get(t.Context(), client.ObjectKey{Name: "worker"}, pool); err != nil {
 				t.Fatal(err)
 			}
 			held := find(&pool.Status, api.PoolHeld)
@@ -104,7 +105,7 @@ func TestAControllerThatBeginsHoldsPoolsWhosePolicyWentWithItsDefinition(t *test
 				t.Errorf("held for %s", held.Reason)
 			}
 			node := &corev1.Node{}
-			if err := b.Client.Get(t.Context(), client.ObjectKey{Name: "a"}, node); err != nil {
+			if err := there.Get(t.Context(), client.ObjectKey{Name: "a"}, node); err != nil {
 				t.Fatal(err)
 			}
 			if sent := node.Annotations[api.DesiredConfig] == "rendered-worker-b"; sent == (c.says != "") {

@@ -65,7 +65,8 @@ type Setup struct {
 	Self string
 	// Now is the clock by which windows open and soaks end; nil: the machine's.
 	Now func() time.Time
-	// Certified: the cluster has ControllerConfigs, and Governed: RolloutPolicies. What comes later is for another process.
+	// Certified: the cluster has ControllerConfigs, and Governed: RolloutPolicies. Kinds that come later need another
+	// process.
 	Certified, Governed bool
 	// Gates ask what policies' gates ask; nil: nobody does, and no gate passes.
 	Gates Gates
