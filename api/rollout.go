@@ -332,6 +332,20 @@ func (o Orders) Equal(other Orders) bool {
 	return stage && (o.Drain == other.Drain || equality.Semantic.DeepEqual(o.Drain, other.Drain))
 }
 
+// RolloutPolicyKey is the annotation of a MachineConfigPool that holds a PolicyNote: the RolloutPolicy that is in force
+// for the pool. The pool controller writes it. Where the definition of RolloutPolicies is away with all its objects,
+// the note is what a controller that begins knows of them: without it the pool would go on as if it had no policy.
+const RolloutPolicyKey = ownPrefix + "rollout-policy"
+
+// PolicyNote is which RolloutPolicy is in force for a pool.
+type PolicyNote struct {
+	Name string `json:"name"`
+	// Created is when the policy was made: a definition that is younger took the policy along.
+	Created time.Time `json:"created"`
+	// FailureBudget is what the policy says of failures. Those that it forgives stay forgiven while it is away.
+	FailureBudget *intstr.IntOrString `json:"failureBudget,omitempty"`
+}
+
 // BypassKey is the annotation of a MachineConfigPool that holds a Bypass. People write it, by kubectl refit.
 const BypassKey = ownPrefix + "bypass"
 

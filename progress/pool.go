@@ -66,6 +66,9 @@ type Pool struct {
 	Bypass *api.Bypass
 	// Approval is what a person approved of what was staged; nil if nothing was approved.
 	Approval *api.Approval
+	// Noted is the policy that was in force when the controller last looked; nil if no policy was. A note that cannot be
+	// read has a name that no policy can have.
+	Noted *api.PolicyNote
 	// Reported is the hold that the pool's condition api.PoolHeld shows; nil if it shows none.
 	Reported *Hold
 	// Refused says which writes to the pool and its nodes are refused, and why; empty if none are. The caller sets it.
@@ -147,6 +150,7 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 			"and updates of those that have drifted wait")
 	}
 	p.inUse = inUse(pool, nodes)
+	p.Noted = Noted(pool)
 	p.had, _ = api.Decode[[]string](pool.Annotations, api.HistoryKey)
 	p.pin, _ = api.Decode[api.Pin](pool.Annotations, api.PinKey)
 	p.Quarantined = standing(p.known, p.lifted)
@@ -156,6 +160,18 @@ func NewPool(pool *mcfgv1.MachineConfigPool, nodes []Node) Pool {
 		}
 	}
 	return p
+}
+
+// unreadNote is the name of a policy whose note cannot be read. A policy was in force all the same.
+const unreadNote = "(unknown)"
+
+// Noted returns the pool's note of the policy that was in force; nil if no policy was.
+func Noted(pool *mcfgv1.MachineConfigPool) *api.PolicyNote {
+	note, err := api.Decode[*api.PolicyNote](pool.Annotations, api.RolloutPolicyKey)
+	if err != nil || note != nil && note.Name == "" {
+		return &api.PolicyNote{Name: unreadNote}
+	}
+	return note
 }
 
 // byName reports whether the nodes are sorted by name. A Node is large, and sorting compares copies of nodes.

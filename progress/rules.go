@@ -22,6 +22,8 @@ const (
 type Rules struct {
 	// Policy is the name of the RolloutPolicy; empty if the pool has none.
 	Policy string
+	// Note is what the pool has to note of that policy; nil if the pool has noted the policy already.
+	Note *api.PolicyNote
 	// FailureBudget is the number of nodes on which a configuration may fail before no other node is offered it; 0 means
 	// 1.
 	FailureBudget int

@@ -149,8 +149,9 @@ var Verdicts = []Meaning{
 		"`spec.paused` is true, and not all nodes have the configuration", "`kubectl refit resume POOL`", "", stops, 0},
 	{PolicyUnusable, AboutPool, "The pool's RolloutPolicy is not valid, names a pool that does not exist, waits for " +
 		"itself or has no window left. Or two policies select the pool. Or the pool has no node of a stage " +
-		"that soaks or has gates. No node begins",
-		"`kubectl get rolloutpolicy`, and correct what its condition `Ready` names",
+		"that soaks or has gates. Or the policy was deleted with its definition. No node begins",
+		"`kubectl get rolloutpolicy`, and correct what its condition `Ready` names. If a definition is named: install " +
+			"the definition, and apply the policies again",
 		"a-rolloutpolicy-holds-the-pool", stops, 7},
 	{FailureBudget, AboutPool,
 		"The configuration failed on as many nodes as the RolloutPolicy allows; the answer names them",

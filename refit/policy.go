@@ -53,6 +53,7 @@ func (c *Cluster) rules(ctx context.Context) (func([]*progress.Pool), error) {
 		return nil, err
 	}
 	book, now := rollout.NewBook(policies, rollout.Reported(policies)), rollout.Now()
+	book.Lose(rollout.LostAsReported)
 	var etcd *progress.Etcd
 	if len(policies) > 0 {
 		if etcd, err = c.etcd(ctx); err != nil {

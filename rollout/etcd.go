@@ -55,9 +55,10 @@ func (j *judge) etcd() {
 	}
 }
 
-// FollowReported is Follow for callers that do not watch etcd. FollowReported reads the pool controller's findings
-// about etcd from a condition of the pool.
+// FollowReported is Follow for callers that watch neither etcd nor definitions. FollowReported reads the pool
+// controller's findings about them from a condition of the pool.
 func (b *Book) FollowReported(pools []*progress.Pool, now time.Time, self string) {
+	b.Lose(LostAsReported)
 	b.Follow(pools, now, self)
 	for _, p := range pools {
 		r := p.Reported

@@ -44,7 +44,9 @@ func (j *judge) rule() {
 	p, pool := j.policy, j.pool
 	// A policy that makes no sense otherwise still sets the failure budget, so that a typing error turns no node round.
 	// The pool's own questions about failures are answered by that budget.
-	j.rules = progress.Rules{Policy: j.name, FailureBudget: share(p.spec.FailureBudget, pool.Machines, false, 1)}
+	j.rules = progress.Rules{
+		Policy: j.name, Note: p.note(), FailureBudget: share(p.spec.FailureBudget, pool.Machines, false, 1),
+	}
 	pool.Rules = j.rules
 	if p.problem != nil {
 		j.rules.Hold = &progress.Hold{

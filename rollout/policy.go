@@ -29,6 +29,7 @@ const Kind = "RolloutPolicy"
 // policy is a RolloutPolicy that was read.
 type policy struct {
 	name     string
+	created  time.Time
 	spec     *api.RolloutPolicySpec
 	selector labels.Selector // nil: the policy has none
 	stages   []stage
@@ -54,7 +55,7 @@ const restStage = "rest"
 
 // read reads a policy as far as it makes sense.
 func read(object *api.RolloutPolicy) *policy {
-	p := &policy{name: object.Name, spec: &object.Spec}
+	p := &policy{name: object.Name, created: object.CreationTimestamp.Time, spec: &object.Spec}
 	var err error
 	errs := []error{api.Unreadable(object)}
 	p.blind = api.UnreadableField(object, "spec.pools") || api.UnreadableField(object, "spec.poolSelector")
@@ -134,7 +135,9 @@ func Selects(object *api.RolloutPolicy, pool string, of map[string]string) bool 
 type Book struct {
 	policies []*policy
 	answers  Answers
-	asked    []Ask
+	// lost says why the policy of a pool is not there, though nobody deleted it; nil: no policy is lost.
+	lost  func(*progress.Pool) string
+	asked []Ask
 }
 
 // NewBook reads the policies. answers has the answers to the questions of their gates.
@@ -162,7 +165,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 	for _, p := range pools {
 		switch mine := b.of(p); len(mine) {
 		case 0:
-			p.Rules = progress.Rules{}
+			p.Rules = b.without(p)
 		case 1:
 			j := &judge{policy: mine[0], pool: p, all: by, now: now, self: self, answers: b.answers}
 			j.rule()
@@ -175,7 +178,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 				budget = max(budget, share(m.spec.FailureBudget, p.Machines, false, 1))
 			}
 			p.Rules = progress.Rules{Policy: mine[0].name, FailureBudget: budget} // kept asks by this budget
-			p.Rules.Hold, p.Rules.Orders = conflict(p, mine), kept(p)
+			p.Rules.Hold, p.Rules.Orders, p.Rules.Note = conflict(p, mine), kept(p), mine[0].note()
 		}
 	}
 	for _, j := range judges {

@@ -36,14 +36,20 @@ type definition struct {
 	late bool
 }
 
+// What the controllers look for when they begin.
+const (
+	controllerConfigs = "controllerconfigs"
+	rolloutPolicies   = "rolloutpolicies"
+)
+
 var ourDefinitions = []definition{
 	{gv: mcfgv1.GroupVersion, resource: "machineconfigs", kind: "MachineConfig", required: true},
 	{gv: mcfgv1.GroupVersion, resource: "machineconfigpools", kind: "MachineConfigPool", required: true},
 	{gv: mcfgv1.GroupVersion, resource: "machineconfignodes", kind: "MachineConfigNode", required: true},
 	{gv: mcfgv1.GroupVersion, resource: "kubeletconfigs", kind: "KubeletConfig"},
 	{gv: mcfgv1.GroupVersion, resource: "containerruntimeconfigs", kind: "ContainerRuntimeConfig"},
-	{gv: mcfgv1.GroupVersion, resource: "controllerconfigs", kind: "ControllerConfig", late: true},
-	{gv: api.GroupVersion, resource: "rolloutpolicies", kind: "RolloutPolicy", late: true},
+	{gv: mcfgv1.GroupVersion, resource: controllerConfigs, kind: "ControllerConfig", late: true},
+	{gv: api.GroupVersion, resource: rolloutPolicies, kind: "RolloutPolicy", late: true},
 	{gv: api.GroupVersion, resource: "nodehooks", kind: "NodeHook"},
 }
 
@@ -80,6 +86,10 @@ func newDefinitionWatch(mgr ctrl.Manager) (*definitionWatch, error) {
 	}
 	return d, nil
 }
+
+// had reports whether the cluster had a resource when the process began. All controllers use this one answer. With two
+// questions, a definition that comes or goes in between would give two answers.
+func (d *definitionWatch) had(resource string) bool { return !d.absent[resource] }
 
 // NeedLeaderElection returns false: every process checks, because each has its own watches.
 func (d *definitionWatch) NeedLeaderElection() bool { return false }

@@ -55,7 +55,10 @@ var controllers = map[string]func(ctrl.Manager, runOptions) error{
 	disruptionpolicy.Name: func(m ctrl.Manager, _ runOptions) error { return disruptionpolicy.Add(m) },
 	imagemirror.Name:      func(m ctrl.Manager, _ runOptions) error { return imagemirror.Add(m, version) },
 	kubeletconfig.Name:    func(m ctrl.Manager, _ runOptions) error { return kubeletconfig.Add(m, version) },
-	notifications.Name: func(m ctrl.Manager, _ runOptions) error {
+	notifications.Name: func(m ctrl.Manager, o runOptions) error {
+		if !o.definitions.had(rolloutPolicies) {
+			return nil
+		}
 		return notifications.Setup{Now: rollout.Now, Version: version}.Add(m)
 	},
 	pool.Name: addPool,
@@ -78,7 +81,10 @@ func addPool(m ctrl.Manager, o runOptions) error {
 	if err := m.Add(asker); err != nil {
 		return err
 	}
-	return pool.Setup{Self: o.nodeName, Now: rollout.Now, Gates: asker}.Add(m)
+	return pool.Setup{
+		Self: o.nodeName, Now: rollout.Now, Gates: asker,
+		Certified: o.definitions.had(controllerConfigs), Governed: o.definitions.had(rolloutPolicies),
+	}.Add(m)
 }
 
 type runOptions struct {
@@ -91,6 +97,8 @@ type runOptions struct {
 	nodeName             string
 	templates            string
 	page                 pageOptions
+	// definitions are what the cluster has.
+	definitions *definitionWatch
 }
 
 func run() *cobra.Command {
@@ -195,11 +203,10 @@ func (o *runOptions) run() error {
 	if err != nil {
 		return err
 	}
-	defined, err := newDefinitionWatch(mgr)
-	if err != nil {
+	if o.definitions, err = newDefinitionWatch(mgr); err != nil {
 		return err
 	}
-	if err := errors.Join(metrics.Registry.Register(defined.missing), mgr.Add(defined)); err != nil {
+	if err := errors.Join(metrics.Registry.Register(o.definitions.missing), mgr.Add(o.definitions)); err != nil {
 		return err
 	}
 	for _, name := range o.controllers {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package defined reports whether a CustomResourceDefinition is there. Deleting a definition deletes all of its objects:
-// a kind without objects is then no decision of people. After a definition is made again, people need some minutes to
-// apply the objects again.
+// Package defined reports whether a CustomResourceDefinition is there. Deleting a definition deletes all of its
+// objects: a kind without objects is then no decision of people. After a definition is made again, people need some
+// minutes to apply the objects again.
 package defined
 
 import (
@@ -32,9 +32,9 @@ func NewWatch(from client.Reader, now func() time.Time) *Watch {
 }
 
 // Away returns why the objects of a definition are not what people want, and the latest time to ask again; why is empty
-// when they are. The name is that of the definition, such as machineconfigs.machineconfiguration.openshift.io. made is when an
-// object was made that is missing, the zero time where that is not known: a definition that is younger took it along,
-// however short it was away.
+// when they are. The name is that of the definition, such as machineconfigs.machineconfiguration.openshift.io. made is
+// when an object was made, or was there, that is missing; the zero time where that is not known. A definition that is
+// younger, or made within the same second, took the object along, however short the definition was away.
 func (w *Watch) Away(ctx context.Context, name string, made time.Time) (why string, until time.Time, err error) {
 	definition := &metav1.PartialObjectMetadata{}
 	definition.SetGroupVersionKind(schema.GroupVersionKind{
@@ -46,7 +46,7 @@ func (w *Watch) Away(ctx context.Context, name string, made time.Time) (why stri
 		return "", time.Time{}, fmt.Errorf("reading CustomResourceDefinition/%s: %w", name, err)
 	}
 	soon := w.now().Add(grace)
-	if !missing && !made.IsZero() && definition.CreationTimestamp.After(made) {
+	if !missing && !made.IsZero() && !definition.CreationTimestamp.Time.Before(made) {
 		w.lost[name] = true
 	}
 	switch back := definition.CreationTimestamp.Add(grace); {

@@ -53,6 +53,7 @@ func TestObjectsAreNotWhatPeopleWantWhileTheirDefinitionIsAwayAndSoonAfter(t *te
 	}{
 		{"new, and never seen away", 0, made(now), nil, "", time.Time{}},
 		{"there for long", 0, made(now.Add(-time.Hour)), nil, "", time.Time{}},
+		{"replaced within the second", 0, made(now.Add(-time.Second)), nil, "waited for until", now.Add(-time.Second)},
 		{"on its way out", 0, going, nil, "is being deleted", time.Time{}},
 		{"gone", time.Minute, nil, nil, "is missing", time.Time{}},
 		{"the API server is away", time.Minute, nil, errors.New("no answer"), "", time.Time{}},

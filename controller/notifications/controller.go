@@ -59,14 +59,8 @@ type Setup struct {
 	Version string
 }
 
-// Add adds the controller to a manager. Add adds nothing if the cluster has no RolloutPolicies.
+// Add adds the controller to a manager. The cluster has to have RolloutPolicies.
 func (s Setup) Add(mgr ctrl.Manager) error {
-	kind := api.GroupVersion.WithKind(rollout.Kind)
-	if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); meta.IsNoMatchError(err) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("adding controller %s: looking for the kind %s: %w", Name, kind.Kind, err)
-	}
 	d := &desk{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("machineconfigcontroller-" + Name),
 		now: s.Now, agent: api.Controller + "/" + s.Version, counts: newCounts(),

@@ -27,27 +27,25 @@ import (
 const policyDefinition = "rolloutpolicies.noderefit.dev"
 
 // policies are the cluster's; none where it has not the kind. A definition that is deleted takes its objects along, and
-// says nothing of what people want: until they are back, the last words of the policies hold, and no pool is
-// released.
-func (r *reconciler) policies(ctx context.Context) (list []api.RolloutPolicy, until time.Time, err error) {
-	if !r.governed {
-		return nil, until, nil
-	}
-	var there api.RolloutPolicyList
-	if err := r.client.List(ctx, &there); err != nil {
-		return nil, until, fmt.Errorf("listing RolloutPolicies: %w", err)
-	}
-	list = there.Items
-	gone := missing(r.known, list)
-	if len(gone) > 0 {
-		why, at, err := r.defined.Away(ctx, policyDefinition, oldest(gone))
-		if err != nil {
-			// Then the last words of the policies hold as well: pools go on, and none is released.
-			log.FromContext(ctx).Error(err, "the definition of RolloutPolicies can't be asked for")
-			why, at = err.Error(), time.Now().Add(time.Minute)
+// says nothing of what people want: until they are back, the last words of the policies hold, and no pool is released.
+// Of policies that this process has not seen there are the notes on pools alone.
+func (r *reconciler) policies(ctx context.Context, pools []*mcfgv1.MachineConfigPool) (
+	list []api.RolloutPolicy, until time.Time, err error,
+) {
+	if r.governed {
+		var there api.RolloutPolicyList
+		if err := r.client.List(ctx, &there); err != nil {
+			return nil, until, fmt.Errorf("listing RolloutPolicies: %w", err)
 		}
-		if why != "" {
-			list, until = append(list, gone...), at
+		list = there.Items
+	}
+	r.read.lost = ""
+	gone := missing(r.known, list)
+	if made := madeOf(gone, missingNotes(pools, append(gone, list...))); len(made) > 0 {
+		var why string
+		if why, until = r.away(ctx, earliest(made)); why != "" {
+			list = append(list, gone...)
+			r.read.lost = "what the pool's RolloutPolicy says is not known: " + why
 		}
 	} else {
 		r.defined.Back()
@@ -56,23 +54,66 @@ func (r *reconciler) policies(ctx context.Context) (list []api.RolloutPolicy, un
 	return clonePolicies(list), until, nil
 }
 
+// away is why policies that were made then are not what people want, and when to ask again; why is empty when they are.
+func (r *reconciler) away(ctx context.Context, made time.Time) (why string, until time.Time) {
+	soon := r.now().Add(longestSleep)
+	why, until, err := r.defined.Away(ctx, policyDefinition, made)
+	switch {
+	case err != nil:
+		// Then the last words of the policies hold as well: pools go on, and none is released.
+		log.FromContext(ctx).Error(err, "the definition of RolloutPolicies can't be asked for")
+		return err.Error(), soon
+	case why == "" && !r.governed:
+		return "the cluster has CustomResourceDefinition/" + policyDefinition + " only since the controller began: restart " +
+			"the controller where it does not do so itself", soon
+	}
+	return why, until
+}
+
 // missing are the policies that were known and are not there.
 func missing(known, now []api.RolloutPolicy) []api.RolloutPolicy {
 	var out []api.RolloutPolicy
 	for i := range known {
-		if !slices.ContainsFunc(now, func(o api.RolloutPolicy) bool { return o.Name == known[i].Name }) {
+		if !hasPolicy(now, known[i].Name) {
 			out = append(out, known[i])
 		}
 	}
 	return out
 }
 
-// oldest is when the first of the policies was made.
-func oldest(policies []api.RolloutPolicy) time.Time {
-	first := policies[0].CreationTimestamp.Time
+// missingNotes are the notes on pools of policies that are not known.
+func missingNotes(pools []*mcfgv1.MachineConfigPool, known []api.RolloutPolicy) []*api.PolicyNote {
+	var out []*api.PolicyNote
+	for _, p := range pools {
+		if note := progress.Noted(p); note != nil && !hasPolicy(known, note.Name) {
+			out = append(out, note)
+		}
+	}
+	return out
+}
+
+func hasPolicy(list []api.RolloutPolicy, name string) bool {
+	return slices.ContainsFunc(list, func(p api.RolloutPolicy) bool { return p.Name == name })
+}
+
+// madeOf is when policies were made, the zero time where a note does not say it.
+func madeOf(policies []api.RolloutPolicy, notes []*api.PolicyNote) []time.Time {
+	var out []time.Time
 	for i := range policies {
-		if at := policies[i].CreationTimestamp.Time; at.Before(first) {
-			first = at
+		out = append(out, policies[i].CreationTimestamp.Time)
+	}
+	for _, note := range notes {
+		out = append(out, note.Created)
+	}
+	return out
+}
+
+// earliest is the first of some times; zero: none is known.
+func earliest(times []time.Time) time.Time {
+	var first time.Time
+	for _, t := range times {
+		if first.IsZero() || !t.IsZero() && t.Before(first) {
+			first = t
 		}
 	}
 	return first

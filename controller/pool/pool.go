@@ -16,8 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -38,7 +36,6 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/defined"
 	"github.com/noderefit/noderefit/progress"
-	"github.com/noderefit/noderefit/rollout"
 )
 
 // Name of the controller, on the command line and in logs.
@@ -68,6 +65,9 @@ type Setup struct {
 	Self string
 	// Now is the clock by which windows open and soaks end; nil: the machine's.
 	Now func() time.Time
+	// Certified: the cluster has ControllerConfigs, and Governed: RolloutPolicies. Kinds that come later need another
+	// process.
+	Certified, Governed bool
 	// Gates ask what policies' gates ask; nil: nobody does, and no gate passes.
 	Gates Gates
 }
@@ -77,7 +77,7 @@ type Setup struct {
 func (s Setup) Add(mgr ctrl.Manager) error {
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("machineconfigcontroller-pool"),
-		self: s.Self, now: s.Now, gates: s.Gates, report: newReport(),
+		self: s.Self, now: s.Now, gates: s.Gates, report: newReport(), certified: s.Certified, governed: s.Governed,
 		nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
 	}
 	if r.now == nil {
@@ -86,13 +86,6 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 	r.defined = defined.NewWatch(mgr.GetAPIReader(), r.now)
 	if err := metrics.Registry.Register(r.report); err != nil {
 		return fmt.Errorf("adding controller %s: registering metrics: %w", Name, err)
-	}
-	var err error
-	if r.certified, err = serves(mgr, mcfgv1.GroupVersion.WithKind("ControllerConfig")); err != nil {
-		return err
-	}
-	if r.governed, err = serves(mgr, api.GroupVersion.WithKind(rollout.Kind)); err != nil {
-		return err
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast)
 	b := ctrl.NewControllerManagedBy(mgr).Named(Name)
@@ -116,18 +109,6 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 		Watches(&corev1.Node{}, soon(), builder.WithPredicates(nodeChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1, RateLimiter: limiter}).
 		Complete(r)
-}
-
-// serves says whether the cluster has a kind.
-func serves(mgr ctrl.Manager, kind schema.GroupVersionKind) (bool, error) {
-	switch _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); {
-	case err == nil:
-		return true, nil
-	case meta.IsNoMatchError(err):
-		return false, nil
-	default:
-		return false, fmt.Errorf("adding controller %s: looking for the kind %s: %w", Name, kind.Kind, err)
-	}
 }
 
 // soon asks for one look at the whole cluster, however many events there are. All pools are looked at together: a node
@@ -179,7 +160,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	policies, again, err := r.policies(ctx)
+	policies, again, err := r.policies(ctx, pools)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

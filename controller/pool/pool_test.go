@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/controller/defined"
 	"github.com/noderefit/noderefit/progress"
 	"github.com/noderefit/noderefit/rollout"
 )
@@ -103,6 +104,7 @@ func newReconciler(b *behind) *reconciler {
 	return &reconciler{
 		client: b, live: b.Client, events: events.NewFakeRecorder(100), report: newReport(),
 		now: time.Now, nodes: freshest[*corev1.Node]{}, pools: freshest[*mcfgv1.MachineConfigPool]{},
+		defined: defined.NewWatch(b.Client, time.Now),
 	}
 }
 

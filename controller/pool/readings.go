@@ -25,6 +25,8 @@ type readings struct {
 	orders map[string]api.Orders
 	// membership said where the Nodes belong.
 	membership progress.Membership
+	// lost is why policies that people did not delete are not there; empty: people deleted those that are not.
+	lost string
 	// book is of policies of these versions.
 	book     *rollout.Book
 	versions []string
@@ -79,17 +81,18 @@ func (r *readings) belong(m progress.Membership) {
 // policies reads policies, unless they are as they were.
 func (r *readings) policies(policies []api.RolloutPolicy, answers rollout.Answers) *rollout.Book {
 	versions := make([]string, 0, len(policies))
+	versioned := true
 	for i := range policies {
 		p := &policies[i]
-		if p.ResourceVersion == "" {
-			return rollout.NewBook(policies, answers)
-		}
 		versions = append(versions, string(p.UID)+" "+p.ResourceVersion)
+		versioned = versioned && p.ResourceVersion != ""
 	}
-	if r.book == nil || !slices.Equal(r.versions, versions) {
+	slices.Sort(versions) // a cache lists its objects in any order
+	if r.book == nil || !versioned || !slices.Equal(r.versions, versions) {
 		r.book, r.versions = rollout.NewBook(policies, answers), versions
 	}
 	r.book.Answered(answers)
+	r.book.Lose(rollout.LostAs(r.lost))
 	return r.book
 }
 

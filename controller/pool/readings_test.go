@@ -94,6 +94,24 @@ func TestALookThatRemembersTheOneBeforeSeesWhatOneFromScratchSees(t *testing.T) 
 	}
 }
 
+// A cache lists its objects in any order.
+func TestPoliciesInAnotherOrderAreNoChange(t *testing.T) {
+	t.Parallel()
+	one, other := documented(t), documented(t)
+	one.Name, one.UID, one.ResourceVersion = "one", "1", "7"
+	other.Name, other.UID, other.ResourceVersion = "other", "2", "8"
+	read := readings{}
+	look := func(list ...api.RolloutPolicy) *rollout.Book { return read.policies(list, rollout.Unasked) }
+	book := look(one, other)
+	if look(other, one) != book {
+		t.Error("policies in another order are read again")
+	}
+	other.ResourceVersion = "9"
+	if look(other, one) == book {
+		t.Error("a policy that has changed is not read again")
+	}
+}
+
 func TestADecisionTellsNoMoreThanIsAsked(t *testing.T) {
 	t.Parallel()
 	for told, want := range map[int]struct {

@@ -45,6 +45,11 @@ func annotations(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time)
 	if known, err := api.Decode[[]api.PastRollout](pool.Annotations, api.RolloutsKey); err == nil {
 		out[api.RolloutsKey] = encodeList(rollouts(known, p, now))
 	}
+	if note := p.Rules.Note; note != nil {
+		out[api.RolloutPolicyKey] = api.Encode(note)
+	} else if p.Rules.Policy == "" {
+		out[api.RolloutPolicyKey] = ""
+	}
 	return out
 }
 

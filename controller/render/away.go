@@ -4,56 +4,71 @@ package render
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/defined"
+	"github.com/noderefit/noderefit/controller/source"
+	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// definitions are those of what a pool's configuration is made of, by kind; the cluster may lack those that are
-// optional.
-var definitions = map[string]string{
-	kindKubeletConfig:          "kubeletconfigs.machineconfiguration.openshift.io",
-	kindContainerRuntimeConfig: "containerruntimeconfigs.machineconfiguration.openshift.io",
-	kindControllerConfig:       "controllerconfigs.machineconfiguration.openshift.io",
-	"ImageDigestMirrorSet":     "imagedigestmirrorsets.config.openshift.io",
-	"ImageTagMirrorSet":        "imagetagmirrorsets.config.openshift.io",
-	"ImageContentSourcePolicy": "imagecontentsourcepolicies.operator.openshift.io",
+// definition is one of those of what a pool's configuration is made of.
+type definition struct {
+	name string
+	// what is in the name of the MachineConfigs that are made of its objects, as of source.Name; empty: none has it.
+	what string
 }
 
-const configDefinition = "machineconfigs.machineconfiguration.openshift.io"
+// definitions by kind; the cluster may lack those that are optional.
+var definitions = map[string]definition{
+	kindKubeletConfig:          {"kubeletconfigs.machineconfiguration.openshift.io", "kubelet"},
+	kindContainerRuntimeConfig: {"containerruntimeconfigs.machineconfiguration.openshift.io", "containerruntime"},
+	kindControllerConfig:       {"controllerconfigs.machineconfiguration.openshift.io", ""},
+	"ImageDigestMirrorSet":     {"imagedigestmirrorsets.config.openshift.io", "registries"},
+	"ImageTagMirrorSet":        {"imagetagmirrorsets.config.openshift.io", "registries"},
+	"ImageContentSourcePolicy": {"imagecontentsourcepolicies.operator.openshift.io", "registries"},
+}
+
+const (
+	configDefinition = "machineconfigs.machineconfiguration.openshift.io"
+	poolDefinition   = "machineconfigpools.machineconfiguration.openshift.io"
+)
 
 // away names the definitions for which less is there than people want. It is asked where a pool's configuration would
 // change, since what the objects of a definition say may lie in a MachineConfig that stays; and where a pool was made
-// again after a definition was away.
-func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
+// again after a definition was away, or has nodes that know more than the pool does.
+func (r *reconciler) away(ctx context.Context, in input, nodes []corev1.Node) ([]string, error) {
 	pool := in.pool.Name
 	known := in.pool.Spec.Configuration.Name != ""
 	if in.rendering != nil && known && !in.moves() {
 		delete(r.defined, pool)
+		r.rested[pool] = in.newest()
 	}
-	watch := r.defined[pool]
-	if !in.moves() || !known && (watch == nil || !watch.Lost()) {
-		return nil, nil
-	}
-	if r.whole[pool] == in.rendering.config.Name {
+	if !in.moves() || r.whole[pool] == in.rendering.config.Name {
 		return nil, nil // a write that is refused is tried again and again
+	}
+	watch, had := r.defined[pool], pastOf(in.pool, nodes)
+	lost := watch != nil && watch.Lost()
+	if !known && (had.alone(in.rendering.config.Name) || len(had.configs) == 0 && !lost) {
+		return nil, nil
 	}
 	if watch == nil {
 		watch = defined.NewWatch(r.live, time.Now)
 		r.defined[pool] = watch
 	}
-	names := []string{configDefinition}
-	for _, k := range r.optional {
-		if name := definitions[k.gvk.Kind]; name != "" && k.watching {
-			names = append(names, name)
-		}
-	}
 	var out []string
-	for _, name := range names {
-		why, until, err := watch.Away(ctx, name, time.Time{})
+	since := had.since
+	if rested := r.rested[pool]; rested.After(since) {
+		since = rested
+	}
+	for _, q := range questions(in, r.optional, since) {
+		why, until, err := watch.Away(ctx, q.definition, q.made)
 		if apierrors.IsForbidden(err) {
 			// An older role: what it does not let be asked about counts as there.
 			log.FromContext(ctx).Error(err, "a definition can't be asked for; apply the roles of this release")
@@ -73,4 +88,108 @@ func (r *reconciler) away(ctx context.Context, in input) ([]string, error) {
 		r.whole[pool] = in.rendering.config.Name
 	}
 	return out, nil
+}
+
+// past is what a pool is known to have had, by others than the pool's own object, which may have been made again.
+type past struct {
+	// configs are those that its nodes have or are sent to.
+	configs map[string]bool
+	// since is a time at which the pool, or a node of the pool, was there; zero: none had a configuration.
+	since time.Time
+}
+
+// pastOf reads it of the pool and of the nodes. A node that had a configuration of the pool is older than any
+// definition that was made again since.
+func pastOf(pool *mcfgv1.MachineConfigPool, nodes []corev1.Node) past {
+	p := past{configs: map[string]bool{}}
+	if pool.Spec.Configuration.Name != "" {
+		p.since = pool.CreationTimestamp.Time
+	}
+	for i := range nodes {
+		n, is := &nodes[i], false
+		for _, key := range []string{api.CurrentConfig, api.DesiredConfig} {
+			if config := n.Annotations[key]; machineconfig.PoolOf(config) == pool.Name {
+				p.configs[config], is = true, true
+			}
+		}
+		if made := n.CreationTimestamp.Time; is && (p.since.IsZero() || made.Before(p.since)) {
+			p.since = made
+		}
+	}
+	return p
+}
+
+// alone reports whether the nodes have one configuration, and no other.
+func (p past) alone(config string) bool { return len(p.configs) == 1 && p.configs[config] }
+
+// question is one about a definition.
+type question struct {
+	definition string
+	// made is when an object of the definition was there that the pool may lack now; zero: no such time is known.
+	made time.Time
+}
+
+// questions are what is to be asked before a pool gets what was rendered. A pool without a configuration may lack
+// anything that there was; one that has a configuration may lack what that was made of. A kind that the cluster has not
+// is asked about where nothing else can have made what the configuration loses.
+func questions(in input, kinds []*optionalKind, since time.Time) []question {
+	known := in.pool.Spec.Configuration.Name != ""
+	when := func(lacks bool) time.Time {
+		if known && !lacks {
+			return time.Time{}
+		}
+		return since
+	}
+	lost := in.lost()
+	out := []question{{configDefinition, when(len(lost) > 0)}}
+	if !known {
+		// What was made for the pool went with it, and is made again some time after it.
+		out = append(out, question{poolDefinition, since})
+	}
+	named := func(names []string, what string) bool {
+		return what != "" && slices.ContainsFunc(names, func(name string) bool { return source.IsNamed(name, what) })
+	}
+	for _, k := range kinds {
+		d, is := definitions[k.gvk.Kind]
+		switch {
+		case !is:
+		case k.watching:
+			out = append(out, question{d.name, when(named(in.sources(), d.what) || d.what == "" && len(lost) > 0)})
+		case named(lost, d.what) && !slices.ContainsFunc(kinds, func(other *optionalKind) bool {
+			return other.watching && definitions[other.gvk.Kind].what == d.what
+		}):
+			out = append(out, question{d.name, since})
+		}
+	}
+	return out
+}
+
+// newest is when the last of what was rendered was made. A cache that is behind has nothing that was made after a
+// definition was.
+func (in *input) newest() time.Time {
+	var last time.Time
+	for _, d := range in.rendering.selected {
+		if made := d.Object.CreationTimestamp.Time; made.After(last) {
+			last = made
+		}
+	}
+	return last
+}
+
+// sources are the names of what the pool's configuration was made of.
+func (in *input) sources() []string {
+	var out []string
+	for _, o := range in.pool.Spec.Configuration.Source {
+		out = append(out, o.Name)
+	}
+	return out
+}
+
+// lost are those of them that are not in what was rendered.
+func (in *input) lost() []string {
+	return slices.DeleteFunc(in.sources(), func(name string) bool {
+		return slices.ContainsFunc(in.rendering.selected, func(d *machineconfig.Document) bool {
+			return d.Object.Name == name
+		})
+	})
 }

@@ -82,7 +82,7 @@ func (o Options) Add(mgr ctrl.Manager) error {
 		version:   cmp.Or(o.Version, "unknown"),
 		retention: cmp.Or(o.Retention, 10*time.Minute),
 		concluded: map[string]int{}, genuine: map[string]identity{}, unneeded: map[string]time.Time{},
-		defined: map[string]*defined.Watch{}, whole: map[string]string{},
+		defined: map[string]*defined.Watch{}, whole: map[string]string{}, rested: map[string]time.Time{},
 	}
 	c, err := controller.NewTyped("render", mgr, controller.TypedOptions[task]{
 		// One worker, so that no configuration is swept away while a pool is being pointed at it.
@@ -120,7 +120,10 @@ type reconciler struct {
 	defined map[string]*defined.Watch
 	// whole has, by pool, the configuration that was last made while all definitions were there.
 	whole map[string]string
-	again time.Time
+	// rested has, by pool, when the last MachineConfig was made of those that the pool had when nothing was to change. Of
+	// a definition that is older all objects were there again, and those that are missing later were deleted by people.
+	rested map[string]time.Time
+	again  time.Time
 	// concluded says of each pool how many of the changes its last rendering knew of.
 	concluded map[string]int
 	retention time.Duration
@@ -261,18 +264,17 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	}
 	in.rendering, in.failure = renderPool(pool, sources, base)
 	in.waiting = append(in.waiting, altered(in.rendering, parts)...)
-	away, err := r.away(ctx, in)
-	if err != nil {
-		return in, err
-	}
-	in.waiting = append(in.waiting, away...)
-	if len(in.waiting) > 0 {
-		nodes := &corev1.NodeList{}
+	nodes := &corev1.NodeList{}
+	if len(in.waiting) > 0 || in.moves() {
 		if err := r.cached.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
 			return in, fmt.Errorf("listing Nodes: %w", err)
 		}
-		in.hold(nodes.Items)
 	}
+	away, err := r.away(ctx, in, nodes.Items)
+	if err != nil {
+		return in, err
+	}
+	in.hold(away, nodes.Items)
 	var problem error
 	if in.carried, problem, err = r.carried(ctx, pool); err != nil {
 		return in, err

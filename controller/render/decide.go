@@ -118,11 +118,17 @@ type input struct {
 	carried carried
 }
 
-// hold leaves of what was rendered only what the pool had before: that is complete, whatever is being made now, and who
-// goes back to it must not have to wait for somebody who may never finish.
-func (in *input) hold(nodes []corev1.Node) {
+// hold has the pool wait where something is unfinished, or a definition is away. What was rendered stays where the pool
+// had that before: it is complete, whatever is being made now, and who goes back to it must not have to wait for
+// somebody who may never finish. While a definition is away, that is no wish of people: MachineConfigs that go one by
+// one render to what the pool had before the last of them came. A pin still goes back then.
+func (in *input) hold(away []string, nodes []corev1.Node) {
+	in.waiting = append(in.waiting, away...)
+	if len(in.waiting) == 0 {
+		return
+	}
 	in.failure = nil
-	if in.rendering != nil && !had(in.pool, nodes, in.rendering.config.Name) {
+	if in.rendering != nil && (len(away) > 0 || !had(in.pool, nodes, in.rendering.config.Name)) {
 		in.rendering = nil
 	}
 }

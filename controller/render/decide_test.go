@@ -315,7 +315,7 @@ func TestWhileSomethingIsUnfinishedThePoolCanGoBackOnly(t *testing.T) {
 		"it is to be the pool's by now": {workers(name), on("rendered-worker-old"), ""},
 	} {
 		in := input{pool: c.pool, waiting: []string{"KubeletConfig/small since x: y"}, rendering: good}
-		in.hold(c.nodes)
+		in.hold(nil, c.nodes)
 		out := decide(in)
 		if out.target != c.target || out.publish != (c.target != "") {
 			t.Errorf("%s: target %q and not %q", what, out.target, c.target)
@@ -325,8 +325,30 @@ func TestWhileSomethingIsUnfinishedThePoolCanGoBackOnly(t *testing.T) {
 		}
 	}
 	in := input{pool: workers("rendered-worker-bad"), waiting: []string{"x"}, failure: &failure{reasonRenderFailed, "a"}}
-	if in.hold(nil); in.failure != nil {
+	if in.hold(nil, nil); in.failure != nil {
 		t.Error("what is not finished has failed")
+	}
+}
+
+// MachineConfigs that go with their definition go one by one: on the way they make what the pool had before.
+func TestWhileADefinitionIsAwayNothingOfLessIsRendered(t *testing.T) {
+	good := render(t, document(t, "50-chrony", chrony))
+	pool := workers("rendered-worker-later")
+	pool.Annotations = map[string]string{api.HistoryKey: api.Encode([]string{good.config.Name})}
+	in := input{pool: pool, rendering: good}
+	in.hold([]string{"CustomResourceDefinition/x is missing"}, nil)
+	out := decide(in)
+	if out.target != "" || out.publish {
+		t.Errorf("the pool goes to %s", out.target)
+	}
+	if pending := out.conditions[0]; pending.Status != corev1.ConditionTrue || !strings.Contains(pending.Message, "is missing") {
+		t.Errorf("%+v", pending)
+	}
+	// Somebody who goes back by a pin does not wait.
+	in = input{pool: pool, rendering: good, pin: &api.Pin{Config: "rendered-worker-x", From: "rendered-worker-later"}}
+	in.hold([]string{"CustomResourceDefinition/x is missing"}, nil)
+	if out := decide(in); out.target != "rendered-worker-x" {
+		t.Errorf("pinned, the pool goes to %q", out.target)
 	}
 }
 

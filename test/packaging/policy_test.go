@@ -246,11 +246,13 @@ func TestADaemonIsRefusedWhatIsNotItsNodes(t *testing.T) {
 		"make its event one of a pool's": patchEvent("about-ours", `{"involvedObject":{"kind":"MachineConfigPool"}}`),
 	})
 	refuse(t, daemon, "", map[string]attempt{
-		"say how its node is":           patchNodeStatus(ours),
-		"delete its MachineConfigNode":  deleteMCN(ours),
-		"change a rendered one":         patchMC(renderedOther),
-		"delete a rendered one":         deleteMC(renderedOther),
-		"pause a pool":                  patchPool("worker", `{"spec":{"paused":true}}`),
+		"say how its node is":          patchNodeStatus(ours),
+		"delete its MachineConfigNode": deleteMCN(ours),
+		"change a rendered one":        patchMC(renderedOther),
+		"delete a rendered one":        deleteMC(renderedOther),
+		"pause a pool":                 patchPool("worker", `{"spec":{"paused":true}}`),
+		"release a pool whose policy is away": patchPool("worker", `{"metadata":{"annotations":{%q:null}}}`,
+			api.RolloutPolicyKey),
 		"lift the quarantine of a pool": patchPool("worker", `{"metadata":{"annotations":{%q:"[]"}}}`, api.LiftedKey),
 		"delete its node": func(ctx context.Context, who clients) error {
 			return who.kube.CoreV1().Nodes().Delete(ctx, ours, metav1.DeleteOptions{})
@@ -471,6 +473,18 @@ func TestTheControllerMayDoItsWork(t *testing.T) {
 			return errors.Join(err, who.kube.CoreV1().RESTClient().Get().AbsPath(progress.EtcdReadyPath).Do(ctx).Error())
 		},
 		"quarantine what failed": patchPool("worker", `{"metadata":{"annotations":{%q:"[]"}}}`, api.PoolQuarantineKey),
+		"note a pool's policy":   patchPool("worker", `{"metadata":{"annotations":{%q:"{}"}}}`, api.RolloutPolicyKey),
+		"look for definitions": func(ctx context.Context, who clients) error {
+			var errs []error
+			for _, name := range []string{
+				"machineconfigs.machineconfiguration.openshift.io", "machineconfigpools.machineconfiguration.openshift.io",
+				"kubeletconfigs.machineconfiguration.openshift.io", "rolloutpolicies.noderefit.dev",
+			} {
+				errs = append(errs, who.kube.CoreV1().RESTClient().Get().
+					AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", name).Do(ctx).Error())
+			}
+			return errors.Join(errs...)
+		},
 	})
 }
 

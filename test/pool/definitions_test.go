@@ -9,8 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
 	"github.com/noderefit/noderefit/api"
 )
@@ -54,9 +57,8 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 	const worker = `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfigPool","metadata":{"name":"worker",` +
 		`"labels":{"k":"yes"}},"spec":{"nodeSelector":{"matchLabels":{"node-role.kubernetes.io/worker":""}},` +
 		`"machineConfigSelector":{"matchLabels":{"machineconfiguration.openshift.io/role":"worker"}}}}`
-	policy := fmt.Sprintf(`{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"never"},`+
-		`"spec":{"pools":["worker"],"windows":{"open":[{"cron":"0 %d * * *","durationMinutes":60}]}}}`,
-		time.Now().UTC().Add(12*time.Hour).Hour())
+	policy := `{"apiVersion":"noderefit.dev/v1alpha1","kind":"RolloutPolicy","metadata":{"name":"never"},"spec":` +
+		farWindow() + `}`
 	files, text := t.TempDir(), 0
 	write := func(name, object string) {
 		if err := os.WriteFile(filepath.Join(files, name), []byte(object), 0o600); err != nil {
@@ -97,7 +99,7 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 		return asked() && l.stand("w-0").Current == want && l.stand("w-1").Current == want
 	}
 	l.until("the nodes have it", arrived)
-	slips := [][]string{all, {"rolloutpolicies"}, {"kubeletconfigs"}}
+	slips := [][]string{all, {"rolloutpolicies"}, {"kubeletconfigs"}, {"machineconfigpools"}}
 	if testing.Short() {
 		slips = slips[:1]
 	}
@@ -135,7 +137,11 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 		rests("while the definitions are away")
 		l.define(gone)
 		repository()
-		l.until(name+": the objects are read again", func() bool { return asked() && (!held || l.ready("never") != "") })
+		// A change that comes before the objects are read again waits as long as they may.
+		l.until(name+": the objects are read again", func() bool {
+			pending := l.condition("worker", mcfgv1.MachineConfigPoolConditionType(api.PoolRenderPending))
+			return asked() && strings.HasPrefix(pending, "False") && (!held || l.ready("never") != "")
+		})
 		rests("once the objects are back")
 		if held {
 			l.mustKubectl("delete", "rolloutpolicy", "never")
@@ -154,4 +160,153 @@ func TestDefinitionsThatAreDeletedAndMadeAgainEndAndReleaseNothing(t *testing.T)
 		})
 		t.Logf("%s: %s", name, time.Since(started).Round(time.Second))
 	}
+}
+
+// kubectl apply -f DIRECTORY takes files by their names, each some time after the one before.
+func TestAPoolThatIsMadeAgainBeforeItsMachineConfigsIsNotRenderedOfAPart(t *testing.T) {
+	l := newLab(t)
+	definitions := []string{"machineconfigs", "machineconfigpools"}
+	files := t.TempDir()
+	apply := func(name, object string) {
+		t.Helper()
+		file := filepath.Join(files, name)
+		if err := os.WriteFile(file, []byte(object), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l.mustKubectl("apply", "-f", file)
+	}
+	pool := func() {
+		t.Helper()
+		apply("pool.json", `{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfigPool","metadata":`+
+			`{"name":"worker"},"spec":{"nodeSelector":{"matchLabels":{"node-role.kubernetes.io/worker":""}},`+
+			`"machineConfigSelector":{"matchLabels":{"machineconfiguration.openshift.io/role":"worker"}}}}`)
+	}
+	config := func(name, text string) {
+		t.Helper()
+		apply(name+".json", fmt.Sprintf(`{"apiVersion":"machineconfiguration.openshift.io/v1","kind":"MachineConfig","metadata":`+
+			`{"name":%q,"labels":{"machineconfiguration.openshift.io/role":"worker"}},"spec":{"config":{"ignition":`+
+			`{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/%[1]s","contents":{"source":"data:,%[2]s"}}]}}}}`, name, text))
+	}
+	t.Cleanup(func() {
+		l.define(definitions)
+		_, _ = l.Kubectl(context.Background(), "delete", "mc", "--all", "--wait=false")
+	})
+	l.node("w-0", "worker", "rendered-worker-a")
+	pool()
+	config("50-one", "1")
+	config("60-two", "2")
+	arrived := func(sources int) func() bool {
+		return func() bool {
+			want := l.getPool("worker").Spec.Configuration
+			return len(want.Source) == sources && l.stand("w-0").Current == want.Name && l.stand("w-0").State == api.Done
+		}
+	}
+	var c *controller
+	start := func() { c = l.alone("--controllers=pool,render") }
+	start()
+	l.until("the node has both", arrived(2))
+	whole := l.stand("w-0").Current
+
+	for _, restarts := range []bool{false, true} {
+		if restarts {
+			c.stop(t, syscall.SIGTERM)
+		}
+		l.eye.forget()
+		for _, resource := range []string{"machineconfigpools", "machineconfigs"} {
+			l.mustKubectl("delete", "crd", resource+".machineconfiguration.openshift.io")
+		}
+		l.define(definitions)
+		if restarts {
+			start()
+		}
+		pool()
+		config("50-one", "1")
+		l.until("the pool waits", func() bool {
+			text := l.condition("worker", mcfgv1.MachineConfigPoolConditionType(api.PoolRenderPending))
+			return strings.HasPrefix(text, "True") && strings.Contains(text, "was made again")
+		})
+		config("60-two", "2")
+		l.until("the pool has what it had", func() bool { return l.getPool("worker").Spec.Configuration.Name == whole })
+		l.until("and its node", arrived(2))
+		l.told(map[string][]string{})
+	}
+}
+
+// farWindow is the spec of a policy by which nodes of pool worker begin in half a day.
+func farWindow() string {
+	return fmt.Sprintf(`{"pools":["worker"],"failureBudget":2,"windows":{"open":[{"cron":"0 %d * * *","durationMinutes":60}]}}`,
+		time.Now().UTC().Add(12*time.Hour).Hour())
+}
+
+// What the policies said is lost with their definition. A leader that begins then has the notes on the pools.
+func TestALeaderThatBeginsWhileTheDefinitionOfPoliciesIsAwayReleasesNothing(t *testing.T) {
+	l := newLab(t)
+	definition := []string{"rolloutpolicies"}
+	t.Cleanup(func() { l.define(definition) })
+	never := farWindow()
+	for _, pool := range []string{"worker", "infra"} {
+		for _, name := range []string{pool + "-0", pool + "-1"} {
+			l.node(name, pool, "rendered-"+pool+"-a")
+		}
+		l.pool(pool, "rendered-"+pool+"-a")
+	}
+	noted := func() string { return l.getPool("worker").Annotations[api.RolloutPolicyKey] }
+	l.mustPolicy("never", never)
+	first := l.alone()
+	l.until("the pool has a note of its policy", func() bool { return strings.Contains(noted(), `"never"`) })
+	if other := l.getPool("infra").Annotations[api.RolloutPolicyKey]; other != "" {
+		t.Errorf("a pool without a policy has a note: %s", other)
+	}
+	first.stop(t, syscall.SIGTERM)
+	note := noted()
+
+	l.mustKubectl("delete", "crd", "rolloutpolicies.noderefit.dev")
+	second := l.alone()
+	l.target("worker", configB)
+	l.target("infra", "rendered-infra-b")
+	l.updated("infra", "rendered-infra-b") // by the leader that does not send the others
+	l.heldBy("worker", "PolicyUnusable", "CustomResourceDefinition/rolloutpolicies.noderefit.dev is missing: install it")
+	l.explained("pool/worker", "PolicyUnusable", "rolloutpolicies.noderefit.dev is missing")
+
+	// The process ends to be started anew once the definition is there. The objects take a while longer.
+	l.define(definition)
+	l.until("the process ends", func() bool {
+		text, err := os.ReadFile(second.log)
+		return err == nil && strings.Contains(string(text), "which ends to be started anew")
+	})
+	second.stop(t, syscall.SIGKILL)
+	third := l.alone()
+	l.heldBy("worker", "PolicyUnusable", "was made again: its objects are waited for until")
+	l.mustPolicy("never", never)
+	l.heldBy("worker", "OutsideWindow", "no window is open")
+	l.until("the note is of the policy that is there", func() bool { return noted() != "" && noted() != note })
+
+	// A policy that is replaced by the slip, and never comes back, holds for as long as its objects are waited for.
+	third.stop(t, syscall.SIGTERM)
+	l.mustKubectl("delete", "crd", "rolloutpolicies.noderefit.dev")
+	l.define(definition)
+	l.alone()
+	l.heldBy("worker", "PolicyUnusable", "was made again: its objects are waited for until")
+	l.told(map[string][]string{"infra-0": {"rendered-infra-b"}, "infra-1": {"rendered-infra-b"}})
+	l.setClock(l.now().Add(6 * time.Minute))
+	l.updated("worker", configB)
+	l.until("the note is gone", func() bool { return noted() == "" })
+}
+
+// Whoever deletes a policy means it, where the definition is there: nobody was there to see it.
+func TestAPolicyThatPeopleDeleteWhileNobodyLeadsHoldsNothing(t *testing.T) {
+	l := newLab(t)
+	l.node("worker-0", "worker", configA)
+	l.pool("worker", configA)
+	l.mustPolicy("never", farWindow())
+	first := l.alone()
+	noted := func() string { return l.getPool("worker").Annotations[api.RolloutPolicyKey] }
+	l.until("the pool has a note of its policy", func() bool { return noted() != "" })
+	l.target("worker", configB)
+	l.heldBy("worker", "OutsideWindow", "no window is open")
+	first.stop(t, syscall.SIGTERM)
+	l.mustKubectl("delete", "rolloutpolicy", "never")
+	l.alone()
+	l.updated("worker", configB)
+	l.until("the note is gone", func() bool { return noted() == "" })
 }

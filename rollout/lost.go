@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/noderefit/noderefit/api"
+	"github.com/noderefit/noderefit/progress"
+)
+
+// LostAs is that the policies of all pools are lost for one reason.
+func LostAs(why string) func(*progress.Pool) string {
+	return func(*progress.Pool) string { return why }
+}
+
+// LostAsReported is what the pool controller says in a condition of the pool, for those who do not ask for definitions
+// themselves.
+func LostAsReported(p *progress.Pool) string {
+	if r := p.Reported; r != nil && r.Verdict == progress.PolicyUnusable {
+		return r.Because
+	}
+	return ""
+}
+
+// Lose has the book hold the pools whose policies are lost. why says of a pool why its policy is not there although
+// people did not delete it; empty: people did. The note on a pool names its policy.
+func (b *Book) Lose(why func(*progress.Pool) string) { b.lost = why }
+
+// lacks reports whether a pool has a note of a policy that the book does not have.
+func (b *Book) lacks(p *progress.Pool) bool {
+	return p.Noted != nil && !slices.ContainsFunc(b.policies, func(o *policy) bool { return o.name == p.Noted.Name })
+}
+
+// without are the rules of a pool that no policy selects. A pool whose policy is lost stays as it is: no node begins,
+// nodes keep their orders, and failures are forgiven as the policy did.
+func (b *Book) without(p *progress.Pool) progress.Rules {
+	if b.lost == nil || !b.lacks(p) {
+		return progress.Rules{}
+	}
+	why := b.lost(p)
+	if why == "" {
+		return progress.Rules{}
+	}
+	p.Rules = progress.Rules{ // by which kept asks
+		Policy: p.Noted.Name, FailureBudget: share(p.Noted.FailureBudget, p.Machines, false, 1),
+	}
+	r := p.Rules
+	r.Orders = kept(p)
+	r.Hold = &progress.Hold{
+		Verdict: progress.PolicyUnusable, Blocking: policyObject(p.Noted.Name), Because: why,
+		Do: fmt.Sprintf("install the definition of RolloutPolicies, and apply the policies again; where pool %s is to have "+
+			"no policy any more: kubectl annotate mcp %s %s-", p.Name, p.Name, api.RolloutPolicyKey),
+	}
+	if p.Target != p.Previous {
+		r.Unproved = r.Hold // a gate of the policy may be what the end of the rollout waits for
+	}
+	return r
+}
+
+// note is what a pool keeps of its policy for when the policy is away.
+func (p *policy) note() *api.PolicyNote {
+	return &api.PolicyNote{Name: p.name, Created: p.created.UTC(), FailureBudget: p.spec.FailureBudget}
+}
