@@ -21,8 +21,17 @@ import (
 type attempt struct {
 	verb    string
 	record  *transaction.Record
-	options ApplyOptions
+	options ApplyOptions // another verb sets those that it has
 	result  *Result
+	// asStaged, of stage, uses the OS that was staged for the configuration before, whatever its image names now.
+	asStaged bool
+	// arguments, of a first boot, are kernel arguments that Ignition did not know how to set. They must be on the command
+	// line, but belong neither to the configuration nor to us.
+	arguments []string
+	// unasked skips the hooks: a person rolls back, or the machine serves no workload yet.
+	unasked bool
+	// back, of a rollback, is the OS on which the configuration ran before.
+	back *wayBack
 	// cfg is the wanted configuration, including the delivered files; old is the host's configuration, nil where the host
 	// has none.
 	cfg, old *machineconfig.Config
@@ -74,6 +83,10 @@ func (a *attempt) end() {
 	}
 }
 
+// stages reports whether the attempt only brings the OS to the disk. Then the current content of the image counts, and
+// the lock of staging is held.
+func (a *attempt) stages() bool { return a.verb == StageVerb.Name }
+
 // boots reports whether the update takes effect by a boot.
 func (a *attempt) boots() bool { return slices.Contains(booting, a.update.road) }
 
@@ -88,7 +101,7 @@ func (a *attempt) change(kind plan.Kind) plan.Change {
 }
 
 func (h *Host) recoverUnfinished(ctx context.Context, a *attempt) (err error) {
-	a.over, err = h.recoverFirst(ctx, a.record, a.cfg, a.options, a.result)
+	a.over, err = h.recoverFirst(ctx, a)
 	return err
 }
 
@@ -106,10 +119,10 @@ func (h *Host) refuseAnother(_ context.Context, a *attempt) error {
 }
 
 func (h *Host) refuseQuarantined(_ context.Context, a *attempt) error {
-	if a.verb == StageVerb.Name && a.options.Lift {
+	if a.stages() && a.options.Lift {
 		return nil // apply lifts the quarantine
 	}
-	return h.quarantine(a.record, a.cfg, a.options)
+	return h.quarantine(a.record, a.cfg, a.options.Lift)
 }
 
 func (h *Host) read(ctx context.Context, a *attempt) (err error) {
@@ -156,7 +169,7 @@ func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
 }
 
 func (h *Host) makePlan(ctx context.Context, a *attempt) error {
-	p, err := h.plan(ctx, a.old, a.cfg, a.drift, a.differing, a.booted, a.record, a.options)
+	p, err := h.plan(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -211,10 +224,10 @@ func nothingChanges(_ *Host, a *attempt) bool {
 
 func (h *Host) stayOn(ctx context.Context, a *attempt) error {
 	a.over = true
-	if a.verb == StageVerb.Name {
+	if a.stages() {
 		return nil
 	}
-	err := errors.Join(h.stay(ctx, a.record, a.options), h.unstage(ctx, ""))
+	err := errors.Join(h.stay(ctx, a.record, a.options.Cluster), h.unstage(ctx, ""))
 	if len(a.record.Discard) > 0 {
 		err = errors.Join(err, h.engine().Tidy(ctx, a.record))
 	}
@@ -265,7 +278,7 @@ func composes(_ *Host, a *attempt) bool {
 }
 
 func (h *Host) composeOS(ctx context.Context, a *attempt) error {
-	return h.prepareOS(ctx, a.update, a.change(plan.OSImage).To, a.options, a.result)
+	return h.prepareOS(ctx, a)
 }
 
 // chooseArguments decides the kernel arguments, some of which bootc's images may bring, and whether a restart of the
@@ -277,7 +290,7 @@ func (h *Host) chooseArguments(ctx context.Context, a *attempt) error {
 			return err
 		}
 	}
-	if err := h.prepareArguments(ctx, u, a.change(plan.Kargs), a.options.arguments); err != nil {
+	if err := h.prepareArguments(ctx, u, a.change(plan.Kargs), a.arguments); err != nil {
 		return err
 	}
 	if u.SoftReboot && (u.request.Checksum != u.booted.Checksum ||
@@ -303,7 +316,7 @@ func (h *Host) findSpace(ctx context.Context, a *attempt) error {
 	}
 	u.deploys = true
 	if u.road == transaction.RoadStaged {
-		if err := h.prepareStaged(ctx, u, a.compiled, a.options); err != nil {
+		if err := h.prepareStaged(ctx, a); err != nil {
 			return err
 		}
 	}
@@ -339,7 +352,7 @@ func (h *Host) check(ctx context.Context, a *attempt) error {
 // asksHooks reports whether this apply asks the hooks. A cluster has asked them before the drain of the node.
 func asksHooks(_ *Host, a *attempt) bool {
 	p := a.result.Plan
-	return !a.options.Cluster && !a.options.unasked && (p.Drain || p.Reboot)
+	return !a.options.Cluster && !a.unasked && (p.Drain || p.Reboot)
 }
 
 func (h *Host) askHooks(ctx context.Context, a *attempt) error {
@@ -409,9 +422,9 @@ func (h *Host) takeEffect(ctx context.Context, a *attempt) error { return a.oper
 
 func (h *Host) rebootInto(ctx context.Context, a *attempt) error {
 	if a.boots() {
-		return h.rebootHeld(ctx, a.record, a.options, a.result)
+		return h.rebootHeld(ctx, a)
 	}
-	return h.reboot(ctx, a.record, a.options, a.result)
+	return h.reboot(ctx, a)
 }
 
 func (h *Host) clearForce(context.Context, *attempt) error { return h.unforce() }

@@ -49,13 +49,14 @@ func chooseBootRoad(os OS, supported error) (road transaction.Road, why string, 
 
 // prepareStaged decides whether the update has a deployment of its own. It refuses files that the first boot could not
 // write: such files would cost two boots.
-func (h *Host) prepareStaged(ctx context.Context, u *update, c *compiler, o ApplyOptions) error {
+func (h *Host) prepareStaged(ctx context.Context, a *attempt) error {
+	u := a.update
 	u.deploys = u.request.Checksum != u.booted.Checksum ||
 		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)
 	if !u.deploys {
 		u.reclaim = nil
 	}
-	if err := h.engine().Check(u.Update, c.wants); err != nil || !u.deploys || u.release != nil || o.afresh {
+	if err := h.engine().Check(u.Update, a.compiled.wants); err != nil || !u.deploys || u.release != nil || a.stages() {
 		return err
 	}
 	var err error
