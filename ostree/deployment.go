@@ -55,6 +55,8 @@ var (
 	ChecksumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	// A line of text for each deployment: booted or not, OS, CHECKSUM.SERIAL, and states in brackets.
 	headPattern = regexp.MustCompile(`^([* ]) (\S+) ([0-9a-f]{64})\.(0|[1-9][0-9]{0,8})((?: \([^()]*\))*)$`)
+	// A staged deployment that is locked is only said to be that.
+	stagedPattern = regexp.MustCompile(`\((staged|finalization locked)\)`) //nolint:misspell // ostree's own word
 	// OsPattern is what ostree allows as the name of an OS; the name goes into paths.
 	OsPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
@@ -134,8 +136,7 @@ func parseStatusText(output []byte) ([]Deployment, error) {
 			}
 			deployments = append(deployments, Deployment{
 				OS: head[2], Checksum: head[3], Serial: serial, Booted: head[1] == "*",
-				// A staged one that is locked is only said to be that.
-				Staged:   ContainsAny(head[5], "(staged)", "(finalization locked)"), //nolint:misspell // ostree's own word
+				Staged:   stagedPattern.MatchString(head[5]),
 				Pending:  strings.Contains(head[5], "(pending)"),
 				Rollback: strings.Contains(head[5], "(rollback)"),
 			})
