@@ -11,6 +11,7 @@ import (
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/osimage"
@@ -317,31 +318,6 @@ type argumentsBringer interface {
 	KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error)
 }
 
-// writable refuses paths in the OS image: /usr is read-only, and its files are shared with all other deployments and
-// with the repository that they come from.
-func (c *compiler) writable() error {
-	places, err := c.view.places(c.wants)
-	if err != nil {
-		return err
-	}
-	for _, w := range c.wants {
-		if at := places[w.Path]; under(at, "/usr") {
-			return fmt.Errorf("%s: %s is part of the OS image, which no configuration can change", w.Subject(), at)
-		}
-	}
-	return nil
-}
-
-// survives refuses a path whose file system is empty after the boot that the update needs.
-func survives(w files.Want, at string) error {
-	for _, dir := range []string{"/run", "/tmp", "/dev", "/proc", "/sys"} {
-		if under(at, dir) {
-			return fmt.Errorf("%s: %s does not survive the reboot that this update needs", w.Subject(), dir)
-		}
-	}
-	return nil
-}
-
 // rebootHeld reboots into the committed deployment. If the node has taken pods since its drain, rebootHeld withdraws
 // the commit instead.
 func (h *Host) rebootHeld(ctx context.Context, a *attempt) error {
@@ -359,22 +335,12 @@ func (h *Host) rebootHeld(ctx context.Context, a *attempt) error {
 // etc compiles the configuration against the tree of the new deployment: the vendor defaults, units, presets, users and
 // policy of that tree count.
 func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
-	v := view{host: h.root, tree: tree}
-	c, err := compile(v, u.cfg, u.old, u.made)
+	v := layout.View{Host: h.root, Tree: tree}
+	c, err := layout.Make(v, u.cfg, u.old, u.made)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.cfg.Name, err)
 	}
-	places, err := c.view.places(c.wants)
-	if err != nil {
-		return nil, err
-	}
-	var out []files.Want
-	for _, w := range c.wants {
-		if carried(places[w.Path]) {
-			out = append(out, w)
-		}
-	}
-	return out, nil
+	return c.Carried()
 }
 
 // disrupted returns the services that the actions name.

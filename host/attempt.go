@@ -11,6 +11,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
@@ -39,8 +40,8 @@ type attempt struct {
 	noCopy   error
 	booted   ostree.Deployment
 	drift    []Drift
-	made     []string // see compile
-	compiled *compiler
+	made     []string // see layout.Make
+	compiled *layout.Layout
 	// differing are the subjects that are not on the host as wanted.
 	differing map[string]bool
 	update    *update
@@ -58,7 +59,7 @@ type attempt struct {
 type update struct {
 	transaction.Update
 	cfg, old *machineconfig.Config
-	made     []string // see compile
+	made     []string // see layout.Make
 	all      []files.Want
 	road     transaction.Road
 	request  ostree.Request
@@ -150,21 +151,21 @@ func (h *Host) read(ctx context.Context, a *attempt) (err error) {
 }
 
 func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
-	v := view{host: h.root}
+	v := layout.View{Host: h.root}
 	if a.record.Committed != nil {
 		a.made = a.record.Committed.Made
 	}
-	if a.compiled, err = compile(v, a.cfg, a.old, a.made); err == nil {
-		err = a.compiled.linkable()
+	if a.compiled, err = layout.Make(v, a.cfg, a.old, a.made); err == nil {
+		err = a.compiled.Linkable()
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.cfg.Name, err)
 	}
-	a.result.Warnings = append(a.result.Warnings, a.compiled.warnings...)
+	a.result.Warnings = append(a.result.Warnings, a.compiled.Warnings...)
 	if !files.Owners() {
 		a.result.Warnings = append(a.result.Warnings, "not root: owners of files are left out")
 	}
-	a.differing, err = differing(v, a.compiled.wants)
+	a.differing, err = differing(v, a.compiled.Wants)
 	return err
 }
 
@@ -186,11 +187,11 @@ func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
 	if err := Unreconcilable(p); err != nil {
 		return err
 	}
-	u := &update{cfg: a.cfg, old: a.old, made: a.made, all: a.compiled.wants, booted: a.booted, reboot: p.Reboot,
+	u := &update{cfg: a.cfg, old: a.old, made: a.made, all: a.compiled.Wants, booted: a.booted, reboot: p.Reboot,
 		approved: a.options.Approved}
 	u.Actions, u.Timeout, u.SoftReboot = p.Actions, a.options.Timeout, p.SoftReboot
 	u.Revision = transaction.Revision{Config: a.cfg.Name, Digest: a.cfg.Digest, Deployment: a.booted.ID,
-		OwnedKargs: h.owned(a.record, a.booted, a.cfg, p), Skipped: skipped(p), Made: a.compiled.made}
+		OwnedKargs: h.owned(a.record, a.booted, a.cfg, p), Skipped: skipped(p), Made: a.compiled.Made}
 	a.update = u
 	if nothingChanges(h, a) {
 		return nil
@@ -237,18 +238,18 @@ func (h *Host) stayOn(ctx context.Context, a *attempt) error {
 func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	u := a.update
 	if h.plain != nil {
-		if err := a.compiled.writable(); err != nil {
+		if err := a.compiled.Writable(); err != nil {
 			return err
 		}
 	}
 	switch {
 	case h.plain == nil:
-		u.road, u.Wants = transaction.RoadTree, a.compiled.wants
+		u.road, u.Wants = transaction.RoadTree, a.compiled.Wants
 		if u.reboot {
 			u.Actions = nil // the reboot does all actions
 		}
 	case !u.reboot:
-		u.road, u.Wants = transaction.RoadLive, a.compiled.wants
+		u.road, u.Wants = transaction.RoadLive, a.compiled.Wants
 	default:
 		var err error
 		if u.road, err = h.road(ctx); err != nil {
@@ -320,20 +321,8 @@ func (h *Host) findSpace(ctx context.Context, a *attempt) error {
 			return err
 		}
 	}
-	places, err := a.compiled.view.places(a.compiled.wants)
-	if err != nil {
-		return err
-	}
-	for _, w := range a.compiled.wants {
-		if carried(places[w.Path]) {
-			continue
-		}
-		if err := survives(w, places[w.Path]); err != nil {
-			return err
-		}
-		u.Wants = append(u.Wants, w)
-	}
-	return nil
+	u.Wants, err = a.compiled.Beside()
+	return err
 }
 
 func (h *Host) check(ctx context.Context, a *attempt) error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -76,7 +77,7 @@ func knownKeys(t *testing.T) []string {
 // refusedForAll reports whether a configuration may not set a key for all services.
 func refusedForAll(t *testing.T, section, key, value string) bool {
 	t.Helper()
-	cfg := &machineconfig.Config{Files: []machineconfig.File{{Path: unitDir + "/service.d/10-a.conf",
+	cfg := &machineconfig.Config{Files: []machineconfig.File{{Path: systemd.UnitDir + "/service.d/10-a.conf",
 		Contents: []byte("[" + section + "]\n" + key + "=" + value + "\n")}}}
 	p, err := plan.Make(&machineconfig.Config{}, cfg, plan.Options{})
 	if err != nil {

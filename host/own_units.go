@@ -14,6 +14,7 @@ import (
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -344,7 +345,7 @@ DevicePolicy=auto
 func ownWants() []files.Want {
 	var wants []files.Want
 	file := func(at, text string) {
-		wants = append(wants, files.Want{Path: path.Join(unitDir, at),
+		wants = append(wants, files.Want{Path: path.Join(systemd.UnitDir, at),
 			Node: files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(text)}})
 	}
 	all := maps.Clone(hostUnits)
@@ -362,8 +363,8 @@ func ownWants() []files.Want {
 			continue
 		}
 		for _, target := range plan.WantedBy() {
-			wants = append(wants, files.Want{Path: path.Join(unitDir, target+".wants", name),
-				Node: files.Node{Type: files.Symlink, Target: path.Join(unitDir, name)}})
+			wants = append(wants, files.Want{Path: path.Join(systemd.UnitDir, target+".wants", name),
+				Node: files.Node{Type: files.Symlink, Target: path.Join(systemd.UnitDir, name)}})
 		}
 	}
 	for _, name := range rebootUnits {

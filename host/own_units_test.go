@@ -32,14 +32,14 @@ func TestEveryUnitOfTheAgentsHasItsDropinAndItsLinks(t *testing.T) {
 		at[w.Path] = string(w.Node.Data) + w.Node.Target
 	}
 	for _, unit := range slices.Concat(plan.OwnUnits, rebootUnits) {
-		text := at[path.Join(unitDir, unit+".d", plan.OwnDropin)]
+		text := at[path.Join(systemd.UnitDir, unit+".d", plan.OwnDropin)]
 		if !strings.Contains(text, "ProtectSystem=no\n") || !strings.Contains(text, "ConditionPathExists=\n") {
 			t.Errorf("%s: drop-in %q", unit, text)
 		}
 	}
 	for _, unit := range bootUnits {
-		text := at[path.Join(unitDir, unit)]
-		own := at[path.Join(unitDir, unit+".d", plan.OwnDropin)]
+		text := at[path.Join(systemd.UnitDir, unit)]
+		own := at[path.Join(systemd.UnitDir, unit+".d", plan.OwnDropin)]
 		if strings.LastIndex(own, "Slice=") != strings.Index(own, "Slice=-.slice") {
 			t.Errorf("%s has the limits of all services: %s", unit, own)
 		}
@@ -47,7 +47,7 @@ func TestEveryUnitOfTheAgentsHasItsDropinAndItsLinks(t *testing.T) {
 			t.Errorf("%s: %q: %v", unit, text, err)
 		}
 		for _, target := range plan.WantedBy() {
-			if to := at[path.Join(unitDir, target+".wants", unit)]; to != path.Join(unitDir, unit) {
+			if to := at[path.Join(systemd.UnitDir, target+".wants", unit)]; to != path.Join(systemd.UnitDir, unit) {
 				t.Errorf("%s in %s.wants leads to %q", unit, target, to)
 			}
 		}

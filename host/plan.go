@@ -11,6 +11,7 @@ import (
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
@@ -34,10 +35,10 @@ func subjectOfChange(c plan.Change) string {
 }
 
 // differing returns the subjects that the host does not match; the key "" marks the agent's own paths.
-func differing(v view, wants []files.Want) (map[string]bool, error) {
+func differing(v layout.View, wants []files.Want) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, w := range wants {
-		d, err := v.compare(w)
+		d, err := v.Compare(w)
 		if err != nil {
 			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}
@@ -205,12 +206,12 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 		a.drift = nil // apply would refuse such a host
 	}
 	var left []plan.Left
-	v := view{host: h.root}
-	if c, err := compile(v, a.cfg, a.old, nil); err == nil {
-		if a.differing, err = differing(v, c.wants); err != nil {
+	v := layout.View{Host: h.root}
+	if c, err := layout.Make(v, a.cfg, a.old, nil); err == nil {
+		if a.differing, err = differing(v, c.Wants); err != nil {
 			return nil, err
 		}
-		left = h.leaves(c.wants)
+		left = h.leaves(c.Wants)
 	} // a host that apply would refuse still has a plan
 	p, err := h.plan(ctx, a)
 	if err == nil {

@@ -97,7 +97,7 @@ func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
 		covered, looking := coveredMounts()
 		m.Covered, err = covered, errors.Join(err, looking)
 	}
-	for _, dir := range []string{transaction.StateDir, unitDir, transaction.ConfigDir} {
+	for _, dir := range []string{transaction.StateDir, systemd.UnitDir, transaction.ConfigDir} {
 		m.Written[dir] = h.tryWriting(dir)
 	}
 	return m, err

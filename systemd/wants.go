@@ -81,7 +81,7 @@ func Enablement(host Host, unit string) (links []Link, there bool, err error) {
 	if err := d.decideAlso(); err != nil {
 		return nil, false, err
 	}
-	found, err := d.tree.enablementLinks(configDir)
+	found, err := d.tree.enablementLinks(UnitDir)
 	if err != nil {
 		return nil, false, err
 	}
@@ -188,7 +188,7 @@ func (w *wantSet) add(want files.Want) { w.at[want.Path] = want }
 
 // unit adds what a unit wants apart from enablement.
 func (w *wantSet) unit(t *tree, u Unit) error {
-	at := configDir + "/" + u.Name
+	at := UnitDir + "/" + u.Name
 	want := files.Want{Path: at, Kind: "unit", Name: u.Name}
 	switch {
 	case u.masked():
@@ -223,7 +223,7 @@ func (u Unit) masked() bool { return u.Mask != nil && *u.Mask }
 
 // release notes that a unit's own files go.
 func (w *wantSet) release(t *tree, name string, past Past) error {
-	w.goneDir = append(w.goneDir, configDir+"/"+name+".d")
+	w.goneDir = append(w.goneDir, UnitDir+"/"+name+".d")
 	return w.releaseFile(t, name, past)
 }
 
@@ -233,9 +233,9 @@ func (w *wantSet) releaseFile(t *tree, name string, past Past) error {
 	case err != nil || !lets:
 		return err
 	case n.Type == files.Absent:
-		w.gone = append(w.gone, configDir+"/"+name)
+		w.gone = append(w.gone, UnitDir+"/"+name)
 	default:
-		t.over[configDir+"/"+name] = n
+		t.over[UnitDir+"/"+name] = n
 	}
 	return nil
 }
@@ -254,7 +254,7 @@ func (w *wantSet) over() (map[string]files.Node, []string) {
 
 // overlay lets the tree look as it will: it must be told before anything is read.
 func (t *tree) overlay(over map[string]files.Node, hidden []string) error {
-	for _, dir := range []string{"/etc", "/etc/systemd", configDir} {
+	for _, dir := range []string{"/etc", "/etc/systemd", UnitDir} {
 		n, err := t.node(dir)
 		if err != nil {
 			return err
@@ -268,7 +268,7 @@ func (t *tree) overlay(over map[string]files.Node, hidden []string) error {
 			continue
 		}
 		t.over[p] = n
-		if dir := path.Dir(p); dir != configDir && n.Type != files.Absent {
+		if dir := path.Dir(p); dir != UnitDir && n.Type != files.Absent {
 			t.over[dir] = files.Node{Type: files.Directory}
 		}
 	}
@@ -461,7 +461,7 @@ func (d *decider) defaultLinks(name string) (back []files.Want, has bool, err er
 	}
 	for _, e := range found {
 		if e.names(d.tree, name) {
-			at := configDir + strings.TrimPrefix(e.path, defaultDir)
+			at := UnitDir + strings.TrimPrefix(e.path, defaultDir)
 			back = append(back, enablementWant(at, name, files.Node{Type: files.Symlink, Target: e.target}))
 		}
 	}
@@ -642,7 +642,7 @@ func enablementWant(at, unit string, n files.Node) files.Want {
 
 // enablement adds the links of the enabled units, and Absent for those that no decision wants any more.
 func (d *decider) enablement(w *wantSet, fromDefaults []files.Want) error {
-	found, err := d.tree.enablementLinks(configDir)
+	found, err := d.tree.enablementLinks(UnitDir)
 	if err != nil {
 		return err
 	}

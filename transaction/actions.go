@@ -10,15 +10,13 @@ import (
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 )
-
-// unitDir is where configurations have their units, and their masks of other ones.
-const unitDir = "/etc/systemd/system"
 
 // unitGoes reports whether steps take a unit away: its file is gone after them, or a link, as a mask is. back is the
 // way back, on which what they add is what goes.
 func unitGoes(steps []step, unit string, back bool) bool {
-	i := slices.IndexFunc(steps, func(s step) bool { return s.Path == path.Join(unitDir, unit) })
+	i := slices.IndexFunc(steps, func(s step) bool { return s.Path == path.Join(systemd.UnitDir, unit) })
 	if i < 0 {
 		return false
 	}
@@ -30,7 +28,7 @@ func unitGoes(steps []step, unit string, back bool) bool {
 
 // UnitGoes says the same of what is wanted.
 func UnitGoes(wants []files.Want, unit string) bool {
-	at := path.Join(unitDir, unit)
+	at := path.Join(systemd.UnitDir, unit)
 	return slices.ContainsFunc(wants, func(w files.Want) bool { return w.Path == at && goes(w.Node) })
 }
 

@@ -24,7 +24,7 @@ const (
 )
 
 // longer are the packages that were longer when the limit was set, with what they may have. The figures only fall.
-var longer = map[string]int{"host": 7800}
+var longer = map[string]int{"host": 6750}
 
 func TestNoPackageAndNoFunctionIsTooLong(t *testing.T) {
 	t.Parallel()
