@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/kargs"
 	"github.com/noderefit/noderefit/layout"
@@ -89,7 +90,7 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 
 // apply takes an attempt through the steps of apply. The files that were delivered count as part of the configuration.
 func (h *Host) apply(ctx context.Context, a *attempt) error {
-	a.verb, a.cfg = ApplyVerb.Name, h.deliveries().over(a.cfg)
+	a.verb, a.cfg = agent.ApplyVerb.Name, h.deliveries().over(a.cfg)
 	return h.carryOut(ctx, steps, a)
 }
 

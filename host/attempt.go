@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/layout"
@@ -86,7 +87,7 @@ func (a *attempt) end() {
 
 // stages reports whether the attempt only brings the OS to the disk. Then the current content of the image counts, and
 // the lock of staging is held.
-func (a *attempt) stages() bool { return a.verb == StageVerb.Name }
+func (a *attempt) stages() bool { return a.verb == agent.StageVerb.Name }
 
 // boots reports whether the update takes effect by a boot.
 func (a *attempt) boots() bool { return slices.Contains(booting, a.update.road) }
@@ -353,7 +354,7 @@ func (h *Host) keepHooksOf(_ context.Context, a *attempt) error {
 }
 
 func (h *Host) installOwn(context.Context, *attempt) error {
-	if err := h.install(); err != nil {
+	if err := h.installer().Install(); err != nil {
 		return fmt.Errorf("installing the recovery unit: %w", err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
@@ -122,7 +123,7 @@ func spares(r *transaction.Record, cfg *machineconfig.Config) error {
 
 func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o StageOptions,
 	res *Result) error {
-	return h.carryOut(ctx, steps, &attempt{verb: StageVerb.Name, record: r, result: res, asStaged: o.AsStaged,
+	return h.carryOut(ctx, steps, &attempt{verb: agent.StageVerb.Name, record: r, result: res, asStaged: o.AsStaged,
 		cfg:     h.deliveries().over(cfg),
 		options: ApplyOptions{Policy: o.Policy, SkipOS: o.SkipOS, Strict: o.Strict, Lift: o.Lift}})
 }

@@ -40,7 +40,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "error: setting PATH:", err)
 		os.Exit(host.ExitFailed)
 	}
-	if err := host.Uncover(); err != nil {
+	if err := ostree.Uncover(); err != nil {
 		fmt.Fprintln(os.Stderr, "warning: what this host boots from is covered by a mount:", err)
 	}
 	if handover, err = hands.TakeHandover(); err == nil {
@@ -195,7 +195,7 @@ func planCommand() *cobra.Command {
 	var o options
 	var to goal
 	var current string
-	var soft host.SoftReboot
+	var soft cli.SoftReboot
 	cmd := &cobra.Command{
 		Use:   "plan --desired FILE",
 		Short: "Show what would change, and what it would disrupt",
@@ -231,7 +231,7 @@ func planCommand() *cobra.Command {
 	o.flags(cmd)
 	cmd.Flags().StringVar(&current, "current", "", "configuration to start from; by default the host's committed one")
 	to.flags(cmd, "desired", "configuration to go to")
-	cmd.Flags().Var(&soft, "soft-reboot", host.SoftRebootUsage)
+	cmd.Flags().Var(&soft, "soft-reboot", cli.SoftRebootUsage)
 	return cmd
 }
 
@@ -326,7 +326,7 @@ func stageCommand() *cobra.Command {
 }
 
 func rebootFlags(cmd *cobra.Command, a *host.RebootOptions) {
-	cmd.Flags().Var((*host.SoftReboot)(&a.SoftReboot), "soft-reboot", host.SoftRebootUsage)
+	cmd.Flags().Var((*cli.SoftReboot)(&a.SoftReboot), "soft-reboot", cli.SoftRebootUsage)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
 	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", api.DefaultVerdictTimeout,
 		"how long the host may take to prove healthy after the boot")

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+// Package agent is what a host has of the agent: its program, the verbs that the host runs as units, and the units that
+// recover and prove in each boot. An Installer puts them on a host:
+//
+//	i, err := agent.NewInstaller(root)
+//	err = i.Install()
+package agent
 
 import (
 	"maps"
@@ -49,6 +54,14 @@ type hostUnit struct {
 	asked bool
 	// conditions and service belong to both the file and the drop-in.
 	conditions, service string
+}
+
+// BootUnits are the agent's units on a host, in the order in which they run.
+var BootUnits = []string{transaction.RecoverUnit, transaction.ProveUnit}
+
+// BootCommand returns the command line of one of BootUnits.
+func BootCommand(unit string) []string {
+	return []string{Launcher, BinaryPath, strings.TrimSuffix(strings.TrimPrefix(unit, unitPrefix), ".service")}
 }
 
 // The units are plain files of the host rather than transient units: they must exist at the next boot. Recovery runs as
@@ -341,8 +354,8 @@ DeviceAllow=
 DevicePolicy=auto
 `
 
-// ownWants returns the files and links of the agent's units on a host.
-func ownWants() []files.Want {
+// Wants returns the files and links of the agent's units on a host.
+func Wants() []files.Want {
 	var wants []files.Want
 	file := func(at, text string) {
 		wants = append(wants, files.Want{Path: path.Join(systemd.UnitDir, at),
