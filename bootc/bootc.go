@@ -53,12 +53,12 @@ func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
 }
 
 const (
-	// bootcUnit is the unit that a switch runs in.
-	bootcUnit = "noderefit-bootc"
+	// switchUnit is the unit that a switch runs in.
+	switchUnit = "noderefit-bootc"
 	// ostreeState is the directory where ostree notes what lasts until the next boot.
 	ostreeState = "/run/ostree"
-	// bootcState is the directory in its place while bootc runs.
-	bootcState = "/run/" + bootcUnit
+	// stateDir is the directory in its place while bootc runs.
+	stateDir = "/run/" + switchUnit
 	// rebootRequired is the file that bootc writes for programs that reboot machines.
 	rebootRequired = "/run/reboot-required"
 )
@@ -167,46 +167,39 @@ func (b *Driver) Compose(ctx context.Context, s osimage.System) (osimage.Compose
 
 // settle waits for a command in the Driver's unit that equals argv, and ends any other command there.
 func (b *Driver) settle(ctx context.Context, argv []string) error {
-	running, err := b.tools.Running(ctx, bootcUnit)
+	running, err := b.tools.Running(ctx, switchUnit)
 	if err != nil || running == "" {
 		return err
 	}
 	if running == strings.Join(argv, " ") {
-		return b.tools.Wait(ctx, bootcUnit)
+		return b.tools.Wait(ctx, switchUnit)
 	}
-	return b.tools.Stop(ctx, bootcUnit)
+	return b.tools.Stop(ctx, switchUnit)
 }
 
-// fetch runs bootc switch and returns the entry that it has staged in bootcState. fetch returns nil if bootc had
+// fetch runs bootc switch and returns the entry that it has staged in stateDir. fetch returns nil if bootc had
 // nothing to do.
-func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*bootcEntry, error) {
+func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*bootEntry, error) {
 	if err := b.awaitLock(ctx); err != nil {
 		return nil, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
 	if err := b.dropStaged(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	for attempt := 0; ; attempt++ {
-		staged, err := b.attempt(ctx, doing, argv)
-		if err == nil || ctx.Err() != nil {
-			return staged, err
-		}
-		if ostree.ClassOf(err) != ostree.Retryable || attempt == len(b.delays) {
-			if tidyErr := b.tidy(ctx); tidyErr != nil {
-				err = fmt.Errorf("%w; then %w", err, tidyErr)
-			}
-			return nil, err
-		}
-		if b.Progress != nil {
-			b.Progress("trying again: " + err.Error())
-		}
-		if ostree.Sleep(ctx, b.delays[attempt]) != nil {
-			return nil, err
+	var staged *bootEntry
+	err := ostree.Retry(ctx, b.delays, b.Progress, func() (err error) {
+		staged, err = b.attempt(ctx, doing, argv)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		if tidyErr := b.tidy(ctx); tidyErr != nil {
+			err = fmt.Errorf("%w; then %w", err, tidyErr)
 		}
 	}
+	return staged, err
 }
 
-func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*bootcEntry, error) {
+func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*bootEntry, error) {
 	before, err := os.ReadFile(b.host(rebootRequired))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, wrapFailed(doing, err)
@@ -215,7 +208,7 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*boo
 	if err != nil {
 		return nil, wrapFailed(doing, err)
 	}
-	stop := b.tools.Follow(ctx, bootcUnit, b.Progress)
+	stop := b.tools.Follow(ctx, switchUnit, b.Progress)
 	output, err := inside(ctx, argv...)
 	stop()
 	if err != nil {
@@ -239,7 +232,7 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*boo
 
 // tidy removes what a switch has left besides the commit: its state, and the deployment without a boot entry.
 func (b *Driver) tidy(ctx context.Context) error {
-	if err := os.RemoveAll(b.host(bootcState)); err != nil {
+	if err := os.RemoveAll(b.host(stateDir)); err != nil {
 		return wrapFailed("removing what a switch has left", err)
 	}
 	return b.plain.Cleanup(ctx)
@@ -252,12 +245,12 @@ var statePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 // directory has everything else of the real one, such as the credentials for registries. argv is the unit's
 // description, so that settle can tell its purpose.
 func (b *Driver) inside(argv []string) (ostree.Runner, error) {
-	state := b.host(bootcState)
+	state := b.host(stateDir)
 	if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o755)); err != nil {
 		return nil, err
 	}
 	like := systemd.Command{Description: strings.Join(argv, " "), EnvironmentFiles: []string{osimage.ProxyFile},
-		Binds: []systemd.Bind{{Source: bootcState, At: ostreeState}}}
+		Binds: []systemd.Bind{{Source: stateDir, At: ostreeState}}}
 	entries, err := os.ReadDir(b.host(ostreeState))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -267,17 +260,17 @@ func (b *Driver) inside(argv []string) (ostree.Runner, error) {
 			like.Binds = append(like.Binds, systemd.Bind{Source: ostreeState + "/" + name, At: ostreeState + "/" + name})
 		}
 	}
-	return b.tools.In(bootcUnit, like), nil
+	return b.tools.In(switchUnit, like), nil
 }
 
 // status asks bootc, run by run, about the host. One fork.
-func (b *Driver) status(ctx context.Context, run ostree.Runner) (*bootcHost, error) {
+func (b *Driver) status(ctx context.Context, run ostree.Runner) (*hostStatus, error) {
 	const doing = "asking bootc for its status"
 	output, err := run(ctx, "bootc", "status", "--json")
 	if err != nil {
 		return nil, osimage.Failing(doing, output, err)
 	}
-	host, err := parseBootcStatus(output)
+	host, err := parseStatus(output)
 	if err != nil {
 		return nil, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
@@ -319,7 +312,7 @@ func (b *Driver) takeBackReboot(before []byte) error {
 }
 
 // hold makes the commit of an entry stay, and removes everything else that the switch has left.
-func (b *Driver) hold(ctx context.Context, doing string, entry *bootcEntry,
+func (b *Driver) hold(ctx context.Context, doing string, entry *bootEntry,
 	transactions int) (osimage.Composed, error) {
 	checksum := entry.OSTree.Checksum
 	// Another program may have cleaned up as soon as bootc released the lock of the sysroot.
@@ -423,7 +416,7 @@ func (b *Driver) Drop(ctx context.Context) error {
 // left reports whether an interrupted switch has left something: its state, or after a boot the directory of a
 // deployment that ostree does not know.
 func (b *Driver) left(ctx context.Context) (bool, error) {
-	if _, err := os.Stat(b.host(bootcState)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(b.host(stateDir)); !errors.Is(err, fs.ErrNotExist) {
 		return err == nil, err
 	}
 	deployments, err := b.plain.Status(ctx)
@@ -454,8 +447,10 @@ func (b *Driver) awaitLock(ctx context.Context) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("another program has held the lock of the sysroot for %s", b.lockWait)
 		}
-		if err := ostree.Sleep(ctx, lockPoll); err != nil {
-			return fmt.Errorf("another program holds the lock of the sysroot: %w", err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("another program holds the lock of the sysroot: %w", context.Cause(ctx))
+		case <-time.After(lockPoll):
 		}
 	}
 }

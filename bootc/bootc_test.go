@@ -30,22 +30,22 @@ const (
 	digestTwo = "sha256:" + two
 )
 
-// bootcEntryText is an entry of a status as bootc 1.9 prints it, of an image by name.
-func bootcEntryText(checksum, name, digest, signature string) string {
+// entryText is an entry of a status as bootc 1.9 prints it, of an image by name.
+func entryText(checksum, name, digest, signature string) string {
 	return fmt.Sprintf(`{"image":{"image":{"image":%q,"transport":"registry"%s},"version":"9.4","timestamp":`+
 		`"2025-01-01T00:00:00Z","imageDigest":%q,"architecture":"amd64"},"cachedUpdate":null,"incompatible":false,`+
 		`"pinned":false,"softRebootCapable":false,"downloadOnly":false,"store":"ostreeContainer","ostree":`+
 		`{"stateroot":"default","checksum":%q,"deploySerial":1},"composefs":null}`, name, signature, digest, checksum)
 }
 
-func bootcStatusText(staged, booted string) string {
+func statusText(staged, booted string) string {
 	return `{"apiVersion":"org.containers.bootc/v1","kind":"BootcHost","metadata":{"name":"host"},"spec":{"image":null,` +
 		`"bootOrder":"default"},"status":{"staged":` + staged + `,"booted":` + booted +
 		`,"rollback":null,"rollbackQueued":false,"type":"bootcHost"}}`
 }
 
 func TestBootcStatusIsRead(t *testing.T) {
-	host, err := parseBootcStatus([]byte(bootcStatusText("null", bootcEntryText(one, "quay.io/os:9", digestOne, ""))))
+	host, err := parseStatus([]byte(statusText("null", entryText(one, "quay.io/os:9", digestOne, ""))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +59,10 @@ func TestBootcStatusIsRead(t *testing.T) {
 	for _, c := range []struct{ name, text string }{
 		{"no JSON", "error"},
 		{"another document", `{"kind":"Pod"}`},
-		{"a path as the checksum", strings.ReplaceAll(bootcStatusText("null", bootcEntryText("../x", "a", digestOne, "")), one, two)},
-		{"a path as the OS", strings.ReplaceAll(bootcStatusText(bootcEntryText(one, "a", digestOne, ""), "null"), `"default","checksum`, `"..","checksum`)},
+		{"a path as the checksum", strings.ReplaceAll(statusText("null", entryText("../x", "a", digestOne, "")), one, two)},
+		{"a path as the OS", strings.ReplaceAll(statusText(entryText(one, "a", digestOne, ""), "null"), `"default","checksum`, `"..","checksum`)},
 	} {
-		if host, err := parseBootcStatus([]byte(c.text)); err == nil {
+		if host, err := parseStatus([]byte(c.text)); err == nil {
 			t.Errorf("%s gives %+v", c.name, host)
 		}
 	}
@@ -70,7 +70,7 @@ func TestBootcStatusIsRead(t *testing.T) {
 		{"null", "does not know"},
 		{`{"image":null,"incompatible":false,"ostree":null,"composefs":{"verity":"00"}}`, "composefs"},
 	} {
-		host, err := parseBootcStatus([]byte(bootcStatusText("null", c.booted)))
+		host, err := parseStatus([]byte(statusText("null", c.booted)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,8 +94,8 @@ func TestImageOfBootcIsAReferenceWithItsDigest(t *testing.T) {
 		{"registry", "quay.io/os", `"quantum"`, ""},
 		{"pigeon", "quay.io/os", "", ""},
 	} {
-		i := bootcImage{Digest: digestOne,
-			Image: bootcReference{Image: c.image, Transport: c.transport, Signature: json.RawMessage(c.signature)}}
+		i := imageStatus{Digest: digestOne,
+			Image: imageReference{Image: c.image, Transport: c.transport, Signature: json.RawMessage(c.signature)}}
 		got, err := i.reference()
 		if (err != nil) != (c.want == "") || err == nil && got.String() != c.want {
 			t.Errorf("%s:%s %s gives %s, %v; want %q", c.transport, c.image, c.signature, got, err, c.want)
@@ -109,20 +109,20 @@ func TestWhatBootcMadeIsComparedWithWhatWasAsked(t *testing.T) {
 		entry           string
 		runs, is        bool
 	}{
-		{"the same tag", "quay.io/os:9", "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), true, true},
-		{"the tag's digest", "quay.io/os@" + digestOne, "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, true},
-		{"another digest", "quay.io/os@" + digestTwo, "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, false},
-		{"the digest of a list", "quay.io/os@" + digestTwo, "default", bootcEntryText(one, "quay.io/os@"+digestTwo, digestOne, ""), true, true},
-		{"another tag", "quay.io/os:10", "default", bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, false},
-		{"another OS", "quay.io/os:9", "other", bootcEntryText(one, "quay.io/os:9", digestOne, ""), true, false},
+		{"the same tag", "quay.io/os:9", "default", entryText(one, "quay.io/os:9", digestOne, ""), true, true},
+		{"the tag's digest", "quay.io/os@" + digestOne, "default", entryText(one, "quay.io/os:9", digestOne, ""), false, true},
+		{"another digest", "quay.io/os@" + digestTwo, "default", entryText(one, "quay.io/os:9", digestOne, ""), false, false},
+		{"the digest of a list", "quay.io/os@" + digestTwo, "default", entryText(one, "quay.io/os@"+digestTwo, digestOne, ""), true, true},
+		{"another tag", "quay.io/os:10", "default", entryText(one, "quay.io/os:9", digestOne, ""), false, false},
+		{"another OS", "quay.io/os:9", "other", entryText(one, "quay.io/os:9", digestOne, ""), true, false},
 		{"signed is another spelling", "ostree-image-signed:docker://quay.io/os:9", "default",
-			bootcEntryText(one, "quay.io/os:9", digestOne, ""), false, true},
+			entryText(one, "quay.io/os:9", digestOne, ""), false, true},
 		{"signed", "ostree-image-signed:docker://quay.io/os:9", "default",
-			bootcEntryText(one, "quay.io/os:9", digestOne, `,"signature":"containerPolicy"`), true, true},
+			entryText(one, "quay.io/os:9", digestOne, `,"signature":"containerPolicy"`), true, true},
 		{"no image", "quay.io/os:9", "default", `{"image":null,"ostree":{"stateroot":"default","checksum":"` + one + `","deploySerial":0}}`,
 			false, false},
 	} {
-		var entry bootcEntry
+		var entry bootEntry
 		if err := json.Unmarshal([]byte(c.entry), &entry); err != nil {
 			t.Fatal(err)
 		}
@@ -157,8 +157,8 @@ func TestKernelArgumentsOfAnImageAreRead(t *testing.T) {
 	}
 }
 
-// bootcRoot is the root of a host with nothing but what Bootc looks at.
-func bootcRoot(t *testing.T, files map[string]string) string {
+// newRoot is the root of a host with nothing but what Bootc looks at.
+func newRoot(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
@@ -190,14 +190,14 @@ func (r *refusing) Service(context.Context, string) (systemd.Service, error) {
 
 func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		root := bootcRoot(t, map[string]string{"run/x": "", "usr/bin/bootc": ""})
+		root := newRoot(t, map[string]string{"run/x": "", "usr/bin/bootc": ""})
 		if err := os.Chmod(filepath.Join(root, "usr/bin/bootc"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		units := &refusing{root: root}
 		run := func(_ context.Context, argv ...string) ([]byte, error) {
 			if argv[0] == "bootc" {
-				return []byte(bootcStatusText("null", bootcEntryText(one, "quay.io/os:8", digestOne, ""))), nil
+				return []byte(statusText("null", entryText(one, "quay.io/os:8", digestOne, ""))), nil
 			}
 			return nil, nil
 		}
@@ -211,7 +211,7 @@ func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 		if took := time.Since(began); switches != len(b.delays)+1 || took < 20*time.Second || took > time.Minute {
 			t.Errorf("%d attempts in %s", switches, took)
 		}
-		if _, err := os.Stat(filepath.Join(root, bootcState)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(root, stateDir)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("its state is left (%v)", err)
 		}
 	})
@@ -219,7 +219,7 @@ func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 
 func TestLockThatIsHeldForTooLongIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		root := bootcRoot(t, map[string]string{"ostree/lock": ""})
+		root := newRoot(t, map[string]string{"ostree/lock": ""})
 		b := New(nil, &ostree.Tools{Root: root}, ostree.NewPlain(nil, root))
 		if err := b.awaitLock(t.Context()); err != nil {
 			t.Errorf("without a lock: %v", err)
@@ -254,7 +254,7 @@ func TestRebootThatBootcAsksForIsTakenBack(t *testing.T) {
 		{"bootc wrote none", theirs, theirs, theirs},
 		{"nothing at all", "", "", ""},
 	} {
-		root := bootcRoot(t, map[string]string{"run/x": ""})
+		root := newRoot(t, map[string]string{"run/x": ""})
 		path := filepath.Join(root, rebootRequired)
 		if c.after != "" {
 			if err := os.WriteFile(path, []byte(c.after), 0o600); err != nil {
@@ -276,7 +276,7 @@ func TestRebootThatBootcAsksForIsTakenBack(t *testing.T) {
 }
 
 func TestPolicyOfTheHostIsAskedFirst(t *testing.T) {
-	root := bootcRoot(t, map[string]string{osimage.PolicyPath: `{"default":[{"type":"reject"}]}`})
+	root := newRoot(t, map[string]string{osimage.PolicyPath: `{"default":[{"type":"reject"}]}`})
 	run := func(context.Context, ...string) ([]byte, error) {
 		t.Error("something was run")
 		return nil, nil

@@ -12,52 +12,52 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// bootcHost is the part of bootc's status that is used here.
-type bootcHost struct {
+// hostStatus is the part of bootc's status that is used here.
+type hostStatus struct {
 	Kind   string `json:"kind"`
 	Status struct {
-		Staged *bootcEntry `json:"staged"`
-		Booted *bootcEntry `json:"booted"`
+		Staged *bootEntry `json:"staged"`
+		Booted *bootEntry `json:"booted"`
 	} `json:"status"`
 }
 
-// bootcEntry is a deployment.
-type bootcEntry struct {
-	Image *bootcImage `json:"image"` // nil if the deployment is of no image, or not of an image alone
+// bootEntry is a deployment.
+type bootEntry struct {
+	Image *imageStatus `json:"image"` // nil if it is of no image, or not of one alone
 	// Incompatible reports whether rpm-ostree has changed the deployment.
 	Incompatible bool         `json:"incompatible"`
-	OSTree       *bootcOSTree `json:"ostree"` // nil with bootc's other back end
+	OSTree       *ostreeEntry `json:"ostree"` // nil with bootc's other back end
 }
 
-// bootcImage is an image as it was fetched.
-type bootcImage struct {
-	Image  bootcReference `json:"image"`
+// imageStatus is an image as it was fetched.
+type imageStatus struct {
+	Image  imageReference `json:"image"`
 	Digest string         `json:"imageDigest"`
 }
 
-// bootcReference is the reference that switch was given.
-type bootcReference struct {
+// imageReference is the reference that switch was given.
+type imageReference struct {
 	Image     string `json:"image"`
 	Transport string `json:"transport"`
 	// Signature is missing, "insecure", "containerPolicy" or {"ostreeRemote": NAME}.
 	Signature json.RawMessage `json:"signature"`
 }
 
-type bootcOSTree struct {
+type ostreeEntry struct {
 	Checksum  string `json:"checksum"`
 	Serial    int    `json:"deploySerial"`
 	Stateroot string `json:"stateroot"`
 }
 
-func parseBootcStatus(output []byte) (*bootcHost, error) {
-	host := &bootcHost{}
+func parseStatus(output []byte) (*hostStatus, error) {
+	host := &hostStatus{}
 	if err := json.Unmarshal(output, host); err != nil {
 		return nil, fmt.Errorf("parsing what bootc says: %w", err)
 	}
 	if host.Kind != "BootcHost" {
 		return nil, fmt.Errorf("parsing what bootc says: the document is a %q, not a BootcHost", host.Kind)
 	}
-	for _, entry := range []*bootcEntry{host.Status.Staged, host.Status.Booted} {
+	for _, entry := range []*bootEntry{host.Status.Staged, host.Status.Booted} {
 		if entry == nil || entry.OSTree == nil {
 			continue
 		}
@@ -71,7 +71,7 @@ func parseBootcStatus(output []byte) (*bootcHost, error) {
 }
 
 // bootedOSTree returns the booted deployment. An error has the reason why it can't be replaced.
-func (h *bootcHost) bootedOSTree() (*bootcEntry, error) {
+func (h *hostStatus) bootedOSTree() (*bootEntry, error) {
 	switch {
 	case h.Status.Booted == nil:
 		return nil, errors.New("bootc does not know what is booted")
@@ -82,13 +82,13 @@ func (h *bootcHost) bootedOSTree() (*bootcEntry, error) {
 }
 
 // dir returns where the deployment is on the host.
-func (o *bootcOSTree) dir() string {
+func (o *ostreeEntry) dir() string {
 	return "/ostree/deploy/" + o.Stateroot + "/deploy/" + o.Checksum + "." + strconv.Itoa(o.Serial)
 }
 
 // signature returns how the image is verified, "" if it is not verified, and the ostree remote that verifies it, if
 // any.
-func (r bootcReference) signature() (verify osimage.Verification, remote string, err error) {
+func (r imageReference) signature() (verify osimage.Verification, remote string, err error) {
 	if len(r.Signature) == 0 || string(r.Signature) == "null" {
 		return osimage.VerifyNothing, "", nil
 	}
@@ -111,7 +111,7 @@ func (r bootcReference) signature() (verify osimage.Verification, remote string,
 }
 
 // parse returns the reference as an Image.
-func (r bootcReference) parse() (osimage.Image, error) {
+func (r imageReference) parse() (osimage.Image, error) {
 	verify, remote, err := r.signature()
 	if err != nil {
 		return osimage.Image{}, err
@@ -129,7 +129,7 @@ func (r bootcReference) parse() (osimage.Image, error) {
 }
 
 // reference returns the image with the digest that it was fetched with, if such a reference can have one.
-func (i *bootcImage) reference() (osimage.Image, error) {
+func (i *imageStatus) reference() (osimage.Image, error) {
 	image, err := i.Image.parse()
 	if err == nil && image.Transport == osimage.Registry && image.Digest == "" &&
 		osimage.DigestPattern.MatchString(i.Digest) {
@@ -139,7 +139,7 @@ func (i *bootcImage) reference() (osimage.Image, error) {
 }
 
 // runs reports whether the entry was made from the same reference, so that bootc switch would find nothing to do.
-func (e *bootcEntry) runs(want osimage.Image) bool {
+func (e *bootEntry) runs(want osimage.Image) bool {
 	if e.Image == nil {
 		return false
 	}
@@ -152,7 +152,7 @@ func (e *bootcEntry) runs(want osimage.Image) bool {
 }
 
 // differs returns what about the entry is not as wanted, in the OS of that name, and nil if nothing is.
-func (e *bootcEntry) differs(want osimage.Image, stateroot string) error {
+func (e *bootEntry) differs(want osimage.Image, stateroot string) error {
 	if e.OSTree.Stateroot != stateroot {
 		return fmt.Errorf("bootc has made a deployment of %s, and %s is booted", e.OSTree.Stateroot, stateroot)
 	}

@@ -16,6 +16,7 @@ import (
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/host"
@@ -88,7 +89,7 @@ func policyRead(document []byte) []byte {
 }
 
 // do runs a command on the host, and returns its output and the error that it ended with.
-func (h *Client) do(ctx context.Context, v host.Verb, r *Request) (out *outcome, err error) {
+func (h *Client) do(ctx context.Context, v agent.Verb, r *Request) (out *outcome, err error) {
 	started := time.Now()
 	defer func() { h.options.Observe(v.Name, time.Since(started), err) }()
 	select {
@@ -119,14 +120,14 @@ var errCollected = errors.New("another agent on this host has taken the report")
 // call is one command on the host.
 type call struct {
 	hands   *Client
-	verb    host.Verb
+	verb    agent.Verb
 	request *Request
 	note    note
 	units   *systemd.Units
 }
 
 // unitsOf returns the services of the host.
-func (h *Client) unitsOf(v host.Verb) *systemd.Units {
+func (h *Client) unitsOf(v agent.Verb) *systemd.Units {
 	return &systemd.Units{Connect: func(ctx context.Context) (*systemd.Manager, error) {
 		m, err := systemd.ConnectAt(ctx, h.mount)
 		if err != nil {
@@ -223,7 +224,7 @@ func (c *call) start(ctx context.Context) (string, error) {
 // command returns the command that runs as the verb's unit.
 func (c *call) command(dir string, argv []string) systemd.Command {
 	t := systemd.Command{Name: c.verb.Unit(), Description: c.description(), Argv: argv,
-		Identifier:  path.Base(host.BinaryPath),
+		Identifier:  path.Base(agent.BinaryPath),
 		Environment: []string{handoverEnv + "=" + dir}, Nice: c.verb.Nice, Limit: c.verb.Limit, Grace: c.verb.Grace}
 	if o := c.order(); o != nil {
 		t.Weights = systemd.Weights{CPU: weight(o.CPUWeight), IO: weight(o.IOWeight)}
@@ -236,7 +237,7 @@ func weight(asked int32) uint16 { return uint16(min(max(asked, 0), 10000)) }
 
 // order returns the policy's order for the command; nil: the policy has no order.
 func (c *call) order() *api.StageOrder {
-	if c.request == nil || c.verb.Name != host.StageVerb.Name {
+	if c.request == nil || c.verb.Name != agent.StageVerb.Name {
 		return nil
 	}
 	return c.request.Order
@@ -259,7 +260,7 @@ func (c *call) handOver(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &commandLine{dir: dir, argv: []string{host.Launcher, host.BinaryPath, c.verb.Name, "--output", "json"},
+	l := &commandLine{dir: dir, argv: []string{agent.Launcher, agent.BinaryPath, c.verb.Name, "--output", "json"},
 		documents: map[string][]byte{handoverRequest: text}}
 	for _, add := range commandLines[c.verb.Name] {
 		if err := add(l, c); err != nil {
@@ -275,7 +276,7 @@ func (c *call) handOver(dir string) ([]string, error) {
 }
 
 // sweep removes the files of a verb's commands whose head ended before collecting them. None of these commands runs.
-func (h *Client) sweep(v host.Verb) error {
+func (h *Client) sweep(v agent.Verb) error {
 	names, err := h.root.ReadDir(handoversDir)
 	if err != nil {
 		return fmt.Errorf("handing over to the host: %w", err)
@@ -299,7 +300,7 @@ func (c *call) sweepOnce(ctx context.Context) error {
 	if swept {
 		return nil
 	}
-	for _, v := range host.Verbs {
+	for _, v := range agent.Verbs {
 		if v.Name == c.verb.Name {
 			continue // start sweeps its own verb
 		}

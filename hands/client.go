@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/hooks"
@@ -49,7 +50,7 @@ type Options struct {
 type Client struct {
 	root    *files.Root
 	mount   string
-	install host.Installer
+	install agent.Installer
 	options Options
 	turns   map[string]chan struct{} // a token for each verb
 	watch   *watcher
@@ -91,7 +92,7 @@ func New(mount string, options Options) (*Client, error) {
 		return nil, err
 	}
 	h := &Client{root: root, mount: root.Path(), options: options, turns: map[string]chan struct{}{}}
-	for _, v := range host.Verbs {
+	for _, v := range agent.Verbs {
 		h.turns[v.Name] = make(chan struct{}, 1)
 	}
 	if err := h.open(); err != nil {
@@ -103,7 +104,7 @@ func New(mount string, options Options) (*Client, error) {
 
 func (h *Client) open() error {
 	var err error
-	if h.install, err = host.NewInstaller(h.root); err != nil {
+	if h.install, err = agent.NewInstaller(h.root); err != nil {
 		return err
 	}
 	for dir, mode := range map[string]uint32{transaction.StateDir: 0o700, transaction.RunDir: 0o755, handoversDir: 0o700} {
@@ -138,15 +139,15 @@ func (h *Client) Close() error {
 func (h *Client) place() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.placed != "" && fileMark(h.root, host.BinaryPath) == h.placed {
+	if h.placed != "" && fileMark(h.root, agent.BinaryPath) == h.placed {
 		return nil
 	}
-	if h.options.Program != path.Join(h.mount, host.BinaryPath) {
+	if h.options.Program != path.Join(h.mount, agent.BinaryPath) {
 		if err := h.install.Program(h.options.Program); err != nil {
 			return fmt.Errorf("placing the program on the host: %w", err)
 		}
 	}
-	h.placed = fileMark(h.root, host.BinaryPath)
+	h.placed = fileMark(h.root, agent.BinaryPath)
 	return nil
 }
 
@@ -161,7 +162,7 @@ func (h *Client) Status(ctx context.Context) (*host.Status, error) {
 		return s, nil
 	}
 	h.mu.Unlock()
-	out, err := h.do(ctx, host.StatusVerb, nil)
+	out, err := h.do(ctx, agent.StatusVerb, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -196,26 +197,26 @@ func (h *Client) look() string {
 // Plan returns the plan from the host's configuration to the requested one. With an *UnreachableError the plan comes
 // too, where the plan gives the reason.
 func (h *Client) Plan(ctx context.Context, r Request) (*plan.Plan, error) {
-	out, err := h.do(ctx, host.PlanVerb, &r)
+	out, err := h.do(ctx, agent.PlanVerb, &r)
 	return answer[plan.Plan](out, err)
 }
 
 // Stage refuses an update that can't work, and brings the OS to the disk.
 func (h *Client) Stage(ctx context.Context, r Request) error {
-	_, err := h.do(ctx, host.StageVerb, &r)
+	_, err := h.do(ctx, agent.StageVerb, &r)
 	return err
 }
 
 // Unstage is a stage of nothing: any other staging is stopped first.
 func (h *Client) Unstage(ctx context.Context) error {
-	_, err := h.do(ctx, host.StageVerb, nil)
+	_, err := h.do(ctx, agent.StageVerb, nil)
 	return err
 }
 
 // Apply moves the host to the configuration, or waits for a running apply of the same request. An apply of another
 // request is a *Refused. The result comes with most errors too.
 func (h *Client) Apply(ctx context.Context, r Request) (*host.Result, error) {
-	out, err := h.do(ctx, host.ApplyVerb, &r)
+	out, err := h.do(ctx, agent.ApplyVerb, &r)
 	return answer[host.Result](out, err)
 }
 
@@ -226,13 +227,13 @@ func (h *Client) Ask(ctx context.Context, r Request) error {
 		return nil
 	}
 	r.asks = api.Encode(r.HookDocument)
-	_, err = h.do(ctx, host.AskVerb, &r)
+	_, err = h.do(ctx, agent.AskVerb, &r)
 	return err
 }
 
 // Verify compares the host with its committed configuration. Drift is no error.
 func (h *Client) Verify(ctx context.Context) (*host.Verification, error) {
-	out, err := h.do(ctx, host.VerifyVerb, nil)
+	out, err := h.do(ctx, agent.VerifyVerb, nil)
 	v, err := answer[host.Verification](out, err)
 	if errors.As(err, new(*host.DriftError)) && v != nil {
 		err = nil
@@ -242,13 +243,13 @@ func (h *Client) Verify(ctx context.Context) (*host.Verification, error) {
 
 // Repair writes back the drifted parts of the committed configuration that the request names.
 func (h *Client) Repair(ctx context.Context, r RepairRequest) (*host.Result, error) {
-	out, err := h.do(ctx, host.RepairVerb, &Request{Policy: r.Policy, repair: r.Subjects})
+	out, err := h.do(ctx, agent.RepairVerb, &Request{Policy: r.Policy, repair: r.Subjects})
 	return answer[host.Result](out, err)
 }
 
 // Deliver writes the certificates of a ControllerConfig. The result comes with most errors too.
 func (h *Client) Deliver(ctx context.Context, r DeliverRequest) (*host.Delivery, error) {
-	out, err := h.do(ctx, host.DeliverVerb, &Request{Name: r.Name, Config: r.Config, Policy: r.Policy})
+	out, err := h.do(ctx, agent.DeliverVerb, &Request{Name: r.Name, Config: r.Config, Policy: r.Policy})
 	res, err := answer[host.Result](out, err)
 	if res == nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"path"
 
-	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/agent"
 )
 
 // commandLine is the command line of a verb, and the documents below dir that the command line names.
@@ -22,14 +22,14 @@ type argument func(l *commandLine, c *call) error
 
 // commandLines has, for each verb of the host, its arguments in their order.
 var commandLines = map[string][]argument{
-	host.StatusVerb.Name:  nil,
-	host.PlanVerb.Name:    {document("--desired"), hookDocument, policy, softReboot},
-	host.VerifyVerb.Name:  {paths},
-	host.RepairVerb.Name:  {subjects, policy},
-	host.DeliverVerb.Name: {document("--config"), policy},
-	host.StageVerb.Name:   {document("--config"), hookDocument, policy, stageOrder, lift, strict, drop},
-	host.AskVerb.Name:     {target, hookDocument},
-	host.ApplyVerb.Name:   {document("--config"), hookDocument, policy, lift, approval, verdict, strict, softReboot},
+	agent.StatusVerb.Name:  nil,
+	agent.PlanVerb.Name:    {document("--desired"), hookDocument, policy, softReboot},
+	agent.VerifyVerb.Name:  {paths},
+	agent.RepairVerb.Name:  {subjects, policy},
+	agent.DeliverVerb.Name: {document("--config"), policy},
+	agent.StageVerb.Name:   {document("--config"), hookDocument, policy, stageOrder, lift, strict, drop},
+	agent.AskVerb.Name:     {target, hookDocument},
+	agent.ApplyVerb.Name:   {document("--config"), hookDocument, policy, lift, approval, verdict, strict, softReboot},
 }
 
 func (l *commandLine) add(argv ...string) { l.argv = append(l.argv, argv...) }

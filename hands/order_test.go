@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
-	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/systemd"
 )
 
@@ -22,10 +22,10 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 	t.Cleanup(func() { _ = root.Close() })
 	order := &api.StageOrder{Config: "rendered-worker-b", Digest: "sha256:x", MinFreeMebibytes: 512, IOWeight: 10, CPUWeight: 20}
 	for _, c := range []struct {
-		verb    host.Verb
+		verb    agent.Verb
 		order   *api.StageOrder
 		ordered bool
-	}{{host.StageVerb, order, true}, {host.StageVerb, nil, false}, {host.ApplyVerb, order, false}} {
+	}{{agent.StageVerb, order, true}, {agent.StageVerb, nil, false}, {agent.ApplyVerb, order, false}} {
 		call := &call{hands: &Client{root: root}, verb: c.verb, request: &Request{Name: "rendered-worker-b", Order: c.order}}
 		dir := fmt.Sprintf("/run/%s-%t", c.verb.Name, c.ordered)
 		argv, err := call.handOver(dir)
@@ -37,7 +37,7 @@ func TestTheHandsPassAnOrderOn(t *testing.T) {
 				t.Errorf("%s, ordered %t: %v", c.verb.Name, c.ordered, argv)
 			}
 		}
-		if goes := c.verb.Name == host.ApplyVerb.Name; slices.Contains(argv, "--approved=sha256:x") != goes {
+		if goes := c.verb.Name == agent.ApplyVerb.Name; slices.Contains(argv, "--approved=sha256:x") != goes {
 			t.Errorf("%s is told what was approved: %t; %v", c.verb.Name, !goes, argv)
 		}
 		if unit := call.command(dir, argv); (unit.Weights == systemd.Weights{CPU: 20, IO: 10}) != c.ordered {

@@ -9,23 +9,32 @@ import (
 	"slices"
 	"time"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/osimage"
-	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// ApplyOptions are the options of apply, stage, a rollback and a first boot.
-type ApplyOptions struct {
-	Policy   *plan.Policy
+// RebootOptions are the options of the verbs that boot what they commit.
+type RebootOptions struct {
 	NoReboot bool
 	// SoftReboot restarts only the userspace where that is enough and the host is able to do so.
 	SoftReboot bool
+	// Timeout is how long the host may take to prove healthy after the boot.
+	Timeout time.Duration
+}
+
+// ApplyOptions are the options of apply.
+type ApplyOptions struct {
+	RebootOptions
+
+	Policy *plan.Policy
 	// SkipOS applies the rest of a configuration whose OS changes the host can't make.
 	SkipOS bool
 	// Strict refuses a host that drifted, instead of overwriting the drift.
@@ -36,33 +45,9 @@ type ApplyOptions struct {
 	Cluster bool
 	// Hooks are the cluster's hooks.
 	Hooks HookDocument
-	// Timeout is how long the host may take to prove healthy after the boot.
-	Timeout time.Duration
-	// Approved, of apply, is the only OS to which apply may change: the digest of the image, or the checksum of the
-	// commit. Empty: any OS.
+	// Approved is the only OS to which apply may change: the digest of the image, or the checksum of the commit. Empty:
+	// any OS.
 	Approved string
-	// AsStaged, of stage, uses the OS that was staged for the configuration before, whatever its image names now.
-	AsStaged bool
-	// MinFree, of stage, is the number of bytes that stage leaves free on the disk.
-	MinFree uint64
-	// Weights, of stage, are the weights of the tools that bring the OS and run in units of their own.
-	Weights systemd.Weights
-
-	// arguments, of a first boot, are kernel arguments that Ignition did not know how to set. They must be on the command
-	// line, but belong neither to the configuration nor to us.
-	arguments []string
-	// unasked skips the hooks: a person rolls back, or the machine serves no workload yet.
-	unasked bool
-	// back, of a rollback, is the OS on which the configuration ran before.
-	back *wayBack
-	// afresh asks the remote for the current content of an image, whatever was staged before.
-	afresh bool
-}
-
-// wayBack is a deployment that has run, and the packages in that deployment that were ours.
-type wayBack struct {
-	deployment ostree.Deployment
-	layers     transaction.Layers
 }
 
 // Reboot is what an operation did about a reboot.
@@ -99,14 +84,14 @@ func (h *Host) Apply(ctx context.Context, cfg *machineconfig.Config, o ApplyOpti
 	if err != nil {
 		return h.result(ctx, res, r), err
 	}
-	err = h.apply(ctx, r, cfg, o, res)
+	err = h.apply(ctx, &attempt{record: r, options: o, result: res, cfg: cfg})
 	return h.result(ctx, res, r), err
 }
 
-func (h *Host) apply(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
-	res *Result) error {
-	return h.carryOut(ctx, steps, &attempt{verb: ApplyVerb.Name, record: r, options: o, result: res,
-		cfg: h.deliveries().over(cfg)})
+// apply takes an attempt through the steps of apply. The files that were delivered count as part of the configuration.
+func (h *Host) apply(ctx context.Context, a *attempt) error {
+	a.verb, a.cfg = agent.ApplyVerb.Name, h.deliveries().over(a.cfg)
+	return h.carryOut(ctx, steps, a)
 }
 
 func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
@@ -126,8 +111,8 @@ func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *
 
 // recoverFirst finishes unfinished work, and withdraws a commit that has not booted when the caller asks for something
 // else. It reports whether nothing is left to do.
-func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
-	res *Result) (bool, error) {
+func (h *Host) recoverFirst(ctx context.Context, a *attempt) (bool, error) {
+	r, cfg, res := a.record, a.cfg, a.result
 	if err := h.contradicts(r); err != nil {
 		return false, err
 	}
@@ -149,9 +134,9 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 			return false, err
 		}
 		if r.Pending.Digest == cfg.Digest && !moved {
-			return true, h.rebootHeld(ctx, r, o, res)
+			return true, h.rebootHeld(ctx, a)
 		}
-		if err := h.quarantine(r, cfg, o); err != nil {
+		if err := h.quarantine(r, cfg, a.options.Lift); err != nil {
 			return false, err
 		}
 		return false, e.Withdraw(ctx, r, "withdrawn for "+cfg.Name+" before it had booted")
@@ -159,11 +144,11 @@ func (h *Host) recoverFirst(ctx context.Context, r *transaction.Record, cfg *mac
 		if r.Pending == nil {
 			return false, nil
 		}
-		if err := h.quarantine(r, cfg, o); err != nil {
+		if err := h.quarantine(r, cfg, a.options.Lift); err != nil {
 			return false, err
 		}
 		if r.Committed != nil && r.Committed.Digest == cfg.Digest {
-			if err := h.nodeHeld(o.Cluster); err != nil {
+			if err := h.nodeHeld(a.options.Cluster); err != nil {
 				return false, err
 			}
 			why := fmt.Sprintf("going back to %s was asked for before %s was proved", cfg.Name, r.Pending.Config)
@@ -194,12 +179,12 @@ func (h *Host) takeOver(ctx context.Context, r *transaction.Record, why string, 
 }
 
 // quarantine refuses content that failed its verdict on this host, under any name.
-func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions) error {
+func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, lift bool) error {
 	q := r.Quarantine(cfg.Digest)
 	if q == nil || r.Committed != nil && r.Committed.Digest == cfg.Digest && !r.Committed.Unproved {
 		return nil
 	}
-	if o.Lift {
+	if lift {
 		return h.engine().Lift(r, cfg.Digest)
 	}
 	return &UnreachableError{Err: fmt.Errorf("%s is quarantined since %s: %s; use --lift-quarantine to try it again",
@@ -208,7 +193,7 @@ func (h *Host) quarantine(r *transaction.Record, cfg *machineconfig.Config, o Ap
 
 // stay applies a configuration that the host already has. The state is Done only after a verdict; a configuration that
 // was committed without a verdict gets its verdict now.
-func (h *Host) stay(ctx context.Context, r *transaction.Record, o ApplyOptions) error {
+func (h *Host) stay(ctx context.Context, r *transaction.Record, cluster bool) error {
 	if !unproved(r, r.Committed.Digest) {
 		if r.State != transaction.Done || r.Reason != "" {
 			h.engine().Fail(r, transaction.Done, errors.New(""))
@@ -219,7 +204,7 @@ func (h *Host) stay(ctx context.Context, r *transaction.Record, o ApplyOptions) 
 	if h.services == nil {
 		return fmt.Errorf("%s was not proved, which takes the running system", name)
 	}
-	baseline, err := h.baseline(ctx, o.Cluster)
+	baseline, err := h.baseline(ctx, cluster)
 	if err != nil {
 		return err
 	}
@@ -262,20 +247,22 @@ func (h *Host) prepareArguments(ctx context.Context, u *update, change plan.Chan
 }
 
 // prepareOS brings the new OS to the disk; in a rollback the new OS is that of the previous deployment.
-func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOptions, res *Result) error {
-	if o.back != nil && u.road == transaction.RoadSwitch {
-		u.request.Checksum, u.request.OriginOf = o.back.deployment.Checksum, o.back.deployment.ID
-		u.Revision.Layers = o.back.layers
+func (h *Host) prepareOS(ctx context.Context, a *attempt) error {
+	u, back, res := a.update, a.back, a.result
+	if back != nil && u.road == transaction.RoadSwitch {
+		u.request.Checksum, u.request.OriginOf = back.deployment.Checksum, back.deployment.ID
+		u.Revision.Layers = back.layers
 		return nil
 	}
+	image := a.change(plan.OSImage).To
 	want, err := h.wanted(ctx, u.cfg, image, u.Revision.Layers, res.Plan)
 	if err != nil {
 		return err
 	}
-	if o.back != nil {
+	if back != nil {
 		source := want.Source
-		want = &wanted{layers: o.back.layers}
-		if want.System, err = h.deployments.rpm.Of(ctx, o.back.deployment.ID); err != nil {
+		want = &wanted{layers: back.layers}
+		if want.System, err = h.deployments.rpm.Of(ctx, back.deployment.ID); err != nil {
 			return err
 		}
 		want.Source = source
@@ -286,13 +273,13 @@ func (h *Host) prepareOS(ctx context.Context, u *update, image string, o ApplyOp
 	if err := h.admitSource(u.cfg, want.Source); err != nil {
 		return notComposed(res.Plan, "baseOSExtensionsContainerImage", err)
 	}
-	if !o.afresh { // stage holds the lock already
+	if !a.stages() { // stage holds the lock already
 		// Until the deployment is made, no other process may remove its parts from the disk.
 		if u.release, err = h.lockStaging(ctx, "apply", settling); err != nil {
 			return err
 		}
 	}
-	c, err := h.compose(ctx, u.cfg, u.booted.ID, want, o, res)
+	c, err := h.compose(ctx, a, u.booted.ID, want)
 	if err != nil {
 		return err
 	}
@@ -332,63 +319,29 @@ type argumentsBringer interface {
 	KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error)
 }
 
-// writable refuses paths in the OS image: /usr is read-only, and its files are shared with all other deployments and
-// with the repository that they come from.
-func (c *compiler) writable() error {
-	places, err := c.view.places(c.wants)
-	if err != nil {
-		return err
-	}
-	for _, w := range c.wants {
-		if at := places[w.Path]; under(at, "/usr") {
-			return fmt.Errorf("%s: %s is part of the OS image, which no configuration can change", w.Subject(), at)
-		}
-	}
-	return nil
-}
-
-// survives refuses a path whose file system is empty after the boot that the update needs.
-func survives(w files.Want, at string) error {
-	for _, dir := range []string{"/run", "/tmp", "/dev", "/proc", "/sys"} {
-		if under(at, dir) {
-			return fmt.Errorf("%s: %s does not survive the reboot that this update needs", w.Subject(), dir)
-		}
-	}
-	return nil
-}
-
 // rebootHeld reboots into the committed deployment. If the node has taken pods since its drain, rebootHeld withdraws
 // the commit instead.
-func (h *Host) rebootHeld(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
-	if err := h.nodeHeld(o.Cluster); err != nil {
+func (h *Host) rebootHeld(ctx context.Context, a *attempt) error {
+	r := a.record
+	if err := h.nodeHeld(a.options.Cluster); err != nil {
 		return errors.Join(err, h.engine().Withdraw(context.WithoutCancel(ctx), r, err.Error()))
 	}
-	if (o.NoReboot || h.services == nil) && r.Pending.Road == transaction.RoadSwitch {
-		res.Warnings = append(res.Warnings,
+	if (a.options.NoReboot || h.services == nil) && r.Pending.Road == transaction.RoadSwitch {
+		a.result.Warnings = append(a.result.Warnings,
 			"what changes in /etc from now on is not part of the next boot; apply again to take it along")
 	}
-	return h.reboot(ctx, r, o, res)
+	return h.reboot(ctx, a)
 }
 
 // etc compiles the configuration against the tree of the new deployment: the vendor defaults, units, presets, users and
 // policy of that tree count.
 func (h *Host) etc(tree *files.Root, u *update) ([]files.Want, error) {
-	v := view{host: h.root, tree: tree}
-	c, err := compile(v, u.cfg, u.old, u.made)
+	v := layout.View{Host: h.root, Tree: tree}
+	c, err := layout.Make(v, u.cfg, u.old, u.made)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.cfg.Name, err)
 	}
-	places, err := c.view.places(c.wants)
-	if err != nil {
-		return nil, err
-	}
-	var out []files.Want
-	for _, w := range c.wants {
-		if carried(places[w.Path]) {
-			out = append(out, w)
-		}
-	}
-	return out, nil
+	return c.Carried()
 }
 
 // disrupted returns the services that the actions name.
@@ -402,15 +355,16 @@ func disrupted(actions []plan.Action) []string {
 	return out
 }
 
-func (h *Host) reboot(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+func (h *Host) reboot(ctx context.Context, a *attempt) error {
+	res := a.result
 	res.Reboot = RebootNeeded
-	if o.NoReboot || h.services == nil {
+	if a.options.NoReboot || h.services == nil {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	soft, err := h.prepareSoftReboot(ctx, r, o, res)
+	soft, err := h.prepareSoftReboot(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -425,7 +379,7 @@ func (h *Host) reboot(ctx context.Context, r *transaction.Record, o ApplyOptions
 			return err
 		}
 		if soft { // the soft reboot was not tried
-			err = errors.Join(err, h.engine().BootBy(r, transaction.SoftPlanned))
+			err = errors.Join(err, h.engine().BootBy(a.record, transaction.SoftPlanned))
 		}
 		return &Refused{Err: err}
 	}
@@ -436,19 +390,18 @@ func (h *Host) reboot(ctx context.Context, r *transaction.Record, o ApplyOptions
 // prepareSoftReboot makes a soft reboot lead to the committed deployment, where a soft reboot was planned and is still
 // allowed. The soft reboot is tried once: the next request gets a full reboot. So does a request whose soft reboot
 // can't be prepared.
-func (h *Host) prepareSoftReboot(ctx context.Context, r *transaction.Record, o ApplyOptions,
-	res *Result) (bool, error) {
-	p := r.Pending
+func (h *Host) prepareSoftReboot(ctx context.Context, a *attempt) (bool, error) {
+	r, p := a.record, a.record.Pending
 	if p == nil || p.Road != transaction.RoadSwitch || p.SoftReboot == "" {
 		return false, nil
 	}
 	e := h.engine()
 	full := func(why string) (bool, error) {
-		res.Warnings = append(res.Warnings, "it takes a full reboot: "+why)
+		a.result.Warnings = append(a.result.Warnings, "it takes a full reboot: "+why)
 		return false, errors.Join(h.deployments.ResetSoftReboot(ctx), e.BootBy(r, ""))
 	}
 	switch {
-	case !o.SoftReboot:
+	case !a.options.SoftReboot:
 		return full("a soft one is not allowed any more")
 	case p.SoftReboot == transaction.SoftStarted:
 		return full("a soft one was tried before")

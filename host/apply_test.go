@@ -30,7 +30,7 @@ func TestAHostRefusesContentThatFailedWhateverItsName(t *testing.T) {
 		},
 	} {
 		r := &transaction.Record{Committed: c.committed, Quarantined: []transaction.Quarantined{failed}}
-		err := (&Host{}).quarantine(r, &c.config, ApplyOptions{})
+		err := (&Host{}).quarantine(r, &c.config, false)
 		if _, is := errors.AsType[*UnreachableError](err); is != c.refused || (err != nil) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}

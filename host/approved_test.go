@@ -19,11 +19,11 @@ import (
 func TestStagingRefusesADiskBelowItsFloor(t *testing.T) {
 	h := openTree(t, t.TempDir())
 	cfg := &machineconfig.Config{Name: configB, Digest: digestOfB}
-	res, err := h.Stage(t.Context(), cfg, ApplyOptions{MinFree: 1 << 60})
+	res, err := h.Stage(t.Context(), cfg, StageOptions{MinFree: 1 << 60})
 	if !errors.As(err, new(*lowDisk)) || !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), transaction.StateDir) {
 		t.Errorf("%v, %+v", err, res)
 	}
-	if _, err := h.Stage(t.Context(), cfg, ApplyOptions{MinFree: 1}); err != nil {
+	if _, err := h.Stage(t.Context(), cfg, StageOptions{MinFree: 1}); err != nil {
 		t.Errorf("a disk with room: %v", err)
 	}
 }
@@ -45,7 +45,8 @@ func TestAnOSThatNobodyApprovedIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 	}
 	for approved, refused := range map[string]bool{"": false, "sha256:x": false, "sha256:y": true, "c": true} {
 		res := &Result{Plan: &plan.Plan{Desired: configB, Changes: []plan.Change{{Kind: plan.OSImage}}}}
-		c, err := h.compose(t.Context(), cfg, "b", &wanted{}, ApplyOptions{Approved: approved}, res)
+		a := &attempt{cfg: cfg, options: ApplyOptions{Approved: approved}, result: res}
+		c, err := h.compose(t.Context(), a, "b", &wanted{})
 		if isRefused(err) != refused || refused == (c.Checksum == "c") {
 			t.Errorf("approved %q: %+v, %v", approved, c, err)
 		}

@@ -9,8 +9,10 @@ import (
 	"path"
 	"slices"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
@@ -21,8 +23,17 @@ import (
 type attempt struct {
 	verb    string
 	record  *transaction.Record
-	options ApplyOptions
+	options ApplyOptions // another verb sets those that it has
 	result  *Result
+	// asStaged, of stage, uses the OS that was staged for the configuration before, whatever its image names now.
+	asStaged bool
+	// arguments, of a first boot, are kernel arguments that Ignition did not know how to set. They must be on the command
+	// line, but belong neither to the configuration nor to us.
+	arguments []string
+	// unasked skips the hooks: a person rolls back, or the machine serves no workload yet.
+	unasked bool
+	// back, of a rollback, is the OS on which the configuration ran before.
+	back *wayBack
 	// cfg is the wanted configuration, including the delivered files; old is the host's configuration, nil where the host
 	// has none.
 	cfg, old *machineconfig.Config
@@ -30,8 +41,8 @@ type attempt struct {
 	noCopy   error
 	booted   ostree.Deployment
 	drift    []Drift
-	made     []string // see compile
-	compiled *compiler
+	made     []string // see layout.Make
+	compiled *layout.Layout
 	// differing are the subjects that are not on the host as wanted.
 	differing map[string]bool
 	update    *update
@@ -49,7 +60,7 @@ type attempt struct {
 type update struct {
 	transaction.Update
 	cfg, old *machineconfig.Config
-	made     []string // see compile
+	made     []string // see layout.Make
 	all      []files.Want
 	road     transaction.Road
 	request  ostree.Request
@@ -74,6 +85,10 @@ func (a *attempt) end() {
 	}
 }
 
+// stages reports whether the attempt only brings the OS to the disk. Then the current content of the image counts, and
+// the lock of staging is held.
+func (a *attempt) stages() bool { return a.verb == agent.StageVerb.Name }
+
 // boots reports whether the update takes effect by a boot.
 func (a *attempt) boots() bool { return slices.Contains(booting, a.update.road) }
 
@@ -88,7 +103,7 @@ func (a *attempt) change(kind plan.Kind) plan.Change {
 }
 
 func (h *Host) recoverUnfinished(ctx context.Context, a *attempt) (err error) {
-	a.over, err = h.recoverFirst(ctx, a.record, a.cfg, a.options, a.result)
+	a.over, err = h.recoverFirst(ctx, a)
 	return err
 }
 
@@ -106,10 +121,10 @@ func (h *Host) refuseAnother(_ context.Context, a *attempt) error {
 }
 
 func (h *Host) refuseQuarantined(_ context.Context, a *attempt) error {
-	if a.verb == StageVerb.Name && a.options.Lift {
+	if a.stages() && a.options.Lift {
 		return nil // apply lifts the quarantine
 	}
-	return h.quarantine(a.record, a.cfg, a.options)
+	return h.quarantine(a.record, a.cfg, a.options.Lift)
 }
 
 func (h *Host) read(ctx context.Context, a *attempt) (err error) {
@@ -137,26 +152,26 @@ func (h *Host) read(ctx context.Context, a *attempt) (err error) {
 }
 
 func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
-	v := view{host: h.root}
+	v := layout.View{Host: h.root}
 	if a.record.Committed != nil {
 		a.made = a.record.Committed.Made
 	}
-	if a.compiled, err = compile(v, a.cfg, a.old, a.made); err == nil {
-		err = a.compiled.linkable()
+	if a.compiled, err = layout.Make(v, a.cfg, a.old, a.made); err == nil {
+		err = a.compiled.Linkable()
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.cfg.Name, err)
 	}
-	a.result.Warnings = append(a.result.Warnings, a.compiled.warnings...)
+	a.result.Warnings = append(a.result.Warnings, a.compiled.Warnings...)
 	if !files.Owners() {
 		a.result.Warnings = append(a.result.Warnings, "not root: owners of files are left out")
 	}
-	a.differing, err = differing(v, a.compiled.wants)
+	a.differing, err = differing(v, a.compiled.Wants)
 	return err
 }
 
 func (h *Host) makePlan(ctx context.Context, a *attempt) error {
-	p, err := h.plan(ctx, a.old, a.cfg, a.drift, a.differing, a.booted, a.record, a.options)
+	p, err := h.plan(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -173,11 +188,11 @@ func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
 	if err := Unreconcilable(p); err != nil {
 		return err
 	}
-	u := &update{cfg: a.cfg, old: a.old, made: a.made, all: a.compiled.wants, booted: a.booted, reboot: p.Reboot,
+	u := &update{cfg: a.cfg, old: a.old, made: a.made, all: a.compiled.Wants, booted: a.booted, reboot: p.Reboot,
 		approved: a.options.Approved}
 	u.Actions, u.Timeout, u.SoftReboot = p.Actions, a.options.Timeout, p.SoftReboot
 	u.Revision = transaction.Revision{Config: a.cfg.Name, Digest: a.cfg.Digest, Deployment: a.booted.ID,
-		OwnedKargs: h.owned(a.record, a.booted, a.cfg, p), Skipped: skipped(p), Made: a.compiled.made}
+		OwnedKargs: h.owned(a.record, a.booted, a.cfg, p), Skipped: skipped(p), Made: a.compiled.Made}
 	a.update = u
 	if nothingChanges(h, a) {
 		return nil
@@ -211,10 +226,10 @@ func nothingChanges(_ *Host, a *attempt) bool {
 
 func (h *Host) stayOn(ctx context.Context, a *attempt) error {
 	a.over = true
-	if a.verb == StageVerb.Name {
+	if a.stages() {
 		return nil
 	}
-	err := errors.Join(h.stay(ctx, a.record, a.options), h.unstage(ctx, ""))
+	err := errors.Join(h.stay(ctx, a.record, a.options.Cluster), h.unstage(ctx, ""))
 	if len(a.record.Discard) > 0 {
 		err = errors.Join(err, h.engine().Tidy(ctx, a.record))
 	}
@@ -224,18 +239,18 @@ func (h *Host) stayOn(ctx context.Context, a *attempt) error {
 func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	u := a.update
 	if h.plain != nil {
-		if err := a.compiled.writable(); err != nil {
+		if err := a.compiled.Writable(); err != nil {
 			return err
 		}
 	}
 	switch {
 	case h.plain == nil:
-		u.road, u.Wants = transaction.RoadTree, a.compiled.wants
+		u.road, u.Wants = transaction.RoadTree, a.compiled.Wants
 		if u.reboot {
 			u.Actions = nil // the reboot does all actions
 		}
 	case !u.reboot:
-		u.road, u.Wants = transaction.RoadLive, a.compiled.wants
+		u.road, u.Wants = transaction.RoadLive, a.compiled.Wants
 	default:
 		var err error
 		if u.road, err = h.road(ctx); err != nil {
@@ -265,7 +280,7 @@ func composes(_ *Host, a *attempt) bool {
 }
 
 func (h *Host) composeOS(ctx context.Context, a *attempt) error {
-	return h.prepareOS(ctx, a.update, a.change(plan.OSImage).To, a.options, a.result)
+	return h.prepareOS(ctx, a)
 }
 
 // chooseArguments decides the kernel arguments, some of which bootc's images may bring, and whether a restart of the
@@ -277,7 +292,7 @@ func (h *Host) chooseArguments(ctx context.Context, a *attempt) error {
 			return err
 		}
 	}
-	if err := h.prepareArguments(ctx, u, a.change(plan.Kargs), a.options.arguments); err != nil {
+	if err := h.prepareArguments(ctx, u, a.change(plan.Kargs), a.arguments); err != nil {
 		return err
 	}
 	if u.SoftReboot && (u.request.Checksum != u.booted.Checksum ||
@@ -303,24 +318,12 @@ func (h *Host) findSpace(ctx context.Context, a *attempt) error {
 	}
 	u.deploys = true
 	if u.road == transaction.RoadStaged {
-		if err := h.prepareStaged(ctx, u, a.compiled, a.options); err != nil {
+		if err := h.prepareStaged(ctx, a); err != nil {
 			return err
 		}
 	}
-	places, err := a.compiled.view.places(a.compiled.wants)
-	if err != nil {
-		return err
-	}
-	for _, w := range a.compiled.wants {
-		if carried(places[w.Path]) {
-			continue
-		}
-		if err := survives(w, places[w.Path]); err != nil {
-			return err
-		}
-		u.Wants = append(u.Wants, w)
-	}
-	return nil
+	u.Wants, err = a.compiled.Beside()
+	return err
 }
 
 func (h *Host) check(ctx context.Context, a *attempt) error {
@@ -339,7 +342,7 @@ func (h *Host) check(ctx context.Context, a *attempt) error {
 // asksHooks reports whether this apply asks the hooks. A cluster has asked them before the drain of the node.
 func asksHooks(_ *Host, a *attempt) bool {
 	p := a.result.Plan
-	return !a.options.Cluster && !a.options.unasked && (p.Drain || p.Reboot)
+	return !a.options.Cluster && !a.unasked && (p.Drain || p.Reboot)
 }
 
 func (h *Host) askHooks(ctx context.Context, a *attempt) error {
@@ -351,7 +354,7 @@ func (h *Host) keepHooksOf(_ context.Context, a *attempt) error {
 }
 
 func (h *Host) installOwn(context.Context, *attempt) error {
-	if err := h.install(); err != nil {
+	if err := h.installer().Install(); err != nil {
 		return fmt.Errorf("installing the recovery unit: %w", err)
 	}
 	return nil
@@ -409,9 +412,9 @@ func (h *Host) takeEffect(ctx context.Context, a *attempt) error { return a.oper
 
 func (h *Host) rebootInto(ctx context.Context, a *attempt) error {
 	if a.boots() {
-		return h.rebootHeld(ctx, a.record, a.options, a.result)
+		return h.rebootHeld(ctx, a)
 	}
-	return h.reboot(ctx, a.record, a.options, a.result)
+	return h.reboot(ctx, a)
 }
 
 func (h *Host) clearForce(context.Context, *attempt) error { return h.unforce() }

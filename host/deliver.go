@@ -17,6 +17,7 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
@@ -130,39 +131,30 @@ type delivering struct {
 // deliver prepares the change by the rules of an update, for these paths alone. A path that is not delivered any more
 // gets the configuration's content, the vendor's, or what an admin had there before.
 func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*delivering, error) {
-	v := view{host: h.root}
+	v := layout.View{Host: h.root}
 	next, before := now.over(cfg), old.over(cfg)
 	if next == before {
 		same := *cfg
 		next = &same
 	}
-	c, err := compile(v, next, before, old.Made)
+	c, err := layout.Make(v, next, before, old.Made)
 	if err != nil {
 		return nil, err
 	}
-	about := map[string]bool{}
-	for _, f := range slices.Concat(old.Files, now.Files) {
-		at, err := c.resolve(f.Path)
-		if err != nil {
-			return nil, fmt.Errorf("file %s: %w", f.Path, err)
-		}
-		about[f.Path], about[origPath(at)] = true, true
+	if err := c.Only(slices.Concat(old.Files, now.Files), old.Made); err != nil {
+		return nil, err
 	}
-	for _, dir := range old.Made {
-		about[dir] = true
-	}
-	c.wants = slices.DeleteFunc(c.wants, func(w files.Want) bool { return !about[w.Path] || w.Exists })
 	if h.plain != nil {
-		if err := c.writable(); err != nil {
+		if err := c.Writable(); err != nil {
 			return nil, err
 		}
 	}
 	for _, l := range old.Leaving {
-		c.wants = append(c.wants, l.want())
+		c.Wants = append(c.Wants, l.want())
 	}
-	out := &delivering{old: old, now: now, cfg: cfg, wants: c.wants}
-	for _, w := range c.wants {
-		d, err := v.compare(w)
+	out := &delivering{old: old, now: now, cfg: cfg, wants: c.Wants}
+	for _, w := range c.Wants {
+		d, err := v.Compare(w)
 		if err != nil {
 			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}
@@ -176,7 +168,7 @@ func (h *Host) deliver(cfg *machineconfig.Config, old, now *delivered) (*deliver
 			now.Leaving = append(now.Leaving, leaving{w.Path, w.Node, w.Node.Data})
 		}
 	}
-	now.Made = c.made
+	now.Made = c.Made
 	now.Due = slices.Clone(old.Due)
 	if slices.ContainsFunc(out.changed, func(w files.Want) bool { return w.Path == machineconfig.TrustBundlePath }) &&
 		!slices.Contains(now.Due, machineconfig.TrustBundlePath) {

@@ -26,12 +26,20 @@ const ignitionPreset = "/etc/systemd/system-preset/20-ignition.preset"
 // the reboot.
 const RebootPatience = 10 * time.Minute
 
+// FirstbootOptions are the options of a first boot.
+type FirstbootOptions struct {
+	RebootOptions
+
+	// SkipOS completes the rest of a configuration whose OS changes the host can't make.
+	SkipOS bool
+}
+
 // Firstboot completes a machine that was made from the MachineConfig in the file at from, an absolute path of the host.
 // A machine that already has everything adopts the configuration; what Ignition can't do is done in one transaction,
 // with at most one reboot. The file stays until the machine is complete, so an interrupted completion starts again. A
 // machine that has a configuration was completed before, and does not return to the MachineConfig that the machine was
 // made from.
-func (h *Host) Firstboot(ctx context.Context, from string, o ApplyOptions) (*Result, error) {
+func (h *Host) Firstboot(ctx context.Context, from string, o FirstbootOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
 	if err != nil {
@@ -59,7 +67,8 @@ func (h *Host) leave(ctx context.Context) error {
 	}
 }
 
-func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string, o ApplyOptions, res *Result) error {
+func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string, o FirstbootOptions,
+	res *Result) error {
 	cfg, arguments, err := h.encapsulated(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		h.say("firstboot", "there is no "+from+", nothing is to be completed")
@@ -80,8 +89,8 @@ func (h *Host) firstboot(ctx context.Context, r *transaction.Record, from string
 		if err := h.root.Remove(ignitionPreset); err != nil {
 			return err
 		}
-		o.arguments, o.unasked = arguments, true
-		if err := h.apply(ctx, r, cfg, o, res); err != nil {
+		if err := h.apply(ctx, &attempt{record: r, result: res, cfg: cfg, arguments: arguments, unasked: true,
+			options: ApplyOptions{RebootOptions: o.RebootOptions, SkipOS: o.SkipOS}}); err != nil {
 			return err
 		}
 		if !completed(r, cfg, booted.ID) {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/transaction"
@@ -188,7 +189,7 @@ func (h *Host) runHook(ctx context.Context, when hooks.When, hook hooks.Hook, en
 		}
 		defer func() { _ = h.root.RemoveAll(scriptsDir) }()
 	}
-	argv := append([]string{Launcher, hook.Path}, hook.Args...)
+	argv := append([]string{agent.Launcher, hook.Path}, hook.Args...)
 	return hooks.Run(ctx, h.units, when, hook, argv,
 		append(environment, "NODEREFIT_HOOK="+strings.TrimPrefix(hook.Name, api.NodeHookPrefix)),
 		func(line string) { h.say(string(when), path.Base(hook.Name)+": "+line) })

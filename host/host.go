@@ -28,6 +28,7 @@ import (
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/bootc"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/machineconfig"
@@ -224,6 +225,8 @@ func (h *Host) Close() {
 	h.units.Close()
 	_ = h.root.Close()
 }
+
+func (h *Host) installer() agent.Installer { return agent.Installer{Root: h.root, Labels: h.labels} }
 
 func (h *Host) exists(name string) bool {
 	n, err := h.root.Inspect(name)

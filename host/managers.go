@@ -145,12 +145,12 @@ func (h *Host) otherManagers(ctx context.Context, cfg *machineconfig.Config, boo
 		return err
 	}
 	for _, unit := range units {
-		if n, err := h.root.Inspect(path.Join(unitDir, unit)); err == nil && n.Target == "/dev/null" {
+		if n, err := h.root.Inspect(path.Join(systemd.UnitDir, unit)); err == nil && n.Target == "/dev/null" {
 			s.units[unit] = "masked"
 		}
 	}
 	for _, unit := range mcoUnits {
-		if text, err := h.root.ReadFile(path.Join(unitDir, unit)); err == nil {
+		if text, err := h.root.ReadFile(path.Join(systemd.UnitDir, unit)); err == nil {
 			s.texts[unit] = string(text)
 		}
 	}

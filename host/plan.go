@@ -11,6 +11,7 @@ import (
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
 	"github.com/noderefit/noderefit/ostree"
@@ -34,10 +35,10 @@ func subjectOfChange(c plan.Change) string {
 }
 
 // differing returns the subjects that the host does not match; the key "" marks the agent's own paths.
-func differing(v view, wants []files.Want) (map[string]bool, error) {
+func differing(v layout.View, wants []files.Want) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, w := range wants {
-		d, err := v.compare(w)
+		d, err := v.Compare(w)
 		if err != nil {
 			return nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}
@@ -58,10 +59,9 @@ func differing(v view, wants []files.Want) (map[string]bool, error) {
 	return out, nil
 }
 
-// plan makes the plan against the real state of the host.
-func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift []Drift, differing map[string]bool,
-	booted ostree.Deployment,
-	r *transaction.Record, o ApplyOptions) (*plan.Plan, error) {
+// plan makes the plan of an attempt against the real state of the host, as far as the attempt has read it.
+func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
+	old, cfg, booted, r, o := a.old, a.cfg, a.booted, a.record, a.options
 	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.SoftReboot,
 		Committed: old}
 	if h.plain != nil {
@@ -81,28 +81,28 @@ func (h *Host) plan(ctx context.Context, old, cfg *machineconfig.Config, drift [
 	if opts.OS == nil && r.Committed != nil && len(r.Committed.Skipped) > 0 {
 		opts.OS = &plan.OS{}
 	}
-	current, desired := observed(old, drift), cfg
-	if differing != nil {
-		opts.Satisfied = func(c plan.Change) bool { return !c.Kind.OS() && !differing[subjectOfChange(c)] }
+	current, desired := observed(old, a.drift), cfg
+	if a.differing != nil {
+		opts.Satisfied = func(c plan.Change) bool { return !c.Kind.OS() && !a.differing[subjectOfChange(c)] }
 	}
-	if current != nil && cfg.OSImageURL == "" && o.back != nil {
+	if current != nil && cfg.OSImageURL == "" && a.back != nil {
 		from, to := *current, *cfg
-		from.OSImageURL, to.OSImageURL = booted.Checksum, o.back.deployment.Checksum
+		from.OSImageURL, to.OSImageURL = booted.Checksum, a.back.deployment.Checksum
 		current, desired = &from, &to
 		if opts.OS != nil {
 			opts.OS.ImageURL = booted.Checksum
 		}
 	}
-	if len(o.arguments) > 0 {
+	if len(a.arguments) > 0 {
 		more := *desired
-		more.KernelArguments = slices.Concat(more.KernelArguments, o.arguments)
+		more.KernelArguments = slices.Concat(more.KernelArguments, a.arguments)
 		desired = &more
 	}
 	p, err := plan.Make(current, desired, opts)
 	if err != nil {
 		return nil, err
 	}
-	if h.plain != nil && o.back == nil {
+	if h.plain != nil && a.back == nil {
 		err = h.needsMore(p, cfg)
 	}
 	if p.SoftReboot {
@@ -180,38 +180,43 @@ func namePackages(p *plan.Plan, c *plan.Catalogue, platform plan.Platform) {
 	}
 }
 
+// PlanOptions are the options of plan.
+type PlanOptions struct {
+	Policy *plan.Policy
+	// SoftReboot plans a restart of only the userspace where that is enough and the host is able to do so.
+	SoftReboot bool
+}
+
 // Plan returns what Apply would do, and changes nothing.
-func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*plan.Plan, error) {
+func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOptions) (*plan.Plan, error) {
 	r, err := h.store().Load()
 	if err != nil {
 		return nil, err
 	}
-	cfg = h.deliveries().over(cfg)
-	old, noCopy := h.committed(r, cfg)
-	if noCopy != nil && !errors.Is(noCopy, errNoCopy) {
-		return nil, noCopy
+	a := &attempt{record: r, cfg: h.deliveries().over(cfg), options: ApplyOptions{Policy: o.Policy,
+		RebootOptions: RebootOptions{SoftReboot: o.SoftReboot}}}
+	a.old, a.noCopy = h.committed(r, a.cfg)
+	if a.noCopy != nil && !errors.Is(a.noCopy, errNoCopy) {
+		return nil, a.noCopy
 	}
-	booted, err := h.booted(ctx)
-	if err != nil {
+	if a.booted, err = h.booted(ctx); err != nil {
 		return nil, err
 	}
-	drift, err := h.drift(old, &Result{})
-	if err != nil {
-		drift = nil // apply would refuse such a host
+	if a.drift, err = h.drift(a.old, &Result{}); err != nil {
+		a.drift = nil // apply would refuse such a host
 	}
-	var differ map[string]bool
 	var left []plan.Left
-	v := view{host: h.root}
-	if c, err := compile(v, cfg, old, nil); err == nil {
-		if differ, err = differing(v, c.wants); err != nil {
+	v := layout.View{Host: h.root}
+	if c, err := layout.Make(v, a.cfg, a.old, nil); err == nil {
+		if a.differing, err = differing(v, c.Wants); err != nil {
 			return nil, err
 		}
-		left = h.leaves(c.wants)
+		left = h.leaves(c.Wants)
 	} // a host that apply would refuse still has a plan
-	p, err := h.plan(ctx, old, cfg, drift, differ, booted, r, o)
+	p, err := h.plan(ctx, a)
 	if err == nil {
 		p.Left = left
-		unread(p, r, noCopy)
+		unread(p, r, a.noCopy)
 	}
 	return p, err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -36,12 +37,15 @@ func (h *Host) Recover(ctx context.Context) (*Result, error) {
 	return h.result(ctx, res, r), err
 }
 
+// RollbackOptions are the options of a rollback.
+type RollbackOptions struct{ RebootOptions }
+
 // errNoPrevious is the reason why a rollback has no target.
 var errNoPrevious = errors.New("rolling back: there is no previous committed configuration")
 
 // Rollback rolls back to the previous committed configuration; where an update is not proved yet, to the one before
 // that update. Rollback quarantines nothing: a person asked for it.
-func (h *Host) Rollback(ctx context.Context, o ApplyOptions) (*Result, error) {
+func (h *Host) Rollback(ctx context.Context, o RollbackOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()
 	if err != nil {
@@ -51,7 +55,7 @@ func (h *Host) Rollback(ctx context.Context, o ApplyOptions) (*Result, error) {
 	return h.result(ctx, res, r), err
 }
 
-func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptions, res *Result) error {
+func (h *Host) rollback(ctx context.Context, r *transaction.Record, o RollbackOptions, res *Result) error {
 	if err := h.contradicts(r); err != nil {
 		return err
 	}
@@ -90,14 +94,20 @@ func (h *Host) rollback(ctx context.Context, r *transaction.Record, o ApplyOptio
 	if err != nil {
 		return err
 	}
-	o.SkipOS = o.SkipOS || len(r.Previous.Skipped) > 0
+	a := &attempt{record: r, result: res, cfg: cfg, unasked: true,
+		options: ApplyOptions{RebootOptions: o.RebootOptions, SkipOS: len(r.Previous.Skipped) > 0}}
 	if h.plain != nil {
-		if o.back, err = h.wayBack(ctx, r.Previous); err != nil {
+		if a.back, err = h.wayBack(ctx, r.Previous); err != nil {
 			return err
 		}
 	}
-	o.unasked = true
-	return h.apply(ctx, r, cfg, o, res)
+	return h.apply(ctx, a)
+}
+
+// wayBack is a deployment that has run, and the packages in that deployment that were ours.
+type wayBack struct {
+	deployment ostree.Deployment
+	layers     transaction.Layers
 }
 
 // wayBack finds the deployment of a revision, nil where the deployment is gone: then the OS stays as it is, or becomes

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/transaction"
@@ -99,16 +100,16 @@ func (h *Host) planRepair(r *transaction.Record, cfg *machineconfig.Config, poli
 	})
 	p.Reboot, p.Drain, p.SoftReboot = false, false, false
 	res.Plan = p
-	c, err := compile(view{host: h.root}, cfg, cfg, r.Committed.Made)
+	c, err := layout.Make(layout.View{Host: h.root}, cfg, cfg, r.Committed.Made)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}
 	if h.plain != nil {
-		if err := c.writable(); err != nil {
+		if err := c.Writable(); err != nil {
 			return nil, err
 		}
 	}
-	u := &transaction.Update{Revision: *r.Committed, Actions: p.Actions, Wants: repaired(c.wants, drift)}
+	u := &transaction.Update{Revision: *r.Committed, Actions: p.Actions, Wants: repaired(c.Wants, drift)}
 	for _, d := range drift {
 		u.Drifted = append(u.Drifted, d.paths...)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/message"
@@ -225,7 +226,7 @@ func (h *Host) checks(b transaction.Baseline, wantKubelet bool,
 			failed = slices.DeleteFunc(failed, func(u string) bool {
 				return slices.Contains(b.FailedUnits, u) || u == transaction.RecoverUnit || u == transaction.ProveUnit ||
 					u == hooks.Unit ||
-					slices.ContainsFunc(Verbs, func(v Verb) bool { return v.Unit() == u })
+					slices.ContainsFunc(agent.Verbs, func(v agent.Verb) bool { return v.Unit() == u })
 			})
 			if len(failed) > 0 {
 				return fmt.Errorf("failed: %v", failed)
@@ -353,7 +354,7 @@ func awaitsVerdict(_ *Host, a *attempt) bool {
 // ownUnits corrects the agent's units: a deployment has the units of the agent that made it. That agent may be older,
 // which is no fault of the configuration.
 func (h *Host) ownUnits(context.Context, *attempt) error {
-	return Installer{root: h.root, labels: h.labels}.Units()
+	return h.installer().Units()
 }
 
 // askVerdict asks the checks without the lock where the lock was taken for recovery, and takes the lock again to record

@@ -14,14 +14,34 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
+
+// StageOptions are the options of stage.
+type StageOptions struct {
+	Policy *plan.Policy
+	// SkipOS leaves out the OS changes that the host can't make.
+	SkipOS bool
+	// Strict refuses a host that drifted.
+	Strict bool
+	// Lift accepts a configuration in quarantine, which stays there.
+	Lift bool
+	// AsStaged uses the OS that was staged for the configuration before, whatever its image names now.
+	AsStaged bool
+	// MinFree is the number of bytes that stage leaves free on the disk.
+	MinFree uint64
+	// Weights are the weights of the tools that bring the OS and run in units of their own.
+	Weights systemd.Weights
+}
 
 // Stage refuses what Apply would refuse, and brings the OS that cfg needs to the disk: nothing slow is left to do once
 // the node is drained. Stage changes neither the record nor anything that boots: a dropped update leaves nothing to
 // take back. Stage records which commit an image was, for the apply of the same configuration. The result is never nil.
-func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o ApplyOptions) (*Result, error) {
+func (h *Host) Stage(ctx context.Context, cfg *machineconfig.Config, o StageOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	release, lockErr := h.lockStaging(ctx, "stage", settling)
 	r, err := h.store().Load()
@@ -101,11 +121,11 @@ func spares(r *transaction.Record, cfg *machineconfig.Config) error {
 	return &Refused{Err: fmt.Errorf("staging %s: the update to %s is under way (%s)", cfg.Name, p.Config, p.Phase)}
 }
 
-func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+func (h *Host) stage(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o StageOptions,
 	res *Result) error {
-	o.afresh = true
-	return h.carryOut(ctx, steps, &attempt{verb: StageVerb.Name, record: r, options: o, result: res,
-		cfg: h.deliveries().over(cfg)})
+	return h.carryOut(ctx, steps, &attempt{verb: agent.StageVerb.Name, record: r, result: res, asStaged: o.AsStaged,
+		cfg:     h.deliveries().over(cfg),
+		options: ApplyOptions{Policy: o.Policy, SkipOS: o.SkipOS, Strict: o.Strict, Lift: o.Lift}})
 }
 
 // deploymentSpace refuses a host without room for another deployment.

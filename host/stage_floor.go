@@ -55,7 +55,7 @@ func (h *Host) aboveFloor(floor uint64) error {
 
 // stageAbove stages as long as the disk keeps the required free space. An OS that is already on the disk takes no more
 // space.
-func (h *Host) stageAbove(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o ApplyOptions,
+func (h *Host) stageAbove(ctx context.Context, r *transaction.Record, cfg *machineconfig.Config, o StageOptions,
 	res *Result,
 ) error {
 	if h.tools != nil {

@@ -49,7 +49,7 @@ func TestOneStagesAtATime(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	cfg := &machineconfig.Config{Name: configB, Digest: strings.Repeat("b", 64)}
-	if res, err := second.Stage(ended, cfg, ApplyOptions{}); !isRefused(err) || res.Status == nil {
+	if res, err := second.Stage(ended, cfg, StageOptions{}); !isRefused(err) || res.Status == nil {
 		t.Errorf("stage while another has it: %v, result %+v", err, res)
 	}
 	if err := second.Lock(t.Context(), "prove"); err != nil {
@@ -79,7 +79,7 @@ func TestStageSparesTheDeploymentsOfAnUpdateThatIsUnderWay(t *testing.T) {
 		pending := &transaction.Pending{Phase: one.phase, Road: transaction.RoadTree}
 		pending.Config, pending.Digest = configB, b
 		err := h.stage(t.Context(), &transaction.Record{Pending: pending},
-			&machineconfig.Config{Name: "next", Digest: one.digest}, ApplyOptions{}, &Result{})
+			&machineconfig.Config{Name: "next", Digest: one.digest}, StageOptions{}, &Result{})
 		if isRefused(err) != one.refused || err != nil && !strings.Contains(err.Error(), configB) {
 			t.Errorf("%s of %s with %s pending: %v", one.phase, configB, one.digest[:1], err)
 		}

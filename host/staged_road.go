@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/rpmostree"
@@ -49,13 +50,14 @@ func chooseBootRoad(os OS, supported error) (road transaction.Road, why string, 
 
 // prepareStaged decides whether the update has a deployment of its own. It refuses files that the first boot could not
 // write: such files would cost two boots.
-func (h *Host) prepareStaged(ctx context.Context, u *update, c *compiler, o ApplyOptions) error {
+func (h *Host) prepareStaged(ctx context.Context, a *attempt) error {
+	u := a.update
 	u.deploys = u.request.Checksum != u.booted.Checksum ||
 		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)
 	if !u.deploys {
 		u.reclaim = nil
 	}
-	if err := h.engine().Check(u.Update, c.wants); err != nil || !u.deploys || u.release != nil || o.afresh {
+	if err := h.engine().Check(u.Update, a.compiled.Wants); err != nil || !u.deploys || u.release != nil || a.stages() {
 		return err
 	}
 	var err error
@@ -132,18 +134,14 @@ func (h *Host) bootedEtc(_ context.Context, r *transaction.Record) ([]files.Want
 		drifted = append(drifted, d.paths...)
 	}
 	slices.Sort(drifted)
-	v := view{host: h.root}
-	c, err := compile(v, cfg, old, made)
+	v := layout.View{Host: h.root}
+	c, err := layout.Make(v, cfg, old, made)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}
-	for _, w := range c.warnings {
+	for _, w := range c.Warnings {
 		h.say("apply", w)
 	}
-	places, err := v.places(c.wants)
-	if err != nil {
-		return nil, nil, err
-	}
-	wants := slices.DeleteFunc(c.wants, func(w files.Want) bool { return !under(places[w.Path], "/etc") })
-	return wants, slices.Compact(drifted), nil
+	wants, err := c.Below("/etc")
+	return wants, slices.Compact(drifted), err
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -159,7 +160,7 @@ func (h *Host) carryOut(ctx context.Context, table []step, a *attempt) error {
 			continue
 		}
 		if err := s.do(h, ctx, a); err != nil {
-			if a.verb == ApplyVerb.Name {
+			if a.verb == agent.ApplyVerb.Name {
 				h.note(s.fails, a.record, err)
 			}
 			return err
@@ -171,7 +172,7 @@ func (h *Host) carryOut(ctx context.Context, table []step, a *attempt) error {
 // is reports whether a step belongs to an attempt.
 func (s *step) is(h *Host, a *attempt) bool {
 	switch {
-	case a.verb == StageVerb.Name && !s.stages, a.verb == ApplyVerb.Name && s.only:
+	case a.verb == agent.StageVerb.Name && !s.stages, a.verb == agent.ApplyVerb.Name && s.only:
 		return false
 	case len(s.roads) > 0 && !slices.Contains(s.roads, a.update.road):
 		return false

@@ -263,11 +263,11 @@ func (h *Host) stagedFor(cfg *machineconfig.Config, booted string, want osimage.
 
 // compose brings the system to the disk: the OS that was staged for this very configuration, or else the current
 // content of its image. The space is checked before the pull, which takes minutes.
-func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted string, want *wanted,
-	o ApplyOptions, res *Result) (osimage.Composed, error) {
+func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wanted) (osimage.Composed, error) {
+	cfg, approved, res := a.cfg, a.options.Approved, a.result
 	field := osField(res.Plan)
 	var before *staged
-	if !o.afresh || o.AsStaged {
+	if !a.stages() || a.asStaged {
 		before = h.stagedFor(cfg, booted, want.System)
 	}
 	if before != nil {
@@ -276,7 +276,7 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 			return osimage.Composed{}, fmt.Errorf("%s: %w", field, err)
 		}
 		if there {
-			if err := approves(cfg, o.Approved, before.Composed); err != nil {
+			if err := approves(cfg, approved, before.Composed); err != nil {
 				return osimage.Composed{}, err
 			}
 			want.layers = before.Layers
@@ -302,7 +302,7 @@ func (h *Host) compose(ctx context.Context, cfg *machineconfig.Config, booted st
 	}
 	// The composed OS is kept even without approval: callers learn which OS it is, and use nothing else of it.
 	err = h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System, Composed: c, Layers: want.layers})
-	return c, errors.Join(err, approves(cfg, o.Approved, c))
+	return c, errors.Join(err, approves(cfg, approved, c))
 }
 
 // osDigest returns the name by which people know an OS: the digest of the image, or the checksum of the commit.

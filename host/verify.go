@@ -13,9 +13,11 @@ import (
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/kargs"
+	"github.com/noderefit/noderefit/layout"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/sshkeys"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -133,18 +135,18 @@ func (h *Host) comparedPaths(cfg *machineconfig.Config, wants []files.Want) ([]s
 		}
 	}
 	if slices.ContainsFunc(cfg.Users, func(u machineconfig.User) bool { return u.PasswordHash != nil }) {
-		out = append(out, shadowPath)
+		out = append(out, layout.ShadowPath)
 	}
 	if len(cfg.Units) > 0 {
-		out = append(out, unitDir+"/*")
-		names, err := h.root.ReadDir(unitDir)
+		out = append(out, systemd.UnitDir+"/*")
+		names, err := h.root.ReadDir(systemd.UnitDir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("reading %s: %w", unitDir, err)
+			return nil, fmt.Errorf("reading %s: %w", systemd.UnitDir, err)
 		}
 		for _, name := range names {
 			switch path.Ext(name) {
 			case ".wants", ".requires", ".upholds":
-				out = append(out, path.Join(unitDir, name)+"/*")
+				out = append(out, path.Join(systemd.UnitDir, name)+"/*")
 			}
 		}
 	}
@@ -160,17 +162,17 @@ func (h *Host) compare(cfg *machineconfig.Config) ([]Drift, error) {
 
 // compared also returns the compared wants.
 func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error) {
-	v := view{host: h.root}
-	c, err := compile(v, cfg, cfg, nil)
+	v := layout.View{Host: h.root}
+	c, err := layout.Make(v, cfg, cfg, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", cfg.Name, err)
 	}
 	out := []Drift{}
-	for _, w := range c.wants {
+	for _, w := range c.Wants {
 		if w.Kind == "" || w.Kind == "password" || w.Exists {
 			continue
 		}
-		ds, err := v.compare(w)
+		ds, err := v.Compare(w)
 		if err != nil {
 			return nil, nil, fmt.Errorf("comparing %s: %w", w.Path, err)
 		}
@@ -179,15 +181,15 @@ func (h *Host) compared(cfg *machineconfig.Config) ([]files.Want, []Drift, error
 			out[len(out)-1].exposed = h.root.Exposed(w.Path) != ""
 		}
 	}
-	shadow, err := h.root.ReadFile(shadowPath)
+	shadow, err := h.root.ReadFile(layout.ShadowPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("passwd.users: %w", err)
 	}
-	for _, user := range sshkeys.PasswordDrift(shadow, managedUsers(cfg)) {
+	for _, user := range sshkeys.PasswordDrift(shadow, layout.ManagedUsers(cfg)) {
 		out = append(out, Drift{Kind: "password", User: user, What: "contents",
 			Expected: "the configured hash", Found: "another", exposed: true})
 	}
-	return c.wants, slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
+	return c.Wants, slices.CompactFunc(out, func(a, b Drift) bool { // several links of one unit
 		same := a.Kind == b.Kind && a.Subject() == b.Subject() && a.What == b.What
 		return same && a.Kind == "unit"
 	}), nil

@@ -12,8 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/message"
+	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
@@ -24,9 +26,6 @@ const wayBackCheck = "way back"
 
 // reloadTimeout bounds a daemon-reload of the verdict: systemd itself gives up on generators after 90 seconds.
 const reloadTimeout = 2 * time.Minute
-
-// bootUnits are the agent's units on a host, in the order in which they run.
-var bootUnits = []string{transaction.RecoverUnit, transaction.ProveUnit}
 
 // meansCheck asks whether this host can still be rolled back, and updated again. After a boot the check makes systemd
 // read its units again once. Without a boot it does so only where systemd has not read the agent's units since their
@@ -74,10 +73,10 @@ const wayBackLasts = 2 * time.Second
 // means examines everything that the agent needs.
 func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
 	m.Command, m.Written = map[string][]string{}, map[string]error{}
-	for _, name := range bootUnits {
-		m.Command[name] = []string{Launcher, BinaryPath, strings.TrimSuffix(strings.TrimPrefix(name, unitPrefix), ".service")}
+	for _, name := range agent.BootUnits {
+		m.Command[name] = agent.BootCommand(name)
 	}
-	for _, w := range ownWants() {
+	for _, w := range agent.Wants() {
 		at, err := h.root.Resolve(w.Path)
 		if err != nil {
 			return m, err
@@ -90,14 +89,14 @@ func (h *Host) means(ctx context.Context) (m transaction.Means, err error) {
 		}
 	}
 	err = h.services.with(ctx, BusTimeout, func(ctx context.Context, manager *systemd.Manager) (err error) {
-		m.Units, err = manager.Facts(ctx, slices.Concat(bootUnits, plan.Needed)...)
+		m.Units, err = manager.Facts(ctx, slices.Concat(agent.BootUnits, plan.Needed)...)
 		return err
 	})
 	if h.plain != nil {
-		covered, looking := coveredMounts()
+		covered, looking := ostree.CoveredMounts()
 		m.Covered, err = covered, errors.Join(err, looking)
 	}
-	for _, dir := range []string{transaction.StateDir, unitDir, transaction.ConfigDir} {
+	for _, dir := range []string{transaction.StateDir, systemd.UnitDir, transaction.ConfigDir} {
 		m.Written[dir] = h.tryWriting(dir)
 	}
 	return m, err
@@ -109,7 +108,7 @@ func (h *Host) covering(verdict error) error {
 	if h.plain == nil {
 		return verdict
 	}
-	covered, _ := coveredMounts() // the verdict has a reason without it
+	covered, _ := ostree.CoveredMounts() // the verdict has a reason without it
 	for _, at := range covered {
 		if why := transaction.Covered(at); !strings.Contains(verdict.Error(), why.Error()) {
 			verdict = errors.Join(why, verdict)
@@ -149,12 +148,12 @@ func (h *Host) sight(ctx context.Context) (s transaction.Sight, err error) {
 		s.Booted = booted.ID
 	}
 	err = h.services.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
-		facts, err := m.Facts(ctx, slices.Concat(bootUnits, maintenance)...)
+		facts, err := m.Facts(ctx, slices.Concat(agent.BootUnits, maintenance)...)
 		if err != nil {
 			return err
 		}
 		s.Recover, s.Prove = facts[0], facts[1]
-		for _, f := range facts[len(bootUnits):] {
+		for _, f := range facts[len(agent.BootUnits):] {
 			if f.Active == "active" || f.Active == "activating" {
 				s.Maintenance = f.Name
 			}

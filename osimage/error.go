@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
+	"strings"
 
 	"github.com/noderefit/noderefit/ostree"
 )
@@ -18,8 +20,9 @@ var credentialTexts = []string{
 	"requested access to the resource is denied", "403 (Forbidden)", "403 Forbidden",
 }
 
-// bootcTexts are messages of bootc, of skopeo, which bootc calls, and of registries. The first text that fits decides.
-var bootcTexts = []struct {
+// knownFailures are messages of bootc, of skopeo, which bootc calls, and of registries. The first text that fits
+// decides.
+var knownFailures = []struct {
 	class ostree.Class
 	parts []string
 }{
@@ -48,7 +51,8 @@ var bootcTexts = []struct {
 // WithHint adds to a failure what the host's files have about credentials for the image, if credentials were the cause.
 func WithHint(err error, image Image, read func(path string) ([]byte, error)) error {
 	typed, ok := errors.AsType[*ostree.Error](err)
-	if !ok || !ostree.ContainsAny(err.Error(), credentialTexts...) {
+	text := err.Error()
+	if !ok || !slices.ContainsFunc(credentialTexts, func(part string) bool { return strings.Contains(text, part) }) {
 		return err
 	}
 	hint := credentialsHint(image, read)
@@ -67,8 +71,8 @@ func Failing(doing string, output []byte, err error) error {
 	if errors.Is(err, exec.ErrNotFound) {
 		return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 	}
-	for _, known := range bootcTexts {
-		if ostree.ContainsAny(command.Stderr, known.parts...) {
+	for _, known := range knownFailures {
+		if slices.ContainsFunc(known.parts, func(part string) bool { return strings.Contains(command.Stderr, part) }) {
 			return &ostree.Error{Class: known.class, Doing: doing, Err: err}
 		}
 	}

@@ -56,6 +56,8 @@ var (
 	ChecksumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	// headPattern matches the first line about a deployment: booted or not, OS, CHECKSUM.SERIAL, and states in brackets.
 	headPattern = regexp.MustCompile(`^([* ]) (\S+) ([0-9a-f]{64})\.(0|[1-9][0-9]{0,8})((?: \([^()]*\))*)$`)
+	// stagedPattern matches a staged deployment. For a staged deployment that is locked, ostree prints only the lock.
+	stagedPattern = regexp.MustCompile(`\((staged|finalization locked)\)`) //nolint:misspell // ostree's own word
 	// OsPattern matches what ostree allows as the name of an OS. The name goes into paths.
 	OsPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 )
@@ -135,8 +137,7 @@ func parseStatusText(output []byte) ([]Deployment, error) {
 			}
 			deployments = append(deployments, Deployment{
 				OS: head[2], Checksum: head[3], Serial: serial, Booted: head[1] == "*",
-				// For a staged deployment that is locked, ostree prints only the lock.
-				Staged:   ContainsAny(head[5], "(staged)", "(finalization locked)"), //nolint:misspell // ostree's own word
+				Staged:   stagedPattern.MatchString(head[5]),
 				Pending:  strings.Contains(head[5], "(pending)"),
 				Rollback: strings.Contains(head[5], "(rollback)"),
 			})

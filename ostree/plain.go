@@ -252,18 +252,10 @@ func (p *Plain) Named(ctx context.Context, image string) (string, error) {
 
 // pull pulls a ref or a checksum. pull tries again after each pause while the network is at fault.
 func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
-	for attempt := 0; ; attempt++ {
+	return Retry(ctx, p.PullDelays, nil, func() error {
 		output, err := p.run(ctx, "ostree", "pull", remote, ref)
-		err = Failing(doing, output, err)
-		if err == nil || ClassOf(err) != Retryable || ctx.Err() != nil || attempt == len(p.PullDelays) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(p.PullDelays[attempt]):
-		}
-	}
+		return Failing(doing, output, err)
+	})
 }
 
 // Complete reports whether a commit and all of its objects are in the repository.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -165,9 +166,7 @@ func Failing(doing string, output []byte, err error) error {
 	case strings.Contains(text, "No space left on device"),
 		strings.Contains(text, "would be exceeded, at least"): // min-free-space-percent, min-free-space-size
 		class = NeedsAdmin
-	case ContainsAny(text, "not found", "No such branch", "No such stateroot", "No such metadata object",
-		"Server returned HTTP 403", "Server returned HTTP 404", "Invalid refspec", "Invalid ref name",
-		".commit: linkat: No such file or directory"): // a remote on a file system
+	case slices.ContainsFunc(invalidTexts, func(part string) bool { return strings.Contains(text, part) }):
 		class = Invalid
 	}
 	return &Error{Class: class, Doing: doing, Err: err}
@@ -179,19 +178,40 @@ func NetworkTrouble(text string) bool {
 	if !strings.Contains(text, "While fetching") && !strings.Contains(text, "Server returned HTTP") {
 		return false
 	}
-	return ContainsAny(text,
-		"[5]", "[6]", // names
-		"[7]", "[18]", "[28]", "[52]", "[55]", "[56]", "[92]", "[95]", // connections that fail, stall or break off
-		"[35]", // TLS handshakes that break off; a wrong certificate has another code
-		"HTTP 408", "HTTP 425", "HTTP 429", "HTTP 500", "HTTP 502", "HTTP 503", "HTTP 504")
+	return slices.ContainsFunc(networkTexts, func(part string) bool { return strings.Contains(text, part) })
 }
 
-// ContainsAny reports whether a text contains one of the parts.
-func ContainsAny(text string, parts ...string) bool {
-	for _, part := range parts {
-		if strings.Contains(text, part) {
-			return true
+// networkTexts are what ostree says of a network that may be better later.
+var networkTexts = []string{
+	"[5]", "[6]", // names
+	"[7]", "[18]", "[28]", "[52]", "[55]", "[56]", "[92]", "[95]", // connections that fail, stall or break off
+	"[35]", // TLS hand-shakes that break off; a certificate that is wrong has another code
+	"HTTP 408", "HTTP 425", "HTTP 429", "HTTP 500", "HTTP 502", "HTTP 503", "HTTP 504",
+}
+
+// invalidTexts are what ostree says of an image that is not there.
+var invalidTexts = []string{
+	"not found", "No such branch", "No such stateroot", "No such metadata object",
+	"Server returned HTTP 403", "Server returned HTTP 404", "Invalid refspec", "Invalid ref name",
+	".commit: linkat: No such file or directory", // a remote on a file system
+}
+
+// Retry tries again after each of the delays as long as the error is Retryable. say, which may be nil, is told of each
+// further attempt. The error is that of the last attempt.
+func Retry(ctx context.Context, delays []time.Duration, say func(text string), try func() error) error {
+	for {
+		err := try()
+		if err == nil || ClassOf(err) != Retryable || len(delays) == 0 || ctx.Err() != nil {
+			return err
 		}
+		if say != nil {
+			say("trying again: " + err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(delays[0]):
+		}
+		delays = delays[1:]
 	}
-	return false
 }

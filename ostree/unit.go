@@ -122,7 +122,14 @@ func (t *Tools) Follow(ctx context.Context, unit string, progress func(string)) 
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for last := ""; Sleep(ctx, UnitPoll) == nil; {
+		tick := time.NewTicker(UnitPoll)
+		defer tick.Stop()
+		for last := ""; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
 			text, err := fileEnd(filepath.Join(t.Root, "/run/"+unit+".stdout"))
 			if err != nil {
 				continue // the unit has not started yet, or the file can't be read
@@ -155,14 +162,4 @@ func fileEnd(path string) (string, error) {
 		return "", err
 	}
 	return strings.ToValidUTF8(string(text), ""), nil
-}
-
-// Sleep waits for d. Sleep returns the error of ctx if that ends first.
-func Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

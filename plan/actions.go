@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/registries"
 )
 
 // crio reads registries.conf anew when it is reloaded.
@@ -138,7 +139,7 @@ func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why s
 		if c.Kind != File || path.Base(c.Path) != "hosts.toml" {
 			return "no policy covers it", []step{{action: ActionReboot}}
 		}
-		if unsafe := unsafeHosts(contentsOf(current, c.Path), contentsOf(desired, c.Path)); unsafe != "" {
+		if unsafe := registries.UnsafeHosts(contentsOf(current, c.Path), contentsOf(desired, c.Path)); unsafe != "" {
 			return r.name + ", not safe for running pods: " + unsafe, []step{{action: ActionDrain}}
 		}
 		return r.name + ", a change that is safe for running pods", []step{{action: ActionNone}}
@@ -149,7 +150,7 @@ func (p *Policy) decide(c Change, current, desired *machineconfig.Config) (why s
 	reload := step{ActionReload, crio}
 	unsafe := "it is no regular file"
 	if c.Kind == File {
-		unsafe = unsafeRegistries(contentsOf(current, c.Path), contentsOf(desired, c.Path))
+		unsafe = registries.Unsafe(contentsOf(current, c.Path), contentsOf(desired, c.Path))
 	}
 	if unsafe == "" {
 		return r.name + ", a change that is safe for running pods", []step{reload}

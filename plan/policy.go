@@ -20,6 +20,8 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/noderefit/noderefit/registries"
 )
 
 // Policy is a node disruption policy merged over the default one, with the irreconcilable validation overrides.
@@ -70,7 +72,6 @@ func defaultPolicy() *Policy {
 		iri     = "iri-registry.service"
 		kubelet = "kubelet.service"
 
-		registriesConf   = "/etc/containers/registries.conf"
 		credentialDropin = "/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf"
 	)
 	var (
@@ -88,7 +89,7 @@ func defaultPolicy() *Policy {
 		{"/var/lib/kubelet/config.json", []step{none}},
 		{"/etc/machine-config-daemon/no-reboot/containers-gpg.pub", []step{reloadCrio}},
 		{"/etc/containers/policy.json", []step{reloadCrio}},
-		{registriesConf, nil},
+		{registries.Path, nil},
 		{"/etc/containers/registries.d", []step{reloadCrio}},
 		{"/etc/crio/policies", []step{reloadCrio}},
 		{"/etc/nmstate/openshift", []step{none}},
@@ -100,10 +101,10 @@ func defaultPolicy() *Policy {
 		{"/etc/pki/ca-trust/source/anchors/iri-root-ca.crt", []step{restart(caTrust)}},
 	} {
 		p.files.set(d.path, &rule{name: "default policy for file " + d.path, about: d.path, steps: d.steps,
-			registries: d.path == registriesConf})
+			registries: d.path == registries.Path})
 	}
-	p.files.set(containerdHosts, &rule{name: "default policy for hosts.toml below " + containerdHosts,
-		about: containerdHosts, hosts: true})
+	p.files.set(registries.HostsDir, &rule{name: "default policy for hosts.toml below " + registries.HostsDir,
+		about: registries.HostsDir, hosts: true})
 	p.units.set(iri, &rule{name: "default policy for unit " + iri, about: iri, steps: []step{daemonReload, restart(iri)}})
 	p.sshkey = &rule{name: "default policy for sshkey", steps: []step{none}}
 	return p

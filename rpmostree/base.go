@@ -19,8 +19,8 @@ import (
 // Choose says what is layered on a base and what is left out of it, by the base's os-release(5). An error is final.
 type Choose func(osRelease []byte) (packages, removed []string, err error)
 
-// rpmChoice is what Compose knows of the base that it goes to.
-type rpmChoice struct {
+// baseChoice is what Compose knows of the base that it goes to.
+type baseChoice struct {
 	choose Choose
 	base   string        // the commit that choose was asked for last
 	pulled bool          // a transaction has come so far that the image is in the repository
@@ -29,7 +29,7 @@ type rpmChoice struct {
 
 // fit asks what belongs on the base of t, once that is in the repository, and says whether t is another for it. Two
 // forks for each base.
-func (r *Driver) fit(ctx context.Context, doing string, t *rpmTarget, s rpmStatus, c *rpmChoice) (bool, error) {
+func (r *Driver) fit(ctx context.Context, doing string, t *target, s hostStatus, c *baseChoice) (bool, error) {
 	if c.choose == nil || t.image == (osimage.Image{}) {
 		return false, nil
 	}
@@ -63,8 +63,8 @@ func (r *Driver) fit(ctx context.Context, doing string, t *rpmTarget, s rpmStatu
 
 // baseOf is the commit that the image of t is, "" where that can't be known yet. What a name stands for is known when
 // it was pulled, or where it is not pulled from anywhere.
-func (r *Driver) baseOf(ctx context.Context, t rpmTarget, s rpmStatus, pulled bool) (string, error) {
-	for _, d := range []rpmDeployment{s.first(), s.booted()} {
+func (r *Driver) baseOf(ctx context.Context, t target, s hostStatus, pulled bool) (string, error) {
+	for _, d := range []deployment{s.first(), s.booted()} {
 		if t.has(d) {
 			return d.base(), nil
 		}

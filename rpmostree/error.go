@@ -7,31 +7,32 @@ import (
 	"errors"
 	"io/fs"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// rpmTrouble is what kept a transaction from being done, as far as it decides what comes next.
-type rpmTrouble int
+// failureKind is what kept a transaction from being done, as far as it decides what comes next.
+type failureKind int
 
 const (
-	rpmRefused rpmTrouble = iota // it was not done, and would not be if it were asked for again
-	rpmNetwork                   // it may be done later, when the network is better
-	rpmBusy                      // another transaction, or another program, has the sysroot
-	rpmLost                      // the daemon or the client went away: it may be done, be going on, or not be begun
+	refused failureKind = iota // it was not done, and would not be if it were asked for again
+	network                    // it may be done later, when the network is better
+	busy                       // another transaction, or another program, has the sysroot
+	lost                       // the daemon or the client went away: it may be done, be going on, or not be begun
 )
 
-// rpmTexts are what rpm-ostree, ostree and the tools below them say. The first that fits decides.
-var rpmTexts = []struct {
-	trouble rpmTrouble
+// knownFailures are what rpm-ostree, ostree and the tools below them say. The first that fits decides.
+var knownFailures = []struct {
+	trouble failureKind
 	class   ostree.Class
 	parts   []string
 }{
 	// The host goes down: whoever asks again does so after the boot.
-	{rpmRefused, ostree.Retryable, []string{"Reboot initiated, cannot start new transaction"}},
-	{rpmBusy, ostree.Retryable, []string{"Transaction in progress", "System transaction in progress"}},
-	{rpmNetwork, ostree.Retryable, []string{
+	{refused, ostree.Retryable, []string{"Reboot initiated, cannot start new transaction"}},
+	{busy, ostree.Retryable, []string{"Transaction in progress", "System transaction in progress"}},
+	{network, ostree.Retryable, []string{
 		"connection refused", "connection reset by peer", "no route to host", "network is unreachable", "i/o timeout",
 		"no such host", "Temporary failure in name resolution", "server misbehaving", "TLS handshake timeout",
 		"unexpected EOF", "context deadline exceeded", "Client.Timeout exceeded", "toomanyrequests",
@@ -42,14 +43,14 @@ var rpmTexts = []struct {
 		"408 Request Timeout", "429 Too Many Requests",
 		"500 Internal Server Error", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout",
 	}},
-	{rpmLost, ostree.Retryable, []string{
+	{lost, ostree.Retryable, []string{
 		"org.freedesktop.DBus.Error.NoReply", "Message recipient disconnected", "Remote peer disconnected",
 		"org.freedesktop.DBus.Error.NameHasNoOwner", "org.freedesktop.DBus.Error.ServiceUnknown",
 		"Could not activate remote peer", "Failed to activate service", "Job for rpm-ostreed.service",
 		"Failed to start rpm-ostreed", "Timeout was reached", "Bus owner changed, aborting",
 		"Couldn't start daemon", "client disconnected before calling Start",
 	}},
-	{rpmRefused, ostree.NeedsAdmin, []string{
+	{refused, ostree.NeedsAdmin, []string{
 		"LockLayering=true",
 		"Updates and deployments are driven by",
 		"was not booted via libostree",
@@ -58,7 +59,7 @@ var rpmTexts = []struct {
 		"requested access to the resource is denied", "(Forbidden)",
 		"Unknown option", "Unknown command", "x509: ", "certificate",
 	}},
-	{rpmRefused, ostree.Invalid, []string{
+	{refused, ostree.Invalid, []string{
 		"Old and new refs are equal",
 		"not found", "(Not Found)", "is already provided by", "is already requested", "No overrides for package",
 		"Multiple packages match", "Could not depsolve transaction", "conflicting requests", "nothing provides",
@@ -71,49 +72,49 @@ var rpmTexts = []struct {
 	}},
 }
 
-// rpmFailing makes an Error out of what a call of rpm-ostree came to, and says what to do about it. Its text is
+// failing makes an Error out of what a call of rpm-ostree came to, and says what to do about it. Its text is
 // rpm-ostree's own line, or all that is known where there is none.
-func rpmFailing(doing string, err error) (rpmTrouble, error) {
+func failing(doing string, err error) (failureKind, error) {
 	command, isCommand := errors.AsType[*ostree.CommandError](err)
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return rpmRefused, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+		return refused, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
-		return rpmRefused, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
+		return refused, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 	case !isCommand:
-		return rpmRefused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+		return refused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
-	if line := rpmLine(command.Stderr); line != "" {
-		err = &rpmSaid{line: line, err: err}
+	if line := errorLine(command.Stderr); line != "" {
+		err = &clientError{line: line, err: err}
 	}
 	text := command.Stderr
 	if ostree.NetworkTrouble(text) {
-		return rpmNetwork, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+		return network, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
-	for _, known := range rpmTexts {
-		if ostree.ContainsAny(text, known.parts...) {
+	for _, known := range knownFailures {
+		if slices.ContainsFunc(known.parts, func(part string) bool { return strings.Contains(text, part) }) {
 			return known.trouble, &ostree.Error{Class: known.class, Doing: doing, Err: err}
 		}
 	}
-	if rpmLine(text) == "" {
+	if errorLine(text) == "" {
 		// It was killed, or could not be started: a client that fails says so.
-		return rpmLost, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+		return lost, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
-	return rpmRefused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
+	return refused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 }
 
-// rpmSaid is an error of rpm-ostree in its own words.
-type rpmSaid struct {
+// clientError is an error of rpm-ostree in its own words.
+type clientError struct {
 	line string
 	err  error
 }
 
-func (e *rpmSaid) Error() string { return "rpm-ostree: " + e.line }
-func (e *rpmSaid) Unwrap() error { return e.err }
+func (e *clientError) Error() string { return "rpm-ostree: " + e.line }
+func (e *clientError) Unwrap() error { return e.err }
 
-// rpmLine is what follows the last "error: " at the beginning of a line, white space in it made single spaces; "" if
+// errorLine is what follows the last "error: " at the beginning of a line, white space in it made single spaces; "" if
 // there is none. Where the client could not start the daemon, systemctl's lines before it say why, and it says nothing.
-func rpmLine(stderr string) string {
+func errorLine(stderr string) string {
 	at := strings.LastIndex("\n"+stderr, "\nerror: ")
 	if at < 0 {
 		return ""

@@ -136,21 +136,13 @@ func (r *Driver) pullSource(ctx context.Context, doing string, image osimage.Ima
 		}
 	}
 	argv = append(argv, image.Target())
-	for attempt := 0; ; attempt++ {
+	return ostree.Retry(ctx, r.delays, r.say, func() error {
 		r.say("pulling " + image.String())
-		_, err := podman(ctx, argv...)
-		if err == nil {
-			return nil
+		if _, err := podman(ctx, argv...); err != nil {
+			return r.podmanFailing(doing, image, err)
 		}
-		err = r.podmanFailing(doing, image, err)
-		if ostree.ClassOf(err) != ostree.Retryable || attempt == len(r.delays) || ctx.Err() != nil {
-			return err
-		}
-		r.say("trying again: " + err.Error())
-		if ostree.Sleep(ctx, r.delays[attempt]) != nil {
-			return err
-		}
-	}
+		return nil
+	})
 }
 
 // podmanFailing makes an Error of what podman came to: below it are the libraries that are below bootc.
@@ -213,7 +205,7 @@ func (r *Driver) unmount(ctx context.Context) error {
 	// Whoever reads a package of it ends with that; the next one finds nothing.
 	_, err := host(ctx, "umount", "--lazy", sourceMount)
 	if command, is := errors.AsType[*ostree.CommandError](err); err != nil &&
-		(!is || !ostree.ContainsAny(command.Stderr, "not mounted", "no mount point")) {
+		(!is || !strings.Contains(command.Stderr, "not mounted") && !strings.Contains(command.Stderr, "no mount point")) {
 		return err
 	}
 	err = os.Remove(r.host(sourceMount))

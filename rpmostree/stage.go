@@ -46,7 +46,7 @@ func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []
 	if err := r.joinArguments(ctx, doing, arguments); err != nil {
 		return ostree.Deployment{}, err
 	}
-	done := rpmProgress{limit: -1}
+	done := progress{limit: -1}
 	for {
 		s, err := r.settle(ctx, doing, nil)
 		if err != nil {
@@ -65,7 +65,7 @@ func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []
 		case len(steps) == 0:
 			return d, r.canComeBack(doing, d)
 		case done.last == nil:
-			if err := r.begin(ctx, doing, rpmTarget{}, s); err != nil {
+			if err := r.begin(ctx, doing, target{}, s); err != nil {
 				return ostree.Deployment{}, err
 			}
 		}
@@ -113,13 +113,13 @@ func (r *Driver) canComeBack(doing string, d ostree.Deployment) error {
 // remainingArguments are the transactions that make the staged deployment of a commit have these kernel arguments, and
 // the deployment that has them when there are none. What they are before is asked of the deployment that rpm-ostree
 // builds on, which has to be of that commit, and of the packages that it is to have.
-func remainingArguments(s rpmStatus, checksum string, arguments []string) ([][]string, ostree.Deployment, error) {
+func remainingArguments(s hostStatus, checksum string, arguments []string) ([][]string, ostree.Deployment, error) {
 	booted, first, all := s.booted(), s.first(), s.listed
-	asBooted := func(d rpmDeployment) bool {
+	asBooted := func(d deployment) bool {
 		return sameOthers(d, booted) && (checksum != booted.Checksum ||
 			slices.Equal(sorted(d.Packages), sorted(booted.Packages)) && slices.Equal(sorted(d.Removed), sorted(booted.Removed)))
 	}
-	find := func(d rpmDeployment) int { return slices.IndexFunc(all, ostree.ByID(d.id())) }
+	find := func(d deployment) int { return slices.IndexFunc(all, ostree.ByID(d.id())) }
 	from, at := first, find(first)
 	usable := at >= 0 && first.Checksum == checksum && asBooted(first)
 	var steps [][]string
@@ -217,7 +217,7 @@ func (r *Driver) Of(ctx context.Context, id string) (osimage.System, error) {
 	if err != nil {
 		return osimage.System{}, err
 	}
-	at := slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.id() == id })
+	at := slices.IndexFunc(s.Deployments, func(d deployment) bool { return d.id() == id })
 	if at < 0 {
 		return osimage.System{}, &ostree.Error{Class: ostree.Invalid, Doing: doing,
 			Err: errors.New("there is no such deployment")}
@@ -272,11 +272,11 @@ func (r *Driver) MakeDefault(ctx context.Context, id string) error {
 				Err: errors.New("rpm-ostree can't be asked this early in a boot")}
 		}
 		if err := r.transact(ctx, argv...); err != nil {
-			trouble, err := rpmFailing(doing, err)
-			if trouble == rpmRefused || ctx.Err() != nil || attempt > 0 && trouble != rpmBusy {
+			trouble, err := failing(doing, err)
+			if trouble == refused || ctx.Err() != nil || attempt > 0 && trouble != busy {
 				return err
 			}
-			if err := ostree.Sleep(ctx, ostree.UnitPoll); err != nil {
+			if err := sleep(ctx, ostree.UnitPoll); err != nil {
 				return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 			}
 		}

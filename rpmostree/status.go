@@ -14,32 +14,32 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// rpmStatus is what rpm-ostree status --json says, as far as it matters here. Keys that are missing are zero, and there
-// are more of them with every release.
+// hostStatus is what rpm-ostree status --json says, as far as it matters here. Keys that are missing are zero, and
+// there are more of them with every release.
 //
 //nolint:tagliatelle // rpm-ostree's keys
-type rpmStatus struct {
-	Deployments []rpmDeployment `json:"deployments"` // in the order of booting: a staged one first
+type hostStatus struct {
+	Deployments []deployment `json:"deployments"` // in the order of booting: a staged one first
 	// Transaction is the one that is active: its method, the D-Bus name of the client that it is for, and the object.
-	Transaction []string   `json:"transaction"`
-	Driver      *rpmDriver `json:"update-driver"`
+	Transaction []string      `json:"transaction"`
+	Driver      *updateDriver `json:"update-driver"`
 
 	// listed are the same deployments as ostree lists them, once settle has seen that they are.
 	listed []ostree.Deployment
 }
 
-// rpmDriver is a program that has registered itself as the one that updates the host, such as Zincati.
+// updateDriver is a program that has registered itself as the one that updates the host, such as Zincati.
 //
 //nolint:tagliatelle // rpm-ostree's keys
-type rpmDriver struct {
+type updateDriver struct {
 	Name string `json:"driver-name"`
 	Unit string `json:"driver-sd-unit"`
 }
 
-// rpmDeployment is one deployment of it.
+// deployment is one deployment of it.
 //
 //nolint:tagliatelle // rpm-ostree's keys
-type rpmDeployment struct {
+type deployment struct {
 	OS       string   `json:"osname"`
 	Checksum string   `json:"checksum"`
 	Serial   int      `json:"serial"`
@@ -54,13 +54,13 @@ type rpmDeployment struct {
 	Digest    string `json:"container-image-reference-digest"` // of the Container, "" if rpm-ostree could not find it
 	Origin    string `json:"origin"`                           // a refspec or a checksum; "" with a Container
 
-	rpmOthers
+	localChanges
 }
 
-// rpmOthers are changes to a deployment that a System does not know. They are somebody's, so they stay.
+// localChanges are changes to a deployment that a System does not know. They are somebody's, so they stay.
 //
 //nolint:tagliatelle // rpm-ostree's keys
-type rpmOthers struct {
+type localChanges struct {
 	LocalPackages      []string        `json:"requested-local-packages"`
 	LocalFileOverrides []string        `json:"requested-local-fileoverride-packages"`
 	LocalReplacements  []string        `json:"requested-base-local-replacements"`
@@ -70,17 +70,17 @@ type rpmOthers struct {
 	InitramfsFiles     []string        `json:"initramfs-etc"`
 }
 
-// parseRPMStatus reads the output of rpm-ostree status --json. Exactly one deployment is booted in what it returns.
-func parseRPMStatus(output []byte) (rpmStatus, error) {
-	var s rpmStatus
+// parseStatus reads the output of rpm-ostree status --json. Exactly one deployment is booted in what it returns.
+func parseStatus(output []byte) (hostStatus, error) {
+	var s hostStatus
 	if err := json.Unmarshal(output, &s); err != nil {
-		return rpmStatus{}, err
+		return hostStatus{}, err
 	}
 	booted := 0
 	for _, d := range s.Deployments {
 		if !ostree.ChecksumPattern.MatchString(d.Checksum) || !ostree.OsPattern.MatchString(d.OS) || d.Serial < 0 ||
 			d.Base != "" && !ostree.ChecksumPattern.MatchString(d.Base) {
-			return rpmStatus{}, fmt.Errorf("a deployment has OS %q, checksum %q, base %q, serial %d",
+			return hostStatus{}, fmt.Errorf("a deployment has OS %q, checksum %q, base %q, serial %d",
 				d.OS, d.Checksum, d.Base, d.Serial)
 		}
 		if d.Booted {
@@ -88,25 +88,25 @@ func parseRPMStatus(output []byte) (rpmStatus, error) {
 		}
 	}
 	if booted != 1 {
-		return rpmStatus{}, fmt.Errorf("%d of %d deployments are booted", booted, len(s.Deployments))
+		return hostStatus{}, fmt.Errorf("%d of %d deployments are booted", booted, len(s.Deployments))
 	}
 	return s, nil
 }
 
 // booted is the deployment that runs.
-func (s rpmStatus) booted() rpmDeployment {
-	return s.Deployments[slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.Booted })]
+func (s hostStatus) booted() deployment {
+	return s.Deployments[slices.IndexFunc(s.Deployments, func(d deployment) bool { return d.Booted })]
 }
 
 // first is the deployment on which rpm-ostree builds the next one: that of the booted OS which boots first, or would if
 // it weren't staged.
-func (s rpmStatus) first() rpmDeployment {
+func (s hostStatus) first() deployment {
 	name := s.booted().OS
-	return s.Deployments[slices.IndexFunc(s.Deployments, func(d rpmDeployment) bool { return d.OS == name })]
+	return s.Deployments[slices.IndexFunc(s.Deployments, func(d deployment) bool { return d.OS == name })]
 }
 
 // pending are those before the booted one that cleanup -p removes.
-func (s rpmStatus) pending() (removable bool) {
+func (s hostStatus) pending() (removable bool) {
 	for _, d := range s.Deployments {
 		if d.Booted {
 			return false
@@ -119,17 +119,17 @@ func (s rpmStatus) pending() (removable bool) {
 }
 
 // shows says whether these are the deployments that ostree lists.
-func (s rpmStatus) shows(deployments []ostree.Deployment) bool {
-	return slices.EqualFunc(s.Deployments, deployments, func(a rpmDeployment, b ostree.Deployment) bool {
+func (s hostStatus) shows(deployments []ostree.Deployment) bool {
+	return slices.EqualFunc(s.Deployments, deployments, func(a deployment, b ostree.Deployment) bool {
 		return a.id() == b.ID && a.Staged == b.Staged && a.Booted == b.Booted && a.Pinned == b.Pinned
 	})
 }
 
 // id is the deployment as Deployment.ID names it.
-func (d rpmDeployment) id() string { return fmt.Sprintf("%s/%s.%d", d.OS, d.Checksum, d.Serial) }
+func (d deployment) id() string { return fmt.Sprintf("%s/%s.%d", d.OS, d.Checksum, d.Serial) }
 
 // base is the commit below what is layered.
-func (d rpmDeployment) base() string {
+func (d deployment) base() string {
 	if d.Base != "" {
 		return d.Base
 	}
@@ -137,7 +137,7 @@ func (d rpmDeployment) base() string {
 }
 
 // image is the image of a deployment, and the digest or the checksum that it is there as.
-func (d rpmDeployment) image() (image osimage.Image, reported string, err error) {
+func (d deployment) image() (image osimage.Image, reported string, err error) {
 	switch {
 	case d.Container != "":
 		image, err = osimage.ParseImage(d.Container)
@@ -150,7 +150,7 @@ func (d rpmDeployment) image() (image osimage.Image, reported string, err error)
 }
 
 // system is the deployment in the words of a configuration.
-func (d rpmDeployment) system() osimage.System {
+func (d deployment) system() osimage.System {
 	s := osimage.System{Image: d.base(), Packages: sorted(d.Packages), Removed: sorted(d.Removed)}
 	if image, reported, err := d.image(); err == nil {
 		s.Reported = reported
@@ -163,7 +163,7 @@ func (d rpmDeployment) system() osimage.System {
 }
 
 // sameOthers says whether what a System does not know is the same in both.
-func sameOthers(a, b rpmDeployment) bool {
+func sameOthers(a, b deployment) bool {
 	return slices.Equal(sorted(a.LocalPackages), sorted(b.LocalPackages)) &&
 		slices.Equal(sorted(a.LocalFileOverrides), sorted(b.LocalFileOverrides)) &&
 		slices.Equal(sorted(a.LocalReplacements), sorted(b.LocalReplacements)) &&
@@ -193,7 +193,7 @@ func sorted(list []string) []string {
 }
 
 // who says what the active transaction is and for whom.
-func (s rpmStatus) who() string {
+func (s hostStatus) who() string {
 	if len(s.Transaction) < 2 {
 		return strings.Join(s.Transaction, " ")
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// rpmTarget is a System as rpm-ostree is to make it.
-type rpmTarget struct {
+// target is a System as rpm-ostree is to make it.
+type target struct {
 	image    osimage.Image // the zero value: the base that the host runs
 	packages []string
 	removed  []string
 }
 
 // targetOf reads what is asked for. Every name becomes a word of a command line.
-func targetOf(s osimage.System) (rpmTarget, error) {
-	t := rpmTarget{packages: sorted(s.Packages), removed: sorted(s.Removed)}
+func targetOf(s osimage.System) (target, error) {
+	t := target{packages: sorted(s.Packages), removed: sorted(s.Removed)}
 	for _, name := range slices.Concat(t.packages, t.removed) {
 		if name == "" || strings.HasPrefix(name, "-") ||
 			strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '$' }) {
@@ -45,7 +45,7 @@ func targetOf(s osimage.System) (rpmTarget, error) {
 }
 
 // has says whether the image of d is the one that is asked for.
-func (t rpmTarget) has(d rpmDeployment) bool {
+func (t target) has(d deployment) bool {
 	if t.image == (osimage.Image{}) {
 		return true
 	}
@@ -55,7 +55,7 @@ func (t rpmTarget) has(d rpmDeployment) bool {
 
 // rebase is what rpm-ostree is asked to rebase to. A commit is named after a colon, whatever remote it is from: it has
 // been pulled then.
-func (t rpmTarget) rebase() string {
+func (t target) rebase() string {
 	if t.image.Checksum != "" {
 		return ":" + t.image.Checksum
 	}
@@ -63,7 +63,7 @@ func (t rpmTarget) rebase() string {
 }
 
 // String is what an error calls it.
-func (t rpmTarget) String() string {
+func (t target) String() string {
 	var image string
 	if t.image != (osimage.Image{}) {
 		image = t.image.String()
@@ -90,7 +90,7 @@ func describe(image string, packages, removed []string) string {
 }
 
 // difference says in which ways d is not what is asked for, "" if it is.
-func (t rpmTarget) difference(d rpmDeployment) string {
+func (t target) difference(d deployment) string {
 	var parts []string
 	differ := func(what, is, want string) {
 		if is != want {
@@ -126,7 +126,7 @@ func (t rpmTarget) difference(d rpmDeployment) string {
 // the first step and on in the last: so packages are resolved once, against the image and the repositories of the new
 // OS, and the steps before that are mere checkouts. A package that stands in for one that stays left out (a kernel)
 // can't go meanwhile, nor can what a local package may need.
-func (t rpmTarget) steps(from rpmDeployment) [][]string {
+func (t target) steps(from deployment) [][]string {
 	on, off := without(t.packages, from.Packages), without(from.Packages, t.packages)
 	remove, reset := without(t.removed, from.Removed), without(from.Removed, t.removed)
 	stay := without(from.Removed, reset)
@@ -182,7 +182,7 @@ func (t rpmTarget) steps(from rpmDeployment) [][]string {
 }
 
 // leads says whether a transaction, by the words of its command line, is one on the way to what is asked for.
-func (t rpmTarget) leads(s rpmStatus, words string) bool {
+func (t target) leads(s hostStatus, words string) bool {
 	steps := slices.Concat(t.steps(s.booted()), t.steps(s.first()), [][]string{cleanupPending})
 	return slices.ContainsFunc(steps, func(argv []string) bool { return strings.Join(argv, " ") == words })
 }
@@ -208,14 +208,14 @@ var errPinned = errors.New("it is pinned, and what an administrator has changed 
 // What is staged and locked is built on where that is a shorter way: it is what an interrupted call has left, and an
 // image is not pulled twice. Anything else before the booted deployment is removed first, because rpm-ostree would
 // build on that.
-func (t rpmTarget) remaining(s rpmStatus, locked bool) ([][]string, rpmDeployment, error) {
+func (t target) remaining(s hostStatus, locked bool) ([][]string, deployment, error) {
 	booted, first := s.booted(), s.first()
 	steps := t.steps(booted)
 	switch {
 	case len(steps) == 0:
 		return nil, booted, nil
 	case first.Booted:
-		return steps, rpmDeployment{}, nil
+		return steps, deployment{}, nil
 	case first.Staged && locked && sameOthers(first, booted):
 		further := t.steps(first)
 		if len(further) < len(steps) || len(further) == len(steps) && t.has(first) && !t.has(booted) {
@@ -223,7 +223,7 @@ func (t rpmTarget) remaining(s rpmStatus, locked bool) ([][]string, rpmDeploymen
 		}
 	}
 	if s.pending() {
-		return append([][]string{cleanupPending}, steps...), rpmDeployment{}, nil
+		return append([][]string{cleanupPending}, steps...), deployment{}, nil
 	}
 	if !sameOthers(first, booted) {
 		return nil, first, fmt.Errorf("the deployment %s stands before the booted one: %w", first.id(), errPinned)

@@ -18,8 +18,8 @@ import (
 
 // What rpm-ostree's daemon is on the system bus.
 const (
-	rpmBusName     = "org.projectatomic.rpmostree1"
-	rpmSysrootPath = dbus.ObjectPath("/org/projectatomic/rpmostree1/Sysroot")
+	busName     = "org.projectatomic.rpmostree1"
+	sysrootPath = dbus.ObjectPath("/org/projectatomic/rpmostree1/Sysroot")
 )
 
 // Watch gives a value whenever rpm-ostree says that the deployments or the active transaction are others: one for any
@@ -48,7 +48,7 @@ func (r *Driver) watch(ctx context.Context) (<-chan struct{}, error) {
 	signals := make(chan *dbus.Signal, 16)
 	bus.Signal(signals)
 	if err == nil {
-		err = bus.AddMatchSignalContext(ctx, dbus.WithMatchSender(rpmBusName), dbus.WithMatchObjectPath(rpmSysrootPath),
+		err = bus.AddMatchSignalContext(ctx, dbus.WithMatchSender(busName), dbus.WithMatchObjectPath(sysrootPath),
 			dbus.WithMatchInterface("org.freedesktop.DBus.Properties"), dbus.WithMatchMember("PropertiesChanged"))
 	}
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *Driver) watch(ctx context.Context) (<-chan struct{}, error) {
 	go func() {
 		defer close(changes)
 		for s := range signals {
-			if !rpmChanged(s.Body) {
+			if !statusChanges(s.Body) {
 				continue
 			}
 			select {
@@ -70,9 +70,9 @@ func (r *Driver) watch(ctx context.Context) (<-chan struct{}, error) {
 	return changes, nil
 }
 
-// rpmChanged says whether what PropertiesChanged carries is a change that matters: an interface, new values by name,
+// statusChanges says whether what PropertiesChanged carries is a change that matters: an interface, new values by name,
 // and the names of those that have changed without being told.
-func rpmChanged(body []any) bool {
+func statusChanges(body []any) bool {
 	if len(body) != 3 {
 		return false
 	}

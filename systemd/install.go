@@ -203,7 +203,7 @@ func (t *tree) traverse(unit string, enabling, auxiliary bool) (*unitFile, error
 			sameName = next == u.name
 		}
 		dir := path.Dir(u.path)
-		if (auxiliary || enabling && !sameName) && (dir == configDir || dir == "/run/systemd/system") {
+		if (auxiliary || enabling && !sameName) && (dir == UnitDir || dir == "/run/systemd/system") {
 			return nil, refusal(fmt.Sprintf("%s makes it an alias of %s; name that unit instead", u.path, next))
 		}
 		if sameName {
@@ -274,10 +274,10 @@ func (t *tree) parseInstall(u *unitFile, contents string) error {
 	return nil
 }
 
-// link is one enablement link: path in configDir, and target in systemd's form.
+// link is one enablement link: path in UnitDir, and target in systemd's form.
 type link struct {
 	path, target string
-	alias        bool // a name in configDir itself, which may be taken
+	alias        bool // a name in UnitDir itself, which may be taken
 }
 
 // links returns the links that enabling u creates. Each problem costs only its own link, and is returned in words. With
@@ -286,8 +286,8 @@ func (t *tree) links(u *unitFile, presetting bool) (all []link, problems []strin
 	target := u.path
 	if !slices.Contains(searchDirs, path.Dir(u.path)) {
 		// Dependencies point at the file, aliases at the link that brings it into the search path.
-		all = append(all, link{configDir + "/" + u.name, u.path, true})
-		target = configDir + "/" + u.name
+		all = append(all, link{UnitDir + "/" + u.name, u.path, true})
+		target = UnitDir + "/" + u.name
 	}
 	for _, a := range u.aliases {
 		dst, err := t.expand(u, a)
@@ -299,7 +299,7 @@ func (t *tree) links(u *unitFile, presetting bool) (all []link, problems []strin
 			problems = append(problems, fmt.Sprintf("Alias=%s: %v", a, err))
 		case dst == u.name:
 		default:
-			all = append(all, link{configDir + "/" + dst, target, true})
+			all = append(all, link{UnitDir + "/" + dst, target, true})
 		}
 	}
 
@@ -344,14 +344,14 @@ func (t *tree) links(u *unitFile, presetting bool) (all []link, problems []strin
 				}
 				problems = append(problems, fmt.Sprintf("%s=%s: %s", dep.key, s, why))
 			default:
-				all = append(all, link{configDir + "/" + dst + dep.suffix + called, u.path, false})
+				all = append(all, link{UnitDir + "/" + dst + dep.suffix + called, u.path, false})
 			}
 		}
 	}
 	return all, problems, nil
 }
 
-// verifyAlias returns the name, relative to configDir, of an alias that unit may have. The unit's own name is returned
+// verifyAlias returns the name, relative to UnitDir, of an alias that unit may have. The unit's own name is returned
 // unchanged and needs no link.
 func verifyAlias(unit, alias string) (string, error) {
 	no := fmt.Errorf("%s can't be an alias of %s", alias, unit)

@@ -24,15 +24,16 @@ type Host interface {
 	Inspect(path string) (files.Node, error)
 }
 
-const (
-	configDir  = "/etc/systemd/system"
-	defaultDir = "/usr/etc/systemd/system" // an ostree deployment's own configuration
-)
+// UnitDir is where an admin and configurations have units, drop-ins, masks and enablement links.
+const UnitDir = "/etc/systemd/system"
+
+// defaultDir is an ostree deployment's own configuration.
+const defaultDir = "/usr/etc/systemd/system"
 
 // searchDirs are the directories that are searched for unit files; the first match counts. Generated and transient
 // units are left out: systemd refuses to enable them, and the next boot's tree does not have them.
 var searchDirs = []string{
-	configDir, "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
+	UnitDir, "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
 }
 
 var errLoop = errors.New("too many levels of links")

@@ -82,7 +82,7 @@ func Enablement(host Host, unit string) (links []Link, there bool, err error) {
 	if err := d.decideAlso(); err != nil {
 		return nil, false, err
 	}
-	found, err := d.tree.enablementLinks(configDir)
+	found, err := d.tree.enablementLinks(UnitDir)
 	if err != nil {
 		return nil, false, err
 	}
@@ -189,7 +189,7 @@ func (w *wantSet) add(want files.Want) { w.at[want.Path] = want }
 
 // unit adds the wants of a unit, except for its enablement.
 func (w *wantSet) unit(t *tree, u Unit) error {
-	at := configDir + "/" + u.Name
+	at := UnitDir + "/" + u.Name
 	want := files.Want{Path: at, Kind: "unit", Name: u.Name}
 	switch {
 	case u.masked():
@@ -224,7 +224,7 @@ func (u Unit) masked() bool { return u.Mask != nil && *u.Mask }
 
 // release records that a unit's own files are removed.
 func (w *wantSet) release(t *tree, name string, past Past) error {
-	w.goneDir = append(w.goneDir, configDir+"/"+name+".d")
+	w.goneDir = append(w.goneDir, UnitDir+"/"+name+".d")
 	return w.releaseFile(t, name, past)
 }
 
@@ -234,9 +234,9 @@ func (w *wantSet) releaseFile(t *tree, name string, past Past) error {
 	case err != nil || !lets:
 		return err
 	case n.Type == files.Absent:
-		w.gone = append(w.gone, configDir+"/"+name)
+		w.gone = append(w.gone, UnitDir+"/"+name)
 	default:
-		t.over[configDir+"/"+name] = n
+		t.over[UnitDir+"/"+name] = n
 	}
 	return nil
 }
@@ -255,7 +255,7 @@ func (w *wantSet) over() (map[string]files.Node, []string) {
 
 // overlay adds the future nodes to the tree. It must be called before anything is read.
 func (t *tree) overlay(over map[string]files.Node, hidden []string) error {
-	for _, dir := range []string{"/etc", "/etc/systemd", configDir} {
+	for _, dir := range []string{"/etc", "/etc/systemd", UnitDir} {
 		n, err := t.node(dir)
 		if err != nil {
 			return err
@@ -269,7 +269,7 @@ func (t *tree) overlay(over map[string]files.Node, hidden []string) error {
 			continue
 		}
 		t.over[p] = n
-		if dir := path.Dir(p); dir != configDir && n.Type != files.Absent {
+		if dir := path.Dir(p); dir != UnitDir && n.Type != files.Absent {
 			t.over[dir] = files.Node{Type: files.Directory}
 		}
 	}
@@ -466,7 +466,7 @@ func (d *decider) defaultLinks(name string) (back []files.Want, has bool, err er
 	}
 	for _, e := range found {
 		if e.names(d.tree, name) {
-			at := configDir + strings.TrimPrefix(e.path, defaultDir)
+			at := UnitDir + strings.TrimPrefix(e.path, defaultDir)
 			back = append(back, enablementWant(at, name, files.Node{Type: files.Symlink, Target: e.target}))
 		}
 	}
@@ -647,7 +647,7 @@ func enablementWant(at, unit string, n files.Node) files.Want {
 
 // enablement adds the links of the enabled units, and Absent for links that no decision wants any more.
 func (d *decider) enablement(w *wantSet, fromDefaults []files.Want) error {
-	found, err := d.tree.enablementLinks(configDir)
+	found, err := d.tree.enablementLinks(UnitDir)
 	if err != nil {
 		return err
 	}

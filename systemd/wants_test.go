@@ -61,7 +61,7 @@ func openRoot(t testing.TB, dir string) *files.Root {
 func links(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	base := filepath.Join(dir, configDir)
+	base := filepath.Join(dir, UnitDir)
 	err := filepath.WalkDir(base, func(p string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink == 0 {
 			return err

@@ -10,15 +10,13 @@ import (
 
 	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 )
-
-// unitDir is the directory of the units and masks that configurations have.
-const unitDir = "/etc/systemd/system"
 
 // unitGoes reports whether steps take a unit away: after the steps its file is absent or a link, as a mask is. back
 // asks the same of the way back, on which the steps restore what was there before.
 func unitGoes(steps []step, unit string, back bool) bool {
-	i := slices.IndexFunc(steps, func(s step) bool { return s.Path == path.Join(unitDir, unit) })
+	i := slices.IndexFunc(steps, func(s step) bool { return s.Path == path.Join(systemd.UnitDir, unit) })
 	if i < 0 {
 		return false
 	}
@@ -30,7 +28,7 @@ func unitGoes(steps []step, unit string, back bool) bool {
 
 // UnitGoes reports whether wants take a unit away.
 func UnitGoes(wants []files.Want, unit string) bool {
-	at := path.Join(unitDir, unit)
+	at := path.Join(systemd.UnitDir, unit)
 	return slices.ContainsFunc(wants, func(w files.Want) bool { return w.Path == at && goes(w.Node) })
 }
 

@@ -26,12 +26,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/cli"
 	"github.com/noderefit/noderefit/daemon"
 	"github.com/noderefit/noderefit/drain"
 	"github.com/noderefit/noderefit/hands"
-	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/intake"
 )
 
@@ -40,7 +40,7 @@ type runOptions struct {
 	kubeconfig, node, mount, metrics, level string
 	phases                                  bool
 	verdict                                 time.Duration
-	soft                                    host.SoftReboot
+	soft                                    cli.SoftReboot
 }
 
 // defaultMount is the path of the host in a pod.
@@ -72,7 +72,7 @@ it interrupts nothing.`,
 	f.StringVar(&o.level, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&o.verdict, "verdict-timeout", api.DefaultVerdictTimeout,
 		"how long the host may take to prove healthy after a boot")
-	f.Var(&o.soft, "soft-reboot", host.SoftRebootUsage)
+	f.Var(&o.soft, "soft-reboot", cli.SoftRebootUsage)
 	return cmd
 }
 
@@ -123,11 +123,11 @@ func (o *runOptions) run(ctx context.Context) error {
 // hostProgram finds the program that is placed on the host, beside this one. That program recovers and proves in the
 // next boot. So it must be of this release, and must run on this machine.
 func hostProgram(ctx context.Context, self string) (string, error) {
-	program := filepath.Join(filepath.Dir(self), host.Program)
+	program := filepath.Join(filepath.Dir(self), agent.Program)
 	said, err := exec.CommandContext(ctx, program, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("asking %s for its version: %w: put %s of the same release beside %s", program, err,
-			host.Program, self)
+			agent.Program, self)
 	}
 	fields := strings.Fields(string(said))
 	if is := fields[max(len(fields)-1, 0):]; len(is) == 0 || is[0] != version {

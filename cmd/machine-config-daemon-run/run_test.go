@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/agent"
 )
 
 // The program beside this one recovers and proves in the next boot: one of another release, or none, must be seen before
@@ -24,13 +24,13 @@ func TestTheProgramOfTheHostIsOfTheSameRelease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			program := filepath.Join(dir, host.Program)
+			program := filepath.Join(dir, agent.Program)
 			if test.script != "" {
 				if err := os.WriteFile(program, []byte("#!/bin/sh\n"+test.script+"\n"), 0o755); err != nil {
 					t.Fatal(err)
 				}
 			}
-			at, err := hostProgram(t.Context(), filepath.Join(dir, host.RunProgram))
+			at, err := hostProgram(t.Context(), filepath.Join(dir, agent.RunProgram))
 			switch {
 			case test.want == "" && (err != nil || at != program):
 				t.Errorf("%q, %v", at, err)

@@ -40,7 +40,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "error: setting PATH:", err)
 		os.Exit(host.ExitFailed)
 	}
-	if err := host.Uncover(); err != nil {
+	if err := ostree.Uncover(); err != nil {
 		fmt.Fprintln(os.Stderr, "warning: what this host boots from is covered by a mount:", err)
 	}
 	if handover, err = hands.TakeHandover(); err == nil {
@@ -195,7 +195,7 @@ func planCommand() *cobra.Command {
 	var o options
 	var to goal
 	var current string
-	var soft host.SoftReboot
+	var soft cli.SoftReboot
 	cmd := &cobra.Command{
 		Use:   "plan --desired FILE",
 		Short: "Show what would change, and what it would disrupt",
@@ -220,7 +220,7 @@ func planCommand() *cobra.Command {
 					return err
 				}
 				defer h.Close()
-				options := host.ApplyOptions{Policy: policy, SoftReboot: bool(soft)}
+				options := host.PlanOptions{Policy: policy, SoftReboot: bool(soft)}
 				if p, err = h.Plan(cmd.Context(), want, options); err != nil {
 					return err
 				}
@@ -231,7 +231,7 @@ func planCommand() *cobra.Command {
 	o.flags(cmd)
 	cmd.Flags().StringVar(&current, "current", "", "configuration to start from; by default the host's committed one")
 	to.flags(cmd, "desired", "configuration to go to")
-	cmd.Flags().Var(&soft, "soft-reboot", host.SoftRebootUsage)
+	cmd.Flags().Var(&soft, "soft-reboot", cli.SoftRebootUsage)
 	return cmd
 }
 
@@ -252,7 +252,7 @@ func applyCommand() *cobra.Command {
 			if cfg, a.Policy, err = to.read(); err != nil {
 				return err
 			}
-			if err := checkTimeout(a); err != nil {
+			if err := checkTimeout(a.RebootOptions); err != nil {
 				return err
 			}
 			if a.Hooks, err = readHooks(hooks); err != nil {
@@ -266,7 +266,7 @@ func applyCommand() *cobra.Command {
 	o.flags(cmd)
 	o.osFlag(cmd)
 	to.flags(cmd, "config", "rendered MachineConfig, Ignition or Butane document")
-	rebootFlags(cmd, &a)
+	rebootFlags(cmd, &a.RebootOptions)
 	cmd.Flags().BoolVar(&steps, "print-steps", false, "print the steps of an update on the host, and end")
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
 	cmd.Flags().BoolVar(&a.Strict, "strict", false,
@@ -284,7 +284,7 @@ func applyCommand() *cobra.Command {
 func stageCommand() *cobra.Command {
 	var o options
 	var to goal
-	var a host.ApplyOptions
+	var a host.StageOptions
 	var drop bool
 	var minFree uint32
 	cmd := &cobra.Command{
@@ -325,14 +325,14 @@ func stageCommand() *cobra.Command {
 	return cmd
 }
 
-func rebootFlags(cmd *cobra.Command, a *host.ApplyOptions) {
-	cmd.Flags().Var((*host.SoftReboot)(&a.SoftReboot), "soft-reboot", host.SoftRebootUsage)
+func rebootFlags(cmd *cobra.Command, a *host.RebootOptions) {
+	cmd.Flags().Var((*cli.SoftReboot)(&a.SoftReboot), "soft-reboot", cli.SoftRebootUsage)
 	cmd.Flags().BoolVar(&a.NoReboot, "no-reboot", false, "do everything but the reboot")
 	cmd.Flags().DurationVar(&a.Timeout, "verdict-timeout", api.DefaultVerdictTimeout,
 		"how long the host may take to prove healthy after the boot")
 }
 
-func checkTimeout(a host.ApplyOptions) error {
+func checkTimeout(a host.RebootOptions) error {
 	if a.Timeout <= 0 {
 		return cli.Usagef("flag --verdict-timeout: %s leaves no time for a verdict", a.Timeout)
 	}
@@ -341,12 +341,12 @@ func checkTimeout(a host.ApplyOptions) error {
 
 func rollbackCommand() *cobra.Command {
 	var o options
-	var a host.ApplyOptions
+	var a host.RollbackOptions
 	cmd := &cobra.Command{
 		Use:   "rollback",
 		Short: "Go back to the previous committed configuration",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkTimeout(a); err != nil {
+			if err := checkTimeout(a.RebootOptions); err != nil {
 				return err
 			}
 			return o.act(cmd.Context(), "rollback", func(h *host.Host) (*host.Result, error) {
@@ -356,7 +356,7 @@ func rollbackCommand() *cobra.Command {
 	}
 	o.flags(cmd)
 	o.osFlag(cmd)
-	rebootFlags(cmd, &a)
+	rebootFlags(cmd, &a.RebootOptions)
 	return cmd
 }
 
@@ -436,13 +436,13 @@ func readControllerConfig(path string) (*mcfgv1.ControllerConfig, error) {
 
 func firstbootCommand() *cobra.Command {
 	var o options
-	var a host.ApplyOptions
+	var a host.FirstbootOptions
 	var from string
 	cmd := &cobra.Command{
 		Use:   "firstboot",
 		Short: "Complete a machine that Ignition has made; what the host's unit runs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkTimeout(a); err != nil {
+			if err := checkTimeout(a.RebootOptions); err != nil {
 				return err
 			}
 			if !path.IsAbs(from) {
@@ -455,7 +455,7 @@ func firstbootCommand() *cobra.Command {
 	}
 	o.flags(cmd)
 	o.osFlag(cmd)
-	rebootFlags(cmd, &a)
+	rebootFlags(cmd, &a.RebootOptions)
 	cmd.Flags().BoolVar(&a.SkipOS, "skip-os", false, "leave out OS changes that this host cannot make")
 	cmd.Flags().StringVar(&from, "machineconfig-file", api.EncapsulatedPath,
 		"file, below --root, of the MachineConfig that the machine was made from")

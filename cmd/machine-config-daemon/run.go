@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/agent"
 )
 
 // runCommand is replaced by the program that talks to a cluster. A host needs that program only where an agent of a
@@ -30,14 +30,14 @@ docs/cluster-reference.md.`,
 			if err != nil {
 				return fmt.Errorf("finding this program: %w", err)
 			}
-			program := filepath.Join(filepath.Dir(self), host.RunProgram)
+			program := filepath.Join(filepath.Dir(self), agent.RunProgram)
 			if err := cmd.Context().Err(); err != nil {
 				return err // a signal that came before: the other program would not see that signal
 			}
 			err = unix.Exec(program, os.Args, os.Environ())
 			if errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("running in a cluster: %s is not there: put %s of the same release beside %s",
-					program, host.RunProgram, self)
+					program, agent.RunProgram, self)
 			}
 			return fmt.Errorf("running %s: %w", program, err)
 		},

@@ -11,12 +11,11 @@ import (
 
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/source"
+	"github.com/noderefit/noderefit/registries"
 )
 
 // what MachineConfigs are called by.
 const what = "registries"
-
-const registriesPath = "/etc/containers/registries.conf"
 
 // decision is what is to be done.
 type decision struct {
@@ -45,7 +44,7 @@ func decide(origins []*origin, w *source.World) decision {
 			noted = anywhere(w.Configs)
 		}
 		counts := counting(origins, noted)
-		all := registries(counts)
+		all := sources(counts)
 		if len(all) == 0 {
 			continue
 		}
@@ -133,7 +132,7 @@ func (o *origin) fail(pool string, err error) {
 	o.pools[pool] = errors.Join(o.pools[pool], err)
 }
 
-func (o *origin) failContainerd(pool string, all []registry) {
+func (o *origin) failContainerd(pool string, all []registries.Source) {
 	for _, r := range o.rules {
 		if err := inexpressible(r, all); err != nil {
 			o.fail(pool, fmt.Errorf("MachineConfigPool/%s: %w", pool, err))
@@ -159,7 +158,7 @@ func byAnother(p *mcfgv1.MachineConfigPool, pools []*mcfgv1.MachineConfigPool) (
 
 // forPool merges the mirrors with what the pool's other MachineConfigs bring.
 func forPool(
-	p *mcfgv1.MachineConfigPool, all []registry, on source.Runtime, w *source.World,
+	p *mcfgv1.MachineConfigPool, all []registries.Source, on source.Runtime, w *source.World,
 ) (*mcfgv1.MachineConfig, error) {
 	name := source.Name(p.Name, what, "")
 	if selected, err := source.Selected(p, p.Name); err != nil {
@@ -176,22 +175,24 @@ func forPool(
 	if err != nil {
 		return nil, err
 	}
-	conf, err := parseRegistries(source.Contents(beneath, registriesPath))
+	conf, err := registries.Parse(source.Contents(beneath, registries.Path))
 	if err != nil {
-		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registriesPath, err)
+		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registries.Path, err)
 	}
 	var files []source.File
 	if on.Containerd {
-		files = hostFiles(all, conf.insecure)
+		for _, f := range registries.Hosts(all, conf.Insecure) {
+			files = append(files, source.File(f))
+		}
 	}
-	if err := conf.merge(all); err != nil {
-		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registriesPath, err)
+	if err := conf.Merge(all); err != nil {
+		return nil, fmt.Errorf("MachineConfigPool/%s: %s as its MachineConfigs bring it: %w", p.Name, registries.Path, err)
 	}
-	text, err := conf.text()
+	text, err := conf.Text()
 	if err != nil {
-		return nil, fmt.Errorf("writing %s: %w", registriesPath, err)
+		return nil, fmt.Errorf("writing %s: %w", registries.Path, err)
 	}
-	paths := []string{registriesPath}
+	paths := []string{registries.Path}
 	for _, f := range files {
 		if source.Contents(beneath, f.Path) != nil {
 			return nil, fmt.Errorf("MachineConfigPool/%s: its MachineConfigs bring %s, which can't be merged with mirrors",
@@ -202,7 +203,7 @@ func forPool(
 	if err := around.Replaced(paths...); err != nil {
 		return nil, fmt.Errorf("MachineConfigPool/%s: %w, to be merged with the mirrors", p.Name, err)
 	}
-	raw, err := source.Ignition(append(files, source.File{Path: registriesPath, Contents: text}), nil, nil)
+	raw, err := source.Ignition(append(files, source.File{Path: registries.Path, Contents: text}), nil, nil)
 	if err != nil {
 		return nil, err
 	}

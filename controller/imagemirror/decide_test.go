@@ -15,6 +15,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/controller/source"
 	"github.com/noderefit/noderefit/machineconfig"
+	"github.com/noderefit/noderefit/registries"
 )
 
 func pool(name string, roles ...string) *mcfgv1.MachineConfigPool {
@@ -44,10 +45,10 @@ func names(configs []*mcfgv1.MachineConfig) string {
 }
 
 func TestEachPoolGetsTheMirrorsOnce(t *testing.T) {
-	stale := config(t, "99-gone-generated-registries", "gone", registriesPath, "")
+	stale := config(t, "99-gone-generated-registries", "gone", registries.Path, "")
 	stale.Annotations = map[string]string{api.GeneratedBy: "v1"}
-	mine := config(t, "99-mine-generated-registries", "mine", registriesPath, "")
-	byWorker := config(t, "99-plain-generated-registries", "plain", registriesPath, "")
+	mine := config(t, "99-mine-generated-registries", "mine", registries.Path, "")
+	byWorker := config(t, "99-plain-generated-registries", "plain", registries.Path, "")
 	byWorker.Annotations = stale.Annotations
 	w := &source.World{
 		Pools: []*mcfgv1.MachineConfigPool{
@@ -74,9 +75,9 @@ func TestWhatIsWrongWithAPoolIsToldAndLeavesTheOthersAlone(t *testing.T) {
 		config *mcfgv1.MachineConfig
 		want   string
 	}{
-		"no TOML": {config(t, "50-r", "worker", registriesPath, "a = 1\nSECRET ="),
+		"no TOML": {config(t, "50-r", "worker", registries.Path, "a = 1\nSECRET ="),
 			"MachineConfigPool/worker: /etc/containers/registries.conf as its MachineConfigs bring it: line 2"},
-		"behind ours": {config(t, "99-worker-r", "worker", registriesPath, ""),
+		"behind ours": {config(t, "99-worker-r", "worker", registries.Path, ""),
 			"MachineConfig/99-worker-r brings /etc/containers/registries.conf too, and wins by its name"},
 		"hosts of its own": {config(t, "50-r", "worker", "/etc/containerd/certs.d/quay.io/hosts.toml", ""),
 			"bring /etc/containerd/certs.d/quay.io/hosts.toml"},
@@ -102,7 +103,7 @@ func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 	}
 	made := before.write[0].DeepCopy()
 	made.Annotations[api.GeneratedBy] = "v1"
-	base := config(t, "60-worker-registries", "worker", registriesPath, "[[registry]]\nlocation = 'bad.example'\nblocked = true\n")
+	base := config(t, "60-worker-registries", "worker", registries.Path, "[[registry]]\nlocation = 'bad.example'\nblocked = true\n")
 	good, bad := icsp("good", "quay.io", "m", "more"), icsp("bad", "https://docker.io", "n")
 	out := decide([]*origin{good, bad}, &source.World{
 		Pools: append(pools, pool("infra", "infra")), Configs: []*mcfgv1.MachineConfig{base, made},
@@ -115,7 +116,7 @@ func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := string(source.Contents(c, registriesPath))
+		text := string(source.Contents(c, registries.Path))
 		want := []string{"'docker.io'", "'quay.io'", "'more'"}
 		if strings.HasPrefix(mc.Name, "99-worker") {
 			want = append(want, "'bad.example'")
@@ -134,7 +135,7 @@ func TestWhatIsWrongCountsAsItWasAcceptedAndTheRestGoesOn(t *testing.T) {
 }
 
 func TestWhileSomethingIsWrongWhatIsOfUnknownOriginStays(t *testing.T) {
-	made := config(t, "99-worker-generated-registries", "worker", registriesPath, "")
+	made := config(t, "99-worker-generated-registries", "worker", registries.Path, "")
 	made.Annotations = map[string]string{api.GeneratedBy: "v1"}
 	good, bad, nothing := icsp("good", "quay.io", "m"), icsp("bad", "https://quay.io", "m"), icsp("nothing", "q@")
 	for _, origins := range [][]*origin{{bad, good}, {nothing}} {

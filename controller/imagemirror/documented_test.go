@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/noderefit/noderefit/registries"
 )
 
 // hostsFile is containerd's hosts.toml, by its docs/hosts.md. What stands at the top is about the server.
@@ -54,11 +56,13 @@ func asDocumented(t *testing.T, path string, contents []byte) {
 }
 
 func TestHostsAreWrittenInTheTablesThatContainerdReads(t *testing.T) {
-	ends := []endpoint{
-		{url: "https://a.example/v2", tags: true, override: true}, {url: "http://b.example", insecure: true},
-		{url: "https://c.example"},
-	}
 	for _, never := range []bool{false, true} {
-		asDocumented(t, "/etc/containerd/certs.d/q.io/hosts.toml", hostsToml(ends, never))
+		files := registries.Hosts([]registries.Source{{Scope: "q.io", Blocked: never, Mirrors: []registries.Mirror{
+			{Location: "a.example/a", Tags: true}, {Location: "b.example"}, {Location: "c.example"},
+		}}}, func(location string) bool { return location == "b.example" })
+		if len(files) != 1 || files[0].Path != "/etc/containerd/certs.d/q.io/hosts.toml" {
+			t.Fatalf("got %v", files)
+		}
+		asDocumented(t, files[0].Path, files[0].Contents)
 	}
 }

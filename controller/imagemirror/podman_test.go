@@ -13,6 +13,8 @@ import (
 	"time"
 
 	configv1 "github.com/openshift/api/config/v1"
+
+	"github.com/noderefit/noderefit/registries"
 )
 
 // Podman reads registries.conf by the library that CRI-O reads it by. Its attempts reach nobody: each mirror is a port of
@@ -25,12 +27,12 @@ func TestPodmanPullsFromWhereItIsTold(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	conf, err := parseRegistries([]byte("[[registry]]\nlocation = 'base.invalid'\nmirror-by-digest-only = true\n" +
+	conf, err := registries.Parse([]byte("[[registry]]\nlocation = 'base.invalid'\nmirror-by-digest-only = true\n" +
 		"[[registry.mirror]]\nlocation = '127.0.0.1:1/base'\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = conf.merge(registries(counting(arrange([]*origin{
+	err = conf.Merge(sources(counting(arrange([]*origin{
 		idms("d", "source.invalid/x", configv1.NeverContactSource, "127.0.0.1:1/d", "127.0.0.1:1/both"),
 		itms("t", "source.invalid/x", "", "127.0.0.1:1/both", "127.0.0.1:1/t"),
 		itms("w", "*.wild.invalid", configv1.NeverContactSource, "127.0.0.1:1/w"),
@@ -40,7 +42,7 @@ func TestPodmanPullsFromWhereItIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := conf.text()
+	text, err := conf.Text()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	configv1 "github.com/openshift/api/config/v1"
+
+	"github.com/noderefit/noderefit/registries"
 )
 
 func TestMirrorsAreMergedWithWhatTheFileHas(t *testing.T) {
@@ -103,6 +105,26 @@ location = 'm'
 [[registry.mirror]]
 location = 'n'
 pull-from-mirror = 'tag-only'
+`},
+		{"a mirror that the file has twice, by digest and by tag", `
+[[registry]]
+location = "a.example"
+[[registry.mirror]]
+location = "m"
+pull-from-mirror = "digest-only"
+[[registry.mirror]]
+location = "m"
+pull-from-mirror = "tag-only"
+`, []*origin{idms("a", "a.example", "", "n")}, `
+[[registry]]
+location = 'a.example'
+
+[[registry.mirror]]
+location = 'm'
+
+[[registry.mirror]]
+location = 'n'
+pull-from-mirror = 'digest-only'
 `},
 		{"a part of a registry is reached as the registry was", `
 [[registry]]
@@ -239,46 +261,31 @@ pull-from-mirror = 'digest-only'
 `},
 	} {
 		t.Run(test.what, func(t *testing.T) {
-			conf, err := parseRegistries([]byte(test.base))
+			conf, err := registries.Parse([]byte(test.base))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := conf.merge(registries(counting(arrange(test.origins), nil))); err != nil {
+			if err := conf.Merge(sources(counting(arrange(test.origins), nil))); err != nil {
 				t.Fatal(err)
 			}
-			text, err := conf.text()
+			text, err := conf.Text()
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(strings.TrimSpace(test.want), strings.TrimSpace(string(text))); diff != "" {
 				t.Error(diff)
 			}
-			again, err := parseRegistries(text)
+			again, err := registries.Parse(text)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := again.merge(registries(counting(arrange(test.origins), nil))); err != nil {
+			if err := again.Merge(sources(counting(arrange(test.origins), nil))); err != nil {
 				t.Fatal(err)
 			}
-			if twice, err := again.text(); err != nil || string(twice) != string(text) {
+			if twice, err := again.Text(); err != nil || string(twice) != string(text) {
 				t.Errorf("a second time it becomes %s, %v", twice, err)
 			}
 		})
-	}
-}
-
-func TestAFileThatCantBeMergedIsToldWithoutItsContents(t *testing.T) {
-	for what, test := range map[string]struct{ file, want string }{
-		"no TOML":           {"a = 1\nSECRET =", "line 2, column"},
-		"the first version": {"[registries.search]\nregistries = ['a']", "first version"},
-		"no tables":         {"registry = 'SECRET'", "registry: is no list of tables"},
-		"no table":          {"registry = ['SECRET']", "registry: is no list of tables"},
-		"no mirrors":        {"[[registry]]\nlocation = 'a'\nmirror = 'SECRET'", "registry a: mirror: is no list"},
-	} {
-		_, err := parseRegistries([]byte(test.file))
-		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "SECRET") {
-			t.Errorf("%s: %v", what, err)
-		}
 	}
 }
 
@@ -329,7 +336,7 @@ capabilities = ["pull"]
 			idms("b", "quay.io", configv1.NeverContactSource, "m")}, nil, "not from quay.io but for quay.io/a"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
-			all := registries(counting(arrange(test.origins), nil))
+			all := sources(counting(arrange(test.origins), nil))
 			if err := inexpressible(test.origins[0].rules[0], all); test.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), test.wrong) {
 					t.Errorf("got %v", err)
@@ -338,12 +345,12 @@ capabilities = ["pull"]
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			conf, err := parseRegistries([]byte(test.base))
+			conf, err := registries.Parse([]byte(test.base))
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := map[string]string{}
-			for _, f := range hostFiles(all, conf.insecure) {
+			for _, f := range registries.Hosts(all, conf.Insecure) {
 				host := strings.TrimSuffix(strings.TrimPrefix(f.Path, "/etc/containerd/certs.d/"), "/hosts.toml")
 				got[host] = string(f.Contents)
 				asDocumented(t, f.Path, f.Contents)

@@ -13,6 +13,8 @@ import (
 	configv1 "github.com/openshift/api/config/v1"
 	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/noderefit/noderefit/registries"
 )
 
 // origin is an object that asks for mirrors.
@@ -133,109 +135,75 @@ func arrange(origins []*origin) []*origin {
 	return origins
 }
 
-// registry is what all rules of one source come to.
-type registry struct {
-	source  string
-	mirrors []mirror
-	// blocked: the source itself is never pulled from. allowed: it may be, whatever holds for what it is a part of.
-	blocked, allowed bool
-}
-
-type mirror struct {
-	location      string
-	digests, tags bool
-}
-
-// nearest is the one that counts for a scope, nil if there is none: that of the longest source that covers it and fits.
-func nearest(all []registry, scope string, fits func(registry) bool) *registry {
-	var found *registry
-	for i, r := range all {
-		if covers(r.source, scope) >= 0 && fits(r) && (found == nil || len(r.source) > len(found.source)) {
-			found = &all[i]
-		}
-	}
-	return found
-}
-
-// never says that a source is not to be pulled from, by what holds for it or for what it is a part of.
-func never(all []registry, scope string) bool {
-	r := nearest(all, scope, func(r registry) bool { return r.blocked || r.allowed })
-	return r != nil && r.blocked
-}
-
-// registries merges the rules of objects, by source. A source without mirrors asks for nothing, unless it is let out of
+// sources merges the rules of objects, by source. A source without mirrors asks for nothing, unless it is let out of
 // what is never pulled from.
-func registries(objects []counted) []registry {
+func sources(objects []counted) []registries.Source {
 	by := map[string][]asked{}
-	var sources []string
+	var scopes []string
 	for _, o := range objects {
 		for _, r := range o.Rules {
 			if by[r.Source] == nil {
-				sources = append(sources, r.Source)
+				scopes = append(scopes, r.Source)
 			}
 			by[r.Source] = append(by[r.Source], r)
 		}
 	}
-	slices.Sort(sources)
-	out := make([]registry, 0, len(sources))
-	for _, source := range sources {
-		is := registry{source: source}
+	slices.Sort(scopes)
+	out := make([]registries.Source, 0, len(scopes))
+	for _, scope := range scopes {
+		is := registries.Source{Scope: scope}
 		var lists [][]string
-		for _, r := range by[source] {
+		for _, r := range by[scope] {
 			lists = append(lists, r.Mirrors)
-			is.blocked = is.blocked || r.Policy == configv1.NeverContactSource
-			is.allowed = is.allowed || r.Policy == configv1.AllowContactingSource
+			is.Blocked = is.Blocked || r.Policy == configv1.NeverContactSource
+			is.Allowed = is.Allowed || r.Policy == configv1.AllowContactingSource
 		}
-		is.allowed = is.allowed && !is.blocked
-		for _, at := range order(lists) {
-			m := mirror{location: at}
-			for _, r := range by[source] {
+		is.Allowed = is.Allowed && !is.Blocked
+		for _, at := range registries.InOrder(lists) {
+			m := registries.Mirror{Location: at}
+			for _, r := range by[scope] {
 				if slices.Contains(r.Mirrors, at) {
-					m.digests, m.tags = m.digests || !r.Tags, m.tags || r.Tags
+					m.Digests, m.Tags = m.Digests || !r.Tags, m.Tags || r.Tags
 				}
 			}
-			is.mirrors = append(is.mirrors, m)
+			is.Mirrors = append(is.Mirrors, m)
 		}
 		out = append(out, is)
 	}
-	var asking []registry
+	var asking []registries.Source
 	for i, is := range out {
-		if len(is.mirrors) > 0 || is.allowed && never(slices.Concat(out[:i], out[i+1:]), is.source) {
+		if len(is.Mirrors) > 0 || is.Allowed && registries.Never(slices.Concat(out[:i], out[i+1:]), is.Scope) {
 			asking = append(asking, is)
 		}
 	}
 	return asking
 }
 
-// order merges lists so that each keeps its order where that is possible; otherwise, and where no list says anything,
-// what comes first in the first list that has it is first.
-func order(lists [][]string) []string {
-	var left []string
-	before := map[string]map[string]bool{}
-	for _, list := range lists {
-		for i, x := range list {
-			if before[x] == nil {
-				before[x] = map[string]bool{}
-				left = append(left, x)
-			}
-			for _, y := range list[:i] {
-				before[x][y] = true
-			}
+// inexpressible returns the reason why containerd can't do what a rule asks for, nil where it can. containerd knows
+// mirrors of whole registries alone. A mirror of a part of one can be asked for everything by digest, since that is the
+// same everywhere; not for a tag.
+func inexpressible(r rule, all []registries.Source) error {
+	host, path := registries.Split(r.Source)
+	if strings.HasPrefix(host, "*") {
+		return fmt.Errorf("%s.source: containerd has no wildcards; name each registry", r.field)
+	}
+	if r.Tags && path != "" && len(r.Mirrors) > 0 {
+		return fmt.Errorf("%s.source: containerd has mirrors of whole registries alone, and one for %s would answer for "+
+			"the tags of all of %s", r.field, r.Source, host)
+	}
+	if r.Policy == configv1.NeverContactSource && path != "" {
+		return fmt.Errorf("%s.mirrorSourcePolicy: containerd can keep from whole registries alone, not from %s",
+			r.field, r.Source)
+	}
+	if r.Policy == configv1.AllowContactingSource && path != "" && registries.Never(all, host) {
+		return fmt.Errorf("%s.mirrorSourcePolicy: containerd can keep from whole registries alone, not from %s but for %s",
+			r.field, host, r.Source)
+	}
+	for i, m := range r.Mirrors {
+		if _, ok := registries.Under(m, path); !ok {
+			return fmt.Errorf("%s.mirrors[%d]: containerd keeps the path of an image, so that a mirror of %s has to end in /%s",
+				r.field, i, r.Source, path)
 		}
 	}
-	var out []string
-	for len(left) > 0 {
-		at := slices.IndexFunc(left, func(x string) bool {
-			return !slices.ContainsFunc(left, func(y string) bool { return x != y && before[x][y] })
-		})
-		at = max(at, 0)
-		out, left = append(out, left[at]), slices.Delete(left, at, at+1)
-	}
-	return out
-}
-
-// split takes a location to its host and its path, without a slash between.
-func split(location string) (host, path string) {
-	host, path, _ = strings.Cut(location, "/")
-	return host, path
+	return nil
 }

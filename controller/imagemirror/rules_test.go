@@ -10,6 +10,8 @@ import (
 	configv1 "github.com/openshift/api/config/v1"
 	operatorv1alpha1 "github.com/openshift/api/operator/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/noderefit/noderefit/registries"
 )
 
 func idms(name, source string, policy configv1.MirrorSourcePolicy, mirrors ...configv1.ImageMirror) *origin {
@@ -79,29 +81,6 @@ func TestObjectsThatContradictEachOtherNameEachOther(t *testing.T) {
 	}
 }
 
-func TestListsKeepTheirOrderWhereTheyCan(t *testing.T) {
-	for _, test := range []struct{ lists, want string }{
-		{"", ""},
-		{"a", "a"},
-		{"abc cde", "abcde"},
-		{"cde abc", "abcde"},
-		{"ac bc ab", "abc"},
-		{"ab ba", "ab"},
-		{"ba ab", "ba"},
-		{"ab cd", "abcd"},
-		{"ab bc ca", "abc"},
-		{"x ab ba yx", "yxab"},
-	} {
-		var lists [][]string
-		for list := range strings.FieldsSeq(test.lists) {
-			lists = append(lists, strings.Split(list, ""))
-		}
-		if got := strings.Join(order(lists), ""); got != test.want {
-			t.Errorf("%s: got %s, want %s", test.lists, got, test.want)
-		}
-	}
-}
-
 func TestTheOutcomeDoesNotDependOnTheOrderInWhichObjectsAreListed(t *testing.T) {
 	all := func() []*origin {
 		return []*origin{
@@ -109,21 +88,22 @@ func TestTheOutcomeDoesNotDependOnTheOrderInWhichObjectsAreListed(t *testing.T) 
 			itms("c", "quay.io", configv1.NeverContactSource, "b", "t"), idms("a", "docker.io/x", "", "a"),
 		}
 	}
-	want := registries(counting(arrange(all()), nil))
+	want := sources(counting(arrange(all()), nil))
 	for range 20 {
 		some := all()
 		slices.Reverse(some)
 		some = slices.Concat(some[2:], some[:2])
-		got := registries(counting(arrange(some), nil))
-		if len(got) != 2 || !slices.EqualFunc(got, want, func(x, y registry) bool {
-			return x.source == y.source && x.blocked == y.blocked && slices.Equal(x.mirrors, y.mirrors)
+		got := sources(counting(arrange(some), nil))
+		if len(got) != 2 || !slices.EqualFunc(got, want, func(x, y registries.Source) bool {
+			return x.Scope == y.Scope && x.Blocked == y.Blocked && slices.Equal(x.Mirrors, y.Mirrors)
 		}) {
 			t.Fatalf("got %v, want %v", got, want)
 		}
 	}
-	if !slices.Equal(want[1].mirrors, []mirror{
-		{"d", true, false}, {"a", true, false}, {"b", true, true}, {"t", false, true}, {"c", true, false},
-	}) || !want[1].blocked || want[0].blocked {
+	if !slices.Equal(want[1].Mirrors, []registries.Mirror{
+		{Location: "d", Digests: true}, {Location: "a", Digests: true}, {Location: "b", Digests: true, Tags: true},
+		{Location: "t", Tags: true}, {Location: "c", Digests: true},
+	}) || !want[1].Blocked || want[0].Blocked {
 		t.Errorf("got %v", want)
 	}
 }

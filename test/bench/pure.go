@@ -16,7 +16,7 @@ import (
 	"github.com/coreos/ignition/v2/config/v3_6"
 	"github.com/coreos/ignition/v2/config/v3_6/types"
 
-	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
 )
@@ -164,8 +164,8 @@ func sizes(r *report, dir string) error {
 		}
 		mb := float64(info.Size()) / 1e6
 		r.figure("binary."+filepath.Base(name), mb, "MB")
-		if filepath.Base(name) == host.Program {
-			r.note(mb <= maxProgram, "binary "+host.Program, fmt.Sprintf("%.1f MB of at most %d", mb, maxProgram), true)
+		if filepath.Base(name) == agent.Program {
+			r.note(mb <= maxProgram, "binary "+agent.Program, fmt.Sprintf("%.1f MB of at most %d", mb, maxProgram), true)
 			if err := starts(r, name); err != nil {
 				return err
 			}

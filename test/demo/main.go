@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/noderefit/noderefit/host"
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/test/lab"
 )
 
@@ -75,7 +75,7 @@ func run(ctx context.Context, o options) (err error) {
 	if d.bin == "" {
 		d.bin = "bin"
 	}
-	for _, name := range []string{"kubectl-refit", "machine-config-controller", host.Program, host.RunProgram} {
+	for _, name := range []string{"kubectl-refit", "machine-config-controller", agent.Program, agent.RunProgram} {
 		at := filepath.Join(d.bin, name)
 		if !filepath.IsAbs(at) {
 			at = filepath.Join(d.repo, at)

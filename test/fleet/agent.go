@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
-	"github.com/noderefit/noderefit/host"
 	"github.com/noderefit/noderefit/test/cluster"
 )
 
@@ -48,7 +48,7 @@ RestartSec=1
 ExecStart=
 ExecStart=/usr/local/bin/machine-config-daemon run --root-mount=/ --kubeconfig=%s --verdict-timeout=%s
 `, agentKubeconfig, f.options.Verdict)
-	if err := n.PutRun(filepath.Join(f.options.Bin, host.RunProgram)); err != nil {
+	if err := n.PutRun(filepath.Join(f.options.Bin, agent.RunProgram)); err != nil {
 		return err
 	}
 	for to, read := range map[string]func() ([]byte, error){

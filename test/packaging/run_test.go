@@ -20,8 +20,6 @@ import (
 	"testing"
 	"time"
 
-	agent "github.com/noderefit/noderefit/host"
-
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -30,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/noderefit/noderefit/agent"
 	"github.com/noderefit/noderefit/api"
 	"github.com/noderefit/noderefit/test/cluster"
 	"github.com/noderefit/noderefit/test/lab"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package agent
 
 import (
 	"errors"
@@ -16,8 +16,8 @@ import (
 
 // Installer installs the agent's own files on a host.
 type Installer struct {
-	root   *files.Root
-	labels *files.Labels
+	Root   *files.Root
+	Labels *files.Labels
 }
 
 // NewInstaller returns the installer of a host.
@@ -26,13 +26,12 @@ func NewInstaller(root *files.Root) (Installer, error) {
 	if err != nil {
 		return Installer{}, fmt.Errorf("reading SELinux policy: %w", err)
 	}
-	return Installer{root: root, labels: labels}, nil
+	return Installer{Root: root, Labels: labels}, nil
 }
 
-// install puts the recovery unit and the program on the host, where they are missing. The transaction that follows
-// makes them durable before it decides anything.
-func (h *Host) install() error {
-	i := Installer{root: h.root, labels: h.labels}
+// Install puts the units that recover and prove and this program on the host, where they are missing. The transaction
+// that follows makes them durable before it decides anything.
+func (i Installer) Install() error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding this program: %w", err)
@@ -47,7 +46,7 @@ func (h *Host) install() error {
 
 // Units puts the units that recover and prove on the host, with their drop-ins and links.
 func (i Installer) Units() error {
-	for _, w := range ownWants() {
+	for _, w := range Wants() {
 		if err := i.put(w); err != nil {
 			return err
 		}
@@ -57,32 +56,32 @@ func (i Installer) Units() error {
 
 // put makes one of the agent's own paths as wanted, by a rename, and only where the path differs.
 func (i Installer) put(w files.Want) error {
-	at, err := i.root.Resolve(w.Path)
+	at, err := i.Root.Resolve(w.Path)
 	if err != nil {
 		return err
 	}
-	w.Node.Label = i.labels.Of(at, w.Node.Type)
-	if d, err := i.root.Compare(w); err != nil || len(d) == 0 {
+	w.Node.Label = i.Labels.Of(at, w.Node.Type)
+	if d, err := i.Root.Compare(w); err != nil || len(d) == 0 {
 		return err
 	}
 	dir, name := path.Split(w.Path)
-	if err := i.root.MkdirAll(dir, 0o755); err != nil {
+	if err := i.Root.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	tmp := files.StagePrefix + name
-	if err := i.root.Remove(dir + tmp); err != nil {
+	if err := i.Root.Remove(dir + tmp); err != nil {
 		return err
 	}
-	if err := i.root.Stage(dir, tmp, w.Node); err != nil {
+	if err := i.Root.Stage(dir, tmp, w.Node); err != nil {
 		return err
 	}
 	// The program that a unit runs at the next boot must not be an empty file then, whatever happens until the next sync.
 	if w.Node.Type == files.Regular && w.Path == BinaryPath {
-		if err := i.root.Fsync(dir + tmp); err != nil {
+		if err := i.Root.Fsync(dir + tmp); err != nil {
 			return err
 		}
 	}
-	return i.root.Replace(dir, tmp, w.Path)
+	return i.Root.Replace(dir, tmp, w.Path)
 }
 
 // copyProgram copies the program at self to the host. A copy with the same size and time is the same program: every
@@ -92,7 +91,7 @@ func (i Installer) copyProgram(self string) error {
 	if err != nil {
 		return fmt.Errorf("reading this program: %w", err)
 	}
-	size, modified, err := i.root.SizeAndTime(BinaryPath)
+	size, modified, err := i.Root.SizeAndTime(BinaryPath)
 	if err == nil && size == st.Size() && modified.Equal(st.ModTime().Truncate(time.Second)) {
 		return nil
 	}
@@ -102,7 +101,7 @@ func (i Installer) copyProgram(self string) error {
 	if err := i.Program(self); err != nil {
 		return err
 	}
-	return i.root.Touch(BinaryPath, st.ModTime().Truncate(time.Second))
+	return i.Root.Touch(BinaryPath, st.ModTime().Truncate(time.Second))
 }
 
 // Program replaces the host's copy of the program by the one at self, unless both have the same bytes already. Units

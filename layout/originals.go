@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package layout
 
 import (
 	"encoding/json"
@@ -34,13 +34,13 @@ func origPath(at string) string { return origDir + at + origSuffix }
 
 func modePath(at string) string { return origDir + at + modeSuffix }
 
-func linksPath(unit string) string { return origDir + path.Join(unitDir, unit) + linksSuffix }
+func linksPath(unit string) string { return origDir + path.Join(systemd.UnitDir, unit) + linksSuffix }
 
 func vendorPath(at string) string { return "/usr" + at }
 
 // release gives up the paths that the old configuration had and the new one has not. The vendor's default comes back,
 // else what an admin had there before us; else the path is removed.
-func (c *compiler) release() error {
+func (c *Layout) release() error {
 	if c.old == nil {
 		return nil
 	}
@@ -74,7 +74,7 @@ func ownPaths(cfg *machineconfig.Config) []files.Want {
 			out = append(out, unitFile(u.Name))
 		}
 		for _, d := range u.Dropins {
-			out = append(out, files.Want{Path: path.Join(unitDir, u.Name+".d", d.Name), Kind: "dropin",
+			out = append(out, files.Want{Path: path.Join(systemd.UnitDir, u.Name+".d", d.Name), Kind: "dropin",
 				Name: u.Name + "/" + d.Name})
 		}
 	}
@@ -85,7 +85,7 @@ func ownPaths(cfg *machineconfig.Config) []files.Want {
 }
 
 func unitFile(name string) files.Want {
-	return files.Want{Path: path.Join(unitDir, name), Kind: "unit", Name: name}
+	return files.Want{Path: path.Join(systemd.UnitDir, name), Kind: "unit", Name: name}
 }
 
 // ownsUnitFile reports whether the unit's own path belongs to the configuration: as its file, or as its mask.
@@ -96,7 +96,7 @@ func liftsMask(u machineconfig.Unit) bool { return u.Contents == "" && u.Mask !=
 
 // returns finds the node that replaces a path which no configuration has any more: the vendor's default, else the
 // admin's own, else nothing.
-func (c *compiler) returns(at string) (files.Node, error) {
+func (c *Layout) returns(at string) (files.Node, error) {
 	sources := []string{origPath(at)}
 	if under(at, "/etc") {
 		sources = []string{vendorPath(at), origPath(at)}
@@ -112,13 +112,13 @@ func (c *compiler) returns(at string) (files.Node, error) {
 
 // node returns what is at a path itself, with its bytes and without the label: the label depends on the place that the
 // node goes to.
-func (c *compiler) node(name string) (files.Node, error) {
+func (c *Layout) node(name string) (files.Node, error) {
 	n, err := c.view.read(name)
 	n.Label = ""
 	return n, err
 }
 
-func (c *compiler) letGo(w files.Want) error {
+func (c *Layout) letGo(w files.Want) error {
 	at, err := c.resolve(w.Path)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (c *compiler) letGo(w files.Want) error {
 
 // letGoMode gives up a file whose bytes were never the configuration's: the bytes stay. It reports whether nothing else
 // is to be done.
-func (c *compiler) letGoMode(w files.Want, at string) (bool, error) {
+func (c *Layout) letGoMode(w files.Want, at string) (bool, error) {
 	found, size, err := c.view.inspectSized(w.Path)
 	if err != nil || found.Type != files.Regular {
 		return false, err
@@ -170,7 +170,7 @@ func (c *compiler) letGoMode(w files.Want, at string) (bool, error) {
 }
 
 // releaseMasks restores masks that an admin had made and a configuration had lifted, where the path is free by now.
-func (c *compiler) releaseMasks() error {
+func (c *Layout) releaseMasks() error {
 	lifts := map[string]bool{}
 	for _, u := range c.cfg.Units {
 		lifts[u.Name] = liftsMask(u)
@@ -200,8 +200,8 @@ func (c *compiler) releaseMasks() error {
 }
 
 // lifted returns the mask that is restored at the unit's own path; absent where there was no mask or the path is taken.
-func (c *compiler) lifted(unit string) (files.Node, error) {
-	at := path.Join(unitDir, unit)
+func (c *Layout) lifted(unit string) (files.Node, error) {
+	at := path.Join(systemd.UnitDir, unit)
 	if n, err := c.view.Inspect(at); err != nil || n.Type != files.Absent {
 		return files.Node{Type: files.Absent}, err
 	}
@@ -209,7 +209,7 @@ func (c *compiler) lifted(unit string) (files.Node, error) {
 }
 
 // drop removes a kept original, once the original is restored or something else has replaced it.
-func (c *compiler) drop(kept string) error {
+func (c *Layout) drop(kept string) error {
 	n, err := c.view.Inspect(kept)
 	if err != nil || n.Type == files.Absent {
 		return err
@@ -221,7 +221,7 @@ func (c *compiler) drop(kept string) error {
 // would replace it later. That includes paths that already match the configuration: they were the admin's before, and a
 // later configuration may change them. A host's first configuration takes over matching paths without keeping them:
 // Ignition wrote these.
-func (c *compiler) originals() error {
+func (c *Layout) originals() error {
 	if c.old == c.cfg {
 		return nil // nothing is taken over; each difference is drift
 	}
@@ -229,7 +229,7 @@ func (c *compiler) originals() error {
 	if err != nil {
 		return err
 	}
-	for _, w := range slices.Clone(c.wants) {
+	for _, w := range slices.Clone(c.Wants) {
 		at, err := c.resolve(w.Path)
 		if err != nil {
 			return err
@@ -258,7 +258,7 @@ func (c *compiler) originals() error {
 }
 
 // ownedByOld returns the paths of the old configuration, resolved, and the directories that were made for it.
-func (c *compiler) ownedByOld() (map[string]files.Want, error) {
+func (c *Layout) ownedByOld() (map[string]files.Want, error) {
 	owned := map[string]files.Want{}
 	if c.old == nil {
 		return owned, nil
@@ -269,7 +269,7 @@ func (c *compiler) ownedByOld() (map[string]files.Want, error) {
 			wants = append(wants, unitFile(u.Name))
 		}
 	}
-	for _, dir := range c.made {
+	for _, dir := range c.Made {
 		wants = append(wants, files.Want{Path: dir})
 	}
 	for _, w := range wants {
@@ -284,17 +284,17 @@ func (c *compiler) ownedByOld() (map[string]files.Want, error) {
 
 // linkedByOld reports whether a path is an enablement link or a key file of the old configuration, which depends on the
 // host.
-func (c *compiler) linkedByOld(at string) bool {
+func (c *Layout) linkedByOld(at string) bool {
 	if c.old == nil {
 		return false
 	}
 	if c.links == nil {
 		c.links = map[string]bool{}
-		before, err := compile(c.view, c.old, c.old, nil)
+		before, err := Make(c.view, c.old, c.old, nil)
 		if err != nil {
 			return false // the old links can't be computed any more, as after the removal of a user
 		}
-		for _, w := range before.wants {
+		for _, w := range before.Wants {
 			if at, err := c.resolve(w.Path); err == nil && (w.Aspect == files.Enabled || w.Kind == "sshkeys" && !w.Exists) {
 				c.links[at] = true
 			}
@@ -304,7 +304,7 @@ func (c *compiler) linkedByOld(at string) bool {
 }
 
 // keepOriginal keeps the node at a path that is taken over.
-func (c *compiler) keepOriginal(w files.Want, at string) error {
+func (c *Layout) keepOriginal(w files.Want, at string) error {
 	found, size, err := c.view.inspectSized(w.Path)
 	if err != nil || found.Type == files.Absent || found.Type == files.Other {
 		return err
@@ -329,7 +329,7 @@ func (c *compiler) keepOriginal(w files.Want, at string) error {
 	found, err = c.node(w.Path)
 	switch {
 	case errors.Is(err, unix.EFBIG):
-		c.warnings = append(c.warnings, fmt.Sprintf("%s: what is there is not kept: others than root can write to it, "+
+		c.Warnings = append(c.Warnings, fmt.Sprintf("%s: what is there is not kept: others than root can write to it, "+
 			"and it has more than %d MiB", w.Subject(), files.MostExposed>>20))
 		return nil
 	case err != nil || found.Type == files.Absent || found.Type == files.Other:
@@ -342,23 +342,23 @@ func (c *compiler) keepOriginal(w files.Want, at string) error {
 
 // keep keeps what an admin had. A kept file below origDir keeps its owner, but only root can reach it: a user could
 // otherwise continue to write to a file that was theirs.
-func (c *compiler) keep(name string, n files.Node) error {
+func (c *Layout) keep(name string, n files.Node) error {
 	return errors.Join(c.want(files.Want{Path: origDir, Node: files.Node{Type: files.Directory, Mode: 0o700}}),
 		c.want(files.Want{Path: name, Node: n}))
 }
 
 // takenOver reports whether the node at the path is an admin's own.
-func (c *compiler) takenOver(w files.Want) (bool, error) {
+func (c *Layout) takenOver(w files.Want) (bool, error) {
 	if c.old != nil {
 		return true, nil
 	}
-	d, err := c.view.compare(w)
+	d, err := c.view.Compare(w)
 	return len(d) > 0, err
 }
 
 // keepMode keeps the mode and owner of a file whose bytes stay. On a host that was never configured, an empty file may
 // be what Ignition made of the very same entry.
-func (c *compiler) keepMode(w files.Want, at string, found files.Node, size int64) error {
+func (c *Layout) keepMode(w files.Want, at string, found files.Node, size int64) error {
 	taken, err := c.takenOver(w)
 	if err != nil || !taken && size == 0 {
 		return err
@@ -367,14 +367,14 @@ func (c *compiler) keepMode(w files.Want, at string, found files.Node, size int6
 }
 
 // handOver handles a file that the old configuration has with contents and the new one without, or the other way round.
-func (c *compiler) handOver(w files.Want, at string) error {
+func (c *Layout) handOver(w files.Want, at string) error {
 	if w.Node.AnyData {
 		back, err := c.returns(at)
 		if err != nil || back.Type != files.Regular {
 			return err // the content that the old configuration has written stays
 		}
 		i := c.at[at]
-		c.wants[i].Node.Data, c.wants[i].Node.AnyData = back.Data, false
+		c.Wants[i].Node.Data, c.Wants[i].Node.AnyData = back.Data, false
 		return errors.Join(c.drop(origPath(at)),
 			c.keep(modePath(at), files.Node{Type: files.Regular, Mode: back.Mode, UID: back.UID, GID: back.GID}))
 	}
@@ -399,7 +399,7 @@ func (c *compiler) handOver(w files.Want, at string) error {
 }
 
 // keepMisplaced keeps a file that makes room for an enablement link: systemd ignores a file there.
-func (c *compiler) keepMisplaced(w files.Want, at string) error {
+func (c *Layout) keepMisplaced(w files.Want, at string) error {
 	found, err := c.view.Inspect(w.Path)
 	if err != nil || found.Type != files.Regular && found.Type != files.Directory {
 		return err
@@ -415,7 +415,7 @@ type keptLink struct {
 
 // keepLinks keeps the enablement of units that no configuration has named before. A unit that the host does not have is
 // not enabled.
-func (c *compiler) keepLinks() error {
+func (c *Layout) keepLinks() error {
 	named := map[string]bool{}
 	if c.old != nil {
 		for _, u := range c.old.Units {
@@ -451,15 +451,15 @@ func (c *compiler) keepLinks() error {
 
 // linksBefore returns the links that the unit has now, and the places where it gets others; nil where there is nothing
 // to keep.
-func (c *compiler) linksBefore(unit string) ([]keptLink, error) {
+func (c *Layout) linksBefore(unit string) ([]keptLink, error) {
 	var wants []files.Want
 	taken := c.old != nil
-	for _, w := range c.wants {
+	for _, w := range c.Wants {
 		if w.Aspect != files.Enabled || w.Name != unit {
 			continue
 		}
 		wants = append(wants, w)
-		d, err := c.view.compare(w)
+		d, err := c.view.Compare(w)
 		if err != nil {
 			return nil, err
 		}
@@ -497,7 +497,7 @@ func (c *compiler) linksBefore(unit string) ([]keptLink, error) {
 }
 
 // past answers systemd's questions about units that are given up.
-type past struct{ *compiler }
+type past struct{ *Layout }
 
 // UnitFile returns the node that replaces a unit's own path, and whether the old configuration had that path.
 func (p past) UnitFile(name string) (files.Node, bool, error) {
@@ -508,7 +508,7 @@ func (p past) UnitFile(name string) (files.Node, bool, error) {
 	u := p.old.Units[at]
 	switch {
 	case ownsUnitFile(u):
-		resolved, err := p.resolve(path.Join(unitDir, name))
+		resolved, err := p.resolve(path.Join(systemd.UnitDir, name))
 		if err != nil {
 			return files.Node{}, false, err
 		}
@@ -541,14 +541,14 @@ func (p past) Links(unit string) (links []systemd.Link, known bool, err error) {
 }
 
 // releaseLinks drops the notes on released units, and restores the files that had made room for their links.
-func (c *compiler) releaseLinks(released []string) error {
+func (c *Layout) releaseLinks(released []string) error {
 	for _, name := range released {
 		if err := c.drop(linksPath(name)); err != nil {
 			return err
 		}
 	}
-	for i := range c.wants {
-		w := c.wants[i]
+	for i := range c.Wants {
+		w := c.Wants[i]
 		if w.Aspect != files.Enabled || w.Node.Type != files.Absent {
 			continue
 		}
@@ -563,7 +563,7 @@ func (c *compiler) releaseLinks(released []string) error {
 		if n.Type == files.Absent {
 			continue
 		}
-		c.wants[i].Node, c.wants[i].Aspect = n, ""
+		c.Wants[i].Node, c.Wants[i].Aspect = n, ""
 		if err := c.drop(origPath(at)); err != nil {
 			return err
 		}

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+// Package agent is what a host has of the agent: its program, the verbs that the host runs as units, and the units that
+// recover and prove in each boot. An Installer puts them on a host:
+//
+//	i, err := agent.NewInstaller(root)
+//	err = i.Install()
+package agent
 
 import (
 	"maps"
@@ -14,6 +19,7 @@ import (
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -48,6 +54,14 @@ type hostUnit struct {
 	asked bool
 	// conditions and service belong to both the file and the drop-in.
 	conditions, service string
+}
+
+// BootUnits are the agent's units on a host, in the order in which they run.
+var BootUnits = []string{transaction.RecoverUnit, transaction.ProveUnit}
+
+// BootCommand returns the command line of one of BootUnits.
+func BootCommand(unit string) []string {
+	return []string{Launcher, BinaryPath, strings.TrimSuffix(strings.TrimPrefix(unit, unitPrefix), ".service")}
 }
 
 // The units are plain files of the host rather than transient units: they must exist at the next boot. Recovery runs as
@@ -340,11 +354,11 @@ DeviceAllow=
 DevicePolicy=auto
 `
 
-// ownWants returns the files and links of the agent's units on a host.
-func ownWants() []files.Want {
+// Wants returns the files and links of the agent's units on a host.
+func Wants() []files.Want {
 	var wants []files.Want
 	file := func(at, text string) {
-		wants = append(wants, files.Want{Path: path.Join(unitDir, at),
+		wants = append(wants, files.Want{Path: path.Join(systemd.UnitDir, at),
 			Node: files.Node{Type: files.Regular, Mode: 0o644, Data: []byte(text)}})
 	}
 	all := maps.Clone(hostUnits)
@@ -362,8 +376,8 @@ func ownWants() []files.Want {
 			continue
 		}
 		for _, target := range plan.WantedBy() {
-			wants = append(wants, files.Want{Path: path.Join(unitDir, target+".wants", name),
-				Node: files.Node{Type: files.Symlink, Target: path.Join(unitDir, name)}})
+			wants = append(wants, files.Want{Path: path.Join(systemd.UnitDir, target+".wants", name),
+				Node: files.Node{Type: files.Symlink, Target: path.Join(systemd.UnitDir, name)}})
 		}
 	}
 	for _, name := range rebootUnits {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package layout
 
 import (
 	"path"
@@ -9,25 +9,25 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// view is a host as it will be when a deployment boots: /etc and /usr are the deployment's, the rest is the host's.
-// Without a deployment the view is the host as it is now.
-type view struct {
-	host *files.Root
-	tree *files.Root // nil: the host as it is now
+// View is a host as it will be when a deployment boots: /etc and /usr are the deployment's, the rest is the host's.
+// Without a deployment the View is the host as it is now.
+type View struct {
+	Host *files.Root
+	Tree *files.Root // nil: the host as it is now
 }
 
-// carried reports whether a deployment carries the place, which is a resolved path: a deployment has its own /etc, and
+// carries reports whether a deployment carries the place, which is a resolved path: a deployment has its own /etc, and
 // a read-only /usr shared with the repository.
-func carried(at string) bool { return under(at, "/etc") || under(at, "/usr") }
+func carries(at string) bool { return under(at, "/etc") || under(at, "/usr") }
 
 // places returns where each want will be on the host, following the links that will still exist then.
-func (v view) places(wants []files.Want) (map[string]string, error) {
+func (v View) places(wants []files.Want) (map[string]string, error) {
 	going := map[string]bool{}
 	for _, w := range wants {
 		if w.Exists || w.HardTo != "" || w.Node.Type != files.Absent && w.Node.Type != files.Directory {
 			continue
 		}
-		n, err := v.host.Inspect(w.Path)
+		n, err := v.Host.Inspect(w.Path)
 		if err != nil {
 			return nil, err
 		}
@@ -43,7 +43,7 @@ func (v view) places(wants []files.Want) (map[string]string, error) {
 				stop = dir
 			}
 		}
-		at, err := v.host.Resolve(stop)
+		at, err := v.Host.Resolve(stop)
 		if err != nil {
 			return nil, err
 		}
@@ -55,19 +55,19 @@ func (v view) places(wants []files.Want) (map[string]string, error) {
 func under(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
 // at returns the tree that holds name.
-func (v view) at(name string) (*files.Root, error) {
-	if v.tree == nil {
-		return v.host, nil
+func (v View) at(name string) (*files.Root, error) {
+	if v.Tree == nil {
+		return v.Host, nil
 	}
-	at, err := v.host.Resolve(name)
-	if err == nil && carried(at) {
-		return v.tree, nil
+	at, err := v.Host.Resolve(name)
+	if err == nil && carries(at) {
+		return v.Tree, nil
 	}
-	return v.host, err
+	return v.Host, err
 }
 
 // ReadFile returns a regular file's bytes, links inside the host followed.
-func (v view) ReadFile(name string) ([]byte, error) {
+func (v View) ReadFile(name string) ([]byte, error) {
 	r, err := v.at(name)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (v view) ReadFile(name string) ([]byte, error) {
 }
 
 // ReadDir returns the sorted names in a directory.
-func (v view) ReadDir(name string) ([]string, error) {
+func (v View) ReadDir(name string) ([]string, error) {
 	r, err := v.at(name)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (v view) ReadDir(name string) ([]string, error) {
 }
 
 // Inspect returns the node at a path.
-func (v view) Inspect(name string) (files.Node, error) {
+func (v View) Inspect(name string) (files.Node, error) {
 	r, err := v.at(name)
 	if err != nil {
 		return files.Node{}, err
@@ -93,8 +93,8 @@ func (v view) Inspect(name string) (files.Node, error) {
 	return r.Inspect(name)
 }
 
-// compare returns the aspects in which a want is not met.
-func (v view) compare(w files.Want) ([]files.Difference, error) {
+// Compare returns the aspects in which a want is not met.
+func (v View) Compare(w files.Want) ([]files.Difference, error) {
 	r, err := v.at(w.Path)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (v view) compare(w files.Want) ([]files.Difference, error) {
 }
 
 // contents returns the bytes at a path itself.
-func (v view) contents(name string) ([]byte, error) {
+func (v View) contents(name string) ([]byte, error) {
 	r, err := v.at(name)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (v view) contents(name string) ([]byte, error) {
 }
 
 // read returns the node at a path itself, with the bytes of a regular file.
-func (v view) read(name string) (files.Node, error) {
+func (v View) read(name string) (files.Node, error) {
 	r, err := v.at(name)
 	if err != nil {
 		return files.Node{}, err
@@ -121,7 +121,7 @@ func (v view) read(name string) (files.Node, error) {
 }
 
 // inspectSized returns the node at a path itself, with the size of a regular file.
-func (v view) inspectSized(name string) (files.Node, int64, error) {
+func (v View) inspectSized(name string) (files.Node, int64, error) {
 	r, err := v.at(name)
 	if err != nil {
 		return files.Node{}, 0, err
@@ -130,9 +130,9 @@ func (v view) inspectSized(name string) (files.Node, int64, error) {
 }
 
 // base is the tree whose accounts and policy count.
-func (v view) base() *files.Root {
-	if v.tree != nil {
-		return v.tree
+func (v View) base() *files.Root {
+	if v.Tree != nil {
+		return v.Tree
 	}
-	return v.host
+	return v.Host
 }

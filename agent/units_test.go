@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package agent
 
 import (
 	"os/exec"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/noderefit/noderefit/files"
 	"github.com/noderefit/noderefit/hooks"
 	"github.com/noderefit/noderefit/plan"
 	"github.com/noderefit/noderefit/systemd"
@@ -28,18 +29,18 @@ func TestEveryUnitOfTheAgentsIsRefusedInAConfiguration(t *testing.T) {
 
 func TestEveryUnitOfTheAgentsHasItsDropinAndItsLinks(t *testing.T) {
 	at := map[string]string{}
-	for _, w := range ownWants() {
+	for _, w := range Wants() {
 		at[w.Path] = string(w.Node.Data) + w.Node.Target
 	}
 	for _, unit := range slices.Concat(plan.OwnUnits, rebootUnits) {
-		text := at[path.Join(unitDir, unit+".d", plan.OwnDropin)]
+		text := at[path.Join(systemd.UnitDir, unit+".d", plan.OwnDropin)]
 		if !strings.Contains(text, "ProtectSystem=no\n") || !strings.Contains(text, "ConditionPathExists=\n") {
 			t.Errorf("%s: drop-in %q", unit, text)
 		}
 	}
-	for _, unit := range bootUnits {
-		text := at[path.Join(unitDir, unit)]
-		own := at[path.Join(unitDir, unit+".d", plan.OwnDropin)]
+	for _, unit := range BootUnits {
+		text := at[path.Join(systemd.UnitDir, unit)]
+		own := at[path.Join(systemd.UnitDir, unit+".d", plan.OwnDropin)]
 		if strings.LastIndex(own, "Slice=") != strings.Index(own, "Slice=-.slice") {
 			t.Errorf("%s has the limits of all services: %s", unit, own)
 		}
@@ -47,7 +48,7 @@ func TestEveryUnitOfTheAgentsHasItsDropinAndItsLinks(t *testing.T) {
 			t.Errorf("%s: %q: %v", unit, text, err)
 		}
 		for _, target := range plan.WantedBy() {
-			if to := at[path.Join(unitDir, target+".wants", unit)]; to != path.Join(unitDir, unit) {
+			if to := at[path.Join(systemd.UnitDir, target+".wants", unit)]; to != path.Join(systemd.UnitDir, unit) {
 				t.Errorf("%s in %s.wants leads to %q", unit, target, to)
 			}
 		}
@@ -61,14 +62,21 @@ func TestSystemdTakesTheAgentsUnits(t *testing.T) {
 	if err != nil {
 		t.Skip("no systemd-analyze")
 	}
-	h := openTree(t, t.TempDir())
-	defer h.Close()
-	for _, w := range ownWants() {
-		if err := (Installer{root: h.root, labels: h.labels}).put(w); err != nil {
+	root, err := files.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	i, err := NewInstaller(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range Wants() {
+		if err := i.put(w); err != nil {
 			t.Fatal(err)
 		}
 	}
-	out, err := exec.Command(analyze, "--root="+h.root.Path(), "--man=no", "verify", transaction.ProveUnit,
+	out, err := exec.Command(analyze, "--root="+root.Path(), "--man=no", "verify", transaction.ProveUnit,
 		transaction.RecoverUnit).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, plan.OwnDropin) || strings.Contains(line, "Unknown") {

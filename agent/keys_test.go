@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package agent
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/plan"
+	"github.com/noderefit/noderefit/systemd"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -76,7 +77,7 @@ func knownKeys(t *testing.T) []string {
 // refusedForAll reports whether a configuration may not set a key for all services.
 func refusedForAll(t *testing.T, section, key, value string) bool {
 	t.Helper()
-	cfg := &machineconfig.Config{Files: []machineconfig.File{{Path: unitDir + "/service.d/10-a.conf",
+	cfg := &machineconfig.Config{Files: []machineconfig.File{{Path: systemd.UnitDir + "/service.d/10-a.conf",
 		Contents: []byte("[" + section + "]\n" + key + "=" + value + "\n")}}}
 	p, err := plan.Make(&machineconfig.Config{}, cfg, plan.Options{})
 	if err != nil {
@@ -88,7 +89,7 @@ func refusedForAll(t *testing.T, section, key, value string) bool {
 // dropinUnits returns all units that have a drop-in of the agent, with that drop-in.
 func dropinUnits() map[string]string {
 	all := map[string]string{}
-	for _, w := range ownWants() {
+	for _, w := range Wants() {
 		if dir, name := filepath.Split(w.Path); name == plan.OwnDropin {
 			all[strings.TrimSuffix(filepath.Base(dir), ".d")] = string(w.Node.Data)
 		}
@@ -228,7 +229,7 @@ var harmlessToCommands = map[string]string{
 
 // noHarm returns the reason why a key does no harm to a unit, "" where the key might do harm.
 func noHarm(unit, key string) string {
-	if why, is := harmlessKeys[key]; is || slices.Contains(bootUnits, unit) || unit == plan.RebootUnit {
+	if why, is := harmlessKeys[key]; is || slices.Contains(BootUnits, unit) || unit == plan.RebootUnit {
 		return why
 	}
 	return harmlessToCommands[key]
@@ -267,7 +268,7 @@ func TestNothingThatIsSaidOfAllServicesReachesTheUnitsOfABoot(t *testing.T) {
 		said[name] = hostile
 		plain[name] = plain[unit]
 	}
-	for _, unit := range append(slices.Clone(bootUnits), plan.RebootUnit) {
+	for _, unit := range append(slices.Clone(BootUnits), plan.RebootUnit) {
 		add(unit, "")
 		for values := range slices.Chunk(hostileValues, 6) { // the last value that systemd can read counts
 			everything := ""

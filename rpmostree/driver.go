@@ -41,15 +41,15 @@ func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
 	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.PullDelays}
 }
 
-// rpmPatience is for how long the transactions of others are waited for: they pull and compose as we do.
-const rpmPatience = 30 * time.Minute
+// busyPatience is for how long the transactions of others are waited for: they pull and compose as we do.
+const busyPatience = 30 * time.Minute
 
 // baseRef is our ref beside composedRef: the commit below its packages.
 const baseRef = "noderefit/base"
 
 // composingMark is there from the first transaction to Drop: what is staged and locked then is ours. It goes with the
 // staged deployment when the machine goes down.
-const composingMark = "/run/" + rpmUnit + ".composing"
+const composingMark = "/run/" + transactionUnit + ".composing"
 
 // Current is what the booted deployment is. Image is as a configuration would name it. One fork.
 func (r *Driver) Current(ctx context.Context) (osimage.System, error) {
@@ -87,7 +87,7 @@ func (r *Driver) ComposeFor(ctx context.Context, want osimage.System, choose Cho
 			return osimage.Composed{}, err
 		}
 	}
-	choice := &rpmChoice{choose: choose}
+	choice := &baseChoice{choose: choose}
 	if want.Source != "" {
 		if choice.source, err = osimage.ParseSource(want.Source); err != nil {
 			return osimage.Composed{}, err
@@ -112,7 +112,7 @@ func (r *Driver) ComposeFor(ctx context.Context, want osimage.System, choose Cho
 	return composed, err
 }
 
-func (r *Driver) compose(ctx context.Context, doing string, t rpmTarget, choice *rpmChoice) (osimage.Composed, error) {
+func (r *Driver) compose(ctx context.Context, doing string, t target, choice *baseChoice) (osimage.Composed, error) {
 	if err := r.join(ctx, doing, &t, choice); err != nil {
 		return osimage.Composed{}, err
 	}
@@ -120,7 +120,7 @@ func (r *Driver) compose(ctx context.Context, doing string, t rpmTarget, choice 
 	if err != nil {
 		return osimage.Composed{}, err
 	}
-	done := rpmProgress{limit: -1}
+	done := progress{limit: -1}
 	for {
 		if other, err := r.fit(ctx, doing, &t, s, choice); err != nil {
 			return osimage.Composed{}, err
@@ -175,8 +175,8 @@ func (r *Driver) compose(ctx context.Context, doing string, t rpmTarget, choice 
 	}
 }
 
-// rpmProgress is how far a Compose is.
-type rpmProgress struct {
+// progress is how far a Compose is.
+type progress struct {
 	transactions int
 	last         []string // the step that was run last
 	before       int      // how many there were to do when it was
@@ -190,7 +190,7 @@ type rpmProgress struct {
 const lostTries = 5
 
 // step runs done.last, and waits where it is worth another attempt. An error is final.
-func (r *Driver) step(ctx context.Context, doing string, done *rpmProgress) error {
+func (r *Driver) step(ctx context.Context, doing string, done *progress) error {
 	err := r.transact(ctx, done.last...)
 	if err == nil {
 		done.transactions++
@@ -200,39 +200,39 @@ func (r *Driver) step(ctx context.Context, doing string, done *rpmProgress) erro
 	if ctx.Err() != nil {
 		return &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
-	trouble, err := rpmFailing(doing, err)
+	trouble, err := failing(doing, err)
 	pause := ostree.UnitPoll
 	switch trouble {
-	case rpmRefused:
+	case refused:
 		return err
-	case rpmNetwork:
+	case network:
 		if done.network == len(r.delays) {
 			return err
 		}
 		pause = r.delays[done.network]
 		done.network++
-	case rpmLost:
+	case lost:
 		if done.lost++; done.lost > lostTries {
 			return err
 		}
 		done.limit = -1
-	case rpmBusy:
+	case busy:
 		if done.busySince.IsZero() {
 			done.busySince = time.Now()
-		} else if time.Since(done.busySince) > rpmPatience {
+		} else if time.Since(done.busySince) > busyPatience {
 			return err
 		}
 		done.limit = -1
 	}
 	r.say("trying again: " + err.Error())
-	if ostree.Sleep(ctx, pause) != nil {
+	if sleep(ctx, pause) != nil {
 		return err
 	}
 	return nil
 }
 
 // begin does what has to be before the first transaction.
-func (r *Driver) begin(ctx context.Context, doing string, t rpmTarget, s rpmStatus) error {
+func (r *Driver) begin(ctx context.Context, doing string, t target, s hostStatus) error {
 	if s.Driver != nil {
 		active, err := r.active(ctx, s.Driver.Unit)
 		if err != nil {
@@ -268,7 +268,7 @@ func (r *Driver) active(ctx context.Context, unit string) (bool, error) {
 }
 
 // complaint says what is wrong with what is staged.
-func (t rpmTarget) complaint(s rpmStatus, lock bool) string {
+func (t target) complaint(s hostStatus, lock bool) string {
 	first := s.first()
 	switch {
 	case first.Booted:
@@ -282,7 +282,7 @@ func (t rpmTarget) complaint(s rpmStatus, lock bool) string {
 }
 
 // keep holds the commit of the deployment d by our refs and says what it is.
-func (r *Driver) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeployment, s rpmStatus,
+func (r *Driver) keep(ctx context.Context, doing string, t target, d deployment, s hostStatus,
 	transactions int) (osimage.Composed, error) {
 	// What runs may have been of that name before the ref moved, or before rpm-ostree deleted it as it left the name.
 	if t.image.Ref != "" && transactions > 0 && !t.has(s.booted()) {
@@ -313,7 +313,7 @@ func (r *Driver) keep(ctx context.Context, doing string, t rpmTarget, d rpmDeplo
 }
 
 // origin is the text of the origin file of d, without what is of that deployment alone, such as its pin.
-func (r *Driver) origin(d rpmDeployment) (string, error) {
+func (r *Driver) origin(d deployment) (string, error) {
 	return r.plain.Origin(fmt.Sprintf("/ostree/deploy/%s/deploy/%s.%d", d.OS, d.Checksum, d.Serial))
 }
 
@@ -405,7 +405,7 @@ func (r *Driver) Drop(ctx context.Context) error {
 		} else if !used {
 			// Only now rpm-ostree lets go of its part: the image, the base, packages, checkouts that were given up.
 			if err := r.transact(ctx, cleanupBase...); err != nil {
-				_, err = rpmFailing(doing, err)
+				_, err = failing(doing, err)
 				return err
 			}
 		}
@@ -477,7 +477,7 @@ func (r *Driver) clear(ctx context.Context) error {
 	}
 	if s.first().Staged {
 		if err := r.transact(ctx, cleanupPending...); err != nil {
-			_, err = rpmFailing(doing, err)
+			_, err = failing(doing, err)
 			return err
 		}
 	}
@@ -488,7 +488,7 @@ func (r *Driver) clear(ctx context.Context) error {
 }
 
 // join ends what an earlier call of Compose has left going on: by waiting, if it is a step to t, else by cancelling it.
-func (r *Driver) join(ctx context.Context, doing string, t *rpmTarget, c *rpmChoice) error {
+func (r *Driver) join(ctx context.Context, doing string, t *target, c *baseChoice) error {
 	words, err := r.running(ctx)
 	if err != nil {
 		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
@@ -513,7 +513,7 @@ func (r *Driver) end(ctx context.Context, doing, words string, leads bool) error
 	var err error
 	if leads {
 		r.say("waiting for what an earlier attempt has begun: " + words)
-		err = r.tools.Wait(ctx, rpmUnit)
+		err = r.tools.Wait(ctx, transactionUnit)
 	} else {
 		r.say("cancelling what an earlier attempt has begun: " + words)
 		err = r.interrupt(ctx)
@@ -528,7 +528,7 @@ func (r *Driver) end(ctx context.Context, doing, words string, leads bool) error
 // until rpm-ostree has seen what ostree has done without it, which its daemon hears of a little later. One that a
 // client of ours has left when it died is waited for if it is a step to t, and cancelled if not, or if t is nil. Two
 // forks.
-func (r *Driver) settle(ctx context.Context, doing string, t *rpmTarget) (rpmStatus, error) {
+func (r *Driver) settle(ctx context.Context, doing string, t *target) (hostStatus, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var changes <-chan struct{}
@@ -568,7 +568,7 @@ func (r *Driver) settle(ctx context.Context, doing string, t *rpmTarget) (rpmSta
 				return s, ostree.Failing(doing, output, err)
 			}
 		}
-		if time.Since(begun) > rpmPatience || stale == statusTries {
+		if time.Since(begun) > busyPatience || stale == statusTries {
 			return s, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: waitFor}
 		}
 		if waitFor.Error() != said {
@@ -595,20 +595,20 @@ const watchedPoll = 30 * time.Second
 const statusTries = 10
 
 // status asks rpm-ostree for its status. One fork, if the daemon answers.
-func (r *Driver) status(ctx context.Context, doing string) (rpmStatus, error) {
+func (r *Driver) status(ctx context.Context, doing string) (hostStatus, error) {
 	for try := 1; ; try++ {
-		output, err := r.run(ctx, "env", "LC_ALL=C.UTF-8", "RPMOSTREE_CLIENT_ID="+rpmClient,
+		output, err := r.run(ctx, "env", "LC_ALL=C.UTF-8", "RPMOSTREE_CLIENT_ID="+clientID,
 			"rpm-ostree", "status", "--json")
 		if err == nil {
-			s, err := parseRPMStatus(output)
+			s, err := parseStatus(output)
 			if err != nil {
 				err = &ostree.Error{Class: ostree.Failed, Doing: doing, Err: fmt.Errorf("parsing rpm-ostree status: %w", err)}
 			}
 			return s, err
 		}
-		trouble, err := rpmFailing(doing, err)
-		if trouble != rpmLost && trouble != rpmBusy || try == statusTries || ostree.Sleep(ctx, ostree.UnitPoll) != nil {
-			return rpmStatus{}, err
+		trouble, err := failing(doing, err)
+		if trouble != lost && trouble != busy || try == statusTries || sleep(ctx, ostree.UnitPoll) != nil {
+			return hostStatus{}, err
 		}
 	}
 }
@@ -659,5 +659,15 @@ func (r *Driver) host(path string) string { return filepath.Join(r.root, path) }
 func (r *Driver) say(text string) {
 	if r.Progress != nil {
 		r.Progress(text)
+	}
+}
+
+// sleep waits for d. The error is that ctx was done before.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
 	}
 }

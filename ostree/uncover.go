@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package ostree
 
 import (
 	"errors"
@@ -94,8 +94,8 @@ func covered() ([]anchor, error) {
 	return slices.DeleteFunc(missing, func(a anchor) bool { return mountedAt(string(mounts), a.mount) < 2 }), nil
 }
 
-// coveredMounts returns the mount points of the anchors that are covered for the other processes of this host.
-func coveredMounts() ([]string, error) {
+// CoveredMounts returns the mount points of the anchors that are covered for the other processes of this host.
+func CoveredMounts() ([]string, error) {
 	if text := os.Getenv(uncovered); text != "" {
 		return strings.Split(text, ":"), nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package layout
 
 import (
 	"errors"
@@ -50,7 +50,7 @@ func TestAFileThatComesAndGoesStopsNoCompile(t *testing.T) {
 	old := &machineconfig.Config{Name: "a", Files: []machineconfig.File{with}}
 	failed, compiled := 0, 0
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); compiled++ {
-		if _, err := compile(view{host: root}, &machineconfig.Config{Name: "b"}, old, nil); err != nil {
+		if _, err := Make(View{Host: root}, &machineconfig.Config{Name: "b"}, old, nil); err != nil {
 			if failed++; failed == 1 {
 				t.Error(err)
 			}

@@ -42,7 +42,7 @@ func TestRPMStatusIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := parseRPMStatus(output)
+	s, err := parseStatus(output)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,13 +71,13 @@ func TestRPMStatusIsRead(t *testing.T) {
 	if got := s.who(); got != "install for the client :1.42" {
 		t.Errorf("at work is %q", got)
 	}
-	if s.Driver == nil || *s.Driver != (rpmDriver{Name: "Zincati", Unit: "zincati.service"}) {
+	if s.Driver == nil || *s.Driver != (updateDriver{Name: "Zincati", Unit: "zincati.service"}) {
 		t.Errorf("the driver is %+v", s.Driver)
 	}
 }
 
 func TestRPMStatusMayLackAllThatIsNotNeeded(t *testing.T) {
-	s, err := parseRPMStatus([]byte(`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true}]}`))
+	s, err := parseStatus([]byte(`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestRPMStatusMayLackAllThatIsNotNeeded(t *testing.T) {
 		`{"deployments":[{"osname":"../a","checksum":"` + one + `","booted":true}]}`,
 		`{"deployments":[{"osname":"a","checksum":"` + one + `","booted":true,"serial":-1}]}`,
 	} {
-		if s, err := parseRPMStatus([]byte(bad)); err == nil {
+		if s, err := parseStatus([]byte(bad)); err == nil {
 			t.Errorf("%s gave %+v", bad, s)
 		}
 	}
@@ -102,14 +102,14 @@ var (
 )
 
 func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
-	plainA := rpmDeployment{Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
-	with := func(d rpmDeployment, change func(*rpmDeployment)) rpmDeployment { change(&d); return d }
-	realtime := with(plainA, func(d *rpmDeployment) { d.Packages, d.Removed = append([]string{"usbguard"}, rtKernel...), kernel })
+	plainA := deployment{Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
+	with := func(d deployment, change func(*deployment)) deployment { change(&d); return d }
+	realtime := with(plainA, func(d *deployment) { d.Packages, d.Removed = append([]string{"usbguard"}, rtKernel...), kernel })
 	all := append([]string{"usbguard"}, rtKernel...)
 	const b = "rebase ostree-unverified-registry:" + imageB
 	for _, c := range []struct {
 		name string
-		from rpmDeployment
+		from deployment
 		want osimage.System
 		said []string
 	}{
@@ -128,7 +128,7 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 			[]string{"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules"}},
 		{"image, kernel and packages", plainA, osimage.System{Image: imageB, Packages: all, Removed: kernel}, []string{b,
 			"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules --install=usbguard"}},
-		{"image and kernel, and a package stays", with(plainA, func(d *rpmDeployment) { d.Packages = []string{"usbguard"} }),
+		{"image and kernel, and a package stays", with(plainA, func(d *deployment) { d.Packages = []string{"usbguard"} }),
 			osimage.System{Image: imageB, Packages: all, Removed: kernel}, []string{b + " --uninstall=usbguard",
 				"override remove kernel kernel-core --install=kernel-rt-core --install=kernel-rt-modules --install=usbguard"}},
 		{"all of it back", realtime, osimage.System{Image: imageB}, []string{
@@ -154,16 +154,16 @@ func TestStepsAreAsFewAsTheCommandLineAllows(t *testing.T) {
 				"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules --uninstall=usbguard",
 				b, "override remove nano --install=vim"}},
 		{"image and kernel back, with a local package",
-			with(realtime, func(d *rpmDeployment) { d.LocalPackages = []string{"sha256:x"} }),
+			with(realtime, func(d *deployment) { d.LocalPackages = []string{"sha256:x"} }),
 			osimage.System{Image: imageB, Packages: []string{"usbguard"}}, []string{
 				"override reset kernel kernel-core --uninstall=kernel-rt-core --uninstall=kernel-rt-modules", b}},
 		{"a commit", plainA, osimage.System{Image: "lab:" + one}, []string{"rebase :" + one}},
 		{"a ref", plainA, osimage.System{Image: "lab:os/stable"}, []string{"rebase lab:os/stable"}},
-		{"from a ref that nobody could pull again", rpmDeployment{Checksum: two, Origin: "os/stable"}, osimage.System{Image: imageB},
+		{"from a ref that nobody could pull again", deployment{Checksum: two, Origin: "os/stable"}, osimage.System{Image: imageB},
 			[]string{b + " --skip-purge"}},
-		{"from a ref of a remote", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, osimage.System{Image: imageB}, []string{b}},
-		{"the ref that runs", rpmDeployment{Checksum: two, Origin: "lab:os/stable"}, osimage.System{Image: "lab:os/stable"}, nil},
-		{"the commit that runs", rpmDeployment{Checksum: two, Base: one, Origin: "lab:os/stable"}, osimage.System{Image: one}, nil},
+		{"from a ref of a remote", deployment{Checksum: two, Origin: "lab:os/stable"}, osimage.System{Image: imageB}, []string{b}},
+		{"the ref that runs", deployment{Checksum: two, Origin: "lab:os/stable"}, osimage.System{Image: "lab:os/stable"}, nil},
+		{"the commit that runs", deployment{Checksum: two, Base: one, Origin: "lab:os/stable"}, osimage.System{Image: one}, nil},
 		{"a signed image", plainA, osimage.System{Image: "ostree-image-signed:docker://quay.io/example/os@" + digestB},
 			[]string{"rebase ostree-image-signed:docker://quay.io/example/os@" + digestB}},
 	} {
@@ -188,7 +188,7 @@ func TestNamesThatAreNoneAreRefusedBeforeAnythingIsRun(t *testing.T) {
 		{Packages: []string{"a"}, Removed: []string{"a"}}, {Image: "not an image"}, {Image: "oci-archive:/$x"},
 		{Image: "ostree-unverified-image:oci:/$HOME"},
 	} {
-		r := newRPMHost(t).rpm()
+		r := newFakeHost(t).driver()
 		if _, err := r.Compose(t.Context(), s); ostree.ClassOf(err) != ostree.Invalid {
 			t.Errorf("%+v: %v", s, err)
 		}
@@ -200,86 +200,86 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 	for _, c := range []struct {
 		stderr  string
 		class   ostree.Class
-		trouble rpmTrouble
+		trouble failureKind
 	}{
 		{"error: Transaction in progress: deploy --lock-finalization revision=abc \n" +
-			" You can cancel the current transaction with `rpm-ostree cancel`", ostree.Retryable, rpmBusy},
-		{"error: System transaction in progress", ostree.Retryable, rpmBusy},
-		{"error: Reboot initiated, cannot start new transaction", ostree.Retryable, rpmRefused},
+			" You can cancel the current transaction with `rpm-ostree cancel`", ostree.Retryable, busy},
+		{"error: System transaction in progress", ostree.Retryable, busy},
+		{"error: Reboot initiated, cannot start new transaction", ostree.Retryable, refused},
 		{"error: GDBus.Error:org.freedesktop.DBus.Error.NoReply: Message recipient disconnected from message bus without " +
-			"replying", ostree.Retryable, rpmLost},
+			"replying", ostree.Retryable, lost},
 		{"error: Loading sysroot: Failed to invoke RegisterClient: GDBus.Error:org.freedesktop.DBus.Error.NameHasNoOwner: " +
-			"Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed", ostree.Retryable, rpmLost},
+			"Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed", ostree.Retryable, lost},
 		{"error: Failed to activate service 'org.projectatomic.rpmostree1': timed out (service_start_timeout=25000ms)",
-			ostree.Retryable, rpmLost},
+			ostree.Retryable, lost},
 		{"Job for rpm-ostreed.service failed because the control process exited with error code.\nerror: exit status: 1",
-			ostree.Retryable, rpmLost},
-		{"error: Timeout was reached", ostree.Retryable, rpmLost},
-		{"", ostree.Retryable, rpmLost},
-		{"error: Old and new refs are equal: os/test", ostree.Invalid, rpmRefused},
-		{"error: Packages not found: nosuch", ostree.Invalid, rpmRefused},
+			ostree.Retryable, lost},
+		{"error: Timeout was reached", ostree.Retryable, lost},
+		{"", ostree.Retryable, lost},
+		{"error: Old and new refs are equal: os/test", ostree.Invalid, refused},
+		{"error: Packages not found: nosuch", ostree.Invalid, refused},
 		{`error: "bash" is already provided by: bash-5.2-1.fc42.x86_64. Use --allow-inactive to explicitly require it.`,
-			ostree.Invalid, rpmRefused},
-		{"error: Package/capability 'usbguard' is already requested", ostree.Invalid, rpmRefused},
-		{`error: Package "kernel-rt" not found`, ostree.Invalid, rpmRefused},
-		{"error: No overrides for package 'kernel'", ostree.Invalid, rpmRefused},
+			ostree.Invalid, refused},
+		{"error: Package/capability 'usbguard' is already requested", ostree.Invalid, refused},
+		{`error: Package "kernel-rt" not found`, ostree.Invalid, refused},
+		{"error: No overrides for package 'kernel'", ostree.Invalid, refused},
 		{"error: Could not depsolve transaction; 1 problem detected:\n Problem: conflicting requests\n  - nothing provides x",
-			ostree.Invalid, rpmRefused},
-		{"error: Cannot operate; `LockLayering=true` in configuration.", ostree.NeedsAdmin, rpmRefused},
+			ostree.Invalid, refused},
+		{"error: Cannot operate; `LockLayering=true` in configuration.", ostree.NeedsAdmin, refused},
 		{"error: Updates and deployments are driven by Zincati (zincati.service)\nSee Zincati's documentation\n" +
-			"Use --bypass-driver to bypass Zincati and perform the operation anyways", ostree.NeedsAdmin, rpmRefused},
+			"Use --bypass-driver to bypass Zincati and perform the operation anyways", ostree.NeedsAdmin, refused},
 		{"error: This system was not booted via libostree. Currently, most rpm-ostree commands only work on ostree-based " +
-			"host systems.", ostree.NeedsAdmin, rpmRefused},
-		{"error: Unknown option --lock-finalization", ostree.NeedsAdmin, rpmRefused},
+			"host systems.", ostree.NeedsAdmin, refused},
+		{"error: Unknown option --lock-finalization", ostree.NeedsAdmin, refused},
 		{"error: Creating importer: failed to invoke method OpenImage: failed to invoke method OpenImage: reading manifest v2 " +
-			"in quay.io/a/b: unauthorized: access to the requested resource is not authorized", ostree.NeedsAdmin, rpmRefused},
+			"in quay.io/a/b: unauthorized: access to the requested resource is not authorized", ostree.NeedsAdmin, refused},
 		{"error: Creating importer: Failed to invoke skopeo proxy method OpenImage: remote error: Requesting bearer token: " +
-			"invalid status code from registry 403 (Forbidden)", ostree.NeedsAdmin, rpmRefused},
-		{"error: Writing content object: No space left on device", ostree.NeedsAdmin, rpmRefused},
+			"invalid status code from registry 403 (Forbidden)", ostree.NeedsAdmin, refused},
+		{"error: Writing content object: No space left on device", ostree.NeedsAdmin, refused},
 		{"error: Creating importer: Failed to invoke skopeo proxy method OpenImage: remote error: reading manifest lol in " +
-			"ghcr.io/a/b: manifest unknown", ostree.Invalid, rpmRefused},
+			"ghcr.io/a/b: manifest unknown", ostree.Invalid, refused},
 		{"error: Preparing import: Fetching manifest: containers-policy.json specifies a default of " +
-			"'insecureAcceptAnything'; refusing usage", ostree.Invalid, rpmRefused},
+			"'insecureAcceptAnything'; refusing usage", ostree.Invalid, refused},
 		{"error: Creating importer: failed to invoke method OpenImage: Source image rejected: A signature was required, but " +
-			"no signature exists", ostree.Invalid, rpmRefused},
+			"no signature exists", ostree.Invalid, refused},
 		{"error: Creating importer: failed to invoke method OpenImage: pinging container registry quay.io: Get " +
-			"\"https://quay.io/v2/\": dial tcp: lookup quay.io on 10.0.0.2:53: no such host", ostree.Retryable, rpmNetwork},
+			"\"https://quay.io/v2/\": dial tcp: lookup quay.io on 10.0.0.2:53: no such host", ostree.Retryable, network},
 		{"error: Creating importer: failed to invoke method OpenImage: pinging container registry quay.io: Get " +
-			"\"https://quay.io/v2/\": dial tcp 10.0.0.1:443: connect: connection refused", ostree.Retryable, rpmNetwork},
+			"\"https://quay.io/v2/\": dial tcp 10.0.0.1:443: connect: connection refused", ostree.Retryable, network},
 		{"error: Creating importer: failed to invoke method OpenImage: received unexpected HTTP status: " +
-			"503 Service Unavailable", ostree.Retryable, rpmNetwork},
+			"503 Service Unavailable", ostree.Retryable, network},
 		{"error: Updating rpm-md repo 'updates': cannot update repo 'updates': Cannot prepare internal mirrorlist: Curl " +
-			"error (6): Couldn't resolve host name for https://mirrors.example/x", ostree.Retryable, rpmNetwork},
+			"error (6): Couldn't resolve host name for https://mirrors.example/x", ostree.Retryable, network},
 		{"error: Updating rpm-md repo 'x': cannot update repo 'x': Cannot download repomd.xml: Cannot download " +
-			"repodata/repomd.xml: All mirrors were tried; Last error: Status code: 404 for https://x", ostree.Invalid, rpmRefused},
+			"repodata/repomd.xml: All mirrors were tried; Last error: Status code: 404 for https://x", ostree.Invalid, refused},
 		{"error: Updating rpm-md repo 'x': cannot update repo 'x': Cannot download repomd.xml: Curl error (28): Timeout was " +
-			"reached for https://x", ostree.Retryable, rpmNetwork},
-		{"error: While pulling os/test: While fetching http://x/refs: [7] Could not connect to server", ostree.Retryable, rpmNetwork},
-		{"error: something that nobody knows", ostree.Failed, rpmRefused},
+			"reached for https://x", ostree.Retryable, network},
+		{"error: While pulling os/test: While fetching http://x/refs: [7] Could not connect to server", ostree.Retryable, network},
+		{"error: something that nobody knows", ostree.Failed, refused},
 	} {
-		trouble, err := rpmFailing("composing x", &ostree.CommandError{Stderr: c.stderr, Err: errStatus})
+		trouble, err := failing("composing x", &ostree.CommandError{Stderr: c.stderr, Err: errStatus})
 		if ostree.ClassOf(err) != c.class || trouble != c.trouble {
 			t.Errorf("%s\nis %s, %d; want %s, %d", c.stderr, ostree.ClassOf(err), trouble, c.class, c.trouble)
 		}
-		if line := rpmLine(c.stderr); line != "" && err.Error() != "composing x: rpm-ostree: "+line {
+		if line := errorLine(c.stderr); line != "" && err.Error() != "composing x: rpm-ostree: "+line {
 			t.Errorf("%s\nbecame %s", c.stderr, err)
 		}
 	}
 	_, missing := (&ostree.Tools{Root: t.TempDir()}).In("x", systemd.Command{})(t.Context(), "rpm-ostree", "upgrade")
-	if trouble, err := rpmFailing("composing x", missing); ostree.ClassOf(err) != ostree.NeedsAdmin || trouble != rpmRefused {
+	if trouble, err := failing("composing x", missing); ostree.ClassOf(err) != ostree.NeedsAdmin || trouble != refused {
 		t.Errorf("no rpm-ostree is %s, %d: %v", ostree.ClassOf(err), trouble, err)
 	}
 }
 
-// rpmHost is a host on which rpm-ostree does what a test says.
-type rpmHost struct {
+// fakeHost is a host on which rpm-ostree does what a test says.
+type fakeHost struct {
 	t      *testing.T
 	root   string
-	status rpmFixture
+	status fixture
 	// statuses come before status, one a question; one with an error fails with that on standard error.
-	statuses []rpmFixture
+	statuses []fixture
 	// transactions are what is to be asked for, in this order.
-	transactions []rpmTransaction
+	transactions []transaction
 	unit         []string // the description of a run that an earlier process has begun, one a question
 	units        map[string]string
 	interrupted  bool
@@ -287,33 +287,33 @@ type rpmHost struct {
 	reloads      int
 	asked        []string
 	releases     map[string]string // the os-release of each commit
-	bootedIs     *rpmDeployment    // the booted one, if it is another
+	bootedIs     *deployment       // the booted one, if it is another
 	text         string            // of rpm-ostree status
 	cancelled    int
 }
 
-// rpmFixture is what rpm-ostree status says, without the booted deployment and what is the same in all tests.
-type rpmFixture struct {
-	staged  *rpmDeployment
-	before  []rpmDeployment // before the booted one
+// fixture is what rpm-ostree status says, without the booted deployment and what is the same in all tests.
+type fixture struct {
+	staged  *deployment
+	before  []deployment // before the booted one
 	busy    []string
-	driver  *rpmDriver
+	driver  *updateDriver
 	failure string
 }
 
-// rpmTransaction is a transaction and what comes of it.
-type rpmTransaction struct {
+// transaction is a transaction and what comes of it.
+type transaction struct {
 	words    string // without rpm-ostree and the lock
-	staged   *rpmDeployment
+	staged   *deployment
 	unlocked bool
 	failure  string // standard error
 	killed   bool
 	before   func()
 }
 
-func newRPMHost(t *testing.T) *rpmHost {
+func newFakeHost(t *testing.T) *fakeHost {
 	t.Helper()
-	h := &rpmHost{t: t, root: t.TempDir(), units: map[string]string{}}
+	h := &fakeHost{t: t, root: t.TempDir(), units: map[string]string{}}
 	writeAll(t, h.root, map[string]string{
 		"/boot/loader/entries/1.conf": "version 1\noptions ostree=/ostree/boot.1/testos/x/0\nlinux /x\n",
 		"/ostree/boot.1/testos/x/y":   "",
@@ -336,21 +336,21 @@ func newRPMHost(t *testing.T) *rpmHost {
 	return h
 }
 
-func (h *rpmHost) rpm() *Driver {
+func (h *fakeHost) driver() *Driver {
 	return New(h.run, &ostree.Tools{Units: h, Root: h.root}, ostree.NewPlain(h.run, h.root))
 }
 
-func (h *rpmHost) booted() rpmDeployment {
+func (h *fakeHost) booted() deployment {
 	if h.bootedIs != nil {
 		return *h.bootedIs
 	}
-	return rpmDeployment{OS: "testos", Checksum: one, Booted: true,
+	return deployment{OS: "testos", Checksum: one, Booted: true,
 		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
 }
 
 // stagedB is a staged deployment of imageB.
-func stagedB(packages, removed []string) *rpmDeployment {
-	d := &rpmDeployment{OS: "testos", Checksum: two, Staged: true, Packages: packages, Removed: removed,
+func stagedB(packages, removed []string) *deployment {
+	d := &deployment{OS: "testos", Checksum: two, Staged: true, Packages: packages, Removed: removed,
 		Container: "ostree-unverified-registry:" + imageB, Digest: digestB}
 	if len(packages)+len(removed) > 0 {
 		d.Base = three
@@ -358,12 +358,12 @@ func stagedB(packages, removed []string) *rpmDeployment {
 	return d
 }
 
-func (h *rpmHost) fails(argv []string, stderr string) ([]byte, error) {
+func (h *fakeHost) fails(argv []string, stderr string) ([]byte, error) {
 	return nil, &ostree.CommandError{Argv: argv, Stderr: stderr, Err: errStatus}
 }
 
 // stage makes what is staged, nothing with nil.
-func (h *rpmHost) stage(d *rpmDeployment, state string) {
+func (h *fakeHost) stage(d *deployment, state string) {
 	h.status.staged = d
 	if d == nil {
 		if err := os.RemoveAll(filepath.Join(h.root, ostree.StagedState)); err != nil {
@@ -378,7 +378,7 @@ func (h *rpmHost) stage(d *rpmDeployment, state string) {
 	writeAll(h.t, h.root, map[string]string{ostree.StagedState: string(text)})
 }
 
-func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
+func (h *fakeHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 	line := strings.Join(argv, " ")
 	if ctx.Err() != nil {
 		return nil, &ostree.CommandError{Argv: argv, Err: context.Cause(ctx)}
@@ -422,8 +422,8 @@ func (h *rpmHost) run(ctx context.Context, argv ...string) ([]byte, error) {
 }
 
 // deployments are all of a status, in their order.
-func (h *rpmHost) deployments(s rpmFixture) []rpmDeployment {
-	var all []rpmDeployment
+func (h *fakeHost) deployments(s fixture) []deployment {
+	var all []deployment
 	if s.staged != nil {
 		all = append(all, *s.staged)
 	}
@@ -431,7 +431,7 @@ func (h *rpmHost) deployments(s rpmFixture) []rpmDeployment {
 }
 
 // answerAdmin is what ostree says of the same.
-func (h *rpmHost) answerAdmin() ([]byte, error) {
+func (h *fakeHost) answerAdmin() ([]byte, error) {
 	var all []map[string]any
 	for i, d := range h.deployments(h.status) {
 		all = append(all, map[string]any{"checksum": d.Checksum, "stateroot": d.OS, "serial": d.Serial, "index": i,
@@ -440,7 +440,7 @@ func (h *rpmHost) answerAdmin() ([]byte, error) {
 	return json.Marshal(map[string]any{"deployments": all})
 }
 
-func (h *rpmHost) answerStatus(argv []string) ([]byte, error) {
+func (h *fakeHost) answerStatus(argv []string) ([]byte, error) {
 	s := h.status
 	if len(h.statuses) > 0 {
 		s, h.statuses = h.statuses[0], h.statuses[1:]
@@ -448,35 +448,35 @@ func (h *rpmHost) answerStatus(argv []string) ([]byte, error) {
 	if s.failure != "" {
 		return h.fails(argv, s.failure)
 	}
-	return json.Marshal(rpmStatus{Deployments: h.deployments(s), Transaction: s.busy, Driver: s.driver})
+	return json.Marshal(hostStatus{Deployments: h.deployments(s), Transaction: s.busy, Driver: s.driver})
 }
 
 // Service is what an earlier process has begun, as long as there is more of it.
-func (h *rpmHost) Service(_ context.Context, name string) (systemd.Service, error) {
-	if name != rpmUnit+".service" {
+func (h *fakeHost) Service(_ context.Context, name string) (systemd.Service, error) {
+	if name != transactionUnit+".service" {
 		h.t.Errorf("%s was asked for", name)
 	}
 	if len(h.unit) == 0 {
-		return systemd.Service{State: "inactive", Description: rpmUnit + ".service"}, nil
+		return systemd.Service{State: "inactive", Description: transactionUnit + ".service"}, nil
 	}
 	words := h.unit[0]
 	h.unit = h.unit[1:]
 	return systemd.Service{State: "active", Description: words}, nil
 }
 
-func (h *rpmHost) ActiveState(_ context.Context, name string) (string, error) {
+func (h *fakeHost) ActiveState(_ context.Context, name string) (string, error) {
 	return h.units[name], nil
 }
 
-func (h *rpmHost) Kill(_ context.Context, name string, signal syscall.Signal) error {
-	h.interrupted = name == rpmUnit+".service" && signal == syscall.SIGINT
+func (h *fakeHost) Kill(_ context.Context, name string, signal syscall.Signal) error {
+	h.interrupted = name == transactionUnit+".service" && signal == syscall.SIGINT
 	return nil
 }
 
-func (h *rpmHost) Stop(context.Context, string) error { return nil }
+func (h *fakeHost) Stop(context.Context, string) error { return nil }
 
 // Run is a transaction.
-func (h *rpmHost) Run(ctx context.Context, c systemd.Command) (systemd.Ended, error) {
+func (h *fakeHost) Run(ctx context.Context, c systemd.Command) (systemd.Ended, error) {
 	if err := h.transact(ctx, c.Argv); err != nil {
 		return systemd.Ended{}, err
 	}
@@ -487,7 +487,7 @@ func (h *rpmHost) Run(ctx context.Context, c systemd.Command) (systemd.Ended, er
 	return systemd.Ended{Result: "exit-code", Status: 1}, nil
 }
 
-func (h *rpmHost) transact(ctx context.Context, argv []string) error {
+func (h *fakeHost) transact(ctx context.Context, argv []string) error {
 	line := strings.TrimSuffix(strings.TrimPrefix(strings.Join(argv, " "), "/usr/bin/rpm-ostree "), " "+ostree.WithLock)
 	h.asked = append(h.asked, line)
 	if len(h.transactions) == 0 || h.transactions[0].words != line {
@@ -532,52 +532,52 @@ var (
 )
 
 func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
-	unlockedOther := &rpmDeployment{OS: "testos", Checksum: three, Staged: true, Packages: []string{"vim"},
+	unlockedOther := &deployment{OS: "testos", Checksum: three, Staged: true, Packages: []string{"vim"},
 		Container: "ostree-unverified-registry:" + imageA, Digest: digestA}
 	for _, c := range []struct {
 		name         string
-		set          func(h *rpmHost)
+		set          func(h *fakeHost)
 		want         osimage.System
-		transactions []rpmTransaction
+		transactions []transaction
 		composed     osimage.Composed
 		done         int
 	}{
-		{name: "image", want: wantB, transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}, done: 1},
+		{name: "image", want: wantB, transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)}}, done: 1},
 		{name: "everything", want: wantAll, done: 2,
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}, {words: swap, staged: doneAll}}},
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)}, {words: swap, staged: doneAll}}},
 		{name: "what runs", want: osimage.System{Image: imageA},
 			composed: osimage.Composed{Checksum: one, Origin: "[origin]\ncontainer-image-reference=a\n\n", Base: digestA}},
 		{name: "what is staged and locked", want: wantAll,
-			set: func(h *rpmHost) { h.stage(doneAll, "rpm-staged-locked") }},
+			set: func(h *fakeHost) { h.stage(doneAll, "rpm-staged-locked") }},
 		{name: "the rest, after an interrupted call", want: wantAll, done: 1,
-			set:          func(h *rpmHost) { h.stage(stagedB(nil, nil), "rpm-staged-locked") },
-			transactions: []rpmTransaction{{words: swap, staged: doneAll}}},
+			set:          func(h *fakeHost) { h.stage(stagedB(nil, nil), "rpm-staged-locked") },
+			transactions: []transaction{{words: swap, staged: doneAll}}},
 		{name: "what is staged, but could boot", want: wantB, done: 2,
-			set:          func(h *rpmHost) { h.stage(stagedB(nil, nil), "rpm-staged") },
-			transactions: []rpmTransaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
+			set:          func(h *fakeHost) { h.stage(stagedB(nil, nil), "rpm-staged") },
+			transactions: []transaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "over what somebody else has staged", want: wantB, done: 2,
-			set:          func(h *rpmHost) { h.stage(unlockedOther, "rpm-staged") },
-			transactions: []rpmTransaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
+			set:          func(h *fakeHost) { h.stage(unlockedOther, "rpm-staged") },
+			transactions: []transaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "over a rollback that waits for its boot", want: wantB, done: 2,
-			set: func(h *rpmHost) {
-				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Container: "ostree-unverified-registry:" + imageB}}
+			set: func(h *fakeHost) {
+				h.status.before = []deployment{{OS: "testos", Checksum: three, Container: "ostree-unverified-registry:" + imageB}}
 			},
-			transactions: []rpmTransaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
+			transactions: []transaction{{words: cleanupWord}, {words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "on a pinned one, which cleanup keeps", want: wantB, done: 1,
-			set: func(h *rpmHost) {
-				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Pinned: true, Packages: []string{"vim"},
+			set: func(h *fakeHost) {
+				h.status.before = []deployment{{OS: "testos", Checksum: three, Pinned: true, Packages: []string{"vim"},
 					Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}
 			},
-			transactions: []rpmTransaction{{words: rebaseB + " --uninstall=vim", staged: stagedB(nil, nil)}}},
+			transactions: []transaction{{words: rebaseB + " --uninstall=vim", staged: stagedB(nil, nil)}}},
 		{name: "a driver that is registered and not active", want: wantB, done: 1,
-			set: func(h *rpmHost) {
-				h.status.driver = &rpmDriver{Name: "Zincati", Unit: "zincati.service"}
+			set: func(h *fakeHost) {
+				h.status.driver = &updateDriver{Name: "Zincati", Unit: "zincati.service"}
 				h.units["zincati.service"] = "inactive"
 			},
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "the daemon starts slowly and is busy for others", want: wantB, done: 1,
-			set: func(h *rpmHost) {
-				h.statuses = []rpmFixture{
+			set: func(h *fakeHost) {
+				h.statuses = []fixture{
 					{failure: "error: Loading sysroot: Failed to invoke RegisterClient: GDBus.Error:org.freedesktop.DBus.Error." +
 						"NameHasNoOwner: Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed"},
 					{failure: "error: GDBus.Error:org.freedesktop.DBus.Error.NoReply: Message recipient disconnected"},
@@ -585,57 +585,57 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 					{busy: []string{"upgrade", ":1.7", "/x"}},
 				}
 			},
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "the daemon has not heard yet that what was staged is gone", want: wantB, done: 1,
-			set:          func(h *rpmHost) { h.statuses = []rpmFixture{{staged: stagedB(nil, nil)}, {staged: stagedB(nil, nil)}} },
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+			set:          func(h *fakeHost) { h.statuses = []fixture{{staged: stagedB(nil, nil)}, {staged: stagedB(nil, nil)}} },
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "others are quicker, twice", want: wantB, done: 1,
-			transactions: []rpmTransaction{
+			transactions: []transaction{
 				{words: rebaseB, failure: "error: Transaction in progress: upgrade \n You can cancel the current transaction"},
 				{words: rebaseB, failure: "error: System transaction in progress"},
 				{words: rebaseB, staged: stagedB(nil, nil)},
 			}},
 		{name: "the network is away for a while", want: wantB, done: 1,
-			transactions: []rpmTransaction{
+			transactions: []transaction{
 				{words: rebaseB, failure: "error: Creating importer: dial tcp 10.0.0.1:443: connect: connection refused"},
 				{words: rebaseB, failure: "error: Creating importer: dial tcp 10.0.0.1:443: connect: connection refused"},
 				{words: rebaseB, staged: stagedB(nil, nil)},
 			}},
 		{name: "the client dies, and the transaction goes on", want: wantAll, done: 2,
-			set: func(h *rpmHost) {
-				h.transactions[0].before = func() { h.statuses = []rpmFixture{{busy: []string{"rebase", ":1.9", "/x"}}} }
+			set: func(h *fakeHost) {
+				h.transactions[0].before = func() { h.statuses = []fixture{{busy: []string{"rebase", ":1.9", "/x"}}} }
 			},
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), killed: true}, {words: swap, staged: doneAll}}},
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil), killed: true}, {words: swap, staged: doneAll}}},
 		{name: "the client dies before the transaction begins", want: wantB, done: 1,
-			transactions: []rpmTransaction{{words: rebaseB, killed: true}, {words: rebaseB, staged: stagedB(nil, nil)}}},
+			transactions: []transaction{{words: rebaseB, killed: true}, {words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "the daemon leaves as idle in between", want: wantB, done: 1,
-			transactions: []rpmTransaction{
+			transactions: []transaction{
 				{words: rebaseB, failure: "error: GDBus.Error:org.freedesktop.DBus.Error.NoReply: Remote peer disconnected"},
 				{words: rebaseB, staged: stagedB(nil, nil)},
 			}},
 		{name: "joins what an earlier process has begun", want: wantAll, done: 1,
-			set: func(h *rpmHost) {
+			set: func(h *fakeHost) {
 				words := "rpm-ostree " + rebaseB + " " + ostree.WithLock
 				h.unit = []string{words, words, words}
-				h.statuses = []rpmFixture{{busy: []string{"rebase", ":1.9", "/x"}}}
+				h.statuses = []fixture{{busy: []string{"rebase", ":1.9", "/x"}}}
 				h.stage(stagedB(nil, nil), "rpm-staged-locked")
 			},
-			transactions: []rpmTransaction{{words: swap, staged: doneAll}}},
+			transactions: []transaction{{words: swap, staged: doneAll}}},
 		{name: "cancels what an earlier process has begun for something else", want: wantB, done: 1,
-			set:          func(h *rpmHost) { h.unit = []string{"rpm-ostree rebase x", "rpm-ostree rebase x"} },
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
+			set:          func(h *fakeHost) { h.unit = []string{"rpm-ostree rebase x", "rpm-ostree rebase x"} },
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)}}},
 		{name: "a local ref", want: osimage.System{Image: "os/test"}, done: 1,
-			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: two,
+			transactions: []transaction{{words: "rebase os/test", staged: &deployment{OS: "testos", Checksum: two,
 				Base: one, Staged: true, Origin: "os/test"}}},
 			composed: osimage.Composed{Checksum: two, Origin: composed.Origin, Base: one}},
 		{name: "a commit that is there", want: osimage.System{Image: "lab:" + three}, done: 1,
-			transactions: []rpmTransaction{{words: "rebase :" + three, staged: &rpmDeployment{OS: "testos", Checksum: two,
+			transactions: []transaction{{words: "rebase :" + three, staged: &deployment{OS: "testos", Checksum: two,
 				Base: three, Staged: true, Origin: three}}},
 			composed: osimage.Composed{Checksum: two, Origin: composed.Origin, Base: three}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newRPMHost(t)
+				h := newFakeHost(t)
 				h.transactions = c.transactions
 				if c.set != nil {
 					c.set(h)
@@ -645,7 +645,7 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 					want = composed
 				}
 				want.Transactions = c.done
-				r := h.rpm()
+				r := h.driver()
 				got, err := r.Compose(t.Context(), c.want)
 				if err != nil || got != want || len(h.transactions) > 0 {
 					t.Fatalf("gave %+v, %v; asked for %q, left are %+v", got, err, h.asked, h.transactions)
@@ -674,8 +674,8 @@ func TestComposeGoesTheShortestWayAndHoldsWhatItGot(t *testing.T) {
 func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 	const imported = importedRefs + "/docker_3A__2F__2F_quay_2E_io/example/os_40_sha256_3A_"
 	const notFound = "error: Packages not found: old"
-	onB := func(packages ...string) *rpmDeployment { return stagedB(packages, nil) }
-	realtime := func(h *rpmHost, d rpmDeployment) rpmDeployment {
+	onB := func(packages ...string) *deployment { return stagedB(packages, nil) }
+	realtime := func(h *fakeHost, d deployment) deployment {
 		d.Packages, d.Removed = []string{"kernel-rt-core", "old"}, kernel
 		h.bootedIs = &d
 		return d
@@ -683,53 +683,53 @@ func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 	digest := strings.TrimPrefix(digestB, "sha256:")
 	for _, c := range []struct {
 		name         string
-		set          func(h *rpmHost)
+		set          func(h *fakeHost)
 		guess        osimage.System
 		choice       []string
 		removed      []string
-		transactions []rpmTransaction
+		transactions []transaction
 		done         int
 		fails        string
 	}{
 		{name: "the same", guess: osimage.System{Image: imageB, Packages: []string{"old"}}, choice: []string{"old"}, done: 1,
-			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")}}},
+			transactions: []transaction{{words: rebaseB + " --install=old", staged: onB("old")}}},
 		{name: "others, and both are there", guess: osimage.System{Image: imageB, Packages: []string{"old"}}, done: 2,
 			choice: []string{"new", "old"},
-			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")},
+			transactions: []transaction{{words: rebaseB + " --install=old", staged: onB("old")},
 				{words: "install --idempotent new", staged: onB("new", "old")}}},
 		{name: "others, and the old ones are gone", guess: osimage.System{Image: imageB, Packages: []string{"old"}}, done: 1,
 			choice: []string{"new"},
-			transactions: []rpmTransaction{
+			transactions: []transaction{
 				{words: rebaseB + " --install=old", failure: notFound, before: nil},
 				{words: rebaseB + " --install=new", staged: onB("new")}}},
 		{name: "others, of an image that was pulled before", choice: []string{"new"}, done: 1,
 			guess:        osimage.System{Image: imageB, Packages: []string{"old"}},
-			set:          func(h *rpmHost) { writeAll(t, h.root, map[string]string{imported + digest: three + "\n"}) },
-			transactions: []rpmTransaction{{words: rebaseB + " --install=new", staged: onB("new")}}},
+			set:          func(h *fakeHost) { writeAll(t, h.root, map[string]string{imported + digest: three + "\n"}) },
+			transactions: []transaction{{words: rebaseB + " --install=new", staged: onB("new")}}},
 		{name: "another kernel's, with the kernel", choice: []string{"kernel-rt-core"}, removed: kernel, done: 2,
 			guess: osimage.System{Image: imageB, Packages: []string{"kernel-rt-core", "old"}, Removed: kernel},
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: "override remove kernel kernel-core --install=kernel-rt-core",
 					staged: stagedB([]string{"kernel-rt-core"}, kernel)}}},
 		{name: "a kernel that stays has fewer", choice: []string{"kernel-rt-core"}, removed: kernel, done: 1,
 			guess: osimage.System{Image: imageB, Packages: []string{"kernel-rt-core", "old"}, Removed: kernel},
-			set:   func(h *rpmHost) { realtime(h, h.booted()) },
-			transactions: []rpmTransaction{{words: rebaseB, failure: notFound},
+			set:   func(h *fakeHost) { realtime(h, h.booted()) },
+			transactions: []transaction{{words: rebaseB, failure: notFound},
 				{words: rebaseB + " --uninstall=old", staged: stagedB([]string{"kernel-rt-core"}, kernel)}}},
 		{name: "the same, and they are nowhere", guess: osimage.System{Image: imageB, Packages: []string{"old"}},
 			choice: []string{"old"}, fails: "Packages not found: old",
-			transactions: []rpmTransaction{{words: rebaseB + " --install=old", failure: notFound}}},
+			transactions: []transaction{{words: rebaseB + " --install=old", failure: notFound}}},
 		{name: "others, and they are nowhere", guess: osimage.System{Image: imageB, Packages: []string{"old"}},
 			choice: []string{"new"}, fails: "Packages not found: new",
-			transactions: []rpmTransaction{{words: rebaseB + " --install=old", failure: notFound},
+			transactions: []transaction{{words: rebaseB + " --install=old", failure: notFound},
 				{words: rebaseB + " --install=new", failure: "error: Packages not found: new"}}},
 		{name: "none, of a release that nobody knows", guess: osimage.System{Image: imageB, Packages: []string{"old"}},
 			fails: "nothing is known of release " + three,
-			transactions: []rpmTransaction{{words: rebaseB + " --install=old", staged: onB("old")},
+			transactions: []transaction{{words: rebaseB + " --install=old", staged: onB("old")},
 				{words: cleanupWord}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := newRPMHost(t)
+			h := newFakeHost(t)
 			h.releases = map[string]string{one: one, two: three, three: three}
 			h.transactions = c.transactions
 			if len(c.transactions) > 1 || c.fails != "" {
@@ -741,7 +741,7 @@ func TestPackagesAreThoseOfTheReleaseThatIsGoneTo(t *testing.T) {
 			if c.set != nil {
 				c.set(h)
 			}
-			got, err := h.rpm().ComposeFor(t.Context(), c.guess, func(release []byte) ([]string, []string, error) {
+			got, err := h.driver().ComposeFor(t.Context(), c.guess, func(release []byte) ([]string, []string, error) {
 				if string(release) != three {
 					t.Errorf("asked for release %s", release)
 				}
@@ -776,32 +776,32 @@ func TestTransactionOfADeadClientIsCancelledOnlyIfItIsOurs(t *testing.T) {
 		name, text string
 		cancelled  int
 	}{
-		{"ours, for something else", under("rebase elsewhere", rpmClient), 1},
-		{"ours, for this", under(rebaseB+" "+ostree.WithLock, rpmClient), 0},
+		{"ours, for something else", under("rebase elsewhere", clientID), 1},
+		{"ours, for this", under(rebaseB+" "+ostree.WithLock, clientID), 0},
 		{"somebody else's", under("rebase elsewhere", "cli"), 0},
-		{"of one that has a name like ours", under("rebase elsewhere", rpmClient+"-2"), 0},
-		{"over meanwhile", "State: idle\nDeployments:\n  Initiator: client(id:" + rpmClient + " \n", 0},
+		{"of one that has a name like ours", under("rebase elsewhere", clientID+"-2"), 0},
+		{"over meanwhile", "State: idle\nDeployments:\n  Initiator: client(id:" + clientID + " \n", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newRPMHost(t)
+				h := newFakeHost(t)
 				h.text = c.text
-				busy := rpmFixture{busy: []string{"UpdateDeployment", ":1.28", "/x"}}
-				h.statuses = []rpmFixture{busy, busy, busy}
-				h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}}
-				if _, err := h.rpm().Compose(t.Context(), wantB); err != nil || h.cancelled != c.cancelled {
+				busy := fixture{busy: []string{"UpdateDeployment", ":1.28", "/x"}}
+				h.statuses = []fixture{busy, busy, busy}
+				h.transactions = []transaction{{words: rebaseB, staged: stagedB(nil, nil)}}
+				if _, err := h.driver().Compose(t.Context(), wantB); err != nil || h.cancelled != c.cancelled {
 					t.Errorf("gave %v; cancelled %d", err, h.cancelled)
 				}
 
 				// To drop it, nothing of ours is worth waiting for.
 				h.stage(nil, "")
-				h.text, h.cancelled, h.statuses = c.text, 0, []rpmFixture{busy, busy}
-				h.transactions = []rpmTransaction{{words: "cleanup -b"}}
+				h.text, h.cancelled, h.statuses = c.text, 0, []fixture{busy, busy}
+				h.transactions = []transaction{{words: "cleanup -b"}}
 				want := c.cancelled
-				if strings.Contains(c.text, "client(id:"+rpmClient+" dbus") {
+				if strings.Contains(c.text, "client(id:"+clientID+" dbus") {
 					want = 1
 				}
-				if err := h.rpm().Drop(t.Context()); err != nil || h.cancelled != want {
+				if err := h.driver().Drop(t.Context()); err != nil || h.cancelled != want {
 					t.Errorf("drop gave %v; cancelled %d", err, h.cancelled)
 				}
 			})
@@ -824,96 +824,96 @@ func TestNamesOfImportedImagesAreRead(t *testing.T) {
 
 //nolint:misspell // a registry's own word
 func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
-	busy := rpmTransaction{words: rebaseB, failure: "error: System transaction in progress"}
+	busy := transaction{words: rebaseB, failure: "error: System transaction in progress"}
 	refused := "error: Creating importer: dial tcp 10.0.0.1:443: connect: connection refused"
 	for _, c := range []struct {
 		name         string
-		set          func(h *rpmHost)
+		set          func(h *fakeHost)
 		want         osimage.System
-		transactions []rpmTransaction
+		transactions []transaction
 		class        ostree.Class
 		text         string
 	}{
 		{name: "the second of two", want: wantAll, class: ostree.Invalid, text: "rpm-ostree: Packages not found: usbguard",
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: swap, failure: "error: Packages not found: usbguard"}, {words: cleanupWord}}},
 		{name: "another image than asked for", want: wantB, class: ostree.Failed,
 			text: "the image is ostree-unverified-registry:" + imageA + " (" + digestA + ") instead of ostree-unverified-registry:" + imageB,
-			transactions: []rpmTransaction{{words: rebaseB, staged: &rpmDeployment{OS: "testos", Checksum: two, Staged: true,
+			transactions: []transaction{{words: rebaseB, staged: &deployment{OS: "testos", Checksum: two, Staged: true,
 				Container: "ostree-unverified-registry:" + imageA, Digest: digestA}}, {words: cleanupWord}}},
 		{name: "a package is missing", want: osimage.System{Image: imageB, Packages: []string{"a", "b"}}, class: ostree.Failed,
 			text: "the layered packages are a instead of a, b",
-			transactions: []rpmTransaction{
+			transactions: []transaction{
 				{words: rebaseB + " --install=a --install=b", staged: stagedB([]string{"a"}, nil)}, {words: cleanupWord}}},
 		{name: "a package is still there", want: wantAll, class: ostree.Failed,
 			text: "the packages left out are kernel instead of kernel, kernel-core",
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)},
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil)},
 				{words: swap, staged: stagedB(wantAll.Packages, kernel[:1])}, {words: cleanupWord}}},
 		{name: "it is not locked", want: wantB, class: ostree.Failed, text: "testos/" + two + ".0 is not locked",
-			transactions: []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), unlocked: true}, {words: cleanupWord}}},
+			transactions: []transaction{{words: rebaseB, staged: stagedB(nil, nil), unlocked: true}, {words: cleanupWord}}},
 		{name: "no credentials", want: wantB, class: ostree.NeedsAdmin,
 			text: "unauthorized; /etc/ostree/auth.json, the only file that is looked at, has no credentials for quay.io; " +
 				osimage.KubeletAuthPath + " has some: link /run/ostree/auth.json to it",
-			set: func(h *rpmHost) {
+			set: func(h *fakeHost) {
 				writeAll(t, h.root, map[string]string{
 					"/etc/ostree/auth.json": `{"auths":{"registry.example":{"auth":"eDp5"}}}`,
 					osimage.KubeletAuthPath: `{"auths":{"quay.io":{"auth":"eDp5"}}}`,
 				})
 			},
-			transactions: []rpmTransaction{{words: rebaseB, failure: "error: Creating importer: failed to invoke method " +
+			transactions: []transaction{{words: rebaseB, failure: "error: Creating importer: failed to invoke method " +
 				"OpenImage: failed to invoke method OpenImage: reading manifest in quay.io/example/os: unauthorized"}}},
 		{name: "nothing came of it", want: wantB, class: ostree.Failed, text: "nothing is staged",
-			transactions: []rpmTransaction{{words: rebaseB}}},
+			transactions: []transaction{{words: rebaseB}}},
 		{name: "somebody's changes are lost", want: wantB, class: ostree.Failed, text: "other local packages",
-			transactions: []rpmTransaction{{words: rebaseB, staged: func() *rpmDeployment {
+			transactions: []transaction{{words: rebaseB, staged: func() *deployment {
 				d := stagedB(nil, nil)
 				d.LocalPackages = []string{"sha256:foo"}
 				return d
 			}()}, {words: cleanupWord}}},
 		{name: "the local ref is another commit", want: osimage.System{Image: "os/test"}, class: ostree.Failed,
 			text: "os/test is commit " + one + ", and what rpm-ostree has staged is based on " + three,
-			transactions: []rpmTransaction{{words: "rebase os/test", staged: &rpmDeployment{OS: "testos", Checksum: two,
+			transactions: []transaction{{words: "rebase os/test", staged: &deployment{OS: "testos", Checksum: two,
 				Base: three, Staged: true, Origin: "os/test"}}, {words: cleanupWord}}},
 		{name: "a driver", want: wantB, class: ostree.NeedsAdmin, text: "Zincati (zincati.service)",
-			set: func(h *rpmHost) {
-				h.status.driver = &rpmDriver{Name: "Zincati", Unit: "zincati.service"}
+			set: func(h *fakeHost) {
+				h.status.driver = &updateDriver{Name: "Zincati", Unit: "zincati.service"}
 				h.units["zincati.service"] = "active"
 			}},
 		{name: "a pinned one of other changes", want: wantB, class: ostree.NeedsAdmin, text: three + ".0 stands before the booted one",
-			set: func(h *rpmHost) {
-				h.status.before = []rpmDeployment{{OS: "testos", Checksum: three, Pinned: true,
-					rpmOthers: rpmOthers{LocalPackages: []string{"x"}}}}
+			set: func(h *fakeHost) {
+				h.status.before = []deployment{{OS: "testos", Checksum: three, Pinned: true,
+					localChanges: localChanges{LocalPackages: []string{"x"}}}}
 			}},
 		{name: "layering is locked", want: osimage.System{Packages: []string{"a"}}, class: ostree.NeedsAdmin, text: "LockLayering",
-			transactions: []rpmTransaction{{words: "install --idempotent a",
+			transactions: []transaction{{words: "install --idempotent a",
 				failure: "error: Cannot operate; `LockLayering=true` in configuration."}}},
 		{name: "a commit that is not there", want: osimage.System{Image: "dddddddddddddddddddddddddddddddd" +
 			"dddddddddddddddddddddddddddddddd"}, class: ostree.Invalid, text: "not in the repository"},
 		{name: "the network stays away", want: wantB, class: ostree.Retryable, text: "connection refused",
-			transactions: slices.Repeat([]rpmTransaction{{words: rebaseB, failure: refused}}, 6)},
+			transactions: slices.Repeat([]transaction{{words: rebaseB, failure: refused}}, 6)},
 		{name: "others never end", want: wantB, class: ostree.Retryable, text: "System transaction in progress",
-			transactions: slices.Repeat([]rpmTransaction{busy}, int(rpmPatience/ostree.UnitPoll)+2)},
+			transactions: slices.Repeat([]transaction{busy}, int(busyPatience/ostree.UnitPoll)+2)},
 		{name: "others never end, says the status", want: wantB, class: ostree.Retryable, text: "upgrade for the client :1.7",
-			set: func(h *rpmHost) { h.status.busy = []string{"upgrade", ":1.7", "/x"} }},
+			set: func(h *fakeHost) { h.status.busy = []string{"upgrade", ":1.7", "/x"} }},
 		{name: "the daemon never comes", want: wantB, class: ostree.Retryable, text: "unit failed",
-			set: func(h *rpmHost) {
+			set: func(h *fakeHost) {
 				h.status.failure = "error: Could not activate remote peer 'org.projectatomic.rpmostree1': unit failed"
 			}},
 		{name: "the daemon never hears what ostree has done", want: wantB, class: ostree.Retryable, text: "does not see",
-			set: func(h *rpmHost) { h.statuses = slices.Repeat([]rpmFixture{{staged: stagedB(nil, nil)}}, statusTries) }},
+			set: func(h *fakeHost) { h.statuses = slices.Repeat([]fixture{{staged: stagedB(nil, nil)}}, statusTries) }},
 		{name: "the client always dies", want: wantB, class: ostree.Retryable,
-			transactions: slices.Repeat([]rpmTransaction{{words: rebaseB, killed: true}}, lostTries+1)},
+			transactions: slices.Repeat([]transaction{{words: rebaseB, killed: true}}, lostTries+1)},
 		{name: "not an ostree host", want: wantB, class: ostree.NeedsAdmin, text: "This system was not booted via libostree.",
-			set: func(h *rpmHost) { h.status.failure = "error: This system was not booted via libostree." }},
+			set: func(h *fakeHost) { h.status.failure = "error: This system was not booted via libostree." }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newRPMHost(t)
+				h := newFakeHost(t)
 				h.transactions = c.transactions
 				if c.set != nil {
 					c.set(h)
 				}
-				_, err := h.rpm().Compose(t.Context(), c.want)
+				_, err := h.driver().Compose(t.Context(), c.want)
 				if ostree.ClassOf(err) != c.class || err == nil || !strings.Contains(err.Error(), c.text) {
 					t.Errorf("failed with %q: %v", ostree.ClassOf(err), err)
 				}
@@ -933,11 +933,11 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 
 func TestContextThatEndsLeavesTheTransactionToTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newRPMHost(t)
+		h := newFakeHost(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("another configuration is wanted")
-		h.transactions = []rpmTransaction{{words: rebaseB, before: func() { cancel(why) }}}
-		if _, err := h.rpm().Compose(ctx, wantB); !errors.Is(err, why) || ostree.ClassOf(err) != ostree.Retryable {
+		h.transactions = []transaction{{words: rebaseB, before: func() { cancel(why) }}}
+		if _, err := h.driver().Compose(ctx, wantB); !errors.Is(err, why) || ostree.ClassOf(err) != ostree.Retryable {
 			t.Errorf("gave %v", err)
 		}
 		if len(h.asked) != 1 {
@@ -948,17 +948,17 @@ func TestContextThatEndsLeavesTheTransactionToTheNextCall(t *testing.T) {
 
 func TestProgressIsTheLastLineOfTheOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newRPMHost(t)
+		h := newFakeHost(t)
 		var said []string
-		h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil), before: func() {
+		h.transactions = []transaction{{words: rebaseB, staged: stagedB(nil, nil), before: func() {
 			for _, text := range []string{"Pulling manifest\n", "Pulling manifest\n[1/3] Fetching\r[2/3] Fetching\n\n", ""} {
 				if text != "" {
-					writeAll(t, h.root, map[string]string{"/run/" + rpmUnit + ".stdout": text})
+					writeAll(t, h.root, map[string]string{"/run/" + transactionUnit + ".stdout": text})
 				}
 				<-time.After(ostree.UnitPoll * 3 / 2)
 			}
 		}}}
-		r := h.rpm()
+		r := h.driver()
 		r.Progress = func(text string) { said = append(said, text) }
 		if _, err := r.Compose(t.Context(), wantB); err != nil {
 			t.Fatal(err)
@@ -970,8 +970,8 @@ func TestProgressIsTheLastLineOfTheOutput(t *testing.T) {
 }
 
 func TestPresentMissesACommitThatNothingHolds(t *testing.T) {
-	h := newRPMHost(t)
-	r := h.rpm()
+	h := newFakeHost(t)
+	r := h.driver()
 	for _, c := range []struct {
 		checksum string
 		set      func()
@@ -998,9 +998,9 @@ func TestPresentMissesACommitThatNothingHolds(t *testing.T) {
 
 func TestDropLetsGoOfTheRefs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newRPMHost(t)
-		r := h.rpm()
-		h.transactions = []rpmTransaction{{words: rebaseB, staged: stagedB(nil, nil)}, {words: "cleanup -b"}}
+		h := newFakeHost(t)
+		r := h.driver()
+		h.transactions = []transaction{{words: rebaseB, staged: stagedB(nil, nil)}, {words: "cleanup -b"}}
 		if _, err := r.Compose(t.Context(), wantB); err != nil {
 			t.Fatal(err)
 		}
@@ -1050,7 +1050,7 @@ func TestFailedFinalizationIsTold(t *testing.T) {
 			}
 			return nil, errStatus
 		}
-		tools := &ostree.Tools{Root: root, Units: &rpmHost{t: t, units: map[string]string{"ostree-boot-complete.service": c.state}}}
+		tools := &ostree.Tools{Root: root, Units: &fakeHost{t: t, units: map[string]string{"ostree-boot-complete.service": c.state}}}
 		if got, err := New(run, tools, ostree.NewPlain(run, root)).FailedFinalization(t.Context()); got != c.want || err != nil {
 			t.Errorf("%s: %q, %v", c.name, got, err)
 		}

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+// Package layout turns a configuration into the paths that it means on one host: files, links, units with their
+// enablement, keys and passwords, and what of a former configuration goes, or comes back from the vendor or an admin.
+// Nothing is written; a transaction brings the paths to the host:
+//
+//	l, err := layout.Make(layout.View{Host: root}, configuration, former, made)
+//	for _, want := range l.Wants { ... }
+package layout
 
 import (
 	"errors"
@@ -18,30 +24,32 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-const (
-	unitDir       = "/etc/systemd/system"
-	shadowPath    = "/etc/shadow"
-	currentConfig = transaction.ConfigDir + "/currentconfig"
-)
+// ShadowPath has the host's password hashes.
+const ShadowPath = "/etc/shadow"
 
-// compiler turns a configuration into the paths that the configuration means on one host. Everything in which two hosts
-// with one configuration differ (ids, homes, labels, presets, vendor defaults) is decided here.
-type compiler struct {
-	view     view
+const currentConfig = transaction.ConfigDir + "/currentconfig"
+
+// Layout is the paths of a configuration on one host. Everything in which two hosts with one configuration differ (ids,
+// homes, labels, presets, vendor defaults) is decided here.
+type Layout struct {
+	Wants []files.Want
+	// Made are the directories that are needed only as parents of wants.
+	Made []string
+	// Warnings are for people: what of an admin's is not kept.
+	Warnings []string
+
+	view     View
 	accounts *files.Accounts
 	labels   *files.Labels
 	cfg, old *machineconfig.Config // old is nil on a host that was never configured
-
-	wants    []files.Want
-	at       map[string]int    // resolved path -> index in wants
-	dirs     map[string]string // what resolve found so far: many paths share few directories
-	made     []string          // directories made only as parents; at the end those still needed
-	links    map[string]bool   // see linkedByOld
-	warnings []string
+	at       map[string]int        // resolved path -> index in Wants
+	dirs     map[string]string     // what resolve found so far: many paths share few directories
+	links    map[string]bool       // see linkedByOld
 }
 
-// compile takes, beside the configurations, the directories that were made only as parents of paths of old.
-func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, error) {
+// Make takes, beside the configurations, the directories that were made only as parents of paths of old. On a host that
+// was never configured, old is nil.
+func Make(v View, cfg, old *machineconfig.Config, made []string) (*Layout, error) {
 	accounts, err := v.base().Accounts()
 	if err != nil {
 		return nil, fmt.Errorf("reading the host's users: %w", err)
@@ -50,8 +58,8 @@ func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, 
 	if err != nil {
 		return nil, fmt.Errorf("reading SELinux policy: %w", err)
 	}
-	c := &compiler{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old,
-		at: map[string]int{}, dirs: map[string]string{}, made: made}
+	c := &Layout{view: v, accounts: accounts, labels: labels, cfg: cfg, old: old,
+		at: map[string]int{}, dirs: map[string]string{}, Made: made}
 	for _, do := range []func() error{c.storage, c.units, c.users, c.release, c.originals, c.pointer} {
 		if err := do(); err != nil {
 			return nil, err
@@ -62,11 +70,11 @@ func compile(v view, cfg, old *machineconfig.Config, made []string) (*compiler, 
 
 // emptied removes directories that hold no wanted path any more. The removal is tried once: a directory that others use
 // by then is theirs.
-func (c *compiler) emptied() error {
-	made := c.made
-	c.made = nil
+func (c *Layout) emptied() error {
+	made := c.Made
+	c.Made = nil
 	needed := map[string]bool{}
-	for _, w := range c.wants {
+	for _, w := range c.Wants {
 		if w.Node.Type == files.Absent && !w.Exists && w.HardTo == "" {
 			continue
 		}
@@ -76,7 +84,7 @@ func (c *compiler) emptied() error {
 	}
 	for _, dir := range made {
 		if needed[dir] || c.old == c.cfg || under(dir, transaction.ConfigDir) {
-			c.made = append(c.made, dir)
+			c.Made = append(c.Made, dir)
 			continue
 		}
 		n, err := c.view.Inspect(dir)
@@ -98,7 +106,7 @@ func (c *compiler) emptied() error {
 
 // want adds w, labelled as the SELinux policy demands. Two wants for one place, however the path is spelled, are a
 // mistake of the configuration.
-func (c *compiler) want(w files.Want) error {
+func (c *Layout) want(w files.Want) error {
 	w.Path = path.Clean(w.Path)
 	at, err := c.resolve(w.Path)
 	if err != nil {
@@ -110,12 +118,12 @@ func (c *compiler) want(w files.Want) error {
 		}
 	}
 	if i, dup := c.at[at]; dup {
-		other := c.wants[i]
+		other := c.Wants[i]
 		if w.Exists || reflect.DeepEqual(other.Node, w.Node) && other.HardTo == w.HardTo {
 			return nil
 		}
 		if other.Exists {
-			c.wants[i] = w
+			c.Wants[i] = w
 			return nil
 		}
 		return fmt.Errorf("%s %s and %s %s are one path on this host", other.Kind, other.Path, w.Kind, w.Path)
@@ -123,18 +131,18 @@ func (c *compiler) want(w files.Want) error {
 	if w.Node.Type != files.Absent && w.Node.Label == "" && w.HardTo == "" {
 		w.Node.Label = c.labels.Of(at, w.Node.Type)
 	}
-	c.at[at] = len(c.wants)
-	c.wants = append(c.wants, w)
+	c.at[at] = len(c.Wants)
+	c.Wants = append(c.Wants, w)
 	return nil
 }
 
 // resolve returns what Root.Resolve of the host returns, with one question per directory.
-func (c *compiler) resolve(name string) (string, error) {
+func (c *Layout) resolve(name string) (string, error) {
 	name = path.Clean("/" + name)
 	dir, base := path.Split(name)
 	at, known := c.dirs[dir]
 	if !known {
-		whole, err := c.view.host.Resolve(name)
+		whole, err := c.view.Host.Resolve(name)
 		if err != nil || base == "" {
 			return whole, err
 		}
@@ -144,13 +152,13 @@ func (c *compiler) resolve(name string) (string, error) {
 	return path.Join(at, base), nil
 }
 
-func (c *compiler) has(name string) (bool, error) {
+func (c *Layout) has(name string) (bool, error) {
 	at, err := c.resolve(name)
 	_, ok := c.at[at]
 	return ok, err
 }
 
-func (c *compiler) storage() error {
+func (c *Layout) storage() error {
 	for _, d := range c.cfg.Directories {
 		uid, gid, err := c.owner("directories", d.Path, d.Owner)
 		if err != nil {
@@ -195,10 +203,10 @@ func (c *compiler) storage() error {
 	return nil
 }
 
-// linkable refuses an enablement link in the place of a directory that holds something: the directory would have to go,
+// Linkable refuses an enablement link in the place of a directory that holds something: the directory would have to go,
 // and its owner is unknown. systemd ignores anything but a link there, so the unit would never start.
-func (c *compiler) linkable() error {
-	for _, w := range c.wants {
+func (c *Layout) Linkable() error {
+	for _, w := range c.Wants {
 		if w.Aspect != files.Enabled || w.Node.Type != files.Symlink {
 			continue
 		}
@@ -222,7 +230,7 @@ func (c *compiler) linkable() error {
 }
 
 // owner resolves names by the host's users, never by those of the machine or container that this process runs in.
-func (c *compiler) owner(list, name string, o machineconfig.Owner) (uid, gid int, err error) {
+func (c *Layout) owner(list, name string, o machineconfig.Owner) (uid, gid int, err error) {
 	switch {
 	case o.UID != nil:
 		uid = *o.UID
@@ -248,7 +256,7 @@ func (c *compiler) owner(list, name string, o machineconfig.Owner) (uid, gid int
 	return uid, gid, nil
 }
 
-func (c *compiler) units() error {
+func (c *Layout) units() error {
 	before := map[string]machineconfig.Unit{}
 	if c.old != nil {
 		for _, u := range c.old.Units {
@@ -280,7 +288,7 @@ func (c *compiler) units() error {
 	if err != nil {
 		return fmt.Errorf("systemd.units: %w", err)
 	}
-	c.warnings = append(c.warnings, warnings...)
+	c.Warnings = append(c.Warnings, warnings...)
 	for _, w := range wants {
 		if err := c.want(w); err != nil {
 			return err
@@ -289,7 +297,8 @@ func (c *compiler) units() error {
 	return c.releaseLinks(released)
 }
 
-func managedUsers(cfg *machineconfig.Config) []sshkeys.User {
+// ManagedUsers returns the users of a configuration whose keys and passwords are managed.
+func ManagedUsers(cfg *machineconfig.Config) []sshkeys.User {
 	var out []sshkeys.User
 	if cfg == nil {
 		return nil
@@ -300,8 +309,8 @@ func managedUsers(cfg *machineconfig.Config) []sshkeys.User {
 	return out
 }
 
-func (c *compiler) users() error {
-	users, previous := managedUsers(c.cfg), managedUsers(c.old)
+func (c *Layout) users() error {
+	users, previous := ManagedUsers(c.cfg), ManagedUsers(c.old)
 	if len(users) == 0 && len(previous) == 0 {
 		return nil
 	}
@@ -319,7 +328,7 @@ func (c *compiler) users() error {
 			return err
 		}
 	}
-	current, err := c.view.ReadFile(shadowPath)
+	current, err := c.view.ReadFile(ShadowPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		current, err = nil, nil
 	}
@@ -330,19 +339,19 @@ func (c *compiler) users() error {
 	if err != nil || len(touched) == 0 {
 		return err
 	}
-	n, err := c.view.Inspect(shadowPath)
+	n, err := c.view.Inspect(ShadowPath)
 	if err != nil {
 		return err
 	}
 	if n.Type != files.Regular {
-		return fmt.Errorf("passwd.users: setting the password of %s: %s is %s on this host", touched[0], shadowPath, n.Type)
+		return fmt.Errorf("passwd.users: setting the password of %s: %s is %s on this host", touched[0], ShadowPath, n.Type)
 	}
 	n.Data = edited
-	return c.want(files.Want{Path: shadowPath, Node: n, Kind: "password", Name: strings.Join(touched, " ")})
+	return c.want(files.Want{Path: ShadowPath, Node: n, Kind: "password", Name: strings.Join(touched, " ")})
 }
 
 // pointer makes the configuration readable at the path where people look for it.
-func (c *compiler) pointer() error {
+func (c *Layout) pointer() error {
 	return c.want(files.Want{Path: currentConfig,
 		Node: files.Node{Type: files.Symlink, Target: transaction.ConfigPath(c.cfg.Digest)}})
 }

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/noderefit/noderefit/files"
+	"github.com/noderefit/noderefit/machineconfig"
+)
+
+// Writable refuses paths in the OS image: /usr is read-only, and its files are shared with all other deployments and
+// with the repository that they come from.
+func (c *Layout) Writable() error {
+	places, err := c.view.places(c.Wants)
+	if err != nil {
+		return err
+	}
+	for _, w := range c.Wants {
+		if at := places[w.Path]; under(at, "/usr") {
+			return fmt.Errorf("%s: %s is part of the OS image, which no configuration can change", w.Subject(), at)
+		}
+	}
+	return nil
+}
+
+// Carried returns the wants that a deployment carries.
+func (c *Layout) Carried() ([]files.Want, error) { return c.where(carries) }
+
+// Below returns the wants whose place is in a directory.
+func (c *Layout) Below(dir string) ([]files.Want, error) {
+	return c.where(func(at string) bool { return under(at, dir) })
+}
+
+// where returns the wants whose place fits.
+func (c *Layout) where(fits func(at string) bool) ([]files.Want, error) {
+	places, err := c.view.places(c.Wants)
+	if err != nil {
+		return nil, err
+	}
+	var out []files.Want
+	for _, w := range c.Wants {
+		if fits(places[w.Path]) {
+			out = append(out, w)
+		}
+	}
+	return out, nil
+}
+
+// Beside returns the wants that no deployment carries. It refuses a path whose file system is empty after the boot that
+// the update needs.
+func (c *Layout) Beside() ([]files.Want, error) {
+	places, err := c.view.places(c.Wants)
+	if err != nil {
+		return nil, err
+	}
+	var out []files.Want
+	for _, w := range c.Wants {
+		at := places[w.Path]
+		if carries(at) {
+			continue
+		}
+		for _, dir := range []string{"/run", "/tmp", "/dev", "/proc", "/sys"} {
+			if under(at, dir) {
+				return nil, fmt.Errorf("%s: %s does not survive the reboot that this update needs", w.Subject(), dir)
+			}
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}
+
+// Only leaves the wants for some files of the configuration, for what an admin had at their paths, and for directories
+// that were made for them.
+func (c *Layout) Only(some []machineconfig.Delivery, made []string) error {
+	about := map[string]bool{}
+	for _, f := range some {
+		at, err := c.resolve(f.Path)
+		if err != nil {
+			return fmt.Errorf("file %s: %w", f.Path, err)
+		}
+		about[f.Path], about[origPath(at)] = true, true
+	}
+	for _, dir := range made {
+		about[dir] = true
+	}
+	c.Wants = slices.DeleteFunc(c.Wants, func(w files.Want) bool { return !about[w.Path] || w.Exists })
+	return nil
+}
