@@ -234,7 +234,7 @@ func (r *Root) Read(name string) (Node, error) {
 	return n, err
 }
 
-// contents reads at most most bytes: a file may grow meanwhile, and files of /proc have no size.
+// contents limits its read to most bytes: a file may grow meanwhile, and files of /proc have no size.
 func contents(h *os.File, name string, most int64) ([]byte, error) {
 	st, err := h.Stat()
 	if err != nil {

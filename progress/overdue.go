@@ -47,8 +47,8 @@ func (n *Node) awaited() bool {
 // saidForm begins the digest of annotations.
 const saidForm = "annotations:"
 
-// said returns a digest of what a Node's agent wrote. The digest is of the raw annotations. So it does not depend on the
-// fields that this release reads.
+// said returns a digest of what a Node's agent wrote. The digest is of the raw annotations, so that it does not depend
+// on the fields that this release reads.
 func said(annotations map[string]string) string {
 	own := map[string]string{}
 	for key, value := range annotations {

@@ -163,7 +163,8 @@ func sameJSON(a, b []byte) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// Write creates a MachineConfig, or changes the existing one, to the result of Onto. is is nil if none exists.
+// Write creates a MachineConfig, or changes the existing one, to the result of Onto. The parameter is, the existing
+// one, may be nil.
 func Write(ctx context.Context, c client.Writer, is, to *mcfgv1.MachineConfig) error {
 	switch {
 	case is == nil:
