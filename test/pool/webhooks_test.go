@@ -3,62 +3,13 @@
 package pool
 
 import (
-	"context"
-	"encoding/pem"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/noderefit/noderefit/api"
 )
-
-// hangs has the API server ask a webhook that does not answer about all writes of a resource that fit a condition, in
-// CEL, and returns what ends that.
-func (l *lab) hangs(group, version, condition string, resources ...string) (end func()) {
-	l.t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then it is seen that the client has gone
-		<-r.Context().Done()
-	}))
-	l.t.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
-	})
-	none, fail, url := admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Fail, server.URL
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "hangs"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "hangs.example.com", SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
-			TimeoutSeconds: new(int32(1)),
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(
-				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
-			MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "c", Expression: condition}},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{
-					admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete},
-				Rule: admissionregistrationv1.Rule{
-					APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources,
-				},
-			}},
-		}},
-	}
-	webhooks := l.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	if _, err := webhooks.Create(l.ctx, config, metav1.CreateOptions{}); err != nil {
-		l.t.Fatal(err)
-	}
-	end = func() {
-		_ = webhooks.Delete(context.Background(), config.Name, metav1.DeleteOptions{})
-	}
-	l.t.Cleanup(end)
-	return end
-}
 
 // requested counts the requests of our controllers since a time.
 func (l *lab) requested(since time.Time) int {
@@ -108,7 +59,7 @@ func TestWritesThatAWebhookHoldsUpAreNamedAndGoOnAfterIt(t *testing.T) {
 			},
 		}, {"Events", "events.k8s.io", "v1", "true", []string{"events"}, nil},
 	} {
-		end := l.hangs(c.group, c.version, c.condition, c.resources...)
+		end := l.Hang(l.t, c.group, c.version, c.condition, c.resources...)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // the API server reads it later, and no write would say so
 		begin := time.Now()
 		l.motd(string(rune('1'+i)), "worker")
@@ -142,7 +93,7 @@ func TestALeaseThatAWebhookHoldsUpEndsItsHolderAndIsTakenAgain(t *testing.T) {
 	l.namespace()
 	first := l.controller()
 	l.updated("worker", "rendered-worker-b")
-	end := l.hangs("coordination.k8s.io", "v1", `request.namespace == "`+api.Namespace+`"`, "leases")
+	end := l.Hang(l.t, "coordination.k8s.io", "v1", `request.namespace == "`+api.Namespace+`"`, "leases")
 	begin := time.Now()
 	ended := make(chan error, 1)
 	go func() { ended <- first.cmd.Wait() }()
