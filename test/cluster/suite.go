@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/noderefit/noderefit/test/lab"
 )
 
 // Suite is what the tests of a package share: a directory, and a control plane that starts once a test asks for it.
@@ -44,7 +46,7 @@ func (s *Suite) run(m *testing.M) (code int, err error) {
 	if s.dir, err = os.MkdirTemp("", "noderefit-suite-"); err != nil {
 		return 1, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+	defer func() { err = errors.Join(err, lab.RemoveTree(s.dir)) }()
 	code = m.Run()
 	if s.cluster != nil {
 		err = s.cluster.Stop()

@@ -186,7 +186,7 @@ func TestAFirstbootThatIsKilledAgainAndAgainEndsWithOneReboot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	n := made(ctx, t, `{"kernelArguments":["refit.first=1"],`+hostConfig+`}`)
-	faulty, err := os.ReadFile(program("faulty"))
+	faulty, err := os.ReadFile(faultyAgent())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestAMachineWhoseFirstConfigurationIsBadGoesBackAndStartsNoKubelet(t *testi
 	}
 	// The unit tries on, and is no reason to boot again. It may have the lock at the moment.
 	stdout, said, exit, err := n.Agent(ctx, "firstboot")
-	for err == nil && exit == 5 && ctx.Err() == nil {
+	for tick := time.NewTicker(100 * time.Millisecond); err == nil && exit == 5 && ctx.Err() == nil; <-tick.C {
 		stdout, said, exit, err = n.Agent(ctx, "firstboot")
 	}
 	if err != nil || exit != 3 || !strings.Contains(said, "quarantined") {

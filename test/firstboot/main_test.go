@@ -39,7 +39,7 @@ import (
 // token is what a machine shows to the server.
 const token = "abcdef.0123456789abcdef"
 
-// bin has the programs, and in faulty the agent with its fault points.
+// bin has the programs; faultyAgent is the agent with its fault points.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -60,6 +60,8 @@ func TestMain(m *testing.M) {
 }
 
 func program(name string) string { return filepath.Join(bin, name) }
+
+func faultyAgent() string { return program("faulty/machine-config-daemon") }
 
 func itoa(n int) string { return strconv.Itoa(n) }
 

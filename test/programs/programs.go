@@ -11,7 +11,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path"
@@ -32,8 +31,13 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(strings.Join(flags, "\n")))
-	shared := filepath.Join(root, ".cache", "programs", hex.EncodeToString(sum[:6]))
+	// Outside of the module: go test would take a file in there for an input of the test, and its build for a change.
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	sum := sha256.Sum256([]byte(root + "\n" + strings.Join(flags, "\n")))
+	shared := filepath.Join(cache, "noderefit-programs", hex.EncodeToString(sum[:6]))
 	if err := os.MkdirAll(shared, 0o755); err != nil {
 		return "", err
 	}
@@ -57,7 +61,7 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 		return "", fmt.Errorf("building %s: %w: %s", folder, err, text)
 	}
 	to := filepath.Join(dir, name)
-	return to, install(built, to)
+	return to, install(ctx, built, to)
 }
 
 // All builds all programs of cmd/ into dir.
@@ -78,22 +82,16 @@ func All(ctx context.Context, dir string) error {
 	return nil
 }
 
-// install copies a program: a test may run it for an hour, while another build replaces the one that is shared.
-func install(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
+// install copies a program: a test may run the copy for an hour, while another build replaces the shared one. A child
+// does the copying, because no process can run a program that this process has open for writing.
+func install(ctx context.Context, from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
+	if text, err := exec.CommandContext(ctx, "cp", "--remove-destination", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copying %s: %w: %s", from, err, text)
 	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	return nil
 }
 
 // repository finds this module above the working directory.
