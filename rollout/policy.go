@@ -179,6 +179,7 @@ func (b *Book) Follow(pools []*progress.Pool, now time.Time, self string) {
 			}
 			p.Rules = progress.Rules{Policy: mine[0].name, FailureBudget: budget} // kept asks by this budget
 			p.Rules.Hold, p.Rules.Orders, p.Rules.Note = conflict(p, mine), kept(p), mine[0].note()
+			p.Rules.Note.FailureBudget = new(intstr.FromInt(budget))
 		}
 	}
 	for _, j := range judges {

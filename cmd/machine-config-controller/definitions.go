@@ -60,7 +60,10 @@ type definitionWatch struct {
 	log logr.Logger
 	// served are the resources that the cluster has had. absent are those that were missing when the controllers began.
 	served, absent map[string]bool
-	said           []string
+	// elected is closed once this process leads. ruled are the late definitions that were there while it led.
+	elected <-chan struct{}
+	ruled   map[string]bool
+	said    []string
 	missing        *prometheus.GaugeVec
 }
 
@@ -72,6 +75,7 @@ func newDefinitionWatch(mgr ctrl.Manager) (*definitionWatch, error) {
 	}
 	d := &definitionWatch{
 		api: kube.CoreV1().RESTClient(), log: mgr.GetLogger(), served: map[string]bool{}, absent: map[string]bool{},
+		elected: mgr.Elected(), ruled: map[string]bool{},
 		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "noderefit_definition_missing",
 			Help: "Whether a definition that the controllers need, or have read objects of, is not there.",
@@ -94,15 +98,19 @@ func (d *definitionWatch) had(resource string) bool { return !d.absent[resource]
 // NeedLeaderElection returns false: every process checks, because each has its own watches.
 func (d *definitionWatch) NeedLeaderElection() bool { return false }
 
-// Start checks until ctx ends. It also ends when a late definition has come that only a new process can use.
+// Start checks until ctx ends. Start also ends with an error where only a new process can go on: when a late definition
+// has come, and when a late definition has gone before this process led. A process that then leads would wait for the
+// definition for ever, because it fills its caches only as the leader.
 func (d *definitionWatch) Start(ctx context.Context) error {
-	for {
+	for elected := d.elected; ; {
 		if err := d.look(ctx); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-elected:
+			elected = nil // one look at once: what is there now is there while this process leads
 		case <-time.After(definitionsPace):
 		}
 	}
@@ -123,6 +131,12 @@ func (d *definitionWatch) look(ctx context.Context) error {
 			now[r.Name] = true
 		}
 	}
+	leads := false
+	select {
+	case <-d.elected:
+		leads = true
+	default:
+	}
 	var missing []string
 	for _, one := range ourDefinitions {
 		name := one.resource
@@ -130,6 +144,11 @@ func (d *definitionWatch) look(ctx context.Context) error {
 			return fmt.Errorf("watching %s: the cluster has had the definition only since this process began, which ends "+
 				"to be started anew", name)
 		}
+		if one.late && d.served[name] && !now[name] && !d.ruled[name] {
+			return fmt.Errorf("watching %s: the definition was deleted before this process led, which ends to be started anew",
+				name)
+		}
+		d.ruled[name] = d.ruled[name] || now[name] && leads
 		d.served[name] = d.served[name] || now[name]
 		gone := !now[name] && (one.required || d.served[name])
 		if gone {

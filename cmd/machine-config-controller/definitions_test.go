@@ -20,31 +20,10 @@ import (
 func TestDefinitionsThatWentAreCountedAndOneThatComesLateEndsTheProcess(t *testing.T) {
 	var served []string
 	broken := false
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}}
-		for _, one := range ourDefinitions {
-			if r.URL.Path == "/apis/"+one.gv.String() && slices.Contains(served, one.resource) {
-				list.APIResources = append(list.APIResources, metav1.APIResource{Name: one.resource})
-			}
-		}
-		w.Header().Set("Content-Type", "application/json")
-		switch {
-		case broken:
-			w.WriteHeader(http.StatusInternalServerError)
-		case len(list.APIResources) == 0:
-			w.WriteHeader(http.StatusNotFound)
-		default:
-			_ = json.NewEncoder(w).Encode(list)
-		}
-	}))
-	defer server.Close()
-	kube, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := definitionsOf(t, &served, &broken)
 	d := &definitionWatch{
-		api: kube.CoreV1().RESTClient(), log: logr.Discard(), served: map[string]bool{},
-		absent:  map[string]bool{"rolloutpolicies": true, "nodehooks": true},
+		api: api, log: logr.Discard(), served: map[string]bool{},
+		absent:  map[string]bool{"rolloutpolicies": true, "nodehooks": true}, ruled: map[string]bool{},
 		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "missing", Help: "of the test"}, []string{"resource"}),
 	}
 	needed := []string{"machineconfigs", "machineconfigpools", "machineconfignodes"}
@@ -73,6 +52,69 @@ func TestDefinitionsThatWentAreCountedAndOneThatComesLateEndsTheProcess(t *testi
 			if want := slices.Contains(step.missing, one.resource); step.ends == "" && (gauge == 1) != want {
 				t.Errorf("%s: missing %s: %v, want %v", step.name, one.resource, gauge, want)
 			}
+		}
+	}
+}
+
+// definitionsOf is an API server that serves definitions.
+func definitionsOf(t *testing.T, served *[]string, broken *bool) rest.Interface {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}}
+		for _, one := range ourDefinitions {
+			if r.URL.Path == "/apis/"+one.gv.String() && slices.Contains(*served, one.resource) {
+				list.APIResources = append(list.APIResources, metav1.APIResource{Name: one.resource})
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case *broken:
+			w.WriteHeader(http.StatusInternalServerError)
+		case len(list.APIResources) == 0:
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			_ = json.NewEncoder(w).Encode(list)
+		}
+	}))
+	t.Cleanup(server.Close)
+	kube, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kube.CoreV1().RESTClient()
+}
+
+// A process fills its caches once it leads. What it saw at its start and what is gone by then it would wait for.
+func TestAStandbyEndsWhenADefinitionGoesBeforeItLeads(t *testing.T) {
+	needed := []string{"machineconfigs", "machineconfigpools", "machineconfignodes"}
+	all := append([]string{"rolloutpolicies"}, needed...)
+	for name, c := range map[string]struct {
+		steps []string // what happens between the looks: lead, gone, back
+		ends  bool
+	}{
+		"the definition stays":                   {[]string{"", "lead", ""}, false},
+		"it goes while another leads":            {[]string{"", "gone"}, true},
+		"it goes as this process begins to lead": {[]string{"", "lead gone"}, true},
+		"it goes while this process leads":       {[]string{"", "lead", "gone"}, false},
+	} {
+		served, broken, elected := all, false, make(chan struct{})
+		d := &definitionWatch{
+			api: definitionsOf(t, &served, &broken), log: logr.Discard(), served: map[string]bool{"rolloutpolicies": true},
+			absent: map[string]bool{"controllerconfigs": true}, elected: elected, ruled: map[string]bool{},
+			missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "missing", Help: "of the test"}, []string{"resource"}),
+		}
+		var err error
+		for _, step := range c.steps {
+			if strings.Contains(step, "lead") {
+				close(elected)
+			}
+			if strings.Contains(step, "gone") {
+				served = needed
+			}
+			err = d.look(t.Context())
+		}
+		if (err != nil) != c.ends || err != nil && !strings.Contains(err.Error(), "watching rolloutpolicies") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

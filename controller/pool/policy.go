@@ -62,7 +62,10 @@ func (r *reconciler) away(ctx context.Context, made time.Time) (why string, unti
 	case err != nil:
 		// Then the last words of the policies hold as well: pools go on, and none is released.
 		log.FromContext(ctx).Error(err, "the definition of RolloutPolicies can't be asked for")
-		return err.Error(), soon
+		if apierrors.IsForbidden(err) {
+			return err.Error() + "; apply the roles of this release", soon
+		}
+		return err.Error() + "; the controller asks again", soon
 	case why == "" && !r.governed:
 		return "the cluster has CustomResourceDefinition/" + policyDefinition + " only since the controller began: restart " +
 			"the controller where it does not do so itself", soon

@@ -309,7 +309,7 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 	if patch := annotationPatch(pool, p, time.Now()); patch != nil {
 		patched := pool.DeepCopy()
 		if err := r.client.Patch(ctx, patched, client.RawPatch(types.MergePatchType, patch)); err != nil {
-			errs = append(errs, fmt.Errorf("remembering quarantined and earlier configurations: %w", err))
+			errs = append(errs, fmt.Errorf("writing the annotations of MachineConfigPool/%s: %w", pool.Name, err))
 		} else {
 			r.pools.note(patched)
 			pool = patched

@@ -46,7 +46,7 @@ const (
 func (r *reconciler) away(ctx context.Context, in input, nodes []corev1.Node) ([]string, error) {
 	pool := in.pool.Name
 	known := in.pool.Spec.Configuration.Name != ""
-	if in.rendering != nil && known && !in.moves() {
+	if in.rendering != nil && known && in.rendering.config.Name == in.pool.Spec.Configuration.Name {
 		delete(r.defined, pool)
 		r.rested[pool] = in.newest()
 	}
@@ -131,7 +131,8 @@ type question struct {
 
 // questions are what is to be asked before a pool gets what was rendered. A pool without a configuration may lack
 // anything that there was; one that has a configuration may lack what that was made of. A kind that the cluster has not
-// is asked about where nothing else can have made what the configuration loses.
+// is asked about where nothing else can have made what the configuration loses, and the kind is installed with the
+// controllers. Other clusters than OpenShift may never have had its kinds of mirrors, and would wait for ever.
 func questions(in input, kinds []*optionalKind, since time.Time) []question {
 	known := in.pool.Spec.Configuration.Name != ""
 	when := func(lacks bool) time.Time {
@@ -155,9 +156,7 @@ func questions(in input, kinds []*optionalKind, since time.Time) []question {
 		case !is:
 		case k.watching:
 			out = append(out, question{d.name, when(named(in.sources(), d.what) || d.what == "" && len(lost) > 0)})
-		case named(lost, d.what) && !slices.ContainsFunc(kinds, func(other *optionalKind) bool {
-			return other.watching && definitions[other.gvk.Kind].what == d.what
-		}):
+		case k.gvk.Group == mcfgv1.GroupName && named(lost, d.what):
 			out = append(out, question{d.name, since})
 		}
 	}

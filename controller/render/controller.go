@@ -189,6 +189,8 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	if err := r.cached.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
 		if apierrors.IsNotFound(err) {
 			forget(name)
+			delete(r.whole, name)
+			delete(r.rested, name)
 			return nil
 		}
 		return fmt.Errorf("reading MachineConfigPool/%s: %w", name, err)
