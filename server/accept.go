@@ -15,22 +15,22 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// ignitionType is what Ignition says in Accept that it reads, with a version as its parameter.
+// ignitionType is the media type that Ignition names in Accept, with a version as its parameter.
 const ignitionType = "application/vnd.coreos.ignition+json"
 
-// The newest version that OpenShift's server speaks; 3.6 is spoken to a client that reads it where a configuration
-// needs it.
+// newestMinor is the newest version 3.x that OpenShift's server speaks. A client that reads 3.6 gets it where a
+// configuration needs it.
 const newestMinor = 5
 
-// wish is the version that a client is given, and whether it reads later ones too.
+// wish is the version that a client gets. newest is true if the client reads later versions too.
 type wish struct {
 	version semver.Version
 	newest  bool
 }
 
-// negotiate finds in an Accept header the version to speak, by the rules of OpenShift's server (pkg/server/api.go): the
-// media type of Ignition with the highest q that has a version which is spoken; 2.2 where none has any version, as the
-// clients did not say so before Ignition 2. The error is of a client that reads only what is not spoken.
+// negotiate finds the version to speak in an Accept header, by the rules of OpenShift's server (pkg/server/api.go).
+// That is the media type of Ignition with the highest q whose version is spoken. Without any version it is 2.2, since
+// clients before Ignition 2 did not send one. The error is for a client that only reads versions that are not spoken.
 func negotiate(accept string) (wish, error) {
 	type offer struct {
 		version *semver.Version

@@ -17,59 +17,62 @@ import (
 )
 
 const (
-	// answersLimit is how many bytes of answers are in memory, those that clients still read among them: some 25 of the
-	// largest MachineConfigs that an API server takes. With what is below and Go's share for garbage that is less than
-	// the 512 MiB that the server is given.
+	// answersLimit is how many bytes of answers may be in memory, including those that clients still read. That is about
+	// 25 of the largest MachineConfigs that an API server takes. With the limits below and Go's share for garbage, the
+	// server stays below the 512 MiB that it is given.
 	answersLimit = 64 << 20
-	// makesAtOnce is how many answers are made at a time: making one takes twelve times its size, and a processor.
+	// makesAtOnce is how many answers are made at a time. Making an answer takes twelve times its size, and a processor.
 	makesAtOnce = 4
 	// asksAtOnce is how many questions about a configuration are asked at a time.
 	asksAtOnce = 4
-	// workLimit is how long an answer may take to be made, so that waiting for one ends.
+	// workLimit is how long making an answer may take, so that waiting for it ends.
 	workLimit = 30 * time.Second
-	// leastSize is what an answer counts at least, for one that is an error has memory too.
+	// leastSize is the least size that an answer counts, because an error takes memory too.
 	leastSize = 1 << 10
 )
 
-// recipe is all that an answer is a function of, beside what the server was started with.
+// recipe is everything that an answer depends on, besides the options of the server.
 type recipe struct {
 	// config and content are the name of the configuration and its version at the Source.
 	config, content string
 	version         semver.Version
 	newest, known   bool
-	// join is the digest of the kubeconfig to join with.
+	// join is the digest of the kubeconfig for joining.
 	join [sha256.Size]byte
 }
 
-// answer is the one copy for all clients who are to have it: a body, or the error that the recipe always ends with.
+// answer is the one copy for all clients with the same recipe: a body, or the error that the recipe always ends with.
 type answer struct {
 	recipe recipe
 	body   []byte
 	err    error
-	// place is where the answer is among those that are found, nil once it is not.
+	// place is the answer's element of answers.order; nil once the answer was dropped.
 	place *list.Element
-	// readers are those who hold the answer.
+	// readers are the clients that hold the answer.
 	readers map[*reader]bool
 }
 
 func (a *answer) size() int64 { return max(int64(len(a.body)), leastSize) }
 
-// reader is a client who holds an answer. cut ends its reading at once.
+// reader is a client that holds an answer. cut ends its reading at once.
 type reader struct{ cut func() }
 
-// answers hold what was made, up to a limit in bytes. Where the limit is met, the answer goes that was asked for
-// longest ago, of those that no client reads if there are any. Else its readers, the slowest, are cut: a new machine is
-// served in a moment, and must not wait for clients that may never end. An Ignition that is cut stops, so this is the
-// last resort.
+// answers holds the answers, up to a limit in bytes. At the limit it drops the answer that was asked for longest ago,
+// among those that no client reads.
+//
+// If clients read all answers, the readers of the oldest, which are the slowest, are cut. A new machine is served in a
+// moment, and must not wait for clients that may never end. This is the last resort, since an Ignition that is cut
+// stops.
 type answers struct {
 	limit int64
 
 	mu sync.Mutex
-	// left is told when readers have left an answer that is not found any more.
+	// left is signalled when readers have left an answer that was dropped.
 	left  *sync.Cond
 	found map[recipe]*answer
-	order *list.List // of *answer, the one that was asked for last at the back
-	// bytes are those of all that are found or read, leaving those of the ones that only readers who were cut hold.
+	order *list.List // of *answer; the answer that was asked for last is at the back
+	// bytes counts all answers that are found or read. leaving counts those that were dropped, and that only cut readers
+	// still hold.
 	bytes, leaving int64
 }
 
@@ -79,7 +82,8 @@ func newAnswers(limit int64) *answers {
 	return a
 }
 
-// take finds an answer and holds it for a reader, who leaves it. It is nil where there is none.
+// take finds an answer and holds it for a reader, until the reader calls leave. It returns nil if the answer is not
+// found.
 func (a *answers) take(of recipe, by *reader) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,15 +103,15 @@ func (a *answers) leave(one *answer, by *reader) {
 	a.settle(one)
 }
 
-// has reports whether an answer is found.
+// has reports whether an answer can be found.
 func (a *answers) has(of recipe) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.found[of] != nil
 }
 
-// put has an answer found from now on, as soon as there is room for it. There is none of its recipe yet. What waits
-// for room ends with ctx: readers that were cut leave at once, unless something is wrong with them.
+// put makes an answer be found, as soon as there is room for it. No answer of the same recipe may be found yet. Waiting
+// for room ends with ctx. Readers that were cut leave at once, unless something is wrong with them.
 func (a *answers) put(ctx context.Context, one *answer) error {
 	stop := context.AfterFunc(ctx, func() {
 		a.mu.Lock()
@@ -133,7 +137,7 @@ func (a *answers) put(ctx context.Context, one *answer) error {
 	return nil
 }
 
-// oldest is the answer that goes first; nil: there is none.
+// oldest returns the answer that goes first, and nil if no answer is found.
 func (a *answers) oldest() *answer {
 	for e := a.order.Front(); e != nil; e = e.Next() {
 		if one, is := e.Value.(*answer); is && len(one.readers) == 0 {
@@ -147,7 +151,7 @@ func (a *answers) oldest() *answer {
 	return nil
 }
 
-// drop has an answer not be found any more, and its readers cut.
+// drop makes an answer no longer be found, and cuts its readers.
 func (a *answers) drop(one *answer) {
 	a.order.Remove(one.place)
 	one.place = nil
@@ -159,7 +163,7 @@ func (a *answers) drop(one *answer) {
 	a.settle(one)
 }
 
-// settle gives the room back of an answer that is neither found nor read.
+// settle frees the room of an answer that is neither found nor read.
 func (a *answers) settle(one *answer) {
 	if one.place == nil && len(one.readers) == 0 {
 		a.bytes -= one.size()
@@ -168,23 +172,23 @@ func (a *answers) settle(one *answer) {
 	}
 }
 
-// held returns the bytes in memory.
+// held returns how many bytes of answers are in memory.
 func (a *answers) held() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.bytes
 }
 
-// works does one piece of work for all who ask for the same, and a few pieces at a time.
+// works does one piece of work for all callers with the same key, and only a few pieces at a time.
 type works[T any] struct {
 	group singleflight.Group
 	slots chan struct{}
-	// fresh keeps from somebody what was begun before they asked: they share only what has yet to begin.
+	// With fresh, callers share only work that has not yet begun, so that no result is older than its question.
 	fresh bool
 }
 
-// do returns what the work of that key came to. A client who goes away is let go at once, and the work goes on for the
-// others.
+// do returns the result of the work for a key. A client that goes away is released at once, and the work goes on for
+// the others.
 func (w *works[T]) do(ctx context.Context, key string, work func(context.Context) (T, error)) (T, error) {
 	var none T
 	done := w.group.DoChan(key, func() (_ any, err error) {
@@ -218,8 +222,8 @@ func (w *works[T]) do(ctx context.Context, key string, work func(context.Context
 	}
 }
 
-// panicked is a panic on its way from the goroutine of a shared work to those of the clients, where the HTTP server
-// ends the one request. Where it was born, the whole process would end.
+// panicked carries a panic from the goroutine of a shared work to the goroutines of the clients. There the HTTP server
+// ends the one request. In the former goroutine the panic would end the whole process.
 type panicked struct {
 	cause any
 	stack []byte
@@ -227,7 +231,7 @@ type panicked struct {
 
 func (p panicked) Error() string { return fmt.Sprintf("%v\n%s", p.cause, p.stack) }
 
-// lasts reports whether an error is that of the recipe, rather than of the moment.
+// lasts reports whether an error always follows from the recipe. Other errors are temporary.
 func lasts(err error) bool {
 	return !errors.As(err, new(behind)) && !errors.As(err, new(unavailable))
 }

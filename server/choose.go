@@ -13,9 +13,10 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// choose returns the name of the configuration that a new node of the pool gets: the one that the pool goes to once a
-// node has proved it, before that the one that the pool has. A count is about the configuration of now only if the
-// status has seen it. A pool that has none yet gives what there is, or it would never have a node to prove it on.
+// choose returns the name of the configuration that a new node of the pool gets. It is the configuration that the pool
+// goes to, once a node has proved it, and before that the configuration that the pool has. Counts are about the present
+// configuration only if the status has seen it. A pool without a proved configuration gives an unproved one, since it
+// would otherwise never get a node to prove it on.
 func choose(pool *mcfgv1.MachineConfigPool) (string, error) {
 	spec, status := pool.Spec.Configuration.Name, pool.Status.Configuration.Name
 	failed, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey)
@@ -36,15 +37,15 @@ func choose(pool *mcfgv1.MachineConfigPool) (string, error) {
 	return spec, nil
 }
 
-// Paths of what a new machine is given besides its configuration, as OpenShift's server does.
+// The paths of what a new machine gets besides its configuration, as from OpenShift's server.
 const (
 	annotationsPath = "/etc/machine-config-daemon/node-annotations.json"
 	kubeconfigPath  = "/etc/kubernetes/kubeconfig"
-	// pulledPath says that this installation has brought the program to the machine.
+	// pulledPath exists once this installation has brought the program to the machine.
 	pulledPath = "/etc/machine-config-daemon/pulled"
 )
 
-// join returns the kubeconfig to join with, for a machine that may read secrets; else nothing.
+// join returns the kubeconfig for joining to a machine that may read secrets. Other machines get nothing.
 func (s *Server) join(known bool) ([]byte, error) {
 	if s.o.BootstrapKubeconfig == "" || !known {
 		return nil, nil
@@ -56,9 +57,9 @@ func (s *Server) join(known bool) ([]byte, error) {
 	return text, nil
 }
 
-// extra is what a new machine of that configuration is given besides it; join is none where the machine has to get its
-// kubeconfig otherwise. arguments are the kernel arguments that its Ignition can't be told of, for firstboot to set.
-// They don't become the configuration's own: it would be another than the one of its name.
+// extra returns what a new machine gets besides its configuration. join is nil where the machine has to get its
+// kubeconfig in another way. arguments are kernel arguments that the machine's Ignition can't read, which firstboot
+// sets. They don't become part of the configuration, whose content would no longer fit its name.
 func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, join []byte) (machineconfig.Extra, error) {
 	var x machineconfig.Extra
 	annotations, err := json.Marshal(map[string]string{
@@ -81,7 +82,7 @@ func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, join []byte
 	x.Units = append(x.Units, machineconfig.Unit{
 		Name: api.FirstbootUnit, Contents: api.FirstbootUnitText, Enabled: new(true),
 	})
-	// What the cluster keeps about the object is none of the machine's business.
+	// The cluster's metadata of the object is not for the machine.
 	whole := &mcfgv1.MachineConfig{TypeMeta: mc.TypeMeta, Spec: mc.Spec}
 	whole.Name = mc.Name
 	if len(arguments) > 0 {
@@ -98,7 +99,7 @@ func (s *Server) extra(mc *mcfgv1.MachineConfig, arguments []string, join []byte
 	return x, nil
 }
 
-// pullUnit brings the program to a machine whose OS image does not have it.
+// pullUnit returns the unit that brings the program to a machine whose OS image does not have it.
 func pullUnit(image string) machineconfig.Unit {
 	return machineconfig.Unit{
 		Name: "machine-config-daemon-pull.service", Enabled: new(true),

@@ -17,11 +17,12 @@ import (
 
 // Cluster is a Source in a cluster.
 type Cluster struct {
-	// Pools reads what is watched, Configs one MachineConfig at a time by name: each is as large as all others together.
+	// Pools reads from a cache. Configs reads one MachineConfig at a time by name, since each is as large as all others
+	// together.
 	Pools, Configs client.Reader
 }
 
-// Pool reads a pool.
+// Pool reads a pool from the cache.
 func (c *Cluster) Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error) {
 	pool := &mcfgv1.MachineConfigPool{}
 	err := c.Pools.Get(ctx, client.ObjectKey{Name: name}, pool)
@@ -34,7 +35,7 @@ func (c *Cluster) Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigP
 	return pool, nil
 }
 
-// Version asks for no more than metadata. What the API server counts of an object changes with its content.
+// Version returns the object's UID and resource version, which change with its content. It reads only metadata.
 func (c *Cluster) Version(ctx context.Context, _ *mcfgv1.MachineConfigPool, name string) (string, error) {
 	meta := &metav1.PartialObjectMetadata{}
 	meta.SetGroupVersionKind(mcfgv1.GroupVersion.WithKind("MachineConfig"))
@@ -46,7 +47,8 @@ func (c *Cluster) Version(ctx context.Context, _ *mcfgv1.MachineConfigPool, name
 
 func countOf(o metav1.Object) string { return string(o.GetUID()) + "/" + o.GetResourceVersion() }
 
-// Config reads a configuration, and makes sure that it is what its name says: an agent would refuse another.
+// Config reads a configuration, and checks that its content has the digest of its name. An agent would refuse another
+// content.
 func (c *Cluster) Config(
 	ctx context.Context, _ *mcfgv1.MachineConfigPool, name string,
 ) (*mcfgv1.MachineConfig, string, error) {

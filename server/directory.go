@@ -24,21 +24,20 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// The folders of a Directory, as OpenShift's bootstrap server has them.
+// The folders of a Directory, as in OpenShift's bootstrap server.
 const (
 	poolsDir   = "machine-pools"
 	configsDir = "machine-configs"
 )
 
 const (
-	// settle is how long after a change the files are read: whoever writes several is given the time.
+	// settle is how long after a change the files are read, so that several files can be written.
 	settle = 200 * time.Millisecond
-	// lookAnew is when they are read although nothing was heard: not every file system tells.
+	// lookAnew is how often the files are read without a reported change, since some file systems do not report changes.
 	lookAnew = time.Minute
 )
 
-// Directory is a Source in files, without a cluster. A file with an error is the matter of the pools that need it, and
-// of no other.
+// Directory is a Source in files, without a cluster. A file with an error affects only the pools that need it.
 type Directory struct {
 	dir   string
 	log   logr.Logger
@@ -47,7 +46,7 @@ type Directory struct {
 	stale prometheus.Gauge
 }
 
-// served is a pool and the configuration that its new machines get, or why there is none.
+// served is a pool with the configuration that its new machines get, or with the error why they get no configuration.
 type served struct {
 	pool    *mcfgv1.MachineConfigPool
 	config  *mcfgv1.MachineConfig
@@ -57,12 +56,12 @@ type served struct {
 
 type directoryFiles struct {
 	pools  map[string]served
-	unread error   // of files that may have more pools
-	wrong  []error // each with what is wrong
+	unread error   // the errors of files that may have more pools
+	wrong  []error // all errors
 }
 
-// OpenDirectory reads machine-pools and machine-configs below dir, which must exist. What is wrong with their files is
-// logged, by file and field.
+// OpenDirectory reads machine-pools and machine-configs below dir. Both must exist. Errors of their files are logged,
+// with the file and the field.
 func OpenDirectory(dir string, log logr.Logger) (*Directory, error) {
 	d := &Directory{dir: dir, log: log, stale: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "noderefit_server_directory_stale",
@@ -78,10 +77,10 @@ func OpenDirectory(dir string, log logr.Logger) (*Directory, error) {
 	return d, nil
 }
 
-// Describe is prometheus'.
+// Describe implements prometheus.Collector.
 func (d *Directory) Describe(out chan<- *prometheus.Desc) { d.stale.Describe(out) }
 
-// Collect is prometheus'.
+// Collect implements prometheus.Collector.
 func (d *Directory) Collect(out chan<- prometheus.Metric) { d.stale.Collect(out) }
 
 // Pool returns a pool.
@@ -97,8 +96,8 @@ func (d *Directory) Pool(_ context.Context, name string) (*mcfgv1.MachineConfigP
 	return nil, &unknownPoolError{Pool: name}
 }
 
-// Config returns the configuration that a pool goes by. A pool that is served as before has the one of then, and
-// another may have what is of that name now.
+// Config returns the configuration of a pool. A pool that is served as before has its former configuration, while
+// another pool may have the present one of that name.
 func (d *Directory) Config(
 	_ context.Context, pool *mcfgv1.MachineConfigPool, name string,
 ) (*mcfgv1.MachineConfig, string, error) {
@@ -119,7 +118,7 @@ func (d *Directory) served(pool *mcfgv1.MachineConfigPool, name string) (served,
 	return served{}, unavailable{fmt.Errorf("there is no MachineConfig %s in %s", name, filepath.Join(d.dir, configsDir))}
 }
 
-// versionOf is a digest of all of a configuration that is served.
+// versionOf returns a digest of everything in a configuration that is served.
 func versionOf(mc *mcfgv1.MachineConfig) (string, error) {
 	text, err := json.Marshal(mc.Spec)
 	if err != nil {
@@ -128,7 +127,7 @@ func versionOf(mc *mcfgv1.MachineConfig) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(text)), nil
 }
 
-// documents reads each file of a folder by itself; in wrong is what is wrong with some of them.
+// documents reads each file of a folder by itself. wrong has the errors of files that can't be read.
 func documents(dir string) (docs []*machineconfig.Documents, wrong []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -202,14 +201,14 @@ func (d *Directory) read() *directoryFiles {
 	return out
 }
 
-// Run reads the files again whenever they change, until ctx ends; where the kernel does not tell of changes, now and
-// then. What has an error does not replace what had none.
+// Run reads the files again whenever they change, until ctx ends. Where the kernel does not report changes, Run reads
+// now and then. A pool with an error does not replace a former one without an error.
 func (d *Directory) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		d.log.Info("watching the files; they are read now and then", "dir", d.dir, "every", lookAnew.String(),
 			"error", err.Error())
-		watcher = &fsnotify.Watcher{} // whose channels never have anything
+		watcher = &fsnotify.Watcher{} // nothing ever comes from its channels
 	} else {
 		defer func() { _ = watcher.Close() }()
 	}
@@ -235,10 +234,11 @@ func (d *Directory) Run(ctx context.Context) error {
 	}
 }
 
-// watch has the folders watched; blind is what was last logged of those that can't be.
+// watch watches the folders, and returns the errors of those that can't be watched. blind has the errors that were
+// logged last.
 func (d *Directory) watch(watcher *fsnotify.Watcher, blind string) string {
 	var wrong []error
-	// A folder that was replaced is another; adding what is watched already does nothing.
+	// A folder that was replaced has to be added again. To add a watched folder does nothing.
 	for _, name := range []string{"", poolsDir, configsDir} {
 		if err := watcher.Add(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			wrong = append(wrong, fmt.Errorf("watching %s: %w", filepath.Join(d.dir, name), err))

@@ -20,23 +20,23 @@ import (
 	typedauthv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
 )
 
-// Reviewer asks the API server whose a token is. It is a TokenReviewInterface's.
+// Reviewer asks the API server which user a token belongs to. A TokenReviewInterface is a Reviewer.
 type Reviewer interface {
 	Create(ctx context.Context, review *authv1.TokenReview, o metav1.CreateOptions) (*authv1.TokenReview, error)
 }
 
 var _ Reviewer = typedauthv1.TokenReviewInterface(nil)
 
-// Gate says who may read secrets: who shows a certificate that the listener has verified, a token of a file, or one
-// that the API server says is of a member of the groups.
+// Gate decides which clients may read secrets. Such a client shows a certificate that the listener has verified, or a
+// token. The token is in a file, or the API server reports that its owner is a member of the groups.
 type Gate struct {
-	// Open lets everybody in.
+	// Open lets every client read everything.
 	Open bool
-	// Closed has nobody read anything who has shown nothing, secret or not.
+	// Closed refuses every client that has shown nothing, even where there are no secrets to read.
 	Closed bool
-	// Certificates says that the listener verifies certificates.
+	// Certificates is true if the listener verifies certificates.
 	Certificates bool
-	// TokenFile has a token a line; what begins with # is a comment. It is read anew for each request.
+	// TokenFile has one token per line. A line that begins with # is a comment. The file is read anew for each request.
 	TokenFile string
 	// Reviewer may be nil.
 	Reviewer Reviewer
@@ -44,15 +44,15 @@ type Gate struct {
 }
 
 const (
-	// A shorter one is guessed.
+	// A shorter token could be guessed.
 	shortestToken = 16
-	// longestToken is larger than any that a service account has, and smaller than what would bother the API server.
+	// longestToken is longer than any token of a service account, and short enough not to burden the API server.
 	longestToken = 8 << 10
-	// reviewsAtOnce keeps strangers from having the API server review for them only.
+	// reviewsAtOnce bounds the reviews, so that strangers can't take all of the API server's.
 	reviewsAtOnce = 8
 )
 
-// refusal is an answer to who may not read, and never has anything of what that would be.
+// refusal is the answer to a client that may not read. It has nothing of what the client asked for.
 type refusal struct {
 	code int
 	text string
@@ -60,26 +60,27 @@ type refusal struct {
 
 func (r refusal) Error() string { return r.text }
 
-// unavailable is what may be otherwise if it is tried again, as Ignition does on a 503.
+// unavailable is an error that may be gone at the next try. Ignition tries again after a 503.
 type unavailable struct{ error }
 
-// behind is that too, and about what is behind the server, which is no client's business.
+// behind is such an error too, about what is behind the server. Clients are not told its text.
 type behind struct{ error }
 
-// asker is who asks, as far as that matters.
+// asker is the kind of client that asks.
 type asker int
 
 const (
-	// stranger has shown nothing, and may read what holds no secret.
+	// stranger is a client that has shown nothing. It may read what has no secret.
 	stranger asker = iota
-	// anybody has shown nothing that was looked at, and may read everything, as the server was told.
+	// anybody is a client of an open server. What it has shown was not looked at, and it may read everything.
 	anybody
-	// shown is who may read everything for what they have shown.
+	// shown is a client that may read everything because of what it has shown.
 	shown
 )
 
-// admit says who asks. The error, a refusal or unavailable, is of one who shows what is wrong: a machine whose token
-// has ended is to stop where somebody sees it, rather than be made without what it needs to join.
+// admit returns the kind of client. The error (a refusal, unavailable or behind) is for a client that shows something
+// wrong, or that can't be checked. A machine whose token has expired has to stop where a person sees it. It must not be
+// made without what it needs to join.
 func (g *Gate) admit(r *http.Request, reviews chan struct{}) (asker, error) {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return shown, nil
@@ -142,7 +143,7 @@ func (g *Gate) examine(ctx context.Context, shown string, reviews chan struct{})
 	return nil
 }
 
-// how says what to show, or what to start the server with where that knows nobody.
+// how returns what a client has to show, or the flags to start the server with where the server knows no clients.
 func (g *Gate) how() string {
 	const open = "--allow-unauthenticated has the server answer everybody"
 	token := g.TokenFile != "" || g.Reviewer != nil
@@ -157,7 +158,7 @@ func (g *Gate) how() string {
 	return "this server was started without --token-file and --client-ca, and so knows nobody; " + open
 }
 
-// CheckTokens reads a token file once, to say early what is wrong with it.
+// CheckTokens reads a token file once, to report errors early.
 func CheckTokens(file string) error {
 	tokens, err := readTokens(file)
 	if err == nil && len(tokens) == 0 {
@@ -188,7 +189,8 @@ func readTokens(file string) ([]string, error) {
 	return tokens, lines.Err()
 }
 
-// among takes as long whichever of the tokens it is, and however much of one is right.
+// among reports whether the token is one of the tokens. It takes the same time for each of the tokens, and for any
+// number of right characters.
 func among(token string, tokens []string) bool {
 	given, found := sha256.Sum256([]byte(token)), 0
 	for _, t := range tokens {
@@ -198,7 +200,7 @@ func among(token string, tokens []string) bool {
 	return found == 1
 }
 
-// readSecret reads a small file, whose error is the path's and never has contents in it.
+// readSecret reads a small file. Its error names the path, and never has contents of the file.
 func readSecret(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err == nil && len(bytes.TrimSpace(text)) == 0 {

@@ -11,30 +11,33 @@ import (
 )
 
 const (
-	// mostConnections is how many clients are connected at a time. One of them that reads slowly costs some 180 KiB, the
-	// kernel's share included.
+	// mostConnections is how many clients are connected at a time. A client that reads slowly costs some 180 KiB,
+	// including the kernel's share.
 	mostConnections = 1024
-	// sendBuffer is how many bytes the kernel holds for a client who does not read; it takes twice that. Without a limit
-	// it takes a whole answer for each. With less than the largest packet, 64 KiB on the own machine, each waits for the
-	// one before to be acknowledged, and an answer takes a hundred times as long.
+	// sendBuffer is how many bytes the kernel holds for a client that does not read. The kernel takes twice that. Without
+	// a limit it takes a whole answer for each client. The largest packet is 64 KiB, on the loopback interface. With a
+	// smaller buffer each packet waits until the packet before is acknowledged, and an answer takes a hundred times as
+	// long.
 	sendBuffer = 64 << 10
-	// stride is how many more bytes of an answer a connection has to take to count as one that gets on.
+	// stride is how many more bytes of an answer a client has to take to count as getting on.
 	stride = 16 << 10
-	// greeting is how long a client that has just come may take to say something, before others go first.
+	// greeting is how long a new client may take to send a request. After that its connection counts as idle.
 	greeting = time.Second
 )
 
-// Bounded returns a listener for a server whose connections need a bounded memory. Where there are too many, the one
-// goes that loses least: one that asks for nothing, else the one whose client has not got on for longest, and last one
-// that waits for this server. A new machine is served in a moment, so a connection that does not get on is left over or
-// of a client that does not read, and no number of those keeps a new machine waiting, or a slow one from its answer.
-// There is no bound for each address, for behind a balancer all machines have one.
+// Bounded returns a listener for a server whose connections need a bounded memory. Where the connections are too many,
+// the connection goes that loses least. First go connections that ask for nothing, then those whose clients have not
+// got on for longest. Connections that wait for this server go last.
+//
+// A new machine is served in a moment. So a connection that does not get on is left over, or its client does not read.
+// No number of such connections keeps a new machine waiting, or a slow machine from its answer. Addresses have no bound
+// of their own, since behind a balancer all machines have the same address.
 func Bounded(l net.Listener, h *http.Server) net.Listener {
 	h.ConnState = follow
 	h.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		return context.WithValue(ctx, connectionKey{}, counted(conn))
 	}
-	// A connection of HTTP/2 has hundreds of requests, each with memory of its own, and no client here needs one.
+	// A connection of HTTP/2 has hundreds of requests, each with memory of its own. No client here needs HTTP/2.
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true)
 	return &bounded{Listener: l, most: mostConnections, grace: greeting, open: map[*connection]bool{}}
@@ -48,32 +51,32 @@ type bounded struct {
 	open  map[*connection]bool
 }
 
-// connection is one that its listener counts until it is closed.
+// connection is a connection that its listener counts until it is closed.
 type connection struct {
 	net.Conn
 	of *bounded
 
 	mu  sync.Mutex
 	now standing
-	// taken are the bytes since the last stride.
+	// taken is how many bytes the client took since the last stride.
 	taken int
 }
 
-// standing is what decides which connection goes first.
+// standing decides which connection goes first.
 type standing struct {
 	state http.ConnState
-	// moved is when that state began, when the answer was made, or when the client last took a stride.
+	// moved is when the state began, when the answer was made, or when the client last took a stride.
 	moved time.Time
-	// working: the server makes the answer, and the client is not the one who is waited for.
+	// working is true while the server makes the answer, so that the client is not to blame for the wait.
 	working bool
 }
 
-// idle reports whether a connection asks for nothing: its request was answered, or it had its time to make one.
+// idle reports whether a connection asks for nothing: its request was answered, or its time to send a request is over.
 func (s standing) idle(now time.Time, grace time.Duration) bool {
 	return s.state == http.StateIdle || s.state == http.StateNew && now.Sub(s.moved) >= grace
 }
 
-// before reports whether a connection goes before another one.
+// before reports whether a connection has to go before another.
 func (s standing) before(other standing, now time.Time, grace time.Duration) bool {
 	if idle := s.idle(now, grace); idle != other.idle(now, grace) {
 		return idle
@@ -84,27 +87,27 @@ func (s standing) before(other standing, now time.Time, grace time.Duration) boo
 	return s.moved.Before(other.moved)
 }
 
-// Accept waits for a client.
+// Accept waits for a client. A connection that loses least is closed where there is no room.
 func (b *bounded) Accept() (net.Conn, error) {
 	conn, err := b.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	if sized, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
-		_ = sized.SetWriteBuffer(sendBuffer) // else the client has gone, which its first read says
+		_ = sized.SetWriteBuffer(sendBuffer) // fails if the client has gone, which the first read reports
 	}
 	c := &connection{Conn: conn, of: b, now: standing{state: http.StateNew, moved: time.Now()}}
 	if out := b.add(c); out != nil {
 		abrupt, ok := out.Conn.(interface{ SetLinger(seconds int) error })
 		if ok && !out.standing().idle(time.Now(), b.grace) {
-			_ = abrupt.SetLinger(0) // the kernel would keep for minutes what a client does not read
+			_ = abrupt.SetLinger(0) // the kernel would keep unread bytes for minutes
 		}
 		_ = out.Close()
 	}
 	return c, nil
 }
 
-// add counts a connection, and returns the one that there is no room for any more.
+// add counts a connection. It returns the connection that has to go, and nil if there is room.
 func (b *bounded) add(c *connection) *connection {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,7 +119,7 @@ func (b *bounded) add(c *connection) *connection {
 				out, least = one, s
 			}
 		}
-		delete(b.open, out) // so that two that come at once have two others go
+		delete(b.open, out) // so that two new connections close two others
 	}
 	b.open[c] = true
 	return out
@@ -131,7 +134,7 @@ func (c *connection) standing() standing {
 // connectionKey is the key of a request's connection in its context.
 type connectionKey struct{}
 
-// counted is the counted one below a connection; nil: there is none.
+// counted returns the counted connection below a connection, and nil if the connection is not counted.
 func counted(conn net.Conn) *connection {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secure.NetConn()
@@ -140,14 +143,14 @@ func counted(conn net.Conn) *connection {
 	return c
 }
 
-// follow is told by an HTTP server what its connections do.
+// follow notes the state of a connection, as an HTTP server reports it.
 func follow(conn net.Conn, state http.ConnState) {
 	if c := counted(conn); c != nil {
 		c.stands(standing{state: state, moved: time.Now()})
 	}
 }
 
-// work notes that the server makes the answer to a request, until the returned function is called.
+// work notes that the server is making the answer to a request, until the returned function is called.
 func work(ctx context.Context) func() {
 	c, _ := ctx.Value(connectionKey{}).(*connection)
 	if c == nil {
@@ -163,7 +166,7 @@ func (c *connection) stands(now standing) {
 	c.now, c.taken = now, 0
 }
 
-// Write sends in strides, and notes each.
+// Write sends in strides, and notes each stride.
 func (c *connection) Write(data []byte) (int, error) {
 	sent := 0
 	for {
@@ -184,7 +187,7 @@ func (c *connection) took(n int) {
 	}
 }
 
-// Close ends the connection. It may be called again.
+// Close ends the connection. It may be called more than once.
 func (c *connection) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server gives new machines the Ignition config of their pool: its proven configuration, and with it what the
-// agent needs to take the machine over. Paths, negotiation and what is appended are those of OpenShift's
-// machine-config-server; but not everybody is told secrets. A request changes nothing.
+// Package server gives new machines the Ignition config of their pool. That is the pool's proven configuration, with
+// what the agent needs to take the machine over. Paths, negotiation and additions are those of OpenShift's
+// machine-config-server, except that not every client is told secrets. A request changes nothing.
 package server
 
 import (
@@ -23,36 +23,36 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// unknownPoolError is the error of a pool that there is not.
+// unknownPoolError is the error about a pool that does not exist.
 type unknownPoolError struct{ Pool string }
 
 func (e *unknownPoolError) Error() string {
 	return fmt.Sprintf("there is no MachineConfigPool %q", e.Pool)
 }
 
-// Source is where pools and configurations are. What it returns is not changed.
+// Source has the pools and configurations. What a Source returns is not changed.
 type Source interface {
-	// Pool returns an unknownPoolError where there is no such pool.
+	// Pool returns a pool, and an unknownPoolError if the pool does not exist.
 	Pool(ctx context.Context, name string) (*mcfgv1.MachineConfigPool, error)
-	// Config returns a rendered configuration, of a pool, by name, and its version: another content has another one.
+	// Config returns a rendered configuration of a pool, by name, and its version. Another content has another version.
 	Config(ctx context.Context, pool *mcfgv1.MachineConfigPool, name string) (*mcfgv1.MachineConfig, string, error)
-	// Version returns the version of what Config returns now, and takes less than that.
+	// Version returns the version of what Config returns now, at less cost than Config.
 	Version(ctx context.Context, pool *mcfgv1.MachineConfigPool, name string) (string, error)
 }
 
-// Options are what a Server does its work with.
+// Options are the options of a Server.
 type Options struct {
 	Source Source
 	Gate   Gate
 	Log    logr.Logger
-	// BootstrapKubeconfig is a file that new machines get, empty: none; at BootstrapKubeconfigPath, empty: where
-	// OpenShift has it.
+	// BootstrapKubeconfig is a file that new machines get; empty for no file. BootstrapKubeconfigPath is its path on the
+	// machine; empty for OpenShift's path.
 	BootstrapKubeconfig, BootstrapKubeconfigPath string
-	// DaemonImage is the image that new machines take the agent from; empty: their OS image has it.
+	// DaemonImage is the image from which new machines take the agent; empty if their OS image has the agent.
 	DaemonImage string
 }
 
-// Server is a handler of /config/<pool> and /healthz. An answer is made once for all who are to have it.
+// Server is a handler of /config/<pool> and /healthz. It makes one answer for all clients with the same recipe.
 type Server struct {
 	o        Options
 	answers  *answers
@@ -90,21 +90,21 @@ func (s *Server) metrics() []prometheus.Collector {
 	return []prometheus.Collector{s.requests, s.made, s.held}
 }
 
-// Describe is prometheus'.
+// Describe implements prometheus.Collector.
 func (s *Server) Describe(out chan<- *prometheus.Desc) {
 	for _, c := range s.metrics() {
 		c.Describe(out)
 	}
 }
 
-// Collect is prometheus'.
+// Collect implements prometheus.Collector.
 func (s *Server) Collect(out chan<- prometheus.Metric) {
 	for _, c := range s.metrics() {
 		c.Collect(out)
 	}
 }
 
-// ServeHTTP answers.
+// ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pool, config := strings.CutPrefix(r.URL.Path, "/config/")
 	if config = config && pool != "" && !strings.Contains(pool, "/"); !config && r.URL.Path != "/healthz" {
@@ -155,12 +155,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(one.body)))
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method == http.MethodGet {
-		_, _ = w.Write(one.body) // a client that went away
+		_, _ = w.Write(one.body) // fails only if the client went away
 	}
 }
 
-// config finds the answer and holds it for a reader, or makes it; with it comes the name of the configuration as soon
-// as that is known, and who asks. What the answer is a function of is asked for anew with each request.
+// config finds or makes the answer, and holds it for a reader. It also returns the kind of client, and the name of the
+// configuration as soon as the name is known. Each request asks anew for what the answer depends on.
 func (s *Server) config(r *http.Request, pool string, by *reader) (one *answer, name string, who asker, err error) {
 	ctx := r.Context()
 	if who, err = s.o.Gate.admit(r, s.reviews); err != nil {
@@ -183,7 +183,7 @@ func (s *Server) config(r *http.Request, pool string, by *reader) (one *answer, 
 		return nil, name, who, err
 	}
 	of.join = sha256.Sum256(join)
-	// What was just made may be of another version by now, or had to go again for others.
+	// An answer that was just made may have an old version by now, or may have been dropped for other answers.
 	for range 3 {
 		of.content, err = s.asking.do(ctx, pool+"/"+name, func(ctx context.Context) (string, error) {
 			return s.o.Source.Version(ctx, p, name)
@@ -204,7 +204,8 @@ func (s *Server) config(r *http.Request, pool string, by *reader) (one *answer, 
 	return nil, name, who, unavailable{fmt.Errorf("%s: the configuration changes, or others ask for too much", name)}
 }
 
-// make has the answer found, unless the configuration has changed since. The error is of the moment.
+// make makes the answer be found, unless the configuration has changed since. The error of make is temporary. A lasting
+// error becomes part of the answer.
 func (s *Server) make(ctx context.Context, p *mcfgv1.MachineConfigPool, of recipe, join []byte) error {
 	_, err := s.making.do(ctx, fmt.Sprintf("%+v", of), func(ctx context.Context) (done struct{}, err error) {
 		if s.answers.has(of) {
@@ -245,7 +246,7 @@ func (s *Server) document(mc *mcfgv1.MachineConfig, of recipe, join []byte) ([]b
 	return served.Document(extra, of.version, of.newest)
 }
 
-// closed says why a configuration is not for everybody.
+// closed returns why a configuration is not for every client.
 func closed(name string, secrets []string) string {
 	text := name + " holds a secret, " + secrets[0]
 	if more := len(secrets) - 1; more > 0 {
@@ -254,7 +255,8 @@ func closed(name string, secrets []string) string {
 	return text
 }
 
-// status is what Ignition is told: it tries again on 5xx, and gives up, so that somebody looks, on the others.
+// status returns the HTTP status for an error. Ignition tries again after 5xx. After others it gives up, so that a
+// person looks.
 func status(err error) int {
 	var refused refusal
 	switch {
@@ -270,7 +272,7 @@ func status(err error) int {
 	return http.StatusInternalServerError
 }
 
-// publicly is what a client is told of an error: all, unless it is about what is behind the server.
+// publicly returns what a client is told of an error: all of it, unless the error is about what is behind the server.
 func publicly(err error) string {
 	if errors.As(err, new(behind)) {
 		return "not now; the server's log says why"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package defined reports whether a CustomResourceDefinition is there. Deleting a definition deletes all of its
-// objects: a kind without objects is then no decision of people. After a definition is made again, people need some
+// objects, so people did not decide that the kind has no objects. After a definition is made again, people need some
 // minutes to apply the objects again.
 package defined
 
@@ -16,25 +16,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// grace is how long after a definition was made again its objects are waited for.
+// grace is how long the objects of a definition are awaited after it was made again.
 const grace = 5 * time.Minute
 
-// Watch knows which definitions were away. The caller has one at a time.
+// Watch knows which definitions were away. Only one goroutine may use it at a time.
 type Watch struct {
 	from client.Reader
 	now  func() time.Time
 	lost map[string]bool
 }
 
-// NewWatch is a watch that asks the API server itself.
+// NewWatch returns a watch that asks the API server itself.
 func NewWatch(from client.Reader, now func() time.Time) *Watch {
 	return &Watch{from: from, now: now, lost: map[string]bool{}}
 }
 
-// Away returns why the objects of a definition are not what people want, and the latest time to ask again; why is empty
-// when they are. The name is that of the definition, such as machineconfigs.machineconfiguration.openshift.io. made is
-// when an object was made, or was there, that is missing; the zero time where that is not known. A definition that is
-// younger, or made within the same second, took the object along, however short the definition was away.
+// Away returns why the objects of a definition are not what people want, and the latest time to ask again. why is empty
+// when they are. name is the name of the definition, such as machineconfigs.machineconfiguration.openshift.io. made is
+// when a missing object was made, or was there; zero if that is not known.
+//
+// A definition that is younger than that, or was made within the same second, was made again. The object was deleted
+// with the former definition then, even if the definition was away only briefly.
 func (w *Watch) Away(ctx context.Context, name string, made time.Time) (why string, until time.Time, err error) {
 	definition := &metav1.PartialObjectMetadata{}
 	definition.SetGroupVersionKind(schema.GroupVersionKind{

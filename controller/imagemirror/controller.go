@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagemirror makes MachineConfigs of ImageDigestMirrorSets, ImageTagMirrorSets and ImageContentSourcePolicies:
-// the registries.conf of each pool, merged with the one that its other MachineConfigs bring, and the files in which
-// containerd looks for mirrors. These kinds have no status, so what is wrong stands in an annotation.
+// Package imagemirror makes MachineConfigs of ImageDigestMirrorSets, ImageTagMirrorSets and ImageContentSourcePolicies.
+// They bring each pool's registries.conf, merged with the one of the pool's other MachineConfigs, and the files in
+// which containerd looks for mirrors. These kinds have no status, so an annotation reports what is wrong with an
+// object.
 package imagemirror
 
 import (
@@ -28,17 +29,17 @@ import (
 	"github.com/noderefit/noderefit/controller/source"
 )
 
-// Name is the controller's.
+// Name is the controller's name.
 const Name = "imagemirror"
 
-// eventUnmade is a warning on an object of which nothing is made.
+// eventUnmade is the warning on an object from which nothing is made.
 const eventUnmade = "ImageMirrorsUnmade"
 
 // noteLimit is the longest note of an event that the API takes, in bytes.
 const noteLimit = 1000
 
-// Add adds the controller to a manager. The MachineConfigs that it makes say that they were made by version, "unknown"
-// if empty. The manager's cache should have source.CacheOptions.
+// Add adds the controller to a manager. The MachineConfigs that it makes name version as their maker, "unknown" if
+// empty. The manager's cache should have source.CacheOptions.
 func Add(mgr ctrl.Manager, version string) error {
 	scheme := mgr.GetScheme()
 	err := errors.Join(mcfgv1.Install(scheme), configv1.Install(scheme), operatorv1alpha1.Install(scheme))
@@ -58,11 +59,11 @@ func Add(mgr ctrl.Manager, version string) error {
 type reconciler struct {
 	client client.Client
 	events events.EventRecorder
-	// version is what MachineConfigs say that they were made by.
+	// version is the version of this program that the MachineConfigs name.
 	version string
 }
 
-// look brings the cluster to what decide says. What is wrong is said first, and taken back last.
+// look brings the cluster to what decide returns. It reports what is wrong first, and withdraws such reports last.
 func (r *reconciler) look(ctx context.Context, has func(client.Object) bool) error {
 	w, err := source.Read(ctx, r.client)
 	if err != nil {
@@ -140,7 +141,7 @@ func (r *reconciler) origins(ctx context.Context, has func(client.Object) bool) 
 
 func (o *origin) unmade() bool { return o.err != nil || len(o.pools) > 0 }
 
-// note is what the annotation of an object is to say, "" for none.
+// note returns the annotation that an object should have; "" means no annotation.
 func (o *origin) note(now time.Time) string {
 	if !o.unmade() {
 		return ""
@@ -163,7 +164,7 @@ func (o *origin) note(now time.Time) string {
 	return api.Encode(said)
 }
 
-// say writes the annotation of an object, where it is news.
+// say writes the annotation of an object, where it has changed.
 func (r *reconciler) say(ctx context.Context, o *origin) error {
 	note := o.note(time.Now().UTC().Truncate(time.Second))
 	if o.object.GetAnnotations()[api.UnmadeKey] == note {

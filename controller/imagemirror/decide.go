@@ -14,18 +14,18 @@ import (
 	"github.com/noderefit/noderefit/registries"
 )
 
-// what MachineConfigs are called by.
+// what is the part of source.Name that the MachineConfigs have.
 const what = "registries"
 
-// decision is what is to be done.
+// decision is what to do.
 type decision struct {
 	write  []*mcfgv1.MachineConfig
 	remove []*mcfgv1.MachineConfig
 }
 
-// decide makes the MachineConfig of each pool, and notes in the objects what is wrong with them. What is asked for by
-// one that is wrong stays as it was accepted the last time, since to leave out its mirrors could be to pull from where
-// nobody wants to; what others ask for, and what lies beneath, goes on to count.
+// decide makes the MachineConfig of each pool, and notes in the objects what is wrong with them. The rules of a wrong
+// object stay as they were accepted last. Without its mirrors, images could be pulled from where people do not want to
+// pull. The rules of other objects, and the MachineConfigs beneath, count as they are now.
 func decide(origins []*origin, w *source.World) decision {
 	origins = arrange(origins)
 	wrong := slices.ContainsFunc(origins, func(o *origin) bool { return o.err != nil })
@@ -37,7 +37,7 @@ func decide(origins []*origin, w *source.World) decision {
 		is := w.Config(name)
 		noted := accepted(is)
 		if wrong && is != nil && noted == nil {
-			made[name] = true // what it was made of is not known
+			made[name] = true // its former rules are not known, so it stays
 			continue
 		}
 		if noted == nil {
@@ -78,13 +78,14 @@ func decide(origins []*origin, w *source.World) decision {
 	return out
 }
 
-// counted is what an object asks for, as it counts.
+// counted is the rules of an object that count.
 type counted struct {
 	Object string  `json:"object"`
 	Rules  []asked `json:"rules"`
 }
 
-// counting is what all objects ask for, in their order: of those that are wrong what was accepted.
+// counting returns the rules of all objects that count, in the order of the objects. Of a wrong object, the rules that
+// were accepted last count.
 func counting(origins []*origin, accepted []counted) []counted {
 	var out []counted
 	for _, o := range origins {
@@ -103,19 +104,20 @@ func counting(origins []*origin, accepted []counted) []counted {
 	return out
 }
 
-// accepted is what a MachineConfig was made of, nil if it does not say.
+// accepted returns what a MachineConfig was made of, and nil if the MachineConfig does not tell.
 func accepted(mc *mcfgv1.MachineConfig) []counted {
 	if mc == nil || !ours(mc) {
 		return nil
 	}
 	noted, err := api.Decode[[]counted](mc.Annotations, api.AcceptedKey)
 	if err != nil {
-		return nil // somebody has written it, and it is written anew when nothing is wrong
+		return nil // another program changed it; it is written anew when nothing is wrong
 	}
 	return noted
 }
 
-// anywhere is what counts for a pool that has no mirrors yet: what the first one that has some was made of.
+// anywhere returns what counts for a pool that has no mirrors yet: what the first MachineConfig with mirrors was made
+// of.
 func anywhere(configs []*mcfgv1.MachineConfig) []counted {
 	for _, mc := range configs {
 		if noted := accepted(mc); noted != nil {
@@ -140,7 +142,8 @@ func (o *origin) failContainerd(pool string, all []registries.Source) {
 	}
 }
 
-// byAnother says that a pool does not select what would be made for it but what is made for another pool.
+// byAnother reports whether a pool does not select what would be made for it, but selects what is made for another
+// pool.
 func byAnother(p *mcfgv1.MachineConfigPool, pools []*mcfgv1.MachineConfigPool) (bool, error) {
 	own, err := source.Selected(p, p.Name)
 	if own || err != nil {
@@ -156,7 +159,7 @@ func byAnother(p *mcfgv1.MachineConfigPool, pools []*mcfgv1.MachineConfigPool) (
 	return false, nil
 }
 
-// forPool merges the mirrors with what the pool's other MachineConfigs bring.
+// forPool makes the MachineConfig of a pool. It merges the mirrors with what the pool's other MachineConfigs bring.
 func forPool(
 	p *mcfgv1.MachineConfigPool, all []registries.Source, on source.Runtime, w *source.World,
 ) (*mcfgv1.MachineConfig, error) {
@@ -210,7 +213,7 @@ func forPool(
 	return source.Config(p.Name, name, raw), nil
 }
 
-// ours says that a MachineConfig was made of mirrors.
+// ours reports whether this controller made a MachineConfig.
 func ours(mc *mcfgv1.MachineConfig) bool {
 	_, marked := mc.Annotations[api.GeneratedBy]
 	return marked && source.IsNamed(mc.Name, what)

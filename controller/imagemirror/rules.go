@@ -22,7 +22,7 @@ type origin struct {
 	object client.Object
 	kind   string
 	rules  []rule
-	// err says what is wrong with the object whichever pool it is for; pools what can't be had on one.
+	// err is what is wrong with the object for any pool. pools has what is wrong for single pools.
 	err   error
 	pools map[string]error
 }
@@ -33,15 +33,15 @@ func (o *origin) String() string { return o.kind + "/" + o.object.GetName() }
 type rule struct {
 	asked
 	origin *origin
-	// field is where the object has it.
+	// field is the path of the entry in the object.
 	field string
 }
 
-// asked is what an entry asks for, as it is noted of what was accepted.
+// asked is what an entry asks for. What was accepted is noted in the same form.
 type asked struct {
 	Source  string   `json:"source"`
 	Mirrors []string `json:"mirrors,omitempty"`
-	// Tags: the mirrors are for images that are asked for by tag, else for those by digest.
+	// Tags is true if the mirrors are for images that are pulled by tag, and false if for those by digest.
 	Tags   bool                        `json:"tags,omitempty"`
 	Policy configv1.MirrorSourcePolicy `json:"policy,omitempty"`
 }
@@ -86,7 +86,7 @@ const (
 	path = `(?:/[a-z0-9]+(?:(?:[._]|__|-*)[a-z0-9]+)*)*`
 )
 
-// What the schema of the two newer kinds allows, for the older one which has none.
+// These match what the schema of the two newer kinds allows. The older kind has no schema for it.
 var (
 	location = regexp.MustCompile(`^` + host + `(?::[0-9]+)?` + path + `$`)
 	wildcard = regexp.MustCompile(`^\*\.` + host + `$`)
@@ -113,7 +113,8 @@ func (o *origin) add(field, source string, mirrors []string, tags bool, policy c
 	o.rules = append(o.rules, rule{asked{source, mirrors, tags, policy}, o, field})
 }
 
-// arrange puts objects into the order in which their mirrors count, and finds those that contradict each other.
+// arrange puts objects into the order in which their mirrors count. It notes an error in objects that contradict each
+// other.
 func arrange(origins []*origin) []*origin {
 	kinds := []string{"ImageDigestMirrorSet", "ImageTagMirrorSet", "ImageContentSourcePolicy"}
 	origins = slices.SortedFunc(slices.Values(origins), func(a, b *origin) int {
@@ -135,8 +136,8 @@ func arrange(origins []*origin) []*origin {
 	return origins
 }
 
-// sources merges the rules of objects, by source. A source without mirrors asks for nothing, unless it is let out of
-// what is never pulled from.
+// sources merges the rules of objects, by source. A source without mirrors counts only if contact with it is allowed,
+// as an exception to a source that is never contacted.
 func sources(objects []counted) []registries.Source {
 	by := map[string][]asked{}
 	var scopes []string
@@ -179,9 +180,9 @@ func sources(objects []counted) []registries.Source {
 	return asking
 }
 
-// inexpressible returns the reason why containerd can't do what a rule asks for, nil where it can. containerd knows
-// mirrors of whole registries alone. A mirror of a part of one can be asked for everything by digest, since that is the
-// same everywhere; not for a tag.
+// inexpressible returns why containerd can't do what a rule asks for, and nil if it can. containerd knows only mirrors
+// of whole registries. A mirror of a part of a registry can be asked for all images by digest, since a digest means the
+// same everywhere. A tag does not.
 func inexpressible(r rule, all []registries.Source) error {
 	host, path := registries.Split(r.Source)
 	if strings.HasPrefix(host, "*") {

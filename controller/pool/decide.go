@@ -11,68 +11,72 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// nodeStep is all that the controller has to say to a node, after a decision: one patch.
+// nodeStep is what the controller has to tell a node after a decision. It becomes one patch.
 type nodeStep struct {
 	Node string
-	// Desired is where the node is sent, which may be where it is sent already; Before is what it was told before.
+	// Desired is the configuration that the node is sent to, which may be the one it has been sent to already. Before is
+	// the configuration that the node was sent to before.
 	Desired, Before string
-	// Lift is the configuration that it shall try again although it failed there; empty: none.
+	// Lift is the configuration that the node shall try again although it failed there; empty for no configuration.
 	Lift          string
 	SingleReplica bool
 	Tainted       bool
-	// Arrived is what the Node is to say of its arrival.
+	// Arrived is the arrival to note on the Node.
 	Arrived api.Arrival
-	// Awaited is since when its verdict is waited for.
+	// Awaited notes since when the node's verdict has been awaited.
 	Awaited api.Awaited
-	// Orders are what its agent is asked beside that.
+	// Orders are the other orders for the node's agent.
 	Orders api.Orders
-	// Held is why a node that was on its way is taken back; empty: it is not.
+	// Held is why a node that was on its way is taken back; empty if the node is not taken back.
 	Held string
-	// Back is the gate for which the node leaves a configuration that it had proved; empty: it does not.
+	// Back is the gate for which the node leaves a configuration that it had proved; empty if the node does not leave.
 	Back string
 }
 
-// sends says that the step gives the node another configuration to go to.
+// sends reports whether the step sends the node to another configuration.
 func (s nodeStep) sends() bool { return s.Desired != s.Before }
 
-// bounds are what a decision about one pool needs to know of the rest of the cluster.
+// bounds is what a decision about one pool needs to know of the rest of the cluster.
 type bounds struct {
-	// Now is the time of the decision.
 	Now time.Time
-	// Self is the node that this process runs on; it goes last.
+	// Self is the node that this process runs on, which goes last.
 	Self string
-	// SingleReplica: nothing could take a drained pod.
+	// SingleReplica is true where no other node could take a drained pod.
 	SingleReplica bool
-	// Elsewhere counts the nodes of other pools that use up this pool's share: the control plane's pools have one.
-	// StuckElsewhere are those among them that failed on their way to something else than they are to have now.
+	// Elsewhere is the number of nodes of other pools that use up this pool's share: the control plane's pools have one
+	// share. StuckElsewhere is how many of them failed on their way to another configuration than their present target.
 	Elsewhere, StuckElsewhere int
-	// Told is how many nodes that are sent nowhere are told something at most; 0: all.
+	// Told is how many of the nodes that are not sent anywhere are told something at most; 0 means all.
 	Told int
 }
 
-// decision is what is to be done about a pool's nodes.
+// decision is what to do about a pool's nodes.
 type decision struct {
-	// Steps in the order in which they are to be taken: those that send a node somewhere come first, in their order.
+	// Steps are in the order in which to take them. Steps that send a node come first, in the order of the nodes' turns.
 	Steps []nodeStep
-	// Taken counts the nodes that go out of service by this decision, Unstuck those that were, stuck, and go on.
+	// Taken is the number of nodes that go out of service by this decision. Unstuck is the number of nodes that were out
+	// of service and stuck, and now go on.
 	Taken, Unstuck int
-	// DefersSelf: this process's own node would have been next, had it not to be last.
+	// DefersSelf is true where this process's own node would have been next, if that node did not go last.
 	DefersSelf bool
-	// More: Told left steps out.
+	// More is true where Told left steps out.
 	More bool
 }
 
-// decide says what every node of a pool is to be told. Two things bound it. A node that serves is sent only while fewer
-// than maxUnavailable nodes are out of service, whatever the cause. And of the nodes that are out of service anyway,
-// because they are cordoned or not ready, no more than maxUnavailable are on their way at a time: when a failed zone
-// comes back, it must not leave again at once. Nodes that left service for an update, as they are on their way or our
-// ledger says so, are sent on freely, since a change of mind must reach them; so are those that are to stay where they
-// are. On the control plane a ledger is not enough, as a member of etcd counts for as long as its host runs.
+// decide returns what to tell every node of a pool. Two rules bound the decision. A node that serves is sent only while
+// fewer than maxUnavailable nodes are out of service, for any cause. Other nodes are out of service anyway, because
+// they are cordoned or not ready. Of these, no more than maxUnavailable are on their way at a time. When a failed zone
+// comes back, it must not leave again at once.
 //
-// Where a gate was closed at its deadline, the nodes that have the target are sent back to what all had before, by the
-// same rules, whatever a policy says about when nodes may begin.
+// Nodes that left service for an update are sent on freely, since a change of mind must reach them. These are on their
+// way, or our ledger claims their cordon. Nodes that already have the target are sent freely too. On the control plane
+// a ledger is not enough, because a member of etcd counts for as long as its host runs.
 //
-// Nodes of a pool whose object can't be read are told nothing. Since when their verdicts are waited for is noted still.
+// Where a gate was closed at its deadline, the nodes that have the target are sent back to what all nodes had before.
+// The same two rules bound that. A policy's rules for when nodes may begin do not.
+//
+// Nodes of a pool whose object can't be read are told nothing. The controller still notes since when their verdicts
+// have been awaited.
 func decide(p progress.Pool, o bounds) decision {
 	if p.Unread != "" {
 		return decision{Steps: watched(p, o.Now)}
@@ -91,7 +95,8 @@ func decide(p progress.Pool, o bounds) decision {
 	return d
 }
 
-// watched are the steps that note since when verdicts are waited for, and leave everything else as it is.
+// watched returns the steps that note since when verdicts have been awaited. These steps leave everything else as it
+// is.
 func watched(p progress.Pool, now time.Time) []nodeStep {
 	var out []nodeStep
 	for i := range p.Nodes {
@@ -106,26 +111,28 @@ func watched(p progress.Pool, now time.Time) []nodeStep {
 	return out
 }
 
-// running says that the pool's nodes are on their way to its target, or would be if they were not there.
+// running reports whether the pool has a target that its nodes may go to: the pool is not paused, and the target is not
+// quarantined.
 func running(p progress.Pool) bool { return p.Target != "" && !p.Paused && p.Quarantine() == nil }
 
 type chooser struct {
 	pool       progress.Pool
 	options    bounds
-	sent       map[*progress.Node]int  // to the target: as the how manieth, from 1
-	back       map[*progress.Node]bool // to where they are
+	sent       map[*progress.Node]int  // to the target, with the node's place in the order, from 1
+	back       map[*progress.Node]bool // to the configuration that they have
 	taken      int
 	unstuck    int
 	defersSelf bool
-	// from is what nodes have that go back, and gate the one for which they do; empty: none does.
+	// from is the configuration that nodes leave to go back, and gate the reason. Both are empty if no node goes back.
 	from, gate string
-	// drains are the drain policies that were compared last, once compared, and alike whether they are the same.
+	// drains are the two drain policies that were compared last, if compared is true. alike is true if they are equal.
 	drains          [2]*api.DrainPolicy
 	compared, alike bool
 }
 
-// withdraw turns round the nodes that are on their way to a configuration that failed on another one. The node that
-// rolled back stays as it is, so that it goes on saying so. A policy has those turned round, too, that may not go on.
+// withdraw turns back the nodes that are on their way to a configuration that failed on another node. It also turns
+// back nodes that a policy does not allow to go on. A node that rolled back stays as it is, so that it keeps reporting
+// the failure.
 func (c *chooser) withdraw() {
 	c.back = map[*progress.Node]bool{}
 	for i := range c.pool.Nodes {
@@ -137,8 +144,9 @@ func (c *chooser) withdraw() {
 	}
 }
 
-// recalled says why a policy has a node that is on its way taken back; empty: none has. A node that may not go to the
-// target does not go on to what nobody wants any more: it would take a place that the target's first nodes need.
+// recalled returns why a policy has a node taken back that is on its way, and "" if no policy does. A node that may not
+// go to the target does not go on to an outdated target either. It would take a place that the target's first nodes
+// need.
 func (c *chooser) recalled(n *progress.Node) string {
 	if !running(c.pool) || !progress.Recallable(n) {
 		return ""
@@ -153,8 +161,8 @@ func (c *chooser) recalled(n *progress.Node) string {
 	return ""
 }
 
-// choose picks the nodes that are sent to the target now. Where it failed and that was taken back, the nodes on which
-// it failed prove it before any other begins.
+// choose picks the nodes that are sent to the target now. Where the target failed and a person lifted that, the nodes
+// on which it failed prove it before any other node begins.
 func (c *chooser) choose() {
 	var idle, serving []*progress.Node
 	trial := c.pool.Trial() != nil
@@ -176,7 +184,7 @@ func (c *chooser) choose() {
 	c.chooseServing(serving)
 }
 
-// free says that sending the node to the target takes nothing from anybody.
+// free reports whether sending the node to the target takes no further node out of service.
 func (c *chooser) free(n *progress.Node) bool {
 	switch {
 	case c.stays(n), leaving(n):
@@ -187,19 +195,20 @@ func (c *chooser) free(n *progress.Node) bool {
 	return n.Cordon != nil && !n.Serving() && !n.Settled()
 }
 
-// stays says that the target is what the node has, and proved.
+// stays reports whether the node has the target, and proved it.
 func (c *chooser) stays(n *progress.Node) bool { return n.Current == c.pool.Target && !c.lifts(n) }
 
-// leaving says that the node is on its way from what it has to something else.
+// leaving reports whether the node is on its way from its configuration to another.
 func leaving(n *progress.Node) bool { return n.Moving() && n.Desired != "" && n.Current != n.Desired }
 
-// stuck says that the node failed on its way to something else than target, so that it waits for nobody but us.
+// stuck reports whether the node failed on its way to another configuration than target, so that only the controller
+// can move it.
 func stuck(n *progress.Node, target string) bool { return n.Failing() && n.Desired != target }
 
 func (c *chooser) send(n *progress.Node) { c.sent[n] = len(c.sent) + 1 }
 
-// wants says that the node is to be told something about the target that it was not told yet. Where it failed, it is
-// not told again.
+// wants reports whether there is something to tell the node about the target. A node on which the target failed is not
+// told again.
 func (c *chooser) wants(n *progress.Node) bool {
 	if c.from != "" && n.Current != c.from {
 		return false
@@ -207,12 +216,12 @@ func (c *chooser) wants(n *progress.Node) bool {
 	return (n.Desired != c.pool.Target || n.Lift != c.pool.Target && c.lifts(n)) && !c.pool.FailedOn(n)
 }
 
-// lifts says that the target failed on the node, and that somebody took that back.
+// lifts reports whether the target failed on the node and a person lifted that.
 func (c *chooser) lifts(n *progress.Node) bool {
 	return n.FailedOn(c.pool.Target) && !c.pool.FailedOn(n)
 }
 
-// chooseIdle picks from nodes that are settled and out of service. Those that can act come before those that can't.
+// chooseIdle picks from nodes that are settled and out of service. Nodes that can act come before nodes that can't.
 func (c *chooser) chooseIdle(nodes []*progress.Node) {
 	if len(nodes) == 0 {
 		return
@@ -241,16 +250,16 @@ func (c *chooser) chooseIdle(nodes []*progress.Node) {
 	}
 }
 
-// chooseServing picks from nodes that serve, and for the control plane from all: an etcd member counts while it is
-// cordoned, too. A node that takes a share already needs no second one. Of nodes that are out of service and stuck, one
-// does not wait for the other.
+// chooseServing picks from nodes that serve, and on the control plane from all nodes, because an etcd member counts
+// while its node is cordoned, too. A node that takes a share already needs no second one. Nodes that are out of service
+// and stuck do not wait for one another.
 func (c *chooser) chooseServing(nodes []*progress.Node) {
 	if len(nodes) == 0 {
 		return
 	}
 	now := shareOf(&c.pool)
 	takes, waiting := now.taking+c.options.Elsewhere, now.stuck+c.options.StuckElsewhere
-	// Of those that take no share yet, only so many can go as there are shares.
+	// Of the nodes that take no share yet, only as many can go as shares are left.
 	shares := max(0, c.pool.MaxUnavailable-takes)
 	var taking, others []*progress.Node
 	for _, n := range nodes {
@@ -280,7 +289,7 @@ func (c *chooser) chooseServing(nodes []*progress.Node) {
 	c.defersSelf = c.defers(nodes)
 }
 
-// defers says that the own node waits although others were sent that come behind it in the usual order.
+// defers reports whether the own node waits although nodes were sent that come after it in the usual order.
 func (c *chooser) defers(nodes []*progress.Node) bool {
 	if c.options.Self == "" {
 		return false
@@ -294,8 +303,8 @@ func (c *chooser) defers(nodes []*progress.Node) bool {
 	})
 }
 
-// line returns the nodes that are sent first, so many, in that order; the own node is the last of all. The places are
-// looked up once for each.
+// line returns at most many of the nodes: the nodes that are sent first, in that order. The own node comes last. The
+// place of each node is looked up once.
 func (c *chooser) line(nodes []*progress.Node, many int) []*progress.Node {
 	type placed struct {
 		node  *progress.Node
@@ -324,10 +333,10 @@ func (c *chooser) line(nodes []*progress.Node, many int) []*progress.Node {
 	return out
 }
 
-// sortAll is the part of a list of which the first are asked for so that it is sorted as a whole.
+// sortAll bounds when firsts sorts the whole list: where at least one in sortAll elements is asked for.
 const sortAll = 8
 
-// firsts returns the first of a list by an order, so many, in that order. It changes the list.
+// firsts returns at most many elements of a list: the first by an order, in that order. It changes the list.
 func firsts[T any](list []T, many int, order func(a, b T) int) []T {
 	if many >= len(list)/sortAll {
 		slices.SortFunc(list, order)
@@ -345,9 +354,9 @@ func firsts[T any](list []T, many int, order func(a, b T) int) []T {
 	return first
 }
 
-// steps are those of all nodes, in their order, and whether any were left out.
+// steps returns the steps of all nodes, in their order, and whether some were left out.
 func (c *chooser) steps() (steps []nodeStep, more bool) {
-	var others, again []nodeStep // of the others those that are to try the target again come last
+	var others, again []nodeStep // again: the others that are to try the target again, which come last
 	sent := map[string]int{}
 	for i := range c.pool.Nodes {
 		n := &c.pool.Nodes[i]
@@ -377,7 +386,7 @@ func (c *chooser) steps() (steps []nodeStep, more bool) {
 	return append(steps, others...), more
 }
 
-// step is what the node is to be told, and whether that is anything new.
+// step returns what to tell the node, and whether any of that is new.
 func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 	s := nodeStep{
 		Node: n.Name, Before: n.Desired, Desired: n.Desired, Lift: n.Lift,
@@ -397,16 +406,17 @@ func (c *chooser) step(n *progress.Node) (nodeStep, bool) {
 	case c.back[n]:
 		s.Desired, s.Lift, s.Held, s.Awaited = n.Current, "", c.recalled(n), n.AwaitedStill(c.options.Now)
 		if !n.Staged.Is(c.pool.Target) {
-			s.Orders.Stage = nil // whether it may stage there is for the next look
+			s.Orders.Stage = nil // the next look decides whether the node may stage there
 		}
 	case c.pool.Refuses(n.Lift):
-		s.Lift = "" // it failed again after that
+		s.Lift = "" // the configuration failed again after the lift
 	}
 	return s, s.sends() || s.Lift != n.Lift || s.SingleReplica != n.SingleReplica || s.Tainted != n.Tainted ||
 		s.Arrived != n.Arrived || s.Awaited != n.Awaited || !c.same(s.Orders, n.Orders)
 }
 
-// same reports whether two orders are. Most nodes have the same ones, so drain policies are compared once.
+// same reports whether two orders are equal. Most nodes have the same orders, so the result for a pair of drain
+// policies is kept for the next node.
 func (c *chooser) same(a, b api.Orders) bool {
 	if !(api.Orders{Stage: a.Stage}).Equal(api.Orders{Stage: b.Stage}) {
 		return false
@@ -419,8 +429,9 @@ func (c *chooser) same(a, b api.Orders) bool {
 	return c.alike
 }
 
-// arrival is what the Node is to say of when it arrived: that it was sent, from that on, and since when it is there and
-// ready, once it is. Without a policy nobody asks.
+// arrival returns the arrival to note on the Node. When the node is sent, the note names the target. Once the node is
+// there and ready, the note has the time, and later the time when the gates passed. Without a policy arrivals are not
+// noted.
 func (c *chooser) arrival(n *progress.Node) api.Arrival {
 	switch {
 	case c.pool.Rules.Policy == "":
@@ -436,13 +447,15 @@ func (c *chooser) arrival(n *progress.Node) api.Arrival {
 	return n.Arrived
 }
 
-// returns says that the node has the target and had begun to leave it: it soaks and is asked about anew.
+// returns reports whether the node has the target and had begun to leave it. Then the node soaks anew, and its gates
+// are asked anew.
 func (c *chooser) returns(n *progress.Node) bool {
 	return n.Current == c.pool.Target && n.Desired != "" && n.Desired != n.Current && c.pool.Target != c.pool.Previous
 }
 
-// taint says whether pods had better go elsewhere: not to a node that a rollout is still to reach. One that is only
-// sent back to where it is won't lose them, and one that is under way keeps the taint until it has arrived.
+// taint reports whether the node keeps the rollout's taint. The taint has pods avoid nodes that a rollout is still to
+// reach. A node that is only sent back to where it is won't lose its pods. A node on its way keeps the taint until it
+// has arrived.
 func (c *chooser) taint(n *progress.Node) bool {
 	switch {
 	case n.Updated(c.pool.Target):

@@ -17,7 +17,8 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// etcdNamespaces are those that members of etcd run in as pods, and their labels. No other pod is kept.
+// etcdNamespaces returns the namespaces and labels of the pods in which members of etcd run. The cache keeps no other
+// pod.
 func etcdNamespaces() map[string]cache.Config {
 	out := map[string]cache.Config{}
 	for _, at := range progress.EtcdPlaces {
@@ -26,11 +27,11 @@ func etcdNamespaces() map[string]cache.Config {
 	return out
 }
 
-// etcdAgain is for how long the API server's word about etcd is believed.
+// etcdAgain is how long the API server's answer about etcd counts.
 const etcdAgain = 10 * time.Second
 
-// etcd is what is known of etcd, where a policy of a pool of the control plane asks for that; nil: nobody asks. Where
-// no members are known, the API server is asked, while a node of such a pool is not where it should be.
+// etcd returns what is known of etcd. The result is nil unless a policy of a control plane's pool guards etcd. Where no
+// members are known, etcd asks the API server, while a node of such a pool is not where it should be.
 func (r *reconciler) etcd(ctx context.Context, pools []*mcfgv1.MachineConfigPool, policies []api.RolloutPolicy,
 ) (*progress.Etcd, error) {
 	asked, moves := guarded(pools, policies)
@@ -52,7 +53,8 @@ func (r *reconciler) etcd(ctx context.Context, pools []*mcfgv1.MachineConfigPool
 	return e, nil
 }
 
-// guarded says whether policies have etcd guarded while pools are updated, and whether any of these is.
+// guarded reports whether a policy guards etcd while the control plane's pools are updated, and whether one of these
+// pools is being updated.
 func guarded(pools []*mcfgv1.MachineConfigPool, policies []api.RolloutPolicy) (asked, moves bool) {
 	for _, p := range pools {
 		if !progress.ControlPlane(p.Name) {
@@ -68,7 +70,7 @@ func guarded(pools []*mcfgv1.MachineConfigPool, policies []api.RolloutPolicy) (a
 	return asked, moves
 }
 
-// etcdTimeout is how long the API server may take to say whether it reaches etcd.
+// etcdTimeout is how long the API server may take to answer whether it reaches etcd.
 const etcdTimeout = 5 * time.Second
 
 func (r *reconciler) askEtcd(ctx context.Context) ([]byte, error) {

@@ -9,12 +9,12 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// expirysLimit is how many certificates a pool's status names: those of one bundle, of which a renewal leaves two or
-// three.
+// expirysLimit is how many certificates a pool's status names. They are those of one bundle, in which a renewal leaves
+// two or three.
 const expirysLimit = 20
 
-// expirys are when the certificates end by which kubelets know the API server, as OpenShift has them in the status of
-// each pool. What can't be read is left out: the ControllerConfig and the nodes say so.
+// expirys returns when the certificates end by which kubelets know the API server. OpenShift has the same in the status
+// of each pool. Certificates that can't be read are left out: the ControllerConfig and the nodes report these.
 func expirys(cc *mcfgv1.ControllerConfig) []mcfgv1.CertExpiry {
 	if cc == nil {
 		return nil

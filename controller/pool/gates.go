@@ -13,17 +13,17 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// Gates ask the questions of policies' gates beside the decisions, which wait for no answer.
+// Gates asks the questions of policies' gates. Decisions do not wait for the answers.
 type Gates interface {
-	// Ask replaces what is asked. Before are the answers that somebody before this process had.
+	// Ask replaces the open questions. before has the answers that an earlier process got.
 	Ask(open []rollout.Ask, before rollout.Answers)
-	// Answer is what is known of a question: nothing, before this process has asked it.
+	// Answer returns the known answer to a question. The answer is empty until this process has asked the question.
 	Answer(q rollout.Question) rollout.Answer
-	// Changed says that an answer is another one.
+	// Changed returns the channel that has an event when an answer has changed.
 	Changed() <-chan event.GenericEvent
 }
 
-// reportedGates is how many questions a policy's status has.
+// reportedGates is how many questions a policy's status lists at most.
 const reportedGates = 100
 
 func (r *reconciler) answers() rollout.Answers {
@@ -33,15 +33,15 @@ func (r *reconciler) answers() rollout.Answers {
 	return r.gates.Answer
 }
 
-// ask has the questions asked that are open now.
+// ask has the open questions asked.
 func (r *reconciler) ask(w *world, policies []api.RolloutPolicy) {
 	if r.gates != nil {
 		r.gates.Ask(w.asked, rollout.Reported(policies))
 	}
 }
 
-// openGates are the questions of a policy for its status, the first of many: those that were answered, by this process
-// or one before it, whose word stands until it was asked again.
+// openGates returns a policy's answered questions for its status, at most reportedGates of them. The answer of an
+// earlier process counts until this process has asked the question again.
 func (w *world) openGates(policy string, answers, before rollout.Answers) []api.RolloutGate {
 	var out []api.RolloutGate
 	for _, ask := range w.asked {
@@ -53,13 +53,13 @@ func (w *world) openGates(policy string, answers, before rollout.Answers) []api.
 			out = append(out, ask.Report(a))
 		}
 	}
-	// Those that hold something up come first.
+	// Gates that hold something up come first.
 	slices.SortStableFunc(out, func(a, b api.RolloutGate) int { return rank(a.Passed) - rank(b.Passed) })
 	return out[:min(len(out), reportedGates)]
 }
 
-// gated is why nothing begins although no node is held: nodes that have arrived take all places, since their gates are
-// closed; nil: that is not so.
+// gated returns a hold where no node begins, although no node is held. Nodes that have arrived take all places then,
+// since their gates are closed. The result is nil if that is not so.
 func gated(p progress.Pool) *progress.Hold {
 	if len(p.Rules.Gated) == 0 {
 		return nil

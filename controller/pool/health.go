@@ -15,15 +15,15 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Reasons of the condition Reconciling, beside those that are names of other conditions.
+// The reasons of the condition Reconciling that are not names of other conditions.
 const (
 	reasonNotRendered = "NotRendered"
 	reasonPaused      = "Paused"
 )
 
-// health is what kstatus reads, and by it Flux, Argo CD and kubectl's relatives: Stalled where somebody has to change
-// something, Reconciling where the pool is not yet what its objects ask for, neither where it is. Never both, since
-// readers take the first that they come upon.
+// health returns the two conditions that kstatus reads, and with it Flux, Argo CD and kubectl's relatives. Stalled is
+// true where a person has to change something. Reconciling is true where the pool is not yet what its objects ask for.
+// Both are never true together, since readers take the first that they find.
 func health(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, troubles ...mcfgv1.MachineConfigPoolCondition,
 ) (reconciling, stalled mcfgv1.MachineConfigPoolCondition) {
 	reconciling = mcfgv1.MachineConfigPoolCondition{Type: api.Reconciling, Status: corev1.ConditionFalse}
@@ -35,8 +35,8 @@ func health(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, troubles ...mcfg
 		troubles = append(troubles, pending)
 	}
 	for _, t := range troubles {
-		// What was wrong is over as soon as something else is asked for: who watches for that must not take the end of
-		// the last attempt for the end of this one.
+		// A trouble is over as soon as a change is about to be rendered. A reader must not take the end of the last attempt
+		// for the end of this attempt.
 		if t.Status == corev1.ConditionTrue && pending.Reason != api.Rendering {
 			stalled.Status, stalled.Reason = corev1.ConditionTrue, string(t.Type)
 			stalled.Message = cmp.Or(t.Message, t.Reason)
@@ -49,13 +49,13 @@ func health(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, troubles ...mcfg
 	return reconciling, stalled
 }
 
-// stuckText names the nodes that fail at what the pool wants of them now. One that fails at something else is still to
-// be told, and goes first.
+// stuckText names the nodes that fail at the pool's target. A node that fails at another configuration is still to be
+// told, and goes first.
 func stuckText(p progress.Pool) string {
 	return listFailing(p.Nodes, func(n *progress.Node) bool { return n.Desired == p.Target })
 }
 
-// unreached says why the pool is not yet what its objects ask for; reason "": it is.
+// unreached returns why the pool is not yet what its objects ask for. The reason is "" if the pool is.
 func unreached(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, pending mcfgv1.MachineConfigPoolCondition,
 ) (reason, message string) {
 	rendered := find(s, mcfgv1.MachineConfigPoolRenderDegraded)
@@ -78,7 +78,7 @@ func unreached(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus, pending mcfgv
 		arrived(p), p.Name)
 }
 
-// arrived says how far the pool is, and who is on the way.
+// arrived returns how far the pool is, and which nodes are on their way.
 func arrived(p progress.Pool) string {
 	text := fmt.Sprintf("%d of %d nodes are updated with %s", p.Updated, p.Machines, p.Target)
 	var under []string
@@ -93,7 +93,7 @@ func arrived(p progress.Pool) string {
 	return text
 }
 
-// find is a condition as it stands, empty where it is not there.
+// find returns a condition of the status. The result is empty if the status does not have the condition.
 func find(s *mcfgv1.MachineConfigPoolStatus, kind mcfgv1.MachineConfigPoolConditionType,
 ) mcfgv1.MachineConfigPoolCondition {
 	for _, c := range s.Conditions {
@@ -104,8 +104,9 @@ func find(s *mcfgv1.MachineConfigPoolStatus, kind mcfgv1.MachineConfigPoolCondit
 	return mcfgv1.MachineConfigPoolCondition{}
 }
 
-// observed is the generation that everybody has looked at who has a say in what the pool's configuration is: the render
-// controller notes in an annotation how far it is. Where it never was, nobody waits for it.
+// observed returns the generation of the pool that both controllers have looked at, render and this one. The render
+// controller notes its generation in an annotation. A pool without that annotation does not wait for the render
+// controller.
 func observed(pool *mcfgv1.MachineConfigPool) int64 {
 	text, rendered := pool.Annotations[api.RenderedGeneration]
 	if !rendered {
@@ -113,7 +114,7 @@ func observed(pool *mcfgv1.MachineConfigPool) int64 {
 	}
 	generation, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return pool.Status.ObservedGeneration // until the render controller has put it right
+		return pool.Status.ObservedGeneration // until the render controller has corrected the annotation
 	}
 	return min(generation, pool.Generation)
 }

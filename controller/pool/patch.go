@@ -13,22 +13,23 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// operation is one of a JSON patch (RFC 6902).
+// operation is one operation of a JSON patch (RFC 6902).
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// nodePatch is the JSON patch that takes a step. It says what it was decided upon, so that it fails where a node was
-// told something else meanwhile, and only there: the kubelet's own writes to the Node don't get in its way.
+// nodePatch returns the JSON patch that takes a step. The patch tests the values that the decision rests on, so it
+// fails where the node was told something else meanwhile. The kubelet's own writes to the Node do not make the patch
+// fail.
 func nodePatch(n *corev1.Node, s nodeStep) []byte {
 	var ops []operation
 	if n.Annotations == nil {
 		ops = append(ops, operation{"test", "/metadata/annotations", nil},
 			operation{"add", "/metadata/annotations", map[string]string{}})
 	}
-	// What was decided rests on where the node was sent before, even if it is not sent anywhere now.
+	// The decision rests on where the node was sent before, even if the node is not sent anywhere now.
 	ops = append(ops, operation{"test", annotationPath(api.DesiredConfig), old(n, api.DesiredConfig)})
 	if s.sends() {
 		ops = append(ops, operation{"add", annotationPath(api.DesiredConfig), s.Desired})
@@ -68,7 +69,7 @@ func ordersText(o api.Orders) string {
 	return api.Encode(o)
 }
 
-// annotationOps set an annotation, or take it away where it is to be empty.
+// annotationOps returns the operations that set an annotation, or remove it where want is empty.
 func annotationOps(n *corev1.Node, key, want string) []operation {
 	have, there := n.Annotations[key]
 	test := operation{"test", annotationPath(key), old(n, key)}
@@ -83,7 +84,8 @@ func annotationOps(n *corev1.Node, key, want string) []operation {
 	return nil
 }
 
-// taintOps add or take away the taint of a rollout, and only that one: others come and go with each cordon.
+// taintOps returns the operations that add or remove the taint of a rollout. They leave the other taints alone, which
+// come and go with each cordon.
 func taintOps(taints []corev1.Taint, want bool) []operation {
 	const path = "/spec/taints"
 	ours := corev1.Taint{Key: api.UpdateInProgressTaint, Effect: corev1.TaintEffectPreferNoSchedule}
@@ -104,7 +106,7 @@ func annotationPath(key string) string {
 	return "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
-// old is an annotation's value for a test, null where there is none.
+// old returns an annotation's value for a test, and nil if the Node does not have the annotation.
 func old(n *corev1.Node, key string) any {
 	if v, there := n.Annotations[key]; there {
 		return v

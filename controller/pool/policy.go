@@ -26,9 +26,10 @@ import (
 // policyDefinition is the name of the definition of RolloutPolicies.
 const policyDefinition = "rolloutpolicies.noderefit.dev"
 
-// policies are the cluster's; none where it has not the kind. A definition that is deleted takes its objects along, and
-// says nothing of what people want: until they are back, the last words of the policies hold, and no pool is released.
-// Of policies that this process has not seen there are the notes on pools alone.
+// policies returns the cluster's RolloutPolicies, and an empty list if the cluster does not have the kind. When a
+// definition is deleted, its objects go too, which tells nothing of what people want. Until the objects are back, the
+// last known policies hold, and no pool is released. Policies that this process has not seen are known by the notes on
+// pools only.
 func (r *reconciler) policies(ctx context.Context, pools []*mcfgv1.MachineConfigPool) (
 	list []api.RolloutPolicy, until time.Time, err error,
 ) {
@@ -54,13 +55,14 @@ func (r *reconciler) policies(ctx context.Context, pools []*mcfgv1.MachineConfig
 	return clonePolicies(list), until, nil
 }
 
-// away is why policies that were made then are not what people want, and when to ask again; why is empty when they are.
+// away returns why policies are missing that were there at the time made, although people did not delete them. until is
+// when to ask again. why is empty if people deleted the policies.
 func (r *reconciler) away(ctx context.Context, made time.Time) (why string, until time.Time) {
 	soon := r.now().Add(longestSleep)
 	why, until, err := r.defined.Away(ctx, policyDefinition, made)
 	switch {
 	case err != nil:
-		// Then the last words of the policies hold as well: pools go on, and none is released.
+		// The last known policies hold then, too: pools go on, and no pool is released.
 		log.FromContext(ctx).Error(err, "the definition of RolloutPolicies can't be asked for")
 		if apierrors.IsForbidden(err) {
 			return err.Error() + "; apply the roles of this release", soon
@@ -73,7 +75,7 @@ func (r *reconciler) away(ctx context.Context, made time.Time) (why string, unti
 	return why, until
 }
 
-// missing are the policies that were known and are not there.
+// missing returns the policies that were known and are gone.
 func missing(known, now []api.RolloutPolicy) []api.RolloutPolicy {
 	var out []api.RolloutPolicy
 	for i := range known {
@@ -84,7 +86,7 @@ func missing(known, now []api.RolloutPolicy) []api.RolloutPolicy {
 	return out
 }
 
-// missingNotes are the notes on pools of policies that are not known.
+// missingNotes returns the pools' notes of policies that are not known.
 func missingNotes(pools []*mcfgv1.MachineConfigPool, known []api.RolloutPolicy) []*api.PolicyNote {
 	var out []*api.PolicyNote
 	for _, p := range pools {
@@ -99,7 +101,7 @@ func hasPolicy(list []api.RolloutPolicy, name string) bool {
 	return slices.ContainsFunc(list, func(p api.RolloutPolicy) bool { return p.Name == name })
 }
 
-// madeOf is when policies were made, the zero time where a note does not say it.
+// madeOf returns the times at which policies were made. A time is zero where a note does not have it.
 func madeOf(policies []api.RolloutPolicy, notes []*api.PolicyNote) []time.Time {
 	var out []time.Time
 	for i := range policies {
@@ -111,7 +113,7 @@ func madeOf(policies []api.RolloutPolicy, notes []*api.PolicyNote) []time.Time {
 	return out
 }
 
-// earliest is the first of some times; zero: none is known.
+// earliest returns the first of some times. The result is zero if no time is known.
 func earliest(times []time.Time) time.Time {
 	var first time.Time
 	for _, t := range times {
@@ -130,7 +132,7 @@ func clonePolicies(list []api.RolloutPolicy) []api.RolloutPolicy {
 	return out
 }
 
-// writePolicies reports what is to be said of each policy, where it is not said already.
+// writePolicies writes the status of each policy, where it has changed.
 func (r *reconciler) writePolicies(ctx context.Context, w *world, policies []api.RolloutPolicy) []error {
 	var errs []error
 	for _, f := range w.findings {
@@ -142,7 +144,7 @@ func (r *reconciler) writePolicies(ctx context.Context, w *world, policies []api
 		if equality.Semantic.DeepEqual(before.Status, after.Status) && !api.UnreadableStatus(before) {
 			continue
 		}
-		// What it says is about the spec that was read: an older one is for the next look.
+		// The status is about the spec that was read. If the spec has changed since, the next look reports.
 		if err := r.client.Status().Update(ctx, after); err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("RolloutPolicy %s: reporting: %w", f.Policy, err))
 		}
@@ -150,7 +152,7 @@ func (r *reconciler) writePolicies(ctx context.Context, w *world, policies []api
 	return errs
 }
 
-// policyStatus is what a policy's status has to be.
+// policyStatus returns the status that a policy should have.
 func policyStatus(p *api.RolloutPolicy, f rollout.Finding, now time.Time) api.RolloutPolicyStatus {
 	s := *p.Status.DeepCopy()
 	s.ObservedGeneration, s.NextWindow, s.Pools = p.Generation, nil, nil
@@ -172,7 +174,7 @@ func policyStatus(p *api.RolloutPolicy, f rollout.Finding, now time.Time) api.Ro
 	return s
 }
 
-// failedLimit is how many of the nodes that failed a policy's status names.
+// failedLimit is how many failed nodes a policy's status names.
 const failedLimit = 100
 
 func policyPool(p *progress.Pool) api.RolloutPolicyPool {
@@ -187,7 +189,8 @@ func policyPool(p *progress.Pool) api.RolloutPolicyPool {
 	return out
 }
 
-// holds is why the pool's policy lets none of its nodes begin that are not there; nil: one may, or none is to.
+// holds returns why the pool's policy holds all nodes that have not arrived. The result is nil if a node may begin, or
+// no node has to.
 func holds(p progress.Pool) *progress.Hold {
 	switch {
 	case p.Target == "":
@@ -221,7 +224,7 @@ func holds(p progress.Pool) *progress.Hold {
 	return first
 }
 
-// bypassText says who bypasses the pool's policy, and why; empty: nobody does.
+// bypassText returns which person bypasses the pool's policy, and why. The text is empty if the policy is not bypassed.
 func bypassText(p progress.Pool) string {
 	b := p.Bypass
 	if b == nil || p.Rules.Policy == "" || !api.SameContent(b.Config, p.Target) {
@@ -231,7 +234,7 @@ func bypassText(p progress.Pool) string {
 		p.Target, progress.Bypassed, p.Rules.Policy, b.By, b.Since.UTC().Format(time.RFC3339), b.Why)
 }
 
-// heldCondition is PoolHeld. Its reason is a word of progress.Verdict.
+// heldCondition returns the condition PoolHeld. Its reason is a progress.Verdict.
 func heldCondition(p progress.Pool) mcfgv1.MachineConfigPoolCondition {
 	c := mcfgv1.MachineConfigPoolCondition{Type: api.PoolHeld, Status: corev1.ConditionFalse}
 	if h := holds(p); h != nil {

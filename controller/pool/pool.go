@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pool is the controller that says which node goes to which configuration, and when. It tells a node by one
-// annotation, and people by the status, the conditions and the events of its pool.
+// Package pool is the controller that decides which node goes to which configuration, and when. The controller tells a
+// node by one annotation. It tells people by the status, the conditions and the events of the node's pool.
 package pool
 
 import (
@@ -38,41 +38,41 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// Name of the controller, on the command line and in logs.
+// Name is the controller's name on the command line and in logs.
 const Name = "pool"
 
 const (
-	// debounce collects the events of a moment, such as those of a batch of nodes, into one look at the cluster. It adds
-	// to the time between one node and the next, which is minutes.
+	// debounce gathers the events of a moment, such as those of a batch of nodes, into one look at the cluster. It delays
+	// the next node by this time, which is little beside the minutes that a node takes.
 	debounce = 200 * time.Millisecond
-	// A look that failed is repeated after retryFirst, doubling up to retryLast.
+	// A look that failed is repeated after retryFirst. The delay doubles up to retryLast.
 	retryFirst = 50 * time.Millisecond
 	retryLast  = 30 * time.Second
-	// told is how many nodes that are not sent anywhere are told in one look. Each write takes its time, and what was
-	// decided first is to be looked at again before the last is told.
+	// told is how many of the nodes that are not sent anywhere are told something in one look. Each write takes time, and
+	// the first decision is to be renewed before the last node is told.
 	told = 100
-	// longestSleep is how long nothing is looked at while a window or a soak is waited for: clocks are set.
+	// longestSleep is the longest time between two looks while a window or a soak is awaited, because people set clocks.
 	longestSleep = time.Minute
-	// vainAtMost is how many nodes in a row the controller fails to tell, before it stops until the next try.
+	// vainAtMost is how many nodes in a row the controller fails to tell before it stops until the next try.
 	vainAtMost = 3
-	// pageSize is how many nodes are asked for at a time where the cache is not good enough.
+	// pageSize is how many nodes a list from the API server itself has per page.
 	pageSize = 500
 )
 
-// Setup is what the controller needs to know beside the cluster.
+// Setup is what the controller needs to know besides the cluster.
 type Setup struct {
-	// Self is the name of the node that the process runs on; empty: none of the cluster's.
+	// Self is the name of the node that the process runs on; empty if the process does not run on a node of the cluster.
 	Self string
-	// Now is the clock by which windows open and soaks end; nil: the machine's.
+	// Now returns the time by which windows open and soaks end; nil means the machine's clock.
 	Now func() time.Time
-	// Certified: the cluster has ControllerConfigs, and Governed: RolloutPolicies. Kinds that come later need another
-	// process.
+	// Certified is true where the cluster has ControllerConfigs, and Governed where it has RolloutPolicies. A kind that
+	// the cluster gets later is seen only after a restart.
 	Certified, Governed bool
-	// Gates ask what policies' gates ask; nil: nobody does, and no gate passes.
+	// Gates asks the questions of policies' gates; nil means that no question is asked and no gate passes.
 	Gates Gates
 }
 
-// Add puts the controller into a manager. The manager's scheme has to know MachineConfigPools and the kinds of package
+// Add adds the controller to a manager. The manager's scheme has to have MachineConfigPools and the kinds of package
 // api, and its cache should have CacheOptions.
 func (s Setup) Add(mgr ctrl.Manager) error {
 	r := &reconciler{
@@ -111,8 +111,8 @@ func (s Setup) Add(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// soon asks for one look at the whole cluster, however many events there are. All pools are looked at together: a node
-// that leaves one joins another, and the control plane's pools share what may be out of service.
+// soon asks for one look at the whole cluster, however many events come. A look is at all pools together. A node that
+// leaves a pool joins another, and the control plane's pools share what may be out of service.
 func soon() handler.EventHandler {
 	ask := func(q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		q.AddAfter(reconcile.Request{}, debounce)
@@ -134,27 +134,28 @@ type reconciler struct {
 	now    func() time.Time
 	gates  Gates
 	report *report
-	// raw asks what is no object; nil: nothing is asked.
+	// raw requests paths of the API server that are not objects; nil means that no path is requested.
 	raw rest.Interface
-	// certified: the cluster has ControllerConfigs, and governed: RolloutPolicies, since before this process.
+	// certified is true where the cluster had ControllerConfigs before this process began, and governed where it had
+	// RolloutPolicies.
 	certified, governed bool
 
-	// What follows is touched by the one worker alone.
+	// Only the one worker touches the fields below.
 	nodes    freshest[*corev1.Node]
 	pools    freshest[*mcfgv1.MachineConfigPool]
 	read     readings
 	looked   bool
-	deferred map[string]string // pool to the configuration for which the own node was said to be last
-	// known are the policies that there were at the last look.
+	deferred map[string]string // by pool, the configuration for which it was reported that the own node waits
+	// known are the policies of the last look.
 	known   []api.RolloutPolicy
 	refused refusals
 	defined *defined.Watch
-	// etcdTrouble is what the API server said about etcd last, and etcdAsked when.
+	// etcdTrouble is the API server's last answer about etcd, and etcdAsked its time.
 	etcdTrouble string
 	etcdAsked   time.Time
 }
 
-// Reconcile looks at the cluster, says what is to be said, and reports. A pool that fails does not hold up another.
+// Reconcile looks at the cluster, tells the nodes, and reports. A pool that fails does not hold up another pool.
 func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	pools, nodes, err := r.look(ctx)
 	if err != nil {
@@ -201,13 +202,13 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return next, nil
 }
 
-// onlyConflicts says that nothing went wrong but that others wrote as well, which the next look takes into account.
+// onlyConflicts reports whether all errors are conflicts with other writers, which the next look takes into account.
 func onlyConflicts(errs []error) bool {
 	return len(errs) > 0 && !slices.ContainsFunc(errs, func(err error) bool { return !conflicts(err) })
 }
 
-// conflicts says that an object was not as it was decided upon. For a JSON patch whose test fails the API server has
-// 422, as for an object that is not valid, but it names no field.
+// conflicts reports whether an object had changed since the decision. Where the test of a JSON patch fails, the API
+// server answers 422, as for an invalid object, but names no field.
 func conflicts(err error) bool {
 	if apierrors.IsConflict(err) {
 		return true
@@ -220,8 +221,8 @@ func conflicts(err error) bool {
 	return details == nil || len(details.Causes) == 0
 }
 
-// look reads all pools and nodes from the cache. The first time it reads them from the API server as well: the process
-// that led before may have sent nodes off which the cache still shows at rest.
+// look reads all pools and nodes from the cache. The first look reads the API server as well: the process that led
+// before may have sent nodes that the cache still shows at rest.
 func (r *reconciler) look(ctx context.Context) ([]*mcfgv1.MachineConfigPool, map[string]*corev1.Node, error) {
 	if !r.looked {
 		if err := r.readLive(ctx); err != nil {
@@ -280,11 +281,11 @@ func (r *reconciler) readLive(ctx context.Context) error {
 }
 
 func (r *reconciler) noteNode(n *corev1.Node) {
-	_, _ = strip(n) // of a Node it can't fail
+	_, _ = strip(n) // strip does not fail for a Node
 	r.nodes.note(n)
 }
 
-// expirys are those of the cluster's ControllerConfig; none where there is none.
+// expirys returns those of the cluster's ControllerConfig, and nothing if the cluster does not have a ControllerConfig.
 func (r *reconciler) expirys(ctx context.Context) ([]mcfgv1.CertExpiry, error) {
 	if !r.certified {
 		return nil, nil
@@ -300,8 +301,8 @@ func (r *reconciler) expirys(ctx context.Context) ([]mcfgv1.CertExpiry, error) {
 	return expirys(cc), nil
 }
 
-// sync does what one pool needs: remember what must not be forgotten, tell the nodes, report. It says whether there is
-// more to tell.
+// sync does what one pool needs: it writes the pool's annotations, tells the nodes, and reports. sync returns whether
+// more is left to tell.
 func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string]*corev1.Node) (bool, []error) {
 	var errs []error
 	more := false
@@ -337,11 +338,12 @@ func (r *reconciler) sync(ctx context.Context, w *world, i int, nodes map[string
 	return more, errs
 }
 
-// slow is how long a write takes at least that something holds up. What is refused at once holds no other node up.
+// A write that takes at least slow is held up, as by a webhook. A write that is refused sooner holds no other node up.
 const slow = time.Second / 2
 
-// take tells the nodes. One that was told something else meanwhile, or is gone, is looked at again. Where one after the
-// other can't be told, the rest waits for the next try: each may take as long as a webhook that does not answer.
+// take tells the nodes. A node that was told something else meanwhile, or is gone, is left to the next look. Where
+// vainAtMost nodes in a row can't be told, the rest waits for the next try. Each write may take as long as a webhook
+// that does not answer.
 func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d decision,
 	nodes map[string]*corev1.Node,
 ) []error {
@@ -377,7 +379,7 @@ func (r *reconciler) take(ctx context.Context, pool *mcfgv1.MachineConfigPool, d
 	return errs
 }
 
-// writeStatus reports, if there is anything new to report.
+// writeStatus writes the pool's status where it has changed.
 func (r *reconciler) writeStatus(ctx context.Context, pool *mcfgv1.MachineConfigPool, p progress.Pool,
 	expirys []mcfgv1.CertExpiry,
 ) error {
@@ -387,8 +389,8 @@ func (r *reconciler) writeStatus(ctx context.Context, pool *mcfgv1.MachineConfig
 	if equality.Semantic.DeepEqual(pool.Status, after.Status) && !api.UnreadableStatus(pool) {
 		return nil
 	}
-	// Not a patch: it would leave out the counts that are zero and never were anything else, and kubectl shows nothing
-	// for what is not there. The resource version keeps two writers apart.
+	// This is not a patch. A patch would leave out the counts that are zero and were never set, and kubectl shows nothing
+	// for a missing count. The resource version keeps two writers apart.
 	if err := r.client.Status().Update(ctx, after); err != nil {
 		return fmt.Errorf("reporting: %w", err)
 	}

@@ -14,25 +14,25 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// readings are what was read of Nodes at the look before: most are as they were. The zero value has none.
+// readings is what was read of Nodes at the last look. Most Nodes have not changed since. The zero value is empty.
 type readings struct {
 	nodes map[string]*reading
-	// names are those of all Nodes, sorted.
+	// names are the names of all Nodes, sorted.
 	names []string
-	// pools are the nodes that each pool had. What was handed out is never changed.
+	// pools has the nodes of each pool at the last look. A list that was handed out is never changed.
 	pools map[string]group
-	// orders are by the text of the annotation, so that nodes which have the same orders share them.
+	// orders has the orders by the text of their annotation, so that nodes with the same orders share them.
 	orders map[string]api.Orders
-	// membership said where the Nodes belong.
+	// membership is the membership by which the Nodes were read.
 	membership progress.Membership
-	// lost is why policies that people did not delete are not there; empty: people deleted those that are not.
+	// lost is why policies are missing that people did not delete. lost is empty if people deleted all missing policies.
 	lost string
-	// book is of policies of these versions.
+	// book is made of policies of these versions.
 	book     *rollout.Book
 	versions []string
 }
 
-// reading is what was read of a Node, of that version. It is never changed.
+// reading is what was read of one version of a Node. A reading is never changed.
 type reading struct {
 	uid     types.UID
 	version string
@@ -40,7 +40,7 @@ type reading struct {
 	belongs belonging
 }
 
-// belonging is what a membership says of a Node.
+// belonging is where a Node belongs by a membership.
 type belonging struct {
 	pool     string
 	conflict *progress.Conflict
@@ -52,7 +52,7 @@ type group struct {
 	nodes    []progress.Node
 }
 
-// of reads a Node, unless it is as it was.
+// of reads a Node, unless the Node is unchanged.
 func (r *readings) of(n *corev1.Node) *reading {
 	if known := r.nodes[n.Name]; known != nil && n.ResourceVersion != "" && known.version == n.ResourceVersion &&
 		known.uid == n.UID {
@@ -71,14 +71,14 @@ func (r *readings) of(n *corev1.Node) *reading {
 	return read
 }
 
-// belong has Nodes belong where a membership says.
+// belong sets the membership by which Nodes belong to pools.
 func (r *readings) belong(m progress.Membership) {
 	if !m.Equal(r.membership) {
 		r.membership, r.nodes = m, nil
 	}
 }
 
-// policies reads policies, unless they are as they were.
+// policies reads policies, unless they are unchanged.
 func (r *readings) policies(policies []api.RolloutPolicy, answers rollout.Answers) *rollout.Book {
 	versions := make([]string, 0, len(policies))
 	versioned := true
@@ -96,7 +96,7 @@ func (r *readings) policies(policies []api.RolloutPolicy, answers rollout.Answer
 	return r.book
 }
 
-// mostOrders is how many different orders are shared. A rollout has two or three.
+// mostOrders is how many different orders are kept to share. A rollout has two or three.
 const mostOrders = 50
 
 func (r *readings) shared(text string, orders api.Orders) api.Orders {
@@ -110,7 +110,8 @@ func (r *readings) shared(text string, orders api.Orders) api.Orders {
 	return orders
 }
 
-// group is the nodes of a pool in that order, the same list as before where all are as they were.
+// group returns the nodes of a pool in the given order. The result is the same list as before where no node has
+// changed.
 func (r *readings) group(pool string, of []*reading) []progress.Node {
 	if before := r.pools[pool]; slices.Equal(before.readings, of) {
 		return before.nodes
@@ -126,7 +127,7 @@ func (r *readings) group(pool string, of []*reading) []progress.Node {
 	return nodes
 }
 
-// sorted returns Nodes by name. Mostly they have the names that they had before.
+// sorted returns Nodes by name. The names are mostly those of the last look.
 func (r *readings) sorted(nodes map[string]*corev1.Node) []*corev1.Node {
 	out := make([]*corev1.Node, 0, len(nodes))
 	for _, name := range r.names {

@@ -9,20 +9,20 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// refusedLong is how long writes are refused before people are told. An API server that is away for a moment is no
-// matter for people.
+// refusedLong is how long writes are refused before people are told. A short absence of the API server is not worth
+// telling.
 const refusedLong = 5 * time.Second
 
-// refusals are the pools whose writes are refused, by name. The entry of a pool goes with the pool.
+// refusals has the pools whose writes are refused, by name. The entry of a pool goes with the pool.
 type refusals map[string]refusal
 
 type refusal struct {
 	since time.Time
-	// told is what an event has said.
+	// told is the text that an event had already.
 	told string
 }
 
-// text is what is to be said of errors at a time, as those of a pool; empty: nothing.
+// text returns what to report of a pool's errors at a time, and "" if there is nothing to report.
 func (r refusals) text(pool string, errs []error, now time.Time) string {
 	i := slices.IndexFunc(errs, func(err error) bool { return !conflicts(err) })
 	known, is := r[pool]
@@ -32,7 +32,7 @@ func (r refusals) text(pool string, errs []error, now time.Time) string {
 	return api.ShortReason("writes have failed since " + known.since.UTC().Format(time.RFC3339) + ": " + errs[i].Error())
 }
 
-// note remembers since when a pool has errors, and returns what is to be said of them for the first time.
+// note remembers since when a pool has errors, and returns what to report of them for the first time.
 func (r refusals) note(pool string, errs []error, now time.Time) string {
 	if !slices.ContainsFunc(errs, func(err error) bool { return !conflicts(err) }) {
 		delete(r, pool)

@@ -14,8 +14,8 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// The first five have OpenShift's names and meanings, but that the reason of mco_state is always empty: it held whole
-// error texts, each a series of its own.
+// The first five have OpenShift's names and meanings, except that the reason of mco_state is always empty. In OpenShift
+// the reason holds whole error texts, and each makes a series of its own.
 var (
 	machines    = poolMetric("mco_machine_count", "Nodes of the pool.")
 	updated     = poolMetric("mco_updated_machine_count", "Nodes at the pool's configuration.")
@@ -50,7 +50,7 @@ func poolMetric(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, []string{"pool"}, nil)
 }
 
-// report holds what was last seen, for whoever asks for metrics. It is one value, so a node or pool that went away
+// report holds what the last look saw, for metrics. Each look replaces the whole, so a node or pool that went away
 // leaves nothing behind.
 type report struct {
 	mu    sync.Mutex
@@ -58,7 +58,7 @@ type report struct {
 	nodes map[string]seen
 }
 
-// seen is what a node said about itself when it was last looked at, and since when.
+// seen is the state that a node last reported and since when, and its configuration.
 type seen struct {
 	state   api.State
 	current string
@@ -73,8 +73,8 @@ type change struct {
 
 func newReport() *report { return &report{} }
 
-// take replaces what was seen, and says what nodes changed about themselves, as far as it is worth an event: where they
-// arrived, and that they failed. The first look finds no changes.
+// take replaces what was seen. It returns the changes that are worth an event: a node has arrived, or has failed. The
+// first look returns no changes.
 func (r *report) take(w *world) []change {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +172,8 @@ func unix(t time.Time) float64 {
 	return float64(t.Unix())
 }
 
-// stateLabel keeps what a node may write from making series without end.
+// stateLabel returns a state for a label. Unknown states become one word, since a node could write any text and make
+// series without end.
 func stateLabel(s api.State) string {
 	switch s {
 	case api.Done, api.Working, api.Degraded, api.Unreconcilable, api.RolledBack:

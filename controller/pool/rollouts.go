@@ -13,10 +13,12 @@ import (
 // rolloutsLimit is how many rollouts a pool remembers.
 const rolloutsLimit = 10
 
-// rollouts is what a pool has to remember of its rollouts now. It follows from what is remembered, the pool and the
-// time alone, and changes when a rollout begins, fails on a node or ends: a pool of thousands of nodes has no more to
-// write than one of two. A configuration that all nodes have already, as in a pool that is empty or was just made of
-// nodes of another, is no rollout, and a node that joins later begins none anew.
+// rollouts returns what a pool has to remember of its rollouts now. The result follows from what is remembered, the
+// pool and the time alone. It changes when a rollout begins, fails on a node or ends. So a pool of thousands of nodes
+// writes no more than a pool of two nodes.
+//
+// A configuration that all nodes have already is no rollout. An example is a pool that is empty, or that was just made
+// of nodes of another pool. A node that joins later begins no new rollout.
 func rollouts(known []api.PastRollout, p progress.Pool, now time.Time) []api.PastRollout {
 	out := slices.Clone(known)
 	now = now.UTC().Truncate(time.Second)
@@ -35,7 +37,7 @@ func rollouts(known []api.PastRollout, p progress.Pool, now time.Time) []api.Pas
 	return out[:min(len(out), rolloutsLimit)]
 }
 
-// follow brings the rollout of the pool's target up to now.
+// follow updates the rollout of the pool's target.
 func follow(r *api.PastRollout, p progress.Pool, now time.Time) {
 	for i := 0; r.Began.IsZero() && i < len(p.Nodes); i++ {
 		if p.Nodes[i].Desired == p.Target {
@@ -48,7 +50,7 @@ func follow(r *api.PastRollout, p progress.Pool, now time.Time) {
 	}
 }
 
-// having is how many nodes have a configuration, wherever they are to go next.
+// having returns how many nodes have a configuration, wherever they go next.
 func having(p progress.Pool, config string) int {
 	count := 0
 	for i := range p.Nodes {

@@ -16,27 +16,27 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// Fleet is what a rollout is simulated on: one pool, with all its nodes.
+// Fleet is what a simulated rollout is about: one pool with all its nodes.
 type Fleet struct {
 	// Pool has the target in spec.configuration.
 	Pool     *mcfgv1.MachineConfigPool
 	Nodes    []progress.Node
 	Policies []api.RolloutPolicy
-	// Self is the node that the controller runs on; empty: none of these.
+	// Self is the node that the controller runs on; empty if the controller runs elsewhere.
 	Self  string
 	Start time.Time
-	// Update is how long one node takes, from when it is sent until it serves again.
+	// Update is how long one node takes from being sent until it serves again.
 	Update time.Duration
-	// Staging is how long one node takes to stage ahead, and Approve after how long somebody approves what waits for it;
-	// less than 0: nobody does.
+	// Staging is how long one node takes to stage ahead. Approve is how long an approval takes; less than 0 means that no
+	// person approves.
 	Staging, Approve time.Duration
-	// Fails are nodes on which the configuration fails its verdict.
+	// Fails has the nodes on which the configuration fails its verdict.
 	Fails map[string]bool
 	// Limit is how long a rollout is followed.
 	Limit time.Duration
 }
 
-// What happens in a simulated rollout.
+// The events of a simulated rollout.
 const (
 	eventSent       = "sent"
 	eventArrived    = "arrived"
@@ -48,19 +48,19 @@ const (
 	Stuck           = "stuck"
 )
 
-// Entry is a line of the timeline of a rollout.
+// Entry is one line of a rollout's timeline.
 type Entry struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
 	Node string    `json:"node,omitempty"`
-	// Stage is the one at work.
+	// Stage is the stage at work.
 	Stage string `json:"stage,omitempty"`
-	// Because is why none goes on, for Held and Stuck.
+	// Because is why no node goes on, for eventHeld and Stuck.
 	Because string `json:"because,omitempty"`
 }
 
-// Simulate follows a rollout by the decisions that the controller makes, until all nodes have arrived, or nothing more
-// would happen. What gates ask is taken as a yes.
+// Simulate follows a rollout by the controller's own decisions. It ends when all nodes have arrived, or when nothing
+// more would happen. Each question of a gate is answered with yes.
 func Simulate(f Fleet) []Entry {
 	s := newSimulation(f)
 	for s.turn() {
@@ -86,22 +86,22 @@ type simulation struct {
 
 	book *rollout.Book
 	now  time.Time
-	at   map[string]int       // where a node is in Nodes
-	due  map[string]time.Time // when a node that is on its way arrives
+	at   map[string]int       // by name, the index of a node in Nodes
+	due  map[string]time.Time // by name, when a node on its way arrives
 	log  []Entry
-	// stage and held are what was said last.
+	// stage and held are the stage and the hold that were logged last.
 	stage, held string
 	ahead       ahead
-	// few is nil while decisions are about the whole pool, as they always are where whole says so.
+	// few is nil while decisions are about the whole pool. With whole they always are.
 	few   *shortlist
 	whole bool
-	// most is how many nodes the pool may have out of service, whatever the stage.
+	// most is how many nodes the pool itself may have out of service, without the limits of stages.
 	most int
-	// looked counts the nodes that decisions were about.
+	// looked counts the nodes that the decisions were about.
 	looked int
 }
 
-// turn makes one decision, or lets time pass until there is one to make; false: that will not be.
+// turn makes one decision, or moves the time on to the next change. turn returns false if no decision is left to make.
 func (s *simulation) turn() bool {
 	p := s.look()
 	d := decide(p, bounds{Now: s.now, Self: s.Self})
@@ -126,7 +126,7 @@ func (s *simulation) say(what, node, because string) {
 	s.log = append(s.log, Entry{At: s.now, What: what, Node: node, Stage: s.stage, Because: because})
 }
 
-// tell notes what is new about the pool as a whole.
+// tell logs what is new about the pool as a whole.
 func (s *simulation) tell(p progress.Pool) {
 	if p.Rules.Stage != s.stage {
 		s.stage = p.Rules.Stage
@@ -140,7 +140,7 @@ func (s *simulation) tell(p progress.Pool) {
 	}
 	if text != s.held {
 		s.held = text
-		// What holds for no time is nothing to read.
+		// A hold that lasted no time is not worth reading.
 		if end := len(s.log) - 1; end >= 0 && s.log[end].What == eventHeld && s.log[end].At.Equal(s.now) {
 			s.log = s.log[:end]
 		}
@@ -150,7 +150,7 @@ func (s *simulation) tell(p progress.Pool) {
 	}
 }
 
-// take does what a step says, and says whether anything is another than before.
+// take takes a step, and reports whether the step changed anything.
 func (s *simulation) take(step nodeStep) bool {
 	n := &s.Nodes[s.at[step.Node]]
 	changed := step.sends() || step.Lift != n.Lift || step.Arrived != n.Arrived ||
@@ -177,7 +177,8 @@ func (s *simulation) take(step nodeStep) bool {
 	return true
 }
 
-// pass lets time pass until a node arrives or the rules change.
+// pass moves the time on until a node arrives or the rules change. It returns false if neither happens within the
+// limit.
 func (s *simulation) pass(p progress.Pool) bool {
 	next := p.Rules.Next
 	for _, at := range s.due {
@@ -202,7 +203,7 @@ func (s *simulation) pass(p progress.Pool) bool {
 	return true
 }
 
-// come takes the nodes out of a list whose time has come, by name.
+// come removes the nodes from due whose time has come, and returns them by name.
 func (s *simulation) come(due map[string]time.Time) []*progress.Node {
 	var names []string
 	for name, at := range due {
@@ -227,13 +228,13 @@ func (s *simulation) arrive(n *progress.Node) {
 		s.say(eventArrived, n.Name, "")
 		return
 	}
-	s.few = nil // it changes what all others are to do
+	s.few = nil // the failure changes what all other nodes do
 	n.State, n.Reason = api.RolledBack, "its verdict was no"
 	n.Quarantined = append(n.Quarantined, api.Quarantine{Config: n.Desired, Reason: n.Reason, Since: s.now})
 	s.say(eventRolledBack, n.Name, "")
 }
 
-// whyStuck is why nothing more happens.
+// whyStuck returns why nothing more happens.
 func whyStuck(p progress.Pool) string {
 	if q := p.Quarantine(); q != nil {
 		return quarantineText(p)
@@ -244,13 +245,13 @@ func whyStuck(p progress.Pool) string {
 	return cmp.Or(nodesText(p), takenText(p), "no node may be taken out of service")
 }
 
-// limited is that the rollout is followed no further, and what it waits for.
+// limited returns that the rollout is followed no further, and what the rollout waits for.
 func (s *simulation) limited(p progress.Pool, next time.Time) string {
 	return fmt.Sprintf("the limit of %s is over before anything more happens, at %s: %s", s.Limit,
 		next.UTC().Format(time.RFC3339), whyStuck(p))
 }
 
-// takenText names the nodes that are out of service and stay so, while others wait for their places.
+// takenText names the nodes that are out of service and stay so, while other nodes wait for their places.
 func takenText(p progress.Pool) string {
 	var texts []string
 	for _, n := range p.Taking() {

@@ -10,30 +10,32 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// shortlist is the nodes that the next decisions are about. A node at rest to which nothing is to be said only counts:
-// once it has arrived no decision is about it, and while it waits none before its turn. So these are left out, and a
-// decision costs as much as there is to decide. What the decision comes to is the same.
+// shortlist is the nodes that the next decisions are about. A node at rest that is to be told nothing only counts. Once
+// it has arrived, no decision is about it. While it waits, no decision before its turn is about it. Such nodes are left
+// out, and a decision costs only as much as there is to decide. The result of the decision is the same.
 //
-// With stages this holds while nothing unusual happens: a node of the stage at work goes there, arrives, and is
-// past what is waited for. Then each seat stays with its stage. After all else the whole pool is looked at again.
+// With stages, this holds while nothing unusual happens. In the usual case a node of the stage at work goes to the
+// target and arrives, and its soak and gates pass. Each seat then stays with its stage. After anything unusual,
+// decisions are about the whole pool again.
 type shortlist struct {
-	// nodes are places in the fleet, in its order, of those that decisions are about.
+	// nodes are the nodes that decisions are about, as indices in the fleet, sorted.
 	nodes []int
-	// waiting are places of nodes at rest in the order of their turns, as far as they are left out and may go.
+	// waiting are nodes at rest that are left out and may go, as indices in the order of their turns.
 	waiting []int
-	// next are those of the nodes that were waiting and have not gone.
+	// next are the nodes that were taken from waiting and have not gone.
 	next map[int]bool
 	left progress.Left
-	// most is what the whole pool may have out of service, mostNow what the stage at work may.
+	// most is how many nodes the whole pool may have out of service, and mostNow how many the stage at work may.
 	most, mostNow int
-	// stage is the one at work, at its place among all.
+	// stage is the stage at work, and at its index.
 	stage string
 	at    int
-	// seated are the nodes of the stage at work; nil: there are no stages.
+	// seated are the nodes of the stage at work; nil without stages.
 	seated map[int]bool
 }
 
-// leaveOut finds the few after a decision that changed no node, and leaves out those that have arrived since.
+// leaveOut makes the shortlist after a decision that changed no node, or leaves out of it the nodes that have arrived
+// since.
 func (s *simulation) leaveOut(p *progress.Pool, d decision) {
 	fresh := s.few == nil
 	if s.whole || fresh && !s.steady(p) {
@@ -62,7 +64,7 @@ func (s *simulation) leaveOut(p *progress.Pool, d decision) {
 		case !fresh || !readyToGo(p, n) || seats[i] < f.at:
 			return false
 		case seats[i] > f.at && !held:
-			held = true // what holds the first by name is what is said of them all
+			held = true // the hold of the first node by name is reported for all of them
 			return false
 		default:
 			f.left.Waiting++
@@ -78,7 +80,7 @@ func (s *simulation) leaveOut(p *progress.Pool, d decision) {
 	}
 }
 
-// newShortlist has all nodes.
+// newShortlist returns a shortlist of all nodes.
 func (s *simulation) newShortlist(p *progress.Pool, seats map[int]int) *shortlist {
 	f := &shortlist{next: map[int]bool{}, most: s.most, mostNow: p.MaxUnavailable, stage: p.Rules.Stage, at: p.Rules.At}
 	f.nodes = make([]int, len(s.Nodes))
@@ -97,7 +99,8 @@ func (s *simulation) newShortlist(p *progress.Pool, seats map[int]int) *shortlis
 	return f
 }
 
-// seats are the stages of the nodes that a decision was about, by their places in the fleet; 0 without stages.
+// seats returns the stages of the nodes that a decision was about, by their indices in the fleet. The result is nil
+// without stages.
 func (s *simulation) seats(p *progress.Pool) map[int]int {
 	if p.Rules.Seats == nil {
 		return nil
@@ -111,14 +114,14 @@ func (s *simulation) seats(p *progress.Pool) map[int]int {
 	return out
 }
 
-// reseat counts nodes that are left out of a stage, or come back.
+// reseat counts nodes of a stage that are left out. A negative count is of nodes that come back.
 func (f *shortlist) reseat(stage, count int) {
 	if f.left.Seats != nil {
 		f.left.Seats[stage] += count
 	}
 }
 
-// steady reports whether the pool goes on as it does now, unless something unusual happens.
+// steady reports whether the pool goes on as now unless something unusual happens.
 func (s *simulation) steady(p *progress.Pool) bool {
 	r := &p.Rules
 	switch {
@@ -134,24 +137,25 @@ func (s *simulation) steady(p *progress.Pool) bool {
 	case r.Stage == "":
 		return p.Updated < p.Machines
 	}
-	// A node that is there without having been seen to arrive gives its seat to those that are.
+	// A node that has the target, without a noted arrival, gives its seat to nodes with one.
 	return !slices.ContainsFunc(p.Nodes, func(n progress.Node) bool {
 		return n.Updated(p.Target) && !noted(p, &n) && n.Previous != ""
 	})
 }
 
-// noted reports whether a node is known to have arrived since a time.
+// noted reports whether the time of the node's arrival is known.
 func noted(p *progress.Pool, n *progress.Node) bool {
 	return n.Arrived.Config == p.Target && !n.Arrived.Since.IsZero()
 }
 
-// rests reports whether a node is as those are that a decision only counts. The own node is not: it goes last of all.
+// rests reports whether a node is at rest, so that a decision may only count it. The own node never is, because it goes
+// last.
 func (s *simulation) rests(n *progress.Node) bool {
 	return n.State == api.Done && n.Settled() && n.Serving() && n.Cordon == nil && n.Lift == "" &&
 		n.Name != s.Self && len(n.Quarantined) == 0
 }
 
-// past reports whether nothing is waited for any more on a node that has arrived.
+// past reports whether the soak and the gates of a node that has arrived are over.
 func past(p *progress.Pool, n *progress.Node) bool {
 	if p.Rules.Policy == "" {
 		return true
@@ -161,14 +165,14 @@ func past(p *progress.Pool, n *progress.Node) bool {
 	return !soaks && p.Rules.Gated[n.Name] == nil && (noted(p, n) || joined)
 }
 
-// readyToGo reports whether a node has staged what it is to stage before it goes.
+// readyToGo reports whether a node has staged what it has to stage before it goes.
 func readyToGo(p *progress.Pool, n *progress.Node) bool {
 	o := n.Orders.Stage
 	return p.Rules.Staging == nil ||
 		o != nil && api.SameContent(o.Config, p.Target) && n.Staged.Is(p.Target) && n.Staged.Digest == ""
 }
 
-// latest are of each stage a node that was ready there last: the stage soaks from then on.
+// latest returns, for each stage, the node that became ready last. The stage soaks from that time.
 func (s *simulation) latest(p *progress.Pool, seats map[int]int) map[int]bool {
 	if p.Rules.Seats == nil {
 		return nil
@@ -200,7 +204,7 @@ func (s *simulation) latest(p *progress.Pool, seats map[int]int) map[int]bool {
 	return out
 }
 
-// pick returns the few, after those came whose turn it may be.
+// pick returns the nodes of the shortlist, after it has added the waiting nodes whose turn may have come.
 func (s *simulation) pick() []progress.Node {
 	f := s.few
 	more := min(len(f.waiting), max(0, f.mostNow-len(f.next)))
@@ -219,7 +223,7 @@ func (s *simulation) pick() []progress.Node {
 	return out
 }
 
-// moves notes that a node goes, or arrives; usual: as nodes mostly do.
+// moves notes that a node goes or arrives. usual is false where the node does not do what nodes mostly do.
 func (s *simulation) moves(n *progress.Node, usual bool) {
 	f := s.few
 	if f == nil {
@@ -232,7 +236,7 @@ func (s *simulation) moves(n *progress.Node, usual bool) {
 	}
 }
 
-// look is the pool as the next decision needs it.
+// look returns the pool as the next decision needs it.
 func (s *simulation) look() progress.Pool {
 	nodes := s.Nodes
 	if s.few != nil {

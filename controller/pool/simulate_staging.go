@@ -9,19 +9,19 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// What happens besides where nodes stage ahead.
+// The further events of a rollout in which nodes stage ahead.
 const (
 	eventStagedAhead = "staged"
 	eventApproved    = "approved"
 )
 
-// ahead is what nodes stage in a simulated rollout, and what is approved.
+// ahead is what nodes stage ahead in a simulated rollout, and the approval.
 type ahead struct {
-	due     map[string]time.Time // when a node that stages has
-	approve time.Time            // when what waits is approved; zero: nothing waits
+	due     map[string]time.Time // by name, when a node has finished staging
+	approve time.Time            // when the approval comes; zero if the pool waits for none
 }
 
-// order has a node begin to stage, or let go of it.
+// order gives a node its orders: the node begins to stage, or releases what it has staged.
 func (s *simulation) order(n *progress.Node, orders api.Orders) {
 	n.Orders = orders
 	switch {
@@ -35,7 +35,7 @@ func (s *simulation) order(n *progress.Node, orders api.Orders) {
 	}
 }
 
-// asks notes that something waits for an approval.
+// asks notes when an approval will come that the pool waits for.
 func (s *simulation) asks(p progress.Pool) {
 	h := p.Rules.Hold
 	switch {
@@ -46,7 +46,7 @@ func (s *simulation) asks(p progress.Pool) {
 	}
 }
 
-// soonest is the first time after which a node has staged or something is approved, or next where that is before.
+// soonest returns the first time at which a node has staged or an approval comes, or next if that is earlier.
 func (s *simulation) soonest(next time.Time) time.Time {
 	sooner := func(at time.Time) {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
@@ -60,10 +60,10 @@ func (s *simulation) soonest(next time.Time) time.Time {
 	return next
 }
 
-// stages is what of that has come.
+// stages notes which nodes have staged by now, and the approval if it has come.
 func (s *simulation) stages() {
 	for _, n := range s.come(s.ahead.due) {
-		s.few = nil // it may go now
+		s.few = nil // the node may go now
 		n.Staged = &api.Staged{Config: n.Orders.Stage.Config, Since: s.now}
 		s.say(eventStagedAhead, n.Name, "")
 	}

@@ -11,14 +11,15 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// approvedText says who approved what the pool's nodes have staged; empty: nobody did, or nobody has to.
+// approvedText returns which person approved what the pool's nodes have staged. The text is empty if no person did, or
+// an approval is not needed.
 func approvedText(p progress.Pool) string {
 	s := p.Rules.Staging
 	if s == nil || s.Approval == nil {
 		return ""
 	}
 	if h := p.Rules.Hold; h != nil && h.Verdict == progress.NeedsApproval {
-		return "" // for another digest
+		return "" // the approval is for another digest
 	}
 	a := s.Approval
 	text := fmt.Sprintf("%s (%s) was approved by %s at %s", p.Target, cmp.Or(a.Digest, "no OS"), a.By,

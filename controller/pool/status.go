@@ -23,12 +23,12 @@ const (
 	historyLimit = 3
 	// namedNodes is how many nodes a condition names before it counts the rest.
 	namedNodes = 10
-	// driftNames is how many things that drifted it names of a node.
+	// driftNames is how many drifted paths a condition names of a node.
 	driftNames = 3
 )
 
-// annotations are those that the controller keeps on the pool, as they have to be now; an empty one is to go. What
-// can't be read is not there: it is left for a person to look at.
+// annotations returns the controller's annotations of the pool with the values that they should have. An empty value
+// removes the annotation. An annotation that can't be read is not in the result: it is left for a person to look at.
 func annotations(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) map[string]string {
 	out := map[string]string{}
 	if _, err := api.Decode[[]api.Quarantine](pool.Annotations, api.PoolQuarantineKey); err == nil {
@@ -60,7 +60,7 @@ func encodeList[T any](list []T) string {
 	return api.Encode(list)
 }
 
-// annotationPatch is the merge patch that makes the pool's annotations what they have to be; nil where they are.
+// annotationPatch returns the merge patch that brings the pool's annotations up to date, and nil if they are.
 func annotationPatch(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) []byte {
 	changes := map[string]any{}
 	for key, want := range annotations(pool, p, now) {
@@ -83,7 +83,7 @@ func annotationPatch(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.T
 	return patch
 }
 
-// status is what a pool's status has to be. Conditions of others are kept as they are found.
+// status returns the status that a pool should have. Conditions of other writers stay as they are.
 func status(pool *mcfgv1.MachineConfigPool, p progress.Pool, now time.Time) mcfgv1.MachineConfigPoolStatus {
 	s := *pool.Status.DeepCopy()
 	s.ObservedGeneration = observed(pool)
@@ -111,7 +111,7 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 	held := heldCondition(p)
 	stopped := held
 	if r := progress.Verdict(held.Reason); !needsSomebody[r] {
-		stopped.Status = corev1.ConditionFalse // the others end by themselves
+		stopped.Status = corev1.ConditionFalse // the other holds end by themselves
 	}
 	if c, known := ignored(p, s); known {
 		out = append(out, c)
@@ -123,7 +123,8 @@ func conditions(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) []mcfgv1.Mac
 		reconciling, stalled)
 }
 
-// ignored is the condition about fields without effect; unknown where there never were any.
+// ignored returns the condition about fields without effect. The second result is false if the pool never had such
+// fields.
 func ignored(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) (mcfgv1.MachineConfigPoolCondition, bool) {
 	c := condition(api.Ignored, strings.Join(p.Ignored, "; "))
 	c.Reason = api.AllSupported
@@ -133,12 +134,12 @@ func ignored(p progress.Pool, s *mcfgv1.MachineConfigPoolStatus) (mcfgv1.Machine
 	return c, len(p.Ignored) > 0 || find(s, api.Ignored).Type != ""
 }
 
-// needsSomebody are the reasons for which a pool is held that do not end by themselves.
+// needsSomebody has the reasons of holds that do not end without a person.
 var needsSomebody = map[progress.Verdict]bool{
 	progress.PolicyUnusable: true, progress.FailureBudget: true, progress.GateFailed: true,
 }
 
-// driftText names the nodes whose hosts are not as their configuration says.
+// driftText names the nodes that have drifted.
 func driftText(p progress.Pool) string {
 	var texts []string
 	for i := range p.Nodes {
@@ -151,7 +152,7 @@ func driftText(p progress.Pool) string {
 	return strings.Join(few(texts, "%d more nodes have drifted"), "; ")
 }
 
-// updates are the two conditions by which people and scripts follow an update, in OpenShift's words.
+// updates returns the two conditions by which people and scripts follow an update, in OpenShift's words.
 func updates(p progress.Pool) []mcfgv1.MachineConfigPoolCondition {
 	updated := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdated, Status: corev1.ConditionFalse}
 	updating := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolUpdating, Status: corev1.ConditionFalse}
@@ -172,7 +173,7 @@ func updates(p progress.Pool) []mcfgv1.MachineConfigPoolCondition {
 	return []mcfgv1.MachineConfigPoolCondition{updated, updating}
 }
 
-// condition is true where there is something to say.
+// condition returns a condition with the text as its message. The condition is true unless the text is empty.
 func condition(kind mcfgv1.MachineConfigPoolConditionType, text string) mcfgv1.MachineConfigPoolCondition {
 	c := mcfgv1.MachineConfigPoolCondition{Type: kind, Status: corev1.ConditionFalse, Message: text}
 	if text != "" {
@@ -197,7 +198,7 @@ func quarantineText(p progress.Pool) string {
 		"change or the quarantine is lifted: %s", q.Config, q.Node, at, q.Reason)
 }
 
-// wrongText names what is wrong with the pool, and then with nodes.
+// wrongText names what is wrong with the pool, and after that with nodes.
 func wrongText(p progress.Pool) string {
 	texts := slices.Clone(p.Problems)
 	for _, n := range p.NodeProblems {
@@ -209,7 +210,7 @@ func wrongText(p progress.Pool) string {
 	return strings.Join(few(texts, "%d more things are wrong"), "; ")
 }
 
-// few cuts a list to what a condition names, and counts the rest in the words of more.
+// few cuts a list to the length that a condition names, and counts the rest in the words of more.
 func few(texts []string, more string) []string {
 	if rest := len(texts) - namedNodes; rest > 0 {
 		return append(texts[:namedNodes], fmt.Sprintf(more, rest))
@@ -218,7 +219,7 @@ func few(texts []string, more string) []string {
 }
 
 // failingText names the nodes that fail, as OpenShift does. Where the configuration failed on a node that is gone or
-// has been healed since, the quarantine is what is left to tell.
+// was healed since, the text is about the quarantine.
 func failingText(p progress.Pool) string {
 	return cmp.Or(nodesText(p), quarantineText(p))
 }
@@ -241,7 +242,8 @@ func listFailing(nodes []progress.Node, which func(*progress.Node) bool) string 
 	return strings.Join(few(texts, "%d more nodes are failing"), ", ")
 }
 
-// said is the message of a condition that is true, or its reason.
+// said returns the message of a condition that is true, or its reason. The result is empty if the condition is not
+// true.
 func said(s *mcfgv1.MachineConfigPoolStatus, kind mcfgv1.MachineConfigPoolConditionType) string {
 	for _, c := range s.Conditions {
 		if c.Type == kind && c.Status == corev1.ConditionTrue {
@@ -251,7 +253,7 @@ func said(s *mcfgv1.MachineConfigPoolStatus, kind mcfgv1.MachineConfigPoolCondit
 	return ""
 }
 
-// setCondition keeps the time of a condition whose status stays.
+// setCondition sets a condition. A condition whose status stays keeps its time.
 func setCondition(s *mcfgv1.MachineConfigPoolStatus, c mcfgv1.MachineConfigPoolCondition, now time.Time) {
 	c.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	for i, old := range s.Conditions {

@@ -12,7 +12,7 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// announce makes events of what became true in a pool's conditions: each is said once.
+// announce makes an event of each condition of a pool that became true or has a new text.
 func (r *reconciler) announce(before, after *mcfgv1.MachineConfigPool) {
 	for kind, as := range map[mcfgv1.MachineConfigPoolConditionType]struct{ level, reason string }{
 		mcfgv1.MachineConfigPoolUpdating: {corev1.EventTypeNormal, "Updating"},
@@ -29,7 +29,7 @@ func (r *reconciler) announce(before, after *mcfgv1.MachineConfigPool) {
 	}
 }
 
-// deferSelf says once for each configuration that the node of this process has to wait.
+// deferSelf makes one event for each configuration for which the node of this process has to wait.
 func (r *reconciler) deferSelf(pool *mcfgv1.MachineConfigPool, d decision) {
 	config := pool.Spec.Configuration.Name
 	if !d.DefersSelf || r.deferred[pool.Name] == config {
@@ -44,7 +44,7 @@ func (r *reconciler) deferSelf(pool *mcfgv1.MachineConfigPool, d decision) {
 		"Deferring update of machine config controller node %s", r.self)
 }
 
-// tell makes events of what the nodes reported since the last look, and passes everything to the metrics.
+// tell makes events of what the nodes reported since the last look, and passes the world to the metrics.
 func (r *reconciler) tell(w *world) {
 	for _, change := range r.report.take(w) {
 		r.events.Eventf(change.pool, &corev1.Node{ObjectMeta: objectName(change.node)}, corev1.EventTypeNormal,

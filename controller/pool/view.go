@@ -20,8 +20,8 @@ import (
 	"github.com/noderefit/noderefit/progress"
 )
 
-// CacheOptions say what a manager's cache keeps of the kinds that this controller reads: of a Node what decides about a
-// rollout, a tenth of it, and of all Pods the members of etcd.
+// CacheOptions returns what a manager's cache keeps of the kinds that this controller reads. Of a Node that is what a
+// rollout depends on, a tenth of the Node. Of Pods the cache keeps the members of etcd alone.
 func CacheOptions() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
 		&corev1.Node{}:              {Transform: strip},
@@ -30,8 +30,8 @@ func CacheOptions() map[client.Object]cache.ByObject {
 	}
 }
 
-// strip drops from a Node what no decision asks for: images, volumes, addresses, capacities, and when the kubelet last
-// repeated what it had said. A heartbeat then leaves the Node as it was.
+// strip drops what no decision needs from a Node: images, volumes, addresses, capacities, and the times of the
+// kubelet's heartbeats. So a heartbeat does not change the Node.
 func strip(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {
@@ -48,14 +48,14 @@ func strip(o any) (any, error) {
 	n.Status = corev1.NodeStatus{Conditions: slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type != corev1.NodeReady && c.Type != corev1.NodeDiskPressure && c.Type != corev1.NodeNetworkUnavailable
 	})}
-	n.Status.NodeInfo.ContainerRuntimeVersion = runtime // what is made for a pool depends on it
+	n.Status.NodeInfo.ContainerRuntimeVersion = runtime // the files that are made for a pool depend on the runtime
 	for i := range n.Status.Conditions {
 		n.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
 	}
 	return n, nil
 }
 
-// nodeChanged lets those changes of a Node through that a decision may depend on.
+// nodeChanged passes on those changes of a Node that a decision may depend on.
 var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, ok2 := e.ObjectNew.(*corev1.Node)
@@ -67,8 +67,8 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before.UID != after.UID
 }}
 
-// poolChanged lets those changes of a pool through that a decision may depend on. This controller's own reports are
-// none.
+// poolChanged passes on those changes of a pool that a decision may depend on. This controller's own reports are not
+// among them.
 var poolChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*mcfgv1.MachineConfigPool)
 	after, ok2 := e.ObjectNew.(*mcfgv1.MachineConfigPool)
@@ -81,7 +81,7 @@ var poolChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		rendered(before) != rendered(after)
 }}
 
-// rendered is what the render controller says of a pool.
+// rendered returns the render controller's conditions of a pool, without their times.
 func rendered(pool *mcfgv1.MachineConfigPool) [2]mcfgv1.MachineConfigPoolCondition {
 	said := [2]mcfgv1.MachineConfigPoolCondition{
 		find(&pool.Status, mcfgv1.MachineConfigPoolRenderDegraded), find(&pool.Status, api.PoolRenderPending),
@@ -92,14 +92,14 @@ func rendered(pool *mcfgv1.MachineConfigPool) [2]mcfgv1.MachineConfigPoolConditi
 	return said
 }
 
-// freshest remembers objects that were seen newer than the cache has them: the answers to our own writes, and what was
-// read past the cache. So no decision is made on what this process knows to be over.
+// freshest remembers objects in a newer version than the cache's: the answers to our own writes, and objects that were
+// read past the cache. So no decision is made on a state that this process knows to be outdated.
 type freshest[T client.Object] map[string]T
 
-// note remembers an object.
 func (f freshest[T]) note(o T) { f[o.GetName()] = o }
 
-// view is the newer of what the cache has and what is remembered, which is forgotten once the cache is level with it.
+// view returns the newer of the cached and the remembered object. The remembered one is forgotten once the cache has
+// caught up.
 func (f freshest[T]) view(cached T) T {
 	seen, ok := f[cached.GetName()]
 	if !ok {

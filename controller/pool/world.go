@@ -15,26 +15,26 @@ import (
 	"github.com/noderefit/noderefit/rollout"
 )
 
-// world is the cluster at a moment: its pools, each with its nodes.
+// world is the cluster at a moment: its pools with their nodes.
 type world struct {
 	pools []member
 	self  string
-	// single: the cluster has one node that could take our pods.
+	// single is true where only one node of the cluster could take our pods.
 	single bool
-	// controlPlane are the shares of the control plane's pools, by pool.
+	// controlPlane has the shares of the control plane's pools, by pool.
 	controlPlane map[string]share
-	// findings are what is to be said of RolloutPolicies, and next when their rules change by themselves; zero: they do
-	// not.
+	// findings are the reports about RolloutPolicies. next is when to look again although nothing has happened; zero if
+	// that is not needed.
 	findings []rollout.Finding
 	next     time.Time
 	now      time.Time
-	// asked are the questions of gates that are open.
+	// asked are the open questions of gates.
 	asked []rollout.Ask
-	// expirys are those of the certificates that all nodes have from the ControllerConfig.
+	// expirys are the ends of the certificates that all nodes have from the ControllerConfig.
 	expirys []mcfgv1.CertExpiry
 }
 
-// share counts nodes of a pool that use up what may be out of service, and how many of these are stuck.
+// share counts the nodes of a pool that use up what may be out of service, and how many of these are stuck.
 type share struct{ taking, stuck int }
 
 func shareOf(p *progress.Pool) share {
@@ -53,7 +53,7 @@ type member struct {
 	state  progress.Pool
 }
 
-// assemble sorts the nodes into the pools, and lets policies have their say.
+// assemble sorts the nodes into the pools, and applies the policies.
 func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read *readings, policies []api.RolloutPolicy,
 	etcd *progress.Etcd, answers rollout.Answers, self string, now time.Time,
 ) *world {
@@ -107,8 +107,8 @@ func assemble(pools []*mcfgv1.MachineConfigPool, nodes []*corev1.Node, read *rea
 	return w
 }
 
-// wakeForVerdicts has the world looked at again when the next verdict that is waited for is overdue. A time that is
-// over wakes for nothing: this very look notes that the verdict is overdue.
+// wakeForVerdicts has the world looked at again when the next awaited verdict will be overdue. Times that have passed
+// are left out: this look itself notes the verdict as overdue.
 func (w *world) wakeForVerdicts(p *progress.Pool) {
 	for i := range p.Nodes {
 		if due := p.Nodes[i].VerdictDue(); due.After(w.now) {
@@ -117,14 +117,14 @@ func (w *world) wakeForVerdicts(p *progress.Pool) {
 	}
 }
 
-// wake has the world looked at again at a time; zero: at none.
+// wake has the world looked at again at a time. A zero time does nothing.
 func (w *world) wake(at time.Time) {
 	if !at.IsZero() && (w.next.IsZero() || at.Before(w.next)) {
 		w.next = at
 	}
 }
 
-// options for the decision about a pool.
+// options returns the bounds for the decision about a pool.
 func (w *world) options(i int) bounds {
 	pool := w.pools[i].object
 	o := bounds{Now: w.now, Self: w.self, SingleReplica: w.single && pool.Annotations[api.DrainSingleNode] != "true"}
@@ -139,7 +139,7 @@ func (w *world) options(i int) bounds {
 	return o
 }
 
-// taken counts nodes that were just sent, for the pools that are looked at after this one.
+// taken counts the nodes that a decision sent, for the pools that come after this one.
 func (w *world) taken(i int, d decision) {
 	if name := w.pools[i].object.Name; progress.ControlPlane(name) {
 		s := w.controlPlane[name]

@@ -22,15 +22,15 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// announcement, with the name of a pool behind it, is the task to say that the pool is about to be rendered. It is done
-// at once, while rendering waits for what comes along: what is made of a changed MachineConfig is not the pool's
-// configuration yet, and nothing of the pool itself has changed by which anybody could tell.
+// announcement, followed by the name of a pool, is the task to report that the pool is about to be rendered. That is
+// done at once, while rendering waits for further changes. Until the pool is rendered, its configuration is not yet
+// what its MachineConfigs ask for, and nothing else in the pool shows that.
 const announcement = "/announce/"
 
-// announced is the pool of an announcement, and whether the task is one.
+// announced returns the pool of an announcement, and whether the task is an announcement.
 func (t task) announced() (pool string, is bool) { return strings.CutPrefix(string(t), announcement) }
 
-// changes counts, for each pool, what it is made of having changed. Watches count and the worker reads.
+// changes counts, for each pool, the changes of what the pool is made of. The watches count, and the worker reads.
 type changes struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -51,8 +51,8 @@ func (c *changes) of(pool string) int {
 	return c.seen[pool]
 }
 
-// pendingAgain are the conditions of a pool that is about to be rendered, of which the latter two are the pool
-// controller's to take back.
+// pendingAgain returns the conditions of a pool that is about to be rendered. The pool controller takes the last two
+// back.
 func pendingAgain() []mcfgv1.MachineConfigPoolCondition {
 	const why = "something has changed that the pool's configuration is made of"
 	return []mcfgv1.MachineConfigPoolCondition{
@@ -62,8 +62,9 @@ func pendingAgain() []mcfgv1.MachineConfigPoolCondition {
 	}
 }
 
-// announce says of a pool that it is about to be rendered, unless it was meanwhile: then nothing would take that back.
-// Where it was not, its task is still to come, since whoever counts a change has the pool rendered as well.
+// announce reports that a pool is about to be rendered, unless the pool was rendered meanwhile: nothing would take the
+// report back then. Where the pool was not, its task is still to come, since each counted change has the pool rendered
+// as well.
 func (r *reconciler) announce(ctx context.Context, name string) error {
 	if r.concluded[name] == r.changes.of(name) {
 		return nil
@@ -86,13 +87,13 @@ func (r *reconciler) announce(ctx context.Context, name string) error {
 	return nil
 }
 
-// acknowledge notes which generation of the pool was looked at to the end, once all that it led to is written.
+// acknowledge notes which generation of the pool was dealt with, once all results are written.
 func (r *reconciler) acknowledge(ctx context.Context, pool *mcfgv1.MachineConfigPool) error {
 	generation := strconv.FormatInt(pool.Generation, 10)
 	if pool.Annotations[api.RenderedGeneration] == generation {
 		return nil
 	}
-	// Nobody else writes it, and what it says of that generation stays true, whatever was written since.
+	// No other program writes this annotation. It stays true for that generation after any other write.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"annotations": map[string]string{api.RenderedGeneration: generation},
 	}})
@@ -106,8 +107,8 @@ func (r *reconciler) acknowledge(ctx context.Context, pool *mcfgv1.MachineConfig
 	return nil
 }
 
-// asksForAnother says of an object before and after a change, or of one that has come or gone, that something else is
-// asked for.
+// asksForAnother reports whether a change of an object asks for another configuration. It gets the object before and
+// after the change, or only one of the two if the object came or went.
 func asksForAnother(objects []client.Object) bool {
 	if len(objects) != 2 {
 		return true
@@ -117,7 +118,7 @@ func asksForAnother(objects []client.Object) bool {
 		was.GetAnnotations()[api.Templates] != is.GetAnnotations()[api.Templates]
 }
 
-// isFor says that an object has a say in a pool's configuration. What has no selector is for every pool.
+// isFor reports whether an object is part of a pool's configuration. An object without a selector is for every pool.
 func isFor(o client.Object, pool *mcfgv1.MachineConfigPool) bool {
 	var of *metav1.LabelSelector
 	switch o := o.(type) {

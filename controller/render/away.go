@@ -18,14 +18,15 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// definition is one of those of what a pool's configuration is made of.
+// definition is a CustomResourceDefinition of objects that a pool's configuration is made of.
 type definition struct {
 	name string
-	// what is in the name of the MachineConfigs that are made of its objects, as of source.Name; empty: none has it.
+	// what is the part of source.Name that the MachineConfigs made of its objects have; empty if they do not have such
+	// names.
 	what string
 }
 
-// definitions by kind; the cluster may lack those that are optional.
+// definitions has the definitions by kind. The cluster may lack those of optional kinds.
 var definitions = map[string]definition{
 	kindKubeletConfig:          {"kubeletconfigs.machineconfiguration.openshift.io", "kubelet"},
 	kindContainerRuntimeConfig: {"containerruntimeconfigs.machineconfiguration.openshift.io", "containerruntime"},
@@ -40,9 +41,10 @@ const (
 	poolDefinition   = "machineconfigpools.machineconfiguration.openshift.io"
 )
 
-// away names the definitions for which less is there than people want. It is asked where a pool's configuration would
-// change, since what the objects of a definition say may lie in a MachineConfig that stays; and where a pool was made
-// again after a definition was away, or has nodes that know more than the pool does.
+// away names the definitions that have fewer objects than people want. It asks where a pool's configuration would
+// change, even if the pool loses no MachineConfig. A MachineConfig that stays may be made of objects that are gone.
+// away also asks where a pool was made again after a definition was away, or does not know the configurations of its
+// nodes.
 func (r *reconciler) away(ctx context.Context, in input, nodes []corev1.Node) ([]string, error) {
 	pool := in.pool.Name
 	known := in.pool.Spec.Configuration.Name != ""
@@ -70,7 +72,7 @@ func (r *reconciler) away(ctx context.Context, in input, nodes []corev1.Node) ([
 	for _, q := range questions(in, r.optional, since) {
 		why, until, err := watch.Away(ctx, q.definition, q.made)
 		if apierrors.IsForbidden(err) {
-			// An older role: what it does not let be asked about counts as there.
+			// An older role does not allow the question. The definition counts as present then.
 			log.FromContext(ctx).Error(err, "a definition can't be asked for; apply the roles of this release")
 			continue
 		}
@@ -90,15 +92,15 @@ func (r *reconciler) away(ctx context.Context, in input, nodes []corev1.Node) ([
 	return out, nil
 }
 
-// past is what a pool is known to have had, by others than the pool's own object, which may have been made again.
+// past is what a pool is known to have had from other objects than the pool, since the pool may have been made again.
 type past struct {
-	// configs are those that its nodes have or are sent to.
+	// configs are the configurations that the pool's nodes have or are sent to.
 	configs map[string]bool
-	// since is a time at which the pool, or a node of the pool, was there; zero: none had a configuration.
+	// since is a time at which the pool, or a node of the pool, was there; zero if neither had a configuration.
 	since time.Time
 }
 
-// pastOf reads it of the pool and of the nodes. A node that had a configuration of the pool is older than any
+// pastOf reads the past from the pool and the nodes. A node that had a configuration of the pool is older than any
 // definition that was made again since.
 func pastOf(pool *mcfgv1.MachineConfigPool, nodes []corev1.Node) past {
 	p := past{configs: map[string]bool{}}
@@ -122,17 +124,17 @@ func pastOf(pool *mcfgv1.MachineConfigPool, nodes []corev1.Node) past {
 // alone reports whether the nodes have one configuration, and no other.
 func (p past) alone(config string) bool { return len(p.configs) == 1 && p.configs[config] }
 
-// question is one about a definition.
+// question is a question about a definition.
 type question struct {
 	definition string
-	// made is when an object of the definition was there that the pool may lack now; zero: no such time is known.
+	// made is when an object of the definition was there that the pool may lack now; zero if no such time is known.
 	made time.Time
 }
 
-// questions are what is to be asked before a pool gets what was rendered. A pool without a configuration may lack
-// anything that there was; one that has a configuration may lack what that was made of. A kind that the cluster has not
-// is asked about where nothing else can have made what the configuration loses, and the kind is installed with the
-// controllers. Other clusters than OpenShift may never have had its kinds of mirrors, and would wait for ever.
+// questions returns what to ask before a pool gets what was rendered. A pool without a configuration may lack any
+// former object. A pool with a configuration may lack what that was made of. A kind that the cluster does not have is
+// asked about only if the controllers bring its definition. A cluster other than OpenShift may never have had the kinds
+// of mirrors, and would wait for them for ever.
 func questions(in input, kinds []*optionalKind, since time.Time) []question {
 	known := in.pool.Spec.Configuration.Name != ""
 	when := func(lacks bool) time.Time {
@@ -144,7 +146,7 @@ func questions(in input, kinds []*optionalKind, since time.Time) []question {
 	lost := in.lost()
 	out := []question{{configDefinition, when(len(lost) > 0)}}
 	if !known {
-		// What was made for the pool went with it, and is made again some time after it.
+		// What was made for the pool went with the pool, and is made again some time after it.
 		out = append(out, question{poolDefinition, since})
 	}
 	named := func(names []string, what string) bool {
@@ -163,8 +165,8 @@ func questions(in input, kinds []*optionalKind, since time.Time) []question {
 	return out
 }
 
-// newest is when the last of what was rendered was made. A cache that is behind has nothing that was made after a
-// definition was.
+// newest returns when the newest of the rendered MachineConfigs was made. A cache that is behind has no MachineConfig
+// that was made after its definition was made again.
 func (in *input) newest() time.Time {
 	var last time.Time
 	for _, d := range in.rendering.selected {
@@ -175,7 +177,7 @@ func (in *input) newest() time.Time {
 	return last
 }
 
-// sources are the names of what the pool's configuration was made of.
+// sources returns the names of what the pool's configuration was made of.
 func (in *input) sources() []string {
 	var out []string
 	for _, o := range in.pool.Spec.Configuration.Source {
@@ -184,7 +186,7 @@ func (in *input) sources() []string {
 	return out
 }
 
-// lost are those of them that are not in what was rendered.
+// lost returns the sources that are not in what was rendered.
 func (in *input) lost() []string {
 	return slices.DeleteFunc(in.sources(), func(name string) bool {
 		return slices.ContainsFunc(in.rendering.selected, func(d *machineconfig.Document) bool {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render makes the rendered configuration of each pool: it merges the MachineConfigs that the pool selects,
-// publishes the outcome under a name that is a digest of its content, and points spec.configuration of the pool there.
-// Of the pool's status it writes the conditions RenderDegraded and RenderPending, and no other.
+// Package render makes the rendered configuration of each pool. It merges the MachineConfigs that the pool selects,
+// publishes the result under a name that is a digest of the content, and points spec.configuration there. In the pool's
+// status it writes the conditions RenderDegraded and RenderPending. With the announcement of a change it also writes
+// Reconciling and Stalled, which the pool controller takes back.
 package render
 
 import (
@@ -36,20 +37,20 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// The events, on the pool.
+// The events on the pool.
 const (
 	eventGenerated  = "RenderedConfigGenerated" // as upstream
 	eventOverridden = "OSImageURLOverridden"    // as upstream
 	eventWarning    = "RenderedConfigWarning"
-	eventRefused    = "RenderedConfigRefused" // an object under a name that its content does not have was removed
+	eventRefused    = "RenderedConfigRefused" // an object was removed because its content does not fit its name
 	eventUnpinned   = "PinRemoved"
 	eventFailed     = "SyncFailed"
 )
 
 const (
-	// debounce is how long a change waits for those that come with it, as when a directory is applied.
+	// debounce is how long a change waits for further changes, as when a directory is applied.
 	debounce = 500 * time.Millisecond
-	// sweepDelay is how long it may take until a rendered configuration is seen to be unneeded.
+	// sweepDelay is how long it may take to notice that a rendered configuration is unneeded.
 	sweepDelay = 30 * time.Second
 	// retryFrom and retryTo bound the back-off after errors of the API server.
 	retryFrom, retryTo = 200 * time.Millisecond, time.Minute
@@ -59,15 +60,15 @@ const (
 	noteLimit = 1024
 )
 
-// Options are what the controller can be run with.
+// Options are the options of the controller.
 type Options struct {
-	// Version is what rendered configurations say that they were made by, "unknown" if empty.
+	// Version is the version of this program that rendered configurations name, "unknown" if empty.
 	Version string
-	// Retention is how long a rendered configuration stays after the last object that names it, 10 minutes if zero.
+	// Retention is how long a rendered configuration stays after no object names it any more, 10 minutes if zero.
 	Retention time.Duration
 }
 
-// Add adds the controller to a manager, whose cache should have source.CacheOptions.
+// Add adds the controller to a manager. The manager's cache should have source.CacheOptions.
 func (o Options) Add(mgr ctrl.Manager) error {
 	scheme := mgr.GetScheme()
 	if err := errors.Join(mcfgv1.Install(scheme), operatorv1.Install(scheme), api.Install(scheme)); err != nil {
@@ -85,7 +86,7 @@ func (o Options) Add(mgr ctrl.Manager) error {
 		defined: map[string]*defined.Watch{}, whole: map[string]string{}, rested: map[string]time.Time{},
 	}
 	c, err := controller.NewTyped("render", mgr, controller.TypedOptions[task]{
-		// One worker, so that no configuration is swept away while a pool is being pointed at it.
+		// One worker is enough, and no configuration is swept away while a pool is being pointed at it.
 		MaxConcurrentReconciles: 1,
 		Reconciler:              reconcile.TypedFunc[task](r.reconcile),
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[task](retryFrom, retryTo),
@@ -100,41 +101,42 @@ func (o Options) Add(mgr ctrl.Manager) error {
 	return nil
 }
 
-// task is what the controller's queue holds: the name of a pool, or sweep.
+// task is an entry of the controller's queue: the name of a pool, an announcement, or sweep.
 type task string
 
-// sweep is no name that a pool can have.
+// sweep is not a name that a pool can have.
 const sweep task = "/sweep"
 
 // reconciler is used by one worker, so its maps need no lock.
 type reconciler struct {
-	cached  client.Client // from the manager's cache, rendered MachineConfigs without their content; writes everything
+	cached  client.Client // the manager's cache, with rendered MachineConfigs without their content; writes everything
 	live    client.Reader // the API server itself
 	mapper  meta.RESTMapper
 	events  events.EventRecorder
 	version string
 
 	changes changes
-	// defined knows of a pool, by name, which definitions were away, and again is when the pool of this turn is to be
-	// looked at again for it.
+	// defined knows, by pool, which definitions were away. again is when to look at the pool of this turn again because of
+	// them.
 	defined map[string]*defined.Watch
-	// whole has, by pool, the configuration that was last made while all definitions were there.
+	// whole has, by pool, the configuration that was rendered last while all definitions were there.
 	whole map[string]string
-	// rested has, by pool, when the last MachineConfig was made of those that the pool had when nothing was to change. Of
-	// a definition that is older all objects were there again, and those that are missing later were deleted by people.
+	// rested has, by pool, when the newest of its MachineConfigs was made, as of the last look at which nothing was to
+	// change. The objects of any older definition were all back at that time. Objects that are missing later were deleted
+	// by people.
 	rested map[string]time.Time
 	again  time.Time
-	// concluded says of each pool how many of the changes its last rendering knew of.
+	// concluded has, by pool, how many of the changes the last rendering knew of.
 	concluded map[string]int
 	retention time.Duration
 	optional  []*optionalKind
-	// genuine holds the rendered configurations whose content was seen to have the digest of their name.
+	// genuine has the rendered configurations whose content was seen to have the digest of their name.
 	genuine map[string]identity
-	// unneeded says since when nothing names a rendered configuration.
+	// unneeded has, by name, since when no object names a rendered configuration.
 	unneeded map[string]time.Time
 }
 
-// identity is one content of one object.
+// identity is one version of the content of one object.
 type identity struct {
 	uid        string
 	generation int64
@@ -169,7 +171,7 @@ func (r *reconciler) reconcile(ctx context.Context, t task) (reconcile.Result, e
 	return reconcile.Result{RequeueAfter: again}, err
 }
 
-// complain tells people of a pool for which something could not be done: what can't be written into its status.
+// complain makes an event on a pool for which something could not be done and could not be written into its status.
 func (r *reconciler) complain(ctx context.Context, t task, err error) {
 	name, is := t.announced()
 	if !is {
@@ -181,7 +183,7 @@ func (r *reconciler) complain(ctx context.Context, t task, err error) {
 	}
 }
 
-// isAgain says that somebody else wrote, or a cache is behind: the next turn sees it.
+// isAgain reports whether another program wrote meanwhile, or a cache is behind. The next turn sees the newer state.
 func isAgain(err error) bool { return apierrors.IsConflict(err) }
 
 func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
@@ -213,7 +215,7 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 			return errors.Join(err, r.conclude(ctx, pool, said, seen))
 		}
 	}
-	// Before a node is sent anywhere: what it goes to says what becomes of drift there, and whom it asks.
+	// This comes before a node is sent anywhere: the configuration carries the node's drift policy and hooks.
 	if err := r.carry(ctx, pool, in.carried); err != nil {
 		return err
 	}
@@ -223,8 +225,8 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	return r.conclude(ctx, pool, out.conditions, seen)
 }
 
-// conclude says what a look at a pool came to, and how far it went. Where something has changed since, the pool is
-// about to be looked at again and goes on saying so.
+// conclude writes the conditions that a look at a pool led to, and notes which changes the look knew of. Where
+// something has changed since, the pool is about to be looked at again, and keeps reporting that.
 func (r *reconciler) conclude(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, cs []mcfgv1.MachineConfigPoolCondition, seen int,
 ) error {
@@ -240,7 +242,7 @@ func (r *reconciler) conclude(
 	return r.acknowledge(ctx, pool)
 }
 
-// observe gathers all that a decision about a pool depends on.
+// observe gathers everything that a decision about a pool depends on.
 func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool) (input, error) {
 	in := input{pool: pool}
 	parts, err := r.parts(ctx)
@@ -291,7 +293,7 @@ func (r *reconciler) observe(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	return in, err
 }
 
-// base is the lowest precedence of every pool: the default images of the ControllerConfig, nil without one.
+// base returns what every pool is merged over: the default images of the ControllerConfig. It returns nil without one.
 func (r *reconciler) base(ctx context.Context) (*machineconfig.Document, error) {
 	if !r.watching(kindControllerConfig) {
 		return nil, nil
@@ -311,7 +313,7 @@ func (r *reconciler) base(ctx context.Context) (*machineconfig.Document, error) 
 	return base, nil
 }
 
-// sources are the MachineConfigs that people and other controllers wrote. They are the cache's own.
+// sources returns the MachineConfigs that people and other controllers wrote. The objects belong to the cache.
 func (r *reconciler) sources(ctx context.Context) ([]*mcfgv1.MachineConfig, error) {
 	return r.list(ctx, func(mc *mcfgv1.MachineConfig) bool { return machineconfig.PoolOf(mc.Name) == "" })
 }
@@ -330,7 +332,8 @@ func (r *reconciler) list(ctx context.Context, want func(*mcfgv1.MachineConfig) 
 	return out, nil
 }
 
-// unreconcilable says why no node of the pool could get from what the pool has to what was rendered, nil where it can.
+// unreconcilable returns why no node of the pool can get from what the pool has to what was rendered. It returns nil if
+// a node can.
 func (r *reconciler) unreconcilable(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering,
 ) (*failure, error) {
@@ -338,7 +341,7 @@ func (r *reconciler) unreconcilable(
 	for _, name := range present(pool, to.config.Name) {
 		c, err := r.take(ctx, name)
 		if isUnusable(err) {
-			continue // there is nothing to compare with, and the nodes check for themselves
+			continue // nothing to compare with; the nodes check for themselves
 		}
 		if err != nil {
 			return nil, err
@@ -359,8 +362,8 @@ func (r *reconciler) unreconcilable(
 	return blame(pool, from[0], to, policy, unreached), nil
 }
 
-// policy is what MachineConfiguration/cluster says, nil without one. One that makes no sense is as if it were not
-// there: it can only allow more.
+// policy returns the policy of MachineConfiguration/cluster, and nil without one. An invalid policy is left aside,
+// since a policy can only allow more.
 func (r *reconciler) policy(ctx context.Context) (*plan.Policy, error) {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(operatorv1.GroupVersion.WithKind("MachineConfiguration"))
@@ -383,7 +386,7 @@ func (r *reconciler) policy(ctx context.Context) (*plan.Policy, error) {
 	return policy, nil
 }
 
-// point sets spec.configuration and takes an outdated pin away, in one patch, and returns the pool as it is then.
+// point sets spec.configuration and removes an outdated pin, in one patch. It returns the pool as it is then.
 func (r *reconciler) point(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, out decision,
 ) (*mcfgv1.MachineConfigPool, error) {
@@ -411,7 +414,7 @@ func (r *reconciler) point(
 	return changed, nil
 }
 
-// say writes the conditions that are ours.
+// say writes the conditions of this controller.
 func (r *reconciler) say(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, cs []mcfgv1.MachineConfigPoolCondition,
 ) error {

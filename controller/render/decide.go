@@ -18,7 +18,7 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Reasons of RenderDegraded and RenderPending.
+// The reasons of RenderDegraded and RenderPending.
 const (
 	reasonRendered       = "Rendered"
 	reasonPinUnusable    = "PinUnusable"
@@ -30,23 +30,23 @@ const (
 	reasonFinished       = "Finished"
 )
 
-// rendering is what the documents of a pool merge to.
+// rendering is the result of merging a pool's documents.
 type rendering struct {
 	config   *machineconfig.Config
 	selected []*machineconfig.Document
-	// base is the default OS image, "" where there is none.
+	// base is the default OS image, "" without one.
 	base     string
 	warnings []string
 	carried  carried
 }
 
-// overridden says that a MachineConfig asks for another OS image than the cluster's default.
+// overridden reports whether a MachineConfig asks for another OS image than the cluster's default.
 func (r *rendering) overridden() bool { return r.base != "" && r.config.OSImageURL != r.base }
 
 // failure is why a pool keeps what it has.
 type failure struct{ reason, message string }
 
-// renderPool merges what the pool selects of sources over base.
+// renderPool merges the sources that the pool selects over base.
 func renderPool(
 	pool *mcfgv1.MachineConfigPool, sources []*mcfgv1.MachineConfig, base *machineconfig.Document,
 ) (*rendering, *failure) {
@@ -84,13 +84,13 @@ func renderPool(
 	return out, nil
 }
 
-// unreadable is the failure of a pool for an object of which something can't be read: what would be rendered is not
-// what is asked for.
+// unreadable returns the failure of a pool for an object that can't be read in full. What would be rendered is not what
+// the object asks for.
 func unreadable(kind, name string, err error) *failure {
 	return &failure{reasonUnreadable, fmt.Sprintf("%s/%s: %v: correct it, and the pool is rendered", kind, name, err)}
 }
 
-// references are the sources as spec.configuration lists them, by name.
+// references returns the sources by name, as spec.configuration lists them.
 func (r *rendering) references() []corev1.ObjectReference {
 	var out []corev1.ObjectReference
 	for _, d := range r.selected {
@@ -102,26 +102,28 @@ func (r *rendering) references() []corev1.ObjectReference {
 	return out
 }
 
-// input is all that decide depends on.
+// input is everything that decide depends on.
 type input struct {
 	pool *mcfgv1.MachineConfigPool
 	pin  *api.Pin
-	// pinErr says why the pin can't be followed.
+	// pinErr is why the pin can't be followed.
 	pinErr error
-	// waiting names what is not finished; then there is no rendering but of what the pool had before.
+	// waiting names what is not finished. rendering is nil then, unless the pool had the same before.
 	waiting []string
-	// refused names what stays what it was before, because it is wrong now.
+	// refused names the parts that are wrong now, and keep what was made of them before.
 	refused   []string
 	rendering *rendering
 	failure   *failure
-	// carried is for the nodes, beside what is rendered.
+	// carried is what the nodes get besides the rendering.
 	carried carried
 }
 
-// hold has the pool wait where something is unfinished, or a definition is away. What was rendered stays where the pool
-// had that before: it is complete, whatever is being made now, and who goes back to it must not have to wait for
-// somebody who may never finish. While a definition is away, that is no wish of people: MachineConfigs that go one by
-// one render to what the pool had before the last of them came. A pin still goes back then.
+// hold has the pool wait where something is unfinished, or a definition is away.
+//
+// While something is unfinished, a rendering that the pool had before is used. It is complete, and a return to it must
+// not wait for a part that may never be finished. While a definition is away, no rendering is used. MachineConfigs that
+// go one by one render to what the pool had before the last of them came, and people did not ask for that. A pin still
+// takes the pool back then.
 func (in *input) hold(away []string, nodes []corev1.Node) {
 	in.waiting = append(in.waiting, away...)
 	if len(in.waiting) == 0 {
@@ -133,50 +135,50 @@ func (in *input) hold(away []string, nodes []corev1.Node) {
 	}
 }
 
-// had says that the whole of a pool, or a node of it, is known to have had a configuration. The name is the pool's own,
-// so a node that has it is one of the pool's.
+// had reports whether a whole pool, or one of its nodes, is known to have had a configuration. The name is the pool's
+// own, so a node that has it belongs to the pool.
 func had(pool *mcfgv1.MachineConfigPool, nodes []corev1.Node, name string) bool {
 	history, err := api.Decode[[]string](pool.Annotations, api.HistoryKey)
 	return name == pool.Status.Configuration.Name || err == nil && slices.Contains(history, name) ||
 		slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Annotations[api.CurrentConfig] == name })
 }
 
-// pinned says that the pin holds: the MachineConfigs do not make anything else than what was rolled back from.
+// pinned reports whether the pin holds: the MachineConfigs make nothing other than what was rolled back from.
 func (in *input) pinned() bool {
 	return in.pin != nil && (in.rendering == nil || in.rendering.config.Name == in.pin.From)
 }
 
-// held says that somebody pinned the pool in a way that nobody can read: going on without it could be what the pin was
-// to prevent.
+// held reports whether the pool has a pin that can't be read. Going on without the pin could bring what the pin was to
+// prevent.
 func (in *input) held() bool { return in.pin == nil && in.pinErr != nil }
 
-// moves says that what was rendered is to become the pool's configuration and is not yet.
+// moves reports whether the rendering is to become the pool's configuration and is not yet.
 func (in *input) moves() bool {
 	return in.rendering != nil && !in.pinned() && !in.held() && in.rendering.config.Name != in.pool.Spec.Configuration.Name
 }
 
-// unused says that the pool has no MachineConfigs and never had any. A pool that had some and selects none any more is
-// another matter: a slip in a selector must not pass for the wish to have nothing.
+// unused reports whether the pool has no MachineConfigs and never had any. A pool that had some and now selects no
+// MachineConfig is not unused. A slip in a selector must not count as the wish to have nothing.
 func (in *input) unused() bool {
 	return in.failure != nil && in.failure.reason == api.NoMachineConfigs && in.pin == nil && in.pinErr == nil &&
 		in.pool.Spec.Configuration.Name == "" && in.pool.Status.Configuration.Name == ""
 }
 
-// decision is what is to be done about a pool.
+// decision is what to do about a pool.
 type decision struct {
-	// publish asks for the rendered object.
+	// publish is true where the rendered object has to be there.
 	publish bool
-	// target is what spec.configuration shall name, "" to leave it; sources what that was made of.
+	// target is the name that spec.configuration shall have, "" to leave it. sources is what the target was made of.
 	target  string
 	sources []corev1.ObjectReference
-	// unpin says why the pin goes, "" where it stays or there is none.
+	// unpin is why the pin is removed, "" if the pin stays or does not exist.
 	unpin string
-	// conditions are those of the pool that are ours.
+	// conditions are the pool's conditions of this controller.
 	conditions []mcfgv1.MachineConfigPoolCondition
 }
 
-// decide is the whole of the controller's mind about one pool. Whatever goes wrong, the pool keeps the last good
-// configuration; a pin is followed also while nothing can be rendered, since who rolls back does not want to wait.
+// decide makes the whole decision about one pool. After any failure the pool keeps its last good configuration. A pin
+// is followed even while nothing can be rendered, since a person who rolls back does not want to wait.
 func decide(in input) decision {
 	var out decision
 	pending := mcfgv1.MachineConfigPoolCondition{
@@ -224,8 +226,8 @@ func decide(in input) decision {
 	return out
 }
 
-// degraded is the condition RenderDegraded; unknown while something else has to be finished first, then the last word
-// stands.
+// degraded returns the condition RenderDegraded. The second result is false while something else has to be finished
+// first: the condition stays as it was then.
 func degraded(in input, out decision, trouble []failure) (mcfgv1.MachineConfigPoolCondition, bool) {
 	c := mcfgv1.MachineConfigPoolCondition{Type: mcfgv1.MachineConfigPoolRenderDegraded, Status: corev1.ConditionFalse}
 	switch {
@@ -259,8 +261,8 @@ func pinnedMessage(pin *api.Pin) string {
 		pin.Config, pin.Since.UTC().Format(time.RFC3339), pin.From)
 }
 
-// unpublished is the condition of a pool whose rendered object the API server does not take. An invalid object is told
-// by its fields, because the server quotes their values.
+// unpublished returns the condition of a pool whose rendered object the API server refuses. An invalid object is
+// reported by its fields alone, because the server's message quotes their values.
 func unpublished(err error) mcfgv1.MachineConfigPoolCondition {
 	message := err.Error()
 	var status apierrors.APIStatus
@@ -279,8 +281,8 @@ func unpublished(err error) mcfgv1.MachineConfigPoolCondition {
 	}
 }
 
-// setConditions puts conditions among those of others and says whether that changed anything. The time is that of the
-// last change of the status, whatever reason and message do.
+// setConditions puts conditions among those of other controllers, and reports whether anything changed. The time of a
+// condition is that of the last change of its status. A new reason or message does not change the time.
 func setConditions(
 	to *[]mcfgv1.MachineConfigPoolCondition, conditions []mcfgv1.MachineConfigPoolCondition, now metav1.Time,
 ) bool {

@@ -26,7 +26,7 @@ func poolMetric(name, help string) *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"pool"})
 }
 
-// register adds the metrics. Several managers of one process, as in a test, share them.
+// register adds the metrics. Several managers in one process, as in a test, share them.
 func register(to prometheus.Registerer) error {
 	for _, g := range []*prometheus.GaugeVec{osImageURLOverride, renderDegraded, renderPending} {
 		err := to.Register(g)
@@ -37,15 +37,15 @@ func register(to prometheus.Registerer) error {
 	return nil
 }
 
-// forget drops what is known of a pool.
+// forget drops the metrics of a pool.
 func forget(pool string) {
 	for _, g := range []*prometheus.GaugeVec{osImageURLOverride, renderDegraded, renderPending} {
 		g.DeleteLabelValues(pool)
 	}
 }
 
-// show sets the metrics of a pool to its conditions. To wait for the first MachineConfig is nothing to be mended, and
-// neither is to be rendered in a moment.
+// show sets the metrics of a pool to its conditions. A pool that waits for its first MachineConfig, or is about to be
+// rendered, needs no repair and does not count.
 func show(pool string, conditions []mcfgv1.MachineConfigPoolCondition) {
 	var degraded, pending float64
 	for _, c := range conditions {

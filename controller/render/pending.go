@@ -22,15 +22,15 @@ import (
 // part is an object that another controller makes MachineConfigs from.
 type part struct {
 	kind, name string
-	// pool is the name of the one that it is for, where that is said so and not by a selector.
+	// pool is the name of the pool that the part is for, where the part names its pool instead of selecting pools.
 	pool string
-	// selector says for which pools. None, and an empty one, is for none, as upstream has it.
+	// selector selects the pools that the part is for. As upstream, a missing or empty selector selects no pool.
 	selector *metav1.LabelSelector
-	// every is for what has no selector and is for all pools.
+	// every is true where the part has no selector and is for all pools.
 	every                bool
 	generation, observed int64
 	created              metav1.Time
-	// conditions are in the order of the object, the last of them the latest.
+	// conditions are in the object's order, the latest last.
 	conditions []partCondition
 }
 
@@ -40,8 +40,8 @@ type partCondition struct {
 	since                 metav1.Time
 }
 
-// waitingFor says of each part of a pool that is not finished which it is, since when, and what it says itself; and of
-// each that was refused.
+// waitingFor returns the parts of a pool that are not finished, each with its name, since when, and its own reason.
+// refused has the parts that were refused.
 func waitingFor(pool *mcfgv1.MachineConfigPool, parts []part) (waiting, refused []string) {
 	for _, p := range parts {
 		if p.pool != "" && p.pool != pool.Name {
@@ -70,8 +70,9 @@ func waitingFor(pool *mcfgv1.MachineConfigPool, parts []part) (waiting, refused 
 	return waiting, refused
 }
 
-// altered are the MachineConfigs of templates that somebody has changed. They are about to be put back, and no node
-// shall get what was never meant to be. Where nobody makes any of templates, nobody puts them back.
+// altered returns the MachineConfigs of templates that were changed since. The template controller is about to put them
+// back, and no node shall get the change. Where no MachineConfig is made of templates, no controller puts them back,
+// and the result is empty.
 func altered(r *rendering, parts []part) []string {
 	if r == nil || !slices.ContainsFunc(parts, func(p part) bool { return p.kind == kindControllerConfig }) {
 		return nil
@@ -86,8 +87,9 @@ func altered(r *rendering, parts []part) []string {
 	return out
 }
 
-// refused says that the controller of a part does not accept what it is now, and has left what it was before. That
-// holds nothing up. The older condition Failure does: who writes that leaves nothing behind.
+// refused reports whether the controller of a part does not accept the part as it is now, and has left what it made
+// before. A refused part holds nothing up. The older condition Failure does, since a controller that writes Failure
+// leaves nothing behind.
 func (p part) refused() bool {
 	if len(p.conditions) == 0 || p.observed < p.generation {
 		return false
@@ -96,8 +98,8 @@ func (p part) refused() bool {
 	return last.kind == string(mcfgv1.KubeletConfigAccepted) && last.status == corev1.ConditionFalse
 }
 
-// unfinished says what a part still lacks, "" where it is finished: its controller has seen the present generation, and
-// the last condition says that all went well.
+// unfinished returns what a part still lacks, and "" if it is finished. A part is finished when its controller has seen
+// the present generation, and the last condition reports success.
 func (p part) unfinished() (why string, since metav1.Time) {
 	if len(p.conditions) == 0 {
 		return "no condition yet; is its controller running?", p.created
@@ -116,14 +118,14 @@ func (p part) unfinished() (why string, since metav1.Time) {
 	return why, last.since
 }
 
-// finished are the conditions that say so; both kinds of objects have Success.
+// finished has the conditions that report success. Both KubeletConfigs and ContainerRuntimeConfigs have Success.
 var finished = map[string]bool{
 	string(mcfgv1.KubeletConfigAccepted):       true,
 	string(mcfgv1.KubeletConfigSuccess):        true,
 	string(mcfgv1.TemplateControllerCompleted): true,
 }
 
-// parts lists what pools are made of besides MachineConfigs, as far as the cluster has such kinds.
+// parts returns what pools are made of besides MachineConfigs, of the kinds that the cluster has.
 func (r *reconciler) parts(ctx context.Context) ([]part, error) {
 	var out []part
 	if r.watching(kindKubeletConfig) {
@@ -171,15 +173,15 @@ func (r *reconciler) parts(ctx context.Context) ([]part, error) {
 	return out, nil
 }
 
-// mirrorParts are none for mirrors that are as they should be, else one, or one for each pool that lacks them. What was
-// made of them before stays, so they hold nothing up.
+// mirrorParts returns no part for mirrors that are as they should be. Otherwise it returns one part, or one for each
+// pool that lacks the mirrors. What was made of the mirrors before stays, so they hold nothing up.
 func mirrorParts(kind string, o *metav1.PartialObjectMetadata) []part {
 	if o.Annotations[api.UnmadeKey] == "" || o.DeletionTimestamp != nil {
 		return nil
 	}
 	said, err := api.Decode[api.Unmade](o.Annotations, api.UnmadeKey)
 	if err != nil {
-		said.Reason = err.Error() // which its controller is about to mend
+		said.Reason = err.Error() // its controller is about to correct the annotation
 	}
 	p := part{kind: kind, name: o.Name, every: true, created: o.CreationTimestamp, conditions: []partCondition{{
 		kind: string(mcfgv1.KubeletConfigAccepted), status: corev1.ConditionFalse, message: said.Reason,
@@ -196,8 +198,8 @@ func mirrorParts(kind string, o *metav1.PartialObjectMetadata) []part {
 	return out
 }
 
-// templated says that MachineConfigs are made of a ControllerConfig, or are going to be: half of them are not to be
-// rendered. Otherwise it only names the default images, and there is nothing to wait for.
+// templated reports whether MachineConfigs are made of a ControllerConfig, or are going to be. A pool is not rendered
+// with only half of these. Any other ControllerConfig only names the default images, and needs no waiting.
 func templated(cc *mcfgv1.ControllerConfig) bool {
 	return cc.Annotations[api.Templates] != "" || len(cc.Status.Conditions) > 0
 }
@@ -226,7 +228,8 @@ func runtimePart(o *mcfgv1.ContainerRuntimeConfig) part {
 	return p
 }
 
-// templatePart takes of the conditions that stand for themselves, in no order, the one that is about being finished.
+// templatePart picks the conditions about templates being finished or failing. A ControllerConfig's conditions are
+// independent of each other and in no order.
 func templatePart(o *mcfgv1.ControllerConfig) part {
 	p := part{
 		kind: kindControllerConfig, name: o.Name, every: true,

@@ -24,10 +24,10 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// imageOverridden is an annotation of rendered configurations that OpenShift has too.
+// imageOverridden is an annotation of rendered configurations, as in OpenShift.
 const imageOverridden = "machineconfiguration.openshift.io/os-image-url-overridden"
 
-// unusableError is a rendered configuration that can't be taken by its name, and won't be by trying again.
+// unusableError is the error of a rendered configuration that can't be used under its name. Trying again does not help.
 type unusableError struct{ error }
 
 func isUnusable(err error) bool {
@@ -35,7 +35,7 @@ func isUnusable(err error) bool {
 	return ok
 }
 
-// verify parses a rendered configuration and holds it to its name.
+// verify parses a rendered configuration, and checks that its content has the digest of its name.
 func verify(mc *mcfgv1.MachineConfig) (*machineconfig.Config, error) {
 	c, err := machineconfig.Parse(mc)
 	if err != nil {
@@ -60,7 +60,8 @@ func (r *reconciler) take(ctx context.Context, name string) (*machineconfig.Conf
 	return verify(mc)
 }
 
-// publish sees to it that the rendered object is there, is what its name says, and belongs to the pool.
+// publish makes sure that the rendered object is there, has the content that its name stands for, and belongs to the
+// pool.
 func (r *reconciler) publish(ctx context.Context, pool *mcfgv1.MachineConfigPool, to *rendering) error {
 	osImageURLOverride.WithLabelValues(pool.Name).Set(0)
 	if to.overridden() {
@@ -68,7 +69,7 @@ func (r *reconciler) publish(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	}
 	err := r.provide(ctx, pool, to)
 	if apierrors.IsAlreadyExists(err) {
-		// Somebody else made it meanwhile, or what was removed is still there: a second look tells which.
+		// Another program made the object meanwhile, or the object that was removed is still there. A second look finds out.
 		err = r.provide(ctx, pool, to)
 	}
 	return err
@@ -102,9 +103,10 @@ func (r *reconciler) provide(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	return r.adopt(ctx, pool, found)
 }
 
-// carriedPolicy is the drift policy of a pool as its rendered configurations carry it to the nodes, which know their
-// configurations and not their pool; "" for the default. It is no part of what is rendered: another policy is no
-// rollout. One that can't be read is the pool controller's to complain of, and taken with care here.
+// carriedPolicy returns the drift policy of a pool as its rendered configurations carry it to the nodes, "" for the
+// default. Nodes know their configurations, but not their pool. The policy is not part of the rendered content, so that
+// another policy is no rollout. The pool controller reports a policy that can't be read, which is replaced by a careful
+// one here.
 func carriedPolicy(pool *mcfgv1.MachineConfigPool) string {
 	p, err := api.ParseDriftPolicy(pool.Annotations[api.DriftPolicyKey])
 	if err != nil {
@@ -117,11 +119,12 @@ func carriedPolicy(pool *mcfgv1.MachineConfigPool) string {
 	return api.Encode(p)
 }
 
-// carried are the annotations of a pool's rendered configurations that are for its nodes, "" for none: what is no part
-// of what is rendered, so that another word is no rollout.
+// carried are the annotations that a pool's rendered configurations carry to its nodes; "" means no annotation. They
+// are not part of the rendered content, so that a change of them is no rollout.
 type carried map[string]string
 
-// carried are what the pool's nodes are to know besides their configuration. problem is what is wrong with its hooks.
+// carried returns what the pool's nodes have to know besides their configuration. problem is what is wrong with the
+// pool's hooks.
 func (r *reconciler) carried(ctx context.Context, pool *mcfgv1.MachineConfigPool) (c carried, problem, err error) {
 	get := func(name string) (*api.NodeHook, error) {
 		if !r.watching(kindNodeHook) {
@@ -148,7 +151,8 @@ func (r *reconciler) carried(ctx context.Context, pool *mcfgv1.MachineConfigPool
 	return c, problem, nil
 }
 
-// carry brings it to all rendered configurations of the pool that are there: its nodes may be on any of them.
+// carry writes the annotations to all existing rendered configurations of the pool, since its nodes may be on any of
+// them.
 func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool, want carried) error {
 	list, err := r.list(ctx, func(mc *mcfgv1.MachineConfig) bool {
 		return machineconfig.PoolOf(mc.Name) == pool.Name && mc.DeletionTimestamp == nil
@@ -162,7 +166,7 @@ func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool, 
 			switch {
 			case mc.Annotations[key] == value:
 			case value == "":
-				annotations[key] = nil // takes it away
+				annotations[key] = nil // removes the annotation
 			default:
 				annotations[key] = value
 			}
@@ -183,8 +187,8 @@ func (r *reconciler) carry(ctx context.Context, pool *mcfgv1.MachineConfigPool, 
 	return nil
 }
 
-// leaving is the error of a rendered configuration that is being deleted: no node is to be sent to what goes, and while
-// it is there nobody can make it again. Only who knows what its finalizers are for can end that.
+// leaving returns the error of a rendered configuration that is being deleted. No node is sent to such a configuration,
+// and no new one can be made while it is there. Only a person who knows the purpose of its finalizers can end that.
 func leaving(mc *mcfgv1.MachineConfig) error {
 	return fmt.Errorf("MachineConfig/%s: is being deleted since %s, and stays until its finalizers are removed: %s",
 		mc.Name, mc.DeletionTimestamp.UTC().Format(time.RFC3339), strings.Join(mc.Finalizers, ", "))
@@ -220,8 +224,8 @@ func (r *reconciler) create(ctx context.Context, pool *mcfgv1.MachineConfigPool,
 	return nil
 }
 
-// refuse removes an object whose content is not what its name says. Nobody would take it; gone, it is made again by the
-// pool that needs it, or given back by a node that has it.
+// refuse removes an object whose content does not fit its name. No node would take the object. After that, the pool
+// that needs the configuration makes it again, or a node that has it gives it back.
 func (r *reconciler) refuse(
 	ctx context.Context, pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig, why error,
 ) error {
@@ -235,7 +239,7 @@ func (r *reconciler) refuse(
 	return nil
 }
 
-// remove deletes exactly what was looked at.
+// remove deletes exactly the version that was looked at.
 func (r *reconciler) remove(ctx context.Context, mc *mcfgv1.MachineConfig) error {
 	err := r.cached.Delete(ctx, mc, client.Preconditions{UID: &mc.UID, ResourceVersion: &mc.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
@@ -245,7 +249,7 @@ func (r *reconciler) remove(ctx context.Context, mc *mcfgv1.MachineConfig) error
 	return nil
 }
 
-// adopt makes a rendered configuration the pool's.
+// adopt makes the pool an owner of a rendered configuration.
 func (r *reconciler) adopt(ctx context.Context, pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig) error {
 	if owns(pool, mc) {
 		return nil
@@ -264,8 +268,8 @@ func owns(pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig) bool {
 	return slices.ContainsFunc(mc.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == pool.UID })
 }
 
-// own adds the owner reference of a pool and takes away that of an earlier pool of the same name. It does not block the
-// deletion of the pool: what a node still needs of a deleted pool, the node gives back.
+// own adds the owner reference of a pool, and removes that of an earlier pool of the same name. The reference does not
+// block the deletion of the pool. A node that still needs a configuration of a deleted pool gives it back.
 func own(pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig) {
 	mc.OwnerReferences = slices.DeleteFunc(mc.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.Kind == "MachineConfigPool" && o.Name == pool.Name

@@ -20,12 +20,13 @@ import (
 // nodeKeys are the annotations by which a node needs a rendered configuration.
 var nodeKeys = []string{api.CurrentConfig, api.DesiredConfig, api.PreviousConfig}
 
-// needs is what keeps rendered configurations: by name, and all of a pool whose word can't be read.
+// needs is what keeps rendered configurations: their names, and pools that keep all of theirs because their annotations
+// can't be read.
 type needs struct{ names, pools map[string]bool }
 
 func (n needs) has(name string) bool { return n.names[name] || n.pools[machineconfig.PoolOf(name)] }
 
-// needed collects what pools and nodes name.
+// needed collects the needs of pools and nodes.
 func needed(pools []mcfgv1.MachineConfigPool, nodes []map[string]string) needs {
 	out := needs{map[string]bool{}, map[string]bool{}}
 	for i := range pools {
@@ -54,14 +55,14 @@ func needed(pools []mcfgv1.MachineConfigPool, nodes []map[string]string) needs {
 	return out
 }
 
-// sweepable says that a rendered configuration may go once nothing needs it. What has neither mark was put there by
-// somebody who may have a use for it.
+// sweepable reports whether a rendered configuration may go once nothing needs it. A person or another program made an
+// object without either mark, and may need it.
 func sweepable(mc *mcfgv1.MachineConfig) bool {
 	return mc.DeletionTimestamp == nil && (mc.Annotations[api.GeneratedBy] != "" || mc.Annotations[api.RestoredFrom] != "")
 }
 
-// ripe notes since when rendered configurations are unneeded, returns those that have been so for the whole retention,
-// and in how long the next will have been, 0 for none.
+// ripe notes since when rendered configurations are unneeded. It returns those that have been unneeded for the whole
+// retention. next is the time until the next is, and 0 if there is no next.
 func ripe(
 	rendered []*mcfgv1.MachineConfig, needed needs, since map[string]time.Time, now time.Time, retention time.Duration,
 ) (out []*mcfgv1.MachineConfig, next time.Duration) {
@@ -92,11 +93,12 @@ func ripe(
 	return out, next
 }
 
-// sweepDelay gathers the changes of a rollout, where nothing is urgent.
+// sweepDelay gathers the changes of a rollout, since a sweep is never urgent.
 func (r *reconciler) sweepDelay() time.Duration { return min(sweepDelay, r.retention) }
 
-// sweep looks after the rendered configurations as a whole: those that nodes gave back or somebody changed are
-// verified, the former become their pool's, and those that nothing needs go. It returns when to look again.
+// sweep looks after all rendered configurations. Configurations that nodes gave back, or that were changed, are
+// verified. Those that nodes gave back become their pool's. Those that nothing needs are removed. sweep returns when to
+// look again.
 func (r *reconciler) sweep(ctx context.Context) (time.Duration, error) {
 	rendered, err := r.list(ctx, func(mc *mcfgv1.MachineConfig) bool { return machineconfig.PoolOf(mc.Name) != "" })
 	if err != nil {
@@ -113,7 +115,7 @@ func (r *reconciler) sweep(ctx context.Context) (time.Duration, error) {
 	if len(candidates) == 0 {
 		return next, nil
 	}
-	// A cache may be behind; what is deleted can't be had back from it.
+	// The cache may be behind, and a deletion can't be undone.
 	nodes := &metav1.PartialObjectMetadataList{}
 	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 	live, err := r.read(ctx, r.live, nodes)
@@ -134,7 +136,7 @@ func (r *reconciler) sweep(ctx context.Context) (time.Duration, error) {
 	return next, nil
 }
 
-// read collects needs; the nodes are read as the kind of list that is given.
+// read collects the needs from pools and nodes. nodes is an empty list of the kind to read the nodes as.
 func (r *reconciler) read(ctx context.Context, from client.Reader, nodes client.ObjectList) (needs, error) {
 	pools := &mcfgv1.MachineConfigPoolList{}
 	if err := from.List(ctx, pools, client.UnsafeDisableDeepCopy); err != nil {
@@ -157,7 +159,8 @@ func (r *reconciler) read(ctx context.Context, from client.Reader, nodes client.
 	return needed(pools.Items, annotations), nil
 }
 
-// tend verifies rendered configurations that are not as they were created and gives pools back what is theirs.
+// tend verifies rendered configurations that were changed or given back, and makes those that were given back their
+// pool's.
 func (r *reconciler) tend(ctx context.Context, rendered []*mcfgv1.MachineConfig) error {
 	for _, known := range rendered {
 		restored := known.Annotations[api.RestoredFrom] != ""

@@ -14,7 +14,7 @@ import (
 	"github.com/noderefit/noderefit/plan"
 )
 
-// present are the names of what the nodes of a pool have or are on the way to, without what they are to get.
+// present returns the names of the configurations that the nodes of a pool have or are on the way to, except next.
 func present(pool *mcfgv1.MachineConfigPool, next string) []string {
 	var out []string
 	for _, name := range []string{pool.Spec.Configuration.Name, pool.Status.Configuration.Name} {
@@ -22,15 +22,15 @@ func present(pool *mcfgv1.MachineConfigPool, next string) []string {
 			out = append(out, name)
 		}
 	}
-	// Going back to what the whole pool still has needs no way there.
+	// Going back to what the whole pool still has needs no comparison.
 	if next == pool.Status.Configuration.Name {
 		return nil
 	}
 	return out
 }
 
-// unreachable says what of a configuration can't be reached from any of those that the nodes have. Where one of them
-// leads there, the nodes that have the other say so themselves.
+// unreachable returns what of a configuration can't be reached from any configuration that the nodes have. The result
+// is nil if one of these leads there. Nodes that have the other report the obstacle themselves.
 func unreachable(
 	from []*machineconfig.Config, to *machineconfig.Config, policy *plan.Policy,
 ) ([]plan.Unreconcilable, error) {
@@ -50,8 +50,9 @@ func unreachable(
 	return out, nil
 }
 
-// blame says which MachineConfigs ask for what can't be reached, each by itself compared with what the pool has; for
-// what none asks for, those that were part of what the pool has and are no more.
+// blame returns the failure that names the MachineConfigs that ask for what can't be reached. Each is compared by
+// itself with what the pool has. Where no MachineConfig asks for it, the failure names the former sources that are
+// gone.
 func blame(
 	pool *mcfgv1.MachineConfigPool, from *machineconfig.Config, to *rendering, policy *plan.Policy,
 	unreached []plan.Unreconcilable,
@@ -71,7 +72,7 @@ func blame(
 	for _, u := range unreached {
 		var culprits []string
 		for _, d := range to.selected {
-			// What a document lacks like an empty one is not its doing.
+			// A document is not to blame for an obstacle that an empty document has too.
 			if why := alone[d][u.Field]; why != "" && why != without[u.Field] {
 				culprits = append(culprits, d.String())
 			}
@@ -86,11 +87,11 @@ func blame(
 		fmt.Sprintf("can't be reached from %s: %s", from.Name, strings.Join(lines, "; "))}
 }
 
-// reasons are why a document alone can't be reached, by field.
+// reasons returns why a document alone can't be reached, by field.
 func reasons(from *machineconfig.Config, d *machineconfig.Document, policy *plan.Policy) map[string]string {
 	c, err := machineconfig.Parse(d.Object)
 	if err != nil {
-		return nil // together with the others it was valid
+		return nil // the document is valid only together with the others
 	}
 	p, err := plan.Make(from, c, plan.Options{Policy: policy})
 	if err != nil {

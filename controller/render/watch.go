@@ -46,7 +46,7 @@ type optionalKind struct {
 	start    func() error
 }
 
-// watch starts the watches that every cluster can have, and prepares those that it may lack.
+// watch starts the watches of the kinds that every cluster has, and prepares those of the kinds that it may lack.
 func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache) error {
 	for _, start := range []source.TypedSource[task]{
 		source.TypedKind(from, &mcfgv1.MachineConfig{}, later(r.changes.note, r.configChanged)),
@@ -64,7 +64,7 @@ func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache)
 		optional(r, c, from, mcfgv1.GroupVersion.WithKind(kindControllerConfig), &mcfgv1.ControllerConfig{}, r.partChanged),
 		optional(r, c, from, api.GroupVersion.WithKind(kindNodeHook), &api.NodeHook{}, r.allPools),
 	}
-	// Of a MachineConfiguration only that it changed is of interest, of mirrors only what their annotation says.
+	// The metadata is enough: of a MachineConfiguration only the change matters, and of mirrors only the annotation.
 	partial := func(gvk schema.GroupVersionKind, changed func(context.Context, ...client.Object) map[task]time.Duration) {
 		o := &metav1.PartialObjectMetadata{}
 		o.SetGroupVersionKind(gvk)
@@ -77,7 +77,7 @@ func (r *reconciler) watch(c controller.TypedController[task], from cache.Cache)
 	return nil
 }
 
-// mirrorKinds have no status: that nothing can be made of one stands in an annotation.
+// mirrorKinds have no status, so an annotation reports that nothing can be made of an object.
 var mirrorKinds = []schema.GroupVersionKind{
 	configv1.GroupVersion.WithKind("ImageDigestMirrorSet"),
 	configv1.GroupVersion.WithKind("ImageTagMirrorSet"),
@@ -106,8 +106,8 @@ func optional[T interface {
 	}}
 }
 
-// watchOptional starts watches of kinds that have come to the cluster since. It asks at each turn and not by a timer:
-// whatever such an object is to change, it changes MachineConfigs.
+// watchOptional starts watches of kinds that the cluster got meanwhile. It asks at each turn, without a timer: an
+// object of such a kind takes effect through MachineConfigs, whose change brings a turn.
 func (r *reconciler) watchOptional(ctx context.Context) error {
 	for _, k := range r.optional {
 		if k.watching {
@@ -138,9 +138,11 @@ func (r *reconciler) watching(kind string) bool {
 	return false
 }
 
-// later queues what changed says, each task after its delay: the earliest of several counts. changed gets the old and
-// the new object, one of them nil when it comes or goes. Announcements are counted as well, by note; not of what was
-// there when the watch began, of which nobody knows that it changed.
+// later queues the tasks that changed returns, each after its delay. Of several delays of a task, the shortest counts.
+// changed gets the old and the new object, one of them nil when the object comes or goes.
+//
+// note counts the announcements. Objects that were there when the watch began are not announced, since they may not
+// have changed.
 func later[T client.Object](
 	note func(pool string), changed func(ctx context.Context, was, is T) map[task]time.Duration,
 ) handler.TypedEventHandler[T, task] {
@@ -174,7 +176,7 @@ func later[T client.Object](
 	}
 }
 
-// configChanged wakes the pools that select a MachineConfig, or the one that a rendered configuration was made for.
+// configChanged wakes the pools that select a MachineConfig, or the pool that a rendered configuration was made for.
 func (r *reconciler) configChanged(ctx context.Context, was, is *mcfgv1.MachineConfig) map[task]time.Duration {
 	some := is
 	if some == nil {
@@ -194,8 +196,8 @@ func (r *reconciler) configChanged(ctx context.Context, was, is *mcfgv1.MachineC
 	})
 }
 
-// wake has those of the pools rendered that something has changed for, and announces that where it asks for something
-// else than before.
+// wake has the pools rendered that which selects. It announces a pool where the objects are for that pool and ask for
+// another configuration than before.
 func (r *reconciler) wake(ctx context.Context, objects []client.Object, which func(*mcfgv1.MachineConfigPool) bool,
 ) map[task]time.Duration {
 	out := map[task]time.Duration{}
@@ -222,7 +224,7 @@ func selects(pool *mcfgv1.MachineConfigPool, mc *mcfgv1.MachineConfig) bool {
 	return err == nil && s.Matches(labels.Set(mc.Labels))
 }
 
-// poolChanged leaves alone what the pool controller counts.
+// poolChanged ignores changes of the counts that the pool controller writes.
 func (r *reconciler) poolChanged(_ context.Context, was, is *mcfgv1.MachineConfigPool) map[task]time.Duration {
 	switch {
 	case is == nil:
@@ -234,7 +236,7 @@ func (r *reconciler) poolChanged(_ context.Context, was, is *mcfgv1.MachineConfi
 	}
 	tasks := map[task]time.Duration{task(is.Name): debounce, sweep: r.sweepDelay()}
 	if was != nil && was.Annotations[api.PinKey] != is.Annotations[api.PinKey] {
-		tasks[announcement+task(is.Name)] = 0 // of what is in the spec, the generation tells
+		tasks[announcement+task(is.Name)] = 0 // changes of the spec show in the generation
 	}
 	return tasks
 }
@@ -252,12 +254,13 @@ func (r *reconciler) nodeChanged(_ context.Context, was, is *corev1.Node) map[ta
 	return map[task]time.Duration{sweep: r.sweepDelay()}
 }
 
-// allPools are to be looked at again, though nothing else is asked of them.
+// allPools has all pools looked at again, without an announcement.
 func (r *reconciler) allPools(ctx context.Context, _ ...client.Object) map[task]time.Duration {
 	return r.wake(ctx, nil, func(*mcfgv1.MachineConfigPool) bool { return true })
 }
 
-// partChanged wakes all pools: what is not for a pool may have been, and may be in the place of what is.
+// partChanged wakes all pools. An object that is not for a pool may have been for the pool before, or may take the
+// place of an object that is.
 func (r *reconciler) partChanged(ctx context.Context, objects ...client.Object) map[task]time.Duration {
 	return r.wake(ctx, objects, func(*mcfgv1.MachineConfigPool) bool { return true })
 }
