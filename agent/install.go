@@ -29,7 +29,7 @@ func NewInstaller(root *files.Root) (Installer, error) {
 	return Installer{Root: root, Labels: labels}, nil
 }
 
-// Install puts the units that recover and prove and this program on the host, where they are missing. The transaction
+// Install puts this program and the units that recover and prove on the host, where they are missing. The transaction
 // that follows makes them durable before it decides anything.
 func (i Installer) Install() error {
 	self, err := os.Executable()
@@ -54,7 +54,7 @@ func (i Installer) Units() error {
 	return nil
 }
 
-// put makes one of the agent's own paths as wanted, by a rename, and only where the path differs.
+// put makes one of the agent's own paths as wanted, by a rename. A path that does not differ is left alone.
 func (i Installer) put(w files.Want) error {
 	at, err := i.Root.Resolve(w.Path)
 	if err != nil {
@@ -75,7 +75,8 @@ func (i Installer) put(w files.Want) error {
 	if err := i.Root.Stage(dir, tmp, w.Node); err != nil {
 		return err
 	}
-	// The program that a unit runs at the next boot must not be an empty file then, whatever happens until the next sync.
+	// A unit runs the program at the next boot. The file must not be empty then, even if no other sync comes before that
+	// boot.
 	if w.Node.Type == files.Regular && w.Path == BinaryPath {
 		if err := i.Root.Fsync(dir + tmp); err != nil {
 			return err
@@ -84,8 +85,8 @@ func (i Installer) put(w files.Want) error {
 	return i.Root.Replace(dir, tmp, w.Path)
 }
 
-// copyProgram copies the program at self to the host. A copy with the same size and time is the same program: every
-// update would pay for reading 25 megabytes to be sure.
+// copyProgram copies the program at self to the host. A copy with the same size and time counts as the same program: to
+// compare the bytes, every update would have to read 25 megabytes.
 func (i Installer) copyProgram(self string) error {
 	st, err := os.Stat(self)
 	if err != nil {
@@ -104,9 +105,9 @@ func (i Installer) copyProgram(self string) error {
 	return i.Root.Touch(BinaryPath, st.ModTime().Truncate(time.Second))
 }
 
-// Program replaces the host's copy of the program by the one at self, unless both have the same bytes already. Units
-// that run the old program keep it until they end. Images give every program the same time, so only the bytes tell one
-// version from the next.
+// Program replaces the host's copy of the program with the one at self, unless the bytes are the same. Units that run
+// the old program keep it until they end. Images give every program the same time, so only the bytes distinguish two
+// versions.
 func (i Installer) Program(self string) (err error) {
 	src, err := os.Open(self)
 	if err != nil {
@@ -117,7 +118,7 @@ func (i Installer) Program(self string) (err error) {
 	if err != nil {
 		return fmt.Errorf("reading this program: %w", err)
 	}
-	// The file is mapped and not read: the program must not make the head larger by its own size.
+	// The file is mapped and not read, because reading would make the head larger by the program's size.
 	data, err := unix.Mmap(int(src.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {
 		return fmt.Errorf("reading this program: %w", err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is what a host has of the agent: its program, the verbs that the host runs as units, and the units that
+// Package agent is the agent's part on a host: its program, the verbs that the host runs as units, and the units that
 // recover and prove in each boot. An Installer puts them on a host:
 //
 //	i, err := agent.NewInstaller(root)
@@ -30,8 +30,8 @@ const (
 	RunProgram = Program + "-run"
 )
 
-// BinaryPath is where the host keeps its own copy of the program: on the shared part of the disk. There each deployment
-// that boots can recover, and the copy stays when the agent's pod or package is removed.
+// BinaryPath is the host's own copy of the program, on the shared part of the disk. There each deployment that boots
+// can recover. The copy stays when the agent's pod or package is removed.
 const (
 	binaryDir  = transaction.StateDir + "/bin"
 	BinaryPath = binaryDir + "/" + Program
@@ -45,8 +45,8 @@ const (
 // gives a service to stop.
 const orderlyReboot = 100 * time.Second
 
-// hostUnit is one of the agent's units on a host: the text of its file, and the settings that its drop-in repeats
-// because a drop-in for all services may have changed them.
+// hostUnit is one of the agent's units on a host: the text of its file, and the settings that its drop-in repeats. A
+// drop-in for all services may have changed these settings.
 type hostUnit struct {
 	// unit is the file's [Unit] section; "": the unit is a transient one.
 	unit string
@@ -94,9 +94,9 @@ KillMode=mixed
 Restart=no
 `,
 	},
-	// This unit starts in every boot, beside everything else: the clock runs however far the rest of the boot gets. Where
-	// no update waits for a verdict the program ends at once. The unit is ordered neither after recovery nor after the
-	// mounting services that recovery waits for: their turn may never come. The program itself waits for recovery, and no
+	// This unit starts in every boot, beside everything else: its clock runs even if the rest of the boot hangs. Where no
+	// update waits for a verdict the program ends at once. The unit is ordered neither after recovery nor after the
+	// mounting services that recovery waits for: these may never start. The program itself waits for recovery, and no
 	// longer than the deadline allows.
 	transaction.ProveUnit: {
 		unit: `Description=Prove that the node is healthy on its new configuration
@@ -120,8 +120,8 @@ KillMode=mixed
 `,
 	},
 	// This unit starts before the reboot out of a bad configuration, whose services may never stop. No part of the
-	// shutdown conflicts with this unit. So the unit runs until systemd ends, by systemd's own work or because the unit
-	// has ended. The unit keeps nothing of the host busy but one program of the OS.
+	// shutdown conflicts with this unit. So the unit runs until systemd itself ends, in the normal way or because the unit
+	// has ended. The unit keeps nothing of the host busy except one program of the OS.
 	plan.RebootUnit: {
 		unit: `Description=Reboot by force where the orderly reboot out of a bad configuration does not end
 Documentation=https://github.com/noderefit/noderefit
@@ -202,13 +202,14 @@ StartLimitIntervalSec=0
 StartLimitAction=none
 `
 
-// rebootUnits are systemd's own services at the end of a reboot. A drop-in for all services applies to them too, and a
-// host on which they are skipped hangs where it should boot.
+// rebootUnits are systemd's own services at the end of a reboot. A drop-in for all services applies to them too. A host
+// on which they are skipped hangs instead of booting.
 var rebootUnits = []string{"systemd-reboot.service", "systemd-soft-reboot.service"}
 
-// takenBackOfServices resets every harmful setting that systemd 252 knows, in the order of its manual pages: identity,
-// view of the file system, allowed system calls, limits, and commands that run before and after. Newer harmful settings
-// are refused for all services instead: an older systemd would warn about each such line at each reload.
+// takenBackOfServices resets every harmful setting that systemd 252 knows, in the order of its manual pages. These are
+// identity, view of the file system, allowed system calls, limits, and commands that run before and after. Newer
+// harmful settings are refused for all services instead, because an older systemd would log a warning about each such
+// line at each reload.
 const takenBackOfServices = `ExecCondition=
 ExecStartPre=
 ExecStartPost=

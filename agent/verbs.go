@@ -4,8 +4,9 @@ package agent
 
 import "time"
 
-// Verb is a command that the agent's pod has the host run. One of each name runs at a time, as a unit of a fixed name:
-// an agent finds a command that the agent before it has started, and people find the command in the journal.
+// Verb is a command that the agent's pod has the host run. One command of each name runs at a time, as a unit with a
+// fixed name. So an agent finds a command that the previous agent has started, and people find the command in the
+// journal.
 type Verb struct {
 	Name string
 	// joins: a caller waits for a running command of the same request instead of starting another.
@@ -15,18 +16,18 @@ type Verb struct {
 	Outlives bool
 	Nice     int
 	Limit    time.Duration // how long it may run; 0: without a limit
-	// Grace is how long the command has to end after it was asked to.
+	// Grace is how long the command may take to end when it is stopped.
 	Grace time.Duration
 }
 
 // unitPrefix begins the name of each unit of the agent.
 const unitPrefix = "machine-config-daemon-"
 
-// Unit is the name of the unit that runs the verb.
+// Unit returns the name of the unit that runs the verb.
 func (v Verb) Unit() string { return unitPrefix + v.Name + ".service" }
 
-// A command that only reads has a limit of a hundred times its usual duration: a command that hangs must be seen. A
-// live change that was decided finishes its restarts before it ends.
+// A command that only reads has a limit of a hundred times its usual duration, so that a command that hangs is noticed.
+// A live change that was decided finishes its restarts before it ends.
 var (
 	StatusVerb = Verb{Name: "status", Limit: time.Minute, Grace: 10 * time.Second}
 	PlanVerb   = Verb{Name: "plan", Limit: 5 * time.Minute, Grace: 10 * time.Second}

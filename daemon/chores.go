@@ -11,10 +11,10 @@ import (
 type chore struct {
 	name, does string // in words
 	while      while
-	// due returns the time from which the chore is to be done, the zero time for not at all. It changes nothing.
+	// due returns the time from which the chore is to be done, the zero time for not at all. due changes nothing.
 	due func(*Head, *situation) time.Time
-	// now does the chore in the loop, or begins its operation. beside begins it, and returns the work for a goroutine.
-	// Where both are nil, each turn does the chore, and the row only makes the next turn come in time.
+	// now does the chore in the loop, or begins its operation. beside begins the chore, and returns the work for a
+	// goroutine. Where both are nil, each turn does the chore, and the row only makes the next turn come in time.
 	now    func(*Head, context.Context, *situation)
 	beside func(*Head, context.Context, *situation) work
 }
@@ -74,7 +74,7 @@ var chores = []chore{
 		does: "write what has changed to the Node and the MachineConfigNode; what an update waits for, once a minute"},
 }
 
-// dueAt returns the time from which a chore is to be done; the zero time: not at all, as far as known.
+// dueAt returns the time from which a chore is to be done, the zero time for not at all as far as known.
 func (c *chore) dueAt(h *Head, v *situation) time.Time {
 	idle := atRest(h.phase) && h.job == nil && !h.running[choreDeliver]
 	if h.running[c.name] || c.while == whileIdle && !idle {
@@ -112,7 +112,7 @@ func (h *Head) take(e end) {
 }
 
 // pause returns the time from now until something is due. v is the situation of the turn, which has looked at
-// everything that was due by then. What came to be due since is not lost.
+// everything that was due by then. What has become due since is not lost.
 func (h *Head) pause(v *situation, now time.Time) time.Duration {
 	times := []time.Time{now.Add(restPace)}
 	if f := h.way.failure; f != nil && h.job == nil {
@@ -153,7 +153,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// soonest returns the first time after now; the zero time: there is none.
+// soonest returns the first time after now, the zero time if none is after now.
 func soonest(now time.Time, times ...time.Time) time.Time {
 	var first time.Time
 	for _, t := range times {

@@ -113,7 +113,7 @@ func (c *cluster) run(ctx context.Context, informer cache.SharedIndexInformer) e
 	return c.runHandling(ctx, informer, c.noteAway)
 }
 
-// runHandling is run with another handler for a watch that breaks.
+// runHandling does what run does, with another handler for a watch that breaks.
 func (c *cluster) runHandling(ctx context.Context, informer cache.SharedIndexInformer, broken func(error)) error {
 	err := informer.SetWatchErrorHandlerWithContext(
 		func(_ context.Context, _ *cache.Reflector, err error) { broken(err) })
@@ -183,8 +183,8 @@ func (c *cluster) report(ctx context.Context, node *corev1.Node, r *nodeReport) 
 	nodes := c.kube.CoreV1().Nodes()
 	before := node
 	if _, there := node.Annotations[api.Lift]; there && r.drops(api.Lift) && r.cordon != keepCordon {
-		// The lift is removed in a patch of its own: the changes that go with a cordon are written to the Node whatever has
-		// become of it meanwhile.
+		// The lift is removed in a patch of its own. The changes that go with a cordon are written even if the Node has
+		// changed meanwhile.
 		var err error
 		if node, err = c.annotate(ctx, node, drain.Annotations{api.Lift: nil}); err != nil {
 			return before, err
@@ -387,7 +387,7 @@ func (c *cluster) get(ctx context.Context, path string) ([]byte, error) {
 	return data, err
 }
 
-// errMissing is the error of a desired configuration that does not exist.
+// errMissing returns the error for a desired configuration that does not exist.
 func errMissing(name string) error {
 	return &typedError{reason: reasonConfigMissing, err: fmt.Errorf("MachineConfig %s does not exist", name)}
 }

@@ -160,8 +160,8 @@ func (m *Metrics) kubelet() float64 {
 	return float64(time.Since(m.notReady) / time.Minute)
 }
 
-// show sets the node's state and configuration. Each has one series only, so that an old value is not shown beside the
-// new one.
+// show sets the node's state and configuration. Each has only one series, so that no old value is shown beside the new
+// one.
 func (m *Metrics) show(ready bool, state api.State, config, reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -195,7 +195,7 @@ func (m *Metrics) host(s *host.Status) {
 	m.hostVersion.WithLabelValues(string(s.OS), version).Set(1)
 }
 
-// drain sets the pods and volumes that a drain waits for; nil: there is no drain.
+// drain sets the pods and volumes that a drain waits for; nil: no drain.
 func (m *Metrics) drain(d *api.Drain) {
 	counts := map[string]int{}
 	if d != nil {

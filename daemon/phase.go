@@ -224,7 +224,7 @@ func (v *situation) inPhase(p transaction.Phase) bool {
 
 func (v *situation) patient(limit time.Duration) bool { return v.now.Sub(v.hostSince) < limit }
 
-// resting: no update is under way and the host has the desired configuration, whatever its state.
+// resting reports whether no update is under way and the host has the desired configuration, in any state.
 func (v *situation) resting() bool { return !v.pending() && v.host.Config.Committed == v.node.Desired }
 
 func (v *situation) settled() bool { return v.resting() && v.host.State == transaction.Done }
@@ -284,7 +284,7 @@ func (v *situation) lifted() bool {
 }
 
 // drains reports whether the way to the desired configuration needs the node empty. A host that waits for a verdict
-// reboots when it is sent elsewhere, whatever the plan contains.
+// reboots when it is sent elsewhere, with any plan.
 func (v *situation) drains() bool {
 	if v.node.SingleReplica {
 		return false
@@ -330,7 +330,7 @@ const (
 
 func (v *situation) disrupts() bool { return v.plan.Drain || v.plan.Reboot }
 
-// leaving: the reboot was started and may still come.
+// leaving reports whether the reboot was started and may still come.
 func (v *situation) leaving() bool {
 	return !v.rebooting.IsZero() && v.now.Sub(v.rebooting) < host.RebootPatience
 }

@@ -62,10 +62,10 @@ func (r *nodeReport) missing(have map[string]string) drain.Annotations {
 	return out
 }
 
-// phrase adds the Node's report in a phase. It reports whether there is anything new to report.
+// phrase adds the Node's report in a phase. It reports whether anything in the report is new.
 type phrase func(v *situation, p Phase, r *nodeReport) bool
 
-// always is the phrase of a phase whose report is always the same.
+// always returns the phrase of a phase whose report is always the same.
 func always(say func(v *situation, r *nodeReport)) phrase {
 	return func(v *situation, _ Phase, r *nodeReport) bool {
 		say(v, r)
@@ -198,7 +198,8 @@ func sayDisruption(v *situation, p Phase, r *nodeReport) bool {
 	return true
 }
 
-// booting: the host has decided on another deployment, and the reboot into it has begun or is still to come.
+// booting reports whether the host has decided on another deployment, and the reboot into that has begun or is still to
+// come.
 func (v *situation) booting(p Phase) bool {
 	return p == PhaseReboot || v.inPhase(transaction.PhaseBoot)
 }

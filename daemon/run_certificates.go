@@ -27,7 +27,7 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// The intervals of delivering certificates. A changed ControllerConfig is delivered at once, whatever failed before.
+// The intervals of delivering certificates. A changed ControllerConfig is delivered at once, also after failures.
 const (
 	deliverFirst = 5 * time.Second // between a failure and the next try, doubled each time
 	deliverLast  = 30 * time.Minute

@@ -17,9 +17,8 @@ import (
 	"github.com/noderefit/noderefit/message"
 )
 
-// touch makes the head compare the host soon. During an update there is no comparison: the update compares by itself,
-// and the host is compared at the end of the update, wherever that is. An update that waits until drift is undone tries
-// again.
+// touch makes the head compare the host soon. During an update the head does not compare: the update compares by
+// itself, and the host is compared at its end. An update that waits until drift is undone tries again.
 func (h *Head) touch(now time.Time) {
 	if f := h.way.failure; f != nil && f.reason == reasonDrift {
 		if soon := h.drift.pace.touched(now, f.retry); soon.Before(f.retry) {

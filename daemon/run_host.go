@@ -33,7 +33,7 @@ func (h *Head) ask(ctx context.Context, v *situation) work {
 	}
 }
 
-// resting: we are not going to change anything on the host.
+// resting reports whether the head is not going to change anything on the host.
 func (h *Head) resting() bool {
 	return h.phase == PhaseDone || h.phase == PhaseUnconfigured || h.phase == PhaseAbsent || h.phase == PhaseRolledBack
 }
@@ -89,8 +89,8 @@ func (h *Head) vouchDue(v *situation) time.Time {
 	return v.from(h.hears(v), h.tellAt)
 }
 
-// vouch reports the API server's view of the Node to the host. Each report comes from a new request: a watch does not
-// tell news from silence. Whatever the result, the next request comes later.
+// vouch reports the API server's view of the Node to the host. Each report comes from a new request, because a silent
+// watch does not show whether the API server is away. The next request comes later, after a success as after a failure.
 func (h *Head) vouch(ctx context.Context, v *situation) work {
 	h.told, h.tellAt = v.ready, v.now.Add(jitter(wordPace))
 	return func() func() {

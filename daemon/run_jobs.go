@@ -61,7 +61,7 @@ func (h *Head) start(ctx context.Context, v *situation, p phase) {
 		}
 		h.do(ctx, v, whileIdle)
 	case !p.job || p.name == PhaseApply && v.now.Sub(h.spoke) > wordFresh:
-		// No operation; or the host is about to get the report on the node before the update.
+		// The phase has no operation, or the host must get the report on the node before the update.
 	default:
 		h.startOnTheWay(ctx, v, p.name)
 	}
@@ -228,7 +228,7 @@ func (h *Head) draining(d api.Drain) {
 	h.metrics.drain(&d)
 	h.overdue(time.Now())
 	if f := h.way.failure; f != nil && f.phase == PhaseDrain {
-		f.kind = failTransient // the tries still count, should this one fail too
+		f.kind = failTransient // the tries still count if this one fails too
 	}
 }
 

@@ -43,8 +43,8 @@ type note struct {
 	Sum    string `json:"sum"`
 }
 
-// noteOf sums up the meaning of a request. The same configuration has the same digest however it is written, and
-// whatever else the cluster has noted in its metadata. The free space that staging must keep counts too.
+// noteOf sums up the meaning of a request. The digest of a configuration depends neither on the way the document is
+// written nor on the cluster's metadata. The free space that staging must keep counts too.
 func noteOf(r *Request) note {
 	if r == nil {
 		return note{}
@@ -190,8 +190,8 @@ func (c *call) stop(ctx context.Context) error {
 	return c.units.Stop(ctx, c.verb.Unit())
 }
 
-// noteIn returns the note of the command that works with dir. The note is written before the command starts, so that
-// fs.ErrNotExist means: the head of that command has its report, and is taking dir away.
+// noteIn returns the note of the command that works with dir. The note is written before the command starts. So
+// fs.ErrNotExist means that the head of that command has its report and is removing dir.
 func (c *call) noteIn(dir string) (note, error) {
 	n := note{Config: "an unknown configuration"}
 	data, err := c.hands.root.ReadFile(path.Join(dir, handoverRequest))
@@ -382,8 +382,8 @@ func (c *call) leave(ctx context.Context, dir string) error {
 	return errors.Join(why, c.hands.root.RemoveAll(dir))
 }
 
-// collect takes the report and the output, and reports whether the command has ended. To take them is one step: of two
-// heads that wait for a command, one gets everything, and the other finds the directory gone.
+// collect takes the report and the output, and reports whether the command has ended. It takes both in one step: of two
+// heads that wait for a command, one gets everything and the other finds no directory.
 func (c *call) collect(dir string) (out *outcome, done bool, err error) {
 	root := c.hands.root
 	data, err := root.ReadFile(path.Join(dir, handoverReport))

@@ -182,9 +182,9 @@ func (h *Client) Status(ctx context.Context) (*host.Status, error) {
 	return s, nil
 }
 
-// look returns the marks of the files that a status depends on: the record; the deployments, whose directory ostree
-// touches with every change; the link to the deployment that boots; a staged deployment; and the record of the composed
-// OS.
+// look returns the marks of the files that a status depends on. These are the record, the deployments, the link to the
+// deployment that boots, a staged deployment, and the record of the composed OS. ostree touches the directory of the
+// deployments with every change.
 func (h *Client) look() string {
 	var b strings.Builder
 	for _, name := range []string{transaction.RecordPath, host.StagedPath, "/boot/loader", "/ostree/deploy",
@@ -207,7 +207,7 @@ func (h *Client) Stage(ctx context.Context, r Request) error {
 	return err
 }
 
-// Unstage is a stage of nothing: any other staging is stopped first.
+// Unstage runs the verb stage without a configuration: any other staging is stopped first.
 func (h *Client) Unstage(ctx context.Context) error {
 	_, err := h.do(ctx, agent.StageVerb, nil)
 	return err

@@ -131,7 +131,7 @@ func (w *driftWatch) run() {
 			if told || moved || !open {
 				w.touch()
 			}
-		case _, open := <-errs: // the queue ran over, or another error: the changes that it hides are looked for
+		case _, open := <-errs: // the queue ran over, or another error: look for the changes that were missed
 			if !open {
 				s.close()
 			}
@@ -152,7 +152,7 @@ func (w *driftWatch) run() {
 	}
 }
 
-// inode identifies a directory, whatever its names.
+// inode identifies a directory under all of its names.
 type inode struct{ dev, ino uint64 }
 
 // sight is the set of currently watched directories.
@@ -182,7 +182,7 @@ func (s *sight) channels() (chan fsnotify.Event, chan error) {
 // focus watches what these paths depend on now. The error is the reason why changes may go unnoticed; entries are set
 // in that case too.
 func (s *sight) focus(paths []string) error {
-	const turns = 5 // a change that goes on for longer is announced by its own events
+	const turns = 5 // a change that takes longer is announced by its own events
 	var err error
 	for range turns {
 		found := entriesOf(s.root, paths)
@@ -228,7 +228,7 @@ func (s *sight) place(found entries) error {
 	}
 	for is, dir := range s.at {
 		if want[is] != dir {
-			_ = s.inotify.Remove(s.path(dir)) // the watch is gone with the directory
+			_ = s.inotify.Remove(s.path(dir)) // the watch ended with the directory
 			delete(s.at, is)
 		}
 	}

@@ -19,9 +19,9 @@ type Request struct {
 	Lift bool
 	// Strict refuses a host that does not match its present configuration, with a *DriftError.
 	Strict bool
-	// Order is a RolloutPolicy's order for the staging: the OS that was staged before is used, whatever the image's name
-	// means by now. Of the order, only the minimum of free disk space makes another request: a running staging with a
-	// minimum would fail because of it.
+	// Order is a RolloutPolicy's order for the staging: the OS that was staged before is used, even if the image's name
+	// now means another OS. Of the order, only the minimum of free disk space makes another request: a running staging
+	// with a minimum would fail because of it.
 	Order *api.StageOrder
 	// HookDocument has the cluster's hooks. A changed HookDocument makes no other request.
 	host.HookDocument

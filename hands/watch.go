@@ -85,7 +85,7 @@ func (w *watcher) run() {
 			}
 			w.rouse(path.Dir(e.Name))
 			continue
-		case <-errs: //nolint:errcheck // a queue that ran over, or whatever it is: what it hides is looked for
+		case <-errs: //nolint:errcheck // the queue ran over, or another error: look for the changes that were missed
 		case <-tick.C:
 			if w.inotify == nil {
 				w.rouse("")
@@ -134,6 +134,6 @@ func (i *waiter) end() {
 	delete(i.watch.waiting, i)
 	i.watch.mu.Unlock()
 	if i.watch.inotify != nil {
-		_ = i.watch.inotify.Remove(i.dir) // the watch is gone with the directory
+		_ = i.watch.inotify.Remove(i.dir) // the watch ended with the directory
 	}
 }

@@ -95,7 +95,7 @@ func (h *Host) apply(ctx context.Context, a *attempt) error {
 }
 
 func (h *Host) result(ctx context.Context, res *Result, r *transaction.Record) *Result {
-	// A requested reboot stops this very process; the caller still needs to learn how far the operation came.
+	// A requested reboot stops this process, and the caller still needs to learn how far the operation came.
 	if h.os == OSRpmOstree && h.way == "" {
 		_, _ = h.road(context.WithoutCancel(ctx)) // the answer contains its error
 	}
@@ -168,8 +168,8 @@ func (h *Host) recoverFirst(ctx context.Context, a *attempt) (bool, error) {
 	return false, nil
 }
 
-// takeOver starts from a deployment that another tool or a person has booted. Recovery changes nothing there; a person
-// or a pool that asks for a configuration wants the host to have the configuration, wherever the host is.
+// takeOver starts from a deployment that another tool or a person has booted. Recovery changes nothing there. But a
+// person or a pool that asks for a configuration wants the host to have that configuration, on any deployment.
 func (h *Host) takeOver(ctx context.Context, r *transaction.Record, why string, res *Result) error {
 	res.Warnings = append(res.Warnings, why)
 	if r.Pending == nil {

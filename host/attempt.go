@@ -25,7 +25,8 @@ type attempt struct {
 	record  *transaction.Record
 	options ApplyOptions // another verb sets those that it has
 	result  *Result
-	// asStaged, of stage, uses the OS that was staged for the configuration before, whatever its image names now.
+	// asStaged, of stage, uses the OS that was staged for the configuration before, even if the image's name now means
+	// another OS.
 	asStaged bool
 	// arguments, of a first boot, are kernel arguments that Ignition did not know how to set. They must be on the command
 	// line, but belong neither to the configuration nor to us.
@@ -47,12 +48,12 @@ type attempt struct {
 	differing map[string]bool
 	update    *update
 	operation transaction.Operation
-	// judged: the verdict was given; verdict is the reason of a negative verdict.
+	// judged means that the verdict was given. verdict is the reason of a negative verdict.
 	judged  bool
 	verdict error
-	// unlocks: other operations may lock the host while the verdict is under way.
+	// unlocks means that other operations may lock the host while the verdict is under way.
 	unlocks bool
-	// over: nothing is left to do.
+	// over means that nothing is left to do.
 	over bool
 }
 
@@ -69,8 +70,8 @@ type update struct {
 	// ownedKargs are our kernel arguments in the booted deployment.
 	ownedKargs []string
 	reboot     bool
-	// deploys: the update makes a new deployment. On the staged road, want is its OS, and nil means the OS that runs; the
-	// deployments in reclaim are removed before.
+	// deploys means that the update makes a new deployment. On the staged road, want is its OS; nil means the running OS.
+	// The deployments in reclaim are removed first.
 	deploys bool
 	want    *wanted
 	reclaim []string
@@ -107,8 +108,8 @@ func (h *Host) recoverUnfinished(ctx context.Context, a *attempt) (err error) {
 	return err
 }
 
-// refuseAnother is what stage does instead of recovering. A pending update to the same content has gone further than
-// stage would.
+// refuseAnother replaces recovery in the verb stage. A pending update to the same content has gone further than stage
+// would.
 func (h *Host) refuseAnother(_ context.Context, a *attempt) error {
 	if err := h.contradicts(a.record); err != nil {
 		return err
@@ -283,8 +284,8 @@ func (h *Host) composeOS(ctx context.Context, a *attempt) error {
 	return h.prepareOS(ctx, a)
 }
 
-// chooseArguments decides the kernel arguments, some of which bootc's images may bring, and whether a restart of the
-// userspace is enough with these arguments.
+// chooseArguments decides the kernel arguments and whether a restart of the userspace is enough with these. bootc's
+// images may bring arguments too.
 func (h *Host) chooseArguments(ctx context.Context, a *attempt) error {
 	u := a.update
 	if w, is := h.composer.(withdrawer); is {

@@ -24,7 +24,7 @@ import (
 )
 
 // certificatesPath is the record of the certificates that were delivered beside the configurations. All deployments
-// share the record: whichever deployment boots, and whatever its configuration holds, the newest delivery counts.
+// share the record. So the newest delivery counts for each of them, independent of its configuration.
 const certificatesPath = transaction.StateDir + "/certificates.json"
 
 // delivered is the record at certificatesPath.
@@ -202,9 +202,9 @@ func (d *delivering) result(version string) *Delivery {
 
 // Deliver writes the certificates of a ControllerConfig beside the configuration, so that certificates can be renewed
 // while a pool is paused. Deliver is a transaction that changes neither the configuration nor the deployment of a
-// rollback. The record of the delivery decides: from then on these paths hold the delivered content, whatever
-// configuration the host has or gets. A wrong field is an error and keeps what was delivered before; everything else is
-// delivered first.
+// rollback. The record of the delivery decides: from then on these paths hold the delivered content, with every
+// configuration of the host. A wrong field is an error, and its earlier content stays; everything else is delivered
+// first.
 func (h *Host) Deliver(ctx context.Context, cc *mcfgv1.ControllerConfig, o DeliverOptions) (*Result, error) {
 	res := &Result{Reboot: RebootNone}
 	r, err := h.store().Load()

@@ -13,7 +13,7 @@ const (
 	ExitRefused        = 5
 )
 
-// ExitCode is the exit code of a command that ended with err.
+// ExitCode returns the exit code of a command that ended with err.
 func ExitCode(err error) int {
 	var unreachable *UnreachableError
 	var drift *DriftError

@@ -28,8 +28,8 @@ type jobs interface {
 	RestartUnit(ctx context.Context, name string) error
 }
 
-// act never fails because systemd takes its time: other units may wait for ours too, and a job that does not end in
-// this boot proves nothing about the configuration.
+// act never fails because systemd takes its time. Other units may wait for ours too. A job that does not end in this
+// boot proves nothing about the configuration.
 func (e *early) act(ctx context.Context, m jobs, a plan.Action) error {
 	after, err := m.StartsAfter(ctx, a.Service, e.unit)
 	if err != nil {

@@ -183,7 +183,7 @@ func (h *Host) open(backend OS) error {
 	return nil
 }
 
-// overwrite writes what the boot loader reads, on whichever of the host's file systems that is.
+// overwrite writes what the boot loader reads, on the file system of the host that has the file.
 func overwrite(name string, block []byte) error {
 	root, err := files.OpenRemounted(path.Dir(name))
 	if err != nil {
@@ -192,8 +192,8 @@ func overwrite(name string, block []byte) error {
 	return errors.Join(root.Overwrite(path.Base(name), block), root.Close())
 }
 
-// onTree reports whether the record is that of a host whose journal carries everything: an update that --os none began
-// on a host with ostree continues in that way.
+// onTree reports whether the record is that of a host whose journal carries everything. An update that --os none began
+// on a host with ostree continues on that road.
 func (h *Host) onTree() bool {
 	r, err := h.store().Load()
 	if err != nil {
@@ -268,8 +268,8 @@ func (h *Host) Lock(ctx context.Context, verb string) error {
 	}
 }
 
-// settles reports whether the lock that could not be taken is free soon: its holder records the end of an update, or
-// has just taken the lock and not yet written its name.
+// settles reports whether the lock that could not be taken is free soon. The holder of that lock records the end of an
+// update, or has just taken the lock and not yet written its name.
 func settles(held error) bool {
 	text := held.Error()
 	return !strings.Contains(text, files.HeldBy) || strings.Contains(text, "machine-config-daemon "+proveVerb+",") ||
@@ -285,7 +285,7 @@ func (h *Host) unlock() {
 
 func (h *Host) store() *transaction.Store { return transaction.NewStore(h.root) }
 
-// boot names the current boot.
+// boot returns the name of the current boot.
 func (h *Host) boot() string {
 	if h.services == nil {
 		return h.kernel
@@ -296,8 +296,8 @@ func (h *Host) boot() string {
 	if err == nil || errors.Is(err, systemd.ErrNoSoftReboots) {
 		return transaction.BootID(h.kernel, count)
 	}
-	// On such an error a soft reboot is taken for the boot before. The opposite mistake, to take the same boot for
-	// another, would cost an attempt.
+	// On such an error a soft reboot is taken for the earlier boot. The opposite mistake, to take the same boot for
+	// another one, would use up an attempt.
 	h.say("boot", err.Error())
 	r, err := h.store().Load()
 	if err != nil {
@@ -406,7 +406,7 @@ func (h *Host) booted(ctx context.Context) (ostree.Deployment, error) {
 	return ostree.Deployment{}, errors.New("reading deployments: none of them is the booted one")
 }
 
-// Uptime is the time since the boot, suspended or not: setting a clock does not change it.
+// Uptime returns the time since the boot, with the time of a suspend. A clock that is set does not change it.
 func Uptime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -125,7 +125,7 @@ func (h *Host) nodeHeld(cluster bool) error {
 // errNoWord is the reason why a verdict waits: the head does not run yet, or does not reach the API server.
 var errNoWord = errors.New("the cluster has not said yet whether the node is ready")
 
-// judgeNode is the cluster's part of the verdict. The API server's report counts. Without a report, as when the API
+// judgeNode gives the cluster's part of the verdict. The API server's report counts. Without a report, as when the API
 // server itself is away, a healthy host must not roll back for that reason alone. Then, once patience is over, the
 // host's own network decides: it may be no worse than before the update.
 func judgeNode(word *nodeWord, now, patience time.Duration, before, after transaction.Network) error {

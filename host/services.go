@@ -72,7 +72,7 @@ func (s *services) with(ctx context.Context, limit time.Duration,
 	return do(ctx, m)
 }
 
-// Reload is a daemon-reload.
+// Reload has systemd read its units again (daemon-reload).
 func (s *services) Reload(ctx context.Context) error {
 	return s.with(ctx, jobTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.Reload(ctx) })
 }
@@ -107,9 +107,9 @@ func (s *services) Start(ctx context.Context, unit string) error {
 	return s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error { return m.QueueStart(ctx, unit) })
 }
 
-// Reboot shuts the host down in an orderly way whatever inhibits a shutdown: this reboot leaves a bad configuration.
-// Where that configuration has broken the orderly way, Reboot forces the reboot; a shutdown that does not end is forced
-// too.
+// Reboot shuts the host down in an orderly way, even if a program inhibits a shutdown, because this reboot leaves a bad
+// configuration. Where that configuration has broken the orderly way, Reboot forces the reboot. A shutdown that does
+// not end is forced too.
 func (s *services) Reboot(ctx context.Context) error {
 	err := s.with(ctx, BusTimeout, func(ctx context.Context, m *systemd.Manager) error {
 		unlimited := m.QueueStart(ctx, plan.RebootUnit)

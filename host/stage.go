@@ -30,7 +30,7 @@ type StageOptions struct {
 	Strict bool
 	// Lift accepts a configuration in quarantine, which stays there.
 	Lift bool
-	// AsStaged uses the OS that was staged for the configuration before, whatever its image names now.
+	// AsStaged uses the OS that was staged for the configuration before, even if the image's name now means another OS.
 	AsStaged bool
 	// MinFree is the number of bytes that stage leaves free on the disk.
 	MinFree uint64
@@ -156,7 +156,7 @@ func (h *Host) entrySpace() error {
 	return nil
 }
 
-// checkoutSpace refuses a disk without room for another deployment: a deployment has its own directories and its own
+// checkoutSpace refuses a disk without room for another deployment. A deployment has its own directories and its own
 // /etc; its other files are hard links to those of the repository. The running deployment is the measure.
 func (h *Host) checkoutSpace(ctx context.Context) error {
 	var bytes, nodes uint64

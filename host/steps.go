@@ -21,7 +21,7 @@ type step struct {
 	// does is the work of the step, and undo the work that takes it back when a later step fails; "": there is nothing to
 	// take back.
 	does, undo string
-	// stages: the verb stage does the step too. only: apply leaves the step out.
+	// stages means that the verb stage does the step too. only means that apply leaves the step out.
 	stages, only bool
 	// roads are the roads that have the step; empty: all.
 	roads []transaction.Road

@@ -57,9 +57,9 @@ func asksForPackages(cfg *machineconfig.Config) bool {
 	return len(cfg.Extensions) > 0 || cmp.Or(cfg.KernelType, machineconfig.KernelDefault) != machineconfig.KernelDefault
 }
 
-// effective returns the OS settings that are in effect on the host, in the terms of the configurations, whichever
-// configuration, person or tool brought them. A plan starts from there. Packages that are not ours are in effect for a
-// configuration that asks for them; a configuration without them can't take them back.
+// effective returns the OS settings that are in effect on the host, in the terms of the configurations. It does not
+// matter which configuration, person or tool brought them. A plan starts from there. Packages that are not ours are in
+// effect for a configuration that asks for them; a configuration without them can't take them back.
 func (h *Host) effective(ctx context.Context, old, cfg *machineconfig.Config,
 	ours transaction.Layers) (*plan.OS, error) {
 	asked := asksForOS(cfg) || old != nil && asksForOS(old) || len(ours.Packages) > 0

@@ -52,8 +52,8 @@ type Verification struct {
 	Forced bool `json:"forced,omitempty"`
 }
 
-// ForceFile is OpenShift's request to overwrite drift, whatever a pool's policy demands. The operation that overwrites
-// the drift removes the file.
+// ForceFile is OpenShift's request to overwrite drift, against any policy of a pool. The operation that overwrites the
+// drift removes the file.
 const ForceFile = "/run/machine-config-daemon-force"
 
 // Verify compares the host with cfg, or with its committed configuration where cfg is nil.

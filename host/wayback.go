@@ -224,14 +224,14 @@ func (h *Host) awaitRecovery(ctx context.Context) error {
 	}
 }
 
-// errPatience ends a wait that is allowed to end.
+// errPatience is the cause that ends awaitRecovery when its time is over.
 var errPatience = errors.New("it has been waited for long enough")
 
 // recoveryPoll is the interval at which systemd is asked whether recovery has ended.
 const recoveryPoll = 50 * time.Millisecond
 
-// makeWritable makes the file system of the record writable where the service that does so in each boot has not run:
-// its turn may never come. Without a writable place there is neither a verdict nor a rollback.
+// makeWritable makes the file system of the record writable where the service that does so in each boot has not run,
+// and may never run. Without a writable place, a verdict and a rollback are impossible.
 func (h *Host) makeWritable() {
 	root, err := files.OpenRemounted(path.Join(h.root.Path(), transaction.StateDir))
 	if err == nil {

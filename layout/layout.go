@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layout turns a configuration into the paths that it means on one host: files, links, units with their
-// enablement, keys and passwords, and what of a former configuration goes, or comes back from the vendor or an admin.
-// Nothing is written; a transaction brings the paths to the host:
+// Package layout computes the paths of a configuration on one host: files, links, units with their enablement, keys and
+// passwords. It also computes which paths of a former configuration are removed, and which come back from the vendor or
+// an admin. Nothing is written; a transaction brings the paths to the host:
 //
 //	l, err := layout.Make(layout.View{Host: root}, configuration, former, made)
 //	for _, want := range l.Wants { ... }
@@ -29,13 +29,13 @@ const ShadowPath = "/etc/shadow"
 
 const currentConfig = transaction.ConfigDir + "/currentconfig"
 
-// Layout is the paths of a configuration on one host. Everything in which two hosts with one configuration differ (ids,
-// homes, labels, presets, vendor defaults) is decided here.
+// Layout is the paths of a configuration on one host. Two hosts with one configuration may differ in ids, homes,
+// labels, presets and vendor defaults. All of these are decided here.
 type Layout struct {
 	Wants []files.Want
 	// Made are the directories that are needed only as parents of wants.
 	Made []string
-	// Warnings are for people: what of an admin's is not kept.
+	// Warnings tell people what the host does not keep of an admin's own.
 	Warnings []string
 
 	view     View
@@ -43,12 +43,12 @@ type Layout struct {
 	labels   *files.Labels
 	cfg, old *machineconfig.Config // old is nil on a host that was never configured
 	at       map[string]int        // resolved path -> index in Wants
-	dirs     map[string]string     // what resolve found so far: many paths share few directories
+	dirs     map[string]string     // directories that resolve has found so far: many paths share a few
 	links    map[string]bool       // see linkedByOld
 }
 
-// Make takes, beside the configurations, the directories that were made only as parents of paths of old. On a host that
-// was never configured, old is nil.
+// Make returns the layout of cfg. made has the directories that were made only as parents of paths of old. On a host
+// that was never configured, old is nil.
 func Make(v View, cfg, old *machineconfig.Config, made []string) (*Layout, error) {
 	accounts, err := v.base().Accounts()
 	if err != nil {
@@ -68,8 +68,8 @@ func Make(v View, cfg, old *machineconfig.Config, made []string) (*Layout, error
 	return c, c.emptied()
 }
 
-// emptied removes directories that hold no wanted path any more. The removal is tried once: a directory that others use
-// by then is theirs.
+// emptied removes directories that hold no wanted path any more. The removal is tried once: a directory that other
+// programs use by then is theirs.
 func (c *Layout) emptied() error {
 	made := c.Made
 	c.Made = nil
@@ -104,8 +104,8 @@ func (c *Layout) emptied() error {
 	return nil
 }
 
-// want adds w, labelled as the SELinux policy demands. Two wants for one place, however the path is spelled, are a
-// mistake of the configuration.
+// want adds w, labelled as the SELinux policy demands. Two wants for one place are a mistake of the configuration, also
+// where they spell the path differently.
 func (c *Layout) want(w files.Want) error {
 	w.Path = path.Clean(w.Path)
 	at, err := c.resolve(w.Path)
@@ -136,7 +136,7 @@ func (c *Layout) want(w files.Want) error {
 	return nil
 }
 
-// resolve returns what Root.Resolve of the host returns, with one question per directory.
+// resolve returns the result of Root.Resolve of the host, with one question per directory.
 func (c *Layout) resolve(name string) (string, error) {
 	name = path.Clean("/" + name)
 	dir, base := path.Split(name)
@@ -203,8 +203,8 @@ func (c *Layout) storage() error {
 	return nil
 }
 
-// Linkable refuses an enablement link in the place of a directory that holds something: the directory would have to go,
-// and its owner is unknown. systemd ignores anything but a link there, so the unit would never start.
+// Linkable refuses an enablement link in the place of a directory that is not empty: the directory would have to be
+// removed, and its owner is unknown. systemd ignores anything but a link there, so the unit would never start.
 func (c *Layout) Linkable() error {
 	for _, w := range c.Wants {
 		if w.Aspect != files.Enabled || w.Node.Type != files.Symlink {
@@ -234,7 +234,7 @@ func (c *Layout) owner(list, name string, o machineconfig.Owner) (uid, gid int, 
 	switch {
 	case o.UID != nil:
 		uid = *o.UID
-	case o.User == "root": // even on a tree that has no users yet
+	case o.User == "root": // also on a tree that has no users yet
 	case o.User != "":
 		a, ok := c.accounts.User(o.User)
 		if !ok {

@@ -18,7 +18,8 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// The host keeps below origDir what an admin had before a configuration, by its former path, under these suffixes.
+// The host keeps below origDir what an admin had before a configuration. Each entry has its former path with one of
+// these suffixes.
 const (
 	origDir = transaction.ConfigDir + "/orig"
 	// origSuffix marks the whole file, link or directory.
@@ -39,7 +40,7 @@ func linksPath(unit string) string { return origDir + path.Join(systemd.UnitDir,
 func vendorPath(at string) string { return "/usr" + at }
 
 // release gives up the paths that the old configuration had and the new one has not. The vendor's default comes back,
-// else what an admin had there before us; else the path is removed.
+// or else what an admin had there before us. Without either, the path is removed.
 func (c *Layout) release() error {
 	if c.old == nil {
 		return nil
@@ -59,8 +60,8 @@ func (c *Layout) release() error {
 	return c.releaseMasks()
 }
 
-// ownPaths returns the paths that a configuration owns wholly, whatever the host. The packages systemd and sshkeys
-// release enablement links and keys. The Node of a file without contents has AnyData.
+// ownPaths returns the paths that a configuration owns wholly, on any host. The packages systemd and sshkeys release
+// enablement links and keys. The Node of a file without contents has AnyData.
 func ownPaths(cfg *machineconfig.Config) []files.Want {
 	var out []files.Want
 	for _, f := range cfg.Files {
@@ -94,8 +95,8 @@ func ownsUnitFile(u machineconfig.Unit) bool { return u.Contents != "" || u.Mask
 // liftsMask reports whether the configuration demands of the unit's own path only that it is no mask.
 func liftsMask(u machineconfig.Unit) bool { return u.Contents == "" && u.Mask != nil && !*u.Mask }
 
-// returns finds the node that replaces a path which no configuration has any more: the vendor's default, else the
-// admin's own, else nothing.
+// returns finds the node that replaces a path which no configuration has any more: the vendor's default, or else the
+// admin's own node, or else nothing.
 func (c *Layout) returns(at string) (files.Node, error) {
 	sources := []string{origPath(at)}
 	if under(at, "/etc") {
@@ -110,8 +111,8 @@ func (c *Layout) returns(at string) (files.Node, error) {
 	return files.Node{Type: files.Absent}, nil
 }
 
-// node returns what is at a path itself, with its bytes and without the label: the label depends on the place that the
-// node goes to.
+// node returns the node at a path itself, with its bytes and without its label: the label depends on the place of the
+// new node.
 func (c *Layout) node(name string) (files.Node, error) {
 	n, err := c.view.read(name)
 	n.Label = ""
@@ -134,8 +135,8 @@ func (c *Layout) letGo(w files.Want) error {
 	return errors.Join(c.want(w), c.drop(origPath(at)))
 }
 
-// letGoMode gives up a file whose bytes were never the configuration's: the bytes stay. It reports whether nothing else
-// is to be done.
+// letGoMode gives up a file whose bytes were never the configuration's. The bytes stay. letGoMode reports whether
+// nothing else is to be done.
 func (c *Layout) letGoMode(w files.Want, at string) (bool, error) {
 	found, size, err := c.view.inspectSized(w.Path)
 	if err != nil || found.Type != files.Regular {
@@ -199,7 +200,7 @@ func (c *Layout) releaseMasks() error {
 	return nil
 }
 
-// lifted returns the mask that is restored at the unit's own path; absent where there was no mask or the path is taken.
+// lifted returns the mask to restore at the unit's own path. The node is absent where no mask was or the path is taken.
 func (c *Layout) lifted(unit string) (files.Node, error) {
 	at := path.Join(systemd.UnitDir, unit)
 	if n, err := c.view.Inspect(at); err != nil || n.Type != files.Absent {
@@ -218,9 +219,9 @@ func (c *Layout) drop(kept string) error {
 }
 
 // originals keeps what an admin had at paths that a configuration is about to take over, where no vendor's default
-// would replace it later. That includes paths that already match the configuration: they were the admin's before, and a
-// later configuration may change them. A host's first configuration takes over matching paths without keeping them:
-// Ignition wrote these.
+// would replace it later. Paths that already match the configuration are kept too: they were the admin's before, and a
+// later configuration may change them. A host's first configuration takes over matching paths without keeping them,
+// because Ignition wrote these.
 func (c *Layout) originals() error {
 	if c.old == c.cfg {
 		return nil // nothing is taken over; each difference is drift
@@ -243,7 +244,7 @@ func (c *Layout) originals() error {
 		case w.Aspect == files.Enabled:
 			err = c.keepMisplaced(w, at)
 		case w.Kind == "sshkeys":
-			// Before a host's first configuration Ignition wrote the keys, and a key that was taken out must not come back.
+			// Before a host's first configuration Ignition wrote the keys. A key that was removed since must not come back.
 			if c.old != nil && w.Node.Type == files.Regular {
 				err = c.keepOriginal(w, at)
 			}
@@ -257,7 +258,7 @@ func (c *Layout) originals() error {
 	return c.keepLinks()
 }
 
-// ownedByOld returns the paths of the old configuration, resolved, and the directories that were made for it.
+// ownedByOld returns the resolved paths of the old configuration, and the directories that were made for it.
 func (c *Layout) ownedByOld() (map[string]files.Want, error) {
 	owned := map[string]files.Want{}
 	if c.old == nil {
@@ -449,8 +450,8 @@ func (c *Layout) keepLinks() error {
 	return nil
 }
 
-// linksBefore returns the links that the unit has now, and the places where it gets others; nil where there is nothing
-// to keep.
+// linksBefore returns the links that the unit has now, and the places where it gets others. It returns nil where
+// nothing is to be kept.
 func (c *Layout) linksBefore(unit string) ([]keptLink, error) {
 	var wants []files.Want
 	taken := c.old != nil
@@ -479,7 +480,7 @@ func (c *Layout) linksBefore(unit string) ([]keptLink, error) {
 		out = append(out, keptLink(l))
 	}
 	for _, w := range wants {
-		// Also= and aliases have links under other names, whose unit nothing tells later.
+		// Also= and aliases make links under other names. Later, nothing shows that such a link belongs to this unit.
 		there = there || path.Base(w.Path) != unit
 		if known[w.Path] {
 			continue
@@ -532,7 +533,7 @@ func (p past) Links(unit string) (links []systemd.Link, known bool, err error) {
 	}
 	var kept []keptLink
 	if json.Unmarshal(data, &kept) != nil {
-		return nil, false, nil //nolint:nilerr // not ours: then it is as if no note had been taken
+		return nil, false, nil //nolint:nilerr // not ours: treated as if no note existed
 	}
 	for _, l := range kept {
 		links = append(links, systemd.Link(l))

@@ -10,8 +10,8 @@ import (
 	"github.com/noderefit/noderefit/machineconfig"
 )
 
-// Writable refuses paths in the OS image: /usr is read-only, and its files are shared with all other deployments and
-// with the repository that they come from.
+// Writable refuses paths in the OS image. /usr is read-only, and the repository and all other deployments share its
+// files.
 func (c *Layout) Writable() error {
 	places, err := c.view.places(c.Wants)
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *Layout) Below(dir string) ([]files.Want, error) {
 	return c.where(func(at string) bool { return under(at, dir) })
 }
 
-// where returns the wants whose place fits.
+// where returns the wants with a place that fits accepts.
 func (c *Layout) where(fits func(at string) bool) ([]files.Want, error) {
 	places, err := c.view.places(c.Wants)
 	if err != nil {
@@ -48,8 +48,8 @@ func (c *Layout) where(fits func(at string) bool) ([]files.Want, error) {
 	return out, nil
 }
 
-// Beside returns the wants that no deployment carries. It refuses a path whose file system is empty after the boot that
-// the update needs.
+// Beside returns the wants that no deployment carries. It refuses a path on a file system that is empty after the boot
+// that the update needs.
 func (c *Layout) Beside() ([]files.Want, error) {
 	places, err := c.view.places(c.Wants)
 	if err != nil {
@@ -71,8 +71,8 @@ func (c *Layout) Beside() ([]files.Want, error) {
 	return out, nil
 }
 
-// Only leaves the wants for some files of the configuration, for what an admin had at their paths, and for directories
-// that were made for them.
+// Only drops all wants except three kinds: some files of the configuration, what an admin had at their paths, and
+// directories that were made for them.
 func (c *Layout) Only(some []machineconfig.Delivery, made []string) error {
 	about := map[string]bool{}
 	for _, f := range some {

@@ -9,14 +9,14 @@ import (
 	"github.com/noderefit/noderefit/files"
 )
 
-// View is a host as it will be when a deployment boots: /etc and /usr are the deployment's, the rest is the host's.
+// View is a host in the state in which a deployment boots: /etc and /usr are the deployment's, the rest is the host's.
 // Without a deployment the View is the host as it is now.
 type View struct {
 	Host *files.Root
-	Tree *files.Root // nil: the host as it is now
+	Tree *files.Root // nil: the host's own tree
 }
 
-// carries reports whether a deployment carries the place, which is a resolved path: a deployment has its own /etc, and
+// carries reports whether a deployment carries the place, which is a resolved path. A deployment has its own /etc, and
 // a read-only /usr shared with the repository.
 func carries(at string) bool { return under(at, "/etc") || under(at, "/usr") }
 
@@ -54,7 +54,7 @@ func (v View) places(wants []files.Want) (map[string]string, error) {
 
 func under(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
-// at returns the tree that holds name.
+// at returns the tree that has the path.
 func (v View) at(name string) (*files.Root, error) {
 	if v.Tree == nil {
 		return v.Host, nil
@@ -66,7 +66,7 @@ func (v View) at(name string) (*files.Root, error) {
 	return v.Host, err
 }
 
-// ReadFile returns a regular file's bytes, links inside the host followed.
+// ReadFile returns a regular file's bytes, and follows links inside the host.
 func (v View) ReadFile(name string) ([]byte, error) {
 	r, err := v.at(name)
 	if err != nil {
@@ -75,7 +75,7 @@ func (v View) ReadFile(name string) ([]byte, error) {
 	return r.ReadFile(name)
 }
 
-// ReadDir returns the sorted names in a directory.
+// ReadDir returns the names in a directory, sorted.
 func (v View) ReadDir(name string) ([]string, error) {
 	r, err := v.at(name)
 	if err != nil {
@@ -129,7 +129,7 @@ func (v View) inspectSized(name string) (files.Node, int64, error) {
 	return r.InspectSized(name)
 }
 
-// base is the tree whose accounts and policy count.
+// base returns the tree that has the accounts and the policy.
 func (v View) base() *files.Root {
 	if v.Tree != nil {
 		return v.Tree

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registries is the two files that name where container images are pulled from: registries.conf, which CRI-O
-// and podman read, and containerd's hosts.toml. A file is read, merged with mirrors, and written:
+// Package registries is about the two files that name the places from which container images are pulled:
+// registries.conf, which CRI-O and podman read, and containerd's hosts.toml. A file is read, merged with mirrors, and
+// written:
 //
 //	conf, err := registries.Parse(text)
 //	mirrors := []registries.Mirror{{Location: "mirror.example", Digests: true}}
@@ -26,17 +27,17 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Path is where CRI-O and podman read registries.conf.
+// Path is the place of registries.conf for CRI-O and podman.
 const Path = "/etc/containers/registries.conf"
 
-// Values of pull-from-mirror. A mirror without the key is asked for all references.
+// Values of pull-from-mirror. Without the key, the mirror is asked for all references.
 const (
 	all        = "all"
 	digestOnly = "digest-only"
 	tagOnly    = "tag-only"
 )
 
-// Conf is a registries.conf, by containers-registries.conf(5). Keys that the package does not know stay as they were
+// Conf is a registries.conf, as in containers-registries.conf(5). Keys that the package does not know stay as they were
 // read.
 type Conf struct {
 	search  []string
@@ -112,10 +113,10 @@ func readRegistry(keys map[string]any) (*registry, error) {
 	return e, t.err
 }
 
-// table is a TOML table with the first error of reading it.
+// table is a TOML table, with the first error that reading the table gave.
 type table struct {
 	keys map[string]any
-	of   string // what errors begin with
+	of   string // the beginning of each error
 	err  error
 }
 
@@ -147,7 +148,7 @@ func (t *table) tables(key string) []map[string]any {
 	return out
 }
 
-// fold returns a copy of a table with the known keys in lower case: the readers of the file take them in any case.
+// fold returns a copy of a table with the known keys in lower case, because readers of the file ignore their case.
 func fold(keys map[string]any, known ...string) map[string]any {
 	out := make(map[string]any, len(keys))
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
@@ -162,16 +163,16 @@ func fold(keys map[string]any, known ...string) map[string]any {
 	return out
 }
 
-// scope is what the container runtime looks a registry up by.
+// scope returns the name under which the container runtime looks up a registry.
 func (r *registry) scope() string { return cmp.Or(r.prefix, r.location) }
 
-// Insecure reports whether the file allows to reach a location without TLS that can be verified.
+// Insecure reports whether the file allows connections to a location without TLS, or with TLS that can't be verified.
 func (c *Conf) Insecure(location string) bool {
 	e := closest(c.entries, location)
 	return e != nil && e.insecure
 }
 
-// Text writes the file: entries of the file in their order, new entries behind them.
+// Text returns the file's text: entries of the file in their order, then new entries.
 func (c *Conf) Text() ([]byte, error) {
 	file := maps.Clone(c.file)
 	var list []any
@@ -207,7 +208,7 @@ func (r *registry) text() map[string]any {
 	return out
 }
 
-// put writes a value where the table has another one. The zero value needs no key.
+// put sets a key of the table to a value. The zero value removes the key where the table has another value.
 func put[T comparable](keys map[string]any, key string, value T) {
 	var zero T
 	if value != zero {
@@ -217,7 +218,7 @@ func put[T comparable](keys map[string]any, key string, value T) {
 	}
 }
 
-// parseTOML reads a file. An error has the place and not the text, which quotes the file.
+// parseTOML reads a file. An error has the position, and not the parser's text, which quotes the file.
 func parseTOML(data []byte) (map[string]any, error) {
 	file := map[string]any{}
 	err := toml.Unmarshal(data, &file)

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// HostsDir has a directory for each registry, with its hosts.toml. containerd reads the file at each pull, if its
-// config_path names the directory.
+// HostsDir has a directory with a hosts.toml for each registry. containerd reads the file at each pull if its
+// config_path names HostsDir.
 const HostsDir = "/etc/containerd/certs.d"
 
-// The one registry whose address is not its name.
+// Docker Hub is the only registry whose address differs from its name.
 const dockerHub, dockerHubHost = "docker.io", "registry-1.docker.io"
 
 // Under returns the location of a mirror without the path of its source, if the mirror ends in that path.
@@ -43,7 +43,7 @@ type File struct {
 }
 
 // Hosts returns the files for containerd, one for each registry that has mirrors. insecure reports whether a location
-// may be reached without TLS that can be verified.
+// may be reached without TLS, or with TLS that can't be verified.
 func Hosts(sources []Source, insecure func(location string) bool) []File {
 	lists, known, never := map[string][][]string{}, map[string]map[string]endpoint{}, map[string]bool{}
 	for _, r := range sources {
@@ -53,7 +53,7 @@ func Hosts(sources []Source, insecure func(location string) bool) []File {
 		for _, m := range r.Mirrors {
 			root, ok := Under(m.Location, below)
 			if !ok {
-				continue // which is an error of the object that asks for it
+				continue // the object that asks for this mirror reports the error
 			}
 			at, prefix := Split(root)
 			if at == dockerHub {
@@ -84,8 +84,8 @@ func Hosts(sources []Source, insecure func(location string) bool) []File {
 	return out
 }
 
-// hostsToml writes a file by hand, since the order of its tables is the one in which they are asked. Where the registry
-// itself is never to be asked, the last mirror stands in its place.
+// hostsToml writes a file by hand, because containerd asks the hosts in the order of the tables. Where the registry
+// itself must not be asked, the last mirror takes its place.
 func hostsToml(endpoints []endpoint, never bool) []byte {
 	var b strings.Builder
 	say := func(e endpoint, indent string) {
@@ -114,8 +114,8 @@ func hostsToml(endpoints []endpoint, never bool) []byte {
 	return []byte(strings.TrimLeft(b.String(), "\n"))
 }
 
-// UnsafeHosts returns what in a change of a hosts.toml could change where an image comes from that a running pod may
-// pull again; "" where nothing could: where there are only more hosts, which are asked for images by digest.
+// UnsafeHosts returns the part of a change of a hosts.toml that could change the source of an image which a running pod
+// may pull again. It returns "" where the change only adds hosts that are asked for images by digest.
 func UnsafeHosts(before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return ""
@@ -171,7 +171,7 @@ func parseHosts(data []byte) (*hosts, error) {
 	return h, nil
 }
 
-// resolves reports whether a host is asked what a tag means, as it is where it says nothing of what it can do.
+// resolves reports whether a host is asked which image a tag names. A host without a list of capabilities is asked too.
 func resolves(host any) bool {
 	table, ok := host.(map[string]any)
 	if !ok {

@@ -9,22 +9,24 @@ import (
 	"strings"
 )
 
-// Source is what is asked for one source of images.
+// Source is what an object demands for one source of images.
 type Source struct {
 	// Scope is the source: a registry, a part of a registry, or a wildcard such as *.example.com.
 	Scope   string
 	Mirrors []Mirror
-	// Blocked: the source itself is never pulled from. Allowed: it may be, whatever holds for what it is a part of.
+	// Blocked: the source itself is never pulled from. Allowed: the source may be pulled from, even where a larger source
+	// around it is blocked.
 	Blocked, Allowed bool
 }
 
-// Mirror is a mirror of a source, and the references that it is asked for.
+// Mirror is a mirror of a source, and the kinds of reference for which the mirror is asked.
 type Mirror struct {
 	Location      string
 	Digests, Tags bool
 }
 
-// nearest returns the source that counts for a scope, nil if there is none: the longest one that covers it and fits.
+// nearest returns the source that counts for a scope: the longest one that covers the scope and that fits accepts. It
+// returns nil if no source does.
 func nearest(sources []Source, scope string, fits func(Source) bool) *Source {
 	var found *Source
 	for i, s := range sources {
@@ -35,13 +37,13 @@ func nearest(sources []Source, scope string, fits func(Source) bool) *Source {
 	return found
 }
 
-// Never reports whether a scope is not to be pulled from, by what holds for it or for what it is a part of.
+// Never reports whether a scope must not be pulled from, because the scope itself or a larger one around it is blocked.
 func Never(sources []Source, scope string) bool {
 	s := nearest(sources, scope, func(s Source) bool { return s.Blocked || s.Allowed })
 	return s != nil && s.Blocked
 }
 
-// covers is how much of a source a scope matches, -1 if it does not.
+// covers returns the length of the part of source that scope matches, -1 if scope does not match.
 func covers(scope, source string) int {
 	if rest, wild := strings.CutPrefix(scope, "*"); wild {
 		at, _ := Split(source)
@@ -56,7 +58,8 @@ func covers(scope, source string) int {
 	return -1
 }
 
-// closest returns the entry that counts for a source, nil if there is none: that of the longest scope.
+// closest returns the entry that counts for a source, which is the entry with the longest scope; nil if no entry covers
+// the source.
 func closest(entries []*registry, source string) *registry {
 	var found *registry
 	for _, e := range entries {
@@ -67,9 +70,9 @@ func closest(entries []*registry, source string) *registry {
 	return found
 }
 
-// Merge puts the mirrors of sources behind those that the file has for them. Only one entry counts for an image, that
-// of the longest scope. So what the file says of a registry goes on to hold for its parts that become sources; and what
-// a source has holds for its parts that are in the file.
+// Merge puts the mirrors of sources behind those that the file has for them. For an image only the entry with the
+// longest scope counts. So parts of a registry that become sources keep what the file sets for the registry. And parts
+// of a source that are in the file get what the source has.
 func (c *Conf) Merge(sources []Source) error {
 	if _, old := c.file["registries"]; old {
 		return errors.New("[registries]: is of the first version of the format, which has no mirrors; " +
@@ -104,7 +107,7 @@ func (c *Conf) Merge(sources []Source) error {
 	return nil
 }
 
-// parts returns mirrors of a registry as mirrors of a part of it.
+// parts returns a registry's mirrors as mirrors for a part of the registry.
 func parts(mirrors []Mirror, path string) []Mirror {
 	out := slices.Clone(mirrors)
 	for i := range out {
@@ -113,13 +116,13 @@ func parts(mirrors []Mirror, path string) []Mirror {
 	return out
 }
 
-// add puts mirrors behind those that an entry has. A location that the file calls insecure as a registry is insecure as
-// a mirror: the library that reads the file looks at the mirror alone.
+// add puts mirrors behind those of an entry. A location that is insecure as a registry in the file is insecure as a
+// mirror too: the library that reads the file looks only at the mirror.
 func (c *Conf) add(e *registry, mirrors []Mirror) {
 	known := map[string]*mirror{}
 	var first, second []string
 	for _, m := range e.mirrors {
-		// The older key for mirrors by digest and the newer key, which each mirror has for itself, exclude each other.
+		// The older key for mirrors by digest excludes the newer key, which is set for each mirror.
 		if e.byDigestOnly {
 			m.pull = digestOnly
 		}
@@ -148,15 +151,15 @@ func (c *Conf) add(e *registry, mirrors []Mirror) {
 	}
 }
 
-// widen lets a mirror be asked for more references.
+// widen has a mirror asked for more kinds of reference.
 func (m *mirror) widen(digests, tags bool) {
 	if digests && m.pull == tagOnly || tags && m.pull == digestOnly || m.pull == all {
 		m.pull = ""
 	}
 }
 
-// entry returns a new entry for a source that so far another entry counted for, or none. What that entry says of
-// reaching the source goes on to hold.
+// entry returns a new entry for a source. above is the entry that has counted for the source so far, or nil. The new
+// entry keeps what above sets for reaching the source.
 func entry(source string, above *registry) *registry {
 	out := &registry{location: source}
 	if strings.HasPrefix(source, "*") {
@@ -178,8 +181,8 @@ func entry(source string, above *registry) *registry {
 	return out
 }
 
-// InOrder merges lists so that each keeps its order where that is possible; otherwise, and where no list says anything,
-// what comes first in the first list that has it is first.
+// InOrder merges lists so that each list keeps its order where this is possible. Otherwise, and where no list decides,
+// the item that comes first in the first list that has it goes first.
 func InOrder(lists [][]string) []string {
 	var left []string
 	before := map[string]map[string]bool{}

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// pull is for which references a mirror of this registry is asked: all, digest-only or tag-only.
+// pull returns the references for which a mirror of this registry is asked: all, digest-only or tag-only.
 func (r *registry) pull(m mirror) string {
 	switch {
 	case m.pull != "":
@@ -21,9 +21,9 @@ func (r *registry) pull(m mirror) string {
 	return all
 }
 
-// Unsafe returns what in a change of registries.conf could change where an image comes from that a running pod
-// may pull again; "" where nothing could. Images pulled by digest are the same from every mirror, so more of these are
-// safe. A file that is not there is an empty one. The texts name registries and keys, never other contents.
+// Unsafe returns the part of a change of registries.conf that could change the source of an image which a running pod
+// may pull again; "" for a safe change. An image pulled by digest is the same from every mirror, so more mirrors for
+// digests are safe. A missing file counts as empty. The texts name registries and keys, never other contents.
 func Unsafe(before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return ""
@@ -36,7 +36,8 @@ func Unsafe(before, after []byte) string {
 	if err != nil {
 		return "its new contents do not parse (" + err.Error() + ")"
 	}
-	// Short names are looked up in this order: only more at the end leaves every name where it was found.
+	// Short names are looked up in this order. With additions only at the end, every name is found in the same place as
+	// before.
 	if len(changed.search) < len(old.search) || !slices.Equal(old.search, changed.search[:len(old.search)]) {
 		return "unqualified-search-registries lost or reordered some"
 	}
@@ -85,7 +86,7 @@ func unsafeRegistry(was, is *registry) string {
 		if old.insecure != is.mirrors[at].insecure {
 			return fmt.Sprintf("insecure of mirror %s changed", old.location)
 		}
-		// One that is there twice, for digests and for tags, may go on as either.
+		// A mirror that is listed twice, for digests and for tags, may remain as either.
 		if !slices.ContainsFunc(is.mirrors, func(m mirror) bool {
 			return m.location == old.location && (is.pull(m) == was.pull(old) || is.pull(m) == digestOnly)
 		}) {

@@ -16,18 +16,19 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// Choose says what is layered on a base and what is left out of it, by the base's os-release(5). An error is final.
+// Choose returns the packages to layer on a base, and those to leave out of it, for the base's os-release(5). An error
+// is final.
 type Choose func(osRelease []byte) (packages, removed []string, err error)
 
-// baseChoice is what Compose knows of the base that it goes to.
+// baseChoice is what Compose knows about the base of its target.
 type baseChoice struct {
 	choose Choose
 	base   string        // the commit that choose was asked for last
-	pulled bool          // a transaction has come so far that the image is in the repository
+	pulled bool          // a transaction has at least brought the image to the repository
 	source osimage.Image // of packages; the zero value: the host's repositories alone
 }
 
-// fit asks what belongs on the base of t, once that is in the repository, and says whether t is another for it. Two
+// fit calls choose for the base of t, once that base is in the repository. It reports whether t has changed for it. Two
 // forks for each base.
 func (r *Driver) fit(ctx context.Context, doing string, t *target, s hostStatus, c *baseChoice) (bool, error) {
 	if c.choose == nil || t.image == (osimage.Image{}) {
@@ -61,8 +62,8 @@ func (r *Driver) fit(ctx context.Context, doing string, t *target, s hostStatus,
 	return true, nil
 }
 
-// baseOf is the commit that the image of t is, "" where that can't be known yet. What a name stands for is known when
-// it was pulled, or where it is not pulled from anywhere.
+// baseOf returns the commit of t's image, "" where the commit is not known yet. The commit of a name is known after the
+// pull, or where the name has no remote to pull from.
 func (r *Driver) baseOf(ctx context.Context, t target, s hostStatus, pulled bool) (string, error) {
 	for _, d := range []deployment{s.first(), s.booted()} {
 		if t.has(d) {
@@ -79,7 +80,7 @@ func (r *Driver) baseOf(ctx context.Context, t target, s hostStatus, pulled bool
 	case t.image.Ref != "" && (pulled || t.image.Remote == ""):
 		output, err := r.run(ctx, "ostree", "rev-parse", t.image.Refspec())
 		if _, failed := errors.AsType[*ostree.CommandError](err); failed && ctx.Err() == nil {
-			return "", nil // rpm-ostree says what is wrong with it
+			return "", nil // rpm-ostree will report the error
 		}
 		return strings.TrimSpace(string(output)), err
 	case t.image.Kind == osimage.ContainerImage && (pulled || t.image.Digest != ""):
@@ -88,11 +89,12 @@ func (r *Driver) baseOf(ctx context.Context, t target, s hostStatus, pulled bool
 	return "", nil
 }
 
-// importedRefs is where rpm-ostree has a ref for each container image in the repository, also of one whose packages it
-// could not layer: the image's transport and name, with what no ref may have as _XX_.
+// importedRefs is the directory in which rpm-ostree has a ref for each container image in the repository. An image
+// whose packages could not be layered has a ref too. The name of a ref is the image's transport and name, with _XX_ for
+// each character that no ref may have.
 const importedRefs = "/ostree/repo/refs/heads/ostree/container/image"
 
-// imported is the commit of a container image that is in the repository, "" if it isn't.
+// imported returns the commit of a container image in the repository, "" if the image is not there.
 func (r *Driver) imported(image osimage.Image) (string, error) {
 	want := strings.TrimPrefix(image.Target(), "//")
 	transport := string(image.Transport)
@@ -111,7 +113,7 @@ func (r *Driver) imported(image osimage.Image) (string, error) {
 		text, err = os.ReadFile(ref)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil // there is none, or a cleanup is at work
+		return "", nil // no ref, or a cleanup is removing them
 	}
 	commit := strings.TrimSpace(string(text))
 	if err != nil || commit == "" {
@@ -123,7 +125,7 @@ func (r *Driver) imported(image osimage.Image) (string, error) {
 	return commit, nil
 }
 
-// unescapedRef reads the name of a ref in which _XX_ is the character of that hexadecimal number, and __ is _.
+// unescapedRef decodes the name of a ref: _XX_ is the character with that hexadecimal number, and __ is _.
 func unescapedRef(name string) string {
 	var text strings.Builder
 	for {
@@ -139,7 +141,7 @@ func unescapedRef(name string) string {
 			text.WriteByte('_')
 		case closed && err == nil:
 			text.WriteByte(byte(code))
-		default: // it is not one of these names
+		default: // not such a name
 			return text.String() + "_" + rest
 		}
 		name = after

@@ -18,40 +18,40 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// Driver works the OS of an rpm-ostree host: the image, the packages that are layered on it, and those of it that are
-// left out. It never sets kernel arguments, never reboots, and what it has rpm-ostree stage is locked: it cannot boot.
-// A deployment that boots is Plain's to make, of the commit that Compose gives. Calls that change something are to be
-// made one after the other.
+// Driver changes the OS of an rpm-ostree host: the image, the packages layered on it, and the image's own packages that
+// are left out. A Driver never sets kernel arguments, except in Stage, and never reboots. What it has rpm-ostree stage
+// is locked and cannot boot. Plain makes the deployment that boots, of the commit that Compose returns. Calls that
+// change something must be made one after the other.
 type Driver struct {
-	// Progress, if it is set before the first call, is told what a transaction says of itself, and who is waited for: a
-	// line of text about once a second, from other goroutines too.
+	// Progress, if set before the first call, receives a line of text about once a second: what a transaction reports, and
+	// what is waited for. The calls come from other goroutines too.
 	Progress func(text string)
 
 	run   ostree.Runner
 	tools *ostree.Tools
 	root  string
 	plain *ostree.Plain
-	// delays are the pauses between attempts that the network made fail; one attempt more than delays.
+	// delays are the pauses between attempts that failed because of the network. The number of attempts is one more.
 	delays []time.Duration
 }
 
-// New returns a Driver for the host that plain is for. run asks rpm-ostree; the transactions are among the tools, which
+// New returns a Driver for the host of plain. run asks rpm-ostree questions. The transactions run as tools, which
 // outlive this process.
 func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
 	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain, delays: plain.PullDelays}
 }
 
-// busyPatience is for how long the transactions of others are waited for: they pull and compose as we do.
+// busyPatience is how long to wait for transactions of other programs. They pull and compose as we do.
 const busyPatience = 30 * time.Minute
 
-// baseRef is our ref beside composedRef: the commit below its packages.
+// baseRef is our ref beside composedRef: the commit below the layered packages.
 const baseRef = "noderefit/base"
 
-// composingMark is there from the first transaction to Drop: what is staged and locked then is ours. It goes with the
-// staged deployment when the machine goes down.
+// composingMark is a file that exists from the first transaction until Drop. While it exists, a staged and locked
+// deployment is ours. Like the staged deployment, the file is gone after the machine goes down.
 const composingMark = "/run/" + transactionUnit + ".composing"
 
-// Current is what the booted deployment is. Image is as a configuration would name it. One fork.
+// Current returns the OS of the booted deployment. Image is written as in a configuration. One fork.
 func (r *Driver) Current(ctx context.Context) (osimage.System, error) {
 	s, err := r.status(ctx, "reading what runs")
 	if err != nil {
@@ -60,22 +60,24 @@ func (r *Driver) Current(ctx context.Context) (osimage.System, error) {
 	return s.booted().system(), nil
 }
 
-// Compose makes sure that the commit of want is in the host's repository, with a staged deployment of it that cannot
-// boot if it is not the booted one's, and holds it by a ref until Drop. It takes minutes; what is there already costs
-// no transaction. Where another transaction is at work it is waited for, and one of an earlier call that
-// is still going on is waited for if it is on the way, else cancelled. What the network breaks is tried again for about
-// half a minute. Without a digest or a checksum, an image of the same name as the booted one's is the booted one.
+// Compose makes sure that the commit of want is in the host's repository, and holds the commit by a ref until Drop. If
+// the booted deployment does not have that commit, a staged deployment has it that cannot boot. Compose takes minutes,
+// but what is already there costs no transaction.
 //
-// After an error nothing of it is staged any more; but when ctx is done a transaction goes on by itself, for the next
-// call to join, or for Drop to cancel. A registered update driver that is active is an error: rpm-ostree would let us
-// bypass it, but then two would decide about the host.
+// Compose waits for a transaction of another program. For a transaction that an earlier call has left running, Compose
+// waits if the transaction leads to want, and cancels it otherwise. After a network error Compose tries again for about
+// half a minute. An image without a digest or a checksum is the booted image if the names are equal.
+//
+// After an error nothing of want is staged any more. But when ctx is done, a transaction goes on by itself: the next
+// call joins it, or Drop cancels it. A registered update driver that is active is an error. rpm-ostree would let us
+// bypass the driver, but then two programs would decide about the host.
 func (r *Driver) Compose(ctx context.Context, want osimage.System) (osimage.Composed, error) {
 	return r.ComposeFor(ctx, want, nil)
 }
 
-// ComposeFor is Compose of an image whose release may have other packages than the one that runs: want has what they
-// would be if it is the same. As soon as the image is in the repository, which may be after a transaction, choose says
-// what they are.
+// ComposeFor is Compose for an image whose release may have other packages than the running one. want has the packages
+// for the running release. As soon as the image is in the repository, which may take a transaction, choose returns the
+// packages for the release of the image.
 func (r *Driver) ComposeFor(ctx context.Context, want osimage.System, choose Choose) (osimage.Composed, error) {
 	doing := "composing " + describe(want.Image, want.Packages, want.Removed)
 	t, err := targetOf(want)
@@ -105,7 +107,7 @@ func (r *Driver) ComposeFor(ctx context.Context, want osimage.System, choose Cho
 			err = fmt.Errorf("%w; then %w", err, clearErr)
 		}
 	}
-	// What boots gets the /etc that there is by then.
+	// The deployment that boots gets the /etc of a later time. By then the file of the repository must be gone from /etc.
 	if withdrawErr := r.Withdraw(ctx); err == nil {
 		err = withdrawErr
 	}
@@ -140,7 +142,7 @@ func (r *Driver) compose(ctx context.Context, doing string, t target, choice *ba
 				Err: fmt.Errorf("after %s %s", strings.Join(done.last, " "), t.complaint(s, lock))}
 		}
 		if done.last != nil && done.limit < 0 && len(steps) < done.before {
-			done.transactions++ // it was done, although nobody could say so
+			done.transactions++ // done, although the answer was lost
 		}
 		if len(steps) == 0 {
 			return r.keep(ctx, doing, t, d, s, done.transactions)
@@ -160,7 +162,7 @@ func (r *Driver) compose(ctx context.Context, doing string, t target, choice *ba
 			if choice.pulled || ostree.ClassOf(err) != ostree.Invalid {
 				return osimage.Composed{}, r.withHint(err, t.image)
 			}
-			// It may be the packages of the release that runs that the other one has not.
+			// It may be that the other release does not have the packages of the running release.
 			choice.pulled = true
 			if other, fitErr := r.fit(ctx, doing, &t, s, choice); fitErr != nil {
 				return osimage.Composed{}, fitErr
@@ -175,21 +177,21 @@ func (r *Driver) compose(ctx context.Context, doing string, t target, choice *ba
 	}
 }
 
-// progress is how far a Compose is.
+// progress is how far a Compose has come.
 type progress struct {
 	transactions int
-	last         []string // the step that was run last
-	before       int      // how many there were to do when it was
-	limit        int      // how many there may be now; -1 if nothing is known about the last one
-	network      int      // attempts that the network made fail since the last success
+	last         []string // the last step that was run
+	before       int      // the number of steps to do before it
+	limit        int      // the number of steps that may be left now; -1 if the result of the last step is not known
+	network      int      // attempts that failed because of the network since the last success
 	lost         int
 	busySince    time.Time
 }
 
-// lostTries is how often in one Compose the daemon or the client may go away, an idle exit among them.
+// lostTries is how often the daemon or the client may go away in one Compose. An idle exit counts too.
 const lostTries = 5
 
-// step runs done.last, and waits where it is worth another attempt. An error is final.
+// step runs done.last, and waits where another attempt is useful. An error is final.
 func (r *Driver) step(ctx context.Context, doing string, done *progress) error {
 	err := r.transact(ctx, done.last...)
 	if err == nil {
@@ -231,20 +233,20 @@ func (r *Driver) step(ctx context.Context, doing string, done *progress) error {
 	return nil
 }
 
-// begin does what has to be before the first transaction.
+// begin does what has to be done before the first transaction.
 func (r *Driver) begin(ctx context.Context, doing string, t target, s hostStatus) error {
 	if s.Driver != nil {
 		active, err := r.active(ctx, s.Driver.Unit)
 		if err != nil {
 			return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 		}
-		// rpm-ostree ignores one that isn't active, too.
+		// rpm-ostree, too, ignores a driver that is not active.
 		if active {
 			return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: fmt.Errorf(
 				"%s (%s) is registered as what updates this host; stop and disable it", s.Driver.Name, s.Driver.Unit)}
 		}
 	}
-	// It is not in the way, but whoever looks at what becomes of this may want to know.
+	// The failure does not stop this update, but a reader of the progress may want to know about it.
 	if why, err := r.FailedFinalization(ctx); err != nil {
 		return err
 	} else if why != "" {
@@ -267,7 +269,7 @@ func (r *Driver) active(ctx context.Context, unit string) (bool, error) {
 	return state == "active", err
 }
 
-// complaint says what is wrong with what is staged.
+// complaint returns a text about what is wrong with the staged deployment.
 func (t target) complaint(s hostStatus, lock bool) string {
 	first := s.first()
 	switch {
@@ -281,10 +283,11 @@ func (t target) complaint(s hostStatus, lock bool) string {
 	return fmt.Sprintf("what is staged (%s) is not what was asked for: %s", first.id(), t.difference(first))
 }
 
-// keep holds the commit of the deployment d by our refs and says what it is.
+// keep holds the commit of the deployment d by our refs, and returns what was composed.
 func (r *Driver) keep(ctx context.Context, doing string, t target, d deployment, s hostStatus,
 	transactions int) (osimage.Composed, error) {
-	// What runs may have been of that name before the ref moved, or before rpm-ostree deleted it as it left the name.
+	// The running deployment may have had that name before the ref moved. rpm-ostree may also have deleted the ref when
+	// the host left that name. So its commit is not compared.
 	if t.image.Ref != "" && transactions > 0 && !t.has(s.booted()) {
 		output, err := r.run(ctx, "ostree", "rev-parse", t.image.Refspec())
 		if err != nil {
@@ -312,12 +315,12 @@ func (r *Driver) keep(ctx context.Context, doing string, t target, d deployment,
 	return composed, nil
 }
 
-// origin is the text of the origin file of d, without what is of that deployment alone, such as its pin.
+// origin returns the text of the origin file of d, without what belongs to that deployment alone, such as its pin.
 func (r *Driver) origin(d deployment) (string, error) {
 	return r.plain.Origin(fmt.Sprintf("/ostree/deploy/%s/deploy/%s.%d", d.OS, d.Checksum, d.Serial))
 }
 
-// hold makes one of our refs name a commit. One fork if it doesn't.
+// hold makes one of our refs name a commit. One fork if the ref names another commit or does not exist.
 func (r *Driver) hold(ctx context.Context, ref, checksum string) error {
 	now, err := r.held(ref)
 	if err != nil || now == checksum {
@@ -327,7 +330,7 @@ func (r *Driver) hold(ctx context.Context, ref, checksum string) error {
 	return ostree.Failing("holding the commit "+checksum, output, err)
 }
 
-// held is the commit that one of our refs names, "" if there is none.
+// held returns the commit that one of our refs names, "" if the ref does not exist.
 func (r *Driver) held(ref string) (string, error) {
 	text, err := os.ReadFile(r.host("/ostree/repo/refs/heads/" + ref))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -339,7 +342,7 @@ func (r *Driver) held(ref string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// Present says whether the commit that Compose gave is still there whole, and held by our ref. No fork.
+// Present reports whether the commit that Compose returned is still there, complete and held by our ref. No fork.
 func (r *Driver) Present(_ context.Context, _ osimage.System, c osimage.Composed) (bool, error) {
 	if !ostree.ChecksumPattern.MatchString(c.Checksum) {
 		return false, nil
@@ -355,9 +358,9 @@ func (r *Driver) Present(_ context.Context, _ osimage.System, c osimage.Composed
 	return err == nil && now == c.Checksum, err
 }
 
-// Drop cancels a transaction of ours that is going on, removes what is staged of ours, and lets go of the commits that
-// our refs hold; what of them no deployment needs goes from the disk. Deployments that have been materialised stay. One
-// fork where there is nothing to do.
+// Drop cancels our running transaction, removes our staged deployment, and releases the commits that our refs hold.
+// What no deployment needs of those commits goes from the disk. Materialised deployments stay. One fork where nothing
+// is to be done.
 func (r *Driver) Drop(ctx context.Context) error {
 	const doing = "dropping what was composed"
 	failed := func(err error) error { return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err} }
@@ -391,7 +394,7 @@ func (r *Driver) Drop(ctx context.Context) error {
 	}
 	composing := err == nil
 	if composing {
-		// The daemon may go on where the client is dead.
+		// The daemon may go on although the client is dead.
 		if _, err := r.settle(ctx, doing, nil); err != nil {
 			return err
 		}
@@ -403,7 +406,7 @@ func (r *Driver) Drop(ctx context.Context) error {
 		if used, err := r.deployed(ctx, doing, composed); err != nil {
 			return err
 		} else if !used {
-			// Only now rpm-ostree lets go of its part: the image, the base, packages, checkouts that were given up.
+			// Only now does rpm-ostree release its part: the image, the base, packages, abandoned checkouts.
 			if err := r.transact(ctx, cleanupBase...); err != nil {
 				_, err = failing(doing, err)
 				return err
@@ -416,7 +419,7 @@ func (r *Driver) Drop(ctx context.Context) error {
 	return nil
 }
 
-// deployed says whether there is a deployment of a commit. One fork.
+// deployed reports whether a deployment has that commit. One fork.
 func (r *Driver) deployed(ctx context.Context, doing, checksum string) (bool, error) {
 	deployments, err := r.plain.Status(ctx)
 	if err != nil {
@@ -425,8 +428,8 @@ func (r *Driver) deployed(ctx context.Context, doing, checksum string) (bool, er
 	return slices.ContainsFunc(deployments, func(d ostree.Deployment) bool { return d.Checksum == checksum }), nil
 }
 
-// unstage removes the staged deployment if it is locked. It alone: cleanup -p would take one with it that has been made
-// the default and not booted yet.
+// unstage removes the staged deployment if that is locked, and nothing else. `cleanup -p` would also remove a
+// deployment that is the default and has not booted yet.
 func (r *Driver) unstage(ctx context.Context, doing string) error {
 	lock, err := ostree.StagedLocked(r.root)
 	if err != nil {
@@ -446,14 +449,15 @@ func (r *Driver) unstage(ctx context.Context, doing string) error {
 	if err := r.plain.Discard(ctx, deployments[staged].ID); err != nil {
 		return err
 	}
-	// ostree leaves the lock of old; whoever stages next would remove it.
+	// Old ostree leaves the lock. The next program that stages would remove it.
 	if err := os.Remove(r.host(ostree.StagedLock)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 	}
 	return nil
 }
 
-// dropStrayLock removes the lock of old where nothing is staged: a transaction that ends while it stages may leave it.
+// dropStrayLock removes old ostree's lock where nothing is staged. A transaction that ends while it stages may leave
+// the lock.
 func (r *Driver) dropStrayLock(doing string) error {
 	_, err := os.Stat(r.host(ostree.StagedState))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -465,7 +469,8 @@ func (r *Driver) dropStrayLock(doing string) error {
 	return nil
 }
 
-// clear removes what a failed Compose has staged. It may not be locked, and that is why it has failed.
+// clear removes what a failed Compose has staged. The staged deployment may be without a lock, which is then why
+// Compose has failed.
 func (r *Driver) clear(ctx context.Context) error {
 	const doing = "removing what was staged"
 	if _, err := os.Stat(r.host(composingMark)); errors.Is(err, fs.ErrNotExist) {
@@ -487,7 +492,8 @@ func (r *Driver) clear(ctx context.Context) error {
 	return nil
 }
 
-// join ends what an earlier call of Compose has left going on: by waiting, if it is a step to t, else by cancelling it.
+// join ends the transaction that an earlier call of Compose has left running. A step to t is waited for, any other is
+// cancelled.
 func (r *Driver) join(ctx context.Context, doing string, t *target, c *baseChoice) error {
 	words, err := r.running(ctx)
 	if err != nil {
@@ -507,8 +513,8 @@ func (r *Driver) join(ctx context.Context, doing string, t *target, c *baseChoic
 	return r.end(ctx, doing, words, leads || t.leads(s, words))
 }
 
-// end returns when the transaction that an earlier call has begun is over: one that leads on is waited for, any other
-// cancelled.
+// end returns when a transaction of an earlier call is over. A transaction that leads to the target is waited for, any
+// other is cancelled.
 func (r *Driver) end(ctx context.Context, doing, words string, leads bool) error {
 	var err error
 	if leads {
@@ -524,10 +530,12 @@ func (r *Driver) end(ctx context.Context, doing, words string, leads bool) error
 	return nil
 }
 
-// settle is the status when no transaction is active. It waits for those of others as long as it has patience, and
-// until rpm-ostree has seen what ostree has done without it, which its daemon hears of a little later. One that a
-// client of ours has left when it died is waited for if it is a step to t, and cancelled if not, or if t is nil. Two
-// forks.
+// settle returns the status once no transaction is active. It waits for the transactions of other programs, up to
+// busyPatience. It also waits until rpm-ostree has seen what ostree did without it: the daemon notices that a little
+// later.
+//
+// A client of ours that died may have left a transaction. settle waits for that if it is a step to t. Otherwise, or if
+// t is nil, settle cancels it. Two forks.
 func (r *Driver) settle(ctx context.Context, doing string, t *target) (hostStatus, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -548,7 +556,7 @@ func (r *Driver) settle(ctx context.Context, doing string, t *target) (hostStatu
 				}
 			}
 			if changes == nil && said == "" {
-				// Where there is no bus the polls are enough.
+				// On a host without a bus the polls are enough.
 				changes, _ = r.Watch(ctx)
 			} else if changes != nil {
 				pause = watchedPoll
@@ -588,10 +596,10 @@ func (r *Driver) settle(ctx context.Context, doing string, t *target) (hostStatu
 	}
 }
 
-// watchedPoll is how often the status is asked for while its changes are told.
+// watchedPoll is the time between two requests for the status while a watch reports its changes.
 const watchedPoll = 30 * time.Second
 
-// statusTries is how often the status is asked for, once a poll, while the daemon is starting or leaving.
+// statusTries is how often the status is asked for, once a poll, while the daemon is starting or stopping.
 const statusTries = 10
 
 // status asks rpm-ostree for its status. One fork, if the daemon answers.
@@ -613,12 +621,12 @@ func (r *Driver) status(ctx context.Context, doing string) (hostStatus, error) {
 	}
 }
 
-// finalizeFailure is where ostree leaves the reason when it could not make what was staged boot. The boot after it
-// says it in the journal and removes it.
+// finalizeFailure is the file in which ostree writes why it could not make the staged deployment bootable. The next
+// boot logs the reason in the journal and removes the file.
 const finalizeFailure = "/boot/ostree/finalize-failure.stamp"
 
-// FailedFinalization says why what was staged at the last shutdown has not become what boots: "" if there was no such
-// failure. One fork at most.
+// FailedFinalization returns why ostree could not make the staged deployment bootable at the last shutdown, "" if that
+// did not fail. At most one fork.
 func (r *Driver) FailedFinalization(ctx context.Context) (string, error) {
 	const doing = "looking for a failure of the last shutdown"
 	text, err := os.ReadFile(r.host(finalizeFailure))
@@ -648,12 +656,12 @@ func (r *Driver) FailedFinalization(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// withHint adds to a failure to pull an image what is wrong with the host's credentials, if that was it.
+// withHint adds to a failed pull of an image what is wrong with the host's credentials, if they were the reason.
 func (r *Driver) withHint(err error, image osimage.Image) error {
 	return osimage.WithHint(err, image, func(path string) ([]byte, error) { return os.ReadFile(r.host(path)) })
 }
 
-// host is where this process finds a path of the host.
+// host returns the path under which this process finds a path of the host.
 func (r *Driver) host(path string) string { return filepath.Join(r.root, path) }
 
 func (r *Driver) say(text string) {
@@ -662,7 +670,7 @@ func (r *Driver) say(text string) {
 	}
 }
 
-// sleep waits for d. The error is that ctx was done before.
+// sleep waits for d. It returns an error if ctx is done first.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -13,23 +13,23 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// failureKind is what kept a transaction from being done, as far as it decides what comes next.
+// failureKind is why a transaction was not done, as far as the next action depends on it.
 type failureKind int
 
 const (
-	refused failureKind = iota // it was not done, and would not be if it were asked for again
-	network                    // it may be done later, when the network is better
-	busy                       // another transaction, or another program, has the sysroot
-	lost                       // the daemon or the client went away: it may be done, be going on, or not be begun
+	refused failureKind = iota // not done, and another attempt would not help
+	network                    // may succeed later, when the network works better
+	busy                       // another transaction, or another program, uses the sysroot
+	lost                       // the daemon or the client went away: done, going on, or not begun
 )
 
-// knownFailures are what rpm-ostree, ostree and the tools below them say. The first that fits decides.
+// knownFailures are the messages of rpm-ostree, of ostree and of the tools below them. The first match decides.
 var knownFailures = []struct {
 	trouble failureKind
 	class   ostree.Class
 	parts   []string
 }{
-	// The host goes down: whoever asks again does so after the boot.
+	// The host is going down: the caller asks again after the boot.
 	{refused, ostree.Retryable, []string{"Reboot initiated, cannot start new transaction"}},
 	{busy, ostree.Retryable, []string{"Transaction in progress", "System transaction in progress"}},
 	{network, ostree.Retryable, []string{
@@ -66,14 +66,14 @@ var knownFailures = []struct {
 		"manifest unknown", "name unknown", "invalid reference format", "No such branch", "Invalid refspec",
 		"Invalid ref name", "No such metadata object", "Server returned HTTP 403", "Server returned HTTP 404",
 		"Status code: 403", "Status code: 404",
-		// What a signature policy says of an image that lacks what it demands.
+		// What a signature policy reports about an image that lacks what the policy demands.
 		"refusing usage", "Source image rejected", "signature was required", "cryptographic signature verification failed",
 		"GPG signatures found, but none are in trusted keyring", "Can't check signature",
 	}},
 }
 
-// failing makes an Error out of what a call of rpm-ostree came to, and says what to do about it. Its text is
-// rpm-ostree's own line, or all that is known where there is none.
+// failing makes an Error of the error of a call of rpm-ostree, and returns what to do about it. The text is
+// rpm-ostree's own line. Where that line is missing, the text is all that is known.
 func failing(doing string, err error) (failureKind, error) {
 	command, isCommand := errors.AsType[*ostree.CommandError](err)
 	switch {
@@ -97,7 +97,7 @@ func failing(doing string, err error) (failureKind, error) {
 		}
 	}
 	if errorLine(text) == "" {
-		// It was killed, or could not be started: a client that fails says so.
+		// The client was killed or could not be started: a client that fails prints a line.
 		return lost, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
 	return refused, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
@@ -112,8 +112,9 @@ type clientError struct {
 func (e *clientError) Error() string { return "rpm-ostree: " + e.line }
 func (e *clientError) Unwrap() error { return e.err }
 
-// errorLine is what follows the last "error: " at the beginning of a line, white space in it made single spaces; "" if
-// there is none. Where the client could not start the daemon, systemctl's lines before it say why, and it says nothing.
+// errorLine returns the text after the last "error: " at the beginning of a line, with its white space as single
+// spaces; "" without such a line. Where the client could not start the daemon, that line has only an exit status. The
+// reason is in systemctl's lines before, so errorLine returns all lines.
 func errorLine(stderr string) string {
 	at := strings.LastIndex("\n"+stderr, "\nerror: ")
 	if at < 0 {

@@ -19,25 +19,26 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// An image of extensions is a repository of packages in a container image. podman pulls it and mounts it, and what it
-// has mounted is bound to a directory in /run: podman's own mounts reach nobody who has a mount namespace of his own,
-// as rpm-ostree's daemon has. While it composes, a file among those of the host's repositories names that directory.
-// Nothing is copied.
+// An image of extensions is a repository of packages in a container image. podman pulls and mounts the image. The mount
+// is bound to a directory in /run, because a process with its own mount namespace, such as rpm-ostree's daemon, does
+// not see podman's mounts. During the composing, a file among the host's repositories names that directory. Nothing is
+// copied.
 const (
 	sourceUnit  = "noderefit-extensions"
 	sourceMount = "/run/noderefit-extensions"
-	// sourceRepo is where rpm-ostree reads which repositories there are, and nowhere else: in the running /etc.
+	// sourceRepo is a file in the running /etc, which is the only place where rpm-ostree looks for repositories.
 	sourceRepo = "/etc/yum.repos.d/noderefit-extensions.repo"
-	// sourceNote is there from before the first of these effects until after the last of them is undone, through a power
-	// cut too.
+	// sourceNote exists from before the first of these effects until after the last of them is undone. It survives a power
+	// cut.
 	sourceNote = "/var/lib/machine-config-daemon/extensions.json"
 	// sourcePackages is the repository in such an image.
 	sourcePackages = "/usr/share/rpm-ostree/extensions"
 )
 
-// sourceFile is the text of sourceRepo. Packages have the keys of whoever built the image, which a host need not have;
-// what is pulled is held to the host's policy for images instead. It may be skipped, so that what a power cut leaves of
-// it does not break rpm-ostree for others; a package that is missing then is an error all the same.
+// sourceFile is the text of sourceRepo. The packages are signed with the keys of the image's builder, which a host need
+// not have. Instead, the image has to satisfy the host's policy for images. rpm-ostree may skip the repository, so what
+// a power cut leaves behind does not break rpm-ostree for other callers. A package that is missing then is still an
+// error.
 const sourceFile = `# Of the update that is being composed. machine-config-daemon removes it.
 [noderefit-extensions]
 name=Extensions of the operating system
@@ -50,13 +51,13 @@ skip_if_unavailable=True
 
 // extensionsImage is the text of sourceNote.
 type extensionsImage struct {
-	Image string `json:"image"` // as podman names it
-	// Ours says that the image was not there before: it goes again.
+	Image string `json:"image"` // podman's name for the image
+	// Ours means that the image was not on the host before, so it is removed again.
 	Ours bool `json:"ours"`
 }
 
-// offer makes the packages of an image known to rpm-ostree, until Withdraw. What the network breaks is tried again. A
-// dozen forks.
+// offer lets rpm-ostree find the packages of an image, until Withdraw. After a network error offer tries again. About
+// twelve forks.
 func (r *Driver) offer(ctx context.Context, image osimage.Image) error {
 	doing := "fetching the extensions of " + image.String()
 	failed := func(err error) error {
@@ -115,8 +116,8 @@ func (r *Driver) offer(ctx context.Context, image osimage.Image) error {
 	return failed(replaceFile(r.host(sourceRepo), []byte(sourceFile), 0o644))
 }
 
-// imageExists says whether podman has an image. It says no by exit status 1, without a word; an image of somebody's is
-// not to be taken for ours because it could not be asked.
+// imageExists reports whether podman has an image. podman answers no with exit status 1 and no text. Any other failure
+// is an error: otherwise an image of the admin's would be taken for ours.
 func imageExists(ctx context.Context, podman ostree.Runner, name string) (bool, error) {
 	_, err := podman(ctx, "podman", "image", "exists", name)
 	command, _ := errors.AsType[*ostree.CommandError](err)
@@ -126,7 +127,7 @@ func imageExists(ctx context.Context, podman ostree.Runner, name string) (bool, 
 	return err == nil, err
 }
 
-// pullSource pulls an image with podman. What is there already is only looked up.
+// pullSource pulls an image with podman. An image that is already there is only looked up.
 func (r *Driver) pullSource(ctx context.Context, doing string, image osimage.Image, podman ostree.Runner) error {
 	argv := []string{"podman", "pull", "--quiet"}
 	for _, path := range append(slices.Clip(osimage.AuthPaths), osimage.KubeletAuthPath) {
@@ -145,13 +146,13 @@ func (r *Driver) pullSource(ctx context.Context, doing string, image osimage.Ima
 	})
 }
 
-// podmanFailing makes an Error of what podman came to: below it are the libraries that are below bootc.
+// podmanFailing makes an Error of podman's failure. podman uses the same libraries as bootc.
 func (r *Driver) podmanFailing(doing string, image osimage.Image, err error) error {
 	return r.withHint(osimage.Failing(doing, nil, err), image)
 }
 
-// Withdraw takes back that the packages of an image are known to rpm-ostree, whoever has begun it, and removes the
-// image if it was not there before. No fork where there is none.
+// Withdraw hides the packages of an image from rpm-ostree again, also if another process has offered them. It removes
+// the image if that was not there before. No fork where nothing was offered.
 func (r *Driver) Withdraw(ctx context.Context) error {
 	const doing = "letting go of the image of extensions"
 	failed := func(err error) error { return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err} }
@@ -186,8 +187,8 @@ func (r *Driver) Withdraw(ctx context.Context) error {
 	return nil
 }
 
-// unmount takes the repository from rpm-ostree, through a power cut too: the note may be on another disk, and nobody
-// looks for it without that. The image stays.
+// unmount takes the repository from rpm-ostree. The removal of its file is made durable, because the note may be on
+// another disk: without the note, nothing looks for the file after a power cut. The image stays.
 func (r *Driver) unmount(ctx context.Context) error {
 	for _, path := range []string{sourceRepo, sourceRepo + replaceSuffix} {
 		err := os.Remove(r.host(path))
@@ -202,7 +203,7 @@ func (r *Driver) unmount(ctx context.Context) error {
 		return nil
 	}
 	host := r.tools.In(sourceUnit, systemd.Command{Description: "umount " + sourceMount})
-	// Whoever reads a package of it ends with that; the next one finds nothing.
+	// A process that is reading a package can finish it. The next process finds nothing.
 	_, err := host(ctx, "umount", "--lazy", sourceMount)
 	if command, is := errors.AsType[*ostree.CommandError](err); err != nil &&
 		(!is || !strings.Contains(command.Stderr, "not mounted") && !strings.Contains(command.Stderr, "no mount point")) {
@@ -215,13 +216,13 @@ func (r *Driver) unmount(ctx context.Context) error {
 	return err
 }
 
-// unknownImage says whether podman failed because there is no such image.
+// unknownImage reports whether podman failed because it does not have the image.
 func unknownImage(err error) bool {
 	command, is := errors.AsType[*ostree.CommandError](err)
 	return is && strings.Contains(command.Stderr, "image not known")
 }
 
-// offered is the note of what was begun, nil if nothing was.
+// offered returns the note on what was begun, nil if nothing was.
 func (r *Driver) offered() (*extensionsImage, error) {
 	text, err := os.ReadFile(r.host(sourceNote))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -248,10 +249,10 @@ func (r *Driver) note(n extensionsImage) error {
 	return replaceFile(r.host(sourceNote), text, 0o600)
 }
 
-// replaceSuffix is what the name of a file has while it is written.
+// replaceSuffix ends the name of a file while it is written.
 const replaceSuffix = ".new"
 
-// replaceFile writes a file so that it is there whole or not at all, through a power cut too.
+// replaceFile writes a file completely or not at all, even if the power goes meanwhile.
 func replaceFile(at string, text []byte, mode fs.FileMode) error {
 	file, err := os.OpenFile(at+replaceSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
@@ -268,7 +269,7 @@ func replaceFile(at string, text []byte, mode fs.FileMode) error {
 	return syncDir(filepath.Dir(at))
 }
 
-// syncDir makes durable which names a directory has.
+// syncDir makes the names in a directory durable.
 func syncDir(name string) error {
 	dir, err := os.Open(name)
 	if err != nil {

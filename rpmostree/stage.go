@@ -15,14 +15,15 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// ErrNotStaged is the error of a commit that was staged once and is not any more: it has to be composed again.
+// ErrNotStaged is the error for a commit that was staged once and is not staged any more: it has to be composed again.
 var ErrNotStaged = errors.New("what was composed is not staged any more")
 
-// Stage makes sure that there is a staged and locked deployment of a commit with exactly these kernel arguments, in
-// this order, and returns it. The commit is one that Compose gave, and that is staged since, or the booted one; it
-// takes one transaction where the arguments are others than there. It does not boot before Plain.Release. Where what is
-// asked for is what runs, there is nothing to stage, and that is an error. What is staged has to have an rpm-ostree of
-// its own, without which there would be no way back from it.
+// Stage makes sure that a staged and locked deployment of a commit has exactly these kernel arguments, in this order,
+// and returns that deployment. The commit is the booted one, or one that Compose returned and that has been staged
+// since. Stage takes one transaction where the arguments differ. The deployment does not boot before Plain.Release.
+//
+// If the booted deployment already is what was asked for, nothing can be staged, and that is an error. The staged
+// deployment must contain rpm-ostree: without it, the host could not return from that deployment.
 func (r *Driver) Stage(ctx context.Context, checksum string, arguments []string) (ostree.Deployment, error) {
 	doing := "staging " + checksum
 	for _, argument := range arguments {
@@ -76,8 +77,8 @@ func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []
 	}
 }
 
-// joinArguments ends what an earlier call of Stage has left going on: by waiting, if it may be a step to the arguments,
-// else by cancelling it.
+// joinArguments ends the transaction that an earlier call of Stage has left running. A possible step to the arguments
+// is waited for, any other transaction is cancelled.
 func (r *Driver) joinArguments(ctx context.Context, doing string, arguments []string) error {
 	words, err := r.running(ctx)
 	if err != nil {
@@ -97,7 +98,7 @@ func (r *Driver) joinArguments(ctx context.Context, doing string, arguments []st
 	return r.end(ctx, doing, words, ours || words == strings.Join(cleanupPending, " "))
 }
 
-// canComeBack refuses a deployment that could not be left again.
+// canComeBack refuses a deployment from which the host could not return.
 func (r *Driver) canComeBack(doing string, d ostree.Deployment) error {
 	_, err := os.Stat(r.host(d.Dir + "/usr/bin/rpm-ostree"))
 	switch {
@@ -110,9 +111,9 @@ func (r *Driver) canComeBack(doing string, d ostree.Deployment) error {
 	return nil
 }
 
-// remainingArguments are the transactions that make the staged deployment of a commit have these kernel arguments, and
-// the deployment that has them when there are none. What they are before is asked of the deployment that rpm-ostree
-// builds on, which has to be of that commit, and of the packages that it is to have.
+// remainingArguments returns the transactions that give the staged deployment of a commit these kernel arguments. If
+// there are none, it returns the deployment that has them. The present arguments are those of the deployment on which
+// rpm-ostree builds. That deployment must be of the commit, and must have the packages that are wanted.
 func remainingArguments(s hostStatus, checksum string, arguments []string) ([][]string, ostree.Deployment, error) {
 	booted, first, all := s.booted(), s.first(), s.listed
 	asBooted := func(d deployment) bool {
@@ -147,10 +148,10 @@ func remainingArguments(s hostStatus, checksum string, arguments []string) ([][]
 	return steps, all[at], nil
 }
 
-// argumentsStep is the transaction that makes exactly the wanted kernel arguments of those that there are, nil if they
-// are that. rpm-ostree deletes first, of equal arguments the first one, and a key alone only where it is there once;
-// then it appends. So of the present arguments a beginning of the wanted ones is left, as long as can be, and the rest
-// is appended.
+// argumentsStep returns the transaction that turns the present kernel arguments into exactly the wanted ones, nil if
+// they are equal. rpm-ostree deletes first, then appends. Of equal arguments it deletes the first one. It deletes a key
+// alone only where the key occurs once. So the step keeps the longest possible beginning of the wanted arguments, and
+// appends the others.
 func argumentsStep(present, wanted []string) ([]string, error) {
 	if slices.Equal(present, wanted) {
 		return nil, nil
@@ -174,7 +175,7 @@ func argumentsStep(present, wanted []string) ([]string, error) {
 	return nil, fmt.Errorf("setting the kernel arguments %q instead of %q: %w", wanted, present, why)
 }
 
-// reduce says which arguments to delete, one after the other, so that exactly rest is left.
+// reduce returns the arguments to delete, one after the other, so that exactly rest is left.
 func reduce(present, rest []string) ([]string, error) {
 	surplus := map[string]int{}
 	for _, a := range present {
@@ -209,8 +210,8 @@ func reduce(present, rest []string) ([]string, error) {
 	return deleted, nil
 }
 
-// Of is what a deployment is, with its image exactly as it is there: by digest or checksum where what runs has the same
-// name and is another. One fork.
+// Of returns what a deployment contains, with exactly the image that is there. The image has its digest or checksum
+// where the booted image has the same name and other content. One fork.
 func (r *Driver) Of(ctx context.Context, id string) (osimage.System, error) {
 	doing := "reading what " + id + " is"
 	s, err := r.status(ctx, doing)
@@ -236,10 +237,10 @@ func (r *Driver) Of(ctx context.Context, id string) (osimage.System, error) {
 	return system, nil
 }
 
-// MakeDefault makes a deployment that has a boot entry what boots next, on an ostree that has no command for that:
-// rpm-ostree puts the one after the booted one first or, where there is none, the booted one. What is staged goes, as
-// with SetDefault. rpm-ostree needs the bus, which is not there while a boot is at its beginning; then the error is
-// Retryable.
+// MakeDefault makes a deployment with a boot entry boot next, for an ostree that has no command for this. rpm-ostree
+// puts the deployment after the booted one first or, where the booted one is the last, the booted one. What is staged
+// is removed, as with SetDefault. rpm-ostree needs the bus, which does not run early in a boot; the error is Retryable
+// then.
 func (r *Driver) MakeDefault(ctx context.Context, id string) error {
 	doing := "making " + id + " the default"
 	for attempt := 0; ; attempt++ {
@@ -283,8 +284,8 @@ func (r *Driver) MakeDefault(ctx context.Context, id string) error {
 	}
 }
 
-// defaultStep is the transaction that makes a deployment with a boot entry what boots next, nil if it is that. What is
-// staged comes before all others, and is to be gone by then.
+// defaultStep returns the transaction that makes a deployment with a boot entry boot next, nil if it boots next anyway.
+// A staged deployment comes before all others and must be gone by then.
 func defaultStep(all []ostree.Deployment, id string) ([]string, error) {
 	at := slices.IndexFunc(all, ostree.ByID(id))
 	booted := slices.IndexFunc(all, func(d ostree.Deployment) bool { return d.Booted })
@@ -303,7 +304,7 @@ func defaultStep(all []ostree.Deployment, id string) ([]string, error) {
 	case at == booted+1, at == booted && last:
 		return []string{"rpm-ostree", "rollback"}, nil
 	case at == booted:
-		return cleanupPending, nil // a rollback would choose the one after it
+		return cleanupPending, nil // a rollback would choose the deployment after it
 	}
 	return nil, errors.New("rpm-ostree can only choose the booted deployment and the one after it")
 }

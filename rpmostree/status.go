@@ -14,21 +14,20 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// hostStatus is what rpm-ostree status --json says, as far as it matters here. Keys that are missing are zero, and
-// there are more of them with every release.
+// hostStatus is the part of rpm-ostree status --json that matters here. Missing keys are zero. Each release adds keys.
 //
 //nolint:tagliatelle // rpm-ostree's keys
 type hostStatus struct {
-	Deployments []deployment `json:"deployments"` // in the order of booting: a staged one first
-	// Transaction is the one that is active: its method, the D-Bus name of the client that it is for, and the object.
+	Deployments []deployment `json:"deployments"` // in boot order: a staged one first
+	// Transaction is the active transaction: its method, the D-Bus name of its client, and its object.
 	Transaction []string      `json:"transaction"`
 	Driver      *updateDriver `json:"update-driver"`
 
-	// listed are the same deployments as ostree lists them, once settle has seen that they are.
+	// listed are the same deployments in ostree's list, once settle has seen that both are the same.
 	listed []ostree.Deployment
 }
 
-// updateDriver is a program that has registered itself as the one that updates the host, such as Zincati.
+// updateDriver is a program that has registered itself as the program that updates the host, such as Zincati.
 //
 //nolint:tagliatelle // rpm-ostree's keys
 type updateDriver struct {
@@ -36,7 +35,7 @@ type updateDriver struct {
 	Unit string `json:"driver-sd-unit"`
 }
 
-// deployment is one deployment of it.
+// deployment is one deployment in the status.
 //
 //nolint:tagliatelle // rpm-ostree's keys
 type deployment struct {
@@ -48,7 +47,7 @@ type deployment struct {
 	Pinned   bool     `json:"pinned"`
 	Packages []string `json:"requested-packages"`
 	Removed  []string `json:"requested-base-removals"`
-	// Base is the commit below what is layered, "" where nothing is.
+	// Base is the commit below the layered packages, "" where nothing is layered.
 	Base      string `json:"base-checksum"`
 	Container string `json:"container-image-reference"`
 	Digest    string `json:"container-image-reference-digest"` // of the Container, "" if rpm-ostree could not find it
@@ -57,7 +56,7 @@ type deployment struct {
 	localChanges
 }
 
-// localChanges are changes to a deployment that a System does not know. They are somebody's, so they stay.
+// localChanges are changes to a deployment that a System does not describe. An admin has made them, so they stay.
 //
 //nolint:tagliatelle // rpm-ostree's keys
 type localChanges struct {
@@ -70,7 +69,7 @@ type localChanges struct {
 	InitramfsFiles     []string        `json:"initramfs-etc"`
 }
 
-// parseStatus reads the output of rpm-ostree status --json. Exactly one deployment is booted in what it returns.
+// parseStatus reads the output of rpm-ostree status --json. In the result exactly one deployment is booted.
 func parseStatus(output []byte) (hostStatus, error) {
 	var s hostStatus
 	if err := json.Unmarshal(output, &s); err != nil {
@@ -93,19 +92,19 @@ func parseStatus(output []byte) (hostStatus, error) {
 	return s, nil
 }
 
-// booted is the deployment that runs.
+// booted returns the booted deployment.
 func (s hostStatus) booted() deployment {
 	return s.Deployments[slices.IndexFunc(s.Deployments, func(d deployment) bool { return d.Booted })]
 }
 
-// first is the deployment on which rpm-ostree builds the next one: that of the booted OS which boots first, or would if
-// it weren't staged.
+// first returns the deployment on which rpm-ostree builds the next one. It is the first of the booted OS in boot order,
+// where a staged deployment counts as well.
 func (s hostStatus) first() deployment {
 	name := s.booted().OS
 	return s.Deployments[slices.IndexFunc(s.Deployments, func(d deployment) bool { return d.OS == name })]
 }
 
-// pending are those before the booted one that cleanup -p removes.
+// pending reports whether cleanup -p would remove a deployment before the booted one.
 func (s hostStatus) pending() (removable bool) {
 	for _, d := range s.Deployments {
 		if d.Booted {
@@ -118,17 +117,17 @@ func (s hostStatus) pending() (removable bool) {
 	return false
 }
 
-// shows says whether these are the deployments that ostree lists.
+// shows reports whether rpm-ostree and ostree list the same deployments.
 func (s hostStatus) shows(deployments []ostree.Deployment) bool {
 	return slices.EqualFunc(s.Deployments, deployments, func(a deployment, b ostree.Deployment) bool {
 		return a.id() == b.ID && a.Staged == b.Staged && a.Booted == b.Booted && a.Pinned == b.Pinned
 	})
 }
 
-// id is the deployment as Deployment.ID names it.
+// id returns the deployment's name in the form of Deployment.ID.
 func (d deployment) id() string { return fmt.Sprintf("%s/%s.%d", d.OS, d.Checksum, d.Serial) }
 
-// base is the commit below what is layered.
+// base returns the commit below the layered packages.
 func (d deployment) base() string {
 	if d.Base != "" {
 		return d.Base
@@ -136,7 +135,7 @@ func (d deployment) base() string {
 	return d.Checksum
 }
 
-// image is the image of a deployment, and the digest or the checksum that it is there as.
+// image returns the image of a deployment, and the digest or checksum of the image that is there.
 func (d deployment) image() (image osimage.Image, reported string, err error) {
 	switch {
 	case d.Container != "":
@@ -149,20 +148,20 @@ func (d deployment) image() (image osimage.Image, reported string, err error) {
 	return osimage.Image{}, "", errors.New("the deployment has no origin")
 }
 
-// system is the deployment in the words of a configuration.
+// system returns the deployment as a configuration would describe it.
 func (d deployment) system() osimage.System {
 	s := osimage.System{Image: d.base(), Packages: sorted(d.Packages), Removed: sorted(d.Removed)}
 	if image, reported, err := d.image(); err == nil {
 		s.Reported = reported
 		if image.Verify == osimage.VerifyNothing && image.Transport == osimage.Registry {
-			image.Verify = osimage.VerifyUnsaid // which is how a configuration names such an image
+			image.Verify = osimage.VerifyUnsaid // a configuration names such an image like this
 		}
 		s.Image = image.String()
 	}
 	return s
 }
 
-// sameOthers says whether what a System does not know is the same in both.
+// sameOthers reports whether two deployments agree in everything that a System does not describe.
 func sameOthers(a, b deployment) bool {
 	return slices.Equal(sorted(a.LocalPackages), sorted(b.LocalPackages)) &&
 		slices.Equal(sorted(a.LocalFileOverrides), sorted(b.LocalFileOverrides)) &&
@@ -173,7 +172,7 @@ func sameOthers(a, b deployment) bool {
 		slices.Equal(sorted(a.InitramfsFiles), sorted(b.InitramfsFiles))
 }
 
-// compact is JSON without white space, nothing for what is null or empty.
+// compact returns JSON without white space, nothing for null or an empty value.
 func compact(raw json.RawMessage) []byte {
 	var out bytes.Buffer
 	if json.Compact(&out, raw) != nil || slices.Contains([]string{"null", "[]", "{}"}, out.String()) {
@@ -182,7 +181,7 @@ func compact(raw json.RawMessage) []byte {
 	return out.Bytes()
 }
 
-// sorted is a sorted copy without duplicates, nil if there is nothing.
+// sorted returns a sorted copy without duplicates, nil for an empty list.
 func sorted(list []string) []string {
 	if len(list) == 0 {
 		return nil
@@ -192,7 +191,7 @@ func sorted(list []string) []string {
 	return slices.Compact(list)
 }
 
-// who says what the active transaction is and for whom.
+// who returns what the active transaction is, and its client.
 func (s hostStatus) who() string {
 	if len(s.Transaction) < 2 {
 		return strings.Join(s.Transaction, " ")

@@ -12,14 +12,14 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// target is a System as rpm-ostree is to make it.
+// target is a System in the form that rpm-ostree needs.
 type target struct {
 	image    osimage.Image // the zero value: the base that the host runs
 	packages []string
 	removed  []string
 }
 
-// targetOf reads what is asked for. Every name becomes a word of a command line.
+// targetOf reads a System. Every name becomes a word of a command line.
 func targetOf(s osimage.System) (target, error) {
 	t := target{packages: sorted(s.Packages), removed: sorted(s.Removed)}
 	for _, name := range slices.Concat(t.packages, t.removed) {
@@ -44,7 +44,7 @@ func targetOf(s osimage.System) (target, error) {
 	return t, err
 }
 
-// has says whether the image of d is the one that is asked for.
+// has reports whether d has the image that is asked for.
 func (t target) has(d deployment) bool {
 	if t.image == (osimage.Image{}) {
 		return true
@@ -53,8 +53,8 @@ func (t target) has(d deployment) bool {
 	return err == nil && t.image.SatisfiedBy(image, reported)
 }
 
-// rebase is what rpm-ostree is asked to rebase to. A commit is named after a colon, whatever remote it is from: it has
-// been pulled then.
+// rebase returns the argument of rpm-ostree rebase. A commit is written after a colon, without its remote: the commit
+// has been pulled by then.
 func (t target) rebase() string {
 	if t.image.Checksum != "" {
 		return ":" + t.image.Checksum
@@ -62,7 +62,7 @@ func (t target) rebase() string {
 	return t.image.Refspec()
 }
 
-// String is what an error calls it.
+// String returns the target as errors name it.
 func (t target) String() string {
 	var image string
 	if t.image != (osimage.Image{}) {
@@ -71,7 +71,7 @@ func (t target) String() string {
 	return describe(image, t.packages, t.removed)
 }
 
-// describe names an image with what is layered on it and left out of it.
+// describe names an image with the layered packages and the packages left out.
 func describe(image string, packages, removed []string) string {
 	var words []string
 	if image != "" {
@@ -89,7 +89,7 @@ func describe(image string, packages, removed []string) string {
 	return strings.Join(words, " ")
 }
 
-// difference says in which ways d is not what is asked for, "" if it is.
+// difference returns how d differs from the target, "" if it does not.
 func (t target) difference(d deployment) string {
 	var parts []string
 	differ := func(what, is, want string) {
@@ -118,14 +118,14 @@ func (t target) difference(d deployment) string {
 	return strings.Join(parts, "; ")
 }
 
-// steps are the transactions, as few as rpm-ostree's command line allows, that make from a deployment what is asked
-// for: none if it is that, one for an image with packages, two where packages of the base are left out or come back as
-// well.
+// steps returns the transactions that turn a deployment into the target, as few as rpm-ostree's command line allows. A
+// deployment that is the target already needs none. An image with packages needs one. A target needs two if packages of
+// the base are also left out or come back. It needs three if both happen with a new image.
 //
-// With a new image, what comes back into the base goes first and what is left out last, everything layered comes off in
-// the first step and on in the last: so packages are resolved once, against the image and the repositories of the new
-// OS, and the steps before that are mere checkouts. A package that stands in for one that stays left out (a kernel)
-// can't go meanwhile, nor can what a local package may need.
+// With a new image, packages come back into the base first, and packages are left out last. All layered packages come
+// off in the first step and on in the last. So packages are resolved once, against the image and the repositories of
+// the new OS. The steps before that are mere checkouts. Two kinds of package can't come off meanwhile: a replacement (a
+// kernel) of a package that stays left out, and what a local package may need.
 func (t target) steps(from deployment) [][]string {
 	on, off := without(t.packages, from.Packages), without(from.Packages, t.packages)
 	remove, reset := without(t.removed, from.Removed), without(from.Removed, t.removed)
@@ -143,7 +143,7 @@ func (t target) steps(from deployment) [][]string {
 	rebase := []string{"rebase", t.rebase()}
 	if image, _, err := from.image(); err == nil && image.Kind == osimage.OSTreeCommit &&
 		image.Remote == "" && image.Ref != "" {
-		// rpm-ostree would delete the ref that it leaves. Whoever goes back to it can't pull it again.
+		// rpm-ostree would delete the ref that it leaves. A host that goes back to that ref can't pull it again.
 		rebase = append(rebase, "--skip-purge")
 	}
 	overrideReset := append([]string{"override", "reset"}, reset...)
@@ -181,33 +181,33 @@ func (t target) steps(from deployment) [][]string {
 	return [][]string{step(nil, off, rebase...), step(on, nil, overrideRemove...)}
 }
 
-// leads says whether a transaction, by the words of its command line, is one on the way to what is asked for.
+// leads reports whether a transaction, given as the words of its command line, is a step to the target.
 func (t target) leads(s hostStatus, words string) bool {
 	steps := slices.Concat(t.steps(s.booted()), t.steps(s.first()), [][]string{cleanupPending})
 	return slices.ContainsFunc(steps, func(argv []string) bool { return strings.Join(argv, " ") == words })
 }
 
-// without are the names in a that are not in b, sorted.
+// without returns the names in a that are not in b, sorted.
 func without(a, b []string) []string {
 	return sorted(slices.DeleteFunc(slices.Clone(a), func(name string) bool { return slices.Contains(b, name) }))
 }
 
-// cleanupPending removes every deployment before the booted one that isn't pinned: what was staged is gone.
+// cleanupPending removes every deployment before the booted one that isn't pinned, staged ones included.
 var cleanupPending = []string{"rpm-ostree", "cleanup", "-p"}
 
-// cleanupBase removes what no deployment and no ref needs. No deployment is touched.
+// cleanupBase removes what neither a deployment nor a ref needs. It touches no deployment.
 var cleanupBase = []string{"rpm-ostree", "cleanup", "-b"}
 
-// errPinned is a deployment in the way that must not be removed.
+// errPinned is the error for a deployment that prevents the update and must not be removed.
 var errPinned = errors.New("it is pinned, and what an administrator has changed in it is not in the booted one: " +
 	"rpm-ostree would build on it; unpin it, or make the booted one the default")
 
-// remaining are the transactions from the present state to what is asked for, and the deployment that is it when there
-// are none. locked says that the staged deployment, if there is one, can't boot.
+// remaining returns the transactions from the present state to the target. If there are none, it returns the deployment
+// that is the target. locked means that the staged deployment, if any, can't boot.
 //
-// What is staged and locked is built on where that is a shorter way: it is what an interrupted call has left, and an
-// image is not pulled twice. Anything else before the booted deployment is removed first, because rpm-ostree would
-// build on that.
+// A staged and locked deployment comes from an interrupted call. The next step builds on that deployment where this is
+// the shorter way, so that an image is not pulled twice. Any other deployment before the booted one is removed first,
+// because rpm-ostree would build on it.
 func (t target) remaining(s hostStatus, locked bool) ([][]string, deployment, error) {
 	booted, first := s.booted(), s.first()
 	steps := t.steps(booted)

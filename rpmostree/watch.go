@@ -16,16 +16,16 @@ import (
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// What rpm-ostree's daemon is on the system bus.
+// The names of rpm-ostree's daemon on the system bus.
 const (
 	busName     = "org.projectatomic.rpmostree1"
 	sysrootPath = dbus.ObjectPath("/org/projectatomic/rpmostree1/Sysroot")
 )
 
-// Watch gives a value whenever rpm-ostree says that the deployments or the active transaction are others: one for any
-// number of changes that have not been received. It closes the channel when ctx is done or the bus goes away. Nothing
-// is changed, and the daemon is neither started nor kept from leaving: while it is away nothing is said, and what
-// ostree does by itself is seen only when it is back.
+// Watch sends a value whenever rpm-ostree reports a change of the deployments or of the active transaction. Several
+// changes that have not been received are one value. The channel is closed when ctx is done or the bus goes away. Watch
+// changes nothing, and neither starts the daemon nor keeps it running. While the daemon does not run, nothing is sent.
+// What ostree changes by itself is seen only when the daemon runs again.
 func (r *Driver) Watch(ctx context.Context) (<-chan struct{}, error) {
 	changes, err := r.watch(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (r *Driver) watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The user's number and nothing else: there may be no accounts where we run.
+	// Authenticate with the user's number alone: the place where we run may have no accounts.
 	err = bus.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
 	if err == nil {
 		err = bus.Hello()
@@ -70,8 +70,8 @@ func (r *Driver) watch(ctx context.Context) (<-chan struct{}, error) {
 	return changes, nil
 }
 
-// statusChanges says whether what PropertiesChanged carries is a change that matters: an interface, new values by name,
-// and the names of those that have changed without being told.
+// statusChanges reports whether a PropertiesChanged signal carries a change that matters. The body is an interface, new
+// values by name, and the names of values that have changed without being sent.
 func statusChanges(body []any) bool {
 	if len(body) != 3 {
 		return false

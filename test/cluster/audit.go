@@ -14,7 +14,7 @@ import (
 
 const auditLog = "audit.log"
 
-// auditPolicy logs what was asked, by whom and how it ended, once.
+// auditPolicy logs each request once: the request, its user and its result.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
@@ -22,7 +22,7 @@ rules:
 - level: Metadata
 `
 
-// Request is one request to the API server, logged when it has been answered. A watch is one when it ends.
+// Request is one request to the API server, logged after its answer. A watch is one request, logged at its end.
 type Request struct {
 	Verb      string `json:"verb"`
 	URI       string `json:"requestURI"`
@@ -44,13 +44,14 @@ type Request struct {
 	Received time.Time `json:"requestReceivedTimestamp"`
 }
 
-// Requests are all that the API server has answered so far, in the order of their answers. Options.Audit has to be set.
+// Requests returns everything that the API server has answered so far, in the order of the answers. Options.Audit must
+// be set.
 func (c *Cluster) Requests() ([]Request, error) {
 	text, err := os.ReadFile(c.path(auditLog))
 	if err != nil {
 		return nil, fmt.Errorf("reading the API server's log of requests: %w", err)
 	}
-	// The last line may just be being written.
+	// The API server may be writing the last line at this moment.
 	text = text[:bytes.LastIndexByte(text, '\n')+1]
 	var all []Request
 	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {

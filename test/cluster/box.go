@@ -22,7 +22,7 @@ import (
 	"github.com/noderefit/noderefit/test/lab"
 )
 
-// Available says why this machine can't run a control plane: nil if it can.
+// Available returns the reason why this machine can't run a control plane, nil if it can.
 func Available() error {
 	if runtime.GOOS != "linux" {
 		return errors.New("checking the cluster lab: it needs Linux")
@@ -33,7 +33,7 @@ func Available() error {
 	return nil
 }
 
-// Need sees to it that a control plane can be had. On a machine that can't run one the test is skipped with the
+// Need makes sure that this machine can run a control plane. On a machine that can't, the test is skipped with the
 // reason; with LAB=require in the environment it fails.
 func Need(t testing.TB) {
 	t.Helper()
@@ -49,14 +49,14 @@ func Need(t testing.TB) {
 	}
 }
 
-// box is the Kubebox that the clusters of one process share.
+// box returns the Kubebox that the clusters of one process share.
 var box = sync.OnceValues(func() (string, error) {
 	return Kubebox(context.Background(), os.Stderr)
 })
 
-// Kubebox returns the path of the program that is all parts of the control plane. It is built if the cache has none yet
-// of the present sources: that takes some minutes on a machine that has never done it, and log gets what the go command
-// says meanwhile.
+// Kubebox returns the path of the program that contains all parts of the control plane. If the cache has no program of
+// the present sources, Kubebox builds one. The first build on a machine takes some minutes. log gets the output of the
+// go command.
 func Kubebox(ctx context.Context, log io.Writer) (string, error) {
 	dir, err := sourceDir()
 	if err != nil {
@@ -91,7 +91,7 @@ func Kubebox(ctx context.Context, log io.Writer) (string, error) {
 	return path, nil
 }
 
-// sourceDir finds the module of kubebox from below the root of the project.
+// sourceDir returns the directory of kubebox's module. It works from any directory below the root of the project.
 func sourceDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -109,10 +109,10 @@ func sourceDir() (string, error) {
 	}
 }
 
-// release finds the version that is built, in a go.mod.
+// release matches the Kubernetes version in a go.mod.
 var release = regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)$`)
 
-// recipe names what the sources in dir make, and finds what the control plane is to say that it is.
+// recipe returns a key for what the sources in dir make, and the version that the control plane reports.
 func recipe(dir string) (key string, version []string, err error) {
 	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -138,7 +138,7 @@ func recipe(dir string) (key string, version []string, err error) {
 
 var buildFlags = []string{"-trimpath", "-buildvcs=false"}
 
-// build puts the program at path, whole or not at all.
+// build puts the program at path, completely or not at all.
 func build(ctx context.Context, dir, path string, version []string, log io.Writer) error {
 	const variables = "k8s.io/component-base/version."
 	ldflags := fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s"+
@@ -146,7 +146,8 @@ func build(ctx context.Context, dir, path string, version []string, log io.Write
 	args := slices.Concat([]string{"-C", dir, "build"}, buildFlags,
 		[]string{"-ldflags", ldflags, "-o", path + ".new", "."})
 	cmd := exec.CommandContext(ctx, "go", args...)
-	// Without cgo it runs on any host, whatever its libraries; and it is what the cache of the go command has.
+	// Without cgo the program runs on any host, with any libraries. The cache of the go command also has the packages
+	// built without cgo.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {

@@ -15,19 +15,21 @@ type Child struct {
 	ended chan struct{}
 }
 
-// StartChild starts a program. It gets a process group of its own, so that ^C at a terminal leaves it to us to end it.
+// StartChild starts a program in a process group of its own. So ^C at a terminal does not end the program; this process
+// ends it.
 func StartChild(cmd *exec.Cmd) (*Child, error) {
 	c := &Child{cmd: cmd, ended: make(chan struct{})}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		// The death of the thread that started a process counts as the parent's, so this one stays.
+		// When the thread that started a process ends, the kernel treats this as the death of the parent. So the thread
+		// stays.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // what it would say is in ProcessState
+			_ = cmd.Wait() // ProcessState has the result
 			close(c.ended)
 		}
 	}()
@@ -37,13 +39,13 @@ func StartChild(cmd *exec.Cmd) (*Child, error) {
 	return c, nil
 }
 
-// PID is the number of its process.
+// PID returns the number of the process.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
-// Ended is closed when it has ended.
+// Ended returns a channel that is closed when the process has ended.
 func (c *Child) Ended() <-chan struct{} { return c.ended }
 
-// Err says how it ended, however that was; nil while it runs.
+// Err returns how the process ended, also after success; nil while it runs.
 func (c *Child) Err() error {
 	select {
 	case <-c.ended:
@@ -53,7 +55,8 @@ func (c *Child) Err() error {
 	}
 }
 
-// Kill ends it at once: nothing that it would do on a gentle end is of use to anybody. It may have ended already.
+// Kill ends the process at once: what the process does at a normal end is not needed. The process may have ended
+// already.
 func (c *Child) Kill() {
 	_ = c.cmd.Process.Kill()
 	<-c.ended

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster makes real Kubernetes control planes: etcd, the API server, the controllers and the scheduler as
-// children of this process, on 127.0.0.1, with our kinds installed. A node is played by kwok, or is a host of the host
-// lab with the kubelet on it.
+// Package cluster makes real Kubernetes control planes: etcd, the API server, the controllers and the scheduler. They
+// run as children of this process on 127.0.0.1, with our kinds installed. A node is either simulated by kwok, or is a
+// host of the host lab that runs the kubelet.
 //
-// Two things are on paper only: the container runtime, and what kwok does for its nodes. Scheduling, eviction and
+// Only two things are simulated: the container runtime, and what kwok does for its nodes. Scheduling, eviction,
 // disruption budgets, taints, leases, authorisation and admission are Kubernetes' own.
 package cluster
 
@@ -27,30 +27,30 @@ import (
 	"github.com/noderefit/noderefit/test/lab"
 )
 
-// poll is how often a condition is looked at that nothing announces.
+// poll is the interval at which a condition is checked whose changes are not announced.
 const poll = 20 * time.Millisecond
 
-// startTimeout is for a machine that is busy with something else: by itself a cluster takes a few seconds.
+// startTimeout allows for a machine that is busy with other work. Otherwise a cluster starts within a few seconds.
 const startTimeout = 3 * time.Minute
 
-// Options say what there is of a cluster besides etcd and the API server.
+// Options say which parts a cluster has besides etcd and the API server.
 type Options struct {
-	// Dir is for state, credentials and logs (PROGRAM.log), and is made if need be. If it is empty there is one until
-	// Stop.
+	// Dir is the directory for state, credentials and logs (PROGRAM.log), and is made if necessary. If Dir is empty, the
+	// cluster has a directory that Stop removes.
 	Dir string
-	// Controllers runs the controller manager: without it there are no Deployments, no disruption budget is ever met,
-	// and no node becomes NotReady.
+	// Controllers runs the controller manager. Without the controller manager no Deployment works, no disruption budget is
+	// ever met, and no node becomes NotReady.
 	Controllers bool
 	// Scheduler runs the scheduler.
 	Scheduler bool
-	// Kwok runs kwok, which plays the nodes that AddNode makes, and all others that have KwokLabel.
+	// Kwok runs kwok. It simulates the nodes of AddNode, and all others that have KwokLabel.
 	Kwok bool
-	// GracePeriod is how long after its last heartbeat a node is NotReady: 6 s if zero.
+	// GracePeriod is the time from a node's last heartbeat until the node is NotReady; 0: 6 s.
 	GracePeriod time.Duration
-	// LeaseSeconds is the duration of nodes' leases: each is renewed after a quarter of it. The grace period if zero;
-	// with thousands of nodes both have to be longer.
+	// LeaseSeconds is the duration of a node's lease, which is renewed after a quarter of that time; 0: the grace period.
+	// With thousands of nodes both have to be longer.
 	LeaseSeconds int
-	// Audit has the API server log each request, for Cluster.Requests.
+	// Audit makes the API server log each request, for Cluster.Requests.
 	Audit bool
 	// NoCRDs leaves our kinds out.
 	NoCRDs bool
@@ -58,15 +58,16 @@ type Options struct {
 
 // Cluster is a running control plane.
 type Cluster struct {
-	// Config is the administrator's, whose requests are not throttled; Kubeconfig is the file of it.
+	// Config is the administrator's configuration; its requests are not throttled. Kubeconfig is the file with that
+	// configuration.
 	Config     *rest.Config
 	Kubeconfig string
-	// Client and MachineConfigs are the administrator's too.
+	// Client and MachineConfigs are the administrator's clients.
 	Client         kubernetes.Interface
 	MachineConfigs mcclient.Interface
 
 	options   Options
-	temporary bool // the directory is ours
+	temporary bool // we made the directory
 	ports     *ports
 	authority *authority
 	api       *process
@@ -74,7 +75,7 @@ type Cluster struct {
 	hosts     int
 }
 
-// The ports of a cluster, counted from the first one that it has.
+// The ports of a cluster, as offsets from its first port.
 const (
 	portAPI = iota
 	portEtcd
@@ -83,7 +84,8 @@ const (
 	portScheduler
 )
 
-// New starts a cluster for a test and stops it after it. Where none can run, the test is skipped (see Need).
+// New starts a cluster for a test, and stops the cluster after the test. On a machine that can't run a cluster the test
+// is skipped (see Need).
 func New(t testing.TB, options Options) *Cluster {
 	t.Helper()
 	Need(t)
@@ -102,7 +104,7 @@ func New(t testing.TB, options Options) *Cluster {
 	return c
 }
 
-// Start starts a cluster and returns when it is ready. The context is for the start only.
+// Start starts a cluster and returns when the cluster is ready. The context is for the start only.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -120,7 +122,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context) error {
-	// What may take minutes must not count as the start of anything.
+	// This may take minutes, which must not count as part of the start.
 	if _, err := box(); err != nil {
 		return err
 	}
@@ -160,14 +162,14 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes everything that is there before the first process: directory, ports, keys and clients.
+// prepare makes everything that must exist before the first process: directory, ports, keys and clients.
 func (c *Cluster) prepare() (err error) {
 	if c.ports, err = reservePorts(); err != nil {
 		return err
 	}
 	if c.options.Dir == "" {
 		c.temporary = true
-		// Whoever has the ports has the directory: one that is there is what a killed process has left.
+		// The directory belongs to the owner of the ports. So an existing directory is left over from a killed process.
 		c.options.Dir = filepath.Join(os.TempDir(), fmt.Sprintf("noderefit-cluster-%d-%d", os.Geteuid(), c.ports.first))
 		if err := lab.RemoveTree(c.options.Dir); err != nil {
 			return err
@@ -216,7 +218,7 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	return p.wait(ctx, stranger, url+"/health")
 }
 
-// StartAPI starts the API server, where it was before and with what it had, and waits until it is ready.
+// StartAPI starts the API server, at the same address and with the same data as before, and waits until it is ready.
 func (c *Cluster) StartAPI(ctx context.Context) error {
 	if c.api != nil {
 		return errors.New("starting kube-apiserver: it runs")
@@ -249,7 +251,7 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 	return p.wait(ctx, client, c.Config.Host+"/readyz")
 }
 
-// StopAPI ends the API server as a crash would; everything else runs on and has to cope.
+// StopAPI ends the API server like a crash. Everything else continues to run without it.
 func (c *Cluster) StopAPI() {
 	if c.api != nil {
 		c.api.Kill()
@@ -275,7 +277,7 @@ func (c *Cluster) startControllers(ctx context.Context) (wait func() error, err 
 		if err := p.wait(ctx, stranger, "https://"+address(port)+"/healthz"); err != nil {
 			return err
 		}
-		// Without it no pod is admitted.
+		// Without this service account no pod is admitted.
 		return p.wait(ctx, client, c.Config.Host+"/api/v1/namespaces/default/serviceaccounts/default")
 	}, err
 }
@@ -313,7 +315,7 @@ func (c *Cluster) startKwok(ctx context.Context) (wait func() error, err error) 
 	return func() error { return nil }, nil
 }
 
-// Stop ends everything and removes what Start made of its own accord. Hosts that have joined are left as they are.
+// Stop ends everything, and removes what Start has made by itself. Hosts that have joined stay as they are.
 func (c *Cluster) Stop() error {
 	c.StopAPI()
 	for _, p := range slices.Backward(c.others) {
@@ -327,6 +329,6 @@ func (c *Cluster) Stop() error {
 	if !c.temporary {
 		return nil
 	}
-	c.temporary = false // the next one who has the ports has the directory
+	c.temporary = false // the next owner of the ports has the directory
 	return lab.RemoveTree(c.options.Dir)
 }

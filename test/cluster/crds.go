@@ -16,10 +16,10 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// installCRDs adds our kinds; the wait is over when all of them are served.
+// installCRDs adds our kinds. wait returns when all of them are served.
 func (c *Cluster) installCRDs(ctx context.Context) (wait func() error, err error) {
 	config := rest.CopyConfig(c.Config)
-	// They are OpenShift's own, and it is not for us to mend what the API server would rather have otherwise.
+	// The kinds are OpenShift's own. Warnings of the API server about them are not ours to fix.
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := apiextensions.NewForConfig(config)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// certificateConfig is that of a user with a certificate.
+// certificateConfig returns the configuration of a user with a certificate.
 func (c *Cluster) certificateConfig(user string, groups ...string) (*rest.Config, error) {
 	who, err := c.authority.client(user, groups...)
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *Cluster) anonymous() *rest.Config {
 	}
 }
 
-// kubeconfig is the file that says the same as a configuration with a certificate or a token.
+// kubeconfig returns a configuration with a certificate or a token in the form of a file.
 func kubeconfig(config *rest.Config) []byte {
 	file := clientcmdapi.NewConfig()
 	file.Clusters["lab"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
@@ -47,18 +47,18 @@ func kubeconfig(config *rest.Config) []byte {
 	file.CurrentContext = "lab"
 	text, err := clientcmd.Write(*file)
 	if err != nil {
-		panic(err) // what clientcmd's own types hold can be written
+		panic(err) // clientcmd's own types can always be written
 	}
 	return text
 }
 
-// tokenSeconds is for how long a token is good: longer than any test.
+// tokenSeconds is how long a token is valid: longer than any test.
 const tokenSeconds = int64(24 * time.Hour / time.Second)
 
-// ServiceAccountConfig is the configuration of a service account, made if need be with its namespace, and the file of
-// it. With the name of a node the token says that it was given to a workload there, as that of a DaemonSet's pod does:
-// to who admits a request this is userInfo.extra["authentication.kubernetes.io/node-name"]. It is good for as long as
-// the Node is there.
+// ServiceAccountConfig returns the configuration of a service account, and its file. It makes the account and its
+// namespace if necessary. With the name of a node, the token is bound to that node, like the token of a DaemonSet's
+// pod. Admission sees the node as userInfo.extra["authentication.kubernetes.io/node-name"]. Such a token is valid as
+// long as the Node exists.
 func (c *Cluster) ServiceAccountConfig(
 	ctx context.Context, namespace, name, node string,
 ) (*rest.Config, string, error) {
@@ -100,7 +100,7 @@ func (c *Cluster) ServiceAccountConfig(
 	return config, path, nil
 }
 
-// BootstrapToken makes a token that machines join with, ID.SECRET, as kubeadm token create does.
+// BootstrapToken makes a token, ID.SECRET, with which machines join, as kubeadm token create does.
 func (c *Cluster) BootstrapToken(ctx context.Context, token string) error {
 	id, secret, _ := strings.Cut(token, ".")
 	_, err := c.Client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{

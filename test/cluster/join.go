@@ -17,15 +17,16 @@ import (
 	"github.com/noderefit/noderefit/test/lab"
 )
 
-// Where a host has what makes it a node. All of it lasts over updates of its OS, as with a node that was installed.
+// The paths on a host that make the host a node. All of them survive updates of the OS, as on a node that was
+// installed.
 const (
 	guestKubebox    = "/var/lib/cluster-lab/kubebox"
 	guestKubeconfig = "/var/lib/cluster-lab/kubelet.kubeconfig"
 	guestDropIn     = "/etc/systemd/system/kubelet.service.d/50-cluster-lab.conf"
 )
 
-// dropIn makes the kubelet of the host's kubelet.service. As before it does not start while its configuration says
-// "fail". The node's address is one that no other interface of anybody has.
+// dropIn makes the kubelet the program of the host's kubelet.service. As before, the service does not start while its
+// configuration contains "fail". The node's address is on no other interface of any machine.
 const dropIn = `[Service]
 ExecStartPre=/bin/sh -c '! grep -qs ^fail /etc/kubernetes/kubelet.conf'
 ExecStartPre=/usr/sbin/ip address replace %[1]s/32 dev lo
@@ -33,9 +34,9 @@ ExecStart=
 ExecStart=%[2]s hollow-kubelet --kubeconfig=%[3]s --node=%[4]s --node-ip=%[1]s --lease-seconds=%[5]d
 `
 
-// Join makes a running host a node: with the kubelet as its kubelet.service, which answers /healthz at the usual port
-// of the host, and with a node's own credentials, limited as any node's are. It waits until the node is ready. The
-// host must have a network of its own, in which it gets a wire to the API server.
+// Join makes a running host a node, and waits until the node is ready. The kubelet runs as the host's kubelet.service
+// and answers /healthz at the usual port of the host. It has a node's own credentials, with the limits of any node. The
+// host must have a network of its own, in which Join connects the API server.
 func (c *Cluster) Join(ctx context.Context, host *lab.Host, name string, labels map[string]string) error {
 	for _, step := range []func() error{
 		func() error { return host.Connect(c.port(portAPI)) },
@@ -58,7 +59,7 @@ func (c *Cluster) Join(ctx context.Context, host *lab.Host, name string, labels 
 	return nil
 }
 
-// furnish puts on the host what it needs to be a node.
+// furnish puts on the host what a node needs.
 func (c *Cluster) furnish(host *lab.Host, name string) error {
 	config, err := c.certificateConfig("system:node:"+name, "system:nodes")
 	if err != nil {
@@ -88,7 +89,8 @@ func put(path string, data []byte, mode os.FileMode) error {
 	return os.WriteFile(path, data, mode)
 }
 
-// link makes a hard link, or a copy where the two are on different file systems. Nobody writes into either.
+// link makes a hard link, or a copy where both paths are on different file systems. Neither file is written to
+// afterwards.
 func link(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
@@ -110,7 +112,7 @@ func link(from, to string) error {
 	return err
 }
 
-// label gives a node its labels, as the administrator: a kubelet may not give itself a role.
+// label gives a node its labels, as the administrator, because a kubelet may not give itself a role.
 func (c *Cluster) label(ctx context.Context, name string, labels map[string]string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KwokLabel selects the nodes that kwok plays.
+// KwokLabel selects the nodes that kwok simulates.
 const KwokLabel = kwokKey + "=" + kwokValue
 
 const kwokKey, kwokValue = "kwok.x-k8s.io/node", "fake"
 
-// KwokNode is a node for kwok to play.
+// KwokNode returns a node for kwok to simulate.
 func KwokNode(name string, labels map[string]string) *corev1.Node {
 	all := map[string]string{kwokKey: kwokValue, corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}
 	maps.Copy(all, labels)
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: all}}
 }
 
-// KwokNodes are n of them, called PREFIX-0 and so on.
+// KwokNodes returns n such nodes, with the names PREFIX-0 and so on.
 func KwokNodes(prefix string, n int, labels map[string]string) []*corev1.Node {
 	nodes := make([]*corev1.Node, n)
 	for i := range nodes {
@@ -38,7 +38,7 @@ func KwokNodes(prefix string, n int, labels map[string]string) []*corev1.Node {
 	return nodes
 }
 
-// AddNode adds a node that kwok plays, and waits until it is ready.
+// AddNode adds a node that kwok simulates, and waits until the node is ready.
 func (c *Cluster) AddNode(ctx context.Context, name string, labels map[string]string) error {
 	return c.AddNodes(ctx, KwokNode(name, labels))
 }
@@ -66,7 +66,7 @@ func (c *Cluster) AddNodes(ctx context.Context, nodes ...*corev1.Node) error {
 	return nil
 }
 
-// Ready is whether a node is.
+// Ready reports whether a node is ready.
 func Ready(n *corev1.Node) bool {
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
@@ -76,7 +76,7 @@ func Ready(n *corev1.Node) bool {
 	return false
 }
 
-// WaitReady waits until a node is ready, and nothing keeps pods from it that goes away by itself.
+// WaitReady waits until a node is ready and has none of the taints of Kubernetes that end by themselves.
 func (c *Cluster) WaitReady(ctx context.Context, name string) error {
 	return c.WaitNode(ctx, name, "ready", func(n *corev1.Node) bool {
 		for _, taint := range n.Spec.Taints {
@@ -88,7 +88,7 @@ func (c *Cluster) WaitReady(ctx context.Context, name string) error {
 	})
 }
 
-// WaitNode waits until a node is as the condition wants it; what says what that is, for the error.
+// WaitNode waits until a node meets the condition. what describes the condition for the error.
 func (c *Cluster) WaitNode(ctx context.Context, name, what string, condition func(*corev1.Node) bool) error {
 	for {
 		node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -106,7 +106,7 @@ func (c *Cluster) WaitNode(ctx context.Context, name, what string, condition fun
 	}
 }
 
-// Kubectl runs kubectl as the administrator and returns what it printed; what it had to say besides is in the error.
+// Kubectl runs kubectl as the administrator and returns the standard output. An error has the standard error.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (stdout string, err error) {
 	kubebox, err := box()
 	if err != nil {

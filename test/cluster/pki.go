@@ -18,17 +18,17 @@ import (
 	"time"
 )
 
-// pair is a certificate and its key, PEM both.
+// pair is a certificate and its key, both as PEM.
 type pair struct{ cert, key []byte }
 
-// authority is whom the cluster believes who is who.
+// authority is the cluster's certificate authority.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte
 }
 
-// lifetime of everything that the authority signs, and of itself.
+// lifetime is how long the authority's certificate, and every certificate of the authority, is valid.
 const lifetime = 7 * 24 * time.Hour
 
 func newAuthority() (*authority, error) {
@@ -49,7 +49,7 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: encode("CERTIFICATE", der)}, nil
 }
 
-// client is for whoever is called name and belongs to the groups.
+// client returns the certificate of a user with that name and these groups.
 func (a *authority) client(name string, groups ...string) (pair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name, Organization: groups}, //nolint:misspell // the standard library spells it
@@ -87,8 +87,8 @@ func (a *authority) issue(cert *x509.Certificate) (pair, error) {
 	return pair{encode("CERTIFICATE", der), encode("EC PRIVATE KEY", private)}, nil
 }
 
-// write puts into dir what the control plane reads: the authority, the API server's certificate, and the key with
-// which tokens of service accounts are signed.
+// write writes to dir what the control plane reads: the authority, the API server's certificate, and the key that signs
+// the tokens of service accounts.
 func (a *authority) write(dir string) error {
 	server, err := a.server()
 	if err != nil {

@@ -45,7 +45,7 @@ func start(dir, name string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// wait waits until url is answered with 200 OK. It fails when the process ends before.
+// wait waits until url is answered with 200 OK. It fails when the process ends first.
 func (p *process) wait(ctx context.Context, client *http.Client, url string) error {
 	for {
 		if ok(ctx, client, url) {
@@ -77,27 +77,27 @@ func ok(ctx context.Context, client *http.Client, url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// stranger asks for what needs no credentials, of whoever.
+// stranger sends requests without credentials, and does not check the server's certificate.
 var stranger = &http.Client{Transport: &http.Transport{
 	TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 	DisableKeepAlives: true,
 }}
 
-// ports are a block of ports of 127.0.0.1 that no other cluster on this machine has.
+// ports is a block of ports on 127.0.0.1 that no other cluster on this machine has.
 type ports struct {
 	first int
 	claim net.Listener
 }
 
-// Which ports there are. No connection gets one of them by chance, as the kernel takes those from 32768 up: so the API
-// server that was stopped finds its own free.
+// The range of the ports. The kernel gives connections only ports from 32768 up. So no connection takes one of these
+// ports by chance, and a stopped API server finds its own port free.
 const (
 	lowestPort, highestPort = 20000, 30000
 	blockSize               = 10
 )
 
-// reservePorts takes a block. The claim to it is a socket without a file: it ends with this process, and is seen by all
-// who would share the ports.
+// reservePorts takes a block. The claim to the block is a socket without a file. The socket ends with this process, and
+// is visible to all processes that can reach the ports.
 func reservePorts() (*ports, error) {
 	for first := lowestPort; first < highestPort; first += blockSize {
 		claim, err := net.Listen("unix", "@noderefit-cluster-"+strconv.Itoa(first))
@@ -123,7 +123,7 @@ func allFree(first int) bool {
 	return true
 }
 
-// release gives the block back.
+// release releases the block.
 func (p *ports) release() { p.claim.Close() }
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

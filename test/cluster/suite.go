@@ -15,15 +15,16 @@ import (
 	"github.com/noderefit/noderefit/test/lab"
 )
 
-// Suite is what the tests of a package share: a directory, and a control plane that starts once a test asks for it.
+// Suite is what the tests of a package share: a directory, and a control plane that starts when a test first asks for
+// it.
 //
 //	var suite = cluster.Suite{Options: cluster.Options{Controllers: true}}
 //
 //	func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 type Suite struct {
-	// Options are those of the control plane. Its directory is the suite's.
+	// Options are the options of the control plane. Its directory is the suite's.
 	Options Options
-	// Prepare, where set, does once what all tests need of the control plane.
+	// Prepare, where set, does once what all tests need in the control plane.
 	Prepare func(context.Context, *Cluster) error
 
 	dir     string
@@ -54,10 +55,10 @@ func (s *Suite) run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// Dir is a directory that goes when all tests have run.
+// Dir returns a directory that is removed after all tests.
 func (s *Suite) Dir() string { return s.dir }
 
-// Cluster returns the control plane. What a test makes there has names of its own, or is gone when the test ends.
+// Cluster returns the control plane. A test gives its objects names of their own, or removes them at its end.
 func (s *Suite) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	Need(t)
@@ -75,8 +76,9 @@ func (s *Suite) Cluster(t testing.TB) *Cluster {
 	return s.cluster
 }
 
-// UntilTheEnd ends early enough before go test's own limit for a test to say what it was waiting for. Waits have limits
-// of their own: how many of them a test has, and what else a machine does meanwhile, makes none of them wrong.
+// UntilTheEnd returns a context that ends before go test's own limit. So a test has the time to report what it was
+// waiting for. Each wait has a limit of its own as well. Neither the number of waits in a test nor a busy machine makes
+// that limit wrong.
 func UntilTheEnd(t testing.TB) context.Context {
 	t.Helper()
 	limited, is := t.(interface{ Deadline() (time.Time, bool) })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fakehost is a host without a machine: it keeps the promises that the head relies on, and does nothing. What
-// it remembers outlives heads and its own reboots. Plans are real.
+// Package fakehost is a host without a machine. It keeps the promises that the head relies on, and does no work. Its
+// state outlives heads and its own reboots. Plans are real.
 package fakehost
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// The operations, as Script and Counts name them.
+// The names of the operations in Script and Counts.
 const (
 	Status  = "status"
 	Plan    = "plan"
@@ -38,27 +38,29 @@ const (
 	Verify  = "verify"
 	Repair  = "repair"
 	Ask     = "before-drain"
-	Pull    = "pull" // an OS, of a stage
+	Pull    = "pull" // an OS, for a stage
 )
 
-// Script is how a host behaves. It may be changed at any time by Host.Change.
+// Script is the behaviour of a host. Host.Change may change it at any time.
 type Script struct {
-	// Delays of operations; none where there is no entry.
+	// Delays are the durations of operations; without an entry an operation takes no time.
 	Delays map[string]time.Duration
-	// Fault, where set, is asked at the end of an operation; its error is the operation's. Of Prove it is a no.
+	// Fault, where set, is called at the end of an operation. Its error is the error of the operation. An error for Prove
+	// is a negative verdict.
 	Fault func(operation, config string) error
-	// Gone is called when the machine goes down, and Back when it runs again, from the host's own goroutine.
+	// Gone is called when the machine goes down, and Back when the machine runs again. The host's own goroutine calls
+	// them.
 	Gone, Back func()
-	// AskNode makes a verdict wait until the head has said that the Node is ready, unless it said before the update that
-	// it is not.
+	// AskNode makes a verdict wait until the head has reported that the Node is ready. It does not wait if the head
+	// reported before the update that the Node was not ready.
 	AskNode bool
-	// Drift is what Verify finds.
+	// Drift is the drift that Verify finds.
 	Drift []host.Drift
-	// Forced is what Verify says of a force file, which Repair removes.
+	// Forced is what Verify reports about a force file, which Repair removes.
 	Forced bool
-	// Pulling is what the host says of itself while it stages.
+	// Pulling is what the host's status shows while the host stages.
 	Pulling *host.Pulling
-	// OS is what a stage brings to the disk, by its digest; empty: the configurations bring none.
+	// OS is the digest of the OS that a stage brings to the disk; empty: the configurations have no OS.
 	OS string
 }
 
@@ -78,22 +80,22 @@ type Host struct {
 	reason                       string
 	since                        time.Time
 	quarantined                  []transaction.Quarantined
-	staged                       string // the digest of what was, or is being, brought to the disk
-	stagedOS                     string // which OS that is, once it is there
+	staged                       string // the digest of the configuration that was, or is being, brought to the disk
+	stagedOS                     string // the OS that is on the disk, once the stage has ended
 	order                        *api.StageOrder
 	ready                        bool
-	unready                      bool   // the latest word is that the node is not ready
-	broken                       bool   // that was so when the update began
-	taken                        string // why the node is not held; what an apply was told last
+	unready                      bool   // the latest report is that the node is not ready
+	broken                       bool   // the node was not ready when the update began
+	taken                        string // why the node is not held, in the last report to an apply
 	boots                        int
 	operation, staging           *operation
-	told                         host.HookDocument // with the latest Ask or Apply
+	told                         host.HookDocument // in the latest Ask or Apply
 }
 
-// operation is an apply or a stage that runs, whoever waits for it.
+// operation is a running apply or stage, no matter which caller waits for it.
 type operation struct {
 	config string
-	stop   func() // of a stage
+	stop   func() // stops a stage
 	done   chan struct{}
 	result *host.Result
 	err    error
@@ -105,7 +107,7 @@ func New(script Script) *Host {
 		touched: make(chan struct{}, 1), configs: map[string][]byte{}}
 }
 
-// Commit makes the host one that has a configuration already.
+// Commit gives the host a committed configuration.
 func (h *Host) Commit(name string, document []byte) {
 	h.set(func() {
 		h.configs[name] = document
@@ -113,35 +115,35 @@ func (h *Host) Commit(name string, document []byte) {
 	})
 }
 
-// Change changes how the host behaves.
+// Change changes the host's behaviour.
 func (h *Host) Change(change func(*Script)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change(&h.script)
 }
 
-// Counts says how often each operation was begun.
+// Counts returns how often each operation was begun.
 func (h *Host) Counts() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return maps.Clone(h.counts)
 }
 
-// Boots says how often the machine has rebooted.
+// Boots returns how often the machine has rebooted.
 func (h *Host) Boots() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.boots
 }
 
-// Committed is the configuration that the host proved.
+// Committed returns the configuration that the host proved.
 func (h *Host) Committed() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.committed
 }
 
-// set changes the record and tells whoever listens.
+// set changes the record and announces the change.
 func (h *Host) set(change func()) {
 	h.mu.Lock()
 	change()
@@ -152,7 +154,7 @@ func (h *Host) set(change func()) {
 	}
 }
 
-// begin counts an operation and returns how long it takes.
+// begin counts an operation and returns its duration.
 func (h *Host) begin(operation string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,7 +184,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// do is an operation that only looks.
+// do carries out an operation that only reads.
 func (h *Host) do(ctx context.Context, operation, config string) error {
 	if err := wait(ctx, h.begin(operation)); err != nil {
 		return err
@@ -190,7 +192,7 @@ func (h *Host) do(ctx context.Context, operation, config string) error {
 	return h.fault(operation, config)
 }
 
-// Status reads where the host is.
+// Status reads the state of the host.
 func (h *Host) Status(ctx context.Context) (*host.Status, error) {
 	if err := h.do(ctx, Status, ""); err != nil {
 		return nil, err
@@ -221,7 +223,7 @@ func parse(document []byte) (*machineconfig.Config, error) {
 	return machineconfig.Parse(mc)
 }
 
-// Plan is the real plan from what the host has.
+// Plan returns the real plan from the host's configuration.
 func (h *Host) Plan(ctx context.Context, r hands.Request) (*plan.Plan, error) {
 	if err := h.do(ctx, Plan, r.Name); err != nil {
 		return nil, err
@@ -244,7 +246,7 @@ func (h *Host) plan(r hands.Request) (*plan.Plan, error) {
 	document := h.configs[h.committed]
 	h.mu.Unlock()
 	if document == nil {
-		// A machine that matches what it is given for the first time, as after provisioning.
+		// The machine already matches its first configuration, as after provisioning.
 		o.Satisfied = func(plan.Change) bool { return true }
 		return plan.Make(nil, desired, o)
 	}
@@ -255,7 +257,7 @@ func (h *Host) plan(r hands.Request) (*plan.Plan, error) {
 	return plan.Make(current, desired, o)
 }
 
-// Stage takes its time, and goes on when its caller goes away.
+// Stage takes its time, and continues when its caller goes away.
 func (h *Host) Stage(ctx context.Context, r hands.Request) error {
 	o := h.stage(r)
 	select {
@@ -311,7 +313,7 @@ func (h *Host) stage(r hands.Request) *operation {
 	return o
 }
 
-// Unstage stops a stage that runs, and lets go of what was staged.
+// Unstage stops a running stage, and removes what was staged.
 func (h *Host) Unstage(ctx context.Context) error {
 	h.mu.Lock()
 	o := h.staging
@@ -332,21 +334,21 @@ func (h *Host) Unstage(ctx context.Context) error {
 	return nil
 }
 
-// Order is what the latest stage was told of a policy's; nil: nothing.
+// Order returns the policy's order of the latest stage; nil: the stage had no order.
 func (h *Host) Order() *api.StageOrder {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.order
 }
 
-// Staged is the digest of the configuration that was, or is being, brought to the disk and is not the host's yet.
+// Staged returns the digest of the configuration that was, or is being, brought to the disk and is not committed yet.
 func (h *Host) Staged() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.staged
 }
 
-// Apply goes on when ctx ends.
+// Apply continues when ctx ends.
 func (h *Host) Apply(ctx context.Context, r hands.Request) (*host.Result, error) {
 	o, err := h.attach(r)
 	if err != nil {
@@ -435,7 +437,8 @@ func (h *Host) apply(r hands.Request) (*host.Result, error) {
 	return &host.Result{Plan: p, Reboot: host.RebootStarted}, nil
 }
 
-// unfinished is what an earlier apply left: a reboot that is on its way, or a verdict that is being found.
+// unfinished reports whether the reboot of an earlier apply of this configuration is still to come. Any other update
+// that is under way is a *host.Refused.
 func (h *Host) unfinished(r hands.Request) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -448,7 +451,8 @@ func (h *Host) unfinished(r hands.Request) (bool, error) {
 	return false, &host.Refused{Err: fmt.Errorf("%s is under way: %s", h.pending, h.phase)}
 }
 
-// strict refuses a host that has drifted; what else is applied overwrites it.
+// strict refuses a host that has drifted if the request is strict and the host has no force file. Otherwise the apply
+// overwrites the drift and removes the force file.
 func (h *Host) strict(r hands.Request) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -487,7 +491,7 @@ func (h *Host) settle(name string) {
 	})
 }
 
-// down is a boot: whatever listened is gone, and after a while the machine is back.
+// down acts as a reboot: the programs on the machine end, and after a while the machine is back.
 func (h *Host) down() {
 	h.mu.Lock()
 	gone, back, delay := h.script.Gone, h.script.Back, h.script.Delays[Boot]
@@ -540,7 +544,7 @@ func (h *Host) rollBack(name string, why error) {
 	h.staged, h.stagedOS = "", ""
 }
 
-// Config is the host's copy.
+// Config returns the host's copy of a configuration.
 func (h *Host) Config(_ context.Context, name string) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -551,7 +555,7 @@ func (h *Host) Config(_ context.Context, name string) ([]byte, error) {
 	return document, nil
 }
 
-// NodeReady takes the word of the API server.
+// NodeReady takes the API server's report on the node.
 func (h *Host) NodeReady(_ context.Context, ready bool, _ string, _ time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -559,7 +563,7 @@ func (h *Host) NodeReady(_ context.Context, ready bool, _ string, _ time.Time) e
 	return nil
 }
 
-// NodeHeld takes the head's word; what it said of another boot does not count.
+// NodeHeld takes the head's report. A report from before the boot does not count.
 func (h *Host) NodeHeld(_ context.Context, held bool, why string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -573,7 +577,7 @@ func (h *Host) NodeHeld(_ context.Context, held bool, why string) error {
 // Changed delivers when the record may have changed.
 func (h *Host) Changed() <-chan struct{} { return h.changed }
 
-// Verify finds what the script says.
+// Verify finds the script's drift.
 func (h *Host) Verify(ctx context.Context) (*host.Verification, error) {
 	if err := h.do(ctx, Verify, ""); err != nil {
 		return nil, err
@@ -584,7 +588,7 @@ func (h *Host) Verify(ctx context.Context) (*host.Verification, error) {
 		Paths: []string{"/etc/test.conf"}}, nil
 }
 
-// Ask is the hooks' answer: the script's fault.
+// Ask returns the answer of the hooks: the script's fault.
 func (h *Host) Ask(ctx context.Context, r hands.Request) error {
 	h.mu.Lock()
 	h.told = r.HookDocument
@@ -592,14 +596,14 @@ func (h *Host) Ask(ctx context.Context, r hands.Request) error {
 	return h.do(ctx, Ask, r.Name)
 }
 
-// Told is what the host was last told of hooks.
+// Told returns the hooks of the latest Ask or Apply.
 func (h *Host) Told() host.HookDocument {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.told
 }
 
-// Repair takes away the drift that it is asked for, and the force file.
+// Repair removes the requested drift, and the force file.
 func (h *Host) Repair(ctx context.Context, r hands.RepairRequest) (*host.Result, error) {
 	if err := h.do(ctx, Repair, strings.Join(r.Subjects, ",")); err != nil {
 		return nil, err
@@ -613,13 +617,13 @@ func (h *Host) Repair(ctx context.Context, r hands.RepairRequest) (*host.Result,
 	return &host.Result{Reboot: host.RebootNone, Status: h.status()}, nil
 }
 
-// Drift makes the host drift, and says so as a Monitor does.
+// Drift makes the host drift, and announces it as a Monitor does.
 func (h *Host) Drift(drift ...host.Drift) {
 	h.Change(func(s *Script) { s.Drift = drift })
 	h.Touch()
 }
 
-// Touch says that something may have changed.
+// Touch announces that something may have changed.
 func (h *Host) Touch() {
 	select {
 	case h.touched <- struct{}{}:
@@ -627,14 +631,14 @@ func (h *Host) Touch() {
 	}
 }
 
-// Watch takes the paths that are to be watched.
+// Watch sets the watched paths.
 func (h *Host) Watch(paths []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.watched = paths
 }
 
-// Watched are the paths that are watched.
+// Watched returns the watched paths.
 func (h *Host) Watched() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -644,7 +648,7 @@ func (h *Host) Watched() []string {
 // Touched delivers when something may have changed.
 func (h *Host) Touched() <-chan struct{} { return h.touched }
 
-// Blind says that nothing goes unseen.
+// Blind returns nil: every change is announced.
 func (h *Host) Blind() error { return nil }
 
 // ErrBad is an error for scripts.

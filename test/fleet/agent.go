@@ -17,7 +17,7 @@ import (
 	"github.com/noderefit/noderefit/test/cluster"
 )
 
-// The agent is a service of its host, as packaging/systemd has it.
+// The agent is a service of its host, as in packaging/systemd.
 const (
 	agentUnit       = "machine-config-daemon.service"
 	agentKubeconfig = "/etc/machine-config-daemon/kubeconfig"
@@ -35,8 +35,8 @@ func (f *Fleet) StartAgents(ctx context.Context) error {
 	return nil
 }
 
-// StartAgent installs the agent as a service of the host, with a token such as a DaemonSet's pod on that node has, and
-// starts it. It comes back after each boot.
+// StartAgent installs the agent as a service of the host and starts it. The agent has the same token as a DaemonSet's
+// pod on that node. The service starts again after each boot.
 func (f *Fleet) StartAgent(ctx context.Context, n *Node) error {
 	_, kubeconfig, err := f.ServiceAccountConfig(ctx, api.Namespace, api.Daemon, n.Name)
 	if err != nil {
@@ -78,8 +78,8 @@ ExecStart=/usr/local/bin/machine-config-daemon run --root-mount=/ --kubeconfig=%
 	return err
 }
 
-// Rejoin makes a host a node again whose Node somebody deleted: its kubelet registers, it gets its labels, and its
-// agent a token that is good for the new Node.
+// Rejoin makes a host a node again after its Node was deleted. The kubelet registers, the node gets its labels, and the
+// agent gets a token for the new Node.
 func (f *Fleet) Rejoin(ctx context.Context, n *Node) error {
 	err := Until(ctx, n.Name+" is up", func(ctx context.Context) (bool, string, error) {
 		_, err := n.Output(ctx, "systemctl", "restart", "kubelet.service")
@@ -99,24 +99,24 @@ func (f *Fleet) Rejoin(ctx context.Context, n *Node) error {
 	return f.StartAgent(ctx, n)
 }
 
-// KillAgent kills the agent's head as the kernel would when memory is short; systemd starts another one.
+// KillAgent kills the agent's head as the kernel does when memory is short. systemd starts another head.
 func (n *Node) KillAgent(ctx context.Context) error {
 	_, err := n.Output(ctx, "systemctl", "kill", "--signal=SIGKILL", "--kill-whom=main", agentUnit)
 	return err
 }
 
-// Controller is a machine-config-controller that is started again when it ends, as a Deployment's pod is: one that has
-// lost its lease ends.
+// Controller is a machine-config-controller that is started again when it ends, like a Deployment's pod. A controller
+// ends when it loses its lease.
 type Controller struct {
 	stop  context.CancelFunc
 	ended chan struct{}
 	log   string
 }
 
-// restartDelay is how long after its end a controller is started again.
+// restartDelay is the time from a controller's end to its next start.
 const restartDelay = time.Second
 
-// StartController starts the controllers, with the rights of their service account. Several of them elect a leader.
+// StartController starts the controllers, with the rights of their service account. Several controllers elect a leader.
 func (f *Fleet) StartController(ctx context.Context) (*Controller, error) {
 	_, kubeconfig, err := f.ServiceAccountConfig(ctx, api.Namespace, api.Controller, "")
 	if err != nil {
@@ -156,13 +156,13 @@ func (f *Fleet) StartController(ctx context.Context) (*Controller, error) {
 	return c, nil
 }
 
-// Kill ends the controllers as a crash would, for good.
+// Kill ends the controllers for good, like a crash.
 func (c *Controller) Kill() {
 	c.stop()
 	<-c.ended
 }
 
-// Log is what the controllers have logged so far.
+// Log returns what the controllers have logged so far.
 func (c *Controller) Log() string {
 	text, err := os.ReadFile(c.log)
 	if err != nil {
@@ -171,7 +171,7 @@ func (c *Controller) Log() string {
 	return strings.TrimSpace(string(text))
 }
 
-// output runs a program to its end. That it fails is no error.
+// output runs a program to its end. A failing program is no error.
 func output(ctx context.Context, program string, args ...string) (string, int, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	text, err := cmd.CombinedOutput()
@@ -182,5 +182,5 @@ func output(ctx context.Context, program string, args ...string) (string, int, e
 	return string(text), cmd.ProcessState.ExitCode(), nil
 }
 
-// Controllers are all that were started, those that were killed too.
+// Controllers returns all controllers that were started, including those that were killed.
 func (f *Fleet) Controllers() []*Controller { return f.controllers }

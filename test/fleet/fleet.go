@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet is a cluster whose nodes are real: hosts of the host lab with the kubelet and the agent, a real control
-// plane, and our controllers beside it, all with the rights that packaging/ gives them and no others. The end-to-end
-// tests and the demo drive it as people drive a cluster.
+// Package fleet is a cluster with real nodes: hosts of the host lab with the kubelet and the agent. The control plane
+// is real, and our controllers run beside it. All have exactly the rights that packaging/ gives them. The end-to-end
+// tests and the demo use the cluster as people do.
 package fleet
 
 import (
@@ -21,15 +21,16 @@ import (
 	"github.com/noderefit/noderefit/test/node"
 )
 
-// Options say what a fleet is made of.
+// Options are the parts of a fleet.
 type Options struct {
-	// Bin has the project's programs, and Repository its files.
+	// Bin is the directory of the project's programs, and Repository that of its files.
 	Bin, Repository string
-	// Hosts are the names of the nodes that are real, Kwok those of nodes that kwok plays: room for what is drained.
+	// Hosts are the names of the real nodes. Kwok are the names of nodes that kwok simulates: they have room for drained
+	// pods.
 	Hosts, Kwok []string
-	// Labels are on every node.
+	// Labels are the labels of every node.
 	Labels map[string]string
-	// Verdict is how long a node may take to prove healthy after a boot: a minute if zero.
+	// Verdict is how long a node may take to prove healthy after a boot; 0: a minute.
 	Verdict time.Duration
 	// Audit counts requests; see cluster.Options.
 	Audit bool
@@ -54,7 +55,7 @@ type Node struct {
 // WorkerLabels make a node a worker.
 var WorkerLabels = map[string]string{api.NodeRole + api.PoolWorker: ""}
 
-// Start makes a fleet: its nodes are ready, nothing of ours runs yet.
+// Start makes a fleet: its nodes are ready, and none of our programs runs yet.
 func Start(ctx context.Context, base *lab.Base, options Options) (f *Fleet, err error) {
 	if options.Verdict == 0 {
 		options.Verdict = time.Minute
@@ -109,7 +110,7 @@ func (f *Fleet) host(ctx context.Context, base *lab.Base, name string) (*Node, e
 	return &Node{Node: n, Name: name}, nil
 }
 
-// Enlist makes one more host a node, once prepare has made of it what it shall be before its kubelet starts.
+// Enlist makes one more host a node. First prepare brings the host to the state in which its kubelet is to start.
 func (f *Fleet) Enlist(ctx context.Context, base *lab.Base, name string, prepare func(*Node) error) (*Node, error) {
 	n, err := f.host(ctx, base, name)
 	if err != nil {
@@ -122,8 +123,8 @@ func (f *Fleet) Enlist(ctx context.Context, base *lab.Base, name string, prepare
 	return n, f.Join(ctx, n.Host, name, f.options.Labels)
 }
 
-// install gives the cluster what packaging/ installs, except for the workloads: what would run in pods runs beside
-// them.
+// install installs what packaging/ installs, except for the workloads. The programs of these pods run beside the
+// cluster.
 func (f *Fleet) install(ctx context.Context) error {
 	_, err := f.Kubectl(ctx, "apply", "-k", filepath.Join(f.options.Repository, "packaging/kustomize/base"))
 	if err != nil {
@@ -134,7 +135,7 @@ func (f *Fleet) install(ctx context.Context) error {
 	return err
 }
 
-// Close ends everything and leaves nothing.
+// Close ends everything and removes all files.
 func (f *Fleet) Close() error {
 	var errs []error
 	for _, c := range f.controllers {

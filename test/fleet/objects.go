@@ -50,16 +50,16 @@ spec:
 `, name, maxUnavailable))
 }
 
-// Workload makes a deployment, spread over the nodes, that never has fewer than minAvailable ready pods while budgets
-// are honoured.
+// Workload makes a deployment that is spread over the nodes. As long as budgets are honoured, it always has at least
+// minAvailable ready pods.
 func (f *Fleet) Workload(ctx context.Context, name string, replicas, minAvailable int) error {
 	spread := fmt.Sprintf("topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, "+
 		"whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: %s}}}]", name)
 	return f.workload(ctx, name, replicas, spread, fmt.Sprintf("minAvailable: %d", minAvailable))
 }
 
-// workload makes a deployment and a disruption budget: where says on which nodes, budget how many pods may go, each as
-// a field in YAML.
+// workload makes a deployment and a disruption budget. where selects the nodes, and budget is how many pods may go.
+// Each is a field in YAML.
 func (f *Fleet) workload(ctx context.Context, name string, replicas int, where, budget string) error {
 	return f.Apply(ctx, fmt.Sprintf(`apiVersion: apps/v1
 kind: Deployment
@@ -92,10 +92,10 @@ spec:
 `, name, replicas, where, budget))
 }
 
-// poll is how often something is looked at again that is waited for.
+// poll is the interval at which a condition is checked.
 const poll = 200 * time.Millisecond
 
-// Until waits until done says so. last says, for the error, where things stand.
+// Until waits until done returns true. last describes the present state, for the error.
 func Until(ctx context.Context, what string, done func(context.Context) (ok bool, last string, err error)) error {
 	var last string
 	for {
@@ -117,7 +117,7 @@ func Until(ctx context.Context, what string, done func(context.Context) (ok bool
 	}
 }
 
-// WaitPool waits until the pool is as the condition wants it.
+// WaitPool waits until the pool meets the condition.
 func (f *Fleet) WaitPool(ctx context.Context, name, what string, condition func(*mcfgv1.MachineConfigPool) bool) error {
 	return Until(ctx, fmt.Sprintf("pool %s: %s", name, what), func(ctx context.Context) (bool, string, error) {
 		p, err := f.MachineConfigs.MachineconfigurationV1().MachineConfigPools().Get(ctx, name, metav1.GetOptions{})
@@ -128,7 +128,7 @@ func (f *Fleet) WaitPool(ctx context.Context, name, what string, condition func(
 	})
 }
 
-// Updated says that a pool has rendered and that every node of it is there.
+// Updated returns a condition: the pool is rendered, and every node has its configuration.
 func Updated(nodes int) func(*mcfgv1.MachineConfigPool) bool {
 	return func(p *mcfgv1.MachineConfigPool) bool {
 		return p.Spec.Configuration.Name != "" && p.Status.Configuration.Name == p.Spec.Configuration.Name &&
@@ -137,7 +137,7 @@ func Updated(nodes int) func(*mcfgv1.MachineConfigPool) bool {
 	}
 }
 
-// Condition is whether a condition of a pool is True.
+// Condition reports whether a condition of a pool is True.
 func Condition(p *mcfgv1.MachineConfigPool, kind mcfgv1.MachineConfigPoolConditionType) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == kind {
@@ -147,7 +147,7 @@ func Condition(p *mcfgv1.MachineConfigPool, kind mcfgv1.MachineConfigPoolConditi
 	return false
 }
 
-// Says is what a node says in its annotations.
+// Says returns what a node's annotations report.
 func (f *Fleet) Says(ctx context.Context, name string) (api.Node, *corev1.Node, error) {
 	n, err := f.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -157,7 +157,7 @@ func (f *Fleet) Says(ctx context.Context, name string) (api.Node, *corev1.Node, 
 	return says, n, err
 }
 
-// WaitNodeSays waits until a node is as the condition wants it.
+// WaitNodeSays waits until a node meets the condition.
 func (f *Fleet) WaitNodeSays(
 	ctx context.Context, name, what string, condition func(api.Node, *corev1.Node) bool,
 ) error {
@@ -170,7 +170,7 @@ func (f *Fleet) WaitNodeSays(
 	})
 }
 
-// Refit runs the plugin and returns what it printed.
+// Refit runs the plugin and returns its output.
 func (f *Fleet) Refit(ctx context.Context, args ...string) (string, int, error) {
 	return output(ctx, filepath.Join(f.options.Bin, "kubectl-refit"),
 		append([]string{"--kubeconfig", f.Kubeconfig}, args...)...)

@@ -13,7 +13,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Render waits until the pool's configuration is another one than before, and returns its name.
+// Render waits until the pool's configuration differs from before, and returns its name.
 func (f *Fleet) Render(ctx context.Context, pool, before string) (string, error) {
 	var name string
 	err := f.WaitPool(ctx, pool, "another configuration than "+before, func(p *mcfgv1.MachineConfigPool) bool {
@@ -23,7 +23,7 @@ func (f *Fleet) Render(ctx context.Context, pool, before string) (string, error)
 	return name, err
 }
 
-// Configuration is the pool's.
+// Configuration returns the pool's configuration.
 func (f *Fleet) Configuration(ctx context.Context, pool string) (string, error) {
 	p, err := f.MachineConfigs.MachineconfigurationV1().MachineConfigPools().Get(ctx, pool, metav1.GetOptions{})
 	if err != nil {
@@ -32,7 +32,7 @@ func (f *Fleet) Configuration(ctx context.Context, pool string) (string, error) 
 	return p.Spec.Configuration.Name, nil
 }
 
-// WaitAt waits until every node in the list has the configuration, serves, and has nothing more to do.
+// WaitAt waits until every listed node has the configuration, serves, and has nothing more to do.
 func (f *Fleet) WaitAt(ctx context.Context, config string, nodes ...string) error {
 	for _, name := range nodes {
 		err := f.WaitNodeSays(ctx, name, "at "+config+" and serving", func(says api.Node, n *corev1.Node) bool {
@@ -46,7 +46,7 @@ func (f *Fleet) WaitAt(ctx context.Context, config string, nodes ...string) erro
 	return nil
 }
 
-// Pinned makes a workload of one pod that only that node may run, under a budget that never lets it go.
+// Pinned makes a workload of one pod that can run on that node only. Its budget never lets the pod go.
 func (f *Fleet) Pinned(ctx context.Context, name, node string) error {
 	err := f.workload(ctx, name, 1, fmt.Sprintf("nodeSelector: {kubernetes.io/hostname: %s}", node), "maxUnavailable: 0")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/noderefit/noderefit/api"
 )
 
-// Availability is how many of certain objects served, seen from outside for as long as it looks.
+// Availability counts how many of certain objects serve, seen from outside until Least is called.
 type Availability struct {
 	mu      sync.Mutex
 	least   int
@@ -24,7 +24,7 @@ type Availability struct {
 	stop    context.CancelFunc
 }
 
-// WatchReady begins to look at the pods of a workload, which serve while they are ready.
+// WatchReady begins to watch the pods of a workload. A pod serves while it is ready.
 func (f *Fleet) WatchReady(ctx context.Context, workload string) *Availability {
 	factory := informers.NewSharedInformerFactoryWithOptions(f.Client, 0, informers.WithNamespace("default"),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "app=" + workload }))
@@ -34,8 +34,8 @@ func (f *Fleet) WatchReady(ctx context.Context, workload string) *Availability {
 	})
 }
 
-// WatchNodes begins to look at the nodes of a pool, which serve while nobody has cordoned them. Whether the kubelet is
-// heard of in time is no part of it: a machine that is busy with something else delays that.
+// WatchNodes begins to watch the nodes of a pool. A node serves while it is not cordoned. Late heartbeats of the
+// kubelet don't count: a busy machine delays them.
 func (f *Fleet) WatchNodes(ctx context.Context, pool string) *Availability {
 	factory := informers.NewSharedInformerFactoryWithOptions(f.Client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = api.NodeRole + pool }))
@@ -45,7 +45,7 @@ func (f *Fleet) WatchNodes(ctx context.Context, pool string) *Availability {
 	})
 }
 
-// watch returns when it knows how many serve now.
+// watch returns when it knows how many objects serve now.
 func watch(ctx context.Context, informer cache.SharedIndexInformer, serves func(any) bool) *Availability {
 	ctx, stop := context.WithCancel(ctx)
 	a := &Availability{least: -1, serving: map[types.UID]bool{}, serves: serves, stop: stop}
@@ -55,10 +55,10 @@ func watch(ctx context.Context, informer cache.SharedIndexInformer, serves func(
 		DeleteFunc: func(o any) { a.see(o, true) },
 	})
 	if err != nil {
-		panic(err) // an informer that was not started takes every handler
+		panic(err) // an informer that was not started accepts every handler
 	}
 	go informer.RunWithContext(ctx)
-	cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) // of the handler, which lags behind its informer
+	cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) // the handler's sync, which is later than the informer's
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.least = len(a.serving)
@@ -95,7 +95,7 @@ func ready(p *corev1.Pod) bool {
 	return false
 }
 
-// Least ends the look and returns the lowest number that served at one time.
+// Least ends the watch, and returns the lowest number of objects that served at one time.
 func (a *Availability) Least() int {
 	a.stop()
 	a.mu.Lock()

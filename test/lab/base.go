@@ -3,13 +3,13 @@
 // Package lab makes real hosts: a Debian tree as an ostree commit, deployed in a sysroot of its own and booted in a
 // container, with the lab as its firmware.
 //
-// The firmware reads the boot loader entries and boots the one with the highest version, so a reboot boots what ostree
-// made the default and nothing else. Pulling the plug is SIGKILL of everything that runs, at once. What a container
-// can't show are the real boot loader, the initramfs and what a disk loses that was never flushed; for these there are
-// virtual machines.
+// The firmware reads the boot loader entries and boots the entry with the highest version. So a reboot boots what
+// ostree made the default, and nothing else. Pulling the plug is SIGKILL for everything that runs, at once. A container
+// can't show three things: the real boot loader, the initramfs, and what a disk loses that was never flushed. Virtual
+// machines show these.
 //
-// A Base is built once a machine and cached. A Host is a private copy of it that costs a fraction of a second; and what
-// many hosts have in common besides is put on one, which is a Base for the others.
+// A Base is built once on a machine and cached. A Host is a private copy of the Base that takes a fraction of a second.
+// Anything else that many hosts have in common is put on one host, which then is a Base for the others.
 package lab
 
 import (
@@ -36,12 +36,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OS is the name of the operating system (ostree: the stateroot) that every host has.
+// OS is the name of the operating system (in ostree: the stateroot) of every host.
 const OS = "testos"
 
-// The commits. RefV1 is what a fresh host runs. RefV2 is in its repository too: another kernel, another
-// /usr/lib/testos/version, a changed default in /usr/etc/testos. RefV3, v1 with another version and the same kernel,
-// is only in the remote Remote.
+// The commits. RefV1 is the OS of a fresh host. RefV2 is in the host's repository too. It has another kernel, another
+// /usr/lib/testos/version, and a changed default in /usr/etc/testos. RefV3 is v1 with another version and the same
+// kernel. It is only in the remote Remote.
 const (
 	RefV1  = "os/test"
 	RefV2  = "os/test2"
@@ -49,10 +49,10 @@ const (
 	Remote = "lab"
 )
 
-// KernelArguments are those of a fresh host, without the ostree= that ostree adds.
+// KernelArguments are the kernel arguments of a fresh host, without the ostree= that ostree adds.
 var KernelArguments = []string{"root=LABEL=root", "rw", "console=ttyS0", "systemd.show_status=0"}
 
-// suite and packages are what the tree is made of, besides Debian's minimal base.
+// The tree is made of Debian's minimal base of this suite, and of packages.
 const suite = "trixie"
 
 var packages = []string{
@@ -63,10 +63,10 @@ var packages = []string{
 //go:embed tree.sh
 var treeScript []byte
 
-// recipe is raised when Base is built another way although packages and treeScript stay the same.
+// recipe is raised when Base is built in another way with the same packages and treeScript.
 const recipe = "1"
 
-// tools are the programs that the lab runs on this machine, and the Debian packages that have them.
+// tools are the programs that the lab runs on this machine, with the Debian packages that contain them.
 var tools = []struct{ program, debian string }{
 	{"systemd-nspawn", "systemd-container"},
 	{"mmdebstrap", "mmdebstrap"},
@@ -77,8 +77,8 @@ var tools = []struct{ program, debian string }{
 	{"journalctl", "systemd"},
 }
 
-// Available says why this machine can't run the lab: nil if it can. Missing programs are named with their Debian
-// packages.
+// Available returns the reason why this machine can't run the lab, nil if it can. The reason names missing programs
+// with their Debian packages.
 func Available() error {
 	if os.Geteuid() != 0 {
 		return errors.New("checking the host lab: it needs root")
@@ -112,7 +112,7 @@ func missingPackages() []string {
 	return missing
 }
 
-// Install installs, with apt-get, the packages whose programs are missing.
+// Install installs the Debian packages of missing programs with apt-get.
 func Install(ctx context.Context, log io.Writer) error {
 	if err := InstallPackages(ctx, log, missingPackages()); err != nil {
 		return fmt.Errorf("installing packages for the host lab: %w", err)
@@ -120,12 +120,12 @@ func Install(ctx context.Context, log io.Writer) error {
 	return nil
 }
 
-// InstallPackages installs Debian packages with apt-get; of none it does nothing.
+// InstallPackages installs Debian packages with apt-get. With an empty list it does nothing.
 func InstallPackages(ctx context.Context, log io.Writer, packages []string) error {
 	if len(packages) == 0 {
 		return nil
 	}
-	// They are not killed with this process: dpkg would be left in the middle.
+	// These commands are not killed with this process: dpkg would stop in the middle of its work.
 	if err := run(ctx, log, 0, nil, "apt-get", "update", "-q"); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func InstallPackages(ctx context.Context, log io.Writer, packages []string) erro
 	return run(ctx, log, 0, nil, append(install, packages...)...)
 }
 
-// Base is what every Host starts from. It is never changed once it is built.
+// Base is the start of every Host. A built Base is never changed.
 type Base struct {
 	cache   string
 	sysroot string
@@ -144,13 +144,13 @@ func newBase(cache, dir string) *Base {
 	return &Base{cache: cache, sysroot: filepath.Join(dir, "sysroot"), remote: filepath.Join(dir, "remote")}
 }
 
-// need is the Base that the tests of one process share.
+// need returns the Base that the tests of one process share.
 var need = sync.OnceValues(func() (*Base, error) {
 	return Prepare(context.Background(), "", os.Stderr)
 })
 
-// Need returns the Base, built if it must be. On a machine that can't run the lab the test is skipped with the reason;
-// with LAB=require in the environment it fails.
+// Need returns the Base, and builds it if necessary. On a machine that can't run the lab the test is skipped with the
+// reason; with LAB=require in the environment it fails.
 func Need(t testing.TB) *Base {
 	t.Helper()
 	Sources(t)
@@ -167,10 +167,10 @@ func Need(t testing.TB) *Base {
 	return base
 }
 
-// Prepare returns the Base, which it builds if cacheDir has none of the present recipe yet (about half a minute, most
-// of it downloading); log gets what the tools say meanwhile. An empty cacheDir means CacheDir. With LAB_INSTALL=1 in
-// the environment missing Debian packages are installed first. Whatever hosts of dead processes left behind in this
-// cache is removed.
+// Prepare returns the Base. If cacheDir has no Base of the present recipe yet, Prepare builds one. That takes about
+// half a minute, most of it for downloads; log gets the tools' output. An empty cacheDir means CacheDir. With
+// LAB_INSTALL=1 in the environment missing Debian packages are installed first. Prepare removes from this cache what
+// hosts of dead processes have left.
 func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error) {
 	if os.Getenv("LAB_INSTALL") == "1" && os.Geteuid() == 0 {
 		if err := Install(ctx, log); err != nil {
@@ -224,8 +224,8 @@ func Prepare(ctx context.Context, cacheDir string, log io.Writer) (*Base, error)
 	return newBase(cacheDir, dir), nil
 }
 
-// CacheDir is where the labs keep what they build: $NODEREFIT_LAB_CACHE, else /var/cache/noderefit-lab; who is not root
-// has it among what other programs cache.
+// CacheDir returns the directory for everything that the labs build: $NODEREFIT_LAB_CACHE, else
+// /var/cache/noderefit-lab. For users other than root the directory is in the user's own cache.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("NODEREFIT_LAB_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -237,7 +237,7 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "noderefit-lab"), err
 }
 
-// recipeKey names the Base that the present recipe makes.
+// recipeKey returns a name for the Base of the present recipe.
 func recipeKey() string {
 	digest := sha256.New()
 	fmt.Fprintln(digest, recipe, suite, packages, KernelArguments)
@@ -245,10 +245,10 @@ func recipeKey() string {
 	return "base-" + hex.EncodeToString(digest.Sum(nil))[:16]
 }
 
-// tree is where, below the directory of a build, the root file system grows.
+// tree is the directory of the root file system, below the directory of a build.
 const tree = "tree"
 
-// bootstrap is the command that makes the root file system.
+// bootstrap returns the command that makes the root file system.
 func bootstrap(at string) []string {
 	return []string{"mmdebstrap", "--variant=minbase", "--include=" + strings.Join(packages, ","),
 		"--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Install-Recommends \"false\"",
@@ -256,8 +256,8 @@ func bootstrap(at string) []string {
 		"--dpkgopt=path-exclude=/usr/share/doc/*", suite, at}
 }
 
-// build makes work/base: a sysroot with RefV1 deployed and RefV2 in its repository, and the archive that is the
-// remote. The first of its commands is bootstrap.
+// build makes work/base: a sysroot in which RefV1 is deployed, with RefV2 in its repository, and the archive that
+// serves as the remote. bootstrap is the first of its commands.
 func build(ctx context.Context, work string, bootstrap []string, log io.Writer) error {
 	tree, base := filepath.Join(work, tree), filepath.Join(work, "base")
 	sysroot, remote := filepath.Join(base, "sysroot"), filepath.Join(base, "remote")
@@ -309,9 +309,9 @@ func build(ctx context.Context, work string, bootstrap []string, log io.Writer) 
 	return nil
 }
 
-// removeBuild removes what a build has left, finished or not. Builds of earlier versions of the lab made their mounts
-// in this machine's own view, where one that was killed left them. Those places are the build's and nobody else's, so
-// they are unmounted.
+// removeBuild removes the files of a build, finished or not. Earlier versions of the lab made the mounts of a build in
+// this machine's own view, and a killed build left them there. These places belong to the build alone, so they are
+// unmounted.
 func removeBuild(work string) error {
 	real, err := realPath(work)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -334,23 +334,23 @@ func removeBuild(work string) error {
 	return RemoveTree(work)
 }
 
-// apart is what a tool is run by that may mount something: in mount and PID namespaces of its own. When it is killed,
-// or this process is, everything that it started is killed with it, and what it had mounted is gone with the last of
-// them.
+// apart starts a tool that may mount something, in mount and PID namespaces of its own. When the tool or this process
+// is killed, everything that the tool started is killed too. Its mounts end with the last of these processes.
 var apart = []string{"unshare", "--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--propagation=private",
 	"--"}
 
-// Run runs one tool of a build with its output in log, apart from this machine: it sees the machine's mounts, and what
-// it mounts itself is seen by what it starts and nobody else. Its environment is this process's with more in it. The
-// end of what it wrote is in the error.
+// Run runs one tool of a build, apart from this machine, with its output in log. The tool sees the machine's mounts.
+// Only the tool and its children see what it mounts itself. The tool gets this process's environment and the additions
+// in environment. An error has the end of the tool's output.
 func Run(ctx context.Context, log io.Writer, environment []string, argv ...string) error {
-	// The death of the thread that started a process counts as the parent's, so this one stays until it has ended.
+	// When the thread that started a process ends, the kernel treats this as the death of the parent. So the thread stays
+	// until the process has ended.
 	return elsewhere(func() error {
 		return run(ctx, log, syscall.SIGKILL, environment, append(slices.Clone(apart), argv...)...)
 	})
 }
 
-// run runs one tool, which gets the signal end when the thread that started it ends before it does.
+// run runs one tool. The tool gets the signal end if the thread that started it ends first.
 func run(ctx context.Context, log io.Writer, end syscall.Signal, environment []string, argv ...string) error {
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -366,14 +366,14 @@ func run(ctx context.Context, log io.Writer, end syscall.Signal, environment []s
 	return nil
 }
 
-// LockFile takes the lock on path, made if need be; closing the file gives it back, and so does the end of the
-// process.
+// LockFile takes the lock on path, and makes the file if necessary. The lock is released when the file is closed or the
+// process ends.
 func LockFile(ctx context.Context, path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	// flock can't be interrupted by a context, so it is asked for until it is granted.
+	// A context can't interrupt flock, so flock is called without blocking until it succeeds.
 	for {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -392,7 +392,7 @@ func LockFile(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// newID makes a name that no other host has, whichever process made it.
+// newID returns a name that no other host has, not even one of another process.
 func newID(name string) string {
 	return name + "-" + strings.ToLower(rand.Text()[:8])
 }

@@ -11,23 +11,24 @@ import (
 	"strings"
 )
 
-// Entry is a boot loader entry, read as a boot loader would.
+// Entry is a boot loader entry, as a boot loader reads it.
 type Entry struct {
-	Options    string // the kernel command line, ostree= included
+	Options    string // the kernel command line, with ostree=
 	Deployment string // OS/CHECKSUM.SERIAL
 	Dir        string // the deployment's directory, relative to the sysroot
 }
 
-// OS is the operating system that the entry boots.
+// OS returns the operating system that the entry boots.
 func (e Entry) OS() string {
 	os, _, _ := strings.Cut(e.Deployment, "/")
 	return os
 }
 
-// DefaultEntry is what a boot loader would boot from the disk at sysroot: the entry with the highest version.
+// DefaultEntry returns the entry that a boot loader would boot from the disk at sysroot, which is the entry with the
+// highest version.
 func DefaultEntry(sysroot string) (Entry, error) { return entry(sysroot, 0) }
 
-// entry is the one that has number n of the boot loader's, the default being 0.
+// entry returns entry number n in the boot loader's order; 0 is the default.
 func entry(sysroot string, n int) (Entry, error) {
 	found, err := readEntries(sysroot)
 	if err != nil {
@@ -40,7 +41,7 @@ func entry(sysroot string, n int) (Entry, error) {
 	return resolve(sysroot, found[n].options)
 }
 
-// loaded is what a boot loader has read of an entry.
+// loaded is what a boot loader has read from an entry.
 type loaded struct {
 	version int
 	options string
@@ -76,14 +77,14 @@ func readEntries(sysroot string) ([]loaded, error) {
 	return found, nil
 }
 
-// resolve finds the deployment that a kernel command line leads to.
+// resolve returns the deployment that a kernel command line boots.
 func resolve(sysroot, options string) (Entry, error) {
 	for _, option := range splitOptions(options) {
 		link, ok := strings.CutPrefix(option, "ostree=")
 		if !ok {
 			continue
 		}
-		// The link may lead over boot.0 or boot.1, which is itself a link that ostree swaps.
+		// The link may go through boot.0 or boot.1, which itself is a link that ostree swaps.
 		target, err := filepath.EvalSymlinks(filepath.Join(sysroot, link))
 		if err != nil {
 			return Entry{}, fmt.Errorf("resolving %s: %w", option, err)
@@ -105,8 +106,8 @@ func resolve(sysroot, options string) (Entry, error) {
 	return Entry{}, fmt.Errorf("reading boot loader entries: no ostree= in %q", options)
 }
 
-// splitOptions splits a kernel command line at spaces outside double quotes and keeps the quotes, so that the
-// arguments of PID 1 joined by spaces are the command line again.
+// splitOptions splits a kernel command line at spaces outside double quotes. It keeps the quotes, so that the arguments
+// of PID 1, joined by spaces, are the command line again.
 func splitOptions(options string) []string {
 	quoted := false
 	return strings.FieldsFunc(options, func(r rune) bool {

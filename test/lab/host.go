@@ -22,32 +22,34 @@ import (
 	"time"
 )
 
-// guestRemote is where a host finds the archive that its remote names.
+// guestRemote is the path on a host of the archive that the host's remote names.
 const guestRemote = "/run/lab/remote"
 
-// poll is how often a condition is looked at that nothing announces: an eighth of the quickest boot or less.
+// poll is the interval at which a condition is checked whose changes are not announced. It is at most an eighth of the
+// quickest boot.
 const poll = 10 * time.Millisecond
 
-// ErrOff is returned by what needs a running host when it is switched off.
+// ErrOff is the error of calls that need a running host, on a host that is switched off.
 var ErrOff = errors.New("the host is switched off")
 
-// Options are what hosts may differ in; the zero value is a host as Fedora CoreOS would have it.
+// Options are the settings in which hosts may differ. The zero value is a host like Fedora CoreOS.
 type Options struct {
-	// Name is for people, in the names of files, and the host name where Hostname is empty; "host" if empty.
+	// Name is used in texts and in the names of files, and is the host name where Hostname is empty. An empty Name means
+	// "host".
 	Name     string
 	Hostname string
-	// WritableSysroot mounts /sysroot and /boot read-write. Otherwise they are read-only, and ostree remounts them in a
+	// WritableSysroot mounts /sysroot and /boot read-write. Otherwise both are read-only, and ostree remounts them in a
 	// mount namespace of its own.
 	WritableSysroot bool
-	// HostNetwork leaves the host in this machine's network. Otherwise it has a loopback interface and nothing else, but
-	// for what Connect connects.
+	// HostNetwork leaves the host in this machine's network. Otherwise the host has only a loopback interface and what
+	// Connect connects.
 	HostNetwork bool
-	// Firmware is how long the host takes from one boot to the next, which on real machines is a minute or more: long
-	// enough to be missed. Nothing is lost by less where nobody waits for it.
+	// Firmware is the time from the end of one boot to the start of the next. On real machines this is a minute or more,
+	// so long that it can't be overlooked. A test that does not depend on this time may use less.
 	Firmware time.Duration
 }
 
-// Host is one machine. It is safe for concurrent use.
+// Host is one machine. A Host is safe for concurrent use.
 type Host struct {
 	base    *Base
 	dir     string
@@ -60,17 +62,18 @@ type Host struct {
 	changed chan struct{} // closed and replaced whenever something below changes
 	on      bool          // from power on to power off, reboots included
 	cut     bool          // the plug is pulled: no further boot
-	entry   int           // of the boot loader's, for the next boot
+	entry   int           // number of the boot loader's entry for the next boot
 	leader  int           // PID 1 of the running boot, as this process sees it; 0 between boots
 	up      bool          // the running boot answers on D-Bus
 	boots   int
 	booted  Entry
-	failure error // why the host went off by itself, other than a power off
+	failure error // the reason why the host went off by itself, except after a power off
 }
 
-// NewHost makes a host that is switched off, in dir, which it creates; an empty dir means one in the cache, which is
-// quickest. Close removes it. What the hosts have in common and never write (the objects of the repository, and /usr)
-// is hard-linked from the Base where the file system allows: nobody may remount /usr of a host and write into it.
+// NewHost makes a host in dir, which it creates. The host is switched off. An empty dir means one in the cache, which
+// is the quickest. Close removes the host. Hosts share files that no host writes: the objects of the repository, and
+// /usr. These are hard links to the Base where the file system allows. So a test must not remount /usr of a host and
+// write into it.
 func (b *Base) NewHost(ctx context.Context, dir string, options Options) (*Host, error) {
 	if options.Name == "" {
 		options.Name = "host"
@@ -97,7 +100,7 @@ func (b *Base) NewHost(ctx context.Context, dir string, options Options) (*Host,
 	return h, nil
 }
 
-// Boot makes a host as NewHost does, in the cache, and starts it.
+// Boot makes a host as NewHost does, in the cache, and starts the host.
 func (b *Base) Boot(ctx context.Context, options Options) (*Host, error) {
 	h, err := b.NewHost(ctx, "", options)
 	if err != nil {
@@ -109,7 +112,7 @@ func (b *Base) Boot(ctx context.Context, options Options) (*Host, error) {
 	return h, nil
 }
 
-// furnish copies the sysroot and makes what the firmware needs around it.
+// furnish copies the sysroot, and makes what the firmware needs around it.
 func (h *Host) furnish(ctx context.Context) error {
 	for _, dir := range []string{"empty", "boot", "boot.work"} {
 		if err := os.MkdirAll(filepath.Join(h.dir, dir), 0o755); err != nil {
@@ -144,18 +147,18 @@ func (h *Host) furnish(ctx context.Context) error {
 	return setImmutable(filepath.Join(h.Sysroot(), entry.Dir), true)
 }
 
-// Base is what the host is, for others to start from: with the name and the machine ID that each has to itself. The
-// host has never been on, is not changed any more, and closed when the last of the others has been made.
+// Base returns the host as a Base from which other hosts start. Each of these gets its own name and machine ID. The
+// host must never have been on, must not be changed any more, and is closed after the last of the others was made.
 func (h *Host) Base() *Base {
 	return &Base{cache: h.base.cache, sysroot: h.Sysroot(), remote: h.base.remote}
 }
 
-// Sysroot is the root of the host's disk as this machine sees it: ostree/, boot/.
+// Sysroot returns the root of the host's disk as this machine sees it: ostree/, boot/.
 func (h *Host) Sysroot() string { return filepath.Join(h.dir, "sysroot") }
 
-// HostPath says where this machine finds a path of the host, running or not. Paths outside /boot, /ostree, /sysroot
-// and what lives in /var are those of the deployment that is booted or, on a host that is off, of the one that would
-// be. /run and everything else that is not on the disk is not found.
+// HostPath returns the path on this machine of a path of the host, running or not. Paths outside /boot, /ostree,
+// /sysroot and /var are those of the booted deployment. On a host that is off, they are those of the deployment that
+// would boot. Paths that are not on the disk, such as /run, are not found.
 func (h *Host) HostPath(path string) string {
 	path = filepath.Clean("/" + path)
 	for _, place := range []struct{ at, on string }{
@@ -185,28 +188,28 @@ func (h *Host) HostPath(path string) string {
 	return filepath.Join(h.Sysroot(), entry.Dir, path)
 }
 
-// Boots is how many times the host has begun to boot.
+// Boots returns how many times the host has begun to boot.
 func (h *Host) Boots() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.boots
 }
 
-// BootedDeployment is the deployment of the latest boot as OS/CHECKSUM.SERIAL, "" before the first one.
+// BootedDeployment returns the deployment of the latest boot as OS/CHECKSUM.SERIAL, "" before the first boot.
 func (h *Host) BootedDeployment() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.booted.Deployment
 }
 
-// Kargs is the kernel command line of the latest boot, as the boot loader passed it.
+// Kargs returns the kernel command line of the latest boot, as the boot loader passed it.
 func (h *Host) Kargs() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.booted.Options
 }
 
-// Leader is PID 1 of the running host as this machine sees it, 0 if it is off.
+// Leader returns PID 1 of the running host as this machine sees it, 0 if the host is off.
 func (h *Host) Leader() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,8 +228,8 @@ func (h *Host) PowerOn() error {
 	return nil
 }
 
-// PowerOnFallback switches the host on as PowerOn does, with a boot loader that has counted the boots of its default
-// down: it boots the entry after it, this once.
+// PowerOnFallback switches the host on as PowerOn does, but with a boot loader whose counter for the default entry has
+// reached zero. For this one boot, the boot loader takes the entry after the default.
 func (h *Host) PowerOnFallback() error {
 	h.mu.Lock()
 	if !h.on {
@@ -249,8 +252,8 @@ func (h *Host) Start(ctx context.Context) error {
 	return err
 }
 
-// WaitBoot waits until boot number n, the first being 1, or a later one answers on D-Bus. Services may still be
-// starting. It fails when the host goes off.
+// WaitBoot waits until boot number n (the first is 1) or a later boot answers on D-Bus. Services may still be starting.
+// WaitBoot fails when the host goes off.
 func (h *Host) WaitBoot(ctx context.Context, n int) error {
 	err := h.wait(ctx, func() (bool, error) {
 		if h.boots >= n && h.up {
@@ -267,7 +270,7 @@ func (h *Host) WaitBoot(ctx context.Context, n int) error {
 	return nil
 }
 
-// WaitRunning waits until the start-up of the present boot is over, and returns what systemd says then: running, or
+// WaitRunning waits until the start-up of the present boot is over. It returns systemd's state then: running, or
 // degraded when something failed.
 func (h *Host) WaitRunning(ctx context.Context) (string, error) {
 	stdout, stderr, _, err := h.Exec(ctx, nil, "systemctl", "is-system-running", "--wait")
@@ -281,7 +284,7 @@ func (h *Host) WaitRunning(ctx context.Context) (string, error) {
 	return state, nil
 }
 
-// WaitOff waits until the host is off, by whatever way.
+// WaitOff waits until the host is off, for any reason.
 func (h *Host) WaitOff(ctx context.Context) error {
 	err := h.wait(ctx, func() (bool, error) { return !h.on, nil })
 	if err != nil {
@@ -293,7 +296,7 @@ func (h *Host) WaitOff(ctx context.Context) error {
 // Reboot asks systemd for an orderly reboot and waits as Start does.
 func (h *Host) Reboot(ctx context.Context) error {
 	next := h.Boots() + 1
-	// systemctl may be stopped with everything else before it can say how it went.
+	// The shutdown may stop systemctl before it can report a result.
 	_, stderr, exit, err := h.Exec(ctx, nil, "systemctl", "reboot", "--no-block")
 	if err != nil {
 		return fmt.Errorf("rebooting %s: %w", h.options.Name, err)
@@ -308,8 +311,8 @@ func (h *Host) Reboot(ctx context.Context) error {
 	return err
 }
 
-// PowerCut pulls the plug: everything that runs is killed at once, and the host stays off. It returns when nothing of
-// it is left running.
+// PowerCut pulls the plug: everything that runs is killed at once, and the host stays off. PowerCut returns when no
+// process of the host is left.
 func (h *Host) PowerCut() error {
 	h.mu.Lock()
 	if !h.on {
@@ -318,7 +321,8 @@ func (h *Host) PowerCut() error {
 	}
 	h.mu.Unlock()
 	h.update(func() { h.cut = true })
-	// A boot that is just being started isn't in the cgroup yet; so it is killed until the firmware has seen the end.
+	// The processes of a boot that is just beginning are not in the cgroup yet. So the cgroup is killed until the firmware
+	// has seen the end.
 	for {
 		if err := h.machine.kill(); err != nil {
 			return fmt.Errorf("pulling the plug of %s: %w", h.options.Name, err)
@@ -348,18 +352,18 @@ func (h *Host) Close() (err error) {
 	return err
 }
 
-// inside runs its arguments as a child, which is in the host's PID namespace, and ends as that ends. It stands between
-// because nsenter, when it forks itself, stops with a child that is stopped; and systemd stops every process before it
-// kills them at shutdown: nobody would be left to reap the child, and so the namespace and the host would never end.
-// The shell is the OS's own, whatever /usr/local has.
+// inside runs its arguments as a child in the host's PID namespace, and ends as the child ends. The shell is needed
+// because an nsenter that forks itself stops when its child is stopped. At shutdown systemd stops every process before
+// it kills them. Then no process would reap the child, and so the namespace and the host would never end. The shell is
+// the OS's own, not one from /usr/local.
 const inside = `"$@"; s=$?; [ $s -le 128 ] || kill -$((s - 128)) $$; exit $s`
 
-// Command is argv to be run on the host as root, with a clean environment in which TERM is ours: for the caller to
-// connect and to start. It fails at once with ErrOff on a host that is off.
+// Command returns a command that runs argv on the host as root, with a clean environment in which TERM is ours. The
+// caller connects and starts the command. On a host that is off, Command fails at once with ErrOff.
 //
-// What it runs has the capabilities that the host's root can have, and not this machine's: it can't set the clock or
-// load a module. The host's filter of system calls it has not; what that one refuses on top (the keyrings of the
-// machine, swap) is for the writer of a test to leave alone.
+// The command has the capabilities of the host's root, and not those of this machine: it can't set the clock or load a
+// module. The host's filter of system calls does not apply. So a test must not use what only that filter refuses: the
+// keyrings of the machine, and swap.
 func (h *Host) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 	leader := h.Leader()
 	if leader == 0 {
@@ -367,7 +371,7 @@ func (h *Host) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 	}
 	bounding, err := capabilities(leader)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-		err = ErrOff // it has ended a moment ago
+		err = ErrOff // the host has just gone off
 	}
 	if err != nil {
 		return nil, fmt.Errorf("running %s on %s: %w", argv[0], h.options.Name, err)
@@ -380,7 +384,7 @@ func (h *Host) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// capabilities are those that a process and what it starts can ever have, in the words of setpriv.
+// capabilities returns the capabilities that a process and its children can ever have, in the syntax of setpriv.
 func capabilities(pid int) (string, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -402,8 +406,8 @@ func capabilities(pid int) (string, error) {
 	return words.String(), nil
 }
 
-// Exec runs argv on the host as root, with a clean environment, and returns what it wrote and its exit status. That a
-// program fails is no error; -1 is the status of one that was killed, as when the host goes down under it.
+// Exec runs argv on the host as root, with a clean environment, and returns the output and the exit status. A failing
+// program is no error. The status of a killed program is -1, as when the host goes down meanwhile.
 func (h *Host) Exec(ctx context.Context, stdin io.Reader, argv ...string) (stdout, stderr []byte, exit int, err error) {
 	cmd, err := h.Command(ctx, argv...)
 	if err != nil {
@@ -411,7 +415,8 @@ func (h *Host) Exec(ctx context.Context, stdin io.Reader, argv ...string) (stdou
 	}
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
-	// The program is a child of what is started here, so the group has to go and not the one process.
+	// The program is a child of the process that is started here. So the whole group must be killed, and not only that
+	// process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
@@ -428,8 +433,8 @@ func (h *Host) Exec(ctx context.Context, stdin io.Reader, argv ...string) (stdou
 	return out.Bytes(), errs.Bytes(), 0, nil
 }
 
-// Output runs argv as Exec does and returns its standard output; that the program fails is an error that has its
-// standard error.
+// Output runs argv as Exec does, and returns the standard output. A failing program is an error that has its standard
+// error.
 func (h *Host) Output(ctx context.Context, argv ...string) (string, error) {
 	stdout, stderr, exit, err := h.Exec(ctx, nil, argv...)
 	if err != nil {
@@ -442,7 +447,7 @@ func (h *Host) Output(ctx context.Context, argv ...string) (string, error) {
 	return string(stdout), nil
 }
 
-// Journal is what all boots of the host have logged so far, running or not.
+// Journal returns what all boots of the host have logged so far, on a running host or not.
 func (h *Host) Journal(ctx context.Context) (string, error) {
 	output, err := exec.CommandContext(ctx, "journalctl", "--directory="+h.HostPath("/var/log/journal"),
 		"--no-pager", "--output=short-precise").Output()
@@ -452,7 +457,7 @@ func (h *Host) Journal(ctx context.Context) (string, error) {
 	return string(output), nil
 }
 
-// Console is what the boots of the host have written to the console.
+// Console returns what the boots of the host have written to the console.
 func (h *Host) Console() (string, error) {
 	text, err := os.ReadFile(filepath.Join(h.dir, "console.log"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -461,7 +466,7 @@ func (h *Host) Console() (string, error) {
 	return string(text), nil
 }
 
-// wait blocks until condition, called with the lock held after every change, is true or fails.
+// wait blocks until condition is true or fails. condition is called after every change, with the lock held.
 func (h *Host) wait(ctx context.Context, condition func() (bool, error)) error {
 	for {
 		h.mu.Lock()
@@ -479,7 +484,7 @@ func (h *Host) wait(ctx context.Context, condition func() (bool, error)) error {
 	}
 }
 
-// update changes the state and wakes whoever waits for it.
+// update changes the state and wakes all waiting calls.
 func (h *Host) update(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -488,10 +493,10 @@ func (h *Host) update(change func()) {
 	h.changed = make(chan struct{})
 }
 
-// The exit status of nspawn for a container that wants to boot again.
+// The exit status of nspawn when a container asks for another boot.
 const exitReboot = 133
 
-// firmware boots what the boot loader's entries say, again and again, until the host goes off.
+// firmware boots the entry that the boot loader's entries select, again and again until the host goes off.
 func (h *Host) firmware() {
 	var failure error
 	for failure == nil {
@@ -517,19 +522,19 @@ func (h *Host) firmware() {
 	h.update(func() { h.on, h.failure = false, failure })
 }
 
-// powerOnSelfTest passes the time until there is a boot loader. It returns false when the plug is pulled meanwhile.
+// powerOnSelfTest waits for the time that the firmware needs. It returns false when the plug is pulled meanwhile.
 func (h *Host) powerOnSelfTest() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), h.options.Firmware)
 	defer cancel()
 	return h.wait(ctx, func() (bool, error) { return h.cut, nil }) != nil
 }
 
-// nspawnScript is PID 1 of the namespaces around one boot: whoever kills it, or the process that started it, kills the
-// host with it, and every mount made here goes with the mount namespace.
+// nspawnScript is PID 1 of the namespaces around one boot. When it or the process that started it is killed, the host
+// is killed too. Every mount that is made here ends with the mount namespace.
 //
-// ostree freezes and thaws the file system of /boot. On an overlay that fails harmlessly (ostree falls back to
-// syncfs); on the directory itself it would freeze this machine's own disk, for good if the plug is pulled between
-// the two.
+// ostree freezes and thaws the file system of /boot. On an overlay the freezing fails harmlessly, and ostree falls back
+// to syncfs. On the directory itself it would freeze this machine's own disk, for ever if the plug is pulled between
+// the two steps.
 const nspawnScript = `
 set -e
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -552,7 +557,7 @@ systemd-nspawn "$@" &
 wait $! || exit $?
 `
 
-// boot boots the default entry and returns the container's exit status when it ends.
+// boot boots the default entry, and returns the container's exit status when the container ends.
 func (h *Host) boot() (int, error) {
 	h.mu.Lock()
 	number := h.entry
@@ -585,7 +590,7 @@ func (h *Host) boot() (int, error) {
 		CgroupFD:    int(cgroup.Fd()),
 		Setpgid:     true,
 	}
-	// The death of the thread that started a process counts as the parent's, so this one stays.
+	// When the thread that started a process ends, the kernel treats this as the death of the parent. So the thread stays.
 	started, ended := make(chan error), make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
@@ -593,7 +598,7 @@ func (h *Host) boot() (int, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			// What the error would say is in ProcessState.
+			// ProcessState has everything that the error would have.
 			_ = cmd.Wait()
 			close(ended)
 		}
@@ -611,7 +616,7 @@ func (h *Host) boot() (int, error) {
 	return cmd.ProcessState.ExitCode(), nil
 }
 
-// container is the command that boots an entry.
+// container returns the command that boots an entry.
 func (h *Host) container(entry Entry) *exec.Cmd {
 	const here = "/run/systemd/lab"
 	disk, root := here+"/sysroot", here+"/sysroot/"+entry.Dir
@@ -633,7 +638,7 @@ func (h *Host) container(entry Entry) *exec.Cmd {
 	env := []string{"PATH=" + os.Getenv("PATH"), "SYSTEMD_NSPAWN_LOCK=0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"}
 	var inherited []*os.File
 	if h.network != nil {
-		// As with --private-network the host is the master of its network, sysctls included.
+		// As with --private-network the host controls its network, including sysctls.
 		args = append(args, "--network-namespace-path=/run/systemd/network-namespace", "--capability=CAP_NET_ADMIN")
 		env = append(env, "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network")
 		inherited = append(inherited, h.network.namespace)
@@ -646,7 +651,7 @@ func (h *Host) container(entry Entry) *exec.Cmd {
 	return cmd
 }
 
-// follow finds the leader of the boot and sees it come up on D-Bus.
+// follow finds the leader of the boot, and waits until the boot answers on D-Bus.
 func (h *Host) follow(ended <-chan struct{}) {
 	leader := 0
 	for {

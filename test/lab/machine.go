@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// registered is what a host holds of this machine: a directory, and a cgroup while it runs. A file in the cache,
-// locked for as long as the process lives, says so, and lets whoever comes later remove what a killed process left.
+// registered is what a host uses of this machine: a directory, and a cgroup while the host runs. A file in the cache
+// records both, and is locked as long as the process lives. With that file, a later process can remove what a killed
+// process left.
 type registered struct {
 	id     string
 	dir    string
@@ -42,7 +43,7 @@ func register(cache, id, dir string) (registered, error) {
 		}
 	}
 	r.record = filepath.Join(cache, "hosts", id+".host")
-	// It gets its name only when it is locked: at no time does it look like a dead process's.
+	// The file gets its name only after it is locked. So it never looks like the file of a dead process.
 	r.lock, err = os.OpenFile(r.record+".new", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return registered{}, err
@@ -58,7 +59,8 @@ func register(cache, id, dir string) (registered, error) {
 	return r, nil
 }
 
-// remove gives everything back; nothing may run any more. The record goes last: what could not be removed is known.
+// remove removes everything; no process of the host may run any more. The record is removed last, so that it still
+// names what could not be removed.
 func (r registered) remove() error {
 	for _, step := range []func() error{
 		r.removeCgroup,
@@ -72,7 +74,7 @@ func (r registered) remove() error {
 	return r.lock.Close()
 }
 
-// removeStale removes what the hosts of dead processes left in this cache.
+// removeStale removes from this cache what the hosts of dead processes left.
 func removeStale(cache string) error {
 	records, err := filepath.Glob(filepath.Join(cache, "hosts", "*.host"))
 	if err != nil {
@@ -101,7 +103,7 @@ func removeStale(cache string) error {
 			return fmt.Errorf("removing what an earlier host left: %s is damaged", record)
 		}
 		r := registered{dir: dir, cgroup: cgroup, record: record, lock: lock}
-		// Each only after the one before it: nothing is removed under what still runs.
+		// Each step follows only if the step before succeeded: nothing may be removed while a process still uses it.
 		for _, step := range []func() error{r.kill, r.waitEmpty, r.remove} {
 			if err := step(); err != nil {
 				lock.Close()
@@ -112,7 +114,7 @@ func removeStale(cache string) error {
 	return nil
 }
 
-// cgroupRoot is where this machine has its unified cgroup hierarchy.
+// cgroupRoot returns the root of this machine's unified cgroup hierarchy.
 func cgroupRoot() (string, error) {
 	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		var stat unix.Statfs_t
@@ -134,7 +136,7 @@ func (r registered) makeCgroup() error {
 	return nil
 }
 
-// kill kills every process of the cgroup at once, if it is there.
+// kill kills every process of the cgroup at once, if the cgroup exists.
 func (r registered) kill() error {
 	err := os.WriteFile(filepath.Join(r.cgroup, "cgroup.kill"), []byte("1"), 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
@@ -143,7 +145,7 @@ func (r registered) kill() error {
 	return err
 }
 
-// waitEmpty waits until the cgroup has no process any more. The processes are dead or dying already.
+// waitEmpty waits until the cgroup has no process any more. The processes are already dead or dying.
 func (r registered) waitEmpty() error {
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(poll) {
 		events, err := os.ReadFile(filepath.Join(r.cgroup, "cgroup.events"))
@@ -162,7 +164,7 @@ func (r registered) waitEmpty() error {
 	}
 }
 
-// removeCgroup removes the cgroup and those below it.
+// removeCgroup removes the cgroup and the cgroups below it.
 func (r registered) removeCgroup() error {
 	var dirs []string
 	err := filepath.WalkDir(r.cgroup, func(path string, entry fs.DirEntry, err error) error {
@@ -185,11 +187,11 @@ func (r registered) removeCgroup() error {
 	return nil
 }
 
-// findLeader is the PID 1 of the container in the cgroup as this process sees it, or 0. It stands two PID namespaces
-// below us and is the first process of the lower one.
+// findLeader returns the PID 1 of the container in the cgroup as this process sees it, or 0. That process is two PID
+// namespaces below us, and is the first process of the lower one.
 func (r registered) findLeader() int {
 	leader := 0
-	// What can't be read is a process or a cgroup that has just gone.
+	// An unreadable entry is a process or a cgroup that has just ended.
 	_ = filepath.WalkDir(r.cgroup, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Name() != "cgroup.procs" {
 			return nil
@@ -236,9 +238,9 @@ func copySysroot(ctx context.Context, from, to string) error {
 	})
 }
 
-// sharable says whether a path below the sysroot is one that its host never writes: it only replaces or removes it.
+// sharable reports whether the host never writes to a path below the sysroot, but only replaces or removes it.
 func sharable(rel string) bool {
-	// Of any repository: programs have more of them in /var.
+	// This includes all repositories, because programs have more of them in /var.
 	if strings.Contains(rel, "/repo/objects/") {
 		return true
 	}
@@ -246,7 +248,7 @@ func sharable(rel string) bool {
 	return len(parts) == 7 && parts[1] == "deploy" && parts[3] == "deploy" && parts[5] == "usr"
 }
 
-// copyNode copies one directory (without what is in it), file or link with mode, owner and time.
+// copyNode copies one directory (without its entries), file or link, with mode, owner and time.
 func copyNode(from, to string, entry fs.DirEntry) error {
 	info, err := entry.Info()
 	if err != nil {
@@ -318,11 +320,11 @@ func setImmutable(dir string, on bool) error {
 	})
 }
 
-// setFlags changes the inode flags of an open file, where its file system has any.
+// setFlags changes the inode flags of an open file, if its file system supports them.
 func setFlags(file *os.File, change func(int) int) error {
 	flags, err := unix.IoctlGetInt(int(file.Fd()), unix.FS_IOC_GETFLAGS)
 	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil // ostree does without on such a file system, too
+		return nil // on such a file system ostree does not use the flags either
 	}
 	if err != nil {
 		return fmt.Errorf("reading the flags of %s: %w", file.Name(), err)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is what a host has instead of this machine's: a loopback interface, which lasts over its boots as a switch in
-// the next room would, and the wires that Connect has laid.
+// network is a host's own network. It has a loopback interface, which stays over reboots as an external switch would.
+// It also has the connections that Connect has made.
 type network struct {
 	namespace *os.File
 
@@ -44,7 +44,7 @@ func newNetwork() (*network, error) {
 	return n, nil
 }
 
-// elsewhere calls do on a thread of its own, which ends then: what do changes about its thread is no matter.
+// elsewhere calls do on a thread of its own, which then ends. So do may change its thread.
 func elsewhere(do func() error) error {
 	result := make(chan error)
 	go func() {
@@ -68,8 +68,8 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
 }
 
-// Connect lets whatever runs on the host, in any boot of it, reach a port of this machine's 127.0.0.1 at the very same
-// address. On a host that has this machine's network it does nothing.
+// Connect lets programs on the host, in each boot, reach a port of this machine's 127.0.0.1 at the same address. On a
+// host that has this machine's network, Connect does nothing.
 func (h *Host) Connect(port int) error {
 	if h.network == nil {
 		return nil
@@ -80,8 +80,8 @@ func (h *Host) Connect(port int) error {
 	return nil
 }
 
-// Unplug pulls the network cable out, or puts it back: without it every wire of Connect is dead. A host that has this
-// machine's network has no cable.
+// Unplug pulls the network cable out, or puts the cable back. Without the cable, no connection of Connect works. A host
+// that has this machine's network has no cable.
 func (h *Host) Unplug(out bool) {
 	if h.network != nil {
 		h.network.unplug(out)
@@ -116,7 +116,7 @@ func (n *network) connect(address string) error {
 	return nil
 }
 
-// carry carries one connection until either side has had enough of it.
+// carry carries one connection until either side ends it.
 func (n *network) carry(inside net.Conn, address string) {
 	if !n.keep(inside) {
 		return
@@ -130,7 +130,7 @@ func (n *network) carry(inside net.Conn, address string) {
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
 		both.Go(func() {
-			// Whatever ended this way, the other end is told so, as TCP would.
+			// When one direction ends, for any reason, the other side is told as TCP would tell it.
 			_, _ = io.Copy(way[1], way[0])
 			_ = way[1].(*net.TCPConn).CloseWrite()
 		})

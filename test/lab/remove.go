@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveTree removes a directory and what is in it, as os.RemoveAll does, and never what is mounted there: it refuses,
-// before it removes anything, where something is mounted at the directory or below it, and names the mount. A bind
-// mount counts as one, also of the same file system. Directories may be immutable, as those of deployments are.
+// RemoveTree removes a directory and its contents, as os.RemoveAll does, but never what is mounted there. If a mount is
+// at the directory or below, RemoveTree names the mount and refuses before it removes anything. A bind mount counts
+// too, also of the same file system. Directories may be immutable, as those of deployments are.
 //
-// All that a lab removes goes through it.
+// Everything that a lab removes is removed by RemoveTree.
 func RemoveTree(dir string) error {
 	dir, err := realPath(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,7 +42,7 @@ func RemoveTree(dir string) error {
 	return removeAt(parent, filepath.Base(dir))
 }
 
-// realPath resolves the links on the way to a directory, but not one that stands in its place.
+// realPath resolves the links on the way to a directory. It does not resolve a link in the directory's own place.
 func realPath(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -55,8 +55,8 @@ func realPath(path string) (string, error) {
 	return filepath.Join(parent, filepath.Base(path)), nil
 }
 
-// mountsBelow lists what is mounted in this process's view at a real path or below it. What was mounted last, or lies
-// deepest, is first: in this order it can be unmounted.
+// mountsBelow returns the mounts in this process's view at a real path or below. The latest or deepest mount comes
+// first, so that all can be unmounted in this order.
 func mountsBelow(dir string) ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -65,8 +65,8 @@ func mountsBelow(dir string) ([]string, error) {
 	return parseMounts(string(text), dir), nil
 }
 
-// parseMounts is mountsBelow of a mountinfo, as proc(5) describes it: the fifth field is where, with the bytes that
-// would end it in octal.
+// parseMounts returns the result of mountsBelow for a mountinfo, which proc(5) describes. The fifth field is the mount
+// point. Bytes that would end the field are in octal.
 func parseMounts(mountinfo, dir string) []string {
 	octal := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	var mounts []string
@@ -84,15 +84,15 @@ func parseMounts(mountinfo, dir string) []string {
 	return mounts
 }
 
-// removeAt removes a name of an open directory. A directory is opened without crossing into a mount, also one that came
-// a moment ago, and everything in it is removed by that handle.
+// removeAt removes a name in an open directory. It opens a directory without crossing into a mount, not even a mount
+// that has just appeared. It removes the entries by that handle.
 func removeAt(parent *os.File, name string) error {
 	path := filepath.Join(parent.Name(), name)
 	err := unix.Unlinkat(int(parent.Fd()), name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	// Of a directory it is EISDIR, and EPERM of one that is immutable.
+	// For a directory the error is EISDIR, and EPERM if the directory is immutable.
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return &fs.PathError{Op: "removing", Path: path, Err: err}
 	}

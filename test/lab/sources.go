@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Sources looks at every source once, within a test: the test cache keeps a result as long as nothing that a test has
-// looked at changes, and does not see what goes into a program that the test builds.
+// Sources reads the state of every source file once, within a test. Go's test cache keeps a result until something that
+// the test has read changes. It does not know what goes into a program that the test builds.
 func Sources(t testing.TB) {
 	t.Helper()
 	if err := sources(); err != nil {

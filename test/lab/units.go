@@ -9,7 +9,7 @@ import (
 	"github.com/noderefit/noderefit/systemd"
 )
 
-// Units are the services of the host, in whatever boot it is.
+// Units returns the services of the host, in its current boot.
 func (h *Host) Units() *systemd.Units {
 	return &systemd.Units{Connect: func(ctx context.Context) (*systemd.Manager, error) {
 		return systemd.ConnectAt(ctx, fmt.Sprintf("/proc/%d/root", h.Leader()))

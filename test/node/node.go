@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node is a lab host with the agent on it: what the suites, the demo and the benchmark drive.
+// Package node is a lab host with the agent on it. The suites, the demo and the benchmark drive it.
 package node
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// agent is where the host finds the program, as a package or the agent's pod would have put it there.
+// agent is the path of the program on the host. A package or the agent's pod would install it there too.
 const agent = "/var/usrlocal/bin/machine-config-daemon"
 
 // Build compiles the agent into dir as a static binary, with build tags, and returns its path.
@@ -48,13 +48,13 @@ func New(ctx context.Context, base *lab.Base, binary string, options lab.Options
 	return n, nil
 }
 
-// On puts the agent on a host, running or not.
+// On puts the agent on a host that is running or off.
 func On(h *lab.Host, binary string) (*Node, error) {
 	n := &Node{Host: h}
 	return n, n.put(binary, agent)
 }
 
-// PutRun puts the program that the command run of the agent becomes beside the agent on the host.
+// PutRun puts the program of the agent's command run on the host, beside the agent.
 func (n *Node) PutRun(binary string) error { return n.put(binary, agent+"-run") }
 
 func (n *Node) put(from, to string) error {
@@ -66,7 +66,7 @@ func (n *Node) put(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return err
 	}
-	// By a rename: a program that runs cannot be written to.
+	// A rename is needed because a running program cannot be written to.
 	if err := os.WriteFile(at+".new", data, 0o755); err != nil {
 		return err
 	}
@@ -82,13 +82,13 @@ func (n *Node) Document(name string, data []byte) (string, error) {
 	return at, os.WriteFile(n.HostPath(at), data, 0o600)
 }
 
-// Agent runs the agent on the host and returns what it printed and its exit code.
+// Agent runs the agent on the host, and returns its output and exit code.
 func (n *Node) Agent(ctx context.Context, args ...string) (stdout, stderr string, exit int, err error) {
 	out, errout, exit, err := n.Exec(ctx, nil, append([]string{agent}, args...)...)
 	return string(out), string(errout), exit, err
 }
 
-// Apply applies a document, with flags, and returns the result as the agent printed it.
+// Apply applies a document, with flags, and returns the result that the agent printed.
 func (n *Node) Apply(ctx context.Context, doc []byte, flags ...string) (*host.Result, int, error) {
 	at, err := n.Document("config.json", doc)
 	if err != nil {
@@ -108,7 +108,7 @@ func (n *Node) Apply(ctx context.Context, doc []byte, flags ...string) (*host.Re
 	return res, exit, nil
 }
 
-// Status asks the agent where the host is.
+// Status asks the agent for the host's state.
 func (n *Node) Status(ctx context.Context) (*host.Status, error) {
 	stdout, stderr, _, err := n.Agent(ctx, "status", "-o", "json")
 	if err != nil {
@@ -121,10 +121,10 @@ func (n *Node) Status(ctx context.Context) (*host.Status, error) {
 	return s, nil
 }
 
-// poll is how often a host is asked whether it has got somewhere.
+// poll is the interval at which a host is asked for its state.
 const poll = 200 * time.Millisecond
 
-// WaitState waits, over reboots, until the host runs, nothing is under way, and its state is one of states.
+// WaitState waits, over reboots, until the host runs, no operation is under way, and its state is one of states.
 func (n *Node) WaitState(ctx context.Context, states ...transaction.State) (*host.Status, error) {
 	var last string
 	for {

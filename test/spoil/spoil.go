@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spoil is a proxy before an API server that spoils some of the requests, as bad networks, balancers and
-// servers under load do. Which requests these are follows from a seed and their number.
+// Package spoil is a proxy in front of an API server. It spoils some of the requests, as bad networks, load balancers
+// and overloaded servers do. A seed and the number of a request decide whether the request is spoiled.
 package spoil
 
 import (
@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Delay is how long a request is held up that is only slow.
+// Delay is how long a slow request is delayed.
 const Delay = 4 * time.Second
 
 // The ways in which a request is spoiled.
@@ -34,15 +34,15 @@ const (
 	HTML      = "html"
 	Cut       = "cut"
 	Slow      = "slow"
-	// Done is that the request is carried out, and the client is told that it failed.
+	// Done carries out the request, and tells the client that it failed.
 	Done = "done, but 500"
 )
 
 var ways = []string{Fails, TooMany, Gone, Forbidden, HTML, Cut, Slow, Done}
 
-// Proxy stands before an API server. It is safe for concurrent use.
+// Proxy is a proxy in front of an API server. It is safe for concurrent use.
 type Proxy struct {
-	// Config reaches the API server through the proxy.
+	// Config is a configuration that reaches the API server through the proxy.
 	Config *rest.Config
 
 	percent int
@@ -56,7 +56,8 @@ type Proxy struct {
 	counts map[string]int
 }
 
-// Start has a proxy before the API server of config, which spoils so many of a hundred requests until Stop.
+// Start starts a proxy in front of the API server of config. Until Stop, the proxy spoils that percentage of the
+// requests.
 func Start(ctx context.Context, config *rest.Config, percent int, seed uint64) (*Proxy, error) {
 	transport, err := rest.TransportFor(config)
 	if err != nil {
@@ -83,21 +84,21 @@ func Start(ctx context.Context, config *rest.Config, percent int, seed uint64) (
 	return p, nil
 }
 
-// Stop ends the proxy, and all requests under way.
+// Stop ends the proxy, and all running requests.
 func (p *Proxy) Stop() error {
 	err := p.server.Close()
 	p.group.Wait()
 	return err
 }
 
-// Spoiled is how many requests there were, and how many of these were spoiled in each way.
+// Spoiled returns the number of requests, and how many of them were spoiled in each way.
 func (p *Proxy) Spoiled() (seen int, counts map[string]int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seen, maps.Clone(p.counts)
 }
 
-// way is how the next request is spoiled; empty: it is not.
+// way returns the way in which the next request is spoiled; empty: the request is not spoiled.
 func (p *Proxy) way() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +144,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// soon is the context of a request whose answer is not said: a watch would not end.
+// soon returns the context of a request whose answer is not sent to the client. Without the limit, a watch would not
+// end.
 func soon(r *http.Request) context.Context {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	context.AfterFunc(r.Context(), cancel)
@@ -157,7 +159,7 @@ func refuse(w http.ResponseWriter, code int, reason string) {
 		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"spoiled"}`, reason, code)
 }
 
-// cutter lets the first half of the first piece of an answer through.
+// cutter lets only the first half of the first piece of an answer through.
 type cutter struct {
 	http.ResponseWriter
 
@@ -175,14 +177,14 @@ func (c *cutter) Write(text []byte) (int, error) {
 	return n, errors.Join(err, http.NewResponseController(c.ResponseWriter).Flush(), errCut)
 }
 
-// unsaid is an answer that no client gets.
+// unsaid is an answer that the client never gets.
 type unsaid struct{ header http.Header }
 
 func (u *unsaid) Header() http.Header            { return u.header }
 func (u *unsaid) Write(text []byte) (int, error) { return len(text), nil }
 func (u *unsaid) WriteHeader(int)                {}
 
-// String sums up what was spoiled.
+// String sums up the spoiled requests.
 func (p *Proxy) String() string {
 	seen, counts := p.Spoiled()
 	var parts []string

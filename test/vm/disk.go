@@ -13,26 +13,27 @@ import (
 	"sync"
 )
 
-// blockSize is the smallest piece that the disk writes as a whole: a physical sector of most real ones.
+// blockSize is the smallest unit that the disk writes as a whole: a physical sector of most real disks.
 const blockSize = 4096
 
 type block = [blockSize]byte
 
-// disk is a disk with a volatile write cache: what was written is read back at once, and lasts only from the next flush
-// on. Below is a file that is never changed. It is safe for concurrent use.
+// disk is a disk with a volatile write cache. Written data is read back at once, and lasts only from the next flush on.
+// Below the disk is a file that is never changed. A disk is safe for concurrent use.
 type disk struct {
 	base *os.File
 	size int64
 
 	mu      sync.Mutex
-	durable map[int64]*block // by number; blocks are replaced, never written into, so that a copy of the map is a copy
-	cached  map[int64]*block // what a power cut takes
-	writes  int              // requests, flushes included
+	durable map[int64]*block // by number; blocks are never written to, so a copy of the map is enough
+	cached  map[int64]*block // lost in a power cut
+	writes  int              // requests, including flushes
 	flushes int
 	bytes   int64
-	// stop, where it is more than zero, is the write request that is never served: from then on the disk is silent.
+	// stop is the number of the write request that is never served, if more than zero. From that request on the disk is
+	// silent.
 	stop    int
-	stopped chan struct{} // closed when that is so
+	stopped chan struct{} // closed when the disk becomes silent
 }
 
 func newDisk(base *os.File, durable map[int64]*block) (*disk, error) {
@@ -46,7 +47,7 @@ func newDisk(base *os.File, durable map[int64]*block) (*disk, error) {
 	return d, nil
 }
 
-// current is what is read of a block, the cache included.
+// current returns the content of a block, including the cache.
 func (d *disk) current(number int64) (*block, error) {
 	if b := d.cached[number]; b != nil {
 		return b, nil
@@ -61,7 +62,7 @@ func (d *disk) current(number int64) (*block, error) {
 	return b, nil
 }
 
-// each calls do for every block that a range touches, with the part of the range's data that is in it.
+// each calls do for every block that a range touches, with that block's part of the data.
 func each(data []byte, offset int64, do func(number int64, within int, part []byte) error) error {
 	for len(data) > 0 {
 		within := int(offset % blockSize)
@@ -86,7 +87,7 @@ func (d *disk) read(data []byte, offset int64) error {
 	})
 }
 
-// request counts a write request; false says that the disk is silent.
+// request counts a write request. It returns false where the disk is silent.
 func (d *disk) request() bool {
 	if d.stop > 0 && d.writes+1 >= d.stop {
 		if d.writes < d.stop {
@@ -138,9 +139,9 @@ func (d *disk) keep(which func(number int64) bool) {
 	clear(d.cached)
 }
 
-// lose is the power cut, called when nobody writes any more. What was not flushed is gone; with a source, each block of
-// it has lasted or not as it says, because disks write in any order they like. It returns how many blocks were not
-// flushed, and how many of them are gone.
+// lose acts as a power cut, and is called when nothing writes any more. What was not flushed is lost. With a source,
+// which of these blocks last is random, because disks write in any order. lose returns the number of blocks that were
+// not flushed, and how many of them are lost.
 func (d *disk) lose(source *rand.Rand) (unflushed, lost int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -156,8 +157,8 @@ func (d *disk) lose(source *rand.Rand) (unflushed, lost int) {
 	return unflushed, lost
 }
 
-// silence makes the disk serve no write request from number n on, counted from the first of its life, and returns what
-// is closed when that one comes.
+// silence makes the disk serve no write request from number n on, counted from the disk's first request. The returned
+// channel is closed when request n comes.
 func (d *disk) silence(n int) <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,7 +179,7 @@ func (d *disk) traffic() Traffic {
 	return Traffic{d.writes, d.flushes, d.bytes}
 }
 
-// contents is what a flush would have made durable by now, which nobody may change.
+// contents returns what a flush would have made durable by now. The caller must not change the blocks.
 func (d *disk) contents() map[int64]*block {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -24,36 +24,37 @@ import (
 	"github.com/noderefit/noderefit/test/vm/wire"
 )
 
-// ErrDown is returned by what needs a machine that runs when it is off, or between two boots.
+// ErrDown is the error of calls that need a running machine, when the machine is off or between two boots.
 var ErrDown = errors.New("the machine does not run")
 
-// BootLimit is far longer than a boot takes, or an orderly reboot.
+// BootLimit is far longer than a boot or an orderly reboot takes.
 const BootLimit = 5 * time.Minute
 
-// slots are as many machines as run at a time: one a processor.
+// slots limit how many machines run at a time: one for each processor.
 var slots = make(chan struct{}, runtime.NumCPU())
 
-// Machine is one virtual machine. It is safe for concurrent use, but whoever switches it on and off should be one.
+// Machine is one virtual machine. A Machine is safe for concurrent use, but only one goroutine should switch it on and
+// off.
 type Machine struct {
 	image *Image
 	name  string
 	dir   string
 	disk  *disk
-	from  *Saved // what it resumes from when it is switched on the next time, nil to boot
-	// clock is what the hardware clock shows when the machine is switched on the next time, zero for the right time.
+	from  *Saved // the state that the next start resumes, nil to boot
+	// clock is the time that the hardware clock shows at the next start, zero for the right time.
 	clock time.Time
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced whenever something below changes
 	power    *power        // nil while it is off
-	boot     wire.Boot     // of the latest boot that said something
-	up       bool          // and it still runs
+	boot     wire.Boot     // of the latest boot that sent a message
+	up       bool          // that boot still runs
 	boots    int
 	number   uint32
 	commands map[uint32]*command
 }
 
-// power is what runs while a machine is on.
+// power has what runs while a machine is on.
 type power struct {
 	qemu     *exec.Cmd
 	ended    <-chan struct{} // closed when QEMU has ended
@@ -61,19 +62,19 @@ type power struct {
 	port     net.Conn
 	sending  sync.Mutex
 	monitor  *monitor
-	errors   bytes.Buffer // what QEMU says
+	errors   bytes.Buffer // QEMU's messages
 	diskDone chan error
 }
 
-// command is one that runs in the machine.
+// command is a command that runs in the machine.
 type command struct {
-	exit chan int // gets one status; closed without one when the machine went down
+	exit chan int // gets one status; closed without a status when the machine went down
 
 	mu             sync.Mutex
 	stdout, stderr io.Writer
 }
 
-// write hands on what the machine says, until whoever waited for the command has left.
+// write passes on what the machine sends, until the caller of the command stops waiting.
 func (c *command) write(kind wire.Kind, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,13 +91,13 @@ func (c *command) leave() {
 	c.stdout, c.stderr = io.Discard, io.Discard
 }
 
-// Saved is a machine that was stopped while it ran: memory and disk.
+// Saved is a machine that was stopped while it ran: its memory and disk.
 type Saved struct {
 	memory string // file
 	disk   map[int64]*block
 }
 
-// New makes a machine that is off: a fresh one, or one that will go on from where another was saved. Close removes it.
+// New makes a machine that is off. The machine is fresh, or resumes the state of a saved machine. Close removes it.
 func (i *Image) New(name string, from *Saved) (_ *Machine, err error) {
 	base, err := os.Open(filepath.Join(i.dir, "disk.img"))
 	if err != nil {
@@ -110,7 +111,7 @@ func (i *Image) New(name string, from *Saved) (_ *Machine, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("making machine %s: %w", name, err), base.Close())
 	}
-	// The path of a socket is short.
+	// The path of a socket must be short.
 	dir, err := os.MkdirTemp("", "noderefit-vm-")
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("making machine %s: %w", name, err), base.Close())
@@ -124,7 +125,7 @@ func (i *Image) Booted(ctx context.Context, name string) (*Machine, error) {
 	return i.Resume(ctx, name, i.booted)
 }
 
-// Resume makes a machine that goes on from where another was saved, and switches it on.
+// Resume makes a machine that resumes the state of a saved machine, and switches it on.
 func (i *Image) Resume(ctx context.Context, name string, from *Saved) (*Machine, error) {
 	m, err := i.New(name, from)
 	if err != nil {
@@ -136,7 +137,7 @@ func (i *Image) Resume(ctx context.Context, name string, from *Saved) (*Machine,
 	return m, nil
 }
 
-// update changes the state and wakes whoever waits for it.
+// update changes the state and wakes all waiting calls.
 func (m *Machine) update(change func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,7 +146,7 @@ func (m *Machine) update(change func()) {
 	m.changed = make(chan struct{})
 }
 
-// wait blocks until condition, called with the lock held after every change, is true or fails.
+// wait blocks until condition is true or fails. condition is called after every change, with the lock held.
 func (m *Machine) wait(ctx context.Context, condition func() (bool, error)) error {
 	for {
 		m.mu.Lock()
@@ -163,7 +164,7 @@ func (m *Machine) wait(ctx context.Context, condition func() (bool, error)) erro
 	}
 }
 
-// PowerOn switches the machine on and does not wait for the boot. It waits while as many others run as may.
+// PowerOn switches the machine on, and does not wait for the boot. It waits while the largest number of machines runs.
 func (m *Machine) PowerOn(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -247,7 +248,7 @@ func (m *Machine) launch(ctx context.Context) (_ *power, err error) {
 	return p, nil
 }
 
-// dial connects to a socket of QEMU's as soon as it is there.
+// dial connects to one of QEMU's sockets as soon as the socket exists.
 func (p *power) dial(ctx context.Context, path string) (net.Conn, error) {
 	for {
 		var dialer net.Dialer
@@ -271,7 +272,7 @@ func (p *power) send(message wire.Message) error {
 	return wire.Write(p.port, message)
 }
 
-// cut kills QEMU and returns when nothing of it is left.
+// cut kills QEMU, and returns when all of it has ended.
 func (p *power) cut() error {
 	var err error
 	if p.ended != nil {
@@ -281,7 +282,7 @@ func (p *power) cut() error {
 		}
 		<-p.ended
 	}
-	// QEMU's ends are closed already.
+	// QEMU's ends of the connections are already closed.
 	if p.disk != nil {
 		_ = p.disk.Close()
 	}
@@ -301,11 +302,11 @@ func (m *Machine) down(p *power) {
 		close(c.exit)
 		delete(m.commands, number)
 	}
-	// Nobody may be left to read what is being sent.
+	// A write could block for ever, because the reader may be gone.
 	_ = p.port.SetWriteDeadline(time.Now())
 }
 
-// listen takes what the machine says until it is off.
+// listen reads the machine's messages until the machine is off.
 func (m *Machine) listen(p *power) {
 	for in := wire.NewReader(p.port); ; {
 		message, err := in.Next()
@@ -364,7 +365,7 @@ func (m *Machine) Start(ctx context.Context) error {
 		return err
 	}
 	m.from = nil
-	if resumed { // its clock stands where it was
+	if resumed { // the clock of a resumed machine shows the time of the saving
 		_, err := m.Output(ctx, "date", "-u", "-s", "@"+strconv.FormatInt(time.Now().Unix(), 10))
 		return err
 	}
@@ -372,15 +373,15 @@ func (m *Machine) Start(ctx context.Context) error {
 	return err
 }
 
-// Boots is how many times the machine was seen to boot, or to go on from where it was saved.
+// Boots returns how many times the machine was seen to boot, or to resume.
 func (m *Machine) Boots() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.boots
 }
 
-// WaitBoot waits until boot number n, the first being 1, or a later one takes commands. Services may still be starting.
-// It fails when the machine goes off.
+// WaitBoot waits until boot number n (the first is 1) or a later boot takes commands. Services may still be starting.
+// WaitBoot fails when the machine goes off.
 func (m *Machine) WaitBoot(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, BootLimit, fmt.Errorf("it did not come up within %v", BootLimit))
 	defer cancel()
@@ -396,7 +397,7 @@ func (m *Machine) WaitBoot(ctx context.Context, n int) error {
 	return nil
 }
 
-// WaitRunning waits until the start-up of the present boot is over, and returns what systemd says then: running, or
+// WaitRunning waits until the start-up of the present boot is over. It returns systemd's state then: running, or
 // degraded when something failed.
 func (m *Machine) WaitRunning(ctx context.Context) (string, error) {
 	var stdout, stderr bytes.Buffer
@@ -423,8 +424,8 @@ func (m *Machine) Reboot(ctx context.Context) error {
 	return err
 }
 
-// Reset is the button of that name, or a watchdog: the machine begins anew at its firmware, whatever it is doing. What
-// the disk has stays.
+// Reset acts as the reset button, or as a watchdog: the machine starts again at its firmware, in any state. The content
+// of the disk stays.
 func (m *Machine) Reset() error {
 	m.mu.Lock()
 	p := m.power
@@ -438,13 +439,12 @@ func (m *Machine) Reset() error {
 	return nil
 }
 
-// Cut is what a power cut left of the disk.
+// Cut is the result of a power cut for the disk.
 type Cut struct {
-	Unflushed, Lost int // blocks that were written and not flushed, and those of them that are gone
+	Unflushed, Lost int // blocks that were written and not flushed, and how many of them are lost
 }
 
-// Cut kills the machine at once, and with it what its disk had not flushed: everything, or with a source the part that
-// it says.
+// Cut kills the machine at once. The disk loses what was not flushed: everything, or with a source a random part.
 func (m *Machine) Cut(source *rand.Rand) (Cut, error) {
 	m.mu.Lock()
 	p := m.power
@@ -464,11 +464,11 @@ func (m *Machine) Cut(source *rand.Rand) (Cut, error) {
 	return Cut{unflushed, lost}, nil
 }
 
-// Silence makes the disk serve no write request from number n on, counted from the first of its life (see Traffic), and
-// returns what is closed when that one comes. From then on the machine does nothing that lasts.
+// Silence makes the disk serve no write request from number n on, counted from the disk's first request (see Traffic).
+// The returned channel is closed when request n comes. From then on the machine does nothing that lasts.
 func (m *Machine) Silence(n int) <-chan struct{} { return m.disk.silence(n) }
 
-// Traffic is what the machine has written since it was made.
+// Traffic returns what the machine has written since it was made.
 func (m *Machine) Traffic() Traffic { return m.disk.traffic() }
 
 // Close switches the machine off and removes it.
@@ -477,8 +477,8 @@ func (m *Machine) Close() error {
 	return errors.Join(err, m.disk.base.Close(), lab.RemoveTree(m.dir))
 }
 
-// Run runs argv in the machine as root, with a clean environment, and returns its exit status. That a program fails is
-// no error; -1 is the status of one that was killed, as when the machine goes down under it.
+// Run runs argv in the machine as root, with a clean environment, and returns the exit status. A failing program is no
+// error. The status of a killed program is -1, as when the machine goes down meanwhile.
 func (m *Machine) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, argv ...string) (int, error) {
 	fail := func(err error) (int, error) {
 		return -1, fmt.Errorf("running %s on %s: %w", argv[0], m.name, err)
@@ -532,8 +532,8 @@ func (m *Machine) Run(ctx context.Context, stdin io.Reader, stdout, stderr io.Wr
 	}
 }
 
-// Output runs argv as Run does and returns its standard output; that the program fails is an error that has its
-// standard error.
+// Output runs argv as Run does, and returns the standard output. A failing program is an error that has its standard
+// error.
 func (m *Machine) Output(ctx context.Context, argv ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	exit, err := m.Run(ctx, nil, &stdout, &stderr, argv...)
@@ -561,7 +561,7 @@ func (m *Machine) Read(ctx context.Context, path string) (string, error) {
 	return m.Output(ctx, "cat", path)
 }
 
-// Console is what the boots of the machine have written to the console.
+// Console returns what the boots of the machine have written to the console.
 func (m *Machine) Console() (string, error) {
 	text, err := os.ReadFile(filepath.Join(m.dir, "console"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// What is used of the network block device protocol (NetworkBlockDevice/nbd, doc/proto.md), the fixed newstyle
+// The used part of the network block device protocol (NetworkBlockDevice/nbd, doc/proto.md): the fixed newstyle
 // handshake with one export. All numbers are big-endian.
 const (
 	nbdMagic        = 0x4e42444d41474943 // "NBDMAGIC"
@@ -48,7 +48,7 @@ const (
 // nbdMaxRequest is the longest request that a client may send by default.
 const nbdMaxRequest = 32 << 20
 
-// serveDisk serves one client until it goes or is cut off.
+// serveDisk serves one client until the client ends or is cut off.
 func serveDisk(conn net.Conn, d *disk) error {
 	defer conn.Close()
 	c := &nbdConn{in: bufio.NewReaderSize(conn, 256<<10), out: conn, disk: d}
@@ -56,7 +56,7 @@ func serveDisk(conn net.Conn, d *disk) error {
 	for err == nil && going {
 		going, err = c.serve()
 	}
-	// A client that is killed goes in the middle of anything.
+	// A killed client may end in the middle of anything.
 	for _, gone := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, gone) {
 			return nil
@@ -83,7 +83,7 @@ func (c *nbdConn) send(parts ...any) error {
 	return err
 }
 
-// shakeHands says whether requests follow.
+// shakeHands reports whether requests follow.
 func (c *nbdConn) shakeHands() (bool, error) {
 	if err := c.send(uint64(nbdMagic), uint64(nbdOptionMagic), uint16(nbdFixedNewstyle|nbdNoZeroes)); err != nil {
 		return false, err
@@ -138,8 +138,8 @@ func (c *nbdConn) shakeHands() (bool, error) {
 	}
 }
 
-// serve serves one request, and says whether another may follow. A write request that the disk no longer serves gets no
-// answer, and nor does anything after it.
+// serve serves one request, and reports whether another may follow. A write request that the disk no longer serves gets
+// no answer. The same holds for everything after it.
 func (c *nbdConn) serve() (bool, error) {
 	var request struct {
 		Magic       uint32

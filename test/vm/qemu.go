@@ -24,22 +24,22 @@ import (
 
 const emulator = "qemu-system-x86_64"
 
-// emulation is what always works. cmpxchg16b is left out because QEMU 7.2 gets it wrong at times, and then the kernel
-// panics. With rdrand the kernel has its random numbers at once: otherwise each boot is busy for them for a second or
-// two.
+// emulation works on every machine. cmpxchg16b is left out because QEMU 7.2 sometimes emulates it wrongly, and then the
+// kernel panics. With rdrand the kernel has its random numbers at once. Without it, each boot needs a second or two for
+// them.
 var emulation = []string{"-accel", "tcg", "-cpu", "qemu64,-cx16,+rdrand"}
 
 var virtualisation = []string{"-accel", "kvm", "-cpu", "host"}
 
-// hardware is what a machine is made of besides its processor.
+// hardware is the machine without its processor.
 var hardware = []string{"-machine", "q35", "-m", "512", "-smp", "1", "-display", "none", "-vga", "none",
 	"-no-user-config", "-nodefaults", "-device", "virtio-rng-pci"}
 
-// probePatience is how long a kernel may take to say that it runs where hardware runs it.
+// probePatience is how long a kernel may take, with hardware virtualisation, to report that it runs.
 const probePatience = 10 * time.Second
 
-// accelerator is how machines run here. That /dev/kvm is there says little: some can't boot a stock kernel. So one is
-// booted.
+// accelerator returns the arguments with which machines run on this computer. A /dev/kvm alone proves little, because
+// some can't boot a stock kernel. So accelerator boots one.
 func (i *Image) accelerator(ctx context.Context) (accel []string, err error) {
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		return emulation, nil
@@ -57,7 +57,7 @@ func (i *Image) accelerator(ctx context.Context) (accel []string, err error) {
 		"-append", "console=ttyS0 quiet lab.probe", "-serial", "file:"+console, "-no-reboot")
 	cmd := exec.CommandContext(probe, emulator, args...)
 	cmd.Stderr = giveUp(cancel)
-	// It ends by itself or is killed; either way what it wrote decides.
+	// QEMU ends by itself or is killed. In both cases its output decides.
 	_ = cmd.Run()
 	text, err := os.ReadFile(console)
 	if err == nil && strings.Contains(string(text), "noderefit: the kernel runs") {
@@ -67,8 +67,8 @@ func (i *Image) accelerator(ctx context.Context) (accel []string, err error) {
 	return emulation, nil
 }
 
-// giveUp reads what QEMU says, and is called when that is that the virtual processor is stuck: QEMU stays, and waits
-// for a debugger.
+// giveUp reads QEMU's output, and is called when QEMU reports that the virtual processor is stuck. QEMU does not end
+// then, but waits for a debugger.
 type giveUp func()
 
 func (g giveUp) Write(data []byte) (int, error) {
@@ -78,26 +78,26 @@ func (g giveUp) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// startProcess starts a program that ends with this process, whatever ends that, and returns what is closed when it
-// has.
+// startProcess starts a program that ends with this process, however this process ends. The returned channel is closed
+// when the program has ended.
 func startProcess(cmd *exec.Cmd) (<-chan struct{}, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	ended, started := make(chan struct{}), make(chan error)
 	go func() {
-		// The signal comes at the end of the thread that started it.
+		// The signal comes when the thread that started the program ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(ended)
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // whoever started it asks for the state
+			_ = cmd.Wait() // the caller asks for the state
 		}
 	}()
 	return ended, <-started
 }
 
-// monitor is QEMU's own interface, QMP.
+// monitor is QEMU's control interface, QMP.
 type monitor struct {
 	conn  net.Conn
 	mu    sync.Mutex
@@ -113,12 +113,12 @@ type monitorReply struct {
 	} `json:"error"`
 }
 
-// newMonitor takes a connection; event is called with each event, one after the other.
+// newMonitor uses a connection to QMP. It calls event for each event, one after the other.
 func newMonitor(conn net.Conn, event func(name string)) (*monitor, error) {
 	m := &monitor{conn: conn, reply: make(chan monitorReply), event: event}
 	in := bufio.NewScanner(conn)
 	in.Buffer(nil, 1<<20)
-	if !in.Scan() { // its greeting
+	if !in.Scan() { // QEMU's greeting
 		return nil, errors.Join(errors.New("connecting to QEMU: it went away"), in.Err())
 	}
 	go func() {
@@ -138,7 +138,7 @@ func newMonitor(conn net.Conn, event func(name string)) (*monitor, error) {
 	return m, m.do("qmp_capabilities", nil, nil)
 }
 
-// do gives a command and waits for its answer, which out gets.
+// do sends a command and waits for its answer, which is decoded into out.
 func (m *monitor) do(command string, arguments map[string]any, out any) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +161,7 @@ func (m *monitor) do(command string, arguments map[string]any, out any) error {
 	return nil
 }
 
-// until asks for a status again and again until it is none of those that will pass, and returns it.
+// until asks for a status until the status is not one of passing, and returns it.
 func (m *monitor) until(ctx context.Context, query string, passing ...string) (string, error) {
 	for {
 		var answer struct {

@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// Save stops the machine, which runs, and keeps what it is in a file, memory, for any number of machines that go on
-// from there. The machine is off then.
+// Save stops a running machine. It keeps the machine's memory in the file memory, from which any number of machines can
+// resume. The machine is off then.
 func (m *Machine) Save(ctx context.Context, memory string) (*Saved, error) {
 	fail := func(err error) (*Saved, error) { return nil, fmt.Errorf("saving %s: %w", m.name, err) }
 	m.mu.Lock()
@@ -46,8 +46,8 @@ func (m *Machine) Save(ctx context.Context, memory string) (*Saved, error) {
 	return saved, nil
 }
 
-// bootOnce returns a machine that has just booted. It is kept beside the image, for the version of QEMU and the
-// arguments that it was saved with: no other can go on from it.
+// bootOnce returns a saved machine that has just booted. The saved machine is kept beside the image, under a name for
+// the version of QEMU and its arguments: no other QEMU can resume it.
 func (i *Image) bootOnce(ctx context.Context) (*Saved, error) {
 	version, err := exec.CommandContext(ctx, emulator, "--version").Output()
 	if err != nil {
@@ -72,14 +72,14 @@ func (i *Image) bootOnce(ctx context.Context) (*Saved, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = m.Close() }() // there is nothing on it to lose
+	defer func() { _ = m.Close() }() // nothing on that machine is needed any more
 	if err := m.Start(ctx); err != nil {
 		return nil, err
 	}
 	if saved, err = m.Save(ctx, saved.memory); err != nil {
 		return nil, err
 	}
-	// It gets its name when all is there.
+	// The file gets its name when it is complete.
 	if file, err = os.Create(base + ".new"); err != nil {
 		return nil, err
 	}

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vm makes virtual machines: the hosts of the host lab with a real boot loader, kernel and initramfs, on a disk
-// that loses with a power cut whatever was not flushed.
+// Package vm makes virtual machines: the hosts of the host lab with a real boot loader, kernel and initramfs. Their
+// disk loses in a power cut everything that was not flushed.
 //
-// An Image is built once a machine and cached, with a Machine that has just booted in it: a copy of that runs within
-// seconds. Nothing of it needs hardware virtualisation, which is used where a probe shows that it works.
+// An Image is built once on a machine and cached, together with a Machine that has just booted. A copy of that Machine
+// runs within seconds. Hardware virtualisation is not needed, but is used where a probe shows that it works.
 //
-// The tests take minutes, and so run only where VM_TESTS is set: to require, and a machine that can't run them is a
-// failure, or to anything else, and they are skipped there. In short mode they are what every change has to pass: an
-// update, its ways back, and a few cuts.
+// The tests take minutes, so they run only where VM_TESTS is set. If it is "require", a machine that can't run the
+// tests is a failure. With any other value, the tests are skipped on such a machine. Short mode has the tests that
+// every change must pass: an update, its ways back, and a few cuts.
 package vm
 
 import (
@@ -32,14 +32,14 @@ import (
 	"github.com/noderefit/noderefit/test/programs"
 )
 
-// The OS images that a machine's repository has; a fresh machine runs RefV1. They are the host lab's commits with a
-// kernel; that of RefV2 has another initramfs, which leaves the version it is of in /run/testos/initramfs.
+// The OS images in a machine's repository. A fresh machine runs RefV1. Both are the host lab's commits with a kernel.
+// RefV2 has another initramfs, which writes its version to /run/testos/initramfs.
 const (
 	RefV1 = lab.RefV1
 	RefV2 = lab.RefV2
 )
 
-// Options say which machine it is. The zero value is the plainest: extlinux, a tree of hard links, no SELinux.
+// Options select the kind of machine. The zero value is the simplest: extlinux, a tree of hard links, no SELinux.
 type Options struct {
 	Loader    Loader
 	Composefs bool
@@ -50,13 +50,13 @@ type Options struct {
 type Loader string
 
 const (
-	// Extlinux boots the first of ostree's entries, whatever became of the boot before.
+	// Extlinux boots the first of ostree's entries, even after a boot that failed.
 	Extlinux Loader = ""
-	// GRUB counts boots as greenboot has it do, and boots the second entry when there were too many.
+	// GRUB counts boots as greenboot configures it, and boots the second entry after too many boots.
 	GRUB Loader = "grub"
 )
 
-// name is a word that tells one variant from another.
+// name returns a name for the variant.
 func (o Options) name() string {
 	words := []string{"vm"}
 	if o.Loader != Extlinux {
@@ -71,7 +71,7 @@ func (o Options) name() string {
 	return strings.Join(words, "-")
 }
 
-// environment is what image.sh is told of it.
+// environment returns the environment of image.sh.
 func (o Options) environment() []string {
 	loader := o.Loader
 	if loader == Extlinux {
@@ -92,11 +92,11 @@ func (o Options) environment() []string {
 //go:embed image.sh
 var imageScript []byte
 
-// suite is where the kernel comes from; the host lab's tree is of the same.
+// suite is the Debian suite of the kernel. The host lab's tree is of the same suite.
 const suite = "trixie"
 
-// tools are the programs that the lab runs besides the host lab's, or files that it takes, and the Debian packages that
-// have them.
+// tools are the programs and files that this lab needs besides the host lab's, with the Debian packages that contain
+// them.
 var tools = []struct{ program, debian string }{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"extlinux", "extlinux"},
@@ -107,7 +107,7 @@ var tools = []struct{ program, debian string }{
 	{"losetup", "mount"},
 }
 
-// find is exec.LookPath that looks where administrators' programs are, too, and knows files by their path.
+// find is exec.LookPath that also searches the directories of administrators' programs, and accepts a file by its path.
 func find(program string) (string, error) {
 	if filepath.IsAbs(program) {
 		_, err := os.Stat(program)
@@ -133,7 +133,7 @@ func missingPackages() []string {
 	return missing
 }
 
-// Available says why this machine can't run the lab: nil if it can.
+// Available returns the reason why this machine can't run the lab, nil if it can.
 func Available() error {
 	if err := lab.Available(); err != nil {
 		return err
@@ -148,7 +148,7 @@ func Available() error {
 	return nil
 }
 
-// Install installs, with apt-get, the packages whose programs are missing.
+// Install installs the Debian packages of missing programs with apt-get.
 func Install(ctx context.Context, log io.Writer) error {
 	if err := lab.Install(ctx, log); err != nil {
 		return err
@@ -159,20 +159,20 @@ func Install(ctx context.Context, log io.Writer) error {
 	return nil
 }
 
-// Image is what machines start from. It is never changed once it is built.
+// Image is the start of machines. A built Image is never changed.
 type Image struct {
 	options Options
-	dir     string // disk.img, vmlinuz, initramfs.img, and the saved machines
+	dir     string // disk.img, vmlinuz, initramfs.img, and saved machines
 	accel   []string
 	booted  *Saved
 	log     io.Writer
 }
 
-// needed has, for the tests of one process, a function by Options that prepares the Image once.
+// needed has, for the tests of one process, a function for each Options that prepares the Image once.
 var needed sync.Map
 
-// Need returns the Image of those options, built if it must be. It skips or fails the test as the package's comment
-// says.
+// Need returns the Image of those options, and builds it if necessary. It skips or fails the test as the package's
+// comment describes.
 func Need(t testing.TB, options Options) *Image {
 	t.Helper()
 	if os.Getenv("VM_TESTS") == "" {
@@ -195,9 +195,9 @@ func Need(t testing.TB, options Options) *Image {
 	return image
 }
 
-// Prepare returns the Image of those options, which it builds if the labs' cache has none of the present recipe yet:
-// about a minute where the host lab's base is there. log gets what the tools say meanwhile. With LAB_INSTALL=1 in the
-// environment missing Debian packages are installed first.
+// Prepare returns the Image of those options. If the labs' cache has no Image of the present recipe yet, Prepare builds
+// one. That takes about a minute where the host lab's base exists; log gets the tools' output. With LAB_INSTALL=1 in
+// the environment missing Debian packages are installed first.
 func Prepare(ctx context.Context, options Options, log io.Writer) (*Image, error) {
 	if os.Getenv("LAB_INSTALL") == "1" && os.Geteuid() == 0 {
 		if err := Install(ctx, log); err != nil {
@@ -241,7 +241,7 @@ func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer
 	if err != nil {
 		return nil, err
 	}
-	// A host that never runs lends its repository.
+	// The repository is that of a host that never runs.
 	host, err := base.NewHost(ctx, "", lab.Options{Name: "vm-image", HostNetwork: true})
 	if err != nil {
 		return nil, err
@@ -275,7 +275,7 @@ func prepare(ctx context.Context, base *lab.Base, options Options, log io.Writer
 	return image, err
 }
 
-// build makes the image in work, and gives it its name when it is whole.
+// build makes the image in work, and gives it its name when it is complete.
 func (i *Image) build(ctx context.Context, repo, guest, work string) error {
 	if err := lab.RemoveTree(work); err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command up builds the control plane that the tests run, and has one up until it is interrupted.
+// Command up builds the control plane that the tests run, and runs one until it is interrupted.
 package main
 
 import (
@@ -36,7 +36,7 @@ func run(ctx context.Context, build bool, nodes int) error {
 	if err != nil || build {
 		return err
 	}
-	// As long as on most clusters: no node here reboots, and there may be many of them.
+	// The period is that of most clusters: no node here reboots, and the cluster may have many nodes.
 	c, err := cluster.Start(ctx, cluster.Options{
 		Controllers: true, Scheduler: true, Kwok: true, GracePeriod: 40 * time.Second,
 	})

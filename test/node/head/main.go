@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command head is the head of an agent without a cluster: it drives the hands of a lab host as the DaemonSet's pod
+// Command head is the head of an agent without a cluster. It drives the hands of a lab host as the DaemonSet's pod
 // does.
 //
 //	head pod|host VERB [flags]   from a pod with the host at /rootfs and no capability, or from the host itself
-//	head stall ADDRESS           a server of images that takes connections and never answers; start is the same, for
-//	                             what has to look like upstream's agent
+//	head stall ADDRESS           a server of images that accepts connections and never answers; start does the same,
+//	                             for what has to look like upstream's agent
 package main
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/noderefit/noderefit/transaction"
 )
 
-// Answer is what a verb came to.
+// Answer is the result of a verb.
 type Answer struct {
 	Status       *host.Status       `json:"status,omitempty"`
 	Plan         *plan.Plan         `json:"plan,omitempty"`
@@ -41,7 +41,7 @@ type Answer struct {
 	Error        string             `json:"error,omitempty"`
 	// Kind is the type of the error: refused, unreachable, drift, rolledBack, cancelled, or "" for any other.
 	Kind string `json:"kind,omitempty"`
-	// Took are the times of each turn, in milliseconds, and Ran how many commands the host ran for them.
+	// Took are the times of each turn, in milliseconds. Ran is the number of commands that the host ran for them.
 	Took []float64 `json:"took"`
 	Ran  int       `json:"ran"`
 }
@@ -70,8 +70,8 @@ func run(args []string) error {
 	return drive("/", args[1], args[2:])
 }
 
-// pod runs this program again with what the DaemonSet's pod has: a root of its own with nothing but the program, /proc
-// and the host at /rootfs, user root, and no capability at all.
+// pod runs this program again in the environment of the DaemonSet's pod. Its root has only the program, /proc, and the
+// host at /rootfs. Its user is root without any capability.
 func pod() error {
 	runtime.LockOSThread()
 	self, err := os.Executable()
@@ -105,17 +105,17 @@ func pod() error {
 	return syscall.Exec("/head", os.Args, append(os.Environ(), inPod+"=1"))
 }
 
-// Watching is where the host is told that watch watches.
+// Watching is the file that shows the host that watch is watching.
 const Watching = "/run/head-watches"
 
-// watch compares the host, waits until something that was compared is touched, and compares it again.
+// watch compares the host, waits until a compared path is touched, and compares the host again.
 func watch(ctx context.Context, h *hands.Client, mount string) (*host.Verification, error) {
 	v, err := h.Verify(ctx)
 	if err != nil {
 		return nil, err
 	}
 	h.Watch(append(v.Paths, Watching))
-	// Until its own file is seen, nothing is watched.
+	// The watch works once it notices this program's own file.
 	for seen := false; !seen; {
 		if err := os.WriteFile(filepath.Join(mount, Watching), nil, 0o600); err != nil {
 			return nil, err
