@@ -154,6 +154,13 @@ func TestWhenChoresAreDue(t *testing.T) {
 		"an OS is left over":      {"unstage", func(_ *Head, v *situation) { v.host.Staged = digestB }, 0},
 		"it could not be removed": {"unstage", func(h *Head, v *situation) { v.host.Staged, h.way.unstageAt = digestB, then.Add(soon) }, soon},
 		"compared":                {"verify", func(*Head, *situation) {}, verifyPace},
+		"another configuration": {"verify", func(h *Head, _ *situation) {
+			h.o.Monitor, h.drift.known, h.drift.config = &hands.Client{}, true, cfgB
+		}, 0},
+		"another configuration, which was compared in vain": {"verify", func(h *Head, v *situation) {
+			h.o.Monitor, h.drift.known, h.drift.config = &hands.Client{}, true, cfgB
+			h.compared = v.host.Config.Committed
+		}, verifyPace},
 		"nothing is committed":    {"verify", func(_ *Head, v *situation) { v.host.Config.Committed = "" }, never},
 		"on its way":              {"verify", func(h *Head, _ *situation) { h.phase = PhaseStage }, never},
 		"while it is delivered":   {"verify", func(h *Head, _ *situation) { h.running[choreDeliver] = true }, never},

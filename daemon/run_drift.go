@@ -154,7 +154,8 @@ func (h *Head) compares(v *situation) bool {
 
 // verifyDue returns when the host is compared: soon where the paths of another configuration are watched.
 func (h *Head) verifyDue(v *situation) time.Time {
-	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.host.Config.Committed
+	other := h.o.Monitor != nil && h.drift.known && h.drift.config != v.host.Config.Committed &&
+		h.compared != v.host.Config.Committed
 	if other && h.verifyAt.After(v.now.Add(touchDebounce)) {
 		return v.from(h.compares(v), v.now)
 	}
@@ -162,6 +163,7 @@ func (h *Head) verifyDue(v *situation) time.Time {
 }
 
 func (h *Head) verify(ctx context.Context, v *situation) {
+	h.compared = v.host.Config.Committed
 	h.run(ctx, phaseVerify, v.node.Desired, func(ctx context.Context, e *jobEnd) (err error) {
 		e.drift, err = h.o.Verifier.Verify(ctx)
 		return err

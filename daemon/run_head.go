@@ -95,9 +95,11 @@ type Head struct {
 	askAt     time.Time
 	blind     *failure
 
-	way       way
-	job       *job
-	verifyAt  time.Time
+	way      way
+	job      *job
+	verifyAt time.Time
+	// compared is the configuration that was committed when the last comparison began. One that failed keeps its pace.
+	compared  string
 	drift     driftState
 	delivery  deliveryState
 	ahead     aheadState

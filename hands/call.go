@@ -166,7 +166,8 @@ func (c *call) run(ctx context.Context) (*outcome, error) {
 		dir := path.Clean("/" + handoverOf(s.Environment))
 		other, err := c.noteIn(dir)
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // that command has reported, and is about to end
+		case errors.Is(err, fs.ErrNotExist) && path.Dir(dir) == handoversDir:
+			// That command has reported, and is about to end.
 		case c.verb.Joins && other == c.note:
 			return c.await(ctx, dir, s.Invocation)
 		case c.verb.Outlives:

@@ -5,6 +5,7 @@ package render
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	mcfgv1 "github.com/openshift/api/machineconfiguration/v1"
@@ -158,7 +159,7 @@ func questions(in input, kinds []*optionalKind, since time.Time) []question {
 		case !is:
 		case k.watching:
 			out = append(out, question{d.name, when(named(in.sources(), d.what) || d.what == "" && len(lost) > 0)})
-		case k.gvk.Group == mcfgv1.GroupName && named(lost, d.what):
+		case strings.HasSuffix(d.name, "."+mcfgv1.GroupName) && named(lost, d.what):
 			out = append(out, question{d.name, since})
 		}
 	}

@@ -152,6 +152,11 @@ func TestAControllerThatBeginsRendersNothingOfAPart(t *testing.T) {
 			made: long - time.Hour, renders: other, missing: []string{definitions["ImageTagMirrorSet"].name},
 			kinds: map[string]bool{"ImageDigestMirrorSet": true, "ImageTagMirrorSet": false},
 		},
+		"a cluster that has no kind of mirrors": {
+			config: whole, pool: long, sources: []string{"50-a", "99-worker-generated-registries"}, selected: []string{"50-a"},
+			made: long - time.Hour, renders: other, kinds: map[string]bool{"ImageDigestMirrorSet": false, "ImageTagMirrorSet": false},
+			missing: []string{definitions["ImageDigestMirrorSet"].name, definitions["ImageTagMirrorSet"].name},
+		},
 		"what KubeletConfigs made says less": {
 			config: whole, pool: long, sources: []string{"50-a", kubelet}, selected: []string{"50-a", kubelet}, made: recent, renders: other,
 			kinds: map[string]bool{kindKubeletConfig: true}, says: "kubeletconfigs",

@@ -15,7 +15,7 @@ import (
 )
 
 // Hang has the API server ask a webhook that does not answer about all writes of resources that fit a condition in CEL.
-// Each such write is refused after a second. The function that Hang returns removes the webhook; so does the test's end.
+// Each such write is refused after a second. The returned function removes the webhook, and so does the test's end.
 func (c *Cluster) Hang(t testing.TB, group, version, condition string, resources ...string) (end func()) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
