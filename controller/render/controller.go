@@ -190,9 +190,8 @@ func (r *reconciler) reconcilePool(ctx context.Context, name string) error {
 	pool := &mcfgv1.MachineConfigPool{}
 	if err := r.cached.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
 		if apierrors.IsNotFound(err) {
+			// whole and rested stay: a pool that is made again with its definition may go on from them.
 			forget(name)
-			delete(r.whole, name)
-			delete(r.rested, name)
 			return nil
 		}
 		return fmt.Errorf("reading MachineConfigPool/%s: %w", name, err)

@@ -177,7 +177,7 @@ func TestANodeThatCanNotStageStaysBehindAndServes(t *testing.T) {
 	l.mustPolicy("careful", `{"pools":["worker"],"approval":{"required":true},"staging":{"maxConcurrent":1}}`)
 	l.inForce("careful")
 	l.target("worker", configB)
-	l.heldBy("worker", "NeedsApproval", "staged on 2 of 2 nodes, and waits for an approval; w-1 could not stage it")
+	l.heldBy("worker", "NeedsApproval", "staged on 2 of 2 nodes, and waits for an approval; not staged on w-1")
 	// As a CI job does it.
 	l.change("worker", fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, api.ApprovedKey,
 		`{"config":"`+configB+`","digest":"`+osX+`","by":"ci/42","since":"2026-03-01T00:00:00Z"}`))
