@@ -64,7 +64,7 @@ type definitionWatch struct {
 	elected <-chan struct{}
 	ruled   map[string]bool
 	said    []string
-	missing        *prometheus.GaugeVec
+	missing *prometheus.GaugeVec
 }
 
 // newDefinitionWatch has to run before the controllers look for kinds.

@@ -23,7 +23,7 @@ func TestDefinitionsThatWentAreCountedAndOneThatComesLateEndsTheProcess(t *testi
 	api := definitionsOf(t, &served, &broken)
 	d := &definitionWatch{
 		api: api, log: logr.Discard(), served: map[string]bool{},
-		absent:  map[string]bool{"rolloutpolicies": true, "nodehooks": true}, ruled: map[string]bool{},
+		absent: map[string]bool{"rolloutpolicies": true, "nodehooks": true}, ruled: map[string]bool{},
 		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "missing", Help: "of the test"}, []string{"resource"}),
 	}
 	needed := []string{"machineconfigs", "machineconfigpools", "machineconfignodes"}
