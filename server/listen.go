@@ -27,7 +27,7 @@ const (
 
 // Bounded returns a listener for a server whose connections need a bounded memory. Where the connections are too many,
 // the connection goes that loses least. First go connections that ask for nothing, then those whose clients have not
-// got on for longest. Connections that wait for this server go last.
+// got on for longest. Connections that have just come, or wait for this server, go last.
 //
 // A new machine is served in a moment. So a connection that does not get on is left over, or its client does not read.
 // No number of such connections keeps a new machine waiting, or a slow machine from its answer. Addresses have no bound
@@ -78,14 +78,19 @@ func (s standing) idle(now time.Time, grace time.Duration) bool {
 
 // before reports whether a connection has to go before another.
 func (s standing) before(other standing, now time.Time, grace time.Duration) bool {
-	if idle := s.idle(now, grace); idle != other.idle(now, grace) {
+	idle := s.idle(now, grace)
+	if idle != other.idle(now, grace) {
 		return idle
 	}
-	if s.working != other.working {
-		return other.working
+	if blameless := s.blameless(); !idle && blameless != other.blameless() {
+		return !blameless
 	}
 	return s.moved.Before(other.moved)
 }
+
+// blameless reports whether the client is not the cause of the wait: the client has just come, or the server makes the
+// answer. Among these the oldest goes first, so that no number of waiting clients keeps a new client out.
+func (s standing) blameless() bool { return s.working || s.state == http.StateNew }
 
 // Accept waits for a client. A connection that loses least is closed where there is no room.
 func (b *bounded) Accept() (net.Conn, error) {

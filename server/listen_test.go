@@ -266,7 +266,7 @@ func TestTheConnectionThatLosesLeastGoesFirst(t *testing.T) {
 	longer.moved = now.Add(-time.Hour)
 	for name, c := range map[string]struct{ first, second standing }{
 		"stalled before one whose answer is made":   {ago(http.StateActive, 2*time.Second), working},
-		"just come before one whose answer is made": {ago(http.StateNew, time.Second/2), working},
+		"waiting before just come":                  {working, ago(http.StateNew, time.Second/2)},
 		"the one that waits longest for its answer": {longer, working},
 		"answered before stalled":                   {ago(http.StateIdle, 0), ago(http.StateActive, time.Minute)},
 		"answered before just come":                 {ago(http.StateIdle, 0), ago(http.StateNew, time.Second/2)},
