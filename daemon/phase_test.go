@@ -148,7 +148,7 @@ var words = map[string]func(*situation, word){
 			retry: then.Add(time.Second)}
 	},
 	"cordon": func(v *situation, w word) {
-		if v.hold = map[string]drain.Hold{"theirs": drain.Theirs}[w.text]; w.text == "ours" {
+		if v.hold = map[string]drain.Hold{"theirs": drain.Theirs, "lost": drain.Lost}[w.text]; w.text == "ours" {
 			v.cordoned()
 		}
 	},

@@ -196,8 +196,8 @@ func (e *Engine) commitRevision(r *Record, rev Revision) {
 	r.setState(Done, "", now)
 }
 
-// keepDocument keeps the configuration under its digest; the caller syncs. A document that is already there has the
-// same content.
+// keepDocument keeps the configuration under its digest; the caller syncs. A document that is already there means the
+// same node. Under another name its bytes differ, and it is written again.
 func (e *Engine) keepDocument(u Update) error {
 	if err := e.Root.MkdirAll(configsDir, 0o700); err != nil {
 		return fmt.Errorf("keeping configuration: %w", err)
