@@ -31,14 +31,9 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 	if err != nil {
 		return "", err
 	}
-	// Outside of the module: go test would take a file in there for an input of the test, and its build for a change.
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
 	sum := sha256.Sum256([]byte(root + "\n" + strings.Join(flags, "\n")))
-	shared := filepath.Join(cache, "noderefit-programs", hex.EncodeToString(sum[:6]))
-	if err := os.MkdirAll(shared, 0o755); err != nil {
+	shared, err := place(hex.EncodeToString(sum[:6]))
+	if err != nil {
 		return "", err
 	}
 	name := path.Base(folder)
@@ -62,6 +57,20 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 	}
 	to := filepath.Join(dir, name)
 	return to, install(ctx, built, to)
+}
+
+// place makes a directory for shared programs. It is outside of the module: go test would take a file in there for an
+// input of the test, and each build for a change.
+func place(name string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err == nil {
+		dir := filepath.Join(cache, "noderefit-programs", name)
+		if err = os.MkdirAll(dir, 0o755); err == nil {
+			return dir, nil
+		}
+	}
+	dir := filepath.Join(os.TempDir(), "noderefit-programs", name) // no home, or one that is read-only
+	return dir, os.MkdirAll(dir, 0o755)
 }
 
 // All builds all programs of cmd/ into dir.
