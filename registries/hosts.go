@@ -120,13 +120,9 @@ func UnsafeHosts(before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return ""
 	}
-	old, err := parseHosts(before)
-	if err != nil {
-		return "its current contents do not parse (" + err.Error() + ")"
-	}
-	changed, err := parseHosts(after)
-	if err != nil {
-		return "its new contents do not parse (" + err.Error() + ")"
+	old, changed, wrong := both(before, after, parseHosts)
+	if wrong != "" {
+		return wrong
 	}
 	for _, key := range slices.Sorted(maps.Keys(union(old.rest, changed.rest))) {
 		if !reflect.DeepEqual(old.rest[key], changed.rest[key]) {

@@ -21,6 +21,18 @@ func (r *registry) pull(m mirror) string {
 	return all
 }
 
+// both reads a file as it is and as it is to be. wrong names the one that does not parse.
+func both[T any](before, after []byte, parse func([]byte) (T, error)) (old, changed T, wrong string) {
+	old, err := parse(before)
+	if err != nil {
+		return old, changed, "its current contents do not parse (" + err.Error() + ")"
+	}
+	if changed, err = parse(after); err != nil {
+		return old, changed, "its new contents do not parse (" + err.Error() + ")"
+	}
+	return old, changed, ""
+}
+
 // Unsafe returns the part of a change of registries.conf that could change the source of an image which a running pod
 // may pull again; "" for a safe change. An image pulled by digest is the same from every mirror, so more mirrors for
 // digests are safe. A missing file counts as empty. The texts name registries and keys, never other contents.
@@ -28,13 +40,9 @@ func Unsafe(before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return ""
 	}
-	old, err := Parse(before)
-	if err != nil {
-		return "its current contents do not parse (" + err.Error() + ")"
-	}
-	changed, err := Parse(after)
-	if err != nil {
-		return "its new contents do not parse (" + err.Error() + ")"
+	old, changed, wrong := both(before, after, Parse)
+	if wrong != "" {
+		return wrong
 	}
 	// Short names are looked up in this order. With additions only at the end, every name is found in the same place as
 	// before.

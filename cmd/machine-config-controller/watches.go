@@ -118,8 +118,8 @@ func (w *watches) note(kind string) (string, time.Time, bool) {
 	return kind, f.since, tell
 }
 
-// unreadableKind reports whether an error is of a kind that can not be read. A watch that ends is none, nor is the
-// definition of a kind that was read before and is gone: for that there is another metric.
+// unreadableKind reports whether an error means that a kind cannot be read. The end of a watch is no such error. Nor is a
+// missing definition of a kind that was read before: noderefit_definition_missing reports that.
 func unreadableKind(err error, read bool) bool {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),

@@ -18,7 +18,7 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/noderefit/noderefit/test/lab"
 )
 
 const module = "github.com/noderefit/noderefit"
@@ -31,20 +31,22 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(root + "\n" + strings.Join(flags, "\n")))
-	shared, err := place(hex.EncodeToString(sum[:6]))
+	// Outside of the module: go test would take a file in there for an input of the test, and each build for a change.
+	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
+	sum := sha256.Sum256([]byte(root + "\n" + strings.Join(flags, "\n")))
+	shared := filepath.Join(cache, "noderefit-programs", hex.EncodeToString(sum[:6]))
+	if err := os.MkdirAll(shared, 0o755); err != nil {
+		return "", err
+	}
 	name := path.Base(folder)
-	lock, err := os.OpenFile(filepath.Join(shared, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := lab.LockFile(ctx, filepath.Join(shared, name+".lock"))
 	if err != nil {
 		return "", err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return "", fmt.Errorf("waiting for another build of %s: %w", folder, err)
-	}
 	built := filepath.Join(shared, name)
 	args := slices.Concat([]string{"build"}, flags, []string{"-o", built, module + "/" + folder})
 	cmd := exec.CommandContext(ctx, "go", args...)
@@ -57,20 +59,6 @@ func Build(ctx context.Context, dir, folder string, flags ...string) (string, er
 	}
 	to := filepath.Join(dir, name)
 	return to, install(ctx, built, to)
-}
-
-// place makes a directory for shared programs. It is outside of the module: go test would take a file in there for an
-// input of the test, and each build for a change.
-func place(name string) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err == nil {
-		dir := filepath.Join(cache, "noderefit-programs", name)
-		if err = os.MkdirAll(dir, 0o755); err == nil {
-			return dir, nil
-		}
-	}
-	dir := filepath.Join(os.TempDir(), "noderefit-programs", name) // no home, or one that is read-only
-	return dir, os.MkdirAll(dir, 0o755)
 }
 
 // All builds all programs of cmd/ into dir.

@@ -162,9 +162,10 @@ func TestNothingIsWrittenBackWhileSomebodyHoldsTheNode(t *testing.T) {
 	if c := n.host.Counts(); c[fakehost.Repair] != 0 {
 		t.Fatalf("%v", c)
 	}
-	// The policy and the Node come by two watches, in any order. A head that starts has read both.
+	// The policy and the Node come by two watches, in any order. What is found later shows that the policy has come.
 	n.policy(n.a, `{"policy":"repair","paused":true}`)
-	n.restart()
+	n.host.Drift(changed("/etc/test.conf"), changed("/etc/later.conf"))
+	n.wait("drifted further", func(_ *corev1.Node, a api.Node) bool { return a.Drift.Count() == 2 })
 	n.patch(`{"spec":{"unschedulable":null}}`)
 	time.Sleep(2 * time.Second) //nolint:forbidigo // as above
 	if c := n.host.Counts(); c[fakehost.Repair] != 0 {
