@@ -167,7 +167,7 @@ func TestWhenChoresAreDue(t *testing.T) {
 		"while it is repaired":    {"verify", func(h *Head, _ *situation) { h.job = &job{phase: phaseRepair} }, never},
 		"nothing has drifted":     {"repair", func(*Head, *situation) {}, never},
 		"a file has drifted":      {"repair", func(h *Head, _ *situation) { h.drift.known, h.drift.items = true, drifted }, 0},
-		"somebody holds the node": {"repair", func(h *Head, v *situation) { h.drift.known, h.drift.items, v.hold = true, drifted, drain.Theirs }, never},
+		"a person holds the node": {"repair", func(h *Head, v *situation) { h.drift.known, h.drift.items, v.hold = true, drifted, drain.Theirs }, never},
 		"a force file":            {"repair", func(h *Head, v *situation) { h.drift.known, h.drift.forced, v.hold = true, true, drain.Theirs }, 0},
 		"a repair was refused": {"repair", func(h *Head, _ *situation) {
 			h.drift.known, h.drift.items, h.drift.after = true, drifted, then.Add(soon)

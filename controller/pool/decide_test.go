@@ -80,7 +80,7 @@ func node(t *testing.T, text string) progress.Node {
 
 type setup struct {
 	pool           string // worker where empty
-	target         string // B where empty, and - is none
+	target         string // empty: B; "-": the pool has no target
 	paused         bool
 	maxUnavailable string
 	annotations    map[string]string

@@ -344,7 +344,7 @@ func TestWhileADefinitionIsAwayNothingOfLessIsRendered(t *testing.T) {
 	if pending := out.conditions[0]; pending.Status != corev1.ConditionTrue || !strings.Contains(pending.Message, "is missing") {
 		t.Errorf("%+v", pending)
 	}
-	// Somebody who goes back by a pin does not wait.
+	// A person who goes back by a pin does not wait.
 	in = input{pool: pool, rendering: good, pin: &api.Pin{Config: "rendered-worker-x", From: "rendered-worker-later"}}
 	in.hold([]string{"CustomResourceDefinition/x is missing"}, nil)
 	if out := decide(in); out.target != "rendered-worker-x" {

@@ -193,8 +193,8 @@ func (s *seating) of(pool *mcfgv1.MachineConfigPool) []*seat {
 	return seats
 }
 
-// refused reports whether something else has the place of an object, or comes to it first. refused notes that in the
-// object's Verdict.
+// refused reports whether another object has the name of the MachineConfig at an object's place, or gets the place
+// first. refused notes the reason in the object's Verdict.
 func (s *seating) refused(pool *mcfgv1.MachineConfigPool, seats []*seat, i int) bool {
 	o := seats[i]
 	name := s.name(pool, o.number)
