@@ -26,17 +26,17 @@ import (
 )
 
 const (
-	// watchErrorsApart is longer than the time between two tries to read a kind: half a minute to wait and the minute
-	// after which the API server gives up.
+	// watchErrorsApart is longer than the time between two tries to read a kind. client-go waits for half a minute, and
+	// the API server gives up after a minute.
 	watchErrorsApart = 3 * time.Minute
-	// watchToldAfter is how long a kind can not be read before people are told.
+	// watchToldAfter is how long reading a kind has to fail before an event and the log report the failure.
 	watchToldAfter = time.Minute
-	// eventError is how many bytes of an error an event has, which takes 1,024 in all.
+	// eventError is the number of bytes of an error in an event. The text of an event has at most 1,024 bytes.
 	eventError = 700
 )
 
-// watches know the kinds that can not be read. While a kind was never read, the leader decides nothing; a kind that
-// can not be read any more stays what the controllers have read before.
+// watches collects the kinds that cannot be read. As long as a kind was never read, the leader decides nothing. After a
+// first reading, the controllers keep the objects of the last reading.
 type watches struct {
 	events events.EventRecorder
 	log    logr.Logger
@@ -47,13 +47,13 @@ type watches struct {
 	failing map[string]watchFailure
 }
 
-// watchFailure is since when a kind can not be read, when that was last tried, and whether people were told.
+// watchFailure has the begin of a kind's failures, the time of the last failure, and whether an event reported them.
 type watchFailure struct {
 	since, last time.Time
 	told        bool
 }
 
-// newWatches is made before the manager, which has the recorder of events and the log.
+// newWatches returns watches without events and log. The manager brings both later: see tell.
 func newWatches() *watches {
 	return &watches{
 		now: time.Now, failing: map[string]watchFailure{},
@@ -62,15 +62,15 @@ func newWatches() *watches {
 	}
 }
 
-// tell gives the watches what they tell people with.
+// tell sets the recorder of events and the log.
 func (w *watches) tell(mgr ctrl.Manager) {
 	w.events, w.log = mgr.GetEventRecorder("machineconfigcontroller-watches"), mgr.GetLogger()
 }
 
-// Describe is prometheus'.
+// Describe implements prometheus.Collector.
 func (w *watches) Describe(to chan<- *prometheus.Desc) { to <- w.gauge }
 
-// Collect is prometheus'.
+// Collect implements prometheus.Collector.
 func (w *watches) Collect(to chan<- prometheus.Metric) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +81,7 @@ func (w *watches) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// failed is told of each try to list or to watch a kind that has failed.
+// failed handles the error of a list or a watch of a kind.
 func (w *watches) failed(ctx context.Context, r *toolscache.Reflector, err error) {
 	toolscache.DefaultWatchErrorHandler(ctx, r, err)
 	read := r.LastSyncResourceVersion() != ""
@@ -103,7 +103,7 @@ func (w *watches) failed(ctx context.Context, r *toolscache.Reflector, err error
 		"reading %s fails since %s; %s: %s", kind, at, effect, message.Cut(message.OneLine(err.Error()), eventError))
 }
 
-// note remembers a failure, and reports since when there are such, and whether to tell people for the first time.
+// note remembers a failure. It returns the kind, the begin of the kind's failures, and whether to report them now.
 func (w *watches) note(kind string) (string, time.Time, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,8 +118,8 @@ func (w *watches) note(kind string) (string, time.Time, bool) {
 	return kind, f.since, tell
 }
 
-// unreadableKind reports whether an error means that a kind cannot be read. The end of a watch is no such error. Nor is a
-// missing definition of a kind that was read before: noderefit_definition_missing reports that.
+// unreadableKind reports whether an error means that a kind cannot be read. The end of a watch is no such error. Nor is
+// a missing definition of a kind that was read before: noderefit_definition_missing reports that.
 func unreadableKind(err error, read bool) bool {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
@@ -131,7 +131,7 @@ func unreadableKind(err error, read bool) bool {
 	return true
 }
 
-// watchedKind is the kind of what is watched. Of a watch of metadata the error alone knows it, as a resource.
+// watchedKind returns the kind that a reflector watches. For a watch of metadata, only the error has the resource.
 func watchedKind(description string, err error) string {
 	kind := description[strings.LastIndexAny(description, ".= ")+1:]
 	var status apierrors.APIStatus
