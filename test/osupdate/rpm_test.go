@@ -379,13 +379,12 @@ func TestTransactionOutlivesUsAndIsJoinedOrCancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Something else is wanted after a restart.
-	restart, result = m.hanging(ctx, want)
+	// Something else is wanted after a restart. The transaction hangs until it is cancelled: a transaction that is let go
+	// may stage before the next Compose looks, and costs that Compose a clean-up.
+	restart, result = m.hangingAt(ctx, want, fault.Fault{Step: fault.Compose, Action: fault.Hang, Times: 1})
 	restart()
 	<-result
-	m.breaks(fault.Fault{Step: fault.Compose, Action: fault.Hang, Times: 1})
 	other := osimage.System{Packages: []string{"sysstat"}}
-	m.mend()
 	m.compose(ctx, other, 1)
 	if err := m.rpm().Drop(ctx); err != nil {
 		t.Fatal(err)
