@@ -20,20 +20,13 @@ TEST_TIMEOUT ?= 30m
 # How many power cuts make test-vm spreads over an update; and a quarter as many where the boot loader counts boots.
 VM_CUTS ?= 40
 
-# The suites that count what they do, which go test shows only of a package that is tested by itself.
-COUNTING := osupdate crash hostile
-# The suite that has the machine to itself, but for those that count: hosts, a control plane and all programs.
-ROLLING := e2e
-# The suites that have parts which others have too: those are left out with -short.
-LONGER := pool
-# What is said to these besides: -short makes fewer cuts, spread over all points of an update, and leaves out what other
-# suites have by parts, which is what .ci/run has time for.
+# What test/suites.sh says to the longest suites: -short makes fewer cuts, spread over all points of an update, and leaves
+# out what other suites have by parts, which is what .ci/run has time for.
 LONG_FLAGS ?=
-# What is said to the packages that come first: -p=1 runs one at a time, where machines are emulated beside them.
-TEST_FLAGS ?=
 
 CACHE := .cache
 LINTER := $(CACHE)/golangci-lint
+GOTESTSUM := $(CACHE)/gotestsum
 
 # Every Go file of the tree, in the nested modules too, each ended by a NUL.
 GO_FILES = find . -path './.?*' -prune -o -path ./bin -prune -o -name '*.go' -type f -print0
@@ -92,55 +85,14 @@ deps: ## Installs the Debian packages that the labs need (as root; does nothing 
 kubebox: ## Builds the control plane that the tests run (some minutes the first time; does nothing when it is there)
 	@go run ./test/cluster/up -build
 
-# What is said of packages at the end of a run.
-define TALLY
-awk -v status=$$status '
-		/^ok  \t/ { ok++ }
-		/^FAIL\t/ { failed++ }
-		END { printf "test: %d packages passed, %d failed (go test: exit %d)\n", ok, failed, status }'
-endef
-
 .PHONY: test
-test: deps kubebox ## Runs the tests of all packages, and a sample of those on hosts and control planes: some minutes
-	@mkdir -p $(CACHE)
-	status=0
-	{
-		failed=0
-		go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v /test/) ./test/house || failed=$$?
-		while read -r suite pattern; do
-			[[ $$suite && $$suite != '#'* ]] || continue
-			go -C "test/$$suite" test -short -timeout $(TEST_TIMEOUT) -run "$$pattern" . </dev/null || failed=$$?
-		done <test/sample.txt
-		exit $$failed
-	} 2>&1 | tee $(CACHE)/test.log || status=$$?
-	$(TALLY) $(CACHE)/test.log
-	exit $$status
+test: deps kubebox $(GOTESTSUM) ## Runs the tests of all packages, and a sample of those on hosts and control planes: some minutes
+	@TEST_TIMEOUT=$(TEST_TIMEOUT) test/suites.sh sample
 
 .PHONY: test-all
 test-all: export BROWSER_TESTS = 1
-test-all: deps kubebox ## Runs every test that needs no VM; LAB=require makes a lab that cannot run a failure
-	@mkdir -p $(CACHE)
-	status=0
-	{
-		failed=0
-		counting() {
-			failed=0
-			for suite in $(COUNTING); do
-				go -C "test/$$suite" test $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) || failed=$$?
-			done
-			exit $$failed
-		}
-		go test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vE '/test/($(subst $() ,|,$(COUNTING) $(ROLLING) $(LONGER)))$$') || failed=$$?
-		go test $(TEST_FLAGS) $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) $(LONGER:%=./test/%) || failed=$$?
-		# Beside the rollouts, whose hosts mostly wait: beside all others as well, every wait would be three times as long.
-		counting >$(CACHE)/counting.log 2>&1 &
-		go test $(LONG_FLAGS) -timeout $(TEST_TIMEOUT) ./test/$(ROLLING) || failed=$$?
-		wait $$! || failed=$$?
-		cat $(CACHE)/counting.log
-		exit $$failed
-	} 2>&1 | tee $(CACHE)/test.log || status=$$?
-	$(TALLY) $(CACHE)/test.log
-	exit $$status
+test-all: deps kubebox $(GOTESTSUM) ## Runs every test that needs no VM; LAB=require makes a lab that cannot run a failure
+	@TEST_TIMEOUT=$(TEST_TIMEOUT) LONG_FLAGS="$(LONG_FLAGS)" test/suites.sh all
 
 .PHONY: test-os
 test-os: deps ## Runs those of make test-all that are about rpm-ostree and bootc, and about what stands in for them
@@ -201,6 +153,11 @@ $(LINTER): tools/go.mod tools/go.sum
 	CGO_ENABLED=0 go -C tools build -trimpath -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	touch $@
 
+$(GOTESTSUM): tools/gotestsum/go.mod tools/gotestsum/go.sum
+	@mkdir -p $(CACHE)
+	CGO_ENABLED=0 go -C tools/gotestsum build -trimpath -o ../../$@ gotest.tools/gotestsum
+	touch $@
+
 .PHONY: lint
 lint: $(LINTER) ## Checks formatting, vet, the linters, all modules and, where shellcheck is installed, the scripts
 	@status=0
@@ -214,6 +171,7 @@ lint: $(LINTER) ## Checks formatting, vet, the linters, all modules and, where s
 	go -C tools/packaging mod tidy -diff || status=1
 	go -C tools/api mod tidy -diff || status=1
 	go -C tools/alertmanager mod tidy -diff || status=1
+	go -C tools/gotestsum mod tidy -diff || status=1
 	go -C test/cluster/kubebox mod tidy -diff || status=1
 	go vet ./... || status=1
 	go vet -tags faults ./... || status=1
@@ -238,6 +196,7 @@ check-dirty: ## Fails, and names the files, when generate, tidy or gofmt change 
 	go -C tools/packaging mod tidy
 	go -C tools/api mod tidy
 	go -C tools/alertmanager mod tidy
+	go -C tools/gotestsum mod tidy
 	go -C test/cluster/kubebox mod tidy
 	$(GO_FILES) | xargs -0 -r gofmt -w
 	changed=$$(diff <(echo "$$before") <(state) | awk '/^[<>]/ { $$1 = $$2 = ""; print substr($$0, 3) }' | sort -u || true)

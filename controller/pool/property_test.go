@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,18 +24,31 @@ import (
 
 func TestRandomRolloutsKeepTheirPolicies(t *testing.T) {
 	t.Parallel()
-	finished, back := 0, 0
-	for seed := range uint64(walks) {
-		w := newWalk(seed)
-		if err := w.run(); err != nil {
-			t.Fatalf("seed %d: %v\npolicy: %s\nmaxUnavailable: %s\n%s", seed, err, api.Encode(w.policy.Spec),
-				w.object.Spec.MaxUnavailable, w.story)
-		}
-		finished += rank(w.finished)
-		back += rank(w.gates.failed)
+	seeds := walks
+	if testing.Short() {
+		seeds = walks / 10
 	}
-	t.Logf("%d of %d rollouts reached every node, %d went back; the others stopped at failures", finished, walks, back)
-	if finished < walks/4 || back < walks/50 {
+	var finished, back atomic.Int64
+	t.Run("seeds", func(t *testing.T) {
+		const parts = 8
+		for part := range parts {
+			t.Run(strconv.Itoa(part), func(t *testing.T) {
+				t.Parallel()
+				for seed := part; seed < seeds; seed += parts {
+					w := newWalk(uint64(seed))
+					if err := w.run(); err != nil {
+						t.Fatalf("seed %d: %v\npolicy: %s\nmaxUnavailable: %s\n%s", seed, err, api.Encode(w.policy.Spec),
+							w.object.Spec.MaxUnavailable, w.story)
+					}
+					finished.Add(int64(rank(w.finished)))
+					back.Add(int64(rank(w.gates.failed)))
+				}
+			})
+		}
+	})
+	t.Logf("%d of %d rollouts reached every node, %d went back; the others stopped at failures",
+		finished.Load(), seeds, back.Load())
+	if finished.Load() < int64(seeds)/4 || back.Load() < int64(seeds)/50 {
 		t.Error("too few rollouts come to an end: the test shows nothing about progress")
 	}
 }
