@@ -70,6 +70,8 @@ type update struct {
 	// ownedKargs are our kernel arguments in the booted deployment.
 	ownedKargs []string
 	reboot     bool
+	// returns means that the update goes back to a deployment that is there, because no new one can be made.
+	returns bool
 	// deploys means that the update makes a new deployment. On the staged road, want is its OS; nil means the running OS.
 	// The deployments in reclaim are removed first.
 	deploys bool
@@ -255,7 +257,11 @@ func (h *Host) chooseRoad(ctx context.Context, a *attempt) error {
 	default:
 		var err error
 		if u.road, err = h.road(ctx); err != nil {
-			return fmt.Errorf("this change needs a new deployment: %w", err)
+			back, looking := h.existing(ctx, a)
+			if back == nil {
+				return errors.Join(fmt.Errorf("this change needs a new deployment: %w", err), looking)
+			}
+			a.back, u.road, u.returns = back, transaction.RoadSwitch, true
 		}
 		u.request = ostree.Request{OS: u.booted.OS, Checksum: u.booted.Checksum, OriginOf: u.booted.ID,
 			KernelArguments: u.booted.KernelArguments}
@@ -280,8 +286,60 @@ func composes(_ *Host, a *attempt) bool {
 	return changes(p, plan.OSImage) || changes(p, plan.KernelType) || changes(p, plan.Extensions)
 }
 
+// composeOS brings another OS to the disk, and refuses one from which the host could not be taken back. An OS that has
+// run here is not judged.
 func (h *Host) composeOS(ctx context.Context, a *attempt) error {
-	return h.prepareOS(ctx, a)
+	if err := h.prepareOS(ctx, a); err != nil || a.back != nil || a.update.request.Checksum == a.booted.Checksum {
+		return err
+	}
+	if err := h.plain.Judge(ctx, a.update.request.Checksum); err != nil {
+		if ostree.ClassOf(err) == ostree.Invalid {
+			err = errors.Join(err, h.letGo(ctx, a.cfg.Digest))
+		}
+		return notComposed(a.result.Plan, osField(a.result.Plan), err)
+	}
+	return nil
+}
+
+// existing returns the deployment of a configuration that has run here, where no new one can be made for it; nil where
+// there is none.
+func (h *Host) existing(ctx context.Context, a *attempt) (*wayBack, error) {
+	for _, rev := range []*transaction.Revision{a.record.Committed, a.record.Previous} {
+		if rev == nil || rev.Digest != a.cfg.Digest || rev.Deployment == a.booted.ID {
+			continue
+		}
+		if back, err := h.wayBack(ctx, rev); back != nil || err != nil {
+			return back, err
+		}
+	}
+	return nil, nil
+}
+
+// returns reports whether the update goes back to a deployment that is there, and makes none.
+func returns(_ *Host, a *attempt) bool { return a.update.returns }
+
+// goTo makes the deployment that a configuration has run on the default, and boots it. Recovery does the rest in that
+// boot, as it does when a person has chosen the deployment.
+func (h *Host) goTo(ctx context.Context, a *attempt) error {
+	a.over = true
+	if a.stages() {
+		return nil
+	}
+	if err := h.nodeHeld(a.options.Cluster); err != nil {
+		return err
+	}
+	if asksHooks(h, a) {
+		if err := h.askHooks(ctx, a); err != nil {
+			return err
+		}
+	}
+	h.say("commit", a.back.deployment.ID)
+	if err := h.deployments.SetDefault(ctx, a.back.deployment.ID); err != nil {
+		return fmt.Errorf("going back to the deployment of %s: %w", a.cfg.Name, err)
+	}
+	a.result.Warnings = append(a.result.Warnings, "no new deployment can be made on this host; it goes back to "+
+		a.back.deployment.ID+", on which "+a.cfg.Name+" has run")
+	return h.reboot(ctx, a)
 }
 
 // chooseArguments decides the kernel arguments and whether a restart of the userspace is enough with these. bootc's

@@ -217,6 +217,11 @@ func (h *Host) unstage(ctx context.Context, digest string) error {
 		return err
 	}
 	defer release()
+	return h.letGo(ctx, digest)
+}
+
+// letGo does the work of unstage under the lock of staging.
+func (h *Host) letGo(ctx context.Context, digest string) error {
 	data, err := h.root.ReadFile(StagedPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -38,7 +38,11 @@ func (r *Result) WriteText(w io.Writer) error {
 	}
 	switch r.Reboot {
 	case RebootNeeded:
-		l.printf("A reboot is needed: the host becomes %s with its next boot.", r.Status.Config.Pending)
+		next := r.Status.Config.Pending
+		if next == "" { // a deployment that was there before has no pending update
+			next = r.Plan.Desired
+		}
+		l.printf("A reboot is needed: the host becomes %s with its next boot.", next)
 	case RebootStarted:
 		l.printf("The host is rebooting.")
 	}

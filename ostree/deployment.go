@@ -173,6 +173,17 @@ func parseVersion(output []byte) (string, error) {
 	return "", fmt.Errorf("no version in %.200q", output)
 }
 
+// parseFeatures returns what ostree --version lists, a feature a line, as " - composefs".
+func parseFeatures(output []byte) []string {
+	var features []string
+	for line := range strings.Lines(string(output)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "- "); ok {
+			features = append(features, name)
+		}
+	}
+	return features
+}
+
 func splitVersion(version string) (year, release int, err error) {
 	left, right, _ := strings.Cut(version, ".")
 	right, _, _ = strings.Cut(right, ".")

@@ -35,6 +35,7 @@ type Plain struct {
 	// does not change under a running system.
 	textOnly atomic.Bool
 	version  atomic.Pointer[string]
+	features atomic.Pointer[[]string] // set with version
 }
 
 // NewPlain returns a Plain for the host whose root this process sees at root, "/" on the host itself. Commands for run
@@ -79,6 +80,8 @@ func (p *Plain) Version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", &Error{Class: Failed, Doing: doing, Err: err}
 	}
+	features := parseFeatures(output)
+	p.features.Store(&features)
 	p.version.Store(&version)
 	return version, nil
 }
@@ -697,7 +700,7 @@ func (p *Plain) host(path string) string { return filepath.Join(p.root, path) }
 
 // prepareRoot returns the configuration of ostree-prepare-root, empty if the host has none.
 func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
-	for _, path := range []string{"/etc/ostree/prepare-root.conf", "/usr/lib/ostree/prepare-root.conf"} {
+	for _, path := range []string{etcRootConfig, ownRootConfig} {
 		config, err := p.KeyFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -713,8 +716,12 @@ func (p *Plain) KeyFile(path string) (map[string]map[string]string, error) {
 	if err != nil {
 		return nil, &Error{Class: Failed, Doing: "reading the configuration of ostree", Err: err}
 	}
-	groups, group := map[string]map[string]string{}, ""
-	for line := range strings.Lines(string(text)) {
+	return parseKeyFile(string(text)), nil
+}
+
+func parseKeyFile(text string) groups {
+	all, group := groups{}, ""
+	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(line, "["); ok {
 			group = strings.TrimSuffix(name, "]")
@@ -724,12 +731,12 @@ func (p *Plain) KeyFile(path string) (map[string]map[string]string, error) {
 		if !ok || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if groups[group] == nil {
-			groups[group] = map[string]string{}
+		if all[group] == nil {
+			all[group] = map[string]string{}
 		}
-		groups[group][strings.TrimSpace(key)] = strings.TrimSpace(value)
+		all[group][strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
-	return groups, nil
+	return all
 }
 
 func isTrue(value string) bool { return value == "true" || value == "1" || value == "yes" }

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ostree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The files that say how the root of a deployment is set up. The one in /etc, as a whole, comes before the image's own.
+// The initramfs of an image has a copy of the image's own file.
+const (
+	ownRootConfig   = "/usr/lib/ostree/prepare-root.conf"
+	etcRootConfig   = "/etc/ostree/prepare-root.conf"
+	givenRootConfig = "/usr/etc/ostree/prepare-root.conf" // what a new /etc begins with
+)
+
+// groups are the groups of a GLib key file, each with its keys.
+type groups map[string]map[string]string
+
+// unfit is why a deployment of a commit must not be made: from there this host could not be taken back.
+type unfit struct {
+	file, option string // option may be empty
+	why, do      string
+}
+
+func (e *unfit) Error() string {
+	at := "the image's " + e.file
+	if e.option != "" {
+		at = e.option + " in " + at
+	}
+	return fmt.Sprintf("%s: %s; %s", at, e.why, e.do)
+}
+
+// Judge refuses, with an Error of the class Invalid, a commit from which this host could not be taken back: the commit
+// makes /etc transient, has a root that this host can't set up, has no kernel for the boot loader's entries, or lacks
+// ostree. The commit's own files decide. Four forks, and one more for a signed root.
+func (p *Plain) Judge(ctx context.Context, checksum string) error {
+	doing := "judging " + checksum
+	own, err := p.configIn(ctx, doing, checksum, ownRootConfig)
+	if err != nil {
+		return err
+	}
+	given, err := p.configIn(ctx, doing, checksum, givenRootConfig)
+	if err != nil {
+		return err
+	}
+	here, err := p.rootHere(ctx)
+	if err != nil {
+		return err
+	}
+	if refusal := judgeRoot(own, given, here); refusal != nil {
+		return &Error{Class: Invalid, Doing: doing, Err: refusal}
+	}
+	if composefs(own) == composefsSigned {
+		if err := p.judgeSignature(ctx, doing, checksum); err != nil {
+			return err
+		}
+	}
+	return p.judgePrograms(ctx, doing, checksum)
+}
+
+// rootHere is what the running host shows about roots.
+type rootHere struct {
+	own       groups // ownRootConfig of the booted deployment
+	etc       groups // the running /etc's, nil if there is none
+	kept      bool   // the running /etc's differs from what that /etc began with, so that a new /etc has it too
+	version   string // of ostree
+	composefs bool   // ostree can make the image of a composefs root
+	verity    bool   // the image of the booted root is protected by fs-verity
+}
+
+func (p *Plain) rootHere(ctx context.Context) (here rootHere, err error) {
+	read := func(at string) (text []byte, parsed groups, err error) {
+		text, err = os.ReadFile(p.host(at))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, nil
+		}
+		if err != nil {
+			return nil, nil, &Error{Class: Failed, Doing: "reading the configuration of ostree", Err: err}
+		}
+		return text, parseKeyFile(string(text)), nil
+	}
+	if _, here.own, err = read(ownRootConfig); err != nil {
+		return here, err
+	}
+	text, etc, err := read(etcRootConfig)
+	if err != nil {
+		return here, err
+	}
+	before, _, err := read(givenRootConfig)
+	if err != nil {
+		return here, err
+	}
+	here.etc, here.kept = etc, text != nil && string(text) != string(before)
+	if here.version, err = p.Version(ctx); err != nil {
+		return here, err
+	}
+	here.composefs = slices.Contains(*p.features.Load(), "composefs")
+	all, err := p.Status(ctx)
+	if err != nil {
+		return here, err
+	}
+	if at := slices.IndexFunc(all, func(d Deployment) bool { return d.Booted }); at >= 0 {
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, p.host(all[at].Dir+"/.ostree.cfs"), 0, unix.STATX_BASIC_STATS, &st)
+		here.verity = err == nil && st.Attributes&unix.STATX_ATTR_VERITY != 0
+	}
+	return here, nil
+}
+
+// What a root demands of composefs.
+const (
+	composefsOn     = "yes"
+	composefsVerity = "verity"
+	composefsSigned = "signed"
+)
+
+// composefs returns what the boot demands, "" if it does without composefs where that is not there.
+func composefs(config groups) string {
+	switch enabled := config["composefs"]["enabled"]; enabled {
+	case composefsVerity, composefsSigned:
+		return enabled
+	case "yes", "true", "1":
+		return composefsOn
+	}
+	return ""
+}
+
+// judgeRoot returns why the root of a new deployment leaves no way back, nil if it leaves one. own and given are the
+// two files of the commit.
+func judgeRoot(own, given groups, here rootHere) error {
+	const lost = "no deployment keeps an /etc of its own, so this host could not be taken back to a configuration"
+	const option, do = "etc.transient", "use an image without it"
+	if isTrue(given["etc"]["transient"]) && !here.kept {
+		return &unfit{givenRootConfig, option, lost, do}
+	}
+	// A file in /etc reaches the initramfs only where somebody has seen to that. A host on which it takes effect shows it.
+	overridden := here.etc != nil && !isTrue(here.etc["etc"]["transient"]) && isTrue(here.own["etc"]["transient"])
+	if isTrue(own["etc"]["transient"]) && !overridden {
+		return &unfit{ownRootConfig, option, lost, do}
+	}
+	demand := composefs(own)
+	if demand == "" {
+		return nil
+	}
+	asked := "composefs.enabled=" + demand
+	switch {
+	case !here.composefs:
+		return &unfit{ownRootConfig, asked, "the host's ostree " + here.version + " makes no composefs roots, so it " +
+			"would not boot", "go to an image that has such an ostree and does without the option, and then to this one"}
+	case demand != composefsOn && !here.verity:
+		return &unfit{ownRootConfig, asked, "the booted root is not protected by fs-verity, so it would not boot",
+			"use an image with composefs.enabled=yes, or install the host anew with fs-verity"}
+	}
+	return nil
+}
+
+// judgeSignature refuses a commit that a signed root would not boot. Commits that are made on the host are not signed.
+func (p *Plain) judgeSignature(ctx context.Context, doing, checksum string) error {
+	const key = "ostree.sign.ed25519"
+	output, err := p.run(ctx, "ostree", "show", "--print-detached-metadata-key="+key, checksum)
+	if command, ok := errors.AsType[*CommandError](err); ok && strings.Contains(command.Stderr, "No such metadata key") {
+		return &Error{Class: Invalid, Doing: doing, Err: &unfit{ownRootConfig, "composefs.enabled=" + composefsSigned,
+			"the commit has no " + key + ", so it would not boot",
+			"use a signed commit, without packages that are layered on the host"}}
+	}
+	return Failing(doing, output, err)
+}
+
+// judgePrograms refuses a commit that lacks a kernel for the boot loader's entries, or the tool that takes a host back.
+func (p *Plain) judgePrograms(ctx context.Context, doing, checksum string) error {
+	const tool = "/usr/bin/ostree"
+	there, err := p.filesIn(ctx, doing, checksum, tool)
+	if err == nil && len(there) == 0 {
+		err = &Error{Class: Invalid, Doing: doing, Err: &unfit{tool, "",
+			"it is missing, and without it the host could not be taken back", "install ostree into the image"}}
+	}
+	if err != nil {
+		return err
+	}
+	unified := ""
+	for _, dir := range []string{"/usr/lib/modules", "/usr/lib/ostree-boot", "/boot"} {
+		there, err := p.filesIn(ctx, doing, checksum, dir)
+		if err != nil {
+			return err
+		}
+		for _, name := range there {
+			if strings.HasPrefix(path.Base(name), "vmlinuz") {
+				return nil
+			}
+			if path.Ext(name) == ".efi" && strings.Contains(name, "/EFI/Linux/") {
+				unified = name
+			}
+		}
+	}
+	refusal := &unfit{"/usr/lib/modules/VERSION/vmlinuz", "",
+		"it is missing, and the boot loader's entries of this host need it", "use an image with a kernel"}
+	if unified != "" {
+		refusal.why, refusal.do = "the image is sealed: "+unified+" has its kernel, for which this host's boot loader has "+
+			"no entries", "use an image that is not sealed, or install the host anew from it"
+	}
+	return &Error{Class: Invalid, Doing: doing, Err: refusal}
+}
+
+// missing are what ostree says of a path that a commit does not have.
+var missing = []string{"No such file or directory", "No such path"}
+
+// lacks reports whether ostree failed because a commit does not have a path.
+func lacks(err error) bool {
+	command, ok := errors.AsType[*CommandError](err)
+	return ok && slices.ContainsFunc(missing, func(text string) bool { return strings.Contains(command.Stderr, text) })
+}
+
+// configIn reads a key file of a commit, nil if the commit has none. One fork.
+func (p *Plain) configIn(ctx context.Context, doing, checksum, at string) (groups, error) {
+	text, err := p.run(ctx, "ostree", "cat", checksum, at)
+	if lacks(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, Failing(doing, text, err)
+	}
+	return parseKeyFile(string(text)), nil
+}
+
+// filesIn returns the paths at and below a path of a commit, none if the commit does not have it. One fork.
+func (p *Plain) filesIn(ctx context.Context, doing, checksum, at string) ([]string, error) {
+	output, err := p.run(ctx, "ostree", "ls", "--recursive", "--nul-filenames-only", checksum, at)
+	if lacks(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, Failing(doing, output, err)
+	}
+	return strings.FieldsFunc(string(output), func(r rune) bool { return r == 0 }), nil
+}
