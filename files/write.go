@@ -538,3 +538,38 @@ func wrapPath(op, name string, err error) error {
 	}
 	return pathError(op, name, err)
 }
+
+// OverwriteRemounted does the work of Overwrite for a file of the host, on a file system that may be mounted read-only.
+// name is a path of the host and not a link.
+func OverwriteRemounted(name string, data []byte) error {
+	root, err := OpenRemounted(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(root.Overwrite(path.Base(name), data), root.Close())
+}
+
+// ReplaceRemounted replaces a file of the host that boot loaders read, by one rename, on a file system that may be
+// mounted read-only. At any instant, and after a power cut, the file has the old or the new bytes. The name in between
+// is none that a boot loader reads. name is no link.
+func ReplaceRemounted(name string, data []byte) error {
+	const between = StagePrefix + "entry"
+	root, err := OpenRemounted(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	err = root.Remove("/" + between)
+	if err == nil {
+		err = root.Stage("/", between, Node{Type: Regular, Mode: 0o644, Data: data})
+	}
+	if err == nil {
+		err = root.Fsync("/" + between)
+	}
+	if err == nil {
+		err = root.Replace("/", between, "/"+path.Base(name))
+	}
+	if err == nil {
+		err = root.Fsync("/")
+	}
+	return errors.Join(err, root.Close())
+}

@@ -298,19 +298,18 @@ type withdrawer interface {
 	Withdraw(ctx context.Context) error
 }
 
-// broughtKargs returns the kernel arguments of the booted deployment, changed as the image of the new deployment
-// demands.
+// broughtKargs returns the kernel arguments that the new deployment's are made of, changed as its image demands.
 func (h *Host) broughtKargs(ctx context.Context, u *update) ([]string, error) {
 	bringer, is := h.composer.(argumentsBringer)
 	if !is || u.request.Checksum == u.booted.Checksum {
-		return u.booted.KernelArguments, nil
+		return u.line.Arguments, nil
 	}
 	added, removed, err := bringer.KernelArguments(ctx, osimage.Composed{Checksum: u.request.Checksum})
 	if err != nil {
 		return nil, err
 	}
-	added = slices.DeleteFunc(added, func(a string) bool { return slices.Contains(u.booted.KernelArguments, a) })
-	return kargs.Apply(u.booted.KernelArguments, removed, added), nil
+	added = slices.DeleteFunc(added, func(a string) bool { return slices.Contains(u.line.Arguments, a) })
+	return kargs.Apply(u.line.Arguments, removed, added), nil
 }
 
 // argumentsBringer is a composer whose images bring their own kernel arguments.

@@ -39,8 +39,11 @@ type attempt struct {
 	// has none.
 	cfg, old *machineconfig.Config
 	// noCopy is the reason why old, or the host's copy of old, can't be read.
-	noCopy   error
-	booted   ostree.Deployment
+	noCopy error
+	booted ostree.Deployment
+	// line is what the arguments of a new deployment are made of, and wishing who has staged them, where somebody has.
+	line     ostree.CommandLine
+	wishing  []string
 	drift    []Drift
 	made     []string // see layout.Make
 	compiled *layout.Layout
@@ -66,7 +69,8 @@ type update struct {
 	road     transaction.Road
 	request  ostree.Request
 	booted   ostree.Deployment
-	release  func() // the lock of staging, where this update holds the lock
+	release  func()             // the lock of staging, where this update holds the lock
+	line     ostree.CommandLine // see readLine
 	// ownedKargs are our kernel arguments in the booted deployment.
 	ownedKargs []string
 	reboot     bool
@@ -142,7 +146,7 @@ func (h *Host) read(ctx context.Context, a *attempt) (err error) {
 		a.result.Warnings = append(a.result.Warnings,
 			a.noCopy.Error()+"; what it had and "+a.cfg.Name+" has not stays on the host")
 	}
-	if a.booted, err = h.booted(ctx); err != nil {
+	if err = h.readBooted(ctx, a); err != nil {
 		return err
 	}
 	if a.drift, err = h.drift(a.old, a.result); err != nil {
@@ -152,6 +156,16 @@ func (h *Host) read(ctx context.Context, a *attempt) (err error) {
 		return &DriftError{Config: a.old.Name, Drift: a.drift}
 	}
 	return nil
+}
+
+// readBooted reads the booted deployment, and what the arguments of another one are made of.
+func (h *Host) readBooted(ctx context.Context, a *attempt) (err error) {
+	if a.booted, err = h.booted(ctx); err != nil || h.plain == nil {
+		return err
+	}
+	all, err := h.deployments.Status(ctx)
+	a.line, a.wishing = ostree.NextCommandLine(all)
+	return err
 }
 
 func (h *Host) compileWants(_ context.Context, a *attempt) (err error) {
@@ -191,8 +205,8 @@ func (h *Host) refuseUnreachable(_ context.Context, a *attempt) error {
 	if err := Unreconcilable(p); err != nil {
 		return err
 	}
-	u := &update{cfg: a.cfg, old: a.old, made: a.made, all: a.compiled.Wants, booted: a.booted, reboot: p.Reboot,
-		approved: a.options.Approved}
+	u := &update{cfg: a.cfg, old: a.old, made: a.made, all: a.compiled.Wants, booted: a.booted, line: a.line,
+		reboot: p.Reboot, approved: a.options.Approved}
 	u.Actions, u.Timeout, u.SoftReboot = p.Actions, a.options.Timeout, p.SoftReboot
 	u.Revision = transaction.Revision{Config: a.cfg.Name, Digest: a.cfg.Digest, Deployment: a.booted.ID,
 		OwnedKargs: h.owned(a.record, a.booted, a.cfg, p), Skipped: skipped(p), Made: a.compiled.Made}
@@ -450,6 +464,9 @@ func (h *Host) stageFiles(ctx context.Context, a *attempt) error {
 	case transaction.RoadSwitch:
 		a.operation = e.NewSwitch(a.record, transaction.Switch{Update: u.Update, Request: u.request, Booted: u.booted.ID,
 			Etc: func(tree *files.Root) ([]files.Want, error) { return h.etc(tree, u) },
+			Note: func(ctx context.Context, d ostree.Deployment) error {
+				return h.plain.Note(ctx, d.ID, u.line.Extra.With(u.Revision.OwnedKargs), files.ReplaceRemounted)
+			},
 			Open: func(d ostree.Deployment) (*files.Root, error) {
 				return files.OpenWritable(path.Join("/sysroot", d.Dir))
 			}})

@@ -158,7 +158,7 @@ func (h *Host) open(backend OS) error {
 		}
 	}
 	if h.os != OSNone {
-		h.plain, h.grub = ostree.NewPlain(ostree.Exec, "/"), ostree.NewGRUB("/", overwrite)
+		h.plain, h.grub = ostree.NewPlain(ostree.Exec, "/"), ostree.NewGRUB("/", files.OverwriteRemounted)
 		h.deployments = &deployments{Plain: h.plain}
 		h.tools = &ostree.Tools{Units: h.units, Root: "/"}
 		progress := h.pullSays
@@ -181,15 +181,6 @@ func (h *Host) open(backend OS) error {
 		return fmt.Errorf("reading SELinux policy: %w", err)
 	}
 	return nil
-}
-
-// overwrite writes what the boot loader reads, on the file system of the host that has the file.
-func overwrite(name string, block []byte) error {
-	root, err := files.OpenRemounted(path.Dir(name))
-	if err != nil {
-		return err
-	}
-	return errors.Join(root.Overwrite(path.Base(name), block), root.Close())
 }
 
 // onTree reports whether the record is that of a host whose journal carries everything. An update that --os none began

@@ -102,6 +102,10 @@ func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.Reboot && len(a.wishing) > 0 {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("kernel arguments of %s are staged for the next boot; this update takes "+
+			"them along: %s", strings.Join(a.wishing, ", "), kargs.Join(a.line.Arguments)))
+	}
 	if h.plain != nil && a.back == nil {
 		err = h.needsMore(p, cfg)
 	}
@@ -199,7 +203,7 @@ func (h *Host) Plan(ctx context.Context, cfg *machineconfig.Config, o PlanOption
 	if a.noCopy != nil && !errors.Is(a.noCopy, errNoCopy) {
 		return nil, a.noCopy
 	}
-	if a.booted, err = h.booted(ctx); err != nil {
+	if err = h.readBooted(ctx, a); err != nil {
 		return nil, err
 	}
 	if a.drift, err = h.drift(a.old, &Result{}); err != nil {

@@ -107,7 +107,7 @@ var steps = []step{
 	{name: "materialise", do: (*Host).materialise, roads: booting, fails: failsAfter,
 		undo:   "abort: the deployment is discarded",
 		does:   "make the deployment, with the configuration in its /etc",
-		points: []string{"materialise", "deployed", "etc PATH", "etc written", "materialised"}},
+		points: []string{"materialise", "deployed", "noted", "etc PATH", "etc written", "materialised"}},
 	{name: "commit", do: (*Host).commit, fails: failsAfter, undo: "withdraw, go back, or undo the journal",
 		does:   "decide, by one rename: the new deployment is the default, or the record says so",
 		points: []string{"prepared", "pending", "counted", "fallback", "committed"}},

@@ -186,6 +186,8 @@ type staged struct {
 	Composed osimage.Composed `json:"composed"`
 	// Layers are our part of the composed OS, with the package names of the composed release.
 	Layers transaction.Layers `json:"layers,omitzero"`
+	// Line is what another owner of kernel arguments had staged: the composition removes that.
+	Line *ostree.CommandLine `json:"line,omitempty"`
 }
 
 func (h *Host) keepStaged(s staged) error {
@@ -285,6 +287,9 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 				return osimage.Composed{}, err
 			}
 			want.layers = before.Layers
+			if before.Line != nil && len(a.wishing) == 0 {
+				a.update.line = *before.Line
+			}
 			return before.Composed, h.moved(ctx, cfg, want.System, before.Composed, res)
 		}
 	}
@@ -292,7 +297,11 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 		return osimage.Composed{}, err
 	}
 	// If the update is dropped, unstage must find what an interrupted composition leaves.
-	if err := h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System}); err != nil {
+	keep := staged{Digest: cfg.Digest, Booted: booted, System: want.System}
+	if len(a.wishing) > 0 {
+		keep.Line = &a.line
+	}
+	if err := h.keepStaged(keep); err != nil {
 		return osimage.Composed{}, err
 	}
 	done := h.pull(strings.TrimSpace(want.Image + " " + strings.Join(want.Packages, " ")))
@@ -306,7 +315,8 @@ func (h *Host) compose(ctx context.Context, a *attempt, booted string, want *wan
 			"it is %s now", field, before.Composed.Checksum, cfg.Name, c.Checksum))
 	}
 	// The composed OS is kept even without approval: callers learn which OS it is, and use nothing else of it.
-	err = h.keepStaged(staged{Digest: cfg.Digest, Booted: booted, System: want.System, Composed: c, Layers: want.layers})
+	keep.Composed, keep.Layers = c, want.layers
+	err = h.keepStaged(keep)
 	return c, errors.Join(err, approves(cfg, approved, c))
 }
 

@@ -27,14 +27,22 @@ type entry struct {
 	arguments  []string
 	kernel     string   // directory of the kernel, a path in /boot
 	initrds    []string // paths in /boot, in order
+	extra      Extra
+	file       string // as this process sees it
 }
 
 // parseEntry reads an entry. link is the path that ostree= names; e.deployment is not set yet. ok is false for an entry
 // that ostree did not write.
 func parseEntry(text string) (e entry, link string, ok bool, err error) {
 	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(strings.Replace(strings.TrimSpace(line), "\t", " ", 1), " ")
+		key, value, separated := strings.Cut(strings.Replace(strings.Trim(line, "\r\n"), "\t", " ", 1), " ")
 		value = strings.TrimSpace(value)
+		if separated && strings.HasPrefix(key, extraPrefix) {
+			if e.extra == nil {
+				e.extra = Extra{}
+			}
+			e.extra[key] = value
+		}
 		switch key {
 		case "version":
 			if e.version, err = strconv.Atoi(value); err != nil {
@@ -88,6 +96,9 @@ func readEntriesOnce(root string) (map[string]entry, error) {
 	}
 	entries := map[string]entry{}
 	for _, file := range files {
+		if strings.HasPrefix(filepath.Base(file), ".") {
+			continue // no boot loader reads it: a write that was cut left it
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
@@ -108,6 +119,7 @@ func readEntriesOnce(root string) (map[string]entry, error) {
 		if len(parts) < 4 || parts[len(parts)-4] != "deploy" || parts[len(parts)-2] != "deploy" {
 			return nil, fmt.Errorf("reading boot entry %s: ostree=%s leads to %s, which is no deployment", file, link, target)
 		}
+		e.file = file
 		e.deployment = parts[len(parts)-3] + "/" + parts[len(parts)-1]
 		entries[e.deployment] = e
 	}
@@ -132,7 +144,7 @@ func join(deployments []Deployment, entries map[string]entry) {
 			continue
 		}
 		d.Default = d.ID == highest
-		d.KernelArguments, d.kernel = e.arguments, e.kernel
+		d.KernelArguments, d.kernel, d.Extra = e.arguments, e.kernel, e.extra
 		for _, initrd := range e.initrds {
 			if strings.Contains(initrd, "/initramfs-overlays/") {
 				d.overlays = append(d.overlays, initrd)

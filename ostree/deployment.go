@@ -38,7 +38,10 @@ type Deployment struct {
 	// staged deployment they are the arguments that it was staged with. They are empty if ostree is to take those of the
 	// booted deployment at the shutdown.
 	KernelArguments []string
-	Dir             string // absolute on the host: /ostree/deploy/OS/deploy/CHECKSUM.SERIAL
+	// Extra are the keys in its boot entry that programs keep for themselves; those of a staged deployment are still to
+	// become that.
+	Extra Extra
+	Dir   string // absolute on the host: /ostree/deploy/OS/deploy/CHECKSUM.SERIAL
 
 	overlays []string // additional initramfs images of its boot entry, paths in /boot
 	kernel   string   // directory of its kernel, a path in /boot

@@ -29,34 +29,46 @@ const WithLock = "--lock-finalization" //nolint:misspell // rpm-ostree's own wor
 // shutdown. StagedLocked reads the files that ostree reads then. rpm-ostree's status does not have the lock, and
 // ostree's status does not have it in every release. If nothing is staged, StagedLocked returns false.
 func StagedLocked(root string) (bool, error) {
-	_, locked, err := readStaged(root)
-	return locked, err
+	staged, err := readStaged(root)
+	return staged.locked, err
 }
 
-// readStaged reads the kernel arguments of a host's staged deployment, without ostree=, and whether it is locked.
-func readStaged(root string) (arguments []string, locked bool, err error) {
+// stagedState is what ostree keeps of a staged deployment until the shutdown.
+type stagedState struct {
+	arguments []string // kernel arguments, without ostree=
+	extra     Extra
+	locked    bool
+}
+
+// readStaged reads what ostree keeps of a host's staged deployment.
+func readStaged(root string) (staged stagedState, err error) {
 	state, err := os.ReadFile(filepath.Join(root, StagedState))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
+		return staged, nil
 	}
 	if err != nil {
-		return nil, false, err
+		return staged, err
 	}
 	dictionary, err := readDictionary(state)
 	if err == nil {
-		arguments, err = readStrings(dictionary["kargs"])
+		staged.arguments, err = readStrings(dictionary["kargs"])
+	}
+	if err == nil {
+		staged.extra, err = readPairs(dictionary["bootconfig-extra"])
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("reading %s: %w", StagedState, err)
+		return stagedState{}, fmt.Errorf("reading %s: %w", StagedState, err)
 	}
-	arguments = slices.DeleteFunc(arguments, func(a string) bool { return strings.HasPrefix(a, "ostree=") })
+	staged.arguments = slices.DeleteFunc(staged.arguments, func(a string) bool { return strings.HasPrefix(a, "ostree=") })
 	if _, err := os.Stat(filepath.Join(root, StagedLock)); err == nil {
-		return arguments, true, nil
+		staged.locked = true
+		return staged, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, false, err
+		return stagedState{}, err
 	}
 	lock := dictionary["locked"]
-	return arguments, lock.kind == "b" && bytes.Equal(lock.value, []byte{1}), nil
+	staged.locked = lock.kind == "b" && bytes.Equal(lock.value, []byte{1})
+	return staged, nil
 }
 
 // variant is a value of a GVariant dictionary, still encoded.

@@ -41,7 +41,7 @@ func TestLockIsReadFromTheStateOfWhatIsStaged(t *testing.T) {
 }
 
 func FuzzStagedState(f *testing.F) {
-	for _, name := range []string{"rpm-staged", "rpm-staged-locked", "rpm-staged-unlocked"} {
+	for _, name := range []string{"rpm-staged", "rpm-staged-locked", "rpm-staged-unlocked", "staged-extra"} {
 		state, err := os.ReadFile("testdata/" + name)
 		if err != nil {
 			f.Fatal(err)
@@ -54,6 +54,9 @@ func FuzzStagedState(f *testing.F) {
 			t.Errorf("%q gave %v and %v", state, entries, err)
 		}
 		for key, value := range entries {
+			if pairs, err := readPairs(value); err != nil && len(pairs) > 0 {
+				t.Errorf("%q gave %v and %v", value.value, pairs, err)
+			}
 			if strings.Contains(value.kind, "\x00") || len(key)+len(value.kind)+len(value.value) > len(state) {
 				t.Errorf("%q gave %q: %+v", state, key, value)
 			}

@@ -177,9 +177,11 @@ func (p *Plain) list(ctx context.Context) ([]Deployment, error) {
 	join(deployments, entries)
 	if at := slices.IndexFunc(deployments, func(d Deployment) bool { return d.Staged }); at >= 0 {
 		d := &deployments[at]
-		if d.KernelArguments, d.Locked, err = readStaged(p.root); err != nil {
+		staged, err := readStaged(p.root)
+		if err != nil {
 			return nil, &Error{Class: Failed, Doing: doing, Err: err}
 		}
+		d.KernelArguments, d.Extra, d.Locked = staged.arguments, staged.extra, staged.locked
 	}
 	return deployments, nil
 }

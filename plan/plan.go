@@ -170,6 +170,8 @@ type Plan struct {
 	Unwritten []Change `json:"unwritten,omitempty"`
 	// Left has the changed paths that stay as they are, because users other than root could interfere there.
 	Left []Left `json:"left,omitempty"`
+	// Warnings are for people: what the update does to things that are not its own.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Left is a path that an update leaves as it is.

@@ -58,6 +58,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	section("On the host already, nothing is written:", unwritten)
 	section("Left as they are, in places that others than root can write to:", left)
 	section("Actions:", actions)
+	section("Warnings:", p.Warnings)
 	switch {
 	case len(p.Changes) == 0 && len(p.Unreconcilable) == 0:
 		fmt.Fprint(out, "\nNothing to do.\n")

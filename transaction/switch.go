@@ -26,6 +26,8 @@ type Switch struct {
 	Booted string
 	// Etc returns what the new deployment's tree must hold, given that tree. The paths are those of the host.
 	Etc func(tree *files.Root) ([]files.Want, error)
+	// Note, where set, notes in the new deployment's boot entry whose its kernel arguments are.
+	Note func(ctx context.Context, d ostree.Deployment) error
 	// Open opens a deployment's tree for writing.
 	Open func(d ostree.Deployment) (*files.Root, error)
 }
@@ -65,6 +67,11 @@ func (e *Engine) materialise(ctx context.Context, p *Pending, j *journal, s Swit
 		}
 		if err := fault("deployed"); err != nil {
 			return d, err
+		}
+		if s.Note != nil {
+			if err := errors.Join(s.Note(ctx, d), fault("noted")); err != nil {
+				return d, err
+			}
 		}
 		made, err := e.writeEtc(d, j.ID, s)
 		if err != nil {

@@ -65,6 +65,8 @@ type crashHost struct {
 type hostPicture struct {
 	picture
 	kargs string
+	// owners are the lines of the boot entry that say whose the arguments are.
+	owners string
 }
 
 // places are what is looked at of a host; the agent's own are left out.
@@ -86,13 +88,37 @@ func (h *crashHost) take() (hostPicture, error) {
 	}
 	args := slices.DeleteFunc(strings.Fields(h.Kargs()), func(a string) bool { return strings.HasPrefix(a, "ostree=") })
 	out.kargs = strings.Join(args, " ")
-	return out, nil
+	name, err := h.BootedEntry()
+	if err != nil {
+		return out, err
+	}
+	text, err := os.ReadFile(name)
+	owned := slices.DeleteFunc(strings.Split(string(text), "\n"), func(l string) bool { return !strings.HasPrefix(l, "x-options-source-") })
+	out.owners = strings.Join(owned, "; ")
+	return out, err
+}
+
+// own gives the host an argument that somebody else owns.
+func (h *crashHost) own() error {
+	name, err := h.BootedEntry()
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, []byte(strings.Replace(string(text), "options ", "options crash.tuned=1 ", 1)+
+		"x-options-source-tuned crash.tuned=1\n"), 0o600)
 }
 
 func (p hostPicture) differs(want hostPicture) []string {
 	out := p.picture.differs(want.picture)
 	if p.kargs != want.kargs {
 		out = append(out, fmt.Sprintf("kernel arguments %q, were %q", p.kargs, want.kargs))
+	}
+	if p.owners != want.owners {
+		out = append(out, fmt.Sprintf("owners of kernel arguments %q, were %q", p.owners, want.owners))
 	}
 	return out
 }
@@ -119,12 +145,20 @@ func newHost(ctx context.Context, t *testing.T, docs map[string][]byte) *crashHo
 			t.Error(err)
 		}
 	})
+	if err := h.own(); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"a", "b", "a", "b", "a"} {
 		if err := h.moveTo(ctx, name); err != nil {
 			t.Fatal(err)
 		}
 		if h.sides[name], err = h.take(); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		if want := "x-options-source-noderefit both=1 crash." + name + "=1; x-options-source-tuned crash.tuned=1"; h.sides[name].owners != want {
+			t.Fatalf("owners on %s are %q, want %q", name, h.sides[name].owners, want)
 		}
 	}
 	status, err := n.Status(ctx)

@@ -45,6 +45,22 @@ func entry(sysroot string, n int) (Entry, error) {
 type loaded struct {
 	version int
 	options string
+	path    string
+}
+
+// BootedEntry returns the path of the boot loader entry of the deployment that runs, as this machine sees it. ostree
+// may have rewritten the entry since the boot.
+func (h *Host) BootedEntry() (string, error) {
+	found, err := readEntries(h.Sysroot())
+	if err != nil {
+		return "", err
+	}
+	for _, e := range found {
+		if at, err := resolve(h.Sysroot(), e.options); err != nil || at.Deployment == h.BootedDeployment() {
+			return e.path, err
+		}
+	}
+	return "", fmt.Errorf("reading boot loader entries: none is of %s", h.BootedDeployment())
 }
 
 func readEntries(sysroot string) ([]loaded, error) {
@@ -58,7 +74,7 @@ func readEntries(sysroot string) ([]loaded, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading boot loader entries: %w", err)
 		}
-		e := loaded{version: -1}
+		e := loaded{version: -1, path: path}
 		for field := range strings.Lines(string(text)) {
 			key, value, _ := strings.Cut(strings.TrimSpace(field), " ")
 			switch key {
