@@ -83,12 +83,14 @@ func (e *DriftError) Error() string {
 
 // Host is a host, or a tree that looks like a host, with everything that its commands need.
 type Host struct {
-	root     *files.Root
-	os       OS
-	live     bool // the tree is the running system
-	plain    *ostree.Plain
-	grub     *ostree.GRUB
-	composer composer
+	root *files.Root
+	os   OS
+	live bool // the tree is the running system
+	// composefs is how the host boots where bootc runs it without ostree. Its journal carries everything.
+	composefs bootc.Composefs
+	plain     *ostree.Plain
+	grub      *ostree.GRUB
+	composer  composer
 	// units runs hooks and the composer's tools. Without a composer there are no tools.
 	units       *systemd.Units
 	tools       *ostree.Tools
@@ -131,8 +133,11 @@ const BootIDFile = "/proc/sys/kernel/random/boot_id"
 
 func (h *Host) open(backend OS) error {
 	booted := h.live && h.exists("/run/ostree-booted")
+	if h.live && !booted {
+		h.composefs = bootc.FindComposefs(h.root.ReadFile, h.exists)
+	}
 	switch {
-	case backend == OSAuto && (!booted || h.onTree()):
+	case backend == OSBootc && h.composefs != "", backend == OSAuto && (!booted || h.onTree()):
 		h.os = OSNone
 	case backend == OSAuto && h.has("rpm-ostree"):
 		h.os = OSRpmOstree

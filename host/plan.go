@@ -64,6 +64,9 @@ func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 	old, cfg, booted, r, o := a.old, a.cfg, a.booted, a.record, a.options
 	opts := plan.Options{Policy: o.Policy, SkipOS: o.SkipOS, NoOS: h.plain == nil, SoftReboot: o.SoftReboot,
 		Committed: old}
+	if h.composefs != "" {
+		opts.WithoutOS = func(kind plan.Kind) string { return h.composefs.Refusal(kind.Field()) }
+	}
 	if h.plain != nil {
 		opts.Kargs = &plan.HostKargs{CommandLine: booted.KernelArguments}
 		if r.Committed != nil {

@@ -95,6 +95,9 @@ func (h *Host) Status(ctx context.Context) *Status {
 func (h *Host) statusOf(ctx context.Context, r *transaction.Record) *Status {
 	s := &Status{OS: h.os, Road: cmp.Or(h.way, string(transaction.RoadTree)), Deployments: []DeploymentStatus{},
 		Quarantined: []transaction.Quarantined{}, Skipped: []string{}}
+	if h.composefs != "" {
+		s.OS = OS(h.composefs.String())
+	}
 	if h.plain != nil {
 		s.Road = cmp.Or(h.way, string(transaction.RoadSwitch))
 	}

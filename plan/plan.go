@@ -201,6 +201,8 @@ type Options struct {
 	Committed *machineconfig.Config
 	// NoOS means that the host can't change its operating system, so each OS change is Unreconcilable.
 	NoOS bool
+	// WithoutOS, if set, returns why the host can't change that part, and what to do.
+	WithoutOS func(Kind) string
 	// SoftReboot allows a restart of the userspace instead of a reboot, if that is enough for the changes.
 	SoftReboot bool
 	// SkipOS leaves OS changes out and lists them in Plan.Skipped.
@@ -262,7 +264,7 @@ func Make(current, desired *machineconfig.Config, opts Options) (*Plan, error) {
 		case c.Kind.OS() && opts.SkipOS:
 			p.Skipped = append(p.Skipped, c)
 		case c.Kind.OS() && opts.NoOS:
-			p.Unreconcilable = append(p.Unreconcilable, withoutOS(c))
+			p.Unreconcilable = append(p.Unreconcilable, withoutOS(c, opts.WithoutOS))
 		default:
 			p.Changes = append(p.Changes, c)
 		}

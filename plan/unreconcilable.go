@@ -85,9 +85,13 @@ func (k Kind) Field() string {
 }
 
 // withoutOS returns the obstacle for a change on a host that can't change its operating system.
-func withoutOS(c Change) Unreconcilable {
-	return Unreconcilable{c.Kind.Field(), strings.TrimPrefix(c.String(), "~ ") +
-		": this host can't change its operating system; --skip-os applies the rest"}
+func withoutOS(c Change, why func(Kind) string) Unreconcilable {
+	reason := "this host can't change its operating system"
+	if why != nil {
+		reason = why(c.Kind)
+	}
+	return Unreconcilable{c.Kind.Field(), strings.TrimPrefix(c.String(), "~ ") + ": " + reason +
+		"; --skip-os applies the rest"}
 }
 
 type rawChange struct{ field, verb string }
