@@ -548,8 +548,8 @@ func (p *Plain) SoftReboots(ctx context.Context) error {
 }
 
 // PrepareSoftReboot makes the next soft reboot lead to a deployment. ostree refuses a deployment whose kernel,
-// initramfs or kernel arguments differ from the running ones; one with another SELinux policy is refused here. Any other
-// reboot still boots the default. Four forks.
+// initramfs or kernel arguments differ from the running ones. One with another SELinux policy is refused here. Any
+// other reboot still boots the default. Four forks.
 func (p *Plain) PrepareSoftReboot(ctx context.Context, id string) error {
 	doing := "preparing a soft reboot into " + id
 	deployments, err := p.Status(ctx)
