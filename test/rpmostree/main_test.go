@@ -164,6 +164,18 @@ func (h *host) run(argv ...string) answer {
 	return answer{string(stdout), string(stderr), exit}
 }
 
+// asUnit runs a program on the host as a systemd unit of its own.
+func (h *host) asUnit(argv ...string) answer {
+	h.t.Helper()
+	return h.run(append([]string{"systemd-run", "--quiet", "--pipe", "--wait"}, argv...)...)
+}
+
+// withdraw takes the packages of a name out of the repository.
+func (h *host) withdraw(name string) {
+	h.t.Helper()
+	h.shell("rm " + repository + "/" + name + "-[0-9]*.rpm")
+}
+
 // ok runs rpm-ostree, which has to succeed, and returns what it said.
 func (h *host) ok(args ...string) string {
 	h.t.Helper()
