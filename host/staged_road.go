@@ -56,7 +56,14 @@ func (h *Host) prepareStaged(ctx context.Context, a *attempt) error {
 	u.deploys = u.request.Checksum != u.booted.Checksum ||
 		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)
 	if !u.deploys {
-		u.reclaim = nil
+		// The files are for the deployment that runs. What somebody else has staged would boot instead of it.
+		d, err := h.deployments.Foreign(ctx)
+		if err != nil {
+			return err
+		}
+		if u.reclaim = nil; d != nil {
+			u.reclaim = []string{d.ID}
+		}
 	}
 	if err := h.engine().Check(u.Update, a.compiled.Wants); err != nil || !u.deploys || u.release != nil || a.stages() {
 		return err

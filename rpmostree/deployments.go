@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"slices"
 
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
@@ -138,3 +141,40 @@ func (d *Deployments) Present(_ context.Context, s osimage.System, c osimage.Com
 
 // Drop has nothing to do: the refs that a pull has written hold the composed commit, and the next pull reuses them.
 func (d *Deployments) Drop(context.Context) error { return nil }
+
+// Foreign returns the staged deployment if somebody else has staged it, nil otherwise. What we have rpm-ostree stage is
+// locked, and marked until it is dropped.
+func (d *Deployments) Foreign(ctx context.Context) (*ostree.Deployment, error) {
+	all, err := d.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("looking for what others have staged: %w", err)
+	}
+	at := slices.IndexFunc(all, func(one ostree.Deployment) bool { return one.Staged })
+	if at < 0 {
+		return nil, nil
+	}
+	if d.Driver != nil && all[at].Locked {
+		_, err := os.Stat(d.Driver.host(composingMark))
+		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return &all[at], nil
+}
+
+// Describe returns a deployment in words for people, with what makes it another than the booted one. On a host with
+// rpm-ostree the answer costs a fork.
+func (d *Deployments) Describe(ctx context.Context, one ostree.Deployment) string {
+	what := cmp.Or(one.Refspec, "version "+cmp.Or(one.Version, "unknown"))
+	if d.Driver != nil {
+		if system, err := d.Driver.Of(ctx, one.ID); err == nil {
+			what = describe(system.Image, system.Packages, system.Removed)
+		}
+	}
+	booted := slices.IndexFunc(d.known, func(other ostree.Deployment) bool { return other.Booted })
+	if booted >= 0 && len(one.KernelArguments) > 0 &&
+		!slices.Equal(one.KernelArguments, d.known[booted].KernelArguments) {
+		what += ", and other kernel arguments"
+	}
+	return one.ID + ": " + what
+}
