@@ -262,7 +262,7 @@ func (l layers) announce(t *transaction) {
 		doing    string
 		packages []catalogue.Package
 		from     string
-	}{{"Installing", l.install, " (lab)"}, {"Removing", l.remove, ""}} {
+	}{{"Installing", l.install, " (lab)"}, {"Removing", l.remove, " (@System)"}} {
 		if len(part.packages) == 0 {
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
+	"github.com/noderefit/noderefit/test/rpmostree/catalogue"
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
 )
 
@@ -114,6 +115,10 @@ func (u *update) run(ctx context.Context, t *transaction) error {
 	available, err := knownPackages()
 	if err != nil && u.origin.assembled() {
 		return err
+	}
+	if u.inImage(base) {
+		t.say("No change.")
+		return nil
 	}
 	var l layers
 	if err := t.task("Resolving dependencies", func() (err error) {
@@ -214,9 +219,6 @@ func (u *update) rebase(ctx context.Context, t *transaction) error {
 	refspec = strings.TrimPrefix(refspec, ":")
 	image, isImage := parseImage(refspec)
 	if isImage {
-		if digest := u.modifiers.text("set-revision"); strings.HasPrefix(digest, "sha256:") {
-			image = image.withDigest(digest)
-		}
 		refspec = image.String()
 	}
 	if refspec == old && u.modifiers.text("set-revision") == "" {
@@ -254,13 +256,13 @@ func (u *update) custom() (url, description string) {
 // revise pins the origin to a revision: a checksum, or the version of one of the ref's commits.
 func (u *update) revise(ctx context.Context, t *transaction) error {
 	revision := u.modifiers.text("set-revision")
-	image, isImage := parseImage(u.origin.Container)
+	_, isImage := parseImage(u.origin.Container)
 	switch checksum, pinned := strings.CutPrefix(revision, "revision="); {
 	case revision == "":
 		return nil
 	case isImage && strings.HasPrefix(revision, "sha256:"):
-		u.origin.Container = image.withDigest(revision).String()
-		u.origin.Override = ""
+		// Since 2025.7, as a commit of a ref: what is followed stays the name.
+		u.origin.Override = revision
 	case isImage:
 		return guess("Cannot look up version while tracking a container image reference")
 	case pinned || checksumPattern.MatchString(revision):
@@ -302,6 +304,7 @@ func (u *update) requests(ctx context.Context, _ *transaction) error {
 		u.changed = true
 	}
 	install := u.modifiers.list("install-packages")
+	// Since 2026.1 an image is not asked: see inImage.
 	if len(install) > 0 && !u.options.yes("allow-inactive") && o.Container == "" {
 		// Asked of the base that there is, not of the one that may be on its way.
 		base, err := basePackages(ctx, u.old)
@@ -346,6 +349,18 @@ func (u *update) requests(ctx context.Context, _ *transaction) error {
 		}
 	}
 	return nil
+}
+
+// inImage says whether all that is asked for is packages that a container image has itself. Since 2026.1 the requests
+// are forgotten then, and that is no error.
+func (u *update) inImage(base []catalogue.Package) bool {
+	install := u.modifiers.list("install-packages")
+	if u.origin.Container == "" || len(install) == 0 || u.modifiers.text("set-refspec") != "" || u.base != u.old ||
+		len(u.modifiers.list("uninstall-packages"))+len(u.modifiers.list("override-remove-packages"))+
+			len(u.modifiers.list("override-reset-packages")) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(install, func(name string) bool { return !slices.ContainsFunc(base, matching(name)) })
 }
 
 // overrides resets overrides and adds replacements.
