@@ -76,8 +76,8 @@ var knownFailures = []struct {
 // importerSilent is how rpm-ostree reports a skopeo that did not start. It has no reason then.
 const (
 	importerSilent = "Creating importer: error"
-	importerHint   = "rpm-ostree reads images with skopeo, as the user rpm-ostree; see that both are there, and that the " +
-		"user may read the image"
+	importerHint   = "rpm-ostree reads images with skopeo, as the user rpm-ostree; see that both are there, and that " +
+		"the user may read the image"
 )
 
 // failing makes an Error of the error of a call of rpm-ostree, and returns what to do about it. The text is

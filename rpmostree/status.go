@@ -171,17 +171,17 @@ func (s hostStatus) of(checksum string) *deployment {
 	return nil
 }
 
-// sameContent reports whether two deployments have the same base, and the same changes to the base. Their commits differ
-// all the same where packages are layered: rpm-ostree composes those anew in each transaction, even in one that changes
-// nothing but kernel arguments, and the time is a part of a commit.
+// sameContent reports whether two deployments have the same base, and the same changes to the base. Their commits
+// differ all the same where packages are layered: rpm-ostree composes those anew in each transaction, even in one that
+// changes nothing but kernel arguments, and the time is a part of a commit.
 func sameContent(a, b deployment) bool {
 	return (a.Checksum == b.Checksum || a.Base != "" && b.Base != "") && sameBase(a, b) &&
 		slices.Equal(sorted(a.Packages), sorted(b.Packages)) && slices.Equal(sorted(a.Removed), sorted(b.Removed)) &&
 		sameOthers(a, b)
 }
 
-// sameBase reports whether two deployments have the same base. rpm-ostree may import a container image anew, into another
-// commit of the same digest.
+// sameBase reports whether two deployments have the same base. rpm-ostree may import a container image anew, into
+// another commit of the same digest.
 func sameBase(a, b deployment) bool {
 	return a.base() == b.base() || a.Digest != "" && a.Digest == b.Digest && a.Container == b.Container
 }
