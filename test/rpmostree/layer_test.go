@@ -15,7 +15,6 @@ import (
 )
 
 func TestPackagesAreLayeredOnTheBase(t *testing.T) {
-	standIn(t, packages)
 	h := boot(t)
 	base := h.status().Deployments[0].text("checksum")
 	said := h.ok("install", "-n", "usbguard")
@@ -116,7 +115,6 @@ func TestPackagesAreLayeredOnTheBase(t *testing.T) {
 }
 
 func TestEveryTransactionOnALayeredDeploymentComposesAnew(t *testing.T) {
-	standIn(t, packages)
 	h := boot(t)
 	base := h.status().Deployments[0].text("checksum")
 	h.ok("kargs", "--append=plain", lock)
@@ -146,7 +144,6 @@ func TestEveryTransactionOnALayeredDeploymentComposesAnew(t *testing.T) {
 }
 
 func TestOverridesChangeTheBaseAndItsKernel(t *testing.T) {
-	standIn(t, packages)
 	h := boot(t)
 	kernel := func() string { return h.shell("cat /usr/lib/modules/*/vmlinuz; ls /usr/lib/modules/*/initramfs.img") }
 	before, bootcsum := kernel(), h.Kargs()
@@ -159,7 +156,7 @@ func TestOverridesChangeTheBaseAndItsKernel(t *testing.T) {
 		t.Errorf("what others require: exit %d: %s", a.exit, a.stderr)
 	}
 	newer := catalogue.Package{Name: "toolbox", Version: "2.0", Release: "1", Arch: "x86_64", Files: map[string]string{"/usr/bin/toolbox": "toolbox 2.0\n"}}
-	file, err := newer.Write(h.HostPath("/var/tmp"))
+	file, err := program.LocalPackage(h.ctx, newer, h.HostPath("/var/tmp"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -140,8 +140,7 @@ func unlockAndReboot(options vardict) func(context.Context, *transaction) error 
 		if strings.HasPrefix(expected, "sha256:") {
 			found = base.text("ostree.manifest-digest")
 		}
-		switch {
-		case expected != "" && expected != found:
+		if expected != "" && expected != found {
 			return original("Expected staged base checksum %s, but found %s", expected, found)
 		}
 		if err := inhibited(ctx); err != nil {
