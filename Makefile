@@ -98,6 +98,11 @@ test-all: deps kubebox $(GOTESTSUM) ## Runs every test that needs no VM; LAB=req
 test-os: deps ## Runs those of make test-all that are about rpm-ostree and bootc, and about what stands in for them
 	@go test -timeout $(TEST_TIMEOUT) ./test/rpmostree/... ./test/bootc/... ./test/osupdate
 
+.PHONY: test-real-os
+test-real-os: deps ## Runs those about rpm-ostree with the real one in the tree RPM_OSTREE (CONTRIBUTING.md says what it has)
+	@test -d "$(RPM_OSTREE)" || { echo "RPM_OSTREE has to name a tree; CONTRIBUTING.md says which" >&2; exit 2; }
+	@RPM_OSTREE="$(abspath $(RPM_OSTREE))" LAB=require go test -count=1 -v -timeout $(TEST_TIMEOUT) ./test/rpmostree ./test/osupdate
+
 .PHONY: test-vm
 test-vm: ## Runs the tests on virtual machines (as root, for minutes): updates, ways back, VM_CUTS power cuts
 	@VM_TESTS=require VM_CUTS=$(VM_CUTS) LAB_INSTALL=1 go -C test/vm test -count=1 -timeout 2h

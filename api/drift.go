@@ -235,7 +235,7 @@ func (p DriftPolicy) Repairs(kind, name string) bool {
 	}
 	policy := p.Policy
 	switch kind {
-	case "kargs", "osImage", "kernelType", "extensions":
+	case "kargs", "osImage", "kernelType", "extensions", "deployment":
 		return false
 	}
 	for _, e := range p.Exceptions {

@@ -79,6 +79,7 @@ func TestWhichDriftIsWrittenBack(t *testing.T) {
 		{policy("repair"), "osImage", "", false},
 		{policy("repair"), "extensions", "", false},
 		{policy("repair"), "kernelType", "", false},
+		{policy("repair"), "deployment", "", false},
 		{held, "file", "/etc/x", false},
 		{some, "file", "/etc/x", false},
 		{some, "file", "/etc/sysctl.d/20-a.conf", true},

@@ -262,7 +262,7 @@ func (h *Host) prepareOS(ctx context.Context, a *attempt) error {
 	if back != nil {
 		source := want.Source
 		want = &wanted{layers: back.layers}
-		if want.System, err = h.deployments.rpm.Of(ctx, back.deployment.ID); err != nil {
+		if want.System, err = h.deployments.Driver.Of(ctx, back.deployment.ID); err != nil {
 			return err
 		}
 		want.Source = source

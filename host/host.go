@@ -12,7 +12,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,7 +100,7 @@ type Host struct {
 	labels      *files.Labels
 	kernel      string        // its boot id
 	bootID      func() string // found out once, at the first call
-	deployments *deployments
+	deployments *rpmostree.Deployments
 	now         func() time.Time
 	say         func(phase, what string)
 	way         string // what status shows of the road, once the road is known
@@ -164,14 +163,14 @@ func (h *Host) open(backend OS) error {
 	}
 	if h.os != OSNone {
 		h.plain, h.grub = ostree.NewPlain(ostree.Exec, "/"), ostree.NewGRUB("/", files.OverwriteRemounted)
-		h.deployments = &deployments{Plain: h.plain}
+		h.deployments = &rpmostree.Deployments{Plain: h.plain}
 		h.tools = &ostree.Tools{Units: h.units, Root: "/"}
 		progress := h.pullSays
 		switch h.os {
 		case OSRpmOstree:
 			driver := rpmostree.New(ostree.Exec, h.tools, h.plain)
 			driver.Progress = progress
-			h.composer, h.deployments.rpm = driver, driver
+			h.composer, h.deployments.Driver = driver, driver
 		case OSBootc:
 			driver := bootc.New(ostree.Exec, h.tools, h.plain)
 			driver.Progress = progress
@@ -308,8 +307,8 @@ func (h *Host) engine() *transaction.Engine {
 	if h.plain != nil {
 		e.Deployments, e.Counter = h.deployments, h.grub
 	}
-	if h.deployments != nil && h.deployments.rpm != nil {
-		e.Etc, e.Unfinished = h.bootedEtc, h.deployments.rpm.FailedFinalization
+	if h.deployments != nil && h.deployments.Driver != nil {
+		e.Etc, e.Unfinished = h.bootedEtc, h.deployments.Driver.FailedFinalization
 	}
 	if h.services != nil {
 		e.Services, e.Prove, e.Unheld = h.services, h.verdictLive, h.unheld
@@ -410,128 +409,3 @@ func Uptime() time.Duration {
 	}
 	return time.Duration(ts.Nano())
 }
-
-// deployments are the host's deployments. They are read once, and again after each change of ours: every answer costs a
-// fork.
-type deployments struct {
-	*ostree.Plain
-	rpm   *rpmostree.Driver // nil on a host without rpm-ostree
-	known []ostree.Deployment
-}
-
-// Status lists the deployments.
-func (d *deployments) Status(ctx context.Context) ([]ostree.Deployment, error) {
-	if d.known != nil {
-		return d.known, nil
-	}
-	var err error
-	d.known, err = d.Plain.Status(ctx)
-	return d.known, err
-}
-
-// changed makes the next Status read the deployments again, because others changed them: the OS manager stages some and
-// removes some.
-func (d *deployments) changed() {
-	if d != nil {
-		d.known = nil
-	}
-}
-
-// BootSpace refuses a commit whose kernel does not fit into /boot.
-func (d *deployments) BootSpace(ctx context.Context, osName, checksum string) error {
-	all, err := d.Status(ctx)
-	if err != nil {
-		return fmt.Errorf("checking /boot for %s: %w", checksum, err)
-	}
-	return d.Plain.BootSpace(ctx, all, osName, checksum)
-}
-
-// Current returns the content of the booted deployment: the refspec of its origin, or its commit where it has none.
-func (d *deployments) Current(ctx context.Context) (osimage.System, error) {
-	all, err := d.Status(ctx)
-	for _, one := range all {
-		if one.Booted {
-			return osimage.System{Image: cmp.Or(one.Refspec, one.Checksum), Reported: one.Checksum}, nil
-		}
-	}
-	return osimage.System{}, cmp.Or(err, errors.New("none of the deployments is the booted one"))
-}
-
-// Materialise makes a deployment.
-func (d *deployments) Materialise(ctx context.Context, r ostree.Request) (ostree.Deployment, error) {
-	d.known = nil
-	return d.Plain.Materialise(ctx, r)
-}
-
-// SetDefault makes a deployment the one that the next boot uses.
-func (d *deployments) SetDefault(ctx context.Context, id string) error {
-	d.known = nil
-	if d.rpm != nil {
-		if can, err := d.CanSetDefault(ctx); err != nil {
-			return err
-		} else if !can {
-			return d.rpm.MakeDefault(ctx, id)
-		}
-	}
-	return d.Plain.SetDefault(ctx, id)
-}
-
-// Stage stages a commit with exactly these kernel arguments.
-func (d *deployments) Stage(ctx context.Context, checksum string, arguments []string) (ostree.Deployment, error) {
-	d.known = nil
-	return d.rpm.Stage(ctx, checksum, arguments)
-}
-
-// Release lets the staged deployment boot after the next orderly shutdown.
-func (d *deployments) Release(ctx context.Context, id string) error {
-	d.known = nil
-	return d.Plain.Release(ctx, id)
-}
-
-// PrepareSoftReboot makes the next soft reboot lead to a deployment.
-func (d *deployments) PrepareSoftReboot(ctx context.Context, id string) error {
-	d.known = nil
-	return d.Plain.PrepareSoftReboot(ctx, id)
-}
-
-// ResetSoftReboot takes the target of the next soft reboot away.
-func (d *deployments) ResetSoftReboot(ctx context.Context) error {
-	d.known = nil
-	return d.Plain.ResetSoftReboot(ctx)
-}
-
-// Discard removes a deployment.
-func (d *deployments) Discard(ctx context.Context, id string) error {
-	d.known = nil
-	return d.Plain.Discard(ctx, id)
-}
-
-// Compose stages the image of s, which can have no packages. A checksum does not name the OS's source, so a commit
-// named by its checksum has no origin of its own.
-func (d *deployments) Compose(ctx context.Context, s osimage.System) (osimage.Composed, error) {
-	if len(s.Packages)+len(s.Removed) > 0 {
-		return osimage.Composed{}, &ostree.Error{Class: ostree.Invalid, Doing: "composing " + s.Image,
-			Err: errors.New("packages can't be layered on plain ostree deployments")}
-	}
-	checksum, err := d.Plain.Stage(ctx, s.Image)
-	if err != nil {
-		return osimage.Composed{}, err
-	}
-	c := osimage.Composed{Checksum: checksum, Base: checksum}
-	if s.Image != checksum {
-		c.Origin = "[origin]\nrefspec=" + s.Image + "\n"
-	}
-	return c, nil
-}
-
-// Present reports whether the result of Compose is still complete. The check forks no process.
-func (d *deployments) Present(_ context.Context, s osimage.System, c osimage.Composed) (bool, error) {
-	there, err := d.Complete(c.Checksum)
-	if err != nil {
-		return false, &ostree.Error{Class: ostree.Failed, Doing: "looking for the staged " + s.Image, Err: err}
-	}
-	return there, nil
-}
-
-// Drop has nothing to do: the refs that a pull has written hold the composed commit, and the next pull reuses them.
-func (d *deployments) Drop(context.Context) error { return nil }

@@ -117,7 +117,19 @@ func (h *Host) plan(ctx context.Context, a *attempt) (*plan.Plan, error) {
 			p.NeedsFullReboot("the host: " + message.OneLine(err.Error()))
 		}
 	}
+	if p.Reboot && h.plain != nil && err == nil {
+		p.Lost, err = h.loses(ctx, r)
+	}
 	return p, err
+}
+
+// loses returns what an update that boots removes of others, in words for people.
+func (h *Host) loses(ctx context.Context, r *transaction.Record) ([]string, error) {
+	d, err := h.deployments.Foreign(ctx)
+	if err != nil || d == nil || r.Pending != nil && r.Pending.Deployment == d.ID {
+		return nil, err
+	}
+	return []string{h.deployments.Describe(ctx, *d)}, nil
 }
 
 // softReboots returns the reason why the host can't restart its userspace alone, nil where the host can.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/noderefit/noderefit/machineconfig"
 	"github.com/noderefit/noderefit/ostree"
+	"github.com/noderefit/noderefit/rpmostree"
 	"github.com/noderefit/noderefit/transaction"
 )
 
@@ -93,7 +94,7 @@ func TestStageSparesTheDeploymentsOfAnUpdateThatIsUnderWay(t *testing.T) {
 
 func TestStatusSaysWhatIsStaged(t *testing.T) {
 	h := openTree(t, t.TempDir())
-	h.composer = &deployments{Plain: ostree.NewPlain(ostree.Exec, h.root.Path())}
+	h.composer = &rpmostree.Deployments{Plain: ostree.NewPlain(ostree.Exec, h.root.Path())}
 	if got := h.Status(t.Context()).Staged; got != "" {
 		t.Errorf("where nothing is: %q", got)
 	}

@@ -4,6 +4,7 @@ package host
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -55,7 +56,14 @@ func (h *Host) prepareStaged(ctx context.Context, a *attempt) error {
 	u.deploys = u.request.Checksum != u.booted.Checksum ||
 		!slices.Equal(u.request.KernelArguments, u.booted.KernelArguments)
 	if !u.deploys {
-		u.reclaim = nil
+		// The files are for the deployment that runs. What somebody else has staged would boot instead of it.
+		d, err := h.deployments.Foreign(ctx)
+		if err != nil {
+			return err
+		}
+		if u.reclaim = nil; d != nil {
+			u.reclaim = []string{d.ID}
+		}
 	}
 	if err := h.engine().Check(u.Update, a.compiled.Wants); err != nil || !u.deploys || u.release != nil || a.stages() {
 		return err
@@ -87,7 +95,7 @@ func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ost
 	}
 	d, err := h.deployments.Stage(ctx, u.request.Checksum, u.request.KernelArguments)
 	if !errors.Is(err, rpmostree.ErrNotStaged) || u.want == nil {
-		return d, err
+		return d, errors.Join(err, h.followStaged(d))
 	}
 	h.say("pull", u.want.Image)
 	if kept.Composed, err = h.composeOf(ctx, u.want); err != nil {
@@ -101,7 +109,24 @@ func (h *Host) stageDeployment(ctx context.Context, u *update, res *Result) (ost
 	if err := errors.Join(h.keepStaged(kept), approves(u.cfg, u.approved, kept.Composed)); err != nil {
 		return d, err
 	}
-	return h.deployments.Stage(ctx, kept.Composed.Checksum, u.request.KernelArguments)
+	d, err = h.deployments.Stage(ctx, kept.Composed.Checksum, u.request.KernelArguments)
+	return d, errors.Join(err, h.followStaged(d))
+}
+
+// followStaged records the commit of the staged deployment in place of the composed one. rpm-ostree composes layered
+// packages anew, into another commit, to change the kernel arguments. An apply that is repeated finds that commit.
+func (h *Host) followStaged(d ostree.Deployment) error {
+	if d.Checksum == "" {
+		return nil // nothing was staged
+	}
+	var s staged
+	if data, err := h.root.ReadFile(StagedPath); err != nil {
+		return fmt.Errorf("reading what was staged: %w", err)
+	} else if err := json.Unmarshal(data, &s); err != nil || s.Composed.Checksum == d.Checksum {
+		return err
+	}
+	s.Composed.Checksum = d.Checksum
+	return h.keepStaged(s)
 }
 
 // bootedEtc returns the paths of the pending configuration in the /etc that has booted, and the paths there that others

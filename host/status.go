@@ -54,9 +54,12 @@ type Status struct {
 
 // DeploymentStatus is a bootable deployment, and its contents.
 type DeploymentStatus struct {
-	ID              string   `json:"id"`
-	Booted          bool     `json:"booted"`
-	Default         bool     `json:"default"`
+	ID      string `json:"id"`
+	Booted  bool   `json:"booted"`
+	Default bool   `json:"default"`
+	// Staged means that the next orderly shutdown makes the deployment the default, unless it is Locked.
+	Staged          bool     `json:"staged"`
+	Locked          bool     `json:"locked,omitempty"`
 	Version         string   `json:"version,omitempty"`
 	Config          string   `json:"config,omitempty"`
 	KernelArguments []string `json:"kernelArguments"`
@@ -174,7 +177,7 @@ func (h *Host) listDeployments(ctx context.Context, s *Status, r *transaction.Re
 	}
 	for _, d := range ds {
 		s.Deployments = append(s.Deployments, DeploymentStatus{ID: d.ID, Booted: d.Booted, Default: d.Default,
-			Version: d.Version, Config: names[d.ID], KernelArguments: d.KernelArguments})
+			Staged: d.Staged, Locked: d.Locked, Version: d.Version, Config: names[d.ID], KernelArguments: d.KernelArguments})
 	}
 }
 

@@ -244,7 +244,7 @@ func (h *Host) letGo(ctx context.Context, digest string) error {
 		}
 	}
 	err = h.composer.Drop(ctx)
-	h.deployments.changed()
+	h.deployments.Changed()
 	if err != nil {
 		return fmt.Errorf("letting go of what was staged: %w", err)
 	}
@@ -344,7 +344,7 @@ type choosingComposer interface {
 }
 
 func (h *Host) composeOf(ctx context.Context, want *wanted) (osimage.Composed, error) {
-	defer h.deployments.changed()
+	defer h.deployments.Changed()
 	if c, is := h.composer.(choosingComposer); is && want.choose != nil {
 		return c.ComposeFor(ctx, want.System, want.choose)
 	}

@@ -5,6 +5,7 @@ package host
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -78,12 +79,18 @@ func (s *Status) WriteText(w io.Writer) error {
 	} else if s.BootLimit != "" {
 		l.printf("Boot:      the boot loader goes back after %s that were not proved", s.BootLimit)
 	}
+	staged := slices.ContainsFunc(s.Deployments, func(d DeploymentStatus) bool { return d.Staged && !d.Locked })
 	for _, d := range s.Deployments {
 		var marks []string
 		if d.Booted {
 			marks = append(marks, "booted")
 		}
-		if d.Default {
+		switch {
+		case d.Staged && d.Locked:
+			marks = append(marks, "staged, locked")
+		case d.Staged:
+			marks = append(marks, "staged, boots next")
+		case d.Default && !staged:
 			marks = append(marks, "boots next")
 		}
 		if d.Config != "" {
@@ -118,7 +125,7 @@ func orNone(name string) string {
 func (v *Verification) WriteText(w io.Writer) error {
 	l := &lines{w: w}
 	for _, d := range v.Drift {
-		l.printf("%s %s: %s is %s, should be %s", d.Kind, d.Subject(), d.What, d.Found, d.Expected)
+		l.printf("%s: %s is %s, should be %s", strings.TrimSpace(subject(d.Kind, d.Subject())), d.What, d.Found, d.Expected)
 	}
 	if len(v.Drift) == 0 {
 		l.printf("The host matches %s.", v.Config)

@@ -86,6 +86,10 @@ func (h *Host) Verify(ctx context.Context, cfg *machineconfig.Config) (*Verifica
 		return nil, err
 	}
 	out.Drift = drift
+	if !asked && rev != nil && rev.Deployment != "" && booted.ID != "" && rev.Deployment != booted.ID {
+		out.Drift = append(out.Drift, Drift{Kind: "deployment", What: "another", Expected: rev.Deployment,
+			Found: booted.ID})
+	}
 	if out.Paths, err = h.comparedPaths(cfg, wants); err != nil {
 		return nil, err
 	}

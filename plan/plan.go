@@ -168,6 +168,9 @@ type Plan struct {
 	// Unwritten has what differs between the configurations but is already so on the host. Nothing is written for it, so
 	// it takes no action. For a host that was never configured, Unwritten is empty.
 	Unwritten []Change `json:"unwritten,omitempty"`
+	// Lost has what others have staged on the host, in words for people: the update removes that, since it would boot
+	// instead.
+	Lost []string `json:"lost,omitempty"`
 	// Left has the changed paths that stay as they are, because users other than root could interfere there.
 	Left []Left `json:"left,omitempty"`
 	// Warnings are for people: what the update does to things that are not its own.

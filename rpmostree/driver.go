@@ -138,8 +138,9 @@ func (r *Driver) compose(ctx context.Context, doing string, t target, choice *ba
 			return osimage.Composed{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 		}
 		if done.limit >= 0 && len(steps) > done.limit {
-			return osimage.Composed{}, &ostree.Error{Class: ostree.Failed, Doing: doing,
-				Err: fmt.Errorf("after %s %s", strings.Join(done.last, " "), t.complaint(s, lock))}
+			class, text := t.complaint(s, lock)
+			return osimage.Composed{}, &ostree.Error{Class: class, Doing: doing,
+				Err: fmt.Errorf("after %s %s", strings.Join(done.last, " "), text)}
 		}
 		if done.last != nil && done.limit < 0 && len(steps) < done.before {
 			done.transactions++ // done, although the answer was lost
@@ -269,18 +270,25 @@ func (r *Driver) active(ctx context.Context, unit string) (bool, error) {
 	return state == "active", err
 }
 
-// complaint returns a text about what is wrong with the staged deployment.
-func (t target) complaint(s hostStatus, lock bool) string {
+// complaint returns what is wrong with the staged deployment. Since 2026.1 rpm-ostree takes no request for packages
+// that a container image has itself, and calls that a success.
+func (t target) complaint(s hostStatus, lock bool) (class ostree.Class, text string) {
 	first := s.first()
+	more, less := without(t.packages, first.Packages), without(t.removed, first.Removed)
 	switch {
+	case first.Booted && first.Container != "" && t.has(first) && len(more) > 0 && len(less) == 0:
+		return ostree.Invalid, fmt.Sprintf("nothing is staged: the image has all of %s itself, so none of it can be layered",
+			strings.Join(more, ", "))
 	case first.Booted:
-		return "nothing is staged"
+		return ostree.Failed, "nothing is staged"
 	case first.Staged && !lock:
-		return fmt.Sprintf("the staged deployment %s is not locked: it would boot after the next shutdown", first.id())
+		return ostree.Failed, fmt.Sprintf("the staged deployment %s is not locked: it would boot after the next shutdown",
+			first.id())
 	case !sameOthers(first, s.booted()):
-		return fmt.Sprintf("%s has other local packages, replacements or initramfs settings than what runs", first.id())
+		return ostree.Failed, fmt.Sprintf("%s has other local packages, replacements or initramfs settings than what runs",
+			first.id())
 	}
-	return fmt.Sprintf("what is staged (%s) is not what was asked for: %s", first.id(), t.difference(first))
+	return ostree.Failed, fmt.Sprintf("what is staged (%s) is not what was asked for: %s", first.id(), t.difference(first))
 }
 
 // keep holds the commit of the deployment d by our refs, and returns what was composed.
@@ -540,7 +548,7 @@ func (r *Driver) settle(ctx context.Context, doing string, t *target) (hostStatu
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var changes <-chan struct{}
-	said, stale := "", 0
+	said, asked, own, stale := "", "", "", 0
 	for begun := time.Now(); ; {
 		s, err := r.status(ctx, doing)
 		if err != nil {
@@ -549,11 +557,15 @@ func (r *Driver) settle(ctx context.Context, doing string, t *target) (hostStatu
 		var waitFor error
 		pause := ostree.UnitPoll
 		if len(s.Transaction) > 0 {
-			waitFor = fmt.Errorf("rpm-ostree is at work for another program: %s", s.who())
-			if said == "" {
-				if err := r.cancelOrphan(ctx, s, t); err != nil {
+			if who := s.who(); who != asked {
+				asked = who
+				if own, err = r.cancelOrphan(ctx, s, t); err != nil {
 					return s, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 				}
+			}
+			waitFor = fmt.Errorf("rpm-ostree is at work for another program: %s", asked)
+			if own != "" {
+				waitFor = fmt.Errorf("rpm-ostree is still at work on what an earlier attempt has begun: %s", own)
 			}
 			if changes == nil && said == "" {
 				// On a host without a bus the polls are enough.

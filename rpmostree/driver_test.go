@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -214,7 +215,16 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 			ostree.Retryable, lost},
 		{"Job for rpm-ostreed.service failed because the control process exited with error code.\nerror: exit status: 1",
 			ostree.Retryable, lost},
+		// As the real one says it: systemctl's reasons, and then only that there was one.
+		{"Job for rpm-ostreed.service failed because the control process exited with error code.\nSee \"systemctl status " +
+			"rpm-ostreed.service\" and \"journalctl -xeu rpm-ostreed.service\" for details.\n" +
+			"error: Loading sysroot: exit status: 1", ostree.Retryable, lost},
 		{"error: Timeout was reached", ostree.Retryable, lost},
+		{"error: Committing: Operation was cancelled", ostree.Failed, refused},
+		{"error: Could not depsolve transaction; 1 problem detected:\n Problem: package kernel-core-6.12.0-1.x86_64 from " +
+			"@System requires kernel-modules-core, but none of the providers can be installed\n  - conflicting requests",
+			ostree.Invalid, refused},
+		{"error: Creating importer: error", ostree.NeedsAdmin, refused},
 		{"", ostree.Retryable, lost},
 		{"error: Old and new refs are equal: os/test", ostree.Invalid, refused},
 		{"error: Packages not found: nosuch", ostree.Invalid, refused},
@@ -261,8 +271,15 @@ func TestErrorsOfRPMOSTreeAreClassed(t *testing.T) {
 		if ostree.ClassOf(err) != c.class || trouble != c.trouble {
 			t.Errorf("%s\nis %s, %d; want %s, %d", c.stderr, ostree.ClassOf(err), trouble, c.class, c.trouble)
 		}
-		if line := errorLine(c.stderr); line != "" && err.Error() != "composing x: rpm-ostree: "+line {
+		if line := errorLine(c.stderr); line != "" && !strings.HasPrefix(err.Error(), "composing x: rpm-ostree: "+line) {
 			t.Errorf("%s\nbecame %s", c.stderr, err)
+		}
+		for part, want := range map[string]string{
+			"Job for ": "Job for rpm-ostreed.service failed", "importer: error": "as the user rpm-ostree",
+		} {
+			if strings.Contains(c.stderr, part) && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s\ndoes not say %s: %s", c.stderr, want, err)
+			}
 		}
 	}
 	_, missing := (&ostree.Tools{Root: t.TempDir()}).In("x", systemd.Command{})(t.Context(), "rpm-ostree", "upgrade")
@@ -772,15 +789,18 @@ func TestTransactionOfADeadClientIsCancelledOnlyIfItIsOurs(t *testing.T) {
 		return "State: busy\nAutomaticUpdates: disabled\nTransaction: " + title + " \n  Initiator: client(id:" + id +
 			" dbus:1.28 unit:x.service uid:0)\nDeployments:\n● ostree://fedora:stable\n"
 	}
+	const theirs = "waiting: rpm-ostree is at work for another program: UpdateDeployment for the client :1.28"
+	const own = "waiting: rpm-ostree is still at work on what an earlier attempt has begun: "
 	for _, c := range []struct {
 		name, text string
 		cancelled  int
+		said       string
 	}{
-		{"ours, for something else", under("rebase elsewhere", clientID), 1},
-		{"ours, for this", under(rebaseB+" "+ostree.WithLock, clientID), 0},
-		{"somebody else's", under("rebase elsewhere", "cli"), 0},
-		{"of one that has a name like ours", under("rebase elsewhere", clientID+"-2"), 0},
-		{"over meanwhile", "State: idle\nDeployments:\n  Initiator: client(id:" + clientID + " \n", 0},
+		{"ours, for something else", under("rebase elsewhere", clientID), 1, own + "rebase elsewhere"},
+		{"ours, for this", under(rebaseB+" "+ostree.WithLock, clientID), 0, own + rebaseB + " " + ostree.WithLock},
+		{"somebody else's", under("rebase elsewhere", "cli"), 0, theirs},
+		{"of one that has a name like ours", under("rebase elsewhere", clientID+"-2"), 0, theirs},
+		{"over meanwhile", "State: idle\nDeployments:\n  Initiator: client(id:" + clientID + " \n", 0, theirs},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -789,9 +809,22 @@ func TestTransactionOfADeadClientIsCancelledOnlyIfItIsOurs(t *testing.T) {
 				busy := fixture{busy: []string{"UpdateDeployment", ":1.28", "/x"}}
 				h.statuses = []fixture{busy, busy, busy}
 				h.transactions = []transaction{{words: rebaseB, staged: stagedB(nil, nil)}}
-				if _, err := h.driver().Compose(t.Context(), wantB); err != nil || h.cancelled != c.cancelled {
-					t.Errorf("gave %v; cancelled %d", err, h.cancelled)
+				var mu sync.Mutex
+				var said []string
+				r := h.driver()
+				r.Progress = func(text string) {
+					mu.Lock()
+					defer mu.Unlock()
+					if strings.HasPrefix(text, "waiting: ") {
+						said = append(said, text)
+					}
 				}
+				_, err := r.Compose(t.Context(), wantB)
+				mu.Lock()
+				if err != nil || h.cancelled != c.cancelled || !slices.Equal(said, []string{c.said}) {
+					t.Errorf("gave %v; cancelled %d; said %q", err, h.cancelled, said)
+				}
+				mu.Unlock()
 
 				// To drop it, nothing of ours is worth waiting for.
 				h.stage(nil, "")
@@ -864,6 +897,9 @@ func TestFailedComposeSaysWhyAndLeavesNothingStaged(t *testing.T) {
 				"OpenImage: failed to invoke method OpenImage: reading manifest in quay.io/example/os: unauthorized"}}},
 		{name: "nothing came of it", want: wantB, class: ostree.Failed, text: "nothing is staged",
 			transactions: []transaction{{words: rebaseB}}},
+		{name: "the image has the package itself, since 2026.1", want: osimage.System{Packages: []string{"a", "b"}},
+			class: ostree.Invalid, text: "nothing is staged: the image has all of a, b itself",
+			transactions: []transaction{{words: "install --idempotent a b"}}},
 		{name: "somebody's changes are lost", want: wantB, class: ostree.Failed, text: "other local packages",
 			transactions: []transaction{{words: rebaseB, staged: func() *deployment {
 				d := stagedB(nil, nil)

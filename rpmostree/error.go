@@ -5,6 +5,7 @@ package rpmostree
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os/exec"
 	"slices"
@@ -72,6 +73,13 @@ var knownFailures = []struct {
 	}},
 }
 
+// importerSilent is how rpm-ostree reports a skopeo that did not start. It has no reason then.
+const (
+	importerSilent = "Creating importer: error"
+	importerHint   = "rpm-ostree reads images with skopeo, as the user rpm-ostree; see that both are there, and that " +
+		"the user may read the image"
+)
+
 // failing makes an Error of the error of a call of rpm-ostree, and returns what to do about it. The text is
 // rpm-ostree's own line. Where that line is missing, the text is all that is known.
 func failing(doing string, err error) (failureKind, error) {
@@ -88,6 +96,9 @@ func failing(doing string, err error) (failureKind, error) {
 		err = &clientError{line: line, err: err}
 	}
 	text := command.Stderr
+	if strings.HasSuffix(errorLine(text), importerSilent) {
+		return refused, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: fmt.Errorf("%w: %s", err, importerHint)}
+	}
 	if ostree.NetworkTrouble(text) {
 		return network, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
@@ -113,15 +124,15 @@ func (e *clientError) Error() string { return "rpm-ostree: " + e.line }
 func (e *clientError) Unwrap() error { return e.err }
 
 // errorLine returns the text after the last "error: " at the beginning of a line, with its white space as single
-// spaces; "" without such a line. Where the client could not start the daemon, that line has only an exit status. The
-// reason is in systemctl's lines before, so errorLine returns all lines.
+// spaces; "" without such a line. Where the client could not start the daemon, that line ends with an exit status and
+// has no reason. The reason is in systemctl's lines before, so errorLine returns all lines.
 func errorLine(stderr string) string {
 	at := strings.LastIndex("\n"+stderr, "\nerror: ")
 	if at < 0 {
 		return ""
 	}
 	line := strings.Join(strings.Fields(stderr[at+len("error: "):]), " ")
-	if strings.HasPrefix(line, "exit status") {
+	if strings.Contains(line, "exit status") {
 		return strings.Join(strings.Fields(stderr), " ")
 	}
 	return line

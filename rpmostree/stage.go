@@ -22,6 +22,10 @@ var ErrNotStaged = errors.New("what was composed is not staged any more")
 // and returns that deployment. The commit is the booted one, or one that Compose returned and that has been staged
 // since. Stage takes one transaction where the arguments differ. The deployment does not boot before Plain.Release.
 //
+// With its arguments rpm-ostree composes layered packages anew, into another commit of the same content. So the
+// deployment may have another commit than was asked for. The ref that holds the commit until Drop follows it, and the
+// next call must name the new one.
+//
 // If the booted deployment already is what was asked for, nothing can be staged, and that is an error. The staged
 // deployment must contain rpm-ostree: without it, the host could not return from that deployment.
 func (r *Driver) Stage(ctx context.Context, checksum string, arguments []string) (ostree.Deployment, error) {
@@ -48,12 +52,18 @@ func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []
 		return ostree.Deployment{}, err
 	}
 	done := progress{limit: -1}
+	var want *deployment
 	for {
 		s, err := r.settle(ctx, doing, nil)
 		if err != nil {
 			return ostree.Deployment{}, err
 		}
-		steps, d, err := remainingArguments(s, checksum, arguments)
+		if want == nil {
+			if want = s.of(checksum); want == nil {
+				return ostree.Deployment{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: ErrNotStaged}
+			}
+		}
+		steps, d, err := remainingArguments(s, *want, arguments)
 		if err != nil {
 			return ostree.Deployment{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
 		}
@@ -64,6 +74,9 @@ func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []
 		case len(steps) == 0 && !d.Staged:
 			return failed("%s is what was asked for already", d.ID)
 		case len(steps) == 0:
+			if err := r.follow(ctx, checksum, d.Checksum); err != nil {
+				return ostree.Deployment{}, err
+			}
 			return d, r.canComeBack(doing, d)
 		case done.last == nil:
 			if err := r.begin(ctx, doing, target{}, s); err != nil {
@@ -75,6 +88,15 @@ func (r *Driver) stage(ctx context.Context, doing, checksum string, arguments []
 			return ostree.Deployment{}, err
 		}
 	}
+}
+
+// follow moves the ref that holds a commit until Drop to the commit that has taken its place.
+func (r *Driver) follow(ctx context.Context, checksum, now string) error {
+	held, err := r.held(ostree.ComposedRef)
+	if err != nil || held != checksum {
+		return err
+	}
+	return r.hold(ctx, ostree.ComposedRef, now)
 }
 
 // joinArguments ends the transaction that an earlier call of Stage has left running. A possible step to the arguments
@@ -111,22 +133,19 @@ func (r *Driver) canComeBack(doing string, d ostree.Deployment) error {
 	return nil
 }
 
-// remainingArguments returns the transactions that give the staged deployment of a commit these kernel arguments. If
-// there are none, it returns the deployment that has them. The present arguments are those of the deployment on which
-// rpm-ostree builds. That deployment must be of the commit, and must have the packages that are wanted.
-func remainingArguments(s hostStatus, checksum string, arguments []string) ([][]string, ostree.Deployment, error) {
+// remainingArguments returns the transactions that give a staged deployment of the same content as want these kernel
+// arguments. If there are none, it returns the deployment that has them. The present arguments are those of the
+// deployment on which rpm-ostree builds, if its content is the wanted one. An administrator's own changes must be those
+// of the booted deployment.
+func remainingArguments(s hostStatus, want deployment, arguments []string) ([][]string, ostree.Deployment, error) {
 	booted, first, all := s.booted(), s.first(), s.listed
-	asBooted := func(d deployment) bool {
-		return sameOthers(d, booted) && (checksum != booted.Checksum ||
-			slices.Equal(sorted(d.Packages), sorted(booted.Packages)) && slices.Equal(sorted(d.Removed), sorted(booted.Removed)))
-	}
 	find := func(d deployment) int { return slices.IndexFunc(all, ostree.ByID(d.id())) }
 	from, at := first, find(first)
-	usable := at >= 0 && first.Checksum == checksum && asBooted(first)
+	usable := at >= 0 && sameContent(first, want) && sameOthers(first, booted)
 	var steps [][]string
 	switch {
 	case usable && first.Staged && all[at].Locked, usable && first.Booted:
-	case booted.Checksum != checksum:
+	case !sameContent(booted, want):
 		return nil, ostree.Deployment{}, ErrNotStaged
 	case s.pending():
 		from, at, steps = booted, find(booted), [][]string{cleanupPending}

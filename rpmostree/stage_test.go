@@ -85,6 +85,32 @@ func TestKernelArgumentsAreReachedExactlyInOneTransaction(t *testing.T) {
 	}
 }
 
+func TestDeploymentsHaveTheSameContentWhateverTheirCommitsAre(t *testing.T) {
+	one := deployment{Checksum: "1", Base: "b", Packages: []string{"p", "q"}, Removed: []string{"r"}}
+	image := deployment{Checksum: "1", Base: "b", Container: "i", Digest: "sha256:1"}
+	for name, c := range map[string]struct {
+		a, b deployment
+		same bool
+	}{
+		"itself":                             {one, one, true},
+		"composed anew":                      {one, deployment{Checksum: "2", Base: "b", Packages: []string{"q", "p"}, Removed: []string{"r"}}, true},
+		"another package":                    {one, deployment{Checksum: "2", Base: "b", Packages: []string{"p"}, Removed: []string{"r"}}, false},
+		"another removal":                    {one, deployment{Checksum: "2", Base: "b", Packages: []string{"p", "q"}}, false},
+		"another base":                       {one, deployment{Checksum: "2", Base: "c", Packages: []string{"p", "q"}, Removed: []string{"r"}}, false},
+		"other bases alone":                  {deployment{Checksum: "1"}, deployment{Checksum: "2"}, false},
+		"a base and its layer":               {deployment{Checksum: "b"}, one, false},
+		"the base, and requests that it has": {deployment{Checksum: "b"}, deployment{Checksum: "b", Packages: []string{"p"}}, false},
+		"an administrator's own package": {one, deployment{Checksum: "2", Base: "b", Packages: []string{"p", "q"}, Removed: []string{"r"},
+			localChanges: localChanges{LocalPackages: []string{"l"}}}, false},
+		"an image imported anew": {image, deployment{Checksum: "2", Base: "c", Container: "i", Digest: "sha256:1"}, true},
+		"another image":          {image, deployment{Checksum: "2", Base: "c", Container: "i", Digest: "sha256:2"}, false},
+	} {
+		if sameContent(c.a, c.b) != c.same || sameContent(c.b, c.a) != c.same {
+			t.Errorf("%s: the same is %t", name, !c.same)
+		}
+	}
+}
+
 func TestDefaultIsMadeByWhatRPMOSTreeChoosesByItself(t *testing.T) {
 	const rollback, cleanup = "rpm-ostree rollback", "rpm-ostree cleanup -p"
 	// The first that is not staged is the default, * runs, + is staged, and x/ is another OS.

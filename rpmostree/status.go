@@ -161,6 +161,31 @@ func (d deployment) system() osimage.System {
 	return s
 }
 
+// of returns the deployment with a commit, of those on which the next one can be built; nil if neither has the commit.
+func (s hostStatus) of(checksum string) *deployment {
+	for _, d := range []deployment{s.first(), s.booted()} {
+		if d.Checksum == checksum {
+			return &d
+		}
+	}
+	return nil
+}
+
+// sameContent reports whether two deployments have the same base, and the same changes to the base. Their commits
+// differ all the same where packages are layered: rpm-ostree composes those anew in each transaction, even in one that
+// changes nothing but kernel arguments, and the time is a part of a commit.
+func sameContent(a, b deployment) bool {
+	return (a.Checksum == b.Checksum || a.Base != "" && b.Base != "") && sameBase(a, b) &&
+		slices.Equal(sorted(a.Packages), sorted(b.Packages)) && slices.Equal(sorted(a.Removed), sorted(b.Removed)) &&
+		sameOthers(a, b)
+}
+
+// sameBase reports whether two deployments have the same base. rpm-ostree may import a container image anew, into
+// another commit of the same digest.
+func sameBase(a, b deployment) bool {
+	return a.base() == b.base() || a.Digest != "" && a.Digest == b.Digest && a.Container == b.Container
+}
+
 // sameOthers reports whether two deployments agree in everything that a System does not describe.
 func sameOthers(a, b deployment) bool {
 	return slices.Equal(sorted(a.LocalPackages), sorted(b.LocalPackages)) &&

@@ -59,26 +59,29 @@ func (r *Driver) interrupt(ctx context.Context) error {
 
 // cancelOrphan cancels the active transaction if a dead client of ours has begun it and it does not lead to t. With
 // nil, no transaction leads to t. Transactions of other programs are never cancelled: rpm-ostree tells them apart by
-// the name that we give ourselves. cancelOrphan returns when the transaction is over, or won't be over soon. At most
-// two forks.
-func (r *Driver) cancelOrphan(ctx context.Context, s hostStatus, t *target) error {
+// the name that we give ourselves. cancelOrphan returns when the transaction is over, or won't be over soon. It also
+// returns the title of a transaction of ours. At most two forks.
+func (r *Driver) cancelOrphan(ctx context.Context, s hostStatus, t *target) (title string, err error) {
 	if runs, err := r.running(ctx); err != nil || runs != "" {
-		return err
+		return "", err
 	}
 	output, err := r.run(ctx, "env", "LC_ALL=C.UTF-8", "RPMOSTREE_CLIENT_ID="+clientID, "rpm-ostree", "status")
 	if err != nil {
-		return ctx.Err() // the daemon has stopped, and with it its transaction
+		return "", ctx.Err() // the daemon has stopped, and with it its transaction
 	}
 	title, mine := initiated(string(output))
-	if !mine || t != nil && t.leads(s, "rpm-ostree "+title) {
-		return nil
+	if !mine {
+		return "", nil
+	}
+	if t != nil && t.leads(s, "rpm-ostree "+title) {
+		return title, nil
 	}
 	r.say("cancelling what an earlier attempt has left: " + title)
 	bounded, cancel := context.WithTimeout(ctx, interruptGrace)
 	defer cancel()
 	// Whether the cancelling succeeds or not, the caller waits for the transaction.
 	_, _ = r.run(bounded, "env", "LC_ALL=C.UTF-8", "RPMOSTREE_CLIENT_ID="+clientID, "rpm-ostree", "cancel")
-	return ctx.Err()
+	return title, ctx.Err()
 }
 
 // initiated reads the active transaction from the text of rpm-ostree status, and whether we have begun it.

@@ -156,12 +156,12 @@ func (o *stagedOperation) Stage(ctx context.Context) error {
 
 func (o *stagedOperation) Materialise(ctx context.Context) (err error) {
 	o.made = ostree.Deployment{ID: o.s.Booted}
-	if o.s.Stage != nil {
-		for _, old := range o.s.Reclaim {
-			if err := o.e.Deployments.Discard(ctx, old); err != nil {
-				return o.abort(ctx, fmt.Errorf("discarding deployment %s: %w", old, err))
-			}
+	for _, old := range o.s.Reclaim {
+		if err := o.e.Deployments.Discard(ctx, old); err != nil {
+			return o.abort(ctx, fmt.Errorf("discarding deployment %s: %w", old, err))
 		}
+	}
+	if o.s.Stage != nil {
 		o.e.Say("materialise", o.s.Revision.Config)
 		if err := fault("materialise"); err != nil {
 			return o.abort(ctx, err)

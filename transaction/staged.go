@@ -22,7 +22,8 @@ type Staged struct {
 	Stage func(ctx context.Context) (ostree.Deployment, error)
 	// Release unlocks the staged deployment: it boots after the next orderly shutdown.
 	Release func(ctx context.Context, id string) error
-	// Reclaim are deployments that are removed before: the new kernel needs the room of theirs.
+	// Reclaim are deployments that are removed before: the new kernel needs the room of theirs, or they would boot
+	// instead.
 	Reclaim []string
 }
 

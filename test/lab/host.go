@@ -44,6 +44,8 @@ type Options struct {
 	// HostNetwork leaves the host in this machine's network. Otherwise the host has only a loopback interface and what
 	// Connect connects.
 	HostNetwork bool
+	// Fuse gives the host this machine's /dev/fuse.
+	Fuse bool
 	// Firmware is the time from the end of one boot to the start of the next. On real machines this is a minute or more,
 	// so long that it can't be overlooked. A test that does not depend on this time may use less.
 	Firmware time.Duration
@@ -642,6 +644,9 @@ func (h *Host) container(entry Entry) *exec.Cmd {
 		args = append(args, "--network-namespace-path=/run/systemd/network-namespace", "--capability=CAP_NET_ADMIN")
 		env = append(env, "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network")
 		inherited = append(inherited, h.network.namespace)
+	}
+	if h.options.Fuse {
+		args = append(args, "--bind=/dev/fuse")
 	}
 	args = append(args, "--")
 	args = append(args, splitOptions(entry.Options)...)

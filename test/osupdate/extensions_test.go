@@ -199,7 +199,7 @@ func TestPackagesAreTakenFromTheImageOfExtensions(t *testing.T) {
 	m.breaks(fault.Fault{Step: fault.Stage, Action: fault.Hang})
 	output(ctx, t, n, "systemd-run", "--unit=stage", "/var/usrlocal/bin/machine-config-daemon", "stage", "--config", at)
 	m.soon(ctx, "the packages are layered", func() bool {
-		return strings.Contains(output(ctx, t, n, "sh", "-c", "cat /run/noderefit-rpm-ostree.stdout; true"), "only-there")
+		return strings.Contains(output(ctx, t, n, "sh", "-c", "cat /run/noderefit-rpm-ostree.stdout; true"), "Writing OSTree commit")
 	})
 	if got := left(ctx, t, n); !strings.Contains(got, "noderefit-extensions.repo") || !strings.Contains(got, "sha256:") {
 		t.Errorf("while it composes there is %s", got)

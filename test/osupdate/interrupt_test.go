@@ -233,7 +233,7 @@ func (v *victim) at(ctx context.Context, step fault.Step) bool {
 // busy says whether a transaction is active.
 func (v *victim) busy(ctx context.Context) bool {
 	v.t.Helper()
-	return !strings.Contains(output(ctx, v.t, v.Node, "rpm-ostree", "status", "--json"), `"transaction": null`)
+	return !strings.Contains(output(ctx, v.t, v.Node, "rpm-ostree", "status", "--json"), `"transaction" : null`)
 }
 
 // until waits for what nothing announces.

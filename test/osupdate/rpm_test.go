@@ -315,7 +315,7 @@ func TestTroubleThatPassesIsWaitedFor(t *testing.T) {
 // busy asks whether a transaction is active.
 func (m *machine) busy(ctx context.Context) func() bool {
 	return func() bool {
-		return !strings.Contains(m.output(ctx, "rpm-ostree", "status", "--json"), `"transaction": null`)
+		return !strings.Contains(m.output(ctx, "rpm-ostree", "status", "--json"), `"transaction" : null`)
 	}
 }
 

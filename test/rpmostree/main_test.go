@@ -88,7 +88,7 @@ func boot(t *testing.T) *host {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	base := need(ctx, t)
-	h, err := base.Boot(ctx, lab.Options{Name: "rpm"})
+	h, err := base.Boot(ctx, lab.Options{Name: "rpm", Fuse: program.Real})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func share(t *testing.T) *host {
 	t.Cleanup(cancel)
 	base := need(ctx, t)
 	if shared == nil {
-		h, err := base.Boot(ctx, lab.Options{Name: "shared"})
+		h, err := base.Boot(ctx, lab.Options{Name: "shared", Fuse: program.Real})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,9 +143,8 @@ func standIn(t *testing.T, why string) {
 
 // Why not.
 const (
-	faults   = "it has no faults to switch on"
-	packages = "the lab's tree has no rpmdb, and its repository no RPMs"
-	images   = "the lab has no registry, and no container storage"
+	faults = "it has no faults to switch on"
+	images = "the lab has no registry, and no container storage"
 )
 
 // answer is what a program said and how it ended.
@@ -162,6 +161,18 @@ func (h *host) run(argv ...string) answer {
 		h.t.Fatal(err)
 	}
 	return answer{string(stdout), string(stderr), exit}
+}
+
+// asUnit runs a program on the host as a systemd unit of its own.
+func (h *host) asUnit(argv ...string) answer {
+	h.t.Helper()
+	return h.run(append([]string{"systemd-run", "--quiet", "--pipe", "--wait"}, argv...)...)
+}
+
+// withdraw takes the packages of a name out of the repository.
+func (h *host) withdraw(name string) {
+	h.t.Helper()
+	h.shell("rm " + repository + "/" + name + "-[0-9]*.rpm")
 }
 
 // ok runs rpm-ostree, which has to succeed, and returns what it said.

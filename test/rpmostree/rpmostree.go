@@ -41,18 +41,15 @@ const (
 
 // Program is an rpm-ostree that can be put on hosts.
 type Program struct {
-	Path string // on this machine
-	Real bool   // no stand-in: it has no faults, no catalogue and no images
+	Path string // on this machine; of a real one a tree, which it is in with all that it needs
+	Real bool   // no stand-in: it has no faults and no images
 }
 
-// Find returns the program that the environment names by RPM_OSTREE, which is a real one, else the stand-in, compiled
-// into dir.
+// Find returns the program that the environment names by RPM_OSTREE, which is a real one in a tree, else the stand-in,
+// compiled into dir. What the tree lacks is an error that names all of it.
 func Find(ctx context.Context, dir string) (Program, error) {
 	if path := os.Getenv("RPM_OSTREE"); path != "" {
-		if _, err := os.Stat(path); err != nil {
-			return Program{}, fmt.Errorf("looking for the rpm-ostree that RPM_OSTREE names: %w", err)
-		}
-		return Program{path, true}, nil
+		return Program{path, true}, checkReal(path)
 	}
 	return Build(ctx, dir)
 }
@@ -93,10 +90,15 @@ func install(ctx context.Context, h *lab.Host, p Program, options Options) (err 
 	}
 	defer func() { err = errors.Join(err, lab.RemoveTree(work)) }()
 	program := filepath.Join(work, "program")
-	if err := furnish(ctx, program, p); err != nil {
+	repo := "--repo=" + filepath.Join(h.Sysroot(), "ostree/repo")
+	if p.Real {
+		err = furnishReal(ctx, program, repo, p)
+	} else {
+		err = furnish(program, p)
+	}
+	if err != nil {
 		return err
 	}
-	repo := "--repo=" + filepath.Join(h.Sysroot(), "ostree/repo")
 	if options.OfOld {
 		if err := age(ctx, program, repo); err != nil {
 			return err
@@ -106,7 +108,12 @@ func install(ctx context.Context, h *lab.Host, p Program, options Options) (err 
 		{RefV4, lab.RefV1, "v4"}, {lab.RefV2, lab.RefV2, "v2"}, {lab.RefV1, lab.RefV1, "v1"},
 	} {
 		database := filepath.Join(work, tree.version)
-		if err := writeDatabase(database, BasePackages(tree.ref)); err != nil {
+		if p.Real {
+			err = writeRPMDatabase(ctx, database, BasePackages(tree.ref))
+		} else {
+			err = writeDatabase(database, BasePackages(tree.ref))
+		}
+		if err != nil {
 			return err
 		}
 		if tree.version == "v4" {
@@ -142,10 +149,8 @@ func install(ctx context.Context, h *lab.Host, p Program, options Options) (err 
 	if packages == nil {
 		packages = Packages()
 	}
-	for _, p := range packages {
-		if _, err := p.Write(h.HostPath(repository)); err != nil {
-			return err
-		}
+	if err := p.writeRepository(ctx, h.HostPath(repository), packages); err != nil {
+		return err
 	}
 	if options.Config != "" {
 		return write(h.HostPath("/etc/rpm-ostreed.conf"), []byte(options.Config), 0o644)
@@ -164,28 +169,14 @@ ostree admin --sysroot=sysroot deploy --os="$2" "$3"
 ostree admin --sysroot=sysroot undeploy 1
 `
 
-// furnish makes a tree with the program and what systemd and the bus need to know about it.
-func furnish(ctx context.Context, tree string, p Program) error {
+// furnish makes a tree with the stand-in and what systemd and the bus need to know about it.
+func furnish(tree string, p Program) error {
 	data, err := os.ReadFile(p.Path)
 	if err != nil {
 		return err
 	}
 	for path, text := range integration {
-		file := []byte(text)
-		if p.Real && !strings.HasPrefix(path, "/usr/etc/") {
-			// A real one comes with its own.
-			if file, err = os.ReadFile(path); errors.Is(err, fs.ErrNotExist) {
-				file = []byte(text)
-			} else if err != nil {
-				return err
-			}
-		}
-		if err := write(filepath.Join(tree, path), file, 0o644); err != nil {
-			return err
-		}
-	}
-	if p.Real {
-		if err := libraries(ctx, tree, p.Path); err != nil {
+		if err := write(filepath.Join(tree, path), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -203,29 +194,6 @@ func age(ctx context.Context, tree, repo string) error {
 	}
 	return errors.Join(write(filepath.Join(tree, "usr/lib/ostree-of-old/ostree"), tool, 0o755),
 		write(filepath.Join(tree, "usr/bin/ostree"), []byte(ofOld), 0o755))
-}
-
-// libraries puts what a dynamic program is linked with where the loader looks last: what the host has goes first.
-func libraries(ctx context.Context, tree, program string) error {
-	text, err := exec.CommandContext(ctx, "ldd", program).Output()
-	if err != nil {
-		return nil // a static program has none
-	}
-	for line := range strings.Lines(string(text)) {
-		name, rest, ok := strings.Cut(strings.TrimSpace(line), " => ")
-		at, _, _ := strings.Cut(rest, " ")
-		if !ok || !filepath.IsAbs(at) {
-			continue
-		}
-		data, err := os.ReadFile(at)
-		if err != nil {
-			return err
-		}
-		if err := write(filepath.Join(tree, "usr/lib", name), data, 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // integration are the files around the program.
@@ -271,19 +239,47 @@ func writeDatabase(tree string, packages []catalogue.Package) error {
 		if err := write(filepath.Join(tree, catalogue.DatabaseDir, p.Name+".json"), data, 0o644); err != nil {
 			return err
 		}
+	}
+	return writeFiles(tree, packages)
+}
+
+// writeFiles writes the files of packages, but for a kernel: that is the lab's.
+func writeFiles(tree string, packages []catalogue.Package) error {
+	for _, p := range packages {
+		if p.Kernel() != "" {
+			continue
+		}
 		for path, content := range p.Files {
-			// The kernel is the lab's.
-			if p.Kernel() == "" {
-				if strings.HasPrefix(path, "/etc/") {
-					path = "/usr" + path
-				}
-				if err := write(filepath.Join(tree, path), []byte(content), 0o644); err != nil {
-					return err
-				}
+			if strings.HasPrefix(path, "/etc/") {
+				path = "/usr" + path
+			}
+			if err := write(filepath.Join(tree, path), []byte(content), 0o644); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
+}
+
+// writeRepository makes a repository of packages, as this rpm-ostree takes it.
+func (p Program) writeRepository(ctx context.Context, dir string, packages []catalogue.Package) error {
+	if p.Real {
+		return writeRPMs(ctx, dir, packages)
+	}
+	for _, one := range packages {
+		if _, err := one.Write(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LocalPackage makes the file of a package, as this rpm-ostree takes it, in a directory of this machine.
+func (p Program) LocalPackage(ctx context.Context, one catalogue.Package, dir string) (string, error) {
+	if p.Real {
+		return writeRPM(ctx, one, dir)
+	}
+	return one.Write(dir)
 }
 
 // Push puts an image into the registry that a host sees, and returns its digest. name is HOST/PATH:TAG.
@@ -304,7 +300,7 @@ func Commit(ctx context.Context, h *lab.Host, ref string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// Withdraw takes a package out of the repository of a host that has the stand-in.
+// Withdraw takes a package out of the repository of a host.
 func Withdraw(h *lab.Host, p catalogue.Package) error {
 	return os.Remove(filepath.Join(h.HostPath(repository), p.NEVRA()+".rpm"))
 }

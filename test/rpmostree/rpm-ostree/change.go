@@ -14,7 +14,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// changeArguments is KernelArgs: another deployment of the same commit with other arguments.
+// changeArguments is KernelArgs: another deployment of the same base with other arguments. What is layered is composed
+// anew, out of the package cache, and is another commit each time: the commit has the time in it.
 func changeArguments(existing string, p patch, options vardict) func(context.Context, *transaction) error {
 	return func(ctx context.Context, t *transaction) error {
 		all, err := readDeployments(ctx)
@@ -33,7 +34,11 @@ func changeArguments(existing string, p patch, options vardict) func(context.Con
 			return nil
 		}
 		first := all[0]
-		wanted := staging{first.os, first.checksum, first.origin, withoutOSTree(arguments), options.yes(lockFlag)}
+		checksum, err := recompose(ctx, t, first)
+		if err != nil {
+			return err
+		}
+		wanted := staging{first.os, checksum, first.origin, arguments, options.yes(lockFlag)}
 		if err := stage(ctx, t, wanted); err != nil {
 			return err
 		}
@@ -135,10 +140,7 @@ func unlockAndReboot(options vardict) func(context.Context, *transaction) error 
 		if strings.HasPrefix(expected, "sha256:") {
 			found = base.text("ostree.manifest-digest")
 		}
-		switch {
-		case expected == "" && !options.yes("allow-missing-checksum"):
-			return original("Missing expected checksum")
-		case expected != "" && expected != found:
+		if expected != "" && expected != found {
 			return original("Expected staged base checksum %s, but found %s", expected, found)
 		}
 		if err := inhibited(ctx); err != nil {

@@ -41,9 +41,10 @@ func connect(ctx context.Context, out io.Writer) (*client, error) {
 	}
 	// Started this way a daemon that can't start says why, and the bus need not be waited for.
 	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", "rpm-ostreed").Run() != nil {
-		text, err := exec.CommandContext(ctx, "systemctl", "start", "rpm-ostreed").CombinedOutput()
-		if err != nil {
-			return nil, guess("Couldn't start daemon: %v\n%s", err, strings.TrimSpace(string(text)))
+		start := exec.CommandContext(ctx, "systemctl", "start", "rpm-ostreed")
+		start.Stderr = os.Stderr // the reasons
+		if err := start.Run(); err != nil {
+			return nil, original("Loading sysroot: %s", strings.Replace(err.Error(), "exit status ", "exit status: ", 1))
 		}
 	}
 	bus, err := dbus.ConnectSystemBus()
@@ -187,7 +188,11 @@ func (c *client) driven() error {
 	if err != nil || driver == nil || driver.Name == "" {
 		return err
 	}
-	if unitOfProcess(c.bus, uint32(os.Getpid())) == driver.Unit {
+	own, err := unitOfProcess(c.bus, uint32(os.Getpid()))
+	if err != nil {
+		return plainError(err)
+	}
+	if own == driver.Unit {
 		return nil
 	}
 	var path dbus.ObjectPath

@@ -91,8 +91,8 @@ func (f *flags) options() map[string]dbus.Variant {
 	return m
 }
 
-// commandLine is how the transaction is called: the arguments without the program.
-func commandLine() string { return strings.Join(os.Args[1:], " ") }
+// commandLine is how the transaction is called: the arguments without the program, with a blank after each.
+func commandLine() string { return strings.Join(os.Args[1:], " ") + " " }
 
 // modifiers are what of an UpdateDeployment these flags, and packages to install, mean.
 func (f *flags) modifiers() (map[string]dbus.Variant, error) {
@@ -184,7 +184,12 @@ func command(out io.Writer) *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}}
 	root.SetOut(out)
 	version := root.Flags().Bool("version", false, "Print version information and exit")
-	root.RunE = func(*cobra.Command, []string) error {
+	root.Args = cobra.ArbitraryArgs
+	root.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			fmt.Fprint(os.Stderr, "Usage:\n  rpm-ostree [OPTION…] COMMAND\n\n")
+			return original("Unknown command '%s'", args[0])
+		}
 		if !*version {
 			return guess("No command specified")
 		}
@@ -442,7 +447,7 @@ func cleanupCommand() *cobra.Command {
 			}
 		}
 		if len(kinds) == 0 {
-			return original("At least one cleanup option must be specified")
+			return original("cleanup: At least one cleanup option must be specified")
 		}
 		c, err := connect(cmd.Context(), cmd.OutOrStdout())
 		if err != nil {
@@ -459,6 +464,10 @@ func finalizeCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&missing, "allow-missing-checksum", false, "Don't error out if no expected checksum is provided")
 	cmd.Flags().BoolVar(&unlocked, "allow-unlocked", false, "Don't error out if staged deployment wasn't locked")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 && !missing {
+			fmt.Fprintf(os.Stderr, "Usage:\n  rpm-ostree %s [OPTION…] [CHECKSUM]\n\n", finalizeName)
+			return original("usage error: Must provide expected CHECKSUM or --allow-missing-checksum")
+		}
 		c, err := connect(cmd.Context(), cmd.OutOrStdout())
 		if err != nil {
 			return err
@@ -480,7 +489,12 @@ func reloadCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return plainError(c.sysroot.Call(sysrootInterface+".Reload", 0).Err)
+		for _, method := range []string{".ReloadConfig", ".Reload"} {
+			if err := c.sysroot.Call(sysrootInterface+method, 0).Err; err != nil {
+				return plainError(err)
+			}
+		}
+		return nil
 	}}
 }
 

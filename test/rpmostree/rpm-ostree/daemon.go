@@ -58,6 +58,7 @@ func serveDaemon(ctx context.Context) error {
 	if err := fault.Pass(ctx, fault.Start); err != nil {
 		return err
 	}
+	configured.read()
 	// The unit has a mount namespace of its own, in which the disk can be written.
 	for _, at := range []string{"/sysroot", "/boot"} {
 		if err := unix.Mount("", at, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
@@ -152,7 +153,7 @@ func (d *daemon) watch() error {
 
 // idleTimeout is how long the daemon stays with nothing to do, 0 for ever.
 func idleTimeout() time.Duration {
-	if seconds, err := strconv.Atoi(configuration("IdleExitTimeout")); err == nil {
+	if seconds, err := strconv.Atoi(configured.get("IdleExitTimeout")); err == nil {
 		return time.Duration(seconds) * time.Second
 	}
 	return time.Minute
@@ -309,8 +310,12 @@ func (s sysrootObject) Reload() *dbus.Error {
 	return nil
 }
 
-// ReloadConfig has nothing to do: the configuration is read whenever it is needed.
-func (sysrootObject) ReloadConfig() (bool, *dbus.Error) { return false, nil }
+// ReloadConfig reads the configuration anew, and says whether it has changed.
+func (s sysrootObject) ReloadConfig() (bool, *dbus.Error) {
+	changed := configured.read()
+	poke(s.d.wake)
+	return changed, nil
+}
 
 // GetOS is the object of an OS, "" being the booted one.
 func (s sysrootObject) GetOS(name string) (dbus.ObjectPath, *dbus.Error) {
@@ -455,20 +460,22 @@ func (d *daemon) unitOf(sender string) string {
 	if d.bus.BusObject().Call("org.freedesktop.DBus.GetConnectionUnixProcessID", 0, sender).Store(&pid) != nil {
 		return ""
 	}
-	return unitOfProcess(d.bus, pid)
+	unit, _ := unitOfProcess(d.bus, pid)
+	return unit
 }
 
-// unitOfProcess is the systemd unit of a process, "" if it has none.
-func unitOfProcess(bus *dbus.Conn, pid uint32) string {
+// unitOfProcess is the systemd unit of a process. That it has none is an error, in systemd's words.
+func unitOfProcess(bus *dbus.Conn, pid uint32) (string, error) {
 	var path dbus.ObjectPath
-	if bus.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").
-		Call("org.freedesktop.systemd1.Manager.GetUnitByPID", 0, pid).Store(&path) != nil {
-		return ""
+	err := bus.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").
+		Call("org.freedesktop.systemd1.Manager.GetUnitByPID", 0, pid).Store(&path)
+	if err != nil {
+		return "", err
 	}
 	unit, err := bus.Object("org.freedesktop.systemd1", path).GetProperty("org.freedesktop.systemd1.Unit.Id")
 	if err != nil {
-		return ""
+		return "", err
 	}
 	name, _ := unit.Value().(string)
-	return name
+	return name, nil
 }

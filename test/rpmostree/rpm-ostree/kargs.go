@@ -18,11 +18,6 @@ func splitArguments(line string) []string {
 	})
 }
 
-// withoutOSTree is the arguments but for ostree=, which ostree itself sets for each deployment.
-func withoutOSTree(arguments []string) []string {
-	return slices.DeleteFunc(slices.Clone(arguments), func(a string) bool { return strings.HasPrefix(a, "ostree=") })
-}
-
 // kernelArguments are arguments in their order.
 type kernelArguments []string
 

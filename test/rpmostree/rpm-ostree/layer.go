@@ -12,8 +12,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/noderefit/noderefit/test/rpmostree/catalogue"
+	"github.com/noderefit/noderefit/test/rpmostree/fault"
 )
 
 // The metadata of a commit that was composed on this machine.
@@ -25,8 +27,11 @@ const (
 	metaReplaced = "rpmostree.replaced-base-packages"
 )
 
-// packageCache is where local packages stay for later composes. rpm-ostree imports them into the repository.
-const packageCache = "/var/lib/rpm-ostree-stand-in/packages"
+// Where packages stay for later composes. rpm-ostree imports them into the repository.
+const (
+	packageCache  = "/var/lib/rpm-ostree-stand-in/packages" // local ones, by their digests
+	importedCache = "/var/lib/rpm-ostree-stand-in/imported" // those of repositories
+)
 
 // layers is what a compose does to the packages of a base.
 type layers struct {
@@ -91,6 +96,46 @@ func availablePackages() ([]catalogue.Package, error) {
 		}
 	}
 	return all, nil
+}
+
+// knownPackages are the available packages, and before these what was imported from a repository. rpm-ostree goes by
+// its copy of the repository's metadata for long, and needs no download of what it has.
+func knownPackages() ([]catalogue.Package, error) {
+	imported, err := catalogue.ReadPackages(importedCache)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	available, err := availablePackages()
+	for _, p := range imported {
+		if !slices.ContainsFunc(available, func(a catalogue.Package) bool { return a.NEVRA() == p.NEVRA() }) {
+			available = append(available, p)
+		}
+	}
+	return available, err
+}
+
+// pruneCache removes the packages that no deployment has.
+func pruneCache(all []*deployment) error {
+	imported, err := catalogue.ReadPackages(importedCache)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, p := range imported {
+		if slices.ContainsFunc(all, func(d *deployment) bool {
+			data, err := os.ReadFile(filepath.Join(d.dir(), catalogue.DatabaseDir, p.Name+".json"))
+			if err != nil {
+				return false
+			}
+			there, _, err := catalogue.ParsePackage(data)
+			return err == nil && there.NEVRA() == p.NEVRA()
+		}) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(importedCache, p.NEVRA()+".rpm")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // localPackage reads a package that was imported, by DIGEST:NEVRA.
@@ -175,7 +220,7 @@ func solve(o *origin, base, available []catalogue.Package) (layers, error) {
 		}
 	}
 	if len(missing) > 0 {
-		return l, original("Packages not found: %s", strings.Join(missing, ", "))
+		return l, original("Packages not found: %s", strings.Join(inOrder(missing), ", "))
 	}
 	// final grows while it is gone through, until nothing is required any more.
 	for i := 0; i < len(final); i++ { //nolint:intrange // a range would not grow
@@ -185,7 +230,12 @@ func solve(o *origin, base, available []catalogue.Package) (layers, error) {
 			}
 			at := slices.IndexFunc(available, matching(capability))
 			removed := slices.ContainsFunc(l.remove, matching(capability))
-			if at < 0 || removed {
+			if removed {
+				return l, original("Could not depsolve transaction; 1 problem detected:\n Problem: package %s from @System "+
+					"requires %s, but none of the providers can be installed\n  - conflicting requests",
+					final[i].NEVRA(), capability)
+			}
+			if at < 0 {
 				// The words are libdnf's as far as they are known.
 				return l, guess("Could not depsolve transaction; 1 problem detected:\n Problem: conflicting requests\n"+
 					"  - nothing provides %s needed by %s", capability, final[i].NEVRA())
@@ -206,8 +256,81 @@ func tupleText(p catalogue.Package) string {
 		p.NEVRA(), p.Name, p.Epoch, p.Version, p.Release, p.Arch)
 }
 
+// announce says what would be done, in place of doing it.
+func (l layers) announce(t *transaction) {
+	for _, part := range []struct {
+		doing    string
+		packages []catalogue.Package
+		from     string
+	}{{"Installing", l.install, " (lab)"}, {"Removing", l.remove, " (@System)"}} {
+		if len(part.packages) == 0 {
+			continue
+		}
+		lines := []string{fmt.Sprintf("%s %d packages:", part.doing, len(part.packages))}
+		for _, p := range part.packages {
+			lines = append(lines, "  "+p.NEVRA()+part.from)
+		}
+		t.say("%s", strings.Join(lines, "\n"))
+	}
+}
+
+// layer gives the commit of an origin's layers on a base: the base itself where there is nothing to be layered. It
+// takes the place of the commit before, and is never the same.
+func layer(ctx context.Context, t *transaction, base string, before *commit, o *origin, l layers) (string, error) {
+	if l.none() && !o.RegenerateRAM {
+		return base, nil
+	}
+	committing := func(err error) error {
+		if errors.Is(err, errCancelled) {
+			return original("Committing: %v", err)
+		}
+		return err
+	}
+	if err := fault.Pass(ctx, fault.Compose); err != nil {
+		return "", committing(err)
+	}
+	below, err := readCommit(base)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range l.install {
+		if _, err := p.Write(importedCache); err != nil {
+			return "", err
+		}
+	}
+	var checksum string
+	err = t.task("Writing OSTree commit", func() (err error) {
+		// A compose takes longer than the second that the time in a commit counts in.
+		at := max(uint64(time.Now().Unix()), before.timestamp+1)
+		checksum, err = compose(ctx, below, l, at, func(text string) { t.say("%s", text) })
+		return err
+	})
+	return checksum, committing(err)
+}
+
+// recompose gives the commit of a deployment once more. It asks no repository.
+func recompose(ctx context.Context, t *transaction, d *deployment) (string, error) {
+	now, err := readCommit(d.checksum)
+	if err != nil || !now.layered() {
+		return d.checksum, err
+	}
+	base, err := basePackages(ctx, now.parent)
+	if err != nil {
+		return "", err
+	}
+	imported, err := catalogue.ReadPackages(importedCache)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	l, err := solve(d.origin, base, imported)
+	if err != nil {
+		return "", err
+	}
+	return layer(ctx, t, now.parent, now, d.origin, l)
+}
+
 // compose makes the commit of the layers on a base, and returns its checksum. Nothing refers to it.
-func compose(ctx context.Context, base *commit, l layers, say func(string)) (string, error) {
+func compose(ctx context.Context, base *commit, l layers, at uint64, say func(string)) (string, error) {
 	work, err := os.MkdirTemp("/var/tmp", "rpm-ostree.")
 	if err != nil {
 		return "", err
@@ -269,7 +392,8 @@ func compose(ctx context.Context, base *commit, l layers, say func(string)) (str
 			return "", err
 		}
 	}
-	argv := append(layerMetadata(base, l), "--parent="+base.checksum, "--tree=ref="+from, "--tree=dir="+tree)
+	argv := append(layerMetadata(base, l), "--parent="+base.checksum, fmt.Sprintf("--timestamp=@%d", at),
+		"--tree=ref="+from, "--tree=dir="+tree)
 	return commitTree(ctx, append(argv, "--bootable")...) // which refuses a tree with no kernel, or several
 }
 

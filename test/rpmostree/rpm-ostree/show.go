@@ -3,10 +3,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/godbus/dbus/v5"
@@ -78,11 +80,19 @@ func showJSON(out io.Writer, deployments []map[string]dbus.Variant, txn []any) e
 	if status.UpdateDriver, err = readDriver(); err != nil {
 		return err
 	}
-	encoder := json.NewEncoder(out)
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	return encoder.Encode(status)
+	if err := encoder.Encode(status); err != nil {
+		return err
+	}
+	_, err = out.Write(keyOfLine.ReplaceAll(text.Bytes(), []byte("$1 :")))
+	return err
 }
+
+// keyOfLine is a key in JSON with a line for each: json-glib has a blank before the colon.
+var keyOfLine = regexp.MustCompile(`(?m)^( *"[^"]*"):`)
 
 // bare is a value of the bus without its variants.
 func bare(value any) any {

@@ -170,6 +170,9 @@ var checksumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // fetchBase fetches what the origin names, unless only what is there counts, and returns the commit.
 func fetchBase(ctx context.Context, o *origin, cached bool) (string, error) {
 	if r, ok := parseImage(o.Container); ok {
+		if o.Override != "" {
+			r = r.withDigest(o.Override)
+		}
 		return importImage(ctx, r)
 	}
 	remote, ref, isRemote := strings.Cut(o.Refspec, ":")

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/godbus/dbus/v5"
@@ -35,6 +36,21 @@ func orEmpty(list []string) []string {
 	return list
 }
 
+// inOrder is the list in the order in which status has requests, which is not that of asking.
+func inOrder(list []string) []string {
+	return append([]string{}, slices.Sorted(slices.Values(list))...)
+}
+
+// withoutDigests are the NEVRAs of DIGEST:NEVRA.
+func withoutDigests(list []string) []string {
+	var all []string
+	for _, name := range list {
+		_, nevra, _ := strings.Cut(name, ":")
+		all = append(all, nevra)
+	}
+	return all
+}
+
 // describe is a deployment as the property Deployments and status --json have it.
 func describe(ctx context.Context, d *deployment) (map[string]dbus.Variant, error) {
 	c, err := readCommit(d.checksum)
@@ -51,8 +67,9 @@ func describe(ctx context.Context, d *deployment) (map[string]dbus.Variant, erro
 	set("staged", d.staged)
 	set("pinned", d.pinned)
 	set("unlocked", d.unlocked)
-	// Only the old lock file is looked at, which rpm-ostree's own locks do not have.
-	if d.staged && exists(lockedFile) {
+	// Only the old lock file counts, and only ostree of old has that alone. Whoever locks otherwise is not seen: the
+	// deployments are not read anew for it.
+	if d.staged && ofOld() && exists(lockedFile) {
 		set(lockedKey, true)
 	}
 	base := c
@@ -77,7 +94,7 @@ func describe(ctx context.Context, d *deployment) (map[string]dbus.Variant, erro
 	}
 	describeOrigin(ctx, d.origin, base, set)
 	active, _ := c.metadata[metaPackages].([]string)
-	set("packages", orEmpty(active))
+	set("packages", inOrder(active))
 	removed, replaced := []nevra{}, [][]nevra{}
 	list, _ := c.metadata[metaRemoved].([]any)
 	for _, value := range list {
@@ -97,11 +114,11 @@ func describe(ctx context.Context, d *deployment) (map[string]dbus.Variant, erro
 
 // describeOrigin is what the origin adds.
 func describeOrigin(ctx context.Context, o *origin, base *commit, set func(string, any)) {
-	set("requested-packages", o.Requested)
-	set("requested-local-packages", o.Local)
+	set("requested-packages", inOrder(o.Requested))
+	set("requested-local-packages", inOrder(withoutDigests(o.Local)))
 	set("requested-local-fileoverride-packages", []string{})
-	set("requested-base-removals", o.Removed)
-	set("requested-base-local-replacements", o.Replaced)
+	set("requested-base-removals", inOrder(o.Removed))
+	set("requested-base-local-replacements", inOrder(withoutDigests(o.Replaced)))
 	set("regenerate-initramfs", o.RegenerateRAM)
 	if o.URL != "" || o.Description != "" {
 		set("custom-origin", []string{o.URL, o.Description})
@@ -114,9 +131,12 @@ func describeOrigin(ctx context.Context, o *origin, base *commit, set func(strin
 		return
 	}
 	set("origin", o.Refspec)
-	if remote, _, ok := strings.Cut(o.Refspec, ":"); ok {
-		// Nothing here is signed, as in the lab's remotes.
-		verify, _ := tool(ctx, "config", "--repo="+repository, "get", "--group=remote \""+remote+"\"", "gpg-verify")
+	if !checksumPattern.MatchString(o.Refspec) {
+		verify := "false"
+		if remote, _, ok := strings.Cut(o.Refspec, ":"); ok {
+			// Nothing here is signed, as in the lab's remotes.
+			verify, _ = tool(ctx, "config", "--repo="+repository, "get", "--group=remote \""+remote+"\"", "gpg-verify")
+		}
 		set("gpg-enabled", verify != "false")
 	}
 	if checksumPattern.MatchString(o.Refspec) || o.Override != "" {

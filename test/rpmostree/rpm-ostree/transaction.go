@@ -63,11 +63,11 @@ func (t *transaction) listen() error {
 	}
 	id := make([]byte, 16)
 	rand.Read(id)
-	guid := hex.EncodeToString(id)
+	guid := hex.EncodeToString(id) // which the address does not say
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.listener, t.peers = listener, map[*peer]bool{}
 	t.finished, t.gone = make(chan struct{}), make(chan struct{})
-	t.address = "unix:path=" + socketPath + ",guid=" + guid
+	t.address = "unix:path=" + socketPath
 	go func() {
 		for {
 			conn, err := listener.Accept()

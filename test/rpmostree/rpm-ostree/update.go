@@ -12,9 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/godbus/dbus/v5"
 
+	"github.com/noderefit/noderefit/test/rpmostree/catalogue"
 	"github.com/noderefit/noderefit/test/rpmostree/fault"
 )
 
@@ -110,9 +112,13 @@ func (u *update) run(ctx context.Context, t *transaction) error {
 	if err != nil {
 		return err
 	}
-	available, err := availablePackages()
+	available, err := knownPackages()
 	if err != nil && u.origin.assembled() {
 		return err
+	}
+	if u.inImage(base) {
+		t.say("No change.")
+		return nil
 	}
 	var l layers
 	if err := t.task("Resolving dependencies", func() (err error) {
@@ -121,15 +127,11 @@ func (u *update) run(ctx context.Context, t *transaction) error {
 	}); err != nil {
 		return err
 	}
-	for _, p := range l.install {
-		t.say("Added: %s", p.NEVRA())
-	}
-	for _, p := range l.remove {
-		t.say("Removed: %s", p.NEVRA())
-	}
 	rebased := u.modifiers.text("set-refspec") != ""
 	switch {
 	case u.options.yes("dry-run"):
+		l.announce(t)
+		t.say("Exiting because of '--dry-run' option")
 		return nil
 	case !u.changed && !rebased:
 		u.unchanged(t)
@@ -138,13 +140,11 @@ func (u *update) run(ctx context.Context, t *transaction) error {
 		t.say("Update downloaded.")
 		return nil
 	}
-	checksum := u.base
-	if !l.none() || u.origin.RegenerateRAM {
-		if checksum, err = u.layer(ctx, t, l); err != nil {
-			return err
-		}
+	checksum, err := layer(ctx, t, u.base, merged, u.origin, l)
+	if err != nil {
+		return err
 	}
-	arguments := withoutOSTree(splitArguments(u.merge.options))
+	arguments := splitArguments(u.merge.options)
 	if err := stage(ctx, t, staging{u.merge.os, checksum, u.origin, arguments, u.options.yes(lockFlag)}); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (u *update) check(t *transaction) (over bool, err error) {
 		return false, original("Non-local replacement overrides not implemented yet")
 	case u.options.yes("no-overrides") && overriding:
 		return false, original("Can't specify no-overrides if setting override modifiers")
-	case (layering || overriding) && configuration("LockLayering") == "true":
+	case (layering || overriding) && configured.get("LockLayering") == "true":
 		return false, original("Cannot operate; `LockLayering=true` in configuration.")
 	}
 	if driver := u.options.text("register-driver"); driver != "" {
@@ -219,9 +219,6 @@ func (u *update) rebase(ctx context.Context, t *transaction) error {
 	refspec = strings.TrimPrefix(refspec, ":")
 	image, isImage := parseImage(refspec)
 	if isImage {
-		if digest := u.modifiers.text("set-revision"); strings.HasPrefix(digest, "sha256:") {
-			image = image.withDigest(digest)
-		}
 		refspec = image.String()
 	}
 	if refspec == old && u.modifiers.text("set-revision") == "" {
@@ -259,13 +256,13 @@ func (u *update) custom() (url, description string) {
 // revise pins the origin to a revision: a checksum, or the version of one of the ref's commits.
 func (u *update) revise(ctx context.Context, t *transaction) error {
 	revision := u.modifiers.text("set-revision")
-	image, isImage := parseImage(u.origin.Container)
+	_, isImage := parseImage(u.origin.Container)
 	switch checksum, pinned := strings.CutPrefix(revision, "revision="); {
 	case revision == "":
 		return nil
 	case isImage && strings.HasPrefix(revision, "sha256:"):
-		u.origin.Container = image.withDigest(revision).String()
-		u.origin.Override = ""
+		// Since 2025.7, as a commit of a ref: what is followed stays the name.
+		u.origin.Override = revision
 	case isImage:
 		return guess("Cannot look up version while tracking a container image reference")
 	case pinned || checksumPattern.MatchString(revision):
@@ -307,6 +304,7 @@ func (u *update) requests(ctx context.Context, _ *transaction) error {
 		u.changed = true
 	}
 	install := u.modifiers.list("install-packages")
+	// Since 2026.1 an image is not asked: see inImage.
 	if len(install) > 0 && !u.options.yes("allow-inactive") && o.Container == "" {
 		// Asked of the base that there is, not of the one that may be on its way.
 		base, err := basePackages(ctx, u.old)
@@ -351,6 +349,18 @@ func (u *update) requests(ctx context.Context, _ *transaction) error {
 		}
 	}
 	return nil
+}
+
+// inImage says whether all that is asked for is packages that a container image has itself. Since 2026.1 the requests
+// are forgotten then, and that is no error.
+func (u *update) inImage(base []catalogue.Package) bool {
+	install := u.modifiers.list("install-packages")
+	if u.origin.Container == "" || len(install) == 0 || u.modifiers.text("set-refspec") != "" || u.base != u.old ||
+		len(u.modifiers.list("uninstall-packages"))+len(u.modifiers.list("override-remove-packages"))+
+			len(u.modifiers.list("override-reset-packages")) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(install, func(name string) bool { return !slices.ContainsFunc(base, matching(name)) })
 }
 
 // overrides resets overrides and adds replacements.
@@ -442,22 +452,6 @@ func (u *update) removals(ctx context.Context, _ *transaction) error {
 	return nil
 }
 
-func (u *update) layer(ctx context.Context, t *transaction, l layers) (string, error) {
-	if err := fault.Pass(ctx, fault.Compose); err != nil {
-		return "", err
-	}
-	base, err := readCommit(u.base)
-	if err != nil {
-		return "", err
-	}
-	var checksum string
-	err = t.task("Writing OSTree commit", func() (err error) {
-		checksum, err = compose(ctx, base, l, func(text string) { t.say("%s", text) })
-		return err
-	})
-	return checksum, err
-}
-
 // unchanged says why nothing was done.
 func (u *update) unchanged(t *transaction) {
 	_, revised := u.modifiers["set-revision"]
@@ -478,7 +472,7 @@ type staging struct {
 	os        string
 	checksum  string
 	origin    *origin
-	arguments []string // without ostree=
+	arguments []string // ostree=, which ostree sets itself, keeps its place among them
 	locked    bool
 }
 
@@ -545,6 +539,9 @@ func cleanRepository(ctx context.Context) error {
 			bases = append(bases, c.parent)
 		}
 	}
+	if err := pruneCache(all); err != nil {
+		return err
+	}
 	listed, err := tool(ctx, "refs", "--repo="+repository, "--list", baseRef)
 	if err != nil {
 		return err
@@ -595,8 +592,27 @@ func readDriver() (*updateDriver, error) {
 	return d, json.Unmarshal(data, d)
 }
 
-// configuration is a key of the daemon's configuration.
-func configuration(key string) string {
-	text, _ := os.ReadFile("/etc/rpm-ostreed.conf") // there need not be one
-	return parseKeyfile(string(text)).get("Daemon", key)
+// configuration is the text of the daemon's own.
+type configuration struct {
+	mu   sync.Mutex
+	text string
+}
+
+// configured is the configuration as the daemon has read it: at its start, and when it is told to.
+var configured configuration
+
+// read reads the file, which there need not be, and says whether it has changed.
+func (c *configuration) read() (changed bool) {
+	text, _ := os.ReadFile("/etc/rpm-ostreed.conf")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed, c.text = c.text != string(text), string(text)
+	return changed
+}
+
+// get is the value of a key.
+func (c *configuration) get(key string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return parseKeyfile(c.text).get("Daemon", key)
 }
