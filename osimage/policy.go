@@ -226,10 +226,10 @@ func (p *Policy) Admit(image Image) (Image, error) {
 			"sigstoreSigned of it", v.Scope)
 	case image.Verify == VerifyPolicy && !signable:
 		return refused("the tools refuse %s: while %q is %s; make it %s, or leave %s: out: the policy demands %s of the "+
-			"image anyway (%s)", SchemeSigned, defaultScope, AcceptAnything, Reject, SchemeSigned, v.Requirement, v.Scope)
+			"image anyway (%s)", schemeSigned, defaultScope, AcceptAnything, Reject, schemeSigned, v.Requirement, v.Scope)
 	case image.Verify == VerifyNothing && v.signed():
 		return refused("it is to be unverified, and the policy demands %s of it (%s); leave out what is before the "+
-			"image's name, or have it %s:", v.Requirement, v.Scope, SchemeSigned)
+			"image's name, or have it %s:", v.Requirement, v.Scope, schemeSigned)
 	case image.Verify == VerifyUnsaid && v.signed() && signable:
 		image.Verify = VerifyPolicy
 	case image.Verify == VerifyUnsaid:

@@ -41,7 +41,9 @@ type Plain struct {
 // have the host's own paths.
 func NewPlain(run Runner, root string) *Plain {
 	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
-	return &Plain{run: bounded(run, askTimeout, changeTimeout), root: root, Arch: runtime.GOARCH, PullDelays: delays}
+	p := &Plain{root: root, Arch: runtime.GOARCH, PullDelays: delays}
+	p.run = p.Bounded(run, UsualLimits)
+	return p
 }
 
 // needsVersion is the first ostree with the command set-default. Without that command an update has no commit point.
@@ -108,7 +110,7 @@ func (p *Plain) Supported(ctx context.Context) error {
 	} else if info.Mode()&fs.ModeSymlink == 0 {
 		return refuse(NoBootLink, "/boot/loader is no link, so the boot loader's entries can't be switched atomically")
 	}
-	repo, err := p.KeyFile("/ostree/repo/config")
+	repo, err := p.keyFile("/ostree/repo/config")
 	if err != nil {
 		return err
 	}
@@ -260,7 +262,7 @@ func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
 
 // Complete reports whether a commit and all of its objects are in the repository.
 func (p *Plain) Complete(checksum string) (bool, error) {
-	_, err := os.Stat(p.host("/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit"))
+	_, err := os.Stat(p.host(objectPath(checksum)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -698,7 +700,7 @@ func (p *Plain) host(path string) string { return filepath.Join(p.root, path) }
 // prepareRoot returns the configuration of ostree-prepare-root, empty if the host has none.
 func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
 	for _, path := range []string{"/etc/ostree/prepare-root.conf", "/usr/lib/ostree/prepare-root.conf"} {
-		config, err := p.KeyFile(path)
+		config, err := p.keyFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -707,14 +709,19 @@ func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
 	return nil, nil
 }
 
-// KeyFile reads a GLib key file: groups of keys. The files read here have neither escapes nor lists.
-func (p *Plain) KeyFile(path string) (map[string]map[string]string, error) {
+// keyFile reads a GLib key file: groups of keys. The files read here have neither escapes nor lists.
+func (p *Plain) keyFile(path string) (map[string]map[string]string, error) {
 	text, err := os.ReadFile(p.host(path))
 	if err != nil {
 		return nil, &Error{Class: Failed, Doing: "reading the configuration of ostree", Err: err}
 	}
+	return ParseKeyFile(string(text)), nil
+}
+
+// ParseKeyFile is keyFile of a text.
+func ParseKeyFile(text string) map[string]map[string]string {
 	groups, group := map[string]map[string]string{}, ""
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(line, "["); ok {
 			group = strings.TrimSuffix(name, "]")
@@ -729,7 +736,7 @@ func (p *Plain) KeyFile(path string) (map[string]map[string]string, error) {
 		}
 		groups[group][strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
-	return groups, nil
+	return groups
 }
 
 func isTrue(value string) bool { return value == "true" || value == "1" || value == "yes" }
