@@ -194,7 +194,7 @@ func imageIsComposedBootedAndTakenBack(s *act) {
 			s.Errorf("that %q is present is %t (%v)", image, there, err)
 		}
 	}
-	// Neither a clean-up nor bootc's own takes it away.
+	// Neither a clean-up nor bootc's own takes it away, or a layer of it.
 	s.must("bootc", "internals", "cleanup")
 	s.must("ostree", "admin", "cleanup")
 	if there, err := s.driver().Present(s.ctx, osimage.System{Image: digested + s.a}, c); !there || err != nil {
@@ -297,7 +297,7 @@ func orderlyRebootAtAnyPoint(s *act) {
 		}
 	}
 	// And between what the driver runs, from the end of the switch on.
-	for _, before := range []string{"bootc status", "ostree refs", "ostree admin cleanup"} {
+	for _, before := range []string{"ostree admin status", "ostree refs", "ostree admin cleanup"} {
 		ctx, cancel := context.WithCancel(s.ctx)
 		switched := false
 		hear := func(line string) {

@@ -23,8 +23,11 @@ import (
 // Real is the real bootc that the tests are to use, "" for the stand-in.
 func Real() string { return os.Getenv("BOOTC") }
 
-// program is where a host finds bootc.
-const program = "/usr/local/bin/bootc"
+// program and podman are where a host finds bootc and podman, which the stand-in is too.
+const (
+	program = "/usr/local/bin/bootc"
+	podman  = "/usr/local/bin/podman"
+)
 
 // Build compiles the stand-in into dir as a static binary and returns its path.
 func Build(ctx context.Context, dir string) (string, error) {
@@ -34,7 +37,7 @@ func Build(ctx context.Context, dir string) (string, error) {
 // Install puts a bootc on a host, running or not: binary, which Build made, or the real one.
 func Install(ctx context.Context, host *lab.Host, binary string) error {
 	if Real() == "" {
-		return put(host, binary, program)
+		return errors.Join(put(host, binary, program), put(host, binary, podman))
 	}
 	return errors.Join(installReal(ctx, host, Real(), program), installSkopeo(ctx, host))
 }

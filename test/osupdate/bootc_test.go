@@ -62,14 +62,17 @@ func bootcNode(t *testing.T) (ctx context.Context, n *node.Node, first, second s
 	}
 	output(ctx, t, n, "ostree", "commit", "--branch=test/image", "--bootable", "--no-bindings", "--owner-uid=0",
 		"--owner-gid=0", "--tree=ref="+lab.RefV2, "--tree=dir=/var/tmp/image")
-	output(ctx, t, n, "mkdir", "-p", "/var/lib/images")
-	named := func(ref, version string) string {
-		const image = "registry.example/os/lab"
-		return image + "@" + output(ctx, t, n, "bootc", "internals", "ostree-ext", "container", "encapsulate",
-			"--repo=/ostree/repo", "--label=containers.bootc=1", "--label=ostree.bootable=true",
-			"--label=org.opencontainers.image.version="+version, ref, "registry:"+image+":"+version)
-	}
-	return ctx, n, named(lab.RefV1, "v1"), named("test/image", "v2")
+	return ctx, n, pushed(ctx, t, n, lab.RefV1, "v1"), pushed(ctx, t, n, "test/image", "v2")
+}
+
+const repository = "registry.example/os/lab"
+
+// pushed makes an image of a ref, in the registry by its version, and returns its name with its digest.
+func pushed(ctx context.Context, t *testing.T, n *node.Node, ref, version string) string {
+	t.Helper()
+	return repository + "@" + output(ctx, t, n, "bootc", "internals", "ostree-ext", "container", "encapsulate",
+		"--repo=/ostree/repo", "--label=containers.bootc=1", "--label=org.opencontainers.image.version="+version,
+		ref, "registry:"+repository+":"+version)
 }
 
 func TestImageArgumentsAndFilesAreOneUpdateOnBootc(t *testing.T) {
