@@ -268,8 +268,12 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*ent
 		return nil, wrapFailed(doing, err)
 	}
 	stop := b.tools.Follow(ctx, switchUnit, b.Progress)
+	waited := b.watchLock(ctx)
 	output, err := inside(ctx, argv...)
 	stop()
+	if waited := waited(); waited != nil && err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, waited)
+	}
 	if err != nil {
 		return nil, b.failing(doing, output, err)
 	}
@@ -293,6 +297,52 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*ent
 		return nil, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
 	}
 	return staged, nil
+}
+
+// lockWatch is how often a switch is looked at that may wait for the lock. Each look reads what files all processes have
+// open.
+const lockWatch = 10 * time.Second
+
+// watchLock ends the switch if it waits for the lock of the sysroot for longer than lockWait, which bootc does without
+// a word. Another program may have taken the lock since it was looked at. ended stops the watch, and returns why the
+// watch has ended the switch, nil if it has not.
+func (b *Driver) watchLock(ctx context.Context) (ended func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	result := make(chan error, 1)
+	go func() {
+		result <- b.untilLocked(ctx)
+	}()
+	return func() error {
+		cancel()
+		return <-result
+	}
+}
+
+// untilLocked is watchLock until ctx ends.
+func (b *Driver) untilLocked(ctx context.Context) error {
+	tick := time.NewTicker(lockWatch)
+	defer tick.Stop()
+	for since := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		holder, err := b.plain.LockHolder()
+		waits := err == nil && holder != nil && holder.PID != 0 && holder.Unit != switchUnit+".service"
+		if !waits {
+			since = time.Now()
+			continue
+		}
+		if b.Progress != nil {
+			b.Progress("waiting for the lock of the sysroot, which " + holder.String() + " holds")
+		}
+		if time.Since(since) >= b.lockWait {
+			err := fmt.Errorf("%s has held the lock of the sysroot for %s", holder, b.lockWait)
+			return &ostree.Error{Class: ostree.Retryable, Doing: "waiting for bootc",
+				Err: errors.Join(err, b.tools.Stop(ctx, switchUnit))}
+		}
+	}
 }
 
 // failing makes an Error of a switch that has failed.

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/systemd"
@@ -283,6 +285,53 @@ func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 		}
 		if _, err := os.Stat(filepath.Join(root, stateDir)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("its state is left (%v)", err)
+		}
+	})
+}
+
+// waiting is a systemd on a host whose bootc waits until it is stopped.
+type waiting struct {
+	ostree.Units
+
+	stopped chan struct{}
+}
+
+func (w waiting) Run(context.Context, systemd.Command) (systemd.Ended, error) {
+	<-w.stopped
+	return systemd.Ended{}, systemd.ErrUnitGone
+}
+
+func (w waiting) Stop(context.Context, string) error {
+	close(w.stopped)
+	return nil
+}
+
+func TestSwitchThatWaitsForTheLockIsEndedInTime(t *testing.T) {
+	root, run := newHost(t, "[origin]\ncontainer-image-reference=ostree-unverified-registry:quay.io/os:8\n")
+	if err := os.Symlink("/proc", filepath.Join(root, "proc")); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(filepath.Join(root, "ostree/lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		units := waiting{stopped: make(chan struct{})}
+		b := New(run, &ostree.Tools{Units: units, Root: root}, ostree.NewPlain(run, root))
+		b.lockWait = time.Minute
+		began, said := time.Now(), ""
+		b.Progress = func(text string) { said = text }
+		_, err := b.attempt(t.Context(), "composing", []string{"bootc", "switch"})
+		holder := fmt.Sprintf("(process %d", os.Getpid())
+		if ostree.ClassOf(err) != ostree.Retryable || !strings.Contains(err.Error(), holder) || !strings.Contains(said, holder) {
+			t.Errorf("class %s: %v; said %q", ostree.ClassOf(err), err, said)
+		}
+		if took := time.Since(began); took < b.lockWait || took > b.lockWait+time.Minute {
+			t.Errorf("it took %s", took)
 		}
 	})
 }
