@@ -297,6 +297,9 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 // hosts of the lab have none, and that counts as the policy which distributions ship.
 func insecurePolicy() bool {
 	text, err := os.ReadFile("/etc/containers/policy.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = os.ReadFile("/usr/share/containers/policy.json")
+	}
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
 	}
