@@ -299,8 +299,8 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*ent
 	return staged, nil
 }
 
-// lockWatch is how often a switch is looked at that may wait for the lock. Each look reads what files all processes have
-// open.
+// lockWatch is how often a switch is looked at that may wait for the lock. Each look reads what files all processes
+// have open.
 const lockWatch = 10 * time.Second
 
 // watchLock ends the switch if it waits for the lock of the sysroot for longer than lockWait, which bootc does without

@@ -45,8 +45,8 @@ type Policy struct {
 	scopes map[string]map[string][]Requirement
 }
 
-// ParsePolicy reads the policy.json of a path. ParsePolicy refuses what the container tools refuse as a whole, and so an
-// unknown type of requirement. ParsePolicy does not check the fields of known types.
+// ParsePolicy reads the policy.json of a path. ParsePolicy refuses what the container tools refuse as a whole, and so
+// an unknown type of requirement. ParsePolicy does not check the fields of known types.
 func ParsePolicy(path string, data []byte) (*Policy, error) {
 	doing := "parsing " + path
 	type list []map[string]any
