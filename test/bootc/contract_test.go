@@ -207,5 +207,5 @@ func TestContract(t *testing.T) {
 // in is the scene for a part of the test.
 func (s *scene) in(t *testing.T) *scene {
 	t.Helper()
-	return &scene{T: t, ctx: s.ctx, host: s.host}
+	return &scene{T: t, ctx: s.ctx, host: s.host, registry: s.registry}
 }

@@ -138,6 +138,9 @@ func statusWaitsForTheLock(s *scene) {
 }
 
 func podmanIsAsked(s *scene) {
+	if Real() != "" {
+		s.Skip("podman is in the host's /usr, from where it can't be taken away")
+	}
 	s.must("mv", podman, podman+".away")
 	defer s.must("mv", podman+".away", podman)
 	s.content(s.fails("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/b"), "No such file or directory (os error 2)")
@@ -150,7 +153,7 @@ func podmanIsAsked(s *scene) {
 func (s *scene) inStore(image string) bool {
 	s.Helper()
 	defer s.must("rm", "-rf", "/run/lab-podman")
-	_, stderr, exit, err := s.host.Exec(s.ctx, nil, podman, "--root", "/run/lab-podman/root", "--runroot", "/run/lab-podman/run",
+	_, stderr, exit, err := s.host.Exec(s.ctx, nil, "podman", "--root", "/run/lab-podman/root", "--runroot", "/run/lab-podman/run",
 		"--storage-opt", "additionalimagestore=/sysroot/ostree/bootc/storage", "image", "exists", image)
 	if err != nil || exit != 0 && exit != 1 {
 		s.Fatalf("podman ended with %d: %s (%v)", exit, stderr, err)

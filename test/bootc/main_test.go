@@ -42,13 +42,15 @@ func TestMain(m *testing.M) {
 type scene struct {
 	*testing.T
 
-	ctx  context.Context //nolint:containedctx // the test's own
-	host *lab.Host
+	ctx      context.Context //nolint:containedctx // the test's own
+	host     *lab.Host
+	registry *Registry
 }
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	base := lab.Need(t)
+	Need(t, base)
 	binary, err := built()
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +77,11 @@ func newScene(t *testing.T) *scene {
 	if err := host.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	s := &scene{T: t, ctx: ctx, host: host}
+	registry, err := NewRegistry(ctx, host, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scene{T: t, ctx: ctx, host: host, registry: registry}
 	// Nothing here is about what a disk loses.
 	s.must("ostree", "--repo=/ostree/repo", "config", "set", "core.fsync", "false")
 	return s
