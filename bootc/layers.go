@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
-	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/systemd"
 )
@@ -30,6 +30,9 @@ const (
 	// of a commit that no deployment has yet, and then would fail for good on the deployment.
 	baseRef = "ostree/container/baseimage/" + ostree.ComposedRef
 )
+
+// layerPattern matches the digest of a layer, by any algorithm.
+var layerPattern = regexp.MustCompile(`^[a-z0-9]+:[0-9a-f]+$`)
 
 // heldRefs are all refs that hold what was composed.
 var heldRefs = []string{ostree.ComposedRef, baseRef}
@@ -50,7 +53,7 @@ func (b *Driver) lostLayer(checksum string) (string, error) {
 	if err := json.Unmarshal([]byte(texts[metaManifest]), &manifest); err != nil {
 		return "", fmt.Errorf("reading the manifest of %s: %w", checksum, err)
 	}
-	if len(manifest.Layers) == 0 || !osimage.DigestPattern.MatchString(manifest.Layers[0].Digest) {
+	if len(manifest.Layers) == 0 || !layerPattern.MatchString(manifest.Layers[0].Digest) {
 		return "", fmt.Errorf("reading the manifest of %s: its first layer has no digest", checksum)
 	}
 	ref := layerRefs + strings.ReplaceAll(manifest.Layers[0].Digest, ":", "_3A_")
