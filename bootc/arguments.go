@@ -3,8 +3,10 @@
 package bootc
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -19,13 +21,42 @@ var rustArch = map[string]string{
 	"amd64": "x86_64", "arm64": "aarch64", "386": "x86", "ppc64le": "powerpc64", "ppc64": "powerpc64",
 }
 
-// appendArguments appends the kernel arguments of one file, which may be for some architectures only.
+// change returns what the command line gets, and what it loses, on the way from an image that brings the arguments
+// before to one that brings after.
+func change(before, after, line []string) (added, removed []string) {
+	has := func(list []string, argument string) bool {
+		return slices.ContainsFunc(list, func(a string) bool { return spelling(a) == spelling(argument) })
+	}
+	for _, argument := range after {
+		if !has(before, argument) && !has(line, argument) && !has(added, argument) {
+			added = append(added, argument)
+		}
+	}
+	for _, argument := range line {
+		if has(before, argument) && !has(after, argument) {
+			removed = append(removed, argument)
+		}
+	}
+	return added, removed
+}
+
+// spelling returns an argument as the kernel compares it: in a key, - and _ are one.
+func spelling(argument string) string {
+	key, value, found := strings.Cut(argument, "=")
+	if key = strings.ReplaceAll(key, "-", "_"); found {
+		return key + "=" + value
+	}
+	return key
+}
+
+// appendArguments appends the kernel arguments of one file, which may be for some architectures only. As to bootc,
+// unknown keys are an error.
 func appendArguments(list []string, file []byte, arch string) ([]string, error) {
 	var config struct {
 		Arguments     []string `toml:"kargs"`
 		Architectures []string `toml:"match-architectures"`
 	}
-	if err := toml.Unmarshal(file, &config); err != nil {
+	if err := toml.NewDecoder(bytes.NewReader(file)).DisallowUnknownFields().Decode(&config); err != nil {
 		return nil, err
 	}
 	if config.Architectures != nil && !slices.Contains(config.Architectures, cmp.Or(rustArch[arch], arch)) {

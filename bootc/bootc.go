@@ -17,8 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 	"github.com/noderefit/noderefit/systemd"
@@ -30,7 +28,9 @@ import (
 // without its configuration. So nothing is staged on the host itself. ostree notes the staged deployment in
 // /run/ostree. The bootc that Driver runs has a mount namespace with another directory there. bootc sees the host
 // otherwise unchanged, and stages into that directory. The shutdown, and every other program, finds nothing staged. The
-// results are the commit, which a ref holds, and the text of the origin file.
+// results are the commit, which refs hold, and the text of the origin file.
+//
+// Newer versions can lock (--download-only). Driver does not need that: what counts is the commit.
 type Driver struct {
 	// Progress, if set before the first call, gets the messages of a switch: one line of text at a time, from another
 	// goroutine.
@@ -46,9 +46,10 @@ type Driver struct {
 	lockWait time.Duration
 }
 
-// New returns a Driver for the host that plain is for. run asks bootc. tools run a switch, which outlives this process.
+// New returns a Driver for the host that plain is for. tools run a switch, which outlives this process. run runs what
+// takes less.
 func New(run ostree.Runner, tools *ostree.Tools, plain *ostree.Plain) *Driver {
-	return &Driver{run: run, tools: tools, root: tools.Root, plain: plain,
+	return &Driver{run: plain.Bounded(run, ostree.UsualLimits), tools: tools, root: tools.Root, plain: plain,
 		delays: plain.PullDelays, lockWait: 10 * time.Minute}
 }
 
@@ -59,6 +60,8 @@ const (
 	ostreeState = "/run/ostree"
 	// stateDir is the directory in its place while bootc runs.
 	stateDir = "/run/" + switchUnit
+	// noSuchFile is what ostree says of a path that a commit lacks.
+	noSuchFile = "No such file or directory"
 	// rebootRequired is the file that bootc writes for programs that reboot machines.
 	rebootRequired = "/run/reboot-required"
 )
@@ -69,42 +72,19 @@ func (b *Driver) host(path string) string { return filepath.Join(b.root, path) }
 // was given a tag only. One fork.
 func (b *Driver) Current(ctx context.Context) (osimage.System, error) {
 	const doing = "reading what is booted"
-	host, err := b.status(ctx, b.run)
+	booted, err := b.booted(ctx, doing)
 	if err != nil {
 		return osimage.System{}, err
 	}
-	booted, err := host.bootedOSTree()
-	if err != nil {
-		return osimage.System{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing, Err: err}
-	}
-	if booted.Image != nil {
-		image, err := booted.Image.reference()
-		if err != nil {
-			return osimage.System{}, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
-		}
-		return osimage.System{Image: image.String()}, nil
-	}
-	// bootc reports nothing about a deployment that it did not make.
-	origin, err := b.plain.KeyFile(booted.OSTree.dir() + ".origin")
-	if err != nil {
-		return osimage.System{}, fmt.Errorf("%s: %w", doing, err)
-	}
-	list := func(group, key string) []string {
-		return strings.FieldsFunc(origin[group][key], func(r rune) bool { return r == ';' })
-	}
-	return osimage.System{
-		Image: cmp.Or(origin["origin"]["container-image-reference"], origin["origin"]["refspec"],
-			origin["origin"]["baserefspec"]),
-		Packages: list("packages", "requested"),
-		Removed:  list("overrides", "remove"),
-	}, nil
+	system, err := booted.system()
+	return system, wrapFailed(doing, err)
 }
 
 // Compose has bootc fetch the image of s. A deployment that another program has staged is removed, as with any bootc
 // switch. Compose waits for a run of an earlier process, or ends that run if it is for another image. A dozen forks.
 //
 // If the host runs the very same reference, word by word, it is not looked up again. The booted system is the result
-// then.
+// then, unless it has lost a layer.
 func (b *Driver) Compose(ctx context.Context, s osimage.System) (osimage.Composed, error) {
 	doing := "composing " + cmp.Or(s.Image, "what is booted")
 	refuse := func(class ostree.Class, err error) (osimage.Composed, error) {
@@ -115,54 +95,133 @@ func (b *Driver) Compose(ctx context.Context, s osimage.System) (osimage.Compose
 			"use an image that was built so", strings.Join(slices.Concat(s.Packages, s.Removed), ", ")))
 	}
 	var want osimage.Image
-	argv := []string{"bootc", "switch"}
+	var argv []string
 	if s.Image != "" {
 		var err error
 		if want, err = osimage.Admitted(b.root, s.Image); err != nil {
 			return osimage.Composed{}, err
 		}
-		transport, target, enforce, err := want.Bootc()
-		if err != nil {
+		if argv, err = switchTo(want); err != nil {
 			return osimage.Composed{}, err
 		}
-		argv = append(argv, "--transport", transport)
-		if enforce {
-			argv = append(argv, "--enforce-container-sigpolicy")
-		}
-		// Without --retain bootc deletes the ref that the booted deployment came from.
-		argv = append(argv, "--retain", target)
 	}
 	if err := b.settle(ctx, argv); err != nil {
 		return osimage.Composed{}, osimage.Failing(doing, nil, err)
 	}
-	host, err := b.status(ctx, b.run)
+	booted, err := b.booted(ctx, doing)
 	if err != nil {
-		return osimage.Composed{}, fmt.Errorf("%s: %w", doing, err)
+		return osimage.Composed{}, err
 	}
-	booted, err := host.bootedOSTree()
-	if err != nil {
-		return refuse(ostree.NeedsAdmin, err)
-	}
-	if booted.Incompatible {
+	if booted.incompatible() {
 		return refuse(ostree.NeedsAdmin, errors.New("the booted deployment contains local rpm-ostree modifications, "+
 			"on which bootc does not work; `rpm-ostree reset` undoes them"))
 	}
-	entry, transactions := booted, 0
-	if s.Image != "" && !booted.runs(want) {
-		staged, err := b.fetch(ctx, doing, argv)
-		if err != nil {
-			read := func(path string) ([]byte, error) { return os.ReadFile(b.host(path)) }
-			return osimage.Composed{}, osimage.WithHint(err, want, read)
-		}
-		if staged != nil {
-			entry = staged
-		}
-		transactions = 1
+	if s.Image == "" {
+		return b.hold(ctx, doing, booted, 0)
 	}
-	if err := entry.differs(want, booted.OSTree.Stateroot); s.Image != "" && err != nil {
-		return refuse(ostree.Failed, err)
+	for again := false; ; again = true {
+		c, err := b.composeImage(ctx, doing, argv, want, booted)
+		// bootc has pulled more than the commit, and another program's clean-up may have been quicker than hold.
+		if lost, is := errors.AsType[*lostError](err); !is || again {
+			return c, err
+		} else if b.Progress != nil {
+			b.Progress("trying again: " + lost.Error())
+		}
 	}
-	return b.hold(ctx, doing, entry, transactions)
+}
+
+// lostError is the error of a composed commit without which bootc cannot do any more.
+type lostError struct{ what string }
+
+func (e *lostError) Error() string { return e.what + " is gone; a clean-up of bootc has removed it" }
+
+// composeImage brings an image to the disk, if the booted deployment is not of it, and holds it.
+func (b *Driver) composeImage(ctx context.Context, doing string, argv []string, want osimage.Image,
+	booted *entry) (osimage.Composed, error) {
+	gone, err := b.lostLayer(booted.Checksum)
+	if err != nil {
+		return osimage.Composed{}, wrapFailed(doing, err)
+	}
+	if gone == "" && booted.runs(want) {
+		return b.hold(ctx, doing, booted, 0)
+	}
+	if gone != "" {
+		if err := b.restore(ctx, doing, booted); err != nil {
+			return osimage.Composed{}, err
+		}
+	}
+	e, err := b.fetch(ctx, doing, argv)
+	if err != nil {
+		read := func(path string) ([]byte, error) { return os.ReadFile(b.host(path)) }
+		return osimage.Composed{}, osimage.WithHint(err, want, read)
+	}
+	if e == nil {
+		e = booted
+	}
+	if err := e.differs(want, booted.OS); err != nil {
+		return osimage.Composed{}, wrapFailed(doing, err)
+	}
+	c, err := b.hold(ctx, doing, e, 1)
+	if err != nil {
+		return c, err
+	}
+	lost, err := b.lost(ctx, c.Checksum)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", doing, err)
+	}
+	if lost != nil {
+		return c, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: lost}
+	}
+	return c, nil
+}
+
+// restore has bootc fetch the image of the booted deployment again, which has lost its first layer. It does so for the
+// people who use bootc on this host: it works again then. If the image can't be had any more, the update does not need
+// it. The error is that of the context alone.
+func (b *Driver) restore(ctx context.Context, doing string, booted *entry) error {
+	image, err := booted.reference()
+	if err != nil {
+		return wrapFailed(doing, err)
+	}
+	argv, err := switchTo(image)
+	if err == nil {
+		_, err = b.fetch(ctx, doing, argv)
+	}
+	if err != nil && ctx.Err() == nil && b.Progress != nil {
+		b.Progress("the layers of " + image.String() + ", which runs, are gone: " + err.Error())
+	}
+	return ctx.Err()
+}
+
+// switchTo returns the command that has bootc fetch an image.
+func switchTo(image osimage.Image) ([]string, error) {
+	transport, target, enforce, err := image.Bootc()
+	if err != nil {
+		return nil, err
+	}
+	argv := []string{"bootc", "switch", "--transport", transport}
+	if enforce {
+		argv = append(argv, "--enforce-container-sigpolicy")
+	}
+	// Without --retain bootc deletes the ref that the booted deployment came from.
+	return append(argv, "--retain", target), nil
+}
+
+// lost returns what bootc would need of a commit and does not have any more: its first layer, or an image that it is
+// bound to. lost returns nil if all is there. One fork if the commit is bound to none.
+func (b *Driver) lost(ctx context.Context, checksum string) (*lostError, error) {
+	ref, err := b.lostLayer(checksum)
+	if err != nil {
+		return nil, wrapFailed("looking for the layers of "+checksum, err)
+	}
+	if ref != "" {
+		return &lostError{"the layer " + ref}, nil
+	}
+	image, err := b.lostBound(ctx, checksum)
+	if err != nil || image == "" {
+		return nil, err
+	}
+	return &lostError{"the image " + image + ", which it is bound to,"}, nil
 }
 
 // settle waits for a command in the Driver's unit that equals argv, and ends any other command there.
@@ -179,14 +238,14 @@ func (b *Driver) settle(ctx context.Context, argv []string) error {
 
 // fetch runs bootc switch and returns the entry that it has staged in stateDir. fetch returns nil if bootc had
 // nothing to do.
-func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*bootEntry, error) {
-	if err := b.awaitLock(ctx); err != nil {
-		return nil, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*entry, error) {
+	if err := b.plain.AwaitLock(ctx, b.lockWait, b.Progress); err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	if err := b.dropStaged(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	var staged *bootEntry
+	var staged *entry
 	err := ostree.Retry(ctx, b.delays, b.Progress, func() (err error) {
 		staged, err = b.attempt(ctx, doing, argv)
 		return err
@@ -199,20 +258,24 @@ func (b *Driver) fetch(ctx context.Context, doing string, argv []string) (*bootE
 	return staged, err
 }
 
-func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*bootEntry, error) {
+func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*entry, error) {
 	before, err := os.ReadFile(b.host(rebootRequired))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, wrapFailed(doing, err)
 	}
-	inside, err := b.inside(argv)
+	inside, err := b.inside(ctx, argv)
 	if err != nil {
 		return nil, wrapFailed(doing, err)
 	}
 	stop := b.tools.Follow(ctx, switchUnit, b.Progress)
+	waited := b.watchLock(ctx)
 	output, err := inside(ctx, argv...)
 	stop()
+	if waited := waited(); waited != nil && err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, waited)
+	}
 	if err != nil {
-		return nil, osimage.Failing(doing, output, err)
+		return nil, b.failing(doing, output, err)
 	}
 	if bytes.Contains(output, []byte("Image specification is unchanged.")) {
 		return nil, nil
@@ -220,19 +283,86 @@ func (b *Driver) attempt(ctx context.Context, doing string, argv []string) (*boo
 	if err := b.takeBackReboot(before); err != nil {
 		return nil, wrapFailed(doing, err)
 	}
-	host, err := b.status(ctx, inside)
+	deployments, err := ostree.NewPlain(inside, b.root).Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	if host.Status.Staged == nil || host.Status.Staged.OSTree == nil {
+	at := slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Staged })
+	if at < 0 {
 		return nil, wrapFailed(doing, errors.New("bootc has staged nothing"))
 	}
-	return host.Status.Staged, nil
+	staged, err := b.readEntry(deployments[at])
+	if err != nil {
+		// Another program may have cleaned up as soon as bootc released the lock of the sysroot.
+		return nil, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
+	}
+	return staged, nil
+}
+
+// lockWatch is how often a switch is looked at that may wait for the lock. Each look reads what files all processes
+// have open.
+const lockWatch = 10 * time.Second
+
+// watchLock ends the switch if it waits for the lock of the sysroot for longer than lockWait, which bootc does without
+// a word. Another program may have taken the lock since it was looked at. ended stops the watch, and returns why the
+// watch has ended the switch, nil if it has not.
+func (b *Driver) watchLock(ctx context.Context) (ended func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	result := make(chan error, 1)
+	go func() {
+		result <- b.untilLocked(ctx)
+	}()
+	return func() error {
+		cancel()
+		return <-result
+	}
+}
+
+// untilLocked is watchLock until ctx ends.
+func (b *Driver) untilLocked(ctx context.Context) error {
+	tick := time.NewTicker(lockWatch)
+	defer tick.Stop()
+	for since := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		holder, err := b.plain.LockHolder()
+		waits := err == nil && holder != nil && holder.PID != 0 && holder.Unit != switchUnit+".service"
+		if !waits {
+			since = time.Now()
+			continue
+		}
+		if b.Progress != nil {
+			b.Progress("waiting for the lock of the sysroot, which " + holder.String() + " holds")
+		}
+		if time.Since(since) >= b.lockWait {
+			err := fmt.Errorf("%s has held the lock of the sysroot for %s", holder, b.lockWait)
+			return &ostree.Error{Class: ostree.Retryable, Doing: "waiting for bootc",
+				Err: errors.Join(err, b.tools.Stop(ctx, switchUnit))}
+		}
+	}
+}
+
+// failing makes an Error of a switch that has failed.
+func (b *Driver) failing(doing string, output []byte, err error) error {
+	if command, ok := errors.AsType[*ostree.CommandError](err); ok {
+		// bootc asks podman for every image, and podman says at length that it knows it not. bootc's own words come last.
+		if _, own, found := strings.Cut("\n"+command.Stderr, "\nerror: "); found {
+			err = &ostree.CommandError{Argv: command.Argv, Stderr: "error: " + own, Err: command.Err}
+		}
+		if !b.tools.Has("podman") {
+			return &ostree.Error{Class: ostree.NeedsAdmin, Doing: doing,
+				Err: fmt.Errorf("the host has no podman, which bootc runs in every switch; install it: %w", err)}
+		}
+	}
+	return osimage.Failing(doing, output, err)
 }
 
 // tidy removes what a switch has left besides the commit: its state, and the deployment without a boot entry.
 func (b *Driver) tidy(ctx context.Context) error {
-	if err := os.RemoveAll(b.host(stateDir)); err != nil {
+	if err := errors.Join(os.RemoveAll(b.host(stateDir)), os.RemoveAll(b.host(originsDir))); err != nil {
 		return wrapFailed("removing what a switch has left", err)
 	}
 	return b.plain.Cleanup(ctx)
@@ -244,13 +374,17 @@ var statePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 // inside returns a Runner for commands with a fresh state directory of their own, in which nothing is staged. The
 // directory has everything else of the real one, such as the credentials for registries. argv is the unit's
 // description, so that settle can tell its purpose.
-func (b *Driver) inside(argv []string) (ostree.Runner, error) {
+func (b *Driver) inside(ctx context.Context, argv []string) (ostree.Runner, error) {
 	state := b.host(stateDir)
 	if err := errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o755)); err != nil {
 		return nil, err
 	}
+	masks, err := b.masks(ctx)
+	if err != nil {
+		return nil, err
+	}
 	like := systemd.Command{Description: strings.Join(argv, " "), EnvironmentFiles: []string{osimage.ProxyFile},
-		Binds: []systemd.Bind{{Source: stateDir, At: ostreeState}}}
+		Binds: append([]systemd.Bind{{Source: stateDir, At: ostreeState}}, masks...), Limit: ostree.UsualLimits.Pull}
 	entries, err := os.ReadDir(b.host(ostreeState))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -261,20 +395,6 @@ func (b *Driver) inside(argv []string) (ostree.Runner, error) {
 		}
 	}
 	return b.tools.In(switchUnit, like), nil
-}
-
-// status asks bootc, run by run, about the host. One fork.
-func (b *Driver) status(ctx context.Context, run ostree.Runner) (*hostStatus, error) {
-	const doing = "asking bootc for its status"
-	output, err := run(ctx, "bootc", "status", "--json")
-	if err != nil {
-		return nil, osimage.Failing(doing, output, err)
-	}
-	host, err := parseStatus(output)
-	if err != nil {
-		return nil, &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
-	}
-	return host, nil
 }
 
 // dropStaged removes a deployment that another program has staged. In bootc's view of the host that deployment is not
@@ -311,42 +431,34 @@ func (b *Driver) takeBackReboot(before []byte) error {
 	return os.WriteFile(path, before, 0o644)
 }
 
-// hold makes the commit of an entry stay, and removes everything else that the switch has left.
-func (b *Driver) hold(ctx context.Context, doing string, entry *bootEntry,
-	transactions int) (osimage.Composed, error) {
-	checksum := entry.OSTree.Checksum
-	// Another program may have cleaned up as soon as bootc released the lock of the sysroot.
-	text, err := os.ReadFile(b.host(entry.OSTree.dir() + ".origin"))
-	if err != nil {
-		return osimage.Composed{}, &ostree.Error{Class: ostree.Retryable, Doing: doing, Err: err}
-	}
-	if output, err := b.run(ctx, "ostree", "refs", "--force", "--create="+ostree.ComposedRef, checksum); err != nil {
-		return osimage.Composed{}, osimage.Failing(doing, output, err)
+// hold makes the commit of an entry and its layers stay, and removes everything else that the switch has left.
+func (b *Driver) hold(ctx context.Context, doing string, e *entry, transactions int) (osimage.Composed, error) {
+	for _, ref := range heldRefs {
+		if output, err := b.run(ctx, "ostree", "refs", "--force", "--create="+ref, e.Checksum); err != nil {
+			return osimage.Composed{}, osimage.Failing(doing, output, err)
+		}
 	}
 	if transactions > 0 {
 		if err := b.tidy(ctx); err != nil {
 			return osimage.Composed{}, fmt.Errorf("%s: %w", doing, err)
 		}
 	}
-	base := checksum
-	if entry.Image != nil {
-		base = entry.Image.Digest
-	}
-	// The last part of an origin concerns that deployment alone, such as its pin.
-	origin, _, _ := strings.Cut(string(text), "[libostree-transient]")
-	return osimage.Composed{Checksum: checksum, Origin: origin, Base: base, Transactions: transactions}, nil
+	return osimage.Composed{Checksum: e.Checksum, Origin: e.origin, Base: cmp.Or(e.digest, e.Checksum),
+		Transactions: transactions}, nil
 }
 
-// Present reports whether the result of Compose for s is still held as a whole, and is s. One fork if s is booted, else
-// none.
+// Present reports whether the result of Compose for s is still held as a whole, with all that bootc needs of it, and is
+// s. One fork, and two for each container image that it is bound to.
 func (b *Driver) Present(ctx context.Context, s osimage.System, c osimage.Composed) (bool, error) {
 	doing := "looking for the composed " + cmp.Or(s.Image, c.Checksum)
 	if len(s.Packages)+len(s.Removed) > 0 || !ostree.ChecksumPattern.MatchString(c.Checksum) {
 		return false, nil
 	}
-	held, err := b.held()
-	if err != nil || held != c.Checksum {
-		return false, wrapFailed(doing, err)
+	for _, ref := range heldRefs {
+		held, err := b.plain.RefCommit(ref)
+		if err != nil || held != c.Checksum {
+			return false, wrapFailed(doing, err)
+		}
 	}
 	whole, err := b.plain.Complete(c.Checksum)
 	if err != nil || !whole {
@@ -362,26 +474,19 @@ func (b *Driver) Present(ctx context.Context, s osimage.System, c osimage.Compos
 		return false, err
 	}
 	have, err := osimage.ParseImage(originImage(c.Origin))
-	return err == nil && want.SatisfiedBy(have, c.Base), nil
+	if err != nil || !want.SatisfiedBy(have, c.Base) {
+		return false, nil //nolint:nilerr // what has no image is not the wanted one
+	}
+	lost, err := b.lost(ctx, c.Checksum)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", doing, err)
+	}
+	return lost == nil, nil
 }
 
 // originImage returns the image that an origin file names, or "" if it names none.
 func originImage(origin string) string {
-	for line := range strings.Lines(origin) {
-		if image, ok := strings.CutPrefix(line, "container-image-reference="); ok {
-			return strings.TrimSpace(image)
-		}
-	}
-	return ""
-}
-
-// held returns the commit that ComposedRef holds, or "" if the ref does not exist.
-func (b *Driver) held() (string, error) {
-	text, err := os.ReadFile(b.host("/ostree/repo/refs/heads/" + ostree.ComposedRef))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return strings.TrimSpace(string(text)), err
+	return ostree.ParseKeyFile(origin)["origin"]["container-image-reference"]
 }
 
 // Drop releases what Compose holds, ends a Compose that still runs, and removes what an interrupted one has left.
@@ -391,24 +496,30 @@ func (b *Driver) Drop(ctx context.Context) error {
 	if err := b.settle(ctx, nil); err != nil {
 		return osimage.Failing(doing, nil, err)
 	}
-	held, err := b.held()
-	if err != nil {
-		return wrapFailed(doing, err)
+	held := false
+	for _, ref := range heldRefs {
+		commit, err := b.plain.RefCommit(ref)
+		if err != nil {
+			return wrapFailed(doing, err)
+		}
+		held = held || commit != ""
 	}
 	left, err := b.left(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	if held == "" && !left {
+	if !held && !left {
 		return nil
 	}
-	if output, err := b.run(ctx, "ostree", "refs", "--delete", ostree.ComposedRef); err != nil {
+	if output, err := b.run(ctx, slices.Concat([]string{"ostree", "refs", "--delete"}, heldRefs)...); err != nil {
 		return osimage.Failing(doing, output, err)
 	}
 	// The command is not a stable part of bootc's interface. Without it the layers stay until bootc fetches the next
-	// image.
-	if _, err := b.run(ctx, "bootc", "internals", "cleanup"); err != nil && ctx.Err() != nil {
-		return osimage.Failing(doing, nil, err)
+	// image. So no other program is waited for.
+	if holder, err := b.plain.LockHolder(); err == nil && holder == nil {
+		if _, err := b.run(ctx, "bootc", "internals", "cleanup"); err != nil && ctx.Err() != nil {
+			return osimage.Failing(doing, nil, err)
+		}
 	}
 	return b.tidy(ctx)
 }
@@ -416,8 +527,10 @@ func (b *Driver) Drop(ctx context.Context) error {
 // left reports whether an interrupted switch has left something: its state, or after a boot the directory of a
 // deployment that ostree does not know.
 func (b *Driver) left(ctx context.Context) (bool, error) {
-	if _, err := os.Stat(b.host(stateDir)); !errors.Is(err, fs.ErrNotExist) {
-		return err == nil, err
+	for _, dir := range []string{stateDir, originsDir} {
+		if _, err := os.Stat(b.host(dir)); !errors.Is(err, fs.ErrNotExist) {
+			return err == nil, err
+		}
 	}
 	deployments, err := b.plain.Status(ctx)
 	if err != nil {
@@ -434,48 +547,12 @@ func wrapFailed(doing string, err error) error {
 	return &ostree.Error{Class: ostree.Failed, Doing: doing, Err: err}
 }
 
-// lockPoll is how often the lock of the sysroot is looked at.
-const lockPoll = 500 * time.Millisecond
-
-// awaitLock waits until no process has the lock of the sysroot. bootc would wait too, but without a limit.
-func (b *Driver) awaitLock(ctx context.Context) error {
-	for deadline := time.Now().Add(b.lockWait); ; {
-		held, err := sysrootLocked(b.host("/ostree/lock"))
-		if err != nil || !held {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("another program has held the lock of the sysroot for %s", b.lockWait)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("another program holds the lock of the sysroot: %w", context.Cause(ctx))
-		case <-time.After(lockPoll):
-		}
-	}
-}
-
-// sysrootLocked reports whether a process holds the lock on a file, as ostree takes it.
-func sysrootLocked(path string) (bool, error) {
-	file, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer file.Close()
-	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
-		return false, fmt.Errorf("looking at the lock %s: %w", path, err)
-	}
-	return lock.Type != unix.F_UNLCK, nil
-}
-
 // KernelArguments returns the arguments that the composed image has and the booted one lacks, and those that only the
 // booted image has. bootc itself would have changed the command line so at the switch. Materialise makes the change.
 // First every argument that equals one of removed is dropped, then added follow, then the configuration's own
-// arguments. An image without a kargs.d changes nothing. One fork for each file of the image, and one or two more.
+// arguments. As to bootc, - and _ are one in a key: removed are spelled as the booted command line has them, and what
+// is there is not added. An image without a kargs.d changes nothing. One fork for each file of the image, and one or
+// two more.
 func (b *Driver) KernelArguments(ctx context.Context, c osimage.Composed) (added, removed []string, err error) {
 	doing := "reading the kernel arguments of " + c.Checksum
 	deployments, err := b.plain.Status(ctx)
@@ -507,7 +584,7 @@ func (b *Driver) KernelArguments(ctx context.Context, c osimage.Composed) (added
 	}
 	output, err := b.run(ctx, "ostree", "ls", "--nul-filenames-only", c.Checksum, argumentsDir)
 	command, ok := errors.AsType[*ostree.CommandError](err)
-	if ok && strings.Contains(command.Stderr, "No such file or directory") {
+	if ok && strings.Contains(command.Stderr, noSuchFile) {
 		return nil, nil, nil
 	}
 	if err != nil {
@@ -525,8 +602,6 @@ func (b *Driver) KernelArguments(ctx context.Context, c osimage.Composed) (added
 			return nil, nil, &ostree.Error{Class: ostree.Invalid, Doing: doing, Err: fmt.Errorf("reading %s: %w", path, err)}
 		}
 	}
-	lacks := func(list []string) func(string) bool {
-		return func(argument string) bool { return slices.Contains(list, argument) }
-	}
-	return slices.DeleteFunc(slices.Clone(after), lacks(before)), slices.DeleteFunc(before, lacks(after)), nil
+	added, removed = change(before, after, booted.KernelArguments)
+	return added, removed, nil
 }

@@ -4,7 +4,6 @@ package bootc
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -30,108 +29,189 @@ const (
 	digestTwo = "sha256:" + two
 )
 
-// entryText is an entry of a status as bootc 1.9 prints it, of an image by name.
-func entryText(checksum, name, digest, signature string) string {
-	return fmt.Sprintf(`{"image":{"image":{"image":%q,"transport":"registry"%s},"version":"9.4","timestamp":`+
-		`"2025-01-01T00:00:00Z","imageDigest":%q,"architecture":"amd64"},"cachedUpdate":null,"incompatible":false,`+
-		`"pinned":false,"softRebootCapable":false,"downloadOnly":false,"store":"ostreeContainer","ostree":`+
-		`{"stateroot":"default","checksum":%q,"deploySerial":1},"composefs":null}`, name, signature, digest, checksum)
-}
+// baseLayer is the ref of the first layer of the image that the commit of newHost is of, whose digest is digestOne.
+const baseLayer = "/ostree/repo/refs/heads/" + layerRefs + "sha256_3A_" + two
 
-func statusText(staged, booted string) string {
-	return `{"apiVersion":"org.containers.bootc/v1","kind":"BootcHost","metadata":{"name":"host"},"spec":{"image":null,` +
-		`"bootOrder":"default"},"status":{"staged":` + staged + `,"booted":` + booted +
-		`,"rollback":null,"rollbackQueued":false,"type":"bootcHost"}}`
-}
-
-func TestBootcStatusIsRead(t *testing.T) {
-	host, err := parseStatus([]byte(statusText("null", entryText(one, "quay.io/os:9", digestOne, ""))))
+// newHost is the root of a host that runs a deployment of commit one with an origin, and the Runner that tells so.
+func newHost(t *testing.T, origin string) (root string, run ostree.Runner) {
+	t.Helper()
+	commit, err := os.ReadFile("../ostree/testdata/image.commit")
 	if err != nil {
 		t.Fatal(err)
 	}
-	booted, err := host.bootedOSTree()
-	if err != nil {
+	root = newRoot(t, map[string]string{"run/x": "", "usr/bin/bootc": "", "usr/bin/podman": "", baseLayer: two,
+		"ostree/deploy/default/deploy/" + one + ".0.origin":          origin,
+		"ostree/repo/objects/" + one[:2] + "/" + one[2:] + ".commit": string(commit),
+		"boot/loader/entries/ostree-1.conf":                          "options rw ostree=/ostree/boot.1/default/x/0\n",
+		"ostree/boot.1/default/x/y":                                  ""})
+	link := filepath.Join(root, "ostree/boot.1/default/x/0")
+	if err := os.Symlink("../../../deploy/default/deploy/"+one+".0", link); err != nil {
 		t.Fatal(err)
 	}
-	if got := booted.OSTree.dir(); got != "/ostree/deploy/default/deploy/"+one+".1" {
-		t.Errorf("it is in %s", got)
-	}
-	for _, c := range []struct{ name, text string }{
-		{"no JSON", "error"},
-		{"another document", `{"kind":"Pod"}`},
-		{"a path as the checksum", strings.ReplaceAll(statusText("null", entryText("../x", "a", digestOne, "")), one, two)},
-		{"a path as the OS", strings.ReplaceAll(statusText(entryText(one, "a", digestOne, ""), "null"), `"default","checksum`, `"..","checksum`)},
-	} {
-		if host, err := parseStatus([]byte(c.text)); err == nil {
-			t.Errorf("%s gives %+v", c.name, host)
-		}
-	}
-	for _, c := range []struct{ booted, says string }{
-		{"null", "does not know"},
-		{`{"image":null,"incompatible":false,"ostree":null,"composefs":{"verity":"00"}}`, "composefs"},
-	} {
-		host, err := parseStatus([]byte(statusText("null", c.booted)))
-		if err != nil {
+	for _, program := range []string{"bootc", "podman"} {
+		if err := os.Chmod(filepath.Join(root, "usr/bin", program), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := host.bootedOSTree(); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("booted %s gives %v", c.booted, err)
+	}
+	return root, func(_ context.Context, argv ...string) ([]byte, error) {
+		if slices.Contains(argv, "status") {
+			return []byte("* default " + one + ".0\n    Version: 9.4\n"), nil
 		}
+		return nil, nil
 	}
 }
 
-func TestImageOfBootcIsAReferenceWithItsDigest(t *testing.T) {
+func TestWhatRunsIsKnownWithoutBootc(t *testing.T) {
+	const group, own = "[origin]\ncontainer-image-reference=", "\n[libostree-transient]\npinned=true\n"
 	for _, c := range []struct {
-		transport, image, signature string
-		want                        string // "" for an error
+		origin string
+		want   osimage.System
 	}{
-		{"registry", "quay.io/os:9", "", "ostree-unverified-registry:quay.io/os:9@" + digestOne},
-		{"registry", "quay.io/os@" + digestTwo, `"insecure"`, "ostree-unverified-registry:quay.io/os@" + digestTwo},
-		{"registry", "quay.io/os", `"containerPolicy"`, "ostree-image-signed:docker://quay.io/os@" + digestOne},
-		{"registry", "quay.io/os", `{"ostreeRemote":"fedora"}`, "ostree-remote-image:fedora:docker://quay.io/os@" + digestOne},
-		{"oci", "/srv/os:9", "", "ostree-unverified-image:oci:/srv/os:9"},
-		{"containers-storage", "localhost/os", "null", "ostree-unverified-image:containers-storage:localhost/os"},
-		{"registry", "quay.io/os", `"quantum"`, ""},
-		{"pigeon", "quay.io/os", "", ""},
+		{group + "ostree-unverified-registry:quay.io/os:9" + own,
+			osimage.System{Image: "ostree-unverified-registry:quay.io/os:9@" + digestOne}},
+		{group + "ostree-unverified-registry:quay.io/os@" + digestTwo,
+			osimage.System{Image: "ostree-unverified-registry:quay.io/os@" + digestTwo}},
+		{group + "ostree-image-signed:docker://quay.io/os", osimage.System{Image: "ostree-image-signed:docker://quay.io/os@" + digestOne}},
+		{group + "ostree-unverified-image:oci:/srv/os:9", osimage.System{Image: "ostree-unverified-image:oci:/srv/os:9"}},
+		{"[origin]\nrefspec=fedora:fedora/stable\n", osimage.System{Image: "fedora:fedora/stable"}},
+		{group + "ostree-unverified-registry:quay.io/os:9\n[packages]\nrequested=usbguard;nano;\n[overrides]\nremove=vim;\n",
+			osimage.System{Image: "ostree-unverified-registry:quay.io/os:9", Packages: []string{"usbguard", "nano"}, Removed: []string{"vim"}}},
 	} {
-		i := imageStatus{Digest: digestOne,
-			Image: imageReference{Image: c.image, Transport: c.transport, Signature: json.RawMessage(c.signature)}}
-		got, err := i.reference()
-		if (err != nil) != (c.want == "") || err == nil && got.String() != c.want {
-			t.Errorf("%s:%s %s gives %s, %v; want %q", c.transport, c.image, c.signature, got, err, c.want)
+		root, run := newHost(t, c.origin)
+		asked := func(ctx context.Context, argv ...string) ([]byte, error) {
+			if argv[0] == "bootc" {
+				t.Errorf("bootc was run: %q", argv)
+			}
+			return run(ctx, argv...)
 		}
+		got, err := New(asked, &ostree.Tools{Root: root}, ostree.NewPlain(asked, root)).Current(t.Context())
+		if err != nil || got.Image != c.want.Image || !slices.Equal(got.Packages, c.want.Packages) || !slices.Equal(got.Removed, c.want.Removed) {
+			t.Errorf("%q is %+v, %v", c.origin, got, err)
+		}
+	}
+	root, run := newHost(t, group+"ostree-unverified-image:pigeon:quay.io/os\n")
+	if got, err := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root)).Current(t.Context()); err == nil {
+		t.Errorf("an unknown transport is %+v", got)
 	}
 }
 
 func TestWhatBootcMadeIsComparedWithWhatWasAsked(t *testing.T) {
+	const tag, digested = "ostree-unverified-registry:quay.io/os:9", "ostree-unverified-registry:quay.io/os@" + digestTwo
 	for _, c := range []struct {
 		name, image, os string
-		entry           string
+		made            string
 		runs, is        bool
 	}{
-		{"the same tag", "quay.io/os:9", "default", entryText(one, "quay.io/os:9", digestOne, ""), true, true},
-		{"the tag's digest", "quay.io/os@" + digestOne, "default", entryText(one, "quay.io/os:9", digestOne, ""), false, true},
-		{"another digest", "quay.io/os@" + digestTwo, "default", entryText(one, "quay.io/os:9", digestOne, ""), false, false},
-		{"the digest of a list", "quay.io/os@" + digestTwo, "default", entryText(one, "quay.io/os@"+digestTwo, digestOne, ""), true, true},
-		{"another tag", "quay.io/os:10", "default", entryText(one, "quay.io/os:9", digestOne, ""), false, false},
-		{"another OS", "quay.io/os:9", "other", entryText(one, "quay.io/os:9", digestOne, ""), true, false},
-		{"signed is another spelling", "ostree-image-signed:docker://quay.io/os:9", "default",
-			entryText(one, "quay.io/os:9", digestOne, ""), false, true},
-		{"signed", "ostree-image-signed:docker://quay.io/os:9", "default",
-			entryText(one, "quay.io/os:9", digestOne, `,"signature":"containerPolicy"`), true, true},
-		{"no image", "quay.io/os:9", "default", `{"image":null,"ostree":{"stateroot":"default","checksum":"` + one + `","deploySerial":0}}`,
-			false, false},
+		{"the same tag", "quay.io/os:9", "default", tag, true, true},
+		{"the tag's digest", "quay.io/os@" + digestOne, "default", tag, false, true},
+		{"another digest", "quay.io/os@" + digestTwo, "default", tag, false, false},
+		{"the digest of a list", "quay.io/os@" + digestTwo, "default", digested, true, true},
+		{"another tag", "quay.io/os:10", "default", tag, false, false},
+		{"another OS", "quay.io/os:9", "other", tag, true, false},
+		{"signed is another spelling", "ostree-image-signed:docker://quay.io/os:9", "default", tag, false, true},
+		{"signed", "ostree-image-signed:docker://quay.io/os:9", "default", "ostree-image-signed:docker://quay.io/os:9", true, true},
+		{"verified by a remote", "quay.io/os:9", "default", "ostree-remote-registry:fedora:quay.io/os:9", false, true},
+		{"no image", "quay.io/os:9", "default", "", false, false},
 	} {
-		var entry bootEntry
-		if err := json.Unmarshal([]byte(c.entry), &entry); err != nil {
-			t.Fatal(err)
-		}
+		e := &entry{Deployment: ostree.Deployment{OS: "default", Checksum: one}, digest: digestOne,
+			groups: map[string]map[string]string{"origin": {"container-image-reference": c.made}}}
 		want, err := osimage.ParseImage(c.image)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if runs, err := entry.runs(want), entry.differs(want, c.os); runs != c.runs || (err == nil) != c.is {
+		if runs, err := e.runs(want), e.differs(want, c.os); runs != c.runs || (err == nil) != c.is {
 			t.Errorf("%s: runs it %t, differs by %v", c.name, runs, err)
+		}
+	}
+}
+
+func TestLayerThatBootcNeedsIsLookedFor(t *testing.T) {
+	root, run := newHost(t, "[origin]\n")
+	b := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root))
+	if lost, err := b.lostLayer(one); lost != "" || err != nil {
+		t.Errorf("with the layer: %q, %v", lost, err)
+	}
+	if masks, err := b.masks(t.Context()); len(masks) > 0 || err != nil {
+		t.Errorf("with the layer bootc does not see %v, %v", masks, err)
+	}
+	if err := os.Remove(filepath.Join(root, baseLayer)); err != nil {
+		t.Fatal(err)
+	}
+	if lost, err := b.lostLayer(one); lost != layerRefs+"sha256_3A_"+two || err != nil {
+		t.Errorf("without it: %q, %v", lost, err)
+	}
+	masks, err := b.masks(t.Context())
+	if err != nil || len(masks) != 1 || masks[0].At != "/sysroot/ostree/deploy/default/deploy/"+one+".0.origin" {
+		t.Fatalf("without it bootc does not see %v, %v", masks, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(root, masks[0].Source)); err != nil || strings.Contains(string(text), "image") {
+		t.Errorf("bootc sees %q (%v)", text, err)
+	}
+}
+
+func TestImageThatAUnitIsBoundToIsRead(t *testing.T) {
+	for _, c := range []struct{ extension, text, want string }{
+		{".container", "[Unit]\nImage=no\n[Container]\nImage=quay.io/app:1\n", "quay.io/app:1"},
+		{".image", "[Image]\n# a comment\nImage = quay.io/app%%x:1\n", "quay.io/app%x:1"},
+		{".container", "[Image]\nImage=quay.io/app:1\n", ""},
+		{".kube", "[Container]\nImage=quay.io/app:1\n", ""},
+	} {
+		if got, err := boundImage(c.extension, c.text); got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%q of %s is bound to %q, %v", c.text, c.extension, got, err)
+		}
+	}
+}
+
+// exited is how a command of a test ended.
+type exited int
+
+func (e exited) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+func (e exited) ExitCode() int { return int(e) }
+
+func TestBoundImagesAreLookedForInTheStorageOfBootc(t *testing.T) {
+	const listing = "d00755 0 0      0 " + boundDir + "\nl00777 0 0      0 " + boundDir + "/app.container -> ../x/app.container\n"
+	for _, c := range []struct {
+		name  string
+		exits error
+		want  string
+		fails bool
+	}{
+		{"there", nil, "", false},
+		{"gone", exited(1), "quay.io/app:1", false},
+		{"podman fails", exited(125), "quay.io/app:1", true},
+	} {
+		root := newRoot(t, map[string]string{"run/x": ""})
+		run := func(_ context.Context, argv ...string) ([]byte, error) {
+			switch {
+			case argv[0] == "podman" && argv[len(argv)-1] == "quay.io/app:1" && c.exits != nil:
+				return nil, &ostree.CommandError{Argv: argv, Err: c.exits}
+			case slices.Equal(argv, []string{"ostree", "cat", one, "/usr/lib/bootc/x/app.container"}):
+				return []byte("[Container]\nImage=quay.io/app:1\n"), nil
+			case argv[1] == "ls":
+				return []byte(listing), nil
+			}
+			return nil, nil
+		}
+		got, err := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root)).lostBound(t.Context(), one)
+		if got != c.want || (err != nil) != c.fails {
+			t.Errorf("%s: %q, %v", c.name, got, err)
+		}
+	}
+}
+
+func TestArgumentsChangeAsWithBootc(t *testing.T) {
+	for _, c := range []struct{ name, before, after, line, added, removed string }{
+		{"new and gone", "a=1 both", "both b", "root=x a=1 both", "b", "a=1"},
+		{"- and _ are one in a key", "a_b=1", "a-b=1", "a_b=1", "", ""},
+		{"and not in a value", "a=x_y", "a=x-y", "a=x_y", "a=x-y", "a=x_y"},
+		{"gone, as the line has it", "a-b=1", "", "a_b=1 c", "", "a_b=1"},
+		{"there already", "", "c", "c", "", ""},
+		{"twice", "", "c c", "", "c", ""},
+		{"gone by hand", "a", "", "c", "", ""},
+	} {
+		added, removed := change(strings.Fields(c.before), strings.Fields(c.after), strings.Fields(c.line))
+		if strings.Join(added, " ") != c.added || strings.Join(removed, " ") != c.removed {
+			t.Errorf("%s: adds %q, removes %q", c.name, added, removed)
 		}
 	}
 }
@@ -147,6 +227,7 @@ func TestKernelArgumentsOfAnImageAreRead(t *testing.T) {
 		{"another architecture", "kargs = [\"a\"]\nmatch-architectures = [\"aarch64\"]", []string{"first"}},
 		{"no architecture", "kargs = [\"a\"]\nmatch-architectures = []", []string{"first"}},
 		{"no TOML", "kargs", nil},
+		{"unknown key", "kargs = [\"a\"]\ncolour = 1", nil},
 		{"ostree's own", `kargs = ["ostree=/x"]`, nil},
 		{"open quote", `kargs = ["a=\"x"]`, nil},
 	} {
@@ -190,17 +271,8 @@ func (r *refusing) Service(context.Context, string) (systemd.Service, error) {
 
 func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		root := newRoot(t, map[string]string{"run/x": "", "usr/bin/bootc": ""})
-		if err := os.Chmod(filepath.Join(root, "usr/bin/bootc"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		root, run := newHost(t, "[origin]\ncontainer-image-reference=ostree-unverified-registry:quay.io/os:8\n")
 		units := &refusing{root: root}
-		run := func(_ context.Context, argv ...string) ([]byte, error) {
-			if argv[0] == "bootc" {
-				return []byte(statusText("null", entryText(one, "quay.io/os:8", digestOne, ""))), nil
-			}
-			return nil, nil
-		}
 		b := New(run, &ostree.Tools{Units: units, Root: root}, ostree.NewPlain(run, root))
 		began := time.Now()
 		_, err := b.Compose(t.Context(), osimage.System{Image: "quay.io/os:9"})
@@ -217,31 +289,68 @@ func TestNetworkThatStaysAwayIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestLockThatIsHeldForTooLongIsAnError(t *testing.T) {
+// waiting is a systemd on a host whose bootc waits until it is stopped.
+type waiting struct {
+	ostree.Units
+
+	stopped chan struct{}
+}
+
+func (w waiting) Run(context.Context, systemd.Command) (systemd.Ended, error) {
+	<-w.stopped
+	return systemd.Ended{}, systemd.ErrUnitGone
+}
+
+func (w waiting) Stop(context.Context, string) error {
+	close(w.stopped)
+	return nil
+}
+
+func TestSwitchThatWaitsForTheLockIsEndedInTime(t *testing.T) {
+	root, run := newHost(t, "[origin]\ncontainer-image-reference=ostree-unverified-registry:quay.io/os:8\n")
+	if err := os.Symlink("/proc", filepath.Join(root, "proc")); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(filepath.Join(root, "ostree/lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+		t.Fatal(err)
+	}
 	synctest.Test(t, func(t *testing.T) {
-		root := newRoot(t, map[string]string{"ostree/lock": ""})
-		b := New(nil, &ostree.Tools{Root: root}, ostree.NewPlain(nil, root))
-		if err := b.awaitLock(t.Context()); err != nil {
-			t.Errorf("without a lock: %v", err)
+		units := waiting{stopped: make(chan struct{})}
+		b := New(run, &ostree.Tools{Units: units, Root: root}, ostree.NewPlain(run, root))
+		b.lockWait = time.Minute
+		began, said := time.Now(), ""
+		b.Progress = func(text string) { said = text }
+		_, err := b.attempt(t.Context(), "composing", []string{"bootc", "switch"})
+		holder := fmt.Sprintf("(process %d", os.Getpid())
+		if ostree.ClassOf(err) != ostree.Retryable || !strings.Contains(err.Error(), holder) || !strings.Contains(said, holder) {
+			t.Errorf("class %s: %v; said %q", ostree.ClassOf(err), err, said)
 		}
-		file, err := os.OpenFile(filepath.Join(root, "ostree/lock"), os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer file.Close()
-		if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		if err := b.awaitLock(t.Context()); err == nil || time.Since(began) < b.lockWait {
-			t.Errorf("after %s: %v", time.Since(began), err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := b.awaitLock(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("with a deadline: %v", err)
+		if took := time.Since(began); took < b.lockWait || took > b.lockWait+time.Minute {
+			t.Errorf("it took %s", took)
 		}
 	})
+}
+
+func TestFailureOfASwitchIsToldByBootcAlone(t *testing.T) {
+	root, run := newHost(t, "[origin]\n")
+	b := New(run, &ostree.Tools{Root: root}, ostree.NewPlain(run, root))
+	failed := &ostree.CommandError{Argv: []string{"bootc"}, Err: exited(1),
+		Stderr: `Error: unsupported transport "oci" for looking up local images` + "\nerror: Switching: manifest unknown"}
+	if err := b.failing("composing", nil, failed); ostree.ClassOf(err) != ostree.Invalid || strings.Contains(err.Error(), "unsupported") ||
+		!strings.HasSuffix(err.Error(), "exit status 1: error: Switching: manifest unknown") {
+		t.Errorf("class %s: %v", ostree.ClassOf(err), err)
+	}
+	if err := os.Remove(filepath.Join(root, "usr/bin/podman")); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.failing("composing", nil, failed); ostree.ClassOf(err) != ostree.NeedsAdmin || !strings.Contains(err.Error(), "no podman") {
+		t.Errorf("without podman: class %s: %v", ostree.ClassOf(err), err)
+	}
 }
 
 func TestRebootThatBootcAsksForIsTakenBack(t *testing.T) {

@@ -3,168 +3,134 @@
 package bootc
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
+	"strings"
 
 	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 )
 
-// hostStatus is the part of bootc's status that is used here.
-type hostStatus struct {
-	Kind   string `json:"kind"`
-	Status struct {
-		Staged *bootEntry `json:"staged"`
-		Booted *bootEntry `json:"booted"`
-	} `json:"status"`
+// entry is a deployment, and the image that it is of. All of it is read from the origin file and from the commit's
+// metadata. bootc is not asked: its status waits for the lock of the sysroot, and fails for good if one deployment has
+// lost a layer.
+type entry struct {
+	ostree.Deployment
+
+	origin string // the text of the origin file, without what concerns this deployment alone
+	groups map[string]map[string]string
+	// digest is the digest of the image's manifest, "" if bootc has not made the commit.
+	digest string
 }
 
-// bootEntry is a deployment.
-type bootEntry struct {
-	Image *imageStatus `json:"image"` // nil if it is of no image, or not of one alone
-	// Incompatible reports whether rpm-ostree has changed the deployment.
-	Incompatible bool         `json:"incompatible"`
-	OSTree       *ostreeEntry `json:"ostree"` // nil with bootc's other back end
+// rpmostreeGroups are the parts of an origin that rpm-ostree alone understands. bootc does not work on a deployment
+// with one of them.
+var rpmostreeGroups = []string{"rpmostree", "packages", "overrides", "modules"}
+
+// incompatible reports whether rpm-ostree has changed the deployment.
+func (e *entry) incompatible() bool {
+	return slices.ContainsFunc(rpmostreeGroups, func(group string) bool { return e.groups[group] != nil })
 }
 
-// imageStatus is an image as it was fetched.
-type imageStatus struct {
-	Image  imageReference `json:"image"`
-	Digest string         `json:"imageDigest"`
-}
+// image returns the text of the reference that switch was given, "" if the deployment is of no image.
+func (e *entry) image() string { return e.groups["origin"]["container-image-reference"] }
 
-// imageReference is the reference that switch was given.
-type imageReference struct {
-	Image     string `json:"image"`
-	Transport string `json:"transport"`
-	// Signature is missing, "insecure", "containerPolicy" or {"ostreeRemote": NAME}.
-	Signature json.RawMessage `json:"signature"`
-}
-
-type ostreeEntry struct {
-	Checksum  string `json:"checksum"`
-	Serial    int    `json:"deploySerial"`
-	Stateroot string `json:"stateroot"`
-}
-
-func parseStatus(output []byte) (*hostStatus, error) {
-	host := &hostStatus{}
-	if err := json.Unmarshal(output, host); err != nil {
-		return nil, fmt.Errorf("parsing what bootc says: %w", err)
+// readEntry reads what a deployment is. No fork.
+func (b *Driver) readEntry(d ostree.Deployment) (*entry, error) {
+	e := &entry{Deployment: d}
+	var err error
+	if e.origin, err = b.plain.Origin(d.Dir); err != nil {
+		return nil, err
 	}
-	if host.Kind != "BootcHost" {
-		return nil, fmt.Errorf("parsing what bootc says: the document is a %q, not a BootcHost", host.Kind)
-	}
-	for _, entry := range []*bootEntry{host.Status.Staged, host.Status.Booted} {
-		if entry == nil || entry.OSTree == nil {
-			continue
-		}
-		// The names go into paths and command lines.
-		o := *entry.OSTree
-		if !ostree.ChecksumPattern.MatchString(o.Checksum) || !ostree.OsPattern.MatchString(o.Stateroot) || o.Serial < 0 {
-			return nil, fmt.Errorf("parsing what bootc says: a deployment is %+v", o)
-		}
-	}
-	return host, nil
-}
-
-// bootedOSTree returns the booted deployment. An error has the reason why it can't be replaced.
-func (h *hostStatus) bootedOSTree() (*bootEntry, error) {
-	switch {
-	case h.Status.Booted == nil:
-		return nil, errors.New("bootc does not know what is booted")
-	case h.Status.Booted.OSTree == nil:
-		return nil, errors.New("bootc runs this host with its composefs back end, which has no deployments of ostree")
-	}
-	return h.Status.Booted, nil
-}
-
-// dir returns where the deployment is on the host.
-func (o *ostreeEntry) dir() string {
-	return "/ostree/deploy/" + o.Stateroot + "/deploy/" + o.Checksum + "." + strconv.Itoa(o.Serial)
-}
-
-// signature returns how the image is verified, "" if it is not verified, and the ostree remote that verifies it, if
-// any.
-func (r imageReference) signature() (verify osimage.Verification, remote string, err error) {
-	if len(r.Signature) == 0 || string(r.Signature) == "null" {
-		return osimage.VerifyNothing, "", nil
-	}
-	var word string
-	if json.Unmarshal(r.Signature, &word) == nil {
-		switch word {
-		case "insecure":
-			return osimage.VerifyNothing, "", nil
-		case "containerPolicy":
-			return osimage.VerifyPolicy, "", nil
-		}
-	}
-	var byRemote struct {
-		Remote string `json:"ostreeRemote"`
-	}
-	if json.Unmarshal(r.Signature, &byRemote) == nil && byRemote.Remote != "" {
-		return osimage.VerifyByRemote, byRemote.Remote, nil
-	}
-	return "", "", fmt.Errorf("the signature %s of image %s is unknown", r.Signature, r.Image)
-}
-
-// parse returns the reference as an Image.
-func (r imageReference) parse() (osimage.Image, error) {
-	verify, remote, err := r.signature()
+	e.groups = ostree.ParseKeyFile(e.origin)
+	texts, err := b.plain.CommitTexts(d.Checksum)
 	if err != nil {
-		return osimage.Image{}, err
+		return nil, err
 	}
-	text := r.Transport + ":" + r.Image
-	switch verify {
-	case osimage.VerifyPolicy:
-		text = osimage.SchemeSigned + ":" + text
-	case osimage.VerifyByRemote:
-		text = osimage.SchemeRemote + ":" + remote + ":" + text
-	default:
-		text = osimage.SchemeUnverified + ":" + text
+	if digest := texts[metaDigest]; osimage.DigestPattern.MatchString(digest) {
+		e.digest = digest
 	}
-	return osimage.ParseImage(text)
+	return e, nil
+}
+
+// booted returns the booted deployment. One fork.
+func (b *Driver) booted(ctx context.Context, doing string) (*entry, error) {
+	deployments, err := b.plain.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	at := slices.IndexFunc(deployments, func(d ostree.Deployment) bool { return d.Booted })
+	if at < 0 {
+		return nil, &ostree.Error{Class: ostree.Failed, Doing: doing,
+			Err: errors.New("none of the deployments is booted")}
+	}
+	e, err := b.readEntry(deployments[at])
+	if err != nil {
+		return nil, wrapFailed(doing, err)
+	}
+	return e, nil
 }
 
 // reference returns the image with the digest that it was fetched with, if such a reference can have one.
-func (i *imageStatus) reference() (osimage.Image, error) {
-	image, err := i.Image.parse()
-	if err == nil && image.Transport == osimage.Registry && image.Digest == "" &&
-		osimage.DigestPattern.MatchString(i.Digest) {
-		image.Digest = i.Digest
+func (e *entry) reference() (osimage.Image, error) {
+	image, err := osimage.ParseImage(e.image())
+	if err == nil && image.Transport == osimage.Registry && image.Digest == "" {
+		image.Digest = e.digest
 	}
 	return image, err
 }
 
-// runs reports whether the entry was made from the same reference, so that bootc switch would find nothing to do.
-func (e *bootEntry) runs(want osimage.Image) bool {
-	if e.Image == nil {
-		return false
+// system returns what the deployment is, as Current does.
+func (e *entry) system() (osimage.System, error) {
+	if e.image() != "" && !e.incompatible() {
+		image, err := e.reference()
+		return osimage.System{Image: image.String()}, err
 	}
-	transport, target, enforce, err := want.Bootc()
-	if err != nil || e.Image.Image.Transport != transport || e.Image.Image.Image != target {
-		return false
+	list := func(group, key string) []string {
+		return strings.FieldsFunc(e.groups[group][key], func(r rune) bool { return r == ';' })
 	}
-	verify, _, err := e.Image.Image.signature()
-	return err == nil && (verify == osimage.VerifyPolicy) == enforce && verify != osimage.VerifyByRemote
+	system := osimage.System{Packages: list("packages", "requested"), Removed: list("overrides", "remove")}
+	for _, key := range []string{"container-image-reference", "refspec", "baserefspec"} {
+		if system.Image == "" {
+			system.Image = e.groups["origin"][key]
+		}
+	}
+	return system, nil
 }
 
-// differs returns what about the entry is not as wanted, in the OS of that name, and nil if nothing is.
-func (e *bootEntry) differs(want osimage.Image, stateroot string) error {
-	if e.OSTree.Stateroot != stateroot {
-		return fmt.Errorf("bootc has made a deployment of %s, and %s is booted", e.OSTree.Stateroot, stateroot)
+// runs reports whether the deployment was made from the same reference, so that bootc switch would find nothing to do.
+func (e *entry) runs(want osimage.Image) bool {
+	if e.image() == "" || e.incompatible() {
+		return false
 	}
-	if e.Image == nil {
+	have, err := osimage.ParseImage(e.image())
+	if err != nil {
+		return false
+	}
+	transport, target, enforce, err := have.Bootc()
+	if err != nil {
+		return false
+	}
+	wantTransport, wantTarget, wantEnforce, err := want.Bootc()
+	return err == nil && transport == wantTransport && target == wantTarget && enforce == wantEnforce
+}
+
+// differs returns what about the deployment is not as wanted, in the OS of that name, and nil if nothing is.
+func (e *entry) differs(want osimage.Image, osName string) error {
+	if e.OS != osName {
+		return fmt.Errorf("bootc has made a deployment of %s, and %s is booted", e.OS, osName)
+	}
+	if e.image() == "" || e.digest == "" {
 		return errors.New("bootc names no image for what it has made")
 	}
-	have, err := e.Image.Image.parse()
+	have, err := osimage.ParseImage(e.image())
 	if err != nil {
 		return err
 	}
-	if !want.SatisfiedBy(have, e.Image.Digest) {
-		return fmt.Errorf("bootc has made %s (%s) of it", have, e.Image.Digest)
+	if !want.SatisfiedBy(have, e.digest) {
+		return fmt.Errorf("bootc has made %s (%s) of it", have, e.digest)
 	}
 	return nil
 }

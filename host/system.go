@@ -393,7 +393,7 @@ func (h *Host) admitted(cfg *machineconfig.Config, image string) (*osimage.Image
 	if at < 0 || image == "" || h.os == OSOstree {
 		return nil, nil
 	}
-	policy, err := osimage.ParsePolicy(cfg.Files[at].Contents)
+	policy, err := osimage.ParsePolicy(osimage.PolicyPath, cfg.Files[at].Contents)
 	if err != nil {
 		return nil, err
 	}

@@ -17,13 +17,24 @@ func Admitted(root, text string) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	var policy *Policy
-	file, err := os.ReadFile(filepath.Join(root, PolicyPath))
-	if err == nil {
-		policy, err = ParsePolicy(file)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	policy, err := readPolicy(root)
+	if err != nil {
 		return Image{}, &ostree.Error{Class: ostree.NeedsAdmin, Doing: "reading the policy for signatures", Err: err}
 	}
 	return policy.Admit(image)
+}
+
+// readPolicy returns the policy of the host at root, nil if the host has none.
+func readPolicy(root string) (*Policy, error) {
+	for _, path := range policyPaths {
+		file, err := os.ReadFile(filepath.Join(root, path))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return ParsePolicy(path, file)
+	}
+	return nil, nil
 }

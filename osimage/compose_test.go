@@ -3,6 +3,7 @@
 package osimage
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,11 +41,6 @@ func TestSystemRunsAnImageByWhateverNameItHas(t *testing.T) {
 }
 
 func TestImageIsAdmittedByTheHostsPolicy(t *testing.T) {
-	root := t.TempDir()
-	policy := filepath.Join(root, PolicyPath)
-	if err := os.MkdirAll(filepath.Dir(policy), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	const image = "quay.io/x/os:9"
 	for _, c := range []struct {
 		name, policy string
@@ -58,14 +54,31 @@ func TestImageIsAdmittedByTheHostsPolicy(t *testing.T) {
 		{"nothing", `{"default":[{"type":"reject"}]}`, "", ostree.Invalid},
 		{"garbage", `{`, "", ostree.NeedsAdmin},
 	} {
-		if c.policy != "" {
-			if err := os.WriteFile(policy, []byte(c.policy), 0o644); err != nil {
-				t.Fatal(err)
+		for _, path := range policyPaths {
+			root := t.TempDir()
+			if c.policy != "" {
+				writePolicy(t, root, path, c.policy)
+			}
+			got, err := Admitted(root, image)
+			if got.Verify != c.verify || (err != nil) != (c.class != "") ||
+				err != nil && (ostree.ClassOf(err) != c.class || !strings.Contains(err.Error(), path)) {
+				t.Errorf("%s in %s: %q, %v", c.name, path, got.Verify, err)
 			}
 		}
-		got, err := Admitted(root, image)
-		if got.Verify != c.verify || (err != nil) != (c.class != "") || err != nil && ostree.ClassOf(err) != c.class {
-			t.Errorf("%s: %q, %v", c.name, got.Verify, err)
-		}
+	}
+	// The admin's policy counts before the distribution's.
+	root := t.TempDir()
+	writePolicy(t, root, policyPaths[1], `{"default":[{"type":"reject"}]}`)
+	writePolicy(t, root, policyPaths[0], `{"default":[{"type":"insecureAcceptAnything"}]}`)
+	if got, err := Admitted(root, image); err != nil || got.Verify != VerifyNothing {
+		t.Errorf("with both: %q, %v", got.Verify, err)
+	}
+}
+
+func writePolicy(t *testing.T, root, path, text string) {
+	t.Helper()
+	path = filepath.Join(root, path)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
 	}
 }

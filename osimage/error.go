@@ -27,6 +27,7 @@ var knownFailures = []struct {
 	parts []string
 }{
 	{ostree.NeedsAdmin, credentialTexts},
+	{ostree.NeedsAdmin, []string{lostLayerText}},
 	{ostree.NeedsAdmin, []string{
 		"local rpm-ostree modifications", "requires a booted host system", "requires full root privileges",
 		"No space left on device", "no space left on device", "Insufficient free space", "would be exceeded, at least",
@@ -47,6 +48,9 @@ var knownFailures = []struct {
 		"503 Service Unavailable", "504 Gateway Timeout", "received unexpected HTTP status: 5",
 	}},
 }
+
+// lostLayerText is what bootc says of a deployment whose first layer is gone, whatever it was asked for.
+const lostLayerText = "Missing base image ref"
 
 // WithHint adds to a failure what the host's files have about credentials for the image, if credentials were the cause.
 func WithHint(err error, image Image, read func(path string) ([]byte, error)) error {
@@ -73,6 +77,10 @@ func Failing(doing string, output []byte, err error) error {
 	}
 	for _, known := range knownFailures {
 		if slices.ContainsFunc(known.parts, func(part string) bool { return strings.Contains(command.Stderr, part) }) {
+			if strings.Contains(command.Stderr, lostLayerText) {
+				err = fmt.Errorf("%w; bootc works again once the deployment that it names is gone: `ostree admin status` lists "+
+					"it, `ostree admin undeploy NUMBER` removes it", err)
+			}
 			return &ostree.Error{Class: known.class, Doing: doing, Err: err}
 		}
 	}

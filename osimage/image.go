@@ -76,15 +76,15 @@ type Image struct {
 
 // The schemes: words before the first colon on how the signatures of a container image are verified.
 const (
-	SchemeSigned             = "ostree-image-signed"
-	SchemeUnverified         = "ostree-unverified-image"
+	schemeSigned             = "ostree-image-signed"
+	schemeUnverified         = "ostree-unverified-image"
 	schemeUnverifiedRegistry = "ostree-unverified-registry"
-	SchemeRemote             = "ostree-remote-image"
+	schemeRemote             = "ostree-remote-image"
 	schemeRemoteRegistry     = "ostree-remote-registry"
 )
 
 var schemes = []string{
-	schemeUnverifiedRegistry, SchemeUnverified, SchemeSigned, schemeRemoteRegistry, SchemeRemote,
+	schemeUnverifiedRegistry, schemeUnverified, schemeSigned, schemeRemoteRegistry, schemeRemote,
 }
 
 // schemePattern matches the beginning of a scheme. No remote may match, so that a misspelt scheme is not taken for a
@@ -153,11 +153,11 @@ func parseImage(text string) (Image, error) {
 	}
 	image := Image{Kind: ContainerImage}
 	switch scheme {
-	case SchemeSigned:
+	case schemeSigned:
 		image.Verify = VerifyPolicy
-	case SchemeUnverified, schemeUnverifiedRegistry:
+	case schemeUnverified, schemeUnverifiedRegistry:
 		image.Verify = VerifyNothing
-	case SchemeRemote, schemeRemoteRegistry:
+	case schemeRemote, schemeRemoteRegistry:
 		image.Verify = VerifyByRemote
 		image.Remote, rest, found = strings.Cut(rest, ":")
 		if !found || !remotePattern.MatchString(image.Remote) {
@@ -184,7 +184,7 @@ func parseBare(text string) (Image, error) {
 	if transport, _, found := strings.Cut(text, ":"); found &&
 		(transport == "docker" || slices.Contains(transports, Transport(transport))) {
 		return Image{}, fmt.Errorf("before the transport %s: there must be %s:, or another word on signatures",
-			transport, SchemeUnverified)
+			transport, schemeUnverified)
 	}
 	if parts == nil {
 		return Image{}, errors.New("it is neither a container image (HOST/NAME[:TAG][@DIGEST]) " +
@@ -330,13 +330,13 @@ func (i Image) withScheme(target string) string {
 	}
 	switch {
 	case i.Verify == VerifyPolicy:
-		return SchemeSigned + ":" + from + target
+		return schemeSigned + ":" + from + target
 	case i.Verify == VerifyByRemote:
-		return SchemeRemote + ":" + i.Remote + ":" + from + target
+		return schemeRemote + ":" + i.Remote + ":" + from + target
 	case i.Transport == Registry:
 		return schemeUnverifiedRegistry + ":" + target
 	}
-	return SchemeUnverified + ":" + from + target
+	return schemeUnverified + ":" + from + target
 }
 
 // Bootc returns the reference in the words of bootc switch: the values of --transport and of TARGET, and whether

@@ -18,6 +18,10 @@ import (
 // PolicyPath is the host's policy on the signatures of container images, containers-policy.json(5).
 const PolicyPath = "/etc/containers/policy.json"
 
+// policyPaths are the places where the tools look for the policy: the first file that is there counts. The second place
+// is where newer distributions have the policy that they ship.
+var policyPaths = []string{PolicyPath, "/usr/share/containers/policy.json"}
+
 // Requirement is a demand of a policy on an image, by its type in policy.json.
 type Requirement string
 
@@ -35,15 +39,16 @@ var requirements = []Requirement{AcceptAnything, SignedBy, SigstoreSigned, Rejec
 // pulls and verifies. So are the places of signatures (registries.d) and the mirrors (registries.conf), since a policy
 // is about the name in the configuration. A nil Policy, of a host without the file, demands nothing.
 type Policy struct {
+	path     string
 	fallback []Requirement
 	// scopes has the requirements of each scope, for each transport by its name in the file.
 	scopes map[string]map[string][]Requirement
 }
 
-// ParsePolicy reads a policy.json. ParsePolicy refuses what the container tools refuse as a whole, and so an unknown
-// type of requirement. ParsePolicy does not check the fields of known types.
-func ParsePolicy(data []byte) (*Policy, error) {
-	const doing = "parsing " + PolicyPath
+// ParsePolicy reads the policy.json of a path. ParsePolicy refuses what the container tools refuse as a whole, and so
+// an unknown type of requirement. ParsePolicy does not check the fields of known types.
+func ParsePolicy(path string, data []byte) (*Policy, error) {
+	doing := "parsing " + path
 	type list []map[string]any
 	var document struct {
 		Default    list                       `json:"default"`
@@ -70,7 +75,7 @@ func ParsePolicy(data []byte) (*Policy, error) {
 		}
 		return out, nil
 	}
-	p := &Policy{scopes: make(map[string]map[string][]Requirement)}
+	p := &Policy{path: path, scopes: make(map[string]map[string][]Requirement)}
 	if p.fallback, err = types(defaultScope, document.Default); err != nil {
 		return failed(err)
 	}
@@ -212,9 +217,13 @@ func (p *Policy) Admit(image Image) (Image, error) {
 	if image.Kind != ContainerImage {
 		return image, nil
 	}
+	path := PolicyPath
+	if p != nil {
+		path = p.path
+	}
 	refused := func(format string, args ...any) (Image, error) {
 		return Image{}, &ostree.Error{Class: ostree.Invalid, Err: fmt.Errorf(format, args...),
-			Doing: fmt.Sprintf("holding osImageURL %q to %s", image, PolicyPath)}
+			Doing: fmt.Sprintf("holding osImageURL %q to %s", image, path)}
 	}
 	v := p.Verdict(image)
 	signable := p != nil && !slices.Equal(p.fallback, []Requirement{AcceptAnything})
@@ -226,10 +235,10 @@ func (p *Policy) Admit(image Image) (Image, error) {
 			"sigstoreSigned of it", v.Scope)
 	case image.Verify == VerifyPolicy && !signable:
 		return refused("the tools refuse %s: while %q is %s; make it %s, or leave %s: out: the policy demands %s of the "+
-			"image anyway (%s)", SchemeSigned, defaultScope, AcceptAnything, Reject, SchemeSigned, v.Requirement, v.Scope)
+			"image anyway (%s)", schemeSigned, defaultScope, AcceptAnything, Reject, schemeSigned, v.Requirement, v.Scope)
 	case image.Verify == VerifyNothing && v.signed():
 		return refused("it is to be unverified, and the policy demands %s of it (%s); leave out what is before the "+
-			"image's name, or have it %s:", v.Requirement, v.Scope, SchemeSigned)
+			"image's name, or have it %s:", v.Requirement, v.Scope, schemeSigned)
 	case image.Verify == VerifyUnsaid && v.signed() && signable:
 		image.Verify = VerifyPolicy
 	case image.Verify == VerifyUnsaid:

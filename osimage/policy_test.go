@@ -170,7 +170,7 @@ func TestPolicyThatTheToolsRefuseIsRefused(t *testing.T) {
 		`{"default":` + accepts + `,"transports":{"docker":` + rejects + `}}`: "transports",
 		`{"Default":` + accepts + `}`:                                         "Default",
 	} {
-		if _, err := ParsePolicy([]byte(text)); err == nil || !strings.Contains(err.Error(), part) ||
+		if _, err := ParsePolicy(PolicyPath, []byte(text)); err == nil || !strings.Contains(err.Error(), part) ||
 			!strings.Contains(err.Error(), PolicyPath) || ostree.ClassOf(err) != ostree.NeedsAdmin {
 			t.Errorf("%s: %v instead of an error about %s and %s", text, err, PolicyPath, part)
 		}
@@ -182,7 +182,7 @@ func FuzzPolicy(f *testing.F) {
 	f.Add(`{"default":`+sigstore+`}`, "ostree-unverified-image:containers-storage:[x@/y]os@"+digestA)
 	f.Add(`{"default":`+rejects+`}`, "ostree-image-signed:dir:/")
 	f.Fuzz(func(t *testing.T, text, reference string) {
-		policy, err := ParsePolicy([]byte(text))
+		policy, err := ParsePolicy(PolicyPath, []byte(text))
 		if err != nil {
 			return
 		}
@@ -205,7 +205,7 @@ func FuzzPolicy(f *testing.F) {
 
 func mustParsePolicy(t *testing.T, text string) *Policy {
 	t.Helper()
-	policy, err := ParsePolicy([]byte(text))
+	policy, err := ParsePolicy(PolicyPath, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

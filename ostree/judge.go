@@ -87,7 +87,7 @@ func (p *Plain) rootHere(ctx context.Context) (here rootHere, err error) {
 		if err != nil {
 			return nil, nil, &Error{Class: Failed, Doing: "reading the configuration of ostree", Err: err}
 		}
-		return text, parseKeyFile(string(text)), nil
+		return text, ParseKeyFile(string(text)), nil
 	}
 	if _, here.own, err = read(ownRootConfig); err != nil {
 		return here, err
@@ -229,7 +229,7 @@ func (p *Plain) configIn(ctx context.Context, doing, checksum, at string) (group
 	if err != nil {
 		return nil, Failing(doing, text, err)
 	}
-	return parseKeyFile(string(text)), nil
+	return ParseKeyFile(string(text)), nil
 }
 
 // filesIn returns the paths at and below a path of a commit, none if the commit does not have it. One fork.

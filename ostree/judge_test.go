@@ -23,11 +23,11 @@ func TestARootThatLeavesNoWayBackIsRefused(t *testing.T) {
 		{"what is no matter", "[sysroot]\nreadonly=true\n[root]\ntransient=true\n[composefs]\nenabled=maybe\n", "", nil, ""},
 		{"a transient /etc", transient, "", nil, "etc.transient in the image's /usr/lib/ostree/prepare-root.conf: "},
 		{"a transient /etc, by the image's /etc", "", transient, nil, "in the image's /usr/etc/ostree/prepare-root.conf: "},
-		{"one that the host's own file replaces", "", transient, func(h *rootHere) { h.etc, h.kept = parseKeyFile(lasting), true }, ""},
-		{"one that goes with the image that had it", "", transient, func(h *rootHere) { h.etc = parseKeyFile(lasting) }, "/usr/etc/"},
-		{"an override that nothing shows to work", transient, "", func(h *rootHere) { h.etc, h.kept = parseKeyFile(lasting), true }, "etc.transient"},
+		{"one that the host's own file replaces", "", transient, func(h *rootHere) { h.etc, h.kept = ParseKeyFile(lasting), true }, ""},
+		{"one that goes with the image that had it", "", transient, func(h *rootHere) { h.etc = ParseKeyFile(lasting) }, "/usr/etc/"},
+		{"an override that nothing shows to work", transient, "", func(h *rootHere) { h.etc, h.kept = ParseKeyFile(lasting), true }, "etc.transient"},
 		{"an override that works here", transient, "",
-			func(h *rootHere) { h.own, h.etc, h.kept = parseKeyFile(transient), parseKeyFile(lasting), true }, ""},
+			func(h *rootHere) { h.own, h.etc, h.kept = ParseKeyFile(transient), ParseKeyFile(lasting), true }, ""},
 		{"composefs", "[composefs]\nenabled=yes\n", "", nil, ""},
 		{"composefs and an ostree without it", "[composefs]\nenabled = true\n", "", func(h *rootHere) { h.composefs = false },
 			"composefs.enabled=yes in the image's /usr/lib/ostree/prepare-root.conf: the host's ostree 2025.2 makes no composefs roots"},
@@ -39,7 +39,7 @@ func TestARootThatLeavesNoWayBackIsRefused(t *testing.T) {
 		if c.here != nil {
 			c.here(&here)
 		}
-		err := judgeRoot(parseKeyFile(c.own), parseKeyFile(c.given), here)
+		err := judgeRoot(ParseKeyFile(c.own), ParseKeyFile(c.given), here)
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.says)
 		}

@@ -42,7 +42,9 @@ type Plain struct {
 // have the host's own paths.
 func NewPlain(run Runner, root string) *Plain {
 	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
-	return &Plain{run: bounded(run, askTimeout, changeTimeout), root: root, Arch: runtime.GOARCH, PullDelays: delays}
+	p := &Plain{root: root, Arch: runtime.GOARCH, PullDelays: delays}
+	p.run = p.Bounded(run, UsualLimits)
+	return p
 }
 
 // needsVersion is the first ostree with the command set-default. Without that command an update has no commit point.
@@ -111,7 +113,7 @@ func (p *Plain) Supported(ctx context.Context) error {
 	} else if info.Mode()&fs.ModeSymlink == 0 {
 		return refuse(NoBootLink, "/boot/loader is no link, so the boot loader's entries can't be switched atomically")
 	}
-	repo, err := p.KeyFile("/ostree/repo/config")
+	repo, err := p.keyFile("/ostree/repo/config")
 	if err != nil {
 		return err
 	}
@@ -265,7 +267,7 @@ func (p *Plain) pull(ctx context.Context, doing, remote, ref string) error {
 
 // Complete reports whether a commit and all of its objects are in the repository.
 func (p *Plain) Complete(checksum string) (bool, error) {
-	_, err := os.Stat(p.host("/ostree/repo/objects/" + checksum[:2] + "/" + checksum[2:] + ".commit"))
+	_, err := os.Stat(p.host(objectPath(checksum)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -707,7 +709,7 @@ func (p *Plain) host(path string) string { return filepath.Join(p.root, path) }
 // prepareRoot returns the configuration of ostree-prepare-root, empty if the host has none.
 func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
 	for _, path := range []string{etcRootConfig, ownRootConfig} {
-		config, err := p.KeyFile(path)
+		config, err := p.keyFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -716,16 +718,17 @@ func (p *Plain) prepareRoot() (map[string]map[string]string, error) {
 	return nil, nil
 }
 
-// KeyFile reads a GLib key file: groups of keys. The files read here have neither escapes nor lists.
-func (p *Plain) KeyFile(path string) (map[string]map[string]string, error) {
+// keyFile reads a GLib key file: groups of keys. The files read here have neither escapes nor lists.
+func (p *Plain) keyFile(path string) (map[string]map[string]string, error) {
 	text, err := os.ReadFile(p.host(path))
 	if err != nil {
 		return nil, &Error{Class: Failed, Doing: "reading the configuration of ostree", Err: err}
 	}
-	return parseKeyFile(string(text)), nil
+	return ParseKeyFile(string(text)), nil
 }
 
-func parseKeyFile(text string) groups {
+// ParseKeyFile returns the groups of keys of a GLib key file, without escapes and lists.
+func ParseKeyFile(text string) map[string]map[string]string {
 	all, group := groups{}, ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

@@ -41,31 +41,51 @@ func (e *CommandError) Unwrap() error { return e.Err }
 // replace a tool of the same name. A tool that the OS lacks may be there.
 const SearchPath = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 
-// Commands that work on this host's disk alone have limits. So a tool that hangs becomes an error with a reason, while
-// time is left to try again. Asking for the state takes ostree well below a second. Changing it takes a sync of the
-// disk.
-const (
-	askTimeout    = time.Minute
-	changeTimeout = 3 * time.Minute
-)
+// Limits bound how long tools run. So a tool that hangs becomes an error with a reason, while time is left to try
+// again.
+type Limits struct {
+	Ask    time.Duration // a question, which takes well below a second
+	Change time.Duration // a change of the host's disk, which takes a sync
+	Deploy time.Duration // a deployment, which takes a checkout and a kernel
+	Pull   time.Duration // a copy from elsewhere, over any line
+}
 
-// bounded returns a Runner that limits how long ostree runs, unless ostree copies from elsewhere or makes a deployment.
-func bounded(run Runner, ask, change time.Duration) Runner {
+// UsualLimits are the limits of the host's tools.
+var UsualLimits = Limits{Ask: time.Minute, Change: 3 * time.Minute, Deploy: 30 * time.Minute, Pull: 6 * time.Hour}
+
+// of returns the limit of a command.
+func (l Limits) of(argv []string) time.Duration {
+	switch {
+	case len(argv) < 2 || argv[0] != "ostree":
+		return l.Change
+	case argv[1] == "pull":
+		return l.Pull
+	case argv[1] != "admin" || len(argv) < 3 || argv[2] == "status":
+		return l.Ask
+	case argv[2] == "deploy":
+		return l.Deploy
+	}
+	return l.Change
+}
+
+// Bounded returns a Runner that limits how long each tool runs. Where a tool was stopped while another program had the
+// lock of the sysroot, the error names that program.
+func (p *Plain) Bounded(run Runner, limits Limits) Runner {
 	return func(ctx context.Context, argv ...string) ([]byte, error) {
-		limit := ask
-		switch {
-		case len(argv) < 2 || argv[0] != "ostree" || argv[1] == "pull":
-			return run(ctx, argv...)
-		case argv[1] != "admin" || len(argv) < 3 || argv[2] == "status":
-		case argv[2] == "deploy":
-			return run(ctx, argv...)
-		default:
-			limit = change
-		}
+		limit := limits.of(argv)
 		ctx, cancel := context.WithTimeoutCause(ctx, limit,
 			fmt.Errorf("it did not end within %s: %w", limit, context.DeadlineExceeded))
 		defer cancel()
-		return run(ctx, argv...)
+		output, err := run(ctx, argv...)
+		command, failed := errors.AsType[*CommandError](err)
+		if !failed || ctx.Err() == nil {
+			return output, err
+		}
+		if holder, lockErr := p.LockHolder(); lockErr == nil && holder != nil {
+			return output, &CommandError{Argv: command.Argv, Stderr: command.Stderr,
+				Err: fmt.Errorf("%s %s: %w", holder, holdsLock, command.Err)}
+		}
+		return output, err
 	}
 }
 
@@ -146,6 +166,9 @@ func ClassOf(err error) Class {
 // WaitingForLock is ostree's message while another process holds the sysroot's lock. ostree waits without a limit.
 const WaitingForLock = "Waiting for sysroot lock"
 
+// holdsLock is in the error of a tool that was stopped while another program had the lock of the sysroot.
+const holdsLock = "holds the lock of the sysroot"
+
 // Failing makes an Error of a tool's error. ostree's message decides the class.
 func Failing(doing string, output []byte, err error) error {
 	if err == nil {
@@ -157,7 +180,8 @@ func Failing(doing string, output []byte, err error) error {
 	}
 	stopped := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	switch {
-	case stopped && (strings.Contains(text, WaitingForLock) || bytes.Contains(output, []byte(WaitingForLock))):
+	case stopped && !strings.Contains(err.Error(), holdsLock) &&
+		(strings.Contains(text, WaitingForLock) || bytes.Contains(output, []byte(WaitingForLock))):
 		class, err = Retryable, fmt.Errorf("another program holds the lock of the sysroot: %w", err)
 	case stopped:
 		class = Retryable

@@ -24,7 +24,7 @@ var triedPattern = regexp.MustCompile(`\+[0-9]+-[1-9][0-9]*\.conf$`)
 // does not. No fork.
 func (p *Plain) Tries() (int, error) {
 	const option = "sysroot.boot-counting-tries in /ostree/repo/config"
-	repo, err := p.KeyFile("/ostree/repo/config")
+	repo, err := p.keyFile("/ostree/repo/config")
 	if err != nil {
 		return 0, err
 	}

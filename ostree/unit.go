@@ -80,6 +80,12 @@ func (t *Tools) In(unit string, like systemd.Command) Runner {
 	}
 }
 
+// Has reports whether the host has a program.
+func (t *Tools) Has(name string) bool {
+	_, err := t.find(name)
+	return err == nil
+}
+
 // find returns the path of a program of the host.
 func (t *Tools) find(name string) (string, error) {
 	for dir := range strings.SplitSeq(SearchPath, ":") {

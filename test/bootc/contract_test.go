@@ -3,6 +3,7 @@
 package bootc
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -32,11 +33,15 @@ func TestContract(t *testing.T) {
 	s := newScene(t)
 	first := s.host.BootedDeployment()
 	const a, b, bare = "oci:/var/lib/images/a", "oci:/var/lib/images/b", "oci:/var/lib/images/bare"
-	s.commit("test/a", lab.RefV2, map[string]string{argumentsFile: `kargs = ["lab.a=1", "lab.both"]`})
-	s.commit("test/b", lab.RefV1, map[string]string{argumentsFile: "kargs = [\"lab.both\", \"lab.b=2\"]\n",
+	s.commit("test/a", lab.RefV2, map[string]string{argumentsFile: `kargs = ["lab.a=1", "lab.both", "lab_x.y=1"]`})
+	s.commit("test/b", lab.RefV1, map[string]string{
+		argumentsFile:                         fmt.Sprintf("kargs = [\"lab.both\", \"lab.b=2\", \"lab-x.y=1\", %q]\n", lab.KernelArguments[2]),
 		"/usr/lib/bootc/kargs.d/20-none.toml": "kargs = [\"lab.none\"]\nmatch-architectures = [\"none\"]\n"})
+	s.commitOf("test/bare", lab.RefV1, nil)
+	// A label of its own is not needed: bootable commits give theirs to the image.
 	s.encapsulate("test/a", "v2", a)
 	s.encapsulate("test/b", "v1", b)
+	s.encapsulate("test/bare", "v1", bare)
 
 	t.Run("host of a plain ref", func(t *testing.T) {
 		s := s.in(t)
@@ -46,13 +51,22 @@ func TestContract(t *testing.T) {
 			t.Errorf("status is %+v", got)
 		}
 		s.content(s.fails("bootc", "rollback"), "No rollback available")
+		s.content(s.fails("bootc", "upgrade"), "No image source specified")
+		text := s.must("bootc", "status", "--json", "--format-version=1")
+		for _, field := range []string{"softRebootCapable", "downloadOnly", "usrOverlay"} {
+			s.content(text, `"`+field+`":`)
+		}
 	})
 
 	t.Run("what no image is", func(t *testing.T) {
 		s := s.in(t)
-		s.must("bootc", "internals", "ostree-ext", "container", "encapsulate", "--repo=/ostree/repo", "test/a", bare)
-		s.content(s.fails("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/bare"), "ostree.bootable")
-		s.content(s.fails("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/none"), "no such file or directory")
+		s.content(s.fails("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/bare"),
+			"Target image does not have ostree.bootable label")
+		text := s.fails("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/none")
+		s.content(text, "no such file or directory")
+		s.content(text, "error: Switching: Switching (ostree): Preparing import: Fetching manifest: failed to invoke method OpenImage: ")
+		// podman, which is asked first, knows no such images.
+		s.content(text, `Error: unsupported transport "oci" for looking up local images`)
 		s.content(s.fails("bootc", "switch", "--transport", "oci", "--retain", "--enforce-container-sigpolicy",
 			"/var/lib/images/a"), "refusing usage")
 		if s.staged() {
@@ -87,8 +101,14 @@ func TestContract(t *testing.T) {
 			now.Status.Type == nil || *now.Status.Type != "bootcHost" || now.Status.Rollback.id() != first || now.Status.RollbackQueued {
 			t.Errorf("after the boot status is %+v", now)
 		}
-		if want := append(slices.Clone(lab.KernelArguments), "lab.a=1", "lab.both"); !slices.Equal(s.arguments(), want) {
+		if want := append(slices.Clone(lab.KernelArguments), "lab.a=1", "lab.both", "lab_x.y=1"); !slices.Equal(s.arguments(), want) {
 			t.Errorf("booted with %q", s.arguments())
+		}
+		if refs := s.must("ostree", "refs", "--list", imageRefs); refs != imageRefs+"/oci_3A__2F_var/lib/images/a" {
+			t.Errorf("the refs of images are %q", refs)
+		}
+		if len(s.layers()) == 0 {
+			t.Error("there are no refs of layers")
 		}
 		s.content(s.must("bootc", "switch", "--transport", "oci", "--retain", "/var/lib/images/a"), "Image specification is unchanged.")
 		s.content(s.fails("bootc", "rollback"), "Rollback is not container image based")
@@ -110,6 +130,14 @@ func TestContract(t *testing.T) {
 		}
 	})
 
+	t.Run("layers go with a clean-up", func(t *testing.T) { layersGoWithACleanUp(s.in(t)) })
+	t.Run("commits below baseimage keep their layers", func(t *testing.T) { baseImagesKeepLayers(s.in(t)) })
+	t.Run("status waits for the lock", func(t *testing.T) { statusWaitsForTheLock(s.in(t)) })
+	t.Run("podman is asked in every switch", func(t *testing.T) { podmanIsAsked(s.in(t)) })
+	t.Run("bound images come with the staging and go with a clean-up", func(t *testing.T) { boundImagesComeAndGo(s.in(t)) })
+	t.Run("unknown keys beside arguments", func(t *testing.T) { unknownKeysAreRefused(s.in(t)) })
+	t.Run("tag and digest", func(t *testing.T) { tagAndDigestAreKept(s.in(t)) })
+
 	second := s.host.BootedDeployment()
 	t.Run("switch from image to image", func(t *testing.T) {
 		s := s.in(t)
@@ -119,7 +147,8 @@ func TestContract(t *testing.T) {
 		if !strings.HasPrefix(got.Status.Booted.of(), b+" ") || got.Status.Rollback.id() != second {
 			t.Fatalf("status is %+v", got)
 		}
-		if want := append(slices.Clone(lab.KernelArguments), "lab.both", "lab.b=2"); !slices.Equal(s.arguments(), want) {
+		// In a key - and _ are one, and what is on the command line is not added to it.
+		if want := append(slices.Clone(lab.KernelArguments), "lab.both", "lab_x.y=1", "lab.b=2"); !slices.Equal(s.arguments(), want) {
 			t.Errorf("booted with %q", s.arguments())
 		}
 	})
@@ -178,5 +207,5 @@ func TestContract(t *testing.T) {
 // in is the scene for a part of the test.
 func (s *scene) in(t *testing.T) *scene {
 	t.Helper()
-	return &scene{T: t, ctx: s.ctx, host: s.host}
+	return &scene{T: t, ctx: s.ctx, host: s.host, registry: s.registry}
 }

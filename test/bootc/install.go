@@ -3,8 +3,8 @@
 // Package bootc puts a bootc on hosts of the lab: the stand-in of the folder bootc, or a real one.
 //
 // The tests are of two kinds. The contract says what bootc does, as far as the project depends on it; with BOOTC in the
-// environment, the path of a real bootc of this machine, it is that which has to keep it. The others need the faults of
-// the stand-in.
+// environment, the path of a real bootc of this machine, it is that which has to keep it. Some of the others need the
+// faults of the stand-in.
 package bootc
 
 import (
@@ -23,8 +23,11 @@ import (
 // Real is the real bootc that the tests are to use, "" for the stand-in.
 func Real() string { return os.Getenv("BOOTC") }
 
-// program is where a host finds bootc.
-const program = "/usr/local/bin/bootc"
+// program and podman are where a host finds bootc and podman, which the stand-in is too.
+const (
+	program = "/usr/local/bin/bootc"
+	podman  = "/usr/local/bin/podman"
+)
 
 // Build compiles the stand-in into dir as a static binary and returns its path.
 func Build(ctx context.Context, dir string) (string, error) {
@@ -34,24 +37,14 @@ func Build(ctx context.Context, dir string) (string, error) {
 // Install puts a bootc on a host, running or not: binary, which Build made, or the real one.
 func Install(ctx context.Context, host *lab.Host, binary string) error {
 	if Real() == "" {
-		return put(host, binary, program)
-	}
-	return errors.Join(installReal(ctx, host, Real(), program), installSkopeo(ctx, host))
-}
-
-// installSkopeo puts the program on a host that bootc fetches images with, if this machine has it.
-func installSkopeo(ctx context.Context, host *lab.Host) error {
-	skopeo, err := exec.LookPath("skopeo")
-	if err != nil {
-		return nil //nolint:nilerr // the tests will say what they lack
+		return errors.Join(put(host, binary, program), put(host, binary, podman))
 	}
 	policy := host.HostPath("/etc/containers/policy.json")
-	return errors.Join(installReal(ctx, host, skopeo, "/usr/local/bin/skopeo"), os.MkdirAll(filepath.Dir(policy), 0o755),
+	return errors.Join(installReal(ctx, host, Real(), program), os.MkdirAll(filepath.Dir(policy), 0o755),
 		os.WriteFile(policy, []byte(`{"default":[{"type":"insecureAcceptAnything"}]}`), 0o644))
 }
 
-// installReal puts a program of this machine on a host, with the libraries that it is linked to: those of the host may
-// be older.
+// installReal puts a program of this machine on a host, with those of its libraries that the host lacks.
 func installReal(ctx context.Context, host *lab.Host, from, to string) error {
 	const libraries = "/usr/local/lib/of-the-machine"
 	real := filepath.Join(libraries, filepath.Base(from))
@@ -60,8 +53,14 @@ func installReal(ctx context.Context, host *lab.Host, from, to string) error {
 	for line := range strings.Lines(string(listing)) {
 		_, rest, found := strings.Cut(line, " => ")
 		path, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-		// The C library stays the host's: its loader and it belong together.
-		if !found || path == "" || strings.HasPrefix(filepath.Base(path), "libc.so") {
+		if !found || path == "" {
+			continue
+		}
+		there, err := filepath.Glob(host.HostPath("/usr/lib/*/" + filepath.Base(path)))
+		if err != nil {
+			return err
+		}
+		if len(there) > 0 {
 			continue
 		}
 		if err := put(host, path, filepath.Join(libraries, filepath.Base(path))); err != nil {

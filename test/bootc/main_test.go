@@ -5,6 +5,7 @@ package bootc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,13 +42,15 @@ func TestMain(m *testing.M) {
 type scene struct {
 	*testing.T
 
-	ctx  context.Context //nolint:containedctx // the test's own
-	host *lab.Host
+	ctx      context.Context //nolint:containedctx // the test's own
+	host     *lab.Host
+	registry *Registry
 }
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	base := lab.Need(t)
+	Need(t, base)
 	binary, err := built()
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +77,11 @@ func newScene(t *testing.T) *scene {
 	if err := host.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	s := &scene{T: t, ctx: ctx, host: host}
+	registry, err := NewRegistry(ctx, host, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scene{T: t, ctx: ctx, host: host, registry: registry}
 	// Nothing here is about what a disk loses.
 	s.must("ostree", "--repo=/ostree/repo", "config", "set", "core.fsync", "false")
 	return s
@@ -132,8 +139,14 @@ func (s *scene) content(text, part string) {
 	}
 }
 
-// commit makes a commit of a ref with files put in, and gives it a ref.
+// commit makes a bootable commit of a ref with files put in, and gives it a ref.
 func (s *scene) commit(ref, from string, files map[string]string) {
+	s.Helper()
+	s.commitOf(ref, from, files, "--bootable")
+}
+
+// commitOf makes a commit of a ref with files put in, and gives it a ref. A text that begins with linkTo is a link.
+func (s *scene) commitOf(ref, from string, files map[string]string, options ...string) {
 	s.Helper()
 	tree := "/var/tmp/" + filepath.Base(ref)
 	if err := os.MkdirAll(s.host.HostPath(tree), 0o755); err != nil {
@@ -141,24 +154,29 @@ func (s *scene) commit(ref, from string, files map[string]string) {
 	}
 	for name, text := range files {
 		path := s.host.HostPath(tree + name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			s.Fatal(err)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if to, is := strings.CutPrefix(text, linkTo); is {
+			err = errors.Join(err, os.Symlink(to, path))
+		} else {
+			err = errors.Join(err, os.WriteFile(path, []byte(text), 0o644))
 		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		if err != nil {
 			s.Fatal(err)
 		}
 	}
-	s.must("ostree", "commit", "--branch="+ref, "--bootable", "--no-bindings", "--owner-uid=0", "--owner-gid=0",
-		"--tree=ref="+from, "--tree=dir="+tree)
+	argv := append([]string{"ostree", "commit", "--branch=" + ref, "--no-bindings", "--owner-uid=0", "--owner-gid=0",
+		"--tree=ref=" + from, "--tree=dir=" + tree}, options...)
+	s.must(argv...)
 }
+
+const linkTo = "-> "
 
 // encapsulate makes an image of a ref and returns its digest.
 func (s *scene) encapsulate(ref, version, image string) string {
 	s.Helper()
 	s.must("mkdir", "-p", "/var/lib/images")
 	return s.must("bootc", "internals", "ostree-ext", "container", "encapsulate", "--repo=/ostree/repo",
-		"--label=containers.bootc=1", "--label=ostree.bootable=true", "--label=org.opencontainers.image.version="+version,
-		ref, image)
+		"--label=org.opencontainers.image.version="+version, ref, image)
 }
 
 // Parts of bootc's status.

@@ -55,10 +55,11 @@ var KernelArguments = []string{"root=LABEL=root", "rw", "console=ttyS0", "system
 // The tree is made of Debian's minimal base of this suite, and of packages.
 const suite = "trixie"
 
-var packages = []string{
+// LAB_PACKAGES in the environment has more of them, for what a host is to be tried with by hand.
+var packages = append([]string{
 	"systemd", "systemd-sysv", "dbus", "libpam-systemd", "ostree", "ostree-boot",
 	"procps", "util-linux", "mount", "strace", "iproute2", "ca-certificates",
-}
+}, strings.Fields(os.Getenv("LAB_PACKAGES"))...)
 
 //go:embed tree.sh
 var treeScript []byte
@@ -142,6 +143,12 @@ type Base struct {
 
 func newBase(cache, dir string) *Base {
 	return &Base{cache: cache, sysroot: filepath.Join(dir, "sysroot"), remote: filepath.Join(dir, "remote")}
+}
+
+// Has reports whether the tree of a fresh host has a file.
+func (b *Base) Has(path string) bool {
+	found, err := filepath.Glob(filepath.Join(b.sysroot, "ostree/deploy", OS, "deploy", "*.0", path))
+	return err == nil && len(found) > 0
 }
 
 // need returns the Base that the tests of one process share.

@@ -18,12 +18,15 @@ import (
 
 // bootcNode is a host with bootc and the agent, and two images in its registry, named by their digests: one of
 // lab.RefV1, and one of lab.RefV2 that brings a kernel argument.
-func bootcNode(t *testing.T) (ctx context.Context, n *node.Node, first, second string) {
+func bootcNode(t *testing.T) (ctx context.Context, n *bootcHost, first, second string) {
 	t.Helper()
-	if bootc.Real() != "" {
-		t.Skip("the stand-in's registries are needed")
-	}
+	return bootcNodeOf(t, plain)
+}
+
+func bootcNodeOf(t *testing.T, build func() (string, error)) (ctx context.Context, n *bootcHost, first, second string) {
+	t.Helper()
 	base := lab.Need(t)
+	bootc.Need(t, base)
 	t.Parallel() // boots mostly wait
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
@@ -31,11 +34,12 @@ func bootcNode(t *testing.T) (ctx context.Context, n *node.Node, first, second s
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary, err := plain()
+	binary, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err = node.New(ctx, base, binary, lab.Options{Name: "bootc"})
+	n = &bootcHost{}
+	n.Node, err = node.New(ctx, base, binary, lab.Options{Name: "bootc"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +57,9 @@ func bootcNode(t *testing.T) (ctx context.Context, n *node.Node, first, second s
 	if err := bootc.Install(ctx, n.Host, stand); err != nil {
 		t.Fatal(err)
 	}
+	if n.registry, err = bootc.NewRegistry(ctx, n.Host, t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
 	arguments := n.HostPath("/var/tmp/image/usr/lib/bootc/kargs.d")
 	if err := os.MkdirAll(arguments, 0o755); err != nil {
 		t.Fatal(err)
@@ -60,22 +67,37 @@ func bootcNode(t *testing.T) (ctx context.Context, n *node.Node, first, second s
 	if err := os.WriteFile(filepath.Join(arguments, "10-image.toml"), []byte(`kargs = ["image=1"]`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	output(ctx, t, n, "ostree", "commit", "--branch=test/image", "--bootable", "--no-bindings", "--owner-uid=0",
+	output(ctx, t, n.Node, "ostree", "commit", "--branch=test/image", "--bootable", "--no-bindings", "--owner-uid=0",
 		"--owner-gid=0", "--tree=ref="+lab.RefV2, "--tree=dir=/var/tmp/image")
-	output(ctx, t, n, "mkdir", "-p", "/var/lib/images")
-	named := func(ref, version string) string {
-		const image = "registry.example/os/lab"
-		return image + "@" + output(ctx, t, n, "bootc", "internals", "ostree-ext", "container", "encapsulate",
-			"--repo=/ostree/repo", "--label=containers.bootc=1", "--label=ostree.bootable=true",
-			"--label=org.opencontainers.image.version="+version, ref, "registry:"+image+":"+version)
+	return ctx, n, pushed(ctx, t, n, lab.RefV1, "v1"), pushed(ctx, t, n, "test/image", "v2")
+}
+
+// bootcHost is a host with bootc and the agent, and its registry.
+type bootcHost struct {
+	*node.Node
+
+	registry *bootc.Registry
+}
+
+// tag is the name of an image by its version.
+func (n *bootcHost) tag(version string) string {
+	return n.registry.Repository("os/lab") + ":" + version
+}
+
+// pushed makes an image of a ref, in the registry by its version, and returns its name with its digest.
+func pushed(ctx context.Context, t *testing.T, n *bootcHost, ref, version string) string {
+	t.Helper()
+	digest, err := n.registry.Push(ctx, ref, version, n.tag(version))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return ctx, n, named(lab.RefV1, "v1"), named("test/image", "v2")
+	return n.registry.Repository("os/lab") + "@" + digest
 }
 
 func TestImageArgumentsAndFilesAreOneUpdateOnBootc(t *testing.T) {
 	ctx, n, first, image := bootcNode(t)
-	update(ctx, t, n, config("a", "a", `"osImageURL":"`+first+`",`), transaction.Done)
-	released(ctx, t, n)
+	update(ctx, t, n.Node, config("a", "a", `"osImageURL":"`+first+`",`), transaction.Done)
+	released(ctx, t, n.Node)
 	before := n.BootedDeployment()
 	b := config("b", "b", `"osImageURL":"`+image+`","kernelArguments":["update=b"],`)
 	at, err := n.Document("b.json", b)
@@ -91,12 +113,12 @@ func TestImageArgumentsAndFilesAreOneUpdateOnBootc(t *testing.T) {
 	if n.BootedDeployment() != before {
 		t.Fatalf("what was only staged has booted: %s", n.BootedDeployment())
 	}
-	s := update(ctx, t, n, b, transaction.Done)
+	s := update(ctx, t, n.Node, b, transaction.Done)
 	if s.Config.Committed != "b" || s.OS != host.OSBootc {
 		t.Errorf("%+v", s)
 	}
 	for path, want := range map[string]string{"/usr/lib/testos/version": "v2", "/etc/update.conf": "b"} {
-		if got := output(ctx, t, n, "cat", path); got != want {
+		if got := output(ctx, t, n.Node, "cat", path); got != want {
 			t.Errorf("%s: %q", path, got)
 		}
 	}
@@ -109,14 +131,14 @@ func TestImageArgumentsAndFilesAreOneUpdateOnBootc(t *testing.T) {
 	if out, _, exit, err := n.Agent(ctx, "verify", "-o", "json"); err != nil || exit != 0 {
 		t.Errorf("verify: %d %v %s", exit, err, out)
 	}
-	released(ctx, t, n)
+	released(ctx, t, n.Node)
 
 	// Somebody goes back by hand.
-	output(ctx, t, n, "bootc", "rollback")
+	output(ctx, t, n.Node, "bootc", "rollback")
 	if err := n.Reboot(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if n.BootedDeployment() != before || output(ctx, t, n, "cat", "/etc/update.conf") != "a" {
+	if n.BootedDeployment() != before || output(ctx, t, n.Node, "cat", "/etc/update.conf") != "a" {
 		t.Errorf("%s has booted", n.BootedDeployment())
 	}
 	if s, err := n.Status(ctx); err != nil || s.State == transaction.Working || s.State == transaction.Done {

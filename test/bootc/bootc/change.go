@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,48 +24,48 @@ func say(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args.
 
 // switchTo fetches an image and stages it.
 func (h *host) switchTo(ctx context.Context, to reference, retain bool) error {
-	to = to.canonical()
-	unlock, err := lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	if now := h.document.Spec.Image; now != nil && *now == to {
 		say("Image specification is unchanged.")
 		return nil
 	}
-	image, err := pull(ctx, to)
+	if err := ensureStore(ctx); err != nil {
+		return err
+	}
+	if _, err := inStore(ctx, to.podman()); err != nil {
+		return err
+	}
+	image, err := pull(ctx, to.canonical())
 	if err != nil {
-		return failf("Pulling: %w", err)
+		return err
 	}
 	if refspec := h.booted.Refspec; !retain && refspec != "" {
 		if _, err := tool(ctx, "ostree", "refs", "--delete", refspec); err != nil {
 			return err
 		}
 	}
-	unlock()
 	return h.stage(ctx, to, image)
 }
 
 // upgrade looks for another image by the reference that the host has, and stages it.
 func (h *host) upgrade(ctx context.Context, check bool) error {
-	unlock, err := lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	s := h.document.Status
 	if h.document.Spec.Image == nil {
 		if s.Booted.Incompatible || s.Staged != nil && s.Staged.Incompatible {
 			return failf("Deployment contains local rpm-ostree modifications; cannot upgrade via bootc. " +
 				"You can run `rpm-ostree reset` to undo the modifications.")
 		}
-		return failf("Missing image in specification")
+		return failf("No image source specified")
 	}
 	to := *h.document.Spec.Image
+	if err := ensureStore(ctx); err != nil {
+		return err
+	}
+	if _, err := inStore(ctx, to.podman()); err != nil {
+		return err
+	}
 	image, err := pull(ctx, to)
 	if err != nil {
-		return failf("Pulling: %w", err)
+		return err
 	}
 	isThat := func(e *entry) bool { return e != nil && e.Image != nil && e.Image.Digest == image.digest }
 	switch {
@@ -81,7 +82,6 @@ func (h *host) upgrade(ctx context.Context, check bool) error {
 		say("No update available.")
 		return nil
 	}
-	unlock()
 	return h.stage(ctx, to, image)
 }
 
@@ -109,9 +109,15 @@ func (h *host) stage(ctx context.Context, to reference, image *fetched) error {
 	for _, argument := range arguments {
 		argv = append(argv, "--karg-append="+argument)
 	}
+	h.unlock()
 	if _, err := tool(ctx, append(argv, image.checksum)...); err != nil {
 		return failf("Staging: %w", err)
 	}
+	unlock, err := lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := fault.Pass(fault.Staged); err != nil {
 		return err
 	}
@@ -119,8 +125,15 @@ func (h *host) stage(ctx context.Context, to reference, image *fetched) error {
 	if err != nil {
 		return err
 	}
+	for _, d := range after.deployments {
+		if d.Staged {
+			if err := pullBound(ctx, d.Dir); err != nil {
+				return failf("Staging: %w", err)
+			}
+		}
+	}
 	if err := after.prune(ctx); err != nil {
-		return err
+		return failf("Staging: %w", err)
 	}
 	say("Queued for next boot: %s", to.shown())
 	if version := image.config.Config.Labels["org.opencontainers.image.version"]; version != "" {
@@ -168,13 +181,25 @@ func (h *host) arguments(ctx context.Context, checksum string) ([]string, error)
 			return nil, failf("Parsing %s: %w", filepath.Base(file), err)
 		}
 	}
-	list = slices.DeleteFunc(list, func(a string) bool { return slices.Contains(have, a) && !slices.Contains(bring, a) })
+	list = slices.DeleteFunc(list, func(a string) bool { return contains(have, a) && !contains(bring, a) })
 	for _, argument := range bring {
-		if !slices.Contains(have, argument) {
+		if !contains(have, argument) && !contains(list, argument) {
 			list = append(list, argument)
 		}
 	}
 	return list, nil
+}
+
+// contains reports whether a list has an argument. In a key - and _ are one.
+func contains(list []string, argument string) bool {
+	plain := func(a string) string {
+		key, value, has := strings.Cut(a, "=")
+		if key = strings.ReplaceAll(key, "-", "_"); has {
+			return key + "=" + value
+		}
+		return key
+	}
+	return slices.ContainsFunc(list, func(a string) bool { return plain(a) == plain(argument) })
 }
 
 // machine is this architecture as Rust calls it, on the machines that the lab runs on.
@@ -185,13 +210,13 @@ func more(list []string, text []byte) ([]string, error) {
 		Arguments     []string `toml:"kargs"`
 		Architectures []string `toml:"match-architectures"`
 	}
-	if err := toml.Unmarshal(text, &file); err != nil {
+	if err := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(&file); err != nil {
 		return nil, err
 	}
 	if file.Architectures != nil && !slices.Contains(file.Architectures, machine[runtime.GOARCH]) {
 		return list, nil
 	}
-	return append(list, file.Arguments...), nil
+	return append(list, ostree.SplitArguments(strings.Join(file.Arguments, " "))...), nil
 }
 
 // rollback makes the other deployment what boots next, or takes that back.
@@ -211,6 +236,7 @@ func (h *host) rollback(ctx context.Context) error {
 		isIt := func(d ostree.Deployment) bool { return h.entries[d.ID] == s.Rollback }
 		first = h.deployments[slices.IndexFunc(h.deployments, isIt)]
 	}
+	h.unlock()
 	// It drops what is staged, too.
 	if _, err := tool(ctx, "ostree", "admin", "set-default", strconv.Itoa(first.Index)); err != nil {
 		return err
@@ -223,21 +249,30 @@ func (h *host) rollback(ctx context.Context) error {
 	return errors.Join(markReboot(s.Rollback.Image.Digest), touch())
 }
 
-// prune lets go of the images that no deployment is of.
+// prune lets go of the images that no deployment is of, of the layers that neither an image nor a deployment has, and
+// of the images that no deployment is bound to. A commit below baseRefs counts as a deployment.
 func (h *host) prune(ctx context.Context) error {
+	if err := h.pruneStore(ctx); err != nil {
+		return err
+	}
 	var deployed []string
 	for _, e := range h.entries {
 		if e.Image != nil {
 			deployed = append(deployed, e.Image.Image.ref())
 		}
 	}
-	refs, err := tool(ctx, "ostree", "refs", "--list", imageRefs)
+	images, err := refs(ctx, imageRefs)
+	if err != nil {
+		return err
+	}
+	commits, err := refs(ctx, baseRefs)
 	if err != nil {
 		return err
 	}
 	pruned := 0
-	for ref := range strings.FieldsSeq(refs) {
+	for ref := range images {
 		if slices.Contains(deployed, ref) {
+			commits[ref] = images[ref]
 			continue
 		}
 		if _, err := tool(ctx, "ostree", "refs", "--delete", ref); err != nil {
@@ -245,8 +280,57 @@ func (h *host) prune(ctx context.Context) error {
 		}
 		pruned++
 	}
-	if pruned > 0 {
-		say("Pruned images: %d (layers: 0, objsize: 0 bytes)", pruned)
+	for _, d := range h.deployments {
+		commits[d.ID] = d.Checksum
+	}
+	layers, err := pruneLayers(ctx, commits)
+	if err != nil {
+		return failf("Pruning images: %w", err)
+	}
+	if pruned+layers > 0 {
+		say("Pruned images: %d (layers: %d, objsize: 0 bytes)", pruned, layers)
 	}
 	return nil
+}
+
+// pruneLayers lets go of the layers that none of the commits is made of, and returns how many.
+func pruneLayers(ctx context.Context, commits map[string]string) (pruned int, err error) {
+	var keep []string
+	for _, checksum := range commits {
+		// What is no image has no manifest.
+		if m, err := manifestOf(ctx, checksum); err == nil {
+			for _, layer := range m.Layers {
+				keep = append(keep, layer.ref())
+			}
+		}
+	}
+	layers, err := refs(ctx, layerRefs)
+	if err != nil {
+		return 0, err
+	}
+	for ref := range layers {
+		if slices.Contains(keep, ref) {
+			continue
+		}
+		if _, err := tool(ctx, "ostree", "refs", "--delete", ref); err != nil {
+			return 0, err
+		}
+		pruned++
+	}
+	return pruned, nil
+}
+
+// refs returns the refs below a prefix, and their commits.
+func refs(ctx context.Context, prefix string) (map[string]string, error) {
+	names, err := tool(ctx, "ostree", "refs", "--list", prefix)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for name := range strings.FieldsSeq(names) {
+		if all[name], err = tool(ctx, "ostree", "rev-parse", name); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }

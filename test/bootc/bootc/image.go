@@ -142,6 +142,11 @@ func pack(ctx context.Context, repo string, labels []string, ref, target string)
 	}
 	config := imageConfig{Architecture: runtime.GOARCH, Created: "2025-01-01T00:00:00Z"}
 	config.Config.Labels = map[string]string{"ostree.commit": checksum}
+	const bootable = "ostree.bootable"
+	is, err := tool(ctx, "ostree", "--repo="+repo, "show", "--print-metadata-key="+bootable, checksum)
+	if err == nil {
+		config.Config.Labels[bootable] = is
+	}
 	for _, label := range labels {
 		key, value, _ := strings.Cut(label, "=")
 		config.Config.Labels[key] = value
@@ -206,8 +211,9 @@ type fetched struct {
 }
 
 const (
-	metaDigest = "ostree.manifest-digest"
-	metaConfig = "ostree.container.image-config"
+	metaDigest   = "ostree.manifest-digest"
+	metaManifest = "ostree.manifest"
+	metaConfig   = "ostree.container.image-config"
 )
 
 // pull fetches an image into the repository, unless it is there.
@@ -216,14 +222,21 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 		return nil, err
 	}
 	if r.signed() && insecurePolicy() {
-		return nil, failf("Creating importer: containers-policy.json specifies a default of " +
+		return nil, failf(preparing + "containers-policy.json specifies a default of " +
 			"`insecureAcceptAnything`; refusing usage")
+	}
+	if have, err := query(ctx, r.ref()); err == nil && strings.HasSuffix(r.Image, "@"+have.digest) {
+		return have, nil // nobody is asked
 	}
 	l, err := at(r)
 	if err != nil {
 		return nil, err
 	}
 	d, err := l.find()
+	if tagged.MatchString(r.Image) && r.Transport == "registry" {
+		//nolint:staticcheck // its words
+		err = errors.New("Docker references with both a tag and digest are currently not supported")
+	}
 	if _, proxied := os.Stat(filepath.Join(l.dir, proxiedMark)); proxied == nil && os.Getenv("HTTPS_PROXY") == "" {
 		err = fmt.Errorf("pinging container registry of %s: no route to host", l.dir)
 	}
@@ -233,7 +246,7 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 		}
 	}
 	if err != nil {
-		return nil, failf("Creating importer: failed to invoke method OpenImage: %w", err)
+		return nil, failf(preparing+"failed to invoke method OpenImage: %w", err)
 	}
 	var m manifest
 	var config imageConfig
@@ -247,29 +260,35 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 		}
 	}
 	if err != nil || len(m.Layers) != 1 {
-		return nil, failf("Preparing import: Fetching manifest: %w", err)
+		return nil, failf(preparing+"%w", err)
 	}
 	if config.Config.Labels["containers.bootc"] == "" && config.Config.Labels["ostree.bootable"] == "" {
-		return nil, failf("Preparing import: Target image does not have ostree.bootable label")
+		return nil, failf(preparing + "Target image does not have ostree.bootable label")
 	}
 	ref := r.ref()
-	if checksum, err := tool(ctx, "ostree", "rev-parse", ref); err == nil {
-		if have, err := query(ctx, checksum); err == nil && have.digest == d.Digest {
-			return have, nil
-		}
+	if have, err := query(ctx, ref); err == nil && have.digest == d.Digest {
+		return have, nil
 	}
 	if err := fault.Pass(fault.Layers); err != nil {
 		return nil, err
 	}
 	layer, err := l.read(m.Layers[0])
 	if err != nil {
-		return nil, failf("Importing: %w", err)
+		return nil, failf("Pulling: Importing: %w", err)
 	}
-	checksum, err := tool(ctx, "ostree", "commit", "--branch="+ref, "--tree=ref="+strings.TrimSpace(string(layer)),
-		"--no-bindings", "--timestamp="+config.Created, "--add-metadata-string="+metaDigest+"="+d.Digest,
-		"--add-metadata-string="+metaConfig+"="+string(text))
+	base := strings.TrimSpace(string(layer))
+	if _, err := tool(ctx, "ostree", "refs", "--force", "--create="+m.Layers[0].ref(), base); err != nil {
+		return nil, failf("Pulling: Importing: %w", err)
+	}
+	manifest, err := l.read(d)
 	if err != nil {
-		return nil, failf("Importing: %w", err)
+		return nil, failf("Pulling: Importing: %w", err)
+	}
+	checksum, err := tool(ctx, "ostree", "commit", "--branch="+ref, "--tree=ref="+base,
+		"--no-bindings", "--timestamp="+config.Created, "--add-metadata-string="+metaDigest+"="+d.Digest,
+		"--add-metadata-string="+metaManifest+"="+string(manifest), "--add-metadata-string="+metaConfig+"="+string(text))
+	if err != nil {
+		return nil, failf("Pulling: Importing: %w", err)
 	}
 	return &fetched{checksum: checksum, digest: d.Digest, config: config}, nil
 }
@@ -278,6 +297,9 @@ func pull(ctx context.Context, r reference) (*fetched, error) {
 // hosts of the lab have none, and that counts as the policy which distributions ship.
 func insecurePolicy() bool {
 	text, err := os.ReadFile("/etc/containers/policy.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = os.ReadFile("/usr/share/containers/policy.json")
+	}
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
 	}
@@ -290,17 +312,24 @@ func insecurePolicy() bool {
 		len(policy.Default) == 1 && policy.Default[0].Type == "insecureAcceptAnything"
 }
 
-// query reads what image a commit is.
-func query(ctx context.Context, checksum string) (*fetched, error) {
-	meta := func(key string) (string, error) {
-		text, err := tool(ctx, "ostree", "show", "--print-metadata-key="+key, checksum)
-		return strings.ReplaceAll(strings.Trim(text, "'"), `\'`, `'`), err
-	}
-	digest, err := meta(metaDigest)
+// query reads what image a commit is, named by its checksum or a ref. The first layer of the image has to be there.
+func query(ctx context.Context, commit string) (*fetched, error) {
+	checksum, err := tool(ctx, "ostree", "rev-parse", commit)
 	if err != nil {
 		return nil, err
 	}
-	text, err := meta(metaConfig)
+	digest, err := meta(ctx, metaDigest, checksum)
+	if err != nil {
+		return nil, failf("Reading manifest data from commit: Missing ostree.manifest-digest metadata on merge commit")
+	}
+	m, err := manifestOf(ctx, checksum)
+	if err != nil {
+		return nil, failf("Reading manifest data from commit: %w", err)
+	}
+	if _, err := tool(ctx, "ostree", "rev-parse", m.Layers[0].ref()); err != nil {
+		return nil, failf("Missing base image ref %s", m.Layers[0].ref())
+	}
+	text, err := meta(ctx, metaConfig, checksum)
 	if err != nil {
 		return nil, err
 	}
@@ -308,8 +337,44 @@ func query(ctx context.Context, checksum string) (*fetched, error) {
 	return f, json.Unmarshal([]byte(text), &f.config)
 }
 
-// imageRefs is where the refs of images are.
-const imageRefs = "ostree/container/image"
+func meta(ctx context.Context, key, checksum string) (string, error) {
+	text, err := tool(ctx, "ostree", "show", "--print-metadata-key="+key, checksum)
+	return strings.ReplaceAll(strings.Trim(text, "'"), `\'`, `'`), err
+}
+
+// manifestOf is the manifest of the image that a commit is.
+func manifestOf(ctx context.Context, checksum string) (m manifest, err error) {
+	text, err := meta(ctx, metaManifest, checksum)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &m)
+	}
+	if err == nil && len(m.Layers) == 0 {
+		err = errors.New("No layers found") //nolint:staticcheck // its words
+	}
+	return m, err
+}
+
+const (
+	// imageRefs, layerRefs and baseRefs are where the refs of images are, of their layers, and of commits whose layers
+	// others want to keep.
+	imageRefs = "ostree/container/image"
+	layerRefs = "ostree/container/blob"
+	baseRefs  = "ostree/container/baseimage"
+
+	// preparing is what bootc does before it has an image's manifest.
+	preparing = "Preparing import: Fetching manifest: "
+)
+
+// ref is the ref that holds a layer.
+func (d descriptor) ref() string { return layerRefs + "/" + escaped(d.Digest) }
+
+// podman is the reference as podman is asked for it.
+func (r reference) podman() string {
+	if r.Transport == "registry" {
+		return r.Image
+	}
+	return r.Transport + ":" + r.Image
+}
 
 // ref is the ref that holds an image.
 func (r reference) ref() string {
@@ -317,14 +382,24 @@ func (r reference) ref() string {
 	if r.Transport == "registry" {
 		from = "docker://"
 	}
+	return imageRefs + "/" + escaped(from+r.Image)
+}
+
+// escaped makes a part of a ref of any text. A slash after a letter or a digit stays, and a _ is doubled.
+func escaped(text string) string {
 	var name strings.Builder
-	for _, c := range []byte(from + r.Image) {
+	word := false
+	for i, c := range []byte(text) {
+		before := word
+		word = c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 		switch {
-		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '.', c == '-':
+		case word, c == '-', c == '/' && before && i < len(text)-1:
 			name.WriteByte(c)
+		case c == '_':
+			name.WriteString("__")
 		default:
 			fmt.Fprintf(&name, "_%02X_", c)
 		}
 	}
-	return imageRefs + "/" + name.String()
+	return name.String()
 }

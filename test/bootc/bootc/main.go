@@ -7,23 +7,36 @@
 //     images. A registry is a directory of the host.
 //   - The lock of the sysroot is given back before the deployment is staged, because ostree's tool takes it then.
 //   - status speaks JSON alone, and nothing can be rebooted softly.
+//   - podman, which this program is too if it is called so, keeps names alone. It pulls from the same registries.
 //   - Signatures are not looked at, but for the policy without any, which bootc refuses to go by.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 )
 
 func main() {
-	root := &cobra.Command{Use: "bootc", SilenceErrors: true, SilenceUsage: true, Version: "1.9.0"}
-	root.AddCommand(switchCommand(), upgradeCommand(), rollbackCommand(), statusCommand(), internalsCommand())
-	if err := root.ExecuteContext(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "error: "+err.Error())
+	root, says, failed := &cobra.Command{Use: "bootc", Version: "1.16.9"}, "error: ", 1
+	if filepath.Base(os.Args[0]) == "podman" {
+		root, says, failed = podmanCommand(), "Error: ", 125
+	}
+	root.SilenceErrors, root.SilenceUsage = true, true
+	if root.Use == "bootc" {
+		root.AddCommand(switchCommand(), upgradeCommand(), rollbackCommand(), statusCommand(), internalsCommand())
+	}
+	err := root.ExecuteContext(context.Background())
+	if errors.Is(err, errAbsent) {
 		os.Exit(1)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, says+err.Error())
+		os.Exit(failed)
 	}
 }
 
@@ -32,7 +45,7 @@ func switchCommand() *cobra.Command {
 	var enforce, retain bool
 	cmd := &cobra.Command{Use: "switch TARGET", Args: cobra.ExactArgs(1)}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return within(cmd.Context(), "Switching", func(h *host) error {
+		return within(cmd.Context(), "Switching: Switching (ostree)", func(h *host) error {
 			return h.switchTo(cmd.Context(), reference{Image: args[0], Transport: transport}.signedIf(enforce), retain)
 		})
 	}
@@ -70,6 +83,7 @@ func statusCommand() *cobra.Command {
 	}}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "")
 	cmd.Flags().StringVar(&format, "format", "", "")
+	cmd.Flags().Int("format-version", 1, "")
 	cmd.Flags().BoolVar(&booted, "booted", false, "")
 	return cmd
 }
@@ -77,7 +91,7 @@ func statusCommand() *cobra.Command {
 func internalsCommand() *cobra.Command {
 	internals := &cobra.Command{Use: "internals", Hidden: true}
 	cleanup := &cobra.Command{Use: "cleanup", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return within(cmd.Context(), "Cleanup", func(h *host) error { return h.prune(cmd.Context()) })
+		return within(cmd.Context(), "Internals", func(h *host) error { return h.prune(cmd.Context()) })
 	}}
 	var repo string
 	var labels []string
@@ -95,13 +109,19 @@ func internalsCommand() *cobra.Command {
 	return internals
 }
 
-// within runs a command on the booted host, in a mount namespace in which /sysroot is writable. What goes wrong begins
-// with what bootc was doing.
+// within runs a command on the booted host, in a mount namespace in which /sysroot is writable, under the lock of the
+// sysroot. What goes wrong begins with what bootc was doing.
 func within(ctx context.Context, doing string, run func(*host) error) error {
 	err := enterNamespace()
+	var unlock func()
 	if err == nil {
+		unlock, err = lock()
+	}
+	if err == nil {
+		defer unlock()
 		var h *host
 		if h, err = readHost(ctx); err == nil {
+			h.unlock = unlock
 			err = run(h)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/noderefit/noderefit/osimage"
 	"github.com/noderefit/noderefit/ostree"
 )
 
@@ -40,6 +39,7 @@ type (
 		Others         []*entry `json:"otherDeployments,omitempty"`
 		RollbackQueued bool     `json:"rollbackQueued"`
 		Type           *string  `json:"type"`
+		UsrOverlay     *string  `json:"usrOverlay"`
 	}
 	entry struct {
 		Image             *imageStatus `json:"image"`
@@ -121,6 +121,7 @@ func (r reference) shown() string {
 type host struct {
 	deployments []ostree.Deployment // in ostree's order
 	booted      ostree.Deployment
+	unlock      func() // gives back the lock of the sysroot
 	document    document
 	entries     map[string]*entry // by deployment
 }
@@ -140,30 +141,14 @@ func readHost(ctx context.Context) (*host, error) {
 	}
 	h.booted = deployments[at]
 	for _, d := range deployments {
-		if h.entries[d.ID], err = readEntry(ctx, d); err != nil {
-			return nil, failf("Reading deployment metadata: %w", err)
-		}
+		h.entries[d.ID] = &entry{}
 	}
 	h.document = document{APIVersion: "org.containers.bootc/v1", Kind: "BootcHost", Metadata: metadata{"host"},
 		Spec: spec{BootOrder: "default"}}
-	s := &h.document.Status
-	s.Booted = h.entries[h.booted.ID]
-	var others []*entry
-	for _, d := range deployments {
-		e := h.entries[d.ID]
-		switch {
-		case d.Booted:
-		case d.OS != h.booted.OS:
-			others = append(others, e)
-		case d.Staged:
-			s.Staged = e
-		case s.Rollback == nil:
-			s.Rollback, s.RollbackQueued = e, d.Index < h.booted.Index
-		default:
-			s.Others = append(s.Others, e)
-		}
+	if err := h.readEntries(ctx); err != nil {
+		return nil, failf("Computing status: %w", err)
 	}
-	s.Others = append(s.Others, others...)
+	s := &h.document.Status
 	// What will be, or is: that bootc deals with.
 	next := s.Booted
 	if s.Staged != nil {
@@ -180,6 +165,42 @@ func readHost(ctx context.Context) (*host, error) {
 		s.Type = &kind
 	}
 	return h, nil
+}
+
+// readEntries reads what each deployment is, and sorts them.
+func (h *host) readEntries(ctx context.Context) error {
+	s := &h.document.Status
+	kinds := map[string]string{}
+	var others []*entry
+	for _, d := range h.deployments {
+		e := h.entries[d.ID]
+		switch kinds[d.ID] = "Other deployments"; {
+		case d.Booted:
+			s.Booted, kinds[d.ID] = e, "Booted deployment"
+		case d.OS != h.booted.OS:
+			others = append(others, e)
+		case d.Staged:
+			s.Staged, kinds[d.ID] = e, "Staged deployment"
+		case s.Rollback == nil:
+			s.Rollback, s.RollbackQueued, kinds[d.ID] = e, d.Index < h.booted.Index, "Rollback deployment"
+		default:
+			s.Others = append(s.Others, e)
+		}
+	}
+	s.Others = append(s.Others, others...)
+	for _, kind := range []string{"Staged deployment", "Booted deployment", "Rollback deployment", "Other deployments"} {
+		for _, d := range h.deployments {
+			if kinds[d.ID] != kind {
+				continue
+			}
+			e, err := readEntry(ctx, d)
+			if err != nil {
+				return failf("%s: Reading deployment metadata: %w", kind, err)
+			}
+			*h.entries[d.ID] = *e
+		}
+	}
+	return nil
 }
 
 // readEntry reads what a deployment is from its origin and from its commit.
@@ -202,20 +223,26 @@ func readEntry(ctx context.Context, d ostree.Deployment) (*entry, error) {
 	if e.Incompatible || name == "" {
 		return e, nil
 	}
-	image, err := osimage.ParseImage(name)
-	if err != nil {
-		return nil, err
-	}
-	transport, target, enforce, err := image.Bootc()
-	if err != nil {
-		return nil, err
-	}
 	f, err := query(ctx, d.Checksum)
 	if err != nil {
 		return nil, err
 	}
-	e.Image = f.status(reference{Image: target, Transport: transport}.signedIf(enforce))
+	e.Image = f.status(parseOrigin(name))
 	return e, nil
+}
+
+// parseOrigin is the reverse of String.
+func parseOrigin(name string) (r reference) {
+	if image, ok := strings.CutPrefix(name, "ostree-unverified-registry:"); ok {
+		return reference{Image: image, Transport: "registry"}
+	}
+	scheme, rest, _ := strings.Cut(name, ":")
+	r = reference{}.signedIf(scheme == "ostree-image-signed")
+	r.Transport, r.Image, _ = strings.Cut(rest, ":")
+	if image, ok := strings.CutPrefix(r.Image, "//"); ok && r.Transport == "docker" {
+		r.Transport, r.Image = "registry", image
+	}
+	return r
 }
 
 func (f *fetched) status(r reference) *imageStatus {

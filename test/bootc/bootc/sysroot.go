@@ -64,9 +64,10 @@ func tool(ctx context.Context, argv ...string) (string, error) {
 // lockPath is the file on which ostree takes the lock of the sysroot.
 const lockPath = "/sysroot/ostree/lock"
 
-// lock takes the lock of the sysroot, however long that takes, and returns what gives it back, once.
+// lock takes the lock of the sysroot, however long that takes, without a word to anything but a terminal. It returns
+// what gives the lock back, once.
 func lock() (unlock func(), err error) {
-	for said := false; ; time.Sleep(100 * time.Millisecond) {
+	for ; ; time.Sleep(100 * time.Millisecond) {
 		file, err := os.OpenFile(lockPath, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, err
@@ -78,10 +79,6 @@ func lock() (unlock func(), err error) {
 		_ = file.Close()
 		if err != nil && !errors.Is(err, unix.EAGAIN) {
 			return nil, err
-		}
-		if !said {
-			_, _ = os.Stdout.WriteString("Waiting for sysroot lock...\n")
-			said = true
 		}
 	}
 }

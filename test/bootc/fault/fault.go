@@ -45,10 +45,10 @@ const (
 
 // texts are the errors, in the words of skopeo, the registries, ostree and bootc.
 var texts = map[Action]string{
-	Network: `Creating importer: failed to invoke method OpenImage: failed to invoke method OpenImage: ` +
+	Network: `Preparing import: Fetching manifest: failed to invoke method OpenImage: ` +
 		`pinging container registry registry.example: Get "https://registry.example/v2/": ` +
 		`dial tcp 192.0.2.1:443: connect: connection refused`,
-	NoSpace: `Importing: Unencapsulating base: Importing objects: Writing content object: ` +
+	NoSpace: `Pulling: Importing: Unencapsulating base: Importing objects: Writing content object: ` +
 		`min-free-space-percent '3%' would be exceeded, at least 1.2 GB requested`,
 }
 
