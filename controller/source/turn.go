@@ -153,14 +153,7 @@ func (c SeriesController[T, S]) report(ctx context.Context, object T, conditions
 		return nil
 	}
 	observed, said := c.Status(object)
-	for i, next := range conditions {
-		conditions[i].LastTransitionTime = metav1.Now()
-		for _, old := range said {
-			if old.Type == next.Type && old.Status == next.Status {
-				conditions[i].LastTransitionTime = old.LastTransitionTime
-			}
-		}
-	}
+	timed(conditions, said, metav1.Now())
 	if observed == object.GetGeneration() && equality.Semantic.DeepEqual(said, conditions) {
 		return nil
 	}
