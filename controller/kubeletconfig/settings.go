@@ -142,6 +142,7 @@ func override(pool string, spec *mcfgv1.KubeletConfigSpec) (document, error) {
 	if err != nil {
 		return nil, err
 	}
+	dropUnset(doc)
 	var problems []error
 	say := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if path, said := doc["staticPodPath"]; said && (path != "" || controlPlane(pool)) {
