@@ -325,7 +325,7 @@ func (h *Head) missReboot(v *situation) {
 	}
 	h.metrics.rebootsFailed.Inc()
 	h.way.rebooting, h.way.drained = time.Time{}, time.Time{}
-	text := fmt.Sprintf("the host was told to reboot at %s and did not within %s: systemctl list-jobs and "+
+	text := fmt.Sprintf("the reboot that was ordered at %s has not begun within %s: systemctl list-jobs and "+
 		"systemd-inhibit on the host say what holds it up", began.UTC().Format(time.RFC3339), host.RebootPatience)
 	h.way.failure = fail(h.way.failure, PhaseApply, failDegraded, reasonRebooting, text, v.now)
 	h.log.Warn("rebooting", zap.String("config", h.way.to), zap.String("error", text))
