@@ -56,7 +56,7 @@ func (p *Plan) WriteText(w io.Writer) error {
 	section("Changes:", changes)
 	section("Skipped, still to be done to the OS:", skipped)
 	section("On the host already, nothing is written:", unwritten)
-	section("Left as they are, in places that others than root can write to:", left)
+	section("Left as they are, in places that users other than root can write to:", left)
 	section("Actions:", actions)
 	switch {
 	case len(p.Changes) == 0 && len(p.Unreconcilable) == 0:

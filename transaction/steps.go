@@ -275,7 +275,7 @@ func (s *stepper) add(w *files.Want) error {
 		st.Op = opHard
 	case w.Node.Type == files.Regular && found.Type == files.Regular && s.inPlace(w):
 		if w.Node.AnyData && w.Node.Mode&0o6000 != 0 && s.root.Exposed(w.Path) != "" {
-			return refusal{fmt.Errorf("mode %04o for contents that others than root choose: give the file contents",
+			return refusal{fmt.Errorf("mode %04o for contents that users other than root choose: give the file contents",
 				w.Node.Mode)}
 		}
 		st.Op = opMeta
