@@ -19,7 +19,7 @@ func (r *Report) drainHeld(n *nodeReport) *Answer {
 	return &Answer{
 		Verdict: DrainHeld, Blocking: &Object{Kind: "Node", Name: n.Name}, Since: hold.Since, Until: hold.Until,
 		Because: fmt.Sprintf("the drain for %s was given up, and the node serves: %s", n.Desired, hold.Why),
-		Do: fmt.Sprintf("correct what the reason names; the next drain is at %s, when spec.drain of the pool's RolloutPolicy "+
+		Do: fmt.Sprintf("correct what the reason names; the next drain is at %s, when spec.drain of the RolloutPolicy "+
 			"changes, or now: kubectl annotate node %s %s-", hold.Until.UTC().Format(time.RFC3339), n.Name, api.DrainHeldKey),
 	}
 }
