@@ -101,9 +101,9 @@ func (v *Verdict) add(p problem) {
 	}
 }
 
-// Conditions returns the conditions of an object. Readers use the last one; Success is its older name. A failure comes
-// first, and only while there is one: operators take an object for failed if Failure is the first of the conditions that
-// have changed last.
+// Conditions returns the conditions of an object. Readers use the last one; Success is its older name. Failure comes
+// first, and only while there is one: operators take an object for failed if Failure is the first of the conditions
+// that have changed last.
 func (v *Verdict) Conditions() []metav1.Condition {
 	good, waits, bad := metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionFalse
 	reason, message := ReasonRendered, "Success"
